@@ -1,0 +1,3 @@
+//! The `mica` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Registry, ledger, placement, control API, monitor.

@@ -1,0 +1,1 @@
+//! Containers of GPU code (fatbin, cubin, archive, PTX) read from untrusted bytes.

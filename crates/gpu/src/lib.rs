@@ -1,0 +1,180 @@
+//! What a physical GPU can do.
+//!
+//! Owns [`Gpu`], the one interface the engine has to a device; the newtypes for its addresses and
+//! handles; and the conformance suite every backend passes. It decides nothing: quotas, leases and
+//! handle ownership belong to the engine above.
+//!
+//! Every call may come from any thread. Handles are dense numbers private to one `Gpu` value; a
+//! stale or foreign handle gives `InvalidHandle`, never a crash. Asynchronous calls on one stream run
+//! in order; errors found later are sticky for the context and returned by every later call on it.
+
+#![deny(missing_docs)]
+
+mod types;
+
+pub use types::*;
+
+use mica_cuda_abi::CuResult;
+
+/// A backend's refusal: the CUDA code the program sees, and a sentence for the log.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{message} ({})", code.name())]
+pub struct GpuError {
+    /// What the program is told.
+    pub code: CuResult,
+    /// What the operator is told: names and values.
+    pub message: String,
+}
+
+impl GpuError {
+    /// An error with its explanation.
+    pub fn new(code: CuResult, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+/// Shorthand for results of device calls.
+pub type Result<T, E = GpuError> = std::result::Result<T, E>;
+
+/// One physical device (or the software one).
+pub trait Gpu: Send + Sync {
+    /// Name, memory, limits.
+    fn properties(&self) -> &DeviceProperties;
+    /// A `CUdevice_attribute` by its number; `None` if unknown to this device.
+    fn attribute(&self, attribute: u32) -> Option<i32>;
+    /// Free and total bytes of device memory.
+    fn memory_info(&self) -> Result<(u64, u64)>;
+
+    /// A context: an address space with its own streams, modules and sticky error.
+    fn context_create(&self) -> Result<ContextId>;
+    /// Ends a context: cancels its work, frees everything it held.
+    fn context_destroy(&self, context: ContextId) -> Result<()>;
+    /// Waits for all work of the context.
+    fn context_synchronize(&self, context: ContextId) -> Result<()>;
+    /// The context's sticky error with its explanation, if it has one. Does not wait.
+    fn context_fault(&self, context: ContextId) -> Option<GpuError>;
+    /// `CUlimit` by number (0 stack, 1 printf fifo, 2 malloc heap …).
+    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64>;
+    /// Sets a `CUlimit`.
+    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()>;
+    /// Pauses all running and queued kernels of the context (software: within 1 ms).
+    fn context_suspend(&self, context: ContextId) -> Result<()>;
+    /// Undoes [`Gpu::context_suspend`].
+    fn context_resume(&self, context: ContextId) -> Result<()>;
+    /// Cancels running and queued kernels on a stream (or on all); they count as finished, their
+    /// effects are undefined, and later work on the stream runs normally.
+    fn cancel(&self, context: ContextId, stream: Option<StreamId>) -> Result<u64>;
+
+    /// A stream. Lower `priority` runs first; the range is in [`DeviceProperties`].
+    fn stream_create(
+        &self,
+        context: ContextId,
+        flags: StreamFlags,
+        priority: i32,
+    ) -> Result<StreamId>;
+    /// Destroys a stream once its work is done; returns at once.
+    fn stream_destroy(&self, stream: StreamId) -> Result<()>;
+    /// Waits for the stream's work.
+    fn stream_synchronize(&self, stream: StreamId) -> Result<()>;
+    /// Whether the stream's work is done.
+    fn stream_query(&self, stream: StreamId) -> Result<bool>;
+    /// Makes later work on `stream` wait for `event`.
+    fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()>;
+    /// Runs `callback` after the stream's earlier work, before its later work.
+    fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()>;
+    /// The stream that stands for `0`: ordered against all blocking streams of its context.
+    fn default_stream(&self, context: ContextId) -> Result<StreamId>;
+
+    /// An event.
+    fn event_create(&self, context: ContextId, flags: EventFlags) -> Result<EventId>;
+    /// Destroys an event; work that waits for it still does.
+    fn event_destroy(&self, event: EventId) -> Result<()>;
+    /// Records the stream's progress.
+    fn event_record(&self, event: EventId, stream: StreamId) -> Result<()>;
+    /// Whether the event's last record was reached; true if never recorded.
+    fn event_query(&self, event: EventId) -> Result<bool>;
+    /// Waits for the event's last record.
+    fn event_synchronize(&self, event: EventId) -> Result<()>;
+    /// Milliseconds between two reached events with timing.
+    fn event_elapsed_ms(&self, start: EventId, end: EventId) -> Result<f32>;
+
+    /// Loads PTX, a fatbin or a cubin. The image is untrusted.
+    fn module_load(
+        &self,
+        context: ContextId,
+        image: &[u8],
+        options: &ModuleOptions,
+    ) -> Result<ModuleId>;
+    /// Unloads a module.
+    fn module_unload(&self, module: ModuleId) -> Result<()>;
+    /// Kernels, parameter layouts and variables of a module.
+    fn module_info(&self, module: ModuleId) -> Result<ModuleInfo>;
+    /// Launches a kernel; shape errors come back at once, faults later.
+    fn launch(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()>;
+    /// Blocks of this kernel that fit on one multiprocessor.
+    fn occupancy(
+        &self,
+        module: ModuleId,
+        kernel: u32,
+        block_threads: u32,
+        dynamic_shared: u64,
+    ) -> Result<u32>;
+
+    /// Linear device memory, 256-byte aligned (2 MiB frames behind it).
+    fn memory_alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr>;
+    /// Frees what [`Gpu::memory_alloc`] gave; waits for nothing.
+    fn memory_free(&self, context: ContextId, address: DevicePtr) -> Result<()>;
+    /// The live allocation or mapping that holds `address`: base and size.
+    fn memory_range(&self, context: ContextId, address: DevicePtr) -> Result<(DevicePtr, u64)>;
+    /// Bytes between host and device or device and device, in stream order. Rows and slices for
+    /// 2D and 3D; a plain copy has one row.
+    fn copy(&self, stream: StreamId, copy: &Copy3d) -> Result<()>;
+    /// Fills rows with an 8-, 16- or 32-bit pattern in stream order.
+    fn fill(&self, stream: StreamId, fill: &Fill2d) -> Result<()>;
+
+    /// Makes host memory of this process visible to kernels at the returned address.
+    ///
+    /// # Safety
+    /// The span stays mapped until [`Gpu::host_unregister`] returns.
+    unsafe fn host_register(
+        &self,
+        context: ContextId,
+        span: HostSpan,
+        fd: Option<std::os::fd::BorrowedFd<'_>>,
+        fd_offset: u64,
+    ) -> Result<DevicePtr>;
+    /// Ends [`Gpu::host_register`].
+    fn host_unregister(&self, context: ContextId, address: DevicePtr) -> Result<()>;
+
+    /// Reserves device address space.
+    fn address_reserve(&self, bytes: u64, align: u64) -> Result<DevicePtr>;
+    /// Gives reserved address space back; it must be unmapped.
+    fn address_free(&self, address: DevicePtr, bytes: u64) -> Result<()>;
+    /// Physical memory without an address.
+    fn frame_create(&self, bytes: u64) -> Result<FrameId>;
+    /// Drops the reference; memory goes when the last mapping does.
+    fn frame_release(&self, frame: FrameId) -> Result<()>;
+    /// Maps a whole frame at a reserved address, not yet accessible.
+    fn frame_map(&self, address: DevicePtr, frame: FrameId) -> Result<()>;
+    /// Unmaps whole mappings in the range.
+    fn frame_unmap(&self, address: DevicePtr, bytes: u64) -> Result<()>;
+    /// Sets access of mapped memory.
+    fn frame_access(&self, address: DevicePtr, bytes: u64, access: Access) -> Result<()>;
+
+    /// An array for textures and surfaces.
+    fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId>;
+    /// Frees an array.
+    fn array_destroy(&self, array: ArrayId) -> Result<()>;
+    /// A texture object; its handle is what kernels receive.
+    fn texture_create(&self, context: ContextId, descriptor: &TextureDescriptor) -> Result<u64>;
+    /// A surface object over an array.
+    fn surface_create(&self, context: ContextId, array: ArrayId) -> Result<u64>;
+    /// Destroys a texture or surface object.
+    fn texture_destroy(&self, context: ContextId, handle: u64) -> Result<()>;
+
+    /// GPU time used so far by the context, where the device can tell.
+    fn context_gpu_time_ns(&self, context: ContextId) -> Option<u64>;
+}

@@ -1,0 +1,279 @@
+//! The contract between compiled kernels and the device that runs them.
+//!
+//! Owns the block ABI: what a block of threads is given ([`BlockContext`]), what it may ask for
+//! ([`Services`]) and how it ends ([`BlockOutcome`]). Both the interpreter and the native compiler
+//! implement [`Executable`]; the software GPU only knows this crate.
+//!
+//! Addresses: device memory, shared memory and local memory all live in one reserved *arena* of
+//! host address space, so a generic PTX address **is** a host address inside the arena. An access
+//! is legal when `addr - arena_base <= arena_len - size`; holes inside the arena are `PROT_NONE`, so
+//! touching one raises SIGSEGV, which the device turns into [`Fault`]. Nothing outside the arena is
+//! ever touched.
+//!
+//! ```text
+//!   device: for each block ── fill BlockContext ──► Executable::run_block ──► BlockOutcome
+//!                                   ▲                   │ polls *stop at back edges
+//!                                   └── Services ◄──────┘ printf, malloc, pause, textures, faults
+//! ```
+
+use std::sync::atomic::AtomicU32;
+
+/// A three-dimensional extent or index.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Dim3 {
+    /// First dimension, the fastest.
+    pub x: u32,
+    /// Second dimension.
+    pub y: u32,
+    /// Third dimension.
+    pub z: u32,
+}
+
+impl Dim3 {
+    /// The product of the three, widened so that it cannot overflow in practice.
+    pub fn count(self) -> u64 {
+        u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
+    }
+}
+
+/// Values of `*BlockContext::stop`, polled by compiled code at loop back edges and barriers.
+pub mod stop {
+    /// Run on.
+    pub const RUN: u32 = 0;
+    /// Call [`super::Services::pause`] and go on when it returns `true`.
+    pub const PAUSE: u32 = 1;
+    /// End the block now with [`super::BlockOutcome::Cancelled`].
+    pub const CANCEL: u32 = 2;
+}
+
+/// Everything one block needs. The device fills it; compiled code reads it by field offset.
+#[repr(C)]
+pub struct BlockContext {
+    /// First host address of the arena.
+    pub arena_base: u64,
+    /// Length of the arena in bytes.
+    pub arena_len: u64,
+    /// Host address of this block's shared memory (inside the arena), 16-byte aligned or better.
+    pub shared_base: u64,
+    /// Static plus dynamic shared bytes.
+    pub shared_len: u64,
+    /// Host address of local memory of thread 0 (inside the arena). Thread `t` owns
+    /// `[local_base + t * local_stride, + local_stride)`, its stack grows inside it.
+    pub local_base: u64,
+    /// Bytes of local memory per thread, a multiple of 16.
+    pub local_stride: u64,
+    /// Kernel parameters as laid out by PTX, readable for `params_len` bytes. Not in the arena:
+    /// `ld.param` is bounds checked at compile time; a generic address of a parameter
+    /// (`cvta.param`) is `params_device`.
+    pub params: *const u8,
+    /// Bytes at `params`.
+    pub params_len: u64,
+    /// A copy of the parameters inside the arena (read-only use), or 0 when the kernel never takes
+    /// their address.
+    pub params_device: u64,
+    /// Module globals: `globals[i]` is the arena address of `Executable::globals()[i]`.
+    pub globals: *const u64,
+    /// Grid extent (`%nctaid`).
+    pub grid: Dim3,
+    /// Block extent (`%ntid`).
+    pub block: Dim3,
+    /// This block (`%ctaid`).
+    pub ctaid: Dim3,
+    /// Bytes of dynamic shared memory asked for at launch.
+    pub dynamic_shared: u32,
+    /// `%smid`, the worker thread that runs the block.
+    pub smid: u32,
+    /// `%gridid`.
+    pub grid_id: u64,
+    /// One of [`stop`]'s values.
+    pub stop: *const AtomicU32,
+    /// Calls back into the device. A thin pointer to a fat reference, so C-ABI code can pass it on.
+    pub services: *const ServicesRef,
+    /// Scratch for compiled code (spilled registers across barriers), at least
+    /// [`Executable::scratch_bytes`] for this block size, 64-byte aligned, outside the arena.
+    pub scratch: *mut u8,
+    /// Where a fault is described before the block ends.
+    pub fault: Fault,
+}
+
+/// A sized holder for the trait object, so that it can be behind a thin pointer.
+pub struct ServicesRef(pub *const dyn Services);
+
+/// Why a block ended early, in CUDA's terms.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// A [`FaultKind`] as its number, 0 for none.
+    pub kind: u32,
+    /// The source line of the PTX instruction, 0 when unknown.
+    pub ptx_line: u32,
+    /// The offending address, where there is one.
+    pub address: u64,
+    /// Access size in bytes, 0 when unknown.
+    pub bytes: u32,
+    /// 1 for a write.
+    pub is_write: u32,
+    /// The thread within the block.
+    pub thread: Dim3,
+    /// Index of the `.file`/`.loc` source line when the module has debug lines, 0 otherwise.
+    pub source_line: u32,
+}
+
+/// The kinds of fault, with the `CUresult` each one becomes.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Access outside live memory: `CUDA_ERROR_ILLEGAL_ADDRESS`.
+    IllegalAddress = 700,
+    /// Address not a multiple of the access size: `CUDA_ERROR_MISALIGNED_ADDRESS`.
+    MisalignedAddress = 716,
+    /// A pointer of the wrong space: `CUDA_ERROR_INVALID_ADDRESS_SPACE`.
+    InvalidAddressSpace = 717,
+    /// A jump or call to something that is no code: `CUDA_ERROR_INVALID_PC`.
+    InvalidPc = 718,
+    /// `trap`, or stack overflow: `CUDA_ERROR_LAUNCH_FAILED`.
+    LaunchFailed = 719,
+    /// `__assertfail`: `CUDA_ERROR_ASSERT`.
+    Assert = 710,
+    /// An instruction that the device cannot run: `CUDA_ERROR_ILLEGAL_INSTRUCTION`.
+    IllegalInstruction = 715,
+}
+
+/// How a block ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockOutcome {
+    /// Every thread exited.
+    Done,
+    /// The device asked for it (`stop::CANCEL`).
+    Cancelled,
+    /// `BlockContext::fault` says why.
+    Faulted,
+}
+
+/// What compiled code may ask of the device while a block runs.
+pub trait Services: Send + Sync {
+    /// Blocks while the launch is paused; `false` means cancel.
+    fn pause(&self) -> bool;
+    /// `vprintf`: `format` and `args` are arena addresses; the device reads them with checks.
+    fn printf(&self, format: u64, args: u64) -> i32;
+    /// `__assertfail`: arena addresses of message, file, function; line number.
+    fn assert_fail(&self, message: u64, file: u64, line: u32, function: u64);
+    /// Device-side `malloc`; 0 when the heap is full.
+    fn malloc(&self, bytes: u64) -> u64;
+    /// Device-side `free`.
+    fn free(&self, address: u64);
+    /// Nanoseconds of a monotonic clock (`%globaltimer`).
+    fn global_timer_ns(&self) -> u64;
+    /// Gives up the processor for about `ns` nanoseconds (`nanosleep`), returning early on stop.
+    fn sleep(&self, ns: u32);
+    /// Reads a texture or surface object: see [`TextureView`]. `None` for a forged handle.
+    fn texture(&self, handle: u64) -> Option<TextureView>;
+}
+
+/// How a texture or surface object looks to a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct TextureView {
+    /// Arena address of the first texel.
+    pub base: u64,
+    /// Texels per row, rows, slices or layers; unused ones are 1.
+    pub extent: Dim3,
+    /// Bytes from one row to the next.
+    pub row_pitch: u64,
+    /// Bytes from one slice or layer to the next.
+    pub slice_pitch: u64,
+    /// Channels: 1, 2 or 4.
+    pub channels: u32,
+    /// `CUarray_format`: 1 u8, 2 u16, 3 u32, 8 s8, 9 s16, 10 s32, 16 half, 32 float.
+    pub format: u32,
+    /// `CUaddress_mode` per dimension: 0 wrap, 1 clamp, 2 mirror, 3 border.
+    pub address_mode: [u32; 3],
+    /// 0 point, 1 linear.
+    pub filter: u32,
+    /// Coordinates are in `[0, 1)`.
+    pub normalized_coords: bool,
+    /// Integer texels are read as integers, not as normalized floats.
+    pub read_as_integer: bool,
+    /// Layered array: the z extent counts layers.
+    pub layered: bool,
+    /// Cube map.
+    pub cubemap: bool,
+    /// Colour outside, for border mode.
+    pub border: [f32; 4],
+}
+
+/// One parameter of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParamInfo {
+    /// Byte offset in the parameter block.
+    pub offset: u32,
+    /// Size in bytes.
+    pub size: u32,
+}
+
+/// One kernel of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// Its PTX name.
+    pub name: String,
+    /// Parameters in order.
+    pub params: Vec<ParamInfo>,
+    /// Total parameter bytes.
+    pub params_len: u32,
+    /// Static shared memory.
+    pub static_shared: u32,
+    /// Local memory (declared depots and call frames) per thread that the kernel needs at least;
+    /// kernels with recursion also set `recursive`.
+    pub local_bytes: u32,
+    /// The kernel or what it calls may recurse or call indirectly: give it the context's stack size.
+    pub recursive: bool,
+    /// Estimate of registers per thread.
+    pub registers: u32,
+    /// `.reqntid`, or the default `(0, 0, 0)` when absent.
+    pub required_block: Dim3,
+    /// `.maxntid` product, 1024 when absent.
+    pub max_threads: u32,
+    /// The kernel takes the address of a parameter, so `params_device` must be given.
+    pub params_addressed: bool,
+}
+
+/// One module-scope variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GlobalInfo {
+    /// Its PTX name.
+    pub name: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Alignment in bytes.
+    pub align: u32,
+    /// Lives in constant space.
+    pub constant: bool,
+    /// Initial bytes; shorter than `size` means zeros after.
+    pub init: Vec<u8>,
+    /// `(offset in init, global index, addend)`: places that hold another global's address.
+    pub relocations: Vec<(u64, usize, i64)>,
+    /// `(offset in init, function name)`: places that hold a device function's address.
+    pub function_relocations: Vec<(u64, String)>,
+    /// Visible outside the module (`.visible`, `.weak`, `.common`).
+    pub visible: bool,
+}
+
+/// A loaded module, ready to run blocks of its kernels from many threads at once.
+pub trait Executable: Send + Sync {
+    /// Kernels, indexable by `run_block`'s `kernel`.
+    fn kernels(&self) -> &[KernelInfo];
+    /// Module variables that the device must place before the first launch.
+    fn globals(&self) -> &[GlobalInfo];
+    /// Scratch bytes that `run_block` needs for blocks of `threads` threads of `kernel`.
+    fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize;
+    /// Address value of a device function for `GlobalInfo::function_relocations`.
+    fn function_address(&self, name: &str) -> Option<u64>;
+    /// Runs one block to its end.
+    ///
+    /// # Safety
+    /// `context` must be filled as its fields say, all pointers valid for the call; memory inside
+    /// the arena is accessed as the kernel asks. A SIGSEGV inside the arena must be handled by the
+    /// caller's recovery (see `backend-software`), for which this call keeps no Rust destructor
+    /// pending while kernel code runs.
+    unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome;
+}

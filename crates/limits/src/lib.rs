@@ -1,0 +1,1 @@
+//! The enforcement core: memory credit, leases, the page shared with the daemon.

@@ -1,0 +1,1 @@
+//! PTX interpreter: the oracle of the compiler.

@@ -1,0 +1,1 @@
+//! PTX to native code by Cranelift.

@@ -1,0 +1,1 @@
+//! What each PTX operation computes, as plain functions.

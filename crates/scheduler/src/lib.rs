@@ -1,0 +1,1 @@
+//! Shares, leases, caps and priorities as pure policy.

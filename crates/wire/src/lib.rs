@@ -1,0 +1,1 @@
+//! Messages, rings and pages that cross process boundaries.

@@ -1,0 +1,1 @@
+//! Serves one virtual GPU over the wire.

@@ -1,0 +1,3 @@
+//! Project tasks: `cargo xtask test`, `cargo xtask gpu-test`.
+
+fn main() {}
