@@ -1,1 +1,19 @@
 //! The enforcement core: memory credit, leases, the page shared with the daemon.
+//!
+//! The same few lines decide in every mode: in the program (direct), in a worker (isolated), in a
+//! Rust program without a daemon (embedded). [`Quota`] says whether memory may be had, [`Gate`] when
+//! work may be submitted. [`HostLink`] is the connection both use when a daemon is there.
+//!
+//! Owns no policy: who gets how much is the daemon's to say.
+
+mod clock;
+mod gate;
+mod link;
+mod quota;
+mod shared_page;
+
+pub use clock::monotonic_ns;
+pub use gate::Gate;
+pub use link::{Environment, HostLink, LinkError, Push, Welcome, open_session};
+pub use quota::{Denied, LocalQuota, MemoryView, PageQuota, Quota};
+pub use shared_page::SharedPage;

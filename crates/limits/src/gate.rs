@@ -1,0 +1,123 @@
+//! When work may be submitted.
+//!
+//! The fast path is one load of one word: no lease is in force, go. Otherwise the thread submits while
+//! it holds a lease, gives the lease back drained when it has run out, and sleeps on the word until
+//! the next one.
+//!
+//! ```text
+//!   OPEN ── submit
+//!   LEASED ── before the end: submit
+//!          └─ after it: drain, mark yielded, ring, sleep
+//!   CLOSED ── ring once, sleep until LEASED or OPEN
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+use mica_wire::host::page::gate;
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+use crate::HostLink;
+use crate::clock::monotonic_ns;
+
+/// The gate that submissions pass.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    link: Arc<HostLink>,
+}
+
+impl Gate {
+    /// The gate of a connection.
+    pub fn new(link: Arc<HostLink>) -> Self {
+        Self { link }
+    }
+
+    /// Whether a submission may go at once, without a lease. This is all the common case costs.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        gate::state(self.link.page().lease.gate.load(Relaxed)) == gate::OPEN
+    }
+
+    /// Whether work may run now, lease or not; never waits.
+    pub fn may_run(&self) -> bool {
+        let page = self.link.page();
+        let word = page.lease.gate.load(Acquire);
+        match gate::state(word) {
+            gate::OPEN => true,
+            gate::LEASED => {
+                monotonic_ns() < page.lease.lease_end_ns.load(Relaxed)
+                    && page.counters.yielded.load(Relaxed) != gate::sequence(word)
+            }
+            _ => self.link.is_down(),
+        }
+    }
+
+    /// Waits until a submission may go. `drain` waits for the work already submitted; it runs when a
+    /// lease has ended, before it is given back.
+    ///
+    /// Returns at once if the daemon is gone: hardware slices stay in force without it.
+    pub fn enter(&self, drain: &mut dyn FnMut()) {
+        let page = self.link.page();
+        let mut waited_since = None;
+        loop {
+            let word = page.lease.gate.load(Acquire);
+            if self.link.is_down() {
+                break;
+            }
+            match gate::state(word) {
+                gate::OPEN => break,
+                gate::LEASED if page.counters.yielded.load(Relaxed) != gate::sequence(word) => {
+                    if monotonic_ns() < page.lease.lease_end_ns.load(Relaxed) {
+                        break;
+                    }
+                    drain();
+                    self.give_back(gate::sequence(word));
+                    continue;
+                }
+                _ => {}
+            }
+            if waited_since.is_none() {
+                waited_since = Some(monotonic_ns());
+                page.counters.waiting.fetch_add(1, SeqCst);
+                self.link.ring();
+            }
+            self.sleep(word);
+        }
+        if let Some(since) = waited_since {
+            page.counters.waiting.fetch_sub(1, SeqCst);
+            page.counters
+                .gate_wait_ns
+                .fetch_add(monotonic_ns() - since, Relaxed);
+        }
+    }
+
+    /// Gives the current lease back, if this client holds one; the work must be drained.
+    pub fn yield_now(&self) {
+        let word = self.link.page().lease.gate.load(Acquire);
+        if gate::state(word) == gate::LEASED {
+            self.give_back(gate::sequence(word));
+        }
+    }
+
+    fn give_back(&self, sequence: u32) {
+        let page = self.link.page();
+        if page.counters.yielded.swap(sequence, SeqCst) != sequence {
+            self.link.ring();
+        }
+    }
+
+    fn sleep(&self, word: u32) {
+        // The time limit only bounds how long a lost wake-up could last.
+        let limit = Timespec {
+            tv_sec: 0,
+            tv_nsec: 200_000_000,
+        };
+        let _ = futex::wait(
+            &self.link.page().lease.gate,
+            futex::Flags::empty(),
+            word,
+            Some(&limit),
+        );
+    }
+}

@@ -1,0 +1,335 @@
+//! The connection to the daemon.
+//!
+//! One thread of the process reads the socket: it hands answers to whoever asked and pushed messages
+//! to a handler. When the daemon goes away the link is *down*: what was granted stays granted, the
+//! gate opens, and the same thread tries to reach the daemon's successor, offering the page it
+//! shared with the old one so that nothing is counted twice or lost.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role};
+use mica_wire::host::socket::{HostSocket, SocketError};
+use rustix::thread::futex;
+
+use crate::{MemoryView, SharedPage};
+
+/// How long a successor of the daemon is looked for between tries.
+const RECONNECT_EVERY: Duration = Duration::from_millis(50);
+
+/// What `mica run` puts into a program's environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// The daemon's socket.
+    pub socket: PathBuf,
+    /// Capability to join the virtual GPU.
+    pub token: [u8; 16],
+}
+
+impl Environment {
+    /// Name of the variable with the socket's path.
+    pub const SOCKET: &str = "MICA_HOST_SOCKET";
+    /// Name of the variable with the token in hex.
+    pub const TOKEN: &str = "MICA_TOKEN";
+
+    /// Reads both variables; `None` if this process is in no virtual GPU.
+    pub fn read() -> Option<Result<Self, LinkError>> {
+        let socket = std::env::var_os(Self::SOCKET)?;
+        let token = std::env::var(Self::TOKEN).unwrap_or_default();
+        Some(match parse_token(&token) {
+            Some(token) => Ok(Self {
+                socket: socket.into(),
+                token,
+            }),
+            None => Err(LinkError::Token),
+        })
+    }
+
+    /// The token as the variable holds it.
+    pub fn token_hex(token: &[u8; 16]) -> String {
+        token.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn parse_token(hex: &str) -> Option<[u8; 16]> {
+    if hex.len() != 32 || !hex.is_ascii() {
+        return None;
+    }
+    let mut token = [0; 16];
+    for (byte, pair) in token.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(token)
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The token variable is missing or malformed.
+    #[error("{} must hold 32 hexadecimal digits", Environment::TOKEN)]
+    Token,
+    /// The daemon could not be reached or spoken to.
+    #[error("the Mica daemon at {path} cannot be reached")]
+    Connect {
+        /// Its socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: SocketError,
+    },
+    /// The daemon said no.
+    #[error("the Mica daemon refused this process: {0}")]
+    Refused(String),
+    /// The daemon's answer made no sense.
+    #[error("the Mica daemon answered Hello with message kind {0}")]
+    Unexpected(u32),
+    /// The page could not be mapped.
+    #[error("the page shared with the daemon cannot be mapped")]
+    Page(#[source] rustix::io::Errno),
+}
+
+/// What the daemon said on accepting this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Name of the virtual GPU.
+    pub vgpu: String,
+    /// Its memory limit.
+    pub limit_bytes: u64,
+    /// Memory of the physical device.
+    pub device_total_bytes: u64,
+    /// This client's number, for logs.
+    pub client_id: u64,
+    /// Index of the physical GPU.
+    pub gpu_index: u64,
+}
+
+/// A message that nobody asked for, with its descriptors.
+pub type Push = (Message, Vec<OwnedFd>);
+
+/// A live connection.
+#[derive(Debug)]
+pub struct HostLink {
+    page: SharedPage,
+    doorbell: Mutex<OwnedFd>,
+    socket: Mutex<Arc<HostSocket>>,
+    answers: Mutex<HashMap<u32, Option<Message>>>,
+    answered: Condvar,
+    next_id: AtomicU32,
+    down: AtomicBool,
+    welcome: Welcome,
+    environment: Environment,
+    role: Role,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl HostLink {
+    /// Joins the virtual GPU that `environment` names. Until [`HostLink::serve`] runs on some
+    /// thread, nothing is answered.
+    pub fn connect(environment: Environment, role: Role) -> Result<Arc<Self>, LinkError> {
+        let (socket, message, fds) = hello(&environment, role, None)?;
+        let welcome = Welcome {
+            vgpu: message.text(),
+            limit_bytes: message.a,
+            device_total_bytes: message.b,
+            client_id: message.c,
+            gpu_index: message.d,
+        };
+        let mut fds = fds.into_iter();
+        let (Some(page), Some(doorbell)) = (fds.next(), fds.next()) else {
+            return Err(LinkError::Unexpected(message.kind));
+        };
+        Ok(Arc::new(Self {
+            page: SharedPage::adopt(page).map_err(LinkError::Page)?,
+            doorbell: Mutex::new(doorbell),
+            socket: Mutex::new(Arc::new(socket)),
+            answers: Mutex::default(),
+            answered: Condvar::new(),
+            next_id: AtomicU32::new(1),
+            down: AtomicBool::new(false),
+            welcome,
+            environment,
+            role,
+        }))
+    }
+
+    /// What the daemon said at first.
+    pub fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// The shared page.
+    #[inline]
+    pub fn page(&self) -> &SharedPage {
+        &self.page
+    }
+
+    /// Whether the daemon is gone and no successor has answered yet.
+    #[inline]
+    pub fn is_down(&self) -> bool {
+        self.down.load(Relaxed)
+    }
+
+    /// Tells the daemon to look at the page.
+    pub fn ring(&self) {
+        let _ = rustix::io::write(&*lock(&self.doorbell), &1_u64.to_ne_bytes());
+    }
+
+    /// Leaves a sentence in the daemon's event log.
+    pub fn note(&self, severity: u64, text: &str) {
+        let mut message = Message::new(Kind::Note).with_text(text);
+        message.a = severity;
+        let socket = lock(&self.socket).clone();
+        let _ = socket.send(&message, &[]);
+    }
+
+    /// Reads the socket until `stop` says so, reconnecting when the daemon is replaced. Pushed
+    /// messages go to `handler`. Run this on a thread of its own, with signals blocked.
+    pub fn serve(&self, mut handler: impl FnMut(Push), stop: &AtomicBool) {
+        while !stop.load(Acquire) {
+            let socket = lock(&self.socket).clone();
+            match socket.receive() {
+                Ok((message, fds)) => self.dispatch(message, fds, &mut handler),
+                Err(error) if error.would_block() => {}
+                Err(_) => self.reconnect(stop),
+            }
+        }
+    }
+
+    /// Asks for at least `bytes` more credit; the answer is in the page when this returns `Ok`.
+    pub(crate) fn need_credit(&self, bytes: u64) -> Result<(), String> {
+        let mut question = Message::new(Kind::NeedCredit);
+        question.a = bytes;
+        match self.ask(question) {
+            Some(answer) if answer.kind() == Some(Kind::Credit) && answer.a > 0 => Ok(()),
+            Some(answer) => Err(answer.text()),
+            None => Err("the Mica daemon is not running, so the limit cannot be raised".into()),
+        }
+    }
+
+    pub(crate) fn memory_view(&self) -> Option<MemoryView> {
+        let answer = self.ask(Message::new(Kind::AskMemory))?;
+        (answer.kind() == Some(Kind::Memory)).then_some(MemoryView {
+            limit_bytes: answer.a,
+            used_bytes: answer.b,
+            device_free_bytes: (answer.c > 0).then_some(answer.d),
+        })
+    }
+
+    /// Sends a question and waits for its answer; `None` if the link is down.
+    fn ask(&self, mut question: Message) -> Option<Message> {
+        if self.is_down() {
+            return None;
+        }
+        let id = self.next_id.fetch_add(1, Relaxed) | 1 << 31;
+        question.id = id;
+        lock(&self.answers).insert(id, None);
+        let socket = lock(&self.socket).clone();
+        let sent = socket.send(&question, &[]).is_ok();
+        let mut answers = lock(&self.answers);
+        while sent && !self.is_down() {
+            if let Some(Some(answer)) = answers.get(&id) {
+                let answer = *answer;
+                answers.remove(&id);
+                return Some(answer);
+            }
+            // Woken by the answer or by the loss of the link; the time limit is a safety net.
+            let waited = self
+                .answered
+                .wait_timeout(answers, Duration::from_millis(500));
+            answers = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        answers.remove(&id);
+        None
+    }
+
+    fn dispatch(&self, message: Message, fds: Vec<OwnedFd>, handler: &mut impl FnMut(Push)) {
+        if message.id == 0 {
+            return handler((message, fds));
+        }
+        if let Some(slot) = lock(&self.answers).get_mut(&message.id) {
+            *slot = Some(message);
+            self.answered.notify_all();
+        }
+    }
+
+    fn reconnect(&self, stop: &AtomicBool) {
+        self.down.store(true, Release);
+        {
+            // Taking the lock orders this after any waiter's check, so none sleeps through it.
+            let _answers = lock(&self.answers);
+            self.answered.notify_all();
+        }
+        let _ = futex::wake(
+            &self.page.lease.gate,
+            futex::Flags::empty(),
+            i32::MAX as u32,
+        );
+        while !stop.load(Acquire) {
+            if let Ok((socket, _, fds)) = hello(&self.environment, self.role, Some(&self.page)) {
+                if let Some(doorbell) = fds.into_iter().next_back() {
+                    *lock(&self.doorbell) = doorbell;
+                }
+                *lock(&self.socket) = Arc::new(socket);
+                self.down.store(false, Release);
+                return;
+            }
+            std::thread::sleep(RECONNECT_EVERY);
+        }
+    }
+}
+
+/// Connects and introduces this process; with a page, as one that was known before.
+fn hello(
+    environment: &Environment,
+    role: Role,
+    resume: Option<&SharedPage>,
+) -> Result<(HostSocket, Message, Vec<OwnedFd>), LinkError> {
+    let connect = |source| LinkError::Connect {
+        path: environment.socket.clone(),
+        source,
+    };
+    let socket = HostSocket::connect(&environment.socket).map_err(connect)?;
+    let mut message = Message::new(Kind::Hello);
+    message.a = role as u64;
+    message.b = u64::from(PROTOCOL_VERSION);
+    message.token = environment.token;
+    match resume {
+        Some(page) => {
+            message.c = page.commands.granted_bytes.load(Acquire);
+            socket.send(&message, &[page.fd()])
+        }
+        None => socket.send(&message, &[]),
+    }
+    .map_err(connect)?;
+    let (answer, fds) = socket.receive().map_err(connect)?;
+    match answer.kind() {
+        Some(Kind::Welcome) => Ok((socket, answer, fds)),
+        Some(Kind::Refused) => Err(LinkError::Refused(answer.text())),
+        _ => Err(LinkError::Unexpected(answer.kind)),
+    }
+}
+
+/// Connects as a program that wants a session with its virtual GPU's worker; the descriptor is the
+/// session's socket.
+pub fn open_session(environment: &Environment) -> Result<(Welcome, OwnedFd), LinkError> {
+    let (_socket, message, fds) = hello(environment, Role::Program, None)?;
+    let welcome = Welcome {
+        vgpu: message.text(),
+        limit_bytes: message.a,
+        device_total_bytes: message.b,
+        client_id: message.c,
+        gpu_index: message.d,
+    };
+    match fds.into_iter().next() {
+        Some(session) => Ok((welcome, session)),
+        None => Err(LinkError::Unexpected(message.kind)),
+    }
+}

@@ -1,0 +1,160 @@
+//! The page a client shares with the daemon.
+//!
+//! Each group of fields sits on cache lines of its own, by who writes it. All fields are atomics:
+//! either side may die at any moment and the other must find every word whole. The client is
+//! trusted with its own page only: the daemon never uses a value from it as an index or a length.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+/// First word of a page.
+pub const PAGE_MAGIC: u32 = 0x4D49_4341;
+/// Layout version of [`ClientPage`].
+pub const PAGE_VERSION: u32 = 1;
+/// Bytes of the page's file.
+pub const PAGE_BYTES: usize = 4096;
+
+/// States in the low two bits of [`DaemonToClient::gate`]; the rest of the word is the sequence number
+/// of the lease, so that one futex word tells a new grant from an old one.
+pub mod gate {
+    /// No lease is needed: submit freely.
+    pub const OPEN: u32 = 0;
+    /// Submit only while holding the lease: the client holds it until `lease_end_ns`.
+    pub const LEASED: u32 = 1;
+    /// Another client has the lease: wait on the `gate` word.
+    pub const CLOSED: u32 = 2;
+
+    /// The word for a state and a sequence number.
+    pub const fn word(state: u32, sequence: u32) -> u32 {
+        (sequence << 2) | (state & 3)
+    }
+
+    /// The state in a word.
+    pub const fn state(word: u32) -> u32 {
+        word & 3
+    }
+
+    /// The sequence number in a word.
+    pub const fn sequence(word: u32) -> u32 {
+        word >> 2
+    }
+}
+
+/// Bits of [`ClientToDaemon::flags`].
+pub mod client_flags {
+    /// The process has made a context on the device; slices can be set.
+    pub const CONTEXT: u32 = 1;
+    /// The channel group was found and its slice can be read and set.
+    pub const SLICE_CONTROL: u32 = 2;
+    /// Channels are stopped as asked by `suspend`.
+    pub const SUSPENDED: u32 = 4;
+    /// Submissions pass a gate that obeys leases.
+    pub const GATE_CONTROL: u32 = 8;
+}
+
+/// Written by the daemon, read by the client on its submission path.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct DaemonToClient {
+    /// A [`gate::word`]; a futex word. The sequence grows with every grant.
+    pub gate: AtomicU32,
+    /// Reserved, zero.
+    pub reserved: AtomicU32,
+    /// CLOCK_MONOTONIC nanoseconds at which the lease ends; written before `gate`.
+    pub lease_end_ns: AtomicU64,
+}
+
+/// Written by the daemon, read by the client's control thread.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct DaemonCommands {
+    /// Grows when anything in this group changes; a futex word.
+    pub command: AtomicU32,
+    /// 1: stop the process's channels, 0: let them run.
+    pub suspend: AtomicU32,
+    /// Wanted length of the hardware time slice in microseconds; 0: leave the driver's own.
+    pub slice_us: AtomicU64,
+    /// Bytes the daemon has granted to this client in all (credit plus used).
+    pub granted_bytes: AtomicU64,
+    /// Memory limit of the virtual GPU.
+    pub limit_bytes: AtomicU64,
+    /// Duty cycle for a hard cap without leases, in 1/1000 of the time; 1000 is no cap.
+    pub duty_permille: AtomicU32,
+    /// Reserved, zero.
+    pub reserved: AtomicU32,
+}
+
+/// Written by the client on its submission path.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct ClientCounters {
+    /// Kernel, graph and large copy submissions.
+    pub launches: AtomicU64,
+    /// Synchronizations that left the GPU without work of this process.
+    pub drains: AtomicU64,
+    /// Threads that wait at the gate now.
+    pub waiting: AtomicU32,
+    /// Sequence number of the last lease given back, its work drained.
+    pub yielded: AtomicU32,
+    /// Threads inside a call that waits for the GPU now.
+    pub syncing: AtomicU32,
+    /// Nanoseconds of GPU time, where the client can measure it.
+    pub gpu_time_ns: AtomicU64,
+    /// Nanoseconds threads have waited at the gate.
+    pub gate_wait_ns: AtomicU64,
+}
+
+/// Memory credit. Both sides change `credit_bytes` with compare-and-swap.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Memory {
+    /// Bytes granted and not in use. The client takes from it, the daemon adds and recalls.
+    pub credit_bytes: AtomicU64,
+    /// Bytes in use, for display.
+    pub used_bytes: AtomicU64,
+    /// Most bytes ever in use.
+    pub peak_bytes: AtomicU64,
+    /// Requests refused for lack of memory.
+    pub denied: AtomicU64,
+}
+
+/// What the client tells of itself.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct ClientToDaemon {
+    /// Bits of [`client_flags`].
+    pub flags: AtomicU32,
+    /// Result of the last slice control: 0, or the resource manager's status, or -errno.
+    pub slice_status: AtomicI32,
+    /// Slice length read back after it was set, in microseconds.
+    pub slice_read_us: AtomicU64,
+    /// The `command` value that has been carried out.
+    pub command_done: AtomicU32,
+    /// Entry points looked up that this Mica does not know and that may allocate or launch.
+    pub unknown_symbols: AtomicU32,
+    /// The driver's version number, 0 before it is known.
+    pub driver_version: AtomicU32,
+    /// Streams under capture now.
+    pub captures: AtomicU32,
+}
+
+/// The whole page.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct ClientPage {
+    /// [`PAGE_MAGIC`].
+    pub magic: AtomicU32,
+    /// [`PAGE_VERSION`].
+    pub version: AtomicU32,
+    /// Leases.
+    pub lease: DaemonToClient,
+    /// Slices, suspension, limits.
+    pub commands: DaemonCommands,
+    /// Submission counters.
+    pub counters: ClientCounters,
+    /// Memory credit.
+    pub memory: Memory,
+    /// State of the client.
+    pub client: ClientToDaemon,
+}
+
+const _: () = assert!(size_of::<ClientPage>() <= PAGE_BYTES);
