@@ -30,6 +30,22 @@ pub struct Dim3 {
     pub z: u32,
 }
 
+impl FaultKind {
+    /// The kind with this number.
+    pub fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            700 => Self::IllegalAddress,
+            716 => Self::MisalignedAddress,
+            717 => Self::InvalidAddressSpace,
+            718 => Self::InvalidPc,
+            719 => Self::LaunchFailed,
+            710 => Self::Assert,
+            715 => Self::IllegalInstruction,
+            _ => return None,
+        })
+    }
+}
+
 impl Dim3 {
     /// The product of the three, widened so that it cannot overflow in practice.
     pub fn count(self) -> u64 {
@@ -95,6 +111,40 @@ pub struct BlockContext {
     pub scratch: *mut u8,
     /// Where a fault is described before the block ends.
     pub fault: Fault,
+    /// Arena address of the cooperative grid's workspace, 0 for an ordinary launch. `%envreg1` is
+    /// its high half and `%envreg2` its low half: two `u32`s, the workspace's size and the barrier
+    /// word that `cooperative_groups::grid_group::sync` counts on.
+    pub grid_workspace: u64,
+}
+
+impl BlockContext {
+    /// All fields zero or null: a base for tests to fill, never runnable as it is.
+    pub fn empty() -> Self {
+        let none = Dim3::default();
+        Self {
+            arena_base: 0,
+            arena_len: 0,
+            shared_base: 0,
+            shared_len: 0,
+            local_base: 0,
+            local_stride: 0,
+            params: std::ptr::null(),
+            params_len: 0,
+            params_device: 0,
+            globals: std::ptr::null(),
+            grid: none,
+            block: none,
+            ctaid: none,
+            dynamic_shared: 0,
+            smid: 0,
+            grid_id: 0,
+            stop: std::ptr::null(),
+            services: std::ptr::null(),
+            scratch: std::ptr::null_mut(),
+            fault: Fault::default(),
+            grid_workspace: 0,
+        }
+    }
 }
 
 /// A sized holder for the trait object, so that it can be behind a thin pointer.
@@ -169,6 +219,21 @@ pub trait Services: Send + Sync {
     fn sleep(&self, ns: u32);
     /// Reads a texture or surface object: see [`TextureView`]. `None` for a forged handle.
     fn texture(&self, handle: u64) -> Option<TextureView>;
+    /// Whether the `bytes` at `address` lie in one live allocation. Asked for every access of a
+    /// module that was built with exact checks (`memcheck`), after the arena test.
+    fn check_access(&self, address: u64, bytes: u64, is_write: bool) -> bool {
+        let _ = (address, bytes, is_write);
+        true
+    }
+}
+
+/// Where in a module an address of compiled code belongs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodeLocation {
+    /// Line of the PTX text, 0 when unknown.
+    pub ptx_line: u32,
+    /// Line of the `.loc` source, 0 when unknown.
+    pub source_line: u32,
 }
 
 /// How a texture or surface object looks to a kernel.
@@ -268,6 +333,30 @@ pub trait Executable: Send + Sync {
     fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize;
     /// Address value of a device function for `GlobalInfo::function_relocations`.
     fn function_address(&self, name: &str) -> Option<u64>;
+    /// Whether `pc` is an instruction of this module's compiled code. Called from a signal handler:
+    /// it must only compare numbers. Traps (SIGILL, SIGFPE) are taken for the kernel's only when it
+    /// says yes; faults inside the arena are taken for the kernel's in any case.
+    fn contains_pc(&self, pc: u64) -> bool {
+        let _ = pc;
+        false
+    }
+    /// What a trap at `pc` means, when it is not an access fault: a division the compiler guards
+    /// by a trap, unreachable code. Called after recovery, on the faulted thread.
+    fn trap_kind(&self, pc: u64) -> Option<FaultKind> {
+        let _ = pc;
+        None
+    }
+    /// The line that the code at `pc` came from. Called after recovery, never in the handler.
+    fn locate(&self, pc: u64) -> Option<CodeLocation> {
+        let _ = pc;
+        None
+    }
+    /// The thread that was running when the code at `pc` faulted, where the code keeps track of it
+    /// in `context.scratch` or elsewhere. Called after recovery on the faulted thread.
+    fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
+        let _ = context;
+        None
+    }
     /// Runs one block to its end.
     ///
     /// # Safety
