@@ -1,1 +1,8 @@
 //! PTX text to a checked syntax tree.
+//!
+//! Owns the language: lexing, parsing, name resolution, layout of parameters and variables, and the
+//! control-flow graph. Refuses unknown opcodes and modifiers with a line, a column and an excerpt.
+//! Does not run or compile anything: `mica-ptx-interp` and `mica-ptx-jit` do.
+#![forbid(unsafe_code)]
+
+pub mod ast;
