@@ -1,1 +1,20 @@
-//! What each PTX operation computes, as plain functions.
+//! What each PTX operation computes, as plain functions on bits.
+//!
+//! Owns the arithmetic of the instruction set and nothing else: no registers, no memory, no
+//! threads. The interpreter calls these functions directly; compiled code calls them for what the
+//! processor has no instruction for. Values travel as the bits of their type, zero-extended.
+//!
+//! ```text
+//!   float    add mul fma div sqrt min max, every format and rounding
+//!   approx   rcp rsqrt sqrt sin cos lg2 ex2 tanh div, approximate
+//!   int      add … lop3, prmt, bit fields, dot products
+//!   convert  cvt, cvt.pack
+//!   layout   what the device is told of a module
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod approx;
+pub mod convert;
+pub mod float;
+pub mod int;
+pub mod layout;
