@@ -1,3 +1,43 @@
-//! Project tasks: `cargo xtask test`, `cargo xtask gpu-test`.
+//! Project tasks.
+//!
+//! `cargo xtask test` is everything CI checks; `cargo xtask gpu-test` is the same cases on a real GPU.
+//! Tools that are missing are installed, said so, and cached under `target/tools`.
 
-fn main() {}
+mod command;
+mod gpu_test;
+mod suite;
+mod test;
+mod toolkit;
+
+use anyhow::{Result, bail};
+
+const HELP: &str = "\
+cargo xtask <task>
+
+  test [--fast]        formatting, lints, unit and integration tests, then the CUDA programs in
+                       tests/programs on the software GPU (--fast: without the CUDA programs)
+  suite [FILTER]       only the CUDA programs, those whose name contains FILTER
+  gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
+  toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
+";
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["test"] => test::run(test::Extent::Everything),
+        ["test", "--fast"] => test::run(test::Extent::WithoutPrograms),
+        ["suite"] => suite::run(""),
+        ["suite", filter] => suite::run(filter),
+        ["gpu-test", rest @ ..] => gpu_test::run(rest),
+        ["toolkit"] => {
+            println!("{}", toolkit::nvcc()?.display());
+            Ok(())
+        }
+        [] | ["help" | "-h" | "--help"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => bail!("unknown task {:?}\n\n{HELP}", other.join(" ")),
+    }
+}

@@ -1,0 +1,36 @@
+//! `cargo xtask test`: what CI checks.
+
+use anyhow::Result;
+
+use crate::command::{self, cargo};
+use crate::suite;
+
+/// How much to check.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of it.
+    Everything,
+    /// No CUDA programs, so no CUDA compiler is needed.
+    WithoutPrograms,
+}
+
+/// Runs the checks, cheapest first.
+pub(crate) fn run(extent: Extent) -> Result<()> {
+    command::run("formatting", &mut cargo(&["fmt", "--all", "--check"]))?;
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    command::run("lints", &mut cargo(&clippy))?;
+    // Tests load the shims and start the command as files, so those are built first.
+    command::run("build", &mut cargo(&["build", "--workspace"]))?;
+    command::run("tests", &mut cargo(&["test", "--workspace", "--quiet"]))?;
+    match extent {
+        Extent::Everything => suite::run(""),
+        Extent::WithoutPrograms => Ok(()),
+    }
+}
