@@ -1,0 +1,232 @@
+//! The few driver calls a load makes, through whatever `libcuda.so.1` the loader finds.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+/// Why a load cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// `dlopen` failed.
+    #[error("libcuda.so.1 cannot be opened: {0}")]
+    Open(String),
+    /// A symbol is missing.
+    #[error("libcuda.so.1 has no {0}")]
+    Symbol(&'static str),
+    /// A call failed.
+    #[error("{call} failed with CUresult {code}")]
+    Call {
+        /// The entry point.
+        call: &'static str,
+        /// Its result.
+        code: i32,
+    },
+}
+
+type Handle = *mut c_void;
+type CuLaunchKernel = unsafe extern "C" fn(
+    Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
+    *mut *mut c_void, *mut *mut c_void,
+) -> c_int;
+
+macro_rules! table {
+    ($($field:ident = $symbol:literal: fn($($argument:ty),*);)*) => {
+        /// Entry points by name.
+        #[derive(Clone, Copy)]
+        pub(crate) struct Table {
+            $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+            pub(crate) launch_kernel: CuLaunchKernel,
+        }
+
+        impl Table {
+            fn load(library: *mut c_void) -> Result<Self, DriverError> {
+                Ok(Self {
+                    // SAFETY: each symbol has the type that cuda.h gives it.
+                    $($field: unsafe { std::mem::transmute::<*mut c_void, _>(symbol(library, concat!($symbol, "\0"))?) },)*
+                    // SAFETY: as above.
+                    launch_kernel: unsafe { std::mem::transmute::<*mut c_void, CuLaunchKernel>(symbol(library, "cuLaunchKernel\0")?) },
+                })
+            }
+        }
+    };
+}
+
+table! {
+    init = "cuInit": fn(c_uint);
+    device_get = "cuDeviceGet": fn(*mut c_int, c_int);
+    device_attribute = "cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int);
+    primary_retain = "cuDevicePrimaryCtxRetain": fn(*mut Handle, c_int);
+    set_current = "cuCtxSetCurrent": fn(Handle);
+    context_sync = "cuCtxSynchronize": fn();
+    module_load = "cuModuleLoadData": fn(*mut Handle, *const c_void);
+    get_function = "cuModuleGetFunction": fn(*mut Handle, Handle, *const c_char);
+    mem_alloc = "cuMemAlloc_v2": fn(*mut u64, usize);
+    mem_free = "cuMemFree_v2": fn(u64);
+    stream_create = "cuStreamCreate": fn(*mut Handle, c_uint);
+    stream_sync = "cuStreamSynchronize": fn(Handle);
+    event_create = "cuEventCreate": fn(*mut Handle, c_uint);
+    event_record = "cuEventRecord": fn(Handle, Handle);
+    event_sync = "cuEventSynchronize": fn(Handle);
+    begin_capture = "cuStreamBeginCapture_v2": fn(Handle, c_int);
+    end_capture = "cuStreamEndCapture": fn(Handle, *mut Handle);
+    instantiate = "cuGraphInstantiateWithFlags": fn(*mut Handle, Handle, u64);
+    graph_launch = "cuGraphLaunch": fn(Handle, Handle);
+}
+
+fn symbol(library: *mut c_void, name: &'static str) -> Result<*mut c_void, DriverError> {
+    // SAFETY: the name ends in NUL and the library stays open for the life of the process.
+    let address = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
+    if address.is_null() {
+        return Err(DriverError::Symbol(name.trim_end_matches('\0')));
+    }
+    Ok(address)
+}
+
+pub(crate) fn check(call: &'static str, code: c_int) -> Result<(), DriverError> {
+    if code == 0 { Ok(()) } else { Err(DriverError::Call { call, code }) }
+}
+
+/// An initialized driver with one context, one stream and the load's kernel.
+pub struct Driver {
+    pub(crate) table: Table,
+    pub(crate) stream: Handle,
+    pub(crate) function: Handle,
+    pub(crate) out: u64,
+    pub(crate) blocks: c_uint,
+}
+
+impl Driver {
+    /// Opens the driver and prepares device 0.
+    pub fn open() -> Result<Self, DriverError> {
+        // SAFETY: opening a shared library by a constant name.
+        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            // SAFETY: dlerror returns a valid string right after a failure.
+            let reason = unsafe { CStr::from_ptr(libc::dlerror()) };
+            return Err(DriverError::Open(reason.to_string_lossy().into_owned()));
+        }
+        let table = Table::load(library)?;
+        let (mut device, mut multiprocessors) = (0, 0);
+        let (mut context, mut module) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut driver = Self {
+            table,
+            stream: std::ptr::null_mut(),
+            function: std::ptr::null_mut(),
+            out: 0,
+            blocks: 0,
+        };
+        // SAFETY: every pointer is to a live local of the type the call writes, and the calls are
+        // made in the order the driver asks for.
+        unsafe {
+            check("cuInit", (table.init)(0))?;
+            check("cuDeviceGet", (table.device_get)(&mut device, 0))?;
+            const MULTIPROCESSOR_COUNT: c_int = 16;
+            check(
+                "cuDeviceGetAttribute",
+                (table.device_attribute)(&mut multiprocessors, MULTIPROCESSOR_COUNT, device),
+            )?;
+            check("cuDevicePrimaryCtxRetain", (table.primary_retain)(&mut context, device))?;
+            check("cuCtxSetCurrent", (table.set_current)(context))?;
+            let image = crate::kernel::PTX.as_ptr().cast();
+            check("cuModuleLoadData", (table.module_load)(&mut module, image))?;
+            let name = c"burn".as_ptr();
+            check("cuModuleGetFunction", (table.get_function)(&mut driver.function, module, name))?;
+            check("cuMemAlloc", (table.mem_alloc)(&mut driver.out, 4))?;
+            const NON_BLOCKING: c_uint = 1;
+            check("cuStreamCreate", (table.stream_create)(&mut driver.stream, NON_BLOCKING))?;
+        }
+        // Sixteen blocks of 128 threads fill a multiprocessor.
+        driver.blocks = multiprocessors.max(1) as c_uint * 16;
+        driver.submit(10)?;
+        driver.synchronize()?;
+        Ok(driver)
+    }
+
+    /// Submits one kernel.
+    pub fn submit(&self, iterations: u32) -> Result<(), DriverError> {
+        let (mut out, mut iterations) = (self.out, iterations);
+        let mut params: [*mut c_void; 2] =
+            [(&raw mut out).cast(), (&raw mut iterations).cast()];
+        // SAFETY: the parameters match the kernel's and are copied before the call returns.
+        let code = unsafe {
+            (self.table.launch_kernel)(
+                self.function,
+                self.blocks,
+                1,
+                1,
+                128,
+                1,
+                1,
+                0,
+                self.stream,
+                params.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        check("cuLaunchKernel", code)
+    }
+
+    /// Waits for all submitted work.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        // SAFETY: the stream is live.
+        check("cuStreamSynchronize", unsafe { (self.table.stream_sync)(self.stream) })
+    }
+
+    /// An event without timing.
+    pub(crate) fn event(&self) -> Result<Handle, DriverError> {
+        let mut event = std::ptr::null_mut();
+        const DISABLE_TIMING: c_uint = 2;
+        // SAFETY: writes one handle.
+        check("cuEventCreate", unsafe { (self.table.event_create)(&mut event, DISABLE_TIMING) })?;
+        Ok(event)
+    }
+
+    /// Records `event` on the stream.
+    pub(crate) fn record(&self, event: Handle) -> Result<(), DriverError> {
+        // SAFETY: both handles are live.
+        check("cuEventRecord", unsafe { (self.table.event_record)(event, self.stream) })
+    }
+
+    /// Waits for `event`.
+    pub(crate) fn wait(&self, event: Handle) -> Result<(), DriverError> {
+        // SAFETY: the handle is live.
+        check("cuEventSynchronize", unsafe { (self.table.event_sync)(event) })
+    }
+
+    /// Captures `count` kernels into a graph that can be launched.
+    pub(crate) fn graph(&self, iterations: u32, count: u32) -> Result<Handle, DriverError> {
+        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        const RELAXED: c_int = 2;
+        // SAFETY: the stream is live; capture ends before anything else uses it.
+        check("cuStreamBeginCapture", unsafe { (self.table.begin_capture)(self.stream, RELAXED) })?;
+        for _ in 0..count {
+            self.submit(iterations)?;
+        }
+        // SAFETY: writes one handle each.
+        unsafe {
+            check("cuStreamEndCapture", (self.table.end_capture)(self.stream, &mut graph))?;
+            check("cuGraphInstantiate", (self.table.instantiate)(&mut executable, graph, 0))?;
+        }
+        Ok(executable)
+    }
+
+    /// Launches a graph.
+    pub(crate) fn launch_graph(&self, graph: Handle) -> Result<(), DriverError> {
+        // SAFETY: both handles are live.
+        check("cuGraphLaunch", unsafe { (self.table.graph_launch)(graph, self.stream) })
+    }
+
+    /// Allocates and frees `bytes` once.
+    pub fn alloc_and_free(&self, bytes: usize) -> Result<(), DriverError> {
+        let mut address = 0;
+        // SAFETY: writes one address, which is freed at once.
+        unsafe {
+            check("cuMemAlloc", (self.table.mem_alloc)(&mut address, bytes))?;
+            check("cuMemFree", (self.table.mem_free)(address))
+        }
+    }
+
+    /// Waits for all work of the context.
+    pub fn context_synchronize(&self) -> Result<(), DriverError> {
+        // SAFETY: takes no arguments.
+        check("cuCtxSynchronize", unsafe { (self.table.context_sync)() })
+    }
+}

@@ -1,0 +1,13 @@
+//! CUDA loads for benchmarks, run the way any program runs.
+//!
+//! A load is an ordinary client of the driver: it opens `libcuda.so.1` by name, so natively it gets the
+//! real driver and in a virtual GPU it gets Mica. Both sides of every comparison are the same code.
+//!
+//! Owns the kernels, the submission patterns and the counting; says nothing about shares.
+
+mod driver;
+mod kernel;
+mod pattern;
+
+pub use driver::{Driver, DriverError};
+pub use pattern::{Load, LoadReport, Pattern, run};

@@ -1,0 +1,261 @@
+//! How a load submits, and what it counts.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::driver::{Driver, DriverError};
+
+/// A way to submit kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// Always `depth` kernels in flight.
+    Saturate,
+    /// `depth` kernels, then wait for all of them.
+    Burst,
+    /// Graphs of ten kernels, `depth` in flight.
+    Graph,
+    /// As `Saturate`, with kernels from a quarter to four times the length.
+    Mixed,
+    /// One kernel every two milliseconds, timed from submission to completion.
+    Latency,
+    /// Launch, alloc and sync costs at the caller.
+    Micro,
+    /// Finds how many iterations make one microsecond.
+    Calibrate,
+}
+
+/// What to run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// The pattern.
+    pub pattern: Pattern,
+    /// Iterations of the kernel's loop.
+    pub iterations: u32,
+    /// Kernels in flight, or in a burst.
+    pub depth: u32,
+    /// Wall-clock start of the counted window, in milliseconds since the epoch; 0 for now. Loads
+    /// that compete are given the same one.
+    pub start_unix_ms: u64,
+    /// Seconds in the window.
+    pub seconds: f64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// Kernels that finished within the window, each weighted by its length in `Mixed`.
+    pub kernels: f64,
+    /// Length of the window in seconds.
+    pub seconds: f64,
+    /// Kernels a second.
+    pub rate: f64,
+    /// Median latency in microseconds, for `Latency`.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// Empty launch in nanoseconds, for `Micro`.
+    pub launch_ns: f64,
+    /// Launch and synchronize in microseconds.
+    pub launch_sync_us: f64,
+    /// Allocation and free of 1 MiB in microseconds.
+    pub alloc_free_us: f64,
+    /// From process start to the first kernel's end, in milliseconds.
+    pub startup_ms: f64,
+    /// Iterations per microsecond, for `Calibrate`.
+    pub iterations_per_us: f64,
+}
+
+/// Runs a load to its end.
+pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
+    let began = Instant::now();
+    let driver = Driver::open()?;
+    let startup_ms = began.elapsed().as_secs_f64() * 1e3;
+    let mut report = match load.pattern {
+        Pattern::Saturate => in_flight(&driver, load, |_| (load.iterations, 1.0))?,
+        Pattern::Mixed => in_flight(&driver, load, |k| {
+            let factor = [0.25, 1.0, 4.0, 0.5, 2.0][k as usize % 5];
+            ((f64::from(load.iterations) * factor) as u32, factor)
+        })?,
+        Pattern::Graph => graphs(&driver, load)?,
+        Pattern::Burst => bursts(&driver, load)?,
+        Pattern::Latency => latency(&driver, load)?,
+        Pattern::Micro => micro(&driver)?,
+        Pattern::Calibrate => calibrate(&driver)?,
+    };
+    report.startup_ms = startup_ms;
+    Ok(report)
+}
+
+/// The counted window: what finishes inside it counts.
+struct Window {
+    start: Instant,
+    end: Instant,
+}
+
+impl Window {
+    fn of(load: &Load) -> Self {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
+        let wait_ms = u128::from(load.start_unix_ms).saturating_sub(now_ms);
+        let start = Instant::now() + Duration::from_millis(wait_ms as u64);
+        Self { start, end: start + Duration::from_secs_f64(load.seconds) }
+    }
+
+    fn contains(&self, at: Instant) -> bool {
+        at >= self.start && at < self.end
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.end
+    }
+
+    fn report(&self, kernels: f64) -> LoadReport {
+        let seconds = (self.end - self.start).as_secs_f64();
+        LoadReport { kernels, seconds, rate: kernels / seconds, ..LoadReport::default() }
+    }
+}
+
+fn in_flight(
+    driver: &Driver,
+    load: &Load,
+    mut kernel: impl FnMut(u64) -> (u32, f64),
+) -> Result<LoadReport, DriverError> {
+    let depth = load.depth.max(1) as usize;
+    let events = (0..depth).map(|_| driver.event()).collect::<Result<Vec<_>, _>>()?;
+    let mut weights = vec![0.0; depth];
+    let window = Window::of(load);
+    let mut kernels = 0.0;
+    for k in 0_u64.. {
+        let slot = k as usize % depth;
+        if k >= depth as u64 {
+            driver.wait(events[slot])?;
+            if window.contains(Instant::now()) {
+                kernels += weights[slot];
+            }
+        }
+        if window.is_over() {
+            break;
+        }
+        let (iterations, weight) = kernel(k);
+        driver.submit(iterations)?;
+        driver.record(events[slot])?;
+        weights[slot] = weight;
+    }
+    driver.synchronize()?;
+    Ok(window.report(kernels))
+}
+
+fn graphs(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
+    const KERNELS: u32 = 10;
+    let graph = driver.graph(load.iterations, KERNELS)?;
+    let depth = load.depth.max(1) as usize;
+    let events = (0..depth).map(|_| driver.event()).collect::<Result<Vec<_>, _>>()?;
+    let window = Window::of(load);
+    let mut kernels = 0.0;
+    for k in 0_u64.. {
+        let slot = k as usize % depth;
+        if k >= depth as u64 {
+            driver.wait(events[slot])?;
+            if window.contains(Instant::now()) {
+                kernels += f64::from(KERNELS);
+            }
+        }
+        if window.is_over() {
+            break;
+        }
+        driver.launch_graph(graph)?;
+        driver.record(events[slot])?;
+    }
+    driver.synchronize()?;
+    Ok(window.report(kernels))
+}
+
+fn bursts(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
+    let window = Window::of(load);
+    let mut kernels = 0.0;
+    while !window.is_over() {
+        for _ in 0..load.depth.max(1) {
+            driver.submit(load.iterations)?;
+        }
+        driver.synchronize()?;
+        if window.contains(Instant::now()) {
+            kernels += f64::from(load.depth.max(1));
+        }
+    }
+    Ok(window.report(kernels))
+}
+
+fn latency(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
+    let window = Window::of(load);
+    let mut samples = Vec::new();
+    while !window.is_over() {
+        let submitted = Instant::now();
+        driver.submit(load.iterations)?;
+        driver.synchronize()?;
+        if window.contains(submitted) {
+            samples.push(submitted.elapsed().as_secs_f64() * 1e6);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    samples.sort_by(f64::total_cmp);
+    let at = |part: f64| {
+        let index = (samples.len() as f64 * part) as usize;
+        samples.get(index.min(samples.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    };
+    Ok(LoadReport { p50_us: at(0.5), p99_us: at(0.99), ..window.report(samples.len() as f64) })
+}
+
+/// The median of `repeats` timings of `count` calls each, in nanoseconds a call.
+fn median_ns(
+    repeats: usize,
+    count: u32,
+    mut call: impl FnMut() -> Result<(), DriverError>,
+    mut after: impl FnMut() -> Result<(), DriverError>,
+) -> Result<f64, DriverError> {
+    let mut samples = Vec::with_capacity(repeats);
+    for _ in 0..repeats {
+        let start = Instant::now();
+        for _ in 0..count {
+            call()?;
+        }
+        samples.push(start.elapsed().as_nanos() as f64 / f64::from(count));
+        after()?;
+    }
+    samples.sort_by(f64::total_cmp);
+    Ok(samples[samples.len() / 2])
+}
+
+fn micro(driver: &Driver) -> Result<LoadReport, DriverError> {
+    let nothing = || Ok(());
+    Ok(LoadReport {
+        // 500 launches stay below the queue's depth, so this is the cost at the caller.
+        launch_ns: median_ns(101, 500, || driver.submit(0), || driver.synchronize())?,
+        launch_sync_us: median_ns(
+            2001,
+            1,
+            || driver.submit(0).and_then(|()| driver.synchronize()),
+            nothing,
+        )? / 1e3,
+        alloc_free_us: median_ns(501, 1, || driver.alloc_and_free(1 << 20), nothing)? / 1e3,
+        ..LoadReport::default()
+    })
+}
+
+fn calibrate(driver: &Driver) -> Result<LoadReport, DriverError> {
+    let iterations = 20_000;
+    for _ in 0..50 {
+        driver.submit(iterations)?;
+    }
+    driver.synchronize()?;
+    let start = Instant::now();
+    for _ in 0..50 {
+        driver.submit(iterations)?;
+    }
+    driver.synchronize()?;
+    let microseconds = start.elapsed().as_secs_f64() * 1e6 / 50.0;
+    Ok(LoadReport {
+        iterations_per_us: f64::from(iterations) / microseconds,
+        ..LoadReport::default()
+    })
+}
