@@ -23,8 +23,17 @@ pub enum DriverError {
 
 type Handle = *mut c_void;
 type CuLaunchKernel = unsafe extern "C" fn(
-    Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
-    *mut *mut c_void, *mut *mut c_void,
+    Handle,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    Handle,
+    *mut *mut c_void,
+    *mut *mut c_void,
 ) -> c_int;
 
 macro_rules! table {
@@ -81,7 +90,11 @@ fn symbol(library: *mut c_void, name: &'static str) -> Result<*mut c_void, Drive
 }
 
 pub(crate) fn check(call: &'static str, code: c_int) -> Result<(), DriverError> {
-    if code == 0 { Ok(()) } else { Err(DriverError::Call { call, code }) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(DriverError::Call { call, code })
+    }
 }
 
 /// An initialized driver with one context, one stream and the load's kernel.
@@ -123,15 +136,24 @@ impl Driver {
                 "cuDeviceGetAttribute",
                 (table.device_attribute)(&mut multiprocessors, MULTIPROCESSOR_COUNT, device),
             )?;
-            check("cuDevicePrimaryCtxRetain", (table.primary_retain)(&mut context, device))?;
+            check(
+                "cuDevicePrimaryCtxRetain",
+                (table.primary_retain)(&mut context, device),
+            )?;
             check("cuCtxSetCurrent", (table.set_current)(context))?;
             let image = crate::kernel::PTX.as_ptr().cast();
             check("cuModuleLoadData", (table.module_load)(&mut module, image))?;
             let name = c"burn".as_ptr();
-            check("cuModuleGetFunction", (table.get_function)(&mut driver.function, module, name))?;
+            check(
+                "cuModuleGetFunction",
+                (table.get_function)(&mut driver.function, module, name),
+            )?;
             check("cuMemAlloc", (table.mem_alloc)(&mut driver.out, 4))?;
             const NON_BLOCKING: c_uint = 1;
-            check("cuStreamCreate", (table.stream_create)(&mut driver.stream, NON_BLOCKING))?;
+            check(
+                "cuStreamCreate",
+                (table.stream_create)(&mut driver.stream, NON_BLOCKING),
+            )?;
         }
         // Sixteen blocks of 128 threads fill a multiprocessor.
         driver.blocks = multiprocessors.max(1) as c_uint * 16;
@@ -143,8 +165,7 @@ impl Driver {
     /// Submits one kernel.
     pub fn submit(&self, iterations: u32) -> Result<(), DriverError> {
         let (mut out, mut iterations) = (self.out, iterations);
-        let mut params: [*mut c_void; 2] =
-            [(&raw mut out).cast(), (&raw mut iterations).cast()];
+        let mut params: [*mut c_void; 2] = [(&raw mut out).cast(), (&raw mut iterations).cast()];
         // SAFETY: the parameters match the kernel's and are copied before the call returns.
         let code = unsafe {
             (self.table.launch_kernel)(
@@ -167,7 +188,9 @@ impl Driver {
     /// Waits for all submitted work.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: the stream is live.
-        check("cuStreamSynchronize", unsafe { (self.table.stream_sync)(self.stream) })
+        check("cuStreamSynchronize", unsafe {
+            (self.table.stream_sync)(self.stream)
+        })
     }
 
     /// An event without timing.
@@ -175,20 +198,26 @@ impl Driver {
         let mut event = std::ptr::null_mut();
         const DISABLE_TIMING: c_uint = 2;
         // SAFETY: writes one handle.
-        check("cuEventCreate", unsafe { (self.table.event_create)(&mut event, DISABLE_TIMING) })?;
+        check("cuEventCreate", unsafe {
+            (self.table.event_create)(&mut event, DISABLE_TIMING)
+        })?;
         Ok(event)
     }
 
     /// Records `event` on the stream.
     pub(crate) fn record(&self, event: Handle) -> Result<(), DriverError> {
         // SAFETY: both handles are live.
-        check("cuEventRecord", unsafe { (self.table.event_record)(event, self.stream) })
+        check("cuEventRecord", unsafe {
+            (self.table.event_record)(event, self.stream)
+        })
     }
 
     /// Waits for `event`.
     pub(crate) fn wait(&self, event: Handle) -> Result<(), DriverError> {
         // SAFETY: the handle is live.
-        check("cuEventSynchronize", unsafe { (self.table.event_sync)(event) })
+        check("cuEventSynchronize", unsafe {
+            (self.table.event_sync)(event)
+        })
     }
 
     /// Captures `count` kernels into a graph that can be launched.
@@ -196,14 +225,22 @@ impl Driver {
         let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
         const RELAXED: c_int = 2;
         // SAFETY: the stream is live; capture ends before anything else uses it.
-        check("cuStreamBeginCapture", unsafe { (self.table.begin_capture)(self.stream, RELAXED) })?;
+        check("cuStreamBeginCapture", unsafe {
+            (self.table.begin_capture)(self.stream, RELAXED)
+        })?;
         for _ in 0..count {
             self.submit(iterations)?;
         }
         // SAFETY: writes one handle each.
         unsafe {
-            check("cuStreamEndCapture", (self.table.end_capture)(self.stream, &mut graph))?;
-            check("cuGraphInstantiate", (self.table.instantiate)(&mut executable, graph, 0))?;
+            check(
+                "cuStreamEndCapture",
+                (self.table.end_capture)(self.stream, &mut graph),
+            )?;
+            check(
+                "cuGraphInstantiate",
+                (self.table.instantiate)(&mut executable, graph, 0),
+            )?;
         }
         Ok(executable)
     }
@@ -211,7 +248,9 @@ impl Driver {
     /// Launches a graph.
     pub(crate) fn launch_graph(&self, graph: Handle) -> Result<(), DriverError> {
         // SAFETY: both handles are live.
-        check("cuGraphLaunch", unsafe { (self.table.graph_launch)(graph, self.stream) })
+        check("cuGraphLaunch", unsafe {
+            (self.table.graph_launch)(graph, self.stream)
+        })
     }
 
     /// Allocates and frees `bytes` once.

@@ -96,10 +96,15 @@ struct Window {
 
 impl Window {
     fn of(load: &Load) -> Self {
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis());
+        let now_ms = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_millis());
         let wait_ms = u128::from(load.start_unix_ms).saturating_sub(now_ms);
         let start = Instant::now() + Duration::from_millis(wait_ms as u64);
-        Self { start, end: start + Duration::from_secs_f64(load.seconds) }
+        Self {
+            start,
+            end: start + Duration::from_secs_f64(load.seconds),
+        }
     }
 
     fn contains(&self, at: Instant) -> bool {
@@ -112,7 +117,12 @@ impl Window {
 
     fn report(&self, kernels: f64) -> LoadReport {
         let seconds = (self.end - self.start).as_secs_f64();
-        LoadReport { kernels, seconds, rate: kernels / seconds, ..LoadReport::default() }
+        LoadReport {
+            kernels,
+            seconds,
+            rate: kernels / seconds,
+            ..LoadReport::default()
+        }
     }
 }
 
@@ -122,7 +132,9 @@ fn in_flight(
     mut kernel: impl FnMut(u64) -> (u32, f64),
 ) -> Result<LoadReport, DriverError> {
     let depth = load.depth.max(1) as usize;
-    let events = (0..depth).map(|_| driver.event()).collect::<Result<Vec<_>, _>>()?;
+    let events = (0..depth)
+        .map(|_| driver.event())
+        .collect::<Result<Vec<_>, _>>()?;
     let mut weights = vec![0.0; depth];
     let window = Window::of(load);
     let mut kernels = 0.0;
@@ -150,7 +162,9 @@ fn graphs(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
     const KERNELS: u32 = 10;
     let graph = driver.graph(load.iterations, KERNELS)?;
     let depth = load.depth.max(1) as usize;
-    let events = (0..depth).map(|_| driver.event()).collect::<Result<Vec<_>, _>>()?;
+    let events = (0..depth)
+        .map(|_| driver.event())
+        .collect::<Result<Vec<_>, _>>()?;
     let window = Window::of(load);
     let mut kernels = 0.0;
     for k in 0_u64.. {
@@ -201,9 +215,16 @@ fn latency(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
     samples.sort_by(f64::total_cmp);
     let at = |part: f64| {
         let index = (samples.len() as f64 * part) as usize;
-        samples.get(index.min(samples.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+        samples
+            .get(index.min(samples.len().saturating_sub(1)))
+            .copied()
+            .unwrap_or(f64::NAN)
     };
-    Ok(LoadReport { p50_us: at(0.5), p99_us: at(0.99), ..window.report(samples.len() as f64) })
+    Ok(LoadReport {
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        ..window.report(samples.len() as f64)
+    })
 }
 
 /// The median of `repeats` timings of `count` calls each, in nanoseconds a call.
