@@ -1,1 +1,4 @@
 //! Registry, ledger, placement, control API, monitor.
+
+pub mod api;
+pub mod client;

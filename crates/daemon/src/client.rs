@@ -1,0 +1,407 @@
+//! A blocking client of the control API, for the command line and tests.
+//!
+//! Plain HTTP/1.1 on a unix socket, one connection per request: the daemon is on this host, and a tool
+//! that asks one question should not carry an HTTP stack.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::api::{
+    ApiError, Created, Doctor, Done, Event, GpuInfo, History, Resize, Stats, VgpuInfo, VgpuSpec,
+};
+
+/// Longest answer that is read.
+const ANSWER_LIMIT: u64 = 64 << 20;
+
+/// Why a question got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// No daemon listens.
+    #[error("no Mica daemon answers at {path}")]
+    Unreachable {
+        /// Its socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The connection broke.
+    #[error("the connection to the Mica daemon broke")]
+    Broken(#[source] std::io::Error),
+    /// The answer made no sense.
+    #[error("the Mica daemon's answer cannot be understood: {0}")]
+    Malformed(String),
+    /// The daemon said no.
+    #[error("{}", .0.error)]
+    Refused(ApiError),
+}
+
+impl ControlError {
+    /// Whether no daemon is there, so that one may be started.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. })
+    }
+
+    /// The daemon's word for its refusal.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Refused(refusal) => Some(&refusal.reason),
+            _ => None,
+        }
+    }
+}
+
+/// Talks to one daemon.
+#[derive(Clone, Debug)]
+pub struct ControlClient {
+    socket: PathBuf,
+    timeout: Duration,
+}
+
+impl ControlClient {
+    /// A client of the daemon at this socket; nothing is connected yet.
+    pub fn new(control_socket: impl Into<PathBuf>) -> Self {
+        Self {
+            socket: control_socket.into(),
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// The socket it talks to.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Makes a virtual GPU.
+    pub fn create(&self, spec: &VgpuSpec) -> Result<Created, ControlError> {
+        self.json("POST", "/v1/vgpus", Some(spec))
+    }
+
+    /// All virtual GPUs the caller may see.
+    pub fn list(&self) -> Result<Vec<VgpuInfo>, ControlError> {
+        self.json("GET", "/v1/vgpus", NOTHING)
+    }
+
+    /// One virtual GPU.
+    pub fn get(&self, name: &str) -> Result<VgpuInfo, ControlError> {
+        self.json("GET", &vgpu_path(name, ""), NOTHING)
+    }
+
+    /// The last ten minutes of one virtual GPU.
+    pub fn history(&self, name: &str) -> Result<History, ControlError> {
+        self.json("GET", &vgpu_path(name, "/history"), NOTHING)
+    }
+
+    /// What a program needs to join.
+    pub fn join(&self, name: &str) -> Result<Created, ControlError> {
+        self.json("POST", &vgpu_path(name, "/join"), NOTHING)
+    }
+
+    /// Changes limits while it runs.
+    pub fn resize(&self, name: &str, change: &Resize) -> Result<VgpuInfo, ControlError> {
+        self.json("PATCH", &vgpu_path(name, ""), Some(change))
+    }
+
+    /// Removes it; with `force`, ends what runs in it.
+    pub fn remove(&self, name: &str, force: bool) -> Result<Done, ControlError> {
+        let query = if force { "?force=true" } else { "" };
+        self.json("DELETE", &vgpu_path(name, query), NOTHING)
+    }
+
+    /// Holds its processes.
+    pub fn suspend(&self, name: &str) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/suspend"), NOTHING)
+    }
+
+    /// Lets its processes run again.
+    pub fn resume(&self, name: &str) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/resume"), NOTHING)
+    }
+
+    /// Ends its running and queued kernels.
+    pub fn cancel(&self, name: &str) -> Result<Done, ControlError> {
+        self.json("POST", &vgpu_path(name, "/cancel"), NOTHING)
+    }
+
+    /// The host's GPUs.
+    pub fn gpus(&self) -> Result<Vec<GpuInfo>, ControlError> {
+        self.json("GET", "/v1/gpus", NOTHING)
+    }
+
+    /// Everything in one answer.
+    pub fn stats(&self) -> Result<Stats, ControlError> {
+        self.json("GET", "/v1/stats", NOTHING)
+    }
+
+    /// What is in force and how that is known; for one virtual GPU or all.
+    pub fn doctor(&self, name: Option<&str>) -> Result<Doctor, ControlError> {
+        match name {
+            Some(name) => self.json("GET", &format!("/v1/doctor?vgpu={}", escape(name)), NOTHING),
+            None => self.json("GET", "/v1/doctor", NOTHING),
+        }
+    }
+
+    /// Ends the daemon; programs run on.
+    pub fn shutdown(&self) -> Result<Done, ControlError> {
+        self.json("POST", "/v1/shutdown", NOTHING)
+    }
+
+    /// Reads the configuration again.
+    pub fn reload(&self) -> Result<Done, ControlError> {
+        self.json("POST", "/v1/reload", NOTHING)
+    }
+
+    /// The metrics in Prometheus's text format.
+    pub fn metrics(&self) -> Result<String, ControlError> {
+        let mut body = String::new();
+        let mut reader = self.request("GET", "/metrics", None, Some(self.timeout))?;
+        reader
+            .read_to_string(&mut body)
+            .map_err(ControlError::Broken)?;
+        Ok(body)
+    }
+
+    /// Events that have happened and are still remembered, oldest first.
+    pub fn past_events(&self) -> Result<Vec<Event>, ControlError> {
+        self.json("GET", "/v1/events?follow=false", NOTHING)
+    }
+
+    /// Events from the one after `after` on, as they happen; ends with the daemon.
+    pub fn events(&self, after: Option<u64>) -> Result<Events, ControlError> {
+        let path = match after {
+            Some(after) => format!("/v1/events?after={after}"),
+            None => "/v1/events".to_owned(),
+        };
+        let reader = self.request("GET", &path, None, None)?;
+        Ok(Events(BufReader::new(reader)))
+    }
+
+    fn json<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        question: Option<&Q>,
+    ) -> Result<A, ControlError> {
+        let body = match question {
+            Some(question) => Some(
+                serde_json::to_vec(question)
+                    .map_err(|error| ControlError::Malformed(error.to_string()))?,
+            ),
+            None => None,
+        };
+        let reader = self.request(method, path, body.as_deref(), Some(self.timeout))?;
+        let mut answer = Vec::new();
+        reader
+            .take(ANSWER_LIMIT)
+            .read_to_end(&mut answer)
+            .map_err(ControlError::Broken)?;
+        serde_json::from_slice(&answer).map_err(|error| ControlError::Malformed(error.to_string()))
+    }
+
+    /// Sends a request; the reader is the body of a successful answer.
+    fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&[u8]>,
+        timeout: Option<Duration>,
+    ) -> Result<Body, ControlError> {
+        let mut stream =
+            UnixStream::connect(&self.socket).map_err(|source| ControlError::Unreachable {
+                path: self.socket.clone(),
+                source,
+            })?;
+        stream
+            .set_read_timeout(timeout)
+            .map_err(ControlError::Broken)?;
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: mica\r\nConnection: close\r\nAccept: */*\r\n"
+        );
+        if let Some(body) = body {
+            head.push_str(&format!(
+                "Content-Type: application/json\r\nContent-Length: {}\r\n",
+                body.len()
+            ));
+        } else if method != "GET" {
+            head.push_str("Content-Length: 0\r\n");
+        }
+        head.push_str("\r\n");
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(body.unwrap_or_default());
+        stream.write_all(&bytes).map_err(ControlError::Broken)?;
+        read_answer(stream)
+    }
+}
+
+const NOTHING: Option<&()> = None;
+
+fn vgpu_path(name: &str, rest: &str) -> String {
+    format!("/v1/vgpus/{}{rest}", escape(name))
+}
+
+/// Percent-encodes what may not stand in a path or query.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+fn read_answer(stream: UnixStream) -> Result<Body, ControlError> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    let mut next_line = |reader: &mut BufReader<UnixStream>| -> Result<String, ControlError> {
+        line.clear();
+        reader
+            .by_ref()
+            .take(16 << 10)
+            .read_line(&mut line)
+            .map_err(ControlError::Broken)?;
+        Ok(line.trim_end().to_owned())
+    };
+    let status_line = next_line(&mut reader)?;
+    let status: u16 = status_line
+        .split(' ')
+        .nth(1)
+        .and_then(|word| word.parse().ok())
+        .ok_or_else(|| ControlError::Malformed(format!("status line {status_line:?}")))?;
+    let mut framing = Framing::UntilClosed;
+    loop {
+        let header = next_line(&mut reader)?;
+        if header.is_empty() {
+            break;
+        }
+        let Some((key, value)) = header.split_once(':') else {
+            return Err(ControlError::Malformed(format!("header {header:?}")));
+        };
+        let value = value.trim();
+        if key.eq_ignore_ascii_case("content-length") {
+            let length = value
+                .parse()
+                .map_err(|_| ControlError::Malformed(format!("length {value:?}")))?;
+            framing = Framing::Length(length);
+        } else if key.eq_ignore_ascii_case("transfer-encoding")
+            && value.eq_ignore_ascii_case("chunked")
+        {
+            framing = Framing::Chunked(0);
+        }
+    }
+    let mut body = Body { reader, framing };
+    if (200..300).contains(&status) {
+        return Ok(body);
+    }
+    let mut text = String::new();
+    let _ = body.by_ref().take(1 << 20).read_to_string(&mut text);
+    Err(ControlError::Refused(
+        serde_json::from_str(&text).unwrap_or_else(|_| ApiError {
+            error: format!("the daemon answered {status}: {text}"),
+            reason: "internal".into(),
+            hint: None,
+        }),
+    ))
+}
+
+/// How the end of an answer is found.
+#[derive(Debug)]
+enum Framing {
+    UntilClosed,
+    Length(u64),
+    /// Bytes left in the current chunk.
+    Chunked(u64),
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+struct Body {
+    reader: BufReader<UnixStream>,
+    framing: Framing,
+}
+
+impl Read for Body {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        match &mut self.framing {
+            Framing::UntilClosed => self.reader.read(buffer),
+            Framing::Length(0) => Ok(0),
+            Framing::Length(left) => {
+                let most = buffer
+                    .len()
+                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
+                let count = self.reader.read(&mut buffer[..most])?;
+                if count == 0 {
+                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                }
+                *left -= count as u64;
+                Ok(count)
+            }
+            Framing::Chunked(left) => {
+                if *left == 0 {
+                    let mut line = String::new();
+                    self.reader.by_ref().take(64).read_line(&mut line)?;
+                    let size = u64::from_str_radix(line.trim(), 16)
+                        .map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
+                    if size == 0 {
+                        self.framing = Framing::Length(0);
+                        return Ok(0);
+                    }
+                    *left = size;
+                }
+                let most = buffer
+                    .len()
+                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
+                let count = self.reader.read(&mut buffer[..most])?;
+                if count == 0 {
+                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                }
+                *left -= count as u64;
+                if *left == 0 {
+                    let mut end = [0; 2];
+                    self.reader.read_exact(&mut end)?;
+                }
+                Ok(count)
+            }
+        }
+    }
+}
+
+/// A stream of events.
+#[derive(Debug)]
+pub struct Events(BufReader<Body>);
+
+impl Iterator for Events {
+    type Item = Result<Event, ControlError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            match self.0.read_line(&mut line) {
+                Ok(0) => return None,
+                Ok(_) => {
+                    if let Some(data) = line.trim_end().strip_prefix("data:") {
+                        return Some(
+                            serde_json::from_str(data.trim_start())
+                                .map_err(|error| ControlError::Malformed(error.to_string())),
+                        );
+                    }
+                }
+                // A daemon that ends takes its streams with it.
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return None,
+                Err(error) => return Some(Err(ControlError::Broken(error))),
+            }
+        }
+    }
+}
