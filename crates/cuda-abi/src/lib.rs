@@ -1,6 +1,23 @@
 //! The CUDA driver interface: types, result codes, the one table of entry points.
+//!
+//! Owns what is true of the interface itself: which symbols exist, since when, what they do, how the
+//! structures that limits depend on are laid out. Calls nothing.
 #![forbid(unsafe_code)]
 
-mod result;
+#[macro_use]
+mod table;
 
+mod entry;
+mod result;
+mod types;
+
+pub use entry::{
+    Class, DefaultStream, ENTRY_POINTS, EntryPoint, Symbol, find_symbol, resolve, sounds_limited,
+    variants,
+};
 pub use result::CuResult;
+pub use types::{
+    AllocationHandle, Array3dDescriptor, ArrayDescriptor, CuStatus, Device, DevicePtr,
+    ExternalMemoryDescriptor, Handle, LaunchConfig, MemAllocNodeParams, MemAllocationProp,
+    MemLocation,
+};

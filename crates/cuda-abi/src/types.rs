@@ -1,0 +1,243 @@
+//! The driver's types that the shims look into. Everything else stays an opaque pointer.
+
+use std::ffi::c_void;
+
+/// What every call returns; numbers beyond [`CuResult`](crate::CuResult) pass through unharmed.
+pub type CuStatus = u32;
+/// An address in device memory.
+pub type DevicePtr = u64;
+/// A device's ordinal.
+pub type Device = i32;
+/// Any opaque handle: context, stream, event, function, array, pool, graph.
+pub type Handle = *mut c_void;
+/// `CUmemGenericAllocationHandle`.
+pub type AllocationHandle = u64;
+
+/// `CUDA_ARRAY_DESCRIPTOR` (version 2).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArrayDescriptor {
+    /// Elements in a row.
+    pub width: usize,
+    /// Rows; 0 for one-dimensional arrays.
+    pub height: usize,
+    /// A `CUarray_format` by number.
+    pub format: u32,
+    /// Channels of an element.
+    pub channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR` (version 2).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Array3dDescriptor {
+    /// Elements in a row.
+    pub width: usize,
+    /// Rows; 0 for one-dimensional arrays.
+    pub height: usize,
+    /// Slices or layers; 0 for flat arrays.
+    pub depth: usize,
+    /// A `CUarray_format` by number.
+    pub format: u32,
+    /// Channels of an element.
+    pub channels: u32,
+    /// Bits such as [`Array3dDescriptor::SPARSE`].
+    pub flags: u32,
+}
+
+impl Array3dDescriptor {
+    /// Memory is bound later, tile by tile.
+    pub const SPARSE: u32 = 0x40;
+    /// Memory is bound later.
+    pub const DEFERRED_MAPPING: u32 = 0x80;
+    /// Six faces; `depth` counts them.
+    pub const CUBEMAP: u32 = 0x04;
+    /// `depth` counts layers, which no mipmap level halves.
+    pub const LAYERED: u32 = 0x01;
+
+    /// Bytes of its elements; an array's tiling may take a little more.
+    pub fn bytes(&self) -> u64 {
+        if self.flags & (Self::SPARSE | Self::DEFERRED_MAPPING) != 0 {
+            return 0;
+        }
+        let element =
+            bits_per_channel(self.format) * u64::from(channels(self.format, self.channels));
+        let product = [self.width, self.height.max(1), self.depth.max(1)]
+            .into_iter()
+            .fold(element, |bits, extent| bits.saturating_mul(extent as u64));
+        product.div_ceil(8)
+    }
+
+    /// Bytes of `levels` mipmap levels.
+    pub fn mipmapped_bytes(&self, levels: u32) -> u64 {
+        let layered = self.flags & (Self::LAYERED | Self::CUBEMAP) != 0;
+        let mut level = *self;
+        let mut total = 0_u64;
+        for _ in 0..levels.min(32) {
+            total = total.saturating_add(level.bytes());
+            level.width = (level.width / 2).max(1);
+            level.height = if level.height == 0 {
+                0
+            } else {
+                (level.height / 2).max(1)
+            };
+            if !layered && level.depth != 0 {
+                level.depth = (level.depth / 2).max(1);
+            }
+        }
+        total
+    }
+}
+
+impl From<ArrayDescriptor> for Array3dDescriptor {
+    fn from(flat: ArrayDescriptor) -> Self {
+        Self {
+            width: flat.width,
+            height: flat.height,
+            format: flat.format,
+            channels: flat.channels,
+            ..Self::default()
+        }
+    }
+}
+
+/// Bits of one channel; block-compressed and planar formats by their average.
+fn bits_per_channel(format: u32) -> u64 {
+    match format {
+        0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => 16,
+        0x03 | 0x0a | 0x20 | 0x50 => 32,
+        0x91 | 0x92 | 0x97 | 0x98 => 4,
+        0x9f..=0xa4 | 0xa6 | 0xa7 | 0xa9 | 0xb1 | 0xb5 => 16,
+        _ => 8,
+    }
+}
+
+/// Channels that count: formats that name their own number ignore the descriptor's.
+fn channels(format: u32, declared: u32) -> u32 {
+    match format {
+        0x91..=0x9e | 0x50 => 1,
+        0xc0 | 0xc3 | 0xc6 | 0xc9 => 1,
+        0xc1 | 0xc4 | 0xc7 | 0xca => 2,
+        0xc2 | 0xc5 | 0xc8 | 0xcb => 4,
+        _ => declared.max(1),
+    }
+}
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemLocation {
+    /// A `CUmemLocationType`; [`MemLocation::DEVICE`] is the one that costs device memory.
+    pub kind: i32,
+    /// Ordinal of the device or node.
+    pub id: i32,
+}
+
+impl MemLocation {
+    /// `CU_MEM_LOCATION_TYPE_DEVICE`.
+    pub const DEVICE: i32 = 1;
+}
+
+/// `CUmemAllocationProp`, and the beginning of `CUmemPoolProps`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MemAllocationProp {
+    /// `CUmemAllocationType`.
+    pub kind: i32,
+    /// `CUmemAllocationHandleType` bits.
+    pub handle_types: i32,
+    /// Where the memory lives.
+    pub location: MemLocation,
+    /// Unused on Linux.
+    pub win32: *const c_void,
+    /// Compression and usage flags.
+    pub flags: u64,
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchConfig {
+    /// Blocks of the grid.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory.
+    pub shared_bytes: u32,
+    /// The stream to launch on.
+    pub stream: Handle,
+    /// Launch attributes.
+    pub attributes: *const c_void,
+    /// How many.
+    pub attribute_count: u32,
+}
+
+/// `CUDA_EXTERNAL_MEMORY_HANDLE_DESC` up to its size.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ExternalMemoryDescriptor {
+    /// `CUexternalMemoryHandleType`.
+    pub kind: u32,
+    /// A descriptor or pointers.
+    pub handle: [u64; 2],
+    /// Bytes of the memory.
+    pub size: u64,
+}
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MemAllocNodeParams {
+    /// `CUmemPoolProps`.
+    pub pool_props: [u64; 11],
+    /// Who may access the memory.
+    pub access: *const c_void,
+    /// How many.
+    pub access_count: usize,
+    /// Bytes asked for.
+    pub bytes: usize,
+    /// The address, on return.
+    pub address: DevicePtr,
+}
+
+const _: () = {
+    assert!(size_of::<Array3dDescriptor>() == 40);
+    assert!(size_of::<MemAllocationProp>() == 32);
+    assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
+    assert!(std::mem::offset_of!(ExternalMemoryDescriptor, size) == 24);
+    assert!(std::mem::offset_of!(MemAllocNodeParams, bytes) == 104);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_are_as_large_as_their_elements() {
+        let float4 = Array3dDescriptor {
+            width: 100,
+            height: 10,
+            format: 0x20,
+            channels: 4,
+            ..Default::default()
+        };
+        assert_eq!(float4.bytes(), 100 * 10 * 16);
+        let sparse = Array3dDescriptor {
+            flags: Array3dDescriptor::SPARSE,
+            ..float4
+        };
+        assert_eq!(sparse.bytes(), 0);
+    }
+
+    #[test]
+    fn mipmaps_halve_each_level() {
+        let base = Array3dDescriptor {
+            width: 8,
+            height: 8,
+            format: 0x01,
+            channels: 1,
+            ..Default::default()
+        };
+        assert_eq!(base.mipmapped_bytes(4), 64 + 16 + 4 + 1);
+    }
+}
