@@ -1,0 +1,33 @@
+/* Stands in for libcuda: makes its requests through its own import of ioctl. */
+#include <stdint.h>
+#include <sys/ioctl.h>
+
+#define ESC(nr, type) _IOC(_IOC_READ | _IOC_WRITE, 'F', nr, sizeof(type))
+typedef struct { uint32_t root, parent, object, class_; uint64_t params; uint32_t bytes, status; } nvos21;
+typedef struct { uint32_t client, object, command, flags; uint64_t params; uint32_t bytes, status; } nvos54;
+typedef struct { uint32_t root, parent, object, status; } nvos00;
+
+int driver_alloc(int fd, uint32_t parent, uint32_t object, uint32_t class_)
+{
+    nvos21 block = { 1, parent, object, class_, 0, 0, 0 };
+    return ioctl(fd, ESC(0x2b, block), &block);
+}
+
+int driver_free(int fd, uint32_t object)
+{
+    nvos00 block = { 1, 0, object, 0 };
+    return ioctl(fd, ESC(0x29, block), &block);
+}
+
+/* Returns the status, and leaves in *us what the caller had put there if nobody touched it. */
+uint32_t driver_slice(int fd, uint32_t group, uint64_t *us)
+{
+    nvos54 block = { 1, group, 0xa06c0103, 0, (uint64_t)(uintptr_t)us, sizeof *us, 0xffff };
+    return ioctl(fd, ESC(0x2a, block), &block) < 0 ? 0xdead : block.status;
+}
+
+int driver_bytes_ready(int fd)
+{
+    int ready = -1;
+    return ioctl(fd, FIONREAD, &ready) < 0 ? -1 : ready;
+}
