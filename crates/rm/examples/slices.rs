@@ -51,10 +51,8 @@ fn main() {
     println!("groups after cuInit: {}", mica_rm::status().groups.len());
     let mut context = std::ptr::null_mut();
     // SAFETY: as above.
-    assert_eq!(
-        timed("primary context", || unsafe { retain(&mut context, 0) }),
-        0
-    );
+    let rc = timed("primary context", || unsafe { retain(&mut context, 0) });
+    assert_eq!(rc, 0);
     // SAFETY: as above.
     assert_eq!(unsafe { set_current(context) }, 0);
     println!("overwritten by the driver: {}", mica_rm::take_overwritten());
