@@ -26,10 +26,8 @@ fn an_unbound_slot_stays_ours_and_calls_reach_the_kernel() {
     // SAFETY: writes two descriptors.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     // SAFETY: five readable bytes.
-    assert_eq!(
-        unsafe { libc::write(ends[1], b"mica!".as_ptr().cast(), 5) },
-        5
-    );
+    let written = unsafe { libc::write(ends[1], b"mica!".as_ptr().cast(), 5) };
+    assert_eq!(written, 5);
     // SAFETY: the handle is live.
     let ready = unsafe { libc::dlsym(handle, c"driver_bytes_ready".as_ptr()) };
     // SAFETY: this is the function's C type.
