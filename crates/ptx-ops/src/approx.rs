@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(apply(lg2_f32, -0.0), f32::NEG_INFINITY);
         assert!(apply(lg2_f32, -1.0).is_nan());
         assert_eq!(apply(ex2_f32, f32::NEG_INFINITY), 0.0);
-        assert_eq!(apply(ex2_f32, -130.0), 2f32.powi(-130));
+        assert_eq!(apply(ex2_f32, -130.0).to_bits(), 1 << 19);
         assert_eq!(ex2_f32(true, (-130f32).to_bits()), 0);
         assert_eq!(rcp_f32(true, 1), 0x7f80_0000);
         assert_eq!(rcp_f32(false, f32::NAN.to_bits()), 0x7fff_ffff);

@@ -8,13 +8,26 @@
 //!   float    add mul fma div sqrt min max, every format and rounding
 //!   approx   rcp rsqrt sqrt sin cos lg2 ex2 tanh div, approximate
 //!   int      add … lop3, prmt, bit fields, dot products
+//!   video    vadd … vset4
 //!   convert  cvt, cvt.pack
+//!   compare  setp, set, testp, slct, copysign
+//!   warp     shfl, vote, match, redux
+//!   atomic   atom, red
+//!   matrix   mma, wmma, ldmatrix layouts and products
+//!   texture  tex, tld4, surface addresses
 //!   layout   what the device is told of a module
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod approx;
+pub mod atomic;
+pub mod compare;
 pub mod convert;
 pub mod float;
 pub mod int;
 pub mod layout;
+pub mod matrix;
+pub mod texture;
+pub mod typed;
+pub mod video;
+pub mod warp;

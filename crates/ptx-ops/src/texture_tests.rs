@@ -1,0 +1,121 @@
+use super::*;
+use mica_kernel::Dim3;
+
+fn view(width: u32, height: u32) -> TextureView {
+    TextureView {
+        base: 0,
+        extent: Dim3 { x: width, y: height, z: 1 },
+        row_pitch: u64::from(width) * 4,
+        slice_pitch: u64::from(width * height) * 4,
+        channels: 1,
+        format: 32,
+        address_mode: [1; 3],
+        filter: 0,
+        normalized_coords: false,
+        read_as_integer: false,
+        layered: false,
+        cubemap: false,
+        border: [9.0; 4],
+    }
+}
+
+/// Texel `i` of the memory holds `i` as a float.
+fn ramp(address: u64, _bytes: u32) -> Result<u64, ()> {
+    Ok(u64::from(((address / 4) as f32).to_bits()))
+}
+
+fn at(view: &TextureView, geom: Geometry, coords: [f32; 3]) -> f32 {
+    let texel =
+        sample(view, geom, Coordinates::Float(coords), 0, [0; 3], &mut ramp).expect("readable");
+    f32::from_bits(texel[0])
+}
+
+#[test]
+fn point_sampling_takes_the_cell() {
+    let v = view(4, 4);
+    assert_eq!(at(&v, Geometry::D1, [2.9, 0.0, 0.0]), 2.0);
+    assert_eq!(at(&v, Geometry::D2, [2.9, 1.5, 0.0]), 6.0);
+    assert_eq!(at(&v, Geometry::D2, [-5.0, 99.0, 0.0]), 12.0);
+    assert_eq!(at(&v, Geometry::D2, [f32::NAN, 0.0, 0.0]), 0.0);
+}
+
+#[test]
+fn linear_sampling_blends_centres() {
+    let v = TextureView { filter: 1, ..view(4, 4) };
+    assert_eq!(at(&v, Geometry::D1, [1.5, 0.0, 0.0]), 1.0);
+    assert_eq!(at(&v, Geometry::D1, [2.0, 0.0, 0.0]), 1.5);
+    assert_eq!(at(&v, Geometry::D2, [2.0, 2.0, 0.0]), 7.5);
+    assert_eq!(at(&v, Geometry::D1, [0.0, 0.0, 0.0]), 0.0, "clamped at the edge");
+}
+
+#[test]
+fn address_modes() {
+    let mut v = TextureView { normalized_coords: true, ..view(4, 1) };
+    v.address_mode = [0; 3];
+    assert_eq!(at(&v, Geometry::D1, [1.3, 0.0, 0.0]), 1.0);
+    assert_eq!(at(&v, Geometry::D1, [-0.1, 0.0, 0.0]), 3.0);
+    v.address_mode = [2; 3];
+    assert_eq!(at(&v, Geometry::D1, [1.1, 0.0, 0.0]), 3.0);
+    v.address_mode = [3; 3];
+    assert_eq!(at(&v, Geometry::D1, [1.1, 0.0, 0.0]), 9.0);
+    v.filter = 1;
+    v.address_mode = [0; 3];
+    assert_eq!(at(&v, Geometry::D1, [0.0, 0.0, 0.0]), 1.5, "wraps between the last and first");
+}
+
+#[test]
+fn integer_coordinates_give_zero_outside() {
+    let v = view(4, 1);
+    let fetch = |x| {
+        let c = Coordinates::Integer([x, 0, 0]);
+        f32::from_bits(sample(&v, Geometry::D1, c, 0, [0; 3], &mut ramp).expect("readable")[0])
+    };
+    assert_eq!(fetch(3), 3.0);
+    assert_eq!(fetch(4), 0.0);
+    assert_eq!(fetch(-1), 0.0);
+}
+
+#[test]
+fn layers_and_slices() {
+    let mut v = view(2, 2);
+    v.extent.z = 3;
+    let c = Coordinates::Float([0.5, 0.5, 0.0]);
+    let texel = sample(&v, Geometry::A2, c, 2, [0; 3], &mut ramp).expect("readable");
+    assert_eq!(f32::from_bits(texel[0]), 8.0);
+    assert_eq!(at(&v, Geometry::D3, [1.5, 0.5, 1.5]), 5.0);
+    v.extent.z = 6;
+    assert_eq!(at(&v, Geometry::Cube, [0.0, 0.0, -1.0]), 5.0 * 4.0 + 3.0);
+    assert_eq!(at(&v, Geometry::Cube, [1.0, 0.9, 0.9]), 0.0);
+}
+
+#[test]
+fn formats_are_normalized_or_kept() {
+    let mut v = TextureView { format: 1, channels: 4, ..view(1, 1) };
+    let mut bytes = |address: u64, _: u32| Ok::<_, ()>([255, 0, 51, 128][address as usize]);
+    let c = Coordinates::Float([0.0; 3]);
+    let texel = sample(&v, Geometry::D2, c, 0, [0; 3], &mut bytes).expect("readable");
+    assert_eq!(texel.map(f32::from_bits), [1.0, 0.0, 0.2, 128.0 / 255.0]);
+    v.read_as_integer = true;
+    let texel = sample(&v, Geometry::D2, c, 0, [0; 3], &mut bytes).expect("readable");
+    assert_eq!(texel, [255, 0, 51, 128]);
+    v.format = 8;
+    let texel = sample(&v, Geometry::D2, c, 0, [0; 3], &mut bytes).expect("readable");
+    assert_eq!(texel[0], u32::MAX);
+}
+
+#[test]
+fn gathering_orders_the_corners() {
+    let v = view(4, 4);
+    let texel = gather(&v, Geometry::D2, [2.0, 2.0, 0.0], 0, [0; 3], 0, &mut ramp).expect("ok");
+    assert_eq!(texel.map(f32::from_bits), [9.0, 10.0, 6.0, 5.0]);
+}
+
+#[test]
+fn surfaces_clamp_zero_or_trap() {
+    let v = view(4, 4);
+    let go = |clamp, x, y| surface_address(&v, Geometry::D2, clamp, [x, y, 0], 0, 4);
+    assert_eq!(go(Clamp::Trap, 8, 1), SurfaceAddress::At(24));
+    assert_eq!(go(Clamp::Trap, 16, 1), SurfaceAddress::Trap);
+    assert_eq!(go(Clamp::Zero, 14, 1), SurfaceAddress::Nothing);
+    assert_eq!(go(Clamp::Clamp, 100, -3), SurfaceAddress::At(12));
+}
