@@ -1,0 +1,44 @@
+/* A host with two GPUs, for tests of the readings. */
+#include <string.h>
+#include <stdio.h>
+
+typedef struct { unsigned long long total, free, used; } memory;
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; } pci;
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process;
+typedef struct { unsigned pid; unsigned long long at; unsigned sm, mem, enc, dec; } sample;
+
+#ifdef SHIM
+const int mica_shim_marker = 1;
+#endif
+
+static int initialized;
+int nvmlInit_v2(void) { initialized = 1; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return initialized ? 0 : 1; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(0x1000ul + index); return index < 2 ? 0 : 2; }
+int nvmlDeviceGetUUID(void *device, char *text, unsigned room) { return snprintf(text, room, "GPU-%08lx", (unsigned long)device) < 0; }
+int nvmlDeviceGetName(void *device, char *text, unsigned room) { (void)device; return snprintf(text, room, "Test GPU") < 0; }
+int nvmlDeviceGetPciInfo_v3(void *device, pci *info) { memset(info, 0, sizeof *info); snprintf(info->bus_id, 32, "00000000:%02lX:00.0", (unsigned long)device & 0xff); return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, memory *m) { (void)device; m->total = 100; m->free = 60; m->used = 40; return 0; }
+int nvmlSystemGetDriverVersion(char *text, unsigned room) { return snprintf(text, room, "580.1") < 0; }
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process *list)
+{
+    unsigned room = *count;
+    if (device == (void *)0x1001ul) { *count = 0; return 0; }
+    *count = 2;
+    if (!list || room < 2) return 7;
+    list[0] = (process){ 77, 4096, 0, 0 };
+    list[1] = (process){ 78, ~0ull, 0, 0 };
+    return 0;
+}
+int nvmlDeviceGetProcessUtilization(void *device, sample *list, unsigned *count, unsigned long long since)
+{
+    unsigned room = *count;
+    if (device == (void *)0x1001ul) return 6;
+    *count = 2;
+    if (!list || room < 2) return 7;
+    list[0] = (sample){ 77, since + 5, 30, 0, 0, 0 };
+    list[1] = (sample){ 0 };
+    return 0;
+}
+int nvmlDeviceGetComputeMode(void *device, int *mode) { *mode = device == (void *)0x1001ul ? 3 : 0; return 0; }
+int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) { (void)device; (void)now; (void)pending; return 3; }
