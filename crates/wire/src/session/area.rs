@@ -1,0 +1,204 @@
+//! The shared area: one sealed file, made by the worker, mapped by both.
+//!
+//! ```text
+//!   0        control: ring positions, sleepers, notices, how the session ended
+//!   8 KiB    staging chunk states, one cache line each
+//!   16 KiB   ring
+//!   +1 MiB   reply slots, 64 × 16 KiB
+//!   +1 MiB   staging chunks, 64 × 256 KiB
+//! ```
+//! Pages that nobody touches cost nothing.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::io::Errno;
+
+use super::memfd::{Mapping, create_sealed, map_foreign};
+
+/// Bytes of the submission ring.
+pub const RING_BYTES: usize = 1 << 20;
+/// Reply slots: calls that can wait for their answers at once.
+pub const SLOTS: usize = 64;
+/// Bytes of a reply slot, its header included.
+pub const SLOT_BYTES: usize = 16 << 10;
+/// Staging chunks.
+pub const CHUNKS: usize = 64;
+/// Bytes of a staging chunk: small enough to stay in the cache between the two copies.
+pub const CHUNK_BYTES: usize = 256 << 10;
+/// Notices that can be outstanding.
+pub(crate) const NOTICES: usize = 256;
+/// Bytes of text that say why a session ended.
+pub(crate) const REASON_BYTES: usize = 512;
+
+const CHUNK_STATES_AT: usize = 8 << 10;
+const RING_AT: usize = 16 << 10;
+const SLOTS_AT: usize = RING_AT + RING_BYTES;
+const STAGING_AT: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
+const AREA_BYTES: usize = STAGING_AT + CHUNKS * CHUNK_BYTES;
+
+/// What a staging chunk's word says; the word is a futex.
+pub mod chunk_state {
+    /// The program may take it.
+    pub const FREE: u32 = 0;
+    /// The program filled it or wants it filled; the worker has it until it says otherwise.
+    pub const BUSY: u32 = 1;
+    /// The worker has written what was asked.
+    pub const FULL: u32 = 2;
+    /// The worker could not: a late error says why.
+    pub const FAILED: u32 = 3;
+}
+
+/// Written by the program.
+#[repr(C, align(64))]
+pub(crate) struct ProgramLine {
+    /// Bytes ever written to the ring.
+    pub(crate) tail: AtomicU64,
+    /// Grows when the worker must be woken; a futex word.
+    pub(crate) doorbell: AtomicU32,
+    /// Threads that wait for room in the ring.
+    pub(crate) waiting_for_room: AtomicU32,
+    /// Notices ever taken.
+    pub(crate) notices_taken: AtomicU32,
+}
+
+/// Written by the worker.
+#[repr(C, align(64))]
+pub(crate) struct WorkerLine {
+    /// Bytes ever taken from the ring.
+    pub(crate) head: AtomicU64,
+    /// 1 while the worker sleeps, or is about to.
+    pub(crate) sleeping: AtomicU32,
+    /// Grows when room was made for a waiting program; a futex word.
+    pub(crate) room: AtomicU32,
+    /// Late errors that nobody has taken.
+    pub(crate) late: AtomicU32,
+    /// Length of the reason plus one, once the session has ended.
+    pub(crate) ended: AtomicU32,
+    /// Notices ever given; a futex word.
+    pub(crate) notices_given: AtomicU32,
+}
+
+/// The control block.
+#[repr(C, align(64))]
+pub(crate) struct Control {
+    pub(crate) program: ProgramLine,
+    pub(crate) worker: WorkerLine,
+    pub(crate) notices: [AtomicU64; NOTICES],
+}
+
+const REASON_AT: usize = 4096;
+const _: () = assert!(size_of::<Control>() <= REASON_AT);
+const _: () = assert!(REASON_AT + REASON_BYTES <= CHUNK_STATES_AT);
+const _: () = assert!(CHUNK_STATES_AT + CHUNKS * 64 <= RING_AT);
+
+/// Head of a reply slot.
+#[repr(C, align(64))]
+pub(crate) struct SlotHead {
+    /// Grows by one with each part of an answer; a futex word.
+    pub(crate) answered: AtomicU32,
+    /// A `CUresult` by number; an error's text is the answer.
+    pub(crate) code: AtomicU32,
+    /// Bytes of the whole answer.
+    pub(crate) total: AtomicU32,
+    /// Bytes in the slot now.
+    pub(crate) len: AtomicU32,
+}
+
+/// Bytes of answer that fit a slot.
+pub(crate) const SLOT_ROOM: usize = SLOT_BYTES - size_of::<SlotHead>();
+
+/// The area, mapped.
+#[derive(Debug)]
+pub struct SessionArea {
+    mapping: Mapping,
+}
+
+impl SessionArea {
+    /// A fresh one, all zeros.
+    pub fn create() -> Result<Self, Errno> {
+        let fd = create_sealed("mica-session", AREA_BYTES as u64)?;
+        Ok(Self {
+            mapping: Mapping::new(fd, 0, AREA_BYTES)?,
+        })
+    }
+
+    /// The worker's, by its descriptor.
+    pub fn adopt(fd: OwnedFd) -> Result<Self, Errno> {
+        Ok(Self {
+            mapping: map_foreign(fd, 0, AREA_BYTES as u64)?,
+        })
+    }
+
+    /// The file, to pass on.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.mapping.fd()
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    #[inline]
+    pub(crate) fn control(&self) -> &Control {
+        // SAFETY: the mapping starts on a page, is longer than `Control` and lives as long as
+        // `self`; every bit pattern is valid for the atomics it consists of.
+        unsafe { &*self.mapping.as_ptr().cast::<Control>() }
+    }
+
+    #[inline]
+    pub(crate) fn ring_at(&self, position: u64) -> usize {
+        RING_AT + (position as usize & (RING_BYTES - 1))
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, index: usize) -> &SlotHead {
+        let offset = SLOTS_AT + (index % SLOTS) * SLOT_BYTES;
+        // SAFETY: the offset is a multiple of 64 inside the mapping; otherwise as `control`.
+        unsafe { &*self.mapping.as_ptr().add(offset).cast::<SlotHead>() }
+    }
+
+    #[inline]
+    pub(crate) fn slot_data_at(&self, index: usize) -> usize {
+        SLOTS_AT + (index % SLOTS) * SLOT_BYTES + size_of::<SlotHead>()
+    }
+
+    /// The word of a chunk: one of [`chunk_state`].
+    #[inline]
+    pub fn chunk_word(&self, chunk: usize) -> &AtomicU32 {
+        let offset = CHUNK_STATES_AT + (chunk % CHUNKS) * 64;
+        // SAFETY: the offset is a multiple of 64 inside the mapping; otherwise as `control`.
+        unsafe { &*self.mapping.as_ptr().add(offset).cast::<AtomicU32>() }
+    }
+
+    /// Where a chunk's bytes start in the mapping.
+    #[inline]
+    pub(crate) fn chunk_at(&self, chunk: usize) -> usize {
+        STAGING_AT + (chunk % CHUNKS) * CHUNK_BYTES
+    }
+
+    /// The address of `bytes` at `offset` in a chunk; `None` if they are not inside it.
+    pub fn chunk_pointer(&self, chunk: u32, offset: u64, bytes: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(bytes)?;
+        if chunk as usize >= CHUNKS || end > CHUNK_BYTES as u64 {
+            return None;
+        }
+        Some(
+            self.mapping
+                .as_ptr()
+                .wrapping_add(self.chunk_at(chunk as usize) + offset as usize),
+        )
+    }
+
+    /// Copies a chunk's bytes out; `None` if they are not inside it.
+    pub fn chunk_read(&self, chunk: u32, bytes: u32) -> Option<Vec<u8>> {
+        self.chunk_pointer(chunk, 0, bytes.into())?;
+        let mut data = vec![0; bytes as usize];
+        self.mapping.read(self.chunk_at(chunk as usize), &mut data);
+        Some(data)
+    }
+
+    pub(crate) fn reason_at(&self) -> usize {
+        REASON_AT
+    }
+}

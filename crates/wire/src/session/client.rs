@@ -1,0 +1,232 @@
+//! The program's end of a session.
+//!
+//! [`RingTransport`] carries records through shared memory; [`SessionClient`] makes typed calls over
+//! any carrier. No thread runs here: whoever waits for the worker also notices its death. A process
+//! that forks must not use the session in the child.
+
+mod data;
+mod ring;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+pub use data::{DeviceBox, HostBox};
+pub use ring::RingTransport;
+
+use super::calls::*;
+use super::codec::{Field, Reader};
+use super::host_memory::SharedHostMemory;
+use super::transport::ClientTransport;
+use super::types::{DeviceSnapshot, GraphNode, LateError, LoadedModule};
+use super::{CHUNK_BYTES, SessionError};
+
+/// Images and graphs up to this size travel inside records.
+const INLINE_BLOB_BYTES: usize = 32 << 10;
+
+/// Typed calls to a worker. Every method may be used from any thread.
+#[derive(Debug)]
+pub struct SessionClient<T: ClientTransport = RingTransport> {
+    transport: T,
+    snapshot: DeviceSnapshot,
+    next_tag: AtomicU64,
+    cursor: AtomicU64,
+}
+
+impl SessionClient<RingTransport> {
+    /// Opens a session on a socket that leads to a worker.
+    ///
+    /// # Errors
+    /// If the worker refuses, speaks another version or is gone.
+    pub fn connect(socket: std::os::fd::OwnedFd, program: &str) -> Result<Self, SessionError> {
+        Self::over(RingTransport::connect(socket)?, program)
+    }
+}
+
+impl<T: ClientTransport> SessionClient<T> {
+    /// Opens a session over a carrier.
+    pub fn over(transport: T, program: &str) -> Result<Self, SessionError> {
+        let attach = Attach {
+            pid: std::process::id(),
+        };
+        let program = program.as_bytes();
+        let program = &program[..program.len().min(256)];
+        let snapshot = call_over(&transport, &attach, program)?;
+        Ok(Self {
+            transport,
+            snapshot,
+            next_tag: AtomicU64::new(1),
+            cursor: AtomicU64::new(0),
+        })
+    }
+
+    /// The device as it was when the session began.
+    pub fn snapshot(&self) -> &DeviceSnapshot {
+        &self.snapshot
+    }
+
+    /// The carrier.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    /// Makes a synchronous call.
+    ///
+    /// # Errors
+    /// [`SessionError::Refused`] with the worker's code and sentence, or why there was no answer.
+    pub fn call<R: Request>(&self, request: &R) -> Result<R::Answer, SessionError> {
+        debug_assert_ne!(R::CLASS, Class::Posted);
+        call_over(&self.transport, request, &[])
+    }
+
+    /// Makes a posted call: returns when it is in the ring.
+    #[inline]
+    pub fn post<R: Request>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
+        debug_assert_eq!(R::CLASS, Class::Posted);
+        self.transport
+            .post(R::NUMBER, request.encode().as_slice(), tail)
+    }
+
+    /// Launches a kernel with its packed parameter block.
+    #[inline]
+    pub fn launch(&self, launch: &Launch, params: &[u8]) -> Result<(), SessionError> {
+        self.post(launch, params)
+    }
+
+    /// Whether an error of a posted call waits to be taken. Costs one load.
+    #[inline]
+    pub fn late_pending(&self) -> bool {
+        self.transport.late_pending()
+    }
+
+    /// Takes the oldest late error of a context (0: of any); `None` if there is none.
+    pub fn take_late(&self, context: u64) -> Result<Option<LateError>, SessionError> {
+        let late = self.call(&TakeLate { context })?;
+        Ok((late.code != 0).then_some(late))
+    }
+
+    /// Uploads an image and loads it.
+    pub fn module_load(
+        &self,
+        context: u64,
+        image: &[u8],
+        memcheck: bool,
+    ) -> Result<LoadedModule, SessionError> {
+        let blob = self.upload_blob(image)?;
+        self.call(&ModuleLoad {
+            context,
+            blob,
+            memcheck,
+        })
+    }
+
+    /// Uploads a graph and makes it ready.
+    pub fn graph_instantiate(
+        &self,
+        context: u64,
+        nodes: &Vec<GraphNode>,
+    ) -> Result<u64, SessionError> {
+        let mut bytes = Vec::new();
+        nodes.put(&mut bytes);
+        let blob = self.upload_blob(&bytes)?;
+        Ok(self.call(&GraphInstantiate { context, blob })?.value)
+    }
+
+    /// Replaces a graph's nodes.
+    pub fn graph_update(&self, graph: u64, nodes: &Vec<GraphNode>) -> Result<(), SessionError> {
+        let mut bytes = Vec::new();
+        nodes.put(&mut bytes);
+        let blob = self.upload_blob(&bytes)?;
+        self.call(&GraphUpdate { graph, blob }).map(drop)
+    }
+
+    /// Sends bytes ahead of the call that uses them; the number names them in that call.
+    pub fn upload_blob(&self, bytes: &[u8]) -> Result<u64, SessionError> {
+        let blob = self.next_tag.fetch_add(1, Relaxed);
+        if bytes.is_empty() {
+            self.post(&BlobPart { blob }, &[])?;
+        }
+        if self.transport.area().is_none() || bytes.len() <= INLINE_BLOB_BYTES {
+            for part in bytes.chunks(INLINE_BLOB_BYTES) {
+                self.post(&BlobPart { blob }, part)?;
+            }
+            return Ok(blob);
+        }
+        for part in bytes.chunks(CHUNK_BYTES) {
+            let chunk = self.fill_chunk(part)?;
+            let bytes = part.len() as u32;
+            self.post(&BlobChunk { blob, chunk, bytes }, &[])?;
+        }
+        Ok(blob)
+    }
+
+    /// Host memory that the device reads and writes in place. `charge` counts it against the memory
+    /// limit, as managed memory is.
+    pub fn host_alloc(
+        &self,
+        context: u64,
+        bytes: u64,
+        charge: bool,
+    ) -> Result<SharedHostMemory, SessionError> {
+        let fd = SharedHostMemory::file(bytes)?;
+        let device = self.host_register(context, &fd, 0, bytes, charge)?;
+        SharedHostMemory::map(fd, bytes, device).inspect_err(|_| {
+            let address = device;
+            let _ = self.call(&HostUnregister { context, address });
+        })
+    }
+
+    /// Registers a sealed memfd of this process; answers its device address.
+    pub fn host_register(
+        &self,
+        context: u64,
+        fd: &impl std::os::fd::AsFd,
+        offset: u64,
+        bytes: u64,
+        charge: bool,
+    ) -> Result<u64, SessionError> {
+        let tag = self.next_tag.fetch_add(1, Relaxed);
+        self.transport.send_descriptor(tag, fd.as_fd())?;
+        let request = HostRegister {
+            context,
+            tag,
+            bytes,
+            offset,
+            charge,
+        };
+        Ok(self.call(&request)?.value)
+    }
+
+    /// Frees host memory once the device is done with it.
+    pub fn host_free(&self, context: u64, memory: SharedHostMemory) -> Result<(), SessionError> {
+        let address = memory.device();
+        self.call(&HostUnregister { context, address }).map(drop)
+    }
+
+    /// The next host callback that is due. Run the function, then post [`CallbackDone`].
+    pub fn next_notice(&self, timeout: Duration) -> Result<Option<u64>, SessionError> {
+        self.transport.next_notice(timeout)
+    }
+}
+
+fn call_over<T: ClientTransport, R: Request>(
+    transport: &T,
+    request: &R,
+    tail: &[u8],
+) -> Result<R::Answer, SessionError> {
+    let (code, bytes) = transport.call(R::NUMBER, request.encode().as_slice(), tail)?;
+    if code != 0 {
+        return Err(SessionError::Refused {
+            code,
+            message: String::from_utf8_lossy(&bytes).into_owned(),
+        });
+    }
+    let call = R::NAME;
+    let mut reader = Reader::new(&bytes);
+    let answer =
+        R::Answer::take(&mut reader).map_err(|source| SessionError::Answer { call, source })?;
+    reader
+        .finish()
+        .map_err(|source| SessionError::Answer { call, source })?;
+    Ok(answer)
+}

@@ -1,0 +1,348 @@
+//! Pageable data: through staging chunks, in pieces, both sides at work at once.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use rustix::thread::futex;
+
+use super::SessionClient;
+use crate::session::area::{CHUNK_BYTES, CHUNKS, chunk_state};
+use crate::session::calls::{Copy, Read, Write};
+use crate::session::ring::MAX_RECORD_BYTES;
+use crate::session::transport::ClientTransport;
+use crate::session::types::{CopyBox, CopyPlace};
+use crate::session::{SessionArea, SessionError};
+
+/// Copies up to this size travel inside a record.
+const INLINE_BYTES: usize = 8 << 10;
+/// Chunks a reader keeps in flight.
+const READ_AHEAD: usize = 8;
+
+/// The device's side of a copy between a box in pageable memory and the device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceBox {
+    /// A device address or an array.
+    pub place: CopyPlace,
+    /// Bytes between rows and slices.
+    pub pitch: (u64, u64),
+    /// Offset in bytes, rows and slices, for arrays.
+    pub offset: [u64; 3],
+}
+
+impl DeviceBox {
+    fn at(&self, x: u64, y: u64, z: u64) -> (CopyPlace, [u64; 3]) {
+        match self.place {
+            CopyPlace::Device(address) => {
+                let inner = z
+                    .wrapping_mul(self.pitch.1)
+                    .wrapping_add(y.wrapping_mul(self.pitch.0))
+                    .wrapping_add(x);
+                (CopyPlace::Device(address.wrapping_add(inner)), [0; 3])
+            }
+            other => {
+                let [ox, oy, oz] = self.offset;
+                (other, [ox + x, oy + y, oz + z])
+            }
+        }
+    }
+}
+
+/// A box in pageable memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostBox {
+    /// First byte.
+    pub pointer: *mut u8,
+    /// Bytes between rows and slices.
+    pub pitch: (u64, u64),
+    /// Bytes in a row, rows, slices.
+    pub extent: (u64, u64, u64),
+}
+
+/// A part of a box that fits a chunk: origin, bytes in a row, rows.
+type Piece = ((u64, u64, u64), u64, u64);
+
+/// Cuts a box into pieces that fit a chunk each.
+fn pieces((width, height, depth): (u64, u64, u64)) -> impl Iterator<Item = Piece> {
+    let chunk = CHUNK_BYTES as u64;
+    let columns = width.div_ceil(chunk);
+    let rows_each = (chunk / width.max(1)).max(1).min(height.max(1));
+    let steps = height.div_ceil(rows_each);
+    (0..depth).flat_map(move |z| {
+        (0..steps).flat_map(move |step| {
+            (0..columns).map(move |column| {
+                let (x, y) = (column * chunk, step * rows_each);
+                let rows = if columns > 1 { 1 } else { rows_each };
+                ((x, y, z), (width - x).min(chunk), (height - y).min(rows))
+            })
+        })
+    })
+}
+
+impl HostBox {
+    /// Copies a piece between this memory and a chunk.
+    ///
+    /// # Safety
+    /// The box is valid for reads (writes, if `into_host`), and nobody else uses the chunk.
+    unsafe fn transfer(&self, piece: Piece, chunk: *mut u8, into_host: bool) {
+        let ((x, y, z), width, rows) = piece;
+        for row in 0..rows {
+            let inner = z * self.pitch.1 + (y + row) * self.pitch.0 + x;
+            let host = self.pointer.wrapping_add(inner as usize);
+            let staged = chunk.wrapping_add((row * width) as usize);
+            let (from, to) = if into_host {
+                (staged, host)
+            } else {
+                (host, staged)
+            };
+            // SAFETY: the caller vouches for the host's rows; the piece fits the chunk.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, width as usize) };
+        }
+    }
+}
+
+impl<T: ClientTransport> SessionClient<T> {
+    fn need_area(&self) -> Result<&SessionArea, SessionError> {
+        self.transport.area().ok_or(SessionError::Refused {
+            code: 801,
+            message: "this transport has no shared memory for boxes of bytes".into(),
+        })
+    }
+
+    /// Takes a free staging chunk, waiting for one if need be.
+    fn take_chunk(&self, area: &SessionArea) -> Result<u32, SessionError> {
+        loop {
+            let start = self.cursor.fetch_add(1, Relaxed) as usize;
+            for step in 0..CHUNKS {
+                let chunk = (start + step) % CHUNKS;
+                let (free, busy) = (chunk_state::FREE, chunk_state::BUSY);
+                let word = area.chunk_word(chunk);
+                if word.load(Relaxed) == free
+                    && word.compare_exchange(free, busy, AcqRel, Relaxed).is_ok()
+                {
+                    return Ok(chunk as u32);
+                }
+            }
+            let chunk = start % CHUNKS;
+            let state = area.chunk_word(chunk).load(Acquire);
+            if state != chunk_state::FREE {
+                self.transport.wait_chunk(chunk, state)?;
+            }
+        }
+    }
+
+    /// Gives back a chunk that the worker will not.
+    fn give_chunk(&self, area: &SessionArea, chunk: u32) {
+        let word = area.chunk_word(chunk as usize);
+        word.store(chunk_state::FREE, Release);
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// A chunk that holds `bytes`, at most [`CHUNK_BYTES`] of them.
+    pub(super) fn fill_chunk(&self, bytes: &[u8]) -> Result<u32, SessionError> {
+        let area = self.need_area()?;
+        let chunk = self.take_chunk(area)?;
+        let len = bytes.len().min(CHUNK_BYTES);
+        area.mapping()
+            .write(area.chunk_at(chunk as usize), &bytes[..len]);
+        Ok(chunk)
+    }
+
+    /// Copies pageable bytes to the device in stream order; they may be changed on return.
+    pub fn write(&self, stream: u64, address: u64, bytes: &[u8]) -> Result<(), SessionError> {
+        if bytes.len() <= INLINE_BYTES || self.transport.area().is_none() {
+            let most = MAX_RECORD_BYTES / 2;
+            for (index, part) in bytes.chunks(most).enumerate() {
+                let address = address.wrapping_add((index * most) as u64);
+                self.post(&Write { stream, address }, part)?;
+            }
+            return Ok(());
+        }
+        let mut offset = 0;
+        for part in bytes.chunks(piece_bytes(bytes.len())) {
+            let chunk = self.fill_chunk(part)?;
+            let area = CopyBox::linear(
+                CopyPlace::Device(address.wrapping_add(offset)),
+                CopyPlace::Staging { chunk, offset: 0 },
+                part.len() as u64,
+            );
+            self.post(&Copy { stream, area }, &[])?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies device memory into pageable bytes; returns when they are there.
+    pub fn read(&self, stream: u64, address: u64, bytes: &mut [u8]) -> Result<(), SessionError> {
+        if bytes.len() <= INLINE_BYTES || self.transport.area().is_none() {
+            for (index, part) in bytes.chunks_mut(1 << 20).enumerate() {
+                let read = Read {
+                    stream,
+                    address: address.wrapping_add((index << 20) as u64),
+                    bytes: part.len() as u32,
+                };
+                let data = self.call(&read)?.bytes;
+                let len = data.len().min(part.len());
+                part[..len].copy_from_slice(&data[..len]);
+            }
+            return Ok(());
+        }
+        let step = piece_bytes(bytes.len()) as u64;
+        let len = bytes.len() as u64;
+        let host = HostBox {
+            pointer: bytes.as_mut_ptr(),
+            pitch: (len, len),
+            extent: (len, 1, 1),
+        };
+        let device = DeviceBox {
+            place: CopyPlace::Device(address),
+            pitch: (len, len),
+            offset: [0; 3],
+        };
+        let count = len.div_ceil(step);
+        let parts = (0..count).map(|i| ((i * step, 0, 0), (len - i * step).min(step), 1));
+        // SAFETY: `bytes` is borrowed for the whole call.
+        unsafe { self.read_pieces(stream, &host, &device, parts) }
+    }
+
+    /// Copies a box of pageable memory to the device in stream order.
+    ///
+    /// # Safety
+    /// `host` is valid for reads during the call.
+    pub unsafe fn write_box(
+        &self,
+        stream: u64,
+        host: &HostBox,
+        device: &DeviceBox,
+    ) -> Result<(), SessionError> {
+        let area = self.need_area()?;
+        for piece in pieces(host.extent) {
+            let ((x, y, z), width, rows) = piece;
+            let chunk = self.take_chunk(area)?;
+            if let Some(staged) = area.chunk_pointer(chunk, 0, width * rows) {
+                // SAFETY: the caller vouches for `host`; the chunk is ours until it is posted.
+                unsafe { host.transfer(piece, staged, false) };
+            }
+            let (dst, dst_offset) = device.at(x, y, z);
+            let copy = CopyBox {
+                src: CopyPlace::Staging { chunk, offset: 0 },
+                src_pitch: (width, width * rows),
+                src_offset: [0; 3],
+                dst,
+                dst_pitch: device.pitch,
+                dst_offset,
+                width_bytes: width,
+                height: rows,
+                depth: 1,
+            };
+            self.post(&Copy { stream, area: copy }, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Copies a box of the device into pageable memory; returns when it is there.
+    ///
+    /// # Safety
+    /// `host` is valid for writes during the call.
+    pub unsafe fn read_box(
+        &self,
+        stream: u64,
+        host: &HostBox,
+        device: &DeviceBox,
+    ) -> Result<(), SessionError> {
+        // SAFETY: passed on.
+        unsafe { self.read_pieces(stream, host, device, pieces(host.extent)) }
+    }
+
+    /// # Safety
+    /// As [`SessionClient::read_box`].
+    unsafe fn read_pieces(
+        &self,
+        stream: u64,
+        host: &HostBox,
+        device: &DeviceBox,
+        parts: impl Iterator<Item = Piece>,
+    ) -> Result<(), SessionError> {
+        let area = self.need_area()?;
+        let mut flying: VecDeque<(u32, Piece)> = VecDeque::with_capacity(READ_AHEAD);
+        let mut failed = false;
+        let mut parts = parts.fuse();
+        loop {
+            while !failed && flying.len() < READ_AHEAD {
+                let Some(piece) = parts.next() else { break };
+                let ((x, y, z), width, rows) = piece;
+                let chunk = self.take_chunk(area)?;
+                let (src, src_offset) = device.at(x, y, z);
+                let copy = CopyBox {
+                    src,
+                    src_pitch: device.pitch,
+                    src_offset,
+                    dst: CopyPlace::Staging { chunk, offset: 0 },
+                    dst_pitch: (width, width * rows),
+                    dst_offset: [0; 3],
+                    width_bytes: width,
+                    height: rows,
+                    depth: 1,
+                };
+                self.post(&Copy { stream, area: copy }, &[])?;
+                flying.push_back((chunk, piece));
+            }
+            let Some((chunk, piece)) = flying.pop_front() else {
+                break;
+            };
+            let state = self
+                .transport
+                .wait_chunk(chunk as usize, chunk_state::BUSY)?;
+            failed |= state != chunk_state::FULL;
+            let ((_, _, _), width, rows) = piece;
+            if let (false, Some(staged)) = (failed, area.chunk_pointer(chunk, 0, width * rows)) {
+                // SAFETY: the caller vouches for `host`; the worker has given the chunk back.
+                unsafe { host.transfer(piece, staged, true) };
+            }
+            self.give_chunk(area, chunk);
+        }
+        if !failed {
+            return Ok(());
+        }
+        let late = self.take_late(0)?;
+        Err(SessionError::Refused {
+            code: late.as_ref().map_or(999, |late| late.code),
+            message: late.map_or_else(|| "the copy failed".into(), |late| late.message),
+        })
+    }
+}
+
+/// Pieces small enough that both sides work at once, large enough that a piece costs little.
+fn piece_bytes(total: usize) -> usize {
+    (total / 8)
+        .next_multiple_of(4096)
+        .clamp(64 << 10, CHUNK_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_byte_once() {
+        for extent in [
+            (1, 1, 1),
+            (300_000, 3, 2),
+            (1000, 1000, 2),
+            (64, 5000, 1),
+            (0, 4, 4),
+            (262_144, 2, 1),
+        ] {
+            let mut covered = 0;
+            let mut seen = std::collections::HashSet::new();
+            for ((x, y, z), width, rows) in pieces(extent) {
+                assert!(width * rows <= CHUNK_BYTES as u64);
+                assert!(x + width <= extent.0 && y + rows <= extent.1 && z < extent.2);
+                for row in 0..rows {
+                    assert!(seen.insert((x, y + row, z)));
+                    covered += width;
+                }
+            }
+            assert_eq!(covered, extent.0 * extent.1 * extent.2);
+        }
+    }
+}

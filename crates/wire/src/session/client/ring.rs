@@ -1,0 +1,320 @@
+//! Records through shared memory.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+use crate::host::message::{Kind, Message};
+use crate::host::socket::HostSocket;
+use crate::session::area::{NOTICES, REASON_BYTES, SLOT_ROOM, SLOTS};
+use crate::session::calls::{Continue, Request};
+use crate::session::ring::{HEADER_BYTES, NO_SLOT, relax};
+use crate::session::transport::{Answer, ClientTransport};
+use crate::session::{
+    MAX_RECORD_BYTES, Producer, SESSION_VERSION, SessionArea, SessionError, socket_kind,
+};
+
+/// How long the worker may take to answer the handshake.
+const HANDSHAKE: Duration = Duration::from_secs(20);
+/// How often a waiting thread looks whether the worker still lives.
+const LIVENESS: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+/// Looks at a reply before the thread sleeps; a yield comes with every 32nd.
+const REPLY_SPINS: u32 = 640;
+
+/// A session's ring, from the program's side.
+#[derive(Debug)]
+pub struct RingTransport {
+    area: SessionArea,
+    socket: HostSocket,
+    producer: Mutex<Producer>,
+    /// A bit for each reply slot in use.
+    slots: AtomicU64,
+}
+
+impl RingTransport {
+    /// Shakes hands over the socket and maps the area.
+    pub fn connect(socket: OwnedFd) -> Result<Self, SessionError> {
+        let ended = |error: crate::host::socket::SocketError| {
+            SessionError::Ended(format!("no handshake with the worker: {error}"))
+        };
+        set_socket_timeout(&socket, Timeout::Recv, Some(HANDSHAKE))
+            .map_err(SessionError::system("setsockopt"))?;
+        let socket = HostSocket::from_fd(socket);
+        let mut hello = Message::new(Kind::Hello);
+        hello.kind = socket_kind::HELLO;
+        hello.b = u64::from(SESSION_VERSION);
+        socket.send(&hello, &[]).map_err(ended)?;
+        let (welcome, fds) = socket.receive().map_err(ended)?;
+        match welcome.kind {
+            socket_kind::WELCOME if welcome.b == u64::from(SESSION_VERSION) => {}
+            socket_kind::WELCOME => {
+                let theirs = welcome.b as u32;
+                return Err(SessionError::Version { theirs });
+            }
+            socket_kind::REFUSED => return Err(SessionError::Ended(welcome.text())),
+            other => {
+                return Err(SessionError::Ended(format!(
+                    "the worker opened with message kind {other}"
+                )));
+            }
+        }
+        let Some(fd) = fds.into_iter().next() else {
+            return Err(SessionError::Ended(
+                "the worker sent no shared memory".into(),
+            ));
+        };
+        let area = SessionArea::adopt(fd).map_err(SessionError::system("mmap"))?;
+        Ok(Self {
+            area,
+            socket,
+            producer: Mutex::default(),
+            slots: AtomicU64::new(0),
+        })
+    }
+
+    fn producer(&self) -> MutexGuard<'_, Producer> {
+        self.producer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a record, waiting for room.
+    #[inline]
+    fn push(&self, call: u16, slot: u16, body: &[u8], tail: &[u8]) -> Result<(), SessionError> {
+        let length = HEADER_BYTES + body.len() + tail.len();
+        if length > MAX_RECORD_BYTES {
+            return Err(SessionError::TooLarge(length));
+        }
+        let mut producer = self.producer();
+        if self.area.control().worker.ended.load(Relaxed) != 0 {
+            return Err(self.why_ended());
+        }
+        let mut spin = 0;
+        while !producer.try_push(&self.area, call, slot, body, tail) {
+            self.wait_for_room(spin)?;
+            spin += 1;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wait_for_room(&self, spin: u32) -> Result<(), SessionError> {
+        if spin < 256 {
+            relax(spin);
+            return Ok(());
+        }
+        let control = self.area.control();
+        let room = control.worker.room.load(Acquire);
+        let head = control.worker.head.load(Acquire);
+        control.program.waiting_for_room.fetch_add(1, SeqCst);
+        if control.worker.head.load(SeqCst) == head {
+            let flags = futex::Flags::empty();
+            let _ = futex::wait(&control.worker.room, flags, room, Some(&LIVENESS));
+        }
+        control.program.waiting_for_room.fetch_sub(1, SeqCst);
+        self.check_alive()
+    }
+
+    /// Fails if the worker has ended the session or is gone.
+    fn check_alive(&self) -> Result<(), SessionError> {
+        if self.area.control().worker.ended.load(Acquire) != 0 || self.socket_is_dead() {
+            return Err(self.why_ended());
+        }
+        Ok(())
+    }
+
+    fn socket_is_dead(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let none = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match poll(&mut fds, Some(&none)) {
+            Ok(0) => false,
+            Ok(_) => fds[0]
+                .revents()
+                .intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
+            Err(_) => false,
+        }
+    }
+
+    #[cold]
+    fn why_ended(&self) -> SessionError {
+        let length = self.area.control().worker.ended.load(Acquire) as usize;
+        if length == 0 {
+            return SessionError::Ended("its worker process is gone".into());
+        }
+        let mut text = vec![0; (length - 1).min(REASON_BYTES)];
+        self.area
+            .mapping()
+            .read(self.area.reason_at(), text.as_mut_slice());
+        SessionError::Ended(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// A free reply slot. There are as many as calls can wait at once; a thread beyond that waits.
+    fn take_slot(&self) -> Result<Slot<'_>, SessionError> {
+        let mut spin = 0;
+        loop {
+            let used = self.slots.load(Relaxed);
+            let free = (!used).trailing_zeros();
+            if (free as usize) < SLOTS {
+                let taken = used | 1 << free;
+                if self
+                    .slots
+                    .compare_exchange_weak(used, taken, AcqRel, Relaxed)
+                    .is_ok()
+                {
+                    let index = free as u16;
+                    return Ok(Slot {
+                        transport: self,
+                        index,
+                    });
+                }
+                continue;
+            }
+            spin += 1;
+            relax(spin);
+            if spin.is_multiple_of(4096) {
+                std::thread::sleep(Duration::from_micros(200));
+                self.check_alive()?;
+            }
+        }
+    }
+
+    fn wait_answer(&self, slot: &Slot<'_>, before: u32) -> Result<(), SessionError> {
+        let word = &self.area.slot(slot.index.into()).answered;
+        for spin in 0..REPLY_SPINS {
+            if word.load(Acquire) != before {
+                return Ok(());
+            }
+            relax(spin);
+        }
+        while word.load(Acquire) == before {
+            if futex::wait(word, futex::Flags::empty(), before, Some(&LIVENESS)).is_err()
+                && word.load(Acquire) == before
+            {
+                self.check_alive()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Slot<'a> {
+    transport: &'a RingTransport,
+    index: u16,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        let bit = 1_u64 << self.index;
+        self.transport.slots.fetch_and(!bit, AcqRel);
+    }
+}
+
+impl ClientTransport for RingTransport {
+    #[inline]
+    fn post(&self, call: u16, body: &[u8], tail: &[u8]) -> Result<(), SessionError> {
+        self.push(call, NO_SLOT, body, tail)
+    }
+
+    fn call(&self, call: u16, body: &[u8], tail: &[u8]) -> Result<Answer, SessionError> {
+        let slot = self.take_slot()?;
+        let head = self.area.slot(slot.index.into());
+        let data_at = self.area.slot_data_at(slot.index.into());
+        let mut before = head.answered.load(Relaxed);
+        self.push(call, slot.index, body, tail)?;
+        self.wait_answer(&slot, before)?;
+        let code = head.code.load(Relaxed);
+        let total = head.total.load(Relaxed) as usize;
+        let mut bytes = Vec::with_capacity(total);
+        loop {
+            let part = (head.len.load(Relaxed) as usize).min(SLOT_ROOM);
+            let start = bytes.len();
+            bytes.resize(start + part, 0);
+            self.area.mapping().read(data_at, &mut bytes[start..]);
+            if bytes.len() >= total || part == 0 {
+                return Ok((code, bytes));
+            }
+            before = head.answered.load(Relaxed);
+            let offset = bytes.len() as u64;
+            let more = Continue { offset };
+            let body = more.encode();
+            self.push(Continue::NUMBER, slot.index, body.as_slice(), &[])?;
+            self.wait_answer(&slot, before)?;
+        }
+    }
+
+    #[inline]
+    fn late_pending(&self) -> bool {
+        self.area.control().worker.late.load(Relaxed) != 0
+    }
+
+    fn next_notice(&self, timeout: Duration) -> Result<Option<u64>, SessionError> {
+        let deadline = Instant::now() + timeout;
+        let control = self.area.control();
+        let taken = control.program.notices_taken.load(Relaxed);
+        loop {
+            let given = control.worker.notices_given.load(Acquire);
+            if given != taken {
+                let notice = control.notices[taken as usize % NOTICES].load(Acquire);
+                let next = taken.wrapping_add(1);
+                control.program.notices_taken.store(next, SeqCst);
+                return Ok(Some(notice));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            let flags = futex::Flags::empty();
+            let _ = futex::wait(&control.worker.notices_given, flags, given, Some(&LIVENESS));
+            self.check_alive()?;
+        }
+    }
+
+    fn area(&self) -> Option<&SessionArea> {
+        Some(&self.area)
+    }
+
+    fn send_descriptor(&self, tag: u64, fd: BorrowedFd<'_>) -> Result<(), SessionError> {
+        let mut message = Message::new(Kind::Hello);
+        message.kind = socket_kind::HOST_MEMORY;
+        message.a = tag;
+        self.socket
+            .send(&message, &[fd])
+            .map_err(|error| SessionError::Ended(format!("host memory cannot be shared: {error}")))
+    }
+
+    fn wait_chunk(&self, chunk: usize, state: u32) -> Result<u32, SessionError> {
+        let word = self.area.chunk_word(chunk);
+        for spin in 0..REPLY_SPINS {
+            let now = word.load(Acquire);
+            if now != state {
+                return Ok(now);
+            }
+            relax(spin);
+        }
+        loop {
+            let now = word.load(Acquire);
+            if now != state {
+                return Ok(now);
+            }
+            if futex::wait(word, futex::Flags::empty(), state, Some(&LIVENESS)).is_err() {
+                self.check_alive()?;
+            }
+        }
+    }
+}
+
+impl AsFd for RingTransport {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

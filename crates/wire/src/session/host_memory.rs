@@ -1,0 +1,68 @@
+//! Host memory that the program and the worker both map.
+
+use std::os::fd::BorrowedFd;
+
+use super::SessionError;
+use super::memfd::{Mapping, create_sealed};
+
+/// Host memory in a sealed file, registered with the device at [`SharedHostMemory::device`].
+#[derive(Debug)]
+pub struct SharedHostMemory {
+    mapping: Mapping,
+    device: u64,
+}
+
+impl SharedHostMemory {
+    /// A file of so many bytes.
+    pub(crate) fn file(bytes: u64) -> Result<std::os::fd::OwnedFd, SessionError> {
+        create_sealed("mica-host", bytes).map_err(SessionError::system("memfd_create"))
+    }
+
+    /// Maps the file, at the address that the device uses if that is free here: then one pointer
+    /// serves both, as programs expect of pinned memory.
+    pub(crate) fn map(
+        fd: std::os::fd::OwnedFd,
+        bytes: u64,
+        device: u64,
+    ) -> Result<Self, SessionError> {
+        let copy = fd.try_clone().map_err(|_| SessionError::System {
+            operation: "dup",
+            errno: rustix::io::Errno::MFILE,
+        })?;
+        let mapping = match Mapping::at(copy, 0, bytes as usize, device as usize) {
+            Ok(mapping) => mapping,
+            Err(_) => Mapping::new(fd, 0, bytes as usize).map_err(SessionError::system("mmap"))?,
+        };
+        Ok(Self { mapping, device })
+    }
+
+    /// First byte here.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.as_ptr()
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.mapping.is_empty()
+    }
+
+    /// Address on the device.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Whether host and device use the same address.
+    pub fn is_unified(&self) -> bool {
+        self.mapping.as_ptr() as u64 == self.device
+    }
+
+    /// The file.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.mapping.fd()
+    }
+}

@@ -1,0 +1,231 @@
+//! The worker's end of a session.
+//!
+//! [`SessionPort`] answers, gives notices and passes descriptors, from any thread. [`RingServer`]
+//! takes calls, from one thread at a time. What a program can make them hold is bounded.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+use super::area::{NOTICES, REASON_BYTES, SLOT_ROOM};
+use super::ring::{RecordHeader, RingReader, Violation};
+use super::transport::ServerTransport;
+use super::{SESSION_VERSION, SessionArea, SessionError, socket_kind};
+use crate::host::message::{Kind, Message};
+use crate::host::socket::HostSocket;
+
+/// How long a program may take to say hello, or to send a descriptor it has announced.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Descriptors that may wait for their calls.
+const DESCRIPTORS: usize = 64;
+/// Looks at the ring before the worker sleeps.
+const RING_SPINS: u32 = 640;
+/// Longest sleep without a look at whether the session is over.
+const SLEEP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
+/// Answers and notices to one program.
+#[derive(Debug)]
+pub struct SessionPort {
+    area: Arc<SessionArea>,
+    socket: HostSocket,
+    /// Answers that did not fit their slots.
+    unfinished: Mutex<HashMap<u16, Vec<u8>>>,
+    descriptors: Mutex<HashMap<u64, OwnedFd>>,
+    notices: Mutex<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SessionPort {
+    /// Shakes hands with a program.
+    ///
+    /// # Errors
+    /// If it is silent, gone, or speaks another version; it has been told so.
+    pub fn accept(socket: OwnedFd) -> Result<Arc<Self>, SessionError> {
+        let ended = |error: crate::host::socket::SocketError| {
+            SessionError::Ended(format!("no handshake with the program: {error}"))
+        };
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
+            .map_err(SessionError::system("setsockopt"))?;
+        let socket = HostSocket::from_fd(socket);
+        let (hello, _) = socket.receive().map_err(ended)?;
+        let mut answer = Message::new(Kind::Hello);
+        answer.b = u64::from(SESSION_VERSION);
+        if hello.kind != socket_kind::HELLO || hello.b != answer.b {
+            let text = format!(
+                "this worker speaks session version {SESSION_VERSION}, the program version {}",
+                hello.b
+            );
+            answer.kind = socket_kind::REFUSED;
+            let _ = socket.send(&answer.with_text(&text), &[]);
+            return Err(SessionError::Ended(text));
+        }
+        let area = SessionArea::create().map_err(SessionError::system("memfd_create"))?;
+        answer.kind = socket_kind::WELCOME;
+        socket.send(&answer, &[area.fd()]).map_err(ended)?;
+        Ok(Arc::new(Self {
+            area: Arc::new(area),
+            socket,
+            unfinished: Mutex::default(),
+            descriptors: Mutex::default(),
+            notices: Mutex::default(),
+        }))
+    }
+
+    /// The reader of this session's calls. Make one only.
+    pub fn reader(&self) -> RingServer {
+        RingServer {
+            area: Arc::clone(&self.area),
+            reader: RingReader::default(),
+        }
+    }
+
+    /// The shared area.
+    pub fn area(&self) -> &Arc<SessionArea> {
+        &self.area
+    }
+
+    /// Answers a call: a `CUresult` by number with the encoded answer, or an error's text.
+    pub fn answer(&self, slot: u16, code: u32, bytes: Vec<u8>) {
+        self.put_part(slot, code, &bytes, 0);
+        if bytes.len() > SLOT_ROOM {
+            lock(&self.unfinished).insert(slot, bytes);
+        }
+    }
+
+    /// Sends the next part of an answer that did not fit.
+    pub fn continue_answer(&self, slot: u16, offset: u64) {
+        let mut unfinished = lock(&self.unfinished);
+        let bytes = unfinished.remove(&slot).unwrap_or_default();
+        let offset = usize::try_from(offset)
+            .unwrap_or(usize::MAX)
+            .min(bytes.len());
+        self.put_part(slot, 0, &bytes, offset);
+        if bytes.len() - offset > SLOT_ROOM {
+            unfinished.insert(slot, bytes);
+        }
+    }
+
+    fn put_part(&self, slot: u16, code: u32, bytes: &[u8], offset: usize) {
+        let head = self.area.slot(slot.into());
+        let part = &bytes[offset..];
+        let part = &part[..part.len().min(SLOT_ROOM)];
+        let at = self.area.slot_data_at(slot.into());
+        self.area.mapping().write(at, part);
+        head.code.store(code, Relaxed);
+        head.total.store(bytes.len() as u32, Relaxed);
+        head.len.store(part.len() as u32, Relaxed);
+        head.answered.fetch_add(1, Release);
+        let _ = futex::wake(&head.answered, futex::Flags::empty(), 1);
+    }
+
+    /// Tells the program that a host callback is due; `false` if it has left too many untaken.
+    pub fn notify(&self, callback: u64) -> bool {
+        let _order = lock(&self.notices);
+        let control = self.area.control();
+        let given = control.worker.notices_given.load(Relaxed);
+        let taken = control.program.notices_taken.load(Acquire);
+        if given.wrapping_sub(taken) >= NOTICES as u32 {
+            return false;
+        }
+        control.notices[given as usize % NOTICES].store(callback, Release);
+        let next = given.wrapping_add(1);
+        control.worker.notices_given.store(next, SeqCst);
+        let word = &control.worker.notices_given;
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        true
+    }
+
+    /// Shows the program how many late errors wait for it.
+    pub fn show_late(&self, count: u32) {
+        self.area.control().worker.late.store(count, Release);
+    }
+
+    /// Gives a staging chunk back in one of the states of [`super::chunk_state`].
+    pub fn chunk_done(&self, chunk: u32, state: u32) {
+        let word = self.area.chunk_word(chunk as usize);
+        word.store(state, Release);
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// Tells the program why there will be no more answers, and wakes whoever of it waits.
+    pub fn end(&self, reason: &str) {
+        let mut end = reason.len().min(REASON_BYTES);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        let area = &self.area;
+        area.mapping()
+            .write(area.reason_at(), &reason.as_bytes()[..end]);
+        let control = area.control();
+        control.worker.ended.store(end as u32 + 1, Release);
+        let flags = futex::Flags::empty();
+        let all = i32::MAX as u32;
+        let _ = futex::wake(&control.worker.room, flags, all);
+        let _ = futex::wake(&control.worker.notices_given, flags, all);
+        let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
+    }
+
+    /// Wakes the thread that waits for calls, so that it can see that the session is over.
+    pub fn wake_reader(&self) {
+        super::ring::wake_worker(&self.area);
+    }
+
+    /// The descriptor that the program sent with this tag.
+    ///
+    /// # Errors
+    /// If it does not come soon, or too many others come instead.
+    pub fn take_descriptor(&self, tag: u64) -> Result<OwnedFd, SessionError> {
+        let mut waiting = lock(&self.descriptors);
+        loop {
+            if let Some(fd) = waiting.remove(&tag) {
+                return Ok(fd);
+            }
+            if waiting.len() >= DESCRIPTORS {
+                waiting.clear();
+            }
+            let (message, fds) = self.socket.receive().map_err(|error| {
+                SessionError::Ended(format!(
+                    "host memory {tag} was announced and not sent: {error}"
+                ))
+            })?;
+            if let (socket_kind::HOST_MEMORY, Some(fd)) = (message.kind, fds.into_iter().next()) {
+                waiting.insert(message.a, fd);
+            }
+        }
+    }
+}
+
+impl AsFd for SessionPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Takes calls from the ring.
+#[derive(Debug)]
+pub struct RingServer {
+    area: Arc<SessionArea>,
+    reader: RingReader,
+}
+
+impl ServerTransport for RingServer {
+    fn next(&mut self, body: &mut Vec<u8>) -> Result<Option<RecordHeader>, Violation> {
+        if let Some(header) = self.reader.try_next(&self.area, body)? {
+            return Ok(Some(header));
+        }
+        self.reader.wait(&self.area, RING_SPINS, SLEEP);
+        self.reader.try_next(&self.area, body)
+    }
+}

@@ -1,0 +1,41 @@
+//! The seam between calls and what carries them.
+//!
+//! The shared-memory ring ([`super::client::RingTransport`], [`super::server::RingServer`]) is the
+//! first carrier. A stream of bytes can be another: it frames the same records, and answers `None`
+//! where shared memory is asked for, so that data travels inside records.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::ring::{RecordHeader, Violation};
+use super::{SessionArea, SessionError};
+
+/// An answer: a `CUresult` by number, and the encoded answer or, for an error, its text.
+pub type Answer = (u32, Vec<u8>);
+
+/// The program's side.
+pub trait ClientTransport: Send + Sync {
+    /// Sends a call that has no answer. Waits only for room.
+    fn post(&self, call: u16, body: &[u8], tail: &[u8]) -> Result<(), SessionError>;
+    /// Sends a call and waits for its answer.
+    fn call(&self, call: u16, body: &[u8], tail: &[u8]) -> Result<Answer, SessionError>;
+    /// Whether errors of posted calls wait to be taken. Costs one load.
+    fn late_pending(&self) -> bool;
+    /// The next host callback that is due; `None` when the time is up.
+    fn next_notice(&self, timeout: Duration) -> Result<Option<u64>, SessionError>;
+    /// Shared memory with staging chunks, where there is any.
+    fn area(&self) -> Option<&SessionArea>;
+    /// Passes a descriptor for the call that names `tag`.
+    fn send_descriptor(&self, tag: u64, fd: BorrowedFd<'_>) -> Result<(), SessionError>;
+    /// Waits on a chunk until it is in another state than `state`.
+    fn wait_chunk(&self, chunk: usize, state: u32) -> Result<u32, SessionError>;
+}
+
+/// The worker's side, as the thread that reads calls sees it.
+pub trait ServerTransport: Send {
+    /// The next call, copied out; `None` if none came in a while.
+    ///
+    /// # Errors
+    /// A [`Violation`] that ends the session.
+    fn next(&mut self, body: &mut Vec<u8>) -> Result<Option<RecordHeader>, Violation>;
+}

@@ -1,0 +1,283 @@
+//! Descriptions that travel in calls and answers.
+
+use super::codec::{Field, Malformed, Reader, Sink, record};
+
+record! {
+    /// What a virtual GPU shows of its device, in one answer.
+    DeviceSnapshot {
+        /// Name of the virtual GPU.
+        vgpu: String,
+        /// Name of the device.
+        name: String,
+        /// UUID of the device.
+        uuid: [u8; 16],
+        /// `domain:bus:device.function`.
+        pci_bus_id: String,
+        /// Compute capability, major and minor.
+        compute_capability: (u32, u32),
+        /// Memory that the virtual GPU may have.
+        total_memory: u64,
+        /// Multiprocessors.
+        multiprocessors: u32,
+        /// Most threads per block.
+        max_threads_per_block: u32,
+        /// Most shared memory per block, opt-in included.
+        max_shared_per_block: u32,
+        /// Smallest frame of the VMM calls.
+        frame_bytes: u64,
+        /// Least and most important stream priority.
+        stream_priorities: (i32, i32),
+        /// Every `CUdevice_attribute` the device knows, by number.
+        attributes: Vec<(u32, i32)>,
+    }
+
+    /// A kernel of a loaded module.
+    KernelLayout {
+        /// Its (mangled) name.
+        name: String,
+        /// Offset and size of each parameter.
+        params: Vec<(u32, u32)>,
+        /// Static shared memory in bytes.
+        static_shared: u32,
+        /// Local memory per thread in bytes.
+        local_bytes: u32,
+        /// Constant memory in bytes.
+        const_bytes: u32,
+        /// Registers per thread.
+        registers: u32,
+        /// Most threads per block.
+        max_threads: u32,
+        /// PTX version × 10.
+        ptx_version: u32,
+        /// Machine code version × 10.
+        binary_version: u32,
+    }
+
+    /// A variable of a loaded module.
+    GlobalLayout {
+        /// Its (mangled) name.
+        name: String,
+        /// Device address.
+        address: u64,
+        /// Size in bytes.
+        bytes: u64,
+    }
+
+    /// A loaded module with all that is in it.
+    LoadedModule {
+        /// Handle.
+        module: u64,
+        /// Kernels; a launch names one by its index.
+        kernels: Vec<KernelLayout>,
+        /// Variables.
+        globals: Vec<GlobalLayout>,
+    }
+
+    /// A new context.
+    NewContext {
+        /// Handle.
+        context: u64,
+        /// Handle of its default stream.
+        default_stream: u64,
+    }
+
+    /// Memory of the virtual GPU.
+    MemoryState {
+        /// Bytes that can still be had.
+        free_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+        /// Used by the whole virtual GPU.
+        used_bytes: u64,
+    }
+
+    /// An error found after the call that caused it had returned.
+    LateError {
+        /// A `CUresult` by number, 0 for none.
+        code: u32,
+        /// The engine's sentence.
+        message: String,
+    }
+
+    /// A range of device addresses.
+    AddressRange {
+        /// First address.
+        address: u64,
+        /// Length.
+        bytes: u64,
+    }
+
+    /// Counters of a virtual GPU since its worker started.
+    VgpuCounters {
+        /// Kernels launched.
+        launches: u64,
+        /// Bytes copied from the host.
+        bytes_from_host: u64,
+        /// Bytes copied to the host.
+        bytes_to_host: u64,
+        /// Bytes copied on the device.
+        bytes_on_device: u64,
+        /// Memory requests refused.
+        denials: u64,
+        /// Contexts that faulted.
+        faults: u64,
+        /// Sessions open now.
+        sessions: u64,
+        /// Memory charged now, by this worker.
+        used_bytes: u64,
+        /// Most memory ever charged.
+        peak_bytes: u64,
+        /// GPU time used, where the device can tell.
+        gpu_time_ns: u64,
+        /// Streams open now.
+        streams: u64,
+        /// Modules loaded now.
+        modules: u64,
+    }
+
+    /// An array's shape, as in `CUDA_ARRAY3D_DESCRIPTOR`.
+    ArrayShape {
+        /// Texels per row.
+        width: u64,
+        /// Rows, 0 for 1D.
+        height: u64,
+        /// Slices or layers, 0 for none.
+        depth: u64,
+        /// `CUarray_format`.
+        format: u32,
+        /// 1, 2 or 4.
+        channels: u32,
+        /// `CUDA_ARRAY3D_*` flags.
+        flags: u32,
+    }
+
+    /// A texture object's description.
+    TextureShape {
+        /// 0 array, 1 linear, 2 pitched.
+        kind: u32,
+        /// Handle of the array, or the address.
+        resource: u64,
+        /// Bytes (linear) or texels per row (pitched).
+        width: u64,
+        /// Rows (pitched).
+        height: u64,
+        /// Bytes between rows (pitched).
+        pitch: u64,
+        /// `CUarray_format`, for linear and pitched memory.
+        format: u32,
+        /// Channels, for linear and pitched memory.
+        channels: u32,
+        /// `CUaddress_mode` per dimension.
+        address_mode: [u32; 3],
+        /// 0 point, 1 linear.
+        filter: u32,
+        /// Coordinates in `[0, 1)`.
+        normalized_coords: bool,
+        /// Integer texels stay integers.
+        read_as_integer: bool,
+        /// Border colour.
+        border: [f32; 4],
+    }
+
+    /// A box of bytes to copy.
+    CopyBox {
+        /// Where from.
+        src: CopyPlace,
+        /// Bytes between rows and slices of the source.
+        src_pitch: (u64, u64),
+        /// Offset in bytes, rows, slices, for arrays.
+        src_offset: [u64; 3],
+        /// Where to.
+        dst: CopyPlace,
+        /// As `src_pitch`.
+        dst_pitch: (u64, u64),
+        /// As `src_offset`.
+        dst_offset: [u64; 3],
+        /// Bytes in a row.
+        width_bytes: u64,
+        /// Rows.
+        height: u64,
+        /// Slices.
+        depth: u64,
+    }
+
+    /// A node of a graph: the calls it comes after, and a posted call without its stream.
+    GraphNode {
+        /// Indices of earlier nodes.
+        after: Vec<u32>,
+        /// Number of the posted call, 0 for a node that does nothing.
+        call: u16,
+        /// Its fields and tail, as in a record; stream handles are 0.
+        body: Vec<u8>,
+    }
+}
+
+/// One side of a [`CopyBox`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyPlace {
+    /// A device address: device memory, or host memory that both sides map.
+    Device(u64),
+    /// An array by handle.
+    Array(u64),
+    /// A staging chunk, from this offset on.
+    Staging {
+        /// Which chunk.
+        chunk: u32,
+        /// Where in it.
+        offset: u32,
+    },
+}
+
+impl Field for CopyPlace {
+    #[inline]
+    fn put<S: Sink>(&self, sink: &mut S) {
+        match *self {
+            Self::Device(address) => (0_u8, address).put(sink),
+            Self::Array(handle) => (1_u8, handle).put(sink),
+            Self::Staging { chunk, offset } => (2_u8, (chunk, offset)).put(sink),
+        }
+    }
+    #[inline]
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match u8::take(reader)? {
+            0 => Ok(Self::Device(u64::take(reader)?)),
+            1 => Ok(Self::Array(u64::take(reader)?)),
+            2 => Ok(Self::Staging {
+                chunk: u32::take(reader)?,
+                offset: u32::take(reader)?,
+            }),
+            other => Err(Malformed::Value {
+                what: "copy place",
+                value: other.into(),
+            }),
+        }
+    }
+    #[cfg(test)]
+    fn sample(random: &mut dyn FnMut() -> u64) -> Self {
+        match random() % 3 {
+            0 => Self::Device(random()),
+            1 => Self::Array(random()),
+            _ => Self::Staging {
+                chunk: random() as u32,
+                offset: random() as u32,
+            },
+        }
+    }
+}
+
+impl CopyBox {
+    /// A plain run of bytes.
+    pub fn linear(dst: CopyPlace, src: CopyPlace, bytes: u64) -> Self {
+        Self {
+            src,
+            src_pitch: (bytes, bytes),
+            src_offset: [0; 3],
+            dst,
+            dst_pitch: (bytes, bytes),
+            dst_offset: [0; 3],
+            width_bytes: bytes,
+            height: 1,
+            depth: 1,
+        }
+    }
+}
