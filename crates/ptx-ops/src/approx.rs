@@ -45,7 +45,13 @@ pub fn cos_f32(ftz: bool, x: u32) -> u32 {
 
 /// `lg2.approx.f32`.
 pub fn lg2_f32(ftz: bool, x: u32) -> u32 {
-    unary(ftz, x, |v| if v == 0.0 { f64::NEG_INFINITY } else { v.log2() })
+    unary(ftz, x, |v| {
+        if v == 0.0 {
+            f64::NEG_INFINITY
+        } else {
+            v.log2()
+        }
+    })
 }
 
 /// `ex2.approx.f32`.
@@ -87,7 +93,13 @@ pub fn tanh_bf16(x: u16) -> u16 {
 
 /// `div.approx.f32`: beyond `2^126` the divisor's reciprocal is zero, as PTX documents.
 pub fn div_approx_f32(ftz: bool, a: u32, b: u32) -> u32 {
-    let flush = |x: u32| if ftz { F32.flush(u64::from(x)) as u32 } else { x };
+    let flush = |x: u32| {
+        if ftz {
+            F32.flush(u64::from(x)) as u32
+        } else {
+            x
+        }
+    };
     let (a, b) = (f32::from_bits(flush(a)), f32::from_bits(flush(b)));
     let magnitude = b.abs();
     if magnitude.is_finite() && magnitude > 2f32.powi(126) {
@@ -103,7 +115,13 @@ pub fn div_approx_f32(ftz: bool, a: u32, b: u32) -> u32 {
 
 /// `div.full.f32`: the full range, two units in the last place.
 pub fn div_full_f32(ftz: bool, a: u32, b: u32) -> u32 {
-    let flush = |x: u32| if ftz { F32.flush(u64::from(x)) as u32 } else { x };
+    let flush = |x: u32| {
+        if ftz {
+            F32.flush(u64::from(x)) as u32
+        } else {
+            x
+        }
+    };
     let (a, b) = (f32::from_bits(flush(a)), f32::from_bits(flush(b)));
     flush(from_f64(F32, f64::from(a) / f64::from(b)) as u32)
 }
@@ -114,7 +132,11 @@ fn high_word(x: u64) -> f64 {
 }
 
 fn gross(value: f64) -> u64 {
-    let bits = if value.is_nan() { 0x7fff_ffff_0000_0000 } else { value.to_bits() };
+    let bits = if value.is_nan() {
+        0x7fff_ffff_0000_0000
+    } else {
+        value.to_bits()
+    };
     crate::float::F64.flush(bits & 0xffff_ffff_0000_0000)
 }
 
@@ -164,9 +186,15 @@ mod tests {
     fn approximate_division_gives_up_on_huge_divisors() {
         let huge = 2f32.powi(127).to_bits();
         assert_eq!(div_approx_f32(false, huge, huge), 0);
-        assert_eq!(div_approx_f32(false, f32::INFINITY.to_bits(), huge), 0x7fff_ffff);
+        assert_eq!(
+            div_approx_f32(false, f32::INFINITY.to_bits(), huge),
+            0x7fff_ffff
+        );
         assert_eq!(f32::from_bits(div_full_f32(false, huge, huge)), 1.0);
-        assert_eq!(f32::from_bits(div_approx_f32(false, 1f32.to_bits(), 4f32.to_bits())), 0.25);
+        assert_eq!(
+            f32::from_bits(div_approx_f32(false, 1f32.to_bits(), 4f32.to_bits())),
+            0.25
+        );
     }
 
     #[test]

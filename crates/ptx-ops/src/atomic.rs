@@ -18,15 +18,33 @@ pub fn apply(op: AtomOp, ty: ScalarType, ftz: bool, old: u64, operand: u64, new:
 }
 
 fn one(op: AtomOp, ty: ScalarType, ftz: bool, old: u64, operand: u64, new: u64) -> u64 {
-    let mask = if ty.bits() >= 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
+    let mask = if ty.bits() >= 64 {
+        u64::MAX
+    } else {
+        (1 << ty.bits()) - 1
+    };
     match op {
         AtomOp::Exch => return operand & mask,
-        AtomOp::Cas => return if old & mask == operand & mask { new & mask } else { old & mask },
+        AtomOp::Cas => {
+            return if old & mask == operand & mask {
+                new & mask
+            } else {
+                old & mask
+            };
+        }
         _ => {}
     }
     if let Some(format) = Format::of(ty) {
         return match op {
-            AtomOp::Add => float::add(format, Modes { ftz, ..Modes::default() }, old, operand),
+            AtomOp::Add => float::add(
+                format,
+                Modes {
+                    ftz,
+                    ..Modes::default()
+                },
+                old,
+                operand,
+            ),
             AtomOp::Min => float::min(format, MinMax::default(), old, operand),
             AtomOp::Max => float::max(format, MinMax::default(), old, operand),
             _ => old,
@@ -39,11 +57,19 @@ fn one(op: AtomOp, ty: ScalarType, ftz: bool, old: u64, operand: u64, new: u64) 
         AtomOp::Xor => (old ^ operand) & mask,
         AtomOp::Add => crate::int::add(int, false, old, operand),
         AtomOp::Inc => {
-            if old & mask >= operand & mask { 0 } else { (old & mask) + 1 }
+            if old & mask >= operand & mask {
+                0
+            } else {
+                (old & mask) + 1
+            }
         }
         AtomOp::Dec => {
             let (old, limit) = (old & mask, operand & mask);
-            if old == 0 || old > limit { limit } else { old - 1 }
+            if old == 0 || old > limit {
+                limit
+            } else {
+                old - 1
+            }
         }
         AtomOp::Min => crate::int::min(int, false, old, operand),
         AtomOp::Max => crate::int::max(int, false, old, operand),
@@ -74,12 +100,21 @@ mod tests {
 
     #[test]
     fn arithmetic_follows_the_type() {
-        assert_eq!(apply(AtomOp::Min, S32, false, 0xffff_ffff, 0, 0), 0xffff_ffff);
+        assert_eq!(
+            apply(AtomOp::Min, S32, false, 0xffff_ffff, 0, 0),
+            0xffff_ffff
+        );
         assert_eq!(apply(AtomOp::Min, U32, false, 0xffff_ffff, 0, 0), 0);
         let one = u64::from(1f32.to_bits());
-        assert_eq!(apply(AtomOp::Add, F32, false, one, one, 0), u64::from(2f32.to_bits()));
+        assert_eq!(
+            apply(AtomOp::Add, F32, false, one, one, 0),
+            u64::from(2f32.to_bits())
+        );
         assert_eq!(apply(AtomOp::Add, F32, true, 1, 1, 0), 0);
-        assert_eq!(apply(AtomOp::Add, F16x2, false, 0x3c00_4000, 0x3c00_3c00, 0), 0x4000_4200);
+        assert_eq!(
+            apply(AtomOp::Add, F16x2, false, 0x3c00_4000, 0x3c00_3c00, 0),
+            0x4000_4200
+        );
         assert_eq!(apply(AtomOp::Add, U64, false, u64::MAX, 2, 0), 1);
         assert_eq!(apply(AtomOp::Exch, B64, false, 1, 2, 0), 2);
     }

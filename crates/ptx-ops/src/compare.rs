@@ -16,7 +16,13 @@ pub fn compare(ty: ScalarType, cmp: Cmp, ftz: bool, a: u64, b: u64) -> bool {
 
 /// `a cmp b` on floats.
 pub fn compare_float(format: Format, cmp: Cmp, ftz: bool, a: u64, b: u64) -> bool {
-    let flush = |x: u64| if ftz { format.flush(x & format.mask()) } else { x & format.mask() };
+    let flush = |x: u64| {
+        if ftz {
+            format.flush(x & format.mask())
+        } else {
+            x & format.mask()
+        }
+    };
     let order = to_f64(format, flush(a)).partial_cmp(&to_f64(format, flush(b)));
     holds(cmp, order)
 }
@@ -101,10 +107,26 @@ mod tests {
 
     #[test]
     fn unordered_comparisons_are_true_for_nan() {
-        for cmp in [Cmp::Equ, Cmp::Neu, Cmp::Ltu, Cmp::Leu, Cmp::Gtu, Cmp::Geu, Cmp::Nan] {
+        for cmp in [
+            Cmp::Equ,
+            Cmp::Neu,
+            Cmp::Ltu,
+            Cmp::Leu,
+            Cmp::Gtu,
+            Cmp::Geu,
+            Cmp::Nan,
+        ] {
             assert!(compare(ScalarType::F32, cmp, false, NAN, 0), "{cmp:?}");
         }
-        for cmp in [Cmp::Eq, Cmp::Ne, Cmp::Lt, Cmp::Le, Cmp::Gt, Cmp::Ge, Cmp::Num] {
+        for cmp in [
+            Cmp::Eq,
+            Cmp::Ne,
+            Cmp::Lt,
+            Cmp::Le,
+            Cmp::Gt,
+            Cmp::Ge,
+            Cmp::Num,
+        ] {
             assert!(!compare(ScalarType::F32, cmp, false, NAN, 0), "{cmp:?}");
         }
         assert!(compare(ScalarType::F32, Cmp::Eq, false, 0, 0x8000_0000));

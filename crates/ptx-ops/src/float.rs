@@ -34,19 +34,54 @@ pub struct Format {
 }
 
 /// IEEE half precision.
-pub const F16: Format = Format { bits: 16, mantissa: 10, exponent: 5, finite: false };
+pub const F16: Format = Format {
+    bits: 16,
+    mantissa: 10,
+    exponent: 5,
+    finite: false,
+};
 /// `bfloat16`.
-pub const BF16: Format = Format { bits: 16, mantissa: 7, exponent: 8, finite: false };
+pub const BF16: Format = Format {
+    bits: 16,
+    mantissa: 7,
+    exponent: 8,
+    finite: false,
+};
 /// IEEE single precision.
-pub const F32: Format = Format { bits: 32, mantissa: 23, exponent: 8, finite: false };
+pub const F32: Format = Format {
+    bits: 32,
+    mantissa: 23,
+    exponent: 8,
+    finite: false,
+};
 /// IEEE double precision.
-pub const F64: Format = Format { bits: 64, mantissa: 52, exponent: 11, finite: false };
+pub const F64: Format = Format {
+    bits: 64,
+    mantissa: 52,
+    exponent: 11,
+    finite: false,
+};
 /// `tf32` as PTX keeps it: `f32` bits of which the low 13 are zero.
-pub const TF32: Format = Format { bits: 19, mantissa: 10, exponent: 8, finite: false };
+pub const TF32: Format = Format {
+    bits: 19,
+    mantissa: 10,
+    exponent: 8,
+    finite: false,
+};
 /// 8-bit float with 4 exponent bits.
-pub const E4M3: Format = Format { bits: 8, mantissa: 3, exponent: 4, finite: true };
+pub const E4M3: Format = Format {
+    bits: 8,
+    mantissa: 3,
+    exponent: 4,
+    finite: true,
+};
 /// 8-bit float with 5 exponent bits.
-pub const E5M2: Format = Format { bits: 8, mantissa: 2, exponent: 5, finite: false };
+pub const E5M2: Format = Format {
+    bits: 8,
+    mantissa: 2,
+    exponent: 5,
+    finite: false,
+};
 
 impl Format {
     /// Exponent bias.
@@ -62,11 +97,19 @@ impl Format {
     }
     /// All bits of a value.
     pub const fn mask(self) -> u64 {
-        if self.bits == 64 { u64::MAX } else { (1 << self.bits) - 1 }
+        if self.bits == 64 {
+            u64::MAX
+        } else {
+            (1 << self.bits) - 1
+        }
     }
     /// Plus infinity (the largest pattern below NaN where there is none).
     pub const fn infinity(self) -> u64 {
-        if self.finite { self.max_finite() } else { self.exponent_ones() << self.mantissa }
+        if self.finite {
+            self.max_finite()
+        } else {
+            self.exponent_ones() << self.mantissa
+        }
     }
     /// Largest finite value.
     pub const fn max_finite(self) -> u64 {
@@ -105,7 +148,11 @@ impl Format {
     }
     /// Subnormals become zeros of the same sign.
     pub const fn flush(self, bits: u64) -> u64 {
-        if self.is_subnormal(bits) { bits & self.sign_bit() } else { bits }
+        if self.is_subnormal(bits) {
+            bits & self.sign_bit()
+        } else {
+            bits
+        }
     }
 }
 
@@ -151,9 +198,11 @@ impl Value {
         let lowest = 1 - format.bias() - format.mantissa as i32;
         match (field, fraction) {
             (0, 0) => Value::Zero { negative },
-            (0, _) => {
-                Value::Finite { negative, exponent: lowest, mantissa: u128::from(fraction) }
-            }
+            (0, _) => Value::Finite {
+                negative,
+                exponent: lowest,
+                mantissa: u128::from(fraction),
+            },
             _ => Value::Finite {
                 negative,
                 exponent: lowest + field as i32 - 1,
@@ -167,7 +216,11 @@ impl Value {
         if magnitude == 0 {
             Value::Zero { negative: false }
         } else {
-            Value::Finite { negative, exponent: 0, mantissa: magnitude }
+            Value::Finite {
+                negative,
+                exponent: 0,
+                mantissa: magnitude,
+            }
         }
     }
 
@@ -184,20 +237,32 @@ impl Value {
                 }
             }
             Value::Zero { negative } => sign(negative),
-            Value::Finite { negative, exponent, mantissa } => {
-                sign(negative) | pack_magnitude(format, rounding, negative, exponent, mantissa)
-            }
+            Value::Finite {
+                negative,
+                exponent,
+                mantissa,
+            } => sign(negative) | pack_magnitude(format, rounding, negative, exponent, mantissa),
         }
     }
 
     fn negate(self) -> Value {
         match self {
             Value::Nan => Value::Nan,
-            Value::Infinite { negative } => Value::Infinite { negative: !negative },
-            Value::Zero { negative } => Value::Zero { negative: !negative },
-            Value::Finite { negative, exponent, mantissa } => {
-                Value::Finite { negative: !negative, exponent, mantissa }
-            }
+            Value::Infinite { negative } => Value::Infinite {
+                negative: !negative,
+            },
+            Value::Zero { negative } => Value::Zero {
+                negative: !negative,
+            },
+            Value::Finite {
+                negative,
+                exponent,
+                mantissa,
+            } => Value::Finite {
+                negative: !negative,
+                exponent,
+                mantissa,
+            },
         }
     }
 
@@ -208,15 +273,29 @@ impl Value {
             (Value::Infinite { .. }, Value::Zero { .. })
             | (Value::Zero { .. }, Value::Infinite { .. }) => Value::Nan,
             (Value::Infinite { negative: a }, b) | (b, Value::Infinite { negative: a }) => {
-                Value::Infinite { negative: a != b.is_negative() }
+                Value::Infinite {
+                    negative: a != b.is_negative(),
+                }
             }
-            (Value::Zero { negative: a }, b) | (b, Value::Zero { negative: a }) => {
-                Value::Zero { negative: a != b.is_negative() }
-            }
+            (Value::Zero { negative: a }, b) | (b, Value::Zero { negative: a }) => Value::Zero {
+                negative: a != b.is_negative(),
+            },
             (
-                Value::Finite { negative: a, exponent: ea, mantissa: ma },
-                Value::Finite { negative: b, exponent: eb, mantissa: mb },
-            ) => Value::Finite { negative: a != b, exponent: ea + eb, mantissa: ma * mb },
+                Value::Finite {
+                    negative: a,
+                    exponent: ea,
+                    mantissa: ma,
+                },
+                Value::Finite {
+                    negative: b,
+                    exponent: eb,
+                    mantissa: mb,
+                },
+            ) => Value::Finite {
+                negative: a != b,
+                exponent: ea + eb,
+                mantissa: ma * mb,
+            },
         }
     }
 
@@ -225,18 +304,34 @@ impl Value {
         match (self, other) {
             (Value::Nan, _) | (_, Value::Nan) => Value::Nan,
             (Value::Infinite { negative: a }, Value::Infinite { negative: b }) => {
-                if a == b { self } else { Value::Nan }
+                if a == b {
+                    self
+                } else {
+                    Value::Nan
+                }
             }
             (Value::Infinite { .. }, _) => self,
             (_, Value::Infinite { .. }) => other,
-            (Value::Zero { negative: a }, Value::Zero { negative: b }) => {
-                Value::Zero { negative: if a == b { a } else { rounding == Rounding::Down } }
-            }
+            (Value::Zero { negative: a }, Value::Zero { negative: b }) => Value::Zero {
+                negative: if a == b {
+                    a
+                } else {
+                    rounding == Rounding::Down
+                },
+            },
             (Value::Zero { .. }, _) => other,
             (_, Value::Zero { .. }) => self,
             (
-                Value::Finite { negative: sa, exponent: ea, mantissa: ma },
-                Value::Finite { negative: sb, exponent: eb, mantissa: mb },
+                Value::Finite {
+                    negative: sa,
+                    exponent: ea,
+                    mantissa: ma,
+                },
+                Value::Finite {
+                    negative: sb,
+                    exponent: eb,
+                    mantissa: mb,
+                },
             ) => {
                 // Both mantissas get their highest bit at 125: one bit of room for the carry.
                 let (ea, ma) = raise(ea, ma);
@@ -249,9 +344,15 @@ impl Value {
                 let low = shift_right_sticky(lm, he.abs_diff(le));
                 let mantissa = if hs == ls { hm + low } else { hm - low };
                 if mantissa == 0 {
-                    Value::Zero { negative: rounding == Rounding::Down }
+                    Value::Zero {
+                        negative: rounding == Rounding::Down,
+                    }
                 } else {
-                    Value::Finite { negative: hs, exponent: he, mantissa }
+                    Value::Finite {
+                        negative: hs,
+                        exponent: he,
+                        mantissa,
+                    }
                 }
             }
         }
@@ -294,10 +395,18 @@ fn round_shift(mantissa: u128, shift: i32, rounding: Rounding, negative: bool) -
     }
     // Two bits of remainder are enough: half and "more".
     let (kept, half, more) = if shift >= 128 {
-        (0, shift == 128 && mantissa >> 127 == 1, mantissa & (u128::MAX >> 1) != 0 || shift > 128)
+        (
+            0,
+            shift == 128 && mantissa >> 127 == 1,
+            mantissa & (u128::MAX >> 1) != 0 || shift > 128,
+        )
     } else {
         let half = mantissa >> (shift - 1) & 1 == 1;
-        (mantissa >> shift, half, mantissa & ((1 << (shift - 1)) - 1) != 0)
+        (
+            mantissa >> shift,
+            half,
+            mantissa & ((1 << (shift - 1)) - 1) != 0,
+        )
     };
     let up = match rounding {
         Rounding::Nearest => half && (more || kept & 1 == 1),
@@ -335,7 +444,11 @@ fn pack_magnitude(
     } else {
         field << format.mantissa | kept & ((1 << format.mantissa) - 1)
     };
-    if bits > format.max_finite() { overflow(format, rounding, negative) } else { bits }
+    if bits > format.max_finite() {
+        overflow(format, rounding, negative)
+    } else {
+        bits
+    }
 }
 
 fn overflow(format: Format, rounding: Rounding, negative: bool) -> u64 {
@@ -370,7 +483,12 @@ pub struct Modes {
 impl Modes {
     /// Only a rounding.
     pub const fn rounded(rounding: Rounding) -> Self {
-        Modes { rounding, ftz: false, sat: false, relu: false }
+        Modes {
+            rounding,
+            ftz: false,
+            sat: false,
+            relu: false,
+        }
     }
     fn input(self, format: Format, bits: u64) -> u64 {
         if self.ftz { format.flush(bits) } else { bits }
@@ -393,7 +511,7 @@ impl Modes {
 
 /// `.sat`: clamps to `[0, 1]`; NaN becomes `+0`.
 pub fn saturate(format: Format, bits: u64) -> u64 {
-    let one = (format.bias() as u64) << format.mantissa;
+    let one = one(format);
     if format.is_nan(bits) || bits & format.sign_bit() != 0 {
         0
     } else {
@@ -432,16 +550,26 @@ pub fn mul(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
     } else if modes.rounding == Rounding::Nearest && format == F64 {
         quiet64(f64::from_bits(a) * f64::from_bits(b))
     } else {
-        Value::unpack(format, a).times(Value::unpack(format, b)).pack(format, modes.rounding)
+        Value::unpack(format, a)
+            .times(Value::unpack(format, b))
+            .pack(format, modes.rounding)
     };
     modes.output(format, result)
 }
 
 /// `fma` and floating-point `mad`: one rounding.
 pub fn fma(format: Format, modes: Modes, a: u64, b: u64, c: u64) -> u64 {
-    let (a, b, c) = (modes.input(format, a), modes.input(format, b), modes.input(format, c));
+    let (a, b, c) = (
+        modes.input(format, a),
+        modes.input(format, b),
+        modes.input(format, c),
+    );
     let result = if modes.rounding == Rounding::Nearest && format == F32 {
-        let (a, b, c) = (f32::from_bits(a as u32), f32::from_bits(b as u32), f32::from_bits(c as u32));
+        let (a, b, c) = (
+            f32::from_bits(a as u32),
+            f32::from_bits(b as u32),
+            f32::from_bits(c as u32),
+        );
         quiet32(a.mul_add(b, c))
     } else if modes.rounding == Rounding::Nearest && format == F64 {
         quiet64(f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)))
@@ -466,15 +594,27 @@ pub fn div(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
         (Value::Infinite { .. }, _) | (_, Value::Zero { .. }) => Value::Infinite { negative },
         (Value::Zero { .. }, _) | (_, Value::Infinite { .. }) => Value::Zero { negative },
         (
-            Value::Finite { exponent: ea, mantissa: ma, .. },
-            Value::Finite { exponent: eb, mantissa: mb, .. },
+            Value::Finite {
+                exponent: ea,
+                mantissa: ma,
+                ..
+            },
+            Value::Finite {
+                exponent: eb,
+                mantissa: mb,
+                ..
+            },
         ) => {
             // Operands have at most 53 bits: raising the dividend to bit 126 leaves 73 of quotient.
             let up = ma.leading_zeros() as i32 - 1;
             let dividend = ma << up;
             let mantissa = dividend / mb;
             let sticky = u128::from(dividend % mb != 0);
-            Value::Finite { negative, exponent: ea - up - eb - 1, mantissa: mantissa << 1 | sticky }
+            Value::Finite {
+                negative,
+                exponent: ea - up - eb - 1,
+                mantissa: mantissa << 1 | sticky,
+            }
         }
     };
     modes.output(format, quotient.pack(format, modes.rounding))
@@ -482,14 +622,29 @@ pub fn div(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
 
 /// `rcp.rn/rz/rm/rp`.
 pub fn rcp(format: Format, modes: Modes, a: u64) -> u64 {
-    div(format, modes, (format.bias() as u64) << format.mantissa, a)
+    if modes.ftz
+        && div(format, Modes::rounded(Rounding::Zero), one(format), a) & !format.sign_bit()
+            < 1 << format.mantissa
+    {
+        // The hardware flushes what is subnormal before rounding, even if it would round up.
+        return modes.output(format, a & format.sign_bit());
+    }
+    div(format, modes, one(format), a)
+}
+
+fn one(format: Format) -> u64 {
+    (format.bias() as u64) << format.mantissa
 }
 
 /// `sqrt.rn/rz/rm/rp`.
 pub fn sqrt(format: Format, modes: Modes, a: u64) -> u64 {
     let a = modes.input(format, a);
     let root = match Value::unpack(format, a) {
-        Value::Finite { negative: false, exponent, mantissa } => {
+        Value::Finite {
+            negative: false,
+            exponent,
+            mantissa,
+        } => {
             let mut up = mantissa.leading_zeros() as i32 - 2;
             if (exponent - up) % 2 != 0 {
                 up -= 1;
@@ -512,14 +667,30 @@ pub fn sqrt(format: Format, modes: Modes, a: u64) -> u64 {
 
 /// `neg`: flips the sign; a NaN of 32 bits or fewer becomes canonical.
 pub fn neg(format: Format, ftz: bool, a: u64) -> u64 {
-    let a = if ftz { format.flush(a) } else { a };
-    (a ^ format.sign_bit()) & format.mask()
+    let a = if ftz {
+        format.flush(a & format.mask())
+    } else {
+        a & format.mask()
+    };
+    if format.is_nan(a) && format.bits <= 32 {
+        format.nan()
+    } else {
+        a ^ format.sign_bit()
+    }
 }
 
-/// `abs`.
+/// `abs`; a NaN of 32 bits or fewer becomes canonical.
 pub fn abs(format: Format, ftz: bool, a: u64) -> u64 {
-    let a = if ftz { format.flush(a) } else { a };
-    a & (format.sign_bit() - 1)
+    let a = if ftz {
+        format.flush(a & format.mask())
+    } else {
+        a & format.mask()
+    };
+    if format.is_nan(a) && format.bits <= 32 {
+        format.nan()
+    } else {
+        a & (format.sign_bit() - 1)
+    }
 }
 
 /// The variants of `min` and `max`.
@@ -559,19 +730,37 @@ fn select(format: Format, modes: MinMax, a: u64, b: u64, smaller: bool) -> u64 {
         (false, true) => a,
         (false, false) => {
             // -0 < +0 here, so the order of the patterns is the order that PTX documents.
-            let key = |x: u64| if x & sign != 0 { -((x & (sign - 1)) as i128) - 1 } else { x as i128 };
+            let key = |x: u64| {
+                if x & sign != 0 {
+                    -((x & (sign - 1)) as i128) - 1
+                } else {
+                    x as i128
+                }
+            };
             if (key(a) <= key(b)) == smaller { a } else { b }
         }
     };
-    if modes.xorsign_abs && !format.is_nan(picked) { picked | xor } else { picked }
+    if modes.xorsign_abs && !format.is_nan(picked) {
+        picked | xor
+    } else {
+        picked
+    }
 }
 
 fn quiet32(value: f32) -> u64 {
-    if value.is_nan() { F32.nan() } else { u64::from(value.to_bits()) }
+    if value.is_nan() {
+        F32.nan()
+    } else {
+        u64::from(value.to_bits())
+    }
 }
 
 fn quiet64(value: f64) -> u64 {
-    if value.is_nan() { F64.nan() } else { value.to_bits() }
+    if value.is_nan() {
+        F64.nan()
+    } else {
+        value.to_bits()
+    }
 }
 
 /// Applies a 16-bit operation to both halves of packed `x2` operands.
@@ -620,12 +809,20 @@ impl std::ops::Neg for Value {
 /// Rounds to an integral value, as `cvt.rni/rzi/rmi/rpi` between equal float types does.
 pub fn round_integral(format: Format, rounding: Rounding, bits: u64) -> u64 {
     match Value::unpack(format, bits) {
-        Value::Finite { negative, exponent, mantissa } if exponent < 0 => {
+        Value::Finite {
+            negative,
+            exponent,
+            mantissa,
+        } if exponent < 0 => {
             let whole = round_shift(mantissa, -exponent, rounding, negative);
             let value = if whole == 0 {
                 Value::Zero { negative }
             } else {
-                Value::Finite { negative, exponent: 0, mantissa: whole }
+                Value::Finite {
+                    negative,
+                    exponent: 0,
+                    mantissa: whole,
+                }
             };
             value.pack(format, rounding)
         }

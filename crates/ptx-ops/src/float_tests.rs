@@ -1,6 +1,11 @@
 use super::*;
 
-const ALL: [Rounding; 4] = [Rounding::Nearest, Rounding::Zero, Rounding::Down, Rounding::Up];
+const ALL: [Rounding; 4] = [
+    Rounding::Nearest,
+    Rounding::Zero,
+    Rounding::Down,
+    Rounding::Up,
+];
 
 fn f(x: f32) -> u64 {
     u64::from(x.to_bits())
@@ -21,7 +26,10 @@ fn soft_fma(format: Format, r: Rounding, a: u64, b: u64, c: u64) -> u64 {
 struct Lcg(u64);
 impl Lcg {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         self.0 ^ self.0 >> 29
     }
 }
@@ -41,8 +49,14 @@ fn addition_of_a_tiny_value_moves_only_toward_its_direction() {
     let tiny = 1; // the smallest subnormal
     assert_eq!(add(F32, with(Rounding::Up), f(1.0), tiny), 0x3f800001);
     assert_eq!(add(F32, with(Rounding::Down), f(1.0), tiny), 0x3f800000);
-    assert_eq!(add(F32, with(Rounding::Zero), f(1.0), tiny | 0x8000_0000), 0x3f7fffff);
-    assert_eq!(add(F32, with(Rounding::Up), f(1.0), tiny | 0x8000_0000), 0x3f800000);
+    assert_eq!(
+        add(F32, with(Rounding::Zero), f(1.0), tiny | 0x8000_0000),
+        0x3f7fffff
+    );
+    assert_eq!(
+        add(F32, with(Rounding::Up), f(1.0), tiny | 0x8000_0000),
+        0x3f800000
+    );
 }
 
 #[test]
@@ -59,8 +73,14 @@ fn overflow_goes_to_infinity_or_the_largest_by_direction() {
     assert_eq!(add(F32, with(Rounding::Nearest), big, big), 0x7f800000);
     assert_eq!(add(F32, with(Rounding::Zero), big, big), 0x7f7fffff);
     assert_eq!(add(F32, with(Rounding::Down), big, big), 0x7f7fffff);
-    assert_eq!(mul(F32, with(Rounding::Up), big, big | 0x8000_0000), 0xff7fffff);
-    assert_eq!(mul(F32, with(Rounding::Down), big, big | 0x8000_0000), 0xff800000);
+    assert_eq!(
+        mul(F32, with(Rounding::Up), big, big | 0x8000_0000),
+        0xff7fffff
+    );
+    assert_eq!(
+        mul(F32, with(Rounding::Down), big, big | 0x8000_0000),
+        0xff800000
+    );
 }
 
 #[test]
@@ -68,9 +88,42 @@ fn nans_are_canonical_and_saturation_turns_them_into_zero() {
     let nan = 0x7fc0_1234;
     assert_eq!(add(F32, Modes::default(), nan, f(1.0)), 0x7fff_ffff);
     assert_eq!(add(F16, Modes::default(), 0x7e00, 0x3c00), 0x7fff);
-    assert_eq!(add(F32, Modes { sat: true, ..Modes::default() }, nan, f(1.0)), 0);
-    assert_eq!(add(F32, Modes { sat: true, ..Modes::default() }, f(2.0), f(1.0)), f(1.0));
-    assert_eq!(add(F32, Modes { sat: true, ..Modes::default() }, f(-2.0), f(1.0)), 0);
+    assert_eq!(
+        add(
+            F32,
+            Modes {
+                sat: true,
+                ..Modes::default()
+            },
+            nan,
+            f(1.0)
+        ),
+        0
+    );
+    assert_eq!(
+        add(
+            F32,
+            Modes {
+                sat: true,
+                ..Modes::default()
+            },
+            f(2.0),
+            f(1.0)
+        ),
+        f(1.0)
+    );
+    assert_eq!(
+        add(
+            F32,
+            Modes {
+                sat: true,
+                ..Modes::default()
+            },
+            f(-2.0),
+            f(1.0)
+        ),
+        0
+    );
     let inf = f(f32::INFINITY);
     assert_eq!(sub(F32, Modes::default(), inf, inf), 0x7fff_ffff);
     assert_eq!(mul(F32, Modes::default(), inf, 0), 0x7fff_ffff);
@@ -78,7 +131,10 @@ fn nans_are_canonical_and_saturation_turns_them_into_zero() {
 
 #[test]
 fn flush_to_zero_applies_to_operands_and_results() {
-    let ftz = Modes { ftz: true, ..Modes::default() };
+    let ftz = Modes {
+        ftz: true,
+        ..Modes::default()
+    };
     assert_eq!(add(F32, ftz, 1, 1), 0);
     assert_eq!(add(F32, Modes::default(), 1, 1), 2);
     assert_eq!(mul(F32, ftz, f(1.0e-20), f(-1.0e-20)), 0x8000_0000);
@@ -92,8 +148,8 @@ fn software_path_agrees_with_the_processor_for_nearest() {
         // Exponents near each other, so that cancellation and alignment both happen.
         let mut one = || (rng.next() & 0x807f_ffff) | (100 + rng.next() % 60) << 23;
         let (a, b, c) = (one(), one(), one());
-        let fused = f32::from_bits(a as u32)
-            .mul_add(f32::from_bits(b as u32), f32::from_bits(c as u32));
+        let fused =
+            f32::from_bits(a as u32).mul_add(f32::from_bits(b as u32), f32::from_bits(c as u32));
         assert_eq!(soft_fma(F32, Rounding::Nearest, a, b, c), f(fused));
         let quotient = f32::from_bits(a as u32) / f32::from_bits(b as u32);
         assert_eq!(div(F32, Modes::default(), a, b), f(quotient));
@@ -101,14 +157,19 @@ fn software_path_agrees_with_the_processor_for_nearest() {
         assert_eq!(sqrt(F32, Modes::default(), a & 0x7fff_ffff), f(root));
     }
     for _ in 0..200_000 {
-        let mut one =
-            || (rng.next() & 0x800f_ffff_ffff_ffff) | (960 + rng.next() % 130) << 52;
+        let mut one = || (rng.next() & 0x800f_ffff_ffff_ffff) | (960 + rng.next() % 130) << 52;
         let (a, b, c) = (one(), one(), one());
         let (x, y, z) = (f64::from_bits(a), f64::from_bits(b), f64::from_bits(c));
-        assert_eq!(soft_fma(F64, Rounding::Nearest, a, b, c), x.mul_add(y, z).to_bits());
+        assert_eq!(
+            soft_fma(F64, Rounding::Nearest, a, b, c),
+            x.mul_add(y, z).to_bits()
+        );
         assert_eq!(div(F64, Modes::default(), a, b), (x / y).to_bits());
         let positive = a & !(1 << 63);
-        assert_eq!(sqrt(F64, Modes::default(), positive), f64::from_bits(positive).sqrt().to_bits());
+        assert_eq!(
+            sqrt(F64, Modes::default(), positive),
+            f64::from_bits(positive).sqrt().to_bits()
+        );
     }
 }
 
@@ -117,8 +178,8 @@ fn whole_range_bits_agree_with_the_processor() {
     let mut rng = Lcg(99);
     for _ in 0..200_000 {
         let (a, b, c) = (rng.next() >> 32, rng.next() >> 32, rng.next() >> 32);
-        let fused = f32::from_bits(a as u32)
-            .mul_add(f32::from_bits(b as u32), f32::from_bits(c as u32));
+        let fused =
+            f32::from_bits(a as u32).mul_add(f32::from_bits(b as u32), f32::from_bits(c as u32));
         if fused.is_nan() {
             assert_eq!(soft_fma(F32, Rounding::Nearest, a, b, c), F32.nan());
         } else {
@@ -132,9 +193,17 @@ fn half_precision_fma_rounds_once() {
     // 1 + 2^-10 squared is 1 + 2^-9 + 2^-20; adding 2^-11 - 2^-20 lands exactly on a tie.
     let a = 0x3c01;
     assert_eq!(fma(F16, Modes::default(), a, a, 0), 0x3c02);
-    assert_eq!(fma(F16, Modes::default(), a, a, 0x1000), 0x3c03, "just above the tie goes up");
+    assert_eq!(
+        fma(F16, Modes::default(), a, a, 0x1000),
+        0x3c03,
+        "just above the tie goes up"
+    );
     assert_eq!(mul(F16, Modes::default(), 0x7bff, 0x4000), 0x7c00);
-    assert_eq!(add(BF16, Modes::default(), 0x3f80, 0x3b80), 0x3f80, "tie to even");
+    assert_eq!(
+        add(BF16, Modes::default(), 0x3f80, 0x3b80),
+        0x3f80,
+        "tie to even"
+    );
 }
 
 #[test]
@@ -147,7 +216,10 @@ fn min_and_max_follow_their_nan_variants() {
     assert_eq!(min(F32, strict, nan, f(2.0)), 0x7fff_ffff);
     assert_eq!(min(F32, plain, 0, 0x8000_0000), 0x8000_0000);
     assert_eq!(max(F32, plain, 0x8000_0000, 0), 0);
-    let xor = MinMax { xorsign_abs: true, ..plain };
+    let xor = MinMax {
+        xorsign_abs: true,
+        ..plain
+    };
     assert_eq!(max(F32, xor, f(-3.0), f(2.0)), f(-3.0));
     assert_eq!(min(F32, xor, f(-3.0), f(-2.0)), f(2.0));
 }

@@ -13,26 +13,54 @@ pub struct Int {
 }
 
 /// Unsigned 8-bit.
-pub const U8: Int = Int { bits: 8, signed: false };
+pub const U8: Int = Int {
+    bits: 8,
+    signed: false,
+};
 /// Unsigned 16-bit.
-pub const U16: Int = Int { bits: 16, signed: false };
+pub const U16: Int = Int {
+    bits: 16,
+    signed: false,
+};
 /// Unsigned 32-bit.
-pub const U32: Int = Int { bits: 32, signed: false };
+pub const U32: Int = Int {
+    bits: 32,
+    signed: false,
+};
 /// Unsigned 64-bit.
-pub const U64: Int = Int { bits: 64, signed: false };
+pub const U64: Int = Int {
+    bits: 64,
+    signed: false,
+};
 /// Signed 8-bit.
-pub const S8: Int = Int { bits: 8, signed: true };
+pub const S8: Int = Int {
+    bits: 8,
+    signed: true,
+};
 /// Signed 16-bit.
-pub const S16: Int = Int { bits: 16, signed: true };
+pub const S16: Int = Int {
+    bits: 16,
+    signed: true,
+};
 /// Signed 32-bit.
-pub const S32: Int = Int { bits: 32, signed: true };
+pub const S32: Int = Int {
+    bits: 32,
+    signed: true,
+};
 /// Signed 64-bit.
-pub const S64: Int = Int { bits: 64, signed: true };
+pub const S64: Int = Int {
+    bits: 64,
+    signed: true,
+};
 
 impl Int {
     /// All bits of the width.
     pub const fn mask(self) -> u64 {
-        if self.bits >= 64 { u64::MAX } else { (1 << self.bits) - 1 }
+        if self.bits >= 64 {
+            u64::MAX
+        } else {
+            (1 << self.bits) - 1
+        }
     }
     /// The value that the pattern stands for.
     pub const fn value(self, bits: u64) -> i128 {
@@ -49,11 +77,19 @@ impl Int {
     }
     /// Smallest value.
     pub const fn min_value(self) -> i128 {
-        if self.signed { -(1 << (self.bits - 1)) } else { 0 }
+        if self.signed {
+            -(1 << (self.bits - 1))
+        } else {
+            0
+        }
     }
     /// Largest value.
     pub const fn max_value(self) -> i128 {
-        if self.signed { (1 << (self.bits - 1)) - 1 } else { (1 << self.bits) - 1 }
+        if self.signed {
+            (1 << (self.bits - 1)) - 1
+        } else {
+            (1 << self.bits) - 1
+        }
     }
     /// The pattern of a value, clamped to the type's range.
     pub fn clamp(self, value: i128) -> u64 {
@@ -64,7 +100,10 @@ impl Int {
         self.value(bits) as u64
     }
     const fn double(self) -> Int {
-        Int { bits: self.bits * 2, signed: self.signed }
+        Int {
+            bits: self.bits * 2,
+            signed: self.signed,
+        }
     }
 }
 
@@ -77,7 +116,11 @@ pub fn add(ty: Int, sat: bool, a: u64, b: u64) -> u64 {
 /// `sub`, with `.sat`.
 pub fn sub(ty: Int, sat: bool, a: u64, b: u64) -> u64 {
     let difference = ty.value(a) - ty.value(b);
-    if sat { ty.clamp(difference) } else { ty.wrap(difference) }
+    if sat {
+        ty.clamp(difference)
+    } else {
+        ty.wrap(difference)
+    }
 }
 
 /// `add.cc`/`addc`: sum and carry out.
@@ -155,10 +198,10 @@ pub fn div(ty: Int, a: u64, b: u64) -> u64 {
     }
 }
 
-/// `rem`. By zero it gives the dividend.
+/// `rem`. By zero it gives all ones, as an H200 does.
 pub fn rem(ty: Int, a: u64, b: u64) -> u64 {
     match ty.value(b) {
-        0 => a & ty.mask(),
+        0 => ty.mask(),
         divisor => ty.wrap(ty.value(a) % divisor),
     }
 }
@@ -206,12 +249,20 @@ pub fn clz(ty: Int, a: u64) -> u32 {
 /// `.shiftamt` the shift that would move it to the top.
 pub fn bfind(ty: Int, shiftamt: bool, a: u64) -> u32 {
     let negative = ty.signed && ty.value(a) < 0;
-    let pattern = if negative { !a & ty.mask() } else { a & ty.mask() };
+    let pattern = if negative {
+        !a & ty.mask()
+    } else {
+        a & ty.mask()
+    };
     if pattern == 0 {
         return u32::MAX;
     }
     let position = 63 - pattern.leading_zeros();
-    if shiftamt { ty.bits - 1 - position } else { position }
+    if shiftamt {
+        ty.bits - 1 - position
+    } else {
+        position
+    }
 }
 
 /// `fns`: the position of the `offset`-th set bit of `mask` from `base`, or `0xffffffff`.
@@ -220,7 +271,11 @@ pub fn fns(mask: u32, base: u32, offset: i32) -> u32 {
         return u32::MAX;
     }
     if offset == 0 {
-        return if mask >> base & 1 == 1 { base } else { u32::MAX };
+        return if mask >> base & 1 == 1 {
+            base
+        } else {
+            u32::MAX
+        };
     }
     let step = if offset > 0 { 1 } else { -1 };
     let mut left = offset.unsigned_abs();
@@ -255,7 +310,11 @@ pub fn bfe(ty: Int, a: u64, position: u32, length: u32) -> u64 {
     let mut result = 0;
     for i in 0..ty.bits {
         let from = position + i;
-        let bit = if i < length && from <= top { a >> from & 1 } else { fill };
+        let bit = if i < length && from <= top {
+            a >> from & 1
+        } else {
+            fill
+        };
         result |= bit << i;
     }
     result
@@ -267,7 +326,11 @@ pub fn bfi(ty: Int, a: u64, b: u64, position: u32, length: u32) -> u64 {
     if position >= ty.bits {
         return b & ty.mask();
     }
-    let field = if length >= 64 { u64::MAX } else { (1 << length) - 1 };
+    let field = if length >= 64 {
+        u64::MAX
+    } else {
+        (1 << length) - 1
+    };
     let field = (field << position) & ty.mask();
     (b & !field | (a << position) & field) & ty.mask()
 }
@@ -290,12 +353,20 @@ pub fn szext(signed: bool, wrap: bool, a: u32, length: u32) -> u32 {
         return 0;
     }
     let up = 32 - length;
-    if signed { ((a << up) as i32 >> up) as u32 } else { a << up >> up }
+    if signed {
+        ((a << up) as i32 >> up) as u32
+    } else {
+        a << up >> up
+    }
 }
 
 /// `shl`: amounts beyond the width give zero.
 pub fn shl(ty: Int, a: u64, amount: u32) -> u64 {
-    if amount >= ty.bits { 0 } else { a << amount & ty.mask() }
+    if amount >= ty.bits {
+        0
+    } else {
+        a << amount & ty.mask()
+    }
 }
 
 /// `shr`: amounts beyond the width give zero or the sign.
@@ -345,7 +416,11 @@ pub fn prmt(mode: Permute, a: u32, b: u32, selector: u32) -> u32 {
         for (i, byte) in out.iter_mut().enumerate() {
             let nibble = selector >> (4 * i) & 0xf;
             let picked = bytes[(nibble & 7) as usize];
-            *byte = if nibble & 8 != 0 { ((picked as i8) >> 7) as u8 } else { picked };
+            *byte = if nibble & 8 != 0 {
+                ((picked as i8) >> 7) as u8
+            } else {
+                picked
+            };
         }
         return u32::from_le_bytes(out);
     }
@@ -384,7 +459,16 @@ pub fn cnot(ty: Int, a: u64) -> u64 {
 
 /// `dp4a`: four byte products added to `c`.
 pub fn dp4a(a_signed: bool, b_signed: bool, a: u32, b: u32, c: u32) -> u32 {
-    let (ta, tb) = (Int { bits: 8, signed: a_signed }, Int { bits: 8, signed: b_signed });
+    let (ta, tb) = (
+        Int {
+            bits: 8,
+            signed: a_signed,
+        },
+        Int {
+            bits: 8,
+            signed: b_signed,
+        },
+    );
     (0..4).fold(c, |sum, i| {
         let product = ta.value(u64::from(a >> (8 * i))) * tb.value(u64::from(b >> (8 * i)));
         sum.wrapping_add(product as u32)
@@ -393,7 +477,16 @@ pub fn dp4a(a_signed: bool, b_signed: bool, a: u32, b: u32, c: u32) -> u32 {
 
 /// `dp2a`: two products of a half of `a` with a byte of the low or high half of `b`.
 pub fn dp2a(a_signed: bool, b_signed: bool, high: bool, a: u32, b: u32, c: u32) -> u32 {
-    let (ta, tb) = (Int { bits: 16, signed: a_signed }, Int { bits: 8, signed: b_signed });
+    let (ta, tb) = (
+        Int {
+            bits: 16,
+            signed: a_signed,
+        },
+        Int {
+            bits: 8,
+            signed: b_signed,
+        },
+    );
     let b = if high { b >> 16 } else { b };
     (0..2).fold(c, |sum, i| {
         let product = ta.value(u64::from(a >> (16 * i))) * tb.value(u64::from(b >> (8 * i)));
@@ -406,12 +499,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn division_by_zero_gives_all_ones_and_remainder_the_dividend() {
+    fn division_and_remainder_by_zero_give_all_ones() {
         assert_eq!(div(U32, 7, 0), 0xffff_ffff);
         assert_eq!(div(S32, 7, 0), 0xffff_ffff);
         assert_eq!(div(U64, 7, 0), u64::MAX);
         assert_eq!(div(U16, 7, 0), 0xffff);
-        assert_eq!(rem(U32, 7, 0), 7);
+        assert_eq!(rem(U32, 7, 0), 0xffff_ffff);
+        assert_eq!(rem(S16, 7, 0), 0xffff);
         assert_eq!(div(S32, 0x8000_0000, 0xffff_ffff), 0x8000_0000);
         assert_eq!(rem(S32, 0x8000_0000, 0xffff_ffff), 0);
         assert_eq!(div(S32, 0xffff_fff9, 2), 0xffff_fffd);
@@ -427,7 +521,10 @@ mod tests {
         assert_eq!(mul_hi(S64, u64::MAX, 5), u64::MAX);
         assert_eq!(mul_wide(S32, 0xffff_ffff, 2), -2i64 as u64);
         assert_eq!(mul_wide(U16, 0xffff, 0xffff), 0xfffe_0001);
-        assert_eq!(mad_hi(S32, true, 0x7fff_ffff, 0x7fff_ffff, 0x7fff_ffff), 0x7fff_ffff);
+        assert_eq!(
+            mad_hi(S32, true, 0x7fff_ffff, 0x7fff_ffff, 0x7fff_ffff),
+            0x7fff_ffff
+        );
         assert_eq!(mul24(true, false, 0xff_ffff, 2), 0xffff_fffe);
         assert_eq!(mul24(false, true, 0xff_ffff, 0xff_ffff), 0xffff_fe00);
     }

@@ -91,10 +91,23 @@ impl Frame {
         };
         let locals = area(function.local_bytes);
         let call_params = area(u64::from(function.call_param_bytes));
-        let own = |bytes: u32| if function.is_kernel { 0 } else { u64::from(bytes) };
+        let own = |bytes: u32| {
+            if function.is_kernel {
+                0
+            } else {
+                u64::from(bytes)
+            }
+        };
         let params = area(own(function.param_bytes));
         let returns = area(own(function.return_bytes));
-        Frame { locals, call_params, params, returns, size: end.next_multiple_of(align), align }
+        Frame {
+            locals,
+            call_params,
+            params,
+            returns,
+            size: end.next_multiple_of(align),
+            align,
+        }
     }
 }
 
@@ -105,7 +118,9 @@ impl ModuleLayout {
     /// See [`LayoutError`].
     pub fn new(module: &Module) -> Result<ModuleLayout, LayoutError> {
         if module.address_bits != 64 {
-            return Err(LayoutError::AddressSize { bits: module.address_bits });
+            return Err(LayoutError::AddressSize {
+                bits: module.address_bits,
+            });
         }
         let mut layout = ModuleLayout {
             frames: module.functions.iter().map(Frame::of).collect(),
@@ -145,7 +160,11 @@ impl ModuleLayout {
                 size: var.size,
                 align: var.align.max(1),
                 constant: var.space == Space::Const,
-                init: var.init.as_ref().map(|x| x.bytes.clone()).unwrap_or_default(),
+                init: var
+                    .init
+                    .as_ref()
+                    .map(|x| x.bytes.clone())
+                    .unwrap_or_default(),
                 relocations: Vec::new(),
                 function_relocations: Vec::new(),
                 visible: var.linkage != Linkage::Internal,
@@ -155,8 +174,10 @@ impl ModuleLayout {
             let placed = matches!(var.space, Space::Global | Space::Const | Space::Tex);
             if placed && var.linkage == Linkage::Extern {
                 let defined = self.globals.iter().position(|g| g.name == var.name);
-                let unresolved =
-                    || LayoutError::UnresolvedVariable { name: var.name.clone(), line: var.line };
+                let unresolved = || LayoutError::UnresolvedVariable {
+                    name: var.name.clone(),
+                    line: var.line,
+                };
                 self.global_of_var[i] = Some(defined.ok_or_else(unresolved)?);
             }
         }
@@ -191,17 +212,21 @@ impl ModuleLayout {
         }
         // A relocation needs bytes to be patched, even past the initializer's last element.
         let info = &mut self.globals[global];
-        let end = usize::try_from(reloc.offset + 8).map_err(|_| refuse("an address out of range"))?;
+        let end =
+            usize::try_from(reloc.offset + 8).map_err(|_| refuse("an address out of range"))?;
         if info.init.len() < end {
             info.init.resize(end, 0);
         }
         match reloc.target {
             RelocTarget::Func(id) => {
-                info.function_relocations.push((reloc.offset, module.func(id).name.clone()));
+                info.function_relocations
+                    .push((reloc.offset, module.func(id).name.clone()));
             }
             RelocTarget::Var(target) => match (self.global_of_var[target.index()], target) {
                 (Some(index), _) => {
-                    self.globals[global].relocations.push((reloc.offset, index, reloc.addend));
+                    self.globals[global]
+                        .relocations
+                        .push((reloc.offset, index, reloc.addend));
                 }
                 (None, target) => {
                     let target = module.var(target);
@@ -218,7 +243,13 @@ impl ModuleLayout {
 }
 
 fn kernel_info(module: &Module, id: FuncId, function: &Function, frames: &[Frame]) -> KernelInfo {
-    let mut walk = CallWalk { module, frames, path: Vec::new(), open_ended: false, budget: 100_000 };
+    let mut walk = CallWalk {
+        module,
+        frames,
+        path: Vec::new(),
+        open_ended: false,
+        budget: 100_000,
+    };
     let local_bytes = walk.depth(id);
     let directives = &function.directives;
     let product = |d: [u32; 3]| d.iter().fold(1u32, |p, &x| p.saturating_mul(x.max(1)));
@@ -227,7 +258,10 @@ fn kernel_info(module: &Module, id: FuncId, function: &Function, frames: &[Frame
         params: function
             .params
             .iter()
-            .map(|p| ParamInfo { offset: p.offset, size: p.size })
+            .map(|p| ParamInfo {
+                offset: p.offset,
+                size: p.size,
+            })
             .collect(),
         params_len: function.param_bytes,
         static_shared: if function.uses_dynamic_shared {
@@ -240,7 +274,11 @@ fn kernel_info(module: &Module, id: FuncId, function: &Function, frames: &[Frame
         registers: register_estimate(function),
         required_block: directives
             .reqntid
-            .map(|[x, y, z]| Dim3 { x, y: y.max(1), z: z.max(1) })
+            .map(|[x, y, z]| Dim3 {
+                x,
+                y: y.max(1),
+                z: z.max(1),
+            })
             .unwrap_or_default(),
         max_threads: directives
             .maxntid
@@ -271,8 +309,14 @@ impl CallWalk<'_> {
         let mut callees: Vec<FuncId> = Vec::new();
         for inst in &self.module.func(id).body {
             match &inst.op {
-                Op::Call { callee: Callee::Direct(f), .. } => callees.push(*f),
-                Op::Call { callee: Callee::Indirect { targets, .. }, .. } => {
+                Op::Call {
+                    callee: Callee::Direct(f),
+                    ..
+                } => callees.push(*f),
+                Op::Call {
+                    callee: Callee::Indirect { targets, .. },
+                    ..
+                } => {
                     self.open_ended = true;
                     callees.extend(targets.iter().flatten().copied());
                 }
@@ -282,7 +326,11 @@ impl CallWalk<'_> {
         }
         callees.sort_unstable();
         callees.dedup();
-        let below = callees.into_iter().map(|f| self.depth(f)).max().unwrap_or(0);
+        let below = callees
+            .into_iter()
+            .map(|f| self.depth(f))
+            .max()
+            .unwrap_or(0);
         self.path.pop();
         let frame = self.frames[id.index()];
         // The callee's frame starts at its own alignment.
@@ -308,7 +356,10 @@ fn takes_parameter_address(module: &Module, id: FuncId, function: &Function) -> 
         let variable = module.var(var);
         variable.space == Space::Param
             && variable.owner == Some(id)
-            && function.params.iter().any(|p| p.place == mica_ptx::ast::ParamPlace::Var(var))
+            && function
+                .params
+                .iter()
+                .any(|p| p.place == mica_ptx::ast::ParamPlace::Var(var))
     };
     let operand = |o: &Operand| matches!(o, Operand::Var { var, .. } if own(*var));
     let address = |space: Space, a: &Address| {

@@ -14,6 +14,7 @@
 //!   warp     shfl, vote, match, redux
 //!   atomic   atom, red
 //!   matrix   mma, wmma, ldmatrix layouts and products
+//!   mbarrier the states of asynchronous barriers
 //!   texture  tex, tld4, surface addresses
 //!   layout   what the device is told of a module
 //! ```
@@ -27,6 +28,7 @@ pub mod float;
 pub mod int;
 pub mod layout;
 pub mod matrix;
+pub mod mbarrier;
 pub mod texture;
 pub mod typed;
 pub mod video;

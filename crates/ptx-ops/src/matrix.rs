@@ -53,29 +53,46 @@ impl Fragment {
             .flat_map(|lane| (0..per_lane).map(move |e| (lane, e)))
             .map(|(lane, e)| place(lane, e) as u16)
             .collect();
-        Fragment { rows, cols, ty, registers, places, per_lane }
+        Fragment {
+            rows,
+            cols,
+            ty,
+            registers,
+            places,
+            per_lane,
+        }
     }
 
     /// Row and column of each element of a lane, in register order.
     pub fn lane_places(&self, lane: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
         let start = (lane * self.per_lane) as usize;
-        self.places[start..start + self.per_lane as usize].iter().map(|&p| {
-            let flat = u32::from(p) % (self.rows * self.cols);
-            (flat / self.cols, flat % self.cols)
-        })
+        self.places[start..start + self.per_lane as usize]
+            .iter()
+            .map(|&p| {
+                let flat = u32::from(p) % (self.rows * self.cols);
+                (flat / self.cols, flat % self.cols)
+            })
     }
 
     /// The bits of element `e` within a lane's registers.
     pub fn extract(&self, registers: &LaneRegisters, e: u32) -> u64 {
         let (per, width) = (register_bits(self.ty) / self.ty.bits(), self.ty.bits());
-        let mask = if width == 64 { u64::MAX } else { (1 << width) - 1 };
+        let mask = if width == 64 {
+            u64::MAX
+        } else {
+            (1 << width) - 1
+        };
         registers[(e / per) as usize & 7] >> (e % per * width) & mask
     }
 
     /// Puts the bits of element `e` into a lane's registers.
     pub fn insert(&self, registers: &mut LaneRegisters, e: u32, bits: u64) {
         let (per, width) = (register_bits(self.ty) / self.ty.bits(), self.ty.bits());
-        let mask = if width == 64 { u64::MAX } else { (1 << width) - 1 };
+        let mask = if width == 64 {
+            u64::MAX
+        } else {
+            (1 << width) - 1
+        };
         let register = &mut registers[(e / per) as usize & 7];
         let shift = e % per * width;
         *register = *register & !(mask << shift) | (bits & mask) << shift;
@@ -135,7 +152,12 @@ impl MmaPlan {
                 volta_c(d, float32(d)),
             )
         } else {
-            (fragment_a(m, k, a), fragment_b(n, k, b), fragment_c(m, n, c), fragment_c(m, n, d))
+            (
+                fragment_a(m, k, a),
+                fragment_b(n, k, b),
+                fragment_c(m, n, c),
+                fragment_c(m, n, d),
+            )
         };
         let plan = MmaPlan {
             a: fa,
@@ -207,7 +229,11 @@ impl MmaPlan {
         for group in 0..self.groups as usize {
             for i in 0..m {
                 for j in 0..n {
-                    f((group * m + i) * n + j, (group * m + i) * k, group * k * n + j);
+                    f(
+                        (group * m + i) * n + j,
+                        (group * m + i) * k,
+                        group * k * n + j,
+                    );
                 }
             }
         }
@@ -219,8 +245,9 @@ impl MmaPlan {
         if format == F64 {
             let modes = Modes::rounded(self.rounding);
             self.each(|to, row, col| {
-                out[to] = (0..k)
-                    .fold(c[to], |sum, x| float::fma(F64, modes, a[row + x], b[col + x * n], sum));
+                out[to] = (0..k).fold(c[to], |sum, x| {
+                    float::fma(F64, modes, a[row + x], b[col + x * n], sum)
+                });
             });
             return out;
         }
@@ -297,9 +324,7 @@ fn types_fit(a: ScalarType, b: ScalarType, c: ScalarType, d: ScalarType, op: Mma
     match a {
         F16 => b == F16 && matches!(c, F16 | F32) && matches!(d, F16 | F32) && !bit_op,
         Bf16 | Tf32 => b == a && c == F32 && d == F32 && !bit_op,
-        E4m3 | E5m2 => {
-            matches!(b, E4m3 | E5m2) && matches!(c, F16 | F32) && c == d && !bit_op
-        }
+        E4m3 | E5m2 => matches!(b, E4m3 | E5m2) && matches!(c, F16 | F32) && c == d && !bit_op,
         F64 => b == F64 && c == F64 && d == F64 && !bit_op,
         S8 | U8 => matches!(b, S8 | U8) && c == S32 && d == S32 && !bit_op,
         S4 | U4 => matches!(b, S4 | U4) && c == S32 && d == S32 && !bit_op,
@@ -315,7 +340,11 @@ fn fragment_a(m: u32, k: u32, ty: ScalarType) -> Fragment {
     Fragment::new((m, k), ty, registers, move |lane, e| {
         let (group, within) = (lane / 4, lane % 4);
         let (register, sub) = (e / per, e % per);
-        let (half, block) = if m == 16 { (register & 1, register >> 1) } else { (0, register) };
+        let (half, block) = if m == 16 {
+            (register & 1, register >> 1)
+        } else {
+            (0, register)
+        };
         (group + 8 * half) * k + within * per + block * 4 * per + sub
     })
 }

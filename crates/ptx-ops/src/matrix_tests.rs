@@ -3,14 +3,22 @@ use mica_ptx::ast::{Operand, RegId, Rounding};
 
 fn inst(shape: (u16, u16, u16), a: ScalarType, c: ScalarType, regs: [usize; 4]) -> Mma {
     Mma {
-        shape: Shape { m: shape.0, n: shape.1, k: shape.2 },
+        shape: Shape {
+            m: shape.0,
+            n: shape.1,
+            k: shape.2,
+        },
         a_layout: Layout::Row,
         b_layout: Layout::Col,
         d_ty: c,
         a_ty: a,
         b_ty: a,
         c_ty: c,
-        op: if a == ScalarType::B1 { MmaOp::XorPopc } else { MmaOp::MulAdd },
+        op: if a == ScalarType::B1 {
+            MmaOp::XorPopc
+        } else {
+            MmaOp::MulAdd
+        },
         sat: false,
         round: Rounding::Rn,
         d: vec![RegId(0); regs[0]],
@@ -25,23 +33,40 @@ fn inst(shape: (u16, u16, u16), a: ScalarType, c: ScalarType, regs: [usize; 4]) 
 fn check(plan: &MmaPlan, encode: impl Fn(i64) -> u64, encode_c: impl Fn(i64) -> u64) {
     let (m, n, k) = (plan.a.rows as i64, plan.b.cols as i64, plan.k as i64);
     let small = |x: i64| x.rem_euclid(3) - 1;
-    let unsigned = |x: i64| if plan.a.ty == ScalarType::B1 { x.rem_euclid(2) } else { small(x) };
+    let unsigned = |x: i64| {
+        if plan.a.ty == ScalarType::B1 {
+            x.rem_euclid(2)
+        } else {
+            small(x)
+        }
+    };
     let a = |g: i64, r: i64, c: i64| unsigned(r * 7 + c * 3 + g);
     let b = |g: i64, r: i64, c: i64| unsigned(r * 5 + c * 11 + g * 2);
     let c0 = |g: i64, r: i64, c: i64| r - c + g;
     let mut lanes = [LaneOperands::default(); 32];
-    let fill = |f: &Fragment, lane: usize, out: &mut LaneRegisters, e: &dyn Fn(i64, i64, i64) -> u64| {
-        for i in 0..f.per_lane {
-            let flat = u32::from(f.places[lane * f.per_lane as usize + i as usize]);
-            let (group, rest) = (flat / (f.rows * f.cols), flat % (f.rows * f.cols));
-            let bits = e(i64::from(group), i64::from(rest / f.cols), i64::from(rest % f.cols));
-            f.insert(out, i, bits);
-        }
-    };
+    let fill =
+        |f: &Fragment, lane: usize, out: &mut LaneRegisters, e: &dyn Fn(i64, i64, i64) -> u64| {
+            for i in 0..f.per_lane {
+                let flat = u32::from(f.places[lane * f.per_lane as usize + i as usize]);
+                let (group, rest) = (flat / (f.rows * f.cols), flat % (f.rows * f.cols));
+                let bits = e(
+                    i64::from(group),
+                    i64::from(rest / f.cols),
+                    i64::from(rest % f.cols),
+                );
+                f.insert(out, i, bits);
+            }
+        };
     for (lane, operands) in lanes.iter_mut().enumerate() {
-        fill(&plan.a, lane, &mut operands.a, &|g, r, c| encode(a(g, r, c)));
-        fill(&plan.b, lane, &mut operands.b, &|g, r, c| encode(b(g, r, c)));
-        fill(&plan.c, lane, &mut operands.c, &|g, r, c| encode_c(c0(g, r, c)));
+        fill(&plan.a, lane, &mut operands.a, &|g, r, c| {
+            encode(a(g, r, c))
+        });
+        fill(&plan.b, lane, &mut operands.b, &|g, r, c| {
+            encode(b(g, r, c))
+        });
+        fill(&plan.c, lane, &mut operands.c, &|g, r, c| {
+            encode_c(c0(g, r, c))
+        });
     }
     let out = plan.run(&lanes);
     let bit = plan.op == MmaOp::XorPopc;
@@ -55,7 +80,11 @@ fn check(plan: &MmaPlan, encode: impl Fn(i64) -> u64, encode_c: impl Fn(i64) -> 
                 if bit { p ^ q } else { p * q }
             };
             let expected = c0(g, r, c) + (0..k).map(product).sum::<i64>();
-            assert_eq!(plan.d.extract(registers, e), encode_c(expected), "lane {lane} element {e}");
+            assert_eq!(
+                plan.d.extract(registers, e),
+                encode_c(expected),
+                "lane {lane} element {e}"
+            );
             seen += 1;
         }
     }
@@ -114,11 +143,27 @@ fn wmma_shapes_multiply() {
         check(&plan, half, half);
     }
     let byte = |x: i64| x as u8 as u64;
-    check(&MmaPlan::wmma(&inst((16, 16, 16), S8, S32, [8, 2, 2, 8])).expect("s8"), byte, word);
-    check(&MmaPlan::wmma(&inst((32, 8, 16), S8, S32, [8, 4, 1, 8])).expect("s8"), byte, word);
-    check(&MmaPlan::wmma(&inst((16, 16, 8), Tf32, F32, [8, 4, 4, 8])).expect("tf32"), single, single);
+    check(
+        &MmaPlan::wmma(&inst((16, 16, 16), S8, S32, [8, 2, 2, 8])).expect("s8"),
+        byte,
+        word,
+    );
+    check(
+        &MmaPlan::wmma(&inst((32, 8, 16), S8, S32, [8, 4, 1, 8])).expect("s8"),
+        byte,
+        word,
+    );
+    check(
+        &MmaPlan::wmma(&inst((16, 16, 8), Tf32, F32, [8, 4, 4, 8])).expect("tf32"),
+        single,
+        single,
+    );
     let double = |x: i64| (x as f64).to_bits();
-    check(&MmaPlan::wmma(&inst((8, 8, 4), F64, F64, [2, 1, 1, 2])).expect("f64"), double, double);
+    check(
+        &MmaPlan::wmma(&inst((8, 8, 4), F64, F64, [2, 1, 1, 2])).expect("f64"),
+        double,
+        double,
+    );
 }
 
 #[test]
@@ -128,12 +173,27 @@ fn documented_places_of_m16n8k16() {
     // Lane 5: group 1, second in its group.
     assert_eq!(
         places,
-        [(1, 2), (1, 3), (9, 2), (9, 3), (1, 10), (1, 11), (9, 10), (9, 11)]
+        [
+            (1, 2),
+            (1, 3),
+            (9, 2),
+            (9, 3),
+            (1, 10),
+            (1, 11),
+            (9, 10),
+            (9, 11)
+        ]
     );
     let b = fragment_b(8, 16, ScalarType::F16);
-    assert_eq!(b.lane_places(5).collect::<Vec<_>>(), [(2, 1), (3, 1), (10, 1), (11, 1)]);
+    assert_eq!(
+        b.lane_places(5).collect::<Vec<_>>(),
+        [(2, 1), (3, 1), (10, 1), (11, 1)]
+    );
     let c = fragment_c(16, 8, ScalarType::F32);
-    assert_eq!(c.lane_places(5).collect::<Vec<_>>(), [(1, 2), (1, 3), (9, 2), (9, 3)]);
+    assert_eq!(
+        c.lane_places(5).collect::<Vec<_>>(),
+        [(1, 2), (1, 3), (9, 2), (9, 3)]
+    );
 }
 
 #[test]
@@ -146,9 +206,15 @@ fn integer_sums_saturate_only_when_asked() {
         lane.c = [0x7fff_ffff; 8];
     }
     let wrapped = MmaPlan::mma(&i).expect("plan").run(&lanes);
-    assert_eq!(wrapped[0][0], u64::from(0x7fff_ffffu32.wrapping_add(16 * 127 * 127)));
+    assert_eq!(
+        wrapped[0][0],
+        u64::from(0x7fff_ffffu32.wrapping_add(16 * 127 * 127))
+    );
     i.sat = true;
-    assert_eq!(MmaPlan::mma(&i).expect("plan").run(&lanes)[31][1], 0x7fff_ffff);
+    assert_eq!(
+        MmaPlan::mma(&i).expect("plan").run(&lanes)[31][1],
+        0x7fff_ffff
+    );
 }
 
 #[test]
@@ -162,5 +228,8 @@ fn unknown_shapes_are_refused() {
 fn tiles_transpose() {
     assert_eq!(tile_places(6, false), [(1, 4), (1, 5)]);
     assert_eq!(tile_places(6, true), [(4, 1), (5, 1)]);
-    assert_eq!(memory_bit_offset(Layout::Col, 20, 3, 2, 16), (2 * 20 + 3) * 16);
+    assert_eq!(
+        memory_bit_offset(Layout::Col, 20, 3, 2, 16),
+        (2 * 20 + 3) * 16
+    );
 }

@@ -74,18 +74,33 @@ fn extent(view: &TextureView, dimension: usize) -> i64 {
 
 fn resolve(view: &TextureView, geom: Geometry, coords: Coordinates, layer: u32) -> Resolved {
     let layers = view.extent.z.max(1);
-    let slice = if geom.is_array() { layer.min(layers - 1) } else { 0 };
+    let slice = if geom.is_array() {
+        layer.min(layers - 1)
+    } else {
+        0
+    };
     let coords = match coords {
         Coordinates::Integer(index) => return Resolved::Texel(index.map(i64::from), slice),
         Coordinates::Float(coords) => coords.map(f64::from),
     };
     if matches!(geom, Geometry::Cube | Geometry::ACube) {
         let (face, s, t) = cube_face(coords);
-        let first = if geom == Geometry::ACube { layer.saturating_mul(6) } else { 0 };
+        let first = if geom == Geometry::ACube {
+            layer.saturating_mul(6)
+        } else {
+            0
+        };
         let slice = first.saturating_add(face).min(layers - 1);
         let point = [s * extent(view, 0) as f64, t * extent(view, 1) as f64, 0.0];
         // Cube faces have no neighbours here: edges clamp.
-        return Resolved::Point(TextureView { address_mode: [1; 3], ..*view }, point, slice);
+        return Resolved::Point(
+            TextureView {
+                address_mode: [1; 3],
+                ..*view
+            },
+            point,
+            slice,
+        );
     }
     let mut point = [0.0; 3];
     for (i, x) in point.iter_mut().enumerate().take(dimensions(geom)) {
@@ -95,7 +110,11 @@ fn resolve(view: &TextureView, geom: Geometry, coords: Coordinates, layer: u32) 
             coords[i]
         };
         // NaN and values past any texture would overflow the integer index.
-        *x = if x.is_nan() { 0.0 } else { x.clamp(-1.0e9, 1.0e9) };
+        *x = if x.is_nan() {
+            0.0
+        } else {
+            x.clamp(-1.0e9, 1.0e9)
+        };
     }
     Resolved::Point(*view, point, slice)
 }
@@ -105,7 +124,11 @@ fn normalize(view: &TextureView, dimension: usize, x: f64) -> f64 {
         0 => x - x.floor(),
         2 => {
             let part = x - x.floor();
-            if x.floor() % 2.0 == 0.0 { part } else { 1.0 - part }
+            if x.floor() % 2.0 == 0.0 {
+                part
+            } else {
+                1.0 - part
+            }
         }
         _ => x,
     }
@@ -122,7 +145,11 @@ fn address(view: &TextureView, dimension: usize, index: i64) -> Option<i64> {
         0 if view.normalized_coords => Some(index.rem_euclid(size)),
         2 if view.normalized_coords => {
             let cell = index.rem_euclid(2 * size);
-            Some(if cell < size { cell } else { 2 * size - 1 - cell })
+            Some(if cell < size {
+                cell
+            } else {
+                2 * size - 1 - cell
+            })
         }
         3 => None,
         _ => Some(index.clamp(0, size - 1)),
@@ -190,7 +217,11 @@ fn fetch<E>(
             outside => return Ok(border(view, outside.is_some())),
         }
     }
-    let z = if geom == Geometry::D3 { at[2] } else { u64::from(slice) };
+    let z = if geom == Geometry::D3 {
+        at[2]
+    } else {
+        u64::from(slice)
+    };
     let size = component_bytes(view.format);
     let texel = u64::from(size) * u64::from(view.channels.clamp(1, 4));
     let start = view
@@ -199,7 +230,11 @@ fn fetch<E>(
         .wrapping_add(at[1].wrapping_mul(view.row_pitch))
         .wrapping_add(at[0].wrapping_mul(texel));
     let mut out = [0, 0, 0, one(view)];
-    for (i, component) in out.iter_mut().enumerate().take(view.channels.clamp(1, 4) as usize) {
+    for (i, component) in out
+        .iter_mut()
+        .enumerate()
+        .take(view.channels.clamp(1, 4) as usize)
+    {
         let bits = read(start + u64::from(size) * i as u64, size)?;
         *component = decode(view, bits);
     }
@@ -249,15 +284,29 @@ fn decode(view: &TextureView, bits: u64) -> u32 {
 fn cube_face([x, y, z]: [f64; 3]) -> (u32, f64, f64) {
     let (ax, ay, az) = (x.abs(), y.abs(), z.abs());
     let (face, s, t, major) = if ax >= ay && ax >= az {
-        if x >= 0.0 { (0, -z, -y, ax) } else { (1, z, -y, ax) }
+        if x >= 0.0 {
+            (0, -z, -y, ax)
+        } else {
+            (1, z, -y, ax)
+        }
     } else if ay >= az {
-        if y >= 0.0 { (2, x, z, ay) } else { (3, x, -z, ay) }
+        if y >= 0.0 {
+            (2, x, z, ay)
+        } else {
+            (3, x, -z, ay)
+        }
     } else if z >= 0.0 {
         (4, x, -y, az)
     } else {
         (5, -x, -y, az)
     };
-    let scale = |v: f64| if major == 0.0 { 0.5 } else { (v / major + 1.0) / 2.0 };
+    let scale = |v: f64| {
+        if major == 0.0 {
+            0.5
+        } else {
+            (v / major + 1.0) / 2.0
+        }
+    };
     (face, scale(s), scale(t))
 }
 
@@ -284,7 +333,11 @@ pub fn gather<E>(
         std::array::from_fn(|i| (point[i] - 0.5).floor() as i64 + i64::from(offsets[i]));
     let mut out = [0; 4];
     for (to, (dx, dy)) in out.iter_mut().zip([(0, 1), (1, 1), (1, 0), (0, 0)]) {
-        let index = [address(&view, 0, base[0] + dx), address(&view, 1, base[1] + dy), Some(0)];
+        let index = [
+            address(&view, 0, base[0] + dx),
+            address(&view, 1, base[1] + dy),
+            Some(0),
+        ];
         *to = fetch(&view, geom, index, slice, read)?[usize::from(component & 3)];
     }
     Ok(out)
@@ -328,7 +381,11 @@ pub fn surface_address(
             0
         };
         if limits[i] < 0 {
-            return if clamp == Clamp::Trap { SurfaceAddress::Trap } else { SurfaceAddress::Nothing };
+            return if clamp == Clamp::Trap {
+                SurfaceAddress::Trap
+            } else {
+                SurfaceAddress::Nothing
+            };
         }
         at[i] = match (clamp, (0..=limits[i]).contains(&value)) {
             (_, true) => value,

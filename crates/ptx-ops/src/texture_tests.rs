@@ -4,7 +4,11 @@ use mica_kernel::Dim3;
 fn view(width: u32, height: u32) -> TextureView {
     TextureView {
         base: 0,
-        extent: Dim3 { x: width, y: height, z: 1 },
+        extent: Dim3 {
+            x: width,
+            y: height,
+            z: 1,
+        },
         row_pitch: u64::from(width) * 4,
         slice_pitch: u64::from(width * height) * 4,
         channels: 1,
@@ -41,16 +45,26 @@ fn point_sampling_takes_the_cell() {
 
 #[test]
 fn linear_sampling_blends_centres() {
-    let v = TextureView { filter: 1, ..view(4, 4) };
+    let v = TextureView {
+        filter: 1,
+        ..view(4, 4)
+    };
     assert_eq!(at(&v, Geometry::D1, [1.5, 0.0, 0.0]), 1.0);
     assert_eq!(at(&v, Geometry::D1, [2.0, 0.0, 0.0]), 1.5);
     assert_eq!(at(&v, Geometry::D2, [2.0, 2.0, 0.0]), 7.5);
-    assert_eq!(at(&v, Geometry::D1, [0.0, 0.0, 0.0]), 0.0, "clamped at the edge");
+    assert_eq!(
+        at(&v, Geometry::D1, [0.0, 0.0, 0.0]),
+        0.0,
+        "clamped at the edge"
+    );
 }
 
 #[test]
 fn address_modes() {
-    let mut v = TextureView { normalized_coords: true, ..view(4, 1) };
+    let mut v = TextureView {
+        normalized_coords: true,
+        ..view(4, 1)
+    };
     v.address_mode = [0; 3];
     assert_eq!(at(&v, Geometry::D1, [1.3, 0.0, 0.0]), 1.0);
     assert_eq!(at(&v, Geometry::D1, [-0.1, 0.0, 0.0]), 3.0);
@@ -60,7 +74,11 @@ fn address_modes() {
     assert_eq!(at(&v, Geometry::D1, [1.1, 0.0, 0.0]), 9.0);
     v.filter = 1;
     v.address_mode = [0; 3];
-    assert_eq!(at(&v, Geometry::D1, [0.0, 0.0, 0.0]), 1.5, "wraps between the last and first");
+    assert_eq!(
+        at(&v, Geometry::D1, [0.0, 0.0, 0.0]),
+        1.5,
+        "wraps between the last and first"
+    );
 }
 
 #[test]
@@ -90,7 +108,11 @@ fn layers_and_slices() {
 
 #[test]
 fn formats_are_normalized_or_kept() {
-    let mut v = TextureView { format: 1, channels: 4, ..view(1, 1) };
+    let mut v = TextureView {
+        format: 1,
+        channels: 4,
+        ..view(1, 1)
+    };
     let mut bytes = |address: u64, _: u32| Ok::<_, ()>([255, 0, 51, 128][address as usize]);
     let c = Coordinates::Float([0.0; 3]);
     let texel = sample(&v, Geometry::D2, c, 0, [0; 3], &mut bytes).expect("readable");

@@ -30,9 +30,10 @@ impl Int {
             _ => ty.bits(),
         };
         match ty.class() {
-            TypeClass::Bits | TypeClass::Unsigned if bits <= 64 => {
-                Some(Int { bits, signed: false })
-            }
+            TypeClass::Bits | TypeClass::Unsigned if bits <= 64 => Some(Int {
+                bits,
+                signed: false,
+            }),
             TypeClass::Signed => Some(Int { bits, signed: true }),
             _ => None,
         }
@@ -55,7 +56,17 @@ pub const fn is_packed(ty: ScalarType) -> bool {
     use ScalarType::*;
     matches!(
         ty,
-        F16x2 | Bf16x2 | U16x2 | S16x2 | F32x2 | E4m3x2 | E5m2x2 | E2m1x2 | E2m3x2 | E3m2x2 | Ue8m0x2
+        F16x2
+            | Bf16x2
+            | U16x2
+            | S16x2
+            | F32x2
+            | E4m3x2
+            | E5m2x2
+            | E2m1x2
+            | E2m3x2
+            | E3m2x2
+            | Ue8m0x2
     )
 }
 

@@ -14,11 +14,21 @@ fn part(select: Option<SubWord>) -> (u32, u32) {
 
 fn source(src: &VideoSrc, bits: u32) -> i64 {
     let (shift, width) = part(src.select);
-    Int { bits: width, signed: src.signed }.value(u64::from(bits >> shift)) as i64
+    Int {
+        bits: width,
+        signed: src.signed,
+    }
+    .value(u64::from(bits >> shift)) as i64
 }
 
 fn operate(op: VideoOp, a: i64, b: i64) -> i64 {
-    let amount = |wrap: bool| if wrap { b & 31 } else { (b as u32).min(32).into() };
+    let amount = |wrap: bool| {
+        if wrap {
+            b & 31
+        } else {
+            (b as u32).min(32).into()
+        }
+    };
     match op {
         VideoOp::Add => a + b,
         VideoOp::Sub => a - b,
@@ -39,7 +49,10 @@ fn operate(op: VideoOp, a: i64, b: i64) -> i64 {
 pub fn scalar(inst: &Video, a: u32, b: u32, c: u32) -> u32 {
     let mut result = operate(inst.op, source(&inst.a, a), source(&inst.b, b));
     let (shift, width) = part(inst.dst_select);
-    let ty = Int { bits: width, signed: inst.dst_signed };
+    let ty = Int {
+        bits: width,
+        signed: inst.dst_signed,
+    };
     if inst.sat {
         result = i128::from(result).clamp(ty.min_value(), ty.max_value()) as i64;
     }
@@ -48,7 +61,10 @@ pub fn scalar(inst: &Video, a: u32, b: u32, c: u32) -> u32 {
         return c & !mask | ((result as u32) << shift) & mask;
     }
     let result = result as u32;
-    let whole = Int { bits: 32, signed: inst.dst_signed };
+    let whole = Int {
+        bits: 32,
+        signed: inst.dst_signed,
+    };
     let (r, c64) = (u64::from(result), u64::from(c));
     match inst.second {
         None => result,
@@ -77,7 +93,11 @@ pub fn mad(inst: &VideoMad, a: u32, b: u32, c: u32) -> u32 {
     let addend = Int { bits: 32, signed }.value(u64::from(c));
     let result = (product + addend + one) >> inst.shift;
     let ty = Int { bits: 32, signed };
-    if inst.sat { ty.clamp(result) as u32 } else { result as u32 }
+    if inst.sat {
+        ty.clamp(result) as u32
+    } else {
+        result as u32
+    }
 }
 
 /// `vadd2 … vset4`.
@@ -85,10 +105,17 @@ pub fn simd(inst: &VideoSimd, a: u32, b: u32, c: u32) -> u32 {
     let lanes = u32::from(inst.lanes);
     let width = 32 / lanes;
     let pair = u64::from(b) << 32 | u64::from(a);
-    let ty = Int { bits: width, signed: inst.dst_signed };
+    let ty = Int {
+        bits: width,
+        signed: inst.dst_signed,
+    };
     let pick = |select: &[u8], lane: u32, default: u32, signed: bool| {
         let element = select.get(lane as usize).map_or(default, |&s| u32::from(s));
-        Int { bits: width, signed }.value(pair >> (element * width & 63)) as i64
+        Int {
+            bits: width,
+            signed,
+        }
+        .value(pair >> (element * width & 63)) as i64
     };
     let mut result = if inst.accumulate { c } else { 0 };
     for lane in 0..lanes {
@@ -102,7 +129,11 @@ pub fn simd(inst: &VideoSimd, a: u32, b: u32, c: u32) -> u32 {
         if inst.accumulate {
             result = result.wrapping_add(if taken { value as u32 } else { 0 });
         } else {
-            let from = if taken { value as u32 } else { c >> (lane * width) };
+            let from = if taken {
+                value as u32
+            } else {
+                c >> (lane * width)
+            };
             result |= (from & ty.mask() as u32) << (lane * width);
         }
     }
@@ -115,7 +146,12 @@ mod tests {
     use mica_ptx::ast::{Cmp, Operand, RegId};
 
     fn src(signed: bool, select: Option<SubWord>) -> VideoSrc {
-        VideoSrc { src: Operand::Imm(0), signed, select, negated: false }
+        VideoSrc {
+            src: Operand::Imm(0),
+            signed,
+            select,
+            negated: false,
+        }
     }
 
     fn video(op: VideoOp) -> Video {
@@ -177,14 +213,23 @@ mod tests {
 
     #[test]
     fn simd_lanes_are_apart() {
-        assert_eq!(simd(&packed(VideoOp::Add, 4), 0x01ff_0305, 0x0101_0101, 0), 0x0200_0406);
+        assert_eq!(
+            simd(&packed(VideoOp::Add, 4), 0x01ff_0305, 0x0101_0101, 0),
+            0x0200_0406
+        );
         let mut sat = packed(VideoOp::Add, 4);
         sat.sat = true;
         assert_eq!(simd(&sat, 0x01ff_0305, 0x0101_0101, 0), 0x02ff_0406);
         let mut sum = packed(VideoOp::AbsDiff, 4);
         sum.accumulate = true;
-        assert_eq!(simd(&sum, 0x0a00_0305, 0x0001_0101, 100), 100 + 10 + 1 + 2 + 4);
-        assert_eq!(simd(&packed(VideoOp::Avrg, 2), 0x0004_0003, 0x0004_0004, 0), 0x0004_0004);
+        assert_eq!(
+            simd(&sum, 0x0a00_0305, 0x0001_0101, 100),
+            100 + 10 + 1 + 2 + 4
+        );
+        assert_eq!(
+            simd(&packed(VideoOp::Avrg, 2), 0x0004_0003, 0x0004_0004, 0),
+            0x0004_0004
+        );
         let mut masked = packed(VideoOp::Max, 2);
         masked.mask = 1;
         assert_eq!(simd(&masked, 7, 9, 0xabcd_0000), 0xabcd_0009);

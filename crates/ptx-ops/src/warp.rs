@@ -39,7 +39,9 @@ pub fn vote(mode: VoteMode, members: u32, truth: u32) -> u32 {
 /// `match.any`: the members whose value equals `lane`'s.
 pub fn match_any(members: u32, values: &[u64; 32], lane: u32) -> u32 {
     let mine = values[lane as usize & 31];
-    lanes(members).filter(|&l| values[l as usize] == mine).fold(0, |mask, l| mask | 1 << l)
+    lanes(members)
+        .filter(|&l| values[l as usize] == mine)
+        .fold(0, |mask, l| mask | 1 << l)
 }
 
 /// `match.all`: the members and true when all values are equal, else 0 and false.
@@ -52,10 +54,15 @@ pub fn match_all(members: u32, values: &[u64; 32]) -> (u32, bool) {
 
 /// `redux` on integers.
 pub fn redux(op: ReduxOp, signed: bool, members: u32, values: &[u32; 32]) -> u32 {
-    let key = |x: u32| if signed { i64::from(x as i32) } else { i64::from(x) };
-    let pick = |smaller: bool| {
-        move |a: u32, b: u32| if (key(a) <= key(b)) == smaller { a } else { b }
+    let key = |x: u32| {
+        if signed {
+            i64::from(x as i32)
+        } else {
+            i64::from(x)
+        }
     };
+    let pick =
+        |smaller: bool| move |a: u32, b: u32| if (key(a) <= key(b)) == smaller { a } else { b };
     let values = lanes(members).map(|l| values[l as usize]);
     let result = match op {
         ReduxOp::Add => values.reduce(u32::wrapping_add),
@@ -70,7 +77,10 @@ pub fn redux(op: ReduxOp, signed: bool, members: u32, values: &[u32; 32]) -> u32
 
 /// `redux.min/max.f32`, with `.abs` and `.NaN`.
 pub fn redux_f32(larger: bool, abs: bool, nan: bool, members: u32, values: &[u32; 32]) -> u32 {
-    let modes = MinMax { nan, ..MinMax::default() };
+    let modes = MinMax {
+        nan,
+        ..MinMax::default()
+    };
     let result = lanes(members)
         .map(|l| u64::from(values[l as usize]))
         .map(|v| if abs { v & 0x7fff_ffff } else { v })

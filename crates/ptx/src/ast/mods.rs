@@ -168,7 +168,7 @@ pub enum IntBinOp {
     Sub,
     /// Division by zero yields all ones of the type.
     Div,
-    /// Remainder by zero yields the dividend.
+    /// Remainder by zero yields all ones of the type, as an H200 does.
     Rem,
     Min,
     Max,
