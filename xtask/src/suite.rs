@@ -36,6 +36,7 @@ pub(crate) fn run(filter: &str) -> Result<()> {
     )?;
     let folder = target().join("programs");
     std::fs::create_dir_all(&folder)?;
+    provide_link_library(&folder)?;
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for program in &programs {
         if let Some(reason) = &program.skip {
@@ -61,6 +62,14 @@ pub(crate) fn run(filter: &str) -> Result<()> {
     Ok(())
 }
 
+/// Programs that link the driver directly need a `libcuda.so` to link against: Mica's own.
+fn provide_link_library(folder: &Path) -> Result<()> {
+    let link = folder.join("libcuda.so");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(target().join("release/libmica_shim.so"), link)?;
+    Ok(())
+}
+
 fn build_and_run(program: &Program, nvcc: &Path, folder: &Path) -> Result<()> {
     let binary = folder.join(&program.name);
     if is_older(&binary, &program.source) {
@@ -71,6 +80,8 @@ fn build_and_run(program: &Program, nvcc: &Path, folder: &Path) -> Result<()> {
                 "-cudart",
                 "static",
             ])
+            .arg("-L")
+            .arg(folder)
             .args(&program.options)
             .arg("-o")
             .arg(&binary)

@@ -1,0 +1,30 @@
+// What every program of the suite shares: checks that say what was wrong, and the last line "ok".
+#pragma once
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#include <cuda_runtime.h>
+
+#define CHECK(call) do { cudaError_t e_ = (call); if (e_ != cudaSuccess) { \
+    printf("%s:%d: %s gave %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(e_)); exit(1); } } while (0)
+#define EXPECT(condition) do { if (!(condition)) { \
+    printf("%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); exit(1); } } while (0)
+#define EXPECT_EQ(a, b) do { auto a_ = (a); auto b_ = (b); if (!(a_ == b_)) { \
+    printf("%s:%d: %s is %.17g, expected %s = %.17g\n", __FILE__, __LINE__, #a, (double)a_, #b, (double)b_); exit(1); } } while (0)
+#define EXPECT_ERROR(call, wanted) do { cudaError_t e_ = (call); if (e_ != (wanted)) { \
+    printf("%s:%d: %s gave %s, expected %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(e_), cudaGetErrorName(wanted)); exit(1); } } while (0)
+
+static inline int finish() { printf("ok\n"); return 0; }
+
+// Device memory that frees itself.
+template <class T> struct Device {
+    T *p = nullptr; size_t n;
+    explicit Device(size_t n) : n(n) { CHECK(cudaMalloc(&p, n * sizeof(T))); }
+    explicit Device(const std::vector<T> &v) : Device(v.size()) { CHECK(cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice)); }
+    Device(const Device &) = delete;
+    ~Device() { cudaFree(p); }
+    operator T *() { return p; }
+    std::vector<T> host() { std::vector<T> v(n); CHECK(cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost)); return v; }
+};

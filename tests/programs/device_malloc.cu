@@ -1,0 +1,3 @@
+#include "check.h"
+__global__ void build(int **p) { int t = threadIdx.x; int *m = (int *)malloc((t + 1) * 4); if (m) for (int i = 0; i <= t; i++) m[i] = t * 100 + i; p[t] = m; } __global__ void use(int **p, int *o) { int t = threadIdx.x, s = 0; for (int i = 0; i <= t; i++) s += p[t][i]; o[t] = s; free(p[t]); }
+int main() { CHECK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, 16 << 20)); Device<int *> p(128); Device<int> o(128); build<<<1, 128>>>(p); use<<<1, 128>>>(p, o); CHECK(cudaDeviceSynchronize()); auto r = o.host(); for (int t = 0; t < 128; t++) EXPECT_EQ(r[t], t * 100 * (t + 1) + t * (t + 1) / 2); return finish(); }

@@ -1,0 +1,5 @@
+#include "check.h"
+typedef int (*op)(int, int); __device__ int add(int a, int b) { return a + b; } __device__ int sub(int a, int b) { return a - b; } __device__ int mul(int a, int b) { return a * b; } __device__ op ops[3] = {add, sub, mul};
+struct Shape { __device__ virtual float area() const = 0; __device__ virtual ~Shape() {} }; struct Square : Shape { float s; __device__ Square(float s) : s(s) {} __device__ float area() const override { return s * s; } }; struct Circle : Shape { float r; __device__ Circle(float r) : r(r) {} __device__ float area() const override { return 3.0f * r * r; } };
+__global__ void k(int *o, float *f) { int t = threadIdx.x; o[t] = ops[t % 3](t, 7); Square q(t); Circle c(t); Shape *s = (t & 1) ? (Shape *)&q : (Shape *)&c; f[t] = s->area(); }
+int main() { Device<int> o(64); Device<float> f(64); k<<<1, 64>>>(o, f); CHECK(cudaDeviceSynchronize()); auto r = o.host(); auto a = f.host(); for (int t = 0; t < 64; t++) { EXPECT_EQ(r[t], t % 3 == 0 ? t + 7 : t % 3 == 1 ? t - 7 : t * 7); EXPECT_EQ(a[t], (t & 1 ? 1.0f : 3.0f) * t * t); } return finish(); }

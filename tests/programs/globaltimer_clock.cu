@@ -1,0 +1,3 @@
+#include "check.h"
+__global__ void k(unsigned long long *o) { unsigned long long a, b; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(a)); long long c = clock64(); __nanosleep(1000); for (volatile int i = 0; i < 1000; i++) ; long long d = clock64(); asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(b)); o[0] = b >= a; o[1] = d > c; unsigned s, w, l; asm("mov.u32 %0, %%smid;" : "=r"(s)); asm("mov.u32 %0, %%warpid;" : "=r"(w)); asm("mov.u32 %0, %%laneid;" : "=r"(l)); o[2] = s < 100000; o[3] = l; }
+int main() { Device<unsigned long long> d(4); k<<<1, 1>>>(d); auto r = d.host(); EXPECT_EQ(r[0], 1ull); EXPECT_EQ(r[1], 1ull); EXPECT_EQ(r[2], 1ull); EXPECT_EQ(r[3], 0ull); return finish(); }

@@ -1,0 +1,5 @@
+#include "check.h"
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+__global__ void k(const float *x, float *o, int n) { int i = threadIdx.x; __half h = __float2half(x[i]); __nv_bfloat16 b = __float2bfloat16(x[i]); o[i] = __half2float(__hadd(h, h)); o[n + i] = __half2float(__hmul(h, __float2half(0.5f))); o[2 * n + i] = __bfloat162float(__hmul(b, b)); __half2 p = __floats2half2_rn(x[i], -x[i]); p = __hfma2(p, p, p); o[3 * n + i] = __low2float(p); o[4 * n + i] = __high2float(p); o[5 * n + i] = __hgt(h, __float2half(1.0f)) ? 1 : 0; }
+int main() { const int n = 64; std::vector<float> x(n); for (int i = 0; i < n; i++) x[i] = (i - 20) * 0.25f; Device<float> d(x), o(6 * n); k<<<1, n>>>(d, o, n); auto r = o.host(); for (int i = 0; i < n; i++) { float v = x[i]; EXPECT_EQ(r[i], 2 * v); EXPECT_EQ(r[n + i], v * 0.5f); EXPECT(fabs(r[2 * n + i] - v * v) <= v * v / 256); EXPECT(fabs(r[3 * n + i] - (v * v + v)) <= fabs(v * v + v) / 1024); EXPECT(fabs(r[4 * n + i] - (v * v - v)) <= fabs(v * v - v) / 1024); EXPECT_EQ(r[5 * n + i], v > 1 ? 1.0f : 0.0f); } return finish(); }

@@ -1,0 +1,3 @@
+#include "check.h"
+__global__ void sq(float *p, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] *= p[i]; }
+int main() { const int n = 1 << 16; float *h = (float *)aligned_alloc(4096, n * 4); for (int i = 0; i < n; i++) h[i] = i % 100; CHECK(cudaHostRegister(h, n * 4, cudaHostRegisterMapped)); float *d; CHECK(cudaHostGetDevicePointer(&d, h, 0)); sq<<<n / 256, 256>>>(d, n); CHECK(cudaDeviceSynchronize()); for (int i = 0; i < n; i++) EXPECT_EQ(h[i], (float)((i % 100) * (i % 100))); EXPECT_ERROR(cudaHostRegister(h, n * 4, 0), cudaErrorHostMemoryAlreadyRegistered); cudaGetLastError(); CHECK(cudaHostUnregister(h)); EXPECT_ERROR(cudaHostUnregister(h), cudaErrorHostMemoryNotRegistered); free(h); return finish(); }

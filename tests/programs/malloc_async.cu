@@ -1,0 +1,4 @@
+#include "check.h"
+__global__ void fill(int *p, int v, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) p[i] = v + i; }
+int main() { cudaStream_t s; CHECK(cudaStreamCreate(&s)); for (int k = 0; k < 20; k++) { int n = 1000 * (k + 1), *p; CHECK(cudaMallocAsync(&p, n * 4, s)); fill<<<(n + 255) / 256, 256, 0, s>>>(p, k, n); std::vector<int> h(n); CHECK(cudaMemcpyAsync(h.data(), p, n * 4, cudaMemcpyDeviceToHost, s)); CHECK(cudaFreeAsync(p, s)); CHECK(cudaStreamSynchronize(s)); for (int i = 0; i < n; i++) EXPECT_EQ(h[i], k + i); }
+    cudaMemPool_t pool; CHECK(cudaDeviceGetDefaultMemPool(&pool, 0)); unsigned long long used = 1; CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used)); EXPECT_EQ(used, 0ull); CHECK(cudaMemPoolTrimTo(pool, 0)); return finish(); }

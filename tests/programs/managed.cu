@@ -1,0 +1,3 @@
+#include "check.h"
+__device__ __managed__ int total; __global__ void add(int *p, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) { p[i] += 1; atomicAdd(&total, p[i]); } }
+int main() { const int n = 5000; int *p; CHECK(cudaMallocManaged(&p, n * 4)); for (int i = 0; i < n; i++) p[i] = i; total = 7; add<<<20, 256>>>(p, n); CHECK(cudaDeviceSynchronize()); int s = 7; for (int i = 0; i < n; i++) { EXPECT_EQ(p[i], i + 1); s += i + 1; } EXPECT_EQ(total, s); p[17] = 1000; add<<<20, 256>>>(p, n); CHECK(cudaDeviceSynchronize()); EXPECT_EQ(p[17], 1001); CHECK(cudaFree(p)); return finish(); }

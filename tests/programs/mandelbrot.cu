@@ -1,0 +1,4 @@
+#include "check.h"
+__host__ __device__ int iterate(float cr, float ci) { float x = 0, y = 0; int i = 0; while (i < 200) { float xx = x * x, yy = y * y; if (xx + yy > 4) break; float n = xx - yy + cr; y = 2 * x * y + ci; x = n; i++; } return i; }
+__global__ void k(int *o, int w, int h) { int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y; if (x < w && y < h) o[y * w + x] = iterate(-2 + 3.0f * x / w, -1 + 2.0f * y / h); }
+int main() { const int w = 200, h = 100; Device<int> d(w * h); k<<<dim3(13, 13), dim3(16, 8)>>>(d, w, h); auto r = d.host(); int off = 0; long long a = 0, b = 0; for (int y = 0; y < h; y++) for (int x = 0; x < w; x++) { int q = iterate(-2 + 3.0f * x / w, -1 + 2.0f * y / h); off += q != r[y * w + x]; a += q; b += r[y * w + x]; } EXPECT(off < w * h / 100); EXPECT(llabs(a - b) < a / 50); return finish(); }

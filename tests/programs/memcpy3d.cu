@@ -1,0 +1,5 @@
+#include "check.h"
+int main() { cudaExtent ext = make_cudaExtent(40 * sizeof(int), 12, 9); cudaPitchedPtr p; CHECK(cudaMalloc3D(&p, ext)); CHECK(cudaMemset3D(p, 0, ext)); std::vector<int> h(40 * 12 * 9), r(40 * 12 * 9, -1); for (size_t i = 0; i < h.size(); i++) h[i] = (int)i;
+    cudaMemcpy3DParms c = {}; c.srcPtr = make_cudaPitchedPtr(h.data(), 160, 40, 12); c.dstPtr = p; c.extent = make_cudaExtent(20 * sizeof(int), 10, 7); c.srcPos = make_cudaPos(8 * sizeof(int), 1, 2); c.dstPos = make_cudaPos(4 * sizeof(int), 2, 1); c.kind = cudaMemcpyHostToDevice; CHECK(cudaMemcpy3D(&c));
+    cudaMemcpy3DParms b = {}; b.srcPtr = p; b.dstPtr = make_cudaPitchedPtr(r.data(), 160, 40, 12); b.extent = ext; b.kind = cudaMemcpyDeviceToHost; CHECK(cudaMemcpy3D(&b));
+    for (int z = 0; z < 9; z++) for (int y = 0; y < 12; y++) for (int x = 0; x < 40; x++) { bool in = x >= 4 && x < 24 && y >= 2 && y < 12 && z >= 1 && z < 8; EXPECT_EQ(r[(z * 12 + y) * 40 + x], in ? h[((z + 1) * 12 + y - 1) * 40 + x + 4] : 0); } CHECK(cudaFree(p.ptr)); return finish(); }

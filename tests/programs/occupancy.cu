@@ -1,0 +1,3 @@
+#include "check.h"
+__global__ void k(float *p) { extern __shared__ float s[]; s[threadIdx.x] = p[threadIdx.x]; __syncthreads(); p[threadIdx.x] = s[blockDim.x - 1 - threadIdx.x]; }
+int main() { int n = 0; CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, k, 128, 1024)); EXPECT(n >= 1); int g = 0, b = 0; CHECK(cudaOccupancyMaxPotentialBlockSize(&g, &b, k, 0, 0)); EXPECT(g >= 1 && b >= 32 && b <= 1024); cudaFuncAttributes a; CHECK(cudaFuncGetAttributes(&a, k)); EXPECT_EQ(a.maxThreadsPerBlock, 1024); EXPECT_EQ(a.sharedSizeBytes, 0u); EXPECT(a.ptxVersion >= 50); size_t s = 0; CHECK(cudaOccupancyAvailableDynamicSMemPerBlock(&s, k, 1, 128)); EXPECT(s >= 1024); return finish(); }

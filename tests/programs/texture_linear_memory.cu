@@ -1,0 +1,3 @@
+#include "check.h"
+__global__ void k(cudaTextureObject_t t, int4 *o) { int i = threadIdx.x; o[i] = tex1Dfetch<int4>(t, i); }
+int main() { std::vector<int4> v(100); for (int i = 0; i < 100; i++) v[i] = make_int4(i, -i, i * i, 7); Device<int4> d(v), o(100); cudaResourceDesc r = {}; r.resType = cudaResourceTypeLinear; r.res.linear.devPtr = d.p; r.res.linear.desc = cudaCreateChannelDesc<int4>(); r.res.linear.sizeInBytes = 1600; cudaTextureDesc t = {}; t.readMode = cudaReadModeElementType; cudaTextureObject_t x; CHECK(cudaCreateTextureObject(&x, &r, &t, nullptr)); k<<<1, 100>>>(x, o); auto q = o.host(); for (int i = 0; i < 100; i++) { EXPECT_EQ(q[i].x, i); EXPECT_EQ(q[i].y, -i); EXPECT_EQ(q[i].z, i * i); EXPECT_EQ(q[i].w, 7); } return finish(); }
