@@ -6,10 +6,10 @@
 //! shared with the old one so that nothing is counted twice or lost.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -121,6 +121,8 @@ pub struct HostLink {
     answered: Condvar,
     next_id: AtomicU32,
     down: AtomicBool,
+    /// The socket's and the doorbell's numbers, for a forked child that can take no lock.
+    raw_fds: [AtomicI32; 2],
     welcome: Welcome,
     environment: Environment,
     role: Role,
@@ -146,7 +148,9 @@ impl HostLink {
         let (Some(page), Some(doorbell)) = (fds.next(), fds.next()) else {
             return Err(LinkError::Unexpected(message.kind));
         };
+        let raw_fds = [socket.as_fd().as_raw_fd(), doorbell.as_raw_fd()].map(AtomicI32::new);
         Ok(Arc::new(Self {
+            raw_fds,
             page: SharedPage::adopt(page).map_err(LinkError::Page)?,
             doorbell: Mutex::new(doorbell),
             socket: Mutex::new(Arc::new(socket)),
@@ -180,6 +184,18 @@ impl HostLink {
     /// Tells the daemon to look at the page.
     pub fn ring(&self) {
         let _ = rustix::io::write(&*lock(&self.doorbell), &1_u64.to_ne_bytes());
+    }
+
+    /// Closes this process's copies of the descriptors; only for a forked child, which must not keep
+    /// its parent's connection alive. Takes no lock: another thread of the parent may have held it.
+    pub fn close_in_child(&self) {
+        for fd in &self.raw_fds {
+            let fd = fd.swap(-1, Relaxed);
+            if fd >= 0 {
+                // SAFETY: the child uses the link no more, and leaks it.
+                unsafe { libc::close(fd) };
+            }
+        }
     }
 
     /// Leaves a sentence in the daemon's event log.
@@ -274,7 +290,9 @@ impl HostLink {
         );
         while !stop.load(Acquire) {
             if let Ok((socket, _, fds)) = hello(&self.environment, self.role, Some(&self.page)) {
+                self.raw_fds[0].store(socket.as_fd().as_raw_fd(), Relaxed);
                 if let Some(doorbell) = fds.into_iter().next_back() {
+                    self.raw_fds[1].store(doorbell.as_raw_fd(), Relaxed);
                     *lock(&self.doorbell) = doorbell;
                 }
                 *lock(&self.socket) = Arc::new(socket);

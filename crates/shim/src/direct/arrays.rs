@@ -1,0 +1,93 @@
+//! Arrays, mipmapped arrays, and the end of everything booked by handle.
+
+use mica_cuda_abi::{Array3dDescriptor, ArrayDescriptor, CuStatus, Handle, Symbol};
+
+use super::context::current;
+use super::ledger::Entry;
+use super::state::{footprint, state};
+
+/// `cuArrayCreate_v2`.
+pub(crate) unsafe fn create(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, *const ArrayDescriptor) -> CuStatus,
+    out: *mut Handle,
+    descriptor: *const ArrayDescriptor,
+) -> CuStatus {
+    // SAFETY: null, or the program's descriptor.
+    let bytes =
+        unsafe { descriptor.as_ref() }.map_or(0, |flat| Array3dDescriptor::from(*flat).bytes());
+    // SAFETY: the program's arguments.
+    unsafe { booked(bytes, out, || real(out, descriptor)) }
+}
+
+/// `cuArray3DCreate_v2`.
+pub(crate) unsafe fn create_3d(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, *const Array3dDescriptor) -> CuStatus,
+    out: *mut Handle,
+    descriptor: *const Array3dDescriptor,
+) -> CuStatus {
+    // SAFETY: null, or the program's descriptor.
+    let bytes = unsafe { descriptor.as_ref() }.map_or(0, Array3dDescriptor::bytes);
+    // SAFETY: the program's arguments.
+    unsafe { booked(bytes, out, || real(out, descriptor)) }
+}
+
+/// `cuMipmappedArrayCreate`.
+pub(crate) unsafe fn create_mipmapped(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, *const Array3dDescriptor, u32) -> CuStatus,
+    out: *mut Handle,
+    descriptor: *const Array3dDescriptor,
+    levels: u32,
+) -> CuStatus {
+    // SAFETY: null, or the program's descriptor.
+    let bytes = unsafe { descriptor.as_ref() }.map_or(0, |base| base.mipmapped_bytes(levels));
+    // SAFETY: the program's arguments.
+    unsafe { booked(bytes, out, || real(out, descriptor, levels)) }
+}
+
+/// `cuArrayDestroy`, `cuMipmappedArrayDestroy`, `cuDestroyExternalMemory`.
+pub(crate) unsafe fn destroy(
+    _: Symbol,
+    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    object: Handle,
+) -> CuStatus {
+    let Some(direct) = state() else {
+        // SAFETY: the program's argument.
+        return unsafe { real(object) };
+    };
+    let entry = direct.objects.remove(object as u64);
+    // SAFETY: the program's argument.
+    let status = unsafe { real(object) };
+    match (entry, status) {
+        (Some(entry), 0) => direct.release(entry.bytes),
+        (Some(entry), _) => direct.objects.insert(object as u64, entry),
+        (None, _) => {}
+    }
+    status
+}
+
+/// Charges for and books an object that `call` makes at `out`.
+///
+/// # Safety
+/// `call` writes a handle to `out` when it succeeds.
+pub(crate) unsafe fn booked(
+    bytes: u64,
+    out: *mut Handle,
+    call: impl FnOnce() -> CuStatus,
+) -> CuStatus {
+    let Some(direct) = state() else {
+        return call();
+    };
+    let bytes = footprint(bytes);
+    let status = direct.charged(bytes, call);
+    if status == 0 {
+        // SAFETY: our contract.
+        let handle = unsafe { out.read() };
+        direct
+            .objects
+            .insert(handle as u64, Entry::own(bytes, current()));
+    }
+    status
+}

@@ -1,0 +1,333 @@
+//! Contexts: what each takes by existing, and what ends with it.
+//!
+//! A context is charged an estimate before it is made; the daemon compares with the driver's own
+//! figure afterwards. When one ends, everything that was booked under it is given back.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
+
+use super::control;
+use super::driver::real;
+use super::state::{Direct, state};
+
+/// What a context takes on an H200 with driver 580.
+const CONTEXT_BYTES: u64 = 520 << 20;
+/// Name of the variable with another estimate.
+const CONTEXT_BYTES_VARIABLE: &str = "MICA_CONTEXT_BYTES";
+
+const LIMIT_STACK: u32 = 0;
+const LIMIT_MALLOC_HEAP: u32 = 2;
+const ATTRIBUTE_PROCESSORS: i32 = 16;
+const ATTRIBUTE_THREADS_PER_PROCESSOR: i32 = 39;
+
+static SEEN: AtomicBool = AtomicBool::new(false);
+static MAIN: AtomicUsize = AtomicUsize::new(0);
+
+#[derive(Default)]
+struct Books {
+    /// Bytes charged for each context's existence.
+    bytes: HashMap<usize, u64>,
+    /// The primary context of each device, while it is active.
+    primary: HashMap<Device, usize>,
+    /// For each limit of a context: its first value and what is charged beyond it.
+    limits: HashMap<(usize, u32), (u64, u64)>,
+}
+
+/// All contexts.
+#[derive(Default)]
+pub(crate) struct Contexts {
+    books: Mutex<Books>,
+}
+
+impl Contexts {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The calling thread's context, 0 for none.
+pub(crate) fn current() -> usize {
+    let get = real!(cuCtxGetCurrent as unsafe extern "C" fn(*mut Handle) -> CuStatus);
+    let mut context: Handle = std::ptr::null_mut();
+    // SAFETY: writes one handle.
+    let status = unsafe { get(&mut context) };
+    if status == 0 { context as usize } else { 0 }
+}
+
+/// The device of the calling thread's context.
+pub(crate) fn current_device() -> Option<Device> {
+    let get = real!(cuCtxGetDevice as unsafe extern "C" fn(*mut Device) -> CuStatus);
+    let mut device = 0;
+    // SAFETY: writes one ordinal.
+    (unsafe { get(&mut device) } == 0).then_some(device)
+}
+
+/// A context to wait in, 0 before there is one.
+pub(crate) fn main_context() -> usize {
+    MAIN.load(Acquire)
+}
+
+/// Books a context that was made behind the hooks' back, through a private table. One load once a
+/// context is known.
+#[inline]
+pub(crate) fn notice(direct: &Direct) {
+    if !SEEN.load(Relaxed) {
+        adopt(direct);
+    }
+}
+
+#[cold]
+fn adopt(direct: &Direct) {
+    let context = current();
+    if context == 0 {
+        return;
+    }
+    let mut books = direct.contexts.books();
+    if !books.bytes.contains_key(&context) {
+        // It exists already: if the limit does not allow it, the daemon sees that from the driver.
+        let bytes = if direct.quota_only(estimate()) {
+            estimate()
+        } else {
+            0
+        };
+        books.bytes.insert(context, bytes);
+        if let Some(device) = current_device() {
+            books.primary.entry(device).or_insert(context);
+        }
+        drop(books);
+        made(context);
+    }
+}
+
+fn estimate() -> u64 {
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let set = std::env::var(CONTEXT_BYTES_VARIABLE).ok();
+        set.and_then(|text| text.parse().ok())
+            .unwrap_or(CONTEXT_BYTES)
+    })
+}
+
+/// A context exists: the daemon may now set slices.
+fn made(context: usize) {
+    if MAIN.load(Relaxed) == 0 {
+        MAIN.store(context, Release);
+    }
+    SEEN.store(true, Release);
+    control::context_made();
+}
+
+/// `cuDevicePrimaryCtxRetain`.
+pub(crate) unsafe fn primary_retain(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, Device) -> CuStatus,
+    out: *mut Handle,
+    device: Device,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let call = || unsafe { real(out, device) };
+    let Some(direct) = state() else {
+        return call();
+    };
+    // Held while the context is made: a second thread must not charge for the same one.
+    let mut books = direct.contexts.books();
+    if books.primary.contains_key(&device) {
+        drop(books);
+        return call();
+    }
+    let bytes = estimate();
+    let status = direct.charged(bytes, call);
+    if status == 0 {
+        // SAFETY: the driver has just written `out`.
+        let context = unsafe { out.read() } as usize;
+        if let Some(twice) = books.bytes.insert(context, bytes) {
+            direct.release(twice);
+        }
+        books.primary.insert(device, context);
+        drop(books);
+        made(context);
+    }
+    status
+}
+
+/// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`.
+pub(crate) unsafe fn primary_release(
+    _: Symbol,
+    real: unsafe extern "C" fn(Device) -> CuStatus,
+    device: Device,
+) -> CuStatus {
+    // SAFETY: the program's argument.
+    let status = unsafe { real(device) };
+    if let (Some(direct), 0) = (state(), status) {
+        let mut books = direct.contexts.books();
+        if books.primary.contains_key(&device) && !is_active(device) {
+            if let Some(context) = books.primary.remove(&device) {
+                ended(direct, books, context);
+            }
+        }
+    }
+    status
+}
+
+fn is_active(device: Device) -> bool {
+    type Get = unsafe extern "C" fn(Device, *mut u32, *mut i32) -> CuStatus;
+    let get = real!(cuDevicePrimaryCtxGetState as Get);
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: writes two numbers. An error leaves the context booked.
+    unsafe { get(device, &mut flags, &mut active) != 0 || active != 0 }
+}
+
+/// `cuCtxCreate` and `cuCtxCreate_v2`.
+pub(crate) unsafe fn create(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, u32, Device) -> CuStatus,
+    out: *mut Handle,
+    flags: u32,
+    device: Device,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    unsafe { charged_create(out, || real(out, flags, device)) }
+}
+
+/// `cuCtxCreate_v3`.
+pub(crate) unsafe fn create_v3(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, *mut c_void, i32, u32, Device) -> CuStatus,
+    out: *mut Handle,
+    params: *mut c_void,
+    count: i32,
+    flags: u32,
+    device: Device,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    unsafe { charged_create(out, || real(out, params, count, flags, device)) }
+}
+
+/// `cuCtxCreate_v4`.
+pub(crate) unsafe fn create_v4(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, *mut c_void, u32, Device) -> CuStatus,
+    out: *mut Handle,
+    params: *mut c_void,
+    flags: u32,
+    device: Device,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    unsafe { charged_create(out, || real(out, params, flags, device)) }
+}
+
+/// # Safety
+/// `call` writes a context to `out` when it succeeds.
+unsafe fn charged_create(out: *mut Handle, call: impl FnOnce() -> CuStatus) -> CuStatus {
+    let Some(direct) = state() else {
+        return call();
+    };
+    let bytes = estimate();
+    let status = direct.charged(bytes, call);
+    if status == 0 {
+        // SAFETY: our contract.
+        let context = unsafe { out.read() } as usize;
+        direct.contexts.books().bytes.insert(context, bytes);
+        made(context);
+    }
+    status
+}
+
+/// `cuCtxDestroy`.
+pub(crate) unsafe fn destroy(
+    _: Symbol,
+    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    context: Handle,
+) -> CuStatus {
+    let Some(direct) = state() else {
+        // SAFETY: the program's argument.
+        return unsafe { real(context) };
+    };
+    let books = direct.contexts.books();
+    // SAFETY: the program's argument.
+    let status = unsafe { real(context) };
+    if status == 0 {
+        ended(direct, books, context as usize);
+    }
+    status
+}
+
+/// Gives back what a context held.
+fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
+    let mut bytes = books.bytes.remove(&context).unwrap_or(0);
+    books.limits.retain(|(owner, _), (_, charged)| {
+        if *owner == context {
+            bytes += *charged;
+        }
+        *owner != context
+    });
+    let next = books.bytes.keys().next().copied().unwrap_or(0);
+    let _ = MAIN.compare_exchange(context, next, Release, Relaxed);
+    drop(books);
+    bytes += direct.linear.remove_all(|entry| entry.context == context);
+    bytes += direct.objects.remove_all(|entry| entry.context == context);
+    direct.release(bytes);
+    direct.pools.reconcile(direct);
+    control::contexts_changed();
+}
+
+/// `cuCtxSetLimit`: stacks and heaps beyond their first size are charged.
+pub(crate) unsafe fn set_limit(
+    _: Symbol,
+    real: unsafe extern "C" fn(u32, usize) -> CuStatus,
+    limit: u32,
+    value: usize,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let call = || unsafe { real(limit, value) };
+    let context = current();
+    let (Some(direct), LIMIT_STACK..=LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
+        return call();
+    };
+    let mut books = direct.contexts.books();
+    let (first, charged) = match books.limits.get(&(context, limit)) {
+        Some(known) => *known,
+        None => (limit_value(limit), 0),
+    };
+    let needed = (value as u64)
+        .saturating_sub(first)
+        .saturating_mul(unit(limit));
+    if direct.charge(needed.saturating_sub(charged)).is_err() {
+        return CuResult::OutOfMemory as CuStatus;
+    }
+    let status = call();
+    let kept = if status == 0 { needed } else { charged };
+    direct.release(charged.max(needed) - kept);
+    books.limits.insert((context, limit), (first, kept));
+    status
+}
+
+fn limit_value(limit: u32) -> u64 {
+    let get = real!(cuCtxGetLimit as unsafe extern "C" fn(*mut usize, u32) -> CuStatus);
+    let mut value = 0;
+    // SAFETY: writes one size.
+    unsafe { get(&mut value, limit) };
+    value as u64
+}
+
+/// Bytes of the device a byte of a limit takes: the stack is one thread's, for all that can run.
+fn unit(limit: u32) -> u64 {
+    if limit != LIMIT_STACK {
+        return 1;
+    }
+    type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
+    let get = real!(cuDeviceGetAttribute as Get);
+    let device = current_device().unwrap_or(0);
+    let attribute = |which| {
+        let mut value = 1;
+        // SAFETY: writes one number.
+        unsafe { get(&mut value, which, device) };
+        value.max(1) as u64
+    };
+    attribute(ATTRIBUTE_PROCESSORS) * attribute(ATTRIBUTE_THREADS_PER_PROCESSOR)
+}

@@ -1,0 +1,173 @@
+//! The threads that work for the daemon in this process, signals blocked.
+//!
+//! ```text
+//!   mica-link     reads the socket
+//!   mica-command  sleeps on the command word: slices, suspension, duty cycle
+//!   mica-lease    sleeps on the gate word: gives a lease back that nobody is at the gate to give back
+//! ```
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use mica_cuda_abi::{CuStatus, Handle};
+use mica_limits::monotonic_ns;
+use mica_wire::host::page::{client_flags, gate};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+use super::driver::real;
+use super::state::{Direct, state};
+use super::{capture, commands, context, launch, sync};
+use crate::log;
+
+/// While a lease is held its holder is looked at this often; idle, it gives the lease back early.
+const LEASE_TICK_NS: u64 = 250_000;
+/// A thread that is at the gate gives the lease back itself; it gets this long.
+const GRACE_NS: u64 = 100_000;
+const STACK_BYTES: usize = 512 << 10;
+
+static EXITING: AtomicBool = AtomicBool::new(false);
+static NEVER: AtomicBool = AtomicBool::new(false);
+/// Held while this module's threads are inside the driver.
+static IN_DRIVER: Mutex<()> = Mutex::new(());
+
+/// Starts the threads.
+pub(crate) fn start(direct: &'static Direct) {
+    // SAFETY: the handler stores to an atomic and takes a lock for a bounded time. Registered after
+    // the driver's own handlers, so that it runs before them.
+    unsafe { libc::atexit(at_exit) };
+    spawn("mica-link", move || direct.link.serve(|_| {}, &NEVER));
+    spawn("mica-command", move || commands::run(direct));
+    spawn("mica-lease", move || watch_leases(direct));
+}
+
+/// From here on no thread of ours enters the driver: it is about to take itself down.
+extern "C" fn at_exit() {
+    EXITING.store(true, Release);
+    for _ in 0..200 {
+        if IN_DRIVER.try_lock().is_ok() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether the process is about to end.
+pub(crate) fn exiting() -> bool {
+    EXITING.load(Acquire)
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
+    // A new thread inherits the mask: the program's signals are never ours.
+    // SAFETY: an all-zero set is storage for the calls below, which fill it.
+    let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: both sets are live.
+    unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+    }
+    let started = std::thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        });
+    // SAFETY: the set was filled by the first call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
+    if let Err(error) = started {
+        log::line(&format!("the thread {name} cannot be started: {error}"));
+    }
+}
+
+/// A context was made: say so, and set its slice.
+pub(crate) fn context_made() {
+    if let Some(direct) = state() {
+        let page = direct.link.page();
+        page.client.flags.fetch_or(client_flags::CONTEXT, Release);
+        contexts_changed();
+        direct.link.ring();
+    }
+}
+
+/// Channel groups came or went.
+pub(crate) fn contexts_changed() {
+    if let Some(direct) = state() {
+        commands::wake(direct);
+    }
+}
+
+fn watch_leases(direct: &'static Direct) {
+    let page = direct.link.page();
+    let mut launches_before = 0;
+    while !exiting() {
+        let word = page.lease.gate.load(Acquire);
+        let held = gate::state(word) == gate::LEASED
+            && page.counters.yielded.load(Relaxed) != gate::sequence(word);
+        if !held {
+            sleep_on_gate(direct, word, None);
+            continue;
+        }
+        let now = monotonic_ns();
+        let end = page.lease.lease_end_ns.load(Relaxed);
+        if now < end {
+            let launches = page.counters.launches.load(Relaxed);
+            sleep_on_gate(
+                direct,
+                word,
+                Some((end - now + GRACE_NS).min(LEASE_TICK_NS)),
+            );
+            let same =
+                page.counters.launches.load(Relaxed) == launches && launches == launches_before;
+            launches_before = launches;
+            // Nothing submitted for two ticks and nothing running: others may have the rest.
+            if same && sync::idle(page) && page.lease.gate.load(Acquire) == word {
+                direct.gate.yield_now();
+            }
+        } else if now < end + GRACE_NS {
+            sleep_on_gate(direct, word, Some(end + GRACE_NS - now));
+        } else {
+            finish_lease(direct, word);
+        }
+    }
+}
+
+/// Gives back an ended lease that no thread has come to the gate to give back.
+fn finish_lease(direct: &Direct, word: u32) {
+    let page = direct.link.page();
+    if !sync::idle(page) && !drain_here() {
+        // It cannot be drained now; what is queued runs into the others' time, once.
+        sleep_on_gate(direct, word, Some(LEASE_TICK_NS));
+    }
+    if page.lease.gate.load(Acquire) == word {
+        direct.gate.yield_now();
+    }
+}
+
+/// Waits on this thread for everything the process has submitted.
+fn drain_here() -> bool {
+    let _inside = IN_DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let context = context::main_context();
+    if exiting() || context == 0 || capture::any() {
+        return false;
+    }
+    let set = real!(cuCtxSetCurrent as unsafe extern "C" fn(Handle) -> CuStatus);
+    // SAFETY: a context the program made; if it has ended meanwhile the driver says so.
+    if unsafe { set(context as Handle) } != 0 {
+        return false;
+    }
+    launch::drain();
+    true
+}
+
+fn sleep_on_gate(direct: &Direct, word: u32, limit_ns: Option<u64>) {
+    // Without a limit of its own the sleep still ends now and then, to notice the process's end.
+    let limit_ns = limit_ns.unwrap_or(1_000_000_000);
+    let limit = Timespec {
+        tv_sec: (limit_ns / 1_000_000_000) as i64,
+        tv_nsec: (limit_ns % 1_000_000_000) as _,
+    };
+    let gate = &direct.link.page().lease.gate;
+    let _ = futex::wait(gate, futex::Flags::empty(), word, Some(&limit));
+}

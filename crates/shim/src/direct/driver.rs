@@ -1,0 +1,156 @@
+//! Finds and loads the real driver, and holds the address of each of its functions.
+//!
+//! Never takes a Mica shim for the driver, wherever it lies and whatever it is called.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, OsString, c_void};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use mica_cuda_abi::{ENTRY_POINTS, Symbol};
+
+use crate::exports::{self, COUNT};
+
+/// Name of the variable with the driver's path.
+pub(crate) const OVERRIDE: &str = "MICA_LIBCUDA";
+const FILE_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+const DIRECTORIES: [&str; 10] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/lib/x86_64-linux-gnu",
+    "/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/cuda/compat",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+];
+
+/// The real functions, by symbol; one that the driver lacks is a function that says so.
+static REAL: [AtomicPtr<c_void>; COUNT] =
+    [const { AtomicPtr::new(exports::answer_not_supported as *mut c_void) }; COUNT];
+
+/// Address of the real function.
+#[inline(always)]
+pub(crate) fn real_address(symbol: Symbol) -> *mut c_void {
+    REAL[symbol as usize].load(Relaxed)
+}
+
+/// The real function as a value of type `$type`.
+macro_rules! real {
+    ($symbol:ident as $type:ty) => {{
+        let address = $crate::direct::driver::real_address(mica_cuda_abi::Symbol::$symbol);
+        // SAFETY: the address is that of the driver's function of this name (or of one that takes
+        // no arguments and returns a status), whose type the caller states as `cuda.h` has it.
+        unsafe { std::mem::transmute::<*mut std::ffi::c_void, $type>(address) }
+    }};
+}
+pub(crate) use real;
+
+/// The loaded driver.
+pub(crate) struct Driver {
+    /// What `dlopen` gave.
+    pub(crate) handle: *mut c_void,
+    /// Where it was found.
+    pub(crate) path: PathBuf,
+    /// Numbers of the symbols it has, by address; several symbols may share one.
+    pub(crate) by_address: HashMap<usize, usize>,
+}
+
+/// Loads the driver and fills the table of real functions.
+pub(crate) fn load() -> Option<Driver> {
+    let (handle, path) = candidates().into_iter().find_map(|path| open(&path))?;
+    let mut by_address = HashMap::with_capacity(COUNT);
+    for (number, entry) in ENTRY_POINTS.iter().enumerate() {
+        let Ok(name) = CString::new(entry.symbol) else {
+            continue;
+        };
+        // SAFETY: the handle is open and the name is a C string.
+        let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        if !address.is_null() {
+            REAL[number].store(address, Release);
+            by_address.entry(address as usize).or_insert(number);
+        }
+    }
+    Some(Driver {
+        handle,
+        path,
+        by_address,
+    })
+}
+
+/// Whether the driver has the symbol.
+pub(crate) fn has(number: usize) -> bool {
+    REAL[number].load(Acquire) != exports::answer_not_supported as *mut c_void
+}
+
+/// Opens a file if it is a driver and not this library.
+fn open(path: &Path) -> Option<(*mut c_void, PathBuf)> {
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    if !path.exists() {
+        return None;
+    }
+    // SAFETY: opens a library by path; the driver's own initializers are trusted as they are
+    // without us.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return None;
+    }
+    let symbol = |name: &CStr| {
+        // SAFETY: the handle is open and the name is a C string.
+        unsafe { libc::dlsym(handle, name.as_ptr()) }
+    };
+    if !symbol(c"MICA_SHIM_MARKER").is_null() || symbol(c"cuInit").is_null() {
+        // SAFETY: opened above and not used any more.
+        unsafe { libc::dlclose(handle) };
+        return None;
+    }
+    Some((handle, path.to_path_buf()))
+}
+
+/// Files that may be the driver, best first. With the override set there is no other.
+fn candidates() -> Vec<PathBuf> {
+    if let Some(path) = std::env::var_os(OVERRIDE) {
+        return vec![path.into()];
+    }
+    let search = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let mut directories: Vec<PathBuf> = search
+        .as_bytes()
+        .split(|byte| matches!(byte, b':' | b';'))
+        .filter(|part| !part.is_empty())
+        .map(|part| OsString::from_vec(part.to_vec()).into())
+        .collect();
+    directories.extend(configured_directories());
+    directories.extend(DIRECTORIES.map(PathBuf::from));
+    let in_directory = |directory: PathBuf| FILE_NAMES.map(|name| directory.join(name));
+    directories.into_iter().flat_map(in_directory).collect()
+}
+
+/// Directories the loader is configured with.
+fn configured_directories() -> Vec<PathBuf> {
+    let mut files = vec![PathBuf::from("/etc/ld.so.conf")];
+    if let Ok(entries) = std::fs::read_dir("/etc/ld.so.conf.d") {
+        files.extend(entries.flatten().map(|entry| entry.path()));
+    }
+    files.sort();
+    files
+        .iter()
+        .filter_map(|file| std::fs::read_to_string(file).ok())
+        .flat_map(|text| {
+            let lines = text.lines().map(str::trim);
+            let paths: Vec<PathBuf> = lines
+                .filter(|l| l.starts_with('/'))
+                .map(Into::into)
+                .collect();
+            paths
+        })
+        .collect()
+}
+
+/// Address of the real function with this number.
+pub(crate) fn real_by_number(number: usize) -> *const c_void {
+    REAL[number].load(Relaxed)
+}

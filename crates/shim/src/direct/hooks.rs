@@ -1,0 +1,183 @@
+//! Which symbols are hooked, with their signatures, and the one way every hook is entered.
+//!
+//! A hook gets its own symbol, the real function and the program's arguments.
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mica_cuda_abi::{
+    AllocationHandle, Array3dDescriptor, ArrayDescriptor, CuResult, CuStatus, Device, DevicePtr,
+    ExternalMemoryDescriptor, Handle, LaunchConfig, MemAllocNodeParams, MemAllocationProp, Symbol,
+};
+
+use super::driver::real;
+use super::{
+    arrays, capture, context, copies, external, graphs, info, init, launch, memory, pools,
+    procaddr, sync, vmm,
+};
+
+/// A hook's address.
+pub(crate) struct Address(pub(crate) *const c_void);
+
+// SAFETY: an address of code.
+unsafe impl Sync for Address {}
+
+fn guarded(call: impl FnOnce() -> CuStatus) -> CuStatus {
+    // A panic must not unwind into the program.
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(CuResult::Unknown as CuStatus)
+}
+
+macro_rules! hook {
+    ($symbol:ident ($($arg:ident: $type:ty),*) $target:path) => {
+        #[expect(non_snake_case, reason = "the driver's name")]
+        unsafe extern "C" fn $symbol($($arg: $type),*) -> CuStatus {
+            let function = real!($symbol as unsafe extern "C" fn($($type),*) -> CuStatus);
+            guarded(|| {
+                // SAFETY: the program's own arguments for the driver's function of this name.
+                unsafe { $target(Symbol::$symbol, function, $($arg),*) }
+            })
+        }
+    };
+}
+
+/// A hook whose common path is a few instructions that cannot panic: it guards its slow path itself.
+macro_rules! bare_hook {
+    ($symbol:ident ($($arg:ident: $type:ty),*) $target:path) => {
+        #[expect(non_snake_case, reason = "the driver's name")]
+        unsafe extern "C" fn $symbol($($arg: $type),*) -> CuStatus {
+            let function = real!($symbol as unsafe extern "C" fn($($type),*) -> CuStatus);
+            // SAFETY: the program's own arguments for the driver's function of this name.
+            unsafe { $target(Symbol::$symbol, function, $($arg),*) }
+        }
+    };
+}
+
+macro_rules! hooks {
+    ($($kind:ident [$($symbol:ident),+] $args:tt => $target:path;)*) => {
+        $($($kind! { $symbol $args $target })+)*
+
+        /// Every hooked symbol.
+        pub(crate) static HOOKS: &[(Symbol, Address)] = &[
+            $($((Symbol::$symbol, Address($symbol as *const c_void)),)+)*
+        ];
+    };
+}
+
+hooks! {
+    hook [cuInit](flags: u32) => init::init;
+    hook [cuGetProcAddress](name: *const i8, out: *mut *const c_void, version: i32, flags: u64)
+        => procaddr::get_proc_address;
+    hook [cuGetProcAddress_v2](name: *const i8, out: *mut *const c_void, version: i32, flags: u64, found: *mut u32)
+        => procaddr::get_proc_address_v2;
+
+    hook [cuDevicePrimaryCtxRetain](out: *mut Handle, device: Device) => context::primary_retain;
+    hook [cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2](device: Device) => context::primary_release;
+    hook [cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2](device: Device) => context::primary_release;
+    hook [cuCtxCreate, cuCtxCreate_v2](out: *mut Handle, flags: u32, device: Device) => context::create;
+    hook [cuCtxCreate_v3](out: *mut Handle, params: *mut c_void, count: i32, flags: u32, device: Device)
+        => context::create_v3;
+    hook [cuCtxCreate_v4](out: *mut Handle, params: *mut c_void, flags: u32, device: Device)
+        => context::create_v4;
+    hook [cuCtxDestroy, cuCtxDestroy_v2](context: Handle) => context::destroy;
+    hook [cuCtxSetLimit](limit: u32, value: usize) => context::set_limit;
+
+    hook [cuMemGetInfo_v2](free: *mut usize, total: *mut usize) => info::memory;
+    hook [cuMemGetInfo](free: *mut u32, total: *mut u32) => info::memory_v1;
+    hook [cuDeviceTotalMem_v2](bytes: *mut usize, device: Device) => info::total;
+    hook [cuDeviceTotalMem](bytes: *mut u32, device: Device) => info::total_v1;
+
+    hook [cuMemAlloc_v2](out: *mut DevicePtr, bytes: usize) => memory::alloc;
+    hook [cuMemAlloc](out: *mut u32, bytes: u32) => memory::alloc_v1;
+    hook [cuMemAllocPitch_v2](out: *mut DevicePtr, pitch: *mut usize, width: usize, height: usize, element: u32)
+        => memory::alloc_pitch;
+    hook [cuMemAllocPitch](out: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32)
+        => memory::alloc_pitch_v1;
+    hook [cuMemAllocManaged](out: *mut DevicePtr, bytes: usize, flags: u32) => memory::alloc_managed;
+    hook [cuMemFree_v2](pointer: DevicePtr) => memory::free;
+    hook [cuMemFree](pointer: u32) => memory::free_v1;
+    hook [cuMemFreeAsync, cuMemFreeAsync_ptsz](pointer: DevicePtr, stream: Handle) => memory::free_async;
+
+    hook [cuMemAllocAsync, cuMemAllocAsync_ptsz](out: *mut DevicePtr, bytes: usize, stream: Handle)
+        => pools::alloc_async;
+    hook [cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz]
+        (out: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle) => pools::alloc_from_pool;
+    hook [cuMemPoolCreate](out: *mut Handle, props: *const MemAllocationProp) => pools::create;
+    hook [cuMemPoolDestroy](pool: Handle) => pools::destroy;
+    hook [cuMemPoolTrimTo](pool: Handle, keep: usize) => pools::trim;
+    hook [cuDeviceSetMemPool](device: Device, pool: Handle) => pools::set_default;
+
+    hook [cuMemCreate](out: *mut AllocationHandle, bytes: usize, props: *const MemAllocationProp, flags: u64)
+        => vmm::create;
+    hook [cuMemRelease](handle: AllocationHandle) => vmm::release;
+    hook [cuMemRetainAllocationHandle](out: *mut AllocationHandle, address: *mut c_void) => vmm::retain;
+    hook [cuMemMap](address: DevicePtr, bytes: usize, offset: usize, handle: AllocationHandle, flags: u64)
+        => vmm::map;
+    hook [cuMemUnmap](address: DevicePtr, bytes: usize) => vmm::unmap;
+
+    hook [cuArrayCreate_v2](out: *mut Handle, descriptor: *const ArrayDescriptor) => arrays::create;
+    hook [cuArray3DCreate_v2](out: *mut Handle, descriptor: *const Array3dDescriptor) => arrays::create_3d;
+    hook [cuMipmappedArrayCreate](out: *mut Handle, descriptor: *const Array3dDescriptor, levels: u32)
+        => arrays::create_mipmapped;
+    hook [cuArrayDestroy, cuMipmappedArrayDestroy](array: Handle) => arrays::destroy;
+
+    hook [cuImportExternalMemory](out: *mut Handle, descriptor: *const ExternalMemoryDescriptor)
+        => external::import;
+    hook [cuDestroyExternalMemory](memory: Handle) => arrays::destroy;
+
+    hook [cuGraphAddMemAllocNode]
+        (out: *mut Handle, graph: Handle, needs: *const Handle, count: usize, params: *mut MemAllocNodeParams)
+        => graphs::add_alloc_node;
+    hook [cuGraphLaunch, cuGraphLaunch_ptsz](exec: Handle, stream: Handle) => graphs::launch;
+    hook [cuGraphUpload, cuGraphUpload_ptsz](exec: Handle, stream: Handle) => graphs::upload;
+    hook [cuGraphExecDestroy](exec: Handle) => graphs::exec_destroy;
+    hook [cuDeviceGraphMemTrim](device: Device) => graphs::trim;
+
+    bare_hook [cuLaunchKernel, cuLaunchKernel_ptsz]
+        (function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32,
+         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel;
+    bare_hook [cuLaunchKernelEx, cuLaunchKernelEx_ptsz]
+        (config: *const LaunchConfig, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void)
+        => launch::kernel_ex;
+    bare_hook [cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz]
+        (function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32,
+         stream: Handle, params: *mut *mut c_void) => launch::cooperative;
+    hook [cuLaunchCooperativeKernelMultiDevice](list: *mut c_void, count: u32, flags: u32)
+        => launch::cooperative_many;
+    hook [cuLaunch](function: Handle) => launch::legacy;
+    hook [cuLaunchGrid](function: Handle, width: i32, height: i32) => launch::legacy_grid;
+    hook [cuLaunchGridAsync](function: Handle, width: i32, height: i32, stream: Handle)
+        => launch::legacy_grid_async;
+
+    bare_hook [cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz]
+        (to: DevicePtr, from: *const c_void, bytes: usize, stream: Handle) => copies::to_device_async;
+    bare_hook [cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz]
+        (to: *mut c_void, from: DevicePtr, bytes: usize, stream: Handle) => copies::to_host_async;
+    bare_hook [cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyAsync, cuMemcpyAsync_ptsz]
+        (to: DevicePtr, from: DevicePtr, bytes: usize, stream: Handle) => copies::linear_async;
+    hook [cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds](to: DevicePtr, from: *const c_void, bytes: usize)
+        => copies::to_device;
+    hook [cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds](to: *mut c_void, from: DevicePtr, bytes: usize)
+        => copies::to_host;
+    hook [cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, cuMemcpy, cuMemcpy_ptds]
+        (to: DevicePtr, from: DevicePtr, bytes: usize) => copies::linear;
+
+    hook [cuStreamSynchronize, cuStreamSynchronize_ptsz](stream: Handle) => sync::stream;
+    hook [cuCtxSynchronize]() => sync::whole_context;
+    hook [cuCtxSynchronize_v2](context: Handle) => sync::stream;
+    hook [cuEventSynchronize](event: Handle) => sync::event;
+    bare_hook [cuStreamQuery, cuStreamQuery_ptsz](stream: Handle) => sync::stream_query;
+    bare_hook [cuEventQuery](event: Handle) => sync::event_query;
+    bare_hook [cuEventRecord, cuEventRecord_ptsz](event: Handle, stream: Handle) => sync::record;
+    bare_hook [cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz](event: Handle, stream: Handle, flags: u32)
+        => sync::record_with_flags;
+
+    hook [cuStreamBeginCapture, cuStreamBeginCapture_ptsz](stream: Handle) => capture::begin_v1;
+    hook [cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz](stream: Handle, mode: u32) => capture::begin;
+    hook [cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz]
+        (stream: Handle, graph: Handle, needs: *const Handle, data: *const c_void, count: usize, mode: u32)
+        => capture::begin_to_graph;
+    hook [cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz]
+        (stream: Handle, mode: u32, graph: Handle, callback: *const c_void, user: *mut c_void)
+        => capture::begin_recapture;
+    hook [cuStreamEndCapture, cuStreamEndCapture_ptsz](stream: Handle, graph: *mut Handle) => capture::end;
+}

@@ -1,0 +1,89 @@
+//! `cuInit`: no limits, no CUDA.
+//!
+//! The daemon is joined before the driver is initialized. If it cannot be reached or says no, the
+//! program gets an error instead of an unlimited GPU.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+use mica_cuda_abi::{CuResult, CuStatus, Symbol};
+use mica_limits::{Environment, HostLink, LinkError};
+use mica_wire::host::message::Role;
+use mica_wire::host::page::client_flags;
+
+use super::driver::real;
+use super::state::{self, Direct};
+use super::{control, procaddr};
+use crate::log;
+
+static JOINING: Mutex<()> = Mutex::new(());
+
+/// `cuInit`.
+pub(crate) unsafe fn init(
+    _: Symbol,
+    real: unsafe extern "C" fn(u32) -> CuStatus,
+    flags: u32,
+) -> CuStatus {
+    // SAFETY: the program's argument.
+    let call = || unsafe { real(flags) };
+    // A forked child gets the driver's own refusal.
+    if state::forked() || state::state().is_some() {
+        return call();
+    }
+    let _joining = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
+    if state::state().is_some() {
+        return call();
+    }
+    let link = match join() {
+        Ok(link) => link,
+        Err(error) => return refused(&error),
+    };
+    let status = call();
+    if status == CuResult::Success as CuStatus {
+        let page = link.page();
+        page.client.driver_version.store(driver_version(), Relaxed);
+        page.client
+            .flags
+            .fetch_or(client_flags::GATE_CONTROL, Relaxed);
+        let direct = state::publish(Direct::new(link));
+        control::start(direct);
+        procaddr::report_waiting();
+    }
+    status
+}
+
+fn join() -> Result<std::sync::Arc<HostLink>, LinkError> {
+    match Environment::read() {
+        Some(environment) => HostLink::connect(environment?, Role::Direct),
+        // The variable was there when the library was loaded and is gone: the program unset it.
+        None => Err(LinkError::Token),
+    }
+}
+
+fn refused(error: &LinkError) -> CuStatus {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    log::line(&format!(
+        "cuInit refused, limits cannot be enforced: {text}"
+    ));
+    let code = match error {
+        LinkError::Refused(_) => CuResult::NotPermitted,
+        LinkError::Token
+        | LinkError::Connect { .. }
+        | LinkError::Unexpected(_)
+        | LinkError::Page(_) => CuResult::OperatingSystem,
+    };
+    code as CuStatus
+}
+
+fn driver_version() -> u32 {
+    let get = real!(cuDriverGetVersion as unsafe extern "C" fn(*mut i32) -> CuStatus);
+    let mut version = 0;
+    // SAFETY: writes one number.
+    unsafe { get(&mut version) };
+    u32::try_from(version).unwrap_or(0)
+}

@@ -1,0 +1,249 @@
+//! Submissions pass the gate.
+//!
+//! With the gate open that is one load and one count. Under leases a thread waits for its turn, and
+//! no more is queued than can be finished soon after the turn ends.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use mica_cuda_abi::{CuStatus, Handle, LaunchConfig, Symbol};
+use mica_limits::monotonic_ns;
+use mica_wire::host::page::gate;
+
+use super::capture;
+use super::driver::real;
+use super::state::{page, state};
+
+const DEPTH_MIN: u32 = 2;
+const DEPTH_MAX: u32 = 1024;
+/// A lease whose work took longer than this to finish had too much queued.
+const DRAIN_LONG_NS: u64 = 3_000_000;
+const DRAIN_SHORT_NS: u64 = 1_000_000;
+
+/// Submissions that may be outstanding under a lease.
+static DEPTH: AtomicU32 = AtomicU32::new(16);
+/// Submissions since the last wait, under leases.
+static OUTSTANDING: AtomicU32 = AtomicU32::new(0);
+/// Whether the depth was reached since the last hand-over.
+static DEPTH_REACHED: AtomicBool = AtomicBool::new(false);
+
+/// Lets one submission through, now or when it may go.
+#[inline(always)]
+pub(crate) fn submit(symbol: Symbol, stream: Handle) {
+    let Some(page) = page() else {
+        return;
+    };
+    if gate::state(page.lease.gate.load(Relaxed)) != gate::OPEN {
+        wait_for_turn(symbol, stream);
+    }
+    // Two threads may lose a count between them; nothing is decided by one launch.
+    let launches = &page.counters.launches;
+    launches.store(launches.load(Relaxed).wrapping_add(1), Relaxed);
+}
+
+#[cold]
+fn wait_for_turn(symbol: Symbol, stream: Handle) {
+    // Launch hooks are entered without a guard, so that they cost nothing; here is theirs.
+    let _ = std::panic::catch_unwind(|| take_turn(symbol, stream as usize));
+}
+
+fn take_turn(symbol: Symbol, stream: usize) {
+    let Some(direct) = state() else {
+        return;
+    };
+    // What is captured runs nowhere yet, and waiting could end the capture.
+    if capture::is_capturing(symbol, stream as Handle) {
+        return;
+    }
+    direct.gate.enter(&mut drain);
+    let word = direct.link.page().lease.gate.load(Relaxed);
+    if gate::state(word) != gate::LEASED {
+        return;
+    }
+    if OUTSTANDING.fetch_add(1, Relaxed) + 1 >= DEPTH.load(Relaxed) {
+        DEPTH_REACHED.store(true, Relaxed);
+        synchronize();
+    }
+}
+
+/// Waits for everything submitted, and learns from how long it took how much may be queued.
+pub(crate) fn drain() {
+    let begun = monotonic_ns();
+    if !synchronize() {
+        return;
+    }
+    let took = monotonic_ns() - begun;
+    let depth = DEPTH.load(Relaxed);
+    let reached = DEPTH_REACHED.swap(false, Relaxed);
+    if took > DRAIN_LONG_NS {
+        DEPTH.store((depth / 2).max(DEPTH_MIN), Relaxed);
+    } else if took < DRAIN_SHORT_NS && reached {
+        DEPTH.store((depth * 2).min(DEPTH_MAX), Relaxed);
+    }
+}
+
+/// Everything submitted so far has finished.
+#[inline]
+pub(crate) fn drained() {
+    if OUTSTANDING.load(Relaxed) != 0 {
+        OUTSTANDING.store(0, Relaxed);
+    }
+}
+
+/// Waits for the current context's work; false if it may not be waited for now.
+fn synchronize() -> bool {
+    // Waiting for a context while one of its streams is captured would end the capture.
+    if capture::any() {
+        return false;
+    }
+    let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
+    // SAFETY: takes no arguments; an error is the program's to see at its own next call.
+    let status = unsafe { wait() };
+    drained();
+    status == 0
+}
+
+/// `cuLaunchKernel`.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+#[inline(always)]
+pub(crate) unsafe fn kernel(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(
+        Handle,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        Handle,
+        *mut *mut c_void,
+        *mut *mut c_void,
+    ) -> CuStatus,
+    function: Handle,
+    gx: u32,
+    gy: u32,
+    gz: u32,
+    bx: u32,
+    by: u32,
+    bz: u32,
+    shared: u32,
+    stream: Handle,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe {
+        real(
+            function, gx, gy, gz, bx, by, bz, shared, stream, params, extra,
+        )
+    }
+}
+
+/// `cuLaunchKernelEx`.
+#[inline(always)]
+pub(crate) unsafe fn kernel_ex(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(
+        *const LaunchConfig,
+        Handle,
+        *mut *mut c_void,
+        *mut *mut c_void,
+    ) -> CuStatus,
+    config: *const LaunchConfig,
+    function: Handle,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CuStatus {
+    // SAFETY: null, or the program's configuration.
+    let stream = unsafe { config.as_ref() }.map_or(std::ptr::null_mut(), |config| config.stream);
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(config, function, params, extra) }
+}
+
+/// `cuLaunchCooperativeKernel`.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn cooperative(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(
+        Handle,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        Handle,
+        *mut *mut c_void,
+    ) -> CuStatus,
+    function: Handle,
+    gx: u32,
+    gy: u32,
+    gz: u32,
+    bx: u32,
+    by: u32,
+    bz: u32,
+    shared: u32,
+    stream: Handle,
+    params: *mut *mut c_void,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(function, gx, gy, gz, bx, by, bz, shared, stream, params) }
+}
+
+/// `cuLaunchCooperativeKernelMultiDevice`.
+pub(crate) unsafe fn cooperative_many(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*mut c_void, u32, u32) -> CuStatus,
+    list: *mut c_void,
+    count: u32,
+    flags: u32,
+) -> CuStatus {
+    submit(symbol, std::ptr::null_mut());
+    // SAFETY: the program's arguments.
+    unsafe { real(list, count, flags) }
+}
+
+/// `cuLaunch`.
+pub(crate) unsafe fn legacy(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    function: Handle,
+) -> CuStatus {
+    submit(symbol, std::ptr::null_mut());
+    // SAFETY: the program's argument.
+    unsafe { real(function) }
+}
+
+/// `cuLaunchGrid`.
+pub(crate) unsafe fn legacy_grid(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(Handle, i32, i32) -> CuStatus,
+    function: Handle,
+    width: i32,
+    height: i32,
+) -> CuStatus {
+    submit(symbol, std::ptr::null_mut());
+    // SAFETY: the program's arguments.
+    unsafe { real(function, width, height) }
+}
+
+/// `cuLaunchGridAsync`.
+pub(crate) unsafe fn legacy_grid_async(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(Handle, i32, i32, Handle) -> CuStatus,
+    function: Handle,
+    width: i32,
+    height: i32,
+    stream: Handle,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(function, width, height, stream) }
+}

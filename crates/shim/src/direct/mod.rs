@@ -1,0 +1,80 @@
+//! Direct mode: the real driver in this process, with limits in front of what needs them.
+//!
+//! Owns the hooks: memory is charged before the driver is asked for it, submissions pass a gate,
+//! the process's time slice follows the daemon's word. Everything else leads straight to the driver.
+//! Without a daemon named in the environment there are no hooks at all.
+
+mod arrays;
+mod capture;
+mod commands;
+mod context;
+mod control;
+mod copies;
+pub(crate) mod driver;
+mod external;
+mod graphs;
+mod hooks;
+mod info;
+mod init;
+mod launch;
+mod ledger;
+mod memory;
+mod pools;
+mod procaddr;
+mod state;
+mod sync;
+mod vmm;
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+use mica_limits::Environment;
+
+use crate::exports::{self, COUNT};
+use crate::log;
+
+/// The driver behind this process, once loaded.
+static DRIVER: OnceLock<LoadedDriver> = OnceLock::new();
+
+struct LoadedDriver(driver::Driver);
+
+// SAFETY: the handle is only passed to `dlsym`, which any thread may call.
+unsafe impl Send for LoadedDriver {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for LoadedDriver {}
+
+fn loaded() -> Option<&'static driver::Driver> {
+    DRIVER.get().map(|loaded| &loaded.0)
+}
+
+/// Fills all slots: hooks where limits are configured and need them, else the driver's functions.
+pub(crate) fn install() {
+    let Some(driver) = driver::load() else {
+        log::line("no CUDA driver found (MICA_LIBCUDA names one); every call answers NO_DEVICE");
+        for number in 0..COUNT {
+            exports::point(number, exports::answer_no_device as *const c_void);
+        }
+        return;
+    };
+    let limited = std::env::var_os(Environment::SOCKET).is_some();
+    if limited {
+        log::line(&format!("the driver is {}", driver.path.display()));
+        // Before any context, so that no channel group is missed.
+        // SAFETY: the handle is the driver's, which is never closed.
+        let observed = unsafe { mica_rm::observe(driver.handle) };
+        if let Err(error) = observed {
+            log::line(&format!("time slices cannot be controlled: {error}"));
+        }
+    }
+    for number in 0..COUNT {
+        exports::point(number, driver::real_by_number(number));
+    }
+    if limited {
+        for (symbol, hook) in hooks::HOOKS {
+            if driver::has(*symbol as usize) {
+                exports::point(*symbol as usize, hook.0);
+            }
+        }
+    }
+    let _ = DRIVER.set(LoadedDriver(driver));
+}

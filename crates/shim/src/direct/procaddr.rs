@@ -1,0 +1,156 @@
+//! `cuGetProcAddress`: the driver answers, then its address is exchanged for the hook in front of it.
+//!
+//! Mapping by address gets every version and per-thread-stream variant right. Symbols this library
+//! does not know pass; those that sound as if they took memory or submitted work are reported.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use mica_cuda_abi::{
+    CuStatus, DefaultStream, ENTRY_POINTS, Symbol, resolve, sounds_limited, variants,
+};
+
+use super::driver;
+use super::hooks::HOOKS;
+use super::state::state;
+use crate::log;
+
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+const PER_THREAD: u64 = 2;
+
+/// `cuGetProcAddress`.
+pub(crate) unsafe fn get_proc_address(
+    _: Symbol,
+    real: unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64) -> CuStatus,
+    name: *const c_char,
+    out: *mut *const c_void,
+    version: i32,
+    flags: u64,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(name, out, version, flags) };
+    if status == 0 {
+        // SAFETY: the driver has just read `name` and written `out`.
+        unsafe { exchange(name, out, version, flags) };
+    }
+    status
+}
+
+/// `cuGetProcAddress_v2`.
+pub(crate) unsafe fn get_proc_address_v2(
+    _: Symbol,
+    real: unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64, *mut u32) -> CuStatus,
+    name: *const c_char,
+    out: *mut *const c_void,
+    version: i32,
+    flags: u64,
+    found: *mut u32,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(name, out, version, flags, found) };
+    if status == 0 {
+        // SAFETY: the driver has just read `name` and written `out`.
+        unsafe { exchange(name, out, version, flags) };
+    }
+    status
+}
+
+/// # Safety
+/// `name` is a C string or null, `out` holds what the driver answered or is null.
+unsafe fn exchange(name: *const c_char, out: *mut *const c_void, version: i32, flags: u64) {
+    if name.is_null() || out.is_null() {
+        return;
+    }
+    // SAFETY: our contract.
+    let (name, address) = unsafe { (CStr::from_ptr(name), out.read()) };
+    let Ok(name) = name.to_str() else {
+        return;
+    };
+    if address.is_null() {
+        return;
+    }
+    if let Some(hook) = hook_for(name, address as usize, version, flags) {
+        // SAFETY: our contract.
+        unsafe { out.write(hook) };
+    } else if variants(name).next().is_none() && sounds_limited(name) {
+        unknown(name);
+    }
+}
+
+fn hook_for(name: &str, address: usize, version: i32, flags: u64) -> Option<*const c_void> {
+    static BY_REAL: OnceLock<HashMap<usize, usize>> = OnceLock::new();
+    let by_real = BY_REAL.get_or_init(|| {
+        let hooked = HOOKS.iter().enumerate();
+        let real =
+            |(at, (symbol, _)): (usize, &(Symbol, _))| (driver::real_address(*symbol) as usize, at);
+        hooked.map(real).collect()
+    });
+    if let Some(at) = by_real.get(&address) {
+        return Some(HOOKS[*at].1.0);
+    }
+    if super::loaded().is_some_and(|driver| driver.by_address.contains_key(&address)) {
+        return None;
+    }
+    // The driver may hand out another address than it exports; then the name must do.
+    let stream = if flags & PER_THREAD != 0 {
+        DefaultStream::PerThread
+    } else {
+        DefaultStream::Legacy
+    };
+    let number = resolve(name, u32::try_from(version).ok()?, stream)?;
+    let symbol = ENTRY_POINTS[number].symbol;
+    let hook = HOOKS
+        .iter()
+        .find(|(hooked, _)| hooked.entry().symbol == symbol)?;
+    Some(hook.1.0)
+}
+
+/// Counts and reports a symbol that passes the limits unseen, once.
+fn unknown(name: &str) {
+    static KNOWN: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !known.get_or_insert_default().insert(name.to_owned()) {
+        return;
+    }
+    let count = known.as_ref().map_or(0, HashSet::len) as u32;
+    let text = format!("{name} is not known to this Mica and passes its limits unseen");
+    log::line(&text);
+    match state() {
+        Some(direct) => {
+            direct
+                .link
+                .page()
+                .client
+                .unknown_symbols
+                .store(count, Relaxed);
+            direct.link.note(1, &text);
+        }
+        // Looked up before cuInit, when there is no connection yet.
+        None => {
+            let mut waiting = BEFORE_INIT.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.push(text);
+        }
+    }
+}
+
+static BEFORE_INIT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Reports what was looked up before there was a connection.
+pub(crate) fn report_waiting() {
+    let Some(direct) = state() else {
+        return;
+    };
+    let mut waiting = BEFORE_INIT.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = waiting.len() as u32;
+    direct
+        .link
+        .page()
+        .client
+        .unknown_symbols
+        .fetch_max(count, Relaxed);
+    for text in waiting.drain(..) {
+        direct.link.note(1, &text);
+    }
+}

@@ -1,0 +1,144 @@
+//! What the hooks share: the connection, the quota, the gate, the books.
+//!
+//! Published once `cuInit` has succeeded under limits, never taken back but in a forked child, where
+//! CUDA does not work either.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
+
+use mica_cuda_abi::{CuResult, CuStatus};
+use mica_limits::{Gate, HostLink, PageQuota, Quota};
+use mica_wire::host::page::ClientPage;
+
+use super::context::Contexts;
+use super::graphs::GraphMemory;
+use super::ledger::Ledger;
+use super::pools::Pools;
+use super::vmm::Handles;
+use crate::log;
+
+/// The driver hands out larger pieces of device memory in these steps.
+pub(crate) const GRANULE: u64 = 2 << 20;
+
+/// Everything a hook needs.
+pub(crate) struct Direct {
+    pub(crate) link: Arc<HostLink>,
+    pub(crate) quota: PageQuota,
+    pub(crate) gate: Gate,
+    /// Linear memory by address.
+    pub(crate) linear: Ledger,
+    /// Arrays and imported memory by handle.
+    pub(crate) objects: Ledger,
+    pub(crate) pools: Pools,
+    pub(crate) handles: Handles,
+    pub(crate) contexts: Contexts,
+    pub(crate) graphs: GraphMemory,
+}
+
+static STATE: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
+static PAGE: AtomicPtr<ClientPage> = AtomicPtr::new(std::ptr::null_mut());
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// The state, or `None` before `cuInit`, without limits and in a forked child.
+#[inline(always)]
+pub(crate) fn state() -> Option<&'static Direct> {
+    // SAFETY: null, or leaked by `publish` and so valid for good.
+    unsafe { STATE.load(Acquire).as_ref() }
+}
+
+/// The shared page; the submission path needs nothing else.
+#[inline(always)]
+pub(crate) fn page() -> Option<&'static ClientPage> {
+    // SAFETY: null, or within the state leaked by `publish`.
+    unsafe { PAGE.load(Relaxed).as_ref() }
+}
+
+/// Whether this is a child of a process that had initialized CUDA.
+pub(crate) fn forked() -> bool {
+    FORKED.load(Acquire)
+}
+
+/// Makes the state visible to the hooks.
+pub(crate) fn publish(direct: Direct) -> &'static Direct {
+    let direct: &'static Direct = Box::leak(Box::new(direct));
+    let page: &'static ClientPage = direct.link.page();
+    PAGE.store(std::ptr::from_ref(page).cast_mut(), Release);
+    STATE.store(std::ptr::from_ref(direct).cast_mut(), Release);
+    // SAFETY: the handler only stores to atomics and closes descriptors.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    direct
+}
+
+/// The child shares the parent's page and socket, and must touch neither: it would be taken for the
+/// parent, and the parent's death would go unnoticed while it lives.
+extern "C" fn in_child() {
+    let state = STATE.swap(std::ptr::null_mut(), Release);
+    PAGE.store(std::ptr::null_mut(), Release);
+    // SAFETY: null or leaked, as in `state`.
+    if let Some(direct) = unsafe { state.as_ref() } {
+        FORKED.store(true, Release);
+        direct.link.close_in_child();
+    }
+}
+
+impl Direct {
+    /// The books of a connection.
+    pub(crate) fn new(link: Arc<HostLink>) -> Self {
+        Self {
+            quota: PageQuota::new(link.clone()),
+            gate: Gate::new(link.clone()),
+            link,
+            linear: Ledger::default(),
+            objects: Ledger::default(),
+            pools: Pools::default(),
+            handles: Handles::default(),
+            contexts: Contexts::default(),
+            graphs: GraphMemory::default(),
+        }
+    }
+
+    /// Charges memory, giving pools that shrank unseen the chance to return theirs first.
+    pub(crate) fn charge(&self, bytes: u64) -> Result<(), OutOfMemory> {
+        if bytes == 0 || self.quota.charge(bytes).is_ok() {
+            return Ok(());
+        }
+        self.pools.reconcile(self);
+        self.graphs.reconcile(self);
+        self.quota.charge(bytes).map_err(|denied| {
+            log::line(&format!("out of memory: {denied}"));
+            OutOfMemory
+        })
+    }
+
+    /// Gives charged memory back.
+    pub(crate) fn release(&self, bytes: u64) {
+        if bytes > 0 {
+            self.quota.release(bytes);
+        }
+    }
+
+    /// Charges, calls, and takes the charge back if the call failed.
+    pub(crate) fn charged(&self, bytes: u64, call: impl FnOnce() -> CuStatus) -> CuStatus {
+        if self.charge(bytes).is_err() {
+            return CuResult::OutOfMemory as CuStatus;
+        }
+        let status = call();
+        if status != 0 {
+            self.release(bytes);
+        }
+        status
+    }
+}
+
+/// The limit does not allow it; already logged.
+#[derive(Debug)]
+pub(crate) struct OutOfMemory;
+
+/// What an allocation of so many bytes takes from the device.
+pub(crate) fn footprint(bytes: u64) -> u64 {
+    if bytes < GRANULE {
+        return bytes;
+    }
+    bytes.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX)
+}

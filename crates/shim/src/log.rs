@@ -1,0 +1,17 @@
+//! A line in the file that MICA_LOG names, if it names one. The program's own outputs stay its own.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+const LOG: &str = "MICA_LOG";
+
+/// Adds one line. Failing to is no reason to disturb the program.
+pub(crate) fn line(text: &str) {
+    let Some(path) = std::env::var_os(LOG) else {
+        return;
+    };
+    if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
+        // One write, so that lines of several processes do not mix.
+        let _ = file.write_all(format!("mica[{}]: {text}\n", std::process::id()).as_bytes());
+    }
+}
