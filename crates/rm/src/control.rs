@@ -19,6 +19,24 @@ static SUSPENDED: AtomicBool = AtomicBool::new(false);
 static LAST: Mutex<Vec<LastResult>> = Mutex::new(Vec::new());
 static CONTROLS: AtomicU32 = AtomicU32::new(0);
 
+/// A channel group of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupId {
+    /// The client that owns it.
+    pub client: u32,
+    /// Its handle.
+    pub handle: u32,
+}
+
+impl GroupId {
+    fn of(group: &Group) -> Self {
+        Self {
+            client: group.object.client,
+            handle: group.object.handle,
+        }
+    }
+}
+
 /// How [`suspend_with`] stops channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuspendHow {
@@ -160,7 +178,7 @@ pub fn suspend() -> Result<(), RmError> {
 /// # Errors
 /// As [`suspend`].
 pub fn suspend_with(how: SuspendHow) -> Result<(), RmError> {
-    let result = switch_channels(true, how == SuspendHow::FromNextSlice);
+    let result = switch_channels(true, how == SuspendHow::FromNextSlice, |_| true);
     if result.is_ok() {
         SUSPENDED.store(true, Relaxed);
     }
@@ -172,10 +190,36 @@ pub fn suspend_with(how: SuspendHow) -> Result<(), RmError> {
 /// # Errors
 /// As [`suspend`].
 pub fn resume() -> Result<(), RmError> {
-    let result = switch_channels(false, false);
+    let result = switch_channels(false, false, |_| true);
     if result.is_ok() {
         SUSPENDED.store(false, Relaxed);
     }
+    remember("ENABLE_CHANNELS", result)
+}
+
+/// The compute groups there are now, in order of creation. A context's own are those that appear
+/// while it is made.
+pub fn compute_group_ids() -> Vec<GroupId> {
+    let groups = compute_groups(None).unwrap_or_default();
+    groups.iter().map(GroupId::of).collect()
+}
+
+/// As [`suspend_with`], for some groups only.
+///
+/// # Errors
+/// As [`suspend`].
+pub fn suspend_groups(groups: &[GroupId], how: SuspendHow) -> Result<(), RmError> {
+    let only_scheduling = how == SuspendHow::FromNextSlice;
+    let result = switch_channels(true, only_scheduling, |id| groups.contains(id));
+    remember("DISABLE_CHANNELS", result)
+}
+
+/// Undoes [`suspend_groups`].
+///
+/// # Errors
+/// As [`suspend`].
+pub fn resume_groups(groups: &[GroupId]) -> Result<(), RmError> {
+    let result = switch_channels(false, false, |id| groups.contains(id));
     remember("ENABLE_CHANNELS", result)
 }
 
@@ -284,11 +328,15 @@ fn uuid_of(group: &Group) -> Result<[u8; 16], RmError> {
     Ok(uuid)
 }
 
-fn switch_channels(disable: bool, only_scheduling: bool) -> Result<(), RmError> {
+fn switch_channels(
+    disable: bool,
+    only_scheduling: bool,
+    wanted: impl Fn(&GroupId) -> bool,
+) -> Result<(), RmError> {
     let mut tries = 0;
     loop {
         let generation = observer::generation();
-        match switch_once(disable, only_scheduling) {
+        match switch_once(disable, only_scheduling, &wanted) {
             // A channel was freed under our feet: the list is old, not the control refused.
             Err(RmError::Refused { .. }) if tries < 3 && observer::generation() != generation => {
                 tries += 1;
@@ -298,8 +346,13 @@ fn switch_channels(disable: bool, only_scheduling: bool) -> Result<(), RmError> 
     }
 }
 
-fn switch_once(disable: bool, only_scheduling: bool) -> Result<(), RmError> {
-    let groups = compute_groups(None)?;
+fn switch_once(
+    disable: bool,
+    only_scheduling: bool,
+    wanted: impl Fn(&GroupId) -> bool,
+) -> Result<(), RmError> {
+    let mut groups = compute_groups(None)?;
+    groups.retain(|group| wanted(&GroupId::of(group)));
     if groups.iter().all(|group| group.channels.is_empty()) {
         return Err(RmError::NoGroup);
     }

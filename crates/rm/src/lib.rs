@@ -24,9 +24,9 @@ mod observer;
 mod registry;
 
 pub use control::{
-    GroupStatus, LastResult, Status, SuspendHow, get_timeslice_us, pin_timeslice_us,
-    restore_timeslice, resume, set_timeslice_us, set_timeslice_us_on, status, suspend,
-    suspend_with, timeslices,
+    GroupId, GroupStatus, LastResult, Status, SuspendHow, compute_group_ids, get_timeslice_us,
+    pin_timeslice_us, restore_timeslice, resume, resume_groups, set_timeslice_us,
+    set_timeslice_us_on, status, suspend, suspend_groups, suspend_with, timeslices,
 };
 pub use error::RmError;
 pub use observer::{generation, observe, observed, take_overwritten};

@@ -1,0 +1,250 @@
+//! Looks at a module's image before the driver does.
+//!
+//! The driver takes an image by address alone and believes the lengths written in it, so those are
+//! checked against the bytes there are. It also lists no variables of a module; names that may be
+//! variables are gathered here, and the driver is asked which are.
+
+use mica_cuda_abi::CuResult;
+use mica_gpu::{GpuError, Result};
+
+const FATBIN_MAGIC: u32 = 0xBA55_ED50;
+const ELF_MAGIC: &[u8] = b"\x7FELF";
+/// Kinds of a fatbin's entries.
+const ENTRY_PTX: u16 = 1;
+const ENTRY_ELF: u16 = 2;
+/// Set in an entry's flags where its payload is compressed.
+const ENTRY_COMPRESSED: u64 = 0x2000 | 0x8000;
+const SECTION_SYMBOLS: u32 = 2;
+const SECTION_NO_BITS: u32 = 8;
+
+/// The bytes to hand to the driver: checked, and ended with zeros as PTX must be.
+pub(super) fn checked(image: &[u8]) -> Result<Vec<u8>> {
+    let refused = |why: &str| Err(GpuError::new(CuResult::InvalidImage, why));
+    if image.starts_with(ELF_MAGIC) {
+        if !elf_is_whole(image) {
+            return refused("the cubin names parts past its end");
+        }
+    } else if word(image, 0) == Some(FATBIN_MAGIC) {
+        let header = half(image, 6).map(u64::from);
+        let whole = header
+            .zip(long(image, 8))
+            .and_then(|(header, payload)| header.checked_add(payload));
+        if whole.is_none_or(|bytes| bytes > image.len() as u64) {
+            return refused("the fatbin is longer than the bytes given");
+        }
+    } else if !find(text_of(image), b".version") {
+        return refused("the image is neither PTX, cubin nor fatbin");
+    }
+    let mut bytes = image.to_vec();
+    bytes.extend([0; 16]);
+    Ok(bytes)
+}
+
+/// Names that may be variables of the module.
+pub(super) fn possible_globals(image: &[u8]) -> Vec<String> {
+    let mut names = if image.starts_with(ELF_MAGIC) {
+        elf_objects(image)
+    } else if word(image, 0) == Some(FATBIN_MAGIC) {
+        fatbin_globals(image)
+    } else {
+        ptx_globals(text_of(image))
+    };
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn text_of(image: &[u8]) -> &[u8] {
+    let end = image.iter().position(|b| *b == 0).unwrap_or(image.len());
+    &image[..end]
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> bool {
+    bytes.windows(wanted.len()).any(|window| window == wanted)
+}
+
+fn fatbin_globals(image: &[u8]) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut at = half(image, 6).map_or(usize::MAX, usize::from);
+    while let (Some(kind), Some(header), Some(payload), Some(flags)) = (
+        half(image, at),
+        word(image, at.saturating_add(4)),
+        long(image, at.saturating_add(8)),
+        long(image, at.saturating_add(40)),
+    ) {
+        let start = at.saturating_add(header as usize);
+        let end = start.saturating_add(payload as usize);
+        let Some(bytes) = image.get(start..end) else {
+            break;
+        };
+        match kind {
+            _ if flags & ENTRY_COMPRESSED != 0 => {}
+            ENTRY_PTX => names.extend(ptx_globals(text_of(bytes))),
+            ENTRY_ELF => names.extend(elf_objects(bytes)),
+            _ => {}
+        }
+        if end <= at {
+            break;
+        }
+        at = end;
+    }
+    names
+}
+
+/// Names declared in global or constant space in PTX text.
+fn ptx_globals(text: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(text);
+    let mut names = Vec::new();
+    for space in [".global", ".const"] {
+        for (at, _) in text.match_indices(space) {
+            let rest = &text[at + space.len()..];
+            // `ld.global.u32` and the like go on with a dot.
+            if !rest.starts_with(char::is_whitespace) {
+                continue;
+            }
+            let end = rest.find([';', '=']).unwrap_or(rest.len());
+            for declared in rest[..end].split(',') {
+                let name = declared.split('[').next().unwrap_or_default();
+                let name = name.split_whitespace().next_back().unwrap_or_default();
+                if !name.is_empty() && !name.starts_with('.') {
+                    names.push(name.to_owned());
+                }
+            }
+        }
+    }
+    names
+}
+
+/// Whether every section and segment lies in the bytes there are.
+fn elf_is_whole(image: &[u8]) -> bool {
+    let length = image.len() as u64;
+    let fits = |start: Option<u64>, bytes: Option<u64>| {
+        let end = start
+            .zip(bytes)
+            .and_then(|(start, bytes)| start.checked_add(bytes));
+        end.is_some_and(|end| end <= length)
+    };
+    let is_64_bit = image.get(4) == Some(&2);
+    let sections = entries(image, 40, 58, 60);
+    let segments = entries(image, 32, 54, 56);
+    let (Some(sections), Some(segments)) = (sections, segments) else {
+        return false;
+    };
+    is_64_bit
+        && sections.iter().all(|&at| {
+            word(image, at + 4) == Some(SECTION_NO_BITS)
+                || fits(long(image, at + 24), long(image, at + 32))
+        })
+        && segments
+            .iter()
+            .all(|&at| fits(long(image, at + 8), long(image, at + 32)))
+}
+
+/// Where the entries of a header table lie, given where the ELF header keeps its place, entry size
+/// and count; `None` if the table leaves the image.
+fn entries(image: &[u8], place: usize, size: usize, count: usize) -> Option<Vec<usize>> {
+    let start = usize::try_from(long(image, place)?).ok()?;
+    let (size, count) = (half(image, size)? as usize, half(image, count)? as usize);
+    let end = start.checked_add(size.checked_mul(count)?)?;
+    if end > image.len() || (count > 0 && size < 56) {
+        return None;
+    }
+    Some((0..count).map(|index| start + index * size).collect())
+}
+
+/// Names of the data objects in a cubin's symbol table.
+fn elf_objects(image: &[u8]) -> Vec<String> {
+    const OBJECT: u8 = 1;
+    let mut names = Vec::new();
+    let sections = entries(image, 40, 58, 60).unwrap_or_default();
+    let span = |at: usize| {
+        let start = usize::try_from(long(image, at + 24)?).ok()?;
+        let bytes = usize::try_from(long(image, at + 32)?).ok()?;
+        image.get(start..start.checked_add(bytes)?)
+    };
+    for &section in &sections {
+        if word(image, section + 4) != Some(SECTION_SYMBOLS) {
+            continue;
+        }
+        let strings = word(image, section + 40).and_then(|link| sections.get(link as usize));
+        let (Some(table), Some(strings)) = (span(section), strings.and_then(|&at| span(at))) else {
+            continue;
+        };
+        for symbol in table.chunks_exact(24) {
+            let name = word(symbol, 0).and_then(|at| strings.get(at as usize..));
+            if symbol[4] & 0xF == OBJECT
+                && let Some(name) = name
+            {
+                names.push(String::from_utf8_lossy(text_of(name)).into_owned());
+            }
+        }
+    }
+    names
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    let bytes = bytes.get(at..at.checked_add(2)?)?;
+    Some(u16::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PTX: &[u8] = b".version 8.0\n.target sm_90\n.address_size 64\n\
+        .visible .global .align 4 .b8 table[16] = {1, 2};\n\
+        .const .align 8 .u64 scale;\n.global .u32 a, b;\n\
+        .entry k() { ld.global.u32 %r1, [%rd1]; ld.const.u32 %r2, [scale]; ret; }";
+
+    #[test]
+    fn variables_of_ptx_are_named() {
+        assert_eq!(possible_globals(PTX), ["a", "b", "scale", "table"]);
+    }
+
+    #[test]
+    fn ptx_is_ended_with_a_zero() {
+        let bytes = checked(PTX).expect("it is PTX");
+        assert_eq!(&bytes[..PTX.len()], PTX);
+        assert_eq!(bytes[PTX.len()], 0);
+    }
+
+    #[test]
+    fn images_that_lie_about_their_length_are_refused() {
+        let mut fatbin = Vec::new();
+        fatbin.extend(FATBIN_MAGIC.to_le_bytes());
+        fatbin.extend([1, 0, 16, 0]);
+        fatbin.extend(100_u64.to_le_bytes());
+        assert!(checked(&fatbin).is_err());
+        fatbin.extend([0; 100]);
+        assert!(checked(&fatbin).is_ok());
+        assert!(checked(b"\x7FELF\x02").is_err());
+        assert!(checked(b"hello").is_err());
+        // The wrapper that programs embed holds an address, which nobody may follow.
+        let mut wrapper = 0x4662_43B1_u32.to_le_bytes().to_vec();
+        wrapper.extend([0x41; 20]);
+        assert!(checked(&wrapper).is_err());
+    }
+
+    #[test]
+    fn a_real_elf_file_is_read_without_complaint_and_cut_without_panic() {
+        let file = std::env::current_exe()
+            .and_then(std::fs::read)
+            .expect("our own program");
+        assert!(elf_is_whole(&file));
+        assert!(!elf_objects(&file).is_empty());
+        for cut in [0, 5, 40, 63, 64, 1000, file.len() / 2] {
+            assert!(!elf_is_whole(&file[..cut]));
+            elf_objects(&file[..cut]);
+        }
+    }
+}

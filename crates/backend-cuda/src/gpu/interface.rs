@@ -1,0 +1,254 @@
+//! The [`Gpu`] interface, each call to where it is done.
+
+use std::os::fd::BorrowedFd;
+
+use mica_cuda_abi::CuResult;
+use mica_gpu::{
+    Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
+    EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, ModuleId, ModuleInfo,
+    ModuleOptions, Result, StreamFlags, StreamId, TextureDescriptor,
+};
+
+use super::streams::done;
+use super::{CudaGpu, stale};
+
+impl Gpu for CudaGpu {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn attribute(&self, attribute: u32) -> Option<i32> {
+        self.driver.attribute(self.ordinal, attribute)
+    }
+
+    fn memory_info(&self) -> Result<(u64, u64)> {
+        self.device_memory()
+    }
+
+    fn context_create(&self) -> Result<ContextId> {
+        self.make_context()
+    }
+
+    fn context_destroy(&self, context: ContextId) -> Result<()> {
+        self.end_context(context)
+    }
+
+    fn context_synchronize(&self, context: ContextId) -> Result<()> {
+        let context = self.context(context)?;
+        // SAFETY: takes nothing; waits for the current context.
+        self.call(&context, "cuCtxSynchronize", || unsafe {
+            (self.driver.functions.context_synchronize)()
+        })
+    }
+
+    fn context_fault(&self, context: ContextId) -> Option<GpuError> {
+        self.fault_of(context)
+    }
+
+    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64> {
+        self.limit_of(context, limit)
+    }
+
+    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()> {
+        self.set_limit(context, limit, value)
+    }
+
+    fn context_suspend(&self, context: ContextId) -> Result<()> {
+        self.switch(context, true)
+    }
+
+    fn context_resume(&self, context: ContextId) -> Result<()> {
+        self.switch(context, false)
+    }
+
+    fn cancel(&self, context: ContextId, _stream: Option<StreamId>) -> Result<u64> {
+        self.context(context)?;
+        Err(GpuError::new(
+            CuResult::NotSupported,
+            "the driver cannot cancel kernels; only the end of the context ends them",
+        ))
+    }
+
+    fn stream_create(
+        &self,
+        context: ContextId,
+        flags: StreamFlags,
+        priority: i32,
+    ) -> Result<StreamId> {
+        self.make_stream(context, flags, priority)
+    }
+
+    fn stream_destroy(&self, stream: StreamId) -> Result<()> {
+        self.end_stream(stream)
+    }
+
+    fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
+        let function = self.driver.functions.stream_synchronize;
+        self.on_stream(stream, "cuStreamSynchronize", function)
+    }
+
+    fn stream_query(&self, stream: StreamId) -> Result<bool> {
+        let function = self.driver.functions.stream_query;
+        done(self.on_stream(stream, "cuStreamQuery", function))
+    }
+
+    fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
+        self.wait_event(stream, event)
+    }
+
+    fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
+        self.add_callback(stream, callback)
+    }
+
+    fn default_stream(&self, context: ContextId) -> Result<StreamId> {
+        let found = self.context(context)?;
+        let stream = found.default_stream.get();
+        stream
+            .map(|id| StreamId(*id))
+            .ok_or_else(|| stale("context", context.0))
+    }
+
+    fn event_create(&self, context: ContextId, flags: EventFlags) -> Result<EventId> {
+        self.make_event(context, flags)
+    }
+
+    fn event_destroy(&self, event: EventId) -> Result<()> {
+        self.end_event(event)
+    }
+
+    fn event_record(&self, event: EventId, stream: StreamId) -> Result<()> {
+        self.record(event, stream)
+    }
+
+    fn event_query(&self, event: EventId) -> Result<bool> {
+        let function = self.driver.functions.event_query;
+        done(self.on_event(event, "cuEventQuery", function))
+    }
+
+    fn event_synchronize(&self, event: EventId) -> Result<()> {
+        let function = self.driver.functions.event_synchronize;
+        self.on_event(event, "cuEventSynchronize", function)
+    }
+
+    fn event_elapsed_ms(&self, start: EventId, end: EventId) -> Result<f32> {
+        self.elapsed_ms(start, end)
+    }
+
+    fn module_load(
+        &self,
+        context: ContextId,
+        image: &[u8],
+        _options: &ModuleOptions,
+    ) -> Result<ModuleId> {
+        self.load(context, image)
+    }
+
+    fn module_unload(&self, module: ModuleId) -> Result<()> {
+        self.unload(module)
+    }
+
+    fn module_info(&self, module: ModuleId) -> Result<ModuleInfo> {
+        self.describe(module)
+    }
+
+    fn launch(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()> {
+        self.start_kernel(stream, launch)
+    }
+
+    fn occupancy(
+        &self,
+        module: ModuleId,
+        kernel: u32,
+        block_threads: u32,
+        dynamic_shared: u64,
+    ) -> Result<u32> {
+        self.blocks_per_multiprocessor(module, kernel, block_threads, dynamic_shared)
+    }
+
+    fn memory_alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr> {
+        self.alloc(context, bytes)
+    }
+
+    fn memory_free(&self, context: ContextId, address: DevicePtr) -> Result<()> {
+        self.free(context, address)
+    }
+
+    fn memory_range(&self, context: ContextId, address: DevicePtr) -> Result<(DevicePtr, u64)> {
+        self.range(context, address)
+    }
+
+    fn copy(&self, stream: StreamId, copy: &Copy3d) -> Result<()> {
+        self.copy_box(stream, copy)
+    }
+
+    fn fill(&self, stream: StreamId, fill: &Fill2d) -> Result<()> {
+        self.fill_rows(stream, fill)
+    }
+
+    unsafe fn host_register(
+        &self,
+        context: ContextId,
+        span: HostSpan,
+        _fd: Option<BorrowedFd<'_>>,
+        _fd_offset: u64,
+    ) -> Result<DevicePtr> {
+        // SAFETY: our contract is the callee's.
+        unsafe { self.register(context, span) }
+    }
+
+    fn host_unregister(&self, context: ContextId, address: DevicePtr) -> Result<()> {
+        self.unregister(context, address)
+    }
+
+    fn address_reserve(&self, bytes: u64, align: u64) -> Result<DevicePtr> {
+        self.reserve(bytes, align)
+    }
+
+    fn address_free(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        self.unreserve(address, bytes)
+    }
+
+    fn frame_create(&self, bytes: u64) -> Result<FrameId> {
+        self.make_frame(bytes)
+    }
+
+    fn frame_release(&self, frame: FrameId) -> Result<()> {
+        self.release_frame(frame)
+    }
+
+    fn frame_map(&self, address: DevicePtr, frame: FrameId) -> Result<()> {
+        self.map_frame(address, frame)
+    }
+
+    fn frame_unmap(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        self.unmap(address, bytes)
+    }
+
+    fn frame_access(&self, address: DevicePtr, bytes: u64, access: Access) -> Result<()> {
+        self.set_access(address, bytes, access)
+    }
+
+    fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId> {
+        self.make_array(context, descriptor)
+    }
+
+    fn array_destroy(&self, array: ArrayId) -> Result<()> {
+        self.end_array(array)
+    }
+
+    fn texture_create(&self, context: ContextId, descriptor: &TextureDescriptor) -> Result<u64> {
+        self.make_texture(context, descriptor)
+    }
+
+    fn surface_create(&self, context: ContextId, array: ArrayId) -> Result<u64> {
+        self.make_surface(context, array)
+    }
+
+    fn texture_destroy(&self, context: ContextId, handle: u64) -> Result<()> {
+        self.end_texture(context, handle)
+    }
+
+    fn context_gpu_time_ns(&self, _context: ContextId) -> Option<u64> {
+        None
+    }
+}

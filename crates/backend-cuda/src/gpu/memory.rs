@@ -1,0 +1,149 @@
+//! Device memory, registered host memory, frames and their mappings.
+
+use mica_gpu::{Access, ContextId, DevicePtr, FrameId, HostSpan, Result};
+
+use super::{Address, CudaGpu, Frame, frame_kind, invalid, lock, stale};
+use crate::driver::{AccessDescriptor, Raw, answer};
+
+impl CudaGpu {
+    pub(super) fn alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr> {
+        let context = self.context(context)?;
+        let mut address = 0;
+        // SAFETY: writes one address.
+        self.call(&context, "cuMemAlloc", || unsafe {
+            (self.driver.functions.memory_alloc)(&mut address, bytes as usize)
+        })?;
+        Ok(DevicePtr(address))
+    }
+
+    pub(super) fn free(&self, context: ContextId, address: DevicePtr) -> Result<()> {
+        let context = self.context(context)?;
+        if address.0 == 0 {
+            return Ok(());
+        }
+        // SAFETY: the driver checks the address.
+        self.call(&context, "cuMemFree", || unsafe {
+            (self.driver.functions.memory_free)(address.0)
+        })
+    }
+
+    pub(super) fn range(&self, context: ContextId, address: DevicePtr) -> Result<(DevicePtr, u64)> {
+        let context = self.context(context)?;
+        let (mut base, mut bytes) = (0, 0);
+        // SAFETY: writes two numbers; the driver checks the address.
+        self.call(&context, "cuMemGetAddressRange", || unsafe {
+            (self.driver.functions.memory_range)(&mut base, &mut bytes, address.0)
+        })?;
+        Ok((DevicePtr(base), bytes as u64))
+    }
+
+    /// # Safety
+    /// The span stays mapped until it is unregistered.
+    pub(super) unsafe fn register(&self, context: ContextId, span: HostSpan) -> Result<DevicePtr> {
+        const PORTABLE_AND_MAPPED: u32 = 3;
+        let context = self.context(context)?;
+        let host = span.as_ptr();
+        let functions = &self.driver.functions;
+        // SAFETY: the span is mapped, by our contract.
+        self.call(&context, "cuMemHostRegister", || unsafe {
+            (functions.host_register)(host.cast(), span.len() as usize, PORTABLE_AND_MAPPED)
+        })?;
+        let mut address = 0;
+        // SAFETY: writes one address of memory just registered.
+        let mapped = self.call(&context, "cuMemHostGetDevicePointer", || unsafe {
+            (functions.host_address)(&mut address, host.cast(), 0)
+        });
+        if let Err(error) = mapped {
+            // SAFETY: registered above.
+            unsafe { (functions.host_unregister)(host.cast()) };
+            return Err(error);
+        }
+        lock(&context.registered).insert(address, host as Address);
+        Ok(DevicePtr(address))
+    }
+
+    pub(super) fn unregister(&self, context: ContextId, address: DevicePtr) -> Result<()> {
+        let context = self.context(context)?;
+        let host = lock(&context.registered).remove(&address.0);
+        let host = host
+            .ok_or_else(|| invalid(format!("no host memory is registered at {:#x}", address.0)))?;
+        // SAFETY: registered by us, and once.
+        self.call(&context, "cuMemHostUnregister", || unsafe {
+            (self.driver.functions.host_unregister)(host as Raw)
+        })
+    }
+
+    /// Frames belong to the device, not to a context, but the driver likes to have one.
+    fn without_context(&self, name: &'static str, call: impl FnOnce() -> u32) -> Result<()> {
+        match self.contexts.any() {
+            Some(context) => self.call(&context, name, call),
+            None => answer(name, call()),
+        }
+    }
+
+    pub(super) fn reserve(&self, bytes: u64, align: u64) -> Result<DevicePtr> {
+        let mut address = 0;
+        // SAFETY: writes one address.
+        self.without_context("cuMemAddressReserve", || unsafe {
+            let reserve = self.driver.functions.address_reserve;
+            reserve(&mut address, bytes as usize, align as usize, 0, 0)
+        })?;
+        Ok(DevicePtr(address))
+    }
+
+    pub(super) fn unreserve(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        // SAFETY: the driver checks the range.
+        self.without_context("cuMemAddressFree", || unsafe {
+            (self.driver.functions.address_free)(address.0, bytes as usize)
+        })
+    }
+
+    pub(super) fn make_frame(&self, bytes: u64) -> Result<FrameId> {
+        let mut raw = 0;
+        let kind = frame_kind(self.ordinal);
+        // SAFETY: reads one description, writes one handle.
+        self.without_context("cuMemCreate", || unsafe {
+            (self.driver.functions.frame_create)(&mut raw, bytes as usize, &kind, 0)
+        })?;
+        Ok(FrameId(self.frames.add(Frame { raw, bytes })))
+    }
+
+    pub(super) fn release_frame(&self, id: FrameId) -> Result<()> {
+        let removed = self.frames.remove(id.0);
+        let frame = removed.ok_or_else(|| stale("frame", id.0))?;
+        // SAFETY: made by us, released once.
+        self.without_context("cuMemRelease", || unsafe {
+            (self.driver.functions.frame_release)(frame.raw)
+        })
+    }
+
+    pub(super) fn map_frame(&self, address: DevicePtr, id: FrameId) -> Result<()> {
+        let frame = self.frames.get(id.0).ok_or_else(|| stale("frame", id.0))?;
+        // SAFETY: the driver checks that the range is reserved and free.
+        self.without_context("cuMemMap", || unsafe {
+            (self.driver.functions.frame_map)(address.0, frame.bytes as usize, 0, frame.raw, 0)
+        })
+    }
+
+    pub(super) fn unmap(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        // SAFETY: the driver checks that the range covers whole mappings.
+        self.without_context("cuMemUnmap", || unsafe {
+            (self.driver.functions.frame_unmap)(address.0, bytes as usize)
+        })
+    }
+
+    pub(super) fn set_access(&self, address: DevicePtr, bytes: u64, access: Access) -> Result<()> {
+        let descriptor = AccessDescriptor {
+            location: frame_kind(self.ordinal).location,
+            flags: match access {
+                Access::None => 0,
+                Access::Read => 1,
+                Access::ReadWrite => 3,
+            },
+        };
+        // SAFETY: reads one description; the driver checks the range.
+        self.without_context("cuMemSetAccess", || unsafe {
+            (self.driver.functions.frame_access)(address.0, bytes as usize, &descriptor, 1)
+        })
+    }
+}

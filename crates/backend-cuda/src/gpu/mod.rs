@@ -1,0 +1,257 @@
+//! One NVIDIA GPU as the engine sees it.
+//!
+//! Turns the engine's calls into the driver's, one to one. Numbers stand for driver objects
+//! ([`handles`]), so nothing the engine passes reaches the driver as a pointer unless the driver gave
+//! it. Each call makes its context current on its thread first: threads belong to no context.
+//!
+//! What a real GPU cannot do it refuses by name: kernels cannot be cancelled one by one, and GPU time
+//! is not told per context.
+
+mod contexts;
+mod copies;
+mod handles;
+mod image;
+mod interface;
+mod memory;
+mod modules;
+mod streams;
+mod textures;
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use mica_cuda_abi::{CuResult, MemAllocationProp, MemLocation};
+use mica_gpu::{DeviceProperties, GpuError, Result};
+use mica_rm::GroupId;
+
+use crate::driver::{CudaDriver, DriverError, Raw, answer, check};
+use crate::nvml::Nvml;
+use handles::Handles;
+use modules::Module;
+
+/// `CUdevice_attribute` numbers used here.
+mod attribute {
+    pub(super) const MAX_THREADS_PER_BLOCK: u32 = 1;
+    pub(super) const MULTIPROCESSORS: u32 = 16;
+    pub(super) const COMPUTE_MODE: u32 = 20;
+    pub(super) const MAJOR: u32 = 75;
+    pub(super) const MINOR: u32 = 76;
+    pub(super) const MAX_SHARED_OPT_IN: u32 = 97;
+}
+
+/// One NVIDIA GPU.
+pub struct CudaGpu {
+    driver: Arc<CudaDriver>,
+    ordinal: u32,
+    properties: DeviceProperties,
+    /// Held while a context is made, so that the channel groups that appear are its own.
+    making_context: Mutex<()>,
+    contexts: Handles<Arc<Context>>,
+    streams: Handles<Stream>,
+    events: Handles<Event>,
+    modules: Handles<Arc<Module>>,
+    frames: Handles<Frame>,
+    arrays: Handles<Array>,
+    nvml: OnceLock<Option<(Nvml, u32)>>,
+}
+
+/// A driver's pointer, as a number: the driver says from which threads it may be used, which is all.
+type Address = usize;
+
+#[derive(Debug)]
+struct Context {
+    raw: Address,
+    groups: Vec<GroupId>,
+    default_stream: OnceLock<u64>,
+    fault: Mutex<Option<GpuError>>,
+    /// Texture objects, and whether each is a surface.
+    textures: Mutex<HashMap<u64, bool>>,
+    /// Registered host memory by device address.
+    registered: Mutex<HashMap<u64, Address>>,
+}
+
+#[derive(Clone, Debug)]
+struct Stream {
+    context: Arc<Context>,
+    raw: Address,
+}
+
+#[derive(Clone, Debug)]
+struct Event {
+    context: Arc<Context>,
+    raw: Address,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    raw: u64,
+    bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Array {
+    context: Arc<Context>,
+    raw: Address,
+}
+
+impl std::fmt::Debug for CudaGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaGpu")
+            .field("ordinal", &self.ordinal)
+            .field("properties", &self.properties)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CudaGpu {
+    /// Takes up one of the driver's GPUs.
+    ///
+    /// # Errors
+    /// There is no such GPU, or its compute mode forbids sharing.
+    pub fn open(driver: Arc<CudaDriver>, ordinal: u32) -> Result<Self, DriverError> {
+        let count = driver.device_count();
+        if ordinal >= count {
+            return Err(DriverError::Ordinal { ordinal, count });
+        }
+        let refused = |mode, allowed| DriverError::ComputeMode {
+            ordinal,
+            mode,
+            allowed,
+        };
+        match driver.attribute(ordinal, attribute::COMPUTE_MODE) {
+            Some(2) => return Err(refused("prohibited", "no contexts at all")),
+            Some(1 | 3) => return Err(refused("exclusive", "one process only")),
+            _ => {}
+        }
+        let properties = read_properties(&driver, ordinal)?;
+        Ok(Self {
+            driver,
+            ordinal,
+            properties,
+            making_context: Mutex::default(),
+            contexts: Handles::default(),
+            streams: Handles::default(),
+            events: Handles::default(),
+            modules: Handles::default(),
+            frames: Handles::default(),
+            arrays: Handles::default(),
+            nvml: OnceLock::new(),
+        })
+    }
+
+    /// The driver behind it.
+    pub fn driver(&self) -> &CudaDriver {
+        &self.driver
+    }
+
+    /// Makes the context current on this thread and calls the driver.
+    fn call(
+        &self,
+        context: &Context,
+        function: &'static str,
+        call: impl FnOnce() -> u32,
+    ) -> Result<()> {
+        self.enter(context)?;
+        self.judge(context, function, call())
+    }
+
+    fn enter(&self, context: &Context) -> Result<()> {
+        // SAFETY: the address is a context the driver made and has not destroyed.
+        let code = unsafe { (self.driver.functions.context_set)(context.raw as Raw) };
+        answer("cuCtxSetCurrent", code)
+    }
+
+    /// The driver's answer, remembered if it is the context's end.
+    fn judge(&self, context: &Context, function: &'static str, code: u32) -> Result<()> {
+        let result = answer(function, code);
+        if let Err(error) = &result
+            && error.code.is_sticky()
+        {
+            lock(&context.fault).get_or_insert_with(|| error.clone());
+        }
+        result
+    }
+}
+
+fn read_properties(driver: &CudaDriver, ordinal: u32) -> Result<DeviceProperties, DriverError> {
+    let functions = &driver.functions;
+    let device = ordinal as c_int;
+    let attribute = |number| {
+        driver
+            .attribute(ordinal, number)
+            .unwrap_or(0)
+            .unsigned_abs()
+    };
+    let (name, pci) = (functions.device_name, functions.device_pci);
+    let mut uuid = [0; 16];
+    // SAFETY: writes sixteen bytes.
+    check("cuDeviceGetUuid", unsafe {
+        (functions.device_uuid)(&mut uuid, device)
+    })?;
+    let mut total = 0;
+    // SAFETY: writes one number.
+    check("cuDeviceTotalMem", unsafe {
+        (functions.device_memory)(&mut total, device)
+    })?;
+    let mut granularity = 0;
+    let kind = frame_kind(ordinal);
+    // SAFETY: reads one description, writes one number.
+    check("cuMemGetAllocationGranularity", unsafe {
+        (functions.frame_granularity)(&mut granularity, &kind, 0)
+    })?;
+    Ok(DeviceProperties {
+        // SAFETY: the buffer has the length passed, here and below.
+        name: text("cuDeviceGetName", |b, n| unsafe { name(b, n, device) })?,
+        uuid,
+        // SAFETY: as above.
+        pci_bus_id: text("cuDeviceGetPCIBusId", |b, n| unsafe { pci(b, n, device) })?,
+        compute_capability: (attribute(attribute::MAJOR), attribute(attribute::MINOR)),
+        total_memory: total as u64,
+        multiprocessors: attribute(attribute::MULTIPROCESSORS),
+        max_threads_per_block: attribute(attribute::MAX_THREADS_PER_BLOCK),
+        max_shared_per_block: attribute(attribute::MAX_SHARED_OPT_IN),
+        frame_bytes: granularity as u64,
+        // The range needs a context to ask; every GPU since Pascal with priorities has this one or a
+        // part of it, and the driver clamps what it is given.
+        stream_priorities: (0, -5),
+    })
+}
+
+fn text(
+    function: &'static str,
+    call: impl FnOnce(*mut c_char, c_int) -> u32,
+) -> Result<String, DriverError> {
+    let mut buffer = [0_u8; 256];
+    let code = call(buffer.as_mut_ptr().cast(), buffer.len() as c_int);
+    check(function, code)?;
+    let end = buffer.iter().position(|b| *b == 0).unwrap_or(buffer.len());
+    Ok(String::from_utf8_lossy(&buffer[..end]).into_owned())
+}
+
+/// Pinned memory on this device.
+fn frame_kind(ordinal: u32) -> MemAllocationProp {
+    MemAllocationProp {
+        kind: 1,
+        handle_types: 0,
+        location: MemLocation {
+            kind: MemLocation::DEVICE,
+            id: ordinal as i32,
+        },
+        win32: std::ptr::null(),
+        flags: 0,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn stale(what: &str, handle: u64) -> GpuError {
+    let sentence = format!("{handle:#x} is no {what} of this GPU");
+    GpuError::new(CuResult::InvalidHandle, sentence)
+}
+
+fn invalid(sentence: impl Into<String>) -> GpuError {
+    GpuError::new(CuResult::InvalidValue, sentence)
+}

@@ -1,0 +1,353 @@
+//! Modules: loading, what they hold, launching their kernels.
+
+use std::ffi::{CStr, CString, c_int, c_uint, c_void};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+
+use mica_cuda_abi::CuResult;
+use mica_gpu::{
+    ContextId, DevicePtr, GlobalDescription, GpuError, KernelDescription, Launch, ModuleId,
+    ModuleInfo, ParamLayout, Result, StreamId,
+};
+
+use super::{Address, Context, CudaGpu, image, invalid, stale};
+use crate::driver::{Raw, answer};
+
+/// Shared memory a kernel may have without being allowed more.
+const SHARED_WITHOUT_OPT_IN: u32 = 48 * 1024;
+/// Parameters passed without allocating.
+const FEW_PARAMS: usize = 32;
+
+/// `CUfunction_attribute` numbers.
+mod attribute {
+    pub(super) const MAX_THREADS: u32 = 0;
+    pub(super) const SHARED: u32 = 1;
+    pub(super) const CONST: u32 = 2;
+    pub(super) const LOCAL: u32 = 3;
+    pub(super) const REGISTERS: u32 = 4;
+    pub(super) const PTX_VERSION: u32 = 5;
+    pub(super) const BINARY_VERSION: u32 = 6;
+    pub(super) const MAX_DYNAMIC_SHARED: u32 = 8;
+}
+
+/// A loaded module.
+#[derive(Debug)]
+pub(super) struct Module {
+    pub(super) context: Arc<Context>,
+    raw: Address,
+    kernels: Vec<Kernel>,
+    /// Names that may be variables.
+    names: Vec<String>,
+    info: OnceLock<ModuleInfo>,
+}
+
+#[derive(Debug)]
+struct Kernel {
+    raw: Address,
+    name: String,
+    params: Vec<ParamLayout>,
+    params_bytes: usize,
+    static_shared: OnceLock<u32>,
+    allowed_shared: AtomicU32,
+}
+
+impl CudaGpu {
+    fn module(&self, id: ModuleId) -> Result<Arc<Module>> {
+        self.modules.get(id.0).ok_or_else(|| stale("module", id.0))
+    }
+
+    pub(super) fn load(&self, context: ContextId, image: &[u8]) -> Result<ModuleId> {
+        let context = self.context(context)?;
+        let bytes = image::checked(image)?;
+        let raw = self.load_raw(&context, &bytes)?;
+        let module = self.kernels(&context, raw).map(|kernels| Module {
+            context: context.clone(),
+            raw: raw as Address,
+            kernels,
+            names: image::possible_globals(image),
+            info: OnceLock::new(),
+        });
+        match module {
+            Ok(module) => Ok(ModuleId(self.modules.add(Arc::new(module)))),
+            Err(error) => {
+                // SAFETY: loaded above and known to nobody.
+                unsafe { (self.driver.functions.module_unload)(raw) };
+                Err(error)
+            }
+        }
+    }
+
+    fn load_raw(&self, context: &Context, bytes: &[u8]) -> Result<Raw> {
+        const ERROR_LOG: c_uint = 5;
+        const ERROR_LOG_BYTES: c_uint = 6;
+        let mut log = vec![0_u8; 8192];
+        let mut options = [ERROR_LOG, ERROR_LOG_BYTES];
+        // The size travels in a pointer's place, as the driver wants it.
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
+        let mut raw: Raw = std::ptr::null_mut();
+        // SAFETY: the image is whole and ended with zeros; the log has the length passed.
+        let result = self.call(context, "cuModuleLoadDataEx", || unsafe {
+            (self.driver.functions.module_load)(
+                &mut raw,
+                bytes.as_ptr().cast(),
+                options.len() as c_uint,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        });
+        result.map(|()| raw).map_err(|mut error| {
+            let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+            let log = String::from_utf8_lossy(&log[..end]);
+            if !log.trim().is_empty() {
+                error.message = format!("{}: {}", error.message, log.trim());
+            }
+            error
+        })
+    }
+
+    /// The kernels of a module, by the driver's own account.
+    fn kernels(&self, context: &Context, module: Raw) -> Result<Vec<Kernel>> {
+        let functions = &self.driver.functions;
+        let (Some(count_of), Some(list), Some(name_of), Some(parameter)) = (
+            functions.module_function_count,
+            functions.module_functions,
+            functions.function_name,
+            functions.function_parameter,
+        ) else {
+            return Err(GpuError::new(
+                CuResult::CallRequiresNewerDriver,
+                "loading modules needs a driver for CUDA 12.4 or newer, which lists their kernels",
+            ));
+        };
+        let mut count = 0;
+        // SAFETY: writes one number.
+        self.call(context, "cuModuleGetFunctionCount", || unsafe {
+            count_of(&mut count, module)
+        })?;
+        let mut raws: Vec<Raw> = vec![std::ptr::null_mut(); count as usize];
+        if count > 0 {
+            // SAFETY: there is room for `count` handles.
+            self.call(context, "cuModuleEnumerateFunctions", || unsafe {
+                list(raws.as_mut_ptr(), count, module)
+            })?;
+        }
+        let mut kernels = Vec::with_capacity(raws.len());
+        for raw in raws {
+            let mut name = std::ptr::null();
+            // SAFETY: writes one pointer to a name that lives as long as the module.
+            answer("cuFuncGetName", unsafe { name_of(&mut name, raw) })?;
+            if name.is_null() {
+                continue;
+            }
+            // SAFETY: a terminated string, by the driver's word.
+            let name = unsafe { CStr::from_ptr(name) }
+                .to_string_lossy()
+                .into_owned();
+            let mut params = Vec::new();
+            loop {
+                let (mut offset, mut size) = (0, 0);
+                // SAFETY: writes two numbers; past the last parameter the driver refuses.
+                let code = unsafe { parameter(raw, params.len(), &mut offset, &mut size) };
+                if code == CuResult::InvalidValue as u32 {
+                    break;
+                }
+                answer("cuFuncGetParamInfo", code)?;
+                params.push(ParamLayout {
+                    offset: offset as u32,
+                    size: size as u32,
+                });
+            }
+            let end = |p: &ParamLayout| p.offset as usize + p.size as usize;
+            kernels.push(Kernel {
+                raw: raw as Address,
+                name,
+                params_bytes: params.iter().map(end).max().unwrap_or(0),
+                params,
+                static_shared: OnceLock::new(),
+                allowed_shared: AtomicU32::new(0),
+            });
+        }
+        Ok(kernels)
+    }
+
+    pub(super) fn unload(&self, id: ModuleId) -> Result<()> {
+        let removed = self.modules.remove(id.0);
+        let module = removed.ok_or_else(|| stale("module", id.0))?;
+        // SAFETY: loaded by us and out of the table.
+        self.call(&module.context, "cuModuleUnload", || unsafe {
+            (self.driver.functions.module_unload)(module.raw as Raw)
+        })
+    }
+
+    pub(super) fn describe(&self, id: ModuleId) -> Result<ModuleInfo> {
+        let module = self.module(id)?;
+        if let Some(info) = module.info.get() {
+            return Ok(info.clone());
+        }
+        self.enter(&module.context)?;
+        let mut info = ModuleInfo::default();
+        for kernel in &module.kernels {
+            let read = |number| self.function_attribute(kernel, number);
+            info.kernels.push(KernelDescription {
+                name: kernel.name.clone(),
+                params: kernel.params.clone(),
+                static_shared: read(attribute::SHARED)?,
+                local_bytes: read(attribute::LOCAL)?,
+                const_bytes: read(attribute::CONST)?,
+                registers: read(attribute::REGISTERS)?,
+                max_threads: read(attribute::MAX_THREADS)?,
+                ptx_version: read(attribute::PTX_VERSION)?,
+                binary_version: read(attribute::BINARY_VERSION)?,
+            });
+        }
+        for name in &module.names {
+            let (mut address, mut bytes) = (0, 0);
+            let Ok(c_name) = CString::new(name.as_str()) else {
+                continue;
+            };
+            // SAFETY: writes two numbers; the name is terminated.
+            let code = unsafe {
+                let global = self.driver.functions.module_global;
+                global(&mut address, &mut bytes, module.raw as Raw, c_name.as_ptr())
+            };
+            if code == 0 {
+                info.globals.push(GlobalDescription {
+                    name: name.clone(),
+                    address: DevicePtr(address),
+                    bytes: bytes as u64,
+                });
+            }
+        }
+        Ok(module.info.get_or_init(|| info).clone())
+    }
+
+    fn function_attribute(&self, kernel: &Kernel, number: u32) -> Result<u32> {
+        let mut value: c_int = 0;
+        // SAFETY: writes one number; the driver's own handle.
+        let code = unsafe {
+            (self.driver.functions.function_attribute)(&mut value, number, kernel.raw as Raw)
+        };
+        answer("cuFuncGetAttribute", code)?;
+        Ok(value.unsigned_abs())
+    }
+
+    pub(super) fn start_kernel(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()> {
+        let stream = self.stream(stream)?;
+        let module = self.module(launch.module)?;
+        let kernel = kernel_of(&module, launch.kernel)?;
+        if launch.params.len() < kernel.params_bytes {
+            return Err(invalid(format!(
+                "{} takes {} bytes of parameters and was given {}",
+                kernel.name,
+                kernel.params_bytes,
+                launch.params.len()
+            )));
+        }
+        self.enter(&stream.context)?;
+        self.allow_shared(kernel, launch.dynamic_shared)?;
+        // One pointer a parameter: the driver then reads exactly the sizes it has for the kernel.
+        let place = |param: &ParamLayout| {
+            let start = launch.params.as_ptr().wrapping_add(param.offset as usize);
+            start.cast_mut().cast::<c_void>()
+        };
+        let mut few = [std::ptr::null_mut(); FEW_PARAMS];
+        let mut many: Vec<*mut c_void>;
+        let pointers = if kernel.params.len() <= FEW_PARAMS {
+            for (slot, param) in few.iter_mut().zip(&kernel.params) {
+                *slot = place(param);
+            }
+            few.as_mut_ptr()
+        } else {
+            many = kernel.params.iter().map(place).collect();
+            many.as_mut_ptr()
+        };
+        let functions = &self.driver.functions;
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        let (raw, on, shared) = (kernel.raw as Raw, stream.raw as Raw, launch.dynamic_shared);
+        let (name, code) = match launch.cooperative {
+            // SAFETY: the driver's own handles; each pointer leads to as many bytes as its
+            // parameter has, checked above, and the driver copies them before it returns.
+            true => ("cuLaunchCooperativeKernel", unsafe {
+                (functions.launch_cooperative)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers)
+            }),
+            // SAFETY: as above.
+            false => ("cuLaunchKernel", unsafe {
+                let none = std::ptr::null_mut();
+                (functions.launch)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers, none)
+            }),
+        };
+        self.judge(&stream.context, name, code)
+    }
+
+    /// Allows a kernel more shared memory than it may have unasked.
+    fn allow_shared(&self, kernel: &Kernel, dynamic: u32) -> Result<()> {
+        if dynamic == 0 || dynamic <= kernel.allowed_shared.load(Relaxed) {
+            return Ok(());
+        }
+        let known = match kernel.static_shared.get() {
+            Some(bytes) => *bytes,
+            None => {
+                let bytes = self.function_attribute(kernel, attribute::SHARED)?;
+                *kernel.static_shared.get_or_init(|| bytes)
+            }
+        };
+        if known.saturating_add(dynamic) <= SHARED_WITHOUT_OPT_IN {
+            return Ok(());
+        }
+        // SAFETY: the driver's own handle and two numbers.
+        let code = unsafe {
+            let set = self.driver.functions.function_set_attribute;
+            set(
+                kernel.raw as Raw,
+                attribute::MAX_DYNAMIC_SHARED,
+                dynamic as c_int,
+            )
+        };
+        answer("cuFuncSetAttribute", code)?;
+        kernel.allowed_shared.fetch_max(dynamic, Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn blocks_per_multiprocessor(
+        &self,
+        module: ModuleId,
+        kernel: u32,
+        threads: u32,
+        dynamic_shared: u64,
+    ) -> Result<u32> {
+        let module = self.module(module)?;
+        let kernel = kernel_of(&module, kernel)?;
+        self.enter(&module.context)?;
+        let shared = u32::try_from(dynamic_shared).unwrap_or(u32::MAX);
+        // A size the kernel cannot be allowed simply fits nowhere.
+        if self.allow_shared(kernel, shared).is_err() {
+            return Ok(0);
+        }
+        let mut blocks = 0;
+        // SAFETY: writes one number; the driver's own handle.
+        let code = unsafe {
+            let count = self.driver.functions.occupancy;
+            count(
+                &mut blocks,
+                kernel.raw as Raw,
+                threads as c_int,
+                dynamic_shared as usize,
+            )
+        };
+        self.judge(
+            &module.context,
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+            code,
+        )?;
+        Ok(blocks.unsigned_abs())
+    }
+}
+
+fn kernel_of(module: &Module, index: u32) -> Result<&Kernel> {
+    let kernel = module.kernels.get(index as usize);
+    kernel.ok_or_else(|| {
+        let count = module.kernels.len();
+        invalid(format!("kernel {index} of a module that has {count}"))
+    })
+}

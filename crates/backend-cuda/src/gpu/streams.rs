@@ -1,0 +1,158 @@
+//! Streams and events.
+
+use std::ffi::{c_uint, c_void};
+use std::panic::AssertUnwindSafe;
+
+use mica_cuda_abi::CuResult;
+use mica_gpu::{ContextId, EventFlags, EventId, HostCallback, Result, StreamFlags, StreamId};
+
+use super::{Address, CudaGpu, Event, Stream, stale};
+use crate::driver::Raw;
+
+impl CudaGpu {
+    pub(super) fn stream(&self, id: StreamId) -> Result<Stream> {
+        self.streams.get(id.0).ok_or_else(|| stale("stream", id.0))
+    }
+
+    pub(super) fn event(&self, id: EventId) -> Result<Event> {
+        self.events.get(id.0).ok_or_else(|| stale("event", id.0))
+    }
+
+    pub(super) fn make_stream(
+        &self,
+        context: ContextId,
+        flags: StreamFlags,
+        priority: i32,
+    ) -> Result<StreamId> {
+        let context = self.context(context)?;
+        let mut raw: Raw = std::ptr::null_mut();
+        let flags = c_uint::from(flags.non_blocking);
+        // SAFETY: writes one handle.
+        self.call(&context, "cuStreamCreateWithPriority", || unsafe {
+            (self.driver.functions.stream_create)(&mut raw, flags, priority)
+        })?;
+        let raw = raw as Address;
+        Ok(StreamId(self.streams.add(Stream { context, raw })))
+    }
+
+    pub(super) fn end_stream(&self, id: StreamId) -> Result<()> {
+        if self.stream(id)?.raw == 0 {
+            return Err(stale("stream that can be destroyed", id.0));
+        }
+        let removed = self.streams.remove(id.0);
+        let stream = removed.ok_or_else(|| stale("stream", id.0))?;
+        // SAFETY: made by us and out of the table.
+        self.call(&stream.context, "cuStreamDestroy", || unsafe {
+            (self.driver.functions.stream_destroy)(stream.raw as Raw)
+        })
+    }
+
+    /// A call on a stream that takes nothing else.
+    pub(super) fn on_stream(
+        &self,
+        id: StreamId,
+        name: &'static str,
+        function: unsafe extern "C" fn(Raw) -> u32,
+    ) -> Result<()> {
+        let stream = self.stream(id)?;
+        // SAFETY: the driver's own handle.
+        self.call(&stream.context, name, || unsafe {
+            function(stream.raw as Raw)
+        })
+    }
+
+    pub(super) fn wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
+        let (stream, event) = (self.stream(stream)?, self.event(event)?);
+        // SAFETY: the driver's own handles.
+        self.call(&stream.context, "cuStreamWaitEvent", || unsafe {
+            (self.driver.functions.stream_wait)(stream.raw as Raw, event.raw as Raw, 0)
+        })
+    }
+
+    pub(super) fn add_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
+        let stream = self.stream(stream)?;
+        let boxed: *mut HostCallback = Box::into_raw(Box::new(callback));
+        // `cuLaunchHostFunc` is newer and forgets its function when the context faults; this one
+        // always calls, so whoever waits for the callback never waits for ever.
+        // SAFETY: `run_callback` takes back the box exactly once.
+        let result = self.call(&stream.context, "cuStreamAddCallback", || unsafe {
+            let add = self.driver.functions.stream_callback;
+            add(stream.raw as Raw, run_callback, boxed.cast(), 0)
+        });
+        if result.is_err() {
+            // SAFETY: refused, so the driver will not call with it.
+            drop(unsafe { Box::from_raw(boxed) });
+        }
+        result
+    }
+
+    pub(super) fn make_event(&self, context: ContextId, flags: EventFlags) -> Result<EventId> {
+        let context = self.context(context)?;
+        let mut raw: Raw = std::ptr::null_mut();
+        let flags = if flags.disable_timing { 2 } else { 0 };
+        // SAFETY: writes one handle.
+        self.call(&context, "cuEventCreate", || unsafe {
+            (self.driver.functions.event_create)(&mut raw, flags)
+        })?;
+        let raw = raw as Address;
+        Ok(EventId(self.events.add(Event { context, raw })))
+    }
+
+    pub(super) fn end_event(&self, id: EventId) -> Result<()> {
+        let removed = self.events.remove(id.0);
+        let event = removed.ok_or_else(|| stale("event", id.0))?;
+        // SAFETY: made by us and out of the table.
+        self.call(&event.context, "cuEventDestroy", || unsafe {
+            (self.driver.functions.event_destroy)(event.raw as Raw)
+        })
+    }
+
+    /// A call on an event that takes nothing else.
+    pub(super) fn on_event(
+        &self,
+        id: EventId,
+        name: &'static str,
+        function: unsafe extern "C" fn(Raw) -> u32,
+    ) -> Result<()> {
+        let event = self.event(id)?;
+        // SAFETY: the driver's own handle.
+        self.call(&event.context, name, || unsafe {
+            function(event.raw as Raw)
+        })
+    }
+
+    pub(super) fn record(&self, event: EventId, stream: StreamId) -> Result<()> {
+        let (event, stream) = (self.event(event)?, self.stream(stream)?);
+        // SAFETY: the driver's own handles.
+        self.call(&stream.context, "cuEventRecord", || unsafe {
+            (self.driver.functions.event_record)(event.raw as Raw, stream.raw as Raw)
+        })
+    }
+
+    pub(super) fn elapsed_ms(&self, start: EventId, end: EventId) -> Result<f32> {
+        let (start, end) = (self.event(start)?, self.event(end)?);
+        let mut milliseconds = 0.0;
+        // SAFETY: writes one number; the driver's own handles.
+        self.call(&start.context, "cuEventElapsedTime", || unsafe {
+            let elapsed = self.driver.functions.event_elapsed;
+            elapsed(&mut milliseconds, start.raw as Raw, end.raw as Raw)
+        })?;
+        Ok(milliseconds)
+    }
+}
+
+/// Whether a query found its work done.
+pub(super) fn done(result: Result<()>) -> Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.code == CuResult::NotReady => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+unsafe extern "C" fn run_callback(_stream: Raw, _status: c_uint, data: *mut c_void) {
+    // SAFETY: the box of `add_callback`, passed back once.
+    let callback = unsafe { Box::from_raw(data.cast::<HostCallback>()) };
+    // A panic must not unwind into the driver.
+    let _ = std::panic::catch_unwind(AssertUnwindSafe(callback));
+}
