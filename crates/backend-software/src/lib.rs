@@ -1,1 +1,43 @@
 //! The software GPU: CUDA kernels on the CPU.
+//!
+//! Owns the device: an arena of address space that all device memory lies in, streams and events,
+//! worker threads that run blocks of kernels, and recovery from a kernel's bad accesses. What a
+//! kernel *is* belongs to the compilers behind [`mica_kernel::Executable`]; quotas, leases and
+//! virtual handles belong to the engine above [`mica_gpu::Gpu`].
+//!
+//! A wild pointer in a kernel is `CUDA_ERROR_ILLEGAL_ADDRESS` for its context and nothing else: no
+//! crash, no access to the host program's memory.
+
+mod area;
+mod arena;
+mod attributes;
+mod block;
+mod cache;
+mod compile;
+mod config;
+mod context;
+mod core;
+mod device;
+mod error;
+mod gate;
+mod gpu;
+mod grid;
+mod heap;
+mod launch;
+mod memory;
+mod meter;
+mod module;
+mod pipeline;
+mod printf;
+mod recover;
+mod sched;
+mod services;
+mod texture;
+mod threads;
+mod transfer;
+mod worker;
+
+pub use compile::{Compiled, Compiler};
+pub use config::{Config, Engine, OutputKind, OutputSink};
+pub use device::SoftwareGpu;
+pub use gate::ExecutionGate;

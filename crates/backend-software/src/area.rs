@@ -1,0 +1,140 @@
+//! The memory a worker lends to the block it runs: parameters, shared memory, local memory, scratch.
+//!
+//! All but the scratch lies in the arena, between holes. It is scrubbed when the worker goes from
+//! one context to another.
+
+use std::sync::Arc;
+
+use mica_gpu::Result;
+
+use crate::arena::PAGE;
+use crate::memory::DeviceMemory;
+
+/// Parameters of a launch, at most 32 KiB.
+const PARAMS: u64 = 32 << 10;
+/// Shared memory of a block, static and dynamic.
+pub(crate) const SHARED: u64 = 163 << 10;
+/// Alignment of shared memory, enough for any swizzled tile.
+const SHARED_ALIGN: u64 = 1024;
+
+/// One thread's lending memory.
+pub(crate) struct Area {
+    memory: Arc<DeviceMemory>,
+    params: u64,
+    shared: u64,
+    local: u64,
+    local_bytes: u64,
+    scratch: Vec<Line>,
+    context: u64,
+    shared_used: u64,
+    local_used: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Area {
+    /// Address space and pages; nothing is touched yet.
+    pub(crate) fn new(memory: Arc<DeviceMemory>) -> Result<Self> {
+        let mut area = Self {
+            memory,
+            params: 0,
+            shared: 0,
+            local: 0,
+            local_bytes: 0,
+            scratch: Vec::new(),
+            context: 0,
+            shared_used: 0,
+            local_used: 0,
+        };
+        area.params = area.mapped(PARAMS)?;
+        area.shared = area.mapped(SHARED.next_multiple_of(PAGE))?;
+        Ok(area)
+    }
+
+    fn mapped(&self, bytes: u64) -> Result<u64> {
+        let at = self.memory.take_space(bytes)?;
+        match self.memory.arena().map_zero(at, bytes, false) {
+            Ok(()) => Ok(at),
+            Err(error) => {
+                self.memory.give_space(at, bytes);
+                Err(error)
+            }
+        }
+    }
+
+    /// Leaves nothing of another context to see.
+    pub(crate) fn enter(&mut self, context: u64) {
+        if self.context == context {
+            return;
+        }
+        self.context = context;
+        let arena = self.memory.arena();
+        arena.scrub(self.params, PARAMS);
+        if self.shared_used > 0 {
+            arena.scrub(self.shared, SHARED.next_multiple_of(PAGE));
+        }
+        if self.local_used > 0 {
+            arena.scrub(self.local, self.local_used.next_multiple_of(PAGE));
+        }
+        (self.shared_used, self.local_used) = (0, 0);
+    }
+
+    /// Shared memory of `bytes`, its end against the hole behind it.
+    pub(crate) fn shared(&mut self, bytes: u64) -> u64 {
+        self.shared_used = self.shared_used.max(bytes);
+        let end = self.shared + SHARED.next_multiple_of(PAGE);
+        end - bytes.next_multiple_of(SHARED_ALIGN)
+    }
+
+    /// Local memory of `bytes` in all.
+    pub(crate) fn local(&mut self, bytes: u64) -> Result<u64> {
+        if bytes > self.local_bytes {
+            let bytes = bytes.next_power_of_two().max(1 << 20);
+            let at = self.mapped(bytes)?;
+            if self.local != 0 {
+                self.memory.give_space(self.local, self.local_bytes);
+            }
+            (self.local, self.local_bytes, self.local_used) = (at, bytes, 0);
+        }
+        self.local_used = self.local_used.max(bytes);
+        Ok(self.local)
+    }
+
+    /// A copy of the parameters that kernels can take the address of.
+    pub(crate) fn params(&mut self, bytes: &crate::grid::Params) -> u64 {
+        let len = bytes.len().min(PARAMS as usize);
+        // SAFETY: `PARAMS` bytes are mapped at `params` for this thread alone; `len` fits both.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.params as *mut u8, len) };
+        self.params
+    }
+
+    /// Scratch for compiled code.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> *mut u8 {
+        let lines = bytes.div_ceil(64);
+        if self.scratch.len() < lines {
+            self.scratch.resize(lines, Line([0; 64]));
+        }
+        self.scratch.as_mut_ptr().cast()
+    }
+
+    /// What a block may touch here, for exact checks: start and length.
+    pub(crate) fn params_range(&self, len: u64) -> (u64, u64) {
+        (self.params, len)
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        for (at, bytes) in [
+            (self.params, PARAMS),
+            (self.shared, SHARED.next_multiple_of(PAGE)),
+            (self.local, self.local_bytes),
+        ] {
+            if at != 0 {
+                self.memory.give_space(at, bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What the device says about itself. Numbers are those of `CUdevice_attribute`.
+//!
+//! Limits are the ones this device enforces; where a GPU's number has no counterpart on a CPU it is
+//! compute capability 8.0's, so that programs which size their work by it behave.
+
+use mica_gpu::DeviceProperties;
+use sha2::{Digest, Sha256};
+
+use crate::area::SHARED;
+use crate::arena::FRAME;
+
+/// Most threads in a block.
+pub(crate) const MAX_THREADS: u32 = 1024;
+/// Most threads in each dimension of a block.
+pub(crate) const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
+/// Most blocks in each dimension of a grid.
+pub(crate) const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65_535, 65_535];
+/// Most parameter bytes.
+pub(crate) const MAX_PARAMS: usize = 32_764;
+/// Threads that count as resident on one multiprocessor.
+pub(crate) const THREADS_PER_SM: u32 = 2048;
+/// Shared memory of one multiprocessor, and what each block's share costs extra.
+pub(crate) const SHARED_PER_SM: u32 = 164 << 10;
+pub(crate) const SHARED_RESERVED: u32 = 1 << 10;
+/// Registers of one multiprocessor.
+pub(crate) const REGISTERS_PER_SM: u32 = 64 << 10;
+/// Most important stream priority.
+pub(crate) const MOST_URGENT: i32 = -5;
+
+/// Facts the attributes depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub(crate) multiprocessors: u32,
+    pub(crate) blocks_per_sm: u32,
+    pub(crate) ordinal: u32,
+    pub(crate) clock_khz: i32,
+    pub(crate) cache_bytes: i32,
+}
+
+impl Facts {
+    pub(crate) fn new(workers: usize, resident_blocks: u32, ordinal: u32) -> Self {
+        let multiprocessors = u32::try_from(workers).unwrap_or(1).max(1);
+        // SAFETY: a plain query.
+        let cache = unsafe { libc::sysconf(libc::_SC_LEVEL2_CACHE_SIZE) };
+        Self {
+            multiprocessors,
+            blocks_per_sm: (resident_blocks / multiprocessors).clamp(1, 32),
+            ordinal,
+            clock_khz: clock_khz().unwrap_or(1_000_000),
+            cache_bytes: i32::try_from(cache).unwrap_or(0).max(0),
+        }
+    }
+}
+
+/// Megahertz of the first core, in kilohertz.
+fn clock_khz() -> Option<i32> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
+    let mhz: f64 = line.split(':').nth(1)?.trim().parse().ok()?;
+    Some((mhz * 1000.0) as i32)
+}
+
+/// Name, sizes and identity.
+pub(crate) fn properties(facts: &Facts, memory: u64) -> DeviceProperties {
+    DeviceProperties {
+        name: "Mica Software GPU".to_owned(),
+        uuid: uuid(facts.ordinal),
+        pci_bus_id: format!("{:04x}:{:02x}:00.0", 0xffff, facts.ordinal & 0xff),
+        compute_capability: (8, 0),
+        total_memory: memory,
+        multiprocessors: facts.multiprocessors,
+        max_threads_per_block: MAX_THREADS,
+        max_shared_per_block: SHARED as u32,
+        frame_bytes: FRAME,
+        stream_priorities: (0, MOST_URGENT),
+    }
+}
+
+/// The same for the same machine and ordinal, and for nothing else.
+fn uuid(ordinal: u32) -> [u8; 16] {
+    let machine = std::fs::read("/etc/machine-id")
+        .or_else(|_| std::fs::read("/proc/sys/kernel/hostname"))
+        .unwrap_or_default();
+    let mut hash = Sha256::new();
+    hash.update(b"mica software gpu");
+    hash.update(machine.trim_ascii());
+    hash.update(ordinal.to_le_bytes());
+    let digest = hash.finalize();
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&digest[..16]);
+    // A version 8 UUID: made by our own rule.
+    uuid[6] = uuid[6] & 0x0f | 0x80;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+/// An attribute by its number.
+pub(crate) fn attribute(facts: &Facts, number: u32) -> Option<i32> {
+    let int = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+    Some(match number {
+        1 => int(MAX_THREADS),
+        2..=4 => int(MAX_BLOCK[number as usize - 2]),
+        5..=7 => int(MAX_GRID[number as usize - 5]),
+        8 => 48 << 10,
+        9 => 64 << 10,
+        10 => 32,
+        11 => i32::MAX,
+        12 | 82 => int(REGISTERS_PER_SM),
+        13 | 36 => facts.clock_khz,
+        14 => 512,
+        15 => 1,
+        16 => int(facts.multiprocessors),
+        17 => 0,
+        // It shares the machine's memory.
+        18 => 1,
+        19 => 1,
+        20 => 0,
+        21 => 131_072,
+        22 => 131_072,
+        23 => 65_536,
+        24..=26 => 16_384,
+        27 | 28 => 32_768,
+        29 => 2048,
+        30 => 512,
+        31 => 1,
+        32 => 0,
+        33 => int(facts.ordinal & 0xff),
+        34 => 0,
+        35 => 0,
+        37 => 128,
+        38 => facts.cache_bytes,
+        39 => int(THREADS_PER_SM),
+        40 => 2,
+        41 => 1,
+        42 => 32_768,
+        43 => 2048,
+        44 => 1,
+        45 | 46 => 32_768,
+        47..=49 => 16_384,
+        50 => 0xffff,
+        51 => 32,
+        52 | 53 => 32_768,
+        54 => 2046,
+        55 => 32_768,
+        56 => 131_072,
+        57 => 65_536,
+        58..=60 => 16_384,
+        61 | 63 | 64 => 32_768,
+        62 | 65 => 2048,
+        66 | 67 => 32_768,
+        68 => 2046,
+        69 => 1 << 28,
+        70 => 131_072,
+        71 => 65_000,
+        72 => 2_097_120,
+        // Mipmaps are not supported.
+        73 | 74 | 77 => 0,
+        75 => 8,
+        76 => 0,
+        78 => 1,
+        79 | 80 => 1,
+        81 => int(SHARED_PER_SM),
+        // Managed memory, multi-GPU boards: none.
+        83..=86 => 0,
+        87 => 2,
+        88 | 89 => 0,
+        90 => 1,
+        91 => 0,
+        92..=94 => 0,
+        95 => 1,
+        96 => 0,
+        97 => int(SHARED as u32),
+        98 => 0,
+        99 => 1,
+        100 | 101 => 0,
+        102 => 1,
+        103..=105 => 0,
+        106 => int(facts.blocks_per_sm),
+        107..=110 => 0,
+        111 => int(SHARED_RESERVED),
+        112..=114 => 0,
+        // Pools are the engine's, on top of this device.
+        115 => 0,
+        116..=122 => 0,
+        123..=125 => 0,
+        126 => 1,
+        127..=129 => 0,
+        // NUMA: no configuration, no node.
+        130 => 0,
+        131 | 134 => -1,
+        132 | 133 | 135..=138 => 0,
+        139 | 140 => 0,
+        141..=158 | 161 => 0,
+        _ => return None,
+    })
+}
+
+/// Blocks of a kernel that fit on one multiprocessor; at least one if it may be launched at all.
+pub(crate) fn occupancy(facts: &Facts, registers: u32, threads: u32, shared: u64) -> u32 {
+    let warps = threads.max(1).div_ceil(32);
+    let by_threads = THREADS_PER_SM / (warps * 32);
+    let by_shared = u64::from(SHARED_PER_SM) / (shared + u64::from(SHARED_RESERVED));
+    let by_registers =
+        REGISTERS_PER_SM / (registers.clamp(16, 255).next_multiple_of(8) * warps * 32);
+    by_threads
+        .min(u32::try_from(by_shared).unwrap_or(u32::MAX))
+        .min(by_registers)
+        .clamp(1, facts.blocks_per_sm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn occupancy_is_never_zero_for_a_legal_launch() {
+        for workers in [1, 2, 64, 1024] {
+            let facts = Facts::new(workers, 2048, 0);
+            for registers in [0, 32, 255, 9999] {
+                for threads in [1, 32, 33, 1024] {
+                    for shared in [0, 48 << 10, SHARED] {
+                        let blocks = occupancy(&facts, registers, threads, shared);
+                        assert!((1..=32).contains(&blocks));
+                    }
+                }
+            }
+        }
+        let facts = Facts::new(2, 2048, 0);
+        assert_eq!(occupancy(&facts, 32, 1024, 0), 2);
+        assert_eq!(occupancy(&facts, 32, 64, 0), 32);
+    }
+
+    #[test]
+    fn every_attribute_of_cuda_13_has_an_answer() {
+        let facts = Facts::new(2, 2048, 0);
+        for number in (1..=158).chain([161]) {
+            assert!(attribute(&facts, number).is_some(), "{number}");
+        }
+        assert_eq!(attribute(&facts, 0), None);
+        assert_eq!(attribute(&facts, 9999), None);
+    }
+
+    #[test]
+    fn uuids_are_stable_and_differ_by_ordinal() {
+        assert_eq!(uuid(0), uuid(0));
+        assert_ne!(uuid(0), uuid(1));
+    }
+}

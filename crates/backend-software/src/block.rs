@@ -1,0 +1,224 @@
+//! Running blocks of one grid on one thread, and what becomes of a fault.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use mica_cuda_abi::CuResult;
+use mica_gpu::{GpuError, Result};
+use mica_kernel::{BlockContext, BlockOutcome, Fault, FaultKind, Services, ServicesRef};
+
+use crate::area::Area;
+use crate::config::OutputKind;
+use crate::context::lock;
+use crate::core::Core;
+use crate::grid::Grid;
+use crate::recover::{self, Scope, Trap};
+use crate::services::BlockServices;
+
+/// A thread set up to run blocks of one grid.
+pub(crate) struct BlockRunner {
+    services: BlockServices,
+    context: BlockContext,
+}
+
+impl BlockRunner {
+    /// Lends the grid the thread's memory.
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        grid: &Arc<Grid>,
+        area: &mut Area,
+        smid: u32,
+    ) -> Result<Self> {
+        let executable = &grid.module.executable;
+        let threads = grid.block.count();
+        let info = executable
+            .kernels()
+            .get(grid.kernel)
+            .ok_or_else(|| GpuError::new(CuResult::InvalidHandle, "the launch names no kernel"))?;
+        area.enter(grid.context.id);
+        let local_bytes = grid.local_stride * threads;
+        let local_base = area.local(local_bytes)?;
+        let shared_base = area.shared(grid.shared_len);
+        let params_device = if info.params_addressed {
+            area.params(&grid.params)
+        } else {
+            0
+        };
+        let scratch_bytes = executable.scratch_bytes(grid.kernel, threads as u32);
+        let params_len = grid.params.len() as u64;
+        let own = [
+            area.params_range(if params_device == 0 { 0 } else { params_len }),
+            (shared_base, grid.shared_len),
+            (local_base, local_bytes),
+        ];
+        let services = BlockServices {
+            core: Arc::clone(core),
+            grid: Arc::clone(grid),
+            own,
+            assertion: Mutex::new(None),
+            calls: AtomicU32::new(0),
+            since: AtomicU64::new(0),
+        };
+        let arena = core.memory.arena();
+        let context = BlockContext {
+            arena_base: arena.base(),
+            arena_len: arena.len(),
+            shared_base,
+            shared_len: grid.shared_len,
+            local_base,
+            local_stride: grid.local_stride,
+            params: grid.params.as_ptr(),
+            params_len,
+            params_device,
+            globals: grid.module.globals.as_ptr(),
+            grid: grid.grid,
+            block: grid.block,
+            dynamic_shared: grid.dynamic_shared,
+            smid,
+            grid_id: grid.id,
+            stop: &raw const grid.stop,
+            scratch: area.scratch(scratch_bytes),
+            grid_workspace: grid.workspace,
+            ..BlockContext::empty()
+        };
+        Ok(Self { services, context })
+    }
+
+    /// The services, for charging.
+    pub(crate) fn services(&self) -> &BlockServices {
+        &self.services
+    }
+
+    /// Runs one block. Only the thread that made the runner may call it.
+    pub(crate) fn run(&mut self, index: u64) -> std::result::Result<(), GpuError> {
+        let grid = Arc::clone(&self.services.grid);
+        let executable = &*grid.module.executable;
+        self.context.ctaid = grid.block_index(index);
+        self.context.fault = Fault::default();
+        let services: *const dyn Services = &self.services;
+        let services = ServicesRef(services);
+        self.context.services = &raw const services;
+        let scope = Scope {
+            arena: (self.context.arena_base, self.context.arena_len),
+            executable: Some(executable),
+        };
+        let context = &mut self.context;
+        let kernel = grid.kernel;
+        let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            // SAFETY: the context was filled by `new` from memory that this runner's grid and area
+            // keep alive; run_block keeps no destructor pending while kernel code runs.
+            unsafe { recover::run(scope, || executable.run_block(kernel, context)) }
+        }));
+        self.context.services = std::ptr::null();
+        let outcome = match attempt {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(trap)) => {
+                self.describe(&trap, &grid);
+                BlockOutcome::Faulted
+            }
+            Err(_) => {
+                self.context.fault.kind = FaultKind::LaunchFailed as u32;
+                tracing::error!(kernel = grid.name(), "the kernel's engine panicked");
+                BlockOutcome::Faulted
+            }
+        };
+        match outcome {
+            BlockOutcome::Done | BlockOutcome::Cancelled => Ok(()),
+            BlockOutcome::Faulted => Err(self.report(&grid)),
+        }
+    }
+
+    /// Fills the fault from what the processor said.
+    fn describe(&mut self, trap: &Trap, grid: &Grid) {
+        let executable = &grid.module.executable;
+        let fault = &mut self.context.fault;
+        let (base, len) = (self.context.arena_base, self.context.arena_len);
+        let in_arena = trap.address.wrapping_sub(base) < len;
+        let kind = match trap.signal {
+            libc::SIGSEGV | libc::SIGBUS if in_arena => FaultKind::IllegalAddress,
+            // Compiled code checks addresses against the arena first, so what it faults on outside
+            // is its own stack.
+            libc::SIGSEGV | libc::SIGBUS => FaultKind::LaunchFailed,
+            _ => executable
+                .trap_kind(trap.pc)
+                .unwrap_or(FaultKind::LaunchFailed),
+        };
+        fault.kind = kind as u32;
+        fault.address = if in_arena { trap.address } else { 0 };
+        fault.is_write = u32::from(trap.is_write);
+        fault.bytes = 0;
+        if let Some(place) = executable.locate(trap.pc) {
+            fault.ptx_line = place.ptx_line;
+            fault.source_line = place.source_line;
+        }
+        if let Some(thread) = executable.faulting_thread(&self.context) {
+            self.context.fault.thread = thread;
+        }
+    }
+
+    /// The sentence for the log and the program's sticky error.
+    fn report(&self, grid: &Grid) -> GpuError {
+        let fault = &self.context.fault;
+        let (block, thread) = (self.context.ctaid, fault.thread);
+        let code = FaultKind::from_code(fault.kind)
+            .and_then(|kind| CuResult::from_code(kind as u32))
+            .unwrap_or(CuResult::LaunchFailed);
+        if let Some(assertion) = lock(&self.services.assertion).take() {
+            let line = format!(
+                "{}:{}: {}: block: [{},{},{}], thread: [{},{},{}] Assertion `{}` failed.\n",
+                assertion.file,
+                assertion.line,
+                assertion.function,
+                block.x,
+                block.y,
+                block.z,
+                thread.x,
+                thread.y,
+                thread.z,
+                assertion.message,
+            );
+            self.services
+                .core
+                .write(OutputKind::Assert, line.as_bytes());
+        }
+        let what = match code {
+            CuResult::IllegalAddress | CuResult::MisalignedAddress => {
+                let access = if fault.is_write != 0 { "write" } else { "read" };
+                let misaligned = if code == CuResult::MisalignedAddress {
+                    "misaligned "
+                } else {
+                    "invalid "
+                };
+                format!("{misaligned}{access} at {:#x}", fault.address)
+            }
+            CuResult::Assert => "a failed assertion".to_owned(),
+            CuResult::InvalidPc => format!("a call to {:#x}, which is no code", fault.address),
+            _ => "a trap".to_owned(),
+        };
+        let line = match (fault.source_line, fault.ptx_line) {
+            (0, 0) => String::new(),
+            (0, ptx) => format!(", PTX line {ptx}"),
+            (source, 0) => format!(", source line {source}"),
+            (source, ptx) => format!(", source line {source} (PTX line {ptx})"),
+        };
+        let message = format!(
+            "{what} in kernel {}, block ({},{},{}), thread ({},{},{}){line}",
+            grid.name(),
+            block.x,
+            block.y,
+            block.z,
+            thread.x,
+            thread.y,
+            thread.z,
+        );
+        tracing::error!(
+            context = grid.context.id,
+            kernel = grid.name(),
+            address = format_args!("{:#x}", fault.address),
+            code = code.name(),
+            "{message}"
+        );
+        GpuError::new(code, message)
+    }
+}

@@ -1,0 +1,99 @@
+//! How a software GPU is set up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::compile::Compiler;
+use crate::gate::ExecutionGate;
+
+/// Where a kernel's output goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputKind {
+    /// `printf`.
+    Print,
+    /// A failed `assert`.
+    Assert,
+}
+
+/// Receives what kernels print, in order, at synchronization.
+pub type OutputSink = Arc<dyn Fn(OutputKind, &[u8]) + Send + Sync>;
+
+/// What runs kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// Native code; kernels the compiler refuses are interpreted, with the reason in the log.
+    #[default]
+    Jit,
+    /// The interpreter for everything: slow, and the compiler's oracle.
+    Interpreter,
+}
+
+/// The device to make. `Config::default()` is right for most.
+#[derive(Clone, Default)]
+pub struct Config {
+    /// Bytes of device memory. Default: half of the machine's, at most 64 GiB.
+    pub memory_bytes: Option<u64>,
+    /// Address space to reserve. Default: 1 TiB, or as much as the process may have.
+    pub arena_bytes: Option<u64>,
+    /// Worker threads, each a multiprocessor. Default: the cores this process may use.
+    pub workers: Option<usize>,
+    /// What runs kernels.
+    pub engine: Engine,
+    /// Leases from outside.
+    pub gate: Option<Arc<dyn ExecutionGate>>,
+    /// Where `printf` and assertion messages go. Default: the process's stdout and stderr.
+    pub output: Option<OutputSink>,
+    /// Number of the device on this machine; part of its UUID and PCI address.
+    pub ordinal: u32,
+    /// Replaces the PTX compiler: for tests with kernels written in Rust.
+    pub compiler: Option<Arc<dyn Compiler>>,
+    /// Directory for compiled kernels. Default: none.
+    pub cache_dir: Option<PathBuf>,
+    /// Most blocks that a cooperative launch may have resident (each is an OS thread). Default 2048.
+    pub max_resident_blocks: Option<u32>,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("memory_bytes", &self.memory_bytes)
+            .field("workers", &self.workers)
+            .field("engine", &self.engine)
+            .field("gate", &self.gate.is_some())
+            .field("ordinal", &self.ordinal)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory_bytes.unwrap_or_else(|| {
+            let half = physical_memory() / 2;
+            half.min(64 << 30) & !((2 << 20) - 1)
+        })
+    }
+
+    pub(crate) fn worker_count(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.workers.unwrap_or_else(cores).clamp(1, 1024)
+    }
+
+    pub(crate) fn resident_blocks(&self) -> u32 {
+        let least = u32::try_from(self.worker_count()).unwrap_or(1024);
+        self.max_resident_blocks.unwrap_or(2048).clamp(least, 4096)
+    }
+}
+
+fn physical_memory() -> u64 {
+    // SAFETY: plain queries.
+    let (pages, bytes) = unsafe {
+        (
+            libc::sysconf(libc::_SC_PHYS_PAGES),
+            libc::sysconf(libc::_SC_PAGESIZE),
+        )
+    };
+    match (u64::try_from(pages), u64::try_from(bytes)) {
+        (Ok(pages), Ok(bytes)) if pages > 0 => pages.saturating_mul(bytes),
+        _ => 4 << 30,
+    }
+}

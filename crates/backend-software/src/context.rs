@@ -1,0 +1,149 @@
+//! What a context holds besides its streams: its sticky error, limits, output and heap.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, mpsc};
+
+use mica_cuda_abi::CuResult;
+use mica_gpu::{GpuError, HostCallback, Result};
+use mica_kernel::TextureView;
+
+use crate::heap::DeviceHeap;
+use crate::meter::Meter;
+use crate::printf::Fifo;
+
+/// A host callback on its way to the context's thread: the stream, and what to call.
+pub(crate) type CallbackJob = (u64, HostCallback);
+
+/// One context.
+pub(crate) struct Context {
+    pub(crate) id: u64,
+    fault: OnceLock<GpuError>,
+    /// Kernel time.
+    pub(crate) meter: Meter,
+    /// Blocks (or worker visits) of this context that may be touching memory right now.
+    pub(crate) executing: AtomicUsize,
+    pub(crate) suspended: AtomicBool,
+    pub(crate) destroyed: AtomicBool,
+    limits: Mutex<Limits>,
+    pub(crate) fifo: Mutex<Fifo>,
+    pub(crate) heap: Mutex<DeviceHeap>,
+    pub(crate) textures: RwLock<HashMap<u64, TextureView>>,
+    pub(crate) callbacks: Mutex<Option<mpsc::Sender<CallbackJob>>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    stack: u64,
+    sync_depth: u64,
+    pending_launches: u64,
+    l2_fetch: u64,
+}
+
+const STACK_MOST: u64 = 512 << 10;
+
+impl Context {
+    pub(crate) fn new(id: u64) -> Self {
+        Self {
+            id,
+            fault: OnceLock::new(),
+            meter: Meter::default(),
+            executing: AtomicUsize::new(0),
+            suspended: AtomicBool::new(false),
+            destroyed: AtomicBool::new(false),
+            limits: Mutex::new(Limits {
+                stack: 1024,
+                sync_depth: 2,
+                pending_launches: 2048,
+                l2_fetch: 64,
+            }),
+            fifo: Mutex::default(),
+            heap: Mutex::default(),
+            textures: RwLock::default(),
+            callbacks: Mutex::default(),
+        }
+    }
+
+    /// The sticky error.
+    pub(crate) fn fault(&self) -> Option<&GpuError> {
+        self.fault.get()
+    }
+
+    /// Refuses when the context is broken.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.fault.get() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the sticky error; the first one stays. Says whether this was it.
+    pub(crate) fn set_fault(&self, error: GpuError) -> bool {
+        self.fault.set(error).is_ok()
+    }
+
+    /// Whether kernels of the context must not run.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::SeqCst)
+    }
+
+    /// Stack bytes per thread for kernels whose depth is not known.
+    pub(crate) fn stack_bytes(&self) -> u64 {
+        lock(&self.limits).stack
+    }
+
+    /// A `CUlimit` by number.
+    pub(crate) fn limit(&self, limit: u32) -> Result<u64> {
+        let limits = *lock(&self.limits);
+        Ok(match limit {
+            0 => limits.stack,
+            1 => lock(&self.fifo).capacity() as u64,
+            2 => lock(&self.heap).limit(),
+            3 => limits.sync_depth,
+            4 => limits.pending_launches,
+            5 => limits.l2_fetch,
+            6 => 0,
+            _ => return Err(unsupported(limit)),
+        })
+    }
+
+    /// Sets a `CUlimit`.
+    pub(crate) fn set_limit(&self, limit: u32, value: u64) -> Result<()> {
+        let mut limits = lock(&self.limits);
+        match limit {
+            0 if value > STACK_MOST => {
+                return Err(GpuError::new(
+                    CuResult::InvalidValue,
+                    format!("a stack of {value} bytes a thread; at most {STACK_MOST}"),
+                ));
+            }
+            0 => limits.stack = value.max(16).next_multiple_of(16),
+            1 => lock(&self.fifo).set_capacity(value),
+            2 => lock(&self.heap).set_limit(value)?,
+            3 => limits.sync_depth = value,
+            4 => limits.pending_launches = value,
+            5 if value <= 128 => limits.l2_fetch = value,
+            6 if value == 0 => {}
+            5 | 6 => {
+                return Err(GpuError::new(
+                    CuResult::InvalidValue,
+                    format!("{value} is out of range for limit {limit}"),
+                ));
+            }
+            _ => return Err(unsupported(limit)),
+        }
+        Ok(())
+    }
+}
+
+fn unsupported(limit: u32) -> GpuError {
+    GpuError::new(
+        CuResult::UnsupportedLimit,
+        format!("limit {limit} is not one of this device's"),
+    )
+}
+
+/// Locks what is consistent at every unlock, whoever panicked.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,266 @@
+//! The device's inner life: its tables, its lock, and the order in which things may happen.
+//!
+//! ```text
+//!   caller ─ submit ─► stream queue ─ pump ─► ready grids ─► workers
+//!                          ▲                  transfers  ─► copy threads
+//!                          │                  callbacks  ─► the context's thread
+//!                          └───── complete ◄──┘
+//! ```
+//!
+//! One lock guards tables and queues; it is held for bookkeeping only, never while a kernel, a copy
+//! or a callback runs. Blocks are claimed without it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use mica_gpu::{GpuError, HostCallback, Result};
+
+use crate::config::{Config, OutputKind, OutputSink};
+use crate::context::{Context, lock};
+use crate::error::bad_handle;
+use crate::gate::ExecutionGate;
+use crate::grid::Grid;
+use crate::memory::DeviceMemory;
+use crate::meter::Meter;
+use crate::module::Module;
+use crate::texture::Array;
+use crate::transfer::Transfer;
+
+/// Everything the device's threads share.
+pub(crate) struct Core {
+    pub(crate) memory: Arc<DeviceMemory>,
+    pub(crate) workers: usize,
+    pub(crate) gate: Option<Arc<dyn ExecutionGate>>,
+    /// What was last known of the gate; true without one.
+    pub(crate) gate_open: AtomicBool,
+    pub(crate) output: Option<OutputSink>,
+    /// Kernel time of all contexts.
+    pub(crate) meter: Meter,
+    state: Mutex<State>,
+    /// Workers wait here for grids.
+    pub(crate) work: Condvar,
+    /// Threads of cooperative grids wait here for the next one.
+    pub(crate) residents: Condvar,
+    /// Callers wait here for completion.
+    pub(crate) done: Condvar,
+    /// Paused blocks wait here.
+    pub(crate) resume: Condvar,
+    /// Copy threads wait here.
+    pub(crate) copies: Condvar,
+    /// The monitor waits here.
+    pub(crate) watch: Condvar,
+    /// Grids with unclaimed blocks, for those who look without the lock.
+    pub(crate) ready_count: AtomicUsize,
+    /// The most urgent priority among them.
+    pub(crate) urgent: AtomicI32,
+    /// Workers that look for grids without sleeping.
+    pub(crate) spinning: AtomicUsize,
+    pub(crate) shutdown: AtomicBool,
+}
+
+/// What the lock guards.
+#[derive(Default)]
+pub(crate) struct State {
+    last_id: u64,
+    pub(crate) contexts: HashMap<u64, ContextEntry>,
+    pub(crate) streams: HashMap<u64, Stream>,
+    pub(crate) events: HashMap<u64, Arc<Event>>,
+    pub(crate) modules: HashMap<u64, Arc<Module>>,
+    pub(crate) arrays: HashMap<u64, Arc<Array>>,
+    /// Active grids with blocks to claim.
+    pub(crate) ready: Vec<Arc<Grid>>,
+    /// All active grids.
+    pub(crate) running: Vec<Arc<Grid>>,
+    pub(crate) transfers: VecDeque<(u64, Transfer)>,
+    /// Blocks of cooperative grids waiting for their own thread.
+    pub(crate) resident: VecDeque<(Arc<Grid>, u64)>,
+    pub(crate) threads: Threads,
+    /// Callers inside a wait.
+    pub(crate) waiting: usize,
+}
+
+/// How many threads of each kind there are.
+#[derive(Debug, Default)]
+pub(crate) struct Threads {
+    pub(crate) workers: usize,
+    pub(crate) workers_idle: usize,
+    /// Workers held by blocks of suspended contexts.
+    pub(crate) workers_paused: usize,
+    /// Workers beyond the usual number, allowed because some spin on work that waits.
+    pub(crate) workers_extra: usize,
+    pub(crate) copiers: usize,
+    pub(crate) copiers_idle: usize,
+    pub(crate) residents: usize,
+    pub(crate) residents_idle: usize,
+    pub(crate) monitor: bool,
+    pub(crate) joins: Vec<std::thread::JoinHandle<()>>,
+}
+
+/// A context and its streams.
+pub(crate) struct ContextEntry {
+    pub(crate) context: Arc<Context>,
+    pub(crate) default_stream: u64,
+    pub(crate) streams: Vec<u64>,
+}
+
+/// A stream: operations in order, the first of which may be running.
+pub(crate) struct Stream {
+    pub(crate) context: Arc<Context>,
+    pub(crate) kind: StreamKind,
+    pub(crate) priority: i32,
+    pub(crate) queue: VecDeque<Op>,
+    /// The first operation is running.
+    pub(crate) active: bool,
+    pub(crate) destroyed: bool,
+    pub(crate) last_submitted: u64,
+    pub(crate) progress: Arc<AtomicU64>,
+}
+
+/// How a stream is ordered against the others of its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamKind {
+    /// Waits for, and holds up, all blocking streams.
+    Default,
+    /// Ordered against the default stream.
+    Blocking,
+    /// On its own.
+    NonBlocking,
+}
+
+/// One operation. Its number orders it among all of the device.
+pub(crate) struct Op {
+    pub(crate) number: u64,
+    pub(crate) kind: OpKind,
+}
+
+/// What an operation does.
+pub(crate) enum OpKind {
+    Launch(Arc<Grid>),
+    Transfer(Transfer),
+    /// A transfer that the submitting thread does itself.
+    Inline,
+    Callback(HostCallback),
+    Record(Arc<Event>, u64),
+    Wait(Arc<Event>, u64),
+    /// Only its place in the order counts.
+    Marker,
+}
+
+/// An event: which of its records were reached, and when the last one was.
+pub(crate) struct Event {
+    pub(crate) context: Arc<Context>,
+    pub(crate) timing: bool,
+    pub(crate) recorded: AtomicU64,
+    pub(crate) reached: AtomicU64,
+    pub(crate) reached_ns: AtomicU64,
+    /// Streams whose first operation waits for it.
+    pub(crate) waiters: Mutex<Vec<u64>>,
+}
+
+impl Core {
+    pub(crate) fn new(config: &Config, memory: DeviceMemory) -> Self {
+        Self {
+            memory: Arc::new(memory),
+            workers: config.worker_count(),
+            gate: config.gate.clone(),
+            gate_open: AtomicBool::new(config.gate.is_none()),
+            output: config.output.clone(),
+            meter: Meter::default(),
+            state: Mutex::default(),
+            work: Condvar::new(),
+            residents: Condvar::new(),
+            done: Condvar::new(),
+            resume: Condvar::new(),
+            copies: Condvar::new(),
+            watch: Condvar::new(),
+            ready_count: AtomicUsize::new(0),
+            urgent: AtomicI32::new(i32::MAX),
+            spinning: AtomicUsize::new(0),
+            shutdown: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes the lock.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Writes what a context's kernels printed.
+    pub(crate) fn flush_output(&self, context: &Context) {
+        let text = lock(&context.fifo).take();
+        if !text.is_empty() {
+            self.write(OutputKind::Print, &text);
+        }
+    }
+
+    /// Writes to the sink, or to the C library's streams: a program's own `printf` shares their
+    /// buffer, so the order of lines is kept.
+    pub(crate) fn write(&self, kind: OutputKind, text: &[u8]) {
+        if let Some(sink) = &self.output {
+            sink(kind, text);
+            return;
+        }
+        unsafe extern "C" {
+            static stdout: *mut libc::FILE;
+            static stderr: *mut libc::FILE;
+        }
+        // SAFETY: the C library defines both and keeps them valid for the process's life.
+        let file = unsafe {
+            match kind {
+                OutputKind::Print => stdout,
+                OutputKind::Assert => stderr,
+            }
+        };
+        // SAFETY: the text is valid for its length; the stream is locked by the C library.
+        unsafe {
+            libc::fwrite(text.as_ptr().cast(), 1, text.len(), file);
+            libc::fflush(file);
+        }
+    }
+}
+
+impl State {
+    /// A number no handle ever had.
+    pub(crate) fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(crate) fn context(&self, id: u64) -> Result<&ContextEntry> {
+        self.contexts
+            .get(&id)
+            .filter(|entry| !entry.context.destroyed.load(Ordering::Relaxed))
+            .ok_or_else(|| {
+                GpuError::new(
+                    mica_cuda_abi::CuResult::InvalidContext,
+                    format!("context {id} is not one of this device's"),
+                )
+            })
+    }
+
+    /// A context that still works.
+    pub(crate) fn healthy_context(&self, id: u64) -> Result<&ContextEntry> {
+        let entry = self.context(id)?;
+        entry.context.check()?;
+        Ok(entry)
+    }
+
+    pub(crate) fn stream(&self, id: u64) -> Result<&Stream> {
+        self.streams
+            .get(&id)
+            .filter(|s| !s.destroyed && !s.context.destroyed.load(Ordering::Relaxed))
+            .ok_or_else(|| bad_handle("stream", id))
+    }
+
+    /// A stream of a context that still works.
+    pub(crate) fn healthy_stream(&self, id: u64) -> Result<&Stream> {
+        let stream = self.stream(id)?;
+        stream.context.check()?;
+        Ok(stream)
+    }
+
+    pub(crate) fn event(&self, id: u64) -> Result<&Arc<Event>> {
+        self.events.get(&id).ok_or_else(|| bad_handle("event", id))
+    }
+}

@@ -1,0 +1,260 @@
+//! [`SoftwareGpu`]: making it, ending it, and waiting for its work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mica_gpu::{ContextId, DeviceProperties, GpuError, Result};
+
+use crate::attributes::{self, Facts};
+use crate::cache::ModuleCache;
+use crate::compile::Compiler;
+use crate::config::Config;
+use crate::context::{Context, lock};
+use crate::core::{Core, OpKind, State, StreamKind};
+use crate::memory::DeviceMemory;
+use crate::meter::now_ns;
+use crate::worker::wait;
+
+/// Address space asked for by default; less is taken where less can be had.
+const ARENA_BYTES: u64 = 1 << 40;
+/// How long a waiting caller looks before it sleeps: waking a thread costs more than this.
+const SPIN_NS: u64 = 30_000;
+/// All loops of kernels poll, so a block that takes longer to pause is stuck.
+const SUSPEND_LIMIT: Duration = Duration::from_secs(10);
+
+/// A GPU made of this machine's cores and memory.
+///
+/// ```
+/// use mica_backend_software::{Config, SoftwareGpu};
+/// use mica_gpu::Gpu;
+///
+/// let gpu = SoftwareGpu::new(Config::default())?;
+/// assert_eq!(gpu.properties().name, "Mica Software GPU");
+/// let context = gpu.context_create()?;
+/// let memory = gpu.memory_alloc(context, 1 << 20)?;
+/// assert_eq!(gpu.memory_range(context, memory.offset(100))?, (memory, 1 << 20));
+/// gpu.context_destroy(context)?;
+/// # Ok::<(), mica_gpu::GpuError>(())
+/// ```
+pub struct SoftwareGpu {
+    pub(crate) core: Arc<Core>,
+    pub(crate) facts: Facts,
+    pub(crate) properties: DeviceProperties,
+    pub(crate) cache: ModuleCache,
+    pub(crate) handler_installed: AtomicBool,
+}
+
+impl SoftwareGpu {
+    /// A device. It costs address space and little else until it is used.
+    ///
+    /// # Errors
+    /// When the process may not have the address space for its memory.
+    pub fn new(config: Config) -> Result<Self> {
+        let memory = DeviceMemory::new(config.memory(), config.arena_bytes.unwrap_or(ARENA_BYTES))?;
+        let facts = Facts::new(
+            config.worker_count(),
+            config.resident_blocks(),
+            config.ordinal,
+        );
+        let properties = attributes::properties(&facts, memory.total());
+        let compiler: Arc<dyn Compiler> = match &config.compiler {
+            Some(compiler) => Arc::clone(compiler),
+            None => crate::pipeline::compiler(&config),
+        };
+        Ok(Self {
+            core: Arc::new(Core::new(&config, memory)),
+            facts,
+            properties,
+            cache: ModuleCache::new(compiler),
+            handler_installed: AtomicBool::new(false),
+        })
+    }
+
+    /// Nanoseconds that worker threads have spent on kernels, of all contexts; cheap to ask.
+    pub fn busy_time_ns(&self) -> u64 {
+        self.core.meter.total_ns()
+    }
+
+    /// First address and length of the arena that all device addresses lie in.
+    pub fn arena(&self) -> (u64, u64) {
+        let arena = self.core.memory.arena();
+        (arena.base(), arena.len())
+    }
+
+    /// Waits until a stream got as far as `target`.
+    pub(crate) fn wait_for(&self, progress: &AtomicU64, target: u64) {
+        let reached = || progress.load(Ordering::Acquire) >= target;
+        let end = now_ns() + SPIN_NS;
+        while now_ns() < end {
+            for _ in 0..64 {
+                if reached() {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let mut state = self.core.state();
+        state.waiting += 1;
+        while !reached() {
+            state = wait(&self.core.done, state);
+        }
+        state.waiting -= 1;
+    }
+
+    /// Waits for a stream's work and shows what its kernels printed.
+    pub(crate) fn wait_for_stream(&self, stream: u64) -> Result<()> {
+        let mut state = self.core.state();
+        let known = state.healthy_stream(stream)?;
+        let context = Arc::clone(&known.context);
+        let progress = Arc::clone(&known.progress);
+        let mut target = known.last_submitted;
+        if known.kind == StreamKind::Default {
+            // The default stream also stands for all blocking streams.
+            target = self.core.submit(&mut state, stream, OpKind::Marker);
+        }
+        drop(state);
+        self.wait_for(&progress, target);
+        self.after_wait(&context)
+    }
+
+    /// What every synchronization ends with.
+    pub(crate) fn after_wait(&self, context: &Context) -> Result<()> {
+        self.core.flush_output(context);
+        context.check()
+    }
+
+    /// Waits for all streams of a context.
+    pub(crate) fn wait_for_context(&self, context: ContextId) -> Result<()> {
+        let state = self.core.state();
+        let entry = state.healthy_context(context.0)?;
+        let targets: Vec<(Arc<AtomicU64>, u64)> = entry
+            .streams
+            .iter()
+            .filter_map(|id| state.streams.get(id))
+            .map(|stream| (Arc::clone(&stream.progress), stream.last_submitted))
+            .collect();
+        let context = Arc::clone(&entry.context);
+        drop(state);
+        for (progress, target) in targets {
+            self.wait_for(&progress, target);
+        }
+        self.after_wait(&context)
+    }
+
+    /// Sets or clears a context's suspension; suspending waits until its blocks hold still.
+    pub(crate) fn set_suspended(&self, context: ContextId, suspended: bool) -> Result<()> {
+        let mut state = self.core.state();
+        let context = Arc::clone(&state.context(context.0)?.context);
+        context.suspended.store(suspended, Ordering::SeqCst);
+        self.core.refresh_stops(&state);
+        if !suspended {
+            self.core.work.notify_all();
+            return Ok(());
+        }
+        let end = Instant::now() + SUSPEND_LIMIT;
+        while context.executing.load(Ordering::SeqCst) > 0 && context.is_suspended() {
+            if Instant::now() > end {
+                return Err(GpuError::new(
+                    mica_cuda_abi::CuResult::Timeout,
+                    format!("a kernel of context {} does not pause", context.id),
+                ));
+            }
+            let waited = self.core.done.wait_timeout(state, Duration::from_millis(1));
+            state = match waited {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        Ok(())
+    }
+
+    /// Ends a context: its work, then everything it holds.
+    pub(crate) fn destroy(&self, id: u64) -> Result<()> {
+        let mut state = self.core.state();
+        let context = Arc::clone(&state.context(id)?.context);
+        context.destroyed.store(true, Ordering::SeqCst);
+        self.core.cancel_grids(&mut state, id, None);
+        self.core.pump_context(&mut state, id);
+        state.waiting += 1;
+        while is_busy(&state, id) || context.executing.load(Ordering::SeqCst) > 0 {
+            let waited = self.core.done.wait_timeout(state, Duration::from_millis(2));
+            state = match waited {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        state.waiting -= 1;
+        let streams = state.contexts.remove(&id).map(|entry| entry.streams);
+        for stream in streams.into_iter().flatten() {
+            state.streams.remove(&stream);
+        }
+        state.events.retain(|_, event| event.context.id != id);
+        state.arrays.retain(|_, array| array.context != id);
+        let gone: Vec<u64> = state
+            .modules
+            .iter()
+            .filter(|(_, module)| module.context == id)
+            .map(|(module, _)| *module)
+            .collect();
+        let modules: Vec<_> = gone.iter().map(|m| state.modules.remove(m)).collect();
+        drop(state);
+        drop(modules);
+        *lock(&context.callbacks) = None;
+        self.core.flush_output(&context);
+        self.core.memory.free_all(id);
+        Ok(())
+    }
+}
+
+/// Whether anything of the context is running.
+fn is_busy(state: &State, context: u64) -> bool {
+    let Some(entry) = state.contexts.get(&context) else {
+        return false;
+    };
+    entry
+        .streams
+        .iter()
+        .filter_map(|id| state.streams.get(id))
+        .any(|stream| stream.active)
+}
+
+impl Drop for SoftwareGpu {
+    fn drop(&mut self) {
+        let contexts: Vec<u64> = self.core.state().contexts.keys().copied().collect();
+        for context in contexts {
+            // Already gone is as good.
+            let _gone = self.destroy(context);
+        }
+        self.core.shutdown.store(true, Ordering::SeqCst);
+        let joins = {
+            let mut state = self.core.state();
+            let core = &self.core;
+            for condition in [
+                &core.work,
+                &core.residents,
+                &core.copies,
+                &core.resume,
+                &core.watch,
+                &core.done,
+            ] {
+                condition.notify_all();
+            }
+            std::mem::take(&mut state.threads.joins)
+        };
+        let me = std::thread::current().id();
+        for thread in joins {
+            if thread.thread().id() != me && thread.join().is_err() {
+                tracing::error!("a device thread panicked");
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for SoftwareGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SoftwareGpu")
+            .field("properties", &self.properties)
+            .finish_non_exhaustive()
+    }
+}

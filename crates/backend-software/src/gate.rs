@@ -1,0 +1,19 @@
+//! Permission to run, granted by somebody else.
+//!
+//! Several processes can share one machine's cores as they would share a GPU: a daemon grants each
+//! a lease of a few milliseconds. The device asks before each block, pauses running blocks when the
+//! gate closes, and says when it has nothing more to run.
+
+use std::sync::atomic::AtomicBool;
+
+/// Decides when kernels may run. Copies are not held back.
+pub trait ExecutionGate: Send + Sync {
+    /// Whether blocks may run now. Asked at every block boundary and every quarter of a
+    /// millisecond, so it must be one load of shared memory, or little more.
+    fn may_run(&self) -> bool;
+    /// Asks for permission and waits until [`ExecutionGate::may_run`] is true or `cancel` is set;
+    /// says whether it is open. Looks at `cancel` at least every 10 ms.
+    fn wait(&self, cancel: &AtomicBool) -> bool;
+    /// Nothing is left to run: the rest of a lease can go to somebody else.
+    fn idle(&self) {}
+}

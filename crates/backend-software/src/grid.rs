@@ -1,0 +1,195 @@
+//! One launch while it waits and runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use mica_kernel::{Dim3, stop};
+
+use crate::context::Context;
+use crate::module::Module;
+
+/// A launch. Blocks are claimed in order by whoever has time.
+pub(crate) struct Grid {
+    pub(crate) id: u64,
+    pub(crate) context: Arc<Context>,
+    pub(crate) stream: u64,
+    pub(crate) priority: i32,
+    pub(crate) module: Arc<Module>,
+    pub(crate) kernel: usize,
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) dynamic_shared: u32,
+    pub(crate) shared_len: u64,
+    pub(crate) local_stride: u64,
+    pub(crate) params: Params,
+    pub(crate) cooperative: bool,
+    /// Arena address of the cooperative workspace, or 0. Freed with the grid.
+    pub(crate) workspace: u64,
+    pub(crate) total: u64,
+    next: AtomicU64,
+    done: AtomicU64,
+    /// Worker threads on this grid.
+    pub(crate) attached: AtomicUsize,
+    /// What running blocks poll.
+    pub(crate) stop: AtomicU32,
+    pub(crate) cancelled: AtomicBool,
+    /// More resident blocks than workers: spinning ones must yield, so `stop` asks them to call.
+    pub(crate) crowded: bool,
+    /// When its blocks became claimable.
+    pub(crate) ready_ns: AtomicU64,
+}
+
+/// What [`Grid::new`] starts from.
+pub(crate) struct Shape {
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) dynamic_shared: u32,
+    pub(crate) shared_len: u64,
+    pub(crate) local_stride: u64,
+    pub(crate) cooperative: bool,
+    pub(crate) workspace: u64,
+    pub(crate) crowded: bool,
+}
+
+impl Grid {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one caller, each of another kind"
+    )]
+    pub(crate) fn new(
+        id: u64,
+        context: Arc<Context>,
+        stream: u64,
+        priority: i32,
+        module: Arc<Module>,
+        kernel: usize,
+        shape: Shape,
+        params: Params,
+    ) -> Self {
+        let running = if shape.crowded {
+            stop::PAUSE
+        } else {
+            stop::RUN
+        };
+        Self {
+            id,
+            context,
+            stream,
+            priority,
+            module,
+            kernel,
+            total: shape.grid.count(),
+            grid: shape.grid,
+            block: shape.block,
+            dynamic_shared: shape.dynamic_shared,
+            shared_len: shape.shared_len,
+            local_stride: shape.local_stride,
+            params,
+            cooperative: shape.cooperative,
+            workspace: shape.workspace,
+            next: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            attached: AtomicUsize::new(0),
+            stop: AtomicU32::new(running),
+            cancelled: AtomicBool::new(false),
+            crowded: shape.crowded,
+            ready_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The kernel's name.
+    pub(crate) fn name(&self) -> &str {
+        let kernels = self.module.executable.kernels();
+        kernels.get(self.kernel).map_or("?", |k| k.name.as_str())
+    }
+
+    /// Claims the next block.
+    pub(crate) fn claim(&self) -> Option<u64> {
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        (index < self.total).then_some(index)
+    }
+
+    /// Whether a claim could succeed.
+    pub(crate) fn has_unclaimed(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.total
+    }
+
+    /// Counts finished blocks; true for the call that finishes the grid.
+    pub(crate) fn finish(&self, blocks: u64) -> bool {
+        blocks > 0 && self.done.fetch_add(blocks, Ordering::AcqRel) + blocks == self.total
+    }
+
+    /// Takes the blocks nobody claimed off the list; true if that finishes the grid.
+    pub(crate) fn abandon(&self) -> bool {
+        let claimed = self.next.swap(1 << 62, Ordering::AcqRel);
+        self.finish(self.total.saturating_sub(claimed))
+    }
+
+    /// Hands all blocks out at once, for cooperative launches.
+    pub(crate) fn claim_all(&self) {
+        self.next.store(1 << 62, Ordering::Release);
+    }
+
+    /// Sets the stop word from what is wanted. Called under the device's lock.
+    pub(crate) fn refresh_stop(&self, gate_open: bool) {
+        let value = if self.cancelled.load(Ordering::SeqCst) {
+            stop::CANCEL
+        } else if self.context.is_suspended() || !gate_open || self.crowded {
+            stop::PAUSE
+        } else {
+            stop::RUN
+        };
+        self.stop.store(value, Ordering::SeqCst);
+    }
+
+    /// The block with this number.
+    pub(crate) fn block_index(&self, index: u64) -> Dim3 {
+        let (x, y) = (u64::from(self.grid.x), u64::from(self.grid.y));
+        Dim3 {
+            x: (index % x) as u32,
+            y: (index / x % y) as u32,
+            z: (index / (x * y)) as u32,
+        }
+    }
+}
+
+impl Drop for Grid {
+    fn drop(&mut self) {
+        if self.workspace != 0 {
+            self.module
+                .memory
+                .free_internal(self.context.id, self.workspace);
+        }
+    }
+}
+
+/// A parameter block, aligned for any parameter.
+#[derive(Debug)]
+pub(crate) struct Params {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Params {
+    /// A copy of `bytes`, zero-padded to at least `least`.
+    pub(crate) fn new(bytes: &[u8], least: usize) -> Self {
+        let len = bytes.len().max(least);
+        let mut lines = vec![Line([0; 64]); len.div_ceil(64)];
+        for (line, piece) in lines.iter_mut().zip(bytes.chunks(64)) {
+            line.0[..piece.len()].copy_from_slice(piece);
+        }
+        Self { lines, len }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.lines.as_ptr().cast()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}

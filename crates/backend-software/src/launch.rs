@@ -1,0 +1,171 @@
+//! From a launch request to a grid: everything that can be refused is refused here.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mica_cuda_abi::CuResult;
+use mica_gpu::{GpuError, Launch, Result, StreamId};
+use mica_kernel::{Dim3, KernelInfo};
+
+use crate::area::SHARED;
+use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_PARAMS, MAX_THREADS, occupancy};
+use crate::core::OpKind;
+use crate::device::SoftwareGpu;
+use crate::error::{bad_handle, invalid_value};
+use crate::grid::{Grid, Params, Shape};
+use crate::memory::Purpose;
+use crate::module::most_threads;
+use crate::recover;
+
+/// Local memory of one block that the device is willing to map.
+const MOST_LOCAL: u64 = 2 << 30;
+
+impl SoftwareGpu {
+    pub(crate) fn submit_launch(&self, stream_id: StreamId, launch: &Launch<'_>) -> Result<()> {
+        if !self.handler_installed.swap(true, Ordering::SeqCst) {
+            recover::install()?;
+        }
+        let mut state = self.core.state();
+        let stream = state.healthy_stream(stream_id.0)?;
+        let context = Arc::clone(&stream.context);
+        let priority = stream.priority;
+        let module = state
+            .modules
+            .get(&launch.module.0)
+            .filter(|module| module.context == context.id)
+            .cloned()
+            .ok_or_else(|| bad_handle("module", launch.module.0))?;
+        let info = module
+            .executable
+            .kernels()
+            .get(launch.kernel as usize)
+            .ok_or_else(|| {
+                GpuError::new(
+                    CuResult::InvalidHandle,
+                    format!("module {} has no kernel {}", launch.module.0, launch.kernel),
+                )
+            })?;
+        let (grid, block) = shape(launch, info)?;
+        let shared_len = u64::from(info.static_shared) + u64::from(launch.dynamic_shared);
+        if shared_len > SHARED {
+            return Err(invalid_value(format!(
+                "kernel {} asks for {shared_len} bytes of shared memory; a block has {SHARED}",
+                info.name
+            )));
+        }
+        let needed = info.params.iter().map(|p| p.offset + p.size).max();
+        if launch.params.len() < needed.unwrap_or(0) as usize || launch.params.len() > MAX_PARAMS {
+            return Err(invalid_value(format!(
+                "kernel {} takes {} bytes of parameters, given {}",
+                info.name,
+                needed.unwrap_or(0),
+                launch.params.len()
+            )));
+        }
+        let mut local_stride = u64::from(info.local_bytes);
+        if info.recursive {
+            local_stride += context.stack_bytes();
+        }
+        let local_stride = local_stride.next_multiple_of(16);
+        if local_stride.saturating_mul(block.count()) > MOST_LOCAL {
+            return Err(GpuError::new(
+                CuResult::LaunchOutOfResources,
+                format!(
+                    "kernel {} asks for {local_stride} bytes of local memory in each of {} threads",
+                    info.name,
+                    block.count()
+                ),
+            ));
+        }
+        let mut workspace = 0;
+        if launch.cooperative {
+            let per_sm = occupancy(
+                &self.facts,
+                info.registers,
+                block.count() as u32,
+                shared_len,
+            );
+            let most = u64::from(per_sm) * u64::from(self.facts.multiprocessors);
+            if grid.count() > most {
+                return Err(GpuError::new(
+                    CuResult::CooperativeLaunchTooLarge,
+                    format!(
+                        "{} blocks of kernel {} cannot be resident at once; {most} can",
+                        grid.count(),
+                        info.name
+                    ),
+                ));
+            }
+            workspace = self.core.memory.alloc(context.id, 256, Purpose::Internal)?;
+            // SAFETY: just allocated for this launch alone; its first word is its size.
+            unsafe { (workspace as *mut u32).write(8) };
+        }
+        let crowded = launch.cooperative && grid.count() > self.core.workers as u64;
+        let params = Params::new(launch.params, info.params_len as usize);
+        let id = state.new_id();
+        let grid = Grid::new(
+            id,
+            context,
+            stream_id.0,
+            priority,
+            Arc::clone(&module),
+            launch.kernel as usize,
+            Shape {
+                grid,
+                block,
+                dynamic_shared: launch.dynamic_shared,
+                shared_len,
+                local_stride,
+                cooperative: launch.cooperative,
+                workspace,
+                crowded,
+            },
+            params,
+        );
+        let op = OpKind::Launch(Arc::new(grid));
+        self.core.submit(&mut state, stream_id.0, op);
+        Ok(())
+    }
+}
+
+/// Checks grid and block against the device's limits and the kernel's own.
+fn shape(launch: &Launch<'_>, info: &KernelInfo) -> Result<(Dim3, Dim3)> {
+    let legal = |value: [u32; 3], most: [u32; 3]| {
+        value
+            .iter()
+            .zip(most)
+            .all(|(v, most)| *v >= 1 && *v <= most)
+    };
+    if !legal(launch.grid, MAX_GRID) || !legal(launch.block, MAX_BLOCK) {
+        return Err(invalid_value(format!(
+            "grid {:?} of blocks {:?} is outside the device's limits",
+            launch.grid, launch.block
+        )));
+    }
+    let dim = |[x, y, z]: [u32; 3]| Dim3 { x, y, z };
+    let (grid, block) = (dim(launch.grid), dim(launch.block));
+    let threads = block.count();
+    if threads > u64::from(MAX_THREADS) {
+        return Err(invalid_value(format!(
+            "{threads} threads in a block; {MAX_THREADS} are possible"
+        )));
+    }
+    let required = info.required_block;
+    if required != Dim3::default() && required != block {
+        return Err(invalid_value(format!(
+            "kernel {} must be launched with blocks of {required:?}",
+            info.name
+        )));
+    }
+    if threads > u64::from(most_threads(info.max_threads)) {
+        return Err(GpuError::new(
+            CuResult::LaunchOutOfResources,
+            format!(
+                "kernel {} was built for at most {} threads in a block, launched with {threads}",
+                info.name,
+                most_threads(info.max_threads)
+            ),
+        ));
+    }
+    Ok((grid, block))
+}

@@ -1,0 +1,338 @@
+//! Linear memory: `memory_alloc` and what the device allocates for a context.
+//!
+//! Up to 32 KiB comes from a chunk of 2 MiB that belongs to one context, in steps of 256 bytes;
+//! more has pages of its own with a hole behind. Pages nobody uses are holes.
+
+use mica_gpu::{Access, Result};
+
+use super::{Books, DeviceMemory, Kind, Live, Purpose};
+use crate::arena::ranges::Ranges;
+use crate::arena::{FRAME, PAGE};
+use crate::error::{invalid_value, out_of_memory};
+
+const STEP: u64 = 256;
+const SMALL: u64 = 32 << 10;
+const CHUNK: u64 = FRAME;
+/// Every hole costs a kernel mapping and the system allows 65 530: past this many ranges, large
+/// allocations lie side by side.
+const MOST_GUARDED: usize = 16_000;
+
+/// 2 MiB of one context's small allocations.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    owner: u64,
+    free: Ranges,
+    /// Allocations that touch each page.
+    users: Vec<u16>,
+}
+
+impl DeviceMemory {
+    /// Memory for `owner`, 256-byte aligned.
+    pub(crate) fn alloc(&self, owner: u64, bytes: u64, purpose: Purpose) -> Result<u64> {
+        if bytes == 0 {
+            return Err(invalid_value("an allocation of 0 bytes"));
+        }
+        if bytes > self.total {
+            return Err(out_of_memory(format!(
+                "{bytes} bytes asked for, the device has {}",
+                self.total
+            )));
+        }
+        let mut books = self.books();
+        let at = if bytes <= SMALL {
+            self.alloc_small(&mut books, owner, bytes)?
+        } else {
+            self.alloc_large(&mut books, owner, bytes)?
+        };
+        if purpose == Purpose::Internal
+            && let Some(live) = books.live.get_mut(&at)
+        {
+            live.owner = Some(internal(owner));
+            if bytes <= SMALL {
+                // A piece of a page that was used before; variables begin as zeros.
+                // SAFETY: just mapped and given to nobody else.
+                unsafe { std::ptr::write_bytes(at as *mut u8, 0, bytes as usize) };
+            }
+        }
+        Ok(at)
+    }
+
+    fn alloc_large(&self, books: &mut Books, owner: u64, bytes: u64) -> Result<u64> {
+        let huge = bytes >= FRAME;
+        let mapped = bytes.next_multiple_of(PAGE);
+        let guard = if books.live.len() < MOST_GUARDED {
+            PAGE
+        } else {
+            0
+        };
+        let reserved = mapped + guard;
+        books.charge(mapped, self.total)?;
+        let placed = books
+            .space
+            .take_next(reserved, if huge { FRAME } else { PAGE })
+            .ok_or_else(|| out_of_memory(format!("no address space for {bytes} bytes")))
+            .and_then(|at| match self.arena.map_zero(at, mapped, huge) {
+                Ok(()) => Ok(at),
+                Err(error) => {
+                    books.space.give(at, reserved);
+                    Err(error)
+                }
+            });
+        match placed {
+            Ok(at) => {
+                books.live.insert(
+                    at,
+                    Live {
+                        bytes,
+                        owner: Some(owner),
+                        kind: Kind::Large { mapped, reserved },
+                        access: Access::ReadWrite,
+                    },
+                );
+                Ok(at)
+            }
+            Err(error) => {
+                books.discharge(mapped);
+                Err(error)
+            }
+        }
+    }
+
+    fn alloc_small(&self, books: &mut Books, owner: u64, bytes: u64) -> Result<u64> {
+        let taken = bytes.next_multiple_of(STEP);
+        books.charge(taken, self.total)?;
+        let result = self.place_small(books, owner, taken);
+        match result {
+            Ok((chunk, at)) => {
+                books.live.insert(
+                    at,
+                    Live {
+                        bytes,
+                        owner: Some(owner),
+                        kind: Kind::Small { chunk, taken },
+                        access: Access::ReadWrite,
+                    },
+                );
+                Ok(at)
+            }
+            Err(error) => {
+                books.discharge(taken);
+                Err(error)
+            }
+        }
+    }
+
+    fn place_small(&self, books: &mut Books, owner: u64, taken: u64) -> Result<(u64, u64)> {
+        let existing = books
+            .chunks
+            .iter_mut()
+            .filter(|(_, chunk)| chunk.owner == owner)
+            .find_map(|(&base, chunk)| Some((base, chunk.free.take_lowest(taken, STEP)?)));
+        let (base, at) = match existing {
+            Some(found) => found,
+            None => {
+                let base = books
+                    .space
+                    .take_next(CHUNK + PAGE, PAGE)
+                    .ok_or_else(|| out_of_memory("no address space for small allocations"))?;
+                let mut free = Ranges::new(base, CHUNK);
+                let at = free.take_lowest(taken, STEP).unwrap_or(base);
+                let users = vec![0; (CHUNK / PAGE) as usize];
+                books.chunks.insert(base, Chunk { owner, free, users });
+                (base, at)
+            }
+        };
+        let Some(chunk) = books.chunks.get_mut(&base) else {
+            return Err(invalid_value("a chunk vanished"));
+        };
+        for page in pages(base, at, taken) {
+            chunk.users[page] += 1;
+            if chunk.users[page] == 1 {
+                let address = base + page as u64 * PAGE;
+                if let Err(error) = self.arena.map_zero(address, PAGE, false) {
+                    for page in pages(base, at, taken).take_while(|p| *p <= page) {
+                        chunk.users[page] -= 1;
+                    }
+                    chunk.free.give(at, taken);
+                    return Err(error);
+                }
+            }
+        }
+        Ok((base, at))
+    }
+
+    /// Frees what [`DeviceMemory::alloc`] gave a program.
+    pub(crate) fn free(&self, owner: u64, address: u64) -> Result<u64> {
+        let (_pins, mut books) = self.books_to_unmap();
+        let live = books.live.get(&address).copied();
+        match live {
+            Some(live)
+                if live.owner == Some(owner)
+                    && matches!(live.kind, Kind::Small { .. } | Kind::Large { .. }) =>
+            {
+                self.drop_range(&mut books, address, live);
+                Ok(live.bytes)
+            }
+            _ => Err(invalid_value(format!(
+                "{address:#x} is not the start of an allocation of this context"
+            ))),
+        }
+    }
+
+    /// Frees what the device allocated for a context.
+    pub(crate) fn free_internal(&self, owner: u64, address: u64) {
+        let (_pins, mut books) = self.books_to_unmap();
+        if let Some(live) = books.live.get(&address).copied()
+            && live.owner == Some(internal(owner))
+        {
+            self.drop_range(&mut books, address, live);
+        }
+    }
+
+    /// Frees everything a context holds.
+    pub(crate) fn free_all(&self, owner: u64) {
+        let (_pins, mut books) = self.books_to_unmap();
+        let mine: Vec<(u64, Live)> = books
+            .live
+            .iter()
+            .filter(|(_, live)| live.owner == Some(owner) || live.owner == Some(internal(owner)))
+            .map(|(&at, &live)| (at, live))
+            .collect();
+        for (at, live) in mine {
+            self.drop_range(&mut books, at, live);
+        }
+    }
+
+    pub(super) fn drop_range(&self, books: &mut Books, address: u64, live: Live) {
+        books.live.remove(&address);
+        match live.kind {
+            Kind::Small { chunk, taken } => self.drop_small(books, chunk, address, taken),
+            Kind::Large { mapped, reserved } => {
+                books.discharge(mapped);
+                // Address space whose pages could not be dropped is never handed out again.
+                match self.arena.unmap(address, mapped) {
+                    Ok(()) => books.space.give(address, reserved),
+                    Err(error) => tracing::warn!(%error, address, "freed memory stays mapped"),
+                }
+            }
+            Kind::Registered { pages, mapped } => match self.arena.unmap(pages, mapped) {
+                Ok(()) => books.space.give(pages, mapped),
+                Err(error) => tracing::warn!(%error, address, "registered memory stays mapped"),
+            },
+            Kind::Frame { .. } => {}
+        }
+    }
+
+    fn drop_small(&self, books: &mut Books, base: u64, address: u64, taken: u64) {
+        books.discharge(taken);
+        let Some(chunk) = books.chunks.get_mut(&base) else {
+            return;
+        };
+        chunk.free.give(address, taken);
+        if chunk.free.is_all_free(base, CHUNK) {
+            books.chunks.remove(&base);
+            match self.arena.unmap(base, CHUNK) {
+                Ok(()) => books.space.give(base, CHUNK + PAGE),
+                Err(error) => tracing::warn!(%error, base, "a freed chunk stays mapped"),
+            }
+            return;
+        }
+        for page in pages(base, address, taken) {
+            chunk.users[page] -= 1;
+            if chunk.users[page] == 0
+                && let Err(error) = self.arena.unmap(base + page as u64 * PAGE, PAGE)
+            {
+                // Too many mappings: the page stays readable to its own context, but not its
+                // contents.
+                tracing::debug!(%error, "a freed page stays mapped");
+                self.arena.scrub(base + page as u64 * PAGE, PAGE);
+            }
+        }
+    }
+}
+
+/// Indexes of the pages of the chunk at `base` that the bytes touch.
+fn pages(base: u64, at: u64, bytes: u64) -> std::ops::RangeInclusive<usize> {
+    let first = (at - base) / PAGE;
+    let last = (at + bytes - 1 - base) / PAGE;
+    first as usize..=last as usize
+}
+
+/// The owner that stands for what the device allocated on a context's behalf.
+fn internal(owner: u64) -> u64 {
+    owner | 1 << 63
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> DeviceMemory {
+        DeviceMemory::new(64 << 20, 1 << 30).unwrap()
+    }
+
+    #[test]
+    fn small_allocations_share_pages_and_give_them_back() {
+        let memory = memory();
+        let a = memory.alloc(1, 100, Purpose::Program).unwrap();
+        let b = memory.alloc(1, 100, Purpose::Program).unwrap();
+        assert_eq!(a % 256, 0);
+        assert_eq!(a / PAGE, b / PAGE);
+        let mut byte = [0; 1];
+        assert!(memory.read(b, &mut byte).is_some());
+        memory.free(1, a).unwrap();
+        assert!(memory.read(a, &mut byte).is_some(), "the page is still b's");
+        memory.free(1, b).unwrap();
+        assert!(memory.read(b, &mut byte).is_none());
+        assert_eq!(memory.info().0, 64 << 20);
+    }
+
+    #[test]
+    fn contexts_never_share_a_page() {
+        let memory = memory();
+        let a = memory.alloc(1, 100, Purpose::Program).unwrap();
+        let b = memory.alloc(2, 100, Purpose::Program).unwrap();
+        assert_ne!(a / CHUNK, b / CHUNK);
+        assert!(memory.free(1, b).is_err());
+        assert!(memory.range(1, b).is_err());
+        memory.free_all(2);
+        assert!(memory.range(2, b).is_err());
+        assert_eq!(memory.range(1, a + 99).unwrap(), (a, 100));
+        assert!(memory.range(1, a + 100).is_err());
+    }
+
+    #[test]
+    fn the_total_is_a_limit_and_freeing_lifts_it() {
+        let memory = memory();
+        let a = memory.alloc(1, 40 << 20, Purpose::Program).unwrap();
+        let error = memory.alloc(1, 40 << 20, Purpose::Program).unwrap_err();
+        assert_eq!(error.code, mica_cuda_abi::CuResult::OutOfMemory);
+        memory.free(1, a).unwrap();
+        memory.alloc(1, 40 << 20, Purpose::Program).unwrap();
+    }
+
+    #[test]
+    fn recycled_memory_reads_as_zeros() {
+        let memory = memory();
+        for bytes in [4096_u64, 3 << 20] {
+            for round in 0..4 {
+                let at = memory.alloc(1, bytes, Purpose::Program).unwrap();
+                let mut seen = vec![1; bytes as usize];
+                memory.read(at, &mut seen).unwrap();
+                assert!(seen.iter().all(|b| *b == 0), "round {round}");
+                // SAFETY: just allocated, `bytes` long.
+                unsafe { std::ptr::write_bytes(at as *mut u8, 0xff, bytes as usize) };
+                memory.free(1, at).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_device_holds_cannot_be_freed_by_address() {
+        let memory = memory();
+        let at = memory.alloc(1, 4096, Purpose::Internal).unwrap();
+        assert!(memory.free(1, at).is_err());
+        memory.free_internal(1, at);
+        assert_eq!(memory.info().0, 64 << 20);
+    }
+}

@@ -1,0 +1,162 @@
+//! Loaded modules: their variables in device memory, their kernels' descriptions.
+
+use std::sync::Arc;
+
+use mica_cuda_abi::CuResult;
+use mica_gpu::{
+    DevicePtr, GlobalDescription, GpuError, KernelDescription, ModuleInfo, ParamLayout, Result,
+};
+use mica_kernel::{Executable, GlobalInfo};
+
+use crate::compile::Compiled;
+use crate::memory::{DeviceMemory, Purpose};
+
+/// One module of one context. Its variables live as long as it, or a launch of it, does.
+pub(crate) struct Module {
+    pub(crate) context: u64,
+    pub(crate) executable: Arc<dyn Executable>,
+    pub(crate) info: ModuleInfo,
+    pub(crate) globals: Vec<u64>,
+    pub(crate) memory: Arc<DeviceMemory>,
+}
+
+impl Module {
+    /// Places and fills the variables.
+    pub(crate) fn new(
+        memory: Arc<DeviceMemory>,
+        context: u64,
+        compiled: &Compiled,
+    ) -> Result<Self> {
+        let executable = Arc::clone(&compiled.executable);
+        let infos = executable.globals();
+        let mut module = Self {
+            context,
+            executable: Arc::clone(&executable),
+            info: ModuleInfo::default(),
+            globals: Vec::with_capacity(infos.len()),
+            memory,
+        };
+        for global in infos {
+            let address = module.place(global)?;
+            module.globals.push(address);
+        }
+        for (global, address) in infos.iter().zip(&module.globals) {
+            module.fill(global, *address)?;
+        }
+        module.info = describe(compiled, infos, &module.globals);
+        Ok(module)
+    }
+
+    fn place(&self, global: &GlobalInfo) -> Result<u64> {
+        let align = u64::from(global.align).max(1);
+        // Small allocations are aligned to 256 bytes, those with pages of their own to 4096.
+        let least = if align > 256 { 64 << 10 } else { 1 };
+        let base = self
+            .memory
+            .alloc(self.context, global.size.max(least), Purpose::Internal)?;
+        if !base.is_multiple_of(align) {
+            self.memory.free_internal(self.context, base);
+            return Err(GpuError::new(
+                CuResult::InvalidPtx,
+                format!("variable {} asks for an alignment of {align}", global.name),
+            ));
+        }
+        Ok(base)
+    }
+
+    fn fill(&self, global: &GlobalInfo, address: u64) -> Result<()> {
+        let mut bytes = global.init.clone();
+        let mut patch = |at: u64, value: u64| -> Result<()> {
+            let end = at.checked_add(8).filter(|end| *end <= global.size);
+            let Some(end) = end else {
+                return Err(GpuError::new(
+                    CuResult::InvalidPtx,
+                    format!(
+                        "an address in the initializer of {} lies outside",
+                        global.name
+                    ),
+                ));
+            };
+            if bytes.len() < end as usize {
+                bytes.resize(end as usize, 0);
+            }
+            bytes[at as usize..end as usize].copy_from_slice(&value.to_le_bytes());
+            Ok(())
+        };
+        for &(at, index, addend) in &global.relocations {
+            let Some(target) = self.globals.get(index) else {
+                return Err(GpuError::new(
+                    CuResult::InvalidPtx,
+                    format!("{} refers to a variable that does not exist", global.name),
+                ));
+            };
+            patch(at, target.wrapping_add_signed(addend))?;
+        }
+        for (at, function) in &global.function_relocations {
+            let value = self.executable.function_address(function).ok_or_else(|| {
+                GpuError::new(
+                    CuResult::InvalidPtx,
+                    format!(
+                        "{} refers to function {function}, which is not there",
+                        global.name
+                    ),
+                )
+            })?;
+            patch(*at, value)?;
+        }
+        let len = bytes.len().min(global.size as usize);
+        // SAFETY: `size` bytes were just allocated at `address` for this module alone.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, len) };
+        Ok(())
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        for address in &self.globals {
+            self.memory.free_internal(self.context, *address);
+        }
+    }
+}
+
+fn describe(compiled: &Compiled, globals: &[GlobalInfo], addresses: &[u64]) -> ModuleInfo {
+    let constants: u64 = globals.iter().filter(|g| g.constant).map(|g| g.size).sum();
+    let kernels = compiled.executable.kernels().iter();
+    ModuleInfo {
+        kernels: kernels
+            .map(|kernel| KernelDescription {
+                name: kernel.name.clone(),
+                params: kernel
+                    .params
+                    .iter()
+                    .map(|p| ParamLayout {
+                        offset: p.offset,
+                        size: p.size,
+                    })
+                    .collect(),
+                static_shared: kernel.static_shared,
+                local_bytes: kernel.local_bytes,
+                const_bytes: u32::try_from(constants).unwrap_or(u32::MAX),
+                registers: kernel.registers.clamp(1, 255),
+                max_threads: most_threads(kernel.max_threads),
+                ptx_version: compiled.ptx_version,
+                binary_version: 80,
+            })
+            .collect(),
+        globals: globals
+            .iter()
+            .zip(addresses)
+            .filter(|(global, _)| global.visible)
+            .map(|(global, address)| GlobalDescription {
+                name: global.name.clone(),
+                address: DevicePtr(*address),
+                bytes: global.size,
+            })
+            .collect(),
+    }
+}
+
+/// A kernel's own bound within the device's.
+pub(crate) fn most_threads(kernel: u32) -> u32 {
+    if kernel == 0 { 1024 } else { kernel.min(1024) }
+}

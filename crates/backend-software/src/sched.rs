@@ -1,0 +1,287 @@
+//! Which operation may run next: streams in order, the default stream against the blocking ones,
+//! events across all.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mica_gpu::GpuError;
+
+use crate::context::{Context, lock};
+use crate::core::{Core, Op, OpKind, State, StreamKind};
+use crate::grid::Grid;
+use crate::meter::now_ns;
+
+impl Core {
+    /// Puts an operation on a stream that exists and starts whatever can start. Gives its number.
+    pub(crate) fn submit(self: &Arc<Self>, state: &mut State, stream: u64, kind: OpKind) -> u64 {
+        let number = state.new_id();
+        if let Some(stream) = state.streams.get_mut(&stream) {
+            stream.queue.push_back(Op { number, kind });
+            stream.last_submitted = number;
+        }
+        self.pump(state, stream);
+        number
+    }
+
+    /// Whether a new operation on the stream could run at once.
+    pub(crate) fn is_clear(&self, state: &State, stream: u64) -> bool {
+        let Some(stream) = state.streams.get(&stream) else {
+            return false;
+        };
+        stream.queue.is_empty() && is_first_in_order(state, stream, u64::MAX)
+    }
+
+    /// Starts the first operations of `stream`, and of all that wait for what this completes.
+    pub(crate) fn pump(self: &Arc<Self>, state: &mut State, stream: u64) {
+        let mut list = vec![stream];
+        while let Some(id) = list.pop() {
+            while self.start_first(state, id) {
+                self.retire_first(state, id, &mut list);
+            }
+        }
+    }
+
+    /// Ends the running operation of a stream and starts what follows.
+    pub(crate) fn complete(self: &Arc<Self>, state: &mut State, stream: u64) {
+        let mut list = Vec::new();
+        if let Some(known) = state.streams.get_mut(&stream) {
+            known.active = false;
+        }
+        self.retire_first(state, stream, &mut list);
+        list.push(stream);
+        for id in list {
+            self.pump(state, id);
+        }
+    }
+
+    /// Starts the first operation if it may run; true if it is over already.
+    fn start_first(self: &Arc<Self>, state: &mut State, id: u64) -> bool {
+        let Some(stream) = state.streams.get(&id) else {
+            return false;
+        };
+        let Some(op) = stream.queue.front() else {
+            return false;
+        };
+        if stream.active || !is_first_in_order(state, stream, op.number) {
+            return false;
+        }
+        // After a fault nothing of the context runs; what was queued is over.
+        if stream.context.fault().is_some() || stream.context.destroyed.load(Ordering::Relaxed) {
+            if let OpKind::Record(event, record) = &op.kind {
+                event.reach(*record);
+            }
+            return true;
+        }
+        match &op.kind {
+            OpKind::Marker => return true,
+            OpKind::Record(event, record) => {
+                event.reach(*record);
+                return true;
+            }
+            OpKind::Wait(event, record) => {
+                if event.reached.load(Ordering::Acquire) >= *record {
+                    return true;
+                }
+                let mut waiters = lock(&event.waiters);
+                if !waiters.contains(&id) {
+                    waiters.push(id);
+                }
+                return false;
+            }
+            OpKind::Launch(grid) if grid.cancelled.load(Ordering::SeqCst) => return true,
+            OpKind::Launch(_) | OpKind::Transfer(_) | OpKind::Inline | OpKind::Callback(_) => {}
+        }
+        let Some(stream) = state.streams.get_mut(&id) else {
+            return false;
+        };
+        stream.active = true;
+        let context = Arc::clone(&stream.context);
+        let Some(op) = stream.queue.front_mut() else {
+            return false;
+        };
+        match &mut op.kind {
+            OpKind::Launch(grid) => {
+                let grid = Arc::clone(grid);
+                self.activate(state, grid);
+            }
+            OpKind::Transfer(transfer) => {
+                let transfer = *transfer;
+                state.transfers.push_back((id, transfer));
+                self.want_copier(state);
+            }
+            OpKind::Callback(callback) => {
+                let callback = std::mem::replace(callback, Box::new(|| {}));
+                self.send_callback(state, &context, id, callback);
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// Takes the first operation off and lists the streams that may have waited for it.
+    fn retire_first(&self, state: &mut State, id: u64, list: &mut Vec<u64>) {
+        let Some(stream) = state.streams.get_mut(&id) else {
+            return;
+        };
+        let Some(op) = stream.queue.pop_front() else {
+            return;
+        };
+        stream.progress.store(op.number, Ordering::Release);
+        let (kind, context) = (stream.kind, stream.context.id);
+        let gone = stream.destroyed && stream.queue.is_empty();
+        if let OpKind::Record(event, _) = &op.kind {
+            list.append(&mut lock(&event.waiters));
+        }
+        if kind != StreamKind::NonBlocking
+            && let Some(entry) = state.contexts.get(&context)
+        {
+            match kind {
+                StreamKind::Default => list.extend(entry.streams.iter().filter(|s| **s != id)),
+                _ => list.push(entry.default_stream),
+            }
+        }
+        if gone {
+            state.streams.remove(&id);
+            if let Some(entry) = state.contexts.get_mut(&context) {
+                entry.streams.retain(|s| *s != id);
+            }
+        }
+        if state.waiting > 0 {
+            self.done.notify_all();
+        }
+    }
+
+    /// Makes a grid's blocks claimable.
+    fn activate(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
+        grid.ready_ns.store(now_ns(), Ordering::Relaxed);
+        grid.refresh_stop(self.gate_open.load(Ordering::SeqCst));
+        state.running.push(Arc::clone(&grid));
+        if grid.cooperative {
+            self.start_resident(state, &grid);
+        } else {
+            state.ready.push(Arc::clone(&grid));
+            self.note_ready(state);
+            self.want_workers(state, grid.total);
+        }
+        self.want_monitor(state);
+    }
+
+    /// Publishes what workers read without the lock.
+    pub(crate) fn note_ready(&self, state: &mut State) {
+        state.ready.retain(|grid| grid.has_unclaimed());
+        let urgent = state.ready.iter().map(|g| g.priority).min();
+        self.urgent
+            .store(urgent.unwrap_or(i32::MAX), Ordering::Relaxed);
+        self.ready_count.store(state.ready.len(), Ordering::Release);
+    }
+
+    /// A grid's last block is over.
+    pub(crate) fn finish_grid(self: &Arc<Self>, state: &mut State, grid: &Arc<Grid>) {
+        state.running.retain(|other| !Arc::ptr_eq(other, grid));
+        self.note_ready(state);
+        self.complete(state, grid.stream);
+        if state.running.is_empty()
+            && let Some(gate) = &self.gate
+        {
+            gate.idle();
+        }
+    }
+
+    /// Ends active grids that match, and forgets queued ones. Gives how many.
+    pub(crate) fn cancel_grids(
+        self: &Arc<Self>,
+        state: &mut State,
+        context: u64,
+        stream: Option<u64>,
+    ) -> u64 {
+        let mut count = 0;
+        let wanted = |grid: &Grid| {
+            grid.context.id == context && stream.is_none_or(|stream| grid.stream == stream)
+        };
+        for known in state.streams.values() {
+            for op in &known.queue {
+                if let OpKind::Launch(grid) = &op.kind
+                    && wanted(grid)
+                    && !grid.cancelled.swap(true, Ordering::SeqCst)
+                {
+                    count += 1;
+                }
+            }
+        }
+        let active: Vec<Arc<Grid>> = state
+            .running
+            .iter()
+            .filter(|g| wanted(g))
+            .cloned()
+            .collect();
+        for grid in active {
+            grid.refresh_stop(true);
+            if grid.abandon() {
+                self.finish_grid(state, &grid);
+            }
+        }
+        self.note_ready(state);
+        self.resume.notify_all();
+        count
+    }
+
+    /// Breaks a context: its work ends, and every later call says why.
+    pub(crate) fn raise(self: &Arc<Self>, context: &Arc<Context>, error: GpuError) {
+        if !context.set_fault(error) {
+            return;
+        }
+        let mut state = self.state();
+        self.cancel_grids(&mut state, context.id, None);
+        self.pump_context(&mut state, context.id);
+    }
+
+    /// Looks at all streams of a context again.
+    pub(crate) fn pump_context(self: &Arc<Self>, state: &mut State, context: u64) {
+        let streams = match state.contexts.get(&context) {
+            Some(entry) => entry.streams.clone(),
+            None => return,
+        };
+        for stream in streams {
+            self.pump(state, stream);
+        }
+        if state.waiting > 0 {
+            self.done.notify_all();
+        }
+    }
+
+    /// Sets every active grid's stop word anew.
+    pub(crate) fn refresh_stops(&self, state: &State) {
+        let open = self.gate_open.load(Ordering::SeqCst);
+        for grid in &state.running {
+            grid.refresh_stop(open);
+        }
+        self.resume.notify_all();
+    }
+}
+
+/// Legacy default stream: an operation on it waits for all earlier ones on blocking streams, and
+/// theirs wait for all earlier ones on it. Numbers say what is earlier.
+fn is_first_in_order(state: &State, stream: &crate::core::Stream, number: u64) -> bool {
+    let Some(entry) = state.contexts.get(&stream.context.id) else {
+        return true;
+    };
+    let earlier = |id: &u64| {
+        let other = state.streams.get(id);
+        other.is_some_and(|other| other.queue.front().is_some_and(|op| op.number < number))
+    };
+    match stream.kind {
+        StreamKind::NonBlocking => true,
+        StreamKind::Blocking => !earlier(&entry.default_stream),
+        StreamKind::Default => !entry.streams.iter().any(|id| {
+            let blocking = |s: &crate::core::Stream| s.kind == StreamKind::Blocking;
+            state.streams.get(id).is_some_and(blocking) && earlier(id)
+        }),
+    }
+}
+
+impl crate::core::Event {
+    fn reach(&self, record: u64) {
+        self.reached_ns.store(now_ns(), Ordering::Release);
+        self.reached.fetch_max(record, Ordering::AcqRel);
+    }
+}

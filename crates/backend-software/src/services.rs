@@ -1,0 +1,153 @@
+//! What a running block may ask of the device.
+//!
+//! Every service runs [`outside`] the recovery scope: it takes locks, and a fault must not jump over
+//! them. Memory that a kernel points at is read with checks.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use mica_kernel::{Services, TextureView};
+
+use crate::context::lock;
+use crate::core::Core;
+use crate::grid::Grid;
+use crate::meter::now_ns;
+use crate::printf;
+use crate::recover::outside;
+
+/// Yielding at every back edge of a crowded grid would cost more than the loop.
+const CALLS_PER_YIELD: u32 = 16;
+
+/// The services of one worker on one grid.
+pub(crate) struct BlockServices {
+    pub(crate) core: Arc<Core>,
+    pub(crate) grid: Arc<Grid>,
+    /// The worker's own memory that this block may touch: (start, length) of params, shared, local.
+    pub(crate) own: [(u64, u64); 3],
+    pub(crate) assertion: Mutex<Option<Assertion>>,
+    pub(crate) calls: AtomicU32,
+    /// When the worker last began to be charged.
+    pub(crate) since: std::sync::atomic::AtomicU64,
+}
+
+/// A failed `assert`, until the block has ended and its thread is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Assertion {
+    pub(crate) message: String,
+    pub(crate) file: String,
+    pub(crate) line: u32,
+    pub(crate) function: String,
+}
+
+impl BlockServices {
+    /// Begins charging the context and the device.
+    pub(crate) fn begin(&self) {
+        let now = now_ns();
+        self.since.store(now, Ordering::Relaxed);
+        self.grid.context.meter.enter(now);
+        self.core.meter.enter(now);
+    }
+
+    /// Ends charging.
+    pub(crate) fn end(&self) {
+        let since = self.since.load(Ordering::Relaxed);
+        let now = now_ns();
+        self.grid.context.meter.leave(since, now);
+        self.core.meter.leave(since, now);
+    }
+
+    fn text(&self, address: u64) -> String {
+        match printf::read_c_string(&self.core.memory, address) {
+            Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            None => format!("<bad string {address:#x}>"),
+        }
+    }
+}
+
+impl Services for BlockServices {
+    fn pause(&self) -> bool {
+        let grid = &self.grid;
+        if grid.cancelled.load(Ordering::SeqCst) {
+            return false;
+        }
+        if grid.context.is_suspended() || !self.core.gate_open.load(Ordering::SeqCst) {
+            return outside(|| self.core.pause(self));
+        }
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        if grid.crowded && call.is_multiple_of(CALLS_PER_YIELD) {
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    fn printf(&self, format: u64, args: u64) -> i32 {
+        outside(|| match printf::format(&self.core.memory, format, args) {
+            Some((text, used)) => {
+                lock(&self.grid.context.fifo).push(text);
+                used
+            }
+            None => -1,
+        })
+    }
+
+    fn assert_fail(&self, message: u64, file: u64, line: u32, function: u64) {
+        outside(|| {
+            *lock(&self.assertion) = Some(Assertion {
+                message: self.text(message),
+                file: self.text(file),
+                line,
+                function: self.text(function),
+            });
+        });
+    }
+
+    fn malloc(&self, bytes: u64) -> u64 {
+        outside(|| {
+            let context = &self.grid.context;
+            lock(&context.heap).malloc(&self.core.memory, context.id, bytes)
+        })
+    }
+
+    fn free(&self, address: u64) {
+        outside(|| lock(&self.grid.context.heap).free(address));
+    }
+
+    fn global_timer_ns(&self) -> u64 {
+        now_ns()
+    }
+
+    fn sleep(&self, ns: u32) {
+        outside(|| {
+            if ns < 2000 {
+                std::thread::yield_now();
+            } else {
+                // A millisecond at most, which is also how long a stop may take.
+                std::thread::sleep(std::time::Duration::from_nanos(u64::from(ns.min(500_000))));
+            }
+        });
+    }
+
+    fn texture(&self, handle: u64) -> Option<TextureView> {
+        outside(|| {
+            let textures = self.grid.context.textures.read();
+            textures
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .get(&handle)
+                .copied()
+        })
+    }
+
+    fn check_access(&self, address: u64, bytes: u64, is_write: bool) -> bool {
+        let inside = |(start, len): (u64, u64)| {
+            let offset = address.wrapping_sub(start);
+            offset <= len && bytes <= len - offset
+        };
+        if self.own.into_iter().any(inside) {
+            return true;
+        }
+        outside(|| {
+            let heap = lock(&self.grid.context.heap).check(address, bytes);
+            heap.unwrap_or_else(|| self.core.memory.is_live(address, bytes, is_write))
+        })
+    }
+}

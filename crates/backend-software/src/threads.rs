@@ -1,0 +1,156 @@
+//! The device's other threads: copies, host callbacks, and the monitor.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use mica_gpu::HostCallback;
+
+use crate::context::{CallbackJob, Context, lock};
+use crate::core::{Core, State};
+use crate::meter::now_ns;
+use crate::worker::wait;
+
+/// Copies run beside kernels, never behind them: a kernel may be waiting for one.
+const COPIERS: usize = 2;
+/// With a gate, how long running blocks may overrun a lease before they are told.
+const GATE_POLL: Duration = Duration::from_micros(250);
+const POLL: Duration = Duration::from_millis(5);
+/// A grid nobody visits for so long may be what the running ones wait for.
+const STARVED_NS: u64 = 20_000_000;
+const MOST_EXTRA: usize = 64;
+
+impl Core {
+    /// Wakes, or starts, a copy thread.
+    pub(crate) fn want_copier(self: &Arc<Self>, state: &mut State) {
+        if state.threads.copiers_idle < state.transfers.len() && state.threads.copiers < COPIERS {
+            let core = Arc::clone(self);
+            if self.spawn(state, "mica-copy", move || core.copier_main()) {
+                state.threads.copiers += 1;
+            }
+        }
+        self.copies.notify_one();
+    }
+
+    fn copier_main(self: &Arc<Self>) {
+        let mut state = self.state();
+        while !self.shutdown.load(Ordering::SeqCst) {
+            let Some((stream, transfer)) = state.transfers.pop_front() else {
+                state.threads.copiers_idle += 1;
+                state = wait(&self.copies, state);
+                state.threads.copiers_idle -= 1;
+                continue;
+            };
+            let context = state.streams.get(&stream).map(|s| Arc::clone(&s.context));
+            drop(state);
+            if let Some(context) = context {
+                self.transfer(&context, &transfer);
+            }
+            state = self.state();
+            self.complete(&mut state, stream);
+        }
+        state.threads.copiers -= 1;
+    }
+
+    /// Does a transfer on this thread; a fault is the context's.
+    pub(crate) fn transfer(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        transfer: &crate::transfer::Transfer,
+    ) {
+        if let Err(error) = transfer.run(&self.memory) {
+            tracing::error!(context = context.id, %error, "a transfer failed");
+            self.raise(context, error);
+        }
+    }
+
+    /// Hands a callback to the context's own thread, where it may block.
+    pub(crate) fn send_callback(
+        self: &Arc<Self>,
+        state: &mut State,
+        context: &Arc<Context>,
+        stream: u64,
+        callback: HostCallback,
+    ) {
+        let mut sender = lock(&context.callbacks);
+        if sender.is_none() {
+            let (tx, rx) = mpsc::channel::<CallbackJob>();
+            let core = Arc::clone(self);
+            let main = move || {
+                for (stream, callback) in rx {
+                    let call = std::panic::AssertUnwindSafe(callback);
+                    if std::panic::catch_unwind(call).is_err() {
+                        tracing::error!("a host callback panicked");
+                    }
+                    let mut state = core.state();
+                    core.complete(&mut state, stream);
+                }
+            };
+            if self.spawn(state, "mica-callback", main) {
+                *sender = Some(tx);
+            }
+        }
+        let sent = sender.as_ref().map(|tx| tx.send((stream, callback)));
+        if !matches!(sent, Some(Ok(()))) {
+            drop(sender);
+            tracing::error!("a host callback was lost: no thread to run it");
+            self.complete(state, stream);
+        }
+    }
+
+    /// Starts the monitor with the first launch, and wakes it.
+    pub(crate) fn want_monitor(self: &Arc<Self>, state: &mut State) {
+        if !state.threads.monitor {
+            let core = Arc::clone(self);
+            state.threads.monitor = self.spawn(state, "mica-monitor", move || core.monitor_main());
+        } else if state.running.len() == 1 {
+            self.watch.notify_all();
+        }
+    }
+
+    /// While kernels run: tells them when the gate closes, asks for it to open, and helps out when
+    /// running blocks may be spinning on blocks that have no worker.
+    fn monitor_main(self: &Arc<Self>) {
+        let mut state = self.state();
+        while !self.shutdown.load(Ordering::SeqCst) {
+            if state.running.is_empty() {
+                state.threads.workers_extra = 0;
+                state = wait(&self.watch, state);
+                continue;
+            }
+            if !self.ask_gate(&mut state)
+                && let Some(gate) = &self.gate
+            {
+                drop(state);
+                gate.wait(&self.shutdown);
+                state = self.state();
+                self.ask_gate(&mut state);
+                continue;
+            }
+            self.relieve_starved(&mut state);
+            let period = if self.gate.is_some() { GATE_POLL } else { POLL };
+            state = match self.watch.wait_timeout(state, period) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    fn relieve_starved(self: &Arc<Self>, state: &mut State) {
+        let now = now_ns();
+        let starved = state.ready.iter().any(|grid| {
+            grid.has_unclaimed()
+                && !grid.context.is_suspended()
+                && grid.attached.load(Ordering::SeqCst) == 0
+                && now.saturating_sub(grid.ready_ns.load(Ordering::Relaxed)) > STARVED_NS
+        });
+        if starved && state.threads.workers_idle == 0 && state.threads.workers_extra < MOST_EXTRA {
+            state.threads.workers_extra += 1;
+            tracing::debug!(
+                extra = state.threads.workers_extra,
+                "kernels hold every worker while others wait; one more thread"
+            );
+            self.want_workers(state, u64::MAX);
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The threads that run blocks.
+//!
+//! One worker per core takes blocks of ready grids: the most urgent first, then the grid with the
+//! fewest workers, so that kernels of equal rank run side by side. Blocks of cooperative grids have
+//! threads of their own, because all of them must make progress at once.
+
+use std::sync::Arc;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mica_cuda_abi::CuResult;
+use mica_gpu::GpuError;
+use mica_kernel::stop;
+
+use crate::area::Area;
+use crate::block::BlockRunner;
+use crate::core::{Core, State};
+use crate::grid::Grid;
+use crate::meter::now_ns;
+use crate::recover::AlternateStack;
+use crate::services::BlockServices;
+
+/// How long a worker stays with one grid while others wait.
+const VISIT_NS: u64 = 1_000_000;
+/// How long an idle worker looks for work before it sleeps; longer than a launch takes to follow a
+/// synchronization.
+const SPIN_NS: u64 = 40_000;
+/// How long a resident thread waits for the next cooperative launch.
+const RESIDENT_IDLE: Duration = Duration::from_secs(2);
+const STACK_BYTES: usize = 8 << 20;
+
+impl Core {
+    /// Wakes, or starts, as many workers as can use `blocks` blocks.
+    pub(crate) fn want_workers(self: &Arc<Self>, state: &mut State, blocks: u64) {
+        let threads = &state.threads;
+        let most = self.workers + threads.workers_paused + threads.workers_extra;
+        let wanted = usize::try_from(blocks).unwrap_or(most).min(most);
+        let spinning = self.spinning.load(Ordering::SeqCst);
+        let missing = wanted.saturating_sub(spinning + state.threads.workers_idle);
+        for _ in 0..missing.min(most.saturating_sub(state.threads.workers)) {
+            let core = Arc::clone(self);
+            let index = state.threads.workers as u32;
+            if self.spawn(state, "mica-worker", move || core.worker_main(index)) {
+                state.threads.workers += 1;
+            }
+        }
+        for _ in 0..wanted
+            .saturating_sub(spinning)
+            .min(state.threads.workers_idle)
+        {
+            self.work.notify_one();
+        }
+    }
+
+    /// Starts a thread that is joined when the device goes; false if the system refuses.
+    pub(crate) fn spawn(
+        &self,
+        state: &mut State,
+        name: &str,
+        f: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        state.threads.joins.retain(|thread| !thread.is_finished());
+        let spawned = std::thread::Builder::new()
+            .name(name.to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                // A program's signals are for its own threads.
+                block_signals();
+                f();
+            });
+        match spawned {
+            Ok(thread) => {
+                state.threads.joins.push(thread);
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, name, "no thread");
+                false
+            }
+        }
+    }
+
+    fn worker_main(self: &Arc<Self>, index: u32) {
+        let _stack = AlternateStack::install();
+        let mut area = match Area::new(Arc::clone(&self.memory)) {
+            Ok(area) => area,
+            Err(error) => {
+                tracing::error!(%error, "a worker has no memory to run blocks in");
+                self.state().threads.workers -= 1;
+                return;
+            }
+        };
+        let mut state = self.state();
+        let mut has_spun = false;
+        loop {
+            let threads = &state.threads;
+            let most = self.workers + threads.workers_paused + threads.workers_extra;
+            if self.shutdown.load(Ordering::SeqCst) || threads.workers > most {
+                break;
+            }
+            if let Some(grid) = self.pick(&mut state) {
+                grid.attached.fetch_add(1, Ordering::SeqCst);
+                drop(state);
+                self.visit(&grid, &mut area, index);
+                state = self.state();
+                has_spun = false;
+                continue;
+            }
+            if !has_spun {
+                has_spun = true;
+                let first =
+                    self.spinning
+                        .compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
+                if first.is_ok() {
+                    drop(state);
+                    self.spin();
+                    self.spinning.store(0, Ordering::SeqCst);
+                    state = self.state();
+                    continue;
+                }
+            }
+            state.threads.workers_idle += 1;
+            state = wait(&self.work, state);
+            state.threads.workers_idle -= 1;
+            has_spun = false;
+        }
+        state.threads.workers -= 1;
+    }
+
+    fn spin(&self) {
+        let end = now_ns() + SPIN_NS;
+        while self.ready_count.load(Ordering::Acquire) == 0
+            && !self.shutdown.load(Ordering::Relaxed)
+            && now_ns() < end
+        {
+            for _ in 0..32 {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// The grid a free worker should go to.
+    fn pick(&self, state: &mut State) -> Option<Arc<Grid>> {
+        self.note_ready(state);
+        if state.ready.is_empty() || !self.ask_gate(state) {
+            return None;
+        }
+        state
+            .ready
+            .iter()
+            .filter(|grid| !grid.context.is_suspended())
+            .min_by_key(|grid| (grid.priority, grid.attached.load(Ordering::SeqCst), grid.id))
+            .cloned()
+    }
+
+    /// Whether the gate is open now; notes it if that changed.
+    pub(crate) fn ask_gate(&self, state: &mut State) -> bool {
+        let Some(gate) = &self.gate else {
+            return true;
+        };
+        let open = gate.may_run();
+        if open != self.gate_open.swap(open, Ordering::SeqCst) {
+            self.refresh_stops(state);
+            if open {
+                self.work.notify_all();
+            } else {
+                self.watch.notify_all();
+            }
+        }
+        open
+    }
+
+    /// Runs blocks of a grid until there are none, or something more important comes up.
+    fn visit(self: &Arc<Self>, grid: &Arc<Grid>, area: &mut Area, smid: u32) {
+        grid.context.executing.fetch_add(1, Ordering::SeqCst);
+        let mut finished = 0;
+        match BlockRunner::new(self, grid, area, smid) {
+            Ok(mut runner) => {
+                runner.services().begin();
+                finished = self.run_blocks(grid, &mut runner);
+                runner.services().end();
+            }
+            Err(error) => self.raise(&grid.context, out_of_resources(grid, &error)),
+        }
+        grid.attached.fetch_sub(1, Ordering::SeqCst);
+        self.leave(grid);
+        if grid.finish(finished) {
+            let mut state = self.state();
+            self.finish_grid(&mut state, grid);
+        }
+    }
+
+    fn run_blocks(self: &Arc<Self>, grid: &Arc<Grid>, runner: &mut BlockRunner) -> u64 {
+        let end = now_ns() + VISIT_NS;
+        let mut finished = 0;
+        while self.may_go_on(grid) {
+            let Some(index) = grid.claim() else { break };
+            let result = runner.run(index);
+            finished += 1;
+            if let Err(error) = result {
+                self.raise(&grid.context, error);
+            }
+            if self.ready_count.load(Ordering::Relaxed) > 1 && now_ns() > end {
+                break;
+            }
+        }
+        finished
+    }
+
+    /// Asked between blocks.
+    fn may_go_on(&self, grid: &Grid) -> bool {
+        if grid.stop.load(Ordering::SeqCst) != stop::RUN
+            || self.urgent.load(Ordering::Relaxed) < grid.priority
+        {
+            return false;
+        }
+        match &self.gate {
+            Some(gate) if !gate.may_run() => {
+                let mut state = self.state();
+                self.ask_gate(&mut state)
+            }
+            _ => true,
+        }
+    }
+
+    /// A thread stops touching a context's memory.
+    fn leave(&self, grid: &Grid) {
+        grid.context.executing.fetch_sub(1, Ordering::SeqCst);
+        if grid.context.is_suspended() {
+            let _state = self.state();
+            self.done.notify_all();
+        }
+    }
+
+    /// Holds a running block while its context is suspended or the gate closed; false: cancelled.
+    pub(crate) fn pause(self: &Arc<Self>, services: &BlockServices) -> bool {
+        let grid = &services.grid;
+        services.end();
+        self.leave(grid);
+        let mut state = self.state();
+        let mut is_replaced = false;
+        let goes_on = loop {
+            if grid.cancelled.load(Ordering::SeqCst) {
+                break false;
+            }
+            let suspended = grid.context.is_suspended();
+            if !suspended && self.gate_open.load(Ordering::SeqCst) {
+                break true;
+            }
+            if suspended && !is_replaced && !grid.cooperative {
+                // Its thread is held; others' work must not wait for it.
+                is_replaced = true;
+                state.threads.workers_paused += 1;
+                if !state.ready.is_empty() {
+                    self.want_workers(&mut state, 1);
+                }
+            }
+            state = wait(&self.resume, state);
+        };
+        if is_replaced {
+            state.threads.workers_paused -= 1;
+        }
+        grid.context.executing.fetch_add(1, Ordering::SeqCst);
+        drop(state);
+        services.begin();
+        goes_on
+    }
+
+    /// Gives every block of a cooperative grid a thread.
+    pub(crate) fn start_resident(self: &Arc<Self>, state: &mut State, grid: &Arc<Grid>) {
+        grid.claim_all();
+        for index in 0..grid.total {
+            state.resident.push_back((Arc::clone(grid), index));
+        }
+        let missing = state
+            .resident
+            .len()
+            .saturating_sub(state.threads.residents_idle);
+        for _ in 0..missing {
+            let core = Arc::clone(self);
+            if !self.spawn(state, "mica-resident", move || core.resident_main()) {
+                // Without a thread for each block the grid could wait for itself forever.
+                grid.cancelled.store(true, Ordering::SeqCst);
+                grid.refresh_stop(true);
+                let error = GpuError::new(
+                    CuResult::LaunchOutOfResources,
+                    format!(
+                        "no thread for each block of cooperative kernel {}",
+                        grid.name()
+                    ),
+                );
+                grid.context.set_fault(error);
+                if state.threads.residents == 0 {
+                    state
+                        .resident
+                        .retain(|(other, _)| !Arc::ptr_eq(other, grid));
+                    if grid.finish(grid.total) {
+                        self.finish_grid(state, grid);
+                    }
+                }
+                break;
+            }
+            state.threads.residents += 1;
+        }
+        self.residents.notify_all();
+    }
+
+    fn resident_main(self: &Arc<Self>) {
+        let _stack = AlternateStack::install();
+        let area = Area::new(Arc::clone(&self.memory));
+        let mut state = self.state();
+        if let Ok(mut area) = area {
+            loop {
+                if let Some((grid, index)) = state.resident.pop_front() {
+                    drop(state);
+                    self.run_resident(&grid, index, &mut area);
+                    state = self.state();
+                    continue;
+                }
+                if self.shutdown.load(Ordering::SeqCst) {
+                    break;
+                }
+                state.threads.residents_idle += 1;
+                let (back, timeout) = match self.residents.wait_timeout(state, RESIDENT_IDLE) {
+                    Ok(both) => both,
+                    Err(poisoned) => poisoned.into_inner(),
+                };
+                state = back;
+                state.threads.residents_idle -= 1;
+                if timeout.timed_out() && state.resident.is_empty() {
+                    break;
+                }
+            }
+        } else if let Some((grid, _)) = state.resident.pop_front() {
+            drop(state);
+            let error = GpuError::new(CuResult::OutOfMemory, "no memory for a resident block");
+            self.raise(&grid.context, out_of_resources(&grid, &error));
+            let is_last = grid.finish(1);
+            state = self.state();
+            if is_last {
+                self.finish_grid(&mut state, &grid);
+            }
+        }
+        state.threads.residents -= 1;
+    }
+
+    fn run_resident(self: &Arc<Self>, grid: &Arc<Grid>, index: u64, area: &mut Area) {
+        grid.context.executing.fetch_add(1, Ordering::SeqCst);
+        let smid = (index % self.workers as u64) as u32;
+        match BlockRunner::new(self, grid, area, smid) {
+            Ok(mut runner) => {
+                runner.services().begin();
+                use mica_kernel::Services;
+                // The first thing a block does is ask whether it may run.
+                if runner.services().pause()
+                    && let Err(error) = runner.run(index)
+                {
+                    self.raise(&grid.context, error);
+                }
+                runner.services().end();
+            }
+            Err(error) => self.raise(&grid.context, out_of_resources(grid, &error)),
+        }
+        self.leave(grid);
+        if grid.finish(1) {
+            let mut state = self.state();
+            self.finish_grid(&mut state, grid);
+        }
+    }
+}
+
+fn out_of_resources(grid: &Grid, error: &GpuError) -> GpuError {
+    GpuError::new(
+        CuResult::LaunchOutOfResources,
+        format!(
+            "kernel {} could not be given memory: {}",
+            grid.name(),
+            error.message
+        ),
+    )
+}
+
+/// Waits on a condition, whoever panicked.
+pub(crate) fn wait<'a>(
+    condition: &std::sync::Condvar,
+    state: MutexGuard<'a, State>,
+) -> MutexGuard<'a, State> {
+    condition
+        .wait(state)
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn block_signals() {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: fills the set, then changes this thread's mask only. The faults themselves stay
+    // unblocked: blocked ones would end the program.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        for signal in [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGTRAP,
+        ] {
+            libc::sigdelset(set.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
