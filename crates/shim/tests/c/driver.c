@@ -1,0 +1,176 @@
+// A stand-in for the driver: a few dozen entry points that count their calls and keep simple books.
+// It holds no GPU memory; addresses are numbers. Real enough to see what a shim passes on.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define API __attribute__((visibility("default")))
+typedef int CUresult;
+typedef uint64_t CUdeviceptr;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int inited, retained;
+static uint64_t used, next_address = 0x700000000000ull;
+static struct { uint64_t at, bytes; int pool; } blocks[65536];
+static int block_count;
+static uint64_t pool_reserved, pool_live;
+static __thread void *current;
+
+// Read by the test programs through dlsym of this library.
+API uint64_t standin_launches, standin_syncs, standin_allocs, standin_frees, standin_peak;
+API uint64_t standin_capacity = 1ull << 40;
+
+// Use and peak over all processes that name the same file in STANDIN_SHARED.
+static uint64_t *shared;
+__attribute__((constructor)) static void share(void) {
+    const char *path = getenv("STANDIN_SHARED");
+    int fd = path ? open(path, O_RDWR) : -1;
+    if (fd >= 0) shared = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (shared == MAP_FAILED) shared = 0;
+}
+static void account(uint64_t bytes) {
+    if (!shared) return;
+    uint64_t now = __atomic_add_fetch(&shared[0], bytes, __ATOMIC_SEQ_CST), peak = shared[1];
+    while (now < 1ull << 60 && now > peak && !__atomic_compare_exchange_n(&shared[1], &peak, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+}
+
+static uint64_t take(uint64_t bytes, int pool) {
+    pthread_mutex_lock(&lock);
+    uint64_t at = 0;
+    if (used + bytes <= standin_capacity) {
+        at = next_address;
+        next_address += (bytes + 511) & ~511ull;
+        used += bytes;
+        account(bytes);
+        if (used > standin_peak) standin_peak = used;
+        int slot = 0;
+        while (slot < block_count && blocks[slot].at) slot++;
+        if (slot == block_count) block_count++;
+        blocks[slot].at = at;
+        blocks[slot].bytes = bytes;
+        blocks[slot].pool = pool;
+    }
+    pthread_mutex_unlock(&lock);
+    return at;
+}
+
+static uint64_t give(uint64_t at, int *pool) {
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < block_count; i++) {
+        if (blocks[i].at == at) {
+            bytes = blocks[i].bytes;
+            *pool = blocks[i].pool;
+            blocks[i].at = 0;
+            used -= bytes;
+            account(-bytes);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
+API CUresult cuInit(unsigned flags) { (void)flags; inited = 1; return 0; }
+API CUresult cuDriverGetVersion(int *v) { *v = 13000; return 0; }
+API CUresult cuDeviceGet(int *d, int n) { *d = n; return inited ? 0 : 3; }
+API CUresult cuDeviceGetCount(int *n) { *n = 1; return inited ? 0 : 3; }
+API CUresult cuDeviceGetAttribute(int *v, int which, int d) { (void)d; *v = which == 16 ? 132 : which == 39 ? 2048 : 1; return 0; }
+API CUresult cuDeviceTotalMem_v2(size_t *bytes, int d) { (void)d; *bytes = standin_capacity; return 0; }
+API CUresult cuDevicePrimaryCtxRetain(void **ctx, int d) { (void)d; retained++; *ctx = (void *)0x1000; return 0; }
+API CUresult cuDevicePrimaryCtxRelease_v2(int d) { (void)d; if (retained) retained--; return 0; }
+API CUresult cuDevicePrimaryCtxGetState(int d, unsigned *flags, int *active) { (void)d; *flags = 0; *active = retained > 0; return 0; }
+API CUresult cuCtxSetCurrent(void *ctx) { current = ctx; return 0; }
+API CUresult cuCtxGetCurrent(void **ctx) { *ctx = current; return 0; }
+API CUresult cuCtxGetDevice(int *d) { *d = 0; return current ? 0 : 201; }
+API CUresult cuCtxGetLimit(size_t *v, unsigned which) { *v = which == 2 ? 8u << 20 : 1024; return 0; }
+API CUresult cuCtxSetLimit(unsigned which, size_t v) { (void)which; (void)v; return 0; }
+API CUresult cuCtxSynchronize(void) { __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
+API CUresult cuStreamSynchronize(void *s) { (void)s; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
+API CUresult cuMemGetInfo_v2(size_t *f, size_t *t) { *t = standin_capacity; *f = standin_capacity - used; return 0; }
+
+API CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
+    __atomic_add_fetch(&standin_allocs, 1, __ATOMIC_RELAXED);
+    if (!bytes) return 1;
+    *p = take(bytes, 0);
+    return *p ? 0 : 2;
+}
+API CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned f) { (void)f; return cuMemAlloc_v2(p, bytes); }
+API CUresult cuMemAllocPitch_v2(CUdeviceptr *p, size_t *pitch, size_t w, size_t h, unsigned e) {
+    (void)e;
+    *pitch = (w + 1023) & ~1023ull; // wider than the shim foresees
+    return cuMemAlloc_v2(p, *pitch * h);
+}
+API CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, void *s) {
+    (void)s;
+    pthread_mutex_lock(&lock);
+    pool_live += bytes;
+    while (pool_reserved < pool_live) pool_reserved += 32u << 20;
+    pthread_mutex_unlock(&lock);
+    *p = take(bytes, 1);
+    return 0;
+}
+API CUresult cuMemFree_v2(CUdeviceptr p) {
+    int pool = 0;
+    uint64_t bytes = give(p, &pool);
+    if (!bytes) return 1;
+    __atomic_add_fetch(&standin_frees, 1, __ATOMIC_RELAXED);
+    if (pool) { pthread_mutex_lock(&lock); pool_live -= bytes; pthread_mutex_unlock(&lock); }
+    return 0;
+}
+API CUresult cuMemFreeAsync(CUdeviceptr p, void *s) { (void)s; return cuMemFree_v2(p); }
+API CUresult cuDeviceGetMemPool(void **pool, int d) { (void)d; *pool = (void *)0x2000; return 0; }
+API CUresult cuMemPoolGetAttribute(void *pool, int which, void *v) { (void)pool; *(uint64_t *)v = which == 5 ? pool_reserved : pool_live; return 0; }
+API CUresult cuMemPoolTrimTo(void *pool, size_t keep) {
+    (void)pool;
+    pthread_mutex_lock(&lock);
+    while (pool_reserved >= pool_live + (32u << 20) && pool_reserved >= keep + (32u << 20)) pool_reserved -= 32u << 20;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+API CUresult cuMemCreate(uint64_t *h, size_t bytes, const void *prop, unsigned long long f) { (void)prop; (void)f; *h = take(bytes, 0); return *h ? 0 : 2; }
+API CUresult cuMemRelease(uint64_t h) { (void)h; return 0; }
+API CUresult cuMemMap(CUdeviceptr p, size_t b, size_t o, uint64_t h, unsigned long long f) { (void)p; (void)b; (void)o; (void)h; (void)f; return 0; }
+API CUresult cuMemUnmap(CUdeviceptr p, size_t b) { (void)p; (void)b; return 0; }
+API CUresult cuMemRetainAllocationHandle(uint64_t *h, void *p) { (void)p; *h = next_address; return 0; }
+API CUresult cuArray3DCreate_v2(void **a, const void *d) { (void)d; *a = (void *)take(1, 0); return 0; }
+API CUresult cuArrayDestroy(void *a) { int p = 0; return give((uint64_t)a, &p) ? 0 : 400; }
+
+API CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sh, void *s, void **params, void **extra) {
+    (void)gx; (void)gy; (void)gz; (void)bx; (void)by; (void)bz; (void)sh; (void)params;
+    // All eleven arguments must arrive: the last ones lie on the stack.
+    if ((uint64_t)f != 0xF00D || (uint64_t)s != 0x5 || (uint64_t)extra != 0xE0) return 999;
+    __atomic_add_fetch(&standin_launches, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+API CUresult cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sh, void *s, void **params, void **extra) {
+    cuLaunchKernel(f, gx, gy, gz, bx, by, bz, sh, s, params, extra);
+    return 77; // tells the variants apart
+}
+API CUresult cuTexRefSetMipmapLevelBias(void *t, float bias) { (void)t; return bias == 2.5f ? 0 : 1; }
+API CUresult cuCtxGetDevice_v2(int *d, void *ctx) { (void)ctx; *d = 42; return 0; }
+API CUresult cuMemTieredAllocNew(void) { return 0; } // a release newer than the shim
+
+static const struct { const char *name; int version; int per_thread; void *address; } EXPORTS[] = {
+    { "cuLaunchKernel", 7000, 1, cuLaunchKernel_ptsz }, { "cuLaunchKernel", 4000, 0, cuLaunchKernel },
+    { "cuMemAlloc", 3020, 0, cuMemAlloc_v2 }, { "cuCtxGetDevice", 13000, 0, cuCtxGetDevice_v2 },
+    { "cuCtxGetDevice", 2000, 0, cuCtxGetDevice }, { "cuInit", 2000, 0, cuInit },
+    { "cuMemTieredAllocNew", 14000, 0, cuMemTieredAllocNew }, { "cuDeviceGet", 2000, 0, cuDeviceGet },
+};
+API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, unsigned *found) {
+    if (found) *found = 0;
+    for (unsigned i = 0; i < sizeof EXPORTS / sizeof *EXPORTS; i++) {
+        if (strcmp(name, EXPORTS[i].name) || EXPORTS[i].version > version || (EXPORTS[i].per_thread && !(flags & 2))) continue;
+        *out = EXPORTS[i].address;
+        return 0;
+    }
+    if (!strcmp(name, "cuGetProcAddress")) { *out = cuGetProcAddress_v2; return 0; }
+    *out = 0;
+    return 500;
+}

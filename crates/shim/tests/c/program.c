@@ -1,0 +1,235 @@
+// Small CUDA programs, chosen by the first argument. Linked to no CUDA library: they open
+// libcuda.so.1 as cudart does. Each prints one line and exits 0 if what it checks itself held.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef uint64_t CUdeviceptr;
+static void *lib, *standin;
+static void *sym(const char *name) {
+    void *p = dlsym(lib, name);
+    if (!p) { printf("missing %s\n", name); exit(3); }
+    return p;
+}
+#define F(type, name, ...) ((type(*)(__VA_ARGS__))sym(name))
+static uint64_t counter(const char *name) { uint64_t *p = dlsym(standin, name); return p ? *p : ~0ull; }
+#define CHECK(x) do { long long got_ = (x); if (got_) { printf("%s = %lld\n", #x, got_); exit(1); } } while (0)
+#define EXPECT(x) do { if (!(x)) { printf("not so: %s\n", #x); exit(1); } } while (0)
+
+static void start(void) {
+    CHECK(F(int, "cuInit", unsigned)(0));
+    void *ctx;
+    CHECK(F(int, "cuDevicePrimaryCtxRetain", void **, int)(&ctx, 0));
+    CHECK(F(int, "cuCtxSetCurrent", void *)(ctx));
+}
+typedef int (*launch_t)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+static int launch(launch_t f) { return f((void *)0xF00D, 1, 1, 1, 1, 1, 1, 0, (void *)0x5, 0, (void **)0xE0); }
+
+static int forward(void) {
+    // Before cuInit, the very first call resolves everything with its float argument unharmed.
+    CHECK(F(int, "cuTexRefSetMipmapLevelBias", void *, float)(0, 2.5f));
+    start();
+    CHECK(launch((launch_t)sym("cuLaunchKernel")));
+    EXPECT(counter("standin_launches") == 1);
+    // The driver here lacks this one.
+    EXPECT(F(int, "cuGreenCtxDestroy", void *)(0) == 801);
+    puts("ok");
+    return 0;
+}
+
+static int lookup(void) {
+    int (*get)(const char *, void **, int, uint64_t, unsigned *) = sym("cuGetProcAddress_v2");
+    void *p;
+    CHECK(get("cuInit", &p, 12000, 0, 0));
+    CHECK(((int (*)(unsigned))p)(0));
+    start();
+    CHECK(get("cuLaunchKernel", &p, 12000, 0, 0));
+    CHECK(launch((launch_t)p));
+    void *standin_launch = dlsym(standin, "cuLaunchKernel");
+    EXPECT(getenv("MICA_HOST_SOCKET") ? p != standin_launch : p == standin_launch);
+    CHECK(get("cuLaunchKernel", &p, 12000, 2, 0));
+    EXPECT(launch((launch_t)p) == 77);
+    int d = 0;
+    CHECK(get("cuCtxGetDevice", &p, 12000, 0, 0));
+    CHECK(((int (*)(int *))p)(&d));
+    EXPECT(d == 0);
+    CHECK(get("cuCtxGetDevice", &p, 13000, 0, 0));
+    CHECK(((int (*)(int *, void *))p)(&d, 0));
+    EXPECT(d == 42);
+    CHECK(get("cuMemTieredAllocNew", &p, 14000, 0, 0));
+    EXPECT(get("", &p, 12000, 0, 0) == 500);
+    puts("ok");
+    return 0;
+}
+
+// Allocates pieces of argv[2] bytes until refused, frees one, allocates it again, frees all.
+static int fill(size_t piece, size_t last) {
+    int (*alloc)(CUdeviceptr *, size_t) = sym("cuMemAlloc_v2");
+    int (*release)(CUdeviceptr) = sym("cuMemFree_v2");
+    start();
+    static CUdeviceptr p[100000];
+    size_t n = 0;
+    int r;
+    while ((r = alloc(&p[n], piece)) == 0) n++;
+    EXPECT(r == 2);
+    CUdeviceptr extra;
+    if (last) {
+        CHECK(alloc(&extra, last));
+        EXPECT(alloc(&p[n], 1) == 2);
+        CHECK(release(extra));
+    }
+    CHECK(release(p[0]));
+    CHECK(alloc(&p[0], piece));
+    EXPECT(release(12345) != 0);
+    size_t f, t;
+    CHECK(F(int, "cuMemGetInfo_v2", size_t *, size_t *)(&f, &t));
+    size_t total;
+    CHECK(F(int, "cuDeviceTotalMem_v2", size_t *, int)(&total, 0));
+    printf("%zu pieces, free %zu of %zu, device %zu\n", n, f, t, total);
+    for (size_t i = 0; i < n; i++) CHECK(release(p[i]));
+    return 0;
+}
+
+static int kinds(void) {
+    start();
+    CUdeviceptr p;
+    size_t pitch;
+    CHECK(F(int, "cuMemAllocPitch_v2", CUdeviceptr *, size_t *, size_t, size_t, unsigned)(&p, &pitch, 100, 4, 4));
+    CHECK(F(int, "cuMemFree_v2", CUdeviceptr)(p));
+    CHECK(F(int, "cuMemAllocManaged", CUdeviceptr *, size_t, unsigned)(&p, 5 << 20, 1));
+    CHECK(F(int, "cuMemFree_v2", CUdeviceptr)(p));
+    struct { int type, handles, where, id; void *win; uint64_t flags; } prop = { 1, 0, 1, 0, 0, 0 };
+    uint64_t h, again;
+    CHECK(F(int, "cuMemCreate", uint64_t *, size_t, void *, unsigned long long)(&h, 2 << 20, &prop, 0));
+    CHECK(F(int, "cuMemMap", CUdeviceptr, size_t, size_t, uint64_t, unsigned long long)(0x1000000, 2 << 20, 0, h, 0));
+    CHECK(F(int, "cuMemRelease", uint64_t)(h));
+    // Held by the mapping still: the limit of 8 MiB has room for three more.
+    for (int i = 0; i < 3; i++) CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 2 << 20));
+    EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1) == 2);
+    CHECK(F(int, "cuMemUnmap", CUdeviceptr, size_t)(0x1000000, 2 << 20));
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 2 << 20));
+    // Host memory costs nothing.
+    prop.where = 2;
+    CHECK(F(int, "cuMemCreate", uint64_t *, size_t, void *, unsigned long long)(&again, 64 << 20, &prop, 0));
+    puts("ok");
+    return 0;
+}
+
+static int pool(void) {
+    start();
+    int (*alloc)(CUdeviceptr *, size_t, void *) = sym("cuMemAllocAsync");
+    int (*release)(CUdeviceptr, void *) = sym("cuMemFreeAsync");
+    CUdeviceptr p[8], q;
+    // 64 MiB limit: the pool takes 32 MiB for the first, 32 MiB more for the fifth.
+    for (int i = 0; i < 4; i++) CHECK(alloc(&p[i], 8 << 20, 0));
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&q, 32 << 20));
+    EXPECT(alloc(&p[4], 8 << 20, 0) == 2);
+    CHECK(F(int, "cuMemFree_v2", CUdeviceptr)(q));
+    for (int i = 4; i < 8; i++) CHECK(alloc(&p[i], 8 << 20, 0));
+    EXPECT(alloc(&q, 8 << 20, 0) == 2);
+    for (int i = 0; i < 8; i++) CHECK(release(p[i], 0));
+    EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&q, 2 << 20) == 2);
+    CHECK(F(int, "cuMemPoolTrimTo", void *, size_t)((void *)0x2000, 0));
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&q, 64 << 20));
+    puts("ok");
+    return 0;
+}
+
+static size_t piece_bytes;
+static void *race_thread(void *x) {
+    int (*alloc)(CUdeviceptr *, size_t) = sym("cuMemAlloc_v2");
+    int (*release)(CUdeviceptr) = sym("cuMemFree_v2");
+    uint64_t seed = (uint64_t)(uintptr_t)x * 2654435761u + getpid();
+    CUdeviceptr mine[64] = { 0 };
+    for (int i = 0; i < 4000; i++) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        int k = (seed >> 33) % 64;
+        if (mine[k]) { if (release(mine[k])) exit(4); mine[k] = 0; }
+        else if (alloc(&mine[k], piece_bytes + (seed >> 40) % 4096)) mine[k] = 0;
+    }
+    for (int k = 0; k < 64; k++) if (mine[k]) release(mine[k]);
+    return 0;
+}
+static int race(size_t piece) {
+    piece_bytes = piece;
+    start();
+    pthread_t t[8];
+    for (long i = 0; i < 8; i++) pthread_create(&t[i], 0, race_thread, (void *)i);
+    for (int i = 0; i < 8; i++) pthread_join(t[i], 0);
+    printf("%llu allocations\n", (unsigned long long)counter("standin_allocs"));
+    return 0;
+}
+
+static int forked(void) {
+    start();
+    pid_t child = fork();
+    if (!child) {
+        CUdeviceptr p;
+        // The child's books are not the parent's; the driver itself decides what it may do.
+        F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1 << 20);
+        launch((launch_t)sym("cuLaunchKernel"));
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CUdeviceptr p;
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1 << 20));
+    puts("ok");
+    return 0;
+}
+
+// Launches for as long as stdin is open, saying so line by line when asked by a byte.
+static int serve(void) {
+    start();
+    launch_t f = (launch_t)sym("cuLaunchKernel");
+    setvbuf(stdout, 0, _IOLBF, 0);
+    puts("ready");
+    int c;
+    while ((c = getchar()) != EOF) {
+        if (c == 'l') { CHECK(launch(f)); printf("launched %llu\n", (unsigned long long)counter("standin_launches")); }
+        if (c == 's') { CHECK(F(int, "cuCtxSynchronize", void)()); printf("synced %llu\n", (unsigned long long)counter("standin_syncs")); }
+        if (c == 'a') { CUdeviceptr p; printf("alloc %d\n", F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1 << 20)); }
+    }
+    return 0;
+}
+
+static int bench(void) {
+    start();
+    launch_t f = (launch_t)sym("cuLaunchKernel");
+    struct timespec a, b;
+    for (int round = 0; round < 2; round++) {
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        for (int i = 0; i < 1000000; i++) launch(f);
+        clock_gettime(CLOCK_MONOTONIC, &b);
+    }
+    printf("%.2f ns a launch\n", ((b.tv_sec - a.tv_sec) * 1e9 + b.tv_nsec - a.tv_nsec) / 1e6);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+    size_t a = argc > 2 ? strtoull(argv[2], 0, 0) : 0, b = argc > 3 ? strtoull(argv[3], 0, 0) : 0;
+    if (!strcmp(what, "none")) return 0;
+    lib = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!lib) { printf("no libcuda: %s\n", dlerror()); return 3; }
+    standin = dlopen(getenv("MICA_LIBCUDA"), RTLD_NOW);
+    if (!strcmp(what, "init")) { printf("%d\n", F(int, "cuInit", unsigned)(0)); return 0; }
+    if (!strcmp(what, "forward")) return forward();
+    if (!strcmp(what, "lookup")) return lookup();
+    if (!strcmp(what, "fill")) return fill(a, b);
+    if (!strcmp(what, "kinds")) return kinds();
+    if (!strcmp(what, "pool")) return pool();
+    if (!strcmp(what, "race")) return race(a);
+    if (!strcmp(what, "fork")) return forked();
+    if (!strcmp(what, "serve")) return serve();
+    if (!strcmp(what, "bench")) return bench();
+    return 2;
+}

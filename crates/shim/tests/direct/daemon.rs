@@ -1,0 +1,202 @@
+//! A daemon of a hundred lines: one virtual GPU, an exact ledger, gates set by the test.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+
+use mica_limits::SharedPage;
+use mica_wire::host::message::{Kind, Message, Refusal};
+use mica_wire::host::page::gate;
+use mica_wire::host::socket::HostSocket;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use rustix::thread::futex;
+
+pub const TOKEN: &str = "000102030405060708090a0b0c0d0e0f";
+const STEP: u64 = 1 << 20;
+
+#[derive(Default)]
+struct Ledger {
+    clients: HashMap<u64, Arc<SharedPage>>,
+    next: u64,
+    notes: Vec<String>,
+}
+
+/// What all connections share.
+pub struct Daemon {
+    limit: u64,
+    refuse: bool,
+    ledger: Mutex<Ledger>,
+    /// Set in every page from its beginning.
+    gate: Mutex<(u32, u64)>,
+    sockets: Mutex<Vec<Arc<HostSocket>>>,
+    pub socket_path: PathBuf,
+}
+
+impl Daemon {
+    /// Listens below `directory`.
+    pub fn start(directory: &Path, limit: u64, refuse: bool) -> Arc<Self> {
+        let socket_path = directory.join("host.sock");
+        let fd = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        bind(&fd, &SocketAddrUnix::new(&socket_path).unwrap()).unwrap();
+        listen(&fd, 64).unwrap();
+        let daemon = Arc::new(Self {
+            limit,
+            refuse,
+            ledger: Mutex::default(),
+            gate: Mutex::new((gate::word(gate::OPEN, 0), 0)),
+            sockets: Mutex::default(),
+            socket_path,
+        });
+        let listener = daemon.clone();
+        std::thread::spawn(move || {
+            while let Ok(peer) = accept_with(&fd, SocketFlags::CLOEXEC) {
+                let daemon = listener.clone();
+                std::thread::spawn(move || daemon.serve(peer));
+            }
+        });
+        daemon
+    }
+
+    fn serve(&self, peer: OwnedFd) {
+        let socket = Arc::new(HostSocket::from_fd(peer));
+        let Ok((hello, _)) = socket.receive() else {
+            return;
+        };
+        assert_eq!(hello.kind(), Some(Kind::Hello));
+        if self.refuse {
+            let mut no = Message::new(Kind::Refused).with_text("not today");
+            no.a = Refusal::Permission as u64;
+            let _ = socket.send(&no, &[]);
+            return;
+        }
+        let page = Arc::new(SharedPage::create().unwrap());
+        let (word, end) = *self.gate.lock().unwrap();
+        page.lease.lease_end_ns.store(end, SeqCst);
+        page.lease.gate.store(word, SeqCst);
+        page.commands.limit_bytes.store(self.limit, SeqCst);
+        page.commands.duty_permille.store(1000, SeqCst);
+        let id = {
+            let mut ledger = self.ledger.lock().unwrap();
+            ledger.next += 1;
+            let id = ledger.next;
+            ledger.clients.insert(id, page.clone());
+            id
+        };
+        self.sockets.lock().unwrap().push(socket.clone());
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let mut welcome = Message::new(Kind::Welcome).with_text("test");
+        (welcome.a, welcome.b, welcome.c) = (self.limit, 1 << 40, id);
+        socket
+            .send(&welcome, &[page.fd(), doorbell.as_fd()])
+            .unwrap();
+        while let Ok((question, _)) = socket.receive() {
+            let mut answer = match question.kind() {
+                Some(Kind::NeedCredit) => self.credit(&page, question.a),
+                Some(Kind::AskMemory) => self.memory(),
+                Some(Kind::Note) => {
+                    self.ledger.lock().unwrap().notes.push(question.text());
+                    continue;
+                }
+                other => panic!("asked {other:?}"),
+            };
+            answer.id = question.id;
+            if socket.send(&answer, &[]).is_err() {
+                break;
+            }
+        }
+        self.ledger.lock().unwrap().clients.remove(&id);
+    }
+
+    /// Grants in steps, taking unused credit from others before refusing.
+    fn credit(&self, page: &SharedPage, need: u64) -> Message {
+        let ledger = self.ledger.lock().unwrap();
+        let granted = || -> u64 {
+            ledger
+                .clients
+                .values()
+                .map(|p| p.commands.granted_bytes.load(SeqCst))
+                .sum()
+        };
+        if self.limit - granted() < need {
+            for other in ledger
+                .clients
+                .values()
+                .filter(|other| !std::ptr::eq(other.as_ref(), page))
+            {
+                let idle = other.memory.credit_bytes.swap(0, SeqCst);
+                other.commands.granted_bytes.fetch_sub(idle, SeqCst);
+            }
+        }
+        let room = self.limit - granted();
+        let mut answer = Message::new(Kind::Credit);
+        if need > room {
+            return answer.with_text("the virtual GPU is full");
+        }
+        answer.a = need.next_multiple_of(STEP).min(room);
+        page.commands.granted_bytes.fetch_add(answer.a, SeqCst);
+        page.memory.credit_bytes.fetch_add(answer.a, SeqCst);
+        answer
+    }
+
+    fn memory(&self) -> Message {
+        let mut answer = Message::new(Kind::Memory);
+        (answer.a, answer.b) = (self.limit, self.used());
+        answer
+    }
+
+    /// Bytes in use by all clients.
+    pub fn used(&self) -> u64 {
+        let ledger = self.ledger.lock().unwrap();
+        ledger
+            .clients
+            .values()
+            .map(|page| page.memory.used_bytes.load(SeqCst))
+            .sum()
+    }
+
+    /// What clients have noted.
+    pub fn notes(&self) -> Vec<String> {
+        self.ledger.lock().unwrap().notes.clone()
+    }
+
+    /// The pages of the clients that are connected now.
+    pub fn pages(&self) -> Vec<Arc<SharedPage>> {
+        self.ledger
+            .lock()
+            .unwrap()
+            .clients
+            .values()
+            .cloned()
+            .collect()
+    }
+
+    /// Sets the gate of every client, now and later.
+    pub fn set_gate(&self, state: u32, sequence: u32, end_ns: u64) {
+        let word = gate::word(state, sequence);
+        *self.gate.lock().unwrap() = (word, end_ns);
+        for page in self.pages() {
+            page.lease.lease_end_ns.store(end_ns, SeqCst);
+            page.lease.gate.store(word, SeqCst);
+            let _ = futex::wake(&page.lease.gate, futex::Flags::empty(), u32::MAX >> 1);
+        }
+    }
+
+    /// Dies, as far as clients can tell.
+    pub fn die(&self) {
+        std::fs::remove_file(&self.socket_path).unwrap();
+        for socket in self.sockets.lock().unwrap().drain(..) {
+            rustix::net::shutdown(socket.as_fd(), rustix::net::Shutdown::Both).unwrap();
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The shim in front of a stand-in driver, with a small daemon beside it.
+
+mod daemon;
+mod programs;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use daemon::{Daemon, TOKEN};
+use mica_wire::host::page::{client_flags, gate};
+use programs::{preloaded, printed, programs};
+
+const MIB: u64 = 1 << 20;
+
+fn limited(arguments: &[&str], daemon: &Daemon) -> Command {
+    let mut command = preloaded(arguments);
+    command
+        .env("MICA_HOST_SOCKET", &daemon.socket_path)
+        .env("MICA_TOKEN", TOKEN);
+    command
+}
+
+fn with_limit(limit: u64) -> (tempfile::TempDir, Arc<Daemon>) {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(directory.path(), limit, false);
+    (directory, daemon)
+}
+
+/// A program that does one thing for each byte it is sent, and says so.
+struct Served {
+    child: Child,
+    answers: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Served {
+    fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut served = Self { child, answers };
+        assert_eq!(served.answer(), "ready");
+        served
+    }
+
+    fn send(&mut self, what: &str) {
+        self.child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(what.as_bytes())
+            .unwrap();
+    }
+
+    fn answer(&mut self) -> String {
+        self.answers.next().unwrap().unwrap()
+    }
+
+    fn ask(&mut self, what: &str) -> String {
+        self.send(what);
+        self.answer()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for something that must come, however loaded the machine is.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..3000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("never came: {what}");
+}
+
+#[test]
+fn without_limits_every_call_reaches_the_driver() {
+    assert_eq!(printed(&preloaded(&["forward"]).output().unwrap()), "ok");
+    assert_eq!(printed(&preloaded(&["lookup"]).output().unwrap()), "ok");
+}
+
+#[test]
+fn the_shim_is_found_by_the_library_path_too() {
+    let built = programs();
+    let mut command = preloaded(&["forward"]);
+    command
+        .env_remove("LD_PRELOAD")
+        .env("LD_LIBRARY_PATH", &built.shim_directory);
+    assert_eq!(printed(&command.output().unwrap()), "ok");
+}
+
+#[test]
+fn the_driver_is_searched_for_and_a_shim_is_never_taken_for_it() {
+    let built = programs();
+    let driver_directory = tempfile::tempdir().unwrap();
+    std::fs::copy(&built.driver, driver_directory.path().join("libcuda.so.1")).unwrap();
+    let path = format!(
+        "{}:{}",
+        built.shim_directory.display(),
+        driver_directory.path().display()
+    );
+    let mut command = preloaded(&["init"]);
+    command
+        .env_remove("MICA_LIBCUDA")
+        .env("LD_LIBRARY_PATH", &path);
+    // The program opens the stand-in by this variable, which the shim would follow too.
+    command.env_remove("LD_PRELOAD");
+    assert_eq!(printed(&command.output().unwrap()), "0");
+    command.env("MICA_LIBCUDA", &built.shim);
+    assert_eq!(printed(&command.output().unwrap()), "100");
+}
+
+#[test]
+fn a_program_without_cuda_is_left_alone() {
+    let output = preloaded(&["none"])
+        .env_remove("MICA_LIBCUDA")
+        .output()
+        .unwrap();
+    assert_eq!(printed(&output), "");
+}
+
+#[test]
+fn under_limits_calls_pass_and_lookups_lead_to_hooks() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    assert_eq!(
+        printed(&limited(&["forward"], &daemon).output().unwrap()),
+        "ok"
+    );
+    assert_eq!(
+        printed(&limited(&["lookup"], &daemon).output().unwrap()),
+        "ok"
+    );
+    eventually("the note", || !daemon.notes().is_empty());
+    let notes = daemon.notes();
+    assert!(notes[0].contains("cuMemTieredAllocNew"), "{notes:?}");
+}
+
+#[test]
+fn memory_ends_at_the_byte() {
+    let limit = 10 * MIB + 77;
+    let (_directory, daemon) = with_limit(limit);
+    let output = limited(&["fill", "1000000", "485837"], &daemon)
+        .output()
+        .unwrap();
+    let free = 10 * MIB + 77 - 10_000_000;
+    let expected = format!("10 pieces, free {free} of {limit}, device {limit}");
+    assert_eq!(printed(&output), expected);
+}
+
+#[test]
+fn large_pieces_are_charged_as_the_driver_takes_them() {
+    let (_directory, daemon) = with_limit(16 * MIB);
+    let output = limited(&["fill", "3145728"], &daemon).output().unwrap();
+    assert_eq!(
+        printed(&output),
+        format!("4 pieces, free 0 of {0}, device {0}", 16 * MIB)
+    );
+}
+
+#[test]
+fn contexts_are_charged() {
+    let (_directory, daemon) = with_limit(16 * MIB);
+    let mut command = limited(&["fill", "1048576"], &daemon);
+    let output = command
+        .env("MICA_CONTEXT_BYTES", "6291456")
+        .output()
+        .unwrap();
+    assert!(printed(&output).starts_with("10 pieces"));
+    let (_directory, daemon) = with_limit(MIB);
+    let mut command = limited(&["forward"], &daemon);
+    let output = command
+        .env("MICA_CONTEXT_BYTES", "6291456")
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout)
+            .matches("= 2")
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn every_kind_of_memory_counts() {
+    let (_directory, daemon) = with_limit(8 * MIB);
+    assert_eq!(
+        printed(&limited(&["kinds"], &daemon).output().unwrap()),
+        "ok"
+    );
+}
+
+#[test]
+fn pools_are_charged_by_what_they_reserve() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    assert_eq!(
+        printed(&limited(&["pool"], &daemon).output().unwrap()),
+        "ok"
+    );
+}
+
+#[test]
+fn racing_processes_never_exceed_the_limit() {
+    let limit = 9 * MIB + 12_345;
+    let (directory, daemon) = with_limit(limit);
+    let shared = directory.path().join("shared");
+    std::fs::write(&shared, [0; 4096]).unwrap();
+    let children: Vec<_> = (0..4)
+        .map(|_| {
+            let mut command = limited(&["race", "60000"], &daemon);
+            command
+                .env("STANDIN_SHARED", &shared)
+                .stdout(Stdio::piped());
+            command.spawn().unwrap()
+        })
+        .collect();
+    for child in children {
+        printed(&child.wait_with_output().unwrap());
+    }
+    let bytes = std::fs::read(&shared).unwrap();
+    let word = |at: usize| u64::from_ne_bytes(bytes[at * 8..at * 8 + 8].try_into().unwrap());
+    assert_eq!(word(0), 0, "everything was freed");
+    assert!(word(1) <= limit, "peak {} over {limit}", word(1));
+    assert!(
+        word(1) > limit * 9 / 10,
+        "peak {} never came near {limit}",
+        word(1)
+    );
+    eventually("all clients gone", || daemon.pages().is_empty());
+}
+
+#[test]
+fn a_forked_child_touches_neither_page_nor_socket() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    assert_eq!(
+        printed(&limited(&["fork"], &daemon).output().unwrap()),
+        "ok"
+    );
+}
+
+#[test]
+fn a_refusal_fails_init() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(directory.path(), MIB, true);
+    let log = directory.path().join("log");
+    let output = limited(&["init"], &daemon)
+        .env("MICA_LOG", &log)
+        .output()
+        .unwrap();
+    assert_eq!(printed(&output), "800");
+    assert!(std::fs::read_to_string(&log).unwrap().contains("not today"));
+}
+
+#[test]
+fn an_unreachable_daemon_fails_init() {
+    let mut command = preloaded(&["init"]);
+    command
+        .env("MICA_HOST_SOCKET", "/nonexistent")
+        .env("MICA_TOKEN", TOKEN);
+    assert_eq!(printed(&command.output().unwrap()), "304");
+    command.env("MICA_TOKEN", "short");
+    assert_eq!(printed(&command.output().unwrap()), "304");
+}
+
+#[test]
+fn isolated_mode_never_runs_on_the_bare_device() {
+    let output = preloaded(&["init"])
+        .env("MICA_MODE", "isolated")
+        .output()
+        .unwrap();
+    assert_eq!(printed(&output), "801");
+}
+
+#[test]
+fn a_closed_gate_holds_launches_until_it_opens() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    assert_eq!(served.ask("l"), "launched 1");
+    let page = daemon.pages().remove(0);
+    assert_eq!(page.counters.launches.load(SeqCst), 1);
+    assert_ne!(
+        page.client.flags.load(SeqCst) & client_flags::GATE_CONTROL,
+        0
+    );
+
+    daemon.set_gate(gate::CLOSED, 1, 0);
+    served.send("l");
+    eventually("a thread at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+    assert_eq!(page.counters.launches.load(SeqCst), 1);
+    daemon.set_gate(gate::OPEN, 2, 0);
+    assert_eq!(served.answer(), "launched 2");
+    eventually("nobody at the gate", || {
+        page.counters.waiting.load(SeqCst) == 0
+    });
+}
+
+#[test]
+fn a_lease_that_ended_is_drained_and_given_back() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    // Far away, so that only the launch below decides.
+    let end = mica_limits::monotonic_ns() + 3_600_000_000_000;
+    daemon.set_gate(gate::LEASED, 5, end);
+    assert_eq!(served.ask("l"), "launched 1");
+    assert_eq!(page.counters.yielded.load(SeqCst), 0);
+
+    daemon.set_gate(gate::LEASED, 6, 1);
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == 6
+    });
+    served.send("l");
+    eventually("a thread at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+    daemon.set_gate(gate::LEASED, 7, end);
+    assert_eq!(served.answer(), "launched 2");
+    // The launch before the hand-over was waited for.
+    let synced = served.ask("s");
+    assert!(
+        synced.starts_with("synced") && synced != "synced 1",
+        "{synced}"
+    );
+}
+
+#[test]
+fn an_idle_holder_gives_its_lease_back_early() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    daemon.set_gate(
+        gate::LEASED,
+        3,
+        mica_limits::monotonic_ns() + 3_600_000_000_000,
+    );
+    served.send("ls");
+    assert_eq!(served.answer(), "launched 1");
+    served.answer();
+    assert_eq!(page.counters.drains.load(SeqCst), 1);
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == 3
+    });
+}
+
+#[test]
+fn when_the_daemon_dies_the_program_runs_on() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    assert_eq!(served.ask("a"), "alloc 0");
+    daemon.set_gate(gate::CLOSED, 1, 0);
+    let page = daemon.pages().remove(0);
+    served.send("l");
+    eventually("a thread at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+    daemon.die();
+    assert_eq!(served.answer(), "launched 1");
+    assert_eq!(served.ask("l"), "launched 2");
+    // What was granted stays, more cannot be had.
+    assert_eq!(served.ask("a"), "alloc 2");
+}
