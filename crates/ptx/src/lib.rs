@@ -6,3 +6,12 @@
 #![forbid(unsafe_code)]
 
 pub mod ast;
+pub mod cfg;
+mod error;
+mod layout;
+mod lexer;
+mod parse;
+pub mod visit;
+
+pub use error::{Error, Position, Result};
+pub use parse::{MAX_TEXT_BYTES, parse};

@@ -152,7 +152,8 @@ pub enum Op {
         src2: Option<Operand>,
         rbits: Option<Operand>,
     },
-    /// `cvt.pack.sat`: `d` holds the converted `b` lowest, `a` above it, then `c` when given.
+    /// `cvt.pack.sat`: `dst` holds the saturated `b` lowest, `a` above it, and above both the low
+    /// bits of `c` when given (all of `dst` is filled).
     CvtPack {
         dst_ty: ScalarType,
         src_ty: ScalarType,
@@ -657,7 +658,6 @@ pub enum Op {
         tile: MatrixTile,
         trans: bool,
         ty: ScalarType,
-        /// The packed source type of `.b8x16.b6x16_p32` and similar: unsupported where present.
         space: Space,
         dst: Vec<Option<RegId>>,
         addr: Address,

@@ -1,0 +1,270 @@
+//! What stands at the module's scope.
+
+use crate::ast::{FuncId, Linkage, Module, SourceFile, SourceLoc, Space, Target, Unsupported};
+use crate::error::{Error, Result};
+use crate::lexer::{Kind, Token};
+
+use super::Parser;
+use super::scope::Binding;
+
+impl<'a> Parser<'a> {
+    /// The whole text.
+    pub(super) fn module(&mut self) -> Result<()> {
+        if !self.accept_dot("version")? {
+            return Err(self.unexpected("`.version`"));
+        }
+        self.version()?;
+        while self.token.kind != Kind::End {
+            if self.accept(b';')? {
+                continue;
+            }
+            if self.token.kind != Kind::Dot {
+                return Err(self.unexpected("a directive"));
+            }
+            self.top_level()?;
+        }
+        if self.module.target.sm == 0 {
+            return Err(self.unexpected("`.target`"));
+        }
+        Ok(())
+    }
+
+    /// Resolves what had to wait for the end, and gives the module out.
+    pub(super) fn finish(mut self) -> Result<Module> {
+        self.resolve_relocs()?;
+        crate::layout::place_shared(&mut self.module).map_err(|name| Error::Limit {
+            at: crate::error::Position::new(self.text, self.offset_of(&name)),
+            what: "this module's shared memory is too large",
+            limit: u64::from(u32::MAX),
+        })?;
+        Ok(self.module)
+    }
+
+    fn offset_of(&self, name: &str) -> usize {
+        self.text.find(name).unwrap_or(0)
+    }
+
+    fn top_level(&mut self) -> Result<()> {
+        let token = self.advance()?;
+        let linkage = match token.text {
+            "visible" => Linkage::Visible,
+            "extern" => Linkage::Extern,
+            "weak" => Linkage::Weak,
+            "common" => Linkage::Common,
+            _ => return self.unlinked(&token, Linkage::Internal),
+        };
+        if self.token.kind != Kind::Dot {
+            return Err(self.unexpected("a declaration"));
+        }
+        let token = self.advance()?;
+        self.unlinked(&token, linkage)
+    }
+
+    fn unlinked(&mut self, token: &Token<'a>, linkage: Linkage) -> Result<()> {
+        match token.text {
+            "entry" => return self.function(true, linkage),
+            "func" => return self.function(false, linkage),
+            "global" => return self.var_declaration(Space::Global, linkage),
+            "const" => return self.var_declaration(Space::Const, linkage),
+            "shared" | "shared::cta" => return self.var_declaration(Space::Shared, linkage),
+            "tex" => return self.var_declaration(Space::Tex, linkage),
+            _ => {}
+        }
+        if linkage == Linkage::Internal {
+            match token.text {
+                "target" => return self.target(),
+                "address_size" => return self.address_size(),
+                "file" => return self.file_directive(),
+                "loc" => return self.loc_directive(),
+                "section" => return self.section(),
+                "alias" => return self.alias(),
+                "pragma" => return self.module_pragma(),
+                "version" => return self.version(),
+                _ => {}
+            }
+        }
+        Err(Error::UnknownDirective {
+            at: self.at(token),
+            directive: crate::lexer::shorten(token.text),
+        })
+    }
+
+    fn version(&mut self) -> Result<()> {
+        // `7.0` is one token, a decimal number; its text keeps the two halves apart.
+        let token = self.token;
+        let halves = token.text.split_once('.');
+        let parsed = halves.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        match parsed {
+            Some(version) if matches!(token.kind, Kind::F64(_)) => self.module.version = version,
+            _ => return Err(self.unexpected("a version such as `8.0`")),
+        }
+        self.advance()?;
+        Ok(())
+    }
+
+    fn target(&mut self) -> Result<()> {
+        let mut target = Target::default();
+        loop {
+            let at = self.token;
+            let name = self.ident("a target")?.text;
+            match name {
+                "debug" => target.debug = true,
+                "texmode_independent" => target.texmode_independent = true,
+                "texmode_unified" | "map_f64_to_f32" => {}
+                _ => {
+                    let number = name.strip_prefix("sm_").unwrap_or("");
+                    let digits = number.trim_end_matches(['a', 'f']);
+                    let suffix = number[digits.len()..].chars().next();
+                    match digits.parse() {
+                        Ok(sm) if number.len() - digits.len() <= 1 && sm > 0 => {
+                            target.sm = sm;
+                            target.suffix = suffix;
+                        }
+                        _ => {
+                            let name = crate::lexer::shorten(name);
+                            return self.bad_declaration(&at, format!("unknown target `{name}`"));
+                        }
+                    }
+                }
+            }
+            if !self.accept(b',')? {
+                break;
+            }
+        }
+        self.module.target = target;
+        Ok(())
+    }
+
+    fn address_size(&mut self) -> Result<()> {
+        let at = self.token;
+        match self.int("32 or 64")? {
+            bits @ (32 | 64) => {
+                self.module.address_bits = bits as u32;
+                Ok(())
+            }
+            other => self.bad_declaration(&at, format!("addresses of {other} bits do not exist")),
+        }
+    }
+
+    fn module_pragma(&mut self) -> Result<()> {
+        loop {
+            self.string("a pragma's string")?;
+            if !self.accept(b',')? {
+                break;
+            }
+        }
+        self.expect(b';')
+    }
+
+    /// `.file 1 "k.cu"`, with an optional timestamp and size.
+    pub(super) fn file_directive(&mut self) -> Result<()> {
+        let index = self.small()?;
+        let name = self.string("a file's name")?.to_string();
+        while self.accept(b',')? {
+            self.int("a timestamp or size")?;
+        }
+        self.module.files.push(SourceFile { index, name });
+        Ok(())
+    }
+
+    /// `.loc 1 5 3`, with optional inlining information, which is dropped.
+    pub(super) fn loc_directive(&mut self) -> Result<()> {
+        let file = self.small()?;
+        let line = self.small()?;
+        let column = if matches!(self.token.kind, Kind::Int(_)) {
+            self.small()?
+        } else {
+            0
+        };
+        while self.accept(b',')? {
+            let what = self.ident("`function_name` or `inlined_at`")?;
+            match what.text {
+                "function_name" => {
+                    self.ident("a label")?;
+                    if self.accept(b'+')? {
+                        self.int("an offset")?;
+                    }
+                }
+                "inlined_at" => {
+                    for _ in 0..3 {
+                        self.small()?;
+                    }
+                }
+                _ => return self.bad_declaration(&what, "unknown part of `.loc`"),
+            }
+        }
+        self.loc = Some(SourceLoc { file, line, column });
+        Ok(())
+    }
+
+    /// `.section .debug_info { … }`: debugging data, skipped.
+    pub(super) fn section(&mut self) -> Result<()> {
+        while !self.token.is(b'{') {
+            if self.token.kind == Kind::End {
+                return Err(self.unexpected("`{`"));
+            }
+            self.advance()?;
+        }
+        let mut depth = 0u64;
+        loop {
+            match self.advance()?.kind {
+                Kind::Punct(b'{') => depth += 1,
+                Kind::Punct(b'}') => depth -= 1,
+                Kind::End => return Err(self.unexpected("`}`")),
+                _ => {}
+            }
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// `.alias a, b;`: `a` is another name of function `b`.
+    fn alias(&mut self) -> Result<()> {
+        let alias = self.ident("a function")?;
+        self.expect(b',')?;
+        let target = self.ident("a function")?;
+        self.expect(b';')?;
+        let id = self.known_func(&alias)?;
+        let of = self.known_func(&target)?;
+        if !self.module.functions[of.index()].defined {
+            return self.bad_declaration(&target, "an alias needs a function that has a body");
+        }
+        let size = self.module.functions[of.index()]
+            .body
+            .len()
+            .saturating_mul(64);
+        self.spend_targets(&alias, size)?;
+        let mut copy = self.module.functions[of.index()].clone();
+        copy.name = alias.text.into();
+        copy.linkage = self.module.functions[id.index()].linkage;
+        self.module.functions[id.index()] = copy;
+        Ok(())
+    }
+
+    fn known_func(&self, name: &Token<'a>) -> Result<FuncId> {
+        match self.scopes.global(name.text) {
+            Some(Binding::Func(f)) => Ok(*f),
+            _ => Err(Error::Undeclared {
+                at: self.at(name),
+                what: "function",
+                name: crate::lexer::shorten(name.text),
+            }),
+        }
+    }
+
+    /// Notes something that no backend can run.
+    pub(super) fn note_unsupported(&mut self, what: String, token: &Token<'_>) {
+        let function = self.body.as_ref().map(|b| b.function.name.clone());
+        let start = token.start as usize;
+        let line_start = self.text[..start].rfind('\n').map_or(0, |i| i + 1);
+        let column = self.text[line_start..start].chars().count() as u32 + 1;
+        let line = token.line;
+        self.module.unsupported.push(Unsupported {
+            what,
+            function,
+            line,
+            column,
+        });
+    }
+}

@@ -1,0 +1,13 @@
+//! Families of instructions: each reads its modifiers and operands.
+
+pub(super) mod bits;
+pub(super) mod control;
+pub(super) mod convert;
+pub(super) mod copy;
+pub(super) mod float;
+pub(super) mod integer;
+pub(super) mod matrix;
+pub(super) mod memory;
+pub(super) mod sync;
+pub(super) mod texture;
+pub(super) mod video;
