@@ -4,6 +4,7 @@
 //! figure afterwards. When one ends, everything that was booked under it is given back.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -88,14 +89,10 @@ fn adopt(direct: &Direct) {
         return;
     }
     let mut books = direct.contexts.books();
-    if !books.bytes.contains_key(&context) {
+    if let Entry::Vacant(unknown) = books.bytes.entry(context) {
         // It exists already: if the limit does not allow it, the daemon sees that from the driver.
-        let bytes = if direct.quota_only(estimate()) {
-            estimate()
-        } else {
-            0
-        };
-        books.bytes.insert(context, bytes);
+        let charged = direct.quota_only(estimate());
+        unknown.insert(if charged { estimate() } else { 0 });
         if let Some(device) = current_device() {
             books.primary.entry(device).or_insert(context);
         }
@@ -165,10 +162,10 @@ pub(crate) unsafe fn primary_release(
     let status = unsafe { real(device) };
     if let (Some(direct), 0) = (state(), status) {
         let mut books = direct.contexts.books();
-        if books.primary.contains_key(&device) && !is_active(device) {
-            if let Some(context) = books.primary.remove(&device) {
-                ended(direct, books, context);
-            }
+        if !is_active(device)
+            && let Some(context) = books.primary.remove(&device)
+        {
+            ended(direct, books, context);
         }
     }
     status

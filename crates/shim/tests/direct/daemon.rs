@@ -16,7 +16,7 @@ use rustix::net::{
 };
 use rustix::thread::futex;
 
-pub const TOKEN: &str = "000102030405060708090a0b0c0d0e0f";
+pub(crate) const TOKEN: &str = "000102030405060708090a0b0c0d0e0f";
 const STEP: u64 = 1 << 20;
 
 #[derive(Default)]
@@ -27,19 +27,19 @@ struct Ledger {
 }
 
 /// What all connections share.
-pub struct Daemon {
+pub(crate) struct Daemon {
     limit: u64,
     refuse: bool,
     ledger: Mutex<Ledger>,
     /// Set in every page from its beginning.
     gate: Mutex<(u32, u64)>,
     sockets: Mutex<Vec<Arc<HostSocket>>>,
-    pub socket_path: PathBuf,
+    pub(crate) socket_path: PathBuf,
 }
 
 impl Daemon {
     /// Listens below `directory`.
-    pub fn start(directory: &Path, limit: u64, refuse: bool) -> Arc<Self> {
+    pub(crate) fn start(directory: &Path, limit: u64, refuse: bool) -> Arc<Self> {
         let socket_path = directory.join("host.sock");
         let fd = socket_with(
             AddressFamily::UNIX,
@@ -156,7 +156,7 @@ impl Daemon {
     }
 
     /// Bytes in use by all clients.
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         let ledger = self.ledger.lock().unwrap();
         ledger
             .clients
@@ -166,12 +166,12 @@ impl Daemon {
     }
 
     /// What clients have noted.
-    pub fn notes(&self) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<String> {
         self.ledger.lock().unwrap().notes.clone()
     }
 
     /// The pages of the clients that are connected now.
-    pub fn pages(&self) -> Vec<Arc<SharedPage>> {
+    pub(crate) fn pages(&self) -> Vec<Arc<SharedPage>> {
         self.ledger
             .lock()
             .unwrap()
@@ -182,7 +182,7 @@ impl Daemon {
     }
 
     /// Sets the gate of every client, now and later.
-    pub fn set_gate(&self, state: u32, sequence: u32, end_ns: u64) {
+    pub(crate) fn set_gate(&self, state: u32, sequence: u32, end_ns: u64) {
         let word = gate::word(state, sequence);
         *self.gate.lock().unwrap() = (word, end_ns);
         for page in self.pages() {
@@ -193,7 +193,7 @@ impl Daemon {
     }
 
     /// Dies, as far as clients can tell.
-    pub fn die(&self) {
+    pub(crate) fn die(&self) {
         std::fs::remove_file(&self.socket_path).unwrap();
         for socket in self.sockets.lock().unwrap().drain(..) {
             rustix::net::shutdown(socket.as_fd(), rustix::net::Shutdown::Both).unwrap();

@@ -5,15 +5,15 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// What was built.
-pub struct Programs {
+pub(crate) struct Programs {
     _directory: tempfile::TempDir,
-    pub program: PathBuf,
-    pub driver: PathBuf,
-    pub shim: PathBuf,
-    pub shim_directory: PathBuf,
+    pub(crate) program: PathBuf,
+    pub(crate) driver: PathBuf,
+    pub(crate) shim: PathBuf,
+    pub(crate) shim_directory: PathBuf,
 }
 
-pub fn programs() -> &'static Programs {
+pub(crate) fn programs() -> &'static Programs {
     static BUILT: OnceLock<Programs> = OnceLock::new();
     BUILT.get_or_init(|| {
         let directory = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ fn built_shim() -> PathBuf {
 }
 
 /// The test program under a preloaded shim, in front of the stand-in driver.
-pub fn preloaded(arguments: &[&str]) -> Command {
+pub(crate) fn preloaded(arguments: &[&str]) -> Command {
     let built = programs();
     let mut command = Command::new(&built.program);
     command
@@ -80,7 +80,7 @@ pub fn preloaded(arguments: &[&str]) -> Command {
 }
 
 /// What the program printed; it must have succeeded, and kept stderr clean.
-pub fn printed(output: &Output) -> String {
+pub(crate) fn printed(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     assert!(output.status.success(), "{:?}: {text}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
