@@ -40,12 +40,14 @@ static void account(uint64_t bytes) {
     while (now < 1ull << 60 && now > peak && !__atomic_compare_exchange_n(&shared[1], &peak, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 }
 
+static uint64_t freed_at, freed_bytes; // the last piece freed to the pool, given out again
 static uint64_t take(uint64_t bytes, int pool) {
     pthread_mutex_lock(&lock);
     uint64_t at = 0;
     if (used + bytes <= standin_capacity) {
         at = next_address;
-        next_address += (bytes + 511) & ~511ull;
+        if (pool && freed_bytes == bytes) { at = freed_at; freed_bytes = 0; }
+        else next_address += (bytes + 511) & ~511ull;
         used += bytes;
         account(bytes);
         if (used > standin_peak) standin_peak = used;
@@ -67,6 +69,7 @@ static uint64_t give(uint64_t at, int *pool) {
         if (blocks[i].at == at) {
             bytes = blocks[i].bytes;
             *pool = blocks[i].pool;
+            if (*pool) { freed_at = at; freed_bytes = bytes; }
             blocks[i].at = 0;
             used -= bytes;
             account(-bytes);

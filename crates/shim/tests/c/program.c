@@ -204,13 +204,25 @@ static int serve(void) {
 static int bench(void) {
     start();
     launch_t f = (launch_t)sym("cuLaunchKernel");
+    int (*alloc)(CUdeviceptr *, size_t) = sym("cuMemAlloc_v2");
+    int (*release)(CUdeviceptr) = sym("cuMemFree_v2");
+    int (*alloc_async)(CUdeviceptr *, size_t, void *) = sym("cuMemAllocAsync");
+    int (*release_async)(CUdeviceptr, void *) = sym("cuMemFreeAsync");
     struct timespec a, b;
-    for (int round = 0; round < 2; round++) {
+    CUdeviceptr p, keep;
+    CHECK(alloc_async(&keep, 4 << 20, 0));
+    double ns[3];
+    for (int round = 0; round < 6; round++) {
         clock_gettime(CLOCK_MONOTONIC, &a);
-        for (int i = 0; i < 1000000; i++) launch(f);
+        for (int i = 0; i < 200000; i++) {
+            if (round % 3 == 0) launch(f);
+            if (round % 3 == 1) { alloc(&p, 1 << 20); release(p); }
+            if (round % 3 == 2) { alloc_async(&p, 1 << 20, 0); release_async(p, 0); }
+        }
         clock_gettime(CLOCK_MONOTONIC, &b);
+        ns[round % 3] = ((b.tv_sec - a.tv_sec) * 1e9 + b.tv_nsec - a.tv_nsec) / 2e5;
     }
-    printf("%.2f ns a launch\n", ((b.tv_sec - a.tv_sec) * 1e9 + b.tv_nsec - a.tv_nsec) / 1e6);
+    printf("launch %.1f ns, alloc and free %.1f ns, pool alloc and free %.1f ns\n", ns[0], ns[1], ns[2]);
     return 0;
 }
 

@@ -372,3 +372,12 @@ fn when_the_daemon_dies_the_program_runs_on() {
     // What was granted stays, more cannot be had.
     assert_eq!(served.ask("a"), "alloc 2");
 }
+
+#[test]
+#[ignore = "prints what calls cost over the stand-in driver"]
+fn what_calls_cost() {
+    let (_directory, daemon) = with_limit(256 * MIB);
+    let bare = printed(&preloaded(&["bench"]).output().unwrap());
+    let under_limits = printed(&limited(&["bench"], &daemon).output().unwrap());
+    println!("without limits: {bare}\nunder limits:   {under_limits}");
+}
