@@ -1,0 +1,281 @@
+//! Calls, returns, and the functions that the device provides.
+//!
+//! A call's frame lies in the thread's local memory: locals, `.param` variables of the body,
+//! parameters and return parameters, as `mica_ptx_ops::layout::Frame` says.
+
+use crate::access::{copy, write};
+use crate::machine::{Flow, Machine, Stop};
+use crate::state::{Frame, Status};
+use mica_kernel::FaultKind;
+use mica_ptx::ast::{CallArg, Callee, FuncId, Param, ParamPlace, Space};
+
+/// Functions that a module may declare and call without defining them.
+pub(crate) const PROVIDED: [&str; 4] = ["vprintf", "__assertfail", "malloc", "free"];
+
+const MARK: u64 = 0x4d69_6361_0000_0000;
+
+/// The value that stands for a function's address: no address of the arena, and not null.
+pub(crate) fn function_value(id: FuncId) -> u64 {
+    MARK | (u64::from(id.0) + 1) << 4
+}
+
+impl Machine<'_> {
+    fn function_at(&self, value: u64) -> Option<FuncId> {
+        let index = (value ^ MARK) >> 4;
+        let id = FuncId(u32::try_from(index.checked_sub(1)?).ok()?);
+        let known = id.index() < self.module.functions.len() && function_value(id) == value;
+        known.then_some(id)
+    }
+
+    /// Gives a thread its first frame.
+    pub(crate) fn enter_kernel(&mut self, t: usize) -> Result<(), Stop> {
+        self.push_frame(t, self.kernel)
+    }
+
+    fn push_frame(&mut self, t: usize, function: FuncId) -> Result<(), Stop> {
+        let areas = self.layout.frames[function.index()];
+        let stack = self.state.threads[t].stack;
+        let local = stack.next_multiple_of(areas.align);
+        let end = local + areas.size;
+        let deepest = self.state.threads[t].frames.len() >= 100_000;
+        if end > self.env.local_stride && areas.size > 0 || deepest {
+            return Err(self.fault_or_entry(t));
+        }
+        let registers = if self.state.threads[t].frames.is_empty() {
+            0
+        } else {
+            self.state.threads[t].registers.len()
+        };
+        let count = 2 * self.module.func(function).regs.len();
+        let thread = self.thread(t);
+        thread.registers.resize(registers + count, 0);
+        thread.stack = end.max(stack);
+        thread.frames.push(Frame { function, pc: 0, registers, local, caller_stack: stack });
+        Ok(())
+    }
+
+    /// Stack overflow; a kernel that does not fit at all has no instruction to blame.
+    fn fault_or_entry(&self, t: usize) -> Stop {
+        if self.state.threads[t].frames.is_empty() {
+            return Stop::Fault(mica_kernel::Fault {
+                kind: FaultKind::LaunchFailed as u32,
+                ptx_line: self.module.func(self.kernel).line,
+                thread: self.state.threads[t].tid,
+                ..Default::default()
+            });
+        }
+        self.fault(t, FaultKind::LaunchFailed)
+    }
+
+    pub(crate) fn call(
+        &mut self,
+        t: usize,
+        callee: &Callee,
+        rets: &[CallArg],
+        args: &[CallArg],
+    ) -> Result<Flow, Stop> {
+        let id = match callee {
+            Callee::Direct(id) => *id,
+            Callee::Indirect { pointer, .. } => {
+                let value = self.value(t, *pointer);
+                self.function_at(value).ok_or_else(|| self.fault(t, FaultKind::InvalidPc))?
+            }
+        };
+        let function = self.module.func(id);
+        if !function.defined {
+            return self.provided(t, &function.name, rets, args);
+        }
+        if function.is_kernel || function.params.len() != args.len() {
+            return Err(self.fault(t, FaultKind::InvalidPc));
+        }
+        // Arguments are evaluated in the caller's frame and stored into the callee's.
+        let caller = self.state.threads[t].frames.len() - 1;
+        self.push_frame(t, id)?;
+        for (param, arg) in function.params.iter().zip(args) {
+            self.pass(t, caller, *arg, param)?;
+        }
+        Ok(Flow::Set)
+    }
+
+    /// The local offset of a `.param` variable as frame `depth` sees it.
+    fn argument_address(&mut self, t: usize, depth: usize, var: mica_ptx::ast::VarId) -> u64 {
+        let thread = &mut self.state.threads[t];
+        let above = thread.frames[depth + 1..].len();
+        // The variable's address depends on the frame that is on top; look from the caller's.
+        let saved: [Option<Frame>; 1] = [if above > 0 { thread.frames.pop() } else { None }];
+        let address = self.variable_address(t, var);
+        if let Some(frame) = saved[0] {
+            self.thread(t).frames.push(frame);
+        }
+        address
+    }
+
+    fn pass(&mut self, t: usize, caller: usize, arg: CallArg, param: &Param) -> Result<(), Stop> {
+        let callee = self.frame(t);
+        let areas = self.layout.frames[callee.function.index()];
+        let bytes = u64::from(param.size);
+        let local = self.local_start(t);
+        match (arg, param.place) {
+            (CallArg::Var(var), ParamPlace::Var(_)) => {
+                let kernel_param = self.plans.param_home(var) == crate::address::ParamHome::Kernel;
+                let from = self.argument_address(t, caller, var);
+                let to = local + callee.local + areas.params + u64::from(param.offset);
+                self.check_host(t, to, bytes, true)?;
+                if kernel_param {
+                    for i in 0..bytes {
+                        let byte = self.env.params.get((from + i) as usize).copied().unwrap_or(0);
+                        // SAFETY: the range was checked.
+                        unsafe { write(to + i, 1, u64::from(byte)) };
+                    }
+                } else {
+                    self.check_host(t, local + from, bytes, false)?;
+                    // SAFETY: both ranges were checked.
+                    unsafe { copy(to, local + from, bytes) };
+                }
+            }
+            (CallArg::Var(var), ParamPlace::Reg(r)) => {
+                let from = self.argument_address(t, caller, var);
+                let place = self.place_at(t, Space::Local, from, param.size, false)?;
+                let bits = self.read_place(place, 0, param.size);
+                self.set(t, r, bits);
+            }
+            (CallArg::Reg(_) | CallArg::Imm(_), place) => {
+                let bits = match arg {
+                    CallArg::Reg(r) => {
+                        let base = self.state.threads[t].frames[caller].registers;
+                        self.state.threads[t].registers[base + r.index()]
+                    }
+                    CallArg::Imm(bits) => bits,
+                    _ => 0,
+                };
+                match place {
+                    ParamPlace::Reg(r) => self.set(t, r, bits),
+                    _ => {
+                        let to = callee.local + areas.params + u64::from(param.offset);
+                        self.write_local(t, to, param.size.min(8), bits)?;
+                    }
+                }
+            }
+            (CallArg::None, _) | (_, ParamPlace::None) => {}
+        }
+        Ok(())
+    }
+
+    fn write_local(&mut self, t: usize, at: u64, bytes: u32, bits: u64) -> Result<(), Stop> {
+        if let crate::address::Place::Host(host) = self.place_at(t, Space::Local, at, bytes, true)? {
+            // SAFETY: `place_at` checked it.
+            unsafe { write(host, bytes, bits) };
+        }
+        Ok(())
+    }
+
+    pub(crate) fn ret(&mut self, t: usize) -> Result<Flow, Stop> {
+        if self.state.threads[t].frames.len() <= 1 {
+            self.thread(t).status = Status::Exited;
+            return Ok(Flow::Set);
+        }
+        let callee = self.frame(t);
+        let function = self.module.func(callee.function);
+        let areas = self.layout.frames[callee.function.index()];
+        // Register returns are read before their frame goes.
+        let mut registers = [0u64; 8];
+        for (slot, param) in registers.iter_mut().zip(&function.returns) {
+            if let ParamPlace::Reg(r) = param.place {
+                *slot = self.register(t, r);
+            }
+        }
+        let thread = self.thread(t);
+        thread.frames.pop();
+        thread.registers.truncate(callee.registers);
+        thread.stack = callee.caller_stack;
+        let mica_ptx::ast::Op::Call { rets, .. } = &self.instruction(t).op else {
+            return Err(self.fault(t, FaultKind::InvalidPc));
+        };
+        let local = self.local_start(t);
+        for (i, (param, ret)) in function.returns.iter().zip(rets).enumerate() {
+            let from = callee.local + areas.returns + u64::from(param.offset);
+            match (*ret, param.place) {
+                (CallArg::Var(var), ParamPlace::Var(_)) => {
+                    let to = local + self.variable_address(t, var);
+                    let bytes = u64::from(param.size);
+                    self.check_host(t, to, bytes, true)?;
+                    self.check_host(t, local + from, bytes, false)?;
+                    // SAFETY: both ranges were checked.
+                    unsafe { copy(to, local + from, bytes) };
+                }
+                (CallArg::Var(var), ParamPlace::Reg(_)) => {
+                    let to = self.variable_address(t, var);
+                    self.write_local(t, to, param.size.min(8), registers[i & 7])?;
+                }
+                (CallArg::Reg(r), ParamPlace::Reg(_)) => self.set(t, r, registers[i & 7]),
+                (CallArg::Reg(r), ParamPlace::Var(_)) => {
+                    let bytes = param.size.min(8);
+                    let place = self.place_at(t, Space::Local, from, bytes, false)?;
+                    let bits = self.read_place(place, 0, bytes);
+                    self.set(t, r, bits);
+                }
+                _ => {}
+            }
+        }
+        self.advance(t);
+        Ok(Flow::Set)
+    }
+
+    /// The value of an argument of a provided function: a scalar of `bytes` bytes.
+    fn scalar_argument(&mut self, t: usize, arg: Option<&CallArg>, bytes: u32) -> Result<u64, Stop> {
+        match arg {
+            Some(CallArg::Var(var)) => {
+                let at = self.variable_address(t, *var);
+                let place = self.place_at(t, Space::Local, at, bytes, false)?;
+                Ok(self.read_place(place, 0, bytes))
+            }
+            Some(CallArg::Reg(r)) => Ok(self.register(t, *r)),
+            Some(CallArg::Imm(bits)) => Ok(*bits),
+            Some(CallArg::None) | None => Ok(0),
+        }
+    }
+
+    fn provided(
+        &mut self,
+        t: usize,
+        name: &str,
+        rets: &[CallArg],
+        args: &[CallArg],
+    ) -> Result<Flow, Stop> {
+        let mut words = [0u64; 5];
+        let widths: [u32; 5] = if name == "__assertfail" { [8, 8, 4, 8, 8] } else { [8; 5] };
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = self.scalar_argument(t, args.get(i), widths[i])?;
+        }
+        let services = self.env.services;
+        let (result, bytes) = match name {
+            "vprintf" => {
+                let written = services.map_or(-1, |s| s.printf(words[0], words[1]));
+                (u64::from(written as u32), 4)
+            }
+            "malloc" => (services.map_or(0, |s| s.malloc(words[0])), 8),
+            "free" => {
+                if let Some(services) = services {
+                    services.free(words[0]);
+                }
+                (0, 8)
+            }
+            "__assertfail" => {
+                if let Some(services) = services {
+                    services.assert_fail(words[0], words[1], words[2] as u32, words[3]);
+                }
+                return Err(self.fault(t, FaultKind::Assert));
+            }
+            _ => return Err(self.fault(t, FaultKind::InvalidPc)),
+        };
+        match rets.first() {
+            Some(CallArg::Var(var)) => {
+                let at = self.variable_address(t, *var);
+                self.write_local(t, at, bytes, result)?;
+            }
+            Some(CallArg::Reg(r)) => self.set(t, *r, result),
+            _ => {}
+        }
+        Ok(Flow::Next)
+    }
+}

@@ -1,0 +1,154 @@
+//! The state of one block: threads, frames, registers, barriers.
+//!
+//! Kept in one place per host thread and reused from block to block. When an access faults by a
+//! signal, the device jumps out of the middle of a block: nothing is lost, because the next block
+//! finds the same state and resets it.
+
+use mica_kernel::{CodeLocation, Dim3};
+use mica_ptx::ast::{FuncId, Module};
+use std::cell::UnsafeCell;
+
+/// Threads of a warp.
+pub(crate) const WARP: usize = 32;
+
+/// What a thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// It can run.
+    Ready,
+    /// It waits at a warp collective for these lanes.
+    Warp(u32),
+    /// It waits at an instruction whose members are whoever is there (`activemask`).
+    Converge,
+    /// It waits at a block barrier, with its predicate for `bar.red`.
+    Barrier {
+        id: u32,
+        count: Option<u32>,
+        predicate: bool,
+    },
+    /// It waits for the cluster barrier's phase to end.
+    Cluster(u64),
+    /// It is done.
+    Exited,
+}
+
+/// One call on a thread's stack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    pub(crate) function: FuncId,
+    pub(crate) pc: u32,
+    /// Where its registers start in `Thread::registers`.
+    pub(crate) registers: usize,
+    /// Where its local frame starts in the thread's local memory.
+    pub(crate) local: u64,
+    /// The stack pointer to restore on return.
+    pub(crate) caller_stack: u64,
+}
+
+/// One thread of the block.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) tid: Dim3,
+    pub(crate) status: Status,
+    pub(crate) frames: Vec<Frame>,
+    /// Registers of all frames. A frame of a function with `n` registers has `2 * n` slots: the
+    /// low halves, then the high halves of the 128-bit ones.
+    pub(crate) registers: Vec<u64>,
+    /// The first free byte of local memory.
+    pub(crate) stack: u64,
+    pub(crate) carry: bool,
+    /// The cluster barrier's phase when it last arrived there.
+    pub(crate) cluster_phase: u64,
+    /// Back edges taken, to look at the stop word now and then.
+    pub(crate) back_edges: u32,
+}
+
+/// A named barrier's arrivals that do not wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrivals {
+    pub(crate) threads: u32,
+    pub(crate) count: Option<u32>,
+}
+
+/// Everything about the block that runs on this host thread.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) barriers: [Arrivals; 16],
+    pub(crate) cluster_arrived: u32,
+    pub(crate) cluster_phase: u64,
+    /// The thread that is running.
+    pub(crate) current: usize,
+    /// What it is running.
+    pub(crate) location: CodeLocation,
+}
+
+impl State {
+    /// Makes ready for a block.
+    pub(crate) fn reset(&mut self, module: &Module, kernel: FuncId, block: Dim3) {
+        let count = usize::try_from(block.count()).unwrap_or(0);
+        let function = module.func(kernel);
+        let registers = 2 * function.regs.len();
+        self.threads.truncate(count);
+        self.barriers = Default::default();
+        self.cluster_arrived = 0;
+        self.cluster_phase = 0;
+        self.current = 0;
+        self.location = CodeLocation::default();
+        for i in 0..count {
+            let linear = i as u64;
+            let (x, y) = (u64::from(block.x.max(1)), u64::from(block.y.max(1)));
+            let tid = Dim3 {
+                x: (linear % x) as u32,
+                y: (linear / x % y) as u32,
+                z: (linear / (x * y)) as u32,
+            };
+            if i == self.threads.len() {
+                self.threads.push(Thread {
+                    tid,
+                    status: Status::Ready,
+                    frames: Vec::new(),
+                    registers: Vec::new(),
+                    stack: 0,
+                    carry: false,
+                    cluster_phase: 0,
+                    back_edges: 0,
+                });
+            }
+            let thread = &mut self.threads[i];
+            thread.tid = tid;
+            thread.status = Status::Ready;
+            thread.frames.clear();
+            thread.registers.clear();
+            thread.registers.resize(registers, 0);
+            thread.stack = 0;
+            thread.carry = false;
+            thread.cluster_phase = 0;
+            thread.back_edges = 0;
+        }
+    }
+}
+
+thread_local! {
+    static CURRENT: UnsafeCell<State> = UnsafeCell::new(State::default());
+}
+
+/// The state of this host thread.
+///
+/// # Safety
+/// The caller must not hold another reference from here: one block at a time runs on a thread.
+/// The reference must not be sent to another thread or kept past the thread's end.
+pub(crate) unsafe fn current<'a>() -> &'a mut State {
+    // SAFETY: exclusive by the caller's promise; the place lives as long as the thread.
+    CURRENT.with(|cell| unsafe { &mut *cell.get() })
+}
+
+/// Looks at the state after a block has ended or been jumped out of.
+pub(crate) fn with_current<T>(f: impl FnOnce(&State) -> T) -> Option<T> {
+    CURRENT
+        .try_with(|cell| {
+            // SAFETY: no block runs on this thread now, so no other reference is in use.
+            f(unsafe { &*cell.get() })
+        })
+        .ok()
+}
