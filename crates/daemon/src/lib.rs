@@ -1,4 +1,41 @@
 //! Registry, ledger, placement, control API, monitor.
+//!
+//! The daemon owns a host's GPUs: which virtual GPUs exist, how much memory each may have, whose turn it
+//! is. It makes no context and touches no program: programs ask it through a socket and read its
+//! decisions from a shared page, and run on when it is gone.
+//!
+//! ```text
+//!   control.sock ── http ──┐                       ┌── gpu_thread (one per GPU): slices, leases
+//!   host.sock ──── host ───┼── registry · ledger ──┤
+//!   once a second  monitor ┘        │              └── pages of the clients (atomics, futexes)
+//!                                 store
+//! ```
+#![forbid(unsafe_code)]
 
 pub mod api;
 pub mod client;
+pub mod config;
+mod daemon;
+pub mod devices;
+mod events;
+mod gpu_thread;
+mod host;
+mod http;
+mod ledger;
+mod metrics;
+mod monitor;
+pub mod nvidia;
+mod openapi;
+mod paths;
+mod placement;
+mod registry;
+mod start;
+mod store;
+mod tenant;
+mod view;
+
+pub use daemon::{DaemonError, Options, Running};
+pub use openapi::document as openapi_document;
+pub use paths::{Paths, uid};
+pub use start::{StartError, ensure_running, ensure_running_at, run};
+pub use store::StoreError;

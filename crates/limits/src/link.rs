@@ -198,6 +198,12 @@ impl HostLink {
         }
     }
 
+    /// Leaves the virtual GPU: the daemon takes back everything this process held.
+    pub fn disconnect(&self) {
+        let socket = lock(&self.socket).clone();
+        let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+    }
+
     /// Leaves a sentence in the daemon's event log.
     pub fn note(&self, severity: u64, text: &str) {
         let mut message = Message::new(Kind::Note).with_text(text);

@@ -1,0 +1,373 @@
+//! The daemon's configuration: a TOML file with a closed schema.
+//!
+//! A key that is not known, a value out of range or a type that does not fit is refused with its line.
+//! Every key has a default, so no file is needed. `mica config` prints [`EXAMPLE`].
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::api::Profile;
+
+/// The documented schema, with every default.
+pub const EXAMPLE: &str = include_str!("../config.example.toml");
+
+/// Why a configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("the configuration {path} cannot be read")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not what the schema says; the message has line and column.
+    #[error("the configuration {path} is refused: {message}")]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// Parser's words.
+        message: String,
+    },
+    /// A value is out of range.
+    #[error("the configuration {path} is refused at line {line}: {key}: {message}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Where the key stands.
+        line: usize,
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+/// Everything that can be set.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// About the process.
+    pub daemon: DaemonSection,
+    /// The software GPU.
+    pub software_gpu: SoftwareSection,
+    /// Sharing of every GPU.
+    pub sharing: SharingSection,
+    /// What one user may have; the key is a user number or `default`.
+    pub quota: BTreeMap<String, UserQuota>,
+}
+
+/// About the process.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DaemonSection {
+    /// A daemon started on demand ends after so many seconds without virtual GPUs and requests.
+    pub idle_exit_seconds: u64,
+    /// Most connections of programs and workers.
+    pub max_connections: u32,
+    /// Most connections of one user.
+    pub max_connections_per_user: u32,
+    /// Command that starts a worker; empty: this program with `worker`.
+    pub worker_command: Vec<String>,
+    /// Users besides root and the daemon's own who may do everything.
+    pub admin_uids: Vec<u32>,
+}
+
+/// The software GPU.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SoftwareSection {
+    /// `auto`: only where there is no other GPU; `always`; `never`.
+    pub offer: Offer,
+    /// Its memory; 0: half of the host's.
+    pub memory_bytes: u64,
+}
+
+/// When the software GPU is offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Offer {
+    /// Where there is no other GPU.
+    #[default]
+    Auto,
+    /// Beside other GPUs too.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Sharing of every GPU.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SharingSection {
+    /// Memory limits may exceed the device.
+    pub overcommit_memory: bool,
+    /// Guaranteed shares may exceed 100 percent (they are then scaled down).
+    pub overcommit_share: bool,
+    /// Memory limit of a virtual GPU that names none; 0: derived from its share.
+    pub default_memory_bytes: u64,
+    /// Part of each NVIDIA GPU's memory kept for the driver itself.
+    pub reserve_bytes: u64,
+    /// Whether memory the driver reports beyond what was charged counts against the limit.
+    pub charge_unattributed: bool,
+    /// Cut of the hardware's time for virtual GPUs that name none.
+    pub profile: Profile,
+    /// Policy of leases: `weighted_fair`, `round_robin`, `strict_priority`, `earliest_deadline`.
+    pub policy: Policy,
+    /// When leases are used: `auto`, `always`, `never`.
+    pub leases: Leases,
+    /// Length of a lease.
+    pub lease_us: u64,
+    /// Longest time a lease's work may take to drain before others go on without it.
+    pub drain_limit_us: u64,
+    /// Synchronizations a second from which a process counts as bursty.
+    pub bursty_drains_per_second: u32,
+}
+
+/// Policy of leases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// Least charged for its weight.
+    #[default]
+    WeightedFair,
+    /// Each in turn.
+    RoundRobin,
+    /// Most urgent first, with aging.
+    StrictPriority,
+    /// Earliest deadline first, deadlines from shares.
+    EarliestDeadline,
+}
+
+/// When leases are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Leases {
+    /// Where they help.
+    #[default]
+    Auto,
+    /// Whenever two processes have work.
+    Always,
+    /// Only for caps and devices without slices.
+    Never,
+}
+
+/// What one user may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UserQuota {
+    /// Sum of memory limits.
+    pub memory_bytes: Option<u64>,
+    /// Sum of guaranteed shares, over all GPUs.
+    pub share_percent: Option<u32>,
+    /// Virtual GPUs.
+    pub vgpus: Option<u32>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            daemon: DaemonSection::default(),
+            software_gpu: SoftwareSection::default(),
+            sharing: SharingSection::default(),
+            quota: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for DaemonSection {
+    fn default() -> Self {
+        Self {
+            idle_exit_seconds: 60,
+            max_connections: 16_384,
+            max_connections_per_user: 4_096,
+            worker_command: Vec::new(),
+            admin_uids: Vec::new(),
+        }
+    }
+}
+
+impl Default for SoftwareSection {
+    fn default() -> Self {
+        Self {
+            offer: Offer::Auto,
+            memory_bytes: 0,
+        }
+    }
+}
+
+impl Default for SharingSection {
+    fn default() -> Self {
+        Self {
+            overcommit_memory: false,
+            overcommit_share: false,
+            default_memory_bytes: 0,
+            reserve_bytes: 1 << 30,
+            charge_unattributed: true,
+            profile: Profile::Balanced,
+            policy: Policy::WeightedFair,
+            leases: Leases::Auto,
+            lease_us: 5_000,
+            drain_limit_us: 100_000,
+            bursty_drains_per_second: 300,
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Names the file, the line and what is wrong.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Checks a text; `path` is for messages.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| ConfigError::Schema {
+            path: path.to_owned(),
+            message: schema_message(text, &error),
+        })?;
+        config
+            .check()
+            .map_err(|(key, message)| ConfigError::Value {
+                path: path.to_owned(),
+                line: line_of(text, key),
+                key: key.into(),
+                message,
+            })?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        let range = |key, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err((key, format!("{value} is not between {low} and {high}")))
+            }
+        };
+        range("lease_us", self.sharing.lease_us, 500, 1_000_000)?;
+        range(
+            "drain_limit_us",
+            self.sharing.drain_limit_us,
+            1_000,
+            10_000_000,
+        )?;
+        range(
+            "bursty_drains_per_second",
+            self.sharing.bursty_drains_per_second.into(),
+            1,
+            1_000_000,
+        )?;
+        range(
+            "max_connections",
+            self.daemon.max_connections.into(),
+            8,
+            1 << 20,
+        )?;
+        range(
+            "max_connections_per_user",
+            self.daemon.max_connections_per_user.into(),
+            1,
+            1 << 20,
+        )?;
+        if self.software_gpu.memory_bytes != 0 {
+            range(
+                "memory_bytes",
+                self.software_gpu.memory_bytes,
+                1 << 20,
+                1 << 50,
+            )?;
+        }
+        for user in self.quota.keys() {
+            if user != "default" && user.parse::<u32>().is_err() {
+                return Err((
+                    "quota",
+                    format!("{user:?} is neither a user number nor \"default\""),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What this user may have.
+    pub fn quota_of(&self, uid: u32) -> UserQuota {
+        self.quota
+            .get(&uid.to_string())
+            .or_else(|| self.quota.get("default"))
+            .copied()
+            .unwrap_or_default()
+    }
+}
+
+fn schema_message(text: &str, error: &toml::de::Error) -> String {
+    let line = error
+        .span()
+        .map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+    let message = error.message().replace('\n', " ");
+    match line {
+        Some(line) => format!("line {line}: {message}"),
+        None => message,
+    }
+}
+
+fn line_of(text: &str, key: &str) -> usize {
+    text.lines()
+        .position(|line| {
+            let line = line.trim_start();
+            line.starts_with(key) || line.starts_with(&format!("[{key}"))
+        })
+        .map_or(1, |index| index + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("mica.toml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_example_is_the_default() {
+        assert_eq!(parse(EXAMPLE).unwrap(), Config::default());
+        assert_eq!(parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line() {
+        let error = parse("[sharing]\nlease_us = 5000\nleese_us = 1\n").unwrap_err();
+        assert!(
+            error.contains("line 3") && error.contains("leese_us"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_refused_with_its_line_and_range() {
+        let error = parse("[sharing]\n\nlease_us = 5\n").unwrap_err();
+        assert!(error.contains("line 3") && error.contains("500"), "{error}");
+    }
+
+    #[test]
+    fn quotas_are_per_user_with_a_default() {
+        let config = parse("[quota.default]\nvgpus = 2\n[quota.1000]\nvgpus = 9\n").unwrap();
+        assert_eq!(config.quota_of(1000).vgpus, Some(9));
+        assert_eq!(config.quota_of(5).vgpus, Some(2));
+        assert!(
+            parse("[quota.ann]\nvgpus = 2\n")
+                .unwrap_err()
+                .contains("ann")
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! The physical GPUs of the host, as far as the daemon needs to know them.
+//!
+//! The daemon makes no context on any of them: it lists them, and reads what the driver says about
+//! their memory, their load and the processes on them.
+
+use crate::api::GpuKind;
+use crate::config::{Offer, SoftwareSection};
+
+/// What does not change about a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// Kind.
+    pub kind: GpuKind,
+    /// Product name.
+    pub name: String,
+    /// Unique id; empty for the software GPU.
+    pub uuid: String,
+    /// Memory.
+    pub memory_total_bytes: u64,
+    /// Driver version where known.
+    pub driver: Option<String>,
+}
+
+impl DeviceFacts {
+    /// What names this GPU across restarts.
+    pub fn key(&self) -> String {
+        match self.kind {
+            GpuKind::Nvidia => self.uuid.clone(),
+            GpuKind::Software => "software".into(),
+        }
+    }
+}
+
+/// What the driver says about a GPU now.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceReading {
+    /// Free memory.
+    pub memory_free_bytes: Option<u64>,
+    /// Busy percent.
+    pub utilization_percent: Option<f64>,
+    /// Temperature.
+    pub temperature_celsius: Option<u32>,
+    /// Power.
+    pub power_watts: Option<f64>,
+}
+
+/// What the driver says about a process on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProcessReading {
+    /// Process number as the daemon sees it.
+    pub pid: u32,
+    /// Memory it holds; `None` where the driver does not say.
+    pub memory_used_bytes: Option<u64>,
+    /// Percent of the GPU's time since the last reading.
+    pub sm_percent: Option<f64>,
+}
+
+/// A source of GPUs with a driver of their own.
+pub trait Devices: Send {
+    /// The GPUs, in the driver's order.
+    fn list(&mut self) -> Vec<DeviceFacts>;
+    /// A reading of the GPU at this place of the list.
+    fn read(&mut self, index: usize) -> Option<DeviceReading>;
+    /// Processes on it.
+    fn processes(&mut self, index: usize) -> Vec<ProcessReading>;
+}
+
+/// No GPU with a driver.
+#[derive(Debug, Default)]
+pub struct NoDevices;
+
+impl Devices for NoDevices {
+    fn list(&mut self) -> Vec<DeviceFacts> {
+        Vec::new()
+    }
+
+    fn read(&mut self, _index: usize) -> Option<DeviceReading> {
+        None
+    }
+
+    fn processes(&mut self, _index: usize) -> Vec<ProcessReading> {
+        Vec::new()
+    }
+}
+
+/// The software GPU, if it is offered beside so many others.
+pub(crate) fn software(section: &SoftwareSection, others: usize) -> Option<DeviceFacts> {
+    let offered = match section.offer {
+        Offer::Auto => others == 0,
+        Offer::Always => true,
+        Offer::Never => false,
+    };
+    offered.then(|| DeviceFacts {
+        kind: GpuKind::Software,
+        name: "Mica software GPU".into(),
+        uuid: String::new(),
+        memory_total_bytes: match section.memory_bytes {
+            0 => host_memory_bytes() / 2,
+            bytes => bytes,
+        },
+        driver: None,
+    })
+}
+
+fn host_memory_bytes() -> u64 {
+    let kib = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        });
+    kib.map_or(4 << 30, |kib| kib * 1024)
+}

@@ -1,0 +1,93 @@
+//! What happened, remembered for a while and sent to whoever listens.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::broadcast;
+
+use crate::api::{Event, Severity};
+
+/// Events that are remembered.
+const REMEMBERED: usize = 2048;
+
+/// The log.
+#[derive(Debug)]
+pub(crate) struct EventLog {
+    past: Mutex<(u64, VecDeque<Event>)>,
+    live: broadcast::Sender<Event>,
+}
+
+impl Default for EventLog {
+    fn default() -> Self {
+        Self {
+            past: Mutex::default(),
+            live: broadcast::channel(1024).0,
+        }
+    }
+}
+
+impl EventLog {
+    /// Adds an event.
+    pub(crate) fn add(
+        &self,
+        severity: Severity,
+        kind: &str,
+        vgpu: Option<&str>,
+        pid: Option<u32>,
+        message: String,
+    ) {
+        match severity {
+            Severity::Info => tracing::info!(kind, vgpu, pid, "{message}"),
+            Severity::Warning => tracing::warn!(kind, vgpu, pid, "{message}"),
+            Severity::Error => tracing::error!(kind, vgpu, pid, "{message}"),
+        }
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.0 += 1;
+        let event = Event {
+            sequence: past.0,
+            time_seconds: now_seconds(),
+            severity,
+            kind: kind.into(),
+            vgpu: vgpu.map(Into::into),
+            pid,
+            message,
+        };
+        if past.1.len() == REMEMBERED {
+            past.1.pop_front();
+        }
+        past.1.push_back(event.clone());
+        // Sent under the lock so that listeners see sequence numbers in order.
+        let _ = self.live.send(event);
+    }
+
+    /// What is remembered after a sequence number, oldest first.
+    pub(crate) fn past(&self, after: u64) -> Vec<Event> {
+        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.1
+            .iter()
+            .filter(|event| event.sequence > after)
+            .cloned()
+            .collect()
+    }
+
+    /// What is remembered, and a receiver of all that follows, without a gap between.
+    pub(crate) fn follow(&self, after: u64) -> (Vec<Event>, broadcast::Receiver<Event>) {
+        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = self.live.subscribe();
+        let old = past
+            .1
+            .iter()
+            .filter(|event| event.sequence > after)
+            .cloned()
+            .collect();
+        (old, receiver)
+    }
+}
+
+/// Seconds since the epoch.
+pub(crate) fn now_seconds() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |d| d.as_secs_f64())
+}

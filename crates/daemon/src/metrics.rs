@@ -1,0 +1,182 @@
+//! The counters in Prometheus's text format.
+
+use std::fmt::Write;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::api::{GpuInfo, VgpuInfo};
+
+/// Upper bounds of the lease wait histogram, in seconds.
+const BOUNDS: [f64; 10] = [
+    0.000_1, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5,
+];
+
+/// How long tenants waited for leases.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseWaits {
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl LeaseWaits {
+    #[allow(dead_code, reason = "fed by the GPU's thread once leases are granted")]
+    pub(crate) fn add(&self, ns: u64) {
+        let seconds = ns as f64 / 1e9;
+        let bucket = BOUNDS
+            .iter()
+            .position(|b| seconds <= *b)
+            .unwrap_or(BOUNDS.len());
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.sum_ns.fetch_add(ns, Relaxed);
+    }
+}
+
+/// One line of text per label value, quoted as the format wants.
+fn quote(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+struct Page(String);
+
+impl Page {
+    fn family(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        lines: impl IntoIterator<Item = (String, f64)>,
+    ) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in lines {
+            let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
+        }
+    }
+}
+
+/// The whole page.
+pub(crate) fn render(vgpus: &[VgpuInfo], gpus: &[GpuInfo], waits: &LeaseWaits) -> String {
+    let mut page = Page(String::new());
+    let mut vgpu = |name: &str, kind: &str, help: &str, value: &dyn Fn(&VgpuInfo) -> f64| {
+        page.family(
+            name,
+            kind,
+            help,
+            vgpus.iter().map(|v| {
+                let labels = format!("vgpu=\"{}\",gpu=\"{}\"", quote(&v.name), v.gpu);
+                (labels, value(v))
+            }),
+        );
+    };
+    vgpu(
+        "mica_vgpu_memory_used_bytes",
+        "gauge",
+        "Charged memory in use.",
+        &|v| v.memory_used_bytes as f64,
+    );
+    vgpu(
+        "mica_vgpu_memory_limit_bytes",
+        "gauge",
+        "Memory limit.",
+        &|v| v.memory_limit_bytes as f64,
+    );
+    vgpu(
+        "mica_vgpu_memory_peak_bytes",
+        "gauge",
+        "Most memory ever in use.",
+        &|v| v.memory_peak_bytes as f64,
+    );
+    vgpu(
+        "mica_vgpu_memory_unattributed_bytes",
+        "gauge",
+        "Memory the driver reports beyond what was charged.",
+        &|v| v.memory_unattributed_bytes as f64,
+    );
+    vgpu(
+        "mica_vgpu_gpu_seconds_total",
+        "counter",
+        "GPU time.",
+        &|v| v.gpu_seconds,
+    );
+    vgpu("mica_vgpu_share_ratio", "gauge", "Share in force.", &|v| {
+        f64::from(v.share_percent) / 100.0
+    });
+    vgpu(
+        "mica_vgpu_share_measured_ratio",
+        "gauge",
+        "Share of the GPU's time over the last second.",
+        &|v| v.share_measured_percent / 100.0,
+    );
+    vgpu(
+        "mica_vgpu_throttled_seconds_total",
+        "counter",
+        "Time threads waited at the gate.",
+        &|v| v.throttled_seconds,
+    );
+    vgpu(
+        "mica_vgpu_alloc_denied_total",
+        "counter",
+        "Allocations refused.",
+        &|v| v.alloc_denied_total as f64,
+    );
+    vgpu(
+        "mica_vgpu_launches_total",
+        "counter",
+        "Submissions.",
+        &|v| v.launches_total as f64,
+    );
+    vgpu("mica_vgpu_processes", "gauge", "Processes.", &|v| {
+        v.processes.len() as f64
+    });
+    vgpu(
+        "mica_vgpu_degraded",
+        "gauge",
+        "1 if something configured is not in force.",
+        &|v| f64::from(u8::from(!v.reasons.is_empty())),
+    );
+    let mut gpu = |name: &str, help: &str, value: &dyn Fn(&GpuInfo) -> f64| {
+        page.family(
+            name,
+            "gauge",
+            help,
+            gpus.iter().map(|g| {
+                let labels = format!(
+                    "gpu=\"{}\",UUID=\"{}\",kind=\"{}\"",
+                    g.index, g.uuid, g.kind
+                );
+                (labels, value(g))
+            }),
+        );
+    };
+    gpu(
+        "mica_gpu_memory_total_bytes",
+        "Memory of the device.",
+        &|g| g.memory_total_bytes as f64,
+    );
+    gpu(
+        "mica_gpu_memory_reserved_bytes",
+        "Memory limits given out.",
+        &|g| g.memory_reserved_bytes as f64,
+    );
+    gpu(
+        "mica_gpu_utilization_ratio",
+        "Busy part of the last second.",
+        &|g| g.utilization_percent / 100.0,
+    );
+    let name = "mica_vgpu_lease_wait_seconds";
+    let _ = writeln!(
+        page.0,
+        "# HELP {name} Time from asking for a lease to its grant.\n# TYPE {name} histogram"
+    );
+    let mut count = 0;
+    for (bucket, bound) in waits.buckets.iter().zip(BOUNDS) {
+        count += bucket.load(Relaxed);
+        let _ = writeln!(page.0, "{name}_bucket{{le=\"{bound}\"}} {count}");
+    }
+    count += waits.buckets[BOUNDS.len()].load(Relaxed);
+    let _ = writeln!(page.0, "{name}_bucket{{le=\"+Inf\"}} {count}");
+    let sum = waits.sum_ns.load(Relaxed) as f64 / 1e9;
+    let _ = writeln!(page.0, "{name}_sum {sum}\n{name}_count {count}");
+    page.0
+}

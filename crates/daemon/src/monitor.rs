@@ -1,0 +1,196 @@
+//! Once a second: compares the books with the driver, measures shares, keeps history.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+use mica_wire::host::message::Role;
+use mica_wire::host::page::client_flags;
+
+use crate::api::{Sample, Severity};
+use crate::daemon::Daemon;
+use crate::devices::{Devices, ProcessReading};
+use crate::registry::Registry;
+
+const EVERY: Duration = Duration::from_secs(1);
+/// Ten minutes at one sample a second.
+const HISTORY: usize = 600;
+
+/// The monitor's thread.
+pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
+    let mut last = Instant::now();
+    let mut last_save = Instant::now();
+    loop {
+        // Short waits so that what must be kept reaches the disk soon, without a write per change.
+        if daemon.wait_for_stop(Duration::from_millis(200)) {
+            return;
+        }
+        let elapsed = last.elapsed();
+        if elapsed >= EVERY {
+            last = Instant::now();
+            observe(daemon, devices.as_mut(), elapsed.as_secs_f64());
+        }
+        let used =
+            last_save.elapsed() > Duration::from_secs(60) && !daemon.registry().vgpus.is_empty();
+        if daemon.dirty.swap(false, Relaxed) || used {
+            last_save = Instant::now();
+            daemon.save();
+        }
+    }
+}
+
+fn observe(daemon: &Daemon, devices: &mut dyn Devices, seconds: f64) {
+    let indices: Vec<(usize, usize)> = {
+        let registry = daemon.registry();
+        let gpus = registry.gpus.iter().enumerate();
+        gpus.filter_map(|(index, gpu)| Some((index, gpu.driver_index?)))
+            .collect()
+    };
+    // The driver is asked without the lock: a slow answer may not hold up a program.
+    let mut readings = Vec::new();
+    for (index, driver_index) in indices {
+        readings.push((
+            index,
+            devices.read(driver_index),
+            devices.processes(driver_index),
+        ));
+    }
+    let mut news = Vec::new();
+    {
+        let mut registry = daemon.registry();
+        for (index, reading, processes) in readings {
+            if let Some(reading) = reading {
+                registry.gpus[index].reading = reading;
+            }
+            book_processes(&mut registry, index, &processes, seconds);
+        }
+        measure(&mut registry, seconds);
+        check_enforcement(&mut registry, &mut news);
+    }
+    for (vgpu, text) in news {
+        daemon
+            .events
+            .add(Severity::Warning, "vgpu_degraded", Some(&vgpu), None, text);
+    }
+}
+
+/// Compares each process's charge with what the driver reports for it.
+fn book_processes(registry: &mut Registry, gpu: usize, processes: &[ProcessReading], seconds: f64) {
+    let by_pid: HashMap<u32, &ProcessReading> = processes.iter().map(|p| (p.pid, p)).collect();
+    let Registry { vgpus, clients, .. } = registry;
+    for vgpu in vgpus.values_mut().filter(|v| v.gpu == gpu) {
+        for id in &vgpu.clients {
+            let Some(client) = clients.get_mut(id) else {
+                continue;
+            };
+            if client.role == Role::Monitor {
+                continue;
+            }
+            let reading = by_pid.get(&client.pid);
+            client.sm_percent = reading.and_then(|r| r.sm_percent).unwrap_or(0.0);
+            client.driver_seconds += client.sm_percent / 100.0 * seconds;
+            if let Some(bytes) = reading.and_then(|r| r.memory_used_bytes) {
+                let charged = vgpu.ledger.used_by(*id);
+                vgpu.ledger
+                    .set_unattributed(*id, bytes.saturating_sub(charged));
+            }
+        }
+    }
+}
+
+/// GPU time and shares over the last second.
+fn measure(registry: &mut Registry, seconds: f64) {
+    let now = crate::events::now_seconds() as u64;
+    let mut load: HashMap<usize, f64> = HashMap::new();
+    let Registry { vgpus, clients, .. } = &mut *registry;
+    for vgpu in vgpus.values_mut() {
+        vgpu.ledger.note_peak();
+        let charged_ns = vgpu.tenant.charged_ns.load(Relaxed);
+        let lease_seconds = charged_ns.saturating_sub(vgpu.last_charged_ns) as f64 / 1e9;
+        vgpu.last_charged_ns = charged_ns;
+        let (mut worker_seconds, mut driver_seconds) = (0.0, 0.0);
+        let (mut launches, mut gate_wait_ns) = (0, 0);
+        for id in &vgpu.clients {
+            let Some(client) = clients.get_mut(id) else {
+                continue;
+            };
+            let counters = &client.governed.page.counters;
+            let step = |last: &mut u64, now: u64| {
+                let grown = now.saturating_sub(*last);
+                *last = now;
+                grown
+            };
+            worker_seconds += step(
+                &mut client.last_gpu_time_ns,
+                counters.gpu_time_ns.load(Relaxed),
+            ) as f64
+                / 1e9;
+            launches += step(&mut client.last_launches, counters.launches.load(Relaxed));
+            gate_wait_ns += step(
+                &mut client.last_gate_wait_ns,
+                counters.gate_wait_ns.load(Relaxed),
+            );
+            driver_seconds += client.sm_percent / 100.0 * seconds;
+        }
+        // The most direct measurement there is: the worker's own, the driver's, the leases'.
+        let (used, source) = if worker_seconds > 0.0 {
+            (worker_seconds, "worker")
+        } else if driver_seconds > 0.0 {
+            (driver_seconds, "driver")
+        } else if lease_seconds > 0.0 {
+            (lease_seconds, "leases")
+        } else {
+            (0.0, vgpu.time_source)
+        };
+        vgpu.time_source = source;
+        vgpu.gpu_seconds += used;
+        vgpu.measured_percent = (used / seconds * 100.0).min(100.0);
+        *load.entry(vgpu.gpu).or_default() += vgpu.measured_percent;
+        if vgpu.history.len() == HISTORY {
+            vgpu.history.pop_front();
+        }
+        vgpu.history.push_back(Sample {
+            time_seconds: now,
+            memory_used_bytes: vgpu.ledger.used_bytes(),
+            share_measured_percent: vgpu.measured_percent as f32,
+            launches: u32::try_from(launches).unwrap_or(u32::MAX),
+            gate_wait_percent: (gate_wait_ns as f64 / 1e7 / seconds) as f32,
+            processes: u16::try_from(vgpu.clients.len()).unwrap_or(u16::MAX),
+        });
+    }
+    for (index, gpu) in registry.gpus.iter_mut().enumerate() {
+        gpu.charged_percent = load.get(&index).copied().unwrap_or(0.0).min(100.0);
+    }
+}
+
+/// Marks virtual GPUs whose share cannot be enforced for one of their processes.
+fn check_enforcement(registry: &mut Registry, news: &mut Vec<(String, String)>) {
+    let Registry { vgpus, clients, .. } = &mut *registry;
+    for vgpu in vgpus.values_mut() {
+        let mut reasons = Vec::new();
+        for id in &vgpu.clients {
+            let Some(client) = clients.get(id) else {
+                continue;
+            };
+            let page = &client.governed.page;
+            let flags = page.client.flags.load(Acquire);
+            let has = |bit| flags & bit != 0;
+            let limited = client.role != Role::Monitor && has(client_flags::CONTEXT);
+            if limited && !has(client_flags::SLICE_CONTROL) && !has(client_flags::GATE_CONTROL) {
+                reasons.push(format!(
+                    "the share is not in force for process {}: the driver refused slices (status {}) and the process passes no gate",
+                    client.pid,
+                    page.client.slice_status.load(Relaxed)
+                ));
+            }
+        }
+        vgpu.reasons
+            .retain(|reason| !reason.starts_with("the share is not in force"));
+        for reason in reasons {
+            if vgpu.reasons.insert(reason.clone()) {
+                news.push((vgpu.name.clone(), reason));
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! NVIDIA GPUs, read through NVML.
+
+use std::collections::HashMap;
+
+use mica_backend_cuda::nvml::Nvml;
+
+use crate::api::GpuKind;
+use crate::devices::{DeviceFacts, DeviceReading, Devices, NoDevices, ProcessReading};
+
+/// The host's NVIDIA GPUs.
+#[derive(Debug)]
+pub struct Nvidia {
+    nvml: Nvml,
+    /// Time stamp of the newest utilization sample seen, per GPU.
+    newest_us: HashMap<usize, u64>,
+}
+
+/// NVIDIA GPUs if their management library loads, else none; the reason is logged.
+pub fn devices() -> Box<dyn Devices> {
+    match Nvml::load() {
+        Ok(nvml) => Box::new(Nvidia {
+            nvml,
+            newest_us: HashMap::new(),
+        }),
+        Err(error) => {
+            tracing::info!("no NVIDIA GPU: {error}");
+            Box::new(NoDevices)
+        }
+    }
+}
+
+impl Devices for Nvidia {
+    fn list(&mut self) -> Vec<DeviceFacts> {
+        let driver = self.nvml.driver_version().ok();
+        self.nvml
+            .devices()
+            .iter()
+            .map(|device| DeviceFacts {
+                kind: GpuKind::Nvidia,
+                name: device.name.clone(),
+                uuid: device.uuid.clone(),
+                memory_total_bytes: device.memory_total_bytes,
+                driver: driver.clone(),
+            })
+            .collect()
+    }
+
+    fn read(&mut self, index: usize) -> Option<DeviceReading> {
+        let index = u32::try_from(index).ok()?;
+        let memory = self.nvml.memory_info(index).ok();
+        let activity = self.nvml.activity(index).ok();
+        Some(DeviceReading {
+            memory_free_bytes: memory.map(|m| m.free_bytes),
+            utilization_percent: activity.and_then(|a| a.gpu_percent).map(f64::from),
+            temperature_celsius: activity.and_then(|a| a.temperature_c),
+            power_watts: activity
+                .and_then(|a| a.power_mw)
+                .map(|mw| f64::from(mw) / 1000.0),
+        })
+    }
+
+    fn processes(&mut self, index: usize) -> Vec<ProcessReading> {
+        let Ok(number) = u32::try_from(index) else {
+            return Vec::new();
+        };
+        let newest = self.newest_us.entry(index).or_default();
+        let mut percents: HashMap<u32, (f64, u32)> = HashMap::new();
+        if let Ok(samples) = self.nvml.process_utilization(number, *newest) {
+            for (pid, percent, time_us) in samples {
+                *newest = (*newest).max(time_us);
+                let entry = percents.entry(pid).or_default();
+                entry.0 += f64::from(percent);
+                entry.1 += 1;
+            }
+        }
+        let mut all: HashMap<u32, ProcessReading> = HashMap::new();
+        for (pid, bytes) in self.nvml.process_memory(number).unwrap_or_default() {
+            let entry = all.entry(pid).or_insert(ProcessReading {
+                pid,
+                ..ProcessReading::default()
+            });
+            *entry.memory_used_bytes.get_or_insert(0) += bytes;
+        }
+        for (pid, (sum, count)) in percents {
+            let entry = all.entry(pid).or_insert(ProcessReading {
+                pid,
+                ..ProcessReading::default()
+            });
+            entry.sm_percent = Some(sum / f64::from(count.max(1)));
+        }
+        all.into_values().collect()
+    }
+}

@@ -1,0 +1,56 @@
+//! The OpenAPI document, made from the handlers and types.
+
+use utoipa::OpenApi;
+
+use crate::api;
+use crate::http;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Mica control API",
+        description = "HTTP on the unix socket control.sock"
+    ),
+    paths(
+        http::create,
+        http::list,
+        http::show,
+        http::history,
+        http::join,
+        http::resize,
+        http::remove,
+        http::suspend,
+        http::resume,
+        http::cancel,
+        http::gpus,
+        http::stats,
+        http::doctor,
+        http::shutdown,
+        http::reload,
+        http::events,
+        http::metrics,
+    ),
+    components(schemas(
+        api::VgpuSpec,
+        api::Resize,
+        api::VgpuInfo,
+        api::ProcessInfo,
+        api::GpuInfo,
+        api::Created,
+        api::ApiError,
+        api::Event,
+        api::Sample,
+        api::History,
+        api::Stats,
+        api::DaemonInfo,
+        api::Check,
+        api::Doctor,
+        api::Done,
+    ))
+)]
+struct Document;
+
+/// The document as JSON text.
+pub fn document() -> String {
+    Document::openapi().to_pretty_json().unwrap_or_default()
+}

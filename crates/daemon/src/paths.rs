@@ -1,0 +1,125 @@
+//! Where the daemon's sockets and state are.
+
+use std::path::{Path, PathBuf};
+
+/// Directories and files of one daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// Sockets and the lock, gone after a reboot.
+    pub runtime_dir: PathBuf,
+    /// What survives a reboot.
+    pub state_dir: PathBuf,
+}
+
+impl Paths {
+    /// The directories this user's environment names, see [`Paths::with`].
+    pub fn from_environment() -> Self {
+        Self::with(|name| std::env::var_os(name).map(PathBuf::from), uid())
+    }
+
+    /// `MICA_RUNTIME_DIR`, else `/run/mica` for root, else `XDG_RUNTIME_DIR/mica`, else
+    /// `/tmp/mica-UID`; `MICA_STATE_DIR`, else `/var/lib/mica` for root, else
+    /// `XDG_STATE_HOME/mica`, else `~/.local/state/mica`, else `state` beside the sockets.
+    fn with(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32) -> Self {
+        let set = |name: &str| variable(name).filter(|path| path.is_absolute());
+        let chosen_runtime = set("MICA_RUNTIME_DIR");
+        let runtime_dir = match &chosen_runtime {
+            Some(dir) => dir.clone(),
+            None if uid == 0 => "/run/mica".into(),
+            None => match set("XDG_RUNTIME_DIR") {
+                Some(dir) => dir.join("mica"),
+                None => PathBuf::from(format!("/tmp/mica-{uid}")),
+            },
+        };
+        let state_dir = match set("MICA_STATE_DIR") {
+            Some(dir) => dir,
+            // A daemon with sockets of its own choosing must not share state with the usual one.
+            None if chosen_runtime.is_some() => runtime_dir.join("state"),
+            None if uid == 0 => "/var/lib/mica".into(),
+            None => match (set("XDG_STATE_HOME"), set("HOME")) {
+                (Some(dir), _) => dir.join("mica"),
+                (None, Some(home)) => home.join(".local/state/mica"),
+                (None, None) => runtime_dir.join("state"),
+            },
+        };
+        Self {
+            runtime_dir,
+            state_dir,
+        }
+    }
+
+    /// Both directories below one, for tests and tools.
+    pub fn under(dir: &Path) -> Self {
+        Self {
+            runtime_dir: dir.join("run"),
+            state_dir: dir.join("state"),
+        }
+    }
+
+    /// The socket of programs and workers.
+    pub fn host_socket(&self) -> PathBuf {
+        self.runtime_dir.join("host.sock")
+    }
+
+    /// The socket of the control API.
+    pub fn control_socket(&self) -> PathBuf {
+        self.runtime_dir.join("control.sock")
+    }
+
+    /// Held by the daemon that owns the directory.
+    pub fn lock_file(&self) -> PathBuf {
+        self.runtime_dir.join("lock")
+    }
+
+    /// The daemon's log when it was started on demand.
+    pub fn log_file(&self) -> PathBuf {
+        self.runtime_dir.join("daemon.log")
+    }
+
+    /// The registry.
+    pub fn state_file(&self) -> PathBuf {
+        self.state_dir.join("state.json")
+    }
+}
+
+/// The user this process acts for.
+pub fn uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(variables: &[(&str, &str)], uid: u32) -> Paths {
+        Paths::with(
+            |name| {
+                variables
+                    .iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| value.into())
+            },
+            uid,
+        )
+    }
+
+    #[test]
+    fn root_uses_the_system_directories() {
+        let paths = paths(&[("HOME", "/root"), ("XDG_RUNTIME_DIR", "/run/user/0")], 0);
+        assert_eq!(paths.host_socket(), Path::new("/run/mica/host.sock"));
+        assert_eq!(paths.state_file(), Path::new("/var/lib/mica/state.json"));
+    }
+
+    #[test]
+    fn a_user_without_a_session_gets_directories_of_their_own() {
+        let paths = paths(&[("HOME", "/home/ann")], 1000);
+        assert_eq!(paths.runtime_dir, Path::new("/tmp/mica-1000"));
+        assert_eq!(paths.state_dir, Path::new("/home/ann/.local/state/mica"));
+    }
+
+    #[test]
+    fn a_chosen_runtime_directory_keeps_its_state_apart() {
+        let paths = paths(&[("MICA_RUNTIME_DIR", "/x"), ("HOME", "/root")], 0);
+        assert_eq!(paths.state_dir, Path::new("/x/state"));
+    }
+}

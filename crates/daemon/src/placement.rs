@@ -1,0 +1,245 @@
+//! Which GPU a new virtual GPU goes to. Pure: numbers in, an index or a sentence out.
+
+use crate::api::{ApiError, Placement};
+
+/// What placement looks at.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Candidate {
+    pub(crate) index: u32,
+    pub(crate) total_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) share_reserved_percent: u32,
+    pub(crate) vgpus: u32,
+    pub(crate) load_percent: f64,
+    pub(crate) lost: Option<String>,
+    pub(crate) largest: Option<(String, u64)>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Wish {
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) share_percent: Option<u32>,
+    pub(crate) gpu: Option<u32>,
+    pub(crate) placement: Placement,
+    pub(crate) overcommit_memory: bool,
+    pub(crate) overcommit_share: bool,
+    pub(crate) default_memory_bytes: u64,
+}
+
+impl Candidate {
+    fn unreserved_bytes(&self) -> u64 {
+        self.total_bytes.saturating_sub(self.reserved_bytes)
+    }
+
+    /// The limit a wish means on this GPU.
+    fn limit_bytes(&self, wish: &Wish) -> u64 {
+        let base = if wish.overcommit_memory {
+            self.total_bytes
+        } else {
+            self.unreserved_bytes()
+        };
+        match (
+            wish.memory_bytes,
+            wish.default_memory_bytes,
+            wish.share_percent,
+        ) {
+            (Some(bytes), _, _) => bytes,
+            (None, 0, Some(share)) => (self.total_bytes / 100 * u64::from(share)).min(base),
+            (None, 0, None) => base / 2,
+            (None, default, _) => default,
+        }
+    }
+
+    fn refusal(&self, wish: &Wish) -> Option<ApiError> {
+        if let Some(why) = &self.lost {
+            return Some(error(
+                "state",
+                format!("gpu {} cannot be used: {why}", self.index),
+                None,
+            ));
+        }
+        let limit = self.limit_bytes(wish);
+        let room = if wish.overcommit_memory {
+            self.total_bytes
+        } else {
+            self.unreserved_bytes()
+        };
+        if limit == 0 || limit > room {
+            let largest = match &self.largest {
+                Some((name, bytes)) => format!("; largest virtual GPU: {name} {}", size(*bytes)),
+                None => String::new(),
+            };
+            return Some(error(
+                "no_memory",
+                format!(
+                    "only {} of {} is unreserved on gpu {}, {} asked{largest}",
+                    size(room),
+                    size(self.total_bytes),
+                    self.index,
+                    size(limit),
+                ),
+                Some("ask for less with --memory, resize or remove a virtual GPU".into()),
+            ));
+        }
+        let shares = self.share_reserved_percent + wish.share_percent.unwrap_or(0);
+        if shares > 100 && !wish.overcommit_share {
+            return Some(error(
+                "no_share",
+                format!(
+                    "only {} % of gpu {} is unreserved, {} % asked",
+                    100_u32.saturating_sub(self.share_reserved_percent),
+                    self.index,
+                    wish.share_percent.unwrap_or(0),
+                ),
+                Some(
+                    "ask for less with --share, or set overcommit_share in the configuration"
+                        .into(),
+                ),
+            ));
+        }
+        None
+    }
+}
+
+/// Chooses a GPU; returns its index and the memory limit there.
+pub(crate) fn choose(candidates: &[Candidate], wish: &Wish) -> Result<(u32, u64), ApiError> {
+    let considered: Vec<&Candidate> = candidates
+        .iter()
+        .filter(|c| wish.gpu.is_none_or(|gpu| gpu == c.index))
+        .collect();
+    let mut first_refusal = None;
+    let mut fitting = Vec::new();
+    for candidate in considered {
+        match candidate.refusal(wish) {
+            Some(refusal) => first_refusal = first_refusal.or(Some(refusal)),
+            None => fitting.push(candidate),
+        }
+    }
+    let left = |c: &Candidate| c.unreserved_bytes().saturating_sub(c.limit_bytes(wish));
+    let chosen = match wish.placement {
+        Placement::Fit => fitting.first().copied(),
+        Placement::Spread => fitting.iter().copied().min_by_key(|c| c.vgpus),
+        Placement::Pack => fitting.iter().copied().min_by_key(|c| left(c)),
+        Placement::LeastLoaded => fitting
+            .iter()
+            .copied()
+            .min_by(|a, b| a.load_percent.total_cmp(&b.load_percent)),
+    };
+    match chosen {
+        Some(candidate) => Ok((candidate.index, candidate.limit_bytes(wish))),
+        None => Err(first_refusal.unwrap_or_else(|| match wish.gpu {
+            Some(gpu) => error("not_found", format!("there is no gpu {gpu}"), None),
+            None => error("not_found", "this host offers no GPU".into(), None),
+        })),
+    }
+}
+
+/// A refusal.
+pub(crate) fn error(reason: &str, message: String, hint: Option<String>) -> ApiError {
+    ApiError {
+        error: message,
+        reason: reason.into(),
+        hint,
+    }
+}
+
+/// Bytes as people read them.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [
+        ("TiB", 1 << 40),
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+    ];
+    for (name, unit) in UNITS {
+        if bytes >= unit {
+            return match bytes % unit {
+                0 => format!("{} {name}", bytes / unit),
+                _ => format!("{:.1} {name}", bytes as f64 / unit as f64),
+            };
+        }
+    }
+    format!("{bytes} B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn gpu(index: u32, reserved_gib: u64, vgpus: u32, load: f64) -> Candidate {
+        Candidate {
+            index,
+            total_bytes: 8 * GIB,
+            reserved_bytes: reserved_gib * GIB,
+            share_reserved_percent: 10 * vgpus,
+            vgpus,
+            load_percent: load,
+            lost: None,
+            largest: (reserved_gib > 0).then(|| ("team-a".into(), reserved_gib * GIB)),
+        }
+    }
+
+    fn wish(memory_gib: u64, placement: Placement) -> Wish {
+        Wish {
+            memory_bytes: Some(memory_gib * GIB),
+            share_percent: Some(20),
+            gpu: None,
+            placement,
+            overcommit_memory: false,
+            overcommit_share: false,
+            default_memory_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn strategies_choose_as_they_say() {
+        let gpus = [gpu(0, 4, 2, 90.0), gpu(1, 0, 3, 50.0), gpu(2, 6, 1, 70.0)];
+        let choose = |placement| choose(&gpus, &wish(2, placement)).unwrap().0;
+        assert_eq!(choose(Placement::Fit), 0);
+        assert_eq!(choose(Placement::Spread), 2);
+        assert_eq!(choose(Placement::Pack), 2);
+        assert_eq!(choose(Placement::LeastLoaded), 1);
+    }
+
+    #[test]
+    fn no_room_says_how_much_there_is_and_who_has_the_most() {
+        let refusal = choose(&[gpu(0, 5, 1, 0.0)], &wish(4, Placement::Fit)).unwrap_err();
+        assert_eq!(refusal.reason, "no_memory");
+        assert_eq!(
+            refusal.error,
+            "only 3 GiB of 8 GiB is unreserved on gpu 0, 4 GiB asked; largest virtual GPU: team-a 5 GiB"
+        );
+    }
+
+    #[test]
+    fn overcommit_admits_more_than_there_is_but_not_one_larger_than_the_device() {
+        let mut wish = wish(4, Placement::Fit);
+        wish.overcommit_memory = true;
+        assert!(choose(&[gpu(0, 5, 1, 0.0)], &wish).is_ok());
+        wish.memory_bytes = Some(9 * GIB);
+        assert!(choose(&[gpu(0, 5, 1, 0.0)], &wish).is_err());
+    }
+
+    #[test]
+    fn shares_beyond_the_whole_are_refused() {
+        let mut wish = wish(1, Placement::Fit);
+        wish.share_percent = Some(81);
+        let refusal = choose(&[gpu(0, 1, 2, 0.0)], &wish).unwrap_err();
+        assert_eq!(refusal.reason, "no_share");
+        wish.share_percent = Some(80);
+        assert!(choose(&[gpu(0, 1, 2, 0.0)], &wish).is_ok());
+    }
+
+    #[test]
+    fn without_a_limit_the_share_decides_and_without_a_share_half_of_the_rest() {
+        let mut wish = wish(0, Placement::Fit);
+        wish.memory_bytes = None;
+        wish.share_percent = Some(25);
+        assert_eq!(choose(&[gpu(0, 0, 0, 0.0)], &wish).unwrap().1 / GIB, 1);
+        wish.share_percent = None;
+        assert_eq!(choose(&[gpu(0, 4, 1, 0.0)], &wish).unwrap().1, 2 * GIB);
+    }
+}

@@ -1,0 +1,213 @@
+//! Running as a process: in the foreground, or started on demand by a tool that needs a daemon.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::client::ControlClient;
+use crate::daemon::{DaemonError, Options, Running};
+use crate::paths::Paths;
+
+/// Set for a daemon that was started on demand: `detach` for the process that only starts it, `run` for
+/// the daemon itself.
+const ON_DEMAND: &str = "MICA_DAEMON_ON_DEMAND";
+/// How long a daemon may take to answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why no daemon could be reached or started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It could not be run.
+    #[error("the Mica daemon cannot be started with {program}")]
+    Spawn {
+        /// What was run.
+        program: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It was started and did not answer.
+    #[error("the Mica daemon was started and did not answer; its log is {log}")]
+    Silent {
+        /// Where it says why.
+        log: PathBuf,
+    },
+}
+
+/// Runs a daemon in this process until it is told to end, by the API, SIGTERM or SIGINT; SIGHUP reloads
+/// the configuration. This is `mica daemon`.
+///
+/// # Errors
+/// If it cannot start; a second daemon in the same directory is an error unless it was started on
+/// demand.
+pub fn run(config_file: Option<PathBuf>) -> Result<(), DaemonError> {
+    let on_demand = std::env::var(ON_DEMAND).ok();
+    if on_demand.as_deref() == Some("detach") {
+        return detach();
+    }
+    let on_demand = on_demand.is_some();
+    if on_demand {
+        // A session of its own: the terminal's signals are not for it.
+        let _ = rustix::process::setsid();
+    }
+    let config_file = config_file
+        .or_else(|| std::env::var_os("MICA_CONFIG").map(Into::into))
+        .or_else(default_config);
+    let options = Options {
+        paths: Paths::from_environment(),
+        config_file,
+        on_demand,
+        devices: crate::nvidia::devices(),
+    };
+    let running = match Running::start(options) {
+        Err(DaemonError::AlreadyRunning(_)) if on_demand => return Ok(()),
+        other => other?,
+    };
+    listen_for_signals(&running);
+    running.wait();
+    Ok(())
+}
+
+fn default_config() -> Option<PathBuf> {
+    let path = if crate::paths::uid() == 0 {
+        PathBuf::from("/etc/mica/mica.toml")
+    } else {
+        let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+        base.or(home)?.join("mica/mica.toml")
+    };
+    path.exists().then_some(path)
+}
+
+fn listen_for_signals(running: &Running) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let stop = running.stopper();
+    let reload = running.reloader();
+    let spawned = std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            let Ok(runtime) = runtime else { return };
+            runtime.block_on(async {
+                let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = (
+                    signal(SignalKind::terminate()),
+                    signal(SignalKind::interrupt()),
+                    signal(SignalKind::hangup()),
+                ) else {
+                    return;
+                };
+                loop {
+                    tokio::select! {
+                        _ = terminate.recv() => return stop(),
+                        _ = interrupt.recv() => return stop(),
+                        _ = hangup.recv() => reload(),
+                    }
+                }
+            });
+        });
+    if let Err(failure) = spawned {
+        tracing::warn!("signals are not handled: {failure}");
+    }
+}
+
+/// Starts the daemon proper and ends, so that it has no parent that would have to wait for it.
+fn detach() -> Result<(), DaemonError> {
+    let system = |operation, source| DaemonError::System { operation, source };
+    let exe = std::env::current_exe().map_err(|e| system("finding this program", e))?;
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(Paths::from_environment().log_file());
+    let log = log.map_or_else(|_| Stdio::null(), Stdio::from);
+    Command::new(exe)
+        .args(std::env::args_os().skip(1))
+        .env(ON_DEMAND, "run")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .map_err(|e| system("starting the daemon", e))?;
+    Ok(())
+}
+
+/// A client of this user's daemon; `exe daemon` starts one if none answers.
+///
+/// Any number of processes may do this at once: the daemon's lock lets one of them live.
+///
+/// # Errors
+/// If it cannot be started or does not answer.
+pub fn ensure_running(exe: &Path) -> Result<ControlClient, StartError> {
+    ensure_running_at(exe, &["daemon"], &Paths::from_environment())
+}
+
+/// As [`ensure_running`], with other arguments and directories.
+///
+/// # Errors
+/// As [`ensure_running`].
+pub fn ensure_running_at(
+    exe: &Path,
+    arguments: &[&str],
+    paths: &Paths,
+) -> Result<ControlClient, StartError> {
+    let client = ControlClient::new(paths.control_socket());
+    if answers(&client) {
+        return Ok(client);
+    }
+    let started = Instant::now();
+    let mut spawned = None;
+    while started.elapsed() < ANSWERS_WITHIN {
+        // Again after a while: the daemon that held the lock may have been about to end.
+        let due = spawned.is_none_or(|at: Instant| at.elapsed() > Duration::from_secs(2));
+        if due {
+            spawn(exe, arguments, paths)?;
+            spawned = Some(Instant::now());
+        }
+        if answers(&client) {
+            return Ok(client);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Err(StartError::Silent {
+        log: paths.log_file(),
+    })
+}
+
+fn answers(client: &ControlClient) -> bool {
+    std::os::unix::net::UnixStream::connect(client.socket()).is_ok()
+}
+
+fn spawn(exe: &Path, arguments: &[&str], paths: &Paths) -> Result<(), StartError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let failed = |source| StartError::Spawn {
+        program: exe.to_owned(),
+        source,
+    };
+    // The log is in the runtime directory, which the first daemon would otherwise make too late.
+    let _ = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(if paths.runtime_dir == Path::new("/run/mica") {
+            0o755
+        } else {
+            0o700
+        })
+        .create(&paths.runtime_dir);
+    let mut child = Command::new(exe)
+        .args(arguments)
+        .env(ON_DEMAND, "detach")
+        .env("MICA_RUNTIME_DIR", &paths.runtime_dir)
+        .env("MICA_STATE_DIR", &paths.state_dir)
+        // What a program runs under must not govern the daemon.
+        .env_remove("LD_PRELOAD")
+        .env_remove(mica_limits::Environment::SOCKET)
+        .env_remove(mica_limits::Environment::TOKEN)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failed)?;
+    child.wait().map_err(failed)?;
+    Ok(())
+}

@@ -1,0 +1,356 @@
+//! What the API shows, built from the registry.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use mica_wire::host::message::Role;
+use mica_wire::host::page::client_flags;
+
+use crate::api::{Check, Created, Doctor, GpuInfo, GpuKind, ProcessInfo, Verdict, VgpuInfo};
+use crate::placement::size;
+use crate::registry::{Client, Registry, Vgpu};
+use crate::tenant::Mechanism;
+
+impl Registry {
+    /// A virtual GPU as the API shows it.
+    pub(crate) fn vgpu_info(&self, vgpu: &Vgpu) -> VgpuInfo {
+        let members: Vec<(u64, &Client)> = vgpu
+            .clients
+            .iter()
+            .filter_map(|id| Some((*id, self.clients.get(id)?)))
+            .filter(|(_, client)| client.role != Role::Monitor)
+            .collect();
+        let mut processes: Vec<ProcessInfo> = members
+            .iter()
+            .map(|(id, client)| process_info(vgpu, *id, client))
+            .collect();
+        processes.extend(vgpu.programs.iter().map(|program| ProcessInfo {
+            pid: program.pid,
+            name: process_name(program.pid),
+            role: "program".into(),
+            mechanism: "worker".into(),
+            ..ProcessInfo::default()
+        }));
+        let wait_ns: u64 = members
+            .iter()
+            .map(|(_, c)| c.governed.page.counters.gate_wait_ns.load(Relaxed))
+            .sum();
+        let launches: u64 = members
+            .iter()
+            .map(|(_, c)| c.governed.page.counters.launches.load(Relaxed))
+            .sum();
+        VgpuInfo {
+            name: vgpu.name.clone(),
+            state: self.state(vgpu),
+            reasons: vgpu.reasons.iter().cloned().collect(),
+            gpu: u32::try_from(vgpu.gpu).unwrap_or(u32::MAX),
+            gpu_kind: self.kind(vgpu),
+            mode: vgpu.spec.mode,
+            owner_uid: vgpu.owner_uid,
+            memory_limit_bytes: vgpu.ledger.limit_bytes(),
+            memory_used_bytes: vgpu.ledger.used_bytes(),
+            memory_peak_bytes: vgpu.ledger.peak_bytes(),
+            memory_unattributed_bytes: vgpu.ledger.unattributed_bytes(),
+            share_percent: self.share_percent(vgpu),
+            share_reserved: vgpu.spec.share_percent.is_some(),
+            share_measured_percent: vgpu.measured_percent,
+            cap: vgpu.spec.cap,
+            priority: vgpu.spec.priority,
+            gpu_seconds: vgpu.gpu_seconds,
+            throttled_seconds: (vgpu.dead_gate_wait_ns + wait_ns) as f64 / 1e9,
+            alloc_denied_total: vgpu.ledger.denied_total(),
+            launches_total: vgpu.dead_launches + launches,
+            mechanism: self.mechanism(vgpu).into(),
+            time_source: vgpu.time_source.into(),
+            ephemeral: vgpu.spec.ephemeral,
+            on_full: vgpu.spec.on_full,
+            max_streams: vgpu.spec.max_streams,
+            profile: vgpu.spec.profile.unwrap_or(self.config.sharing.profile),
+            created_at_seconds: vgpu.created_at_seconds,
+            note: vgpu.spec.note.clone(),
+            processes,
+        }
+    }
+
+    /// Kind of a virtual GPU's GPU.
+    pub(crate) fn kind(&self, vgpu: &Vgpu) -> GpuKind {
+        match self.gpus.get(vgpu.gpu) {
+            Some(gpu) => gpu.facts.kind,
+            None if vgpu.gpu_key == "software" => GpuKind::Software,
+            None => GpuKind::Nvidia,
+        }
+    }
+
+    fn mechanism(&self, vgpu: &Vgpu) -> &'static str {
+        let mut all = vgpu
+            .clients
+            .iter()
+            .filter_map(|id| self.clients.get(id))
+            .filter(|client| client.role != Role::Monitor)
+            .map(|client| Mechanism::from_number(client.governed.mechanism.load(Relaxed)));
+        let Some(first) = all.next() else {
+            return Mechanism::Alone.name();
+        };
+        // The weakest one speaks for all: a single process without a limit is what must be seen.
+        all.fold(first, |worst, next| match (worst, next) {
+            (Mechanism::None, _) | (_, Mechanism::None) => Mechanism::None,
+            (Mechanism::Alone, other) | (other, Mechanism::Alone) => other,
+            (a, b) if a == b => a,
+            _ => Mechanism::Both,
+        })
+        .name()
+    }
+
+    /// A GPU as the API shows it.
+    pub(crate) fn gpu_info(&self, index: usize) -> GpuInfo {
+        let gpu = &self.gpus[index];
+        let here = || self.vgpus.values().filter(|v| v.gpu == index);
+        GpuInfo {
+            index: index as u32,
+            kind: gpu.facts.kind,
+            name: gpu.facts.name.clone(),
+            uuid: gpu.facts.uuid.clone(),
+            memory_total_bytes: gpu.facts.memory_total_bytes,
+            memory_reserved_bytes: here().map(|v| v.ledger.limit_bytes()).sum(),
+            memory_used_bytes: here().map(|v| v.ledger.used_bytes()).sum(),
+            memory_free_bytes: gpu.reading.memory_free_bytes,
+            share_reserved_percent: here().filter_map(|v| v.spec.share_percent).sum(),
+            utilization_percent: gpu
+                .reading
+                .utilization_percent
+                .unwrap_or(gpu.charged_percent),
+            overcommit: self.config.sharing.overcommit_memory,
+            lease_state: if here().any(|v| v.tenant.leases.load(Relaxed)) {
+                "leases".into()
+            } else {
+                "open".into()
+            },
+            vgpus: here().count() as u32,
+            driver: gpu.facts.driver.clone(),
+            temperature_celsius: gpu.reading.temperature_celsius,
+            power_watts: gpu.reading.power_watts,
+            lost: gpu.lost.clone(),
+        }
+    }
+
+    /// How to join a virtual GPU.
+    pub(crate) fn created(&self, vgpu: &Vgpu, host_socket: String) -> Created {
+        Created {
+            name: vgpu.name.clone(),
+            token: mica_limits::Environment::token_hex(&vgpu.token),
+            host_socket,
+            mode: vgpu.spec.mode,
+            gpu: u32::try_from(vgpu.gpu).unwrap_or(u32::MAX),
+            gpu_kind: self.kind(vgpu),
+            gpu_uuid: self
+                .gpus
+                .get(vgpu.gpu)
+                .map(|gpu| gpu.facts.uuid.clone())
+                .unwrap_or_default(),
+            memory_limit_bytes: vgpu.ledger.limit_bytes(),
+            share_percent: self.share_percent(vgpu),
+        }
+    }
+
+    /// What is in force for one virtual GPU, or all a user may see, and how that is known.
+    pub(crate) fn doctor(&self, wanted: impl Fn(&Vgpu) -> bool) -> Doctor {
+        let mut checks = Vec::new();
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            checks.push(Check {
+                what: format!("gpu {index}"),
+                vgpu: None,
+                verdict: if gpu.lost.is_some() {
+                    Verdict::Failed
+                } else {
+                    Verdict::Ok
+                },
+                evidence: match (&gpu.lost, &gpu.facts.driver) {
+                    (Some(why), _) => why.clone(),
+                    (None, Some(driver)) => format!(
+                        "{}, {}, driver {driver}",
+                        gpu.facts.name,
+                        size(gpu.facts.memory_total_bytes)
+                    ),
+                    (None, None) => {
+                        format!("{}, {}", gpu.facts.name, size(gpu.facts.memory_total_bytes))
+                    }
+                },
+            });
+        }
+        for vgpu in self.vgpus.values().filter(|v| wanted(v)) {
+            self.doctor_vgpu(vgpu, &mut checks);
+        }
+        Doctor {
+            healthy: !checks.iter().any(|c| c.verdict == Verdict::Failed),
+            checks,
+        }
+    }
+
+    fn doctor_vgpu(&self, vgpu: &Vgpu, checks: &mut Vec<Check>) {
+        let mut check = |what: &str, verdict, evidence: String| {
+            checks.push(Check {
+                what: what.into(),
+                vgpu: Some(vgpu.name.clone()),
+                verdict,
+                evidence,
+            });
+        };
+        for reason in &vgpu.reasons {
+            check("in force", Verdict::Failed, reason.clone());
+        }
+        let (used, limit) = (vgpu.ledger.used_bytes(), vgpu.ledger.limit_bytes());
+        let granted = vgpu.ledger.granted_bytes();
+        check(
+            "memory limit",
+            if granted <= limit {
+                Verdict::Ok
+            } else {
+                Verdict::Warning
+            },
+            format!(
+                "{} of {} in use, {} granted, {} allocations refused so far",
+                size(used),
+                size(limit),
+                size(granted),
+                vgpu.ledger.denied_total()
+            ),
+        );
+        let unattributed = vgpu.ledger.unattributed_bytes();
+        check(
+            "memory the driver reports",
+            if unattributed * 100 > limit {
+                Verdict::Warning
+            } else {
+                Verdict::Ok
+            },
+            format!("{} beyond what was charged", size(unattributed)),
+        );
+        for id in &vgpu.clients {
+            let Some(client) = self.clients.get(id) else {
+                continue;
+            };
+            if client.role == Role::Monitor {
+                continue;
+            }
+            let page = &client.governed.page;
+            let flags = page.client.flags.load(Relaxed);
+            let asked = page.commands.slice_us.load(Relaxed);
+            let read = page.client.slice_read_us.load(Relaxed);
+            let status = page.client.slice_status.load(Relaxed);
+            let pid = client.pid;
+            if self.kind(vgpu) == GpuKind::Nvidia {
+                let (verdict, evidence) = if flags & client_flags::CONTEXT == 0 {
+                    (Verdict::Unknown, "no context yet".into())
+                } else if flags & client_flags::SLICE_CONTROL == 0 {
+                    (
+                        if flags & client_flags::GATE_CONTROL != 0 {
+                            Verdict::Warning
+                        } else {
+                            Verdict::Failed
+                        },
+                        format!("slices cannot be set (status {status})"),
+                    )
+                } else if asked == read {
+                    (
+                        Verdict::Ok,
+                        format!("{asked} µs asked, {read} µs read back"),
+                    )
+                } else {
+                    (
+                        Verdict::Warning,
+                        format!("{asked} µs asked, {read} µs read back (status {status})"),
+                    )
+                };
+                check(
+                    &format!("hardware slice of process {pid}"),
+                    verdict,
+                    evidence,
+                );
+            }
+            let unknown = page.client.unknown_symbols.load(Relaxed);
+            if unknown > 0 {
+                check(
+                    &format!("entry points of process {pid}"),
+                    Verdict::Warning,
+                    format!(
+                        "{unknown} looked up that this Mica does not know and that may allocate or launch"
+                    ),
+                );
+            }
+        }
+        let recent: Vec<f32> = vgpu
+            .history
+            .iter()
+            .rev()
+            .take(60)
+            .map(|s| s.share_measured_percent)
+            .collect();
+        if !recent.is_empty() {
+            let mean = recent.iter().sum::<f32>() / recent.len() as f32;
+            check(
+                "share over the last minute",
+                if vgpu.spec.cap && f64::from(mean) > f64::from(self.share_percent(vgpu)) + 3.0 {
+                    Verdict::Failed
+                } else {
+                    Verdict::Ok
+                },
+                format!(
+                    "{} % asked, {mean:.1} % measured over {} s by {}, mechanism: {}",
+                    self.share_percent(vgpu),
+                    recent.len(),
+                    vgpu.time_source,
+                    self.mechanism(vgpu)
+                ),
+            );
+        }
+    }
+}
+
+fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
+    let page = &client.governed.page;
+    let charged = client.governed.charged_ns.load(Relaxed) as f64 / 1e9;
+    let worker = page.counters.gpu_time_ns.load(Relaxed) as f64 / 1e9;
+    ProcessInfo {
+        pid: client.pid,
+        name: client.name.clone(),
+        role: role_name(client.role).into(),
+        memory_used_bytes: vgpu.ledger.used_by(id),
+        memory_peak_bytes: page.memory.peak_bytes.load(Relaxed),
+        memory_credit_bytes: page.memory.credit_bytes.load(Relaxed),
+        memory_unattributed_bytes: vgpu.ledger.unattributed_by(id),
+        slice_us: page.commands.slice_us.load(Relaxed),
+        slice_read_us: page.client.slice_read_us.load(Relaxed),
+        mechanism: Mechanism::from_number(client.governed.mechanism.load(Relaxed))
+            .name()
+            .into(),
+        launches_total: page.counters.launches.load(Relaxed),
+        drains_total: page.counters.drains.load(Relaxed),
+        gate_wait_seconds: page.counters.gate_wait_ns.load(Relaxed) as f64 / 1e9,
+        gpu_seconds: if worker > 0.0 {
+            worker
+        } else if client.driver_seconds > 0.0 {
+            client.driver_seconds
+        } else {
+            charged
+        },
+        alloc_denied_total: page.memory.denied.load(Relaxed),
+        unknown_symbols: page.client.unknown_symbols.load(Relaxed),
+        driver_version: page.client.driver_version.load(Relaxed),
+        slice_status: page.client.slice_status.load(Relaxed),
+    }
+}
+
+pub(crate) fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Direct => "direct",
+        Role::Worker => "worker",
+        Role::Program => "program",
+        Role::Monitor => "monitor",
+    }
+}
+
+/// Command name of a process.
+pub(crate) fn process_name(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map(|name| name.trim_end().to_owned())
+        .unwrap_or_default()
+}

@@ -1,0 +1,97 @@
+//! A daemon in a directory of its own, and programs in it.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mica_daemon::api::{Created, VgpuSpec};
+use mica_daemon::client::ControlClient;
+use mica_daemon::devices::NoDevices;
+use mica_daemon::{Options, Paths, Running};
+use mica_limits::{Environment, HostLink};
+use mica_wire::host::message::Role;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Starts a daemon with a software GPU of 1 GiB.
+pub(crate) fn start(dir: &Path) -> Running {
+    start_with(dir, "")
+}
+
+/// The same with more configuration.
+pub(crate) fn start_with(dir: &Path, more: &str) -> Running {
+    let config = dir.join("mica.toml");
+    std::fs::write(
+        &config,
+        format!("[software_gpu]\nmemory_bytes = {}\n{more}", 1024 * MIB),
+    )
+    .unwrap();
+    Running::start(Options {
+        paths: Paths::under(dir),
+        config_file: Some(config),
+        on_demand: false,
+        devices: Box::new(NoDevices),
+    })
+    .unwrap()
+}
+
+pub(crate) fn control(dir: &Path) -> ControlClient {
+    ControlClient::new(Paths::under(dir).control_socket())
+}
+
+pub(crate) fn spec(name: &str, memory_mib: u64) -> VgpuSpec {
+    VgpuSpec {
+        name: Some(name.into()),
+        memory_limit_bytes: Some(memory_mib * MIB),
+        ..VgpuSpec::default()
+    }
+}
+
+pub(crate) fn environment(created: &Created) -> Environment {
+    let mut token = [0; 16];
+    for (index, byte) in token.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&created.token[2 * index..2 * index + 2], 16).unwrap();
+    }
+    Environment {
+        socket: created.host_socket.clone().into(),
+        token,
+    }
+}
+
+/// A program in a virtual GPU, with its thread that reads the socket.
+pub(crate) struct Program {
+    pub(crate) link: Arc<HostLink>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Program {
+    pub(crate) fn join(created: &Created) -> Self {
+        Self::join_as(created, Role::Direct)
+    }
+
+    pub(crate) fn join_as(created: &Created, role: Role) -> Self {
+        let link = HostLink::connect(environment(created), role).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (serving, stopping) = (link.clone(), stop.clone());
+        std::thread::spawn(move || serving.serve(|_| {}, &stopping));
+        Self { link, stop }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.link.disconnect();
+    }
+}
+
+/// Waits until something is so; fails after ten seconds.
+pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

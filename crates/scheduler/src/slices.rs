@@ -1,0 +1,233 @@
+//! From shares to the lengths of hardware time slices.
+//!
+//! The GPU serves each process's channel group in turn, for the length of its slice, so lengths in the
+//! ratio of the shares *are* the shares (measured within half a point). Longer slices lose less to
+//! switching, shorter ones wait less: the profile chooses.
+
+use crate::Priority;
+
+/// Shortest slice that is asked for. 200 µs bounded a 50 µs kernel's p99 at 414 µs beside a hog.
+pub const SHORTEST_SLICE_US: u64 = 200;
+
+/// How the hardware's time is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// 20 ms for each competing process.
+    Throughput,
+    /// 10 ms.
+    #[default]
+    Balanced,
+    /// 2 ms.
+    Latency,
+}
+
+impl Profile {
+    fn per_process_us(self) -> f64 {
+        match self {
+            Self::Throughput => 20_000.0,
+            Self::Balanced => 10_000.0,
+            Self::Latency => 2_000.0,
+        }
+    }
+}
+
+/// A virtual GPU and its processes on one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// Share, in any unit common to all tenants; must be positive.
+    pub weight: f64,
+    /// Urgency. A high tenant with work makes the others' slices short.
+    pub priority: Priority,
+    /// For each process, whether it has work now.
+    pub active: Vec<bool>,
+}
+
+impl Tenant {
+    fn active_count(&self) -> usize {
+        self.active.iter().filter(|active| **active).count()
+    }
+}
+
+/// Slice lengths in microseconds, for each tenant's processes in order.
+///
+/// A tenant has one share however many processes it has: its slice is divided among those with work.
+/// A process without work is given its tenant's whole slice, so that the first to wake is right at
+/// once.
+pub fn plan(profile: Profile, tenants: &[Tenant]) -> Vec<Vec<u64>> {
+    let competing: usize = tenants.iter().map(Tenant::active_count).sum();
+    let frame = profile.per_process_us() * competing.max(2) as f64;
+    let some_active = competing > 0;
+    let high_active = tenants
+        .iter()
+        .any(|t| t.priority == Priority::High && t.active_count() > 0);
+    let normal_active = tenants
+        .iter()
+        .any(|t| t.priority >= Priority::Normal && t.active_count() > 0);
+    // A low tenant beside others counts a tenth: it still progresses, and never matters.
+    let weight = |t: &Tenant| match t.priority {
+        Priority::Low if normal_active => t.weight.max(f64::MIN_POSITIVE) / 10.0,
+        _ => t.weight.max(f64::MIN_POSITIVE),
+    };
+    let total: f64 = tenants
+        .iter()
+        .filter(|t| !some_active || t.active_count() > 0)
+        .map(weight)
+        .sum();
+    let whole: Vec<f64> = tenants
+        .iter()
+        .map(|t| (frame * weight(t) / total.max(f64::MIN_POSITIVE)).min(frame))
+        .collect();
+    let divided = |index: usize| whole[index] / tenants[index].active_count().max(1) as f64;
+    let yields = |t: &Tenant| high_active && t.priority != Priority::High;
+    // The shortest slice among those that compete decides the scale, so that ratios stay exact.
+    let shortest = |wanted: &dyn Fn(&Tenant) -> bool| {
+        tenants
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| wanted(t) && (!some_active || t.active_count() > 0))
+            .map(|(index, _)| divided(index))
+            .fold(f64::INFINITY, f64::min)
+    };
+    let shortest_all = shortest(&|t| !yields(t));
+    let grow = (SHORTEST_SLICE_US as f64 / shortest_all).max(1.0);
+    let shrink = SHORTEST_SLICE_US as f64 / shortest(&yields);
+    tenants
+        .iter()
+        .enumerate()
+        .map(|(index, tenant)| {
+            let scale = if yields(tenant) {
+                if shrink.is_finite() && shrink > 0.0 {
+                    shrink
+                } else {
+                    0.0
+                }
+            } else {
+                grow
+            };
+            let length = |us: f64| (us * scale).round().max(SHORTEST_SLICE_US as f64) as u64;
+            tenant
+                .active
+                .iter()
+                .map(|active| {
+                    length(if *active {
+                        divided(index)
+                    } else {
+                        whole[index]
+                    })
+                })
+                .collect()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(weight: f64, active: &[bool]) -> Tenant {
+        Tenant {
+            weight,
+            priority: Priority::Normal,
+            active: active.to_vec(),
+        }
+    }
+
+    #[test]
+    fn two_tenants_divide_the_frame_by_share() {
+        let plan = plan(
+            Profile::Balanced,
+            &[tenant(70.0, &[true]), tenant(30.0, &[true])],
+        );
+        assert_eq!(plan, [[14_000], [6_000]]);
+    }
+
+    #[test]
+    fn a_tenant_with_three_processes_still_has_one_share() {
+        let plan = plan(
+            Profile::Balanced,
+            &[tenant(50.0, &[true, true, true]), tenant(50.0, &[true])],
+        );
+        assert_eq!(plan[0].iter().sum::<u64>().abs_diff(plan[1][0]), 1);
+        assert_eq!(plan[1], [20_000]);
+    }
+
+    #[test]
+    fn idle_processes_do_not_divide_the_slice_and_wake_with_all_of_it() {
+        let plan = plan(
+            Profile::Balanced,
+            &[tenant(60.0, &[true, false]), tenant(40.0, &[true])],
+        );
+        assert_eq!(plan, [vec![12_000, 12_000], vec![8_000]]);
+    }
+
+    #[test]
+    fn tiny_shares_are_lengthened_with_their_ratio_kept() {
+        let plan = plan(
+            Profile::Latency,
+            &[tenant(99.0, &[true]), tenant(1.0, &[true])],
+        );
+        assert_eq!(plan, [[19_800], [200]]);
+    }
+
+    #[test]
+    fn a_high_tenant_with_work_shortens_the_others_and_only_then() {
+        let mut tenants = [tenant(50.0, &[true]), tenant(50.0, &[true])];
+        tenants[0].priority = Priority::High;
+        let busy = plan(Profile::Balanced, &tenants);
+        assert_eq!(busy[1], [SHORTEST_SLICE_US]);
+        assert_eq!(busy[0], [10_000]);
+        tenants[0].active = vec![false];
+        let idle = plan(Profile::Balanced, &tenants);
+        assert_eq!(idle[1], [20_000]);
+    }
+
+    #[test]
+    fn others_keep_their_ratio_under_a_high_tenant() {
+        let mut tenants = [
+            tenant(20.0, &[true]),
+            tenant(60.0, &[true]),
+            tenant(20.0, &[true]),
+        ];
+        tenants[0].priority = Priority::High;
+        assert_eq!(plan(Profile::Balanced, &tenants)[1..], [[600], [200]]);
+    }
+
+    #[test]
+    fn nobody_active_plans_for_everybody() {
+        let plan = plan(
+            Profile::Balanced,
+            &[tenant(50.0, &[false]), tenant(50.0, &[false])],
+        );
+        assert_eq!(plan, [[10_000], [10_000]]);
+    }
+
+    #[test]
+    fn no_tenants_is_no_plan() {
+        assert!(plan(Profile::Balanced, &[]).is_empty());
+    }
+
+    #[test]
+    fn every_slice_is_at_least_the_shortest_and_finite() {
+        let mut seed = 7_u64;
+        let mut next = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed >> 33
+        };
+        for _ in 0..2000 {
+            let tenants: Vec<Tenant> = (0..next() % 8)
+                .map(|_| Tenant {
+                    weight: (1 + next() % 100) as f64,
+                    priority: [Priority::Low, Priority::Normal, Priority::High]
+                        [(next() % 3) as usize],
+                    active: (0..next() % 4).map(|_| next() % 2 == 0).collect(),
+                })
+                .collect();
+            for slice in plan(Profile::Latency, &tenants).into_iter().flatten() {
+                assert!(
+                    (SHORTEST_SLICE_US..10_000_000).contains(&slice),
+                    "{tenants:?}"
+                );
+            }
+        }
+    }
+}
