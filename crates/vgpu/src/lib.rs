@@ -1,1 +1,35 @@
 //! The engine: one virtual GPU.
+//!
+//! Owns what a virtual GPU is: its limits ([`VgpuSpec`]), its state, its counters, and its
+//! [`Session`]s, one per program. A session's handles mean nothing in another one. The engine decides
+//! *whether*: is this handle yours, is there memory left, may this code run. The device below only
+//! *does*.
+//!
+//! Memory is charged before the device is asked for it and given back after the device has freed
+//! it. Whatever a session holds goes when the session does, in whatever state its peer left it.
+//!
+//! It does not schedule: shares and caps are carried for the scheduler, which acts through the
+//! device's gate.
+#![deny(unsafe_code)]
+
+mod error;
+mod graph;
+mod handle;
+mod policy;
+mod ranges;
+mod session;
+mod spec;
+#[cfg(feature = "test-gpu")]
+pub mod test_gpu;
+mod vgpu;
+
+pub use error::VgpuError;
+pub use graph::{GraphNode, GraphOp, OwnedLaunch};
+pub use handle::{HandleTable, ObjectKind};
+pub use policy::{PrecisionPolicy, check_image};
+pub use session::{LateErrors, LoadedModule, NewContext, Session};
+pub use spec::{MemoryFull, Placement, Priority, State, VgpuSpec};
+pub use vgpu::{Counters, Statistics, Vgpu};
+
+/// Shorthand for results of engine calls.
+pub type Result<T, E = VgpuError> = std::result::Result<T, E>;

@@ -1,0 +1,237 @@
+//! Handles that cannot be guessed or carried over.
+//!
+//! A handle is a slot, the slot's generation, and a random salt of the table. A stale handle has an
+//! old generation; one from another session or of another kind has another salt.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use crate::VgpuError;
+
+const INDEX_BITS: u32 = 20;
+const GENERATION_BITS: u32 = 20;
+/// Most objects of one kind in a session.
+const MOST: usize = 1 << INDEX_BITS;
+
+/// What a handle names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// A context.
+    Context,
+    /// A stream.
+    Stream,
+    /// An event.
+    Event,
+    /// A module.
+    Module,
+    /// An array.
+    Array,
+    /// A texture or surface object.
+    Texture,
+    /// A frame of physical memory.
+    Frame,
+    /// A graph.
+    Graph,
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Context => "context",
+            Self::Stream => "stream",
+            Self::Event => "event",
+            Self::Module => "module",
+            Self::Array => "array",
+            Self::Texture => "texture or surface",
+            Self::Frame => "frame",
+            Self::Graph => "graph",
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// Objects of one kind in one session, by handle.
+#[derive(Debug)]
+pub struct HandleTable<T> {
+    kind: ObjectKind,
+    salt: u64,
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> HandleTable<T> {
+    /// An empty table with a salt of its own.
+    pub fn new(kind: ObjectKind) -> Self {
+        // RandomState is keyed from the system's randomness; never zero, so no handle is null.
+        let salt = RandomState::new().build_hasher().finish() >> (INDEX_BITS + GENERATION_BITS);
+        Self {
+            kind,
+            salt: salt | 1,
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    fn handle(&self, index: u32) -> u64 {
+        let generation = u64::from(self.slots[index as usize].generation);
+        (self.salt << (INDEX_BITS + GENERATION_BITS))
+            | (generation << INDEX_BITS)
+            | u64::from(index)
+    }
+
+    fn index(&self, handle: u64) -> Result<usize, VgpuError> {
+        let index = (handle & ((1 << INDEX_BITS) - 1)) as usize;
+        let generation = (handle >> INDEX_BITS) as u32 & ((1 << GENERATION_BITS) - 1);
+        let salt = handle >> (INDEX_BITS + GENERATION_BITS);
+        match self.slots.get(index) {
+            Some(slot)
+                if salt == self.salt && slot.generation == generation && slot.value.is_some() =>
+            {
+                Ok(index)
+            }
+            _ => Err(VgpuError::Handle {
+                kind: self.kind,
+                handle,
+            }),
+        }
+    }
+
+    /// Adds an object.
+    ///
+    /// # Errors
+    /// Gives the object back if the table is full.
+    pub fn insert(&mut self, value: T) -> Result<u64, T> {
+        if let Some(index) = self.free.pop() {
+            self.slots[index as usize].value = Some(value);
+            return Ok(self.handle(index));
+        }
+        if self.slots.len() >= MOST {
+            return Err(value);
+        }
+        self.slots.push(Slot {
+            generation: 0,
+            value: Some(value),
+        });
+        Ok(self.handle(self.slots.len() as u32 - 1))
+    }
+
+    /// The object of a handle.
+    #[inline]
+    pub fn get(&self, handle: u64) -> Result<&T, VgpuError> {
+        let index = self.index(handle)?;
+        self.slots[index].value.as_ref().ok_or(VgpuError::Handle {
+            kind: self.kind,
+            handle,
+        })
+    }
+
+    /// The object of a handle, to change.
+    pub fn get_mut(&mut self, handle: u64) -> Result<&mut T, VgpuError> {
+        let index = self.index(handle)?;
+        let kind = self.kind;
+        self.slots[index]
+            .value
+            .as_mut()
+            .ok_or(VgpuError::Handle { kind, handle })
+    }
+
+    /// Takes an object out; its handle is dead from now on.
+    pub fn remove(&mut self, handle: u64) -> Result<T, VgpuError> {
+        let index = self.index(handle)?;
+        let kind = self.kind;
+        let slot = &mut self.slots[index];
+        let value = slot.value.take();
+        // A slot whose generations are used up is never used again: no handle comes back to life.
+        if slot.generation + 1 < 1 << GENERATION_BITS {
+            slot.generation += 1;
+            self.free.push(index as u32);
+        }
+        value.ok_or(VgpuError::Handle { kind, handle })
+    }
+
+    /// Takes out all objects that match, with their handles.
+    pub fn drain_where(&mut self, mut matches: impl FnMut(&T) -> bool) -> Vec<(u64, T)> {
+        let handles: Vec<u64> = self
+            .iter()
+            .filter(|(_, value)| matches(value))
+            .map(|(handle, _)| handle)
+            .collect();
+        handles
+            .into_iter()
+            .filter_map(|handle| self.remove(handle).ok().map(|value| (handle, value)))
+            .collect()
+    }
+
+    /// Live objects with their handles.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let value = slot.value.as_ref()?;
+            Some((self.handle(index as u32), value))
+        })
+    }
+
+    /// How many live objects there are.
+    pub fn len(&self) -> usize {
+        self.slots
+            .iter()
+            .filter(|slot| slot.value.is_some())
+            .count()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_handle_stays_dead_when_its_slot_is_used_again() {
+        let mut table = HandleTable::new(ObjectKind::Event);
+        let old = table.insert(1).unwrap();
+        assert_eq!(table.remove(old), Ok(1));
+        let new = table.insert(2).unwrap();
+        assert_ne!(old, new);
+        assert!(table.get(old).is_err());
+        assert!(table.remove(old).is_err());
+        assert_eq!(table.get(new), Ok(&2));
+    }
+
+    #[test]
+    fn handles_of_another_table_and_forged_ones_are_refused() {
+        let mut mine = HandleTable::new(ObjectKind::Stream);
+        let theirs = loop {
+            let table: HandleTable<i32> = HandleTable::new(ObjectKind::Stream);
+            if table.salt != mine.salt {
+                break table;
+            }
+        };
+        let handle = mine.insert(5).unwrap();
+        assert!(theirs.get(handle).is_err());
+        for forged in [0, 1, handle + 1, handle ^ (1 << 20), u64::MAX] {
+            assert!(mine.get(forged).is_err(), "{forged:#x}");
+        }
+    }
+
+    #[test]
+    fn a_slot_with_no_generations_left_retires() {
+        let mut table = HandleTable::new(ObjectKind::Event);
+        table.slots.push(Slot {
+            generation: (1 << GENERATION_BITS) - 1,
+            value: Some(0),
+        });
+        let last = table.handle(0);
+        table.remove(last).unwrap();
+        let next = table.insert(1).unwrap();
+        assert_eq!(next & ((1 << INDEX_BITS) - 1), 1);
+        assert!(table.get(last).is_err());
+    }
+}

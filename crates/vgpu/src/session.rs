@@ -1,0 +1,231 @@
+//! One program's use of a virtual GPU.
+//!
+//! Locks: `tables` is read while a quick device call uses ids from it, so that an id cannot be
+//! destroyed and reused in between; it is never held across a call that waits for the device, nor
+//! while memory is charged.
+
+mod arrays;
+mod contexts;
+mod events;
+mod late;
+mod launches;
+mod memory;
+mod modules;
+mod vmm;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use mica_gpu::{
+    ArrayDescriptor, ArrayId, ContextId, EventId, FrameId, Gpu, GpuError, ModuleId, StreamId,
+};
+
+pub use contexts::NewContext;
+pub use late::LateErrors;
+pub use modules::LoadedModule;
+
+use crate::graph::GraphOp;
+use crate::handle::{HandleTable, ObjectKind};
+use crate::ranges::Ranges;
+use crate::vgpu::{Charge, Vgpu};
+use crate::{Result, VgpuError};
+
+struct Context {
+    id: ContextId,
+}
+
+struct Stream {
+    id: StreamId,
+    context: u64,
+    is_default: bool,
+}
+
+struct Event {
+    id: EventId,
+    context: u64,
+}
+
+struct Module {
+    id: ModuleId,
+    context: u64,
+    #[expect(dead_code, reason = "held until the module is unloaded")]
+    charge: Charge,
+}
+
+struct Array {
+    id: ArrayId,
+    context: u64,
+    descriptor: ArrayDescriptor,
+    #[expect(dead_code, reason = "held until the array is destroyed")]
+    charge: Charge,
+}
+
+struct Frame {
+    id: FrameId,
+    bytes: u64,
+    charge: Arc<Charge>,
+}
+
+struct Graph {
+    context: u64,
+    ops: Arc<[GraphOp]>,
+}
+
+struct Tables {
+    contexts: HandleTable<Context>,
+    streams: HandleTable<Stream>,
+    events: HandleTable<Event>,
+    modules: HandleTable<Module>,
+    arrays: HandleTable<Array>,
+    frames: HandleTable<Frame>,
+    graphs: HandleTable<Graph>,
+    /// Texture and surface objects by the device's handle, which kernels receive, with the context.
+    textures: BTreeMap<u64, u64>,
+    /// Reserved addresses: first and length.
+    reserved: BTreeMap<u64, u64>,
+    ranges: Ranges,
+}
+
+impl Tables {
+    fn new() -> Self {
+        Self {
+            contexts: HandleTable::new(ObjectKind::Context),
+            streams: HandleTable::new(ObjectKind::Stream),
+            events: HandleTable::new(ObjectKind::Event),
+            modules: HandleTable::new(ObjectKind::Module),
+            arrays: HandleTable::new(ObjectKind::Array),
+            frames: HandleTable::new(ObjectKind::Frame),
+            graphs: HandleTable::new(ObjectKind::Graph),
+            textures: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            ranges: Ranges::default(),
+        }
+    }
+}
+
+/// One program's contexts and all they hold. Every method may be called from any thread.
+pub struct Session {
+    vgpu: Arc<Vgpu>,
+    gpu: Arc<dyn Gpu>,
+    tables: RwLock<Tables>,
+    closed: AtomicBool,
+    late: LateErrors,
+    faulted: Mutex<HashSet<u64>>,
+    /// Addresses that streams have passed the free of: they can be freed now.
+    freed: Arc<Mutex<Vec<u64>>>,
+    frees_pending: AtomicU64,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("vgpu", &self.vgpu)
+            .field("closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn table_full(kind: ObjectKind) -> VgpuError {
+    VgpuError::Argument(format!("the session has too many objects of kind {kind}"))
+}
+
+impl Session {
+    pub(crate) fn new(vgpu: Arc<Vgpu>, gpu: Arc<dyn Gpu>) -> Arc<Self> {
+        Arc::new(Self {
+            vgpu,
+            gpu,
+            tables: RwLock::new(Tables::new()),
+            closed: AtomicBool::new(false),
+            late: LateErrors::default(),
+            faulted: Mutex::default(),
+            freed: Arc::default(),
+            frees_pending: AtomicU64::new(0),
+        })
+    }
+
+    /// The virtual GPU.
+    pub fn vgpu(&self) -> &Arc<Vgpu> {
+        &self.vgpu
+    }
+
+    /// The device, for what needs no permission: properties and attributes.
+    pub fn gpu(&self) -> &Arc<dyn Gpu> {
+        &self.gpu
+    }
+
+    /// Errors that came after their calls had returned.
+    pub fn late(&self) -> &LateErrors {
+        &self.late
+    }
+
+    /// Whether the session is over.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Acquire)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Tables> {
+        self.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn check(&self) -> Result<()> {
+        if self.is_closed() {
+            return Err(VgpuError::Closed);
+        }
+        self.vgpu.check()
+    }
+
+    /// Counts the first fault of a context, and passes the result on.
+    fn watch<T>(&self, context: u64, result: Result<T, GpuError>) -> Result<T> {
+        if let Err(error) = &result
+            && error.code.is_sticky()
+            && lock(&self.faulted).insert(context)
+        {
+            self.vgpu.counters().faults.fetch_add(1, Relaxed);
+            tracing::warn!(%error, "a context faulted");
+        }
+        Ok(result?)
+    }
+
+    /// Ends the session: cancels its work and frees all it holds. The first call does it; later
+    /// ones do nothing.
+    pub fn close(&self) {
+        if self.closed.swap(true, AcqRel) {
+            return;
+        }
+        let tables = std::mem::replace(&mut *self.write(), Tables::new());
+        let counters = self.vgpu.counters();
+        let streams = tables.streams.iter().filter(|(_, s)| !s.is_default).count();
+        for (_, context) in tables.contexts.iter() {
+            let spent = self.gpu.context_gpu_time_ns(context.id).unwrap_or(0);
+            counters.past_gpu_time_ns.fetch_add(spent, Relaxed);
+            if let Err(error) = self.gpu.context_destroy(context.id) {
+                tracing::warn!(%error, "a context of an ended session could not be destroyed");
+            }
+        }
+        counters.streams.fetch_sub(streams as u32, Relaxed);
+        counters
+            .modules
+            .fetch_sub(tables.modules.len() as u32, Relaxed);
+        self.release_frames(&tables);
+        // The rest of the tables is charges and keepers of host memory: they go last.
+        drop(tables);
+        lock(&self.freed).clear();
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

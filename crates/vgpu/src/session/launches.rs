@@ -1,0 +1,117 @@
+//! Launches and graphs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mica_gpu::Launch;
+
+use super::{Graph, Session, table_full};
+use crate::Result;
+use crate::graph::{GraphNode, GraphOp, OwnedLaunch, ordered};
+use crate::handle::ObjectKind;
+
+impl Session {
+    /// Launches a kernel; `launch.module` is overridden by the session's handle `module`.
+    #[expect(clippy::too_many_arguments, reason = "they are a launch's own")]
+    pub fn launch(
+        &self,
+        stream: u64,
+        module: u64,
+        kernel: u32,
+        grid: [u32; 3],
+        block: [u32; 3],
+        dynamic_shared: u32,
+        cooperative: bool,
+        params: &[u8],
+    ) -> Result<()> {
+        self.check()?;
+        let tables = self.read();
+        let stream = tables.streams.get(stream)?;
+        let launch = Launch {
+            module: tables.modules.get(module)?.id,
+            kernel,
+            grid,
+            block,
+            dynamic_shared,
+            cooperative,
+            params,
+        };
+        self.watch(stream.context, self.gpu.launch(stream.id, &launch))?;
+        self.vgpu.counters().launches.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Makes a graph ready.
+    pub fn graph_instantiate(&self, context: u64, nodes: Vec<GraphNode>) -> Result<u64> {
+        self.check()?;
+        let ops = ordered(nodes)?;
+        let mut tables = self.write();
+        tables.contexts.get(context)?;
+        tables
+            .graphs
+            .insert(Graph { context, ops })
+            .map_err(|_| table_full(ObjectKind::Graph))
+    }
+
+    /// Replaces a graph's nodes; launches under way keep the old ones.
+    pub fn graph_update(&self, graph: u64, nodes: Vec<GraphNode>) -> Result<()> {
+        self.check()?;
+        let ops = ordered(nodes)?;
+        self.write().graphs.get_mut(graph)?.ops = ops;
+        Ok(())
+    }
+
+    /// Forgets a graph.
+    pub fn graph_destroy(&self, graph: u64) -> Result<()> {
+        self.check()?;
+        self.write().graphs.remove(graph).map(drop)
+    }
+
+    /// The context of a graph.
+    pub fn context_of_graph(&self, graph: u64) -> Option<u64> {
+        Some(self.read().graphs.get(graph).ok()?.context)
+    }
+
+    /// Replays a graph in a stream, one node after the other.
+    pub fn graph_launch(&self, graph: u64, stream: u64) -> Result<()> {
+        self.check()?;
+        let ops = Arc::clone(&self.read().graphs.get(graph)?.ops);
+        for op in ops.iter() {
+            self.replay(stream, op)?;
+        }
+        Ok(())
+    }
+
+    fn replay(&self, stream: u64, op: &GraphOp) -> Result<()> {
+        match op {
+            GraphOp::Nothing => Ok(()),
+            GraphOp::Launch(launch) => {
+                let OwnedLaunch {
+                    module,
+                    kernel,
+                    grid,
+                    block,
+                    dynamic_shared,
+                    cooperative,
+                    params,
+                } = launch;
+                self.launch(
+                    stream,
+                    *module,
+                    *kernel,
+                    *grid,
+                    *block,
+                    *dynamic_shared,
+                    *cooperative,
+                    params,
+                )
+            }
+            GraphOp::Copy(copy) => self.copy(stream, copy),
+            GraphOp::Fill(fill) => self.fill(stream, fill),
+            GraphOp::Write(address, bytes) => self.write_shared(stream, *address, bytes),
+            GraphOp::EventRecord(event) => self.event_record(*event, stream),
+            GraphOp::WaitEvent(event) => self.stream_wait_event(stream, *event),
+            GraphOp::Callback(make) => self.stream_callback(stream, make()),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Linear memory, copies, fills, host memory.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use mica_gpu::{Copy3d, DevicePtr, Fill2d, HostSpan, Place};
+
+use super::{Session, Tables, lock};
+use crate::ranges::{Owner, Range};
+use crate::{Result, VgpuError};
+
+/// Bytes from the first to the last of a box of rows; `None` if that overflows.
+fn span_bytes(pitch: (u64, u64), width: u64, height: u64, depth: u64) -> Option<u64> {
+    if width == 0 || height == 0 || depth == 0 {
+        return Some(0);
+    }
+    let slices = (depth - 1).checked_mul(pitch.1)?;
+    let rows = (height - 1).checked_mul(pitch.0)?;
+    slices.checked_add(rows)?.checked_add(width)
+}
+
+impl Session {
+    /// Allocates device memory.
+    pub fn memory_alloc(&self, context: u64, bytes: u64) -> Result<DevicePtr> {
+        self.check()?;
+        if bytes == 0 {
+            return Err(VgpuError::Argument("an allocation of 0 bytes".into()));
+        }
+        let owner = self.context_id(context)?;
+        let charge = self.vgpu.charge(bytes, self)?;
+        let address = self.watch(context, self.gpu.memory_alloc(owner, bytes))?;
+        let mut tables = self.write();
+        if tables.contexts.get(context).is_err() {
+            // The context went while we allocated, and took the memory with it.
+            return Err(VgpuError::Closed);
+        }
+        let freeing = false;
+        let range = Range {
+            bytes,
+            context,
+            owner: Owner::Allocation { charge, freeing },
+        };
+        tables.ranges.0.insert(address.0, range);
+        Ok(address)
+    }
+
+    /// Waits for the context's work, as `cuMemFree` does, and frees.
+    pub fn memory_free(&self, context: u64, address: DevicePtr) -> Result<()> {
+        self.check()?;
+        let refused = VgpuError::Range {
+            address: address.0,
+            bytes: 0,
+        };
+        let owner = self.context_id(context)?;
+        {
+            let tables = self.read();
+            match tables.ranges.0.get(&address.0) {
+                Some(range)
+                    if range.context == context
+                        && matches!(range.owner, Owner::Allocation { freeing: false, .. }) => {}
+                _ => return Err(refused),
+            }
+        }
+        let waited = self.gpu.context_synchronize(owner);
+        // Two threads may have come so far with the same address; one of them finds it gone.
+        let gone = self.write().ranges.0.remove(&address.0).ok_or(refused)?;
+        let freed = self.gpu.memory_free(owner, address);
+        drop(gone);
+        self.watch(context, waited)?;
+        self.watch(context, freed)
+    }
+
+    /// Allocates for use in stream order.
+    pub fn memory_alloc_async(&self, stream: u64, bytes: u64) -> Result<DevicePtr> {
+        let (_, context) = self.stream_id(stream)?;
+        self.memory_alloc(context, bytes)
+    }
+
+    /// Frees once the stream has got so far.
+    pub fn memory_free_async(&self, stream: u64, address: DevicePtr) -> Result<()> {
+        self.check()?;
+        let mut tables = self.write();
+        let (id, context) = {
+            let stream = tables.streams.get(stream)?;
+            (stream.id, stream.context)
+        };
+        match tables.ranges.0.get_mut(&address.0) {
+            Some(Range {
+                context: owner,
+                owner: Owner::Allocation { freeing, .. },
+                ..
+            }) if *owner == context && !*freeing => *freeing = true,
+            _ => {
+                let bytes = 0;
+                let address = address.0;
+                return Err(VgpuError::Range { address, bytes });
+            }
+        }
+        self.frees_pending.fetch_add(1, AcqRel);
+        drop(tables);
+        let freed = Arc::clone(&self.freed);
+        let callback = Box::new(move || lock(&freed).push(address.0));
+        let queued = self.gpu.stream_callback(id, callback);
+        if queued.is_err() {
+            // A dead stream runs nothing any more, so there is nothing to wait for.
+            lock(&self.freed).push(address.0);
+        }
+        self.watch(context, queued)
+    }
+
+    /// Frees what streams have let go of.
+    pub(crate) fn collect_freed(&self) {
+        let addresses = std::mem::take(&mut *lock(&self.freed));
+        for address in addresses {
+            let (gone, owner) = {
+                let mut tables = self.write();
+                let Some(range) = tables.ranges.0.get(&address) else {
+                    continue;
+                };
+                if !matches!(range.owner, Owner::Allocation { freeing: true, .. }) {
+                    continue;
+                }
+                let Ok(owner) = tables.contexts.get(range.context).map(|c| c.id) else {
+                    continue;
+                };
+                (tables.ranges.0.remove(&address), owner)
+            };
+            if let Err(error) = self.gpu.memory_free(owner, DevicePtr(address)) {
+                tracing::warn!(%error, address, "memory let go by a stream was not freed");
+            }
+            self.frees_pending.fetch_sub(1, AcqRel);
+            drop(gone);
+        }
+    }
+
+    /// Waits for frees that streams have yet to reach; whether there were any.
+    pub(crate) fn wait_pending_frees(&self) -> bool {
+        if self.frees_pending.load(Acquire) == 0 {
+            return false;
+        }
+        let contexts: Vec<_> = self.read().contexts.iter().map(|(_, c)| c.id).collect();
+        for context in contexts {
+            let _ = self.gpu.context_synchronize(context);
+        }
+        let before = self.frees_pending.load(Acquire);
+        self.collect_freed();
+        self.frees_pending.load(Acquire) < before
+    }
+
+    /// The allocation or mapping that holds an address.
+    pub fn memory_range(&self, address: DevicePtr) -> Result<(DevicePtr, u64)> {
+        self.check()?;
+        let tables = self.read();
+        let found = tables.ranges.find(address.0);
+        let (start, range) = found.ok_or(VgpuError::Range {
+            address: address.0,
+            bytes: 0,
+        })?;
+        Ok((DevicePtr(start), range.bytes))
+    }
+
+    /// Copies in stream order. Arrays are named by their session handles.
+    pub fn copy(&self, stream: u64, copy: &Copy3d) -> Result<()> {
+        self.check()?;
+        let tables = self.read();
+        let stream = tables.streams.get(stream)?;
+        let mut device = *copy;
+        let extent = (copy.width_bytes, copy.height, copy.depth);
+        device.src = checked(&tables, copy.src, copy.src_pitch, copy.src_offset, extent)?;
+        device.dst = checked(&tables, copy.dst, copy.dst_pitch, copy.dst_offset, extent)?;
+        self.watch(stream.context, self.gpu.copy(stream.id, &device))?;
+        let bytes = copy.width_bytes * copy.height * copy.depth;
+        let counters = self.vgpu.counters();
+        match (copy.src, copy.dst) {
+            (Place::Host(_), Place::Host(_)) => return Ok(()),
+            (Place::Host(_), _) => &counters.bytes_from_host,
+            (_, Place::Host(_)) => &counters.bytes_to_host,
+            _ => &counters.bytes_on_device,
+        }
+        .fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// Fills in stream order.
+    pub fn fill(&self, stream: u64, fill: &Fill2d) -> Result<()> {
+        self.check()?;
+        let bad = || VgpuError::Argument(format!("a fill of {fill:?} makes no sense"));
+        if !matches!(fill.element_bytes, 1 | 2 | 4) {
+            return Err(bad());
+        }
+        let element = u64::from(fill.element_bytes);
+        let width = fill.width.checked_mul(element).ok_or_else(bad)?;
+        if fill.height > 1 && fill.pitch < width {
+            return Err(bad());
+        }
+        let pitch = (fill.pitch, 0);
+        let bytes = span_bytes(pitch, width, fill.height, 1).ok_or_else(bad)?;
+        let tables = self.read();
+        if bytes > 0 {
+            tables.ranges.check(fill.dst.0, bytes)?;
+        }
+        let stream = tables.streams.get(stream)?;
+        self.watch(stream.context, self.gpu.fill(stream.id, fill))
+    }
+
+    /// Makes host memory of this process visible to kernels.
+    ///
+    /// The keeper is dropped when the memory has been unregistered: let it hold the mapping.
+    ///
+    /// # Safety
+    /// The span stays mapped, for reading and writing, until `keeper` is dropped.
+    #[expect(unsafe_code, reason = "the device reads and writes the span later")]
+    pub unsafe fn host_register(
+        &self,
+        context: u64,
+        span: HostSpan,
+        fd: Option<(BorrowedFd<'_>, u64)>,
+        charge: bool,
+        keeper: Box<dyn Any + Send + Sync>,
+    ) -> Result<DevicePtr> {
+        self.check()?;
+        let owner = self.context_id(context)?;
+        let charge = match charge {
+            true => Some(self.vgpu.charge(span.len(), self)?),
+            false => None,
+        };
+        let offset = fd.as_ref().map_or(0, |(_, offset)| *offset);
+        let fd = fd.map(|(fd, _)| fd);
+        // SAFETY: the keeper holds the span mapped, and goes only after `host_unregister` or after
+        // the end of the context.
+        let address = unsafe { self.gpu.host_register(owner, span, fd, offset) };
+        let address = self.watch(context, address)?;
+        let mut tables = self.write();
+        if tables.contexts.get(context).is_err() {
+            return Err(VgpuError::Closed);
+        }
+        let range = Range {
+            bytes: span.len(),
+            context,
+            owner: Owner::Host { keeper, charge },
+        };
+        tables.ranges.0.insert(address.0, range);
+        Ok(address)
+    }
+
+    /// Waits for the context's work and ends [`Session::host_register`].
+    pub fn host_unregister(&self, context: u64, address: DevicePtr) -> Result<()> {
+        self.check()?;
+        let owner = self.context_id(context)?;
+        let refused = VgpuError::Range {
+            address: address.0,
+            bytes: 0,
+        };
+        let is_host =
+            |range: &Range| range.context == context && matches!(range.owner, Owner::Host { .. });
+        if !self.read().ranges.0.get(&address.0).is_some_and(is_host) {
+            return Err(refused);
+        }
+        let waited = self.gpu.context_synchronize(owner);
+        let gone = self.write().ranges.0.remove(&address.0).ok_or(refused)?;
+        let ended = self.gpu.host_unregister(owner, address);
+        if ended.is_err() {
+            // The device may still reach it, so the mapping stays until the context goes.
+            self.write().ranges.0.insert(address.0, gone);
+        } else {
+            drop(gone);
+        }
+        self.watch(context, waited)?;
+        self.watch(context, ended)
+    }
+
+    /// Writes bytes that nobody will change until the stream has got so far.
+    #[expect(unsafe_code, reason = "a host span is made from shared bytes")]
+    pub fn write_shared(&self, stream: u64, address: DevicePtr, bytes: &Arc<[u8]>) -> Result<()> {
+        let keep = Arc::clone(bytes);
+        // SAFETY: the device only reads a copy's source; `keep` holds the bytes until the stream
+        // has passed the copy.
+        let span = unsafe { HostSpan::new(bytes.as_ptr().cast_mut(), bytes.len() as u64) };
+        let copy = Copy3d::linear(Place::Device(address), Place::Host(span), span.len());
+        self.copy(stream, &copy)?;
+        let release = Box::new(move || drop(keep));
+        match self.stream_callback(stream, release) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // Without a callback the copy's end must be waited for before the bytes go.
+                self.stream_synchronize(stream)?;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Checks one side of a copy and names its array as the device does.
+fn checked(
+    tables: &Tables,
+    place: Place,
+    pitch: (u64, u64),
+    offset: (u64, u64, u64),
+    (width, height, depth): (u64, u64, u64),
+) -> Result<Place> {
+    let bad = |what: &str| VgpuError::Argument(format!("a copy {what}"));
+    let total = width
+        .checked_mul(height)
+        .and_then(|area| area.checked_mul(depth));
+    if total.is_none() {
+        return Err(bad("of more bytes than there are"));
+    }
+    if let Place::Array(handle) = place {
+        let array = tables.arrays.get(handle.0)?;
+        let (bytes, rows, slices) = super::arrays::extent(&array.descriptor)?;
+        let fits = |at: u64, len: u64, end: u64| at.checked_add(len).is_some_and(|e| e <= end);
+        if !(fits(offset.0, width, bytes)
+            && fits(offset.1, height, rows)
+            && fits(offset.2, depth, slices))
+        {
+            return Err(bad("beyond the edge of an array"));
+        }
+        return Ok(Place::Array(array.id));
+    }
+    if height > 1 && pitch.0 < width || depth > 1 && pitch.1 < pitch.0.saturating_mul(height) {
+        return Err(bad("with rows or slices that overlap"));
+    }
+    let bytes = span_bytes(pitch, width, height, depth).ok_or_else(|| bad("that wraps around"))?;
+    match place {
+        Place::Host(span) if bytes > span.len() => Err(bad("beyond the end of host memory")),
+        Place::Device(address) if bytes > 0 => {
+            let start = span_bytes((pitch.0, pitch.1), offset.0, 1, 1)
+                .and_then(|x| x.checked_add(offset.1.checked_mul(pitch.0)?))
+                .and_then(|x| x.checked_add(offset.2.checked_mul(pitch.1)?))
+                .and_then(|x| x.checked_add(address.0))
+                .ok_or_else(|| bad("that wraps around"))?;
+            tables.ranges.check(start, bytes)?;
+            Ok(place)
+        }
+        other => Ok(other),
+    }
+}

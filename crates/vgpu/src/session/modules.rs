@@ -1,0 +1,128 @@
+//! Modules: policy, charge, load.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use mica_gpu::{ModuleInfo, ModuleOptions};
+
+use super::{Module, Session, table_full};
+use crate::handle::ObjectKind;
+use crate::policy::check_image;
+use crate::ranges::{Owner, Range};
+use crate::{Result, VgpuError};
+
+/// A loaded module with all that is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedModule {
+    /// Its handle.
+    pub module: u64,
+    /// Kernels and variables.
+    pub info: ModuleInfo,
+}
+
+impl Session {
+    /// Loads PTX, a fatbin or a cubin, if the virtual GPU's policy allows what is in it.
+    pub fn module_load(
+        &self,
+        context: u64,
+        image: &[u8],
+        options: &ModuleOptions,
+    ) -> Result<LoadedModule> {
+        self.check()?;
+        self.check_policy(image)?;
+        let owner = self.context_id(context)?;
+        // What the image will take on the device is known only afterwards; its own size is charged
+        // before, its variables after, and it goes again if they do not fit.
+        let mut charge = self.vgpu.charge(image.len() as u64, self)?;
+        let loaded = self.gpu.module_load(owner, image, options);
+        let id = self.watch(context, loaded)?;
+        let finish = || -> Result<LoadedModule> {
+            let info = self.gpu.module_info(id)?;
+            let globals = info.globals.iter().fold(0, |sum: u64, g| {
+                sum.saturating_add(g.bytes.next_multiple_of(crate::vgpu::GRANULARITY))
+            });
+            charge.absorb(self.vgpu.charge(globals, self)?);
+            let mut tables = self.write();
+            tables.contexts.get(context)?;
+            let entry = Module {
+                id,
+                context,
+                charge,
+            };
+            let module = tables
+                .modules
+                .insert(entry)
+                .map_err(|_| table_full(ObjectKind::Module))?;
+            for global in info.globals.iter().filter(|global| global.bytes > 0) {
+                let range = Range {
+                    bytes: global.bytes,
+                    context,
+                    owner: Owner::Global(module),
+                };
+                tables.ranges.0.insert(global.address.0, range);
+            }
+            Ok(LoadedModule { module, info })
+        };
+        let result = finish();
+        match &result {
+            Ok(_) => {
+                self.vgpu.counters().modules.fetch_add(1, Relaxed);
+            }
+            Err(_) => {
+                let _ = self.gpu.module_unload(id);
+            }
+        }
+        result
+    }
+
+    fn check_policy(&self, image: &[u8]) -> Result<()> {
+        let spec = self.vgpu.spec();
+        if spec.tensor_cores && !spec.precision.restricts() {
+            return Ok(());
+        }
+        let refused = |reason| VgpuError::Policy {
+            vgpu: spec.name.clone(),
+            reason,
+        };
+        let texts = crate::policy::ptx_of(image);
+        let borrowed: Option<Vec<&str>> = texts
+            .as_ref()
+            .map(|texts| texts.iter().map(String::as_str).collect());
+        check_image(borrowed.as_deref(), spec.tensor_cores, &spec.precision).map_err(refused)
+    }
+
+    /// Unloads a module.
+    pub fn module_unload(&self, module: u64) -> Result<()> {
+        self.check()?;
+        let mut tables = self.write();
+        let gone = tables.modules.remove(module)?;
+        tables
+            .ranges
+            .0
+            .retain(|_, range| !matches!(range.owner, Owner::Global(owner) if owner == module));
+        self.vgpu.counters().modules.fetch_sub(1, Relaxed);
+        Ok(self.gpu.module_unload(gone.id)?)
+    }
+
+    /// Kernels and variables of a module.
+    pub fn module_info(&self, module: u64) -> Result<ModuleInfo> {
+        self.check()?;
+        let tables = self.read();
+        Ok(self.gpu.module_info(tables.modules.get(module)?.id)?)
+    }
+
+    /// Blocks of a kernel that fit on one multiprocessor.
+    pub fn occupancy(
+        &self,
+        module: u64,
+        kernel: u32,
+        block_threads: u32,
+        dynamic_shared: u64,
+    ) -> Result<u32> {
+        self.check()?;
+        let tables = self.read();
+        let id = tables.modules.get(module)?.id;
+        Ok(self
+            .gpu
+            .occupancy(id, kernel, block_threads, dynamic_shared)?)
+    }
+}

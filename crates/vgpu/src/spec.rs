@@ -1,0 +1,102 @@
+//! What a virtual GPU was asked to be, and how it is.
+
+use std::time::Duration;
+
+use crate::policy::PrecisionPolicy;
+
+/// How urgent a virtual GPU's work is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Runs when nobody else has work.
+    Low,
+    /// Shares by weight.
+    #[default]
+    Normal,
+    /// Goes first.
+    High,
+}
+
+/// Which GPU a virtual GPU is put on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// The first that has room.
+    #[default]
+    Fit,
+    /// The one with the fewest virtual GPUs.
+    Spread,
+    /// The fullest that still has room.
+    Pack,
+    /// The one with the least work.
+    LeastLoaded,
+    /// This one.
+    Gpu(u32),
+}
+
+/// What happens when the memory limit is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryFull {
+    /// The allocation fails with OUT_OF_MEMORY.
+    #[default]
+    Fail,
+    /// The allocation waits for memory so long, then fails.
+    Wait(Duration),
+}
+
+/// The limits of a virtual GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VgpuSpec {
+    /// Its name.
+    pub name: String,
+    /// Most device memory.
+    pub memory_bytes: u64,
+    /// Share of one GPU in percent.
+    pub share_percent: f64,
+    /// The share is also the most, even when the GPU is idle.
+    pub cap: bool,
+    /// Urgency.
+    pub priority: Priority,
+    /// Most streams open at once, default streams not counted; 0 for no limit.
+    pub max_streams: u32,
+    /// Code with matrix instructions may be loaded.
+    pub tensor_cores: bool,
+    /// Number formats that code may compute in.
+    pub precision: PrecisionPolicy,
+    /// Which GPU.
+    pub placement: Placement,
+    /// What happens when memory is full.
+    pub memory_full: MemoryFull,
+}
+
+impl VgpuSpec {
+    /// A virtual GPU with so much memory and no other limit.
+    pub fn new(name: impl Into<String>, memory_bytes: u64) -> Self {
+        Self {
+            name: name.into(),
+            memory_bytes,
+            share_percent: 100.0,
+            cap: false,
+            priority: Priority::default(),
+            max_streams: 0,
+            tensor_cores: true,
+            precision: PrecisionPolicy::default(),
+            placement: Placement::default(),
+            memory_full: MemoryFull::default(),
+        }
+    }
+}
+
+/// How a virtual GPU is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// Nobody uses it.
+    #[default]
+    Ready,
+    /// Programs use it.
+    Active,
+    /// Its work is paused.
+    Suspended,
+    /// A limit is not in force: why.
+    Degraded(String),
+    /// It cannot be used any more: why.
+    Lost(String),
+}
