@@ -111,7 +111,11 @@ impl Machine<'_> {
             Place::Parameter(at) => {
                 let start = at + offset as usize;
                 let mut word = [0; 8];
-                for (to, from) in word.iter_mut().zip(self.env.params[start..].iter()).take(bytes as usize) {
+                for (to, from) in word
+                    .iter_mut()
+                    .zip(self.env.params[start..].iter())
+                    .take(bytes as usize)
+                {
                     *to = *from;
                 }
                 u64::from_le_bytes(word)
@@ -163,7 +167,9 @@ impl Machine<'_> {
         }
         let host = match self.place(t, space, addr, element * src.len() as u32, true)? {
             Place::Host(host) => host,
-            Place::Parameter(_) => return Err(self.fault(t, mica_kernel::FaultKind::IllegalAddress)),
+            Place::Parameter(_) => {
+                return Err(self.fault(t, mica_kernel::FaultKind::IllegalAddress));
+            }
         };
         for (i, src) in src.iter().enumerate() {
             let at = host + i as u64 * u64::from(element);
@@ -184,7 +190,9 @@ impl Machine<'_> {
         let total = element * atom.src.len() as u32;
         let host = match self.place(t, atom.space, atom.addr, total, true)? {
             Place::Host(host) => host,
-            Place::Parameter(_) => return Err(self.fault(t, mica_kernel::FaultKind::IllegalAddress)),
+            Place::Parameter(_) => {
+                return Err(self.fault(t, mica_kernel::FaultKind::IllegalAddress));
+            }
         };
         if matches!(atom.sem, Sem::Release | Sem::AcqRel | Sem::Sc) {
             fence(Ordering::SeqCst);
@@ -197,8 +205,7 @@ impl Machine<'_> {
         for (i, src) in atom.src.iter().enumerate() {
             let operand = self.value(t, *src);
             let at = host + i as u64 * u64::from(element);
-            let apply =
-                |old| mica_ptx_ops::atomic::apply(atom.op, atom.ty, ftz, old, operand, new);
+            let apply = |old| mica_ptx_ops::atomic::apply(atom.op, atom.ty, ftz, old, operand, new);
             // SAFETY: `place` checked the whole vector.
             let old = unsafe { update(at, element, apply) };
             if let Some(Some(r)) = atom.dst.get(i) {

@@ -50,9 +50,10 @@ impl Machine<'_> {
                         ParamHome::Argument => frame.local + areas.call_params,
                     }
             }
-            Space::Generic | Space::Global | Space::Const | Space::Tex => {
-                self.layout.global(var).map_or(0, |i| self.global_address(i))
-            }
+            Space::Generic | Space::Global | Space::Const | Space::Tex => self
+                .layout
+                .global(var)
+                .map_or(0, |i| self.global_address(i)),
         }
     }
 
@@ -65,7 +66,9 @@ impl Machine<'_> {
     }
 
     pub(crate) fn local_start(&self, t: usize) -> u64 {
-        self.env.local_base.wrapping_add((t as u64).wrapping_mul(self.env.local_stride))
+        self.env
+            .local_base
+            .wrapping_add((t as u64).wrapping_mul(self.env.local_stride))
     }
 
     /// A generic address from one of a space.
@@ -94,7 +97,9 @@ impl Machine<'_> {
         let within = |start: u64, len: u64| address.wrapping_sub(start) < len;
         let env = &self.env;
         let shared = within(env.shared_base, env.shared_len);
-        let locals = env.local_stride.saturating_mul(self.state.threads.len() as u64);
+        let locals = env
+            .local_stride
+            .saturating_mul(self.state.threads.len() as u64);
         let local = within(env.local_base, locals);
         let params = env.params.len() as u64;
         let param = env.params_device != 0 && within(env.params_device, params);
@@ -102,9 +107,11 @@ impl Machine<'_> {
             Space::Shared | Space::SharedCluster => shared,
             Space::Local => within(self.local_start(t), env.local_stride),
             Space::Param => param,
-            Space::Const => self.layout.globals.iter().enumerate().any(|(i, global)| {
-                global.constant && within(self.global_address(i), global.size)
-            }),
+            Space::Const => {
+                self.layout.globals.iter().enumerate().any(|(i, global)| {
+                    global.constant && within(self.global_address(i), global.size)
+                })
+            }
             Space::Global => {
                 within(env.arena_base, env.arena_len)
                     && !(shared || local || param)
@@ -119,7 +126,10 @@ impl Machine<'_> {
         let (space, base) = match address.base {
             AddrBase::Reg(r) => {
                 let own_stack = space == Space::Param && !self.function(t).is_kernel;
-                (if own_stack { Space::Local } else { space }, self.register(t, r))
+                (
+                    if own_stack { Space::Local } else { space },
+                    self.register(t, r),
+                )
             }
             AddrBase::Absolute => (space, 0),
             AddrBase::Var(var) => {
@@ -166,9 +176,8 @@ impl Machine<'_> {
         bytes: u32,
         is_write: bool,
     ) -> Result<Place, Stop> {
-        let illegal = |address| {
-            self.access_fault(t, FaultKind::IllegalAddress, address, bytes, is_write)
-        };
+        let illegal =
+            |address| self.access_fault(t, FaultKind::IllegalAddress, address, bytes, is_write);
         if bytes == 0 || !at.is_multiple_of(u64::from(bytes)) {
             let kind = FaultKind::MisalignedAddress;
             return Err(self.access_fault(t, kind, at, bytes, is_write));
@@ -210,7 +219,10 @@ impl Machine<'_> {
         let offset = host.wrapping_sub(self.env.arena_base);
         let mut legal = offset <= self.env.arena_len && bytes <= self.env.arena_len - offset;
         if legal && self.env.memcheck {
-            legal = self.env.services.is_none_or(|s| s.check_access(host, bytes, is_write));
+            legal = self
+                .env
+                .services
+                .is_none_or(|s| s.check_access(host, bytes, is_write));
         }
         if legal {
             return Ok(());

@@ -8,7 +8,10 @@ use mica_ptx_ops::int::{self, Int};
 use mica_ptx_ops::{compare, typed, video};
 
 fn integer(ty: ScalarType) -> Int {
-    Int::of(ty).unwrap_or(Int { bits: 1, signed: false })
+    Int::of(ty).unwrap_or(Int {
+        bits: 1,
+        signed: false,
+    })
 }
 
 /// Applies an operation to a value, or to both halves of a packed one.
@@ -27,7 +30,15 @@ impl Machine<'_> {
         let v = |operand: &Operand| self.value(t, *operand);
         let w = |operand: &Operand| self.value(t, *operand) as u32;
         let (dst, bits) = match op {
-            Op::IntBin { op, ty, sat, relu, dst, a, b } => {
+            Op::IntBin {
+                op,
+                ty,
+                sat,
+                relu,
+                dst,
+                a,
+                b,
+            } => {
                 let int = integer(*ty);
                 let bits = halves(*ty, v(a), v(b), |a, b| binary(*op, int, *sat, *relu, a, b));
                 (*dst, bits)
@@ -36,7 +47,14 @@ impl Machine<'_> {
                 let int = integer(*ty);
                 (*dst, halves(*ty, v(a), 0, |a, _| unary(*op, int, a)))
             }
-            Op::AddCarry { sub, ty, carry, dst, a, b } => {
+            Op::AddCarry {
+                sub,
+                ty,
+                carry,
+                dst,
+                a,
+                b,
+            } => {
                 let flag = carry.reads && self.state.threads[t].carry;
                 let (a, b) = (v(a), v(b));
                 let (bits, out) = if *sub {
@@ -49,13 +67,31 @@ impl Machine<'_> {
                 }
                 (*dst, bits)
             }
-            Op::Mul { mode, ty, dst, a, b } => (*dst, multiply(*mode, integer(*ty), v(a), v(b))),
-            Op::Mad { mode, ty, sat, carry, dst, a, b, c } => {
+            Op::Mul {
+                mode,
+                ty,
+                dst,
+                a,
+                b,
+            } => (*dst, multiply(*mode, integer(*ty), v(a), v(b))),
+            Op::Mad {
+                mode,
+                ty,
+                sat,
+                carry,
+                dst,
+                a,
+                b,
+                c,
+            } => {
                 let ty = integer(*ty);
                 let (a, b, c) = (v(a), v(b), v(c));
                 if carry.reads || carry.writes {
                     let flag = carry.reads && self.state.threads[t].carry;
-                    let wide = Int { bits: ty.bits * 2, signed: ty.signed };
+                    let wide = Int {
+                        bits: ty.bits * 2,
+                        signed: ty.signed,
+                    };
                     let width = if *mode == MulMode::Wide { wide } else { ty };
                     let (bits, out) = int::add_carry(width, multiply(*mode, ty, a, b), c, flag);
                     if carry.writes {
@@ -72,33 +108,84 @@ impl Machine<'_> {
                 }
             }
             Op::Mul24 { hi, ty, dst, a, b } => (*dst, int::mul24(ty.is_signed(), *hi, v(a), v(b))),
-            Op::Mad24 { hi, sat, ty, dst, a, b, c } => {
-                (*dst, int::mad24(ty.is_signed(), *hi, *sat, v(a), v(b), v(c)))
-            }
+            Op::Mad24 {
+                hi,
+                sat,
+                ty,
+                dst,
+                a,
+                b,
+                c,
+            } => (
+                *dst,
+                int::mad24(ty.is_signed(), *hi, *sat, v(a), v(b), v(c)),
+            ),
             Op::Sad { ty, dst, a, b, c } => (*dst, int::sad(integer(*ty), v(a), v(b), v(c))),
-            Op::Bfind { shiftamt, ty, dst, a } => {
-                (*dst, u64::from(int::bfind(integer(*ty), *shiftamt, v(a))))
-            }
-            Op::Fns { dst, mask, base, offset } => {
-                (*dst, u64::from(int::fns(w(mask), w(base), w(offset) as i32)))
-            }
-            Op::Bfe { ty, dst, a, pos, len } => {
-                (*dst, int::bfe(integer(*ty), v(a), w(pos), w(len)))
-            }
-            Op::Bfi { ty, dst, a, b, pos, len } => {
-                (*dst, int::bfi(integer(*ty), v(a), v(b), w(pos), w(len)))
-            }
-            Op::Bmsk { clamp, dst, pos, width } => {
-                (*dst, u64::from(int::bmsk(!clamp, w(pos), w(width))))
-            }
-            Op::Szext { clamp, ty, dst, a, pos } => {
-                (*dst, u64::from(int::szext(ty.is_signed(), !clamp, w(a), w(pos))))
-            }
-            Op::Shf { left, clamp, dst, a, b, amount } => {
+            Op::Bfind {
+                shiftamt,
+                ty,
+                dst,
+                a,
+            } => (*dst, u64::from(int::bfind(integer(*ty), *shiftamt, v(a)))),
+            Op::Fns {
+                dst,
+                mask,
+                base,
+                offset,
+            } => (
+                *dst,
+                u64::from(int::fns(w(mask), w(base), w(offset) as i32)),
+            ),
+            Op::Bfe {
+                ty,
+                dst,
+                a,
+                pos,
+                len,
+            } => (*dst, int::bfe(integer(*ty), v(a), w(pos), w(len))),
+            Op::Bfi {
+                ty,
+                dst,
+                a,
+                b,
+                pos,
+                len,
+            } => (*dst, int::bfi(integer(*ty), v(a), v(b), w(pos), w(len))),
+            Op::Bmsk {
+                clamp,
+                dst,
+                pos,
+                width,
+            } => (*dst, u64::from(int::bmsk(!clamp, w(pos), w(width)))),
+            Op::Szext {
+                clamp,
+                ty,
+                dst,
+                a,
+                pos,
+            } => (
+                *dst,
+                u64::from(int::szext(ty.is_signed(), !clamp, w(a), w(pos))),
+            ),
+            Op::Shf {
+                left,
+                clamp,
+                dst,
+                a,
+                b,
+                amount,
+            } => {
                 let shift = if *left { int::shf_left } else { int::shf_right };
                 (*dst, u64::from(shift(!clamp, w(a), w(b), w(amount))))
             }
-            Op::Lop3 { dst, a, b, c, lut, pred } => {
+            Op::Lop3 {
+                dst,
+                a,
+                b,
+                c,
+                lut,
+                pred,
+            } => {
                 let bits = int::lop3(w(a), w(b), w(c), *lut);
                 if let Some(pred) = pred {
                     let other = self.predicate(t, pred.src);
@@ -108,30 +195,61 @@ impl Machine<'_> {
                 self.set_optional(t, *dst, u64::from(bits));
                 return true;
             }
-            Op::Dp4a { a_signed, b_signed, dst, a, b, c } => {
-                (*dst, u64::from(int::dp4a(*a_signed, *b_signed, w(a), w(b), w(c))))
-            }
-            Op::Dp2a { hi, a_signed, b_signed, dst, a, b, c } => {
-                (*dst, u64::from(int::dp2a(*a_signed, *b_signed, *hi, w(a), w(b), w(c))))
-            }
+            Op::Dp4a {
+                a_signed,
+                b_signed,
+                dst,
+                a,
+                b,
+                c,
+            } => (
+                *dst,
+                u64::from(int::dp4a(*a_signed, *b_signed, w(a), w(b), w(c))),
+            ),
+            Op::Dp2a {
+                hi,
+                a_signed,
+                b_signed,
+                dst,
+                a,
+                b,
+                c,
+            } => (
+                *dst,
+                u64::from(int::dp2a(*a_signed, *b_signed, *hi, w(a), w(b), w(c))),
+            ),
             Op::Prmt { mode, dst, a, b, c } => {
                 (*dst, u64::from(int::prmt((*mode).into(), w(a), w(b), w(c))))
             }
-            Op::CvtPack { dst_ty, dst, a, b, c, .. } => {
+            Op::CvtPack {
+                dst_ty,
+                dst,
+                a,
+                b,
+                c,
+                ..
+            } => {
                 let c = c.as_ref().map_or(0, w);
-                (*dst, u64::from(convert::cvt_pack_int(integer(*dst_ty), w(a), w(b), c)))
+                (
+                    *dst,
+                    u64::from(convert::cvt_pack_int(integer(*dst_ty), w(a), w(b), c)),
+                )
             }
             Op::Video(inst) => {
                 let c = inst.c.as_ref().map_or(0, w);
-                (inst.dst, u64::from(video::scalar(inst, w(&inst.a.src), w(&inst.b.src), c)))
+                (
+                    inst.dst,
+                    u64::from(video::scalar(inst, w(&inst.a.src), w(&inst.b.src), c)),
+                )
             }
             Op::VideoMad(inst) => {
                 let bits = video::mad(inst, w(&inst.a.src), w(&inst.b.src), w(&inst.c));
                 (inst.dst, u64::from(bits))
             }
-            Op::VideoSimd(inst) => {
-                (inst.dst, u64::from(video::simd(inst, w(&inst.a), w(&inst.b), w(&inst.c))))
-            }
+            Op::VideoSimd(inst) => (
+                inst.dst,
+                u64::from(video::simd(inst, w(&inst.a), w(&inst.b), w(&inst.c))),
+            ),
             Op::Cvt { .. } => {
                 self.convert(t, op);
                 return true;
@@ -183,9 +301,7 @@ impl Machine<'_> {
                 u64::from(convert::cvt_pack2(to, modes, a as u32, b))
             }
             _ => match (Numeric::of(*dst_ty), Numeric::of(*src_ty)) {
-                (Some(to), Some(from)) => {
-                    convert::cvt(to, from, modes, a & mask(src_ty.bits()))
-                }
+                (Some(to), Some(from)) => convert::cvt(to, from, modes, a & mask(src_ty.bits())),
                 _ => a,
             },
         };

@@ -9,8 +9,12 @@ impl Machine<'_> {
     /// A thread meets a barrier instruction.
     pub(crate) fn barrier(&mut self, t: usize, op: &Op) -> Result<Flow, Stop> {
         let (arrive, id, count, predicate) = match op {
-            Op::Bar { arrive, id, count, .. } => (*arrive, *id, *count, false),
-            Op::BarRed { id, count, pred, .. } => (false, *id, *count, self.predicate(t, *pred)),
+            Op::Bar {
+                arrive, id, count, ..
+            } => (*arrive, *id, *count, false),
+            Op::BarRed {
+                id, count, pred, ..
+            } => (false, *id, *count, self.predicate(t, *pred)),
             Op::BarCluster { wait, .. } => return Ok(self.cluster_barrier(t, *wait)),
             _ => return Ok(Flow::Next),
         };
@@ -25,7 +29,11 @@ impl Machine<'_> {
             arrivals.count = count.or(arrivals.count);
             return Ok(Flow::Next);
         }
-        self.thread(t).status = Status::Barrier { id, count, predicate };
+        self.thread(t).status = Status::Barrier {
+            id,
+            count,
+            predicate,
+        };
         Ok(Flow::Set)
     }
 
@@ -42,7 +50,11 @@ impl Machine<'_> {
     }
 
     fn live_threads(&self) -> u32 {
-        self.state.threads.iter().filter(|t| t.status != Status::Exited).count() as u32
+        self.state
+            .threads
+            .iter()
+            .filter(|t| t.status != Status::Exited)
+            .count() as u32
     }
 
     /// Lets go the threads of every barrier that is complete.
@@ -65,7 +77,11 @@ impl Machine<'_> {
             let mut elsewhere = 0;
             for thread in warp {
                 match thread.status {
-                    Status::Barrier { id: at, count, predicate } if at == id => {
+                    Status::Barrier {
+                        id: at,
+                        count,
+                        predicate,
+                    } if at == id => {
                         here += 1;
                         expected = expected.or(count);
                         any |= predicate;
@@ -77,7 +93,11 @@ impl Machine<'_> {
                 }
             }
             // Counts are in whole warps: lanes that do not exist or have exited count as there.
-            total += if here > 0 && elsewhere == 0 { WARP as u32 } else { here };
+            total += if here > 0 && elsewhere == 0 {
+                WARP as u32
+            } else {
+                here
+            };
         }
         let waiting = |status: Status| matches!(status, Status::Barrier { id: at, .. } if at == id);
         if !threads.iter().any(|t| waiting(t.status)) {

@@ -50,7 +50,13 @@ impl Machine<'_> {
         let thread = self.thread(t);
         thread.registers.resize(registers + count, 0);
         thread.stack = end.max(stack);
-        thread.frames.push(Frame { function, pc: 0, registers, local, caller_stack: stack });
+        thread.frames.push(Frame {
+            function,
+            pc: 0,
+            registers,
+            local,
+            caller_stack: stack,
+        });
         Ok(())
     }
 
@@ -78,7 +84,8 @@ impl Machine<'_> {
             Callee::Direct(id) => *id,
             Callee::Indirect { pointer, .. } => {
                 let value = self.value(t, *pointer);
-                self.function_at(value).ok_or_else(|| self.fault(t, FaultKind::InvalidPc))?
+                self.function_at(value)
+                    .ok_or_else(|| self.fault(t, FaultKind::InvalidPc))?
             }
         };
         let function = self.module.func(id);
@@ -123,7 +130,12 @@ impl Machine<'_> {
                 self.check_host(t, to, bytes, true)?;
                 if kernel_param {
                     for i in 0..bytes {
-                        let byte = self.env.params.get((from + i) as usize).copied().unwrap_or(0);
+                        let byte = self
+                            .env
+                            .params
+                            .get((from + i) as usize)
+                            .copied()
+                            .unwrap_or(0);
                         // SAFETY: the range was checked.
                         unsafe { write(to + i, 1, u64::from(byte)) };
                     }
@@ -162,7 +174,9 @@ impl Machine<'_> {
     }
 
     fn write_local(&mut self, t: usize, at: u64, bytes: u32, bits: u64) -> Result<(), Stop> {
-        if let crate::address::Place::Host(host) = self.place_at(t, Space::Local, at, bytes, true)? {
+        if let crate::address::Place::Host(host) =
+            self.place_at(t, Space::Local, at, bytes, true)?
+        {
             // SAFETY: `place_at` checked it.
             unsafe { write(host, bytes, bits) };
         }
@@ -222,7 +236,12 @@ impl Machine<'_> {
     }
 
     /// The value of an argument of a provided function: a scalar of `bytes` bytes.
-    fn scalar_argument(&mut self, t: usize, arg: Option<&CallArg>, bytes: u32) -> Result<u64, Stop> {
+    fn scalar_argument(
+        &mut self,
+        t: usize,
+        arg: Option<&CallArg>,
+        bytes: u32,
+    ) -> Result<u64, Stop> {
         match arg {
             Some(CallArg::Var(var)) => {
                 let at = self.variable_address(t, *var);
@@ -243,7 +262,11 @@ impl Machine<'_> {
         args: &[CallArg],
     ) -> Result<Flow, Stop> {
         let mut words = [0u64; 5];
-        let widths: [u32; 5] = if name == "__assertfail" { [8, 8, 4, 8, 8] } else { [8; 5] };
+        let widths: [u32; 5] = if name == "__assertfail" {
+            [8, 8, 4, 8, 8]
+        } else {
+            [8; 5]
+        };
         for (i, word) in words.iter_mut().enumerate() {
             *word = self.scalar_argument(t, args.get(i), widths[i])?;
         }

@@ -31,7 +31,10 @@ pub enum UnsupportedError {
 }
 
 fn in_function(function: &Option<String>) -> String {
-    function.as_ref().map(|f| format!(" of `{f}`")).unwrap_or_default()
+    function
+        .as_ref()
+        .map(|f| format!(" of `{f}`"))
+        .unwrap_or_default()
 }
 
 /// What was worked out while checking.
@@ -52,7 +55,10 @@ impl Plans {
                 function: first.function.clone(),
             });
         }
-        let mut plans = Plans { param_homes: param_homes(module), ..Plans::default() };
+        let mut plans = Plans {
+            param_homes: param_homes(module),
+            ..Plans::default()
+        };
         for (index, function) in module.functions.iter().enumerate() {
             let id = FuncId(index as u32);
             plans.check_function(module, id, function)?;
@@ -69,7 +75,10 @@ impl Plans {
     }
 
     pub(crate) fn param_home(&self, var: VarId) -> ParamHome {
-        self.param_homes.get(var.index()).copied().unwrap_or(ParamHome::Argument)
+        self.param_homes
+            .get(var.index())
+            .copied()
+            .unwrap_or(ParamHome::Argument)
     }
 
     fn check_function(
@@ -134,7 +143,12 @@ impl Plans {
                     return refuse("`ldmatrix` or `stmatrix` of tiles other than m8n8.b16");
                 }
             }
-            Op::Cvt { dst_ty, src_ty, round, .. } => {
+            Op::Cvt {
+                dst_ty,
+                src_ty,
+                round,
+                ..
+            } => {
                 if *round == Some(Rounding::Rs) {
                     return refuse("`cvt.rs`, stochastic rounding");
                 }
@@ -158,10 +172,16 @@ impl Plans {
                 }
                 check_geometry(tld4.geom)?;
             }
-            Op::Call { callee: Callee::Direct(id), .. } => {
+            Op::Call {
+                callee: Callee::Direct(id),
+                ..
+            } => {
                 let callee = module.func(*id);
                 if !callee.defined && !PROVIDED.contains(&callee.name.as_str()) {
-                    return refuse(&format!("a call of `{}`, which is not defined", callee.name));
+                    return refuse(&format!(
+                        "a call of `{}`, which is not defined",
+                        callee.name
+                    ));
                 }
             }
             _ => {}
@@ -188,8 +208,15 @@ fn check_geometry(geom: Geometry) -> Result<(), String> {
 fn param_homes(module: &Module) -> Vec<ParamHome> {
     let mut homes = vec![ParamHome::Argument; module.vars.len()];
     for function in &module.functions {
-        let own = if function.is_kernel { ParamHome::Kernel } else { ParamHome::Own };
-        for (params, home) in [(&function.params, own), (&function.returns, ParamHome::Return)] {
+        let own = if function.is_kernel {
+            ParamHome::Kernel
+        } else {
+            ParamHome::Own
+        };
+        for (params, home) in [
+            (&function.params, own),
+            (&function.returns, ParamHome::Return),
+        ] {
             for param in params {
                 if let ParamPlace::Var(var) = param.place
                     && module.var(var).space == Space::Param

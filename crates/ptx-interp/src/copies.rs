@@ -12,7 +12,14 @@ use mica_ptx_ops::mbarrier as state;
 impl Machine<'_> {
     pub(crate) fn asynchronous_copy(&mut self, t: usize, op: &Op) -> Result<(), Stop> {
         match op {
-            Op::CpAsync { dst, src, size, src_size, ignore_src, .. } => {
+            Op::CpAsync {
+                dst,
+                src,
+                size,
+                src_size,
+                ignore_src,
+                ..
+            } => {
                 let ignored = ignore_src.is_some_and(|p| self.predicate(t, p));
                 let wanted = src_size.map_or(*size, |s| self.value32(t, s)).min(*size);
                 let taken = u64::from(if ignored { 0 } else { wanted });
@@ -107,7 +114,8 @@ impl Machine<'_> {
         mbar: Address,
         bytes: u32,
     ) -> Result<(), Stop> {
-        self.mbarrier_update(t, space, mbar, |s| state::complete_tx(s, bytes)).map(|_| ())
+        self.mbarrier_update(t, space, mbar, |s| state::complete_tx(s, bytes))
+            .map(|_| ())
     }
 
     fn mbarrier_update(
@@ -137,7 +145,13 @@ impl Machine<'_> {
             MbarrierOp::Inval => {
                 self.mbarrier_update(t, space, addr, |_| 0)?;
             }
-            MbarrierOp::Arrive { drop, expect_tx, dst, count, .. } => {
+            MbarrierOp::Arrive {
+                drop,
+                expect_tx,
+                dst,
+                count,
+                ..
+            } => {
                 let count = count.map_or(1, |c| self.value32(t, c));
                 let bytes = expect_tx.map_or(0, |b| self.value32(t, b));
                 let before = self.mbarrier_update(t, space, addr, |s| {
@@ -156,9 +170,7 @@ impl Machine<'_> {
             MbarrierOp::Wait { dst, phase, .. } => {
                 let now = self.mbarrier_update(t, space, addr, |s| s)?;
                 let done = match phase {
-                    MbarrierPhase::State(token) => {
-                        state::is_complete(now, self.value(t, *token))
-                    }
+                    MbarrierPhase::State(token) => state::is_complete(now, self.value(t, *token)),
                     MbarrierPhase::Parity(parity) => {
                         state::is_parity_complete(now, self.value32(t, *parity))
                     }

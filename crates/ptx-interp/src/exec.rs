@@ -35,7 +35,9 @@ impl Machine<'_> {
                     None => Err(self.fault(t, FaultKind::InvalidPc)),
                 };
             }
-            Op::Call { callee, rets, args, .. } => return self.call(t, callee, rets, args),
+            Op::Call {
+                callee, rets, args, ..
+            } => return self.call(t, callee, rets, args),
             Op::Ret { .. } => return self.ret(t),
             Op::Exit => {
                 self.thread(t).status = Status::Exited;
@@ -49,13 +51,32 @@ impl Machine<'_> {
                 }
                 return Ok(Flow::Yield);
             }
-            Op::Ld { space, ty, order, dst, addr, .. } => {
+            Op::Ld {
+                space,
+                ty,
+                order,
+                dst,
+                addr,
+                ..
+            } => {
                 self.load(t, (*space, *ty, *order), dst, *addr)?;
             }
-            Op::St { space, ty, order, addr, src, .. } => {
+            Op::St {
+                space,
+                ty,
+                order,
+                addr,
+                src,
+                ..
+            } => {
                 self.store(t, (*space, *ty, *order), src, *addr)?;
             }
-            Op::StAsync { ty, addr, src, mbar } => {
+            Op::StAsync {
+                ty,
+                addr,
+                src,
+                mbar,
+            } => {
                 let key = (Space::SharedCluster, *ty, mica_ptx::ast::Order::Weak);
                 self.store(t, key, src, *addr)?;
                 let bytes = ty.bytes() * src.len() as u32;
@@ -64,7 +85,13 @@ impl Machine<'_> {
             Op::Atom(atom) => self.atomic(t, atom)?,
             Op::Fence { .. } | Op::FenceProxy { .. } => fence(Ordering::SeqCst),
             Op::Mov { .. } | Op::Pack { .. } | Op::Unpack { .. } => self.moves(t, &inst.op),
-            Op::Cvta { to_generic, space, dst, src, .. } => {
+            Op::Cvta {
+                to_generic,
+                space,
+                dst,
+                src,
+                ..
+            } => {
                 let at = self.value(t, *src);
                 let bits = if *to_generic {
                     self.to_generic(t, self.operand_space(t, *src, *space), at)
@@ -80,7 +107,10 @@ impl Machine<'_> {
             }
             Op::IsTypep { ty, dst, src } => {
                 let handle = self.value(t, *src);
-                let known = self.env.services.is_some_and(|s| s.texture(handle).is_some());
+                let known = self
+                    .env
+                    .services
+                    .is_some_and(|s| s.texture(handle).is_some());
                 self.set(t, *dst, u64::from(known && *ty != ScalarType::SamplerRef));
             }
             Op::CacheControl { .. }
@@ -100,7 +130,9 @@ impl Machine<'_> {
                 self.set(t, *dst, address);
             }
             Op::GetCtaRank { dst, .. } => self.set(t, *dst, 0),
-            Op::Alloca { dst, size, align, .. } => self.alloca(t, *dst, *size, *align)?,
+            Op::Alloca {
+                dst, size, align, ..
+            } => self.alloca(t, *dst, *size, *align)?,
             Op::StackSave { dst, .. } => {
                 let stack = self.state.threads[t].stack;
                 self.set(t, *dst, stack);
@@ -116,12 +148,21 @@ impl Machine<'_> {
             Op::Mbarrier { space, addr, op } => return self.mbarrier(t, *space, *addr, op),
             Op::MbarrierPendingCount { dst, state } => {
                 let token = self.value(t, *state);
-                self.set(t, *dst, u64::from(mica_ptx_ops::mbarrier::pending_count(token)));
+                self.set(
+                    t,
+                    *dst,
+                    u64::from(mica_ptx_ops::mbarrier::pending_count(token)),
+                );
             }
             Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } => {
                 return self.barrier(t, &inst.op);
             }
-            Op::Tex(_) | Op::Tld4(_) | Op::Txq { .. } | Op::Suld(_) | Op::Sust(_) | Op::Sured(_) => {
+            Op::Tex(_)
+            | Op::Tld4(_)
+            | Op::Txq { .. }
+            | Op::Suld(_)
+            | Op::Sust(_)
+            | Op::Sured(_) => {
                 self.texture(t, &inst.op)?;
             }
             op => return self.wait_for_warp(t, op),

@@ -11,11 +11,30 @@ impl Machine<'_> {
     /// Runs a floating-point instruction; `false` when it is none.
     pub(crate) fn float_arithmetic(&mut self, t: usize, op: &Op) -> bool {
         let (dst, bits) = match op {
-            Op::FloatBin { op, ty, round, ftz, sat, nan, xorsign_abs, dst, a, b } => {
+            Op::FloatBin {
+                op,
+                ty,
+                round,
+                ftz,
+                sat,
+                nan,
+                xorsign_abs,
+                dst,
+                a,
+                b,
+            } => {
                 let format = Format::of(*ty).unwrap_or(F32);
-                let modes =
-                    Modes { rounding: (*round).into(), ftz: *ftz, sat: *sat, relu: false };
-                let pick = MinMax { ftz: *ftz, nan: *nan, xorsign_abs: *xorsign_abs };
+                let modes = Modes {
+                    rounding: (*round).into(),
+                    ftz: *ftz,
+                    sat: *sat,
+                    relu: false,
+                };
+                let pick = MinMax {
+                    ftz: *ftz,
+                    nan: *nan,
+                    xorsign_abs: *xorsign_abs,
+                };
                 let (a, b) = (self.typed(t, *a, *ty), self.typed(t, *b, *ty));
                 let bits = halves(*ty, a, b, |a, b| match op {
                     FloatBinOp::Add => float::add(format, modes, a, b),
@@ -26,24 +45,48 @@ impl Machine<'_> {
                 });
                 (*dst, bits)
             }
-            Op::Fma { ty, round, ftz, sat, relu, dst, a, b, c, .. } => {
+            Op::Fma {
+                ty,
+                round,
+                ftz,
+                sat,
+                relu,
+                dst,
+                a,
+                b,
+                c,
+                ..
+            } => {
                 let format = Format::of(*ty).unwrap_or(F32);
-                let modes =
-                    Modes { rounding: (*round).into(), ftz: *ftz, sat: *sat, relu: *relu };
-                let (a, b, c) =
-                    (self.typed(t, *a, *ty), self.typed(t, *b, *ty), self.typed(t, *c, *ty));
+                let modes = Modes {
+                    rounding: (*round).into(),
+                    ftz: *ftz,
+                    sat: *sat,
+                    relu: *relu,
+                };
+                let (a, b, c) = (
+                    self.typed(t, *a, *ty),
+                    self.typed(t, *b, *ty),
+                    self.typed(t, *c, *ty),
+                );
                 let bits = if typed::is_packed(*ty) {
                     let width = ty.bits() / 2;
                     let take = |x: u64, s: u32| x >> s & mask(width);
-                    let part =
-                        |s| float::fma(format, modes, take(a, s), take(b, s), take(c, s));
+                    let part = |s| float::fma(format, modes, take(a, s), take(b, s), take(c, s));
                     part(width) << width | part(0) & mask(width)
                 } else {
                     float::fma(format, modes, a, b, c)
                 };
                 (*dst, bits)
             }
-            Op::FloatDiv { ty, prec, ftz, dst, a, b } => {
+            Op::FloatDiv {
+                ty,
+                prec,
+                ftz,
+                dst,
+                a,
+                b,
+            } => {
                 let format = Format::of(*ty).unwrap_or(F32);
                 let (a, b) = (self.typed(t, *a, *ty), self.typed(t, *b, *ty));
                 let bits = match prec {
@@ -52,15 +95,29 @@ impl Machine<'_> {
                     }
                     Precision::Full => u64::from(approx::div_full_f32(*ftz, a as u32, b as u32)),
                     Precision::Ieee(round) => {
-                        let modes = Modes { rounding: (*round).into(), ftz: *ftz, ..Modes::default() };
+                        let modes = Modes {
+                            rounding: (*round).into(),
+                            ftz: *ftz,
+                            ..Modes::default()
+                        };
                         float::div(format, modes, a, b)
                     }
                 };
                 (*dst, bits)
             }
-            Op::FloatUn { op, ty, prec, ftz, dst, a } => {
+            Op::FloatUn {
+                op,
+                ty,
+                prec,
+                ftz,
+                dst,
+                a,
+            } => {
                 let a = self.typed(t, *a, *ty);
-                (*dst, halves(*ty, a, 0, |a, _| unary(*op, *ty, *prec, *ftz, a)))
+                (
+                    *dst,
+                    halves(*ty, a, 0, |a, _| unary(*op, *ty, *prec, *ftz, a)),
+                )
             }
             _ => return false,
         };
@@ -75,11 +132,19 @@ fn unary(op: FloatUnOp, ty: ScalarType, prec: Precision, ftz: bool, a: u64) -> u
         (FloatUnOp::Abs, _) => return float::abs(format, ftz, a),
         (FloatUnOp::Neg, _) => return float::neg(format, ftz, a),
         (FloatUnOp::Sqrt, Precision::Ieee(round)) => {
-            let modes = Modes { rounding: round.into(), ftz, ..Modes::default() };
+            let modes = Modes {
+                rounding: round.into(),
+                ftz,
+                ..Modes::default()
+            };
             return float::sqrt(format, modes, a);
         }
         (FloatUnOp::Rcp, Precision::Ieee(round)) => {
-            let modes = Modes { rounding: round.into(), ftz, ..Modes::default() };
+            let modes = Modes {
+                rounding: round.into(),
+                ftz,
+                ..Modes::default()
+            };
             return float::rcp(format, modes, a);
         }
         _ => {}

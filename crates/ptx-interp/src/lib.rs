@@ -64,7 +64,12 @@ impl InterpModule {
     pub fn new(module: Arc<Module>) -> Result<Self, UnsupportedError> {
         let layout = ModuleLayout::new(&module)?;
         let plans = Plans::new(&module)?;
-        Ok(InterpModule { module, layout, plans, memcheck: false })
+        Ok(InterpModule {
+            module,
+            layout,
+            plans,
+            memcheck: false,
+        })
     }
 
     /// Asks the device about every access ([`mica_kernel::Services::check_access`]), so that

@@ -100,7 +100,11 @@ pub(crate) struct Machine<'a> {
 }
 
 pub(crate) fn mask(bits: u32) -> u64 {
-    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+    if bits >= 64 {
+        u64::MAX
+    } else {
+        (1 << bits) - 1
+    }
 }
 
 impl<'a> Machine<'a> {

@@ -11,7 +11,9 @@ use mica_ptx_ops::warp::lanes;
 
 impl Machine<'_> {
     pub(crate) fn matrix_collective(&mut self, start: usize, members: u32) -> Result<(), Stop> {
-        let Some(first) = lanes(members).next() else { return Ok(()) };
+        let Some(first) = lanes(members).next() else {
+            return Ok(());
+        };
         let lead = start + first as usize;
         match &self.instruction(lead).op {
             Op::Mma(_) | Op::WmmaMma(_) => self.multiply(start, members),
@@ -37,13 +39,17 @@ impl Machine<'_> {
         let mut plan = None;
         for lane in lanes(members) {
             let t = start + lane as usize;
-            let (Op::Mma(inst) | Op::WmmaMma(inst)) = &self.instruction(t).op else { continue };
+            let (Op::Mma(inst) | Op::WmmaMma(inst)) = &self.instruction(t).op else {
+                continue;
+            };
             let frame = self.frame(t);
             plan = plan.or_else(|| self.plans.mma(frame.function, frame.pc));
             let to = &mut operands[lane as usize];
-            for (registers, sources) in
-                [(&mut to.a, &inst.a), (&mut to.b, &inst.b), (&mut to.c, &inst.c)]
-            {
+            for (registers, sources) in [
+                (&mut to.a, &inst.a),
+                (&mut to.b, &inst.b),
+                (&mut to.c, &inst.c),
+            ] {
                 for (slot, source) in registers.iter_mut().zip(sources) {
                     *slot = self.value(t, *source);
                 }
@@ -53,7 +59,9 @@ impl Machine<'_> {
         let results = plan.run(&operands);
         for lane in lanes(members) {
             let t = start + lane as usize;
-            let (Op::Mma(inst) | Op::WmmaMma(inst)) = &self.instruction(t).op else { continue };
+            let (Op::Mma(inst) | Op::WmmaMma(inst)) = &self.instruction(t).op else {
+                continue;
+            };
             let inst: &Mma = inst;
             for (dst, bits) in inst.d.iter().zip(results[lane as usize]) {
                 self.set(t, *dst, bits);
@@ -88,16 +96,26 @@ impl Machine<'_> {
 
     fn stride(&self, t: usize, stride: Option<Operand>, layout: Layout, size: (u32, u32)) -> u64 {
         stride.map_or_else(
-            || u64::from(if layout == Layout::Row { size.1 } else { size.0 }),
+            || {
+                u64::from(if layout == Layout::Row {
+                    size.1
+                } else {
+                    size.0
+                })
+            },
             |s| u64::from(self.value32(t, s)),
         )
     }
 
     fn wmma_load(&mut self, t: usize, lane: u32) -> Result<(), Stop> {
-        let Op::WmmaLoad(inst) = &self.instruction(t).op else { return Ok(()) };
+        let Op::WmmaLoad(inst) = &self.instruction(t).op else {
+            return Ok(());
+        };
         let inst: &WmmaLoad = inst;
         let frame = self.frame(t);
-        let Some(fragment) = self.plans.fragment(frame.function, frame.pc) else { return Ok(()) };
+        let Some(fragment) = self.plans.fragment(frame.function, frame.pc) else {
+            return Ok(());
+        };
         let (space, base) = self.matrix_base(t, inst.space, inst.addr)?;
         let (layout, stride) = (
             inst.layout,
@@ -105,7 +123,14 @@ impl Machine<'_> {
         );
         let mut registers = [0; 8];
         for (e, (row, col)) in fragment.lane_places(lane).enumerate() {
-            let at = ElementAt { fragment, layout, stride, row, col, space };
+            let at = ElementAt {
+                fragment,
+                layout,
+                stride,
+                row,
+                col,
+                space,
+            };
             let (host, bytes, bit) = self.element(t, base, at, false)?;
             // SAFETY: `element` checked the address.
             let bits = unsafe { read(host, bytes) } >> bit;
@@ -118,10 +143,14 @@ impl Machine<'_> {
     }
 
     fn wmma_store(&mut self, t: usize, lane: u32) -> Result<(), Stop> {
-        let Op::WmmaStore(inst) = &self.instruction(t).op else { return Ok(()) };
+        let Op::WmmaStore(inst) = &self.instruction(t).op else {
+            return Ok(());
+        };
         let inst: &WmmaStore = inst;
         let frame = self.frame(t);
-        let Some(fragment) = self.plans.fragment(frame.function, frame.pc) else { return Ok(()) };
+        let Some(fragment) = self.plans.fragment(frame.function, frame.pc) else {
+            return Ok(());
+        };
         let (space, base) = self.matrix_base(t, inst.space, inst.addr)?;
         let (layout, stride) = (
             inst.layout,
@@ -132,7 +161,14 @@ impl Machine<'_> {
             *slot = self.value(t, *source);
         }
         for (e, (row, col)) in fragment.lane_places(lane).enumerate() {
-            let at = ElementAt { fragment, layout, stride, row, col, space };
+            let at = ElementAt {
+                fragment,
+                layout,
+                stride,
+                row,
+                col,
+                space,
+            };
             let (host, bytes, _) = self.element(t, base, at, true)?;
             // SAFETY: `element` checked the address. Accumulators are never narrower than a byte.
             unsafe { write(host, bytes, fragment.extract(&registers, e as u32)) };
@@ -146,8 +182,12 @@ impl Machine<'_> {
         for lane in lanes(members) {
             let t = start + lane as usize;
             let (space, addr, count, store) = match &self.instruction(t).op {
-                Op::LdMatrix { space, dst, addr, .. } => (*space, *addr, dst.len(), false),
-                Op::StMatrix { space, src, addr, .. } => (*space, *addr, src.len(), true),
+                Op::LdMatrix {
+                    space, dst, addr, ..
+                } => (*space, *addr, dst.len(), false),
+                Op::StMatrix {
+                    space, src, addr, ..
+                } => (*space, *addr, src.len(), true),
                 _ => continue,
             };
             if (lane as usize) < 8 * count {
@@ -202,8 +242,8 @@ impl Machine<'_> {
         for lane in lanes(members) {
             let t = start + lane as usize;
             if let Op::MovMatrix { dst, .. } = &self.instruction(t).op {
-                let [low, high] = tile_places(lane, true)
-                    .map(|(row, col)| tile[row as usize][col as usize]);
+                let [low, high] =
+                    tile_places(lane, true).map(|(row, col)| tile[row as usize][col as usize]);
                 let dst: RegId = *dst;
                 self.set(t, dst, high << 16 | low);
             }

@@ -27,7 +27,12 @@ impl Machine<'_> {
                 moved |= self.run_warp(warp)?;
             }
             moved |= self.release_barriers();
-            if self.state.threads.iter().all(|t| t.status == Status::Exited) {
+            if self
+                .state
+                .threads
+                .iter()
+                .all(|t| t.status == Status::Exited)
+            {
                 return Ok(());
             }
             if !moved {
@@ -92,12 +97,18 @@ impl Machine<'_> {
     fn back_edge(&mut self, t: usize) -> Result<(), Stop> {
         let thread = self.thread(t);
         thread.back_edges = thread.back_edges.wrapping_add(1);
-        if thread.back_edges.is_multiple_of(POLL) { self.poll() } else { Ok(()) }
+        if thread.back_edges.is_multiple_of(POLL) {
+            self.poll()
+        } else {
+            Ok(())
+        }
     }
 
     /// Does what the stop word says.
     fn poll(&self) -> Result<(), Stop> {
-        let Some(word) = self.env.stop else { return Ok(()) };
+        let Some(word) = self.env.stop else {
+            return Ok(());
+        };
         match word.load(Ordering::Acquire) {
             stop::RUN => Ok(()),
             stop::PAUSE => {
@@ -110,7 +121,11 @@ impl Machine<'_> {
 
     /// Blames the first thread that waits.
     fn deadlock(&self) -> Stop {
-        let waiting = self.state.threads.iter().position(|t| t.status != Status::Exited);
+        let waiting = self
+            .state
+            .threads
+            .iter()
+            .position(|t| t.status != Status::Exited);
         self.fault(waiting.unwrap_or(0), FaultKind::LaunchFailed)
     }
 }

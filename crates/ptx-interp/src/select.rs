@@ -10,7 +10,16 @@ impl Machine<'_> {
     /// Runs a comparison or selection; `false` when it is none.
     pub(crate) fn selection(&mut self, t: usize, op: &Op) -> bool {
         match op {
-            Op::Setp { cmp, ty, ftz, combine, dst, dst_not, a, b } => {
+            Op::Setp {
+                cmp,
+                ty,
+                ftz,
+                combine,
+                dst,
+                dst_not,
+                a,
+                b,
+            } => {
                 let (a, b) = (self.typed(t, *a, *ty), self.typed(t, *b, *ty));
                 let (first, second) = if typed::is_packed(*ty) {
                     packed(*ty, *cmp, *ftz, a, b)
@@ -18,17 +27,30 @@ impl Machine<'_> {
                     let truth = compare::compare(*ty, *cmp, *ftz, a, b);
                     (truth, !truth)
                 };
-                let (first, second) =
-                    (self.combined(t, *combine, first), self.combined(t, *combine, second));
+                let (first, second) = (
+                    self.combined(t, *combine, first),
+                    self.combined(t, *combine, second),
+                );
                 self.set_optional(t, *dst, u64::from(first));
                 self.set_optional(t, *dst_not, u64::from(second));
             }
-            Op::Set { cmp, dst_ty, ty, ftz, combine, dst, a, b } => {
+            Op::Set {
+                cmp,
+                dst_ty,
+                ty,
+                ftz,
+                combine,
+                dst,
+                a,
+                b,
+            } => {
                 let (a, b) = (self.typed(t, *a, *ty), self.typed(t, *b, *ty));
                 let bits = if typed::is_packed(*ty) {
                     let (low, high) = packed(*ty, *cmp, *ftz, a, b);
-                    let (low, high) =
-                        (self.combined(t, *combine, low), self.combined(t, *combine, high));
+                    let (low, high) = (
+                        self.combined(t, *combine, low),
+                        self.combined(t, *combine, high),
+                    );
                     if typed::is_packed(*dst_ty) {
                         let width = dst_ty.bits() / 2;
                         let one = |truth| compare::set_value(*dst_ty, truth) & mask(width);
@@ -44,11 +66,21 @@ impl Machine<'_> {
                 };
                 self.set(t, *dst, bits);
             }
-            Op::Selp { dst, a, b, pred, .. } => {
+            Op::Selp {
+                dst, a, b, pred, ..
+            } => {
                 let bits = self.value(t, if self.predicate(t, *pred) { *a } else { *b });
                 self.set(t, *dst, bits);
             }
-            Op::Slct { cond_ty, ftz, dst, a, b, c, .. } => {
+            Op::Slct {
+                cond_ty,
+                ftz,
+                dst,
+                a,
+                b,
+                c,
+                ..
+            } => {
                 let condition = self.typed(t, *c, *cond_ty);
                 let first = compare::slct_takes_first(cond_ty.is_float(), *ftz, condition);
                 let bits = self.value(t, if first { *a } else { *b });

@@ -14,7 +14,9 @@ impl Machine<'_> {
         match op {
             Op::Tex(tex) => self.sample(t, tex),
             Op::Tld4(tld4) => self.gather(t, tld4),
-            Op::Txq { query, dst, handle, .. } => {
+            Op::Txq {
+                query, dst, handle, ..
+            } => {
                 let view = self.view(t, *handle)?;
                 self.set(t, *dst, u64::from(answer(&view, *query)));
                 Ok(())
@@ -41,9 +43,7 @@ impl Machine<'_> {
             operand => self.value(t, operand),
         };
         let view = self.env.services.and_then(|s| s.texture(handle));
-        view.ok_or_else(|| {
-            self.access_fault(t, FaultKind::InvalidAddressSpace, handle, 0, false)
-        })
+        view.ok_or_else(|| self.access_fault(t, FaultKind::InvalidAddressSpace, handle, 0, false))
     }
 
     fn words(&self, t: usize, operands: &[Operand]) -> [u32; 3] {
@@ -100,8 +100,7 @@ impl Machine<'_> {
         };
         if let (Some(format), 2) = (format, dst.len()) {
             for (i, dst) in dst.iter().enumerate() {
-                let pair =
-                    narrow(format, texel[2 * i + 1]) << 16 | narrow(format, texel[2 * i]);
+                let pair = narrow(format, texel[2 * i + 1]) << 16 | narrow(format, texel[2 * i]);
                 self.set_optional(t, *dst, pair);
             }
             return;
@@ -149,9 +148,7 @@ impl Machine<'_> {
         let host = self.surface(t, key, suld.layer, &suld.coords, bytes, false, false)?;
         for (i, dst) in suld.dst.iter().enumerate() {
             let bits = match host {
-                Some(host) => {
-                    self.read_at(t, host + u64::from(element) * i as u64, element)?
-                }
+                Some(host) => self.read_at(t, host + u64::from(element) * i as u64, element)?,
                 None => 0,
             };
             self.set_optional(t, *dst, bits);
@@ -192,13 +189,19 @@ impl Machine<'_> {
     fn surface_reduce(&mut self, t: usize, sured: &Sured) -> Result<(), Stop> {
         let bytes = sured.ty.bytes();
         let key = (sured.surface, sured.geom, sured.clamp);
-        let host =
-            self.surface(t, key, sured.layer, &sured.coords, bytes, sured.formatted, true)?;
+        let host = self.surface(
+            t,
+            key,
+            sured.layer,
+            &sured.coords,
+            bytes,
+            sured.formatted,
+            true,
+        )?;
         let operand = self.value(t, sured.src);
         if let Some(host) = host {
-            let apply = |old| {
-                mica_ptx_ops::atomic::apply(sured.op, sured.ty, false, old, operand, 0)
-            };
+            let apply =
+                |old| mica_ptx_ops::atomic::apply(sured.op, sured.ty, false, old, operand, 0);
             // SAFETY: `surface` checked the access.
             unsafe { update(host, bytes, apply) };
         }

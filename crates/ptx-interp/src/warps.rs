@@ -44,7 +44,9 @@ impl Machine<'_> {
     pub(crate) fn resolve_collectives(&mut self, warp: usize) -> Result<bool, Stop> {
         let mut moved = false;
         for t in self.warp_threads(warp) {
-            let Status::Warp(mask) = self.state.threads[t].status else { continue };
+            let Status::Warp(mask) = self.state.threads[t].status else {
+                continue;
+            };
             let members = mask & self.live_lanes(warp);
             let kind = discriminant(&self.instruction(t).op);
             let start = warp * WARP;
@@ -67,7 +69,9 @@ impl Machine<'_> {
     /// warp can come: threads at the same instruction form the group.
     pub(crate) fn resolve_converged(&mut self, warp: usize) -> bool {
         let threads = self.warp_threads(warp);
-        let first = threads.clone().find(|&t| self.state.threads[t].status == Status::Converge);
+        let first = threads
+            .clone()
+            .find(|&t| self.state.threads[t].status == Status::Converge);
         let Some(first) = first else { return false };
         let place = |m: &Self, t: usize| {
             let frame = m.frame(t);
@@ -95,7 +99,9 @@ impl Machine<'_> {
 
     fn collective(&mut self, warp: usize, members: u32) -> Result<(), Stop> {
         let start = warp * WARP;
-        let Some(first) = lanes(members).next() else { return Ok(()) };
+        let Some(first) = lanes(members).next() else {
+            return Ok(());
+        };
         match &self.instruction(start + first as usize).op {
             Op::BarWarp { .. } => {}
             Op::Activemask { .. } | Op::Elect { .. } => {
@@ -132,7 +138,11 @@ impl Machine<'_> {
             let t = start + lane as usize;
             if let Op::Vote { mode, dst, .. } = &self.instruction(t).op {
                 let result = vote(*mode, members, truth);
-                let bits = if *mode == VoteMode::Ballot { result } else { result & 1 };
+                let bits = if *mode == VoteMode::Ballot {
+                    result
+                } else {
+                    result & 1
+                };
                 self.set(t, *dst, u64::from(bits));
             }
         }
@@ -170,7 +180,15 @@ impl Machine<'_> {
         }
         for lane in lanes(members) {
             let t = start + lane as usize;
-            if let Op::Redux { op, ty, abs, nan, dst, .. } = &self.instruction(t).op {
+            if let Op::Redux {
+                op,
+                ty,
+                abs,
+                nan,
+                dst,
+                ..
+            } = &self.instruction(t).op
+            {
                 let bits = if *ty == ScalarType::F32 {
                     redux_f32(*op == ReduxOp::Max, *abs, *nan, members, &values)
                 } else {
@@ -191,7 +209,15 @@ impl Machine<'_> {
         }
         for lane in lanes(members) {
             let t = start + lane as usize;
-            if let Op::Shfl { mode, dst, pred, lane: b, clamp, .. } = &self.instruction(t).op {
+            if let Op::Shfl {
+                mode,
+                dst,
+                pred,
+                lane: b,
+                clamp,
+                ..
+            } = &self.instruction(t).op
+            {
                 let (b, c) = (self.value32(t, *b), self.value32(t, *clamp));
                 let (from, inside) = shfl_source(*mode, lane, b, c);
                 // What an absent lane holds is undefined; its own value is as good as any.
