@@ -1,0 +1,378 @@
+//! The words people type: one definition for parsing, help, man pages and completions.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::size::{Share, Size};
+
+/// Split a GPU into virtual GPUs with a memory limit and a compute share that hold.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mica",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
+#[command(
+    after_help = "Sizes are 8GiB, 8G or 8192MiB; shares are percent of one GPU.\n\
+    Every listing has --json. Exit codes: 0 done, 1 failed, 2 usage; run and exec return the program's own."
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program in a virtual GPU of its own
+    #[command(after_help = "Example: mica run --memory 8GiB --share 30 -- python train.py")]
+    Run(RunArgs),
+    /// Run a program in an existing virtual GPU
+    Exec(ExecArgs),
+    /// Make a virtual GPU that stays until it is removed
+    Create(CreateArgs),
+    /// List virtual GPUs
+    #[command(visible_alias = "list")]
+    Ls(ListArgs),
+    /// Show one virtual GPU and its processes
+    Show(NameArgs),
+    /// Change limits of a virtual GPU while it runs
+    Resize(ResizeArgs),
+    /// Remove a virtual GPU
+    Rm(RemoveArgs),
+    /// Hold everything that runs in a virtual GPU
+    Suspend(NameArgs),
+    /// Let a suspended virtual GPU run again
+    Resume(NameArgs),
+    /// End queued and running kernels of a virtual GPU
+    Cancel(NameArgs),
+    /// List this host's GPUs
+    Gpus(JsonArgs),
+    /// Print measured use of every virtual GPU
+    Stats(StatsArgs),
+    /// Print what happened, and follow with -f
+    Events(EventsArgs),
+    /// Is every limit in force? Says how it knows
+    Doctor(DoctorArgs),
+    /// A tour of what Mica promises, with proof (about half a minute)
+    Demo(JsonArgs),
+    /// Measure: both sides and their ratio, from one run
+    Bench(BenchArgs),
+    /// Own this host's GPUs
+    Daemon(DaemonArgs),
+    /// Show kernels, parameters and memory in a PTX or fatbin file
+    Ptx(PtxArgs),
+    /// Print or check the configuration
+    Config(ConfigArgs),
+    /// Print a shell's completions
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// Serve one virtual GPU (started by the daemon)
+    #[command(hide = true)]
+    Worker,
+    /// Run a benchmark load as an ordinary CUDA program
+    #[command(hide = true)]
+    Load {
+        /// The load as JSON.
+        load: String,
+    },
+}
+
+/// What a virtual GPU should be.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SpecArgs {
+    /// Most memory it may use, such as 8GiB (default: the share's part of the GPU)
+    #[arg(short, long, value_name = "SIZE")]
+    pub(crate) memory: Option<Size>,
+    /// Guaranteed percent of one GPU's time (default: an even part of what is free)
+    #[arg(short, long, value_name = "PERCENT")]
+    pub(crate) share: Option<Share>,
+    /// Never exceed the share, even when the GPU is idle
+    #[arg(long)]
+    pub(crate) cap: bool,
+    /// Who goes first
+    #[arg(long, value_enum, default_value_t = PriorityArg::Normal)]
+    pub(crate) priority: PriorityArg,
+    /// Which GPU: its index, or "software" (default: chosen by --placement)
+    #[arg(long, value_name = "GPU")]
+    pub(crate) gpu: Option<String>,
+    /// How a GPU is chosen
+    #[arg(long, value_enum, default_value_t = PlacementArg::Fit)]
+    pub(crate) placement: PlacementArg,
+    /// Where limits are enforced (default: direct on NVIDIA, isolated on the software GPU)
+    #[arg(long, value_enum)]
+    pub(crate) mode: Option<ModeArg>,
+    /// How the GPU's time is cut
+    #[arg(long, value_enum)]
+    pub(crate) profile: Option<ProfileArg>,
+    /// When memory is full, wait up to this many seconds instead of failing
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) wait: Option<f64>,
+    /// Most streams at once
+    #[arg(long, value_name = "N")]
+    pub(crate) max_streams: Option<u32>,
+    /// Run even if a limit cannot be enforced, marked degraded
+    #[arg(long)]
+    pub(crate) allow_degraded: bool,
+}
+
+/// `mica run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    /// Name of the virtual GPU (default: made up)
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Write one line per driver call to this file, and a summary
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub(crate) command: Vec<String>,
+}
+
+/// `mica exec`.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The virtual GPU
+    pub(crate) name: String,
+    /// Write one line per driver call to this file, and a summary
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub(crate) command: Vec<String>,
+}
+
+/// `mica create`.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// Its name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    /// Print the answer as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica ls`.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// More columns
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<OutputArg>,
+}
+
+/// A name and a format.
+#[derive(Debug, Args)]
+pub(crate) struct NameArgs {
+    /// The virtual GPU
+    pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Only a format.
+#[derive(Debug, Args)]
+pub(crate) struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica resize`.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true, id = "changes", args = ["memory", "share", "cap", "priority"])]
+pub(crate) struct ResizeArgs {
+    /// The virtual GPU
+    pub(crate) name: String,
+    /// New memory limit
+    #[arg(short, long, value_name = "SIZE")]
+    pub(crate) memory: Option<Size>,
+    /// New share
+    #[arg(short, long, value_name = "PERCENT")]
+    pub(crate) share: Option<Share>,
+    /// Whether it may never exceed its share
+    #[arg(long)]
+    pub(crate) cap: Option<bool>,
+    /// Who goes first
+    #[arg(long, value_enum)]
+    pub(crate) priority: Option<PriorityArg>,
+    /// Accept a memory limit below what is in use, and let use drain
+    #[arg(long)]
+    pub(crate) drain: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica rm`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// The virtual GPUs
+    #[arg(required = true)]
+    pub(crate) names: Vec<String>,
+    /// End what runs in them
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
+/// `mica stats`.
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the metrics in Prometheus's format
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) prometheus: bool,
+}
+
+/// `mica events`.
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Keep printing events as they happen
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Only this virtual GPU
+    pub(crate) name: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub(crate) what: BenchArg,
+    /// Only scenarios whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+    /// Seconds per measurement
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) seconds: Option<f64>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica daemon`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Tell the running daemon to read its configuration again
+    #[arg(long, conflicts_with = "stop")]
+    pub(crate) reload: bool,
+    /// Stop the running daemon; programs run on
+    #[arg(long)]
+    pub(crate) stop: bool,
+}
+
+/// `mica ptx`.
+#[derive(Debug, Args)]
+pub(crate) struct PtxArgs {
+    /// PTX, fatbin, cubin or a program that holds one
+    pub(crate) file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica config`.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// Check this file instead of printing the documented defaults
+    #[arg(long, value_name = "FILE")]
+    pub(crate) check: Option<PathBuf>,
+}
+
+/// Priorities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PriorityArg {
+    High,
+    Normal,
+    Low,
+}
+
+/// Modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModeArg {
+    Direct,
+    Isolated,
+}
+
+/// Profiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileArg {
+    Throughput,
+    Balanced,
+    Latency,
+}
+
+/// Placement strategies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlacementArg {
+    Fit,
+    Spread,
+    Pack,
+    LeastLoaded,
+}
+
+/// Output formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputArg {
+    Wide,
+    Json,
+}
+
+/// Benchmarks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchArg {
+    /// A real GPU: shares, bursts, priority, cap, overhead
+    Gpu,
+    /// The software GPU against gcc and PoCL
+    Software,
+    /// Launches, copies and the ledger through a worker
+    Vgpu,
+    /// Unmodified programs through libcuda.so.1
+    Shim,
+}

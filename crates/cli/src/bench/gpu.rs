@@ -1,0 +1,297 @@
+//! `mica bench gpu`: shares, bursts, priority, cap and overhead on a real GPU.
+
+use anyhow::Result;
+use mica_load::{LoadReport, Pattern};
+
+use super::group::{Side, Tenant, compete, load};
+use super::report::{Line, Report};
+use crate::args::BenchArgs;
+
+/// Everything a scenario needs to know.
+struct Bench {
+    report: Report,
+    seconds: f64,
+    only: String,
+    /// Iterations of the kernel's loop that take one microsecond.
+    per_us: f64,
+}
+
+pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
+    let calibration = compete(
+        Side::Native,
+        &[Tenant::with_share(50, load(Pattern::Calibrate, 0, 1, 0.0))],
+    )?;
+    let mut bench = Bench {
+        report: Report::new(args.json),
+        seconds: args.seconds.unwrap_or(10.0),
+        only: args.only.clone().unwrap_or_default(),
+        per_us: calibration[0].iterations_per_us,
+    };
+    bench.overhead()?;
+    bench.saturating("plain", Pattern::Saturate, "balanced", 97.0)?;
+    bench.saturating("plain", Pattern::Saturate, "throughput", 98.0)?;
+    bench.saturating("graphs", Pattern::Graph, "balanced", 97.0)?;
+    bench.saturating("mixed", Pattern::Mixed, "balanced", 97.0)?;
+    bench.bursty(2)?;
+    bench.bursty(4)?;
+    bench.bursty_beside_saturating()?;
+    bench.priority()?;
+    bench.cap(30)?;
+    bench.report.finish()
+}
+
+impl Bench {
+    fn wanted(&self, name: &str) -> bool {
+        name.contains(&self.only)
+    }
+
+    fn iterations(&self, microseconds: f64) -> u32 {
+        (microseconds * self.per_us).max(1.0) as u32
+    }
+
+    fn solo(&self, tenant: &Tenant) -> Result<LoadReport> {
+        let mut tenant = tenant.clone();
+        tenant.load.seconds = self.seconds.min(4.0);
+        Ok(compete(Side::Native, &[tenant])?.remove(0))
+    }
+
+    fn saturating(
+        &mut self,
+        kind: &str,
+        pattern: Pattern,
+        profile: &str,
+        least: f64,
+    ) -> Result<()> {
+        let depth = if pattern == Pattern::Graph { 2 } else { 8 };
+        let shape = load(pattern, self.iterations(400.0), depth, self.seconds);
+        let mut solo = None;
+        for shares in [
+            &[50, 50][..],
+            &[70, 30],
+            &[90, 10],
+            &[50, 30, 20],
+            &[40, 30, 20, 10],
+        ] {
+            let name = format!("share {kind} {profile} {}", join(shares));
+            if !self.wanted(&name) {
+                continue;
+            }
+            let tenants: Vec<Tenant> = shares
+                .iter()
+                .map(|share| {
+                    Tenant::with_share(*share, shape.clone()).option(&["--profile", profile])
+                })
+                .collect();
+            let solo = match solo {
+                Some(solo) => solo,
+                None => *solo.insert(self.solo(&tenants[0])?.rate),
+            };
+            let native = rates(&compete(Side::Native, &tenants)?);
+            let mica = rates(&compete(Side::Mica, &tenants)?);
+            let error = share_error(&mica, shares);
+            let sum = 100.0 * mica.iter().sum::<f64>() / solo;
+            let native_sum = 100.0 * native.iter().sum::<f64>() / solo;
+            self.report.add(Line {
+                what: name,
+                native: format!("{} ({native_sum:.1} % of solo)", split(&native)),
+                mica: format!("{} ({sum:.1} % of solo), error {error:.2}", split(&mica)),
+                goal: format!("error ≤ 0.5, sum ≥ {least} %"),
+                reached: Some(error <= 0.5 && sum >= least),
+            });
+        }
+        Ok(())
+    }
+
+    fn bursty(&mut self, count: u32) -> Result<()> {
+        let name = format!("{count} bursty tenants");
+        if !self.wanted(&name) {
+            return Ok(());
+        }
+        let share = 100 / count;
+        let shape = load(Pattern::Burst, self.iterations(50.0), 1, self.seconds);
+        let tenants: Vec<Tenant> = (0..count)
+            .map(|_| Tenant::with_share(share, shape.clone()))
+            .collect();
+        let solo = self.solo(&tenants[0])?.rate;
+        let native = rates(&compete(Side::Native, &tenants)?);
+        let mica = rates(&compete(Side::Mica, &tenants)?);
+        let shares = vec![share; count as usize];
+        let error = share_error(&mica, &shares);
+        let sum = 100.0 * mica.iter().sum::<f64>() / solo;
+        self.report.add(Line {
+            what: name,
+            native: format!("{:.1} % of solo", 100.0 * native.iter().sum::<f64>() / solo),
+            mica: format!("{sum:.1} % of solo, {}, error {error:.2}", split(&mica)),
+            goal: "sum ≥ 95 %, error ≤ 2".into(),
+            reached: Some(sum >= 95.0 && error <= 2.0),
+        });
+        Ok(())
+    }
+
+    fn bursty_beside_saturating(&mut self) -> Result<()> {
+        let name = "bursty beside saturating 50/50".to_owned();
+        if !self.wanted(&name) {
+            return Ok(());
+        }
+        let burst = load(Pattern::Burst, self.iterations(50.0), 1, self.seconds);
+        let hog = load(Pattern::Saturate, self.iterations(400.0), 8, self.seconds);
+        let tenants = [Tenant::with_share(50, burst), Tenant::with_share(50, hog)];
+        let solo = [self.solo(&tenants[0])?.rate, self.solo(&tenants[1])?.rate];
+        let native = rates(&compete(Side::Native, &tenants)?);
+        let mica = rates(&compete(Side::Mica, &tenants)?);
+        let part = |rates: &[f64], i: usize| 100.0 * rates[i] / solo[i];
+        let gain = mica[0] / native[0];
+        let within = (0..2).all(|i| (part(&mica, i) - 50.0).abs() <= 3.0);
+        self.report.add(Line {
+            what: name,
+            native: format!(
+                "{:.1} : {:.1} % of solo",
+                part(&native, 0),
+                part(&native, 1)
+            ),
+            mica: format!(
+                "{:.1} : {:.1} % of solo, bursty ×{gain:.1}",
+                part(&mica, 0),
+                part(&mica, 1)
+            ),
+            goal: "each 50 ± 3, bursty ≥ ×2".into(),
+            reached: Some(within && gain >= 2.0),
+        });
+        Ok(())
+    }
+
+    fn priority(&mut self) -> Result<()> {
+        let name = "50 µs every 2 ms at high priority beside a hog".to_owned();
+        if !self.wanted(&name) {
+            return Ok(());
+        }
+        let ping = load(Pattern::Latency, self.iterations(50.0), 1, self.seconds);
+        let hog = load(Pattern::Saturate, self.iterations(4000.0), 8, self.seconds);
+        let tenants = [
+            Tenant::with_share(20, ping).option(&["--priority", "high"]),
+            Tenant::with_share(80, hog),
+        ];
+        let alone = self.solo(&tenants[0])?;
+        let hog_solo = self.solo(&tenants[1])?.rate;
+        let native = compete(Side::Native, &tenants)?;
+        let mica = compete(Side::Mica, &tenants)?;
+        // What the pings leave: one 50 µs kernel for each of them.
+        let rest = 1.0 - mica[0].rate * 50e-6;
+        let keeps = 100.0 * mica[1].rate / (hog_solo * rest);
+        self.report.add(Line {
+            what: name,
+            native: format!(
+                "p50 {:.0} p99 {:.0} µs (alone {:.0}, {:.0})",
+                native[0].p50_us, native[0].p99_us, alone.p50_us, alone.p99_us
+            ),
+            mica: format!(
+                "p50 {:.0} p99 {:.0} µs, hog keeps {keeps:.1} %",
+                mica[0].p50_us, mica[0].p99_us
+            ),
+            goal: "p99 ≤ 420 µs, hog ≥ 95 %".into(),
+            reached: Some(mica[0].p99_us <= 420.0 && keeps >= 95.0),
+        });
+        Ok(())
+    }
+
+    fn cap(&mut self, percent: u32) -> Result<()> {
+        let name = format!("cap {percent} % alone");
+        if !self.wanted(&name) {
+            return Ok(());
+        }
+        let shape = load(Pattern::Saturate, self.iterations(400.0), 8, self.seconds);
+        let tenant = Tenant::with_share(percent, shape).option(&["--cap"]);
+        let solo = self.solo(&tenant)?.rate;
+        let mica = 100.0 * compete(Side::Mica, &[tenant])?[0].rate / solo;
+        self.report.add(Line {
+            what: name,
+            native: "100 %".into(),
+            mica: format!("{mica:.1} %"),
+            goal: format!("{percent} ± 1.5"),
+            reached: Some((mica - f64::from(percent)).abs() <= 1.5),
+        });
+        Ok(())
+    }
+
+    /// Costs at the caller, both sides interleaved, medians of five runs.
+    fn overhead(&mut self) -> Result<()> {
+        if !self.wanted("overhead") {
+            return Ok(());
+        }
+        let tenant = [Tenant::with_share(100, load(Pattern::Micro, 0, 1, 0.0))];
+        let (mut native, mut mica) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            native.push(compete(Side::Native, &tenant)?.remove(0));
+            mica.push(compete(Side::Mica, &tenant)?.remove(0));
+        }
+        let figures: [(&str, fn(&LoadReport) -> f64, &str, f64); 4] = [
+            ("empty launch", |r| r.launch_ns, "ns", 50.0),
+            ("launch + sync", |r| r.launch_sync_us, "µs", f64::INFINITY),
+            ("cuMemAlloc + free 1 MiB", |r| r.alloc_free_us, "µs", 1.0),
+            ("start-up to first kernel", |r| r.startup_ms, "ms", 20.0),
+        ];
+        for (what, figure, unit, most) in figures {
+            let (before, after) = (median(&native, figure), median(&mica, figure));
+            let over = after - before;
+            self.report.add(Line {
+                what: format!("overhead: {what}"),
+                native: format!("{before:.1} {unit}"),
+                mica: format!("{after:.1} {unit} ({over:+.1})"),
+                goal: if most.is_finite() {
+                    format!("≤ +{most} {unit}")
+                } else {
+                    "-".into()
+                },
+                reached: most.is_finite().then_some(over <= most),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn rates(reports: &[LoadReport]) -> Vec<f64> {
+    reports.iter().map(|report| report.rate).collect()
+}
+
+fn median(reports: &[LoadReport], figure: fn(&LoadReport) -> f64) -> f64 {
+    let mut values: Vec<f64> = reports.iter().map(figure).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Largest difference between what was asked and what was got, in points.
+fn share_error(rates: &[f64], shares: &[u32]) -> f64 {
+    let (sum, asked): (f64, u32) = (rates.iter().sum(), shares.iter().sum());
+    rates
+        .iter()
+        .zip(shares)
+        .map(|(rate, share)| {
+            (100.0 * rate / sum - 100.0 * f64::from(*share) / f64::from(asked)).abs()
+        })
+        .fold(0.0, f64::max)
+}
+
+fn split(rates: &[f64]) -> String {
+    let sum: f64 = rates.iter().sum();
+    let parts: Vec<String> = rates
+        .iter()
+        .map(|rate| format!("{:.1}", 100.0 * rate / sum))
+        .collect();
+    parts.join(" : ")
+}
+
+fn join(shares: &[u32]) -> String {
+    let parts: Vec<String> = shares.iter().map(u32::to_string).collect();
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_the_largest_difference_in_points() {
+        assert!(share_error(&[700.0, 300.0], &[70, 30]) < 1e-9);
+        assert!((share_error(&[46.0, 54.0], &[30, 70]) - 16.0).abs() < 1e-9);
+    }
+}

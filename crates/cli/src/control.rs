@@ -1,0 +1,26 @@
+//! Reaching the daemon, starting one when there is none.
+
+use anyhow::{Context, Result, anyhow};
+use mica_daemon::client::{ControlClient, ControlError};
+
+/// A client of the running daemon; starts one on demand.
+pub(crate) fn connect() -> Result<ControlClient> {
+    let exe = std::env::current_exe().context("this program's own path is unknown")?;
+    mica_daemon::ensure_running(&exe).context("no Mica daemon runs and none could be started")
+}
+
+/// A client of the daemon if one runs already.
+pub(crate) fn connect_existing() -> ControlClient {
+    ControlClient::new(mica_daemon::Paths::from_environment().control_socket())
+}
+
+/// Turns a refusal into an error whose hint is not lost.
+pub(crate) fn explain(error: ControlError) -> anyhow::Error {
+    match error {
+        ControlError::Refused(refusal) => match refusal.hint {
+            Some(hint) => anyhow!("{}\n  hint: {hint}", refusal.error),
+            None => anyhow!("{}", refusal.error),
+        },
+        other => anyhow::Error::new(other),
+    }
+}

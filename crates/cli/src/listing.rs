@@ -1,0 +1,280 @@
+//! `ls`, `show`, `gpus`, `stats`, `events`, `doctor`: what is, for people and for programs.
+
+use anyhow::Result;
+use mica_daemon::api::{Check, Event, GpuInfo, Severity, Verdict, VgpuInfo, VgpuState};
+use serde::Serialize;
+
+use crate::args::{DoctorArgs, EventsArgs, JsonArgs, ListArgs, NameArgs, OutputArg, StatsArgs};
+use crate::control::{connect, explain};
+use crate::size::show_bytes;
+use crate::table::{Paint, Table};
+
+/// Prints any answer as JSON.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+pub(crate) fn list(args: &ListArgs) -> Result<()> {
+    let vgpus = connect()?.list().map_err(explain)?;
+    if args.json || args.output == Some(OutputArg::Json) {
+        return print_json(&vgpus);
+    }
+    let table = vgpu_table(&vgpus, args.output == Some(OutputArg::Wide));
+    if table.is_empty() {
+        println!("no virtual GPUs; make one with `mica create NAME -m 8GiB -s 30`");
+    } else {
+        print!("{}", table.render());
+    }
+    warn_degraded(&vgpus);
+    Ok(())
+}
+
+fn vgpu_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
+    let mut titles = vec![
+        "NAME",
+        "STATE",
+        "GPU",
+        "MEMORY",
+        "LIMIT",
+        "SHARE",
+        "MEASURED",
+        "PROCESSES",
+    ];
+    if wide {
+        titles.extend([
+            "PEAK",
+            "UNATTRIBUTED",
+            "PRIORITY",
+            "MODE",
+            "MECHANISM",
+            "GPU TIME",
+            "NOTE",
+        ]);
+    }
+    let mut table = Table::new(&titles);
+    for vgpu in vgpus {
+        let cap = if vgpu.cap { " cap" } else { "" };
+        let mut row = vec![
+            vgpu.name.clone(),
+            vgpu.state.to_string(),
+            format!("{} {}", vgpu.gpu, vgpu.gpu_kind),
+            show_bytes(vgpu.memory_used_bytes),
+            show_bytes(vgpu.memory_limit_bytes),
+            format!("{} %{cap}", vgpu.share_percent),
+            format!("{:.1} %", vgpu.share_measured_percent),
+            vgpu.processes.len().to_string(),
+        ];
+        if wide {
+            row.extend([
+                show_bytes(vgpu.memory_peak_bytes),
+                show_bytes(vgpu.memory_unattributed_bytes),
+                format!("{:?}", vgpu.priority).to_lowercase(),
+                format!("{:?}", vgpu.mode).to_lowercase(),
+                vgpu.mechanism.clone(),
+                format!("{:.1} s", vgpu.gpu_seconds),
+                vgpu.note.clone().unwrap_or_default(),
+            ]);
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// A limit that is not in force is said below every listing, never only in a column.
+fn warn_degraded(vgpus: &[VgpuInfo]) {
+    let paint = Paint::stdout();
+    for vgpu in vgpus {
+        if matches!(vgpu.state, VgpuState::Degraded | VgpuState::Lost) {
+            for reason in &vgpu.reasons {
+                println!(
+                    "{}",
+                    paint.bad(&format!("{} is {}: {reason}", vgpu.name, vgpu.state))
+                );
+            }
+        }
+    }
+}
+
+pub(crate) fn show(args: &NameArgs) -> Result<()> {
+    let vgpu = connect()?.get(&args.name).map_err(explain)?;
+    if args.json {
+        return print_json(&vgpu);
+    }
+    print!("{}", vgpu_table(std::slice::from_ref(&vgpu), true).render());
+    if vgpu.processes.is_empty() {
+        println!("\nno processes");
+    } else {
+        let mut table = Table::new(&[
+            "PID",
+            "PROGRAM",
+            "ROLE",
+            "MEMORY",
+            "SLICE",
+            "READ BACK",
+            "MECHANISM",
+            "LAUNCHES",
+            "WAITED",
+        ]);
+        for process in &vgpu.processes {
+            let slice = |us: u64| {
+                if us == 0 {
+                    "-".to_owned()
+                } else {
+                    format!("{us} µs")
+                }
+            };
+            table.row(vec![
+                process.pid.to_string(),
+                process.name.clone(),
+                process.role.clone(),
+                show_bytes(process.memory_used_bytes),
+                slice(process.slice_us),
+                slice(process.slice_read_us),
+                process.mechanism.clone(),
+                process.launches_total.to_string(),
+                format!("{:.2} s", process.gate_wait_seconds),
+            ]);
+        }
+        print!("\n{}", table.render());
+    }
+    warn_degraded(std::slice::from_ref(&vgpu));
+    Ok(())
+}
+
+pub(crate) fn gpus(args: &JsonArgs) -> Result<()> {
+    let gpus = connect()?.gpus().map_err(explain)?;
+    if args.json {
+        return print_json(&gpus);
+    }
+    let mut table = Table::new(&[
+        "GPU", "KIND", "NAME", "MEMORY", "RESERVED", "USED", "SHARES", "BUSY", "VGPUS",
+    ]);
+    for gpu in &gpus {
+        table.row(gpu_row(gpu));
+    }
+    print!("{}", table.render());
+    let paint = Paint::stdout();
+    for gpu in &gpus {
+        if let Some(reason) = &gpu.lost {
+            println!(
+                "{}",
+                paint.bad(&format!("GPU {} is lost: {reason}", gpu.index))
+            );
+        }
+    }
+    Ok(())
+}
+
+fn gpu_row(gpu: &GpuInfo) -> Vec<String> {
+    vec![
+        gpu.index.to_string(),
+        gpu.kind.to_string(),
+        gpu.name.clone(),
+        show_bytes(gpu.memory_total_bytes),
+        show_bytes(gpu.memory_reserved_bytes),
+        show_bytes(gpu.memory_used_bytes),
+        format!("{} %", gpu.share_reserved_percent),
+        format!("{:.0} %", gpu.utilization_percent),
+        gpu.vgpus.to_string(),
+    ]
+}
+
+pub(crate) fn stats(args: &StatsArgs) -> Result<()> {
+    let client = connect()?;
+    if args.prometheus {
+        print!("{}", client.metrics().map_err(explain)?);
+        return Ok(());
+    }
+    let stats = client.stats().map_err(explain)?;
+    if args.json {
+        return print_json(&stats);
+    }
+    print!("{}", vgpu_table(&stats.vgpus, true).render());
+    warn_degraded(&stats.vgpus);
+    Ok(())
+}
+
+pub(crate) fn events(args: &EventsArgs) -> Result<()> {
+    let client = connect()?;
+    let past = client.past_events().map_err(explain)?;
+    let last = past.last().map(|event| event.sequence);
+    for event in &past {
+        print_event(event, args.json)?;
+    }
+    if args.follow {
+        for event in client.events(last).map_err(explain)? {
+            print_event(&event.map_err(explain)?, args.json)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_event(event: &Event, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(event)?);
+        return Ok(());
+    }
+    let paint = Paint::stdout();
+    let seconds = event.time_seconds as u64 % 86_400;
+    let time = format!(
+        "{:02}:{:02}:{:02}",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    );
+    let message = match event.severity {
+        Severity::Info => event.message.clone(),
+        Severity::Warning => paint.warn(&event.message),
+        Severity::Error => paint.bad(&event.message),
+    };
+    let vgpu = event.vgpu.as_deref().unwrap_or("-");
+    println!(
+        "{}  {:<16} {vgpu:<12} {message}",
+        paint.dim(&time),
+        event.kind
+    );
+    Ok(())
+}
+
+/// Returns whether everything that was checked is in force.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<bool> {
+    let report = connect()?.doctor(args.name.as_deref()).map_err(explain)?;
+    if args.json {
+        print_json(&report)?;
+        return Ok(report.healthy);
+    }
+    for check in &report.checks {
+        print_check(check);
+    }
+    let paint = Paint::stdout();
+    if report.healthy {
+        println!(
+            "{}",
+            paint.good("every limit that can be checked now is in force")
+        );
+    } else {
+        println!("{}", paint.bad("something is not in force"));
+    }
+    Ok(report.healthy)
+}
+
+fn print_check(check: &Check) {
+    let paint = Paint::stdout();
+    let verdict = match check.verdict {
+        Verdict::Ok => paint.good("ok     "),
+        Verdict::Unknown => paint.dim("unknown"),
+        Verdict::Warning => paint.warn("warning"),
+        Verdict::Failed => paint.bad("FAILED "),
+    };
+    let subject = check
+        .vgpu
+        .as_deref()
+        .map(|vgpu| format!("{vgpu}: "))
+        .unwrap_or_default();
+    println!(
+        "{verdict}  {subject}{}\n         {}",
+        check.what,
+        paint.dim(&check.evidence)
+    );
+}

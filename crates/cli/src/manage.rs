@@ -1,0 +1,131 @@
+//! Making, changing and removing virtual GPUs, and the processes that serve them.
+
+use anyhow::{Result, bail};
+use mica_daemon::api::{Resize, VgpuInfo};
+
+use crate::args::{ConfigArgs, CreateArgs, DaemonArgs, JsonArgs, NameArgs, RemoveArgs, ResizeArgs};
+use crate::control::{connect, connect_existing, explain};
+use crate::listing::print_json;
+use crate::size::show_bytes;
+use crate::spec;
+
+pub(crate) fn create(args: &CreateArgs) -> Result<()> {
+    let client = connect()?;
+    let mut specification = spec::specification(&args.spec, &client)?;
+    specification.name = Some(args.name.clone());
+    let created = client.create(&specification).map_err(explain)?;
+    if args.json {
+        return print_json(&client.get(&created.name).map_err(explain)?);
+    }
+    println!(
+        "{}: {} of memory and {} % of GPU {} ({})\nrun in it with: mica exec {} -- CMD",
+        created.name,
+        show_bytes(created.memory_limit_bytes),
+        created.share_percent,
+        created.gpu,
+        created.gpu_kind,
+        created.name
+    );
+    Ok(())
+}
+
+pub(crate) fn resize(args: &ResizeArgs) -> Result<()> {
+    let change = Resize {
+        memory_limit_bytes: args.memory.map(|size| size.0),
+        share_percent: args.share.map(|share| share.0),
+        cap: args.cap,
+        priority: args.priority.map(spec::priority),
+        drain: args.drain,
+    };
+    let vgpu = connect()?.resize(&args.name, &change).map_err(explain)?;
+    report(&vgpu, args.json)
+}
+
+fn report(vgpu: &VgpuInfo, json: bool) -> Result<()> {
+    if json {
+        return print_json(vgpu);
+    }
+    println!(
+        "{}: {}, limit {}, share {} %{}",
+        vgpu.name,
+        vgpu.state,
+        show_bytes(vgpu.memory_limit_bytes),
+        vgpu.share_percent,
+        if vgpu.cap { ", capped" } else { "" }
+    );
+    Ok(())
+}
+
+pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
+    let client = connect()?;
+    let mut failed = Vec::new();
+    for name in &args.names {
+        match client.remove(name, args.force) {
+            Ok(_) => println!("{name} removed"),
+            Err(error) => failed.push(explain(error).to_string()),
+        }
+    }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        bail!(failed.join("\n"))
+    }
+}
+
+pub(crate) fn suspend(args: &NameArgs) -> Result<()> {
+    report(&connect()?.suspend(&args.name).map_err(explain)?, args.json)
+}
+
+pub(crate) fn resume(args: &NameArgs) -> Result<()> {
+    report(&connect()?.resume(&args.name).map_err(explain)?, args.json)
+}
+
+pub(crate) fn cancel(args: &NameArgs) -> Result<()> {
+    let done = connect()?.cancel(&args.name).map_err(explain)?;
+    if args.json {
+        return print_json(&done);
+    }
+    println!("{}", done.done);
+    Ok(())
+}
+
+pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
+    if args.stop || args.reload {
+        let client = connect_existing();
+        let done = if args.stop {
+            client.shutdown()
+        } else {
+            client.reload()
+        }
+        .map_err(explain)?;
+        println!("{}", done.done);
+        return Ok(());
+    }
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("MICA_LOG_LEVEL")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(mica_daemon::run(args.config.clone())?)
+}
+
+pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
+    match &args.check {
+        Some(file) => {
+            mica_daemon::config::Config::load(file)?;
+            println!("{}: valid", file.display());
+        }
+        None => print!("{}", mica_daemon::config::EXAMPLE),
+    }
+    Ok(())
+}
+
+pub(crate) fn worker() -> Result<()> {
+    bail!("this build has no worker")
+}
+
+pub(crate) fn demo(_args: &JsonArgs) -> Result<bool> {
+    bail!("the demo is not in this build yet")
+}

@@ -1,0 +1,149 @@
+//! `mica run` and `mica exec`: a program inside a virtual GPU.
+//!
+//! ```text
+//!   create (or join) ─► environment: socket, token, libraries ─► spawn ─► wait ─► its exit code
+//! ```
+//! The program finds Mica's `libcuda.so.1` because it is preloaded under that name, which also holds
+//! when the program has an RPATH, and by the library path, which also reaches what it starts.
+
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use anyhow::{Context, Result, bail};
+use mica_daemon::api::{Created, Mode};
+use mica_daemon::client::ControlClient;
+
+use crate::args::{ExecArgs, RunArgs};
+use crate::control;
+use crate::libraries;
+use crate::spec::specification;
+
+/// Runs a program in a virtual GPU of its own; returns its exit code.
+pub(crate) fn run(args: &RunArgs) -> Result<i32> {
+    let client = control::connect()?;
+    let mut spec = specification(&args.spec, &client)?;
+    spec.name = args.name.clone();
+    spec.ephemeral = true;
+    spec.note = Some(args.command.join(" "));
+    let created = client.create(&spec).map_err(control::explain)?;
+    let result = start(&created, &args.command, args.trace.as_deref())
+        .and_then(|child| wait(child, &args.command[0]));
+    remove(&client, &created.name);
+    result
+}
+
+/// Runs a program in an existing virtual GPU; returns its exit code.
+pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
+    let client = control::connect()?;
+    let joined = client.join(&args.name).map_err(control::explain)?;
+    let child = start(&joined, &args.command, args.trace.as_deref())?;
+    wait(child, &args.command[0])
+}
+
+/// Starts a program with the environment that puts it into a virtual GPU.
+pub(crate) fn start(joined: &Created, command: &[String], trace: Option<&Path>) -> Result<Child> {
+    let (program, arguments) = command.split_first().context("no program was named")?;
+    let libraries = libraries::prepare()?;
+    let mut child = Command::new(program);
+    child
+        .args(arguments)
+        .env("MICA_HOST_SOCKET", &joined.host_socket)
+        .env("MICA_TOKEN", &joined.token)
+        .env("MICA_VGPU", &joined.name)
+        .env(
+            "MICA_MODE",
+            match joined.mode {
+                Mode::Direct => "direct",
+                Mode::Isolated => "isolated",
+            },
+        )
+        .env("LD_LIBRARY_PATH", prepend(&libraries, "LD_LIBRARY_PATH"))
+        .env(
+            "LD_PRELOAD",
+            prepend(&libraries.join("libcuda.so.1"), "LD_PRELOAD"),
+        );
+    if joined.mode == Mode::Direct && !joined.gpu_uuid.is_empty() {
+        // One virtual GPU is on one card: the program sees that card as device 0.
+        child.env("CUDA_VISIBLE_DEVICES", &joined.gpu_uuid);
+    }
+    if let Some(trace) = trace {
+        child.env("MICA_TRACE", std::path::absolute(trace)?);
+    }
+    let parent = std::process::id();
+    // SAFETY: only async-signal-safe calls between fork and exec.
+    unsafe {
+        child.pre_exec(move || {
+            // A killed `mica run` leaves no program behind.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::getppid() as u32 != parent {
+                return Err(std::io::ErrorKind::Interrupted.into());
+            }
+            Ok(())
+        });
+    }
+    match child.spawn() {
+        Ok(child) => Ok(child),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!("{program}: no such program")
+        }
+        Err(error) => Err(error).with_context(|| format!("{program} cannot be started")),
+    }
+}
+
+fn prepend(first: &Path, variable: &str) -> OsString {
+    let mut value = OsString::from(first);
+    if let Some(rest) = std::env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        value.push(":");
+        value.push(rest);
+    }
+    value
+}
+
+/// The program that signals are passed on to.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn pass_on(signal: libc::c_int) {
+    let program = PROGRAM.load(Ordering::Relaxed);
+    if program > 0 {
+        // SAFETY: kill is async-signal-safe and the number is our child's until it is reaped.
+        unsafe { libc::kill(program, signal) };
+    }
+}
+
+fn wait(mut child: Child, program: &str) -> Result<i32> {
+    PROGRAM.store(child.id() as i32, Ordering::Relaxed);
+    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
+        // SAFETY: the handler only loads an atomic and calls kill.
+        unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
+    }
+    for signal in [libc::SIGINT, libc::SIGQUIT] {
+        // A terminal sends these to the program too; it decides, and we report how it ended.
+        // SAFETY: ignoring a signal runs no code.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    let status = child
+        .wait()
+        .with_context(|| format!("{program} cannot be waited for"))?;
+    PROGRAM.store(0, Ordering::Relaxed);
+    Ok(exit_code(status))
+}
+
+/// The code a shell would show: 128 plus the signal for a killed program.
+pub(crate) fn exit_code(status: ExitStatus) -> i32 {
+    status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// Removes an ephemeral virtual GPU unless programs it started still use it.
+fn remove(client: &ControlClient, name: &str) {
+    let _ = client.remove(name, false);
+}
+
+/// For tests and benchmarks: this program's own path.
+pub(crate) fn own_path() -> Result<PathBuf> {
+    std::env::current_exe().context("this program's own path is unknown")
+}

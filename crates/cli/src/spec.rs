@@ -1,0 +1,72 @@
+//! From the words on the command line to what the daemon is asked for.
+
+use anyhow::{Context, Result, bail};
+use mica_daemon::api::{GpuKind, Mode, OnFull, Placement, Priority, Profile, VgpuSpec};
+use mica_daemon::client::ControlClient;
+
+use crate::args::{ModeArg, PlacementArg, PriorityArg, ProfileArg, SpecArgs};
+
+/// The specification that the options describe.
+pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<VgpuSpec> {
+    Ok(VgpuSpec {
+        memory_limit_bytes: args.memory.map(|size| size.0),
+        share_percent: args.share.map(|share| share.0),
+        cap: args.cap,
+        priority: priority(args.priority),
+        gpu: args
+            .gpu
+            .as_deref()
+            .map(|gpu| gpu_index(gpu, client))
+            .transpose()?,
+        placement: match args.placement {
+            PlacementArg::Fit => Placement::Fit,
+            PlacementArg::Spread => Placement::Spread,
+            PlacementArg::Pack => Placement::Pack,
+            PlacementArg::LeastLoaded => Placement::LeastLoaded,
+        },
+        mode: match args.mode {
+            Some(ModeArg::Isolated) => Mode::Isolated,
+            Some(ModeArg::Direct) | None => Mode::Direct,
+        },
+        on_full: match args.wait {
+            Some(seconds) if seconds >= 0.0 => OnFull::Wait {
+                timeout_ms: (seconds * 1e3) as u64,
+            },
+            Some(seconds) => bail!("--wait {seconds}: a time cannot be negative"),
+            None => OnFull::Fail,
+        },
+        max_streams: args.max_streams,
+        profile: args.profile.map(|profile| match profile {
+            ProfileArg::Throughput => Profile::Throughput,
+            ProfileArg::Balanced => Profile::Balanced,
+            ProfileArg::Latency => Profile::Latency,
+        }),
+        allow_degraded: args.allow_degraded,
+        ..VgpuSpec::default()
+    })
+}
+
+/// The daemon's word for a priority.
+pub(crate) fn priority(priority: PriorityArg) -> Priority {
+    match priority {
+        PriorityArg::High => Priority::High,
+        PriorityArg::Normal => Priority::Normal,
+        PriorityArg::Low => Priority::Low,
+    }
+}
+
+fn gpu_index(text: &str, client: &ControlClient) -> Result<u32> {
+    if let Ok(index) = text.parse() {
+        return Ok(index);
+    }
+    let gpus = client.gpus().context("the daemon does not list its GPUs")?;
+    let wanted = match text {
+        "software" => GpuKind::Software,
+        "nvidia" => GpuKind::Nvidia,
+        other => bail!("--gpu {other}: write an index (see `mica gpus`), nvidia or software"),
+    };
+    match gpus.iter().find(|gpu| gpu.kind == wanted) {
+        Some(gpu) => Ok(gpu.index),
+        None => bail!("--gpu {text}: the daemon has no {wanted} GPU (see `mica gpus`)"),
+    }
+}
