@@ -85,7 +85,7 @@ pub(crate) unsafe fn to_host(
     sync::waiting(|| unsafe { real(to, from, bytes) })
 }
 
-/// `cuMemcpyDtoD`, `cuMemcpy`.
+/// `cuMemcpyDtoD`, `cuMemcpy`: within the device they return before the copy is done.
 pub(crate) unsafe fn linear(
     symbol: Symbol,
     real: unsafe extern "C" fn(DevicePtr, DevicePtr, usize) -> CuStatus,
@@ -95,5 +95,76 @@ pub(crate) unsafe fn linear(
 ) -> CuStatus {
     pass(symbol, bytes, std::ptr::null_mut());
     // SAFETY: the program's arguments.
-    sync::waiting(|| unsafe { real(to, from, bytes) })
+    unsafe { real(to, from, bytes) }
+}
+
+/// Where the extents lie in `CUDA_MEMCPY2D` and `CUDA_MEMCPY3D`: width in bytes, rows, slices.
+const FLAT_EXTENT: usize = 112;
+const DEEP_EXTENT: usize = 176;
+
+/// Bytes that a copy with `dimensions` extents at an offset of its descriptor moves.
+///
+/// # Safety
+/// `copy` is null or the program's descriptor, which has them there.
+unsafe fn extent_bytes(copy: *const c_void, offset: usize, dimensions: usize) -> usize {
+    if copy.is_null() {
+        return 0;
+    }
+    // SAFETY: our contract.
+    let extents =
+        unsafe { std::slice::from_raw_parts(copy.byte_add(offset).cast::<usize>(), dimensions) };
+    extents
+        .iter()
+        .fold(1, |bytes, extent| bytes.saturating_mul(*extent))
+}
+
+/// `cuMemcpy2DAsync`.
+pub(crate) unsafe fn flat_async(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*const c_void, Handle) -> CuStatus,
+    copy: *const c_void,
+    stream: Handle,
+) -> CuStatus {
+    // SAFETY: the program's descriptor.
+    pass(
+        symbol,
+        unsafe { extent_bytes(copy, FLAT_EXTENT, 2) },
+        stream,
+    );
+    // SAFETY: the program's arguments.
+    unsafe { real(copy, stream) }
+}
+
+/// `cuMemcpy3DAsync`.
+pub(crate) unsafe fn deep_async(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*const c_void, Handle) -> CuStatus,
+    copy: *const c_void,
+    stream: Handle,
+) -> CuStatus {
+    // SAFETY: the program's descriptor.
+    pass(
+        symbol,
+        unsafe { extent_bytes(copy, DEEP_EXTENT, 3) },
+        stream,
+    );
+    // SAFETY: the program's arguments.
+    unsafe { real(copy, stream) }
+}
+
+/// `cuMemcpyPeerAsync`.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn peer_async(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(DevicePtr, Handle, DevicePtr, Handle, usize, Handle) -> CuStatus,
+    to: DevicePtr,
+    there: Handle,
+    from: DevicePtr,
+    here: Handle,
+    bytes: usize,
+    stream: Handle,
+) -> CuStatus {
+    pass(symbol, bytes, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(to, there, from, here, bytes, stream) }
 }

@@ -125,8 +125,13 @@ fn candidates() -> Vec<PathBuf> {
         .collect();
     directories.extend(configured_directories());
     directories.extend(DIRECTORIES.map(PathBuf::from));
-    let in_directory = |directory: PathBuf| FILE_NAMES.map(|name| directory.join(name));
-    directories.into_iter().flat_map(in_directory).collect()
+    // The versioned name everywhere first: the other one may be a stub to link against.
+    let named = |name: &'static str| {
+        directories
+            .iter()
+            .map(move |directory| directory.join(name))
+    };
+    FILE_NAMES.into_iter().flat_map(named).collect()
 }
 
 /// Directories the loader is configured with.

@@ -61,6 +61,69 @@ pub(crate) unsafe fn add_alloc_node(
     status
 }
 
+/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`, and where `CUgraphNodeParams` holds such a node's size.
+const NODE_ALLOC: i32 = 10;
+const NODE_ALLOC_BYTES: usize = 16 + std::mem::offset_of!(MemAllocNodeParams, bytes);
+
+/// Books a node added through the general call if it allocates.
+///
+/// # Safety
+/// `params` is the program's `CUgraphNodeParams`, which the driver has just accepted.
+unsafe fn expect_node(status: CuStatus, params: *const c_void) {
+    let Some(direct) = state().filter(|_| status == 0 && !params.is_null()) else {
+        return;
+    };
+    // SAFETY: the first word of the parameters is the node's type.
+    if unsafe { params.cast::<i32>().read() } == NODE_ALLOC {
+        // SAFETY: parameters of this type have their size there.
+        let bytes = unsafe { params.byte_add(NODE_ALLOC_BYTES).cast::<usize>().read() };
+        direct.graphs.expect(bytes as u64);
+    }
+}
+
+/// `cuGraphAddNode`.
+pub(crate) unsafe fn add_node(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, Handle, *const Handle, usize, *mut c_void) -> CuStatus,
+    out: *mut Handle,
+    graph: Handle,
+    needs: *const Handle,
+    count: usize,
+    params: *mut c_void,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(out, graph, needs, count, params) };
+    // SAFETY: the program's parameters.
+    unsafe { expect_node(status, params) };
+    status
+}
+
+/// `cuGraphAddNode_v2`.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn add_node_v2(
+    _: Symbol,
+    real: unsafe extern "C" fn(
+        *mut Handle,
+        Handle,
+        *const Handle,
+        *const c_void,
+        usize,
+        *mut c_void,
+    ) -> CuStatus,
+    out: *mut Handle,
+    graph: Handle,
+    needs: *const Handle,
+    data: *const c_void,
+    count: usize,
+    params: *mut c_void,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(out, graph, needs, data, count, params) };
+    // SAFETY: the program's parameters.
+    unsafe { expect_node(status, params) };
+    status
+}
+
 /// `cuGraphLaunch`.
 pub(crate) unsafe fn launch(
     symbol: Symbol,

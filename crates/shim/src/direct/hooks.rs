@@ -7,7 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mica_cuda_abi::{
     AllocationHandle, Array3dDescriptor, ArrayDescriptor, CuResult, CuStatus, Device, DevicePtr,
-    ExternalMemoryDescriptor, Handle, LaunchConfig, MemAllocNodeParams, MemAllocationProp, Symbol,
+    ExternalMemoryDescriptor, Handle, LaunchConfig, MemAllocNodeParams, MemAllocationProp,
+    MemLocation, Symbol,
 };
 
 use super::driver::real;
@@ -106,6 +107,9 @@ hooks! {
     hook [cuMemPoolTrimTo](pool: Handle, keep: usize) => pools::trim;
     hook [cuDeviceSetMemPool](device: Device, pool: Handle) => pools::set_default;
 
+    hook [cuMemSetMemPool](location: *const MemLocation, kind: u32, pool: Handle)
+        => pools::set_default_at;
+
     hook [cuMemCreate](out: *mut AllocationHandle, bytes: usize, props: *const MemAllocationProp, flags: u64)
         => vmm::create;
     hook [cuMemRelease](handle: AllocationHandle) => vmm::release;
@@ -127,6 +131,12 @@ hooks! {
     hook [cuGraphAddMemAllocNode]
         (out: *mut Handle, graph: Handle, needs: *const Handle, count: usize, params: *mut MemAllocNodeParams)
         => graphs::add_alloc_node;
+    hook [cuGraphAddNode]
+        (out: *mut Handle, graph: Handle, needs: *const Handle, count: usize, params: *mut c_void)
+        => graphs::add_node;
+    hook [cuGraphAddNode_v2, cuGraphAddNode_v3]
+        (out: *mut Handle, graph: Handle, needs: *const Handle, data: *const c_void, count: usize,
+         params: *mut c_void) => graphs::add_node_v2;
     hook [cuGraphLaunch, cuGraphLaunch_ptsz](exec: Handle, stream: Handle) => graphs::launch;
     hook [cuGraphUpload, cuGraphUpload_ptsz](exec: Handle, stream: Handle) => graphs::upload;
     hook [cuGraphExecDestroy](exec: Handle) => graphs::exec_destroy;
@@ -154,6 +164,13 @@ hooks! {
         (to: *mut c_void, from: DevicePtr, bytes: usize, stream: Handle) => copies::to_host_async;
     bare_hook [cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyAsync, cuMemcpyAsync_ptsz]
         (to: DevicePtr, from: DevicePtr, bytes: usize, stream: Handle) => copies::linear_async;
+    bare_hook [cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz]
+        (to: DevicePtr, there: Handle, from: DevicePtr, here: Handle, bytes: usize, stream: Handle)
+        => copies::peer_async;
+    bare_hook [cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz](copy: *const c_void, stream: Handle)
+        => copies::flat_async;
+    bare_hook [cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz](copy: *const c_void, stream: Handle)
+        => copies::deep_async;
     hook [cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds](to: DevicePtr, from: *const c_void, bytes: usize)
         => copies::to_device;
     hook [cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds](to: *mut c_void, from: DevicePtr, bytes: usize)

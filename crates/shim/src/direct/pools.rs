@@ -171,6 +171,23 @@ pub(crate) unsafe fn set_default(
     status
 }
 
+/// `cuMemSetMemPool`.
+pub(crate) unsafe fn set_default_at(
+    _: Symbol,
+    real: unsafe extern "C" fn(*const MemLocation, u32, Handle) -> CuStatus,
+    location: *const MemLocation,
+    kind: u32,
+    pool: Handle,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(location, kind, pool) };
+    if let Some(direct) = state() {
+        let defaults = direct.pools.defaults.write();
+        defaults.unwrap_or_else(PoisonError::into_inner).clear();
+    }
+    status
+}
+
 impl Pools {
     fn get(&self, handle: usize) -> Arc<Pool> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
