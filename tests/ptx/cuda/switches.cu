@@ -1,0 +1,50 @@
+// Dense switches (brx.idx), local arrays, loops with early exits.
+extern "C" __global__ void dispatch(const int *ops, int *data) {
+    int i = threadIdx.x, v = data[i];
+    switch (ops[i]) {
+    case 0: v = v * 3 + 1; break;
+    case 1: v = v >> 2; break;
+    case 2: v = ~v; break;
+    case 3: v = __popc(v); break;
+    case 4: v = v * v; break;
+    case 5: v -= 17; break;
+    case 6: v = v % 10; break;
+    case 7: v = __clz(v); break;
+    case 8: v ^= 0x5a5a; [[fallthrough]];
+    case 9: v += 9; break;
+    case 10: return;
+    case 11: v = data[i ^ 1]; break;
+    default: v = -1;
+    }
+    data[i] = v;
+}
+extern "C" __global__ void local_arrays(const int *idx, int *out, int n) {
+    int stack[64];
+    int top = 0;
+    for (int i = 0; i < n; ++i) {
+        int k = idx[i];
+        if (k < 0) { if (top > 0) --top; else break; }
+        else if (top < 64) stack[top++] = k;
+        else continue;
+    }
+    int s = 0;
+    while (top > 0) s = s * 31 + stack[--top];
+    out[threadIdx.x] = s;
+}
+extern "C" __global__ void collatz(const unsigned *in, unsigned *out) {
+    unsigned long long x = in[threadIdx.x];
+    unsigned steps = 0;
+    while (x != 1) {
+        x = x & 1 ? 3 * x + 1 : x / 2;
+        if (++steps > 10000) break;
+    }
+    out[threadIdx.x] = steps;
+}
+extern "C" __global__ void mandelbrot(unsigned char *out, int w, int h, float x0, float y0, float step, int limit) {
+    int px = blockIdx.x * blockDim.x + threadIdx.x, py = blockIdx.y * blockDim.y + threadIdx.y;
+    if (px >= w || py >= h) return;
+    float cx = x0 + px * step, cy = y0 + py * step, x = 0, y = 0;
+    int i = 0;
+    for (; i < limit && x * x + y * y < 4.f; ++i) { float t = x * x - y * y + cx; y = 2 * x * y + cy; x = t; }
+    out[py * w + px] = i;
+}
