@@ -11,6 +11,6 @@ for source in ${*:-*.cu}; do
     for arch in 75 80 90; do
         "$NVCC" -ptx -std=c++17 -arch=compute_$arch $flags -o "../$name.$arch.ptx" "$source"
         # Line information names the machine's folders; keep only the file.
-        sed -i 's|^\(\.file[^"]*"\).*/|\1|' "../$name.$arch.ptx"
+        sed -i 's|^\([[:space:]]*\.file[^"]*"\).*/|\1|' "../$name.$arch.ptx"
     done
 done
