@@ -7,8 +7,8 @@
 use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 
-/// Every Mica shim exports a symbol of this name.
-pub const SHIM_MARKER: &str = "mica_shim_marker";
+/// Every Mica shim exports a symbol of one of these names.
+pub const SHIM_MARKERS: [&str; 2] = ["MICA_SHIM_MARKER", "mica_shim_marker"];
 
 /// Where distributions, containers and WSL put the driver's libraries.
 const USUAL_PLACES: [&str; 9] = [
@@ -111,7 +111,10 @@ impl Library {
             handle: handle as usize,
             path: path.into(),
         };
-        if library.symbol(SHIM_MARKER).is_some() {
+        if SHIM_MARKERS
+            .iter()
+            .any(|name| library.symbol(name).is_some())
+        {
             // SAFETY: the handle is ours, and nothing of it has been used.
             unsafe { libc::dlclose(handle) };
             return Err(LibraryError::Shim { path: path.into() });

@@ -16,6 +16,11 @@ int nvmlInit_v2(void) { initialized = 1; return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return initialized ? 0 : 1; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(0x1000ul + index); return index < 2 ? 0 : 2; }
 int nvmlDeviceGetUUID(void *device, char *text, unsigned room) { return snprintf(text, room, "GPU-%08lx", (unsigned long)device) < 0; }
+int nvmlDeviceGetHandleByUUID(const char *text, void **device) { unsigned long number = 0; if (sscanf(text, "GPU-%lx", &number) != 1) return 6; *device = (void *)number; return 0; }
+int nvmlDeviceGetIndex(void *device, unsigned *index) { *index = (unsigned long)device & 0xff; return 0; }
+int nvmlDeviceGetMemoryInfo_v2(void *device, void *m) { (void)device; (void)m; return 0; }
+int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) { (void)device; rates[0] = 99; rates[1] = 5; return 0; }
+int nvmlShutdown(void) { initialized = 0; return 0; }
 int nvmlDeviceGetName(void *device, char *text, unsigned room) { (void)device; return snprintf(text, room, "Test GPU") < 0; }
 int nvmlDeviceGetPciInfo_v3(void *device, pci *info) { memset(info, 0, sizeof *info); snprintf(info->bus_id, 32, "00000000:%02lX:00.0", (unsigned long)device & 0xff); return 0; }
 int nvmlDeviceGetMemoryInfo(void *device, memory *m) { (void)device; m->total = 100; m->free = 60; m->used = 40; return 0; }

@@ -1,0 +1,101 @@
+//! Which NVML answers: the real one alone, the real one seen from a virtual GPU, or this library.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use mica_backend_cuda::library::Library;
+use mica_limits::Environment;
+
+use crate::abi::{LIBRARY_NOT_FOUND, Return, SUCCESS, UNINITIALIZED, UNKNOWN};
+use crate::forward;
+use crate::vgpu::{Picture, Vgpu};
+
+/// What was found when NVML was first initialized.
+struct Surroundings {
+    real: Option<Library>,
+    vgpu: Option<Vgpu>,
+}
+
+static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
+/// Initializations not yet undone, where there is no real library to count them.
+static USERS: AtomicI32 = AtomicI32::new(0);
+
+/// How a call is to be answered.
+pub(crate) enum View {
+    /// By the real library: this process is in no virtual GPU.
+    Outside,
+    /// From the picture, with the real library behind it.
+    Real(Picture),
+    /// From the picture alone.
+    Software(Picture),
+}
+
+fn surroundings() -> &'static Surroundings {
+    SURROUNDINGS.get_or_init(|| {
+        let vgpu = match Environment::read() {
+            Some(Ok(environment)) => Some(Vgpu::new(environment)),
+            _ => None,
+        };
+        let software = vgpu
+            .as_ref()
+            .and_then(Vgpu::picture)
+            .is_some_and(|picture| picture.software);
+        let real = match software {
+            true => None,
+            false => Library::find("libnvidia-ml.so.1", "MICA_LIBNVML").ok(),
+        };
+        forward::connect(real.as_ref());
+        Surroundings { real, vgpu }
+    })
+}
+
+/// Starts NVML; `real` calls the real library's own initialization.
+pub(crate) fn initialize(real: impl FnOnce() -> Return) -> Return {
+    let found = surroundings();
+    let picture = match &found.vgpu {
+        Some(vgpu) => match vgpu.picture() {
+            Some(picture) => Some(picture),
+            // In a virtual GPU that cannot be seen, the whole GPU must not be shown in its place.
+            None => return UNKNOWN,
+        },
+        None => None,
+    };
+    match (picture, &found.real) {
+        (Some(picture), _) if picture.software => {
+            USERS.fetch_add(1, AcqRel);
+            SUCCESS
+        }
+        (_, Some(_)) => real(),
+        (_, None) => LIBRARY_NOT_FOUND,
+    }
+}
+
+/// Undoes one [`initialize`].
+pub(crate) fn finish(real: impl FnOnce() -> Return) -> Return {
+    let Some(found) = SURROUNDINGS.get() else {
+        return UNINITIALIZED;
+    };
+    if found.real.is_some() {
+        return real();
+    }
+    let one_less = |users: i32| (users > 0).then(|| users - 1);
+    match USERS.fetch_update(AcqRel, Acquire, one_less) {
+        Ok(_) => SUCCESS,
+        Err(_) => UNINITIALIZED,
+    }
+}
+
+/// How to answer a call now.
+pub(crate) fn view() -> Result<View, Return> {
+    let found = SURROUNDINGS.get().ok_or(UNINITIALIZED)?;
+    let Some(vgpu) = &found.vgpu else {
+        return Ok(View::Outside);
+    };
+    let picture = vgpu.picture().ok_or(UNKNOWN)?;
+    match found.real {
+        Some(_) => Ok(View::Real(picture)),
+        None if USERS.load(Acquire) > 0 => Ok(View::Software(picture)),
+        None => Err(UNINITIALIZED),
+    }
+}
