@@ -19,6 +19,12 @@ pub const COUNT: usize = ENTRY_POINTS.len();
 #[unsafe(no_mangle)]
 pub static MICA_SHIM_MARKER: u32 = 1;
 
+/// Address of an exported function.
+struct Exported(*const c_void);
+
+// SAFETY: an address of code.
+unsafe impl Sync for Exported {}
+
 macro_rules! define {
     ($(($symbol:ident, $base:ident, $version:literal, $stream:ident, $class:ident, $args:literal))*) => {
         $(
@@ -37,6 +43,12 @@ macro_rules! define {
                 )
             }
         )*
+
+        /// The exported function with this number: it leads through its slot.
+        pub(crate) fn exported(number: usize) -> *const c_void {
+            static EXPORTED: [Exported; COUNT] = [$(Exported($symbol as *const c_void)),*];
+            EXPORTED[number].0
+        }
 
         mod unresolved {
             use super::*;

@@ -19,3 +19,4 @@ pub mod exports;
 pub mod isolated;
 mod log;
 mod mode;
+mod trace;

@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use crate::{direct, isolated};
+use crate::{direct, isolated, trace};
 
 /// Name of the variable that chooses the mode: `direct` or `isolated`.
 const MODE: &str = "MICA_MODE";
@@ -11,8 +11,11 @@ static RESOLVED: Once = Once::new();
 
 /// Fills all slots; later calls return at once.
 pub(crate) fn resolve_once() {
-    RESOLVED.call_once(|| match std::env::var(MODE).as_deref() {
-        Ok("isolated") => isolated::install(),
-        _ => direct::install(),
+    RESOLVED.call_once(|| {
+        match std::env::var(MODE).as_deref() {
+            Ok("isolated") => isolated::install(),
+            _ => direct::install(),
+        }
+        trace::install();
     });
 }

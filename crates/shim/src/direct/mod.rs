@@ -27,14 +27,19 @@ mod vmm;
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Release;
 
 use mica_limits::Environment;
 
 use crate::exports::{self, COUNT};
-use crate::log;
+use crate::{log, trace};
 
 /// The driver behind this process, once loaded.
 static DRIVER: OnceLock<LoadedDriver> = OnceLock::new();
+
+/// Whether hooks are in force.
+static LIMITED: AtomicBool = AtomicBool::new(false);
 
 struct LoadedDriver(driver::Driver);
 
@@ -56,8 +61,10 @@ pub(crate) fn install() {
         }
         return;
     };
+    let traced = std::env::var_os(trace::TRACE).is_some();
     let limited = std::env::var_os(Environment::SOCKET).is_some();
     if limited {
+        LIMITED.store(true, Release);
         log::line(&format!("the driver is {}", driver.path.display()));
         // Before any context, so that no channel group is missed.
         // SAFETY: the handle is the driver's, which is never closed.
@@ -69,11 +76,11 @@ pub(crate) fn install() {
     for number in 0..COUNT {
         exports::point(number, driver::real_by_number(number));
     }
-    if limited {
-        for (symbol, hook) in hooks::HOOKS {
-            if driver::has(*symbol as usize) {
-                exports::point(*symbol as usize, hook.0);
-            }
+    for (symbol, hook) in hooks::HOOKS {
+        // A trace without limits still wants to see what is looked up.
+        let wanted = limited || (traced && symbol.entry().base == "cuGetProcAddress");
+        if wanted && driver::has(*symbol as usize) {
+            exports::point(*symbol as usize, hook.0);
         }
     }
     let _ = DRIVER.set(LoadedDriver(driver));

@@ -374,6 +374,34 @@ fn when_the_daemon_dies_the_program_runs_on() {
 }
 
 #[test]
+fn a_trace_shows_every_call_with_its_result() {
+    let (directory, daemon) = with_limit(64 * MIB);
+    for (name, mut command) in [
+        ("limited", limited(&["lookup"], &daemon)),
+        ("bare", preloaded(&["lookup"])),
+        ("forward", preloaded(&["forward"])),
+    ] {
+        let path = directory.path().join(name);
+        // The program compares addresses, which a trace changes: only what it calls counts here.
+        let output = command.env("MICA_TRACE", &path).output().unwrap();
+        assert_eq!(output.stderr, b"", "{name}");
+        let trace = std::fs::read_to_string(&path).unwrap();
+        assert!(trace.contains("cuInit(0)"), "{trace}");
+        let launch = "cuLaunchKernel(0xf00d, 1, 1, 1, 1, 1, 1, 0, 0x5, 0x0, 0xe0)";
+        assert!(trace.contains(launch), "{trace}");
+        assert!(trace.contains("cuLaunchKernel = 0 CUDA_SUCCESS"), "{trace}");
+        assert!(trace.contains("summary:"), "{trace}");
+        if name == "forward" {
+            assert!(
+                trace.contains("cuTexRefSetMipmapLevelBias(0x0, 2.5)"),
+                "{trace}"
+            );
+            assert!(trace.contains("cuGreenCtxDestroy = 801"), "{trace}");
+        }
+    }
+}
+
+#[test]
 #[ignore = "prints what calls cost over the stand-in driver"]
 fn what_calls_cost() {
     let (_directory, daemon) = with_limit(256 * MIB);
