@@ -12,11 +12,22 @@ const int mica_shim_marker = 1;
 #endif
 
 static int initialized;
-int nvmlInit_v2(void) { initialized = 1; return 0; }
+/* As in the real library, some functions call others by name. */
+int nvmlInitWithFlags(unsigned flags) { initialized = 1; return flags; }
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return initialized ? 0 : 1; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(0x1000ul + index); return index < 2 ? 0 : 2; }
 int nvmlDeviceGetUUID(void *device, char *text, unsigned room) { return snprintf(text, room, "GPU-%08lx", (unsigned long)device) < 0; }
-int nvmlDeviceGetHandleByUUID(const char *text, void **device) { unsigned long number = 0; if (sscanf(text, "GPU-%lx", &number) != 1) return 6; *device = (void *)number; return 0; }
+int nvmlDeviceGetHandleByUUID(const char *wanted, void **device)
+{
+    unsigned count = 0;
+    char text[96];
+    nvmlDeviceGetCount_v2(&count);
+    for (unsigned index = 0; index < count; index++)
+        if (!nvmlDeviceGetHandleByIndex_v2(index, device) && !nvmlDeviceGetUUID(*device, text, 96) && !strcmp(text, wanted))
+            return 0;
+    return 6;
+}
 int nvmlDeviceGetIndex(void *device, unsigned *index) { *index = (unsigned long)device & 0xff; return 0; }
 int nvmlDeviceGetMemoryInfo_v2(void *device, void *m) { (void)device; (void)m; return 0; }
 int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) { (void)device; rates[0] = 99; rates[1] = 5; return 0; }

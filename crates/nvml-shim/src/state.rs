@@ -1,5 +1,6 @@
 //! Which NVML answers: the real one alone, the real one seen from a virtual GPU, or this library.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
@@ -21,9 +22,23 @@ static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
 /// Initializations not yet undone, where there is no real library to count them.
 static USERS: AtomicI32 = AtomicI32::new(0);
 
+thread_local! {
+    /// Calls of the real library that this thread is in.
+    static INSIDE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Calls the real library. It calls some of its own functions by name, and where this library comes
+/// first in the process those calls arrive here: they are then the real library's own business.
+pub(crate) fn inside<T>(call: impl FnOnce() -> T) -> T {
+    INSIDE.set(INSIDE.get() + 1);
+    let result = call();
+    INSIDE.set(INSIDE.get() - 1);
+    result
+}
+
 /// How a call is to be answered.
 pub(crate) enum View {
-    /// By the real library: this process is in no virtual GPU.
+    /// By the real library: this process is in no virtual GPU, or the real library itself asks.
     Outside,
     /// From the picture, with the real library behind it.
     Real(Picture),
@@ -52,6 +67,9 @@ fn surroundings() -> &'static Surroundings {
 
 /// Starts NVML; `real` calls the real library's own initialization.
 pub(crate) fn initialize(real: impl FnOnce() -> Return) -> Return {
+    if INSIDE.get() > 0 {
+        return real();
+    }
     let found = surroundings();
     let picture = match &found.vgpu {
         Some(vgpu) => match vgpu.picture() {
@@ -66,7 +84,7 @@ pub(crate) fn initialize(real: impl FnOnce() -> Return) -> Return {
             USERS.fetch_add(1, AcqRel);
             SUCCESS
         }
-        (_, Some(_)) => real(),
+        (_, Some(_)) => inside(real),
         (_, None) => LIBRARY_NOT_FOUND,
     }
 }
@@ -77,7 +95,7 @@ pub(crate) fn finish(real: impl FnOnce() -> Return) -> Return {
         return UNINITIALIZED;
     };
     if found.real.is_some() {
-        return real();
+        return inside(real);
     }
     let one_less = |users: i32| (users > 0).then(|| users - 1);
     match USERS.fetch_update(AcqRel, Acquire, one_less) {
@@ -89,8 +107,9 @@ pub(crate) fn finish(real: impl FnOnce() -> Return) -> Return {
 /// How to answer a call now.
 pub(crate) fn view() -> Result<View, Return> {
     let found = SURROUNDINGS.get().ok_or(UNINITIALIZED)?;
-    let Some(vgpu) = &found.vgpu else {
-        return Ok(View::Outside);
+    let vgpu = match &found.vgpu {
+        Some(vgpu) if INSIDE.get() == 0 => vgpu,
+        _ => return Ok(View::Outside),
     };
     let picture = vgpu.picture().ok_or(UNKNOWN)?;
     match found.real {

@@ -134,12 +134,17 @@ impl Setup {
     }
 
     fn run(&self, socket: &str, real: &str) -> String {
+        self.run_with(socket, real, "")
+    }
+
+    fn run_with(&self, socket: &str, real: &str, preload: &str) -> String {
         run(
             &self.tool,
             &[
                 (Environment::SOCKET, socket),
                 (Environment::TOKEN, &self.token),
                 ("MICA_LIBNVML", real),
+                ("LD_PRELOAD", preload),
             ],
         )
     }
@@ -178,6 +183,15 @@ shutdown 0
 "
     );
     assert_eq!(setup.run(&socket, real), expected);
+    // First in the process, the shim also gets what the real library asks of itself.
+    let shim = shim();
+    let preload = shim.to_str().expect("a plain path");
+    assert_eq!(setup.run_with(&socket, real, preload), expected);
+    // The daemon may name the GPU by its UUID.
+    let named = description("nvidia").replace(r#""gpu":1"#, r#""gpu":7,"gpu_uuid":"GPU-00001001""#);
+    let socket = setup.path("second");
+    serve(Path::new(&socket), named);
+    assert_eq!(setup.run_with(&socket, real, preload), expected);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use super::{SOFTWARE_DEVICE, answers, check, put, put_text};
 use crate::abi::{Device, INVALID_ARGUMENT, NOT_FOUND, PciInfo, Return, SUCCESS};
 use crate::forward::{slots, target};
-use crate::state::View;
+use crate::state::{View, inside};
 use crate::vgpu::Picture;
 
 /// As the software device names itself to CUDA programs.
@@ -28,7 +28,7 @@ fn own_device(picture: &Picture) -> Result<Device, Return> {
                 >(target(&slots::nvmlDeviceGetHandleByUUID))
             };
             // SAFETY: a terminated name and a place for one handle.
-            unsafe { find(name.as_ptr(), &mut device) }
+            inside(|| unsafe { find(name.as_ptr(), &mut device) })
         }
         None => {
             // SAFETY: the slot leads to NVML's function of this type or to a stub.
@@ -39,7 +39,7 @@ fn own_device(picture: &Picture) -> Result<Device, Return> {
                 >(target(&slots::nvmlDeviceGetHandleByIndex_v2))
             };
             // SAFETY: a place for one handle.
-            unsafe { find(picture.gpu, &mut device) }
+            inside(|| unsafe { find(picture.gpu, &mut device) })
         }
     };
     match code {

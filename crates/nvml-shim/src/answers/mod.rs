@@ -46,7 +46,7 @@ macro_rules! answers {
                         >(target)
                     };
                     // SAFETY: the caller's own arguments.
-                    unsafe { function($($argument),*) }
+                    $crate::state::inside(|| unsafe { function($($argument),*) })
                 };
                 match $crate::state::view() {
                     Err(code) => code,
