@@ -1,1 +1,254 @@
 //! PTX to native code by Cranelift.
+//!
+//! Owns the way from a checked syntax tree to machine code, one pass a file, and the runtime that
+//! the code calls. Does not own memory, streams or faults' fate: the device does.
+//!
+//! ```text
+//!   ast ─► unit     one kernel, calls inlined, cut into blocks at sync points
+//!          graph    order, post-dominators, loops
+//!          liveness which registers are needed where
+//!          shape    uniform, affine or varying over a group of lanes
+//!          plan     entries, spill slots, sites: what all versions agree on
+//!          emit     Cranelift IR, scalar or for 4, 8 or 16 lanes
+//!          code     machine code, mapped
+//!          run      dispatcher, collectives, everything without inline code
+//! ```
+//!
+//! A kernel is compiled when it is first launched, so that loading a module is quick. Refused when
+//! the module is loaded: instructions without an implementation, and calls of unknown functions,
+//! each by name and line.
+
+mod bits;
+mod code;
+mod emit;
+mod graph;
+mod kernel;
+mod liveness;
+mod plan;
+mod run;
+mod scratch;
+mod shape;
+mod unit;
+
+use cranelift_codegen::isa::OwnedTargetIsa;
+use mica_kernel::{
+    BlockContext, BlockOutcome, Dim3, Executable, Fault, FaultKind, GlobalInfo, KernelInfo,
+};
+use mica_ptx::ast::{FuncId, Module, Op};
+use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
+use std::sync::{Arc, OnceLock};
+
+use kernel::Kernel;
+
+/// Asked before every access to device memory when memory checking is on: address, bytes, whether
+/// it is a write. `false` makes the access a fault.
+pub type MemcheckFn = fn(u64, u32, bool) -> bool;
+
+/// How to compile.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Most threads that run together in vector code: 1, 4, 8 or 16.
+    pub lanes: u32,
+    /// Exact allocation bounds, at a cost.
+    pub memcheck: Option<MemcheckFn>,
+    /// Let Cranelift optimize.
+    pub optimize: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { lanes: 16, memcheck: None, optimize: true }
+    }
+}
+
+/// Why a module cannot be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// Something in a function has no implementation.
+    #[error("`{function}` uses {what} (line {line}), which is not supported")]
+    Unsupported {
+        /// The function.
+        function: String,
+        /// Line of the PTX text.
+        line: u32,
+        /// What it uses.
+        what: String,
+    },
+    /// Variables or parameters cannot be placed.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// Cranelift refused.
+    #[error("native code could not be made: {0}")]
+    Backend(String),
+    /// No memory for code.
+    #[error("memory for native code could not be mapped")]
+    Memory(#[source] std::io::Error),
+}
+
+/// A module whose kernels run as native code.
+pub struct JitModule {
+    module: Arc<Module>,
+    layout: Arc<ModuleLayout>,
+    isa: Arc<OwnedTargetIsa>,
+    has_fma: bool,
+    options: Options,
+    kernels: Vec<OnceLock<Result<Kernel, CompileError>>>,
+}
+
+impl JitModule {
+    /// Checks a module. Kernels are compiled when first launched.
+    ///
+    /// # Errors
+    /// See [`CompileError`].
+    pub fn compile(module: Arc<Module>, options: Options) -> Result<JitModule, CompileError> {
+        let mut layout = ModuleLayout::new(&module)?;
+        for f in &module.functions {
+            check_supported(f)?;
+        }
+        for k in &mut layout.kernels {
+            if k.recursive {
+                // Saved registers are on the stack too.
+                k.local_bytes = k.local_bytes.max(16 << 10);
+            }
+        }
+        let isa = code::target(options.optimize)?;
+        let has_fma = cfg!(target_arch = "aarch64")
+            || isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.as_bool() == Some(true));
+        let kernels = layout.kernels.iter().map(|_| OnceLock::new()).collect();
+        Ok(JitModule {
+            module,
+            layout: Arc::new(layout),
+            isa: Arc::new(isa),
+            has_fma,
+            options,
+            kernels,
+        })
+    }
+
+    fn kernel(&self, index: usize) -> Result<&Kernel, &CompileError> {
+        self.kernels[index]
+            .get_or_init(|| {
+                Kernel::new(
+                    self.module.clone(),
+                    self.layout.clone(),
+                    self.layout.kernel_functions[index],
+                    self.isa.clone(),
+                    self.has_fma,
+                    self.options.lanes.max(1),
+                    self.options.memcheck,
+                )
+            })
+            .as_ref()
+    }
+
+    /// Compiles a kernel now, for blocks of this shape.
+    ///
+    /// # Errors
+    /// What stands in the way, as a sentence; `run_block` of such a kernel faults.
+    pub fn prepare(&self, kernel: usize, block: Dim3) -> Result<(), String> {
+        let k = self.kernel(kernel).map_err(ToString::to_string)?;
+        let lanes = k.choose_lanes(block);
+        match k.version(lanes) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    /// The kernel, PTX line and source line of a native address, when it is in this module's code.
+    /// Safe to call from a signal handler: takes no lock and allocates nothing.
+    pub fn locate(&self, pc: usize) -> Option<(usize, u32, u32)> {
+        for (i, k) in self.kernels.iter().enumerate() {
+            let Some(Ok(k)) = k.get() else { continue };
+            for code in k.compiled() {
+                if let Some(site) = code.locate(pc) {
+                    let lines = site
+                        .and_then(|s| k.plan.slow.get(s as usize))
+                        .map_or((0, 0), |s| k.line(s.place));
+                    return Some((i, lines.0, lines.1));
+                }
+            }
+        }
+        None
+    }
+
+    /// The thread that runs now (the first of its group), for naming the thread of a fault.
+    ///
+    /// # Safety
+    /// `context` must be one that `run_block` of this module was given.
+    pub unsafe fn current_thread(context: &BlockContext) -> Dim3 {
+        // SAFETY: scratch memory begins with the header.
+        let t = unsafe { *context.scratch.cast::<u32>() };
+        let (x, y) = (context.block.x.max(1), context.block.y.max(1));
+        Dim3 { x: t % x, y: t / x % y, z: t / x / y }
+    }
+
+    /// Bytes of native code made so far.
+    pub fn code_bytes(&self) -> usize {
+        let kernels = self.kernels.iter().filter_map(|k| k.get()).filter_map(|k| k.as_ref().ok());
+        kernels.flat_map(Kernel::compiled).map(code::Code::bytes).sum()
+    }
+
+    /// What compiled code depends on besides the PTX: version, target, features and options.
+    pub fn cache_key(&self) -> String {
+        let flags: Vec<String> = self.isa.isa_flags().iter().map(|f| f.to_string()).collect();
+        format!(
+            "{} {} {} lanes={} memcheck={} optimize={}",
+            env!("CARGO_PKG_VERSION"),
+            self.isa.triple(),
+            flags.join(" "),
+            self.options.lanes,
+            self.options.memcheck.is_some(),
+            self.options.optimize,
+        )
+    }
+}
+
+/// Refuses what neither inline code nor the runtime can do.
+fn check_supported(f: &mica_ptx::ast::Function) -> Result<(), CompileError> {
+    use mica_ptx_ops::matrix::{MmaPlan, wmma_fragment};
+    for inst in &f.body {
+        let what = match &inst.op {
+            Op::Unsupported { opcode } => opcode.clone(),
+            Op::Alloca { .. } | Op::StackSave { .. } | Op::StackRestore { .. } => "alloca".into(),
+            Op::CpAsyncBulkTensor(_) => "cp.async.bulk.tensor".into(),
+            Op::Mma(m) if MmaPlan::mma(m).is_none() => "this shape of mma".into(),
+            Op::WmmaMma(m) if MmaPlan::wmma(m).is_none() => "this shape of wmma.mma".into(),
+            Op::WmmaLoad(w) if wmma_fragment(w.shape, w.matrix, w.ty).is_none() => {
+                "this shape of wmma.load".into()
+            }
+            _ => continue,
+        };
+        return Err(CompileError::Unsupported { function: f.name.clone(), line: inst.line, what });
+    }
+    Ok(())
+}
+
+impl Executable for JitModule {
+    fn kernels(&self) -> &[KernelInfo] {
+        &self.layout.kernels
+    }
+
+    fn globals(&self) -> &[GlobalInfo] {
+        &self.layout.globals
+    }
+
+    fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize {
+        self.kernel(kernel).map_or(scratch::FRAMES as usize, |k| k.scratch_bytes(threads))
+    }
+
+    fn function_address(&self, name: &str) -> Option<u64> {
+        let (id, _): (FuncId, _) = self.module.function(name)?;
+        Some(scratch::FUNCTIONS + 16 * u64::from(id.0))
+    }
+
+    unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {
+        let ready = self.kernel(kernel).ok().filter(|k| k.code(1).is_some());
+        let Some(k) = ready else {
+            context.fault =
+                Fault { kind: FaultKind::IllegalInstruction as u32, ..Fault::default() };
+            return BlockOutcome::Faulted;
+        };
+        // SAFETY: by contract.
+        unsafe { run::run_block(k, context) }
+    }
+}

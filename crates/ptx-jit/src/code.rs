@@ -1,0 +1,148 @@
+//! Machine code in memory: made by Cranelift, mapped executable, freed on drop.
+//!
+//! Code calls the runtime through a table whose address is in scratch memory, so it needs no
+//! relocation and could as well come from a file.
+
+use cranelift_codegen::control::ControlPlane;
+use cranelift_codegen::ir::{Function, UserFuncName};
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::settings::{self, Configurable};
+use cranelift_codegen::Context;
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use mica_kernel::BlockContext;
+
+use crate::emit::{Emit, Source, signature};
+use crate::CompileError;
+
+type Entry = unsafe extern "C" fn(*mut BlockContext, u64, u64, u64) -> u64;
+
+/// One version of a kernel.
+pub(crate) struct Code {
+    base: *mut u8,
+    /// Mapped bytes.
+    len: usize,
+    /// `(start, end, slow site)` of code that came from an instruction, ascending.
+    locations: Vec<(u32, u32, u32)>,
+}
+
+// SAFETY: the mapping is read-only and executable once made.
+unsafe impl Send for Code {}
+// SAFETY: as above.
+unsafe impl Sync for Code {}
+
+/// Cranelift's settings for this machine.
+pub(crate) fn target(optimize: bool) -> Result<OwnedTargetIsa, CompileError> {
+    let mut flags = settings::builder();
+    let set = |flags: &mut settings::Builder, k: &str, v: &str| {
+        flags.set(k, v).map_err(|e| CompileError::Backend(e.to_string()))
+    };
+    set(&mut flags, "opt_level", if optimize { "speed" } else { "none" })?;
+    set(&mut flags, "enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" })?;
+    set(&mut flags, "enable_probestack", "false")?;
+    set(&mut flags, "enable_alias_analysis", "true")?;
+    cranelift_native::builder()
+        .map_err(|e| CompileError::Backend(e.into()))?
+        .finish(settings::Flags::new(flags))
+        .map_err(|e| CompileError::Backend(e.to_string()))
+}
+
+impl Code {
+    /// Compiles one version.
+    pub(crate) fn compile(
+        isa: &OwnedTargetIsa,
+        src: &Source<'_>,
+        lanes: usize,
+    ) -> Result<Code, CompileError> {
+        let sig = signature(isa.default_call_conv());
+        let mut func = Function::with_name_signature(UserFuncName::default(), sig);
+        let mut shared = FunctionBuilderContext::new();
+        let builder = FunctionBuilder::new(&mut func, &mut shared);
+        let builder = Emit::function(builder, src, lanes)?;
+        builder.finalize(isa.frontend_config());
+        if std::env::var_os("MICA_JIT_CLIF").is_some() {
+            eprintln!("{}", func.display());
+        }
+        let mut ctx = Context::for_function(func);
+        ctx.set_disasm(std::env::var_os("MICA_JIT_ASM").is_some());
+        let code = ctx
+            .compile(&**isa, &mut ControlPlane::default())
+            .map_err(|e| CompileError::Backend(format!("{:?}", e.inner)))?;
+        if let Some(text) = &code.vcode {
+            eprintln!("{text}");
+        }
+        if !code.buffer.relocs().is_empty() {
+            let names: Vec<String> =
+                code.buffer.relocs().iter().map(|r| format!("{:?}", r.target)).collect();
+            return Err(CompileError::Backend(format!("the code needs {}", names.join(", "))));
+        }
+        let locations = code
+            .buffer
+            .get_srclocs_sorted()
+            .iter()
+            .filter(|l| l.loc.bits() != 0 && l.loc.bits() != u32::MAX)
+            .map(|l| (l.start, l.end, l.loc.bits() - 1))
+            .collect();
+        Code::map(code.buffer.data(), locations)
+    }
+
+    fn map(bytes: &[u8], locations: Vec<(u32, u32, u32)>) -> Result<Code, CompileError> {
+        let len = bytes.len().max(1).next_multiple_of(4096);
+        // SAFETY: a fresh private mapping.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(CompileError::Memory(std::io::Error::last_os_error()));
+        }
+        let code = Code { base: base.cast(), len, locations };
+        // SAFETY: the mapping has room for all bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), code.base, bytes.len()) };
+        // SAFETY: our own mapping; nothing runs in it yet.
+        if unsafe { libc::mprotect(base, len, libc::PROT_READ | libc::PROT_EXEC) } != 0 {
+            return Err(CompileError::Memory(std::io::Error::last_os_error()));
+        }
+        Ok(code)
+    }
+
+    /// Runs the code.
+    ///
+    /// # Safety
+    /// `ctx` must be filled as the contract says, with scratch memory prepared by the dispatcher.
+    pub(crate) unsafe fn call(&self, ctx: *mut BlockContext, a: u64, b: u64, entry: u64) -> u64 {
+        // SAFETY: the mapping holds a function of this signature.
+        let f: Entry = unsafe { std::mem::transmute::<*mut u8, Entry>(self.base) };
+        // SAFETY: by contract.
+        unsafe { f(ctx, a, b, entry) }
+    }
+
+    /// The slow site of an address inside the code.
+    pub(crate) fn locate(&self, pc: usize) -> Option<Option<u32>> {
+        let off = pc.checked_sub(self.base as usize)?;
+        if off >= self.len {
+            return None;
+        }
+        let off = off as u32;
+        let i = self.locations.partition_point(|l| l.0 <= off);
+        let found = i.checked_sub(1).map(|i| self.locations[i]);
+        Some(found.filter(|l| off < l.1).map(|l| l.2))
+    }
+
+    /// Bytes of machine code, rounded up to pages.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and nobody can run it any more.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}

@@ -1,0 +1,112 @@
+//! Atomic operations on 32- and 64-bit memory. Other widths and vectors go to the runtime.
+
+use cranelift_codegen::ir::{
+    AtomicRmwOp, BlockArg, InstBuilder, Type, Value, condcodes::IntCC, types,
+};
+use mica_ptx::ast::{Atom, AtomOp, Operand, ScalarType};
+
+use super::memory::{Ask, Host};
+use super::{Emit, flags};
+use crate::CompileError;
+use crate::unit::Class;
+
+impl Emit<'_, '_> {
+    pub(crate) fn atomic(&mut self, a: &Atom) -> Result<bool, CompileError> {
+        use ScalarType::*;
+        let float = matches!(a.ty, F32 | F64);
+        if a.src.len() != 1
+            || a.mbar.is_some()
+            || !matches!(a.ty, B32 | U32 | S32 | B64 | U64 | S64 | F32 | F64)
+            || (float && a.op != AtomOp::Add && a.op != AtomOp::Exch)
+        {
+            return Ok(false);
+        }
+        let bytes = a.ty.bytes();
+        let class = Class::of(a.ty);
+        let ask = Ask { bytes, align: bytes, write: true };
+        let host = self.access(a.space, &a.addr, ask)?;
+        let x = self.get(&a.src[0], class)?;
+        let new = a.src2.as_ref().map(|o: &Operand| self.get(o, class)).transpose()?;
+        let mut olds = Vec::new();
+        for l in 0..self.lanes {
+            let p = match &host {
+                Host::One(p, off) => self.add_imm(*p, i64::from(*off)),
+                Host::Affine(p, off, s) => {
+                    self.add_imm(*p, s.wrapping_mul(l as i64).wrapping_add(i64::from(*off)))
+                }
+                Host::Lanes(lanes) => self.add_imm(lanes[l].0, i64::from(lanes[l].1)),
+            };
+            let v = self.lane(&x, class, l);
+            let n = new.as_ref().map(|n| self.lane(n, class, l));
+            olds.push(self.atomic_one(a, p, v, n));
+        }
+        if let Some(Some(d)) = a.dst.first() {
+            let v = self.from_lanes(&olds, class);
+            self.set(*d, v);
+        }
+        Ok(true)
+    }
+
+    fn atomic_one(&mut self, a: &Atom, p: Value, v: Value, new: Option<Value>) -> Value {
+        let signed = a.ty.is_signed();
+        let ty = if a.ty.bytes() == 4 { types::I32 } else { types::I64 };
+        let float = matches!(a.ty, ScalarType::F32 | ScalarType::F64);
+        let int = self.int(v);
+        let op = match a.op {
+            AtomOp::And => AtomicRmwOp::And,
+            AtomOp::Or => AtomicRmwOp::Or,
+            AtomOp::Xor => AtomicRmwOp::Xor,
+            AtomOp::Exch => AtomicRmwOp::Xchg,
+            AtomOp::Add if !float => AtomicRmwOp::Add,
+            AtomOp::Min if signed => AtomicRmwOp::Smin,
+            AtomOp::Min => AtomicRmwOp::Umin,
+            AtomOp::Max if signed => AtomicRmwOp::Smax,
+            AtomOp::Max => AtomicRmwOp::Umax,
+            AtomOp::Cas => {
+                let new = new.unwrap_or(v);
+                let new = self.int(new);
+                return self.b.ins().atomic_cas(flags(), p, int, new);
+            }
+            AtomOp::Add | AtomOp::Inc | AtomOp::Dec => return self.cas_loop(a, p, v, ty),
+        };
+        self.b.ins().atomic_rmw(ty, flags(), op, p, int)
+    }
+
+    /// An update by compare and swap.
+    fn cas_loop(&mut self, a: &Atom, p: Value, v: Value, ty: Type) -> Value {
+        let first = self.b.ins().load(ty, flags(), p, 0);
+        let head = self.b.create_block();
+        let done = self.b.create_block();
+        let old = self.b.append_block_param(head, ty);
+        self.b.ins().jump(head, &[BlockArg::Value(first)]);
+        self.b.switch_to_block(head);
+        let zero = self.imm(ty, 0);
+        let new = match a.op {
+            AtomOp::Inc => {
+                let v = self.int(v);
+                let up = self.add_imm(old, 1);
+                let over = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, old, v);
+                self.b.ins().select(over, zero, up)
+            }
+            AtomOp::Dec => {
+                let v = self.int(v);
+                let down = self.add_imm(old, -1);
+                let none = self.b.ins().icmp(IntCC::Equal, old, zero);
+                let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, old, v);
+                let wrap = self.b.ins().bor(none, over);
+                self.b.ins().select(wrap, v, down)
+            }
+            _ => {
+                let x = self.float(old);
+                let y = self.float(v);
+                let s = self.b.ins().fadd(x, y);
+                self.int(s)
+            }
+        };
+        let seen = self.b.ins().atomic_cas(flags(), p, old, new);
+        let same = self.b.ins().icmp(IntCC::Equal, seen, old);
+        self.b.ins().brif(same, done, &[], head, &[BlockArg::Value(seen)]);
+        self.b.switch_to_block(done);
+        old
+    }
+}

@@ -1,0 +1,457 @@
+//! Calls: arguments in local memory, and a stack of frames for functions that are not inlined.
+//!
+//! Below an out-of-line function's frame (at lower addresses than its stack pointer) are three
+//! words: where to go on, the caller's stack pointer, and where results are. Registers that the
+//! caller needs later are saved after its own frame.
+
+use cranelift_codegen::ir::{InstBuilder, JumpTableData, Value, condcodes::IntCC, types};
+use mica_kernel::BlockContext;
+use mica_ptx::ast::{CallArg, Callee, FuncId, Op, Param, ParamPlace, RegId};
+use std::mem::offset_of;
+
+use super::{Emit, V, flags};
+use crate::CompileError;
+use crate::run;
+use crate::scratch::{self, status};
+use crate::unit::{BlockId, Class, Reg, Term, VarPlace};
+
+const LINK: i64 = 32;
+
+impl Emit<'_, '_> {
+    /// Host address of a thread's local memory.
+    pub(crate) fn local_base(&mut self, lane: usize) -> Value {
+        let base = self.field(types::I64, offset_of!(BlockContext, local_base));
+        let stride = self.field(types::I64, offset_of!(BlockContext, local_stride));
+        let t = self.thread_of(lane);
+        let off = self.b.ins().imul(t, stride);
+        self.b.ins().iadd(base, off)
+    }
+
+    /// Host address of an offset from the stack pointer.
+    pub(crate) fn frame_address(&mut self, lane: usize, offset: u64) -> Value {
+        let base = self.local_base(lane);
+        let base = self.add_imm(base, offset as i64);
+        if !self.plan.unit.has_calls() {
+            return base;
+        }
+        match self.read(self.plan.unit.sp) {
+            V::U(sp) => self.b.ins().iadd(base, sp),
+            _ => base,
+        }
+    }
+
+    fn copy(&mut self, from: Value, to: Value, size: u32) {
+        let mut at = 0;
+        while at < size {
+            let step = match size - at {
+                8.. => 8,
+                4.. => 4,
+                2.. => 2,
+                _ => 1,
+            };
+            let ty = types::I8.replace_lanes_bits(step);
+            let v = self.b.ins().load(ty, flags(), from, at as i32);
+            self.b.ins().store(flags(), v, to, at as i32);
+            at += step;
+        }
+    }
+
+    /// One argument or result: `outer` in the caller, `inner` a parameter of the callee.
+    fn transfer(
+        &mut self,
+        lane: usize,
+        outer: &CallArg,
+        caller: u32,
+        inner: &Param,
+        inner_at: Value,
+        into: bool,
+    ) -> Result<(), CompileError> {
+        match outer {
+            CallArg::Var(v) => {
+                let place =
+                    self.plan.unit.var_place(self.src.module, self.src.layout, caller, *v);
+                let outer_at = match place {
+                    VarPlace::Local(off) => self.frame_address(lane, off),
+                    VarPlace::KernelParam(off) => {
+                        let p = self.field(types::I64, offset_of!(BlockContext, params));
+                        self.add_imm(p, off as i64)
+                    }
+                    _ => return Err(self.refuse("a call argument outside `.param` space")),
+                };
+                let size = inner.size.min(self.src.module.var(*v).size as u32);
+                if into {
+                    self.copy(outer_at, inner_at, size);
+                } else {
+                    self.copy(inner_at, outer_at, size);
+                }
+            }
+            CallArg::Reg(r) if into => {
+                let reg = self.plan.unit.reg(caller, *r);
+                let class = self.plan.unit.regs[reg as usize];
+                let v = self.read(reg);
+                let v = self.lane(&v, class, lane);
+                let v = self.int(v);
+                let ty = self.class_type(Class::of(inner.ty));
+                let v = self.cast(v, ty);
+                self.b.ins().store(flags(), v, inner_at, 0);
+            }
+            CallArg::Imm(bits) if into => {
+                let ty = self.class_type(Class::of(inner.ty));
+                let v = self.imm(ty, *bits);
+                self.b.ins().store(flags(), v, inner_at, 0);
+            }
+            CallArg::Reg(_) => return Err(self.refuse("a call result in a register")),
+            CallArg::Imm(_) | CallArg::None => {}
+        }
+        Ok(())
+    }
+
+    /// Arguments of an inlined call.
+    pub(crate) fn pass_arguments(&mut self, call: u32, callee: u32) -> Result<(), CompileError> {
+        self.exchange(call, callee, true)
+    }
+
+    /// Results of an inlined call.
+    pub(crate) fn take_results(&mut self, call: u32, callee: u32) -> Result<(), CompileError> {
+        self.exchange(call, callee, false)
+    }
+
+    fn exchange(&mut self, call: u32, callee: u32, into: bool) -> Result<(), CompileError> {
+        let caller = self.instance;
+        let unit = &self.plan.unit;
+        let inst = &unit.func(self.src.module, caller).body[call as usize];
+        let Op::Call { rets, args, .. } = &inst.op else { return Ok(()) };
+        let target = unit.func(self.src.module, callee);
+        let frame = self.src.layout.frames[unit.instances[callee as usize].func.index()];
+        let start = unit.instances[callee as usize].frame;
+        let (list, params, area) = if into {
+            (args, &target.params, frame.params)
+        } else {
+            (rets, &target.returns, frame.returns)
+        };
+        for (a, p) in list.iter().zip(params) {
+            if let ParamPlace::Reg(inner) = p.place {
+                self.move_register(a, caller, unit.reg(callee, inner), into)?;
+                continue;
+            }
+            if let (CallArg::Reg(outer), false) = (a, into) {
+                let class = self.class_of(*outer);
+                let ty = self.class_type(class);
+                let lanes: Vec<Value> = (0..self.lanes)
+                    .map(|l| {
+                        let at = self.frame_address(l, start + area + u64::from(p.offset));
+                        self.b.ins().load(ty, flags(), at, 0)
+                    })
+                    .collect();
+                let v = self.from_lanes(&lanes, class);
+                self.set(*outer, v);
+                continue;
+            }
+            for l in 0..self.lanes {
+                let at = self.frame_address(l, start + area + u64::from(p.offset));
+                self.transfer(l, a, caller, p, at, into)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn move_register(
+        &mut self,
+        outer: &CallArg,
+        caller: u32,
+        inner: Reg,
+        into: bool,
+    ) -> Result<(), CompileError> {
+        let class = self.plan.unit.regs[inner as usize];
+        match (outer, into) {
+            (CallArg::Reg(r), true) => {
+                let outer = self.plan.unit.reg(caller, *r);
+                let have = self.plan.unit.regs[outer as usize];
+                let v = self.read(outer);
+                let v = self.resize(v, have, class);
+                self.write(inner, v);
+            }
+            (CallArg::Imm(bits), true) => {
+                let ty = self.class_type(class);
+                let v = self.imm(ty, *bits);
+                self.write(inner, V::U(v));
+            }
+            (CallArg::Reg(r), false) => {
+                let v = self.read(inner);
+                let have = self.plan.unit.regs[self.plan.unit.reg(caller, *r) as usize];
+                let v = self.resize(v, class, have);
+                self.write(self.plan.unit.reg(caller, *r), v);
+            }
+            (CallArg::None, _) => {}
+            _ => return Err(self.refuse("a `.param` argument for a register parameter")),
+        }
+        Ok(())
+    }
+
+    // ---- out of line -------------------------------------------------------------------------
+
+    fn fault_stack(&mut self) {
+        let t = self.thread();
+        let ctx = self.ctx;
+        let f = self.plan.unit.func(self.src.module, self.instance);
+        let line = self.i64(i64::from(f.line));
+        self.call(run::TRAP, &[ctx, t, line]);
+        let s = self.i64(status::FAULT);
+        self.b.ins().return_(&[s]);
+    }
+
+    fn fault_pc(&mut self, address: Value) {
+        let t = self.thread();
+        let ctx = self.ctx;
+        self.call(run::BAD_PC, &[ctx, t, address]);
+        let s = self.i64(status::FAULT);
+        self.b.ins().return_(&[s]);
+    }
+
+    /// Bytes an activation of a root needs besides what it calls.
+    fn need(&self, root: usize) -> u64 {
+        let r = &self.plan.unit.roots[root];
+        let mut most = 0;
+        for &b in &self.plan.graph.rpo {
+            let block = &self.plan.unit.blocks[b as usize];
+            if let Term::Call { next, .. } = &block.term {
+                if self.plan.unit.instances[block.instance as usize].root as usize == root {
+                    most = most.max(self.plan.live_at(&[*next]).len() as u64 * 16);
+                }
+            }
+        }
+        r.frame_bytes.next_multiple_of(16) + most
+    }
+
+    fn live_over_call(&self, next: BlockId) -> Vec<Reg> {
+        let sp = self.plan.unit.sp;
+        self.plan.live_at(&[next]).into_iter().filter(|r| *r != sp).collect()
+    }
+
+    /// Calls an out-of-line function. Only in scalar code.
+    pub(crate) fn call_out(&mut self, inst: u32, next: BlockId) -> Result<(), CompileError> {
+        let unit = &self.plan.unit;
+        let caller = self.instance;
+        let f = unit.func(self.src.module, caller);
+        let Op::Call { callee, args, rets, .. } = &f.body[inst as usize].op else { return Ok(()) };
+        if rets.iter().chain(args).any(|a| matches!(a, CallArg::Reg(_))) {
+            return Err(self.refuse("register arguments of a recursive or indirect call"));
+        }
+        let root = unit.instances[caller as usize].root as usize;
+        let V::U(sp) = self.read(unit.sp) else { return Ok(()) };
+        let save = unit.roots[root].frame_bytes.next_multiple_of(16);
+        let live = self.live_over_call(next);
+        let new = self.add_imm(sp, (save + live.len() as u64 * 16) as i64 + LINK);
+        let stride = self.field(types::I64, offset_of!(BlockContext, local_stride));
+        let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, new, stride);
+        let (bad, on) = (self.cold(), self.b.create_block());
+        self.b.ins().brif(over, bad, &[], on, &[]);
+        self.b.switch_to_block(bad);
+        self.fault_stack();
+        self.b.switch_to_block(on);
+        let at = self.frame_address(0, save);
+        for (i, r) in live.iter().enumerate() {
+            let V::U(v) = self.read(*r) else { continue };
+            self.b.ins().store(flags(), v, at, 16 * i as i32);
+        }
+        let base = self.local_base(0);
+        let top = self.b.ins().iadd(base, new);
+        let id = self.i64(i64::from(next));
+        self.b.ins().store(flags(), id, top, -8);
+        self.b.ins().store(flags(), sp, top, -16);
+        match callee {
+            Callee::Direct(c) => self.enter(*c, inst, new, top)?,
+            Callee::Indirect { pointer, .. } => {
+                let V::U(p) = self.get(pointer, Class::B64)? else { return Ok(()) };
+                let p = self.int(p);
+                let off = self.add_imm(p, -(scratch::FUNCTIONS as i64));
+                let four = self.i64(4);
+                let index = self.b.ins().rotr(off, four);
+                let bad = self.cold();
+                let funcs = self.src.module.functions.len();
+                let mut targets = Vec::new();
+                let mut calls = Vec::new();
+                for i in 0..funcs {
+                    let known = unit.roots.iter().any(|r| r.func.index() == i) && i != unit.roots[0].func.index();
+                    let block = if known { self.b.create_block() } else { bad };
+                    if known {
+                        targets.push((FuncId(i as u32), block));
+                    }
+                    calls.push(self.b.func.dfg.block_call(block, &[]));
+                }
+                let default = self.b.func.dfg.block_call(bad, &[]);
+                let limit = self.i64(funcs as i64);
+                let inside = self.b.ins().icmp(IntCC::UnsignedLessThan, index, limit);
+                let go = self.b.create_block();
+                self.b.ins().brif(inside, go, &[], bad, &[]);
+                self.b.switch_to_block(go);
+                let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
+                let i = self.b.ins().ireduce(types::I32, index);
+                self.b.ins().br_table(i, table);
+                for (c, block) in targets {
+                    self.b.switch_to_block(block);
+                    self.enter(c, inst, new, top)?;
+                }
+                self.b.switch_to_block(bad);
+                self.fault_pc(p);
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, c: FuncId, inst: u32, new: Value, top: Value) -> Result<(), CompileError> {
+        let unit = &self.plan.unit;
+        let caller = self.instance;
+        let Some(root) = unit.roots.iter().position(|r| r.func == c) else {
+            return Err(self.refuse("a call of a function that was not compiled"));
+        };
+        let need = self.need(root);
+        let end = self.add_imm(new, need as i64);
+        let stride = self.field(types::I64, offset_of!(BlockContext, local_stride));
+        let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, stride);
+        let (bad, on) = (self.cold(), self.b.create_block());
+        self.b.ins().brif(over, bad, &[], on, &[]);
+        self.b.switch_to_block(bad);
+        self.fault_stack();
+        self.b.switch_to_block(on);
+        let f = self.src.module.func(c);
+        let frame = self.src.layout.frames[c.index()];
+        let results = self.add_imm(new, frame.returns as i64);
+        self.b.ins().store(flags(), results, top, -24);
+        let body = unit.func(self.src.module, caller);
+        if let Op::Call { args, .. } = &body.body[inst as usize].op {
+            for (a, p) in args.iter().zip(&f.params) {
+                let at = self.add_imm(top, frame.params as i64 + i64::from(p.offset));
+                self.transfer(0, a, caller, p, at, true)?;
+            }
+        }
+        self.write(unit.sp, V::U(new));
+        let entry = self.blocks[&unit.roots[root].entry];
+        self.b.ins().jump(entry, &[]);
+        Ok(())
+    }
+
+    /// Returns from an out-of-line function.
+    pub(crate) fn return_out(&mut self) {
+        let V::U(sp) = self.read(self.plan.unit.sp) else { return };
+        self.b.def_var(self.callee_sp, sp);
+        let block = match self.ret_block {
+            Some(b) => b,
+            None => {
+                let b = self.b.create_block();
+                self.ret_block = Some(b);
+                b
+            }
+        };
+        self.b.ins().jump(block, &[]);
+    }
+
+    /// Where every return goes: back to the caller named in the frame.
+    pub(crate) fn returns(&mut self) {
+        let Some(block) = self.ret_block else { return };
+        self.b.switch_to_block(block);
+        let sp = self.b.use_var(self.callee_sp);
+        let base = self.local_base(0);
+        let top = self.b.ins().iadd(base, sp);
+        let id = self.b.ins().load(types::I64, flags(), top, -8);
+        let old = self.b.ins().load(types::I64, flags(), top, -16);
+        let results = self.b.ins().load(types::I64, flags(), top, -24);
+        // The program can overwrite its own stack: nothing here may be believed.
+        let bad = self.cold();
+        let ok = self.b.create_block();
+        let low = self.b.ins().icmp(IntCC::UnsignedLessThan, old, sp);
+        let span = self.b.ins().isub(results, sp);
+        let stride = self.field(types::I64, offset_of!(BlockContext, local_stride));
+        let near = self.b.ins().icmp(IntCC::UnsignedLessThan, span, stride);
+        let both = self.b.ins().band(low, near);
+        self.b.ins().brif(both, ok, &[], bad, &[]);
+        self.b.switch_to_block(ok);
+        let mut sites = Vec::new();
+        for &b in &self.plan.graph.rpo {
+            let block = &self.plan.unit.blocks[b as usize];
+            if let Term::Call { inst, next } = &block.term {
+                sites.push((*next, *inst, block.instance));
+            }
+        }
+        let default = self.b.func.dfg.block_call(bad, &[]);
+        let n = self.plan.unit.blocks.len();
+        let mut calls = vec![default; n];
+        let mut stubs = Vec::new();
+        for (next, inst, instance) in sites {
+            let stub = self.b.create_block();
+            calls[next as usize] = self.b.func.dfg.block_call(stub, &[]);
+            stubs.push((stub, next, inst, instance));
+        }
+        let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
+        let limit = self.i64(n as i64);
+        let capped = self.b.ins().umin(id, limit);
+        let i = self.b.ins().ireduce(types::I32, capped);
+        self.b.ins().br_table(i, table);
+        for (stub, next, inst, instance) in stubs {
+            self.b.switch_to_block(stub);
+            self.instance = instance;
+            let root = self.plan.unit.instances[instance as usize].root as usize;
+            // The caller's frame must still fit.
+            let need = self.need(root);
+            let end = self.add_imm(old, need as i64);
+            let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, stride);
+            let go = self.b.create_block();
+            self.b.ins().brif(over, bad, &[], go, &[]);
+            self.b.switch_to_block(go);
+            self.write(self.plan.unit.sp, V::U(old));
+            let save = self.plan.unit.roots[root].frame_bytes.next_multiple_of(16);
+            let at = self.frame_address(0, save);
+            for (i, r) in self.live_over_call(next).iter().enumerate() {
+                let ty = self.scalar_type(*r);
+                let v = self.b.ins().load(ty, flags(), at, 16 * i as i32);
+                self.write(*r, V::U(v));
+            }
+            let f = self.plan.unit.func(self.src.module, instance);
+            if let Op::Call { rets, callee, .. } = &f.body[inst as usize].op {
+                let params = match callee {
+                    Callee::Direct(c) => &self.src.module.func(*c).returns,
+                    Callee::Indirect { proto: Some(p), .. } => &self.src.module.proto(*p).returns,
+                    Callee::Indirect { .. } => &Vec::new(),
+                };
+                for (a, p) in rets.iter().zip(params) {
+                    let end = self.add_imm(results, i64::from(p.offset + p.size));
+                    let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, stride);
+                    let go = self.b.create_block();
+                    self.b.ins().brif(over, bad, &[], go, &[]);
+                    self.b.switch_to_block(go);
+                    let at = self.b.ins().iadd(base, results);
+                    let at = self.add_imm(at, i64::from(p.offset));
+                    if let CallArg::Var(_) = a {
+                        // Errors were reported when the call was emitted.
+                        let _ = self.transfer(0, a, instance, p, at, false);
+                    }
+                }
+            }
+            let next = self.blocks[&next];
+            self.b.ins().jump(next, &[]);
+        }
+        self.b.switch_to_block(bad);
+        let zero = self.i64(0);
+        self.fault_pc(zero);
+    }
+
+    #[allow(dead_code, reason = "used by passes that name registers")]
+    pub(crate) fn reg_class(&self, r: RegId) -> Class {
+        self.class_of(r)
+    }
+}
+
+trait LanesBits {
+    fn replace_lanes_bits(self, bytes: u32) -> Self;
+}
+
+impl LanesBits for cranelift_codegen::ir::Type {
+    fn replace_lanes_bits(self, bytes: u32) -> Self {
+        match bytes {
+            8 => types::I64,
+            4 => types::I32,
+            2 => types::I16,
+            _ => types::I8,
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! `cvt` between integers, f32 and f64. Other formats go to the runtime.
+
+use cranelift_codegen::ir::{InstBuilder, Type, Value, condcodes::FloatCC, types};
+use mica_ptx::ast::{IntRounding, Op, Operand, RegId, ScalarType, TypeClass};
+
+use super::ops::nearest;
+use super::{Emit, V};
+use crate::CompileError;
+use crate::unit::Class;
+
+fn is_int(ty: ScalarType) -> bool {
+    use ScalarType::*;
+    matches!(ty, U8 | S8 | B8 | U16 | S16 | B16 | U32 | S32 | B32 | U64 | S64 | B64)
+}
+
+fn is_float(ty: ScalarType) -> bool {
+    matches!(ty, ScalarType::F32 | ScalarType::F64)
+}
+
+impl Emit<'_, '_> {
+    pub(crate) fn convert(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::Cvt {
+            dst_ty,
+            src_ty,
+            round,
+            int_round,
+            ftz,
+            sat,
+            satfinite: false,
+            relu: false,
+            dst,
+            src,
+            src2: None,
+            rbits: None,
+        } = op
+        else {
+            return Ok(false);
+        };
+        let (to, from) = (*dst_ty, *src_ty);
+        if is_int(to) && is_int(from) {
+            if *sat {
+                return Ok(false);
+            }
+            return self.int_to_int(to, from, *dst, src).map(|()| true);
+        }
+        let flush = *ftz && from == ScalarType::F32;
+        if is_float(to) && is_int(from) && nearest(*round) && !*sat {
+            self.int_to_float(to, from, *dst, src)?;
+            return Ok(true);
+        }
+        if is_int(to) && is_float(from) {
+            self.float_to_int(to, from, *int_round, flush, *dst, src)?;
+            return Ok(true);
+        }
+        if is_float(to) && is_float(from) && nearest(*round) {
+            let class = Class::of(from);
+            let x = self.get(src, class)?;
+            let (sat, int_round) = (*sat, *int_round);
+            let flush_out = *ftz && to == ScalarType::F32;
+            let f = |e: &mut Self, v: &[Value]| {
+                let mut x = e.float(v[0]);
+                if flush {
+                    x = e.flush(x);
+                }
+                x = e.integral(x, int_round);
+                match (from, to) {
+                    (ScalarType::F32, ScalarType::F64) => x = e.b.ins().fpromote(types::F64, x),
+                    (ScalarType::F64, ScalarType::F32) => x = e.b.ins().fdemote(types::F32, x),
+                    _ => {}
+                }
+                if flush_out {
+                    x = e.flush(x);
+                }
+                if sat { e.saturate(x) } else { x }
+            };
+            let v = self.map(
+                &[(x, class)],
+                Class::of(to),
+                &f,
+                if from == to { Some(&f) } else { None },
+            );
+            self.set(*dst, v);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn integral(&mut self, x: Value, r: Option<IntRounding>) -> Value {
+        match r {
+            None => x,
+            Some(IntRounding::Rni) => self.b.ins().nearest(x),
+            Some(IntRounding::Rzi) => self.b.ins().trunc(x),
+            Some(IntRounding::Rmi) => self.b.ins().floor(x),
+            Some(IntRounding::Rpi) => self.b.ins().ceil(x),
+        }
+    }
+
+    /// A scalar integer of `bits` meaningful bits, extended or cut to `ty`.
+    fn extend(&mut self, v: Value, bits: u32, signed: bool, ty: Type) -> Value {
+        let v = self.int(v);
+        let exact = match bits {
+            8 => types::I8,
+            16 => types::I16,
+            32 => types::I32,
+            _ => types::I64,
+        };
+        let v = self.cast(v, exact);
+        if ty.bits() <= exact.bits() {
+            return self.cast(v, ty);
+        }
+        if signed { self.b.ins().sextend(ty, v) } else { self.b.ins().uextend(ty, v) }
+    }
+
+    fn int_to_int(
+        &mut self,
+        to: ScalarType,
+        from: ScalarType,
+        dst: RegId,
+        src: &Operand,
+    ) -> Result<(), CompileError> {
+        // The register may be wider than the type; the value is extended to all of it.
+        let have = match src {
+            Operand::Reg(r) => self.class_of(*r),
+            _ => Class::of(from),
+        };
+        let x = self.get(src, have)?;
+        let out = self.class_of(dst);
+        let signed = from.class() == TypeClass::Signed;
+        let (fb, tb) = (from.bits(), to.bits());
+        if let (V::A(base, s), true) = (&x, fb >= 32 && tb >= 32) {
+            let (base, s) = (*base, *s);
+            match (have, out) {
+                (Class::B32, Class::B64) if fb == 32 && tb == 64 => {
+                    let v = self.extend(base, 32, signed, types::I64);
+                    self.set(dst, V::A(v, s));
+                    return Ok(());
+                }
+                (a, b) if a == b && (fb == tb) => {
+                    self.set(dst, V::A(base, s));
+                    return Ok(());
+                }
+                (Class::B64, Class::B32) => {
+                    let v = self.cast(base, types::I32);
+                    self.set(dst, V::A(v, i64::from(s as i32)));
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        // Vector forms of the commonest: between 32 and 64 bits, and no change.
+        if let V::X(vs) = &x {
+            let vs = vs.clone();
+            match (have, out, fb, tb) {
+                (Class::B32, Class::B64, 32, 64) => {
+                    let mut w = Vec::new();
+                    for v in vs {
+                        if signed {
+                            w.push(self.b.ins().swiden_low(v));
+                            w.push(self.b.ins().swiden_high(v));
+                        } else {
+                            w.push(self.b.ins().uwiden_low(v));
+                            w.push(self.b.ins().uwiden_high(v));
+                        }
+                    }
+                    self.set(dst, V::X(w));
+                    return Ok(());
+                }
+                (a, b, f, t) if f == t && a == b && self.class_type(a).bits() == f => {
+                    self.set(dst, V::X(vs));
+                    return Ok(());
+                }
+                (Class::B64, Class::B32, 64 | 32, 32) => {
+                    let v = self.resize(V::X(vs), Class::B64, Class::B32);
+                    self.set(dst, v);
+                    return Ok(());
+                }
+                (Class::B32 | Class::B16, Class::B32 | Class::B16, ..) => {
+                    let bits = fb.min(tb);
+                    // A narrower destination is extended by its own sign into the register.
+                    let signed = if tb < fb { to.class() == TypeClass::Signed } else { signed };
+                    let width = if out == Class::B16 { 16 } else { 32 };
+                    let mut w = Vec::new();
+                    for v in vs {
+                        let mut v = self.field32(v, bits, signed);
+                        if width == 16 {
+                            v = self.mask16(v, Class::B16);
+                        }
+                        // A 16-bit result in a 32-bit register keeps no more than its type.
+                        if tb == 16 && width == 32 && fb < 16 && signed {
+                            v = self.field32(v, 16, to.class() == TypeClass::Signed);
+                        }
+                        w.push(v);
+                    }
+                    self.set(dst, V::X(w));
+                    return Ok(());
+                }
+                _ => {}
+            }
+        }
+        let wide = self.class_type(out);
+        let to_signed = to.class() == TypeClass::Signed;
+        let v = self.map(
+            &[(x, have)],
+            out,
+            &|e, v| {
+                let exact = match tb {
+                    8 => types::I8,
+                    16 => types::I16,
+                    32 => types::I32,
+                    _ => types::I64,
+                };
+                let x = e.extend(v[0], fb, signed, exact);
+                e.extend(x, tb, to_signed, wide)
+            },
+            None,
+        );
+        self.set(dst, v);
+        Ok(())
+    }
+
+    /// The low `bits` of 32-bit lanes, extended.
+    fn field32(&mut self, v: Value, bits: u32, signed: bool) -> Value {
+        if bits == 32 {
+            return v;
+        }
+        if signed {
+            let n = self.imm(types::I32, u64::from(32 - bits));
+            let v = self.b.ins().ishl(v, n);
+            return self.b.ins().sshr(v, n);
+        }
+        let m = self.vconst32([(1u32 << bits) - 1; 4]);
+        self.b.ins().band(v, m)
+    }
+
+    fn int_to_float(
+        &mut self,
+        to: ScalarType,
+        from: ScalarType,
+        dst: RegId,
+        src: &Operand,
+    ) -> Result<(), CompileError> {
+        let have = match src {
+            Operand::Reg(r) => self.class_of(*r),
+            _ => Class::of(from),
+        };
+        let x = self.get(src, have)?;
+        let signed = from.class() == TypeClass::Signed;
+        let bits = from.bits();
+        let target = if to == ScalarType::F32 { types::F32 } else { types::F64 };
+        let scalar = |e: &mut Self, v: &[Value]| {
+            let wide = if bits <= 32 { types::I32 } else { types::I64 };
+            let x = e.extend(v[0], bits, signed, wide);
+            if signed {
+                e.b.ins().fcvt_from_sint(target, x)
+            } else {
+                e.b.ins().fcvt_from_uint(target, x)
+            }
+        };
+        let vector = |e: &mut Self, v: &[Value]| {
+            let x = e.field32(v[0], bits, signed);
+            if signed || bits < 32 {
+                e.b.ins().fcvt_from_sint(types::F32X4, x)
+            } else {
+                e.b.ins().fcvt_from_uint(types::F32X4, x)
+            }
+        };
+        let has = to == ScalarType::F32 && have != Class::B64;
+        let v =
+            self.map(&[(x, have)], Class::of(to), &scalar, if has { Some(&vector) } else { None });
+        self.set(dst, v);
+        Ok(())
+    }
+
+    fn float_to_int(
+        &mut self,
+        to: ScalarType,
+        from: ScalarType,
+        round: Option<IntRounding>,
+        flush: bool,
+        dst: RegId,
+        src: &Operand,
+    ) -> Result<(), CompileError> {
+        let class = Class::of(from);
+        let x = self.get(src, class)?;
+        let signed = to.class() == TypeClass::Signed;
+        let bits = to.bits();
+        let out = self.class_of(dst);
+        let wide = self.class_type(out);
+        let odd_nan = bits == 64 || from == ScalarType::F64;
+        let scalar = |e: &mut Self, v: &[Value]| {
+            let mut x = e.float(v[0]);
+            if flush {
+                x = e.flush(x);
+            }
+            let r = e.integral(x, round);
+            let ity = if bits == 64 { types::I64 } else { types::I32 };
+            let mut n = if signed {
+                e.b.ins().fcvt_to_sint_sat(ity, r)
+            } else {
+                e.b.ins().fcvt_to_uint_sat(ity, r)
+            };
+            if bits < 32 {
+                let (lo, hi) = if signed {
+                    (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1)
+                } else {
+                    (0, (1i64 << bits) - 1)
+                };
+                let hi = e.imm(ity, hi as u64);
+                if signed {
+                    let lo = e.imm(ity, lo as u64);
+                    n = e.b.ins().smax(n, lo);
+                    n = e.b.ins().smin(n, hi);
+                } else {
+                    n = e.b.ins().umin(n, hi);
+                }
+            }
+            if odd_nan {
+                let is_nan = e.b.ins().fcmp(FloatCC::Unordered, x, x);
+                let c = e.imm(ity, 1u64 << (bits - 1));
+                n = e.b.ins().select(is_nan, c, n);
+            }
+            e.extend(n, bits.max(8), signed, wide)
+        };
+        let vector = |e: &mut Self, v: &[Value]| {
+            let mut x = e.float(v[0]);
+            if flush {
+                x = e.flush(x);
+            }
+            let r = e.integral(x, round);
+            if signed {
+                e.b.ins().fcvt_to_sint_sat(types::I32X4, r)
+            } else {
+                e.b.ins().fcvt_to_uint_sat(types::I32X4, r)
+            }
+        };
+        let has = from == ScalarType::F32 && bits == 32 && out == Class::B32;
+        let v = self.map(&[(x, class)], out, &scalar, if has { Some(&vector) } else { None });
+        self.set(dst, v);
+        Ok(())
+    }
+}

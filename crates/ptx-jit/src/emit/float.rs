@@ -1,0 +1,281 @@
+//! Floating point on f32 and f64, rounding to nearest. Other formats and roundings go to the
+//! runtime.
+
+use cranelift_codegen::ir::{InstBuilder, Value, condcodes::FloatCC, condcodes::IntCC, types};
+use mica_ptx::ast::{FloatBinOp, FloatUnOp, Op, Precision, Rounding, ScalarType};
+
+use super::Emit;
+use crate::CompileError;
+use crate::run;
+use crate::unit::Class;
+
+fn plain(ty: ScalarType) -> bool {
+    matches!(ty, ScalarType::F32 | ScalarType::F64)
+}
+
+impl Emit<'_, '_> {
+    pub(crate) fn floating(&mut self, op: &Op) -> Result<bool, CompileError> {
+        match op {
+            Op::FloatBin { op, ty, round: Rounding::Rn, ftz, sat, nan, xorsign_abs: false, dst, a, b }
+                if plain(*ty) =>
+            {
+                let class = Class::of(*ty);
+                let x = self.get(a, class)?;
+                let y = self.get(b, class)?;
+                let flush = *ftz && *ty == ScalarType::F32;
+                let (op, sat, nan) = (*op, *sat, *nan);
+                let f = |e: &mut Self, v: &[Value]| {
+                    let (a, b) = (e.input(v[0], flush), e.input(v[1], flush));
+                    let r = match op {
+                        FloatBinOp::Add => e.b.ins().fadd(a, b),
+                        FloatBinOp::Sub => e.b.ins().fsub(a, b),
+                        FloatBinOp::Mul => e.b.ins().fmul(a, b),
+                        FloatBinOp::Min => e.min_max(a, b, true, nan),
+                        FloatBinOp::Max => e.min_max(a, b, false, nan),
+                    };
+                    e.output(r, flush, sat)
+                };
+                let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
+                self.set(*dst, v);
+            }
+            Op::Fma { ty, round: Rounding::Rn, ftz, sat, relu: false, oob: false, dst, a, b, c }
+                if plain(*ty) =>
+            {
+                if !self.src.has_fma {
+                    return Ok(false);
+                }
+                let class = Class::of(*ty);
+                let srcs = [a, b, c]
+                    .into_iter()
+                    .map(|o| self.get(o, class).map(|v| (v, class)))
+                    .collect::<Result<Vec<_>, _>>()?;
+                let flush = *ftz && *ty == ScalarType::F32;
+                let sat = *sat;
+                let f = |e: &mut Self, v: &[Value]| {
+                    let a = e.input(v[0], flush);
+                    let b = e.input(v[1], flush);
+                    let c = e.input(v[2], flush);
+                    let r = e.b.ins().fma(a, b, c);
+                    e.output(r, flush, sat)
+                };
+                let v = self.map(&srcs, class, &f, Some(&f));
+                self.set(*dst, v);
+            }
+            Op::FloatDiv { ty, prec, ftz, dst, a, b } if plain(*ty) => {
+                if !matches!(prec, Precision::Ieee(Rounding::Rn)) {
+                    // Approximate division has its own rules for large divisors.
+                    return self.pure(run::DIV_APPROX, &[a, b], *dst, *ty, *prec, *ftz);
+                }
+                let class = Class::of(*ty);
+                let x = self.get(a, class)?;
+                let y = self.get(b, class)?;
+                let flush = *ftz && *ty == ScalarType::F32;
+                let f = |e: &mut Self, v: &[Value]| {
+                    let (a, b) = (e.input(v[0], flush), e.input(v[1], flush));
+                    let r = e.b.ins().fdiv(a, b);
+                    e.output(r, flush, false)
+                };
+                let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
+                self.set(*dst, v);
+            }
+            Op::FloatUn { op, ty, prec, ftz, dst, a } if plain(*ty) => {
+                let nearest = matches!(prec, Precision::Ieee(Rounding::Rn) | Precision::Approx);
+                let inline = match op {
+                    FloatUnOp::Abs | FloatUnOp::Neg => true,
+                    FloatUnOp::Sqrt | FloatUnOp::Rcp => {
+                        nearest && (*ty == ScalarType::F32 || *prec != Precision::Approx)
+                    }
+                    FloatUnOp::Rsqrt => *ty == ScalarType::F32,
+                    _ => false,
+                };
+                if !inline {
+                    return self.transcendental(*op, *ty, *prec, *ftz, *dst, a);
+                }
+                let class = Class::of(*ty);
+                let x = self.get(a, class)?;
+                let flush = *ftz && *ty == ScalarType::F32;
+                let op = *op;
+                let f = |e: &mut Self, v: &[Value]| {
+                    let a = e.input(v[0], flush);
+                    let r = match op {
+                        FloatUnOp::Abs => e.b.ins().fabs(a),
+                        FloatUnOp::Neg => e.b.ins().fneg(a),
+                        FloatUnOp::Sqrt => e.b.ins().sqrt(a),
+                        FloatUnOp::Rsqrt => {
+                            let s = e.b.ins().sqrt(a);
+                            let one = e.one_like(s);
+                            e.b.ins().fdiv(one, s)
+                        }
+                        _ => {
+                            let one = e.one_like(a);
+                            e.b.ins().fdiv(one, a)
+                        }
+                    };
+                    e.output(r, flush, false)
+                };
+                let v = self.map(&[(x, class)], class, &f, Some(&f));
+                self.set(*dst, v);
+            }
+            Op::Copysign { ty, dst, a, b } if plain(*ty) => {
+                let class = Class::of(*ty);
+                let x = self.get(a, class)?;
+                let y = self.get(b, class)?;
+                let f = |e: &mut Self, v: &[Value]| {
+                    let (a, b) = (e.float(v[0]), e.float(v[1]));
+                    e.b.ins().fcopysign(b, a)
+                };
+                let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
+                self.set(*dst, v);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// A transcendental function of f32, by a direct call.
+    fn transcendental(
+        &mut self,
+        op: FloatUnOp,
+        ty: ScalarType,
+        prec: Precision,
+        ftz: bool,
+        dst: mica_ptx::ast::RegId,
+        a: &mica_ptx::ast::Operand,
+    ) -> Result<bool, CompileError> {
+        if ty != ScalarType::F32 || prec != Precision::Approx {
+            return Ok(false);
+        }
+        let helper = match op {
+            FloatUnOp::Sin => run::SIN,
+            FloatUnOp::Cos => run::COS,
+            FloatUnOp::Lg2 => run::LG2,
+            FloatUnOp::Ex2 => run::EX2,
+            FloatUnOp::Tanh => run::TANH,
+            _ => return Ok(false),
+        };
+        self.pure(helper, &[a], dst, ty, prec, ftz)
+    }
+
+    /// Calls a runtime function of values; the last argument says `ftz`, and `full` for division.
+    fn pure(
+        &mut self,
+        helper: usize,
+        srcs: &[&mica_ptx::ast::Operand],
+        dst: mica_ptx::ast::RegId,
+        ty: ScalarType,
+        prec: Precision,
+        ftz: bool,
+    ) -> Result<bool, CompileError> {
+        if ty != ScalarType::F32 || matches!(prec, Precision::Ieee(_)) {
+            return Ok(false);
+        }
+        let vs = srcs
+            .iter()
+            .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mode = i64::from(ftz) | i64::from(prec == Precision::Full) << 1;
+        let v = self.map(
+            &vs,
+            Class::B32,
+            &|e, v| {
+                let mut args: Vec<Value> = Vec::new();
+                for x in v {
+                    let x = e.int(*x);
+                    args.push(e.b.ins().uextend(types::I64, x));
+                }
+                args.push(e.i64(mode));
+                let r = e.call(helper, &args);
+                e.b.ins().ireduce(types::I32, r)
+            },
+            None,
+        );
+        self.set(dst, v);
+        Ok(true)
+    }
+
+    fn input(&mut self, v: Value, flush: bool) -> Value {
+        let v = self.float(v);
+        if flush { self.flush(v) } else { v }
+    }
+
+    fn output(&mut self, v: Value, flush: bool, sat: bool) -> Value {
+        let v = if flush { self.flush(v) } else { v };
+        if sat { self.saturate(v) } else { v }
+    }
+
+    /// Subnormal f32 become zeros of their sign.
+    pub(crate) fn flush(&mut self, v: Value) -> Value {
+        let ty = self.ty(v);
+        let x = self.int(v);
+        if ty.is_vector() {
+            let mag = self.vconst32([0x7fff_ffff; 4]);
+            let abs = self.b.ins().band(x, mag);
+            let min = self.vconst32([0x0080_0000; 4]);
+            let tiny = self.b.ins().icmp(IntCC::SignedLessThan, abs, min);
+            let clear = self.b.ins().band(tiny, mag);
+            let r = self.b.ins().band_not(x, clear);
+            return self.cast(r, ty);
+        }
+        let mag = self.imm(types::I32, 0x7fff_ffff);
+        let abs = self.b.ins().band(x, mag);
+        let min = self.imm(types::I32, 0x0080_0000);
+        let tiny = self.b.ins().icmp(IntCC::SignedLessThan, abs, min);
+        let sign = self.imm(types::I32, 0x8000_0000);
+        let zero = self.b.ins().band(x, sign);
+        let r = self.b.ins().select(tiny, zero, x);
+        self.cast(r, ty)
+    }
+
+    fn choose(&mut self, c: Value, x: Value, y: Value) -> Value {
+        let ty = self.ty(x);
+        if ty.is_vector() {
+            let ity = if ty.lane_bits() == 64 { types::I64X2 } else { types::I32X4 };
+            let (x, y) = (self.cast(x, ity), self.cast(y, ity));
+            let c = self.cast(c, ity);
+            let r = self.b.ins().bitselect(c, x, y);
+            return self.cast(r, ty);
+        }
+        self.b.ins().select(c, x, y)
+    }
+
+    pub(crate) fn constant_like(&mut self, v: Value, x: f64) -> Value {
+        match self.ty(v) {
+            types::F32 => self.imm(types::F32, u64::from((x as f32).to_bits())),
+            types::F64 => self.imm(types::F64, x.to_bits()),
+            types::F32X4 => {
+                let c = self.vconst32([(x as f32).to_bits(); 4]);
+                self.cast(c, types::F32X4)
+            }
+            _ => {
+                let c = self.vconst64([x.to_bits(); 2]);
+                self.cast(c, types::F64X2)
+            }
+        }
+    }
+
+    fn one_like(&mut self, v: Value) -> Value {
+        self.constant_like(v, 1.0)
+    }
+
+    /// Clamps to `[0, 1]`; NaN becomes 0.
+    pub(crate) fn saturate(&mut self, v: Value) -> Value {
+        let zero = self.constant_like(v, 0.0);
+        let one = self.constant_like(v, 1.0);
+        let pos = self.b.ins().fcmp(FloatCC::GreaterThan, v, zero);
+        let v = self.choose(pos, v, zero);
+        let small = self.b.ins().fcmp(FloatCC::LessThan, v, one);
+        self.choose(small, v, one)
+    }
+
+    /// Minimum or maximum: a number wins over NaN unless `nan`, and -0 is below +0.
+    fn min_max(&mut self, a: Value, b: Value, min: bool, nan: bool) -> Value {
+        let r = if min { self.b.ins().fmin(a, b) } else { self.b.ins().fmax(a, b) };
+        if nan {
+            return r;
+        }
+        let a_nan = self.b.ins().fcmp(FloatCC::Unordered, a, a);
+        let r = self.choose(a_nan, b, r);
+        let b_nan = self.b.ins().fcmp(FloatCC::Unordered, b, b);
+        self.choose(b_nan, a, r)
+    }
+}

@@ -1,0 +1,972 @@
+//! Integer arithmetic, bits and comparisons.
+
+use cranelift_codegen::ir::{InstBuilder, Type, Value, condcodes::FloatCC, condcodes::IntCC, types};
+use mica_ptx::ast::{
+    Cmp, IntBinOp, IntUnOp, MulMode, Op, Operand, PrmtMode, RegId, ScalarType,
+};
+
+use super::{Emit, V};
+use crate::CompileError;
+use crate::shape::sign_extend;
+use crate::unit::Class;
+
+type Scalar<'f, 'a, 'b> = &'f dyn Fn(&mut Emit<'a, 'b>, &[Value]) -> Value;
+
+/// Integer types that one register holds as one number.
+fn simple(ty: ScalarType) -> bool {
+    use ScalarType::*;
+    matches!(ty, Pred | B16 | U16 | S16 | B32 | U32 | S32 | B64 | U64 | S64)
+}
+
+impl<'e, 'm> Emit<'e, 'm> {
+    /// Emits an integer instruction, or says that it must go to the runtime.
+    pub(crate) fn integer(&mut self, op: &Op) -> Result<bool, CompileError> {
+        match op {
+            Op::IntBin { op, ty, sat: false, relu: false, dst, a, b } if simple(*ty) => {
+                self.int_bin(*op, *ty, *dst, a, b)?;
+            }
+            Op::IntUn { op, ty, dst, a } if simple(*ty) => self.int_un(*op, *ty, *dst, a)?,
+            Op::AddCarry { sub, ty, carry, dst, a, b } => {
+                let class = Class::of(*ty);
+                let a = self.get(a, class)?;
+                let b = self.get(b, class)?;
+                self.carry_chain(*sub, class, carry.reads, carry.writes, *dst, a, b);
+            }
+            Op::Mul { mode, ty, dst, a, b } if simple(*ty) => {
+                let v = self.product(*mode, *ty, a, b)?;
+                self.put(*dst, v, *mode, *ty);
+            }
+            Op::Mad { mode, ty, sat: false, carry, dst, a, b, c } if simple(*ty) => {
+                let p = self.product(*mode, *ty, a, b)?;
+                let class = result_class(*mode, *ty);
+                let c = self.get(c, class)?;
+                if carry.reads || carry.writes {
+                    self.carry_chain(false, class, carry.reads, carry.writes, *dst, p, c);
+                } else {
+                    let v = self.add_values(p, c, class, false);
+                    self.put(*dst, v, *mode, *ty);
+                }
+            }
+            Op::Bfe { ty, dst, a, pos: Operand::Imm(pos), len: Operand::Imm(len) } => {
+                return self.bfe(*ty, *dst, a, *pos as u32 & 255, *len as u32 & 255);
+            }
+            Op::Bfi { ty, dst, a, b, pos: Operand::Imm(pos), len: Operand::Imm(len) } => {
+                return self.bfi(*ty, *dst, a, b, *pos as u32 & 255, *len as u32 & 255);
+            }
+            Op::Shf { left, clamp, dst, a, b, amount } => {
+                self.funnel(*left, *clamp, *dst, a, b, amount)?;
+            }
+            Op::Lop3 { dst, a, b, c, lut, pred } => {
+                let srcs = [a, b, c]
+                    .into_iter()
+                    .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
+                    .collect::<Result<Vec<_>, _>>()?;
+                let lut = *lut;
+                let f = |e: &mut Self, v: &[Value]| e.lop3(v, lut);
+                let v = self.map(&srcs, Class::B32, &f, Some(&f));
+                if let Some(p) = pred {
+                    let zero = V::U(self.imm(types::I32, 0));
+                    let set = self.int_compare(IntCC::NotEqual, v.clone(), zero, Class::B32);
+                    let q = self.pred(&p.src)?;
+                    let r = self.combine(p.op, set, q);
+                    self.set(p.dst, r);
+                }
+                if let Some(d) = dst {
+                    self.set(*d, v);
+                }
+            }
+            Op::Prmt { mode: PrmtMode::Generic, dst, a, b, c: Operand::Imm(sel) } => {
+                self.permute(*dst, a, b, *sel as u32)?;
+            }
+            Op::Sad { ty, dst, a, b, c } if simple(*ty) => {
+                let class = Class::of(*ty);
+                let signed = ty.is_signed();
+                let srcs = [a, b, c]
+                    .into_iter()
+                    .map(|o| self.get(o, class).map(|v| (v, class)))
+                    .collect::<Result<Vec<_>, _>>()?;
+                let v = self.map(
+                    &srcs,
+                    class,
+                    &|e, v| {
+                        let (a, b, c) = (e.int(v[0]), e.int(v[1]), e.int(v[2]));
+                        let (hi, lo) = if signed {
+                            (e.b.ins().smax(a, b), e.b.ins().smin(a, b))
+                        } else {
+                            (e.b.ins().umax(a, b), e.b.ins().umin(a, b))
+                        };
+                        let d = e.b.ins().isub(hi, lo);
+                        e.b.ins().iadd(c, d)
+                    },
+                    None,
+                );
+                self.set(*dst, v);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn put(&mut self, dst: RegId, v: V, mode: MulMode, ty: ScalarType) {
+        let have = self.class_of(dst);
+        let v = self.resize(v, result_class(mode, ty), have);
+        self.set(dst, v);
+    }
+
+    /// `a + b` or `a - b`, affine where both allow it.
+    pub(crate) fn add_values(&mut self, a: V, b: V, class: Class, sub: bool) -> V {
+        let sign = if sub { -1 } else { 1 };
+        let narrow = |s: i64| if class == Class::B32 { i64::from(s as i32) } else { s };
+        let f = |e: &mut Self, v: &[Value]| {
+            let (a, b) = (e.int(v[0]), e.int(v[1]));
+            if sub { e.b.ins().isub(a, b) } else { e.b.ins().iadd(a, b) }
+        };
+        if matches!(class, Class::B32 | Class::B64) {
+            let stride = match (&a, &b) {
+                (V::A(_, s), V::U(_)) => Some(*s),
+                (V::U(_), V::A(_, s)) => Some(s.wrapping_mul(sign)),
+                (V::A(_, s), V::A(_, t)) => Some(s.wrapping_add(t.wrapping_mul(sign))),
+                _ => None,
+            };
+            if let Some(s) = stride {
+                let x = self.lane(&a, class, 0);
+                let y = self.lane(&b, class, 0);
+                return V::A(f(self, &[x, y]), narrow(s));
+            }
+        }
+        let masked = |e: &mut Self, v: &[Value]| {
+            let x = f(e, v);
+            e.mask16(x, class)
+        };
+        self.map(&[(a, class), (b, class)], class, &f, Some(&masked))
+    }
+
+    /// Clears the upper halves of vector lanes that hold 16-bit values.
+    pub(crate) fn mask16(&mut self, x: Value, class: Class) -> Value {
+        if class == Class::B16 {
+            let m = self.vconst32([0xffff; 4]);
+            return self.b.ins().band(x, m);
+        }
+        x
+    }
+
+    /// Sign-extends 16-bit lanes for signed vector operations.
+    fn sign16(&mut self, x: Value, class: Class, signed: bool) -> Value {
+        if class == Class::B16 && signed {
+            let n = self.imm(types::I32, 16);
+            let x = self.b.ins().ishl(x, n);
+            return self.b.ins().sshr(x, n);
+        }
+        x
+    }
+
+    fn int_bin(
+        &mut self,
+        op: IntBinOp,
+        ty: ScalarType,
+        dst: RegId,
+        a: &Operand,
+        b: &Operand,
+    ) -> Result<(), CompileError> {
+        let class = Class::of(ty);
+        let signed = ty.is_signed();
+        let have = self.class_of(dst);
+        if matches!(op, IntBinOp::Shl | IntBinOp::Shr) {
+            let v = self.shift_op(op == IntBinOp::Shl, signed, class, a, b)?;
+            let v = self.resize(v, class, have);
+            self.set(dst, v);
+            return Ok(());
+        }
+        let x = self.get(a, class)?;
+        let y = self.get(b, class)?;
+        let v = match op {
+            IntBinOp::Add => self.add_values(x, y, class, false),
+            IntBinOp::Sub => self.add_values(x, y, class, true),
+            _ => {
+                let scalar = |e: &mut Self, v: &[Value]| {
+                    let (a, b) = (e.int(v[0]), e.int(v[1]));
+                    e.int_scalar(op, signed, a, b)
+                };
+                let vector = |e: &mut Self, v: &[Value]| {
+                    let a = e.sign16(v[0], class, signed);
+                    let b = e.sign16(v[1], class, signed);
+                    let x = match (op, signed) {
+                        (IntBinOp::And, _) => e.b.ins().band(a, b),
+                        (IntBinOp::Or, _) => e.b.ins().bor(a, b),
+                        (IntBinOp::Xor, _) => e.b.ins().bxor(a, b),
+                        (IntBinOp::Min, true) => e.b.ins().smin(a, b),
+                        (IntBinOp::Min, false) => e.b.ins().umin(a, b),
+                        (IntBinOp::Max, true) => e.b.ins().smax(a, b),
+                        _ => e.b.ins().umax(a, b),
+                    };
+                    e.mask16(x, class)
+                };
+                let bitwise = matches!(op, IntBinOp::And | IntBinOp::Or | IntBinOp::Xor);
+                let minmax = matches!(op, IntBinOp::Min | IntBinOp::Max);
+                let has = bitwise || (minmax && class != Class::B64);
+                self.map(
+                    &[(x, class), (y, class)],
+                    class,
+                    &scalar,
+                    if has { Some(&vector) } else { None },
+                )
+            }
+        };
+        let v = self.resize(v, class, have);
+        self.set(dst, v);
+        Ok(())
+    }
+
+    fn int_scalar(&mut self, op: IntBinOp, signed: bool, a: Value, b: Value) -> Value {
+        let ty = self.ty(a);
+        match (op, signed) {
+            (IntBinOp::And, _) => self.b.ins().band(a, b),
+            (IntBinOp::Or, _) => self.b.ins().bor(a, b),
+            (IntBinOp::Xor, _) => self.b.ins().bxor(a, b),
+            (IntBinOp::Min, true) => self.b.ins().smin(a, b),
+            (IntBinOp::Min, false) => self.b.ins().umin(a, b),
+            (IntBinOp::Max, true) => self.b.ins().smax(a, b),
+            (IntBinOp::Max, false) => self.b.ins().umax(a, b),
+            (IntBinOp::Div, false) => {
+                let zero = self.imm(ty, 0);
+                let is_zero = self.b.ins().icmp(IntCC::Equal, b, zero);
+                let d = self.nonzero(b);
+                let q = self.b.ins().udiv(a, d);
+                let ones = self.imm(ty, u64::MAX);
+                self.b.ins().select(is_zero, ones, q)
+            }
+            (IntBinOp::Rem, false) => {
+                let zero = self.imm(ty, 0);
+                let is_zero = self.b.ins().icmp(IntCC::Equal, b, zero);
+                let d = self.nonzero(b);
+                let r = self.b.ins().urem(a, d);
+                self.b.ins().select(is_zero, a, r)
+            }
+            (IntBinOp::Div | IntBinOp::Rem, true) => {
+                // By magnitudes, which can neither overflow nor trap.
+                let zero = self.imm(ty, 0);
+                let is_zero = self.b.ins().icmp(IntCC::Equal, b, zero);
+                let ma = self.b.ins().iabs(a);
+                let mb = self.b.ins().iabs(b);
+                let mb = self.nonzero(mb);
+                if op == IntBinOp::Div {
+                    let q = self.b.ins().udiv(ma, mb);
+                    let s = self.b.ins().bxor(a, b);
+                    let neg = self.b.ins().icmp(IntCC::SignedLessThan, s, zero);
+                    let nq = self.b.ins().ineg(q);
+                    let q = self.b.ins().select(neg, nq, q);
+                    let ones = self.imm(ty, u64::MAX);
+                    self.b.ins().select(is_zero, ones, q)
+                } else {
+                    let r = self.b.ins().urem(ma, mb);
+                    let neg = self.b.ins().icmp(IntCC::SignedLessThan, a, zero);
+                    let nr = self.b.ins().ineg(r);
+                    let r = self.b.ins().select(neg, nr, r);
+                    self.b.ins().select(is_zero, a, r)
+                }
+            }
+            _ => a,
+        }
+    }
+
+    fn shift_op(
+        &mut self,
+        left: bool,
+        signed: bool,
+        class: Class,
+        a: &Operand,
+        b: &Operand,
+    ) -> Result<V, CompileError> {
+        let bits = self.class_type(class).bits();
+        let x = self.get(a, class)?;
+        if let Operand::Imm(n) = b {
+            let n = (*n as u32 as u64).min(u64::from(bits));
+            if let (V::A(base, s), true) = (&x, left && n < u64::from(bits)) {
+                let ty = self.ty(*base);
+                let c = self.imm(ty, n);
+                let v = self.b.ins().ishl(*base, c);
+                let s = s.wrapping_shl(n as u32);
+                let s = if class == Class::B32 { i64::from(s as i32) } else { s };
+                return Ok(V::A(v, s));
+            }
+            let over = n >= u64::from(bits);
+            let f = |e: &mut Self, v: &[Value]| {
+                let mut x = e.int(v[0]);
+                let ty = e.ty(x);
+                if over && !(signed && !left) {
+                    return if ty.is_vector() { e.zero_vector(ty) } else { e.imm(ty, 0) };
+                }
+                if ty.is_vector() {
+                    x = e.sign16(x, class, signed && !left);
+                }
+                let n = e.imm(types::I32, n.min(u64::from(bits) - 1));
+                let x = match (left, signed) {
+                    (true, _) => e.b.ins().ishl(x, n),
+                    (false, true) => e.b.ins().sshr(x, n),
+                    _ => e.b.ins().ushr(x, n),
+                };
+                if ty.is_vector() { e.mask16(x, class) } else { x }
+            };
+            return Ok(self.map(&[(x, class)], class, &f, Some(&f)));
+        }
+        let n = self.get(b, Class::B32)?;
+        let scalar = |e: &mut Self, v: &[Value]| {
+            let x = e.int(v[0]);
+            let n = e.int(v[1]);
+            let ty = e.ty(x);
+            let limit = e.imm(types::I32, u64::from(bits));
+            let fits = e.b.ins().icmp(IntCC::UnsignedLessThan, n, limit);
+            if !left && signed {
+                let top = e.imm(types::I32, u64::from(bits) - 1);
+                let n = e.b.ins().umin(n, top);
+                return e.b.ins().sshr(x, n);
+            }
+            let r = if left { e.b.ins().ishl(x, n) } else { e.b.ins().ushr(x, n) };
+            let zero = e.imm(ty, 0);
+            e.b.ins().select(fits, r, zero)
+        };
+        Ok(self.map(&[(x, class), (n, Class::B32)], class, &scalar, None))
+    }
+
+    pub(crate) fn zero_vector(&mut self, ty: Type) -> Value {
+        if ty.lane_bits() == 64 { self.vconst64([0; 2]) } else { self.vconst32([0; 4]) }
+    }
+
+    fn int_un(
+        &mut self,
+        op: IntUnOp,
+        ty: ScalarType,
+        dst: RegId,
+        a: &Operand,
+    ) -> Result<(), CompileError> {
+        let class = Class::of(ty);
+        let x = self.get(a, class)?;
+        if class == Class::Pred {
+            let v = self.not_pred(x);
+            self.set(dst, v);
+            return Ok(());
+        }
+        let counts = matches!(op, IntUnOp::Popc | IntUnOp::Clz);
+        let out = if counts { Class::B32 } else { class };
+        let scalar = |e: &mut Self, v: &[Value]| {
+            let x = e.int(v[0]);
+            let ty = e.ty(x);
+            match op {
+                IntUnOp::Abs => e.b.ins().iabs(x),
+                IntUnOp::Neg => e.b.ins().ineg(x),
+                IntUnOp::Not => e.b.ins().bnot(x),
+                IntUnOp::Cnot => {
+                    let zero = e.imm(ty, 0);
+                    let is = e.b.ins().icmp(IntCC::Equal, x, zero);
+                    e.b.ins().uextend(ty, is)
+                }
+                IntUnOp::Popc => {
+                    let n = e.b.ins().popcnt(x);
+                    e.cast(n, types::I32)
+                }
+                IntUnOp::Clz => {
+                    let n = e.b.ins().clz(x);
+                    e.cast(n, types::I32)
+                }
+                IntUnOp::Brev => e.b.ins().bitrev(x),
+            }
+        };
+        let vector = |e: &mut Self, v: &[Value]| {
+            let x = match op {
+                IntUnOp::Abs => {
+                    let x = e.sign16(v[0], class, true);
+                    e.b.ins().iabs(x)
+                }
+                IntUnOp::Neg => e.b.ins().ineg(v[0]),
+                _ => e.b.ins().bnot(v[0]),
+            };
+            e.mask16(x, class)
+        };
+        let has = matches!(op, IntUnOp::Neg | IntUnOp::Not)
+            || (op == IntUnOp::Abs && class != Class::B64);
+        let v = self.map(&[(x, class)], out, &scalar, if has { Some(&vector) } else { None });
+        let have = self.class_of(dst);
+        let v = self.resize(v, out, have);
+        self.set(dst, v);
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
+    fn carry_chain(
+        &mut self,
+        sub: bool,
+        class: Class,
+        reads: bool,
+        writes: bool,
+        dst: RegId,
+        a: V,
+        b: V,
+    ) {
+        let flag = self.plan.unit.instances[self.instance as usize].carry;
+        let c = if reads { self.read(flag) } else { V::U(self.imm(types::I8, 0)) };
+        let srcs = [(a, class), (b, class), (c, Class::Pred)];
+        let sum = |e: &mut Self, v: &[Value]| {
+            let (a, b) = (e.int(v[0]), e.int(v[1]));
+            let ty = e.ty(a);
+            let c = e.b.ins().uextend(ty, v[2]);
+            if sub {
+                let x = e.b.ins().isub(a, b);
+                e.b.ins().isub(x, c)
+            } else {
+                let x = e.b.ins().iadd(a, b);
+                e.b.ins().iadd(x, c)
+            }
+        };
+        let carry = |e: &mut Self, v: &[Value]| {
+            let (a, b) = (e.int(v[0]), e.int(v[1]));
+            let ty = e.ty(a);
+            let c = e.b.ins().uextend(ty, v[2]);
+            if sub {
+                let x = e.b.ins().isub(a, b);
+                let one = e.b.ins().icmp(IntCC::UnsignedLessThan, a, b);
+                let two = e.b.ins().icmp(IntCC::UnsignedLessThan, x, c);
+                e.b.ins().bor(one, two)
+            } else {
+                let x = e.b.ins().iadd(a, b);
+                let one = e.b.ins().icmp(IntCC::UnsignedLessThan, x, a);
+                let y = e.b.ins().iadd(x, c);
+                let two = e.b.ins().icmp(IntCC::UnsignedLessThan, y, x);
+                e.b.ins().bor(one, two)
+            }
+        };
+        let v = self.map(&srcs, class, &sum, None);
+        if writes {
+            let f = self.map(&srcs, Class::Pred, &carry, None);
+            self.write(flag, f);
+        }
+        self.set(dst, v);
+    }
+
+    fn product(
+        &mut self,
+        mode: MulMode,
+        ty: ScalarType,
+        a: &Operand,
+        b: &Operand,
+    ) -> Result<V, CompileError> {
+        let class = Class::of(ty);
+        let signed = ty.is_signed();
+        let x = self.get(a, class)?;
+        let y = self.get(b, class)?;
+        // An affine value times a constant stays affine.
+        let by = match (&x, &y, a, b) {
+            (V::A(base, s), _, _, Operand::Imm(c)) | (_, V::A(base, s), Operand::Imm(c), _) => {
+                Some((*base, *s, sign_extend(*c, ty)))
+            }
+            _ => None,
+        };
+        if let Some((base, s, c)) = by {
+            match mode {
+                MulMode::Lo => {
+                    let v = self.mul_imm(base, c);
+                    let s = s.wrapping_mul(c);
+                    let s = if class == Class::B32 { i64::from(s as i32) } else { s };
+                    return Ok(V::A(v, s));
+                }
+                MulMode::Wide if class == Class::B32 => {
+                    let w = if signed {
+                        self.b.ins().sextend(types::I64, base)
+                    } else {
+                        self.b.ins().uextend(types::I64, base)
+                    };
+                    let v = self.mul_imm(w, c);
+                    return Ok(V::A(v, s.wrapping_mul(c)));
+                }
+                _ => {}
+            }
+        }
+        let srcs = [(x, class), (y, class)];
+        let out = result_class(mode, ty);
+        Ok(match mode {
+            MulMode::Lo => {
+                let f = |e: &mut Self, v: &[Value]| {
+                    let (a, b) = (e.int(v[0]), e.int(v[1]));
+                    e.b.ins().imul(a, b)
+                };
+                let vector = |e: &mut Self, v: &[Value]| {
+                    let x = e.b.ins().imul(v[0], v[1]);
+                    e.mask16(x, class)
+                };
+                self.map(&srcs, out, &f, Some(&vector))
+            }
+            MulMode::Hi => {
+                let f: Scalar<'_, 'e, 'm> = &|e, v| {
+                    let (a, b) = (e.int(v[0]), e.int(v[1]));
+                    if e.ty(a) == types::I64 {
+                        return if signed { e.b.ins().smulhi(a, b) } else { e.b.ins().umulhi(a, b) };
+                    }
+                    let narrow = e.ty(a);
+                    let wide = if narrow == types::I32 { types::I64 } else { types::I32 };
+                    let (a, b) = e.extend2(a, b, wide, signed);
+                    let p = e.b.ins().imul(a, b);
+                    let n = e.imm(types::I32, u64::from(narrow.bits()));
+                    let p = e.b.ins().ushr(p, n);
+                    e.b.ins().ireduce(narrow, p)
+                };
+                self.map(&srcs, out, f, None)
+            }
+            MulMode::Wide => {
+                let wide = self.class_type(out);
+                if class == Class::B32 && !matches!((&srcs[0].0, &srcs[1].0), (V::U(_), V::U(_))) {
+                    return Ok(self.wide_vectors(&srcs, signed));
+                }
+                let f: Scalar<'_, 'e, 'm> = &|e, v| {
+                    let (a, b) = (e.int(v[0]), e.int(v[1]));
+                    let (a, b) = e.extend2(a, b, wide, signed);
+                    e.b.ins().imul(a, b)
+                };
+                self.map(&srcs, out, f, None)
+            }
+        })
+    }
+
+    fn wide_vectors(&mut self, srcs: &[(V, Class); 2], signed: bool) -> V {
+        let x = self.vectorize(&srcs[0].0, Class::B32);
+        let y = self.vectorize(&srcs[1].0, Class::B32);
+        let mut out = Vec::new();
+        for (a, b) in x.iter().zip(&y) {
+            // Cranelift recognizes these products of widened halves.
+            let (al, bl, ah, bh) = if signed {
+                (
+                    self.b.ins().swiden_low(*a),
+                    self.b.ins().swiden_low(*b),
+                    self.b.ins().swiden_high(*a),
+                    self.b.ins().swiden_high(*b),
+                )
+            } else {
+                (
+                    self.b.ins().uwiden_low(*a),
+                    self.b.ins().uwiden_low(*b),
+                    self.b.ins().uwiden_high(*a),
+                    self.b.ins().uwiden_high(*b),
+                )
+            };
+            out.push(self.b.ins().imul(al, bl));
+            out.push(self.b.ins().imul(ah, bh));
+        }
+        V::X(out)
+    }
+
+    fn extend2(&mut self, a: Value, b: Value, wide: Type, signed: bool) -> (Value, Value) {
+        if signed {
+            (self.b.ins().sextend(wide, a), self.b.ins().sextend(wide, b))
+        } else {
+            (self.b.ins().uextend(wide, a), self.b.ins().uextend(wide, b))
+        }
+    }
+
+    fn bfe(
+        &mut self,
+        ty: ScalarType,
+        dst: RegId,
+        a: &Operand,
+        pos: u32,
+        len: u32,
+    ) -> Result<bool, CompileError> {
+        let bits = ty.bits();
+        if len == 0 || pos >= bits || pos + len > bits || !matches!(bits, 32 | 64) {
+            return Ok(false);
+        }
+        let class = Class::of(ty);
+        let signed = ty.is_signed();
+        let x = self.get(a, class)?;
+        let f = |e: &mut Self, v: &[Value]| {
+            let x = e.int(v[0]);
+            let up = e.imm(types::I32, u64::from(bits - pos - len));
+            let down = e.imm(types::I32, u64::from(bits - len));
+            let x = e.b.ins().ishl(x, up);
+            if signed { e.b.ins().sshr(x, down) } else { e.b.ins().ushr(x, down) }
+        };
+        let has = !(signed && class == Class::B64);
+        let v = self.map(&[(x, class)], class, &f, if has { Some(&f) } else { None });
+        self.set(dst, v);
+        Ok(true)
+    }
+
+    fn bfi(
+        &mut self,
+        ty: ScalarType,
+        dst: RegId,
+        a: &Operand,
+        b: &Operand,
+        pos: u32,
+        len: u32,
+    ) -> Result<bool, CompileError> {
+        let bits = ty.bits();
+        if len == 0 || pos >= bits || pos + len > bits || !matches!(bits, 32 | 64) {
+            return Ok(false);
+        }
+        let class = Class::of(ty);
+        let x = self.get(a, class)?;
+        let y = self.get(b, class)?;
+        let ones = if len == 64 { u64::MAX } else { (1u64 << len) - 1 };
+        let field = ones << pos;
+        let f = |e: &mut Self, v: &[Value]| {
+            let (x, y) = (e.int(v[0]), e.int(v[1]));
+            let n = e.imm(types::I32, u64::from(pos));
+            let x = e.b.ins().ishl(x, n);
+            let m = match e.ty(x) {
+                types::I64X2 => e.vconst64([field; 2]),
+                types::I32X4 => e.vconst32([field as u32; 4]),
+                t => e.imm(t, field),
+            };
+            let x = e.b.ins().band(x, m);
+            let y = e.b.ins().band_not(y, m);
+            e.b.ins().bor(x, y)
+        };
+        let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
+        self.set(dst, v);
+        Ok(true)
+    }
+
+    fn funnel(
+        &mut self,
+        left: bool,
+        clamp: bool,
+        dst: RegId,
+        a: &Operand,
+        b: &Operand,
+        amount: &Operand,
+    ) -> Result<(), CompileError> {
+        let srcs = [a, b, amount]
+            .into_iter()
+            .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let f: Scalar<'_, 'e, 'm> = &|e, v| {
+            let (a, b, n) = (e.int(v[0]), e.int(v[1]), e.int(v[2]));
+            let lo = e.b.ins().uextend(types::I64, a);
+            let hi = e.b.ins().uextend(types::I64, b);
+            let k = e.imm(types::I32, 32);
+            let hi = e.b.ins().ishl(hi, k);
+            let x = e.b.ins().bor(hi, lo);
+            let n = if clamp {
+                e.b.ins().umin(n, k)
+            } else {
+                let m = e.imm(types::I32, 31);
+                e.b.ins().band(n, m)
+            };
+            if left {
+                let x = e.b.ins().ishl(x, n);
+                let x = e.b.ins().ushr(x, k);
+                e.b.ins().ireduce(types::I32, x)
+            } else {
+                let x = e.b.ins().ushr(x, n);
+                e.b.ins().ireduce(types::I32, x)
+            }
+        };
+        let v = self.map(&srcs, Class::B32, f, None);
+        self.set(dst, v);
+        Ok(())
+    }
+
+    /// Any function of three bits, as few operations as its table allows.
+    fn lop3(&mut self, v: &[Value], lut: u8) -> Value {
+        let (a, b, c) = (self.int(v[0]), self.int(v[1]), self.int(v[2]));
+        let ty = self.ty(a);
+        // By Shannon expansion on `a`: each half is a function of `b` and `c`.
+        let hi = lut >> 4;
+        let lo = lut & 15;
+        let h = self.lop2(b, c, hi, ty);
+        if hi == lo {
+            return h.unwrap_or_else(|full| self.fill(full, ty));
+        }
+        let l = self.lop2(b, c, lo, ty);
+        match (h, l) {
+            (Err(true), Err(false)) => a,
+            (Err(false), Err(true)) => self.b.ins().bnot(a),
+            (Ok(h), Err(false)) => self.b.ins().band(a, h),
+            (Err(false), Ok(l)) => {
+                let n = self.b.ins().bnot(a);
+                self.b.ins().band(n, l)
+            }
+            (Err(true), Ok(l)) => self.b.ins().bor(a, l),
+            (Ok(h), Err(true)) => {
+                let n = self.b.ins().bnot(a);
+                self.b.ins().bor(n, h)
+            }
+            (Ok(h), Ok(l)) if hi == !lo & 15 => {
+                let _ = h;
+                self.b.ins().bxor(a, l)
+            }
+            (Ok(h), Ok(l)) => {
+                let x = self.b.ins().band(a, h);
+                let n = self.b.ins().bnot(a);
+                let y = self.b.ins().band(n, l);
+                self.b.ins().bor(x, y)
+            }
+            (Err(f), Err(_)) => self.fill(f, ty),
+        }
+    }
+
+    fn fill(&mut self, ones: bool, ty: Type) -> Value {
+        let x = if ones { u64::MAX } else { 0 };
+        if ty.is_vector() { self.vconst32([x as u32; 4]) } else { self.imm(ty, x) }
+    }
+
+    /// A function of two bits; `Err` for a constant.
+    fn lop2(&mut self, b: Value, c: Value, t: u8, _ty: Type) -> Result<Value, bool> {
+        // Bit 2b + c of the table.
+        Ok(match t & 15 {
+            0 => return Err(false),
+            15 => return Err(true),
+            0b1100 => b,
+            0b0011 => self.b.ins().bnot(b),
+            0b1010 => c,
+            0b0101 => self.b.ins().bnot(c),
+            0b1000 => self.b.ins().band(b, c),
+            0b1110 => self.b.ins().bor(b, c),
+            0b0110 => self.b.ins().bxor(b, c),
+            0b1001 => {
+                let x = self.b.ins().bxor(b, c);
+                self.b.ins().bnot(x)
+            }
+            0b0111 => {
+                let x = self.b.ins().band(b, c);
+                self.b.ins().bnot(x)
+            }
+            0b0001 => {
+                let x = self.b.ins().bor(b, c);
+                self.b.ins().bnot(x)
+            }
+            0b0100 => self.b.ins().band_not(b, c),
+            0b0010 => self.b.ins().band_not(c, b),
+            0b1101 => {
+                let n = self.b.ins().bnot(c);
+                self.b.ins().bor(b, n)
+            }
+            _ => {
+                let n = self.b.ins().bnot(b);
+                self.b.ins().bor(n, c)
+            }
+        })
+    }
+
+    /// `prmt` with a constant selector: shifts and masks.
+    fn permute(
+        &mut self,
+        dst: RegId,
+        a: &Operand,
+        b: &Operand,
+        sel: u32,
+    ) -> Result<(), CompileError> {
+        let srcs = [a, b]
+            .into_iter()
+            .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let f = |e: &mut Self, v: &[Value]| {
+            let (a, b) = (e.int(v[0]), e.int(v[1]));
+            let ty = e.ty(a);
+            let mut acc: Option<Value> = None;
+            for i in 0..4u32 {
+                let nib = sel >> (4 * i) & 15;
+                let src = if nib & 4 != 0 { b } else { a };
+                let byte = nib & 3;
+                let shl = |e: &mut Self, x: Value, n: u32| {
+                    let n = e.imm(types::I32, u64::from(n));
+                    e.b.ins().ishl(x, n)
+                };
+                let x = if nib & 8 != 0 {
+                    // The sign of the byte, eight times.
+                    let x = shl(e, src, 24 - 8 * byte);
+                    let n = e.imm(types::I32, 31);
+                    e.b.ins().sshr(x, n)
+                } else if byte >= i {
+                    let n = e.imm(types::I32, u64::from(8 * (byte - i)));
+                    e.b.ins().ushr(src, n)
+                } else {
+                    shl(e, src, 8 * (i - byte))
+                };
+                let m = 0xffu32 << (8 * i);
+                let m = if ty.is_vector() { e.vconst32([m; 4]) } else { e.imm(ty, u64::from(m)) };
+                let x = e.b.ins().band(x, m);
+                acc = Some(match acc {
+                    None => x,
+                    Some(y) => e.b.ins().bor(x, y),
+                });
+            }
+            acc.unwrap_or(a)
+        };
+        let v = self.map(&srcs, Class::B32, &f, Some(&f));
+        self.set(dst, v);
+        Ok(())
+    }
+
+    // ---- comparisons -------------------------------------------------------------------------
+
+    pub(crate) fn int_compare(&mut self, cc: IntCC, a: V, b: V, class: Class) -> V {
+        let signed = cc != cc.unsigned();
+        if class == Class::B64 && !matches!((&a, &b), (V::U(_), V::U(_))) {
+            let x = self.vectorize(&a, class);
+            let y = self.vectorize(&b, class);
+            let masks: Vec<Value> =
+                x.iter().zip(&y).map(|(a, b)| self.b.ins().icmp(cc, *a, *b)).collect();
+            return V::X(masks.chunks(2).map(|c| self.narrow64(c[0], c[1])).collect());
+        }
+        self.map(
+            &[(a, class), (b, class)],
+            Class::Pred,
+            &|e, v| {
+                let (a, b) = (e.int(v[0]), e.int(v[1]));
+                e.b.ins().icmp(cc, a, b)
+            },
+            Some(&|e, v| {
+                let a = e.sign16(v[0], class, signed);
+                let b = e.sign16(v[1], class, signed);
+                e.b.ins().icmp(cc, a, b)
+            }),
+        )
+    }
+
+    /// `a cmp b` of any type; `None` for types the runtime compares.
+    fn condition(
+        &mut self,
+        cmp: Cmp,
+        ty: ScalarType,
+        ftz: bool,
+        a: &Operand,
+        b: &Operand,
+    ) -> Result<Option<V>, CompileError> {
+        let class = Class::of(ty);
+        if ty == ScalarType::F32 || ty == ScalarType::F64 {
+            let x = self.get(a, class)?;
+            let y = self.get(b, class)?;
+            let flush = ftz && ty == ScalarType::F32;
+            return Ok(Some(self.float_compare(float_cc(cmp), x, y, class, flush)));
+        }
+        if !simple(ty) {
+            return Ok(None);
+        }
+        let Some(cc) = int_cc(cmp, ty.is_signed()) else { return Ok(None) };
+        let x = self.get(a, class)?;
+        let y = self.get(b, class)?;
+        Ok(Some(self.int_compare(cc, x, y, class)))
+    }
+
+    fn float_compare(&mut self, cc: FloatCC, a: V, b: V, class: Class, flush: bool) -> V {
+        let f = |e: &mut Self, v: &[Value]| {
+            let (mut a, mut b) = (e.float(v[0]), e.float(v[1]));
+            if flush {
+                a = e.flush(a);
+                b = e.flush(b);
+            }
+            e.b.ins().fcmp(cc, a, b)
+        };
+        if class == Class::B64 && !matches!((&a, &b), (V::U(_), V::U(_))) {
+            let x = self.vectorize(&a, class);
+            let y = self.vectorize(&b, class);
+            let masks: Vec<Value> = x.iter().zip(&y).map(|(a, b)| f(self, &[*a, *b])).collect();
+            return V::X(masks.chunks(2).map(|c| self.narrow64(c[0], c[1])).collect());
+        }
+        self.map(&[(a, class), (b, class)], Class::Pred, &f, Some(&f))
+    }
+
+    pub(crate) fn compare(&mut self, op: &Op) -> Result<bool, CompileError> {
+        match op {
+            Op::Setp { cmp, ty, ftz, combine, dst, dst_not, a, b } => {
+                let Some(p) = self.condition(*cmp, *ty, *ftz, a, b)? else { return Ok(false) };
+                let other = match combine {
+                    Some((op, src)) => Some((*op, self.pred(src)?)),
+                    None => None,
+                };
+                let with = |e: &mut Self, p: V| match &other {
+                    Some((op, q)) => e.combine(*op, p, q.clone()),
+                    None => p,
+                };
+                // The second result is of the plain comparison, so both are made before either
+                // register is written.
+                let second = match dst_not {
+                    Some(_) => {
+                        let n = self.not_pred(p.clone());
+                        Some(with(self, n))
+                    }
+                    None => None,
+                };
+                let first = with(self, p);
+                if let Some(d) = dst {
+                    self.set(*d, first);
+                }
+                if let (Some(d), Some(v)) = (dst_not, second) {
+                    self.set(*d, v);
+                }
+            }
+            Op::Set { cmp, dst_ty, ty, ftz, combine, dst, a, b } => {
+                let ones = match dst_ty {
+                    ScalarType::U32 | ScalarType::S32 | ScalarType::B32 => u64::from(u32::MAX),
+                    ScalarType::F32 => u64::from(1f32.to_bits()),
+                    _ => return Ok(false),
+                };
+                let Some(mut p) = self.condition(*cmp, *ty, *ftz, a, b)? else { return Ok(false) };
+                if let Some((op, src)) = combine {
+                    let q = self.pred(src)?;
+                    p = self.combine(*op, p, q);
+                }
+                let x = V::U(self.imm(types::I32, ones));
+                let y = V::U(self.imm(types::I32, 0));
+                let v = self.select(&p, &x, &y, Class::B32);
+                self.set(*dst, v);
+            }
+            Op::Slct { ty, cond_ty, ftz, dst, a, b, c } => {
+                let class = Class::of(*ty);
+                let zero = Operand::Imm(0);
+                let Some(p) = self.condition(Cmp::Ge, *cond_ty, *ftz, c, &zero)? else {
+                    return Ok(false);
+                };
+                let x = self.get(a, class)?;
+                let y = self.get(b, class)?;
+                let v = self.select(&p, &x, &y, class);
+                self.set(*dst, v);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn result_class(mode: MulMode, ty: ScalarType) -> Class {
+    match (mode, Class::of(ty)) {
+        (MulMode::Wide, Class::B16) => Class::B32,
+        (MulMode::Wide, Class::B32) => Class::B64,
+        (MulMode::Wide, Class::B64) => Class::B128,
+        (_, c) => c,
+    }
+}
+
+fn int_cc(cmp: Cmp, signed: bool) -> Option<IntCC> {
+    Some(match (cmp, signed) {
+        (Cmp::Eq, _) => IntCC::Equal,
+        (Cmp::Ne, _) => IntCC::NotEqual,
+        (Cmp::Lt, true) => IntCC::SignedLessThan,
+        (Cmp::Le, true) => IntCC::SignedLessThanOrEqual,
+        (Cmp::Gt, true) => IntCC::SignedGreaterThan,
+        (Cmp::Ge, true) => IntCC::SignedGreaterThanOrEqual,
+        (Cmp::Lt, false) => IntCC::UnsignedLessThan,
+        (Cmp::Le, false) => IntCC::UnsignedLessThanOrEqual,
+        (Cmp::Gt, false) => IntCC::UnsignedGreaterThan,
+        (Cmp::Ge, false) => IntCC::UnsignedGreaterThanOrEqual,
+        _ => return None,
+    })
+}
+
+fn float_cc(cmp: Cmp) -> FloatCC {
+    match cmp {
+        Cmp::Eq => FloatCC::Equal,
+        Cmp::Ne => FloatCC::OrderedNotEqual,
+        Cmp::Lt => FloatCC::LessThan,
+        Cmp::Le => FloatCC::LessThanOrEqual,
+        Cmp::Gt => FloatCC::GreaterThan,
+        Cmp::Ge => FloatCC::GreaterThanOrEqual,
+        Cmp::Equ => FloatCC::UnorderedOrEqual,
+        Cmp::Neu => FloatCC::NotEqual,
+        Cmp::Ltu => FloatCC::UnorderedOrLessThan,
+        Cmp::Leu => FloatCC::UnorderedOrLessThanOrEqual,
+        Cmp::Gtu => FloatCC::UnorderedOrGreaterThan,
+        Cmp::Geu => FloatCC::UnorderedOrGreaterThanOrEqual,
+        Cmp::Num => FloatCC::Ordered,
+        Cmp::Nan => FloatCC::Unordered,
+    }
+}

@@ -1,0 +1,750 @@
+//! Addresses, checks, loads and stores.
+//!
+//! Every access is checked once for the whole group where its address is uniform or affine. Accesses
+//! of one block that share a base register are checked together by the first of them: if their hull
+//! is not inside the window, one of them is not.
+
+use cranelift_codegen::ir::{
+    InstBuilder, StackSlotData, StackSlotKind, Type, Value, condcodes::IntCC, types,
+};
+use mica_kernel::BlockContext;
+use mica_ptx::ast::{AddrBase, Address, Op, Operand, Order, RegId, ScalarType, Space, VarId};
+use mica_ptx::visit::Access as Touch;
+use std::collections::HashMap;
+use std::mem::offset_of;
+
+use super::{Emit, V, fixed, flags};
+use crate::CompileError;
+use crate::liveness::visit_step;
+use crate::run;
+use crate::scratch::status;
+use crate::unit::{BlockId, Class, Reg, Step, VarPlace};
+
+/// What an address is relative to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Window {
+    Arena,
+    Shared,
+    Local,
+    Params,
+}
+
+/// Where an access goes on the host.
+pub(crate) enum Host {
+    One(Value, i32),
+    Affine(Value, i32, i64),
+    Lanes(Vec<(Value, i32)>),
+}
+
+/// Which checks of a block are done where.
+#[derive(Default)]
+pub(crate) struct Merged {
+    /// The step being emitted.
+    pub(crate) at: usize,
+    /// By step: the hull to check there, or none when an earlier step did.
+    plan: HashMap<usize, Option<Hull>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hull {
+    low: i64,
+    high: i64,
+    align: u32,
+}
+
+/// What one access asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) bytes: u32,
+    pub(crate) align: u32,
+    pub(crate) write: bool,
+}
+
+impl Emit<'_, '_> {
+    /// Finds accesses of a block that can be checked together.
+    pub(crate) fn plan_checks(&mut self, id: BlockId) {
+        if self.src.memcheck {
+            return;
+        }
+        let unit = &self.plan.unit;
+        let module = self.src.module;
+        let block = &unit.blocks[id as usize];
+        let mut open: HashMap<(Reg, Window, u32), (usize, Hull)> = HashMap::new();
+        let mut plan: HashMap<usize, Option<Hull>> = HashMap::new();
+        for (at, step) in block.steps.iter().enumerate() {
+            if let Step::Inst(i) = step {
+                let op = &unit.func(module, block.instance).body[*i as usize].op;
+                let found = match op {
+                    Op::Ld { space, ty, addr, dst, .. } => Some((space, ty, addr, dst.len())),
+                    Op::St { space, ty, addr, src, .. } => Some((space, ty, addr, src.len())),
+                    _ => None,
+                };
+                if let Some((space, ty, addr, n)) = found {
+                    let bytes = ty.bytes() * n as u32;
+                    if let (AddrBase::Reg(r), Some(w)) = (addr.base, mergeable(*space)) {
+                        let key = (unit.reg(block.instance, r), w, bytes);
+                        let end = addr.offset.saturating_add(i64::from(bytes));
+                        let fits = addr.offset.unsigned_abs() < 1 << 24;
+                        match open.get_mut(&key) {
+                            Some((leader, hull))
+                                if fits && (addr.offset - hull.low) % i64::from(bytes) == 0 =>
+                            {
+                                hull.low = hull.low.min(addr.offset);
+                                hull.high = hull.high.max(end);
+                                plan.insert(*leader, Some(*hull));
+                                plan.insert(at, None);
+                            }
+                            None if fits => {
+                                let hull = Hull { low: addr.offset, high: end, align: bytes };
+                                open.insert(key, (at, hull));
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            visit_step(unit, module, block.instance, *step, &mut |r, a| {
+                if a == Touch::Def {
+                    open.retain(|k, _| k.0 != r);
+                }
+            });
+        }
+        self.merged.plan = plan;
+    }
+
+    // ---- addresses ---------------------------------------------------------------------------
+
+    /// A variable's address in its own space.
+    pub(crate) fn var_address(&mut self, var: VarId, offset: i64) -> Result<V, CompileError> {
+        let place = self.plan.unit.var_place(self.src.module, self.src.layout, self.instance, var);
+        Ok(V::U(match place {
+            VarPlace::KernelParam(o) | VarPlace::Shared(o) => self.i64(o as i64 + offset),
+            VarPlace::Local(o) => {
+                let at = self.i64(o as i64 + offset);
+                match self.read(self.plan.unit.sp) {
+                    V::U(sp) if self.plan.unit.has_calls() => self.b.ins().iadd(at, sp),
+                    _ => at,
+                }
+            }
+            VarPlace::Global(i) => {
+                let p = self.field(types::I64, offset_of!(BlockContext, globals));
+                let p = self.b.ins().load(types::I64, fixed(), p, (i * 8) as i32);
+                self.add_imm(p, offset)
+            }
+            VarPlace::None => {
+                let name = self.src.module.var(var).name.clone();
+                return Err(self.refuse(&format!("the address of `{name}`")));
+            }
+        }))
+    }
+
+    fn window_base(&mut self, w: Window, lane: usize) -> Option<Value> {
+        match w {
+            Window::Arena => None,
+            Window::Shared => Some(self.field(types::I64, offset_of!(BlockContext, shared_base))),
+            Window::Params => Some(self.field(types::I64, offset_of!(BlockContext, params))),
+            Window::Local => Some(self.local_base(lane)),
+        }
+    }
+
+    fn window_of(&self, space: Space) -> Window {
+        match space {
+            Space::Shared | Space::SharedCluster => Window::Shared,
+            Space::Local => Window::Local,
+            Space::Param => {
+                if self.plan.unit.func(self.src.module, self.instance).is_kernel {
+                    Window::Params
+                } else {
+                    Window::Local
+                }
+            }
+            _ => Window::Arena,
+        }
+    }
+
+    /// Resolves and checks an address.
+    pub(crate) fn access(
+        &mut self,
+        space: Space,
+        addr: &Address,
+        ask: Ask,
+    ) -> Result<Host, CompileError> {
+        let unit = &self.plan.unit;
+        let mut space = space;
+        let value = match addr.base {
+            AddrBase::Var(var) => {
+                let v = self.src.module.var(var);
+                let place = unit.var_place(self.src.module, self.src.layout, self.instance, var);
+                let inside = addr.offset >= 0
+                    && (addr.offset as u64).saturating_add(u64::from(ask.bytes)) <= v.size
+                    && (v.offset + addr.offset as u64) % u64::from(ask.align) == 0
+                    && v.align >= ask.align;
+                if inside && !self.src.memcheck && !v.is_dynamic_shared() {
+                    return self.var_host(space, var, place, addr.offset);
+                }
+                space = match (space, place) {
+                    (Space::Param, VarPlace::Local(_)) | (Space::Generic, VarPlace::Local(_)) => {
+                        Space::Local
+                    }
+                    (Space::Generic, VarPlace::Shared(_)) => Space::Shared,
+                    (s, _) => s,
+                };
+                self.var_address(var, 0)?
+            }
+            AddrBase::Absolute => V::U(self.i64(0)),
+            AddrBase::Reg(r) => {
+                let class = self.class_of(r);
+                let v = self.read(self.reg(r));
+                match (v, class) {
+                    // Wrapping lanes are outside shared memory, so the check sees them.
+                    (V::A(x, s), Class::B32) if self.window_of(space) == Window::Shared => {
+                        V::A(self.b.ins().uextend(types::I64, x), s)
+                    }
+                    (v, class) => self.resize(v, class, Class::B64),
+                }
+            }
+        };
+        let window = self.window_of(space);
+        self.check_value(window, value, addr.offset, ask, matches!(addr.base, AddrBase::Reg(_)))
+    }
+
+    fn var_host(
+        &mut self,
+        space: Space,
+        var: VarId,
+        place: VarPlace,
+        offset: i64,
+    ) -> Result<Host, CompileError> {
+        Ok(match place {
+            VarPlace::Local(o) => {
+                let at = o + offset as u64;
+                if self.lanes == 1 {
+                    Host::One(self.frame_address(0, at), 0)
+                } else {
+                    Host::Lanes((0..self.lanes).map(|l| (self.frame_address(l, at), 0)).collect())
+                }
+            }
+            VarPlace::KernelParam(o) => {
+                let field = if space == Space::Param {
+                    offset_of!(BlockContext, params)
+                } else {
+                    offset_of!(BlockContext, params_device)
+                };
+                Host::One(self.field(types::I64, field), (o as i64 + offset) as i32)
+            }
+            VarPlace::Shared(o) => {
+                let p = self.field(types::I64, offset_of!(BlockContext, shared_base));
+                Host::One(p, (o as i64 + offset) as i32)
+            }
+            VarPlace::Global(_) | VarPlace::None => match self.var_address(var, offset)? {
+                V::U(p) => Host::One(p, 0),
+                _ => return Err(self.refuse("the address of a variable")),
+            },
+        })
+    }
+
+    /// Checks `value + offset` in a window and gives the host address.
+    pub(crate) fn check_value(
+        &mut self,
+        window: Window,
+        value: V,
+        offset: i64,
+        ask: Ask,
+        by_register: bool,
+    ) -> Result<Host, CompileError> {
+        let value = match value {
+            V::U(x) => V::U(self.int(x)),
+            v => v,
+        };
+        let merged = if by_register { self.merged.plan.get(&self.merged.at).copied() } else { None };
+        let (skip, hull) = match merged {
+            Some(None) => (true, Hull { low: 0, high: 0, align: 1 }),
+            Some(Some(h)) => (false, h),
+            None => {
+                let high = offset.wrapping_add(i64::from(ask.bytes));
+                (false, Hull { low: offset, high, align: ask.align })
+            }
+        };
+        let span = (hull.high - hull.low) as u64;
+        let small = i32::try_from(offset).ok();
+        let place = |e: &mut Self, x: Value, lane: usize| {
+            let host = match e.window_base(window, lane) {
+                Some(base) => e.b.ins().iadd(base, x),
+                None => x,
+            };
+            match small {
+                Some(o) => (host, o),
+                None => (e.add_imm(host, offset), 0),
+            }
+        };
+        match value {
+            V::U(x) if window != Window::Local || self.lanes == 1 => {
+                if !skip {
+                    self.check(window, &[(x, 0)], hull.low, span, hull.align, 0, ask);
+                }
+                let (h, o) = place(self, x, 0);
+                Ok(Host::One(h, o))
+            }
+            V::A(x, stride)
+                if window != Window::Local
+                    && stride % i64::from(ask.align) == 0
+                    && stride.unsigned_abs() < 1 << 20 =>
+            {
+                if !skip {
+                    let reach = stride.wrapping_mul(self.lanes as i64 - 1);
+                    let low = hull.low + reach.min(0);
+                    let span = span + reach.unsigned_abs();
+                    self.check(window, &[(x, 0)], low, span, hull.align, stride, ask);
+                }
+                let (h, o) = place(self, x, 0);
+                Ok(Host::Affine(h, o, stride))
+            }
+            v => {
+                let lanes: Vec<(Value, usize)> =
+                    (0..self.lanes).map(|l| (self.lane(&v, Class::B64, l), l)).collect();
+                if !skip {
+                    self.check(window, &lanes, hull.low, span, hull.align, 0, ask);
+                }
+                Ok(Host::Lanes(lanes.iter().map(|(x, l)| place(self, *x, *l)).collect()))
+            }
+        }
+    }
+
+    /// Tests that `[x + low, x + low + span)` is inside the window and aligned, for each `x`.
+    #[allow(clippy::too_many_arguments, reason = "one check, in numbers")]
+    fn check(
+        &mut self,
+        window: Window,
+        lanes: &[(Value, usize)],
+        low: i64,
+        span: u64,
+        align: u32,
+        stride: i64,
+        ask: Ask,
+    ) {
+        if self.src.memcheck && window == Window::Arena {
+            self.memcheck(lanes, low, span, stride, ask);
+        }
+        let shift = align.trailing_zeros();
+        let limit = self.limit(window, span, shift);
+        let mut worst: Option<Value> = None;
+        let mut addrs = Vec::new();
+        for (x, _) in lanes {
+            let at = self.add_imm(*x, low);
+            addrs.push(at);
+            let off = match window {
+                Window::Arena => {
+                    let base = self.field(types::I64, offset_of!(BlockContext, arena_base));
+                    self.b.ins().isub(at, base)
+                }
+                _ => at,
+            };
+            // Rotating brings misaligned low bits to the top, where one comparison sees both.
+            let off = if shift == 0 {
+                off
+            } else {
+                let n = self.i64(i64::from(shift));
+                self.b.ins().rotr(off, n)
+            };
+            worst = Some(match worst {
+                None => off,
+                Some(w) => self.b.ins().umax(w, off),
+            });
+        }
+        let Some(worst) = worst else { return };
+        let bad = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, worst, limit);
+        let (out, on) = (self.cold(), self.b.create_block());
+        self.b.ins().brif(bad, out, &[], on, &[]);
+        self.b.switch_to_block(out);
+        let p = self.buffer(addrs.len());
+        for (i, a) in addrs.iter().enumerate() {
+            self.b.ins().store(flags(), *a, p, 8 * i as i32);
+        }
+        let ctx = self.ctx;
+        let site = self.i64(i64::from(self.site));
+        let t = self.thread();
+        let meta = run::pack_meta(window, align, span, addrs.len(), ask.write);
+        let meta = self.i64(meta);
+        let stride = self.i64(stride);
+        self.call(run::FAULT, &[ctx, site, t, p, stride, meta]);
+        let s = self.i64(status::FAULT);
+        self.b.ins().return_(&[s]);
+        self.b.switch_to_block(on);
+    }
+
+    /// Stack memory of `n` words, shared by everything that needs it for one call.
+    pub(crate) fn buffer(&mut self, n: usize) -> Value {
+        let slot = match self.buffer {
+            Some((slot, size)) if size >= n => slot,
+            _ => {
+                let n = n.max(self.lanes).max(16);
+                let bytes = n as u32 * 8;
+                let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4);
+                let slot = self.b.create_sized_stack_slot(data);
+                self.buffer = Some((slot, n));
+                slot
+            }
+        };
+        self.b.ins().stack_addr(types::I64, slot, 0)
+    }
+
+    /// One past the largest rotated offset that is inside.
+    fn limit(&mut self, window: Window, span: u64, shift: u32) -> Value {
+        let field = match window {
+            Window::Arena => offset_of!(BlockContext, arena_len),
+            Window::Shared => offset_of!(BlockContext, shared_len),
+            Window::Local => offset_of!(BlockContext, local_stride),
+            Window::Params => offset_of!(BlockContext, params_len),
+        };
+        let len = self.field(types::I64, field);
+        let span = self.i64(span as i64);
+        let room = self.b.ins().isub(len, span);
+        let n = self.i64(i64::from(shift));
+        let room = self.b.ins().ushr(room, n);
+        let most = self.add_imm(room, 1);
+        if window == Window::Arena {
+            return most;
+        }
+        let fits = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, len, span);
+        let zero = self.i64(0);
+        self.b.ins().select(fits, most, zero)
+    }
+
+    fn memcheck(&mut self, lanes: &[(Value, usize)], low: i64, span: u64, stride: i64, ask: Ask) {
+        // Affine accesses are given lane by lane: exactness matters more than speed here.
+        let n = if lanes.len() == 1 && stride != 0 { self.lanes } else { lanes.len() };
+        for l in 0..n {
+            let (x, lane) = if lanes.len() == 1 { (lanes[0].0, l) } else { lanes[l] };
+            let own = if stride < 0 { low - stride * (self.lanes as i64 - 1) } else { low };
+            let at = self.add_imm(x, own.wrapping_add(if lanes.len() == 1 { stride * l as i64 } else { 0 }));
+            let bytes = if stride == 0 { span } else { u64::from(ask.bytes) };
+            let ctx = self.ctx;
+            let t = self.thread_of(lane);
+            let site = self.i64(i64::from(self.site));
+            let bytes = self.i64(bytes as i64 | i64::from(ask.write) << 32);
+            let bad = self.call(run::MEMCHECK, &[ctx, site, t, at, bytes]);
+            let (out, on) = (self.cold(), self.b.create_block());
+            self.b.ins().brif(bad, out, &[], on, &[]);
+            self.b.switch_to_block(out);
+            let s = self.i64(status::FAULT);
+            self.b.ins().return_(&[s]);
+            self.b.switch_to_block(on);
+        }
+    }
+
+    // ---- loads -------------------------------------------------------------------------------
+
+    pub(crate) fn load(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::Ld { space, ty, order, dst, addr, .. } = op else { return Ok(()) };
+        let size = ty.bytes();
+        let bytes = size * dst.len() as u32;
+        let ask = Ask { bytes, align: bytes, write: false };
+        let host = self.access(*space, addr, ask)?;
+        let plain = *order == Order::Weak;
+        match host {
+            Host::One(p, off) => {
+                for (i, d) in dst.iter().enumerate() {
+                    let Some(d) = d else { continue };
+                    let v = self.load_one(p, off + i as i32 * size as i32, *ty, *d, plain);
+                    self.set(*d, V::U(v));
+                }
+            }
+            Host::Affine(p, off, stride) => {
+                if plain && self.load_vectors(p, off, stride, *ty, dst) {
+                    return Ok(());
+                }
+                let lanes = (0..self.lanes)
+                    .map(|l| (self.add_imm(p, stride.wrapping_mul(l as i64)), off))
+                    .collect::<Vec<_>>();
+                self.load_lanes(&lanes, *ty, dst, plain);
+            }
+            Host::Lanes(lanes) => self.load_lanes(&lanes, *ty, dst, plain),
+        }
+        Ok(())
+    }
+
+    fn load_lanes(
+        &mut self,
+        lanes: &[(Value, i32)],
+        ty: ScalarType,
+        dst: &[Option<RegId>],
+        plain: bool,
+    ) {
+        for (i, d) in dst.iter().enumerate() {
+            let Some(d) = d else { continue };
+            let class = self.class_of(*d);
+            let vs: Vec<Value> = lanes
+                .iter()
+                .map(|(p, off)| {
+                    self.load_one(*p, off + i as i32 * ty.bytes() as i32, ty, *d, plain)
+                })
+                .collect();
+            let v = self.from_lanes(&vs, class);
+            self.set(*d, v);
+        }
+    }
+
+    /// Loads one element and extends it to the register's width.
+    fn load_one(&mut self, p: Value, off: i32, ty: ScalarType, d: RegId, plain: bool) -> Value {
+        let class = self.class_of(d);
+        let memory = mem_type(ty);
+        let want = self.scalar_type(self.reg(d));
+        if plain && memory.bits() == want.bits() {
+            return self.b.ins().load(want, flags(), p, off);
+        }
+        let v = if plain || memory == types::I128 {
+            self.b.ins().load(memory, flags(), p, off)
+        } else {
+            let p = self.add_imm(p, i64::from(off));
+            self.b.ins().atomic_load(memory, flags(), p)
+        };
+        let wide = self.class_type(class);
+        if wide.bits() > memory.bits() {
+            if ty.is_signed() {
+                return self.b.ins().sextend(wide, v);
+            }
+            return self.b.ins().uextend(wide, v);
+        }
+        self.cast(v, wide)
+    }
+
+    /// Contiguous lanes in whole vectors. Whether it could.
+    fn load_vectors(
+        &mut self,
+        p: Value,
+        off: i32,
+        stride: i64,
+        ty: ScalarType,
+        dst: &[Option<RegId>],
+    ) -> bool {
+        let size = ty.bytes();
+        if stride != i64::from(size) * dst.len() as i64 || !dst.iter().all(Option::is_some) {
+            return false;
+        }
+        let regs: Vec<RegId> = dst.iter().flatten().copied().collect();
+        let class = self.class_of(regs[0]);
+        if regs.iter().any(|r| self.class_of(*r) != class) {
+            return false;
+        }
+        let chunks = self.lanes / 4;
+        match (regs.len(), size, class) {
+            (1, 4, Class::B32) | (1, 8, Class::B64) => {
+                let (n, vty) = self.vectors(class);
+                let vs = (0..n)
+                    .map(|i| self.b.ins().load(vty, flags(), p, off + 16 * i as i32))
+                    .collect();
+                self.set(regs[0], V::X(vs));
+                true
+            }
+            (1, 2, Class::B16 | Class::B32) => {
+                let signed = ty.is_signed() && class == Class::B32;
+                let vs = (0..chunks)
+                    .map(|i| {
+                        let o = off + 8 * i as i32;
+                        if signed {
+                            self.b.ins().sload16x4(flags(), p, o)
+                        } else {
+                            self.b.ins().uload16x4(flags(), p, o)
+                        }
+                    })
+                    .collect();
+                self.set(regs[0], V::X(vs));
+                true
+            }
+            (2, 4, Class::B32) => {
+                let (mut x, mut y) = (Vec::new(), Vec::new());
+                for i in 0..chunks {
+                    let o = off + 32 * i as i32;
+                    let a = self.b.ins().load(types::I32X4, flags(), p, o);
+                    let b = self.b.ins().load(types::I32X4, flags(), p, o + 16);
+                    x.push(self.words(a, b, [0, 2, 4, 6]));
+                    y.push(self.words(a, b, [1, 3, 5, 7]));
+                }
+                self.set(regs[0], V::X(x));
+                self.set(regs[1], V::X(y));
+                true
+            }
+            (4, 4, Class::B32) => {
+                let mut out: [Vec<Value>; 4] = Default::default();
+                for i in 0..chunks {
+                    let r: Vec<Value> = (0..4)
+                        .map(|j| {
+                            let o = off + 64 * i as i32 + 16 * j;
+                            self.b.ins().load(types::I32X4, flags(), p, o)
+                        })
+                        .collect();
+                    for (o, v) in out.iter_mut().zip(self.transpose([r[0], r[1], r[2], r[3]])) {
+                        o.push(v);
+                    }
+                }
+                for (r, v) in regs.iter().zip(out) {
+                    self.set(*r, V::X(v));
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Picks 32-bit words of two vectors.
+    pub(crate) fn words(&mut self, a: Value, b: Value, pick: [u8; 4]) -> Value {
+        let mut mask = [0u8; 16];
+        for (i, w) in pick.iter().enumerate() {
+            for j in 0..4 {
+                mask[i * 4 + j] = w * 4 + j as u8;
+            }
+        }
+        self.shuffle(a, b, &mask)
+    }
+
+    fn transpose(&mut self, r: [Value; 4]) -> [Value; 4] {
+        let t0 = self.words(r[0], r[1], [0, 4, 1, 5]);
+        let t1 = self.words(r[0], r[1], [2, 6, 3, 7]);
+        let t2 = self.words(r[2], r[3], [0, 4, 1, 5]);
+        let t3 = self.words(r[2], r[3], [2, 6, 3, 7]);
+        [
+            self.words(t0, t2, [0, 1, 4, 5]),
+            self.words(t0, t2, [2, 3, 6, 7]),
+            self.words(t1, t3, [0, 1, 4, 5]),
+            self.words(t1, t3, [2, 3, 6, 7]),
+        ]
+    }
+
+    // ---- stores ------------------------------------------------------------------------------
+
+    pub(crate) fn store(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::St { space, ty, src, addr, order, .. } = op else { return Ok(()) };
+        let size = ty.bytes();
+        let bytes = size * src.len() as u32;
+        let ask = Ask { bytes, align: bytes, write: true };
+        let host = self.access(*space, addr, ask)?;
+        let class = Class::of(*ty);
+        let values: Vec<(V, Class)> = src
+            .iter()
+            .map(|o| {
+                // A register keeps its own width here: narrowing is the store's business.
+                let c = match o {
+                    Operand::Reg(r) => self.class_of(*r),
+                    _ => class,
+                };
+                self.get(o, c).map(|v| (v, c))
+            })
+            .collect::<Result<_, _>>()?;
+        let plain = !matches!(order, Order::Release(_));
+        match host {
+            Host::One(p, off) => {
+                // Every lane stores to the same place; the last one wins.
+                for (i, (v, c)) in values.iter().enumerate() {
+                    let x = self.lane(v, *c, self.lanes - 1);
+                    self.store_one(p, off + i as i32 * size as i32, *ty, x, plain);
+                }
+            }
+            Host::Affine(p, off, stride) => {
+                if plain && self.store_vectors(p, off, stride, *ty, &values) {
+                    return Ok(());
+                }
+                for l in 0..self.lanes {
+                    let at = self.add_imm(p, stride.wrapping_mul(l as i64));
+                    for (i, (v, c)) in values.iter().enumerate() {
+                        let x = self.lane(v, *c, l);
+                        self.store_one(at, off + i as i32 * size as i32, *ty, x, plain);
+                    }
+                }
+            }
+            Host::Lanes(lanes) => {
+                for (l, (at, off)) in lanes.iter().enumerate() {
+                    for (i, (v, c)) in values.iter().enumerate() {
+                        let x = self.lane(v, *c, l);
+                        self.store_one(*at, off + i as i32 * size as i32, *ty, x, plain);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn store_one(&mut self, p: Value, off: i32, ty: ScalarType, v: Value, plain: bool) {
+        let memory = mem_type(ty);
+        let have = self.ty(v);
+        let v = if have.bits() == memory.bits() {
+            v
+        } else {
+            let v = self.int(v);
+            self.cast(v, memory)
+        };
+        if plain {
+            self.b.ins().store(flags(), v, p, off);
+        } else {
+            let v = self.int(v);
+            let p = self.add_imm(p, i64::from(off));
+            self.b.ins().atomic_store(flags(), v, p);
+        }
+    }
+
+    fn store_vectors(
+        &mut self,
+        p: Value,
+        off: i32,
+        stride: i64,
+        ty: ScalarType,
+        values: &[(V, Class)],
+    ) -> bool {
+        let size = ty.bytes();
+        if stride != i64::from(size) * values.len() as i64 {
+            return false;
+        }
+        let class = Class::of(ty);
+        let vs: Vec<Vec<Value>> = values
+            .iter()
+            .map(|(v, c)| {
+                let v = self.resize(v.clone(), *c, class);
+                self.vectorize(&v, class)
+            })
+            .collect();
+        match (values.len(), size) {
+            (1, 4 | 8) => {
+                for (i, v) in vs[0].iter().enumerate() {
+                    self.b.ins().store(flags(), *v, p, off + 16 * i as i32);
+                }
+                true
+            }
+            (2, 4) => {
+                for i in 0..vs[0].len() {
+                    let a = self.words(vs[0][i], vs[1][i], [0, 4, 1, 5]);
+                    let b = self.words(vs[0][i], vs[1][i], [2, 6, 3, 7]);
+                    self.b.ins().store(flags(), a, p, off + 32 * i as i32);
+                    self.b.ins().store(flags(), b, p, off + 32 * i as i32 + 16);
+                }
+                true
+            }
+            (4, 4) => {
+                for i in 0..vs[0].len() {
+                    let r = self.transpose([vs[0][i], vs[1][i], vs[2][i], vs[3][i]]);
+                    for (j, v) in r.iter().enumerate() {
+                        self.b.ins().store(flags(), *v, p, off + 64 * i as i32 + 16 * j as i32);
+                    }
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn mergeable(space: Space) -> Option<Window> {
+    match space {
+        Space::Generic | Space::Global | Space::Const => Some(Window::Arena),
+        Space::Shared | Space::SharedCluster => Some(Window::Shared),
+        _ => None,
+    }
+}
+
+pub(crate) fn mem_type(ty: ScalarType) -> Type {
+    match ty.bytes() {
+        1 => types::I8,
+        2 => types::I16,
+        4 => types::I32,
+        8 => types::I64,
+        _ => types::I128,
+    }
+}

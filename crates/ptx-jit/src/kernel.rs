@@ -1,0 +1,204 @@
+//! One kernel: its plan, and the versions compiled so far.
+
+use cranelift_codegen::isa::OwnedTargetIsa;
+use mica_kernel::Dim3;
+use mica_ptx::ast::{FuncId, Module, Op, ScalarType};
+use mica_ptx_ops::layout::ModuleLayout;
+use std::sync::{Arc, OnceLock};
+
+use crate::code::Code;
+use crate::emit::Source;
+use crate::plan::{Plan, Saved};
+use crate::scratch;
+use crate::shape::Shape;
+use crate::unit::{Class, Place, Step, Term};
+use crate::{CompileError, MemcheckFn};
+
+pub(crate) struct Kernel {
+    pub(crate) module: Arc<Module>,
+    pub(crate) layout: Arc<ModuleLayout>,
+    pub(crate) plan: Plan,
+    pub(crate) memcheck: Option<MemcheckFn>,
+    /// By diverge site: what vector code saves there.
+    pub(crate) diverge_saved: Vec<Vec<Saved>>,
+    isa: Arc<OwnedTargetIsa>,
+    has_fma: bool,
+    /// Threads per group that suit the kernel.
+    lanes: u32,
+    /// For 1, 4, 8 and 16 lanes.
+    versions: [OnceLock<Result<Code, CompileError>>; 4],
+}
+
+impl Kernel {
+    pub(crate) fn new(
+        module: Arc<Module>,
+        layout: Arc<ModuleLayout>,
+        func: FuncId,
+        isa: Arc<OwnedTargetIsa>,
+        has_fma: bool,
+        most_lanes: u32,
+        memcheck: Option<MemcheckFn>,
+    ) -> Result<Kernel, CompileError> {
+        let plan = Plan::build(&module, &layout, func)?;
+        let diverge_saved = plan
+            .diverges
+            .iter()
+            .map(|d| plan.saved_at(&[plan.entries[d.then as usize], plan.entries[d.els as usize]]))
+            .collect();
+        let lanes = suitable_lanes(&module, &plan).min(most_lanes);
+        let lanes = if memcheck.is_some() { 1 } else { lanes };
+        Ok(Kernel {
+            module,
+            layout,
+            plan,
+            memcheck,
+            diverge_saved,
+            isa,
+            has_fma,
+            lanes,
+            versions: Default::default(),
+        })
+    }
+
+    /// Compiles the scalar version or a vector version, once.
+    pub(crate) fn version(&self, lanes: u32) -> &Result<Code, CompileError> {
+        let i = match lanes {
+            1 => 0,
+            4 => 1,
+            8 => 2,
+            _ => 3,
+        };
+        self.versions[i].get_or_init(|| {
+            let src = Source {
+                module: &self.module,
+                layout: &self.layout,
+                plan: &self.plan,
+                memcheck: self.memcheck.is_some(),
+                has_fma: self.has_fma,
+            };
+            Code::compile(&self.isa, &src, lanes as usize)
+        })
+    }
+
+    pub(crate) fn code(&self, lanes: u32) -> Option<&Code> {
+        self.version(lanes).as_ref().ok()
+    }
+
+    /// Versions that exist now.
+    pub(crate) fn compiled(&self) -> impl Iterator<Item = &Code> {
+        self.versions.iter().filter_map(|v| v.get()).filter_map(|r| r.as_ref().ok())
+    }
+
+    pub(crate) fn scratch_bytes(&self, threads: u32) -> usize {
+        scratch::FRAMES as usize
+            + threads.div_ceil(32) as usize * self.plan.frame_bytes as usize
+            + 64
+    }
+
+    /// How many threads run together in blocks of this shape: groups must lie in one row.
+    pub(crate) fn choose_lanes(&self, block: Dim3) -> u32 {
+        let mut lanes = self.lanes;
+        while lanes > 1 {
+            let one_row = block.y * block.z == 1;
+            let fits = if one_row { block.x >= lanes } else { block.x % lanes == 0 };
+            if fits && self.code(lanes).is_some() {
+                return lanes;
+            }
+            lanes = if lanes > 4 { lanes / 2 } else { 1 };
+        }
+        1
+    }
+
+    /// PTX line and source line of an instruction.
+    pub(crate) fn line(&self, place: Place) -> (u32, u32) {
+        let inst = self.plan.unit.inst(&self.module, place);
+        (inst.line, inst.loc.map_or(0, |l| l.line))
+    }
+
+    /// Bytes that one execution of a memory instruction touches.
+    pub(crate) fn access_bytes(&self, place: Place) -> u32 {
+        match &self.plan.unit.inst(&self.module, place).op {
+            Op::Ld { ty, dst, .. } => ty.bytes() * dst.len() as u32,
+            Op::St { ty, src, .. } => ty.bytes() * src.len() as u32,
+            Op::Atom(a) => a.ty.bytes() * a.src.len() as u32,
+            _ => 0,
+        }
+    }
+}
+
+/// How many lanes to run together: more hide latency and share scalar work, until registers run
+/// out or the code grows too long.
+fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
+    let unit = &plan.unit;
+    if unit.has_calls() || unit.regs.contains(&Class::B128) {
+        return 1;
+    }
+    let mut steps = 0;
+    let mut wide = 0;
+    let mut scalarized = 0;
+    let mut vector = 0;
+    for &b in &plan.graph.rpo {
+        let block = &unit.blocks[b as usize];
+        for s in &block.steps {
+            steps += 1;
+            let Step::Inst(i) = s else { continue };
+            let place = Place { instance: block.instance, inst: *i };
+            let op = &unit.inst(module, place).op;
+            let mut varying = false;
+            crate::liveness::visit_step(unit, module, block.instance, *s, &mut |r, _| {
+                varying |= plan.shape(r) == Shape::Varying;
+                if plan.shape(r) == Shape::Varying && unit.regs[r as usize] == Class::B64 {
+                    wide += 1;
+                }
+            });
+            if varying {
+                vector += 1;
+                if is_scalarized(op) {
+                    scalarized += 1;
+                }
+            }
+        }
+        if matches!(block.term, Term::Sync { .. }) {
+            steps += 1;
+        }
+    }
+    if steps > 6000 {
+        return 1;
+    }
+    // Most varying values alive at a block's start, as a measure of register pressure.
+    let pressure = plan
+        .graph
+        .rpo
+        .iter()
+        .map(|b| {
+            plan.live_in[*b as usize]
+                .iter()
+                .filter(|r| plan.shape(*r) == Shape::Varying && unit.regs[*r as usize] != Class::Pred)
+                .map(|r| if unit.regs[r as usize] == Class::B64 { 2 } else { 1 })
+                .sum::<u32>()
+        })
+        .max()
+        .unwrap_or(0);
+    if scalarized * 2 > vector || wide * 2 > vector {
+        return 4;
+    }
+    if steps > 1500 {
+        return 4;
+    }
+    match pressure {
+        0..=3 => 16,
+        4..=7 => 8,
+        _ => 4,
+    }
+}
+
+/// Whether vector code does the instruction lane by lane.
+fn is_scalarized(op: &Op) -> bool {
+    match op {
+        Op::FloatBin { ty, .. } | Op::Fma { ty, .. } | Op::FloatDiv { ty, .. } => {
+            !matches!(ty, ScalarType::F32 | ScalarType::F64)
+        }
+        Op::Atom(_) | Op::Tex(_) | Op::Prmt { .. } | Op::Call { .. } => true,
+        _ => false,
+    }
+}

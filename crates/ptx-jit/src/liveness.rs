@@ -1,0 +1,126 @@
+//! Which registers are needed where.
+
+use mica_ptx::ast::{CallArg, Module, Op, ParamPlace};
+use mica_ptx::visit::{Access, Ref};
+
+use crate::bits::BitSet;
+use crate::graph::Graph;
+use crate::unit::{Reg, Step, Term, Unit};
+
+/// Calls `f` for each register that a step reads or writes.
+pub(crate) fn visit_step(
+    unit: &Unit,
+    module: &Module,
+    instance: u32,
+    step: Step,
+    f: &mut dyn FnMut(Reg, Access),
+) {
+    match step {
+        Step::Inst(i) => visit_inst(unit, module, instance, i, f),
+        Step::Args { call, callee } | Step::Rets { call, callee } => {
+            let inst = &unit.func(module, instance).body[call as usize];
+            let Op::Call { rets, args, .. } = &inst.op else { return };
+            let target = unit.func(module, callee);
+            let (list, params, arg_access) = if matches!(step, Step::Args { .. }) {
+                (args, &target.params, Access::Use)
+            } else {
+                (rets, &target.returns, Access::Def)
+            };
+            let other = if arg_access == Access::Use { Access::Def } else { Access::Use };
+            // Uses first, so that a def in the same step does not hide them.
+            for pass in [Access::Use, Access::Def] {
+                for (a, p) in list.iter().zip(params) {
+                    if let (CallArg::Reg(r), true) = (a, arg_access == pass) {
+                        f(unit.reg(instance, *r), pass);
+                    }
+                    if let (ParamPlace::Reg(r), true) = (p.place, other == pass) {
+                        f(unit.reg(callee, r), pass);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Calls `f` for each register of an instruction, the carry flag included, the guard not.
+pub(crate) fn visit_inst(
+    unit: &Unit,
+    module: &Module,
+    instance: u32,
+    inst: u32,
+    f: &mut dyn FnMut(Reg, Access),
+) {
+    let op = &unit.func(module, instance).body[inst as usize].op;
+    let carry = op.carry();
+    let flag = unit.instances[instance as usize].carry;
+    if carry.reads {
+        f(flag, Access::Use);
+    }
+    op.visit(&mut |r| {
+        if let Ref::Reg(r, a) = r {
+            f(unit.reg(instance, r), a);
+        }
+    });
+    if carry.writes {
+        f(flag, Access::Def);
+    }
+}
+
+fn visit_term(unit: &Unit, module: &Module, b: u32, f: &mut dyn FnMut(Reg, Access)) {
+    let block = &unit.blocks[b as usize];
+    match &block.term {
+        Term::Br { pred, .. } => f(*pred, Access::Use),
+        Term::Table { index, .. } => {
+            if let Some(r) = index.reg() {
+                f(unit.reg(block.instance, r), Access::Use);
+            }
+        }
+        Term::Sync { inst, .. } | Term::Call { inst, .. } => {
+            visit_inst(unit, module, block.instance, *inst, f);
+        }
+        Term::Jump(_) | Term::Exit | Term::Trap(_) | Term::Ret => {}
+    }
+}
+
+/// Registers live at the start of each block.
+pub(crate) fn live_in(unit: &Unit, module: &Module, graph: &Graph) -> Vec<BitSet> {
+    let n = unit.regs.len();
+    let mut gen_: Vec<BitSet> = Vec::new();
+    let mut kill: Vec<BitSet> = Vec::new();
+    for b in 0..unit.blocks.len() as u32 {
+        let mut g = BitSet::new(n);
+        let mut k = BitSet::new(n);
+        {
+            let mut visit = |r: Reg, a: Access| match a {
+                Access::Use if !k.has(r) => g.insert(r),
+                Access::Use => {}
+                Access::Def => k.insert(r),
+            };
+            let block = &unit.blocks[b as usize];
+            for s in &block.steps {
+                visit_step(unit, module, block.instance, *s, &mut visit);
+            }
+            visit_term(unit, module, b, &mut visit);
+        }
+        gen_.push(g);
+        kill.push(k);
+    }
+    let mut live = gen_.clone();
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for &b in graph.rpo.iter().rev() {
+            let mut out = BitSet::new(n);
+            for &s in &graph.succs[b as usize] {
+                out.union(&live[s as usize]);
+            }
+            for r in out.iter() {
+                if !kill[b as usize].has(r) && !live[b as usize].has(r) {
+                    live[b as usize].insert(r);
+                    changed = true;
+                }
+            }
+        }
+    }
+    live
+}

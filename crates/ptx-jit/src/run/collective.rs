@@ -1,0 +1,388 @@
+//! Warp collectives: done for all members at once, when the last of them has arrived.
+
+use mica_kernel::{Fault, FaultKind};
+use mica_ptx::ast::{Mma, Op, Operand, ReduxOp, ScalarType, Space, VoteMode};
+use mica_ptx_ops::matrix::{
+    LaneOperands, LaneRegisters, MmaPlan, memory_bit_offset, tile_places, wmma_fragment,
+};
+use mica_ptx_ops::warp;
+
+use super::dispatch::Dispatch;
+use super::env::{self, Env, MAX_USES};
+use super::helpers::slot;
+use crate::plan::SyncSite;
+use crate::unit::Class;
+
+/// Where the lanes of a warp are.
+#[derive(Default)]
+pub(crate) struct Arrived {
+    /// Lanes that exist.
+    pub(crate) present: u32,
+    /// Lanes that have exited.
+    pub(crate) exited: u32,
+    /// The sync site each lane waits at.
+    pub(crate) site: [Option<u32>; 32],
+}
+
+/// Does every collective of a warp that can be done. Whether any was. With `force`, also those
+/// whose members cannot all come.
+pub(crate) fn resolve(d: &Dispatch<'_>, w: u32, force: bool) -> Result<bool, Fault> {
+    let a = d.arrived(w);
+    let mut done = 0u32;
+    let mut seen = 0u32;
+    // Loose collectives (`activemask`) take whoever is there, so they go last.
+    for loose in [false, true] {
+        if loose && done != 0 {
+            break;
+        }
+        seen = if loose { 0 } else { seen };
+        for lane in 0..32u32 {
+            if seen >> lane & 1 == 1 || done >> lane & 1 == 1 {
+                continue;
+            }
+            let Some(site_id) = a.site[lane as usize] else { continue };
+            let site = &d.k.plan.syncs[site_id as usize];
+            let op = &d.k.plan.unit.inst(&d.k.module, site.place).op;
+            if matches!(op, Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. }) {
+                continue;
+            }
+            let lane_env = env_of(d, site, w * 32 + lane);
+            let mask = member_mask(op, &lane_env);
+            if mask.is_none() != loose {
+                continue;
+            }
+            // Lanes that are there too, with the same mask.
+            let mut here = 0u32;
+            for l in 0..32u32 {
+                let Some(other) = a.site[l as usize] else { continue };
+                let same = if matches!(op, Op::BarWarp { .. }) {
+                    let s = &d.k.plan.syncs[other as usize];
+                    matches!(d.k.plan.unit.inst(&d.k.module, s.place).op, Op::BarWarp { .. })
+                } else {
+                    other == site_id
+                };
+                if same && done >> l & 1 == 0 {
+                    let s = &d.k.plan.syncs[other as usize];
+                    let o = &d.k.plan.unit.inst(&d.k.module, s.place).op;
+                    if member_mask(o, &env_of(d, s, w * 32 + l)) == mask {
+                        here |= 1 << l;
+                    }
+                }
+            }
+            seen |= here;
+            let members = match mask {
+                None => here,
+                Some(m) => m & a.present & !a.exited,
+            };
+            let ready = members & !here == 0;
+            if !ready && !force {
+                continue;
+            }
+            let members = members & here;
+            let members = if members >> lane & 1 == 0 { members | 1 << lane } else { members };
+            execute(d, w, site, op, members)?;
+            done |= members;
+        }
+    }
+    if done == 0 {
+        return Ok(false);
+    }
+    let is_done = |t: u32| t >> 5 == w && done >> (t & 31) & 1 == 1;
+    d.release(&is_done, w * 32, (w * 32 + 32).min(d.threads));
+    Ok(true)
+}
+
+fn env_of<'a>(d: &Dispatch<'a>, site: &'a SyncSite, t: u32) -> Env<'a> {
+    let mut values = [0u64; MAX_USES];
+    for (i, (_, class)) in site.uses.iter().enumerate().take(MAX_USES) {
+        let p = slot(d.k, d.scratch, (i * 256) as u32, *class, t);
+        let v = env::load(p as u64, class.slot_bytes());
+        values[i] = if *class == Class::Pred { u64::from(v != 0) } else { v };
+    }
+    let sp = match d.k.plan.slots.get(&d.k.plan.unit.sp) {
+        Some(s) => env::load(slot(d.k, d.scratch, s.offset, s.class, t) as u64, 8),
+        None => 0,
+    };
+    Env { kernel: d.k, ctx: d.ctx, place: site.place, thread: t, sp, uses: &site.uses, values }
+}
+
+/// Who takes part; `None` for whoever is there.
+fn member_mask(op: &Op, env: &Env<'_>) -> Option<u32> {
+    match op {
+        Op::BarWarp { mask }
+        | Op::Match { mask, .. }
+        | Op::Redux { mask, .. }
+        | Op::Elect { mask, .. } => Some(env.word(*mask)),
+        Op::Vote { mask, .. } | Op::Shfl { mask, .. } => mask.map(|m| env.word(m)),
+        Op::Activemask { .. } => None,
+        // `.aligned`: the whole warp.
+        _ => Some(u32::MAX),
+    }
+}
+
+fn execute(d: &Dispatch<'_>, w: u32, site: &SyncSite, op: &Op, members: u32) -> Result<(), Fault> {
+    let lane_env = |l: u32| env_of(d, site, w * 32 + l);
+    let put = |l: u32, r: mica_ptx::ast::RegId, v: u64| {
+        for (reg, class, offset) in &site.defs {
+            if let (true, Some(o)) = (*reg == r, offset) {
+                let p = slot(d.k, d.scratch, *o, *class, w * 32 + l);
+                env::store(p as u64, class.slot_bytes(), v);
+            }
+        }
+    };
+    let gather = |o: Operand| -> [u64; 32] {
+        let mut all = [0; 32];
+        for l in warp::lanes(members) {
+            all[l as usize] = lane_env(l).value(o);
+        }
+        all
+    };
+    match op {
+        Op::BarWarp { .. } => {}
+        Op::Activemask { dst } => {
+            warp::lanes(members).for_each(|l| put(l, *dst, u64::from(members)));
+        }
+        Op::Vote { mode, dst, pred, .. } => {
+            let truth = warp::lanes(members)
+                .filter(|l| lane_env(*l).pred(*pred))
+                .fold(0, |m, l| m | 1u32 << l);
+            let v = warp::vote(*mode, members, truth);
+            let v = if *mode == VoteMode::Ballot { v } else { u32::from(v != 0) };
+            warp::lanes(members).for_each(|l| put(l, *dst, u64::from(v)));
+        }
+        Op::Match { all, ty, dst, pred, a, .. } => {
+            let values = gather(*a).map(|v| v & env::mask(ty.bits()));
+            for l in warp::lanes(members) {
+                let (m, p) = if *all {
+                    warp::match_all(members, &values)
+                } else {
+                    (warp::match_any(members, &values, l), true)
+                };
+                if let Some(d) = dst {
+                    put(l, *d, u64::from(m));
+                }
+                if let Some(d) = pred {
+                    put(l, *d, u64::from(p));
+                }
+            }
+        }
+        Op::Redux { op, ty, abs, nan, dst, src, .. } => {
+            let values = gather(*src).map(|v| v as u32);
+            let v = if *ty == ScalarType::F32 {
+                warp::redux_f32(*op == ReduxOp::Max, *abs, *nan, members, &values)
+            } else {
+                warp::redux(*op, ty.is_signed(), members, &values)
+            };
+            warp::lanes(members).for_each(|l| put(l, *dst, u64::from(v)));
+        }
+        Op::Elect { dst, pred, .. } => {
+            let leader = members.trailing_zeros();
+            for l in warp::lanes(members) {
+                if let Some(d) = dst {
+                    put(l, *d, u64::from(leader));
+                }
+                put(l, *pred, u64::from(l == leader));
+            }
+        }
+        Op::Shfl { mode, dst, pred, src, lane, clamp, .. } => {
+            let values = gather(*src);
+            for l in warp::lanes(members) {
+                let e = lane_env(l);
+                let (from, inside) = warp::shfl_source(*mode, l, e.word(*lane), e.word(*clamp));
+                // Reading a lane that takes no part is undefined; its own value then.
+                let from = if from < 32 && members >> from & 1 == 1 { from } else { l };
+                if let Some(d) = dst {
+                    put(l, *d, values[from as usize]);
+                }
+                if let Some(p) = pred {
+                    put(l, *p, u64::from(inside));
+                }
+            }
+        }
+        Op::LdMatrix { trans, space, dst, addr, .. } => {
+            ld_matrix(members, *trans, *space, dst, addr, &lane_env, &put)?;
+        }
+        Op::StMatrix { trans, space, addr, src, .. } => {
+            st_matrix(members, *trans, *space, addr, src, &lane_env)?;
+        }
+        Op::MovMatrix { dst, src } => {
+            let values = gather(*src);
+            for l in warp::lanes(members) {
+                let mut out = 0u64;
+                for (i, (row, col)) in tile_places(l, true).iter().enumerate() {
+                    let owner = row * 4 + col / 2;
+                    let half = values[owner as usize & 31] >> (16 * (col & 1)) & 0xffff;
+                    out |= half << (16 * i);
+                }
+                put(l, *dst, out);
+            }
+        }
+        Op::Mma(m) => multiply(members, m, false, &lane_env, &put)?,
+        Op::WmmaMma(m) => multiply(members, m, true, &lane_env, &put)?,
+        Op::WmmaLoad(x) => {
+            let Some(f) = wmma_fragment(x.shape, x.matrix, x.ty) else {
+                return Err(lane_env(0).fault(FaultKind::IllegalInstruction));
+            };
+            for l in warp::lanes(members) {
+                let e = lane_env(l);
+                let stride = stride_of(&e, x.stride, x.layout, f.rows, f.cols);
+                let mut regs: LaneRegisters = [0; 8];
+                for (i, (row, col)) in f.lane_places(l).enumerate() {
+                    let bit = memory_bit_offset(x.layout, stride, row, col, f.ty.bits());
+                    let bits = element(&e, x.space, &x.addr, bit, f.ty.bits(), None)?;
+                    f.insert(&mut regs, i as u32, bits);
+                }
+                for (r, v) in x.dst.iter().zip(regs) {
+                    put(l, *r, v);
+                }
+            }
+        }
+        Op::WmmaStore(x) => {
+            let Some(f) = wmma_fragment(x.shape, mica_ptx::ast::WmmaMatrix::C, x.ty) else {
+                return Err(lane_env(0).fault(FaultKind::IllegalInstruction));
+            };
+            for l in warp::lanes(members) {
+                let e = lane_env(l);
+                let stride = stride_of(&e, x.stride, x.layout, f.rows, f.cols);
+                let mut regs: LaneRegisters = [0; 8];
+                for (r, o) in regs.iter_mut().zip(&x.src) {
+                    *r = e.value(*o);
+                }
+                for (i, (row, col)) in f.lane_places(l).enumerate() {
+                    let bit = memory_bit_offset(x.layout, stride, row, col, f.ty.bits());
+                    let v = f.extract(&regs, i as u32);
+                    element(&e, x.space, &x.addr, bit, f.ty.bits(), Some(v))?;
+                }
+            }
+        }
+        _ => return Err(lane_env(0).fault(FaultKind::IllegalInstruction)),
+    }
+    Ok(())
+}
+
+fn stride_of(
+    e: &Env<'_>,
+    stride: Option<Operand>,
+    layout: mica_ptx::ast::Layout,
+    rows: u32,
+    cols: u32,
+) -> u64 {
+    match (stride, layout) {
+        (Some(s), _) => u64::from(e.word(s)),
+        (None, mica_ptx::ast::Layout::Row) => u64::from(cols),
+        (None, mica_ptx::ast::Layout::Col) => u64::from(rows),
+    }
+}
+
+/// Reads or writes one matrix element at a bit offset.
+fn element(
+    e: &Env<'_>,
+    space: Space,
+    addr: &mica_ptx::ast::Address,
+    bit: u64,
+    bits: u32,
+    write: Option<u64>,
+) -> Result<u64, Fault> {
+    let bytes = bits.div_ceil(8);
+    let mut at = *addr;
+    at.offset = at.offset.wrapping_add((bit / 8) as i64);
+    let host = e.host(space, &at, bytes, bytes, write.is_some())?;
+    let old = e.load(host, bytes);
+    let shift = bit % 8;
+    if let Some(v) = write {
+        let new = if bits < 8 {
+            let m = env::mask(bits) << shift;
+            old & !m | (v << shift & m)
+        } else {
+            v
+        };
+        e.store(host, bytes, new);
+    }
+    Ok(old >> shift & env::mask(bits))
+}
+
+type Put<'a> = dyn Fn(u32, mica_ptx::ast::RegId, u64) + 'a;
+type LaneEnv<'a, 'b> = dyn Fn(u32) -> Env<'b> + 'a;
+
+fn ld_matrix(
+    members: u32,
+    trans: bool,
+    space: Space,
+    dst: &[Option<mica_ptx::ast::RegId>],
+    addr: &mica_ptx::ast::Address,
+    lane_env: &LaneEnv<'_, '_>,
+    put: &Put<'_>,
+) -> Result<(), Fault> {
+    for (m, d) in dst.iter().enumerate() {
+        let Some(d) = d else { continue };
+        // Row `r` of matrix `m` is at the address that lane `8m + r` gives.
+        let mut rows = [0u64; 8];
+        for (r, host) in rows.iter_mut().enumerate() {
+            let e = lane_env((8 * m + r) as u32 & 31);
+            *host = e.host(space, addr, 16, 16, false)?;
+        }
+        for l in warp::lanes(members) {
+            let mut out = 0u64;
+            for (i, (row, col)) in tile_places(l, trans).iter().enumerate() {
+                let half = env::load(rows[*row as usize & 7] + 2 * u64::from(*col), 2);
+                out |= half << (16 * i);
+            }
+            put(l, *d, out);
+        }
+    }
+    Ok(())
+}
+
+fn st_matrix(
+    members: u32,
+    trans: bool,
+    space: Space,
+    addr: &mica_ptx::ast::Address,
+    src: &[Operand],
+    lane_env: &LaneEnv<'_, '_>,
+) -> Result<(), Fault> {
+    for (m, o) in src.iter().enumerate() {
+        let mut rows = [0u64; 8];
+        for (r, host) in rows.iter_mut().enumerate() {
+            let e = lane_env((8 * m + r) as u32 & 31);
+            *host = e.host(space, addr, 16, 16, true)?;
+        }
+        for l in warp::lanes(members) {
+            let v = lane_env(l).value(*o);
+            for (i, (row, col)) in tile_places(l, trans).iter().enumerate() {
+                env::store(rows[*row as usize & 7] + 2 * u64::from(*col), 2, v >> (16 * i));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn multiply(
+    members: u32,
+    m: &Mma,
+    wmma: bool,
+    lane_env: &LaneEnv<'_, '_>,
+    put: &Put<'_>,
+) -> Result<(), Fault> {
+    let plan = if wmma { MmaPlan::wmma(m) } else { MmaPlan::mma(m) };
+    let Some(plan) = plan else {
+        return Err(lane_env(members.trailing_zeros()).fault(FaultKind::IllegalInstruction));
+    };
+    let mut lanes = [LaneOperands::default(); 32];
+    for l in warp::lanes(members) {
+        let e = lane_env(l);
+        let x = &mut lanes[l as usize];
+        for (to, list) in [(&mut x.a, &m.a), (&mut x.b, &m.b), (&mut x.c, &m.c)] {
+            for (slot, o) in to.iter_mut().zip(list) {
+                *slot = e.value(*o);
+            }
+        }
+    }
+    let out = plan.run(&lanes);
+    for l in warp::lanes(members) {
+        for (r, v) in m.d.iter().zip(out[l as usize]) {
+            put(l, *r, v);
+        }
+    }
+    Ok(())
+}

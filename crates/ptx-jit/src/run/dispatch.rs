@@ -1,0 +1,505 @@
+//! Decides which threads run next.
+//!
+//! A block is run in passes. In each pass every thread or coherent group that is ready runs up to
+//! its next sync point; then warp collectives whose members have all arrived are done, and when
+//! nothing is ready any more, barriers. All state is in scratch memory.
+
+use mica_kernel::{BlockContext, BlockOutcome, Fault, FaultKind};
+use mica_ptx::ast::{BarRedOp, Op, Operand};
+use std::sync::atomic::Ordering;
+
+use super::collective::{self, Arrived};
+use super::helpers::{cohere, decohere, poll, slot, table};
+use super::{NO_STOP, env};
+use crate::kernel::Kernel;
+use crate::scratch::{self, COHERENT, EXITED, WAITING, status};
+use crate::unit::Class;
+
+/// The continuations of all threads.
+pub(crate) fn conts<'a>(scratch_ptr: *mut u8) -> &'a mut [u32] {
+    // SAFETY: the header of scratch memory holds this many, and one host thread runs the block.
+    unsafe {
+        std::slice::from_raw_parts_mut(
+            scratch_ptr.add(scratch::CONT as usize).cast::<u32>(),
+            scratch::MAX_THREADS as usize,
+        )
+    }
+}
+
+fn header(scratch_ptr: *mut u8, offset: i32) -> *mut u32 {
+    // SAFETY: inside the header.
+    unsafe { scratch_ptr.add(offset as usize).cast::<u32>() }
+}
+
+/// Runs one block.
+///
+/// # Safety
+/// `ctx` as `Executable::run_block` asks.
+pub(crate) unsafe fn run_block(k: &Kernel, ctx: *mut BlockContext) -> BlockOutcome {
+    // SAFETY: by contract.
+    let c = unsafe { &mut *ctx };
+    let threads = c.block.count();
+    if threads == 0 || threads > u64::from(scratch::MAX_THREADS) {
+        c.fault = Fault { kind: FaultKind::LaunchFailed as u32, ..Fault::default() };
+        return BlockOutcome::Faulted;
+    }
+    let threads = threads as u32;
+    let lanes = k.choose_lanes(c.block);
+    let s = c.scratch;
+    // SAFETY: the header is inside scratch memory, which is aligned.
+    unsafe {
+        *header(s, scratch::PENDING) = 0;
+        *header(s, scratch::LANES) = lanes;
+        *header(s, scratch::THREADS) = threads;
+        *header(s, super::SPIN_COUNT) = 0;
+        *s.add(scratch::HELPERS as usize).cast::<*const usize>() = table().as_ptr();
+        *s.add(scratch::KERNEL as usize).cast::<*const Kernel>() = k;
+        if !k.plan.syncs.is_empty() {
+            std::ptr::write_bytes(s.add(scratch::BARRIERS as usize), 0, 256);
+        }
+    }
+    // SAFETY: reading the word that the device owns.
+    if unsafe { (*c.stop).load(Ordering::Relaxed) } != 0 && poll(ctx) != 0 {
+        return BlockOutcome::Cancelled;
+    }
+    let d = Dispatch { k, ctx, scratch: s, threads, lanes };
+    let whole = threads / lanes * lanes;
+    let mut st = 0;
+    if lanes > 1 {
+        st = d.run(lanes, 0, whole, 0);
+    }
+    let first = if lanes > 1 { whole } else { 0 };
+    for t in first..threads {
+        if st == 0 {
+            st = d.run(1, t, t, 0);
+        }
+    }
+    // SAFETY: as above.
+    let pending = unsafe { *header(s, scratch::PENDING) } != 0;
+    if st == 0 && (pending || !k.plan.syncs.is_empty()) {
+        st = d.finish();
+    }
+    match st as i64 {
+        status::OK => BlockOutcome::Done,
+        status::CANCEL => BlockOutcome::Cancelled,
+        _ => BlockOutcome::Faulted,
+    }
+}
+
+pub(crate) struct Dispatch<'a> {
+    pub(crate) k: &'a Kernel,
+    pub(crate) ctx: *mut BlockContext,
+    pub(crate) scratch: *mut u8,
+    pub(crate) threads: u32,
+    pub(crate) lanes: u32,
+}
+
+impl Dispatch<'_> {
+    /// Runs threads `[begin, end)` from an entry: groups of `lanes`, or one thread.
+    fn run(&self, lanes: u32, begin: u32, end: u32, entry: u32) -> u64 {
+        let Some(code) = self.k.code(lanes) else {
+            return status::FAULT as u64;
+        };
+        let limit = if lanes == 1 { NO_STOP } else { u64::from(end) };
+        // SAFETY: the context is what `run_block` was given.
+        unsafe { code.call(self.ctx, u64::from(begin), limit, u64::from(entry)) }
+    }
+
+    fn finish(&self) -> u64 {
+        let mut idle = 0u32;
+        loop {
+            // SAFETY: the stop word is valid for the block.
+            if unsafe { (*(*self.ctx).stop).load(Ordering::Relaxed) } != 0 && poll(self.ctx) != 0 {
+                return status::CANCEL as u64;
+            }
+            if let Some(st) = self.barrier_for_all() {
+                if st != 0 {
+                    return st;
+                }
+                continue;
+            }
+            let ran = match self.pass() {
+                Ok(ran) => ran,
+                Err(st) => return st,
+            };
+            let mut moved = false;
+            for w in 0..self.threads.div_ceil(32) {
+                match collective::resolve(self, w, false) {
+                    Ok(m) => moved |= m,
+                    Err(f) => return self.fail(f),
+                }
+            }
+            if moved {
+                idle = 0;
+                continue;
+            }
+            if ran {
+                // Only parked threads are still ready: others, perhaps of other blocks, must run.
+                if self.any_ready() {
+                    idle += 1;
+                    if idle > 2 {
+                        std::thread::yield_now();
+                    }
+                }
+                if self.any_ready() {
+                    // Barriers may be complete while others spin.
+                    match self.barriers() {
+                        Ok(true) => idle = 0,
+                        Ok(false) => {}
+                        Err(f) => return self.fail(f),
+                    }
+                    continue;
+                }
+            }
+            match self.barriers() {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(f) => return self.fail(f),
+            }
+            // Nothing can run. Collectives whose members will never come are done by those that did.
+            let mut forced = false;
+            for w in 0..self.threads.div_ceil(32) {
+                match collective::resolve(self, w, true) {
+                    Ok(m) => forced |= m,
+                    Err(f) => return self.fail(f),
+                }
+            }
+            if forced {
+                continue;
+            }
+            if self.states().all(|(_, c)| c == EXITED) {
+                return status::OK as u64;
+            }
+            // A GPU would hang here for ever.
+            return self.fail(Fault {
+                kind: FaultKind::LaunchFailed as u32,
+                ..Fault::default()
+            });
+        }
+    }
+
+    fn fail(&self, f: Fault) -> u64 {
+        // SAFETY: the context is valid, and no other host thread has it.
+        unsafe { (*self.ctx).fault = f };
+        status::FAULT as u64
+    }
+
+    /// `(thread, continuation)` of every thread, groups expanded.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        (0..self.threads).map(|t| (t, self.state(t)))
+    }
+
+    /// The continuation of a thread, without the mark of coherence.
+    pub(crate) fn state(&self, t: u32) -> u32 {
+        let conts = conts(self.scratch);
+        let head = t / self.lanes * self.lanes;
+        let c = conts[head as usize];
+        if c & COHERENT != 0 { c & !COHERENT } else { conts[t as usize] }
+    }
+
+    fn any_ready(&self) -> bool {
+        self.states().any(|(_, c)| c & WAITING == 0 && c != EXITED)
+    }
+
+    /// Runs everything that is ready, once. Whether anything was.
+    fn pass(&self) -> Result<bool, u64> {
+        let conts = conts(self.scratch);
+        let mut ran = false;
+        let mut t = 0;
+        while t < self.threads {
+            let c = conts[t as usize];
+            if c & COHERENT != 0 {
+                let end = self.same_groups(t, c);
+                let e = c & !COHERENT;
+                if e & WAITING == 0 && e != EXITED {
+                    ran = true;
+                    self.status(self.run(self.lanes, t, end, e))?;
+                }
+                t = end;
+                continue;
+            }
+            if c & WAITING != 0 || c == EXITED {
+                t += 1;
+                continue;
+            }
+            ran = true;
+            let whole = self.lanes > 1
+                && t % self.lanes == 0
+                && t + self.lanes <= self.threads
+                && (1..self.lanes).all(|l| conts[(t + l) as usize] == c)
+                && crate::emit::vector_entry(&self.k.plan, c)
+                && cohere(self.k, self.scratch, t, self.lanes, &self.k.plan.saved[c as usize]);
+            if whole {
+                self.status(self.run(self.lanes, t, t + self.lanes, c))?;
+                t += self.lanes;
+            } else {
+                self.status(self.run(1, t, t, c))?;
+                t += 1;
+            }
+        }
+        Ok(ran)
+    }
+
+    fn status(&self, st: u64) -> Result<(), u64> {
+        if st == 0 { Ok(()) } else { Err(st) }
+    }
+
+    /// The end of the run of groups that have the same continuation.
+    fn same_groups(&self, t: u32, c: u32) -> u32 {
+        let conts = conts(self.scratch);
+        let mut end = t + self.lanes;
+        while end + self.lanes <= self.threads && conts[end as usize] == c {
+            end += self.lanes;
+        }
+        end
+    }
+
+    /// The common case of `bar.sync` by everybody, without touching any continuation.
+    fn barrier_for_all(&self) -> Option<u64> {
+        let conts = conts(self.scratch);
+        let first = conts[0];
+        let plain = first & !COHERENT;
+        if plain & WAITING == 0 {
+            return None;
+        }
+        let site = &self.k.plan.syncs[(plain & !WAITING) as usize];
+        let op = &self.k.plan.unit.inst(&self.k.module, site.place).op;
+        let Op::Bar { arrive: false, id: Operand::Imm(id), count: None, .. } = op else {
+            return None;
+        };
+        if self.arrivals(*id as u32 & 15) != 0 {
+            return None;
+        }
+        if first & COHERENT != 0 {
+            let end = self.same_groups(0, first);
+            if (end..self.threads).any(|t| conts[t as usize] != plain) {
+                return None;
+            }
+            let mut st = self.run(self.lanes, 0, end, site.next);
+            for t in end..self.threads {
+                if st == 0 {
+                    st = self.run(1, t, t, site.next);
+                }
+            }
+            return Some(st);
+        }
+        if self.lanes > 1 || (0..self.threads).any(|t| conts[t as usize] != plain) {
+            return None;
+        }
+        for t in 0..self.threads {
+            let st = self.run(1, t, t, site.next);
+            if st != 0 {
+                return Some(st);
+            }
+        }
+        Some(0)
+    }
+
+    /// Lets a thread go on at `entry`. Breaks up its group if the others do not follow.
+    pub(crate) fn release(&self, done: &dyn Fn(u32) -> bool, first: u32, last: u32) {
+        let conts = conts(self.scratch);
+        let mut t = first;
+        while t < last {
+            let c = conts[t as usize];
+            let coherent = c & COHERENT != 0 && t % self.lanes == 0;
+            let n = if coherent { self.lanes } else { 1 };
+            let state = c & !COHERENT;
+            if state & WAITING == 0 || state == EXITED {
+                t += n;
+                continue;
+            }
+            let next = self.k.plan.syncs[(state & !WAITING) as usize].next;
+            if !coherent {
+                if done(t) {
+                    conts[t as usize] = next;
+                }
+            } else if (t..t + n).all(done) {
+                conts[t as usize] = next | COHERENT;
+            } else if (t..t + n).any(done) {
+                decohere(self.k, self.scratch, t, n, &self.k.plan.saved[next as usize]);
+                for u in t..t + n {
+                    conts[u as usize] = if done(u) { next } else { state };
+                }
+            }
+            t += n;
+        }
+    }
+
+    // ---- barriers ----------------------------------------------------------------------------
+
+    fn barrier_word(&self, id: u32) -> *mut u32 {
+        header(self.scratch, scratch::BARRIERS + 16 * id as i32)
+    }
+
+    fn arrivals(&self, id: u32) -> u32 {
+        // SAFETY: inside the header.
+        unsafe { *self.barrier_word(id) }
+    }
+
+    /// The barrier a waiting thread is at: its number, how many it expects, whether it only arrives.
+    fn barrier_of(&self, t: u32) -> Option<(u32, Option<u32>, bool)> {
+        let c = self.state(t);
+        if c & WAITING == 0 || c == EXITED {
+            return None;
+        }
+        let site = &self.k.plan.syncs[(c & !WAITING) as usize];
+        let op = &self.k.plan.unit.inst(&self.k.module, site.place).op;
+        let value = |o: &Operand| match o {
+            Operand::Reg(r) => {
+                let i = site.uses.iter().position(|u| u.0 == *r)?;
+                let p = slot(self.k, self.scratch, (i * 256) as u32, site.uses[i].1, t);
+                Some(env::load(p as u64, site.uses[i].1.slot_bytes()) as u32)
+            }
+            Operand::Imm(x) => Some(*x as u32),
+            _ => Some(0),
+        };
+        match op {
+            Op::Bar { arrive, id, count, .. } => {
+                Some((value(id)? & 15, count.as_ref().and_then(value), *arrive))
+            }
+            Op::BarRed { id, count, .. } => {
+                Some((value(id)? & 15, count.as_ref().and_then(value), false))
+            }
+            // A cluster is one block here.
+            Op::BarCluster { .. } => Some((0, None, false)),
+            _ => None,
+        }
+    }
+
+    /// Opens every barrier that is complete. Whether any was.
+    fn barriers(&self) -> Result<bool, Fault> {
+        let mut moved = false;
+        // `bar.arrive` counts and goes on.
+        let mut arrive = [0u32; 16];
+        for t in 0..self.threads {
+            if let Some((id, _, true)) = self.barrier_of(t) {
+                arrive[id as usize] += 1;
+                moved = true;
+            }
+        }
+        if moved {
+            let here = |t: u32| matches!(self.barrier_of(t), Some((_, _, true)));
+            for (id, n) in arrive.iter().enumerate() {
+                // SAFETY: inside the header.
+                unsafe { *self.barrier_word(id as u32) += n };
+            }
+            self.release_snapshot(&here);
+        }
+        for id in 0..16 {
+            let mut waiting = 0u32;
+            let mut expected = None;
+            let mut alive = 0u32;
+            for t in 0..self.threads {
+                if self.state(t) != EXITED {
+                    alive += 1;
+                }
+                if let Some((b, count, false)) = self.barrier_of(t) {
+                    if b == id {
+                        waiting += 1;
+                        expected = count.or(expected);
+                    }
+                }
+            }
+            if waiting == 0 {
+                continue;
+            }
+            let have = waiting + self.arrivals(id);
+            // Counts are in warps: a partial last warp counts as whole.
+            let spare = self.threads.next_multiple_of(32) - self.threads;
+            let complete = match expected {
+                Some(n) => have >= n || (have == alive && have + spare >= n),
+                None => have >= alive,
+            };
+            if !complete {
+                continue;
+            }
+            self.reduce(id);
+            // SAFETY: inside the header.
+            unsafe { *self.barrier_word(id) = 0 };
+            let here = |t: u32| matches!(self.barrier_of(t), Some((b, _, false)) if b == id);
+            self.release_snapshot(&here);
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Releases the threads for which `here` is true now.
+    fn release_snapshot(&self, here: &dyn Fn(u32) -> bool) {
+        let mut set = [0u32; 32];
+        for t in 0..self.threads {
+            if here(t) {
+                set[(t >> 5) as usize] |= 1 << (t & 31);
+            }
+        }
+        let done = |t: u32| set[(t >> 5) as usize] >> (t & 31) & 1 == 1;
+        self.release(&done, 0, self.threads);
+    }
+
+    /// The results of `bar.red` for everybody at a barrier.
+    fn reduce(&self, id: u32) {
+        let mut count = 0u32;
+        let mut all = true;
+        let mut any = false;
+        let mut present = false;
+        let visit = |f: &mut dyn FnMut(u32, BarRedOp, &crate::plan::SyncSite, bool)| {
+            for t in 0..self.threads {
+                if !matches!(self.barrier_of(t), Some((b, _, false)) if b == id) {
+                    continue;
+                }
+                let site = &self.k.plan.syncs[(self.state(t) & !WAITING) as usize];
+                let op = &self.k.plan.unit.inst(&self.k.module, site.place).op;
+                if let Op::BarRed { op, pred, .. } = op {
+                    let v = match pred.src {
+                        Operand::Reg(r) => {
+                            let i = site.uses.iter().position(|u| u.0 == r).unwrap_or(0);
+                            let p = slot(self.k, self.scratch, (i * 256) as u32, Class::Pred, t);
+                            env::load(p as u64, 4) != 0
+                        }
+                        Operand::Imm(x) => x != 0,
+                        _ => false,
+                    };
+                    f(t, *op, site, v != pred.negated);
+                }
+            }
+        };
+        visit(&mut |_, _, _, v| {
+            present = true;
+            count += u32::from(v);
+            all &= v;
+            any |= v;
+        });
+        if !present {
+            return;
+        }
+        visit(&mut |t, op, site, _| {
+            let v = match op {
+                BarRedOp::Popc => count,
+                BarRedOp::And => u32::from(all),
+                BarRedOp::Or => u32::from(any),
+            };
+            if let Some((_, class, Some(offset))) = site.defs.first() {
+                let p = slot(self.k, self.scratch, *offset, *class, t);
+                env::store(p as u64, class.slot_bytes(), u64::from(v));
+            }
+        });
+    }
+
+    /// Everything that a collective of a warp needs to know.
+    pub(crate) fn arrived(&self, warp: u32) -> Arrived {
+        let mut a = Arrived::default();
+        for l in 0..32 {
+            let t = warp * 32 + l;
+            if t >= self.threads {
+                continue;
+            }
+            let c = self.state(t);
+            a.present |= 1 << l;
+            if c == EXITED {
+                a.exited |= 1 << l;
+            } else if c & WAITING != 0 {
+                a.site[l as usize] = Some(c & !WAITING);
+            }
+        }
+        a
+    }
+}

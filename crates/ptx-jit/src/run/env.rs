@@ -1,0 +1,226 @@
+//! Operands and memory as the runtime's own operations see them.
+
+use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Services};
+use mica_ptx::ast::{
+    AddrBase, Address, Dim, Operand, PredSrc, RegId, ScalarType, Space, SpecialReg, VarId,
+};
+
+use crate::kernel::Kernel;
+use crate::scratch;
+use crate::unit::{Class, Place, VarPlace};
+
+/// Most registers one instruction reads.
+pub(crate) const MAX_USES: usize = 40;
+
+/// One thread at one instruction.
+pub(crate) struct Env<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) ctx: *mut BlockContext,
+    pub(crate) place: Place,
+    pub(crate) thread: u32,
+    pub(crate) sp: u64,
+    pub(crate) uses: &'a [(RegId, Class)],
+    pub(crate) values: [u64; MAX_USES],
+}
+
+pub(crate) fn mask(bits: u32) -> u64 {
+    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+}
+
+/// The index of a thread as its three coordinates.
+pub(crate) fn coordinates(block: Dim3, thread: u32) -> Dim3 {
+    let (x, y) = (block.x.max(1), block.y.max(1));
+    Dim3 { x: thread % x, y: thread / x % y, z: thread / x / y }
+}
+
+impl Env<'_> {
+    pub(crate) fn context(&self) -> &BlockContext {
+        // SAFETY: the context outlives the block, and compiled code does not write it.
+        unsafe { &*self.ctx }
+    }
+
+    pub(crate) fn services(&self) -> Option<&dyn Services> {
+        services(self.context())
+    }
+
+    pub(crate) fn line(&self) -> (u32, u32) {
+        self.kernel.line(self.place)
+    }
+
+    pub(crate) fn fault(&self, kind: FaultKind) -> Fault {
+        let (ptx_line, source_line) = self.line();
+        Fault {
+            kind: kind as u32,
+            ptx_line,
+            source_line,
+            thread: coordinates(self.context().block, self.thread),
+            ..Fault::default()
+        }
+    }
+
+    // ---- operands ----------------------------------------------------------------------------
+
+    pub(crate) fn reg(&self, r: RegId) -> u64 {
+        self.uses.iter().position(|u| u.0 == r).map_or(0, |i| self.values[i])
+    }
+
+    pub(crate) fn value(&self, o: Operand) -> u64 {
+        match o {
+            Operand::Reg(r) => self.reg(r),
+            Operand::Imm(bits) => bits,
+            Operand::Var { var, offset } => self.var_address(var).wrapping_add_signed(offset),
+            Operand::Func(f) => scratch::FUNCTIONS + 16 * u64::from(f.0),
+            Operand::Special(s) => self.special(s),
+        }
+    }
+
+    pub(crate) fn word(&self, o: Operand) -> u32 {
+        self.value(o) as u32
+    }
+
+    pub(crate) fn typed(&self, o: Operand, ty: ScalarType) -> u64 {
+        self.value(o) & mask(ty.bits())
+    }
+
+    pub(crate) fn pred(&self, p: PredSrc) -> bool {
+        (self.value(p.src) != 0) != p.negated
+    }
+
+    fn special(&self, s: SpecialReg) -> u64 {
+        let c = self.context();
+        let at = coordinates(c.block, self.thread);
+        let pick = |d: Dim, v: Dim3| {
+            u64::from(match d {
+                Dim::X => v.x,
+                Dim::Y => v.y,
+                Dim::Z => v.z,
+            })
+        };
+        match s {
+            SpecialReg::Tid(d) => pick(d, at),
+            SpecialReg::NTid(d) => pick(d, c.block),
+            SpecialReg::CtaId(d) => pick(d, c.ctaid),
+            SpecialReg::NCtaId(d) => pick(d, c.grid),
+            SpecialReg::LaneId => u64::from(self.thread & 31),
+            SpecialReg::WarpId => u64::from(self.thread >> 5),
+            _ => 0,
+        }
+    }
+
+    /// A variable's address in its own space.
+    pub(crate) fn var_address(&self, var: VarId) -> u64 {
+        let k = self.kernel;
+        match k.plan.unit.var_place(&k.module, &k.layout, self.place.instance, var) {
+            VarPlace::KernelParam(o) | VarPlace::Shared(o) => o,
+            VarPlace::Local(o) => self.sp + o,
+            // SAFETY: the device gives an address for every global of the module.
+            VarPlace::Global(i) => unsafe { *self.context().globals.add(i) },
+            VarPlace::None => 0,
+        }
+    }
+
+    // ---- memory ------------------------------------------------------------------------------
+
+    /// The host address of an access, checked.
+    pub(crate) fn host(
+        &self,
+        space: Space,
+        addr: &Address,
+        bytes: u32,
+        align: u32,
+        write: bool,
+    ) -> Result<u64, Fault> {
+        let mut space = space;
+        let base = match addr.base {
+            AddrBase::Reg(r) => self.reg(r),
+            AddrBase::Absolute => 0,
+            AddrBase::Var(v) => {
+                let k = self.kernel;
+                match k.plan.unit.var_place(&k.module, &k.layout, self.place.instance, v) {
+                    VarPlace::Local(_) => space = Space::Local,
+                    VarPlace::Shared(_) if space == Space::Generic => space = Space::Shared,
+                    _ => {}
+                }
+                self.var_address(v)
+            }
+        };
+        self.host_at(space, base.wrapping_add_signed(addr.offset), bytes, align, write)
+    }
+
+    pub(crate) fn host_at(
+        &self,
+        space: Space,
+        address: u64,
+        bytes: u32,
+        align: u32,
+        write: bool,
+    ) -> Result<u64, Fault> {
+        let c = self.context();
+        let local = c.local_base + u64::from(self.thread) * c.local_stride;
+        let is_kernel = self.kernel.plan.unit.func(&self.kernel.module, self.place.instance).is_kernel;
+        let (start, len, offset) = match space {
+            Space::Shared | Space::SharedCluster => (c.shared_base, c.shared_len, address),
+            Space::Local => (local, c.local_stride, address),
+            Space::Param if is_kernel => (c.params as u64, c.params_len, address),
+            Space::Param => (local, c.local_stride, address),
+            _ => (c.arena_base, c.arena_len, address.wrapping_sub(c.arena_base)),
+        };
+        let bad = |kind| Fault {
+            address,
+            bytes,
+            is_write: u32::from(write),
+            ..self.fault(kind)
+        };
+        if offset % u64::from(align.max(1)) != 0 {
+            return Err(bad(FaultKind::MisalignedAddress));
+        }
+        if len < u64::from(bytes) || offset > len - u64::from(bytes) {
+            return Err(bad(FaultKind::IllegalAddress));
+        }
+        Ok(start + offset)
+    }
+
+    pub(crate) fn load(&self, host: u64, bytes: u32) -> u64 {
+        load(host, bytes)
+    }
+
+    pub(crate) fn store(&self, host: u64, bytes: u32, bits: u64) {
+        store(host, bytes, bits);
+    }
+}
+
+pub(crate) fn services(c: &BlockContext) -> Option<&dyn Services> {
+    if c.services.is_null() {
+        return None;
+    }
+    // SAFETY: a non-null pointer is valid for the block, and so is the object behind it.
+    unsafe { Some(&*(*c.services).0) }
+}
+
+/// Reads up to eight bytes of checked memory.
+pub(crate) fn load(host: u64, bytes: u32) -> u64 {
+    let p = host as *const u8;
+    // SAFETY: the caller checked the range.
+    unsafe {
+        match bytes {
+            1 => u64::from(p.read()),
+            2 => u64::from(p.cast::<u16>().read_unaligned()),
+            4 => u64::from(p.cast::<u32>().read_unaligned()),
+            _ => p.cast::<u64>().read_unaligned(),
+        }
+    }
+}
+
+/// Writes up to eight bytes of checked memory.
+pub(crate) fn store(host: u64, bytes: u32, bits: u64) {
+    let p = host as *mut u8;
+    // SAFETY: the caller checked the range.
+    unsafe {
+        match bytes {
+            1 => p.write(bits as u8),
+            2 => p.cast::<u16>().write_unaligned(bits as u16),
+            4 => p.cast::<u32>().write_unaligned(bits as u32),
+            _ => p.cast::<u64>().write_unaligned(bits),
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The functions that compiled code calls. All take and give 64-bit words.
+
+use mica_kernel::{BlockContext, Fault, FaultKind, stop};
+use mica_ptx::ast::SpecialReg;
+use std::sync::atomic::Ordering;
+
+use super::env::{Env, MAX_USES, coordinates, services};
+use super::{DIVERGED_BAD, NO_STOP, dispatch, scalar_ops};
+use crate::emit::Window;
+use crate::kernel::Kernel;
+use crate::plan::Saved;
+use crate::scratch::{self, status};
+use crate::shape::Shape;
+use crate::unit::Class;
+
+type Ctx = *mut BlockContext;
+
+/// Addresses of the functions, in the order of the constants in `run`.
+pub(crate) fn table() -> &'static [usize] {
+    static TABLE: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
+    TABLE.get_or_init(|| {
+        vec![
+            fault as *const () as usize,
+            poll as *const () as usize,
+            diverge as *const () as usize,
+            slow as *const () as usize,
+            special as *const () as usize,
+            trap as *const () as usize,
+            bad_pc as *const () as usize,
+            memcheck as *const () as usize,
+            sin as *const () as usize,
+            cos as *const () as usize,
+            lg2 as *const () as usize,
+            ex2 as *const () as usize,
+            tanh as *const () as usize,
+            div_approx as *const () as usize,
+        ]
+    })
+}
+
+/// The kernel a block runs.
+pub(crate) fn kernel<'a>(ctx: Ctx) -> &'a Kernel {
+    // SAFETY: `run_block` stored the address of a kernel that outlives the block.
+    unsafe { &**(*ctx).scratch.add(scratch::KERNEL as usize).cast::<*const Kernel>() }
+}
+
+/// Packs what a fault must know of its access.
+pub(crate) fn pack_meta(w: Window, align: u32, span: u64, lanes: usize, write: bool) -> i64 {
+    let w = match w {
+        Window::Arena => 0,
+        Window::Shared => 1,
+        Window::Local => 2,
+        Window::Params => 3,
+    };
+    (span.min(0xffff_ffff)
+        | u64::from(align.trailing_zeros()) << 32
+        | w << 40
+        | (lanes as u64) << 44
+        | u64::from(write) << 56) as i64
+}
+
+fn set_fault(ctx: Ctx, f: Fault) {
+    // SAFETY: the context is valid, and only this thread of the host runs the block.
+    unsafe { (*ctx).fault = f };
+}
+
+/// Describes a failed check. `addresses` holds the lowest address of each lane.
+extern "C" fn fault(ctx: Ctx, site: u64, t: u64, addresses: *const u64, stride: i64, meta: u64) -> u64 {
+    let k = kernel(ctx);
+    // SAFETY: as for `kernel`.
+    let c = unsafe { &*ctx };
+    let span = meta & 0xffff_ffff;
+    let align = 1u64 << (meta >> 32 & 0xff);
+    let window = meta >> 40 & 15;
+    let n = meta >> 44 & 0xfff;
+    let write = meta >> 56 & 1;
+    let (start, len) = match window {
+        0 => (c.arena_base, c.arena_len),
+        1 => (0, c.shared_len),
+        2 => (0, c.local_stride),
+        _ => (0, c.params_len),
+    };
+    let slow = &k.plan.slow[site as usize];
+    let bytes = k.access_bytes(slow.place);
+    // SAFETY: generated code stored `n` addresses.
+    let first = unsafe { *addresses };
+    // SAFETY: the header was filled by `run_block`.
+    let lanes = unsafe { *c.scratch.add(scratch::LANES as usize).cast::<u32>() };
+    let (count, reach) = if n == 1 && stride != 0 {
+        (u64::from(lanes), (stride * (i64::from(lanes) - 1)).min(0))
+    } else {
+        (n, 0)
+    };
+    let own_span = if stride != 0 && n == 1 {
+        span - stride.unsigned_abs() * (count - 1)
+    } else {
+        span
+    };
+    let mut found = (FaultKind::IllegalAddress, first, 0u64);
+    for l in 0..count {
+        let a = if n == 1 {
+            first.wrapping_sub(reach as u64).wrapping_add((stride * l as i64) as u64)
+        } else {
+            // SAFETY: as above.
+            unsafe { *addresses.add(l as usize) }
+        };
+        let off = a.wrapping_sub(start);
+        if off % align != 0 {
+            found = (FaultKind::MisalignedAddress, a, l);
+            break;
+        }
+        if len < own_span || off > len - own_span {
+            // Of accesses that were checked together the first that is outside.
+            let inside = off < len && len - off >= u64::from(bytes);
+            let at = if inside { a + own_span - u64::from(bytes) } else { a };
+            found = (FaultKind::IllegalAddress, at, l);
+            break;
+        }
+    }
+    let (ptx_line, source_line) = k.line(slow.place);
+    set_fault(
+        ctx,
+        Fault {
+            kind: found.0 as u32,
+            ptx_line,
+            address: found.1,
+            bytes,
+            is_write: write as u32,
+            thread: coordinates(c.block, (t + found.2) as u32),
+            source_line,
+        },
+    );
+    0
+}
+
+/// Called when `*stop` is not 0: waits, or asks for the end. Not 0 means cancel.
+pub(crate) extern "C" fn poll(ctx: Ctx) -> u64 {
+    // SAFETY: the context and its stop word are valid for the block.
+    let c = unsafe { &*ctx };
+    // SAFETY: as above.
+    match unsafe { (*c.stop).load(Ordering::Relaxed) } {
+        stop::RUN => 0,
+        stop::PAUSE => u64::from(!services(c).is_none_or(|s| s.pause())),
+        _ => 1,
+    }
+}
+
+/// Runs the threads of a group one by one up to where their paths meet.
+extern "C" fn diverge(ctx: Ctx, site: u64, t: u64, mask: u64) -> u64 {
+    let k = kernel(ctx);
+    // SAFETY: the header was filled by `run_block`.
+    let scratch_ptr = unsafe { (*ctx).scratch };
+    // SAFETY: as above.
+    let lanes = unsafe { *scratch_ptr.add(scratch::LANES as usize).cast::<u32>() };
+    let d = &k.plan.diverges[site as usize];
+    let t = t as u32;
+    decohere(k, scratch_ptr, t, lanes, &k.diverge_saved[site as usize]);
+    let conts = dispatch::conts(scratch_ptr);
+    for l in 0..lanes {
+        conts[(t + l) as usize] = if mask >> l & 1 == 1 { d.then } else { d.els };
+    }
+    let stop = d.join.map_or(NO_STOP, u64::from);
+    let Some(code) = k.code(1) else { return DIVERGED_BAD as u64 };
+    for l in 0..lanes {
+        let entry = conts[(t + l) as usize];
+        if d.join == Some(entry) {
+            continue;
+        }
+        // SAFETY: the context is what `run_block` was given.
+        let s = unsafe { code.call(ctx, u64::from(t + l), stop, u64::from(entry)) };
+        if s != status::OK as u64 {
+            return DIVERGED_BAD as u64 + s - 1;
+        }
+    }
+    // SAFETY: as above.
+    unsafe { *scratch_ptr.add(scratch::CURRENT as usize).cast::<u32>() = t };
+    if let Some(join) = d.join {
+        let all = (0..lanes).all(|l| conts[(t + l) as usize] == join);
+        if all && cohere(k, scratch_ptr, t, lanes, &k.plan.saved[join as usize]) {
+            return 1;
+        }
+    }
+    if (0..lanes).any(|l| conts[(t + l) as usize] != scratch::EXITED) {
+        // SAFETY: as above.
+        unsafe { *scratch_ptr.add(scratch::PENDING as usize).cast::<u32>() = 1 };
+    }
+    0
+}
+
+/// Address of a slot's element.
+pub(crate) fn slot(k: &Kernel, scratch_ptr: *mut u8, offset: u32, class: Class, t: u32) -> *mut u8 {
+    let at = scratch::FRAMES as usize
+        + (t >> 5) as usize * k.plan.frame_bytes as usize
+        + offset as usize
+        + (t & 31) as usize * class.slot_bytes() as usize;
+    // SAFETY: `scratch_bytes` covers every frame.
+    unsafe { scratch_ptr.add(at) }
+}
+
+fn read(p: *const u8, bytes: u32) -> u128 {
+    // SAFETY: slots are aligned to their elements.
+    unsafe {
+        match bytes {
+            4 => u128::from(*p.cast::<u32>()),
+            8 => u128::from(*p.cast::<u64>()),
+            _ => p.cast::<u128>().read_unaligned(),
+        }
+    }
+}
+
+fn write(p: *mut u8, bytes: u32, v: u128) {
+    // SAFETY: as in `read`.
+    unsafe {
+        match bytes {
+            4 => *p.cast::<u32>() = v as u32,
+            8 => *p.cast::<u64>() = v as u64,
+            _ => p.cast::<u128>().write_unaligned(v),
+        }
+    }
+}
+
+/// Gives each thread of a group its own copy of what the group saved once.
+pub(crate) fn decohere(k: &Kernel, scratch_ptr: *mut u8, t: u32, lanes: u32, saved: &[Saved]) {
+    for s in saved {
+        let stride = match s.shape {
+            Shape::Varying => continue,
+            Shape::Affine(s) => s,
+            Shape::Uniform | Shape::Undef => 0,
+        };
+        let bytes = s.slot.class.slot_bytes();
+        let base = read(slot(k, scratch_ptr, s.slot.offset, s.slot.class, t), bytes);
+        for l in 1..lanes {
+            let v = if stride == 0 {
+                base
+            } else {
+                u128::from((base as u64).wrapping_add((stride as u64).wrapping_mul(u64::from(l))))
+            };
+            write(slot(k, scratch_ptr, s.slot.offset, s.slot.class, t + l), bytes, v);
+        }
+    }
+}
+
+/// Whether the threads' registers are what the group would have: then it can go on together.
+pub(crate) fn cohere(k: &Kernel, scratch_ptr: *mut u8, t: u32, lanes: u32, saved: &[Saved]) -> bool {
+    saved.iter().all(|s| {
+        let stride = match s.shape {
+            Shape::Varying => return true,
+            Shape::Affine(s) => s,
+            Shape::Uniform | Shape::Undef => 0,
+        };
+        let bytes = s.slot.class.slot_bytes();
+        let at = |l: u32| read(slot(k, scratch_ptr, s.slot.offset, s.slot.class, t + l), bytes);
+        let base = at(0);
+        let keep = if bytes == 4 { u64::from(u32::MAX) } else { u64::MAX };
+        (1..lanes).all(|l| {
+            if s.slot.class == Class::Pred {
+                return (at(l) != 0) == (base != 0);
+            }
+            if stride == 0 {
+                return at(l) == base;
+            }
+            let want = (base as u64).wrapping_add((stride as u64).wrapping_mul(u64::from(l)));
+            at(l) as u64 & keep == want & keep
+        })
+    })
+}
+
+/// Does one instruction for one thread. `buffer` holds its registers, 16 bytes each, and gets its
+/// results after them.
+extern "C" fn slow(ctx: Ctx, site: u64, t: u64, buffer: *mut u64, sp: u64) -> u64 {
+    let k = kernel(ctx);
+    let s = &k.plan.slow[site as usize];
+    let mut env = Env {
+        kernel: k,
+        ctx,
+        place: s.place,
+        thread: t as u32,
+        sp,
+        uses: &s.uses,
+        values: [0; MAX_USES],
+    };
+    for i in 0..s.uses.len().min(MAX_USES) {
+        // SAFETY: generated code stored this many.
+        env.values[i] = unsafe { *buffer.add(2 * i) };
+    }
+    let n = s.uses.len();
+    let mut out = |r: mica_ptx::ast::RegId, v: u128| {
+        if let Some(i) = s.defs.iter().position(|d| d.0 == r) {
+            // SAFETY: the buffer has room for all results.
+            unsafe { buffer.add(2 * (n + i)).cast::<u128>().write_unaligned(v) };
+        }
+    };
+    match scalar_ops::execute(&env, &mut out) {
+        Ok(()) => status::OK as u64,
+        Err(f) => {
+            set_fault(ctx, f);
+            status::FAULT as u64
+        }
+    }
+}
+
+/// The number by which [`SPECIAL`](super::SPECIAL) knows a special register.
+pub(crate) fn special_code(s: SpecialReg) -> i64 {
+    match s {
+        SpecialReg::Clock | SpecialReg::Clock64 => 0,
+        SpecialReg::ClockHi => 1,
+        SpecialReg::GlobalTimer | SpecialReg::GlobalTimerLo => 2,
+        SpecialReg::GlobalTimerHi => 3,
+        SpecialReg::NWarpId => 4,
+        _ => 5,
+    }
+}
+
+fn clock() -> u64 {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let start = START.get_or_init(std::time::Instant::now);
+    // A nominal 1 GHz, so that differences are nanoseconds.
+    start.elapsed().as_nanos() as u64
+}
+
+extern "C" fn special(ctx: Ctx, which: u64) -> u64 {
+    // SAFETY: the context is valid for the block.
+    let c = unsafe { &*ctx };
+    let timer = || services(c).map_or_else(clock, |s| s.global_timer_ns());
+    match which {
+        0 => clock(),
+        1 => clock() >> 32,
+        2 => timer(),
+        3 => timer() >> 32,
+        4 => c.block.count().div_ceil(32),
+        _ => 1,
+    }
+}
+
+fn simple_fault(ctx: Ctx, kind: FaultKind, t: u64, line: u64, address: u64) -> u64 {
+    // SAFETY: the context is valid for the block.
+    let block = unsafe { (*ctx).block };
+    set_fault(
+        ctx,
+        Fault {
+            kind: kind as u32,
+            ptx_line: line as u32,
+            address,
+            thread: coordinates(block, t as u32),
+            ..Fault::default()
+        },
+    );
+    0
+}
+
+/// `trap`, and a full stack.
+extern "C" fn trap(ctx: Ctx, t: u64, line: u64) -> u64 {
+    simple_fault(ctx, FaultKind::LaunchFailed, t, line, 0)
+}
+
+extern "C" fn bad_pc(ctx: Ctx, t: u64, address: u64) -> u64 {
+    simple_fault(ctx, FaultKind::InvalidPc, t, 0, address)
+}
+
+/// Asks the device whether an access is within one allocation. Not 0 means that it is not.
+extern "C" fn memcheck(ctx: Ctx, site: u64, t: u64, address: u64, bytes: u64) -> u64 {
+    let k = kernel(ctx);
+    let Some(check) = k.memcheck else { return 0 };
+    let (size, write) = (bytes as u32, bytes >> 32 != 0);
+    if check(address, size, write) {
+        return 0;
+    }
+    let place = k.plan.slow[site as usize].place;
+    let (ptx_line, source_line) = k.line(place);
+    // SAFETY: the context is valid for the block.
+    let block = unsafe { (*ctx).block };
+    set_fault(
+        ctx,
+        Fault {
+            kind: FaultKind::IllegalAddress as u32,
+            ptx_line,
+            address,
+            bytes: size,
+            is_write: u32::from(write),
+            thread: coordinates(block, t as u32),
+            source_line,
+        },
+    );
+    1
+}
+
+macro_rules! unary {
+    ($name:ident, $f:path) => {
+        extern "C" fn $name(x: u64, mode: u64) -> u64 {
+            u64::from($f(mode & 1 != 0, x as u32))
+        }
+    };
+}
+
+unary!(sin, mica_ptx_ops::approx::sin_f32);
+unary!(cos, mica_ptx_ops::approx::cos_f32);
+unary!(lg2, mica_ptx_ops::approx::lg2_f32);
+unary!(ex2, mica_ptx_ops::approx::ex2_f32);
+
+extern "C" fn tanh(x: u64, _mode: u64) -> u64 {
+    u64::from(mica_ptx_ops::approx::tanh_f32(x as u32))
+}
+
+extern "C" fn div_approx(a: u64, b: u64, mode: u64) -> u64 {
+    let ftz = mode & 1 != 0;
+    u64::from(if mode & 2 != 0 {
+        mica_ptx_ops::approx::div_full_f32(ftz, a as u32, b as u32)
+    } else {
+        mica_ptx_ops::approx::div_approx_f32(ftz, a as u32, b as u32)
+    })
+}

@@ -1,0 +1,194 @@
+//! Memory instructions that have no inline code: odd atomics, asynchronous copies, mbarriers.
+
+use mica_kernel::{Fault, FaultKind};
+use mica_ptx::ast::{
+    Address, Atom, AtomOp, Completion, MbarrierOp, MbarrierPhase, Op, Operand, ScalarType, Space,
+};
+use mica_ptx_ops::{atomic, mbarrier};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use super::env::{Env, mask};
+use super::scalar_ops::Out;
+
+pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), Fault> {
+    match op {
+        Op::Atom(a) => atom(env, a, out),
+        Op::CpAsync { dst, src, size, src_size, ignore_src, .. } => {
+            let to = env.host(Space::Shared, dst, *size, *size, true)?;
+            let take = match (src_size, ignore_src) {
+                (_, Some(p)) if env.pred(*p) => 0,
+                (Some(n), _) => env.word(*n).min(*size),
+                _ => *size,
+            };
+            let mut bytes = [0u8; 16];
+            if take > 0 {
+                let from = env.host(Space::Global, src, take, *size, false)?;
+                for (i, b) in bytes.iter_mut().enumerate().take(take as usize) {
+                    *b = env.load(from + i as u64, 1) as u8;
+                }
+            }
+            for (i, b) in bytes.iter().enumerate().take(*size as usize) {
+                env.store(to + i as u64, 1, u64::from(*b));
+            }
+            Ok(())
+        }
+        Op::CpAsyncMbarrierArrive { noinc, space, mbar } => {
+            // The copies are complete, so the arrival is due at once.
+            update(env, *space, mbar, |s| {
+                let s = if *noinc { s } else { mbarrier::increment(s) };
+                mbarrier::arrive(s, 1, false)
+            })
+            .map(|_| ())
+        }
+        Op::CpAsyncBulk(x) => {
+            let bytes = env.word(x.size);
+            let to = env.host(x.dst_space, &x.dst, bytes, 16, true)?;
+            let from = env.host(x.src_space, &x.src, bytes, 16, false)?;
+            let keep = x.byte_mask.map(|m| env.word(m));
+            for i in 0..u64::from(bytes) {
+                if keep.is_none_or(|m| m >> (i % 16) & 1 == 1) {
+                    env.store(to + i, 1, env.load(from + i, 1));
+                }
+            }
+            complete(env, &x.completion, bytes)
+        }
+        Op::CpReduceAsyncBulk(x) => {
+            let bytes = env.word(x.size);
+            let to = env.host(x.dst_space, &x.dst, bytes, 16, true)?;
+            let from = env.host(x.src_space, &x.src, bytes, 16, false)?;
+            let step = x.ty.bytes();
+            for i in (0..u64::from(bytes)).step_by(step as usize) {
+                let v = env.load(from + i, step);
+                rmw(to + i, step, |old| atomic::apply(x.op, x.ty, false, old, v, 0));
+            }
+            complete(env, &x.completion, bytes)
+        }
+        Op::StAsync { ty, addr, src, mbar } => {
+            let size = ty.bytes();
+            let bytes = size * src.len() as u32;
+            let to = env.host(Space::Shared, addr, bytes, bytes, true)?;
+            for (i, o) in src.iter().enumerate() {
+                env.store(to + i as u64 * u64::from(size), size, env.value(*o));
+            }
+            update(env, Space::Shared, mbar, |s| mbarrier::complete_tx(s, bytes)).map(|_| ())
+        }
+        Op::Mbarrier { space, addr, op } => mbar(env, *space, addr, op, out),
+        _ => Err(env.fault(FaultKind::IllegalInstruction)),
+    }
+}
+
+fn complete(env: &Env<'_>, c: &Completion, bytes: u32) -> Result<(), Fault> {
+    match c {
+        Completion::Mbarrier(a) => {
+            update(env, Space::Shared, a, |s| mbarrier::complete_tx(s, bytes)).map(|_| ())
+        }
+        Completion::BulkGroup => Ok(()),
+    }
+}
+
+/// An atomic update of 1, 2, 4 or 8 checked bytes. Gives the old value.
+pub(crate) fn rmw(host: u64, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
+    macro_rules! go {
+        ($t:ty, $n:ty) => {{
+            // SAFETY: the address was checked, and is aligned to its size.
+            let a = unsafe { &*(host as *const $t) };
+            let mut old = a.load(Ordering::SeqCst);
+            loop {
+                let new = f(u64::from(old)) as $n;
+                match a.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(_) => break u64::from(old),
+                    Err(seen) => old = seen,
+                }
+            }
+        }};
+    }
+    match bytes {
+        1 => go!(AtomicU8, u8),
+        2 => go!(AtomicU16, u16),
+        4 => go!(AtomicU32, u32),
+        _ => go!(AtomicU64, u64),
+    }
+}
+
+fn atom(env: &Env<'_>, a: &Atom, out: &mut Out<'_>) -> Result<(), Fault> {
+    if a.ty == ScalarType::B128 {
+        return Err(env.fault(FaultKind::IllegalInstruction));
+    }
+    let size = a.ty.bytes();
+    let bytes = size * a.src.len() as u32;
+    let host = env.host(a.space, &a.addr, bytes, bytes, true)?;
+    // Additions of f32 flush subnormals in global memory and keep them in shared.
+    let ftz = a.ty == ScalarType::F32 && !matches!(a.space, Space::Shared | Space::SharedCluster);
+    let new = a.src2.map_or(0, |o| env.typed(o, a.ty));
+    for (i, o) in a.src.iter().enumerate() {
+        let v = env.typed(*o, a.ty);
+        let old = rmw(host + i as u64 * u64::from(size), size, |old| {
+            atomic::apply(a.op, a.ty, ftz && a.op == AtomOp::Add, old, v, new)
+        });
+        if let Some(Some(d)) = a.dst.get(i) {
+            out(*d, u128::from(old & mask(a.ty.bits())));
+        }
+    }
+    if let Some(m) = &a.mbar {
+        update(env, Space::Shared, m, |s| mbarrier::complete_tx(s, bytes))?;
+    }
+    Ok(())
+}
+
+fn update(
+    env: &Env<'_>,
+    space: Space,
+    addr: &Address,
+    f: impl Fn(u64) -> u64,
+) -> Result<u64, Fault> {
+    let host = env.host(space, addr, 8, 8, true)?;
+    Ok(rmw(host, 8, f))
+}
+
+fn mbar(
+    env: &Env<'_>,
+    space: Space,
+    addr: &Address,
+    op: &MbarrierOp,
+    out: &mut Out<'_>,
+) -> Result<(), Fault> {
+    let w = |o: &Operand| env.word(*o);
+    match op {
+        MbarrierOp::Init { count } => {
+            update(env, space, addr, |_| mbarrier::init(w(count)))?;
+        }
+        MbarrierOp::Inval => {
+            update(env, space, addr, |_| 0)?;
+        }
+        MbarrierOp::Arrive { drop, expect_tx, dst, count, .. } => {
+            let n = count.as_ref().map_or(1, w);
+            let old = update(env, space, addr, |s| {
+                let s = match expect_tx {
+                    Some(b) => mbarrier::expect_tx(s, w(b)),
+                    None => s,
+                };
+                mbarrier::arrive(s, n, *drop)
+            })?;
+            if let Some(d) = dst {
+                out(*d, u128::from(old));
+            }
+        }
+        MbarrierOp::ExpectTx { bytes, .. } => {
+            update(env, space, addr, |s| mbarrier::expect_tx(s, w(bytes)))?;
+        }
+        MbarrierOp::CompleteTx { bytes, .. } => {
+            update(env, space, addr, |s| mbarrier::complete_tx(s, w(bytes)))?;
+        }
+        MbarrierOp::Wait { dst, phase, .. } => {
+            let host = env.host(space, addr, 8, 8, false)?;
+            // SAFETY: checked and aligned.
+            let state = unsafe { &*(host as *const AtomicU64) }.load(Ordering::SeqCst);
+            let done = match phase {
+                MbarrierPhase::State(o) => mbarrier::is_complete(state, env.value(*o)),
+                MbarrierPhase::Parity(o) => mbarrier::is_parity_complete(state, w(o)),
+            };
+            out(*dst, u128::from(done));
+        }
+    }
+    Ok(())
+}

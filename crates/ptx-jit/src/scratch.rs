@@ -1,0 +1,39 @@
+//! The layout of a block's scratch memory, known to generated code and to the runtime.
+
+/// `u32`: first thread of the group that runs, for naming the thread of a fault.
+pub(crate) const CURRENT: i32 = 0;
+/// `u32`: set when a thread stopped short of a sync point (it is parked or off its group).
+pub(crate) const PENDING: i32 = 4;
+/// Address of the table of runtime functions.
+pub(crate) const HELPERS: i32 = 8;
+/// Address of the running `Kernel`.
+pub(crate) const KERNEL: i32 = 16;
+/// `u32`: threads per group in this launch, 1 for scalar code.
+pub(crate) const LANES: i32 = 24;
+/// `u32`: threads in the block.
+pub(crate) const THREADS: i32 = 28;
+/// `u32` per thread: see the constants below.
+pub(crate) const CONT: i32 = 64;
+/// Most threads in a block.
+pub(crate) const MAX_THREADS: u32 = 1024;
+/// Sixteen named barriers of 16 bytes.
+pub(crate) const BARRIERS: i32 = CONT + 4 * MAX_THREADS as i32;
+/// Frames of warps.
+pub(crate) const FRAMES: i32 = BARRIERS + 16 * 16;
+
+/// A continuation: the group goes on together (stored for its first thread only).
+pub(crate) const COHERENT: u32 = 1 << 31;
+/// A continuation: waits at the sync site whose number is in the low bits.
+pub(crate) const WAITING: u32 = 1 << 30;
+/// A continuation: the thread has exited.
+pub(crate) const EXITED: u32 = (1 << 30) - 1;
+
+/// What generated code returns.
+pub(crate) mod status {
+    pub(crate) const OK: i64 = 0;
+    pub(crate) const FAULT: i64 = 1;
+    pub(crate) const CANCEL: i64 = 2;
+}
+
+/// Addresses of device functions: `FUNCTIONS + 16 * index`. Outside any arena.
+pub(crate) const FUNCTIONS: u64 = 0x10_0000;
