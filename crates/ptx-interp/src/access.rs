@@ -8,18 +8,37 @@ use crate::machine::{Machine, Stop};
 use mica_ptx::ast::{Address, Atom, AtomOp, Order, ScalarType, Sem, Space};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
+/// Runs `$body` with `$cell` an atomic of `$bytes` bytes at `$host`, and `$int` its integer.
+///
+/// To be used where `host` is inside the arena and a multiple of `bytes`.
+macro_rules! with_cell {
+    ($host:expr, $bytes:expr, $cell:ident: $int:ident => $body:expr) => {{
+        macro_rules! arm {
+            ($atomic:ty, $width:ty) => {{
+                type $int = $width;
+                // SAFETY: inside the arena and aligned by the caller's check; atomics may race.
+                let $cell = unsafe { <$atomic>::from_ptr($host as *mut $width) };
+                $body
+            }};
+        }
+        match $bytes {
+            1 => arm!(AtomicU8, u8),
+            2 => arm!(AtomicU16, u16),
+            4 => arm!(AtomicU32, u32),
+            _ => arm!(AtomicU64, u64),
+        }
+    }};
+}
+
 /// Reads 1, 2, 4 or 8 bytes.
 ///
 /// # Safety
 /// `host` must be inside the arena and a multiple of `bytes`.
 pub(crate) unsafe fn read(host: u64, bytes: u32) -> u64 {
-    // SAFETY (all four): inside the arena and aligned by the caller's check; atomics may race.
-    match bytes {
-        1 => u64::from(unsafe { AtomicU8::from_ptr(host as *mut u8) }.load(Ordering::Relaxed)),
-        2 => u64::from(unsafe { AtomicU16::from_ptr(host as *mut u16) }.load(Ordering::Relaxed)),
-        4 => u64::from(unsafe { AtomicU32::from_ptr(host as *mut u32) }.load(Ordering::Relaxed)),
-        _ => unsafe { AtomicU64::from_ptr(host as *mut u64) }.load(Ordering::Relaxed),
-    }
+    with_cell!(host, bytes, cell: Word => {
+        let word: Word = cell.load(Ordering::Relaxed);
+        u64::from(word)
+    })
 }
 
 /// Writes 1, 2, 4 or 8 bytes.
@@ -27,14 +46,7 @@ pub(crate) unsafe fn read(host: u64, bytes: u32) -> u64 {
 /// # Safety
 /// `host` must be inside the arena and a multiple of `bytes`.
 pub(crate) unsafe fn write(host: u64, bytes: u32, bits: u64) {
-    let order = Ordering::Relaxed;
-    // SAFETY (all four): inside the arena and aligned by the caller's check; atomics may race.
-    match bytes {
-        1 => unsafe { AtomicU8::from_ptr(host as *mut u8) }.store(bits as u8, order),
-        2 => unsafe { AtomicU16::from_ptr(host as *mut u16) }.store(bits as u16, order),
-        4 => unsafe { AtomicU32::from_ptr(host as *mut u32) }.store(bits as u32, order),
-        _ => unsafe { AtomicU64::from_ptr(host as *mut u64) }.store(bits, order),
-    }
+    with_cell!(host, bytes, cell: Word => cell.store(bits as Word, Ordering::Relaxed));
 }
 
 /// Replaces 1, 2, 4 or 8 bytes by a function of them, atomically; returns what was there.
@@ -43,26 +55,16 @@ pub(crate) unsafe fn write(host: u64, bytes: u32, bits: u64) {
 /// `host` must be inside the arena and a multiple of `bytes`.
 pub(crate) unsafe fn update(host: u64, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
     let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
-    macro_rules! exchange {
-        ($atomic:ty, $int:ty) => {{
-            // SAFETY: inside the arena and aligned by the caller's check.
-            let cell = unsafe { <$atomic>::from_ptr(host as *mut $int) };
-            let mut old = cell.load(Ordering::Relaxed);
-            loop {
-                let new = f(u64::from(old)) as $int;
-                match cell.compare_exchange_weak(old, new, set, get) {
-                    Ok(old) => break u64::from(old),
-                    Err(now) => old = now,
-                }
+    with_cell!(host, bytes, cell: Word => {
+        let mut old = cell.load(Ordering::Relaxed);
+        loop {
+            let new = f(u64::from(old)) as Word;
+            match cell.compare_exchange_weak(old, new, set, get) {
+                Ok(old) => break u64::from(old),
+                Err(now) => old = now,
             }
-        }};
-    }
-    match bytes {
-        1 => exchange!(AtomicU8, u8),
-        2 => exchange!(AtomicU16, u16),
-        4 => exchange!(AtomicU32, u32),
-        _ => exchange!(AtomicU64, u64),
-    }
+        }
+    })
 }
 
 /// Copies bytes one machine word at a time.

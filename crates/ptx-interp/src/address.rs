@@ -88,7 +88,7 @@ impl Machine<'_> {
     }
 
     /// An address within a space from a generic one.
-    pub(crate) fn from_generic(&self, t: usize, space: Space, address: u64) -> u64 {
+    pub(crate) fn within_space(&self, t: usize, space: Space, address: u64) -> u64 {
         address.wrapping_sub(self.to_generic(t, space, 0))
     }
 

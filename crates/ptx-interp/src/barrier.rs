@@ -141,12 +141,12 @@ impl Machine<'_> {
         let mut released = false;
         for t in 0..self.state.threads.len() {
             // A wait that comes after its phase has ended passes at once: phases are counted.
-            if let Status::Cluster(phase) = self.state.threads[t].status {
-                if phase < self.state.cluster_phase {
-                    self.thread(t).status = Status::Ready;
-                    self.advance(t);
-                    released = true;
-                }
+            if let Status::Cluster(phase) = self.state.threads[t].status
+                && phase < self.state.cluster_phase
+            {
+                self.thread(t).status = Status::Ready;
+                self.advance(t);
+                released = true;
             }
         }
         released

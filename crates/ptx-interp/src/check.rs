@@ -138,10 +138,10 @@ impl Plans {
                     .ok_or_else(|| format!("`wmma.store` of this shape and {}", store.ty))?;
                 self.fragments.insert(key, fragment);
             }
-            Op::LdMatrix { tile, ty, .. } | Op::StMatrix { tile, ty, .. } => {
-                if *tile != MatrixTile::M8n8 || *ty != TILE_ELEMENT {
-                    return refuse("`ldmatrix` or `stmatrix` of tiles other than m8n8.b16");
-                }
+            Op::LdMatrix { tile, ty, .. } | Op::StMatrix { tile, ty, .. }
+                if *tile != MatrixTile::M8n8 || *ty != TILE_ELEMENT =>
+            {
+                return refuse("`ldmatrix` or `stmatrix` of tiles other than m8n8.b16");
             }
             Op::Cvt {
                 dst_ty,

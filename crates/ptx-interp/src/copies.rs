@@ -54,7 +54,7 @@ impl Machine<'_> {
     fn bulk_copy(&mut self, t: usize, bulk: &CpAsyncBulk) -> Result<(), Stop> {
         let size = self.value32(t, bulk.size);
         let bytes = u64::from(size);
-        if size % 16 != 0 {
+        if !size.is_multiple_of(16) {
             return Err(self.fault(t, FaultKind::MisalignedAddress));
         }
         let from = self.range(t, bulk.src_space, bulk.src, bytes, 16, false)?;
@@ -80,7 +80,7 @@ impl Machine<'_> {
     fn bulk_reduce(&mut self, t: usize, bulk: &CpReduceAsyncBulk) -> Result<(), Stop> {
         let size = self.value32(t, bulk.size);
         let bytes = u64::from(size);
-        if size % 16 != 0 {
+        if !size.is_multiple_of(16) {
             return Err(self.fault(t, FaultKind::MisalignedAddress));
         }
         let from = self.range(t, bulk.src_space, bulk.src, bytes, 16, false)?;

@@ -96,7 +96,7 @@ impl Machine<'_> {
                 let bits = if *to_generic {
                     self.to_generic(t, self.operand_space(t, *src, *space), at)
                 } else {
-                    self.from_generic(t, *space, at)
+                    self.within_space(t, *space, at)
                 };
                 self.set(t, *dst, bits);
             }

@@ -112,16 +112,17 @@ impl Machine<'_> {
     }
 
     /// The host address of a surface access, `None` when it does nothing.
-    fn surface(
-        &self,
-        t: usize,
-        (handle, geom, clamp): (Operand, Geometry, Clamp),
-        layer: Option<Operand>,
-        coords: &[Operand],
-        bytes: u32,
-        scale: bool,
-        is_write: bool,
-    ) -> Result<Option<u64>, Stop> {
+    fn surface(&self, t: usize, at: SurfaceAt<'_>) -> Result<Option<u64>, Stop> {
+        let SurfaceAt {
+            handle,
+            geom,
+            clamp,
+            layer,
+            coords,
+            bytes,
+            scale,
+            is_write,
+        } = at;
         let view = self.view(t, handle)?;
         let mut at = self.words(t, coords).map(|w| w as i32);
         if scale {
@@ -144,8 +145,19 @@ impl Machine<'_> {
     fn surface_load(&mut self, t: usize, suld: &Suld) -> Result<(), Stop> {
         let element = suld.ty.bytes();
         let bytes = element * suld.dst.len() as u32;
-        let key = (suld.surface, suld.geom, suld.clamp);
-        let host = self.surface(t, key, suld.layer, &suld.coords, bytes, false, false)?;
+        let host = self.surface(
+            t,
+            SurfaceAt {
+                handle: suld.surface,
+                geom: suld.geom,
+                clamp: suld.clamp,
+                layer: suld.layer,
+                coords: &suld.coords,
+                bytes,
+                scale: false,
+                is_write: false,
+            },
+        )?;
         for (i, dst) in suld.dst.iter().enumerate() {
             let bits = match host {
                 Some(host) => self.read_at(t, host + u64::from(element) * i as u64, element)?,
@@ -157,11 +169,22 @@ impl Machine<'_> {
     }
 
     fn surface_store(&mut self, t: usize, sust: &Sust) -> Result<(), Stop> {
-        let key = (sust.surface, sust.geom, sust.clamp);
         if !sust.formatted {
             let element = sust.ty.bytes();
             let bytes = element * sust.src.len() as u32;
-            let host = self.surface(t, key, sust.layer, &sust.coords, bytes, false, true)?;
+            let host = self.surface(
+                t,
+                SurfaceAt {
+                    handle: sust.surface,
+                    geom: sust.geom,
+                    clamp: sust.clamp,
+                    layer: sust.layer,
+                    coords: &sust.coords,
+                    bytes,
+                    scale: false,
+                    is_write: true,
+                },
+            )?;
             for (i, src) in sust.src.iter().enumerate() {
                 let bits = self.value(t, *src) & mask(element * 8);
                 if let Some(host) = host {
@@ -175,7 +198,19 @@ impl Machine<'_> {
         let element = component_bytes(view.format);
         let channels = view.channels.clamp(1, 4);
         let bytes = element * channels;
-        let host = self.surface(t, key, sust.layer, &sust.coords, bytes, true, true)?;
+        let host = self.surface(
+            t,
+            SurfaceAt {
+                handle: sust.surface,
+                geom: sust.geom,
+                clamp: sust.clamp,
+                layer: sust.layer,
+                coords: &sust.coords,
+                bytes,
+                scale: true,
+                is_write: true,
+            },
+        )?;
         for (i, src) in sust.src.iter().enumerate().take(channels as usize) {
             let bits = texture::encode_component(view.format, self.value32(t, *src));
             if let Some(host) = host {
@@ -188,15 +223,18 @@ impl Machine<'_> {
 
     fn surface_reduce(&mut self, t: usize, sured: &Sured) -> Result<(), Stop> {
         let bytes = sured.ty.bytes();
-        let key = (sured.surface, sured.geom, sured.clamp);
         let host = self.surface(
             t,
-            key,
-            sured.layer,
-            &sured.coords,
-            bytes,
-            sured.formatted,
-            true,
+            SurfaceAt {
+                handle: sured.surface,
+                geom: sured.geom,
+                clamp: sured.clamp,
+                layer: sured.layer,
+                coords: &sured.coords,
+                bytes,
+                scale: sured.formatted,
+                is_write: true,
+            },
         )?;
         let operand = self.value(t, sured.src);
         if let Some(host) = host {
@@ -207,6 +245,19 @@ impl Machine<'_> {
         }
         Ok(())
     }
+}
+
+/// Which part of a surface an instruction touches, and how.
+struct SurfaceAt<'a> {
+    handle: Operand,
+    geom: Geometry,
+    clamp: Clamp,
+    layer: Option<Operand>,
+    coords: &'a [Operand],
+    bytes: u32,
+    /// `x` is in elements rather than bytes.
+    scale: bool,
+    is_write: bool,
 }
 
 fn answer(view: &TextureView, query: TexQuery) -> u32 {

@@ -609,7 +609,7 @@ pub fn div(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
             let up = ma.leading_zeros() as i32 - 1;
             let dividend = ma << up;
             let mantissa = dividend / mb;
-            let sticky = u128::from(dividend % mb != 0);
+            let sticky = u128::from(!dividend.is_multiple_of(mb));
             Value::Finite {
                 negative,
                 exponent: ea - up - eb - 1,

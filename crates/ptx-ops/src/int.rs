@@ -144,9 +144,9 @@ pub fn mul_lo(ty: Int, a: u64, b: u64) -> u64 {
 /// `mul.hi`.
 pub fn mul_hi(ty: Int, a: u64, b: u64) -> u64 {
     if ty.bits == 64 && !ty.signed {
-        return (u128::from(a) * u128::from(b) >> 64) as u64;
+        return ((u128::from(a) * u128::from(b)) >> 64) as u64;
     }
-    ty.wrap(ty.value(a) * ty.value(b) >> ty.bits)
+    ty.wrap((ty.value(a) * ty.value(b)) >> ty.bits)
 }
 
 /// `mul.wide`: the result has twice the width.

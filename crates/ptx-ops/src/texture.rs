@@ -267,7 +267,7 @@ fn decode(view: &TextureView, bits: u64) -> u32 {
     let signed = |width: u32| ((bits << (64 - width)) as i64 >> (64 - width)) as i32;
     let scale = |value: f64, by: f64| ((value / by).max(-1.0) as f32).to_bits();
     match (view.format, view.read_as_integer) {
-        (1 | 2 | 3, true) | (3, _) => bits as u32,
+        (1..=3, true) | (3, _) => bits as u32,
         (8, true) => signed(8) as u32,
         (9, true) => signed(16) as u32,
         (10, _) => bits as u32,

@@ -115,7 +115,7 @@ pub fn simd(inst: &VideoSimd, a: u32, b: u32, c: u32) -> u32 {
             bits: width,
             signed,
         }
-        .value(pair >> (element * width & 63)) as i64
+        .value(pair >> ((element * width) & 63)) as i64
     };
     let mut result = if inst.accumulate { c } else { 0 };
     for lane in 0..lanes {

@@ -492,7 +492,7 @@ fn matrix_instruction(text: &str, counts: [usize; 4]) -> Mma {
 fn matrix_products_match_the_gpu() {
     let Some(text) = golden() else { return };
     let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("mma")).collect();
-    assert!(!lines.is_empty() && lines.len() % 32 == 0);
+    assert!(!lines.is_empty() && lines.len().is_multiple_of(32));
     let mut report = String::new();
     for warp in lines.chunks(32) {
         let mut operands = [LaneOperands::default(); 32];

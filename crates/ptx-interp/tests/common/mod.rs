@@ -80,7 +80,7 @@ pub struct Params(pub Vec<u8>);
 
 impl Params {
     pub fn u64(mut self, x: u64) -> Self {
-        while self.0.len() % 8 != 0 {
+        while !self.0.len().is_multiple_of(8) {
             self.0.push(0);
         }
         self.0.extend(x.to_le_bytes());
