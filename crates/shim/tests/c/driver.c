@@ -96,6 +96,10 @@ API CUresult cuCtxGetLimit(size_t *v, unsigned which) { *v = which == 2 ? 8u << 
 API CUresult cuCtxSetLimit(unsigned which, size_t v) { (void)which; (void)v; return 0; }
 API CUresult cuCtxSynchronize(void) { __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
 API CUresult cuStreamSynchronize(void *s) { (void)s; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
+static void *captured;
+API CUresult cuStreamBeginCapture_v2(void *s, int mode) { (void)mode; captured = s; return 0; }
+API CUresult cuStreamEndCapture(void *s, void **g) { *g = s; captured = 0; return 0; }
+API CUresult cuStreamIsCapturing(void *s, int *status) { *status = s == captured; return 0; }
 API CUresult cuMemGetInfo_v2(size_t *f, size_t *t) { *t = standin_capacity; *f = standin_capacity - used; return 0; }
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {

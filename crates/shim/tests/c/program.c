@@ -196,6 +196,8 @@ static int serve(void) {
     while ((c = getchar()) != EOF) {
         if (c == 'l') { CHECK(launch(f)); printf("launched %llu\n", (unsigned long long)counter("standin_launches")); }
         if (c == 's') { CHECK(F(int, "cuCtxSynchronize", void)()); printf("synced %llu\n", (unsigned long long)counter("standin_syncs")); }
+        if (c == 'b') { CHECK(F(int, "cuStreamBeginCapture_v2", void *, int)((void *)0x5, 0)); puts("capturing"); }
+        if (c == 'e') { void *g; CHECK(F(int, "cuStreamEndCapture", void *, void **)((void *)0x5, &g)); puts("captured"); }
         if (c == 'a') { CUdeviceptr p; printf("alloc %d\n", F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1 << 20)); }
     }
     return 0;

@@ -70,7 +70,7 @@ impl Daemon {
 
     fn serve(&self, peer: OwnedFd) {
         let socket = Arc::new(HostSocket::from_fd(peer));
-        let Ok((hello, _)) = socket.receive() else {
+        let Ok((hello, fds)) = socket.receive() else {
             return;
         };
         assert_eq!(hello.kind(), Some(Kind::Hello));
@@ -80,7 +80,11 @@ impl Daemon {
             let _ = socket.send(&no, &[]);
             return;
         }
-        let page = Arc::new(SharedPage::create().unwrap());
+        // A client of a daemon before this one brings its page along.
+        let page = Arc::new(match fds.into_iter().next() {
+            Some(page) => SharedPage::adopt(page).unwrap(),
+            None => SharedPage::create().unwrap(),
+        });
         let (word, end) = *self.gate.lock().unwrap();
         page.lease.lease_end_ns.store(end, SeqCst);
         page.lease.gate.store(word, SeqCst);
@@ -188,7 +192,7 @@ impl Daemon {
         for page in self.pages() {
             page.lease.lease_end_ns.store(end_ns, SeqCst);
             page.lease.gate.store(word, SeqCst);
-            let _ = futex::wake(&page.lease.gate, futex::Flags::empty(), u32::MAX >> 1);
+            wake(&page.lease.gate);
         }
     }
 
@@ -199,4 +203,9 @@ impl Daemon {
             rustix::net::shutdown(socket.as_fd(), rustix::net::Shutdown::Both).unwrap();
         }
     }
+}
+
+/// Wakes who sleeps on a word of a page.
+pub(crate) fn wake(word: &std::sync::atomic::AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
 }

@@ -356,6 +356,73 @@ fn an_idle_holder_gives_its_lease_back_early() {
 }
 
 #[test]
+fn a_captured_stream_is_never_held() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    assert_eq!(served.ask("b"), "capturing");
+    assert_eq!(page.client.captures.load(SeqCst), 1);
+    daemon.set_gate(gate::CLOSED, 1, 0);
+    assert_eq!(served.ask("l"), "launched 1");
+    assert_eq!(served.ask("e"), "captured");
+    assert_eq!(page.client.captures.load(SeqCst), 0);
+    served.send("l");
+    eventually("a thread at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+    daemon.set_gate(gate::OPEN, 2, 0);
+    assert_eq!(served.answer(), "launched 2");
+}
+
+#[test]
+fn no_more_is_queued_under_a_lease_than_can_finish_soon() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    daemon.set_gate(
+        gate::LEASED,
+        1,
+        mica_limits::monotonic_ns() + 3_600_000_000_000,
+    );
+    for _ in 0..40 {
+        served.ask("l");
+    }
+    let synced = served.ask("s");
+    let syncs: u32 = synced.strip_prefix("synced ").unwrap().parse().unwrap();
+    assert!(syncs > 1, "{synced}: only the program's own");
+}
+
+#[test]
+fn a_slice_that_cannot_be_set_is_said() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let _served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    page.commands.slice_us.store(5000, SeqCst);
+    let command = page.commands.command.fetch_add(1, SeqCst) + 1;
+    daemon::wake(&page.commands.command);
+    eventually("the command was carried out", || {
+        page.client.command_done.load(SeqCst) == command
+    });
+    // The stand-in has no channel groups.
+    assert_ne!(page.client.slice_status.load(SeqCst), 0);
+    let flags = page.client.flags.load(SeqCst);
+    assert_eq!(flags & client_flags::SLICE_CONTROL, 0);
+    assert_ne!(flags & client_flags::CONTEXT, 0);
+}
+
+#[test]
+fn a_successor_of_the_daemon_takes_over() {
+    let (directory, daemon) = with_limit(8 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    assert_eq!(served.ask("a"), "alloc 0");
+    daemon.die();
+    let successor = Daemon::start(directory.path(), 8 * MIB, false);
+    eventually("the client came", || !successor.pages().is_empty());
+    assert_eq!(successor.used(), MIB);
+    eventually("the link is up", || served.ask("a") == "alloc 0");
+    assert_eq!(successor.used(), 2 * MIB);
+}
+
+#[test]
 fn when_the_daemon_dies_the_program_runs_on() {
     let (_directory, daemon) = with_limit(64 * MIB);
     let mut served = Served::start(limited(&["serve"], &daemon));
