@@ -5,6 +5,8 @@
 //! go out as values: nothing here sleeps, reads a clock or touches a GPU.
 #![forbid(unsafe_code)]
 
+pub mod arbiter;
+pub mod policy;
 pub mod slices;
 
 /// How urgent a tenant's work is.
