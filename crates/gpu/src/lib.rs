@@ -10,6 +10,8 @@
 
 #![deny(missing_docs)]
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod types;
 
 pub use types::*;

@@ -1,0 +1,221 @@
+//! Order: within a stream, between streams, against the default stream, with the host.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::session::Args;
+use super::{Check, Session, case_list, ensure};
+use crate::StreamFlags;
+
+case_list![
+    work_on_one_stream_runs_in_order,
+    streams_do_not_wait_for_each_other,
+    default_stream_waits_for_blocking_streams,
+    blocking_streams_wait_for_the_default_stream,
+    non_blocking_streams_ignore_the_default_stream,
+    default_stream_synchronize_covers_blocking_streams,
+    query_tells_whether_work_is_done,
+    destroyed_streams_finish_their_work,
+    callbacks_run_in_stream_order,
+    callbacks_hold_later_work,
+    priorities_are_accepted_and_clamped,
+    many_streams_at_once,
+];
+
+fn work_on_one_stream_runs_in_order(s: &Session<'_>) -> Check {
+    let (log, cursor) = (s.zeros(64)?, s.zeros(1)?);
+    let stream = s.own_stream()?;
+    for value in 0..50 {
+        let args = Args::default().ptr(log).ptr(cursor).u32(value);
+        s.launch_on(stream, "append", 1, 1, &args)?;
+    }
+    let seen = s.read_on(stream, log, 50)?;
+    ensure!(seen == (0..50).collect::<Vec<_>>(), "{seen:?}");
+    Ok(())
+}
+
+fn streams_do_not_wait_for_each_other(s: &Session<'_>) -> Check {
+    let total = s.zeros(1)?;
+    let (held, free) = (s.own_stream()?, s.own_stream()?);
+    let hold = s.hold(held)?;
+    s.launch_on(held, "count", 1, 1, &Args::default().ptr(total))?;
+    s.launch_on(free, "count", 1, 1, &Args::default().ptr(total))?;
+    s.gpu.stream_synchronize(free)?;
+    let seen = s.peek(total, 1)?;
+    ensure!(seen == [1], "{seen:?}");
+    drop(hold);
+    s.gpu.stream_synchronize(held)?;
+    ensure!(s.peek(total, 1)? == [2], "the held kernel was lost");
+    Ok(())
+}
+
+fn default_stream_waits_for_blocking_streams(s: &Session<'_>) -> Check {
+    let (log, cursor) = (s.zeros(4)?, s.zeros(1)?);
+    let stream = s.blocking_stream()?;
+    let hold = s.hold(stream)?;
+    let append = |value| Args::default().ptr(log).ptr(cursor).u32(value);
+    s.launch_on(stream, "append", 1, 1, &append(1))?;
+    s.launch_on(s.stream, "append", 1, 1, &append(2))?;
+    ensure!(
+        s.peek(cursor, 1)? == [0],
+        "something ran behind a held stream"
+    );
+    drop(hold);
+    s.gpu.context_synchronize(s.context)?;
+    let seen = s.peek(log, 2)?;
+    ensure!(seen == [1, 2], "{seen:?}");
+    Ok(())
+}
+
+fn blocking_streams_wait_for_the_default_stream(s: &Session<'_>) -> Check {
+    let (log, cursor) = (s.zeros(4)?, s.zeros(1)?);
+    let stream = s.blocking_stream()?;
+    let hold = s.hold(s.stream)?;
+    let append = |value| Args::default().ptr(log).ptr(cursor).u32(value);
+    s.launch_on(s.stream, "append", 1, 1, &append(1))?;
+    s.launch_on(stream, "append", 1, 1, &append(2))?;
+    ensure!(
+        s.peek(cursor, 1)? == [0],
+        "something ran behind the default stream"
+    );
+    ensure!(
+        !s.gpu.stream_query(stream)?,
+        "the blocking stream says it is done"
+    );
+    drop(hold);
+    s.gpu.context_synchronize(s.context)?;
+    let seen = s.peek(log, 2)?;
+    ensure!(seen == [1, 2], "{seen:?}");
+    Ok(())
+}
+
+fn non_blocking_streams_ignore_the_default_stream(s: &Session<'_>) -> Check {
+    let total = s.zeros(1)?;
+    let stream = s.own_stream()?;
+    let hold = s.hold(s.stream)?;
+    s.launch_on(s.stream, "count", 1, 1, &Args::default().ptr(total))?;
+    s.launch_on(stream, "count", 1, 1, &Args::default().ptr(total))?;
+    s.gpu.stream_synchronize(stream)?;
+    let seen = s.peek(total, 1)?;
+    ensure!(seen == [1], "{seen:?}");
+    drop(hold);
+    s.gpu.context_synchronize(s.context)?;
+    Ok(())
+}
+
+fn default_stream_synchronize_covers_blocking_streams(s: &Session<'_>) -> Check {
+    let done = Arc::new(AtomicU32::new(0));
+    let stream = s.blocking_stream()?;
+    let inside = Arc::clone(&done);
+    let slow = move || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        inside.store(1, Ordering::SeqCst);
+    };
+    s.gpu.stream_callback(stream, Box::new(slow))?;
+    s.launch_on(s.stream, "empty", 1, 1, &Args::default())?;
+    s.gpu.stream_synchronize(s.stream)?;
+    ensure!(done.load(Ordering::SeqCst) == 1, "it did not wait");
+    Ok(())
+}
+
+fn query_tells_whether_work_is_done(s: &Session<'_>) -> Check {
+    let stream = s.own_stream()?;
+    ensure!(
+        s.gpu.stream_query(stream)?,
+        "a new stream has nothing to do"
+    );
+    let hold = s.hold(stream)?;
+    ensure!(!s.gpu.stream_query(stream)?, "a held stream is not done");
+    drop(hold);
+    s.gpu.stream_synchronize(stream)?;
+    ensure!(s.gpu.stream_query(stream)?, "a synchronized stream is done");
+    Ok(())
+}
+
+fn destroyed_streams_finish_their_work(s: &Session<'_>) -> Check {
+    let total = s.zeros(1)?;
+    let stream = s.own_stream()?;
+    let hold = s.hold(stream)?;
+    s.launch_on(stream, "count", 2, 32, &Args::default().ptr(total))?;
+    s.gpu.stream_destroy(stream)?;
+    ensure!(
+        s.gpu.stream_query(stream).is_err(),
+        "the handle still works"
+    );
+    drop(hold);
+    s.wait_for_word(total, |count| count == 64)
+}
+
+fn callbacks_run_in_stream_order(s: &Session<'_>) -> Check {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let stream = s.own_stream()?;
+    for value in 0..20 {
+        let order = Arc::clone(&order);
+        let note = move || {
+            if let Ok(mut order) = order.lock() {
+                order.push(value);
+            }
+        };
+        s.gpu.stream_callback(stream, Box::new(note))?;
+        s.launch_on(stream, "empty", 1, 1, &Args::default())?;
+    }
+    s.gpu.stream_synchronize(stream)?;
+    let seen = order.lock().map(|o| o.clone()).unwrap_or_default();
+    ensure!(seen == (0..20).collect::<Vec<_>>(), "{seen:?}");
+    Ok(())
+}
+
+fn callbacks_hold_later_work(s: &Session<'_>) -> Check {
+    let total = s.zeros(1)?;
+    let stream = s.own_stream()?;
+    s.launch_on(stream, "count", 1, 1, &Args::default().ptr(total))?;
+    let hold = s.hold(stream)?;
+    s.launch_on(stream, "count", 1, 1, &Args::default().ptr(total))?;
+    s.wait_for_word(total, |count| count == 1)?;
+    ensure!(s.peek(total, 1)? == [1], "later work did not wait");
+    drop(hold);
+    s.gpu.stream_synchronize(stream)?;
+    ensure!(s.peek(total, 1)? == [2], "later work was lost");
+    Ok(())
+}
+
+fn priorities_are_accepted_and_clamped(s: &Session<'_>) -> Check {
+    let total = s.zeros(1)?;
+    let (least, most) = s.gpu.properties().stream_priorities;
+    for priority in [least, most, least + 100, most - 100] {
+        let flags = StreamFlags { non_blocking: true };
+        let stream = s.gpu.stream_create(s.context, flags, priority)?;
+        s.launch_on(stream, "count", 1, 1, &Args::default().ptr(total))?;
+        s.gpu.stream_synchronize(stream)?;
+    }
+    ensure!(s.peek(total, 1)? == [4], "a kernel was lost");
+    Ok(())
+}
+
+fn many_streams_at_once(s: &Session<'_>) -> Check {
+    let total = s.zeros(1)?;
+    let mut streams = Vec::new();
+    for i in 0..40 {
+        let non_blocking = i % 2 == 0;
+        streams.push(
+            s.gpu
+                .stream_create(s.context, StreamFlags { non_blocking }, 0)?,
+        );
+    }
+    for round in 0..10 {
+        for stream in &streams {
+            s.launch_on(
+                *stream,
+                "count",
+                1 + round % 3,
+                32,
+                &Args::default().ptr(total),
+            )?;
+        }
+    }
+    s.gpu.context_synchronize(s.context)?;
+    let blocks: u32 = (0..10).map(|round| 1 + round % 3).sum();
+    let seen = s.peek(total, 1)?;
+    ensure!(seen == [blocks * 32 * 40], "{seen:?}");
+    Ok(())
+}
