@@ -1,1 +1,181 @@
 //! Serves one virtual GPU over the wire.
+//!
+//! One process per virtual GPU: it alone touches the device, so a fault in it ends this virtual
+//! GPU's contexts and nobody else's. The daemon hands it a socket for each program; each program gets
+//! a [`serve_session`] of its own. When a program's socket closes, everything it held is freed. When
+//! the daemon goes, work goes on, and its successor is told of what is held.
+//!
+//! ```text
+//!   daemon ── Session + socket ──► Worker ──► handshake ──► threads that take calls in turn
+//!                                    │                        │ posted, quick: at once
+//!                                    │                        └ waiting: hands the ring to another
+//!                                    └─ control thread: counters to the page, suspend, idle end
+//! ```
+
+pub mod bench;
+mod callbacks;
+mod control;
+mod convert;
+mod device;
+mod dispatch;
+mod output;
+mod serve;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use mica_limits::{Environment, Gate, HostLink, LinkError, PageQuota};
+use mica_vgpu::{Vgpu, VgpuSpec};
+use mica_wire::host::message::{Kind, Role};
+use mica_wire::session::SessionError;
+
+pub use device::{DeviceSource, LeaseGate, SharedDevice, SoftwareDevices};
+pub use output::OutputBuffer;
+pub use serve::serve_session;
+
+/// Most sessions of one worker.
+const MOST_SESSIONS: u32 = 1024;
+
+/// How a worker runs.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// The daemon's socket and the worker's token.
+    pub environment: Environment,
+    /// Ends the worker after so long without a session; `None` to wait for the daemon's word.
+    pub idle_exit: Option<Duration>,
+}
+
+impl WorkerConfig {
+    /// Name of the variable with the idle time in seconds; 0 means never.
+    pub const IDLE: &str = "MICA_WORKER_IDLE_SECONDS";
+
+    /// Reads the environment that the daemon starts a worker with.
+    ///
+    /// # Errors
+    /// If this process was not started by a daemon, or a variable makes no sense.
+    pub fn from_environment() -> Result<Self, WorkerError> {
+        let environment = Environment::read().ok_or(WorkerError::NotInVgpu)??;
+        let idle_exit = match std::env::var(Self::IDLE) {
+            Err(_) => Some(Duration::from_secs(10)),
+            Ok(text) => match text.trim().parse::<u64>() {
+                Ok(0) => None,
+                Ok(seconds) => Some(Duration::from_secs(seconds)),
+                Err(_) => return Err(WorkerError::Idle(text)),
+            },
+        };
+        Ok(Self {
+            environment,
+            idle_exit,
+        })
+    }
+}
+
+/// Why a worker cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// No daemon started this process.
+    #[error(
+        "a worker is started by the Mica daemon; {} is not set",
+        Environment::SOCKET
+    )]
+    NotInVgpu,
+    /// The idle time is no number.
+    #[error("MICA_WORKER_IDLE_SECONDS must be a number of seconds, not {0:?}")]
+    Idle(String),
+    /// No connection to the daemon.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The device cannot be made.
+    #[error("the device cannot be opened: {0}")]
+    Device(String),
+    /// A session could not begin.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// A thread could not be started.
+    #[error("a thread cannot be started")]
+    Thread(#[source] std::io::Error),
+}
+
+/// What every session of a worker shares.
+pub(crate) struct Worker {
+    pub(crate) vgpu: Arc<Vgpu>,
+    pub(crate) devices: Arc<dyn DeviceSource>,
+    pub(crate) sessions: AtomicU32,
+}
+
+/// Serves the virtual GPU that the environment names until the daemon says otherwise, or nobody has
+/// used it for the configured time.
+///
+/// # Errors
+/// If the daemon or the device cannot be had.
+pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
+    let link = HostLink::connect(config.environment.clone(), Role::Worker)?;
+    let welcome = link.welcome().clone();
+    let gate = LeaseGate::new(Gate::new(Arc::clone(&link)), Arc::clone(&link));
+    let devices: Arc<dyn DeviceSource> = Arc::new(SoftwareDevices::new(
+        welcome.gpu_index as u32,
+        Some(welcome.device_total_bytes).filter(|bytes| *bytes > 0),
+        Some(Arc::new(gate)),
+    ));
+    run_with(config, link, devices)
+}
+
+/// As [`run`], with a connection and devices of the caller's.
+pub fn run_with(
+    config: &WorkerConfig,
+    link: Arc<HostLink>,
+    devices: Arc<dyn DeviceSource>,
+) -> Result<(), WorkerError> {
+    let welcome = link.welcome().clone();
+    let quota = Arc::new(PageQuota::new(Arc::clone(&link)));
+    let spec = VgpuSpec::new(welcome.vgpu.clone(), welcome.limit_bytes);
+    let first = devices.open(Arc::new(OutputBuffer::default()))?;
+    let vgpu = Vgpu::new(first, quota, spec);
+    let worker = Arc::new(Worker {
+        vgpu,
+        devices,
+        sessions: AtomicU32::new(0),
+    });
+    let (end, ended) = mpsc::channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    control::start(
+        Arc::clone(&worker),
+        Arc::clone(&link),
+        config.idle_exit,
+        end.clone(),
+    )?;
+    let reader = {
+        let (link, worker, stop) = (Arc::clone(&link), Arc::clone(&worker), Arc::clone(&stop));
+        move || {
+            link.serve(
+                |(message, fds)| match message.kind() {
+                    Some(Kind::Session) => {
+                        if let Some(socket) = fds.into_iter().next() {
+                            worker.begin_session(socket, message.b as u32, &link);
+                        }
+                    }
+                    Some(Kind::Cancel) => {
+                        let cancelled = worker.vgpu.cancel();
+                        link.note(0, &format!("{cancelled} kernels were cancelled"));
+                    }
+                    Some(Kind::Shutdown) => {
+                        let _ = end.send("the daemon said so");
+                    }
+                    _ => {}
+                },
+                &stop,
+            );
+        }
+    };
+    std::thread::Builder::new()
+        .name("daemon".into())
+        .spawn(reader)
+        .map_err(WorkerError::Thread)?;
+    let reason = ended.recv().unwrap_or("its threads ended");
+    tracing::info!(reason, "the worker ends");
+    stop.store(true, std::sync::atomic::Ordering::Release);
+    // Sessions see their sockets closed by the end of the process, with everything they held.
+    Ok(())
+}

@@ -75,6 +75,8 @@ pub(crate) struct WorkerLine {
     pub(crate) late: AtomicU32,
     /// Length of the reason plus one, once the session has ended.
     pub(crate) ended: AtomicU32,
+    /// 1 while kernels' output waits to be taken.
+    pub(crate) output: AtomicU32,
     /// Notices ever given; a futex word.
     pub(crate) notices_given: AtomicU32,
 }

@@ -173,6 +173,9 @@ calls! {
     "Takes the oldest late error; one that killed its context stays."
     5 Quick Ping {} -> Done; "Answers; all calls before it have been taken in."
 
+    6 Quick TakeOutput {} -> KernelOutput;
+    "Takes what kernels have printed."
+
     10 Quick ContextCreate { /** `CUctx_flags`, kept for the program. */ flags: u32, } -> NewContext;
     "Makes a context."
     11 Waiting ContextDestroy { /** Context. */ context: u64, } -> Done;

@@ -105,6 +105,15 @@ impl<T: ClientTransport> SessionClient<T> {
         Ok((late.code != 0).then_some(late))
     }
 
+    /// What kernels have printed since the last time, in order: 0 and bytes for standard output, 1 for
+    /// standard error. Take it after each synchronization, as the driver would print it then.
+    pub fn take_output(&self) -> Result<Vec<(u8, Vec<u8>)>, SessionError> {
+        if !self.transport.output_pending() {
+            return Ok(Vec::new());
+        }
+        Ok(self.call(&TakeOutput {})?.pieces)
+    }
+
     /// Uploads an image and loads it.
     pub fn module_load(
         &self,

@@ -152,6 +152,12 @@ impl SessionPort {
         self.area.control().worker.late.store(count, Release);
     }
 
+    /// Shows the program whether kernels' output waits for it.
+    pub fn show_output(&self, waits: bool) {
+        let word = &self.area.control().worker.output;
+        word.store(u32::from(waits), Release);
+    }
+
     /// Gives a staging chunk back in one of the states of [`super::chunk_state`].
     pub fn chunk_done(&self, chunk: u32, state: u32) {
         let word = self.area.chunk_word(chunk as usize);
@@ -166,10 +172,15 @@ impl SessionPort {
             end -= 1;
         }
         let area = &self.area;
-        area.mapping()
-            .write(area.reason_at(), &reason.as_bytes()[..end]);
         let control = area.control();
-        control.worker.ended.store(end as u32 + 1, Release);
+        let first = lock(&self.notices);
+        // The first reason is the cause; later ones are its consequences.
+        if control.worker.ended.load(Relaxed) == 0 {
+            area.mapping()
+                .write(area.reason_at(), &reason.as_bytes()[..end]);
+            control.worker.ended.store(end as u32 + 1, Release);
+        }
+        drop(first);
         let flags = futex::Flags::empty();
         let all = i32::MAX as u32;
         let _ = futex::wake(&control.worker.room, flags, all);

@@ -21,6 +21,8 @@ pub trait ClientTransport: Send + Sync {
     fn call(&self, call: u16, body: &[u8], tail: &[u8]) -> Result<Answer, SessionError>;
     /// Whether errors of posted calls wait to be taken. Costs one load.
     fn late_pending(&self) -> bool;
+    /// Whether kernels' output waits to be taken. Costs one load.
+    fn output_pending(&self) -> bool;
     /// The next host callback that is due; `None` when the time is up.
     fn next_notice(&self, timeout: Duration) -> Result<Option<u64>, SessionError>;
     /// Shared memory with staging chunks, where there is any.

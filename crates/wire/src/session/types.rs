@@ -99,6 +99,12 @@ record! {
         message: String,
     }
 
+    /// What kernels have printed, in order.
+    KernelOutput {
+        /// 0 for standard output, 1 for assertions (standard error), with the bytes.
+        pieces: Vec<(u8, Vec<u8>)>,
+    }
+
     /// A range of device addresses.
     AddressRange {
         /// First address.

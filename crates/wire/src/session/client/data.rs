@@ -7,7 +7,7 @@ use rustix::thread::futex;
 
 use super::SessionClient;
 use crate::session::area::{CHUNK_BYTES, CHUNKS, chunk_state};
-use crate::session::calls::{Copy, Read, Write};
+use crate::session::calls::{Copy, Read, StreamQuery, Write};
 use crate::session::ring::MAX_RECORD_BYTES;
 use crate::session::transport::ClientTransport;
 use crate::session::types::{CopyBox, CopyPlace};
@@ -301,7 +301,8 @@ impl<T: ClientTransport> SessionClient<T> {
             self.give_chunk(area, chunk);
         }
         if !failed {
-            return Ok(());
+            // A fault may have let the copies pass undone; the query answers with it.
+            return self.call(&StreamQuery { stream }).map(drop);
         }
         let late = self.take_late(0)?;
         Err(SessionError::Refused {

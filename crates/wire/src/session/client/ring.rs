@@ -258,6 +258,11 @@ impl ClientTransport for RingTransport {
         self.area.control().worker.late.load(Relaxed) != 0
     }
 
+    #[inline]
+    fn output_pending(&self) -> bool {
+        self.area.control().worker.output.load(Relaxed) != 0
+    }
+
     fn next_notice(&self, timeout: Duration) -> Result<Option<u64>, SessionError> {
         let deadline = Instant::now() + timeout;
         let control = self.area.control();

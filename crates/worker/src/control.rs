@@ -1,0 +1,86 @@
+//! The worker's clockwork: counters to the page, suspension, the end when nobody is left.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use mica_limits::HostLink;
+use mica_wire::host::page::client_flags;
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+use crate::{Worker, WorkerError};
+
+/// How often counters are brought up to date.
+const TICK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
+
+/// Starts the control thread.
+pub(crate) fn start(
+    worker: Arc<Worker>,
+    link: Arc<HostLink>,
+    idle_exit: Option<Duration>,
+    end: Sender<&'static str>,
+) -> Result<(), WorkerError> {
+    let run = move || {
+        let mut idle_since = Instant::now();
+        let mut suspended = false;
+        let client = &link.page().client;
+        client.flags.fetch_or(client_flags::GATE_CONTROL, Release);
+        loop {
+            let command = link.page().commands.command.load(Acquire);
+            obey(&worker, &link, command, &mut suspended);
+            report(&worker, &link);
+            if worker.sessions.load(Acquire) > 0 {
+                idle_since = Instant::now();
+            } else if idle_exit.is_some_and(|limit| idle_since.elapsed() >= limit) {
+                let _ = end.send("nobody has used it for a while");
+                return;
+            }
+            let word = &link.page().commands.command;
+            let _ = futex::wait(word, futex::Flags::empty(), command, Some(&TICK));
+        }
+    };
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(run)
+        .map(drop)
+        .map_err(WorkerError::Thread)
+}
+
+fn obey(worker: &Worker, link: &HostLink, command: u32, suspended: &mut bool) {
+    let page = link.page();
+    let wanted = page.commands.suspend.load(Relaxed) != 0;
+    if wanted != *suspended {
+        let done = match wanted {
+            true => worker.vgpu.suspend(),
+            false => worker.vgpu.resume(),
+        };
+        match done {
+            Ok(()) => *suspended = wanted,
+            Err(error) => link.note(2, &format!("work could not be paused or resumed: {error}")),
+        }
+        let flags = &page.client.flags;
+        match *suspended {
+            true => flags.fetch_or(client_flags::SUSPENDED, Release),
+            false => flags.fetch_and(!client_flags::SUSPENDED, Release),
+        };
+    }
+    page.client.command_done.store(command, Release);
+}
+
+fn report(worker: &Worker, link: &HostLink) {
+    worker.vgpu.collect();
+    let statistics = worker.vgpu.statistics();
+    let page = link.page();
+    page.counters.launches.store(statistics.launches, Relaxed);
+    page.counters
+        .gpu_time_ns
+        .store(statistics.gpu_time_ns, Relaxed);
+    if statistics.sessions > 0 {
+        page.client.flags.fetch_or(client_flags::CONTEXT, Release);
+    }
+}

@@ -1,0 +1,188 @@
+//! Between what travels and what the engine takes.
+
+use mica_gpu::{
+    ArrayDescriptor, ArrayId, Copy3d, DevicePtr, Fill2d, Gpu, HostSpan, Place, TextureDescriptor,
+    TextureResource,
+};
+use mica_vgpu::{LoadedModule, Statistics, VgpuError};
+use mica_wire::session as wire;
+use mica_wire::session::{CopyBox, CopyPlace, SessionArea, Violation};
+
+/// Highest `CUdevice_attribute` asked for.
+const ATTRIBUTES: u32 = 256;
+
+pub(crate) fn snapshot(vgpu: String, limit_bytes: u64, gpu: &dyn Gpu) -> wire::DeviceSnapshot {
+    let properties = gpu.properties();
+    let attributes = (1..ATTRIBUTES)
+        .filter_map(|number| gpu.attribute(number).map(|value| (number, value)))
+        .collect();
+    wire::DeviceSnapshot {
+        vgpu,
+        name: properties.name.clone(),
+        uuid: properties.uuid,
+        pci_bus_id: properties.pci_bus_id.clone(),
+        compute_capability: properties.compute_capability,
+        total_memory: limit_bytes.min(properties.total_memory),
+        multiprocessors: properties.multiprocessors,
+        max_threads_per_block: properties.max_threads_per_block,
+        max_shared_per_block: properties.max_shared_per_block,
+        frame_bytes: properties.frame_bytes,
+        stream_priorities: properties.stream_priorities,
+        attributes,
+    }
+}
+
+pub(crate) fn module(loaded: LoadedModule) -> wire::LoadedModule {
+    let kernels = loaded.info.kernels.into_iter();
+    let kernels = kernels.map(|kernel| wire::KernelLayout {
+        name: kernel.name,
+        params: kernel.params.iter().map(|p| (p.offset, p.size)).collect(),
+        static_shared: kernel.static_shared,
+        local_bytes: kernel.local_bytes,
+        const_bytes: kernel.const_bytes,
+        registers: kernel.registers,
+        max_threads: kernel.max_threads,
+        ptx_version: kernel.ptx_version,
+        binary_version: kernel.binary_version,
+    });
+    let globals = loaded.info.globals.into_iter();
+    let globals = globals.map(|global| wire::GlobalLayout {
+        name: global.name,
+        address: global.address.0,
+        bytes: global.bytes,
+    });
+    wire::LoadedModule {
+        module: loaded.module,
+        kernels: kernels.collect(),
+        globals: globals.collect(),
+    }
+}
+
+pub(crate) fn counters(s: &Statistics) -> wire::VgpuCounters {
+    wire::VgpuCounters {
+        launches: s.launches,
+        bytes_from_host: s.bytes_from_host,
+        bytes_to_host: s.bytes_to_host,
+        bytes_on_device: s.bytes_on_device,
+        denials: s.denials,
+        faults: s.faults,
+        sessions: s.sessions.into(),
+        used_bytes: s.used_bytes,
+        peak_bytes: s.peak_bytes,
+        gpu_time_ns: s.gpu_time_ns,
+        streams: s.streams.into(),
+        modules: s.modules.into(),
+    }
+}
+
+/// A copy, with the staging chunks it reads and writes.
+pub(crate) struct StagedCopy {
+    pub(crate) copy: Copy3d,
+    pub(crate) reads: Option<u32>,
+    pub(crate) writes: Option<u32>,
+}
+
+/// The engine's form of a copy.
+///
+/// # Errors
+/// A violation if a chunk or a range in it does not exist.
+pub(crate) fn copy(area: &SessionArea, copy: &CopyBox) -> Result<StagedCopy, Violation> {
+    let extent = (copy.width_bytes, copy.height, copy.depth);
+    let (src, reads) = place(area, copy.src, copy.src_pitch, extent)?;
+    let (dst, writes) = place(area, copy.dst, copy.dst_pitch, extent)?;
+    let triple = |[x, y, z]: [u64; 3]| (x, y, z);
+    let copy = Copy3d {
+        src,
+        src_pitch: copy.src_pitch,
+        src_offset: triple(copy.src_offset),
+        dst,
+        dst_pitch: copy.dst_pitch,
+        dst_offset: triple(copy.dst_offset),
+        width_bytes: copy.width_bytes,
+        height: copy.height,
+        depth: copy.depth,
+    };
+    Ok(StagedCopy {
+        copy,
+        reads,
+        writes,
+    })
+}
+
+fn place(
+    area: &SessionArea,
+    place: CopyPlace,
+    pitch: (u64, u64),
+    (width, height, depth): (u64, u64, u64),
+) -> Result<(Place, Option<u32>), Violation> {
+    Ok(match place {
+        CopyPlace::Device(address) => (Place::Device(DevicePtr(address)), None),
+        CopyPlace::Array(handle) => (Place::Array(ArrayId(handle)), None),
+        CopyPlace::Staging { chunk, offset } => {
+            let rows = height.saturating_sub(1).checked_mul(pitch.0);
+            let slices = depth.saturating_sub(1).checked_mul(pitch.1);
+            let bytes = rows
+                .and_then(|rows| rows.checked_add(slices?))
+                .and_then(|bytes| bytes.checked_add(width));
+            let offset = u64::from(offset);
+            let bad = Violation::Chunk {
+                chunk,
+                offset,
+                bytes: bytes.unwrap_or(u64::MAX),
+            };
+            let bytes = bytes.ok_or(bad.clone())?;
+            let pointer = area.chunk_pointer(chunk, offset, bytes).ok_or(bad)?;
+            // SAFETY: the bytes are inside the session's area, which whoever waits for this copy
+            // (see `dispatch::ChunkGuard`) keeps mapped until the stream has passed it. The program
+            // may change them at any time; they are data to the device, whatever they are.
+            let span = unsafe { HostSpan::new(pointer, bytes) };
+            (Place::Host(span), Some(chunk))
+        }
+    })
+}
+
+pub(crate) fn fill(fill: &wire::Fill) -> Fill2d {
+    Fill2d {
+        dst: DevicePtr(fill.address),
+        pitch: fill.pitch,
+        value: fill.value,
+        element_bytes: fill.element_bytes,
+        width: fill.width,
+        height: fill.height,
+    }
+}
+
+pub(crate) fn array(shape: &wire::ArrayShape) -> ArrayDescriptor {
+    ArrayDescriptor {
+        width: shape.width,
+        height: shape.height,
+        depth: shape.depth,
+        format: shape.format,
+        channels: shape.channels,
+        flags: shape.flags,
+    }
+}
+
+pub(crate) fn texture(shape: &wire::TextureShape) -> Result<TextureDescriptor, VgpuError> {
+    let address = DevicePtr(shape.resource);
+    let resource = match shape.kind {
+        0 => TextureResource::Array(ArrayId(shape.resource)),
+        1 => TextureResource::Linear(address, shape.width),
+        2 => TextureResource::Pitched(address, shape.width, shape.height, shape.pitch),
+        other => {
+            return Err(VgpuError::Argument(format!(
+                "{other} is no kind of texture"
+            )));
+        }
+    };
+    Ok(TextureDescriptor {
+        resource,
+        format: shape.format,
+        channels: shape.channels,
+        address_mode: shape.address_mode,
+        filter: shape.filter,
+        normalized_coords: shape.normalized_coords,
+        read_as_integer: shape.read_as_integer,
+        border: shape.border,
+    })
+}

@@ -1,0 +1,73 @@
+//! What kernels print, until the program takes it.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use mica_wire::session::server::SessionPort;
+
+/// Bytes kept; the oldest go first, as in the driver's own ring.
+const KEPT: usize = 1 << 20;
+
+/// Output of one session's kernels.
+#[derive(Debug, Default)]
+pub struct OutputBuffer {
+    pieces: Mutex<(usize, Vec<(u8, Vec<u8>)>)>,
+    port: OnceLock<Arc<SessionPort>>,
+}
+
+impl OutputBuffer {
+    pub(crate) fn attach(&self, port: &Arc<SessionPort>) {
+        let _ = self.port.set(Arc::clone(port));
+    }
+
+    /// Adds output: 0 for standard output, 1 for standard error.
+    pub fn add(&self, kind: u8, bytes: &[u8]) {
+        let mut guard = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let (held, pieces) = &mut *guard;
+        let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
+        while *held + bytes.len() > KEPT && !pieces.is_empty() {
+            *held -= pieces.remove(0).1.len();
+        }
+        *held += bytes.len();
+        match pieces.last_mut() {
+            Some((last, text)) if *last == kind => text.extend_from_slice(bytes),
+            _ => pieces.push((kind, bytes.to_vec())),
+        }
+        // Shown while the lock is held, so that a take cannot come between.
+        if let Some(port) = self.port.get() {
+            port.show_output(true);
+        }
+    }
+
+    /// Takes all of it.
+    pub fn take(&self) -> Vec<(u8, Vec<u8>)> {
+        let mut guard = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(port) = self.port.get() {
+            port.show_output(false);
+        }
+        guard.0 = 0;
+        std::mem::take(&mut guard.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_kept_in_order_and_bounded() {
+        let output = OutputBuffer::default();
+        output.add(0, b"one ");
+        output.add(0, b"two");
+        output.add(1, b"bad");
+        assert_eq!(
+            output.take(),
+            [(0, b"one two".to_vec()), (1, b"bad".to_vec())]
+        );
+        for _ in 0..40 {
+            output.add(0, &[b'x'; 100_000]);
+            output.add(1, &[b'y'; 10]);
+        }
+        let held: usize = output.take().iter().map(|(_, bytes)| bytes.len()).sum();
+        assert!(held <= KEPT);
+    }
+}

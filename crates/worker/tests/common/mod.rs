@@ -1,0 +1,74 @@
+//! A worker's session with this process, on a device made of vectors.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use mica_limits::{LocalQuota, Quota};
+use mica_vgpu::test_gpu::TestGpu;
+use mica_vgpu::{Vgpu, VgpuSpec};
+use mica_wire::session::client::SessionClient;
+use mica_worker::{OutputBuffer, serve_session};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+pub(crate) const MODULE: &[u8] = b"fill 8 4 4\nadd 8 4 4\nfault\nblock\nglobal counter 64\n";
+
+pub(crate) struct Bench {
+    pub(crate) gpu: Arc<TestGpu>,
+    pub(crate) quota: Arc<LocalQuota>,
+    pub(crate) vgpu: Arc<Vgpu>,
+}
+
+pub(crate) type Served = JoinHandle<Option<String>>;
+
+pub(crate) fn bench(limit: u64) -> Bench {
+    let gpu = Arc::new(TestGpu::new(1 << 32));
+    let quota = Arc::new(LocalQuota::new(limit));
+    let spec = VgpuSpec::new("test", limit);
+    let vgpu = Vgpu::new(gpu.clone(), quota.clone(), spec);
+    Bench { gpu, quota, vgpu }
+}
+
+impl Bench {
+    pub(crate) fn socket(&self) -> (OwnedFd, Served) {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let (vgpu, gpu) = (self.vgpu.clone(), self.gpu.clone());
+        let output = Arc::new(OutputBuffer::default());
+        let served = std::thread::spawn(move || {
+            serve_session(&vgpu, gpu, output, theirs, None).unwrap_or(None)
+        });
+        (ours, served)
+    }
+
+    pub(crate) fn client(&self) -> (Arc<SessionClient>, Served) {
+        let (socket, served) = self.socket();
+        (
+            Arc::new(SessionClient::connect(socket, "test").unwrap()),
+            served,
+        )
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.quota.view().used_bytes
+    }
+
+    /// Everything is back.
+    pub(crate) fn assert_clean(&self) {
+        assert_eq!((self.used(), self.gpu.leftovers()), (0, 0));
+    }
+}
+
+pub(crate) fn params(address: u64, count: u32, value: u32) -> Vec<u8> {
+    let mut bytes = address.to_le_bytes().to_vec();
+    bytes.extend(count.to_le_bytes());
+    bytes.extend(value.to_le_bytes());
+    bytes
+}
