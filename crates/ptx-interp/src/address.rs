@@ -1,6 +1,7 @@
 //! From PTX addresses to host addresses, with checks.
 
 use crate::machine::{Machine, Stop};
+use crate::state::Frame;
 use mica_kernel::FaultKind;
 use mica_ptx::ast::{AddrBase, Address, Space, VarId};
 
@@ -29,8 +30,12 @@ pub(crate) enum Place {
 impl Machine<'_> {
     /// The address of a variable within its own space.
     pub(crate) fn variable_address(&self, t: usize, var: VarId) -> u64 {
+        self.variable_address_in(self.frame(t), var)
+    }
+
+    /// The address of a variable as the function of a frame sees it.
+    pub(crate) fn variable_address_in(&self, frame: Frame, var: VarId) -> u64 {
         let variable = self.module.var(var);
-        let frame = self.frame(t);
         let areas = self.layout.frames[frame.function.index()];
         match variable.space {
             Space::Shared | Space::SharedCluster => {

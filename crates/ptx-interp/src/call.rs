@@ -29,48 +29,33 @@ impl Machine<'_> {
 
     /// Gives a thread its first frame.
     pub(crate) fn enter_kernel(&mut self, t: usize) -> Result<(), Stop> {
-        self.push_frame(t, self.kernel)
+        let frame = self.new_frame(t, self.kernel, 0)?;
+        self.thread(t).top = frame;
+        Ok(())
     }
 
-    fn push_frame(&mut self, t: usize, function: FuncId) -> Result<(), Stop> {
+    /// Makes room for a frame, or faults for want of stack.
+    fn new_frame(&mut self, t: usize, function: FuncId, registers: usize) -> Result<Frame, Stop> {
         let areas = self.layout.frames[function.index()];
         let stack = self.state.threads[t].stack;
         let local = stack.next_multiple_of(areas.align);
         let end = local + areas.size;
-        let deepest = self.state.threads[t].frames.len() >= 100_000;
+        // Frames of functions without memory cost none of the stack: bound them by number.
+        let deepest = self.state.threads[t].callers.len() >= 100_000;
         if end > self.env.local_stride && areas.size > 0 || deepest {
-            return Err(self.fault_or_entry(t));
+            return Err(self.fault(t, FaultKind::LaunchFailed));
         }
-        let registers = if self.state.threads[t].frames.is_empty() {
-            0
-        } else {
-            self.state.threads[t].registers.len()
-        };
         let count = 2 * self.module.func(function).regs.len();
         let thread = self.thread(t);
         thread.registers.resize(registers + count, 0);
         thread.stack = end.max(stack);
-        thread.frames.push(Frame {
+        Ok(Frame {
             function,
             pc: 0,
             registers,
             local,
             caller_stack: stack,
-        });
-        Ok(())
-    }
-
-    /// Stack overflow; a kernel that does not fit at all has no instruction to blame.
-    fn fault_or_entry(&self, t: usize) -> Stop {
-        if self.state.threads[t].frames.is_empty() {
-            return Stop::Fault(mica_kernel::Fault {
-                kind: FaultKind::LaunchFailed as u32,
-                ptx_line: self.module.func(self.kernel).line,
-                thread: self.state.threads[t].tid,
-                ..Default::default()
-            });
-        }
-        self.fault(t, FaultKind::LaunchFailed)
+        })
     }
 
     pub(crate) fn call(
@@ -96,28 +81,19 @@ impl Machine<'_> {
             return Err(self.fault(t, FaultKind::InvalidPc));
         }
         // Arguments are evaluated in the caller's frame and stored into the callee's.
-        let caller = self.state.threads[t].frames.len() - 1;
-        self.push_frame(t, id)?;
+        let caller = self.frame(t);
+        let registers = self.state.threads[t].registers.len();
+        let frame = self.new_frame(t, id, registers)?;
+        let thread = self.thread(t);
+        thread.callers.push(caller);
+        thread.top = frame;
         for (param, arg) in function.params.iter().zip(args) {
             self.pass(t, caller, *arg, param)?;
         }
         Ok(Flow::Set)
     }
 
-    /// The local offset of a `.param` variable as frame `depth` sees it.
-    fn argument_address(&mut self, t: usize, depth: usize, var: mica_ptx::ast::VarId) -> u64 {
-        let thread = &mut self.state.threads[t];
-        let above = thread.frames[depth + 1..].len();
-        // The variable's address depends on the frame that is on top; look from the caller's.
-        let saved: [Option<Frame>; 1] = [if above > 0 { thread.frames.pop() } else { None }];
-        let address = self.variable_address(t, var);
-        if let Some(frame) = saved[0] {
-            self.thread(t).frames.push(frame);
-        }
-        address
-    }
-
-    fn pass(&mut self, t: usize, caller: usize, arg: CallArg, param: &Param) -> Result<(), Stop> {
+    fn pass(&mut self, t: usize, caller: Frame, arg: CallArg, param: &Param) -> Result<(), Stop> {
         let callee = self.frame(t);
         let areas = self.layout.frames[callee.function.index()];
         let bytes = u64::from(param.size);
@@ -125,7 +101,7 @@ impl Machine<'_> {
         match (arg, param.place) {
             (CallArg::Var(var), ParamPlace::Var(_)) => {
                 let kernel_param = self.plans.param_home(var) == crate::address::ParamHome::Kernel;
-                let from = self.argument_address(t, caller, var);
+                let from = self.variable_address_in(caller, var);
                 let to = local + callee.local + areas.params + u64::from(param.offset);
                 self.check_host(t, to, bytes, true)?;
                 if kernel_param {
@@ -146,7 +122,7 @@ impl Machine<'_> {
                 }
             }
             (CallArg::Var(var), ParamPlace::Reg(r)) => {
-                let from = self.argument_address(t, caller, var);
+                let from = self.variable_address_in(caller, var);
                 let place = self.place_at(t, Space::Local, from, param.size, false)?;
                 let bits = self.read_place(place, 0, param.size);
                 self.set(t, r, bits);
@@ -154,8 +130,7 @@ impl Machine<'_> {
             (CallArg::Reg(_) | CallArg::Imm(_), place) => {
                 let bits = match arg {
                     CallArg::Reg(r) => {
-                        let base = self.state.threads[t].frames[caller].registers;
-                        self.state.threads[t].registers[base + r.index()]
+                        self.state.threads[t].registers[caller.registers + r.index()]
                     }
                     CallArg::Imm(bits) => bits,
                     _ => 0,
@@ -184,10 +159,10 @@ impl Machine<'_> {
     }
 
     pub(crate) fn ret(&mut self, t: usize) -> Result<Flow, Stop> {
-        if self.state.threads[t].frames.len() <= 1 {
+        let Some(&caller) = self.state.threads[t].callers.last() else {
             self.thread(t).status = Status::Exited;
             return Ok(Flow::Set);
-        }
+        };
         let callee = self.frame(t);
         let function = self.module.func(callee.function);
         let areas = self.layout.frames[callee.function.index()];
@@ -199,7 +174,8 @@ impl Machine<'_> {
             }
         }
         let thread = self.thread(t);
-        thread.frames.pop();
+        thread.callers.pop();
+        thread.top = caller;
         thread.registers.truncate(callee.registers);
         thread.stack = callee.caller_stack;
         let mica_ptx::ast::Op::Call { rets, .. } = &self.instruction(t).op else {

@@ -113,14 +113,7 @@ impl<'a> Machine<'a> {
     }
 
     pub(crate) fn frame(&self, t: usize) -> Frame {
-        let frames = &self.state.threads[t].frames;
-        frames.last().copied().unwrap_or(Frame {
-            function: self.kernel,
-            pc: 0,
-            registers: 0,
-            local: 0,
-            caller_stack: 0,
-        })
+        self.state.threads[t].top
     }
 
     pub(crate) fn function(&self, t: usize) -> &'a Function {
@@ -134,14 +127,12 @@ impl<'a> Machine<'a> {
     }
 
     pub(crate) fn advance(&mut self, t: usize) {
-        if let Some(frame) = self.thread(t).frames.last_mut() {
-            frame.pc += 1;
-        }
+        self.thread(t).top.pc += 1;
     }
 
     pub(crate) fn register(&self, t: usize, r: RegId) -> u64 {
-        let base = self.frame(t).registers;
-        self.state.threads[t].registers[base + r.index()]
+        let thread = &self.state.threads[t];
+        thread.registers[thread.top.registers + r.index()]
     }
 
     /// Writes a register; bits beyond its width are dropped.

@@ -70,9 +70,7 @@ impl Machine<'_> {
                 Flow::Next => self.advance(t),
                 Flow::Jump(target) => {
                     let pc = self.frame(t).pc;
-                    if let Some(frame) = self.thread(t).frames.last_mut() {
-                        frame.pc = target;
-                    }
+                    self.thread(t).top.pc = target;
                     if target <= pc {
                         self.back_edge(t)?;
                     }

@@ -45,12 +45,28 @@ pub(crate) struct Frame {
     pub(crate) caller_stack: u64,
 }
 
+impl Frame {
+    /// The frame at a function's first instruction, before it has a place on the stack.
+    fn of(function: FuncId) -> Frame {
+        Frame {
+            function,
+            pc: 0,
+            registers: 0,
+            local: 0,
+            caller_stack: 0,
+        }
+    }
+}
+
 /// One thread of the block.
 #[derive(Debug)]
 pub(crate) struct Thread {
     pub(crate) tid: Dim3,
     pub(crate) status: Status,
-    pub(crate) frames: Vec<Frame>,
+    /// The frame of the function that is running.
+    pub(crate) top: Frame,
+    /// Those of its callers, outermost first.
+    pub(crate) callers: Vec<Frame>,
     /// Registers of all frames. A frame of a function with `n` registers has `2 * n` slots: the
     /// low halves, then the high halves of the 128-bit ones.
     pub(crate) registers: Vec<u64>,
@@ -107,7 +123,8 @@ impl State {
                 self.threads.push(Thread {
                     tid,
                     status: Status::Ready,
-                    frames: Vec::new(),
+                    top: Frame::of(kernel),
+                    callers: Vec::new(),
                     registers: Vec::new(),
                     stack: 0,
                     carry: false,
@@ -118,7 +135,8 @@ impl State {
             let thread = &mut self.threads[i];
             thread.tid = tid;
             thread.status = Status::Ready;
-            thread.frames.clear();
+            thread.top = Frame::of(kernel);
+            thread.callers.clear();
             thread.registers.clear();
             thread.registers.resize(registers, 0);
             thread.stack = 0;

@@ -75,7 +75,7 @@ impl Machine<'_> {
         let Some(first) = first else { return false };
         let place = |m: &Self, t: usize| {
             let frame = m.frame(t);
-            (m.state.threads[t].frames.len(), frame.function, frame.pc)
+            (m.state.threads[t].callers.len(), frame.function, frame.pc)
         };
         let here = place(self, first);
         let members = threads

@@ -8,7 +8,10 @@ use common::{Device, Params};
 use std::collections::BTreeMap;
 
 fn golden() -> Option<String> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/h200_math.txt");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/golden/h200_math.txt"
+    );
     std::fs::read_to_string(path).ok()
 }
 
@@ -74,11 +77,17 @@ fn scalar_kernel(instruction: &str, dst: u32, sources: &[u32]) -> String {
     let mut operands = vec![format!("%{}0", class(dst))];
     for (i, &bits) in sources.iter().enumerate() {
         let register = format!("%{}{}", class(bits), i + 1);
-        text.push_str(&format!("  ld.global.b{bits} {register}, [%a0+{}];\n", 8 * i));
+        text.push_str(&format!(
+            "  ld.global.b{bits} {register}, [%a0+{}];\n",
+            8 * i
+        ));
         operands.push(register);
     }
     text.push_str(&format!("  {instruction} {};\n", operands.join(", ")));
-    text.push_str(&format!("  st.global.b{dst} [%a1], %{}0;\n  ret;\n}}\n", class(dst)));
+    text.push_str(&format!(
+        "  st.global.b{dst} [%a1], %{}0;\n  ret;\n}}\n",
+        class(dst)
+    ));
     text
 }
 
@@ -89,11 +98,17 @@ struct Case {
 
 fn scalar_cases(text: &str) -> BTreeMap<&str, Vec<Case>> {
     let mut cases: BTreeMap<&str, Vec<Case>> = BTreeMap::new();
-    for line in text.lines().filter(|l| !l.starts_with('#') && !l.starts_with("mma")) {
+    for line in text
+        .lines()
+        .filter(|l| !l.starts_with('#') && !l.starts_with("mma"))
+    {
         let (left, right) = line.split_once(" = ").expect("a result");
         let mut words = left.split(' ');
         let instruction = words.next().expect("an instruction");
-        let case = Case { operands: words.map(hex).collect(), expected: hex(right) };
+        let case = Case {
+            operands: words.map(hex).collect(),
+            expected: hex(right),
+        };
         cases.entry(instruction).or_default().push(case);
     }
     cases
@@ -129,9 +144,17 @@ fn scalar_kernels_match_the_gpu() {
                 bytes.extend(case.get(j).copied().unwrap_or(0).to_le_bytes());
             }
         }
-        let (input, output) = (device.alloc(bytes.len() as u64), device.alloc(bytes.len() as u64));
+        let (input, output) = (
+            device.alloc(bytes.len() as u64),
+            device.alloc(bytes.len() as u64),
+        );
         device.write_bytes(input, &bytes);
-        device.run("k", blocks as u32, 128, Params::default().u64(input).u64(output));
+        device.run(
+            "k",
+            blocks as u32,
+            128,
+            Params::default().u64(input).u64(output),
+        );
         let results = device.read_bytes(output, 8 * cases.len());
         let mut shown = 0;
         for (case, bytes) in cases.iter().zip(results.chunks_exact(8)) {
@@ -237,9 +260,10 @@ fn near(instruction: &str, ours: u64, theirs: u64) -> bool {
     if instruction.contains(".f32.tf32") || instruction.contains(".f32.e4m3") {
         return (single(ours) - single(theirs)).abs() < 0.5;
     }
-    let half = |x: u64, s: u32| {
-        mica_ptx_ops::float::to_f64(mica_ptx_ops::float::F16, x >> s & 0xffff)
-    };
+    let half =
+        |x: u64, s: u32| mica_ptx_ops::float::to_f64(mica_ptx_ops::float::F16, x >> s & 0xffff);
     instruction.contains(".f16.f16")
-        && [0, 16].iter().all(|&s| (half(ours, s) - half(theirs, s)).abs() <= 0.125)
+        && [0, 16]
+            .iter()
+            .all(|&s| (half(ours, s) - half(theirs, s)).abs() <= 0.125)
 }
