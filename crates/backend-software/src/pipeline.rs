@@ -1,25 +1,106 @@
-//! The way of an image: container → PTX → checked AST → an engine.
+//! The way of an image: container → PTX → checked syntax tree → an engine.
+//!
+//! ```text
+//!   PTX text ──────────────┐
+//!   fatbin, cubin, ELF ─► select PTX ─► parse ─► native compiler ─ refuses ─► interpreter
+//! ```
 
 use std::sync::Arc;
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, ModuleOptions, Result};
+use mica_ptx::ast::Module;
+use mica_ptx_interp::InterpModule;
 
 use crate::compile::{Compiled, Compiler};
-use crate::config::Config;
+use crate::config::{Config, Engine};
 
 /// The compiler that a configuration asks for.
-pub(crate) fn compiler(_config: &Config) -> Arc<dyn Compiler> {
-    Arc::new(NoCompiler)
+pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
+    Arc::new(Pipeline {
+        engine: config.engine,
+    })
 }
 
-struct NoCompiler;
+struct Pipeline {
+    engine: Engine,
+}
 
-impl Compiler for NoCompiler {
-    fn compile(&self, _image: &[u8], _options: &ModuleOptions) -> Result<Compiled> {
-        Err(GpuError::new(
-            CuResult::JitCompilerNotFound,
-            "no PTX compiler is part of this build",
-        ))
+impl Compiler for Pipeline {
+    fn compile(&self, image: &[u8], options: &ModuleOptions) -> Result<Compiled> {
+        let text = ptx_of(image)?;
+        let module = mica_ptx::parse(&text).map_err(|error| {
+            GpuError::new(CuResult::InvalidPtx, format!("PTX was refused: {error}"))
+        })?;
+        if module.address_bits != 64 {
+            return Err(GpuError::new(
+                CuResult::InvalidPtx,
+                format!("PTX for {}-bit addresses", module.address_bits),
+            ));
+        }
+        let (ptx_version, target) = (
+            u32::from(module.version.0) * 10 + u32::from(module.version.1),
+            module.target.sm,
+        );
+        let executable = self.executable(Arc::new(module), options)?;
+        Ok(Compiled {
+            executable,
+            ptx_version,
+            target,
+        })
+    }
+}
+
+impl Pipeline {
+    fn executable(
+        &self,
+        module: Arc<Module>,
+        options: &ModuleOptions,
+    ) -> Result<Arc<dyn mica_kernel::Executable>> {
+        match self.engine {
+            Engine::Jit | Engine::Interpreter => interpreter(module, options),
+        }
+    }
+}
+
+fn interpreter(
+    module: Arc<Module>,
+    options: &ModuleOptions,
+) -> Result<Arc<dyn mica_kernel::Executable>> {
+    match InterpModule::new(module) {
+        Ok(module) => Ok(Arc::new(module.with_memcheck(options.memcheck))),
+        Err(error) => Err(GpuError::new(
+            CuResult::InvalidPtx,
+            format!("the module cannot run here: {error}"),
+        )),
+    }
+}
+
+/// The PTX text in an image.
+fn ptx_of(image: &[u8]) -> Result<std::borrow::Cow<'_, [u8]>> {
+    if looks_like_text(image) {
+        return Ok(image.into());
+    }
+    Err(GpuError::new(
+        CuResult::InvalidImage,
+        "the image is no PTX text",
+    ))
+}
+
+/// PTX begins with a directive, after blanks and comments.
+fn looks_like_text(image: &[u8]) -> bool {
+    let mut rest = image.trim_ascii_start();
+    loop {
+        let end = if rest.starts_with(b"//") {
+            rest.iter().position(|b| *b == b'\n')
+        } else if rest.starts_with(b"/*") {
+            rest.windows(2).position(|w| w == b"*/").map(|at| at + 1)
+        } else {
+            return rest.starts_with(b".version");
+        };
+        match end {
+            Some(end) => rest = rest[end + 1..].trim_ascii_start(),
+            None => return false,
+        }
     }
 }

@@ -1,0 +1,23 @@
+//! The suite every backend passes, on this device.
+
+use mica_backend_software::{Config, Engine, SoftwareGpu};
+use mica_gpu::conformance::{Ptx, run};
+
+fn check(engine: Engine, workers: usize) {
+    let config = Config {
+        memory_bytes: Some(1 << 30),
+        workers: Some(workers),
+        engine,
+        ..Config::default()
+    };
+    let gpu = SoftwareGpu::new(config).unwrap();
+    let report = run(&gpu, &Ptx);
+    assert!(report.0.len() >= 80, "{} cases", report.0.len());
+    assert!(report.failures().is_empty(), "\n{report}");
+    assert!(report.skipped().is_empty(), "\n{report}");
+}
+
+#[test]
+fn interpreter_conforms() {
+    check(Engine::Interpreter, 2);
+}
