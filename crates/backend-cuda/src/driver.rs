@@ -229,6 +229,7 @@ functions! {
         memory_alloc = "cuMemAlloc_v2": fn(*mut u64, usize);
         memory_free = "cuMemFree_v2": fn(u64);
         memory_range = "cuMemGetAddressRange_v2": fn(*mut u64, *mut usize, u64);
+        pointer_attribute = "cuPointerGetAttribute": fn(*mut c_void, c_uint, u64);
         copy_to_device = "cuMemcpyHtoDAsync_v2": fn(u64, *const c_void, usize, Raw);
         copy_to_host = "cuMemcpyDtoHAsync_v2": fn(*mut c_void, u64, usize, Raw);
         copy_on_device = "cuMemcpyDtoDAsync_v2": fn(u64, u64, usize, Raw);

@@ -14,8 +14,8 @@ impl CudaGpu {
         if copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0 {
             return Ok(());
         }
-        check_host(copy.src, copy.src_pitch, copy.src_offset, copy)?;
-        check_host(copy.dst, copy.dst_pitch, copy.dst_offset, copy)?;
+        self.check_place(&stream, copy.src, copy.src_pitch, copy.src_offset, copy)?;
+        self.check_place(&stream, copy.dst, copy.dst_pitch, copy.dst_offset, copy)?;
         let plain = (copy.height, copy.depth) == (1, 1)
             && copy.src_offset == (0, 0, 0)
             && copy.dst_offset == (0, 0, 0);
@@ -34,6 +34,26 @@ impl CudaGpu {
                 })
             }
             _ => self.general_copy(&stream, copy),
+        }
+    }
+
+    /// Refuses a copy that would leave its memory; arrays are the driver's to check.
+    fn check_place(
+        &self,
+        stream: &Stream,
+        place: Place,
+        pitch: (u64, u64),
+        offset: (u64, u64, u64),
+        copy: &Copy3d,
+    ) -> Result<()> {
+        let bytes = extent(pitch, offset, copy);
+        match (place, bytes) {
+            (Place::Array(_), _) => Ok(()),
+            (Place::Host(span), Some(bytes)) if bytes <= span.len() => Ok(()),
+            (Place::Device(address), Some(bytes)) => {
+                self.check_range(&stream.context, address, bytes)
+            }
+            _ => Err(invalid("a copy passes the end of its host memory")),
         }
     }
 
@@ -144,6 +164,12 @@ impl CudaGpu {
         if fill.width == 0 || fill.height == 0 {
             return Ok(());
         }
+        let bytes = (fill.height - 1)
+            .checked_mul(fill.pitch)
+            .zip(fill.width.checked_mul(fill.element_bytes.into()))
+            .and_then(|(rows, row)| rows.checked_add(row));
+        let bytes = bytes.ok_or_else(|| invalid("a fill passes the end of memory"))?;
+        self.check_range(&stream.context, fill.dst, bytes)?;
         let functions = &self.driver.functions;
         let (to, raw, value) = (fill.dst.0, stream.raw as Raw, fill.value);
         let (pitch, width, height) = (
@@ -193,30 +219,16 @@ fn advance(
     })
 }
 
-/// Refuses a copy that would leave its host memory.
-fn check_host(
-    place: Place,
-    pitch: (u64, u64),
-    offset: (u64, u64, u64),
-    copy: &Copy3d,
-) -> Result<()> {
-    let Place::Host(span) = place else {
-        return Ok(());
-    };
-    let last_row = (offset.1 + copy.height - 1).checked_mul(pitch.0);
-    let last_slice = (offset.2 + copy.depth - 1).checked_mul(pitch.1);
-    let row = offset.0.checked_add(copy.width_bytes);
-    let end = last_row
-        .zip(last_slice)
-        .zip(row)
-        .and_then(|((rows, slices), row)| rows.checked_add(slices)?.checked_add(row));
-    match end {
-        Some(end) if end <= span.len() => Ok(()),
-        _ => Err(invalid(format!(
-            "a copy passes the end of {} bytes of host memory",
-            span.len()
-        ))),
-    }
+/// Bytes from the start of a side's memory to the end of the box.
+fn extent(pitch: (u64, u64), offset: (u64, u64, u64), copy: &Copy3d) -> Option<u64> {
+    let rows = offset.1.checked_add(copy.height)?.checked_sub(1)?;
+    let slices = offset.2.checked_add(copy.depth)?.checked_sub(1)?;
+    let row = offset.0.checked_add(copy.width_bytes)?;
+    let rows = rows.checked_mul(pitch.0)?;
+    slices
+        .checked_mul(pitch.1)?
+        .checked_add(rows)?
+        .checked_add(row)
 }
 
 #[cfg(test)]
@@ -230,22 +242,21 @@ mod tests {
     }
 
     #[test]
-    fn copies_past_the_end_of_host_memory_are_refused() {
-        let mut buffer = [0; 100];
-        let host = Place::Host(span(&mut buffer));
-        let mut copy = Copy3d::linear(Place::Device(DevicePtr(4096)), host, 100);
-        let check = |copy: &Copy3d| check_host(copy.src, copy.src_pitch, copy.src_offset, copy);
-        assert!(check(&copy).is_ok());
-        copy.width_bytes = 101;
-        assert!(check(&copy).is_err());
+    fn the_extent_of_a_box_is_to_its_last_byte() {
+        let place = Place::Device(DevicePtr(4096));
+        let mut copy = Copy3d::linear(place, place, 100);
+        let extent = |copy: &Copy3d| extent(copy.src_pitch, copy.src_offset, copy);
+        assert_eq!(extent(&copy), Some(100));
         copy.width_bytes = 10;
         copy.height = 10;
-        copy.src_pitch = (10, 100);
-        assert!(check(&copy).is_ok());
-        copy.src_pitch = (11, 110);
-        assert!(check(&copy).is_err());
+        copy.src_pitch = (11, 0);
+        assert_eq!(extent(&copy), Some(9 * 11 + 10));
+        copy.depth = 3;
+        copy.src_pitch = (11, 200);
+        copy.src_offset = (1, 2, 1);
+        assert_eq!(extent(&copy), Some(3 * 200 + 11 * 11 + 11));
         copy.src_pitch = (u64::MAX, u64::MAX);
-        assert!(check(&copy).is_err());
+        assert_eq!(extent(&copy), None);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Device memory, registered host memory, frames and their mappings.
 
+use mica_cuda_abi::CuResult;
 use mica_gpu::{Access, ContextId, DevicePtr, FrameId, HostSpan, Result};
 
-use super::{Address, CudaGpu, Frame, frame_kind, invalid, lock, stale};
+use super::{Address, Context, CudaGpu, Frame, frame_kind, invalid, lock, stale};
 use crate::driver::{AccessDescriptor, Raw, answer};
 
 impl CudaGpu {
@@ -35,6 +36,49 @@ impl CudaGpu {
             (self.driver.functions.memory_range)(&mut base, &mut bytes, address.0)
         })?;
         Ok((DevicePtr(base), bytes as u64))
+    }
+
+    /// Refuses a range that is not the driver's own memory. With heterogeneous memory management the
+    /// driver takes an unknown address for one of this process's own and follows it.
+    pub(super) fn check_range(
+        &self,
+        context: &Context,
+        start: DevicePtr,
+        bytes: u64,
+    ) -> Result<()> {
+        const MEMORY_TYPE: u32 = 2;
+        /// Mappings a range may span; the driver judges what is longer.
+        const MOST_MAPPINGS: usize = 4096;
+        let functions = &self.driver.functions;
+        let beyond = || {
+            invalid(format!(
+                "{bytes} bytes at {:#x} are not all memory",
+                start.0
+            ))
+        };
+        let end = start.0.checked_add(bytes).ok_or_else(beyond)?;
+        self.enter(context)?;
+        let mut at = start.0;
+        for _ in 0..MOST_MAPPINGS {
+            let mut kind = 0_u32;
+            // SAFETY: writes one number; unknown addresses are refused.
+            let code =
+                unsafe { (functions.pointer_attribute)((&raw mut kind).cast(), MEMORY_TYPE, at) };
+            if code == CuResult::InvalidValue as u32 {
+                return Err(beyond());
+            }
+            self.judge(context, "cuPointerGetAttribute", code)?;
+            let (mut base, mut length) = (0, 0);
+            // SAFETY: writes two numbers; unknown addresses are refused.
+            let code = unsafe { (functions.memory_range)(&mut base, &mut length, at) };
+            let next = base.saturating_add(length as u64);
+            // Variables of modules may have no range of their own: the driver checks those.
+            if code != 0 || next >= end || next <= at {
+                return Ok(());
+            }
+            at = next;
+        }
+        Ok(())
     }
 
     /// # Safety

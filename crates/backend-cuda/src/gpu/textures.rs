@@ -3,7 +3,7 @@
 use mica_cuda_abi::Array3dDescriptor;
 use mica_gpu::{ArrayDescriptor, ArrayId, ContextId, Result, TextureDescriptor, TextureResource};
 
-use super::{Address, Array, CudaGpu, invalid, lock, stale};
+use super::{Address, Array, Context, CudaGpu, invalid, lock, stale};
 use crate::driver::{Raw, ResourceDescriptor, TextureDescription};
 
 /// Number of `CUresourcetype`.
@@ -52,7 +52,7 @@ impl CudaGpu {
         const READ_AS_INTEGER: u32 = 1;
         const NORMALIZED: u32 = 2;
         let context = self.context(context)?;
-        let resource = self.resource(descriptor)?;
+        let resource = self.resource(&context, descriptor)?;
         let mut flags = 0;
         if descriptor.read_as_integer {
             flags |= READ_AS_INTEGER;
@@ -119,17 +119,26 @@ impl CudaGpu {
         })
     }
 
-    fn resource(&self, descriptor: &TextureDescriptor) -> Result<ResourceDescriptor> {
+    fn resource(
+        &self,
+        context: &Context,
+        descriptor: &TextureDescriptor,
+    ) -> Result<ResourceDescriptor> {
         // Format and channel count are two 32-bit fields behind the address.
         let format = u64::from(descriptor.format) | u64::from(descriptor.channels) << 32;
         let mut words = [0; 16];
         let kind = match descriptor.resource {
             TextureResource::Array(id) => return self.array_resource(id),
             TextureResource::Linear(address, bytes) => {
+                self.check_range(context, address, bytes)?;
                 words[..3].copy_from_slice(&[address.0, format, bytes]);
                 RESOURCE_LINEAR
             }
             TextureResource::Pitched(address, width, height, pitch) => {
+                // The last row need not be a whole pitch long; the driver knows the texels' size.
+                let rows = height.saturating_sub(1).checked_mul(pitch);
+                let rows = rows.ok_or_else(|| invalid("a texture passes the end of memory"))?;
+                self.check_range(context, address, rows)?;
                 words[..5].copy_from_slice(&[address.0, format, width, height, pitch]);
                 RESOURCE_PITCHED
             }
