@@ -7,7 +7,6 @@ pub(crate) struct Graph {
     pub(crate) preds: Vec<Vec<BlockId>>,
     /// Reachable blocks in reverse post-order, over all roots.
     pub(crate) rpo: Vec<BlockId>,
-    pub(crate) reachable: Vec<bool>,
     pub(crate) ipdom: Vec<Option<BlockId>>,
     /// Targets of edges that go backwards: every cycle has one.
     pub(crate) is_header: Vec<bool>,
@@ -42,7 +41,7 @@ impl Graph {
             }
         }
         let ipdom = post_dominators(n, &succs, &preds, &reachable);
-        Graph { succs, preds, rpo, reachable, ipdom, is_header }
+        Graph { succs, preds, rpo, ipdom, is_header }
     }
 
     /// Blocks of the loops headed by `header`.

@@ -12,13 +12,13 @@ use crate::plan::{Plan, Saved};
 use crate::scratch;
 use crate::shape::Shape;
 use crate::unit::{Class, Place, Step, Term};
-use crate::{CompileError, MemcheckFn};
+use crate::CompileError;
 
 pub(crate) struct Kernel {
     pub(crate) module: Arc<Module>,
     pub(crate) layout: Arc<ModuleLayout>,
     pub(crate) plan: Plan,
-    pub(crate) memcheck: Option<MemcheckFn>,
+    pub(crate) memcheck: bool,
     /// By diverge site: what vector code saves there.
     pub(crate) diverge_saved: Vec<Vec<Saved>>,
     isa: Arc<OwnedTargetIsa>,
@@ -37,7 +37,7 @@ impl Kernel {
         isa: Arc<OwnedTargetIsa>,
         has_fma: bool,
         most_lanes: u32,
-        memcheck: Option<MemcheckFn>,
+        memcheck: bool,
     ) -> Result<Kernel, CompileError> {
         let plan = Plan::build(&module, &layout, func)?;
         let diverge_saved = plan
@@ -46,7 +46,7 @@ impl Kernel {
             .map(|d| plan.saved_at(&[plan.entries[d.then as usize], plan.entries[d.els as usize]]))
             .collect();
         let lanes = suitable_lanes(&module, &plan).min(most_lanes);
-        let lanes = if memcheck.is_some() { 1 } else { lanes };
+        let lanes = if memcheck { 1 } else { lanes };
         Ok(Kernel {
             module,
             layout,
@@ -73,7 +73,7 @@ impl Kernel {
                 module: &self.module,
                 layout: &self.layout,
                 plan: &self.plan,
-                memcheck: self.memcheck.is_some(),
+                memcheck: self.memcheck,
                 has_fma: self.has_fma,
             };
             Code::compile(&self.isa, &src, lanes as usize)

@@ -32,7 +32,7 @@ mod unit;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{
-    BlockContext, BlockOutcome, Dim3, Executable, Fault, FaultKind, GlobalInfo, KernelInfo,
+    BlockContext, BlockOutcome, CodeLocation, Dim3, Executable, Fault, FaultKind, GlobalInfo, KernelInfo,
 };
 use mica_ptx::ast::{FuncId, Module, Op};
 use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
@@ -40,24 +40,20 @@ use std::sync::{Arc, OnceLock};
 
 use kernel::Kernel;
 
-/// Asked before every access to device memory when memory checking is on: address, bytes, whether
-/// it is a write. `false` makes the access a fault.
-pub type MemcheckFn = fn(u64, u32, bool) -> bool;
-
 /// How to compile.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Most threads that run together in vector code: 1, 4, 8 or 16.
     pub lanes: u32,
-    /// Exact allocation bounds, at a cost.
-    pub memcheck: Option<MemcheckFn>,
+    /// Asks the device about every access ([`mica_kernel::Services::check_access`]), at a cost.
+    pub memcheck: bool,
     /// Let Cranelift optimize.
     pub optimize: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { lanes: 16, memcheck: None, optimize: true }
+        Options { lanes: 16, memcheck: false, optimize: true }
     }
 }
 
@@ -154,32 +150,17 @@ impl JitModule {
         }
     }
 
-    /// The kernel, PTX line and source line of a native address, when it is in this module's code.
-    /// Safe to call from a signal handler: takes no lock and allocates nothing.
-    pub fn locate(&self, pc: usize) -> Option<(usize, u32, u32)> {
-        for (i, k) in self.kernels.iter().enumerate() {
-            let Some(Ok(k)) = k.get() else { continue };
+    /// The code that holds a native address, with its kernel.
+    fn code_at(&self, pc: u64) -> Option<(&Kernel, Option<u32>)> {
+        let kernels = self.kernels.iter().filter_map(|k| k.get()).filter_map(|k| k.as_ref().ok());
+        for k in kernels {
             for code in k.compiled() {
-                if let Some(site) = code.locate(pc) {
-                    let lines = site
-                        .and_then(|s| k.plan.slow.get(s as usize))
-                        .map_or((0, 0), |s| k.line(s.place));
-                    return Some((i, lines.0, lines.1));
+                if let Some(site) = code.locate(pc as usize) {
+                    return Some((k, site));
                 }
             }
         }
         None
-    }
-
-    /// The thread that runs now (the first of its group), for naming the thread of a fault.
-    ///
-    /// # Safety
-    /// `context` must be one that `run_block` of this module was given.
-    pub unsafe fn current_thread(context: &BlockContext) -> Dim3 {
-        // SAFETY: scratch memory begins with the header.
-        let t = unsafe { *context.scratch.cast::<u32>() };
-        let (x, y) = (context.block.x.max(1), context.block.y.max(1));
-        Dim3 { x: t % x, y: t / x % y, z: t / x / y }
     }
 
     /// Bytes of native code made so far.
@@ -197,7 +178,7 @@ impl JitModule {
             self.isa.triple(),
             flags.join(" "),
             self.options.lanes,
-            self.options.memcheck.is_some(),
+            self.options.memcheck,
             self.options.optimize,
         )
     }
@@ -239,6 +220,26 @@ impl Executable for JitModule {
     fn function_address(&self, name: &str) -> Option<u64> {
         let (id, _): (FuncId, _) = self.module.function(name)?;
         Some(scratch::FUNCTIONS + 16 * u64::from(id.0))
+    }
+
+    fn contains_pc(&self, pc: u64) -> bool {
+        self.code_at(pc).is_some()
+    }
+
+    fn locate(&self, pc: u64) -> Option<CodeLocation> {
+        let (k, site) = self.code_at(pc)?;
+        let place = k.plan.slow.get(site? as usize)?.place;
+        let (ptx_line, source_line) = k.line(place);
+        Some(CodeLocation { ptx_line, source_line })
+    }
+
+    fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
+        if context.scratch.is_null() {
+            return None;
+        }
+        // SAFETY: scratch memory begins with the header, which `run_block` filled.
+        let t = unsafe { *context.scratch.cast::<u32>() };
+        Some(run::coordinates(context.block, t))
     }
 
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {

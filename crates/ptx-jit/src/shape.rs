@@ -9,7 +9,7 @@
 //! in [`Shapes::guards`], and generated code tests them.
 
 use mica_ptx::ast::{
-    AddrBase, Address, CallArg, Callee, Dim, IntBinOp, Module, MulMode, Op, Operand, ScalarType,
+    AddrBase, Address, Callee, Dim, IntBinOp, Module, MulMode, Op, Operand, ScalarType,
     Space, SpecialReg,
 };
 use mica_ptx::visit::Access;
@@ -461,9 +461,4 @@ fn scale(a: Shape, by: i64, bits: u32) -> Shape {
         }
         s => s,
     }
-}
-
-/// Whether a call argument list is of `.param` variables only.
-pub(crate) fn only_vars(args: &[CallArg]) -> bool {
-    args.iter().all(|a| !matches!(a, CallArg::Reg(_)))
 }

@@ -375,7 +375,8 @@ impl Emit<'_, '_> {
         }
         let default = self.b.func.dfg.block_call(bad, &[]);
         let n = self.plan.unit.blocks.len();
-        let mut calls = vec![default; n];
+        // Each entry needs a list of its own: Cranelift adds arguments to them later.
+        let mut calls: Vec<_> = (0..n).map(|_| self.b.func.dfg.block_call(bad, &[])).collect();
         let mut stubs = Vec::new();
         for (next, inst, instance) in sites {
             let stub = self.b.create_block();

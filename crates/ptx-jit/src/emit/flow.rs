@@ -525,7 +525,8 @@ impl<'e, 'm> Emit<'e, 'm> {
             })
             .collect();
         // PTX leaves an index past the list undefined: the last target then.
-        let default = calls[calls.len() - 1];
+        let last = self.blocks[&targets[targets.len() - 1]];
+        let default = self.b.func.dfg.block_call(last, &[]);
         let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
         self.b.ins().br_table(i, table);
         Ok(())

@@ -362,6 +362,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                 (V::U(self.field(types::I32, offset_of!(C, ctaid) + dim(d))), Class::B32)
             }
             SpecialReg::SmId => (V::U(self.field(types::I32, offset_of!(C, smid))), Class::B32),
+            SpecialReg::EnvReg(n @ (1 | 2)) => {
+                let half = if n == 1 { 4 } else { 0 };
+                let at = offset_of!(C, grid_workspace) + half;
+                (V::U(self.field(types::I32, at)), Class::B32)
+            }
             SpecialReg::GridId => (V::U(self.field(types::I64, offset_of!(C, grid_id))), Class::B64),
             SpecialReg::DynamicSmemSize => {
                 (V::U(self.field(types::I32, offset_of!(C, dynamic_shared))), Class::B32)

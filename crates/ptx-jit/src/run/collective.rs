@@ -24,9 +24,8 @@ pub(crate) struct Arrived {
     pub(crate) site: [Option<u32>; 32],
 }
 
-/// Does every collective of a warp that can be done. Whether any was. With `force`, also those
-/// whose members cannot all come.
-pub(crate) fn resolve(d: &Dispatch<'_>, w: u32, force: bool) -> Result<bool, Fault> {
+/// Does every collective of a warp whose members are all there. Whether any was.
+pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
     let a = d.arrived(w);
     let mut done = 0u32;
     let mut seen = 0u32;
@@ -74,12 +73,11 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32, force: bool) -> Result<bool, Fau
                 None => here,
                 Some(m) => m & a.present & !a.exited,
             };
-            let ready = members & !here == 0;
-            if !ready && !force {
+            if members & !here != 0 {
                 continue;
             }
-            let members = members & here;
-            let members = if members >> lane & 1 == 0 { members | 1 << lane } else { members };
+            // A mask that leaves out the lane itself is undefined; it takes part all the same.
+            let members = members | 1 << lane;
             execute(d, w, site, op, members)?;
             done |= members;
         }

@@ -124,7 +124,7 @@ impl Dispatch<'_> {
             };
             let mut moved = false;
             for w in 0..self.threads.div_ceil(32) {
-                match collective::resolve(self, w, false) {
+                match collective::resolve(self, w) {
                     Ok(m) => moved |= m,
                     Err(f) => return self.fail(f),
                 }
@@ -156,26 +156,24 @@ impl Dispatch<'_> {
                 Ok(false) => {}
                 Err(f) => return self.fail(f),
             }
-            // Nothing can run. Collectives whose members will never come are done by those that did.
-            let mut forced = false;
-            for w in 0..self.threads.div_ceil(32) {
-                match collective::resolve(self, w, true) {
-                    Ok(m) => forced |= m,
-                    Err(f) => return self.fail(f),
-                }
-            }
-            if forced {
-                continue;
-            }
             if self.states().all(|(_, c)| c == EXITED) {
                 return status::OK as u64;
             }
             // A GPU would hang here for ever.
-            return self.fail(Fault {
-                kind: FaultKind::LaunchFailed as u32,
-                ..Fault::default()
-            });
+            return self.fail(self.deadlock());
         }
+    }
+
+    /// Names a thread that waits for others that never come.
+    fn deadlock(&self) -> Fault {
+        let mut f = Fault { kind: FaultKind::LaunchFailed as u32, ..Fault::default() };
+        if let Some((t, c)) = self.states().find(|(_, c)| c & WAITING != 0 && *c != EXITED) {
+            let site = &self.k.plan.syncs[(c & !WAITING) as usize];
+            (f.ptx_line, f.source_line) = self.k.line(site.place);
+            // SAFETY: the context is valid for the block.
+            f.thread = env::coordinates(unsafe { (*self.ctx).block }, t);
+        }
+        f
     }
 
     fn fail(&self, f: Fault) -> u64 {

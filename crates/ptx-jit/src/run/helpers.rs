@@ -360,9 +360,10 @@ extern "C" fn bad_pc(ctx: Ctx, t: u64, address: u64) -> u64 {
 /// Asks the device whether an access is within one allocation. Not 0 means that it is not.
 extern "C" fn memcheck(ctx: Ctx, site: u64, t: u64, address: u64, bytes: u64) -> u64 {
     let k = kernel(ctx);
-    let Some(check) = k.memcheck else { return 0 };
     let (size, write) = (bytes as u32, bytes >> 32 != 0);
-    if check(address, size, write) {
+    // SAFETY: the context is valid for the block.
+    let asked = services(unsafe { &*ctx });
+    if asked.is_none_or(|s| s.check_access(address, u64::from(size), write)) {
         return 0;
     }
     let place = k.plan.slow[site as usize].place;

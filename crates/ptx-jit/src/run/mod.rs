@@ -13,6 +13,7 @@ mod scalar_ops;
 mod texture_ops;
 
 pub(crate) use dispatch::run_block;
+pub(crate) use env::coordinates;
 pub(crate) use helpers::{pack_meta, special_code};
 
 /// `u32` in the scratch header: iterations of waiting loops.

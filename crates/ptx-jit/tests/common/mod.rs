@@ -1,0 +1,305 @@
+//! A device just large enough to run kernels in tests: a boxed arena and a bump allocator.
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+
+use mica_kernel::{
+    BlockContext, BlockOutcome, Dim3, Executable, Fault, Services, ServicesRef, TextureView,
+};
+use mica_ptx_interp::InterpModule;
+use mica_ptx_jit::{JitModule, Options};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+const ARENA_WORDS: usize = 2 << 20;
+
+/// Records what kernels ask of the device.
+#[derive(Default)]
+pub struct Host {
+    pub printed: Mutex<Vec<(String, u64)>>,
+    pub asserted: Mutex<Vec<(String, u32)>>,
+    pub textures: Mutex<HashMap<u64, TextureView>>,
+    pub heap: AtomicU64,
+    pub pauses: AtomicU32,
+    ticks: AtomicU64,
+}
+
+impl Services for Host {
+    fn pause(&self) -> bool {
+        // The second pause cancels.
+        self.pauses.fetch_add(1, Ordering::SeqCst) == 0
+    }
+    fn printf(&self, format: u64, args: u64) -> i32 {
+        let text = c_string(format);
+        self.printed.lock().expect("lock").push((text, args));
+        1
+    }
+    fn assert_fail(&self, message: u64, _file: u64, line: u32, _function: u64) {
+        self.asserted
+            .lock()
+            .expect("lock")
+            .push((c_string(message), line));
+    }
+    fn malloc(&self, bytes: u64) -> u64 {
+        self.heap
+            .fetch_add(bytes.next_multiple_of(16), Ordering::SeqCst)
+    }
+    fn free(&self, _address: u64) {}
+    fn global_timer_ns(&self) -> u64 {
+        self.ticks.fetch_add(10, Ordering::SeqCst)
+    }
+    fn sleep(&self, _ns: u32) {
+        std::thread::yield_now();
+    }
+    fn texture(&self, handle: u64) -> Option<TextureView> {
+        self.textures.lock().expect("lock").get(&handle).copied()
+    }
+    fn check_access(&self, address: u64, _bytes: u64, _is_write: bool) -> bool {
+        address != 0
+    }
+}
+
+fn c_string(address: u64) -> String {
+    // SAFETY: tests pass addresses of strings that the module placed in the arena.
+    let text = unsafe { std::ffi::CStr::from_ptr(address as *const std::ffi::c_char) };
+    text.to_string_lossy().into_owned()
+}
+
+/// A loaded module and its memory.
+pub struct Device {
+    pub module: Box<dyn Executable>,
+    scratch: Vec<u128>,
+    arena: Box<[u64]>,
+    next: u64,
+    globals: Vec<u64>,
+    pub host: Arc<Host>,
+    pub stop: AtomicU32,
+    pub local_stride: u64,
+}
+
+/// Parameters of a launch, packed as PTX lays them out.
+#[derive(Default)]
+pub struct Params(pub Vec<u8>);
+
+impl Params {
+    pub fn u64(mut self, x: u64) -> Self {
+        while !self.0.len().is_multiple_of(8) {
+            self.0.push(0);
+        }
+        self.0.extend(x.to_le_bytes());
+        self
+    }
+    pub fn u32(mut self, x: u32) -> Self {
+        self.0.extend(x.to_le_bytes());
+        self
+    }
+    pub fn f32(self, x: f32) -> Self {
+        self.u32(x.to_bits())
+    }
+}
+
+pub fn dim(x: u32) -> Dim3 {
+    Dim3 { x, y: 1, z: 1 }
+}
+
+impl Device {
+    pub fn jit(text: &str, lanes: u32) -> Device {
+        let parsed =
+            mica_ptx::parse(text.as_bytes()).unwrap_or_else(|e| panic!("does not parse: {e}"));
+        let options = Options { lanes, ..Options::default() };
+        let module =
+            JitModule::compile(Arc::new(parsed), options).unwrap_or_else(|e| panic!("{e}"));
+        Device::new(Box::new(module))
+    }
+
+    pub fn interpreter(text: &str) -> Device {
+        let parsed =
+            mica_ptx::parse(text.as_bytes()).unwrap_or_else(|e| panic!("does not parse: {e}"));
+        let module = InterpModule::new(Arc::new(parsed)).unwrap_or_else(|e| panic!("{e}"));
+        Device::new(Box::new(module))
+    }
+
+    pub fn kernel(&self, name: &str) -> usize {
+        let found = self.module.kernels().iter().position(|k| k.name == name);
+        found.unwrap_or_else(|| panic!("no kernel {name}"))
+    }
+
+    pub fn new(module: Box<dyn Executable>) -> Device {
+        let arena = vec![0u64; ARENA_WORDS].into_boxed_slice();
+        // Past an unused page, and aligned, so that offset 0 is never a valid address.
+        let next = (arena.as_ptr() as u64 + 4096).next_multiple_of(4096);
+        let mut device = Device {
+            module,
+            scratch: Vec::new(),
+            arena,
+            next,
+            globals: Vec::new(),
+            host: Arc::new(Host::default()),
+            stop: AtomicU32::new(0),
+            local_stride: 16384,
+        };
+        device.place_globals();
+        let heap = device.alloc(1 << 20);
+        device.host.heap.store(heap, Ordering::SeqCst);
+        device
+    }
+
+    fn place_globals(&mut self) {
+        let infos = self.module.globals().to_vec();
+        self.globals = infos.iter().map(|g| self.alloc(g.size.max(1))).collect();
+        for (info, at) in infos.iter().zip(self.globals.clone()) {
+            self.write_bytes(at, &info.init);
+            for &(offset, target, addend) in &info.relocations {
+                let value = self.globals[target].wrapping_add_signed(addend);
+                self.write_bytes(at + offset, &value.to_le_bytes());
+            }
+            for (offset, name) in &info.function_relocations {
+                let value = self.module.function_address(name).expect("a function");
+                self.write_bytes(at + offset, &value.to_le_bytes());
+            }
+        }
+    }
+
+    pub fn global(&self, name: &str) -> u64 {
+        let index = self
+            .module
+            .globals()
+            .iter()
+            .position(|g| g.name == name)
+            .expect("a global");
+        self.globals[index]
+    }
+
+    pub fn alloc(&mut self, bytes: u64) -> u64 {
+        let at = self.next.next_multiple_of(256);
+        self.next = at + bytes;
+        assert!(
+            self.next <= self.arena.as_ptr() as u64 + 8 * ARENA_WORDS as u64,
+            "arena is full"
+        );
+        at
+    }
+
+    pub fn write_bytes(&mut self, at: u64, bytes: &[u8]) {
+        let start = (at - self.arena.as_ptr() as u64) as usize;
+        assert!(start + bytes.len() <= 8 * ARENA_WORDS);
+        // SAFETY: inside the arena, which nothing else touches now.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.arena.as_mut_ptr().cast::<u8>().add(start),
+                bytes.len(),
+            );
+        }
+    }
+
+    pub fn upload(&mut self, words: &[u32]) -> u64 {
+        let at = self.alloc(4 * words.len() as u64);
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        self.write_bytes(at, &bytes);
+        at
+    }
+
+    pub fn upload_f32(&mut self, values: &[f32]) -> u64 {
+        let words: Vec<u32> = values.iter().map(|x| x.to_bits()).collect();
+        self.upload(&words)
+    }
+
+    pub fn read_bytes(&self, at: u64, count: usize) -> Vec<u8> {
+        let start = (at - self.arena.as_ptr() as u64) as usize;
+        assert!(start + count <= 8 * ARENA_WORDS);
+        // SAFETY: inside the arena, and no kernel runs now.
+        unsafe {
+            std::slice::from_raw_parts(self.arena.as_ptr().cast::<u8>().add(start), count).to_vec()
+        }
+    }
+
+    pub fn read(&self, at: u64, count: usize) -> Vec<u32> {
+        self.read_bytes(at, 4 * count)
+            .chunks_exact(4)
+            .map(|c| u32::from_le_bytes(c.try_into().expect("4 bytes")))
+            .collect()
+    }
+
+    pub fn read_f32(&self, at: u64, count: usize) -> Vec<f32> {
+        self.read(at, count)
+            .into_iter()
+            .map(f32::from_bits)
+            .collect()
+    }
+
+    /// Runs every block of a launch; stops at the first that does not end well.
+    pub fn launch(
+        &mut self,
+        kernel: &str,
+        grid: Dim3,
+        block: Dim3,
+        dynamic_shared: u32,
+        params: Params,
+    ) -> (BlockOutcome, Fault) {
+        let index = self.kernel(kernel);
+        let info = self.module.kernels()[index].clone();
+        assert!(
+            params.0.len() <= info.params_len as usize,
+            "too many parameters"
+        );
+        let mut bytes = params.0;
+        bytes.resize(info.params_len as usize, 0);
+        let mark = self.next;
+        let shared_len = u64::from(info.static_shared + dynamic_shared);
+        let shared = self.alloc(shared_len.max(16));
+        let locals = self.alloc(self.local_stride * block.count());
+        let params_device = if info.params_addressed {
+            let at = self.alloc(bytes.len() as u64);
+            self.write_bytes(at, &bytes);
+            at
+        } else {
+            0
+        };
+        let threads = block.count() as u32;
+        let scratch = self.module.scratch_bytes(index, threads);
+        self.scratch.resize(scratch.div_ceil(16) + 4, 0);
+        let scratch = (self.scratch.as_mut_ptr() as usize).next_multiple_of(64) as *mut u8;
+        let services = ServicesRef(Arc::as_ptr(&self.host) as *const dyn Services);
+        let mut result = (BlockOutcome::Done, Fault::default());
+        'grid: for z in 0..grid.z {
+            for y in 0..grid.y {
+                for x in 0..grid.x {
+                    let mut context = BlockContext {
+                        arena_base: self.arena.as_ptr() as u64,
+                        arena_len: 8 * ARENA_WORDS as u64,
+                        shared_base: shared,
+                        shared_len,
+                        local_base: locals,
+                        local_stride: self.local_stride,
+                        params: bytes.as_ptr(),
+                        params_len: bytes.len() as u64,
+                        params_device,
+                        globals: self.globals.as_ptr(),
+                        grid,
+                        block,
+                        ctaid: Dim3 { x, y, z },
+                        dynamic_shared,
+                        stop: &self.stop,
+                        services: &services,
+                        scratch,
+                        ..BlockContext::empty()
+                    };
+                    // SAFETY: every pointer outlives the call; the arena is ours alone.
+                    let outcome = unsafe { self.module.run_block(index, &mut context) };
+                    result = (outcome, context.fault);
+                    if outcome != BlockOutcome::Done {
+                        break 'grid;
+                    }
+                }
+            }
+        }
+        self.next = mark;
+        result
+    }
+
+    /// Launches and expects a good end.
+    pub fn run(&mut self, kernel: &str, grid: u32, block: u32, params: Params) {
+        let result = self.launch(kernel, dim(grid), dim(block), 0, params);
+        assert_eq!(result.0, BlockOutcome::Done, "{kernel}: {:?}", result.1);
+    }
+}
