@@ -23,6 +23,7 @@ use crate::devices::{Devices, software};
 use crate::events::EventLog;
 use crate::gpu_thread::{Change, GpuThread};
 use crate::host::{HostServer, HostThread, session_pair};
+use crate::metrics::LeaseWaits;
 use crate::paths::Paths;
 use crate::registry::{Gpu, Registry, Watched};
 use crate::store::{self, StoreError, Stored};
@@ -95,7 +96,7 @@ pub(crate) struct Daemon {
     pub(crate) on_demand: bool,
     pub(crate) events: EventLog,
     pub(crate) host: HostThread,
-    pub(crate) lease_waits: crate::metrics::LeaseWaits,
+    pub(crate) lease_waits: Arc<LeaseWaits>,
     pub(crate) started: Instant,
     pub(crate) last_request: Mutex<Instant>,
     registry: Mutex<Registry>,
@@ -456,7 +457,8 @@ impl Running {
         let stored = store::load(&paths.state_file())?;
         raise_descriptor_limit();
         let config = Arc::new(config);
-        let gpus = start_gpus(devices.as_mut(), &config)?;
+        let lease_waits = Arc::new(LeaseWaits::default());
+        let gpus = start_gpus(devices.as_mut(), &config, &lease_waits)?;
         let mut registry = Registry::new(config, gpus);
         for vgpu in stored.vgpus {
             registry.restore(vgpu);
@@ -467,7 +469,7 @@ impl Running {
             on_demand,
             events: EventLog::default(),
             host: HostThread::new().map_err(system("eventfd"))?,
-            lease_waits: crate::metrics::LeaseWaits::default(),
+            lease_waits,
             started: Instant::now(),
             last_request: Mutex::new(Instant::now()),
             registry: Mutex::new(registry),
@@ -576,7 +578,11 @@ impl Drop for Running {
     }
 }
 
-fn start_gpus(devices: &mut dyn Devices, config: &Config) -> Result<Vec<Gpu>, DaemonError> {
+fn start_gpus(
+    devices: &mut dyn Devices,
+    config: &Config,
+    waits: &Arc<LeaseWaits>,
+) -> Result<Vec<Gpu>, DaemonError> {
     let driver = devices.list();
     let software = software(&config.software_gpu, driver.len());
     let with_index = driver.into_iter().enumerate().map(|(i, f)| (Some(i), f));
@@ -587,6 +593,7 @@ fn start_gpus(devices: &mut dyn Devices, config: &Config) -> Result<Vec<Gpu>, Da
                 &format!("gpu-{index}"),
                 driver_index.is_some(),
                 config.sharing.clone(),
+                waits.clone(),
             )
             .map_err(system("thread"))?;
             Ok(Gpu {

@@ -1,24 +1,36 @@
-//! One thread per GPU: slices and leases are decided and written to the clients' pages here.
+//! One thread per GPU: decides slices and leases and writes them to the clients' pages.
+//!
+//! Owns the clock and the pages; what to write is the scheduler's to say. It wakes when a client rings
+//! its doorbell, when a lease is about to end, and every few milliseconds while there is something to
+//! divide.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mica_limits::monotonic_ns;
-use mica_scheduler::slices;
+use mica_limits::{SharedPage, monotonic_ns};
+use mica_scheduler::arbiter::{self, Arbiter, Gate, Input, LeaseUse, Order, Settings};
+use mica_scheduler::policy::PolicyKind;
+use mica_scheduler::{Priority, slices};
 use mica_wire::host::page::{client_flags, gate};
-use rustix::event::epoll;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::futex;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 
-use crate::config::SharingSection;
+use crate::config::{Leases, Policy, SharingSection};
+use crate::metrics::LeaseWaits;
 use crate::tenant::{Entitlement, Governed, Mechanism, Tenant};
 
-/// How often pages are looked at while processes are there.
-const LOOK_EVERY_NS: u64 = 20_000_000;
-/// A process whose counters have not moved for so long has no work.
-const ACTIVE_FOR_NS: u64 = 200_000_000;
+const WAKE: u64 = 0;
+const TIMER: u64 = 1;
+/// How often slices are planned while several processes could compete.
+const PLAN_EVERY_NS: u64 = 10_000_000;
+/// How often pages are looked at when nothing has to be divided.
+const REST_NS: u64 = 50_000_000;
 
 /// News for a GPU's thread.
 #[derive(Debug)]
@@ -39,38 +51,47 @@ pub(crate) struct GpuThread {
 }
 
 impl GpuThread {
-    /// Starts the thread.
+    /// Starts the thread; `has_slices` on devices whose hardware divides time.
     pub(crate) fn start(
         name: &str,
         has_slices: bool,
         sharing: SharingSection,
+        waits: Arc<LeaseWaits>,
     ) -> std::io::Result<Arc<Self>> {
-        let thread = Arc::new(Self {
+        let outside = Arc::new(Self {
             inbox: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &thread.wake,
-            epoll::EventData::new_u64(0),
-            epoll::EventFlags::IN,
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        let inner = thread.clone();
+        let add = |fd: &OwnedFd, number| {
+            epoll::add(
+                &epoll,
+                fd,
+                epoll::EventData::new_u64(number),
+                epoll::EventFlags::IN,
+            )
+        };
+        add(&outside.wake, WAKE)?;
+        add(&timer, TIMER)?;
+        let inside = Inside {
+            arbiter: Arbiter::new(settings(&sharing, has_slices)),
+            outside: outside.clone(),
+            epoll,
+            timer,
+            has_slices,
+            waits,
+            tenants: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            next_plan_ns: 0,
+        };
         std::thread::Builder::new()
             .name(name.into())
-            .spawn(move || {
-                Loop {
-                    outside: inner,
-                    epoll,
-                    has_slices,
-                    sharing,
-                    tenants: BTreeMap::new(),
-                    clients: BTreeMap::new(),
-                }
-                .run();
-            })?;
-        Ok(thread)
+            .spawn(move || inside.run())?;
+        Ok(outside)
     }
 
     /// Hands over news; never waits.
@@ -81,68 +102,123 @@ impl GpuThread {
             .push(change);
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
+
+    fn take_news(&self) -> Vec<Change> {
+        std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
-#[derive(Debug)]
-struct Known {
-    governed: Arc<Governed>,
-    launches: u64,
-    drains: u64,
-    last_active_ns: u64,
-    gate_sequence: u32,
+fn settings(sharing: &SharingSection, has_slices: bool) -> Settings {
+    Settings {
+        leases: match (has_slices, sharing.leases) {
+            // Without slices leases are all there is.
+            (false, _) | (true, Leases::Always) => LeaseUse::Always,
+            (true, Leases::Auto) => LeaseUse::WhereTheyHelp,
+            (true, Leases::Never) => LeaseUse::CapsOnly,
+        },
+        policy: match sharing.policy {
+            Policy::WeightedFair => PolicyKind::WeightedFair,
+            Policy::RoundRobin => PolicyKind::RoundRobin,
+            Policy::StrictPriority => PolicyKind::StrictPriority,
+            Policy::EarliestDeadline => PolicyKind::EarliestDeadline,
+        },
+        lease_ns: sharing.lease_us * 1000,
+        drain_limit_ns: sharing.drain_limit_us * 1000,
+        bursty_per_second: f64::from(sharing.bursty_drains_per_second),
+        ..Settings::default()
+    }
 }
 
+/// The thread's own state.
 #[derive(Debug)]
-struct Loop {
+struct Inside {
     outside: Arc<GpuThread>,
     epoll: OwnedFd,
+    timer: OwnedFd,
     has_slices: bool,
-    sharing: SharingSection,
+    waits: Arc<LeaseWaits>,
+    arbiter: Arbiter,
     tenants: BTreeMap<u64, (Arc<Tenant>, Entitlement)>,
-    clients: BTreeMap<u64, Known>,
+    clients: BTreeMap<u64, Arc<Governed>>,
+    next_plan_ns: u64,
 }
 
-impl Loop {
+impl Inside {
     fn run(mut self) {
+        // A grant that comes late is time nobody uses; refused without privileges, and harmless then.
+        let _ = rustix::process::setpriority_process(None, -10);
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
+        let mut orders = Vec::new();
         loop {
-            let timeout = (!self.clients.is_empty()).then_some(rustix::time::Timespec {
-                tv_sec: 0,
-                tv_nsec: LOOK_EVERY_NS as i64,
-            });
-            let mut events = Vec::with_capacity(64);
+            events.clear();
             let _ = epoll::wait(
                 &self.epoll,
                 rustix::buffer::spare_capacity(&mut events),
-                timeout.as_ref(),
+                None,
             );
+            let now = monotonic_ns();
             let mut bytes = [0; 8];
-            let _ = rustix::io::read(&self.outside.wake, &mut bytes);
-            let news = std::mem::take(
-                &mut *self
-                    .outside
-                    .inbox
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner),
-            );
-            for change in news {
-                match change {
-                    Change::Stop => return,
-                    change => self.take(change),
+            for event in &events {
+                match event.data.u64() {
+                    WAKE => {
+                        let _ = rustix::io::read(&self.outside.wake, &mut bytes);
+                        for change in self.outside.take_news() {
+                            if matches!(change, Change::Stop) {
+                                return;
+                            }
+                            self.take(change, now, &mut orders);
+                        }
+                    }
+                    TIMER => {
+                        let _ = rustix::io::read(&self.timer, &mut bytes);
+                    }
+                    id => {
+                        if let Some(governed) = self.clients.get(&id) {
+                            let _ = rustix::io::read(&governed.doorbell, &mut bytes);
+                            self.arbiter.observe(id, input(&governed.page), now);
+                        }
+                    }
                 }
             }
-            for known in self.clients.values() {
-                let _ = rustix::io::read(&known.governed.doorbell, &mut bytes);
+            if let Some(holder) = self.arbiter.holder()
+                && let Some(governed) = self.clients.get(&holder)
+            {
+                self.arbiter.observe(holder, input(&governed.page), now);
             }
-            self.look();
+            if now >= self.next_plan_ns {
+                self.look_at_all(now, &mut orders);
+            }
+            let wake_ns = self.arbiter.advance(now, &mut orders);
+            self.obey(&mut orders);
+            self.set_timer(wake_ns);
         }
     }
 
-    fn take(&mut self, change: Change) {
+    fn set_timer(&self, wake_ns: u64) {
+        // Without clients the timer is off; leases need the arbiter's time, slices the plan's.
+        let at_ns = if self.clients.is_empty() {
+            0
+        } else if self.arbiter.is_leasing() {
+            wake_ns.min(self.next_plan_ns).max(1)
+        } else {
+            self.next_plan_ns.max(1)
+        };
+        let value = Itimerspec {
+            it_interval: timespec(0),
+            it_value: timespec(at_ns),
+        };
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &value);
+    }
+
+    fn take(&mut self, change: Change, now: u64, orders: &mut Vec<Order>) {
         match change {
             Change::Tenant(tenant, entitlement) => {
+                self.arbiter
+                    .set_tenant(tenant.id, arbiter_entitlement(&entitlement), now, orders);
                 self.tenants.insert(tenant.id, (tenant, entitlement));
             }
             Change::TenantGone(id) => {
+                self.arbiter.remove_tenant(id);
                 self.tenants.remove(&id);
             }
             Change::Client(governed) => {
@@ -152,112 +228,201 @@ impl Loop {
                     epoll::EventData::new_u64(governed.id),
                     epoll::EventFlags::IN,
                 );
-                let gate_sequence = gate::sequence(governed.page.lease.gate.load(Acquire));
-                self.clients.insert(
+                let sequence = gate::sequence(governed.page.lease.gate.load(Acquire));
+                let free = self.is_free(&governed);
+                self.arbiter.add_client(
                     governed.id,
-                    Known {
-                        governed,
-                        launches: 0,
-                        drains: 0,
-                        last_active_ns: 0,
-                        gate_sequence,
-                    },
+                    governed.tenant.id,
+                    sequence,
+                    free,
+                    now,
+                    orders,
                 );
+                self.clients.insert(governed.id, governed);
             }
             Change::ClientGone(id) => {
-                if let Some(known) = self.clients.remove(&id) {
-                    let _ = epoll::delete(&self.epoll, &known.governed.doorbell);
+                self.arbiter.remove_client(id, now);
+                if let Some(governed) = self.clients.remove(&id) {
+                    let _ = epoll::delete(&self.epoll, &governed.doorbell);
                 }
             }
-            Change::Sharing(sharing) => self.sharing = sharing,
+            Change::Sharing(sharing) => self
+                .arbiter
+                .set_settings(settings(&sharing, self.has_slices), now),
             Change::Stop => {}
         }
+        self.next_plan_ns = now;
     }
 
-    fn look(&mut self) {
-        let now = monotonic_ns();
-        for known in self.clients.values_mut() {
-            let counters = &known.governed.page.counters;
-            let launches = counters.launches.load(Relaxed);
-            let busy = launches != known.launches
-                || counters.waiting.load(Relaxed) > 0
-                || counters.syncing.load(Relaxed) > 0;
-            if busy {
-                known.last_active_ns = now;
-            }
-            known.launches = launches;
-            known.drains = counters.drains.load(Relaxed);
+    /// Whether a process needs no lease: it passes no gate, or it is urgent and the hardware's slices see
+    /// to that better than leases could.
+    fn is_free(&self, governed: &Governed) -> bool {
+        let flags = governed.page.client.flags.load(Acquire);
+        let urgent = self
+            .tenants
+            .get(&governed.tenant.id)
+            .is_some_and(|(_, e)| e.priority == Priority::High && !e.cap);
+        let sliced = self.has_slices && flags & client_flags::SLICE_CONTROL != 0;
+        flags & client_flags::GATE_CONTROL == 0 || (urgent && sliced)
+    }
+
+    fn look_at_all(&mut self, now: u64, orders: &mut Vec<Order>) {
+        for (id, governed) in &self.clients {
+            self.arbiter.observe(*id, input(&governed.page), now);
+            let free = self.is_free(governed);
+            self.arbiter.set_free(*id, free, now, orders);
         }
-        self.apply_suspension();
+        for (tenant, _) in self.tenants.values() {
+            tenant
+                .charged_ns
+                .store(self.arbiter.tenant_charged_ns(tenant.id), Relaxed);
+            tenant.leases.store(self.arbiter.is_leasing(), Relaxed);
+        }
+        self.suspend();
         if self.has_slices {
             self.apply_slices(now);
         }
+        self.name_mechanisms();
+        let busy = |id: &&u64| self.arbiter.is_active(**id, now);
+        let active = self.clients.keys().filter(busy).count();
+        let urgent = self
+            .tenants
+            .values()
+            .any(|(_, e)| e.priority == Priority::High || e.cap);
+        let every_ns = if active > 1 || (active == 1 && (urgent || self.clients.len() > 1)) {
+            PLAN_EVERY_NS
+        } else {
+            REST_NS
+        };
+        self.next_plan_ns = now + every_ns;
     }
 
-    fn apply_suspension(&mut self) {
-        for known in self.clients.values_mut() {
-            let page = &known.governed.page;
+    fn obey(&mut self, orders: &mut Vec<Order>) {
+        for order in orders.drain(..) {
+            let Some(governed) = self.clients.get(&order.client) else {
+                continue;
+            };
+            let lease = &governed.page.lease;
+            let state = match order.gate {
+                Gate::Open => gate::OPEN,
+                Gate::Closed => gate::CLOSED,
+                Gate::Leased { end_ns } => {
+                    // Before the gate, so that whoever sees the grant sees its end.
+                    lease.lease_end_ns.store(end_ns, Release);
+                    gate::LEASED
+                }
+            };
+            lease.gate.store(gate::word(state, order.sequence), Release);
+            if order.wake {
+                let _ = futex::wake(&lease.gate, futex::Flags::empty(), i32::MAX as u32);
+            }
+            if let Some(waited_ns) = order.waited_ns {
+                self.waits.add(waited_ns);
+            }
+        }
+    }
+
+    fn suspend(&self) {
+        for governed in self.clients.values() {
             let suspended = self
                 .tenants
-                .get(&known.governed.tenant.id)
+                .get(&governed.tenant.id)
                 .is_some_and(|(_, e)| e.suspended);
-            let state = if suspended { gate::CLOSED } else { gate::OPEN };
-            if gate::state(page.lease.gate.load(Acquire)) != state {
-                known.gate_sequence = known.gate_sequence.wrapping_add(1);
-                page.lease
-                    .gate
-                    .store(gate::word(state, known.gate_sequence), Release);
-                let _ = futex::wake(&page.lease.gate, futex::Flags::empty(), i32::MAX as u32);
-            }
-            if page.commands.suspend.swap(suspended.into(), Release) != u32::from(suspended) {
-                command(page);
+            let commands = &governed.page.commands;
+            if commands.suspend.swap(suspended.into(), Release) != u32::from(suspended) {
+                command(&governed.page);
             }
         }
     }
 
     fn apply_slices(&mut self, now: u64) {
         let mut profile = slices::Profile::Throughput;
-        let mut members: Vec<(slices::Tenant, Vec<u64>)> = Vec::new();
-        for (id, (_, entitlement)) in &self.tenants {
-            let mut tenant = slices::Tenant {
-                weight: entitlement.weight,
-                priority: entitlement.priority,
-                active: Vec::new(),
-            };
-            let mut ids = Vec::new();
-            for known in self.clients.values() {
-                let ready = known.governed.page.client.flags.load(Acquire) & client_flags::CONTEXT;
-                if known.governed.tenant.id == *id && ready != 0 {
-                    tenant
-                        .active
-                        .push(now.saturating_sub(known.last_active_ns) < ACTIVE_FOR_NS);
-                    ids.push(known.governed.id);
-                }
-            }
-            if !ids.is_empty() {
-                // The tenant that wants the shortest slices decides for all: lengths must have one scale.
-                profile = shorter(profile, entitlement.profile);
-                members.push((tenant, ids));
-            }
-        }
-        let (tenants, ids): (Vec<_>, Vec<_>) = members.into_iter().unzip();
-        let plan = slices::plan(profile, &tenants);
-        for (client, slice_us) in ids.into_iter().flatten().zip(plan.into_iter().flatten()) {
-            let Some(known) = self.clients.get(&client) else {
+        let mut members: BTreeMap<u64, (slices::Tenant, Vec<u64>)> = BTreeMap::new();
+        for (id, governed) in &self.clients {
+            let flags = governed.page.client.flags.load(Acquire);
+            let Some((_, entitlement)) = self.tenants.get(&governed.tenant.id) else {
                 continue;
             };
-            let page = &known.governed.page;
-            if page.commands.slice_us.swap(slice_us, Release) != slice_us {
-                command(page);
+            if flags & client_flags::CONTEXT == 0 {
+                continue;
             }
-            let flags = page.client.flags.load(Acquire);
-            let mechanism = if flags & client_flags::SLICE_CONTROL != 0 {
-                Mechanism::Slices
-            } else {
-                Mechanism::None
-            };
-            known.governed.mechanism.store(mechanism as u8, Relaxed);
+            // Lengths must have one scale: the tenant that wants the shortest decides for all.
+            profile = shorter(profile, entitlement.profile);
+            let (tenant, ids) = members.entry(governed.tenant.id).or_insert((
+                slices::Tenant {
+                    weight: entitlement.weight,
+                    priority: entitlement.priority,
+                    active: Vec::new(),
+                },
+                Vec::new(),
+            ));
+            tenant.active.push(self.arbiter.is_active(*id, now));
+            ids.push(*id);
         }
+        let (tenants, ids): (Vec<_>, Vec<_>) = members.into_values().unzip();
+        let plan = slices::plan(profile, &tenants);
+        for (client, slice_us) in ids.into_iter().flatten().zip(plan.into_iter().flatten()) {
+            if let Some(governed) = self.clients.get(&client)
+                && governed.page.commands.slice_us.swap(slice_us, Release) != slice_us
+            {
+                command(&governed.page);
+            }
+        }
+    }
+
+    fn name_mechanisms(&self) {
+        let leasing = self.arbiter.is_leasing();
+        for (id, governed) in &self.clients {
+            let (charged_ns, leases) = self.arbiter.client_charged(*id);
+            governed.charged_ns.store(charged_ns, Relaxed);
+            governed.leases.store(leases, Relaxed);
+            let client = &governed.page.client;
+            let flags = client.flags.load(Acquire);
+            let has = |bit| flags & bit != 0;
+            let sliced = has(client_flags::SLICE_CONTROL) && client.slice_status.load(Relaxed) == 0;
+            let gated = has(client_flags::GATE_CONTROL);
+            let leased = leasing && !self.is_free(governed);
+            let mechanism = match (sliced, leased) {
+                (true, true) => Mechanism::Both,
+                (true, false) => Mechanism::Slices,
+                (false, true) => Mechanism::Leases,
+                // Leases come as soon as there is somebody to share with.
+                (false, false) if gated && !self.has_slices => Mechanism::Alone,
+                (false, false) if gated => Mechanism::Leases,
+                (false, false) if !has(client_flags::CONTEXT) => Mechanism::Alone,
+                (false, false) => Mechanism::None,
+            };
+            governed.mechanism.store(mechanism as u8, Relaxed);
+        }
+    }
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec {
+        tv_sec: (ns / 1_000_000_000) as i64,
+        tv_nsec: (ns % 1_000_000_000) as i64,
+    }
+}
+
+fn arbiter_entitlement(entitlement: &Entitlement) -> arbiter::Entitlement {
+    arbiter::Entitlement {
+        weight: entitlement.weight,
+        priority: entitlement.priority,
+        cap: entitlement.cap,
+        suspended: entitlement.suspended,
+        correction: entitlement.correction,
+    }
+}
+
+fn input(page: &SharedPage) -> Input {
+    let counters = &page.counters;
+    Input {
+        // Before the counters it is compared with.
+        yielded: counters.yielded.load(Acquire),
+        launches: counters.launches.load(Relaxed),
+        drains: counters.drains.load(Relaxed),
+        waiting: counters.waiting.load(Acquire),
+        syncing: counters.syncing.load(Relaxed),
     }
 }
 
@@ -271,7 +436,7 @@ fn shorter(a: slices::Profile, b: slices::Profile) -> slices::Profile {
 }
 
 /// Tells a client's control thread that something in its commands changed.
-fn command(page: &mica_limits::SharedPage) {
+fn command(page: &SharedPage) {
     page.commands.command.fetch_add(1, Release);
     let _ = futex::wake(
         &page.commands.command,

@@ -19,7 +19,6 @@ pub(crate) struct LeaseWaits {
 }
 
 impl LeaseWaits {
-    #[allow(dead_code, reason = "fed by the GPU's thread once leases are granted")]
     pub(crate) fn add(&self, ns: u64) {
         let seconds = ns as f64 / 1e9;
         let bucket = BOUNDS

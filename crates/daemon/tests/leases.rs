@@ -1,0 +1,92 @@
+//! Leases through real pages and futexes.
+
+mod support;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use mica_limits::{Gate, monotonic_ns};
+use mica_wire::host::page::{client_flags, gate};
+use support::{Program, control, eventually, spec, start};
+
+/// Submits and finishes imaginary kernels until told to stop.
+fn work(program: &Program, stop: &AtomicBool) {
+    let page = program.link.page();
+    page.client
+        .flags
+        .fetch_or(client_flags::CONTEXT | client_flags::GATE_CONTROL, SeqCst);
+    let gate = Gate::new(program.link.clone());
+    while !stop.load(Relaxed) {
+        gate.enter(&mut || {});
+        page.counters.launches.fetch_add(1, Relaxed);
+        page.counters.syncing.fetch_add(1, Relaxed);
+        let until = monotonic_ns() + 50_000;
+        while monotonic_ns() < until {
+            std::hint::spin_loop();
+        }
+        page.counters.syncing.fetch_sub(1, Relaxed);
+        page.counters.drains.fetch_add(1, Relaxed);
+    }
+}
+
+#[test]
+fn two_tenants_without_slices_share_by_leases_and_one_alone_runs_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let control = control(dir.path());
+    let mut specs = [spec("a", 64), spec("b", 64)];
+    specs[0].share_percent = Some(60);
+    specs[1].share_percent = Some(40);
+    let created = specs.map(|spec| control.create(&spec).unwrap());
+    let (one, two) = (Program::join(&created[0]), Program::join(&created[1]));
+    let (stop_one, stop_two) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(&one, &stop_one));
+        scope.spawn(|| work(&two, &stop_two));
+        eventually("leases are in force", || {
+            control.gpus().unwrap()[0].lease_state == "leases"
+        });
+        let before = [&one, &two].map(|p| p.link.page().counters.launches.load(Relaxed));
+        eventually("both go on under leases", || {
+            let now = [&one, &two].map(|p| p.link.page().counters.launches.load(Relaxed));
+            now[0] > before[0] + 100 && now[1] > before[1] + 100
+        });
+        assert_eq!(control.get("a").unwrap().mechanism, "leases");
+        stop_two.store(true, Relaxed);
+        eventually("one alone is open", || {
+            gate::state(one.link.page().lease.gate.load(SeqCst)) == gate::OPEN
+        });
+        stop_one.store(true, Relaxed);
+    });
+    let metrics = control.metrics().unwrap();
+    assert!(
+        metrics.contains("mica_vgpu_lease_wait_seconds_count"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn a_suspended_tenant_waits_at_its_gate_until_it_is_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let control = control(dir.path());
+    let created = control.create(&spec("a", 64)).unwrap();
+    let program = Program::join(&created);
+    let stop = AtomicBool::new(false);
+    let launches = || program.link.page().counters.launches.load(Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(&program, &stop));
+        eventually("it runs", || launches() > 10);
+        control.suspend("a").unwrap();
+        eventually("it waits", || {
+            program.link.page().counters.waiting.load(SeqCst) > 0
+        });
+        let held = launches();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(launches(), held);
+        assert_eq!(program.link.page().commands.suspend.load(SeqCst), 1);
+        control.resume("a").unwrap();
+        eventually("it runs again", || launches() > held + 10);
+        stop.store(true, Relaxed);
+    });
+}
