@@ -2,7 +2,7 @@
 __global__ void k(int *p) { if (p) *p = 1; }
 int main() {
     k<<<1, 2048>>>(nullptr);
-    EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
     k<<<0, 1>>>(nullptr);
     EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidConfiguration);
     k<<<dim3(1, 70000), 1>>>(nullptr);
