@@ -1,0 +1,401 @@
+//! The device interface before a driver whose device memory is ordinary memory.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use mica_backend_cuda::library::Library;
+use mica_backend_cuda::{CudaDriver, CudaGpu, DriverError};
+use mica_cuda_abi::CuResult;
+use mica_gpu::{
+    Access, ArrayDescriptor, ContextId, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError,
+    HostSpan, Launch, ModuleOptions, ParamLayout, Place, StreamFlags, StreamId, TextureDescriptor,
+    TextureResource,
+};
+
+const PTX: &[u8] = b".version 8.0\n.target sm_90\n.global .u32 counter;\n.global .u32 lost;\n";
+/// The stand-in is one library with one state.
+static ALONE: Mutex<()> = Mutex::new(());
+
+struct Fixture {
+    library: Library,
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+fn fixture() -> Fixture {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("libcuda.so.1");
+    let status = Command::new("cc")
+        .args(["-shared", "-fPIC", "-std=gnu11", "-o"])
+        .arg(&path)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_cuda.c"))
+        .status()
+        .expect("a C compiler is installed, as Rust links with one");
+    assert!(status.success());
+    Fixture {
+        library: Library::open(&path).expect("it loads"),
+        path,
+        _directory: directory,
+    }
+}
+
+impl Fixture {
+    fn variable<T>(&self, name: &str) -> *mut T {
+        let address: *mut c_void = self.library.symbol(name).expect("the stand-in has it");
+        address.cast()
+    }
+
+    fn set(&self, name: &str, value: c_int) {
+        // SAFETY: the stand-in's variables of these names are plain integers.
+        unsafe { self.variable::<c_int>(name).write(value) }
+    }
+
+    fn get(&self, name: &str) -> c_int {
+        // SAFETY: as above.
+        unsafe { self.variable::<c_int>(name).read() }
+    }
+
+    fn launch(&self) -> String {
+        // SAFETY: a terminated text of the stand-in.
+        let text = unsafe { CStr::from_ptr(self.variable::<c_char>("fake_launch")) };
+        text.to_string_lossy().into_owned()
+    }
+
+    fn gpu(&self) -> CudaGpu {
+        let driver = CudaDriver::load_from(&self.path).expect("it starts");
+        CudaGpu::open(driver, 0).expect("it has a GPU")
+    }
+}
+
+fn span<T>(data: &mut [T]) -> HostSpan {
+    // SAFETY: the tests' buffers outlive the stand-in's copies, which happen at once.
+    unsafe { HostSpan::new(data.as_mut_ptr().cast(), size_of_val(data) as u64) }
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, GpuError>) -> CuResult {
+    result.expect_err("it is refused").code
+}
+
+fn started(gpu: &CudaGpu) -> (ContextId, StreamId) {
+    let context = gpu.context_create().expect("a context");
+    let stream = gpu
+        .stream_create(context, StreamFlags::default(), 0)
+        .expect("a stream");
+    (context, stream)
+}
+
+#[test]
+fn drivers_and_devices_that_cannot_be_used_say_why() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    fixture.set("fake_version", 11_080);
+    let error = CudaDriver::load_from(&fixture.path).expect_err("too old");
+    assert_eq!(error, DriverError::TooOld { found: 11_080 });
+    assert!(error.to_string().contains("CUDA 11.8"), "{error}");
+    fixture.set("fake_version", 13_000);
+    let driver = CudaDriver::load_from(&fixture.path).expect("new enough");
+    let error = CudaGpu::open(driver.clone(), 1).expect_err("there is one");
+    assert_eq!(
+        error,
+        DriverError::Ordinal {
+            ordinal: 1,
+            count: 1
+        }
+    );
+    for mode in [2, 3] {
+        fixture.set("fake_mode", mode);
+        let error = CudaGpu::open(driver.clone(), 0).expect_err("not shared");
+        assert!(error.to_string().contains("nvidia-smi -c 0"), "{error}");
+    }
+}
+
+#[test]
+fn contexts_own_what_is_made_in_them() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    assert_eq!(gpu.properties().name, "Test GPU");
+    assert_eq!(gpu.properties().frame_bytes, 2 << 20);
+    assert_eq!(gpu.attribute(16), Some(16));
+    assert_eq!(gpu.attribute(1000), None);
+    let (context, stream) = started(&gpu);
+    let event = gpu
+        .event_create(context, EventFlags::default())
+        .expect("an event");
+    let busy = gpu
+        .stream_create(context, StreamFlags::default(), 7)
+        .expect("a stream");
+    assert_eq!(gpu.stream_query(busy), Ok(false));
+    assert_eq!(gpu.stream_query(stream), Ok(true));
+    gpu.stream_wait_event(stream, event).expect("waits");
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let callback = Box::new(move || sender.send(5).expect("the test waits"));
+    gpu.stream_callback(stream, callback).expect("added");
+    assert_eq!(receiver.recv(), Ok(5));
+    let panics = Box::new(|| panic!("a callback's own fault"));
+    gpu.stream_callback(stream, panics).expect("added");
+    let default = gpu.default_stream(context).expect("there is one");
+    assert_eq!(code(gpu.stream_destroy(default)), CuResult::InvalidHandle);
+    gpu.context_set_limit(context, 2, 77)
+        .expect("a known limit");
+    assert_eq!(gpu.context_limit(context, 2), Ok(77));
+    assert_eq!(
+        code(gpu.context_limit(context, 9)),
+        CuResult::UnsupportedLimit
+    );
+    assert_eq!(code(gpu.context_suspend(context)), CuResult::NotSupported);
+    assert_eq!(code(gpu.cancel(context, None)), CuResult::NotSupported);
+    assert!(gpu.context_fault(context).is_none());
+
+    gpu.context_destroy(context).expect("it ends");
+    assert_eq!(fixture.get("fake_contexts"), 0);
+    let gone = CuResult::InvalidHandle;
+    assert_eq!(code(gpu.context_destroy(context)), gone);
+    assert_eq!(code(gpu.stream_synchronize(stream)), gone);
+    assert_eq!(code(gpu.stream_synchronize(default)), gone);
+    assert_eq!(code(gpu.event_query(event)), gone);
+    assert_eq!(code(gpu.memory_alloc(context, 4)), gone);
+}
+
+#[test]
+fn modules_are_described_and_their_kernels_get_their_parameters() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, stream) = started(&gpu);
+    let options = ModuleOptions::default();
+    let broken = gpu.module_load(context, b".version 8.0 broken", &options);
+    let error = broken.expect_err("it does not compile");
+    assert_eq!(error.code, CuResult::InvalidPtx);
+    assert!(error.message.contains("line 1"), "{error}");
+    let module = gpu.module_load(context, PTX, &options).expect("it loads");
+    let info = gpu.module_info(module).expect("it is described");
+    let layout = |offset, size| ParamLayout { offset, size };
+    assert_eq!(info.kernels[0].params, [layout(0, 8), layout(8, 4)]);
+    assert_eq!(info.kernels[0].registers, 104);
+    assert_eq!(info.globals.len(), 1);
+    assert_eq!(info.globals[0].address, DevicePtr(0x1234));
+
+    let mut params = 0xABCD_u64.to_ne_bytes().to_vec();
+    params.extend(42_u32.to_ne_bytes());
+    let launch = Launch {
+        module,
+        kernel: 0,
+        grid: [3, 1, 1],
+        block: [1, 1, 9],
+        dynamic_shared: 100_000,
+        cooperative: false,
+        params: &params,
+    };
+    gpu.launch(stream, &launch).expect("it starts");
+    assert_eq!(
+        fixture.launch(),
+        "plain grid.x 3 block.z 9 shared 100000: abcd 42"
+    );
+    assert_eq!(fixture.get("fake_shared_limit"), 100_000);
+    let cooperative = Launch {
+        cooperative: true,
+        dynamic_shared: 0,
+        ..launch.clone()
+    };
+    gpu.launch(stream, &cooperative).expect("it starts");
+    assert!(fixture.launch().starts_with("cooperative"));
+    let invalid = CuResult::InvalidValue;
+    let short = Launch {
+        params: &params[..11],
+        ..launch.clone()
+    };
+    assert_eq!(code(gpu.launch(stream, &short)), invalid);
+    let greedy = Launch {
+        dynamic_shared: 300_000,
+        ..launch.clone()
+    };
+    assert_eq!(code(gpu.launch(stream, &greedy)), invalid);
+    assert_eq!(
+        code(gpu.launch(
+            stream,
+            &Launch {
+                kernel: 1,
+                ..launch.clone()
+            }
+        )),
+        invalid
+    );
+    assert_eq!(gpu.occupancy(module, 0, 256, 0), Ok(8));
+    assert_eq!(gpu.occupancy(module, 0, 256, 300_000), Ok(0));
+    gpu.module_unload(module).expect("it goes");
+    assert_eq!(code(gpu.launch(stream, &launch)), CuResult::InvalidHandle);
+}
+
+#[test]
+fn copies_of_every_shape_arrive_and_none_leaves_its_memory() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, stream) = started(&gpu);
+    let memory = gpu.memory_alloc(context, 4096).expect("memory");
+    let device = Place::Device(memory);
+    let mut data: Vec<u32> = (0..60).collect();
+    let mut back = vec![0_u32; 60];
+    let out = Copy3d::linear(device, Place::Host(span(&mut data)), 240);
+    gpu.copy(stream, &out).expect("to the device");
+    gpu.copy(
+        stream,
+        &Copy3d::linear(Place::Host(span(&mut back)), device, 240),
+    )
+    .expect("back");
+    assert_eq!(back, data);
+
+    // Boxes of 4 words × 5 rows × 3 slices; slices 100 bytes apart are no whole number of rows.
+    for slice in [80, 100] {
+        let mut boxed = Copy3d::linear(device, Place::Host(span(&mut data)), 16);
+        (boxed.height, boxed.depth) = (5, 3);
+        (boxed.src_pitch, boxed.dst_pitch) = ((16, 80), (16, slice));
+        gpu.copy(stream, &boxed).expect("to the device");
+        (boxed.src, boxed.dst) = (device, Place::Host(span(&mut back)));
+        (boxed.src_pitch, boxed.dst_pitch) = ((16, slice), (16, 80));
+        back.fill(0);
+        gpu.copy(stream, &boxed).expect("back");
+        assert_eq!(back, data, "slices {slice} bytes apart");
+    }
+    let shape = ArrayDescriptor {
+        width: 10,
+        height: 6,
+        depth: 0,
+        format: 3,
+        channels: 1,
+        flags: 0,
+    };
+    let array = gpu.array_create(context, &shape).expect("an array");
+    let mut rows = Copy3d::linear(Place::Array(array), Place::Host(span(&mut data)), 40);
+    (rows.height, rows.src_pitch) = (6, (40, 240));
+    gpu.copy(stream, &rows).expect("into the array");
+    let mut part = Copy3d::linear(Place::Host(span(&mut back)), Place::Array(array), 8);
+    (part.height, part.dst_pitch, part.src_offset) = (2, (8, 16), (12, 4, 0));
+    gpu.copy(stream, &part).expect("a part of it");
+    assert_eq!(back[..4], [43, 44, 53, 54]);
+
+    let invalid = CuResult::InvalidValue;
+    let long = Copy3d::linear(device, Place::Host(span(&mut data)), 244);
+    assert_eq!(
+        code(gpu.copy(stream, &long)),
+        invalid,
+        "past the host's end"
+    );
+    let mut big = vec![0_u8; 8192];
+    let past = Copy3d::linear(device, Place::Host(span(&mut big)), 8192);
+    assert_eq!(
+        code(gpu.copy(stream, &past)),
+        invalid,
+        "past the device's end"
+    );
+    let nowhere = Place::Device(DevicePtr(64));
+    let wild = Copy3d::linear(nowhere, Place::Host(span(&mut data)), 4);
+    assert_eq!(code(gpu.copy(stream, &wild)), invalid, "no memory at all");
+    gpu.array_destroy(array).expect("it goes");
+    assert_eq!(code(gpu.copy(stream, &rows)), CuResult::InvalidHandle);
+
+    let mut fill = Fill2d {
+        dst: memory,
+        pitch: 16,
+        value: 0xA1B2_C3D4,
+        element_bytes: 2,
+        width: 3,
+        height: 2,
+    };
+    gpu.copy(
+        stream,
+        &Copy3d::linear(device, Place::Host(span(&mut [0_u32; 16])), 64),
+    )
+    .expect("zeros");
+    gpu.fill(stream, &fill).expect("two rows");
+    gpu.copy(
+        stream,
+        &Copy3d::linear(Place::Host(span(&mut back)), device, 32),
+    )
+    .expect("back");
+    assert_eq!(
+        back[..8],
+        [0xC3D4_C3D4, 0xC3D4, 0, 0, 0xC3D4_C3D4, 0xC3D4, 0, 0]
+    );
+    fill.element_bytes = 3;
+    assert_eq!(code(gpu.fill(stream, &fill)), invalid);
+    (fill.element_bytes, fill.width) = (4, 1024);
+    assert_eq!(code(gpu.fill(stream, &fill)), invalid, "past the end");
+    gpu.memory_free(context, memory).expect("it goes");
+    assert_eq!(code(gpu.memory_free(context, memory)), invalid);
+}
+
+#[test]
+fn frames_textures_and_registered_memory_reach_the_driver_as_they_should() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, _) = started(&gpu);
+    let frame = gpu.frame_create(4 << 20).expect("a frame");
+    assert_eq!(code(gpu.frame_create(100)), CuResult::InvalidValue);
+    let address = gpu.address_reserve(8 << 20, 0).expect("addresses");
+    gpu.frame_map(address, frame).expect("mapped whole");
+    for (access, flags) in [(Access::None, 0), (Access::Read, 1), (Access::ReadWrite, 3)] {
+        gpu.frame_access(address, 4 << 20, access).expect("allowed");
+        assert_eq!(fixture.get("fake_access"), flags);
+    }
+    gpu.frame_unmap(address, 4 << 20).expect("unmapped");
+    gpu.frame_release(frame).expect("released");
+    assert_eq!(code(gpu.frame_release(frame)), CuResult::InvalidHandle);
+    assert_eq!(code(gpu.frame_map(address, frame)), CuResult::InvalidHandle);
+    gpu.address_free(address, 8 << 20).expect("given back");
+
+    let memory = gpu.memory_alloc(context, 4096).expect("memory");
+    let mut how = TextureDescriptor {
+        resource: TextureResource::Linear(memory, 64),
+        format: 3,
+        channels: 2,
+        address_mode: [1; 3],
+        filter: 0,
+        normalized_coords: true,
+        read_as_integer: false,
+        border: [0.0; 4],
+    };
+    let texture = gpu.texture_create(context, &how).expect("a texture");
+    assert_eq!(
+        texture,
+        memory.0 + 3 * 16 + 2,
+        "format and channels lie where they should"
+    );
+    gpu.texture_destroy(context, texture).expect("it goes");
+    assert_eq!(
+        code(gpu.texture_destroy(context, texture)),
+        CuResult::InvalidValue
+    );
+    how.resource = TextureResource::Linear(DevicePtr(256), 64);
+    assert_eq!(
+        code(gpu.texture_create(context, &how)),
+        CuResult::InvalidValue
+    );
+    let shape = ArrayDescriptor {
+        width: 4,
+        height: 4,
+        depth: 0,
+        format: 3,
+        channels: 1,
+        flags: 2,
+    };
+    let array = gpu.array_create(context, &shape).expect("an array");
+    let surface = gpu.surface_create(context, array).expect("a surface");
+    gpu.texture_destroy(context, surface)
+        .expect("by the surface's own function");
+
+    let mut host = vec![0_u8; 4096];
+    // SAFETY: the buffer lives to the end of the test.
+    let seen = unsafe { gpu.host_register(context, span(&mut host), None, 0) };
+    let seen = seen.expect("registered");
+    assert_eq!(seen.0, host.as_ptr() as u64 + 1);
+    gpu.host_unregister(context, seen).expect("unregistered");
+    assert_eq!(
+        code(gpu.host_unregister(context, seen)),
+        CuResult::InvalidValue
+    );
+}

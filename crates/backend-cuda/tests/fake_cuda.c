@@ -1,0 +1,155 @@
+/* A driver whose device memory is ordinary memory; kernels only note what they were given. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef void *handle;
+typedef struct {
+    size_t x, y, z, lod; unsigned kind; void *host; uint64_t device; handle array; void *reserved; size_t pitch, height;
+} side;
+typedef struct { side src, dst; size_t width, height, depth; } box;
+typedef struct { size_t width, height, depth; unsigned format, channels, flags; } shape;
+typedef struct { unsigned kind; union { handle array; struct { uint64_t at; unsigned format, channels; size_t bytes; } linear; int reserved[32]; } of; unsigned flags; } resource;
+typedef struct { unsigned mode[3], filter, flags; } texture;
+
+int fake_version = 13000, fake_mode, fake_contexts, fake_current;
+char fake_launch[256];
+int fake_shared_limit;
+
+static struct { uint64_t at; size_t bytes; } blocks[256];
+static uint64_t keep(size_t bytes)
+{
+    for (int i = 0; i < 256; i++)
+        if (!blocks[i].at) {
+            blocks[i].at = (uint64_t)(uintptr_t)aligned_alloc(512, (bytes + 511) / 512 * 512);
+            blocks[i].bytes = bytes;
+            return blocks[i].at;
+        }
+    return 0;
+}
+static int find(uint64_t at)
+{
+    for (int i = 0; i < 256; i++)
+        if (blocks[i].at && at >= blocks[i].at && at < blocks[i].at + blocks[i].bytes)
+            return i;
+    return -1;
+}
+
+int cuInit(unsigned flags) { return flags; }
+int cuDriverGetVersion(int *version) { *version = fake_version; return 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuDeviceGetName(char *text, int room, int device) { (void)device; return snprintf(text, room, "Test GPU") < 0; }
+int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0x5a, 16); return device; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 1ul << 34; return device; }
+int cuDeviceGetAttribute(int *value, unsigned number, int device) { *value = number == 20 ? fake_mode : (int)number; return number > 200 ? 1 : device; }
+int cuDeviceGetPCIBusId(char *text, int room, int device) { (void)device; return snprintf(text, room, "0000:01:00.0") < 0; }
+int cuCtxCreate_v2(handle *context, unsigned flags, int device) { *context = malloc(16); fake_contexts++; return flags + device; }
+int cuCtxDestroy_v2(handle context) { free(context); fake_contexts--; return 0; }
+int cuCtxSetCurrent(handle context) { fake_current = context != 0; return 0; }
+int cuCtxSynchronize(void) { return 0; }
+static size_t limits[8];
+int cuCtxGetLimit(size_t *value, unsigned limit) { if (limit > 7) return 215; *value = limits[limit]; return 0; }
+int cuCtxSetLimit(unsigned limit, size_t value) { if (limit > 7) return 215; limits[limit] = value; return 0; }
+int cuMemGetInfo_v2(size_t *a, size_t *b) { *a = 1 << 20; *b = 1ul << 34; return 0; }
+int cuStreamCreateWithPriority(handle *stream, unsigned flags, int priority) { unsigned *s = malloc(8); s[0] = flags; s[1] = priority; *stream = s; return 0; }
+int cuStreamDestroy_v2(handle stream) { free(stream); return 0; }
+int cuStreamSynchronize(handle stream) { (void)stream; return 0; }
+int cuStreamQuery(handle stream) { return stream && ((unsigned *)stream)[1] == 7 ? 600 : 0; }
+int cuStreamWaitEvent(handle stream, handle event, unsigned flags) { (void)stream; return event ? flags : 400; }
+int cuStreamAddCallback(handle stream, void (*run)(handle, int, void *), void *data, unsigned flags) { if (flags) return 1; run(stream, 0, data); return 0; }
+int cuEventCreate(handle *event, unsigned flags) { unsigned *e = malloc(4); *e = flags; *event = e; return 0; }
+int cuEventDestroy_v2(handle event) { free(event); return 0; }
+int cuEventRecord(handle event, handle stream) { (void)event; (void)stream; return 0; }
+int cuEventQuery(handle event) { return *(unsigned *)event == 2 ? 600 : 0; }
+int cuEventSynchronize(handle event) { (void)event; return 0; }
+int cuEventElapsedTime(float *ms, handle a, handle b) { (void)a; (void)b; *ms = 1.5f; return 0; }
+int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *options, void **values)
+{
+    if (strstr(image, "broken")) {
+        if (n == 2 && options[0] == 5 && options[1] == 6)
+            snprintf(values[0], (size_t)values[1], "line 1: broken");
+        return 218;
+    }
+    *module = malloc(1);
+    return 0;
+}
+int cuModuleUnload(handle module) { free(module); return 0; }
+int cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, handle module, const char *name) { (void)module; if (strcmp(name, "counter")) return 500; *at = 0x1234; *bytes = 4; return 0; }
+int cuModuleGetFunctionCount(unsigned *count, handle module) { (void)module; *count = 1; return 0; }
+int cuModuleEnumerateFunctions(handle *list, unsigned room, handle module) { (void)module; if (room != 1) return 1; list[0] = (handle)0x77; return 0; }
+int cuFuncGetName(const char **name, handle function) { *name = "kernel"; return function != (handle)0x77; }
+int cuFuncGetParamInfo(handle function, size_t index, size_t *offset, size_t *size) { (void)function; if (index > 1) return 1; *offset = index * 8; *size = index ? 4 : 8; return 0; }
+int cuFuncGetAttribute(int *value, unsigned number, handle function) { (void)function; *value = number == 1 ? 1024 : 100 + (int)number; return 0; }
+int cuFuncSetAttribute(handle function, unsigned number, int value) { (void)function; if (number != 8 || value > 200000) return 1; fake_shared_limit = value; return 0; }
+static int note(const char *how, unsigned gx, unsigned bz, unsigned shared, void **params)
+{
+    snprintf(fake_launch, sizeof fake_launch, "%s grid.x %u block.z %u shared %u: %llx %u", how, gx, bz, shared, *(unsigned long long *)params[0], *(unsigned *)params[1]);
+    return 0;
+}
+int cuLaunchKernel(handle f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, handle stream, void **params, void **extra)
+{
+    (void)gy; (void)gz; (void)bx; (void)by; (void)stream;
+    return f == (handle)0x77 && !extra ? note("plain", gx, bz, shared, params) : 1;
+}
+int cuLaunchCooperativeKernel(handle f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, handle stream, void **params)
+{
+    (void)f; (void)gy; (void)gz; (void)bx; (void)by; (void)stream;
+    return note("cooperative", gx, bz, shared, params);
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks_, handle f, int threads, size_t shared) { (void)f; *blocks_ = 2048 / threads - (shared > 0); return 0; }
+int cuMemAlloc_v2(uint64_t *at, size_t bytes) { if (!bytes) return 1; if (bytes > 1 << 28) return 2; *at = keep(bytes); return 0; }
+int cuMemFree_v2(uint64_t at) { int i = find(at); if (i < 0 || blocks[i].at != at) return 1; free((void *)at); blocks[i].at = 0; return 0; }
+int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t at) { int i = find(at); if (i < 0) return 500; *base = blocks[i].at; *bytes = blocks[i].bytes; return 0; }
+int cuPointerGetAttribute(unsigned *value, unsigned number, uint64_t at) { if (number != 2 || find(at) < 0) return 1; *value = 2; return 0; }
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, handle stream) { (void)stream; memcpy((void *)to, from, bytes); return 0; }
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, handle stream) { (void)stream; memcpy(to, (void *)from, bytes); return 0; }
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, handle stream) { (void)stream; memmove((void *)to, (void *)from, bytes); return 0; }
+typedef struct { shape form; char bytes[]; } array;
+static char *place(const side *s, size_t width, size_t y, size_t z)
+{
+    if (s->kind == 3) {
+        array *a = s->array;
+        return a->bytes + ((s->z + z) * (a->form.height ? a->form.height : 1) + s->y + y) * a->form.width * 4 + s->x;
+    }
+    if (s->pitch < width + s->x)
+        return 0;
+    return (s->kind == 1 ? (char *)s->host : (char *)s->device) + ((s->z + z) * s->height + s->y + y) * s->pitch + s->x;
+}
+int cuMemcpy3DAsync_v2(const box *b, handle stream)
+{
+    (void)stream;
+    for (size_t z = 0; z < b->depth; z++)
+        for (size_t y = 0; y < b->height; y++) {
+            char *to = place(&b->dst, b->width, y, z), *from = place(&b->src, b->width, y, z);
+            if (!to || !from)
+                return 1;
+            memcpy(to, from, b->width);
+        }
+    return 0;
+}
+#define FILL(bits, type) \
+    int cuMemsetD##bits##Async(uint64_t at, type value, size_t n, handle stream) { (void)stream; for (size_t i = 0; i < n; i++) ((type *)at)[i] = value; return 0; } \
+    int cuMemsetD2D##bits##Async(uint64_t at, size_t pitch, type value, size_t n, size_t rows, handle stream) { for (size_t y = 0; y < rows; y++) cuMemsetD##bits##Async(at + y * pitch, value, n, stream); return 0; }
+FILL(8, uint8_t)
+FILL(16, uint16_t)
+FILL(32, uint32_t)
+int cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags) { (void)at; return bytes && flags == 3 ? 0 : 1; }
+int cuMemHostUnregister(void *at) { return !at; }
+int cuMemHostGetDevicePointer_v2(uint64_t *device, void *at, unsigned flags) { *device = (uint64_t)at + 1; return flags; }
+int cuMemAddressReserve(uint64_t *at, size_t bytes, size_t align, uint64_t hint, unsigned long long flags) { (void)align; if (!bytes || hint || flags) return 1; *at = 0x700000000000ull; return 0; }
+int cuMemAddressFree(uint64_t at, size_t bytes) { return at != 0x700000000000ull || !bytes; }
+static char frames[512];
+int cuMemCreate(uint64_t *frame, size_t bytes, const int *kind, unsigned long long flags) { (void)flags; if (bytes % (2 << 20) || kind[0] != 1 || kind[2] != 1) return 1; *frame = 0xf0; frames[0xf0] = 1; return 0; }
+int cuMemRelease(uint64_t frame) { return frame != 0xf0 || !frames[0xf0]; }
+int cuMemMap(uint64_t at, size_t bytes, size_t offset, uint64_t frame, unsigned long long flags) { (void)at; return bytes != 4 << 20 || offset || frame != 0xf0 || flags; }
+int cuMemUnmap(uint64_t at, size_t bytes) { return !at || !bytes; }
+int fake_access;
+int cuMemSetAccess(uint64_t at, size_t bytes, const int *how, size_t count) { fake_access = how[2]; return !at || !bytes || how[0] != 1 || count != 1; }
+int cuMemGetAllocationGranularity(size_t *bytes, const int *kind, unsigned option) { (void)kind; *bytes = 2 << 20; return option; }
+int cuArray3DCreate_v2(handle *out, const shape *form) { if (!form->width) return 1; array *a = calloc(1, sizeof *a + form->width * (form->height ? form->height : 1) * (form->depth ? form->depth : 1) * 4); a->form = *form; *out = a; return 0; }
+int cuArrayDestroy(handle a) { free(a); return 0; }
+int cuTexObjectCreate(uint64_t *texture_, const resource *r, const texture *t, const void *view) { if (view || t->flags != 2) return 1; *texture_ = r->kind == 2 ? r->of.linear.at + r->of.linear.format * 16 + r->of.linear.channels : 0x55; return 0; }
+int cuTexObjectDestroy(uint64_t t) { return !t; }
+int cuSurfObjectCreate(uint64_t *surface, const resource *r) { *surface = 0x66; return r->kind || !r->of.array; }
+int cuSurfObjectDestroy(uint64_t s) { return s != 0x66; }
