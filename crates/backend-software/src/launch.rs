@@ -9,12 +9,13 @@ use mica_kernel::{Dim3, KernelInfo};
 
 use crate::area::SHARED;
 use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_PARAMS, MAX_THREADS, occupancy};
+use crate::context::Context;
 use crate::core::OpKind;
 use crate::device::SoftwareGpu;
 use crate::error::{bad_handle, invalid_value};
 use crate::grid::{Grid, Params, Shape};
 use crate::memory::Purpose;
-use crate::module::most_threads;
+use crate::module::{Module, most_threads};
 use crate::recover;
 
 /// Local memory of one block that the device is willing to map.
@@ -25,16 +26,7 @@ impl SoftwareGpu {
         if !self.handler_installed.swap(true, Ordering::SeqCst) {
             recover::install()?;
         }
-        let mut state = self.core.state();
-        let stream = state.healthy_stream(stream_id.0)?;
-        let context = Arc::clone(&stream.context);
-        let priority = stream.priority;
-        let module = state
-            .modules
-            .get(&launch.module.0)
-            .filter(|module| module.context == context.id)
-            .cloned()
-            .ok_or_else(|| bad_handle("module", launch.module.0))?;
+        let (context, priority, module) = self.parties(stream_id, launch)?;
         let info = module
             .executable
             .kernels()
@@ -77,6 +69,14 @@ impl SoftwareGpu {
                 ),
             ));
         }
+        // Compiling takes milliseconds, so no lock is held.
+        let prepared = module.executable.prepare(launch.kernel as usize, block);
+        prepared.map_err(|reason| {
+            GpuError::new(
+                CuResult::NotSupported,
+                format!("kernel {} cannot run: {reason}", info.name),
+            )
+        })?;
         let mut workspace = 0;
         if launch.cooperative {
             let per_sm = occupancy(
@@ -102,6 +102,7 @@ impl SoftwareGpu {
         }
         let crowded = launch.cooperative && grid.count() > self.core.workers as u64;
         let params = Params::new(launch.params, info.params_len as usize);
+        let mut state = self.core.state();
         let id = state.new_id();
         let grid = Grid::new(
             id,
@@ -123,8 +124,28 @@ impl SoftwareGpu {
             params,
         );
         let op = OpKind::Launch(Arc::new(grid));
+        // The stream may have gone meanwhile.
+        state.healthy_stream(stream_id.0)?;
         self.core.submit(&mut state, stream_id.0, op);
         Ok(())
+    }
+
+    /// The stream's context and priority, and the module, if they belong together.
+    fn parties(
+        &self,
+        stream: StreamId,
+        launch: &Launch<'_>,
+    ) -> Result<(Arc<Context>, i32, Arc<Module>)> {
+        let state = self.core.state();
+        let stream = state.healthy_stream(stream.0)?;
+        let context = Arc::clone(&stream.context);
+        let module = state
+            .modules
+            .get(&launch.module.0)
+            .filter(|module| module.context == context.id)
+            .cloned()
+            .ok_or_else(|| bad_handle("module", launch.module.0))?;
+        Ok((context, stream.priority, module))
     }
 }
 

@@ -26,6 +26,7 @@ mod heap;
 mod launch;
 mod memory;
 mod meter;
+mod mixed;
 mod module;
 mod pipeline;
 mod printf;

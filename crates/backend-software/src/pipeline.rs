@@ -11,9 +11,11 @@ use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, ModuleOptions, Result};
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
+use mica_ptx_jit::JitModule;
 
 use crate::compile::{Compiled, Compiler};
 use crate::config::{Config, Engine};
+use crate::mixed::MixedModule;
 
 /// The compiler that a configuration asks for.
 pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
@@ -57,8 +59,19 @@ impl Pipeline {
         module: Arc<Module>,
         options: &ModuleOptions,
     ) -> Result<Arc<dyn mica_kernel::Executable>> {
-        match self.engine {
-            Engine::Jit | Engine::Interpreter => interpreter(module, options),
+        if self.engine == Engine::Interpreter {
+            return interpreter(module, options);
+        }
+        let native = mica_ptx_jit::Options {
+            memcheck: options.memcheck,
+            ..mica_ptx_jit::Options::default()
+        };
+        match JitModule::compile(Arc::clone(&module), native) {
+            Ok(jit) => Ok(Arc::new(MixedModule::new(jit, module, options.memcheck))),
+            Err(reason) => {
+                tracing::warn!(%reason, "the module is interpreted: the compiler refuses it");
+                interpreter(module, options)
+            }
         }
     }
 }

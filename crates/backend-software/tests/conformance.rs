@@ -21,3 +21,13 @@ fn check(engine: Engine, workers: usize) {
 fn interpreter_conforms() {
     check(Engine::Interpreter, 2);
 }
+
+#[test]
+fn native_code_conforms() {
+    check(Engine::Jit, 2);
+}
+
+#[test]
+fn one_worker_is_enough() {
+    check(Engine::Jit, 1);
+}

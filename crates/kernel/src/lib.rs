@@ -331,6 +331,15 @@ pub trait Executable: Send + Sync {
     fn globals(&self) -> &[GlobalInfo];
     /// Scratch bytes that `run_block` needs for blocks of `threads` threads of `kernel`.
     fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize;
+    /// Makes a kernel ready for blocks of this shape: compiles it, where that is done late. The
+    /// device calls it at every launch, before the first block and outside any recovery scope.
+    ///
+    /// # Errors
+    /// A sentence that says why the kernel cannot run.
+    fn prepare(&self, kernel: usize, block: Dim3) -> Result<(), String> {
+        let _ = (kernel, block);
+        Ok(())
+    }
     /// Address value of a device function for `GlobalInfo::function_relocations`.
     fn function_address(&self, name: &str) -> Option<u64>;
     /// Whether `pc` is an instruction of this module's compiled code. Called from a signal handler:

@@ -56,6 +56,12 @@ impl<'a> Session<'a> {
     /// A context and the kernels.
     pub(super) fn new(gpu: &'a dyn Gpu, fixture: &'a dyn Fixture) -> Result<Self> {
         let context = gpu.context_create()?;
+        Self::in_context(gpu, fixture, context).inspect_err(|_| {
+            let _already_gone = gpu.context_destroy(context);
+        })
+    }
+
+    fn in_context(gpu: &'a dyn Gpu, fixture: &'a dyn Fixture, context: ContextId) -> Result<Self> {
         let stream = gpu.default_stream(context)?;
         let image = fixture.kernels();
         let module = gpu.module_load(context, &image, &ModuleOptions::default())?;

@@ -1,0 +1,145 @@
+//! A module whose kernels run as native code, except those that the compiler refuses: they are
+//! interpreted, and the log says why.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use mica_kernel::{
+    BlockContext, BlockOutcome, CodeLocation, Dim3, Executable, FaultKind, GlobalInfo, KernelInfo,
+};
+use mica_ptx::ast::Module;
+use mica_ptx_interp::InterpModule;
+use mica_ptx_jit::JitModule;
+
+/// Both engines over one module.
+pub(crate) struct MixedModule {
+    jit: JitModule,
+    module: Arc<Module>,
+    memcheck: bool,
+    interpreter: OnceLock<Result<InterpModule, String>>,
+    /// For each kernel: the last block shape made ready, or one of the two below.
+    ready: Vec<AtomicU64>,
+}
+
+const NOT_YET: u64 = 0;
+const INTERPRETED: u64 = u64::MAX;
+
+impl MixedModule {
+    pub(crate) fn new(jit: JitModule, module: Arc<Module>, memcheck: bool) -> Self {
+        let kernels = jit.kernels().len();
+        Self {
+            jit,
+            module,
+            memcheck,
+            interpreter: OnceLock::new(),
+            ready: (0..kernels).map(|_| AtomicU64::new(NOT_YET)).collect(),
+        }
+    }
+
+    fn is_interpreted(&self, kernel: usize) -> bool {
+        let ready = self.ready.get(kernel);
+        ready.is_some_and(|ready| ready.load(Ordering::Acquire) == INTERPRETED)
+    }
+
+    fn interpreter(&self) -> Result<&InterpModule, String> {
+        let made = self.interpreter.get_or_init(|| {
+            // The two engines number functions differently, and the numbers are in memory already.
+            let globals = self.jit.globals();
+            if globals.iter().any(|g| !g.function_relocations.is_empty()) {
+                return Err("its module keeps function pointers in memory".to_owned());
+            }
+            match InterpModule::new(Arc::clone(&self.module)) {
+                Ok(module) => Ok(module.with_memcheck(self.memcheck)),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        made.as_ref().map_err(Clone::clone)
+    }
+
+    /// The engine whose code is at `pc`, or runs on this thread.
+    fn engine_at(&self, pc: u64) -> Option<&dyn Executable> {
+        if self.jit.contains_pc(pc) {
+            return Some(&self.jit);
+        }
+        let made = self.interpreter.get()?.as_ref().ok()?;
+        Some(made)
+    }
+}
+
+impl Executable for MixedModule {
+    fn kernels(&self) -> &[KernelInfo] {
+        self.jit.kernels()
+    }
+
+    fn globals(&self) -> &[GlobalInfo] {
+        self.jit.globals()
+    }
+
+    fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize {
+        let native = self.jit.scratch_bytes(kernel, threads);
+        match self.interpreter.get() {
+            Some(Ok(made)) => native.max(made.scratch_bytes(kernel, threads)),
+            _ => native,
+        }
+    }
+
+    fn prepare(&self, kernel: usize, block: Dim3) -> Result<(), String> {
+        let Some(ready) = self.ready.get(kernel) else {
+            return Err("there is no such kernel".to_owned());
+        };
+        // Block extents are at most 1024, so 21 bits each are enough; 1 keeps it from zero.
+        let shape =
+            u64::from(block.x) << 43 | u64::from(block.y) << 22 | u64::from(block.z) << 1 | 1;
+        let known = ready.load(Ordering::Acquire);
+        if known == shape || known == INTERPRETED {
+            return Ok(());
+        }
+        match self.jit.prepare(kernel, block) {
+            Ok(()) => ready.store(shape, Ordering::Release),
+            Err(reason) => {
+                let name = self
+                    .jit
+                    .kernels()
+                    .get(kernel)
+                    .map_or("?", |k| k.name.as_str());
+                self.interpreter().map_err(|other| {
+                    format!("the compiler refuses it ({reason}), the interpreter too ({other})")
+                })?;
+                tracing::warn!(kernel = name, reason, "the kernel is interpreted");
+                ready.store(INTERPRETED, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    fn function_address(&self, name: &str) -> Option<u64> {
+        self.jit.function_address(name)
+    }
+
+    fn contains_pc(&self, pc: u64) -> bool {
+        self.jit.contains_pc(pc)
+    }
+
+    fn trap_kind(&self, pc: u64) -> Option<FaultKind> {
+        self.engine_at(pc)?.trap_kind(pc)
+    }
+
+    fn locate(&self, pc: u64) -> Option<CodeLocation> {
+        self.engine_at(pc)?.locate(pc)
+    }
+
+    fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
+        self.jit.faulting_thread(context)
+    }
+
+    unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {
+        if self.is_interpreted(kernel)
+            && let Ok(interpreter) = self.interpreter()
+        {
+            // SAFETY: the same contract.
+            return unsafe { interpreter.run_block(kernel, context) };
+        }
+        // SAFETY: the same contract.
+        unsafe { self.jit.run_block(kernel, context) }
+    }
+}
