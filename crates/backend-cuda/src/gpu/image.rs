@@ -9,11 +9,6 @@ use mica_gpu::{GpuError, Result};
 
 const FATBIN_MAGIC: u32 = 0xBA55_ED50;
 const ELF_MAGIC: &[u8] = b"\x7FELF";
-/// Kinds of a fatbin's entries.
-const ENTRY_PTX: u16 = 1;
-const ENTRY_ELF: u16 = 2;
-/// Set in an entry's flags where its payload is compressed.
-const ENTRY_COMPRESSED: u64 = 0x2000 | 0x8000;
 const SECTION_SYMBOLS: u32 = 2;
 const SECTION_NO_BITS: u32 = 8;
 
@@ -40,12 +35,12 @@ pub(super) fn checked(image: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Names that may be variables of the module.
-pub(super) fn possible_globals(image: &[u8]) -> Vec<String> {
+/// Names that may be variables of the module, on a device of this compute capability (90 for 9.0).
+pub(super) fn possible_globals(image: &[u8], capability: u32) -> Vec<String> {
     let mut names = if image.starts_with(ELF_MAGIC) {
         elf_objects(image)
     } else if word(image, 0) == Some(FATBIN_MAGIC) {
-        fatbin_globals(image)
+        fatbin_globals(image, capability)
     } else {
         ptx_globals(text_of(image))
     };
@@ -63,32 +58,19 @@ fn find(bytes: &[u8], wanted: &[u8]) -> bool {
     bytes.windows(wanted.len()).any(|window| window == wanted)
 }
 
-fn fatbin_globals(image: &[u8]) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut at = half(image, 6).map_or(usize::MAX, usize::from);
-    while let (Some(kind), Some(header), Some(payload), Some(flags)) = (
-        half(image, at),
-        word(image, at.saturating_add(4)),
-        long(image, at.saturating_add(8)),
-        long(image, at.saturating_add(40)),
-    ) {
-        let start = at.saturating_add(header as usize);
-        let end = start.saturating_add(payload as usize);
-        let Some(bytes) = image.get(start..end) else {
-            break;
-        };
-        match kind {
-            _ if flags & ENTRY_COMPRESSED != 0 => {}
-            ENTRY_PTX => names.extend(ptx_globals(text_of(bytes))),
-            ENTRY_ELF => names.extend(elf_objects(bytes)),
-            _ => {}
-        }
-        if end <= at {
-            break;
-        }
-        at = end;
+/// Names in the part of a fatbin that a device of this capability runs.
+fn fatbin_globals(image: &[u8], capability: u32) -> Vec<String> {
+    let Ok(image) = mica_fatbin::Image::parse(image) else {
+        return Vec::new();
+    };
+    let chosen = image.select_cubin(capability);
+    let chosen = chosen.or_else(|| image.select_ptx(capability));
+    let payload = chosen.and_then(|entry| entry.payload(mica_fatbin::DEFAULT_PAYLOAD_LIMIT).ok());
+    match payload {
+        Some(code) if code.starts_with(ELF_MAGIC) => elf_objects(&code),
+        Some(code) => ptx_globals(text_of(&code)),
+        None => Vec::new(),
     }
-    names
 }
 
 /// Names declared in global or constant space in PTX text.
@@ -208,7 +190,21 @@ mod tests {
 
     #[test]
     fn variables_of_ptx_are_named() {
-        assert_eq!(possible_globals(PTX), ["a", "b", "scale", "table"]);
+        assert_eq!(possible_globals(PTX, 90), ["a", "b", "scale", "table"]);
+    }
+
+    #[test]
+    fn variables_of_compiled_images_are_named() {
+        // Made by `nvcc -arch=sm_90` with `-fatbin` (compressed) and `-cubin` from globals.cu.
+        let fatbin = include_bytes!("../../tests/data/globals.fatbin");
+        let cubin = include_bytes!("../../tests/data/globals.cubin");
+        for image in [&fatbin[..], &cubin[..]] {
+            assert!(checked(image).is_ok());
+            let names = possible_globals(image, 90);
+            assert!(names.contains(&"counter".to_owned()), "{names:?}");
+            assert!(names.contains(&"scale".to_owned()), "{names:?}");
+        }
+        assert!(possible_globals(fatbin, 75).is_empty());
     }
 
     #[test]

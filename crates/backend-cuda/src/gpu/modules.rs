@@ -61,11 +61,12 @@ impl CudaGpu {
         let context = self.context(context)?;
         let bytes = image::checked(image)?;
         let raw = self.load_raw(&context, &bytes)?;
+        let (major, minor) = self.properties.compute_capability;
         let module = self.kernels(&context, raw).map(|kernels| Module {
             context: context.clone(),
             raw: raw as Address,
             kernels,
-            names: image::possible_globals(image),
+            names: image::possible_globals(image, major * 10 + minor),
             info: OnceLock::new(),
         });
         match module {
