@@ -28,6 +28,15 @@ fn main() -> ExitCode {
                 failed = true;
             }
         }
+        if std::env::var_os("DESCRIBE").is_some()
+            && let Ok(module) = mica_ptx::parse(&bytes)
+        {
+            print!("{}", mica_ptx::describe(&module));
+        }
     }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }

@@ -7,11 +7,15 @@
 
 pub mod ast;
 pub mod cfg;
+mod describe;
 mod error;
 mod layout;
 mod lexer;
 mod parse;
 pub mod visit;
 
+pub use describe::{
+    Description, FunctionDescription, GlobalDescription, ParamDescription, describe,
+};
 pub use error::{Error, Position, Result};
 pub use parse::{MAX_TEXT_BYTES, parse};
