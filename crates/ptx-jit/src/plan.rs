@@ -79,7 +79,10 @@ pub(crate) struct Plan {
     /// By block.
     pub(crate) sync_of: HashMap<BlockId, u32>,
     pub(crate) diverges: Vec<DivergeSite>,
+    /// Sites of divergent branches, at the end of a block.
     pub(crate) diverge_of: HashMap<BlockId, u32>,
+    /// Sites at the start of a block.
+    pub(crate) bail_of: HashMap<BlockId, u32>,
     /// Tests at the start of a block in vector code.
     pub(crate) guards: HashMap<BlockId, Vec<Guard>>,
     /// Loop headers where a thread may stand aside for others.
@@ -117,6 +120,7 @@ impl Plan {
             sync_of: HashMap::new(),
             diverges: Vec::new(),
             diverge_of: HashMap::new(),
+            bail_of: HashMap::new(),
             guards,
             parks: HashMap::new(),
             saved: Vec::new(),
@@ -185,7 +189,7 @@ impl Plan {
     fn bail(&mut self, b: BlockId) {
         let e = self.entry(b);
         let join = self.graph.ipdom[b as usize].map(|j| self.entry(j));
-        self.diverge_of.insert(b, self.diverges.len() as u32);
+        self.bail_of.insert(b, self.diverges.len() as u32);
         self.diverges.push(DivergeSite { then: e, els: e, join });
     }
 

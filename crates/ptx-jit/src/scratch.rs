@@ -35,5 +35,6 @@ pub(crate) mod status {
     pub(crate) const CANCEL: i64 = 2;
 }
 
-/// Addresses of device functions: `FUNCTIONS + 16 * index`. Outside any arena.
-pub(crate) const FUNCTIONS: u64 = 0x10_0000;
+/// Addresses of device functions: `FUNCTIONS + 16 * index`. Outside any arena, and the same values
+/// that the interpreter gives.
+pub(crate) const FUNCTIONS: u64 = 0x4d69_6361_0000_0010;

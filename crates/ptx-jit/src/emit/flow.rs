@@ -377,15 +377,14 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.b.ins().brif(ok, on, &[], out, &[]);
             self.b.switch_to_block(out);
             let all = self.i64(-1);
-            self.diverge(id, &[id], all);
+            self.diverge(self.plan.bail_of[&id], &[id], all);
             self.b.switch_to_block(on);
         }
     }
 
     /// Saves the group and has its threads run one by one. Ends the current block.
-    fn diverge(&mut self, id: BlockId, targets: &[BlockId], mask: Value) {
+    fn diverge(&mut self, index: u32, targets: &[BlockId], mask: Value) {
         self.save_for(targets);
-        let index = self.plan.diverge_of[&id];
         let site = self.i64(i64::from(index));
         let t = self.thread();
         let ctx = self.ctx;
@@ -474,7 +473,7 @@ impl<'e, 'm> Emit<'e, 'm> {
                 self.b.switch_to_block(mixed);
                 let wide = self.b.ins().uextend(types::I64, mask);
                 let m = if negated { self.b.ins().bnot(wide) } else { wide };
-                self.diverge(id, &[then, els], m);
+                self.diverge(self.plan.diverge_of[&id], &[then, els], m);
             }
         }
     }
@@ -513,7 +512,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             V::U(i) => self.int(i),
             _ => {
                 let all = self.i64(-1);
-                self.diverge(id, &[id], all);
+                self.diverge(self.plan.bail_of[&id], &[id], all);
                 return Ok(());
             }
         };

@@ -121,10 +121,12 @@ impl Emit<'_, '_> {
             VarPlace::KernelParam(o) | VarPlace::Shared(o) => self.i64(o as i64 + offset),
             VarPlace::Local(o) => {
                 let at = self.i64(o as i64 + offset);
-                match self.read(self.plan.unit.sp) {
-                    V::U(sp) if self.plan.unit.has_calls() => self.b.ins().iadd(at, sp),
-                    _ => at,
+                if !self.plan.unit.has_calls() {
+                    return Ok(V::U(at));
                 }
+                let sp = self.read(self.plan.unit.sp);
+                let sp = self.lane(&sp, Class::B64, 0);
+                self.b.ins().iadd(at, sp)
             }
             VarPlace::Global(i) => {
                 let p = self.field(types::I64, offset_of!(BlockContext, globals));

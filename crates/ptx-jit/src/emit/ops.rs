@@ -111,10 +111,11 @@ impl Emit<'_, '_> {
             let ctx = self.ctx;
             let at = self.i64(i64::from(index));
             let t = self.thread_of(l);
-            let sp = match self.read(self.plan.unit.sp) {
-                V::U(sp) => sp,
-                _ => self.i64(0),
+            let sp = match self.plan.unit.has_calls() {
+                true => self.read(self.plan.unit.sp),
+                false => V::U(self.i64(0)),
             };
+            let sp = self.lane(&sp, Class::B64, 0);
             let bad = self.call(run::SLOW, &[ctx, at, t, buffer, sp]);
             let (out, on) = (self.cold(), self.b.create_block());
             self.b.ins().brif(bad, out, &[], on, &[]);
