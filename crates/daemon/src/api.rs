@@ -215,6 +215,8 @@ pub struct ProcessInfo {
     pub name: String,
     /// `direct`, `worker` or `program` (a program served by a worker).
     pub role: String,
+    /// Percent of the GPU's time over the last reading, as far as the driver tells.
+    pub utilization_percent: f64,
     /// Charged memory in use.
     pub memory_used_bytes: u64,
     /// Most ever in use.
@@ -261,6 +263,9 @@ pub struct VgpuInfo {
     pub gpu: u32,
     /// Kind of that GPU.
     pub gpu_kind: GpuKind,
+    /// Unique id of that GPU; left out for the software GPU.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gpu_uuid: String,
     /// Where the engine runs.
     pub mode: Mode,
     /// User that owns it.

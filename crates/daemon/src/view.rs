@@ -44,6 +44,11 @@ impl Registry {
             reasons: vgpu.reasons.iter().cloned().collect(),
             gpu: u32::try_from(vgpu.gpu).unwrap_or(u32::MAX),
             gpu_kind: self.kind(vgpu),
+            gpu_uuid: self
+                .gpus
+                .get(vgpu.gpu)
+                .map(|gpu| gpu.facts.uuid.clone())
+                .unwrap_or_default(),
             mode: vgpu.spec.mode,
             owner_uid: vgpu.owner_uid,
             memory_limit_bytes: vgpu.ledger.limit_bytes(),
@@ -313,6 +318,7 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
         pid: client.pid,
         name: client.name.clone(),
         role: role_name(client.role).into(),
+        utilization_percent: client.sm_percent,
         memory_used_bytes: vgpu.ledger.used_by(id),
         memory_peak_bytes: page.memory.peak_bytes.load(Relaxed),
         memory_credit_bytes: page.memory.credit_bytes.load(Relaxed),
