@@ -121,8 +121,9 @@ fn watch_leases(direct: &'static Direct) {
             let same =
                 page.counters.launches.load(Relaxed) == launches && launches == launches_before;
             launches_before = launches;
+            let waiting = page.counters.waiting.load(Relaxed) > 0;
             // Nothing submitted for two ticks and nothing running: others may have the rest.
-            if same && sync::idle(page) && page.lease.gate.load(Acquire) == word {
+            if same && !waiting && sync::idle(page) && page.lease.gate.load(Acquire) == word {
                 direct.gate.yield_now();
             }
         } else if now < end + GRACE_NS {

@@ -11,9 +11,9 @@ use mica_cuda_abi::{CuStatus, Handle, LaunchConfig, Symbol};
 use mica_limits::monotonic_ns;
 use mica_wire::host::page::gate;
 
-use super::capture;
 use super::driver::real;
 use super::state::{page, state};
+use super::{capture, sync};
 
 const DEPTH_MIN: u32 = 2;
 const DEPTH_MAX: u32 = 1024;
@@ -97,10 +97,15 @@ fn synchronize() -> bool {
     if capture::any() {
         return false;
     }
+    let Some(page) = page() else {
+        return false;
+    };
+    let before = sync::launches(page);
     let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
     // SAFETY: takes no arguments; an error is the program's to see at its own next call.
     let status = unsafe { wait() };
     drained();
+    sync::waited(page, before);
     status == 0
 }
 

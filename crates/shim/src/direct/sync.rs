@@ -131,7 +131,7 @@ pub(crate) fn waiting(call: impl FnOnce() -> CuStatus) -> CuStatus {
     status
 }
 
-fn launches(page: &ClientPage) -> u64 {
+pub(crate) fn launches(page: &ClientPage) -> u64 {
     page.counters.launches.load(Relaxed)
 }
 
@@ -155,6 +155,13 @@ fn all_done(page: &ClientPage, before: Option<u64>) {
         launch::drained();
         let drains = &page.counters.drains;
         drains.store(drains.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+}
+
+/// A wait of our own has seen all of the first `before` launches done.
+pub(crate) fn waited(page: &ClientPage, before: u64) {
+    if launches(page) == before {
+        LAST_DRAIN.store(before, Relaxed);
     }
 }
 

@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use daemon::{Daemon, TOKEN};
 use mica_wire::host::page::{client_flags, gate};
@@ -31,7 +33,7 @@ fn with_limit(limit: u64) -> (tempfile::TempDir, Arc<Daemon>) {
 /// A program that does one thing for each byte it is sent, and says so.
 struct Served {
     child: Child,
-    answers: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    answers: Receiver<String>,
 }
 
 impl Served {
@@ -41,7 +43,13 @@ impl Served {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let answers = BufReader::new(child.stdout.take().unwrap()).lines();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
         let mut served = Self { child, answers };
         assert_eq!(served.answer(), "ready");
         served
@@ -57,7 +65,18 @@ impl Served {
     }
 
     fn answer(&mut self) -> String {
-        self.answers.next().unwrap().unwrap()
+        self.answers.recv_timeout(Duration::from_secs(30)).unwrap()
+    }
+
+    /// The answer, while `meanwhile` is done now and then.
+    fn answer_while(&mut self, mut meanwhile: impl FnMut()) -> String {
+        for _ in 0..1000 {
+            if let Ok(answer) = self.answers.recv_timeout(Duration::from_millis(30)) {
+                return answer;
+            }
+            meanwhile();
+        }
+        panic!("no answer");
     }
 
     fn ask(&mut self, what: &str) -> String {
@@ -80,7 +99,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         if holds() {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     panic!("never came: {what}");
 }
@@ -307,15 +326,20 @@ fn a_closed_gate_holds_launches_until_it_opens() {
     });
 }
 
+/// An hour from now.
+fn far() -> u64 {
+    mica_limits::monotonic_ns() + 3_600_000_000_000
+}
+
 #[test]
 fn a_lease_that_ended_is_drained_and_given_back() {
     let (_directory, daemon) = with_limit(64 * MIB);
     let mut served = Served::start(limited(&["serve"], &daemon));
     let page = daemon.pages().remove(0);
-    // Far away, so that only the launch below decides.
-    let end = mica_limits::monotonic_ns() + 3_600_000_000_000;
-    daemon.set_gate(gate::LEASED, 5, end);
+    // Something unfinished, so that the lease is not given back for idleness.
     assert_eq!(served.ask("l"), "launched 1");
+    daemon.set_gate(gate::LEASED, 5, far());
+    assert_eq!(served.ask("l"), "launched 2");
     assert_eq!(page.counters.yielded.load(SeqCst), 0);
 
     daemon.set_gate(gate::LEASED, 6, 1);
@@ -326,8 +350,14 @@ fn a_lease_that_ended_is_drained_and_given_back() {
     eventually("a thread at the gate", || {
         page.counters.waiting.load(SeqCst) == 1
     });
-    daemon.set_gate(gate::LEASED, 7, end);
-    assert_eq!(served.answer(), "launched 2");
+    assert_eq!(page.counters.launches.load(SeqCst), 2);
+    // Granted anew each time, as a daemon does for one that waits.
+    let mut sequence = 6;
+    let answer = served.answer_while(|| {
+        sequence += 1;
+        daemon.set_gate(gate::LEASED, sequence, far());
+    });
+    assert_eq!(answer, "launched 3");
     // The launch before the hand-over was waited for.
     let synced = served.ask("s");
     assert!(
@@ -341,14 +371,9 @@ fn an_idle_holder_gives_its_lease_back_early() {
     let (_directory, daemon) = with_limit(64 * MIB);
     let mut served = Served::start(limited(&["serve"], &daemon));
     let page = daemon.pages().remove(0);
-    daemon.set_gate(
-        gate::LEASED,
-        3,
-        mica_limits::monotonic_ns() + 3_600_000_000_000,
-    );
-    served.send("ls");
-    assert_eq!(served.answer(), "launched 1");
-    served.answer();
+    assert_eq!(served.ask("l"), "launched 1");
+    daemon.set_gate(gate::LEASED, 3, far());
+    assert_eq!(served.ask("s"), "synced 1");
     assert_eq!(page.counters.drains.load(SeqCst), 1);
     eventually("the lease came back", || {
         page.counters.yielded.load(SeqCst) == 3
@@ -378,13 +403,15 @@ fn a_captured_stream_is_never_held() {
 fn no_more_is_queued_under_a_lease_than_can_finish_soon() {
     let (_directory, daemon) = with_limit(64 * MIB);
     let mut served = Served::start(limited(&["serve"], &daemon));
-    daemon.set_gate(
-        gate::LEASED,
-        1,
-        mica_limits::monotonic_ns() + 3_600_000_000_000,
-    );
+    served.ask("l");
+    daemon.set_gate(gate::LEASED, 1, far());
+    let mut sequence = 1;
     for _ in 0..40 {
-        served.ask("l");
+        served.send("l");
+        served.answer_while(|| {
+            sequence += 1;
+            daemon.set_gate(gate::LEASED, sequence, far());
+        });
     }
     let synced = served.ask("s");
     let syncs: u32 = synced.strip_prefix("synced ").unwrap().parse().unwrap();
