@@ -1,1 +1,301 @@
+//! What a session costs over calling the engine in the same process.
+//!
+//! Measures the promises of the specification: a posted launch at its caller, launch and
+//! synchronization, batches, copies against `memcpy`. The worker's threads run in this process; rings
+//! and futexes cost the same as between two.
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use mica_gpu::{Copy3d, DevicePtr, Gpu, HostSpan, ModuleOptions, Place};
+use mica_limits::{LocalQuota, Quota};
+use mica_vgpu::{Session, Vgpu, VgpuSpec};
+use mica_wire::session::client::SessionClient;
+use mica_wire::session::{ContextCreate, Launch, MemoryAlloc, StreamSynchronize};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::{OutputBuffer, WorkerError, serve_session};
+
+/// A kernel that does nothing.
+const EMPTY: &[u8] = b".version 7.0\n.target sm_75\n.address_size 64\n\n\
+.visible .entry nothing(.param .u64 p)\n{\n    ret;\n}\n\0";
+const MIB: usize = 1 << 20;
+
+/// The numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionNumbers {
+    /// A posted launch at its caller: median.
+    pub launch_post_ns: f64,
+    /// A posted launch at its caller: 99th percentile.
+    pub launch_post_p99_ns: f64,
+    /// The engine's launch in the same process: median.
+    pub launch_direct_ns: f64,
+    /// Launch and synchronization through a session: median.
+    pub launch_sync_us: f64,
+    /// Launch and synchronization in the same process: median.
+    pub launch_sync_direct_us: f64,
+    /// Launches per second in batches of 1,000, through a session.
+    pub batch_per_second: f64,
+    /// Launches per second in batches of 1,000, in the same process.
+    pub batch_direct_per_second: f64,
+    /// `memcpy` of 1 MiB in GiB/s.
+    pub memcpy_gib_per_second: f64,
+    /// Pageable 1 MiB to the device through a session, synchronized, in GiB/s.
+    pub to_device_gib_per_second: f64,
+    /// Pageable 1 MiB from the device through a session, in GiB/s.
+    pub from_device_gib_per_second: f64,
+    /// Pageable 64 MiB to the device through a session, synchronized, in GiB/s.
+    pub to_device_64_gib_per_second: f64,
+    /// Pageable 64 MiB from the device through a session, in GiB/s.
+    pub from_device_64_gib_per_second: f64,
+    /// Charge and release of a local quota: median.
+    pub quota_ns: f64,
+}
+
+impl SessionNumbers {
+    /// What launch and synchronization cost through a session over the same process.
+    pub fn launch_sync_over_us(&self) -> f64 {
+        self.launch_sync_us - self.launch_sync_direct_us
+    }
+}
+
+fn median(samples: &mut [f64], rank: f64) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    let at = ((samples.len() as f64 * rank) as usize).min(samples.len().saturating_sub(1));
+    samples.get(at).copied().unwrap_or(0.0)
+}
+
+/// Nanoseconds of each run.
+fn time(
+    runs: usize,
+    mut run: impl FnMut() -> Result<(), WorkerError>,
+) -> Result<Vec<f64>, WorkerError> {
+    (0..runs)
+        .map(|_| {
+            let began = Instant::now();
+            run()?;
+            Ok(began.elapsed().as_nanos() as f64)
+        })
+        .collect()
+}
+
+fn engine(error: mica_vgpu::VgpuError) -> WorkerError {
+    WorkerError::Device(error.to_string())
+}
+
+/// Measures a session over `gpu`; `rounds` of 1 is a second or two.
+///
+/// # Errors
+/// If the device refuses what any program does.
+pub fn session_numbers(gpu: &Arc<dyn Gpu>, rounds: usize) -> Result<SessionNumbers, WorkerError> {
+    let quota = Arc::new(LocalQuota::new(1 << 30));
+    let vgpu = Vgpu::new(
+        Arc::clone(gpu),
+        quota.clone(),
+        VgpuSpec::new("bench", 1 << 30),
+    );
+    let direct = Direct::new(&vgpu)?;
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(|errno| WorkerError::Device(format!("socketpair: {errno}")))?;
+    let (served_vgpu, served_gpu) = (Arc::clone(&vgpu), Arc::clone(gpu));
+    let server = std::thread::spawn(move || {
+        let output = Arc::new(OutputBuffer::default());
+        serve_session(&served_vgpu, served_gpu, output, theirs, None)
+    });
+    let through = Through::new(SessionClient::connect(ours, "bench")?)?;
+    let rounds = rounds.max(1);
+
+    let mut sync_direct = time(2000 * rounds, || {
+        direct.launch().and_then(|()| direct.sync())
+    })?;
+    let mut sync = time(2000 * rounds, || {
+        through.launch().and_then(|()| through.sync())
+    })?;
+    let mut post = Vec::new();
+    let mut batches = Vec::new();
+    let mut post_direct = Vec::new();
+    let mut batches_direct = Vec::new();
+    for _ in 0..20 * rounds {
+        let began = Instant::now();
+        post.extend(time(1000, || through.launch())?);
+        through.sync()?;
+        batches.push(began.elapsed().as_nanos() as f64);
+        let began = Instant::now();
+        post_direct.extend(time(1000, || direct.launch())?);
+        direct.sync()?;
+        batches_direct.push(began.elapsed().as_nanos() as f64);
+    }
+
+    let copies = through.copies(rounds)?;
+    let mut quota_ns = Vec::new();
+    for _ in 0..100 {
+        let began = Instant::now();
+        for _ in 0..1000 {
+            let _ = std::hint::black_box(quota.charge(std::hint::black_box(256)));
+            quota.release(256);
+        }
+        quota_ns.push(began.elapsed().as_nanos() as f64 / 1000.0);
+    }
+    drop(through);
+    let _ = server.join();
+    let per_second = |mut samples: Vec<f64>| 1000.0 * 1e9 / median(&mut samples, 0.5);
+    Ok(SessionNumbers {
+        launch_post_ns: median(&mut post, 0.5),
+        launch_post_p99_ns: median(&mut post, 0.99),
+        launch_direct_ns: median(&mut post_direct, 0.5),
+        launch_sync_us: median(&mut sync, 0.5) / 1000.0,
+        launch_sync_direct_us: median(&mut sync_direct, 0.5) / 1000.0,
+        batch_per_second: per_second(batches),
+        batch_direct_per_second: per_second(batches_direct),
+        memcpy_gib_per_second: copies[0],
+        to_device_gib_per_second: copies[1],
+        from_device_gib_per_second: copies[2],
+        to_device_64_gib_per_second: copies[3],
+        from_device_64_gib_per_second: copies[4],
+        quota_ns: median(&mut quota_ns, 0.5),
+    })
+}
+
+/// The engine in this process.
+struct Direct {
+    session: Arc<Session>,
+    stream: u64,
+    module: u64,
+}
+
+impl Direct {
+    fn new(vgpu: &Arc<Vgpu>) -> Result<Self, WorkerError> {
+        let session = vgpu.open_session().map_err(engine)?;
+        let new = session.context_create().map_err(engine)?;
+        let options = ModuleOptions::default();
+        let loaded = session.module_load(new.context, EMPTY, &options);
+        let module = loaded.map_err(engine)?.module;
+        let stream = new.default_stream;
+        Ok(Self {
+            session,
+            stream,
+            module,
+        })
+    }
+
+    fn launch(&self) -> Result<(), WorkerError> {
+        let params = 0_u64.to_le_bytes();
+        let (s, m) = (self.stream, self.module);
+        let one = [1, 1, 1];
+        self.session
+            .launch(s, m, 0, one, one, 0, false, &params)
+            .map_err(engine)
+    }
+
+    fn sync(&self) -> Result<(), WorkerError> {
+        self.session.stream_synchronize(self.stream).map_err(engine)
+    }
+}
+
+/// The engine behind a session.
+struct Through {
+    client: SessionClient,
+    stream: u64,
+    context: u64,
+    launch: Launch,
+}
+
+impl Through {
+    fn new(client: SessionClient) -> Result<Self, WorkerError> {
+        let new = client.call(&ContextCreate { flags: 0 })?;
+        let module = client.module_load(new.context, EMPTY, false)?.module;
+        let launch = Launch {
+            stream: new.default_stream,
+            module,
+            kernel: 0,
+            grid: [1; 3],
+            block: [1; 3],
+            dynamic_shared: 0,
+            cooperative: false,
+        };
+        Ok(Self {
+            client,
+            stream: new.default_stream,
+            context: new.context,
+            launch,
+        })
+    }
+
+    fn launch(&self) -> Result<(), WorkerError> {
+        let params = 0_u64.to_le_bytes();
+        Ok(self.client.launch(&self.launch, &params)?)
+    }
+
+    fn sync(&self) -> Result<(), WorkerError> {
+        let stream = self.stream;
+        self.client.call(&StreamSynchronize { stream })?;
+        Ok(())
+    }
+
+    /// GiB/s of memcpy, then to and from the device, for 1 MiB and 64 MiB.
+    fn copies(&self, rounds: usize) -> Result<[f64; 5], WorkerError> {
+        let rate = |bytes: usize, mut ns: Vec<f64>| {
+            bytes as f64 / f64::from(1 << 30) / (median(&mut ns, 0.5) / 1e9)
+        };
+        let mut host = vec![1_u8; 64 * MIB];
+        let mut other = vec![2_u8; 64 * MIB];
+        let context = self.context;
+        let bytes = 64 * MIB as u64;
+        let address = self.client.call(&MemoryAlloc { context, bytes })?.value;
+        let memcpy = time(200 * rounds, || {
+            let (to, from) = (&mut other[..MIB], &host[..MIB]);
+            to.copy_from_slice(std::hint::black_box(from));
+            std::hint::black_box(to);
+            Ok(())
+        })?;
+        let mut rates = [rate(MIB, memcpy), 0.0, 0.0, 0.0, 0.0];
+        for (index, bytes, runs) in [(1, MIB, 200 * rounds), (3, 64 * MIB, 4 * rounds)] {
+            let to = time(runs, || {
+                self.client.write(self.stream, address, &host[..bytes])?;
+                self.sync()
+            })?;
+            let from = time(runs, || {
+                self.client
+                    .read(self.stream, address, &mut host[..bytes])
+                    .map_err(WorkerError::from)
+            })?;
+            rates[index] = rate(bytes, to);
+            rates[index + 1] = rate(bytes, from);
+        }
+        Ok(rates)
+    }
+}
+
+/// Copies of 1 MiB within this process through the engine, in GiB/s: what the device itself can do.
+///
+/// # Errors
+/// As [`session_numbers`].
+pub fn direct_copy_gib_per_second(gpu: &Arc<dyn Gpu>) -> Result<f64, WorkerError> {
+    let quota = Arc::new(LocalQuota::new(1 << 30));
+    let vgpu = Vgpu::new(Arc::clone(gpu), quota, VgpuSpec::new("bench", 1 << 30));
+    let session = vgpu.open_session().map_err(engine)?;
+    let new = session.context_create().map_err(engine)?;
+    let memory = session
+        .memory_alloc(new.context, MIB as u64)
+        .map_err(engine)?;
+    let mut host = vec![1_u8; MIB];
+    // SAFETY: `host` outlives every copy, each of which is waited for.
+    let span = unsafe { HostSpan::new(host.as_mut_ptr(), MIB as u64) };
+    let copy = Copy3d::linear(
+        Place::Device(DevicePtr(memory.0)),
+        Place::Host(span),
+        MIB as u64,
+    );
+    let mut ns = time(200, || {
+        session.copy(new.default_stream, &copy).map_err(engine)?;
+        session
+            .stream_synchronize(new.default_stream)
+            .map_err(engine)
+    })?;
+    Ok(MIB as f64 / f64::from(1 << 30) / (median(&mut ns, 0.5) / 1e9))
+}

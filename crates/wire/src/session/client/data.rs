@@ -111,9 +111,8 @@ impl<T: ClientTransport> SessionClient<T> {
     /// Takes a free staging chunk, waiting for one if need be.
     fn take_chunk(&self, area: &SessionArea) -> Result<u32, SessionError> {
         loop {
-            let start = self.cursor.fetch_add(1, Relaxed) as usize;
-            for step in 0..CHUNKS {
-                let chunk = (start + step) % CHUNKS;
+            // The lowest free one: chunks used again soon are still in the cache.
+            for chunk in 0..CHUNKS {
                 let (free, busy) = (chunk_state::FREE, chunk_state::BUSY);
                 let word = area.chunk_word(chunk);
                 if word.load(Relaxed) == free
@@ -122,7 +121,7 @@ impl<T: ClientTransport> SessionClient<T> {
                     return Ok(chunk as u32);
                 }
             }
-            let chunk = start % CHUNKS;
+            let chunk = self.cursor.fetch_add(1, Relaxed) as usize % CHUNKS;
             let state = area.chunk_word(chunk).load(Acquire);
             if state != chunk_state::FREE {
                 self.transport.wait_chunk(chunk, state)?;
