@@ -10,8 +10,8 @@
 //!                                                  └► warp collectives, barriers (when all are there)
 //! ```
 //!
-//! Threads are scheduled independently: each runs until it meets a warp collective, a barrier, its
-//! end, or the end of its turn. A collective happens when every live thread of its mask waits at
+//! Threads are scheduled independently, but those of a warp that are at the same instruction take
+//! it together, as on a GPU ([`schedule`]). A collective happens when every live thread of its mask waits at
 //! it. If nothing can move any more the block faults instead of hanging.
 //!
 //! An access to a hole of the arena raises SIGSEGV, from which the device recovers by a long jump:

@@ -1,16 +1,23 @@
 //! Which thread runs when.
 //!
-//! Warp by warp, lane by lane: a thread runs until it waits, ends, or has used its turn (so that a
-//! thread that spins on another's write lets it run). Then whatever collectives have all their
-//! members happen, then barriers. When a whole round changes nothing, the block is deadlocked.
+//! Threads of a warp that are at the same instruction take it together, the deepest call and then
+//! the lowest instruction first, so that they meet again where their paths join: as on a GPU, code
+//! that counts on a warp running in step works. When a warp has used its turn and lanes of it are
+//! left behind (one spins on what another must write), the lane that ran least is next. Then
+//! whatever collectives have all their members happen, then barriers. When a whole round changes
+//! nothing, the block is deadlocked.
 
 use crate::machine::{Flow, Machine, Stop};
-use crate::state::{Status, WARP};
+use crate::state::{Status, Thread, WARP};
 use mica_kernel::{FaultKind, stop};
+use mica_ptx_ops::warp::lanes;
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
-/// Instructions in a thread's turn.
-const TURN: u32 = 20_000;
+/// Instructions of a warp in its turn.
+const TURN: u32 = 4_000;
+/// Instructions that a group takes in a row while no other lane could join it.
+const RUN: u32 = 256;
 /// Back edges between two looks at the stop word.
 const POLL: u32 = 64;
 
@@ -42,54 +49,108 @@ impl Machine<'_> {
         }
     }
 
-    /// Runs a warp until no lane of it can go on, or a lane has used its turn.
+    /// Runs a warp until no lane of it can go on, or it has used its turn.
     fn run_warp(&mut self, warp: usize) -> Result<bool, Stop> {
         let mut moved = false;
+        let mut steps = 0;
+        let mut fair = false;
         loop {
-            let mut turn_used = false;
-            for t in self.warp_threads(warp) {
-                if self.state.threads[t].status == Status::Ready {
+            let Some((group, alone)) = self.pick(warp, fair) else {
+                let collected = self.resolve_collectives(warp)?;
+                if collected || self.resolve_converged(warp) {
                     moved = true;
-                    turn_used |= self.run_thread(t)?;
+                    continue;
                 }
-            }
-            let collected = self.resolve_collectives(warp)?;
-            let converged = !collected && self.resolve_converged(warp);
-            moved |= collected || converged;
-            if turn_used || !(collected || converged) {
                 return Ok(moved);
+            };
+            moved = true;
+            steps += self.step_group(warp, group, alone)?;
+            if steps < TURN {
+                continue;
+            }
+            // Nobody can be waited for longer than a turn.
+            if !self.resolve_collectives(warp)? {
+                self.resolve_converged(warp);
+            }
+            if fair {
+                // A long turn is often a spin on something that another block must do.
+                std::thread::yield_now();
+                return Ok(true);
+            }
+            fair = true;
+            steps = 0;
+        }
+    }
+
+    /// The lanes to run next, and whether they are all that can run.
+    fn pick(&self, warp: usize, fair: bool) -> Option<(u32, bool)> {
+        let threads = &self.state.threads[self.warp_threads(warp)];
+        let ready = || {
+            let able = threads.iter().enumerate();
+            able.filter(|(_, thread)| thread.status == Status::Ready)
+        };
+        let place = |thread: &Thread| {
+            let top = thread.top;
+            (Reverse(thread.callers.len()), top.function, top.pc)
+        };
+        let (_, lead) = if fair {
+            ready().min_by_key(|(_, thread)| thread.steps)?
+        } else {
+            ready().min_by_key(|(_, thread)| place(thread))?
+        };
+        let here = place(lead);
+        let (mut group, mut alone) = (0, true);
+        for (lane, thread) in ready() {
+            if place(thread) == here {
+                group |= 1 << lane;
+            } else {
+                alone = false;
+            }
+        }
+        Some((group, alone))
+    }
+
+    /// Runs a group for one instruction, or for as long as it goes straight on if it is alone.
+    /// Returns the number of instructions.
+    fn step_group(&mut self, warp: usize, group: u32, alone: bool) -> Result<u32, Stop> {
+        let start = warp * WARP;
+        let mut steps = 0;
+        loop {
+            let mut straight = true;
+            for lane in lanes(group) {
+                straight &= self.step_thread(start + lane as usize)?;
+            }
+            steps += 1;
+            if !(straight && alone && steps < RUN) {
+                return Ok(steps);
             }
         }
     }
 
-    /// Runs a thread; `true` when it has used its turn and could go on.
-    fn run_thread(&mut self, t: usize) -> Result<bool, Stop> {
+    /// Runs one instruction of a thread; `true` when it goes on with the next one.
+    fn step_thread(&mut self, t: usize) -> Result<bool, Stop> {
         self.state.current = t;
-        for _ in 0..TURN {
-            match self.step(t)? {
-                Flow::Next => self.advance(t),
-                Flow::Jump(target) => {
-                    let pc = self.frame(t).pc;
-                    self.thread(t).top.pc = target;
-                    if target <= pc {
-                        self.back_edge(t)?;
-                    }
+        self.thread(t).steps += 1;
+        match self.step(t)? {
+            Flow::Next => {
+                self.advance(t);
+                Ok(true)
+            }
+            Flow::Jump(target) => {
+                let pc = self.frame(t).pc;
+                self.thread(t).top.pc = target;
+                if target <= pc {
+                    self.back_edge(t)?;
                 }
-                Flow::Set => {
-                    if self.state.threads[t].status != Status::Ready {
-                        return Ok(false);
-                    }
-                }
-                Flow::Yield => {
-                    self.advance(t);
-                    self.poll()?;
-                    return Ok(true);
-                }
+                Ok(false)
+            }
+            Flow::Set => Ok(false),
+            Flow::Yield => {
+                self.advance(t);
+                self.poll()?;
+                Ok(false)
             }
         }
-        // A long turn is often a spin on something that another block must do.
-        std::thread::yield_now();
-        Ok(true)
     }
 
     fn back_edge(&mut self, t: usize) -> Result<(), Stop> {

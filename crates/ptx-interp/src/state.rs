@@ -73,6 +73,8 @@ pub(crate) struct Thread {
     /// The first free byte of local memory.
     pub(crate) stack: u64,
     pub(crate) carry: bool,
+    /// Instructions taken.
+    pub(crate) steps: u64,
     /// The cluster barrier's phase when it last arrived there.
     pub(crate) cluster_phase: u64,
     /// Back edges taken, to look at the stop word now and then.
@@ -128,6 +130,7 @@ impl State {
                     registers: Vec::new(),
                     stack: 0,
                     carry: false,
+                    steps: 0,
                     cluster_phase: 0,
                     back_edges: 0,
                 });
@@ -141,6 +144,7 @@ impl State {
             thread.registers.resize(registers, 0);
             thread.stack = 0;
             thread.carry = false;
+            thread.steps = 0;
             thread.cluster_phase = 0;
             thread.back_edges = 0;
         }

@@ -173,6 +173,19 @@ END:     st.global.u32 [%out], %r1;",
 }
 
 #[test]
+fn lanes_that_did_not_part_run_in_step() {
+    let out = run(
+        ".shared .align 4 .b8 s[128];",
+        "mov.u32 %r1, s; shl.b32 %r2, %i, 2; add.u32 %r2, %r1, %r2;
+         st.volatile.shared.u32 [%r2], %i;
+         add.u32 %r3, %i, 1; and.b32 %r3, %r3, 31; shl.b32 %r3, %r3, 2; add.u32 %r3, %r1, %r3;
+         ld.volatile.shared.u32 %r4, [%r3]; st.global.u32 [%out], %r4;",
+        32,
+    );
+    assert!((0..32).all(|i| out[i][0] == (i as u32 + 1) % 32), "{out:?}");
+}
+
+#[test]
 fn elections_and_leaders() {
     let out = run(
         "",
