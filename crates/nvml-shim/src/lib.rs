@@ -1,8 +1,8 @@
 //! libnvidia-ml.so.1: shows the virtual GPU to monitoring tools.
 //!
 //! Lies before the real library in a tenant's library path. Every function of NVML is exported; most
-//! jump straight to the real one ([`forward`]), those that would show more than the virtual GPU are
-//! answered here ([`answers`]) from what the daemon says ([`vgpu`]). On the software GPU, where there is no
+//! jump straight to the real one (`forward`), those that would show more than the virtual GPU are
+//! answered here (`answers`) from what the daemon says (`vgpu`). On the software GPU, where there is no
 //! real library, the common questions are answered here and the rest are "not supported".
 //!
 //! It prints nothing, never panics into its caller, and never waits long. In a virtual GPU whose

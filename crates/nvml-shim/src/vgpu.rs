@@ -82,7 +82,7 @@ impl Picture {
             name: word("name")?.into(),
             software: word("gpu_kind") == Some("software"),
             gpu: whole("gpu").unwrap_or(0) as u32,
-            gpu_uuid: word("gpu_uuid").map(Into::into),
+            gpu_uuid: word("gpu_uuid").filter(|u| !u.is_empty()).map(Into::into),
             memory_limit_bytes: whole("memory_limit_bytes")?,
             memory_used_bytes: whole("memory_used_bytes").unwrap_or(0),
             utilization_percent: percent(&value),

@@ -1,7 +1,7 @@
 //! One NVIDIA GPU as the engine sees it.
 //!
 //! Turns the engine's calls into the driver's, one to one. Numbers stand for driver objects
-//! ([`handles`]), so nothing the engine passes reaches the driver as a pointer unless the driver gave
+//! (`handles`), so nothing the engine passes reaches the driver as a pointer unless the driver gave
 //! it. Each call makes its context current on its thread first: threads belong to no context.
 //!
 //! What a real GPU cannot do it refuses by name: kernels cannot be cancelled one by one, and GPU time
