@@ -1,13 +1,17 @@
 //! A line in the file that MICA_LOG names, if it names one. The program's own outputs stay its own.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::sync::OnceLock;
 
 const LOG: &str = "MICA_LOG";
 
 /// Adds one line. Failing to is no reason to disturb the program.
 pub(crate) fn line(text: &str) {
-    let Some(path) = std::env::var_os(LOG) else {
+    // Read once: the program may change its environment from another thread.
+    static PATH: OnceLock<Option<OsString>> = OnceLock::new();
+    let Some(path) = PATH.get_or_init(|| std::env::var_os(LOG)) else {
         return;
     };
     if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {

@@ -142,6 +142,26 @@ fn the_driver_is_searched_for_and_a_shim_is_never_taken_for_it() {
 }
 
 #[test]
+fn every_entry_point_is_exported() {
+    let output = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(&programs().shim)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let exported: std::collections::HashSet<_> = text
+        .lines()
+        .filter_map(|line| line.split(' ').next_back())
+        .collect();
+    for entry in mica_cuda_abi::ENTRY_POINTS {
+        assert!(exported.contains(entry.symbol), "{}", entry.symbol);
+    }
+    // And nothing of the library's own that a program could meet by accident.
+    let other = |name: &&&str| !name.starts_with("cu") && **name != "MICA_SHIM_MARKER";
+    assert_eq!(exported.iter().filter(other).count(), 0, "{exported:?}");
+}
+
+#[test]
 fn a_program_without_cuda_is_left_alone() {
     let output = preloaded(&["none"])
         .env_remove("MICA_LIBCUDA")
