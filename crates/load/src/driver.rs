@@ -49,7 +49,7 @@ macro_rules! table {
             fn load(library: *mut c_void) -> Result<Self, DriverError> {
                 Ok(Self {
                     // SAFETY: each symbol has the type that cuda.h gives it.
-                    $($field: unsafe { std::mem::transmute::<*mut c_void, _>(symbol(library, concat!($symbol, "\0"))?) },)*
+                    $($field: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol(library, concat!($symbol, "\0"))?) },)*
                     // SAFETY: as above.
                     launch_kernel: unsafe { std::mem::transmute::<*mut c_void, CuLaunchKernel>(symbol(library, "cuLaunchKernel\0")?) },
                 })
