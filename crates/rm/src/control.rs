@@ -1,21 +1,20 @@
-//! The controls: slices, suspend and resume, and what is known.
+//! The controls: how one is issued, the time slices, and what is known.
 //!
 //! Each control takes a copy of what the registry holds and then talks to the kernel without any
 //! lock, by a plain system call on the descriptor libcuda used.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Mutex, PoisonError};
 
 use crate::RmError;
-use crate::abi::{self, Control, DISABLE_MAX, DisableChannels, GidInfo};
+use crate::abi::{self, Control, GidInfo};
 use crate::observer;
 use crate::registry::Group;
 
 /// The slice libcuda gives its compute group, for groups whose own request was not seen.
 const DRIVER_DEFAULT_US: u64 = 2048;
 
-static SUSPENDED: AtomicBool = AtomicBool::new(false);
 static LAST: Mutex<Vec<LastResult>> = Mutex::new(Vec::new());
 static CONTROLS: AtomicU32 = AtomicU32::new(0);
 
@@ -29,22 +28,12 @@ pub struct GroupId {
 }
 
 impl GroupId {
-    fn of(group: &Group) -> Self {
+    pub(crate) fn of(group: &Group) -> Self {
         Self {
             client: group.object.client,
             handle: group.object.handle,
         }
     }
-}
-
-/// How [`suspend_with`] stops channels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SuspendHow {
-    /// Also takes running kernels off the GPU before the call returns.
-    Preempt,
-    /// Only keeps the channels from being scheduled again: what runs now runs to the end of its
-    /// slice.
-    FromNextSlice,
 }
 
 /// The outcome of the last control of one kind.
@@ -164,63 +153,11 @@ pub fn timeslices() -> Result<Vec<(u32, u64)>, RmError> {
     groups.iter().map(read).collect()
 }
 
-/// Stops all kernels of this process: running ones are taken off the GPU. Work submitted meanwhile
-/// waits. Channels made later are not covered; watch [`generation`](crate::generation).
-///
-/// # Errors
-/// [`RmError::NoGroup`] before there is a context; the manager's refusal otherwise.
-pub fn suspend() -> Result<(), RmError> {
-    suspend_with(SuspendHow::Preempt)
-}
-
-/// As [`suspend`], saying how.
-///
-/// # Errors
-/// As [`suspend`].
-pub fn suspend_with(how: SuspendHow) -> Result<(), RmError> {
-    let result = switch_channels(true, how == SuspendHow::FromNextSlice, |_| true);
-    if result.is_ok() {
-        SUSPENDED.store(true, Relaxed);
-    }
-    remember("DISABLE_CHANNELS", result)
-}
-
-/// Undoes [`suspend`].
-///
-/// # Errors
-/// As [`suspend`].
-pub fn resume() -> Result<(), RmError> {
-    let result = switch_channels(false, false, |_| true);
-    if result.is_ok() {
-        SUSPENDED.store(false, Relaxed);
-    }
-    remember("ENABLE_CHANNELS", result)
-}
-
 /// The compute groups there are now, in order of creation. A context's own are those that appear
 /// while it is made.
 pub fn compute_group_ids() -> Vec<GroupId> {
     let groups = compute_groups(None).unwrap_or_default();
     groups.iter().map(GroupId::of).collect()
-}
-
-/// As [`suspend_with`], for some groups only.
-///
-/// # Errors
-/// As [`suspend`].
-pub fn suspend_groups(groups: &[GroupId], how: SuspendHow) -> Result<(), RmError> {
-    let only_scheduling = how == SuspendHow::FromNextSlice;
-    let result = switch_channels(true, only_scheduling, |id| groups.contains(id));
-    remember("DISABLE_CHANNELS", result)
-}
-
-/// Undoes [`suspend_groups`].
-///
-/// # Errors
-/// As [`suspend`].
-pub fn resume_groups(groups: &[GroupId]) -> Result<(), RmError> {
-    let result = switch_channels(false, false, |id| groups.contains(id));
-    remember("ENABLE_CHANNELS", result)
 }
 
 /// Everything known. Asks the kernel for each group's slice.
@@ -245,7 +182,7 @@ pub fn status() -> Status {
         observed,
         generation: observer::generation(),
         pinned_us: observer::pinned(),
-        suspended: SUSPENDED.load(Relaxed),
+        suspended: crate::suspend::suspended(),
         requests: observer::requests(),
         controls: CONTROLS.load(Relaxed),
         groups: groups.into_iter().map(describe).collect(),
@@ -253,7 +190,7 @@ pub fn status() -> Status {
     }
 }
 
-fn remember<T>(control: &'static str, result: Result<T, RmError>) -> Result<T, RmError> {
+pub(crate) fn remember<T>(control: &'static str, result: Result<T, RmError>) -> Result<T, RmError> {
     let entry = LastResult {
         control,
         result: result.as_ref().map(|_| ()).map_err(Clone::clone),
@@ -265,7 +202,7 @@ fn remember<T>(control: &'static str, result: Result<T, RmError>) -> Result<T, R
 }
 
 /// The compute groups, of one GPU if asked so.
-fn compute_groups(uuid: Option<&[u8; 16]>) -> Result<Vec<Group>, RmError> {
+pub(crate) fn compute_groups(uuid: Option<&[u8; 16]>) -> Result<Vec<Group>, RmError> {
     if !observer::observed() {
         return Err(RmError::NotObserved);
     }
@@ -328,66 +265,8 @@ fn uuid_of(group: &Group) -> Result<[u8; 16], RmError> {
     Ok(uuid)
 }
 
-fn switch_channels(
-    disable: bool,
-    only_scheduling: bool,
-    wanted: impl Fn(&GroupId) -> bool,
-) -> Result<(), RmError> {
-    let mut tries = 0;
-    loop {
-        let generation = observer::generation();
-        match switch_once(disable, only_scheduling, &wanted) {
-            // A channel was freed under our feet: the list is old, not the control refused.
-            Err(RmError::Refused { .. }) if tries < 3 && observer::generation() != generation => {
-                tries += 1;
-            }
-            result => return result,
-        }
-    }
-}
-
-fn switch_once(
-    disable: bool,
-    only_scheduling: bool,
-    wanted: impl Fn(&GroupId) -> bool,
-) -> Result<(), RmError> {
-    let mut groups = compute_groups(None)?;
-    groups.retain(|group| wanted(&GroupId::of(group)));
-    if groups.iter().all(|group| group.channels.is_empty()) {
-        return Err(RmError::NoGroup);
-    }
-    for group in groups {
-        let subdevice = group.subdevice.ok_or(RmError::NoSubdevice)?;
-        for channels in group.channels.chunks(DISABLE_MAX) {
-            let mut params = DisableChannels {
-                disable: disable.into(),
-                count: channels.len() as u32,
-                only_scheduling: only_scheduling.into(),
-                rewind: 0,
-                preempt_event: 0,
-                clients: [0; DISABLE_MAX],
-                channels: [0; DISABLE_MAX],
-            };
-            params.clients[..channels.len()].fill(group.object.client);
-            params.channels[..channels.len()].copy_from_slice(channels);
-            let name = match disable {
-                true => "DISABLE_CHANNELS",
-                false => "ENABLE_CHANNELS",
-            };
-            control(
-                &group,
-                subdevice,
-                abi::CTRL_DISABLE_CHANNELS,
-                name,
-                &mut params,
-            )?;
-        }
-    }
-    Ok(())
-}
-
 /// Issues one control through the file the group was made with.
-fn control<T: Copy>(
+pub(crate) fn control<T: Copy>(
     group: &Group,
     object: u32,
     command: u32,

@@ -22,11 +22,12 @@ mod error;
 mod got;
 mod observer;
 mod registry;
+mod suspend;
 
 pub use control::{
-    GroupId, GroupStatus, LastResult, Status, SuspendHow, compute_group_ids, get_timeslice_us,
-    pin_timeslice_us, restore_timeslice, resume, resume_groups, set_timeslice_us,
-    set_timeslice_us_on, status, suspend, suspend_groups, suspend_with, timeslices,
+    GroupId, GroupStatus, LastResult, Status, compute_group_ids, get_timeslice_us,
+    pin_timeslice_us, restore_timeslice, set_timeslice_us, set_timeslice_us_on, status, timeslices,
 };
 pub use error::RmError;
 pub use observer::{generation, observe, observed, take_overwritten};
+pub use suspend::{SuspendHow, resume, resume_groups, suspend, suspend_groups, suspend_with};
