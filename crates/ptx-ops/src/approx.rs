@@ -7,10 +7,20 @@
 use crate::float::{BF16, F16, F32, Format, from_f64, to_f64};
 
 fn unary(ftz: bool, x: u32, f: impl Fn(f64) -> f64) -> u32 {
-    let bits = u64::from(x);
-    let bits = if ftz { F32.flush(bits) } else { bits };
-    let result = from_f64(F32, f(f64::from(f32::from_bits(bits as u32))));
-    (if ftz { F32.flush(result) } else { result }) as u32
+    let bits = if ftz {
+        F32.flush(u64::from(x))
+    } else {
+        u64::from(x)
+    };
+    round(ftz, f(f64::from(f32::from_bits(bits as u32))))
+}
+
+/// Rounds to `f32`; what is subnormal before rounding is flushed.
+fn round(ftz: bool, value: f64) -> u32 {
+    if ftz && value.abs() < f64::from(f32::MIN_POSITIVE) {
+        return 0f32.copysign(value as f32).to_bits();
+    }
+    from_f64(F32, value) as u32
 }
 
 /// `rcp.approx.f32`.
@@ -110,7 +120,7 @@ pub fn div_approx_f32(ftz: bool, a: u32, b: u32) -> u32 {
             (a.to_bits() ^ b.to_bits()) & 0x8000_0000
         };
     }
-    flush(from_f64(F32, f64::from(a) / f64::from(b)) as u32)
+    round(ftz, f64::from(a) / f64::from(b))
 }
 
 /// `div.full.f32`: the full range, two units in the last place.
@@ -123,7 +133,7 @@ pub fn div_full_f32(ftz: bool, a: u32, b: u32) -> u32 {
         }
     };
     let (a, b) = (f32::from_bits(flush(a)), f32::from_bits(flush(b)));
-    flush(from_f64(F32, f64::from(a) / f64::from(b)) as u32)
+    round(ftz, f64::from(a) / f64::from(b))
 }
 
 /// The high word of a double, the low one cleared: what the gross approximations read and write.

@@ -124,6 +124,11 @@ fn float_to_float(from: Format, to: Format, modes: Convert, bits: u64) -> u64 {
         result = if to.is_nan(bits) { result } else { bits };
     }
     if modes.ftz && to == F32 {
+        // Subnormal before rounding is enough.
+        let truncated = Value::unpack(from, bits).pack(to, Rounding::Zero);
+        if to.is_subnormal(truncated) {
+            result &= to.sign_bit();
+        }
         result = to.flush(result);
     }
     if modes.relu && result & to.sign_bit() != 0 && !to.is_nan(result) {

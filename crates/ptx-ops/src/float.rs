@@ -36,6 +36,18 @@ impl Modes {
     fn input(self, format: Format, bits: u64) -> u64 {
         if self.ftz { format.flush(bits) } else { bits }
     }
+    /// Applies `.ftz`, `.sat` and `.relu` to a result whose exact value is at hand: the hardware
+    /// flushes what is subnormal before rounding, even if it rounds up to the smallest normal.
+    fn finish(self, format: Format, bits: u64, exact: impl FnOnce() -> Value) -> u64 {
+        let smallest = 1 << format.mantissa;
+        let bits = if self.ftz && bits & (format.sign_bit() - 1) == smallest {
+            let truncated = exact().pack(format, Rounding::Zero);
+            format.flush(truncated & format.mask()) | bits & format.sign_bit()
+        } else {
+            bits
+        };
+        self.output(format, bits)
+    }
     /// Applies `.ftz`, `.sat` and `.relu` to a result.
     pub fn output(self, format: Format, bits: u64) -> u64 {
         let mut bits = bits;
@@ -93,11 +105,13 @@ pub fn mul(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
     } else if modes.rounding == Rounding::Nearest && format == F64 {
         quiet64(f64::from_bits(a) * f64::from_bits(b))
     } else {
-        Value::unpack(format, a)
-            .times(Value::unpack(format, b))
-            .pack(format, modes.rounding)
+        exact_product(format, a, b).pack(format, modes.rounding)
     };
-    modes.output(format, result)
+    modes.finish(format, result, || exact_product(format, a, b))
+}
+
+fn exact_product(format: Format, a: u64, b: u64) -> Value {
+    Value::unpack(format, a).times(Value::unpack(format, b))
 }
 
 /// `fma` and floating-point `mad`: one rounding.
@@ -117,12 +131,12 @@ pub fn fma(format: Format, modes: Modes, a: u64, b: u64, c: u64) -> u64 {
     } else if modes.rounding == Rounding::Nearest && format == F64 {
         quiet64(f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)))
     } else {
-        Value::unpack(format, a)
-            .times(Value::unpack(format, b))
-            .plus(Value::unpack(format, c), modes.rounding)
-            .pack(format, modes.rounding)
+        let sum = exact_product(format, a, b).plus(Value::unpack(format, c), modes.rounding);
+        sum.pack(format, modes.rounding)
     };
-    modes.output(format, result)
+    modes.finish(format, result, || {
+        exact_product(format, a, b).plus(Value::unpack(format, c), modes.rounding)
+    })
 }
 
 /// `div.rn/rz/rm/rp`.
@@ -160,18 +174,12 @@ pub fn div(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
             }
         }
     };
-    modes.output(format, quotient.pack(format, modes.rounding))
+    let result = quotient.pack(format, modes.rounding);
+    modes.finish(format, result, || quotient)
 }
 
 /// `rcp.rn/rz/rm/rp`.
 pub fn rcp(format: Format, modes: Modes, a: u64) -> u64 {
-    if modes.ftz
-        && div(format, Modes::rounded(Rounding::Zero), one(format), a) & !format.sign_bit()
-            < 1 << format.mantissa
-    {
-        // The hardware flushes what is subnormal before rounding, even if it would round up.
-        return modes.output(format, a & format.sign_bit());
-    }
     div(format, modes, one(format), a)
 }
 

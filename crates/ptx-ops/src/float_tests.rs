@@ -142,6 +142,27 @@ fn flush_to_zero_applies_to_operands_and_results() {
 }
 
 #[test]
+fn flushing_comes_before_rounding() {
+    // As an H200 does: just below the smallest normal, and rounding up to it without `.ftz`.
+    let ftz = Modes {
+        ftz: true,
+        ..Modes::default()
+    };
+    let (smallest, below_one, half) = (0x0080_0000, 0x3f7f_ffff, 0x3f00_0000);
+    assert_eq!(mul(F32, Modes::default(), smallest, below_one), smallest);
+    assert_eq!(mul(F32, ftz, smallest, below_one), 0);
+    assert_eq!(mul(F32, ftz, 0x80ff_ffff, half), 0x8000_0000);
+    assert_eq!(fma(F32, ftz, smallest, below_one, 0), 0);
+    assert_eq!(div(F32, ftz, 0x00ff_ffff, 0x4000_0000), 0);
+    assert_eq!(rcp(F32, ftz, 0x7e80_0001), 0);
+    assert_eq!(mul(F32, ftz, smallest, 0x3f80_0000), smallest);
+    assert_eq!(
+        fma(F32, ftz, 0x00ff_ffff, 0x3f80_0000, 0x807f_ffff),
+        0x00ff_ffff
+    );
+}
+
+#[test]
 fn software_path_agrees_with_the_processor_for_nearest() {
     let mut rng = Lcg(7);
     for _ in 0..200_000 {

@@ -190,6 +190,13 @@ fn linear<E>(
             *total += share * component_value(view, bits);
         }
     }
+    if dims == 1 && view.address_mode[1] == 3 {
+        // The hardware filters one dimension as two, at y = 0: half of it lies in the border.
+        let edge = border(view, false);
+        for (total, bits) in sum.iter_mut().zip(edge) {
+            *total = (*total + component_value(view, bits)) / 2.0;
+        }
+    }
     Ok(sum.map(|x| (x as f32).to_bits()))
 }
 
@@ -229,7 +236,8 @@ fn fetch<E>(
         .wrapping_add(z.wrapping_mul(view.slice_pitch))
         .wrapping_add(at[1].wrapping_mul(view.row_pitch))
         .wrapping_add(at[0].wrapping_mul(texel));
-    let mut out = [0, 0, 0, one(view)];
+    // Components that the format has not are zero, the fourth too.
+    let mut out = [0; 4];
     for (i, component) in out
         .iter_mut()
         .enumerate()
@@ -241,17 +249,31 @@ fn fetch<E>(
     Ok(out)
 }
 
+/// The border's colour, in the components that the format has, as the hardware keeps it: in the
+/// texture's own format.
 fn border(view: &TextureView, plain_zero: bool) -> Texel {
-    if plain_zero || view.read_as_integer {
-        return [0; 4];
+    let mut out = [0; 4];
+    if !plain_zero {
+        let channels = view.channels.clamp(1, 4) as usize;
+        for (to, from) in out.iter_mut().zip(view.border).take(channels) {
+            *to = decode(view, border_bits(view, from));
+        }
     }
-    view.border.map(f32::to_bits)
+    out
 }
 
-/// The fourth component where the format has none.
-fn one(view: &TextureView) -> u32 {
-    let integer = view.read_as_integer && view.format < 16 || matches!(view.format, 3 | 10);
-    if integer { 1 } else { 1f32.to_bits() }
+fn border_bits(view: &TextureView, value: f32) -> u64 {
+    let scaled = |by: f32| (value * by) as i64 as u64;
+    match (view.format, view.read_as_integer) {
+        (1, false) => scaled(255.0) & 0xff,
+        (2, false) => scaled(65535.0) & 0xffff,
+        (8, false) => scaled(127.0) & 0xff,
+        (9, false) => scaled(32767.0) & 0xffff,
+        (1 | 8, true) => u64::from(value.to_bits() & 0xff),
+        (2 | 9, true) => u64::from(value.to_bits() & 0xffff),
+        (16, _) => from_f64(F16, f64::from(value)),
+        _ => u64::from(value.to_bits()),
+    }
 }
 
 /// Bytes of one component of a `CUarray_format`.
