@@ -165,7 +165,7 @@ impl DeviceMemory {
     /// Unmaps the mappings that make up the range.
     pub(crate) fn frame_unmap(&self, address: u64, bytes: u64) -> Result<()> {
         let (_pins, mut books) = self.books_to_unmap();
-        let mapped = books.whole_frames(address, bytes)?;
+        let mapped = books.frames_within(address, bytes)?;
         self.arena.unmap(address, bytes)?;
         for (at, frame) in mapped {
             books.live.remove(&at);
@@ -195,6 +195,33 @@ impl Books {
         };
         let offset = address - base;
         offset <= len && bytes <= len - offset
+    }
+
+    /// The frame mappings inside a reserved range, none of which may reach out of it. Holes are
+    /// allowed, as the driver allows them.
+    fn frames_within(&self, address: u64, bytes: u64) -> Result<Vec<(u64, u64)>> {
+        let refuse = || {
+            invalid_value(format!(
+                "{bytes} bytes at {address:#x} are not whole mappings of one reservation"
+            ))
+        };
+        let whole = address.is_multiple_of(FRAME) && bytes.is_multiple_of(FRAME) && bytes > 0;
+        if !whole || !self.is_reserved(address, bytes) {
+            return Err(refuse());
+        }
+        if self.find(address).is_some_and(|(base, _)| base != address) {
+            return Err(refuse());
+        }
+        let mut found = Vec::new();
+        for (&at, live) in self.live.range(address..address + bytes) {
+            match live.kind {
+                Kind::Frame { frame } if at + live.bytes <= address + bytes => {
+                    found.push((at, frame));
+                }
+                _ => return Err(refuse()),
+            }
+        }
+        Ok(found)
     }
 
     /// The frame mappings that exactly make up a range.

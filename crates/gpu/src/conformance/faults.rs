@@ -7,6 +7,7 @@ use super::{Check, Problem, Session, case_list, ensure};
 use crate::GpuError;
 
 case_list![
+    ; faulting:
     a_wild_write_is_an_illegal_address,
     a_wild_read_is_an_illegal_address,
     freed_memory_is_an_illegal_address,
@@ -96,6 +97,10 @@ fn a_fault_is_sticky(s: &Session<'_>) -> Check {
 }
 
 fn a_fault_stays_in_its_context(s: &Session<'_>) -> Check {
+    if !s.fixture.contains_faults() {
+        let why = "a fault ends the process's use of the device";
+        return Err(Problem::Skipped(why.to_owned()));
+    }
     let other = s.another()?;
     let total = other.zeros(1)?;
     other.launch_on(other.stream, "count", 1, 32, &Args::default().ptr(total))?;

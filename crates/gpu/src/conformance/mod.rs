@@ -35,6 +35,12 @@ pub trait Fixture: Sync {
     fn kernels(&self) -> Vec<u8>;
     /// The kernel of `large_params.ptx`.
     fn large_params(&self) -> Vec<u8>;
+    /// Whether a fault in one context leaves others of the process alone. NVIDIA's driver answers
+    /// every later call of the process with the fault, so a backend on it says no, and runs each
+    /// case that [`Case::faults`] in a process of its own.
+    fn contains_faults(&self) -> bool {
+        true
+    }
 }
 
 /// The PTX texts themselves, zero-terminated as drivers want them.
@@ -77,6 +83,8 @@ pub type Check = Result<(), Problem>;
 pub struct Case {
     /// Its name: what is promised.
     pub name: &'static str,
+    /// It makes a kernel fault: see [`Fixture::contains_faults`].
+    pub faults: bool,
     run: fn(&Session<'_>) -> Check,
 }
 
@@ -174,9 +182,18 @@ macro_rules! ensure {
 
 /// Names a list of case functions.
 macro_rules! case_list {
-    ($($name:ident),+ $(,)?) => {
+    ($($name:ident),* $(,)? $(; faulting: $($faulting:ident),+ $(,)?)?) => {
         pub(super) const CASES: &[$crate::conformance::Case] = &[
-            $($crate::conformance::Case { name: stringify!($name), run: $name }),+
+            $($crate::conformance::Case {
+                name: stringify!($name),
+                faults: false,
+                run: $name,
+            },)*
+            $($($crate::conformance::Case {
+                name: stringify!($faulting),
+                faults: true,
+                run: $faulting,
+            },)+)?
         ];
     };
 }
