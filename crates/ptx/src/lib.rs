@@ -12,6 +12,7 @@ mod error;
 mod layout;
 mod lexer;
 mod parse;
+mod verify;
 pub mod visit;
 
 pub use describe::{
@@ -19,3 +20,4 @@ pub use describe::{
 };
 pub use error::{Error, Position, Result};
 pub use parse::{MAX_TEXT_BYTES, parse};
+pub use verify::verify;

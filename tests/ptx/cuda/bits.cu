@@ -21,4 +21,6 @@ extern "C" __global__ void bit_ops(const unsigned *x, const unsigned *y, unsigne
     asm("prmt.b32.rc16 %0, %1, %2, %3;" : "=r"(t) : "r"(a), "r"(b), "r"(1)); o[37] = t;
     asm("{.reg .pred p, q; setp.lt.and.s32 p|q, %1, %2, 1; selp.u32 %0, 5, 6, p; @q add.u32 %0, %0, 8;}" : "=r"(t) : "r"(a), "r"(b)); o[38] = t;
     asm("slct.u32.s32 %0, %1, %2, %3;" : "=r"(t) : "r"(a), "r"(b), "r"(-1)); o[39] = t;
+    asm("mul24.lo.u32 %0, %1, %2;" : "=r"(t) : "r"(a), "r"(b)); o[7] ^= t;
+    asm("mad24.hi.s32 %0, %1, %2, %3;" : "=r"(t) : "r"(a), "r"(b), "r"(5)); o[8] ^= t;
 }

@@ -18,6 +18,28 @@ extern "C" __global__ void dispatch(const int *ops, int *data) {
     }
     data[i] = v;
 }
+extern "C" __global__ void machine(const unsigned char *code, int *mem, int steps) {
+    int pc = 0, acc = threadIdx.x, reg = 0;
+    for (int i = 0; i < steps; ++i) {
+        switch (code[pc++]) {
+        case 0: acc += mem[code[pc++]]; break;
+        case 1: mem[code[pc++]] = acc; break;
+        case 2: acc -= mem[code[pc]]; mem[code[pc++]] = reg; break;
+        case 3: pc = acc ? code[pc] : pc + 1; break;
+        case 4: reg = acc; acc = mem[reg & 255]; break;
+        case 5: mem[acc & 255] ^= reg; break;
+        case 6: acc = atomicAdd(&mem[256], acc); break;
+        case 7: __threadfence(); reg = mem[257]; break;
+        case 8: mem[258] = i; acc *= 3; break;
+        case 9: mem[259] += pc; break;
+        case 10: acc = __popc(mem[reg & 127]); break;
+        case 11: mem[threadIdx.x] = acc; return;
+        case 12: acc = mem[260] / (reg | 1); break;
+        default: mem[261] = pc; return;
+        }
+    }
+    mem[threadIdx.x] = acc;
+}
 extern "C" __global__ void local_arrays(const int *idx, int *out, int n) {
     int stack[64];
     int top = 0;
