@@ -1,7 +1,8 @@
 //! `cvt` and `cvt.pack`: conversions between any two numeric types.
 
 use crate::float::{
-    BF16, E4M3, E5M2, F32, F64, Format, Rounding, TF32, Value, round_integral, saturate, to_integer,
+    BF16, E4M3, E5M2, F32, F64, Format, Rounding, TF32, Value, from_f64, round_integral, saturate,
+    to_f64, to_integer,
 };
 use crate::int::Int;
 
@@ -104,7 +105,10 @@ fn float_to_float(from: Format, to: Format, modes: Convert, bits: u64) -> u64 {
     } else {
         bits
     };
+    let plain = modes.rounding == Rounding::Nearest && !modes.satfinite;
     let mut result = match Value::unpack(from, bits) {
+        // Every value is exact in f64, from which one rounding is quick.
+        Value::Finite { .. } if plain => from_f64(to, to_f64(from, bits)),
         Value::Nan if keeps_payload(from, to) => nan_payload(from, to, bits),
         Value::Infinite { negative } if modes.satfinite => {
             to.max_finite() | if negative { to.sign_bit() } else { 0 }

@@ -5,6 +5,7 @@
 //! to nearest, `f32` and `f64`) take the processor's own instructions, which round the same way.
 
 mod format;
+mod narrow;
 mod value;
 
 pub use format::{BF16, E4M3, E5M2, F16, F32, F64, Format, Rounding, TF32};
@@ -81,12 +82,22 @@ pub fn add(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
         quiet32(f32::from_bits(a as u32) + f32::from_bits(b as u32))
     } else if modes.rounding == Rounding::Nearest && format == F64 {
         quiet64(f64::from_bits(a) + f64::from_bits(b))
+    } else if let Some((a, b)) = narrow_pair(format, modes, a, b) {
+        narrow::round(format, narrow::sum_to_odd(a, b))
     } else {
         Value::unpack(format, a)
             .plus(Value::unpack(format, b), modes.rounding)
             .pack(format, modes.rounding)
     };
     modes.output(format, result)
+}
+
+/// Both operands as `f64`, for narrow formats rounded to nearest.
+fn narrow_pair(format: Format, modes: Modes, a: u64, b: u64) -> Option<(f64, f64)> {
+    if modes.rounding != Rounding::Nearest {
+        return None;
+    }
+    Some((narrow::widen(format, a)?, narrow::widen(format, b)?))
 }
 
 /// `sub`.
@@ -104,6 +115,8 @@ pub fn mul(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
         quiet32(f32::from_bits(a as u32) * f32::from_bits(b as u32))
     } else if modes.rounding == Rounding::Nearest && format == F64 {
         quiet64(f64::from_bits(a) * f64::from_bits(b))
+    } else if let Some((a, b)) = narrow_pair(format, modes, a, b) {
+        narrow::round(format, a * b)
     } else {
         exact_product(format, a, b).pack(format, modes.rounding)
     };
@@ -130,6 +143,11 @@ pub fn fma(format: Format, modes: Modes, a: u64, b: u64, c: u64) -> u64 {
         quiet32(a.mul_add(b, c))
     } else if modes.rounding == Rounding::Nearest && format == F64 {
         quiet64(f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)))
+    } else if let (Some((x, y)), Some((z, _))) = (
+        narrow_pair(format, modes, a, b),
+        narrow_pair(format, modes, c, c),
+    ) {
+        narrow::round(format, narrow::sum_to_odd(x * y, z))
     } else {
         let sum = exact_product(format, a, b).plus(Value::unpack(format, c), modes.rounding);
         sum.pack(format, modes.rounding)
@@ -338,7 +356,8 @@ pub fn to_f64(format: Format, bits: u64) -> f64 {
     if format == F32 {
         return f64::from(f32::from_bits(bits as u32));
     }
-    f64::from_bits(Value::unpack(format, bits).pack(F64, Rounding::Nearest))
+    narrow::widen(format, bits)
+        .unwrap_or_else(|| f64::from_bits(Value::unpack(format, bits).pack(F64, Rounding::Nearest)))
 }
 
 /// An `f64` rounded to nearest even into any format.
@@ -346,7 +365,7 @@ pub fn from_f64(format: Format, value: f64) -> u64 {
     match format {
         F64 => value.to_bits(),
         F32 => quiet32(value as f32),
-        _ => Value::unpack(F64, value.to_bits()).pack(format, Rounding::Nearest),
+        _ => narrow::round(format, value),
     }
 }
 
