@@ -38,6 +38,7 @@ pub(crate) unsafe fn init(
         Ok(link) => link,
         Err(error) => return refused(&error),
     };
+    observe();
     let status = call();
     if status == CuResult::Success as CuStatus {
         let page = link.page();
@@ -50,6 +51,18 @@ pub(crate) unsafe fn init(
         procaddr::report_waiting();
     }
     status
+}
+
+/// Watches the driver's requests from before its first, so that no channel group is missed. Here and not
+/// when the driver is loaded: a child forked in between watches for itself.
+fn observe() {
+    let Some(driver) = super::loaded() else {
+        return;
+    };
+    // SAFETY: the handle is the driver's, which is never closed.
+    if let Err(error) = unsafe { mica_rm::observe(driver.handle) } {
+        log::line(&format!("time slices cannot be controlled: {error}"));
+    }
 }
 
 fn join() -> Result<std::sync::Arc<HostLink>, LinkError> {

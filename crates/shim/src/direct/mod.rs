@@ -66,22 +66,18 @@ pub(crate) fn install() {
     if limited {
         LIMITED.store(true, Release);
         log::line(&format!("the driver is {}", driver.path.display()));
-        // Before any context, so that no channel group is missed.
-        // SAFETY: the handle is the driver's, which is never closed.
-        let observed = unsafe { mica_rm::observe(driver.handle) };
-        if let Err(error) = observed {
-            log::line(&format!("time slices cannot be controlled: {error}"));
-        }
     }
-    for number in 0..COUNT {
-        exports::point(number, driver::real_by_number(number));
-    }
+    let mut targets: Vec<*const c_void> = (0..COUNT).map(driver::real_by_number).collect();
     for (symbol, hook) in hooks::HOOKS {
         // A trace without limits still wants to see what is looked up.
         let wanted = limited || (traced && symbol.entry().base == "cuGetProcAddress");
         if wanted && driver::has(*symbol as usize) {
-            exports::point(*symbol as usize, hook.0);
+            targets[*symbol as usize] = hook.0;
         }
     }
     let _ = DRIVER.set(LoadedDriver(driver));
+    // Each slot once, to its last target: another thread must not slip past a hook meanwhile.
+    for (number, target) in targets.into_iter().enumerate() {
+        exports::point(number, target);
+    }
 }

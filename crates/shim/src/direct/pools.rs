@@ -214,7 +214,9 @@ impl Pools {
 
     fn forget(&self, direct: &Direct, handle: usize) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = known.remove(&handle) {
+        let gone = known.remove(&handle);
+        drop(known);
+        if let Some(pool) = gone {
             direct.linear.remove_all(|entry| entry.pool == handle);
             direct.release(std::mem::take(&mut pool.books().charged));
         }
