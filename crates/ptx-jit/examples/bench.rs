@@ -102,7 +102,8 @@ fn main() {
     let lanes = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(16);
     let only = std::env::args().nth(2);
     let parsed = Arc::new(mica_ptx::parse(include_str!("bench.ptx").as_bytes()).expect("parses"));
-    let options = Options { lanes, ..Options::default() };
+    let optimize = std::env::var_os("MIDEND").is_some();
+    let options = Options { lanes, optimize, ..Options::default() };
     let t = cpu_ms();
     let module = JitModule::compile(parsed, options).expect("compiles");
     println!("load {:.2} ms", cpu_ms() - t);

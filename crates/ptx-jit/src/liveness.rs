@@ -2,6 +2,7 @@
 
 use mica_ptx::ast::{CallArg, Module, Op, ParamPlace};
 use mica_ptx::visit::{Access, Ref};
+use std::collections::HashMap;
 
 use crate::bits::BitSet;
 use crate::graph::Graph;
@@ -82,8 +83,44 @@ fn visit_term(unit: &Unit, module: &Module, b: u32, f: &mut dyn FnMut(Reg, Acces
     }
 }
 
+fn term_defs(unit: &Unit, module: &Module, b: u32) -> Vec<Reg> {
+    let mut defs = Vec::new();
+    if let Term::Sync { .. } = unit.blocks[b as usize].term {
+        visit_term(unit, module, b, &mut |r, a| {
+            if a == Access::Def {
+                defs.push(r);
+            }
+        });
+    }
+    defs
+}
+
 /// Registers live at the start of each block.
 pub(crate) fn live_in(unit: &Unit, module: &Module, graph: &Graph) -> Vec<BitSet> {
+    let none = HashMap::new();
+    solve(unit, module, graph, &none, &none, false)
+}
+
+/// Registers that a thread which resumes at a block must load: those that are read, or listed as
+/// saved, before it waits again.
+pub(crate) fn region_live(
+    unit: &Unit,
+    module: &Module,
+    graph: &Graph,
+    at_start: &HashMap<u32, Vec<Reg>>,
+    at_end: &HashMap<u32, Vec<Reg>>,
+) -> Vec<BitSet> {
+    solve(unit, module, graph, at_start, at_end, true)
+}
+
+fn solve(
+    unit: &Unit,
+    module: &Module,
+    graph: &Graph,
+    at_start: &HashMap<u32, Vec<Reg>>,
+    at_end: &HashMap<u32, Vec<Reg>>,
+    cut: bool,
+) -> Vec<BitSet> {
     let n = unit.regs.len();
     let mut gen_: Vec<BitSet> = Vec::new();
     let mut kill: Vec<BitSet> = Vec::new();
@@ -97,10 +134,20 @@ pub(crate) fn live_in(unit: &Unit, module: &Module, graph: &Graph) -> Vec<BitSet
                 Access::Def => k.insert(r),
             };
             let block = &unit.blocks[b as usize];
+            for r in at_start.get(&b).into_iter().flatten() {
+                visit(*r, Access::Use);
+            }
             for s in &block.steps {
                 visit_step(unit, module, block.instance, *s, &mut visit);
             }
             visit_term(unit, module, b, &mut visit);
+            // Saved before the results of a sync point are there: not hidden by them.
+            if let Some(saved) = at_end.get(&b) {
+                let defs = term_defs(unit, module, b);
+                for r in saved.iter().filter(|r| !defs.contains(r)) {
+                    visit(*r, Access::Use);
+                }
+            }
         }
         gen_.push(g);
         kill.push(k);
@@ -111,6 +158,9 @@ pub(crate) fn live_in(unit: &Unit, module: &Module, graph: &Graph) -> Vec<BitSet
         changed = false;
         for &b in graph.rpo.iter().rev() {
             let mut out = BitSet::new(n);
+            if cut && matches!(unit.blocks[b as usize].term, Term::Sync { .. }) {
+                continue;
+            }
             for &s in &graph.succs[b as usize] {
                 out.union(&live[s as usize]);
             }

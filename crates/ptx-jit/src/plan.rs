@@ -91,6 +91,13 @@ pub(crate) struct Plan {
     pub(crate) saved: Vec<Vec<Saved>>,
     pub(crate) slow: Vec<SlowSite>,
     pub(crate) slow_of: HashMap<Place, u32>,
+    /// Registers that may differ from their slots at the start of each block.
+    dirty_in: Vec<BitSet>,
+    /// The same at its end.
+    dirty_out: Vec<BitSet>,
+    /// Registers that must be loaded when a thread resumes at a block: those that are used, or
+    /// saved because they may be dirty, before it stops again.
+    region_live: Vec<BitSet>,
 }
 
 impl Plan {
@@ -126,10 +133,14 @@ impl Plan {
             saved: Vec::new(),
             slow: Vec::new(),
             slow_of: HashMap::new(),
+            dirty_in: Vec::new(),
+            dirty_out: Vec::new(),
+            region_live: Vec::new(),
         };
         plan.find_entries(module);
         plan.place_slots();
         plan.list_sites(module);
+        plan.track_slots(module);
         Ok(plan)
     }
 
@@ -298,6 +309,82 @@ impl Plan {
             all.insert(self.unit.sp);
         }
         all.iter().collect()
+    }
+
+    /// Finds what has to be saved and loaded where, given that a slot stays good until its register
+    /// is written again.
+    fn track_slots(&mut self, module: &Module) {
+        let n = self.unit.regs.len();
+        let blocks = self.unit.blocks.len();
+        if self.unit.has_calls() {
+            // Registers cross calls by the stack, which this does not follow.
+            let mut all = BitSet::new(n);
+            (0..n as u32).for_each(|r| all.insert(r));
+            self.dirty_in = vec![all.clone(); blocks];
+            self.dirty_out = vec![all; blocks];
+            self.region_live = self.live_in.clone();
+            return;
+        }
+        let defs = crate::shape::block_defs(&self.unit, module);
+        let mut dirty_in = vec![BitSet::new(n); blocks];
+        let mut dirty_out = defs;
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for &b in &self.graph.rpo {
+                for &p in &self.graph.preds[b as usize] {
+                    // A thread that waited starts from its slots.
+                    if !matches!(self.unit.blocks[p as usize].term, Term::Sync { .. }) {
+                        changed |= dirty_in[b as usize].union(&dirty_out[p as usize]);
+                    }
+                }
+                changed |= dirty_out[b as usize].union(&dirty_in[b as usize]);
+            }
+        }
+        self.dirty_in = dirty_in;
+        self.dirty_out = dirty_out;
+        let mut at_start: HashMap<BlockId, Vec<Reg>> = HashMap::new();
+        let mut at_end: HashMap<BlockId, Vec<Reg>> = HashMap::new();
+        for &b in &self.graph.rpo {
+            let stops = self.entry_of.get(&b).is_some_and(|e| {
+                self.diverges.iter().any(|d| d.join == Some(*e))
+            });
+            if stops || self.bail_of.contains_key(&b) || self.parks.contains_key(&b) {
+                at_start.insert(b, self.save_at_start(b));
+            }
+            match &self.unit.blocks[b as usize].term {
+                Term::Sync { next, .. } => {
+                    at_end.insert(b, self.save_at_end(b, &[*next]));
+                }
+                Term::Br { then, els, .. } if self.diverge_of.contains_key(&b) => {
+                    at_end.insert(b, self.save_at_end(b, &[*then, *els]));
+                }
+                _ => {}
+            }
+        }
+        self.region_live =
+            crate::liveness::region_live(&self.unit, module, &self.graph, &at_start, &at_end);
+    }
+
+    /// What must be saved for threads that stop at the start of `b`.
+    pub(crate) fn save_at_start(&self, b: BlockId) -> Vec<Reg> {
+        let dirty = &self.dirty_in[b as usize];
+        self.live_at(&[b]).into_iter().filter(|r| dirty.has(*r)).collect()
+    }
+
+    /// What must be saved at the end of `b` for threads that go on at one of `targets`.
+    pub(crate) fn save_at_end(&self, b: BlockId, targets: &[BlockId]) -> Vec<Reg> {
+        let dirty = &self.dirty_out[b as usize];
+        self.live_at(targets).into_iter().filter(|r| dirty.has(*r)).collect()
+    }
+
+    /// What must be loaded when a thread resumes at `b`.
+    pub(crate) fn load_at(&self, b: BlockId) -> Vec<Reg> {
+        let mut live = self.region_live[b as usize].clone();
+        if self.unit.has_calls() {
+            live.insert(self.unit.sp);
+        }
+        live.iter().collect()
     }
 
     /// Registers an instruction reads and writes, each once.

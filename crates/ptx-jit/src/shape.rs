@@ -122,7 +122,8 @@ pub(crate) fn solve(
     Shapes { of: s.shapes, guards: s.guards }
 }
 
-fn block_defs(unit: &Unit, module: &Module) -> Vec<BitSet> {
+/// Registers that each block writes.
+pub(crate) fn block_defs(unit: &Unit, module: &Module) -> Vec<BitSet> {
     unit.blocks
         .iter()
         .map(|block| {

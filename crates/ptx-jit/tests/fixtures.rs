@@ -54,7 +54,8 @@ fn every_kernel_compiles_for_every_number_of_lanes() {
 }
 
 /// Kernels whose results depend on time or, with noise as input, on the order of threads.
-const UNORDERED: [&str; 8] = [
+const UNORDERED: [&str; 9] = [
+    "pointers",
     "atomics_std",
     "with_lines",
     "special",

@@ -4,7 +4,7 @@
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::FloatCC, condcodes::IntCC, types};
 use mica_ptx::ast::{FloatBinOp, FloatUnOp, Op, Precision, Rounding, ScalarType};
 
-use super::Emit;
+use super::{Emit, V};
 use crate::CompileError;
 use crate::run;
 use crate::unit::Class;
@@ -51,6 +51,12 @@ impl Emit<'_, '_> {
                     .collect::<Result<Vec<_>, _>>()?;
                 let flush = *ftz && *ty == ScalarType::F32;
                 let sat = *sat;
+                // The instruction overwrites its first operand: better not a broadcast that other
+                // vectors of the group use too.
+                let mut srcs = srcs;
+                if matches!(srcs[0].0, V::U(_)) {
+                    srcs.swap(0, 1);
+                }
                 let f = |e: &mut Self, v: &[Value]| {
                     let a = e.input(v[0], flush);
                     let b = e.input(v[1], flush);

@@ -37,6 +37,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         let leave = b.create_block();
         let thread = b.declare_var(types::I64);
         let callee_sp = b.declare_var(types::I64);
+        let frames = [(); 3].map(|()| b.declare_var(types::I64));
         let mut e = Emit {
             b,
             src,
@@ -53,6 +54,9 @@ impl<'e, 'm> Emit<'e, 'm> {
             leave,
             ret_block: None,
             callee_sp,
+            frames,
+            start,
+            hoisted: HashMap::new(),
             instance: 0,
             site: 0,
             sigs: HashMap::new(),
@@ -103,6 +107,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         self.b.switch_to_block(go);
         let t = self.thread();
         self.b.ins().istore32(flags(), t, self.scratch, scratch::CURRENT);
+        self.find_frames();
         let used: Vec<u32> =
             (0..self.plan.entries.len() as u32).filter(|e| self.enters(*e)).collect();
         for &e in &used {
@@ -134,7 +139,7 @@ impl<'e, 'm> Emit<'e, 'm> {
                 self.write(self.plan.unit.sp, V::U(zero));
             }
             // Nothing is live where the kernel starts, and no loop goes back there.
-            let live = if e == 0 { Vec::new() } else { self.plan.live_at(&[block]) };
+            let live = if e == 0 { Vec::new() } else { self.plan.load_at(block) };
             for r in live {
                 let v = self.load_slot(r);
                 self.write(r, v);
@@ -153,6 +158,21 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     /// Address of a slot's element for the group's first thread.
     fn slot_address(&mut self, slot: Slot) -> (Value, i32) {
+        let i = match slot.class.slot_bytes() {
+            4 => 0,
+            8 => 1,
+            _ => 2,
+        };
+        (self.b.use_var(self.frames[i]), scratch::FRAMES + slot.offset as i32)
+    }
+
+    /// Works out where the group's slots are, by element size.
+    fn find_frames(&mut self) {
+        if self.plan.slots.is_empty() && self.plan.syncs.is_empty() {
+            let zero = self.i64(0);
+            self.frames.into_iter().for_each(|v| self.b.def_var(v, zero));
+            return;
+        }
         let t = self.thread();
         let five = self.i64(5);
         let warp = self.b.ins().ushr(t, five);
@@ -160,9 +180,11 @@ impl<'e, 'm> Emit<'e, 'm> {
         let frame = self.b.ins().iadd(self.scratch, frame);
         let m = self.i64(31);
         let lane = self.b.ins().band(t, m);
-        let lane = self.mul_imm(lane, i64::from(slot.class.slot_bytes()));
-        let p = self.b.ins().iadd(frame, lane);
-        (p, scratch::FRAMES + slot.offset as i32)
+        for (i, var) in self.frames.into_iter().enumerate() {
+            let off = self.mul_imm(lane, 4 << i);
+            let p = self.b.ins().iadd(frame, off);
+            self.b.def_var(var, p);
+        }
     }
 
     fn load_slot(&mut self, r: Reg) -> V {
@@ -244,9 +266,9 @@ impl<'e, 'm> Emit<'e, 'm> {
         }
     }
 
-    fn save_for(&mut self, blocks: &[BlockId]) {
-        for r in self.plan.live_at(blocks) {
-            self.save_slot(r);
+    fn save_all(&mut self, regs: &[Reg]) {
+        for r in regs {
+            self.save_slot(*r);
         }
     }
 
@@ -305,7 +327,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         let (out, on) = (self.cold(), self.b.create_block());
         self.b.ins().brif(hit, out, &[], on, &[]);
         self.b.switch_to_block(out);
-        self.save_for(&[id]);
+        self.save_all(&self.plan.save_at_start(id));
         self.set_cont(e);
         self.b.ins().jump(self.leave, &[]);
         self.b.switch_to_block(on);
@@ -344,7 +366,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.b.switch_to_block(park);
             let zero = self.imm(types::I32, 0);
             self.b.ins().store(flags(), zero, self.scratch, run::SPIN_COUNT);
-            self.save_for(&[id]);
+            self.save_all(&self.plan.save_at_start(id));
             self.set_cont(e);
             let one = self.imm(types::I32, 1);
             self.b.ins().store(flags(), one, self.scratch, scratch::PENDING);
@@ -377,14 +399,15 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.b.ins().brif(ok, on, &[], out, &[]);
             self.b.switch_to_block(out);
             let all = self.i64(-1);
-            self.diverge(self.plan.bail_of[&id], &[id], all);
+            let saved = self.plan.save_at_start(id);
+            self.diverge(self.plan.bail_of[&id], &saved, all);
             self.b.switch_to_block(on);
         }
     }
 
     /// Saves the group and has its threads run one by one. Ends the current block.
-    fn diverge(&mut self, index: u32, targets: &[BlockId], mask: Value) {
-        self.save_for(targets);
+    fn diverge(&mut self, index: u32, saved: &[Reg], mask: Value) {
+        self.save_all(saved);
         let site = self.i64(i64::from(index));
         let t = self.thread();
         let ctx = self.ctx;
@@ -438,7 +461,7 @@ impl<'e, 'm> Emit<'e, 'm> {
                     self.save_operand(i, &v, *class);
                 }
                 let defs: Vec<Reg> = site.defs.iter().map(|d| self.reg(d.0)).collect();
-                for r in self.plan.live_at(&[next]) {
+                for r in self.plan.save_at_end(id, &[next]) {
                     if !defs.contains(&r) {
                         self.save_slot(r);
                     }
@@ -473,7 +496,8 @@ impl<'e, 'm> Emit<'e, 'm> {
                 self.b.switch_to_block(mixed);
                 let wide = self.b.ins().uextend(types::I64, mask);
                 let m = if negated { self.b.ins().bnot(wide) } else { wide };
-                self.diverge(self.plan.diverge_of[&id], &[then, els], m);
+                let saved = self.plan.save_at_end(id, &[then, els]);
+                self.diverge(self.plan.diverge_of[&id], &saved, m);
             }
         }
     }
@@ -512,7 +536,8 @@ impl<'e, 'm> Emit<'e, 'm> {
             V::U(i) => self.int(i),
             _ => {
                 let all = self.i64(-1);
-                self.diverge(self.plan.bail_of[&id], &[id], all);
+                let saved = self.plan.save_at_start(id);
+            self.diverge(self.plan.bail_of[&id], &saved, all);
                 return Ok(());
             }
         };

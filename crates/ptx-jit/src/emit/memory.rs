@@ -13,7 +13,7 @@ use mica_ptx::visit::Access as Touch;
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-use super::{Emit, V, fixed, flags};
+use super::{Emit, Hoisted, V, fixed, flags};
 use crate::CompileError;
 use crate::liveness::visit_step;
 use crate::run;
@@ -398,18 +398,22 @@ impl Emit<'_, '_> {
             Window::Local => offset_of!(BlockContext, local_stride),
             Window::Params => offset_of!(BlockContext, params_len),
         };
-        let len = self.field(types::I64, field);
-        let span = self.i64(span as i64);
-        let room = self.b.ins().isub(len, span);
-        let n = self.i64(i64::from(shift));
-        let room = self.b.ins().ushr(room, n);
-        let most = self.add_imm(room, 1);
-        if window == Window::Arena {
-            return most;
-        }
-        let fits = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, len, span);
-        let zero = self.i64(0);
-        self.b.ins().select(fits, most, zero)
+        let ctx = self.ctx;
+        self.hoist(Hoisted::Limit(window, span, shift), &|c| {
+            let len = c.ins().load(types::I64, fixed(), ctx, field as i32);
+            let span = c.ins().iconst(types::I64, span as i64);
+            let room = c.ins().isub(len, span);
+            let n = c.ins().iconst(types::I64, i64::from(shift));
+            let room = c.ins().ushr(room, n);
+            let one = c.ins().iconst(types::I64, 1);
+            let most = c.ins().iadd(room, one);
+            if window == Window::Arena {
+                return most;
+            }
+            let fits = c.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, len, span);
+            let zero = c.ins().iconst(types::I64, 0);
+            c.ins().select(fits, most, zero)
+        })
     }
 
     fn memcheck(&mut self, lanes: &[(Value, usize)], low: i64, span: u64, stride: i64, ask: Ask) {

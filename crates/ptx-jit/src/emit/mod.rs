@@ -22,6 +22,7 @@ mod value;
 use cranelift_codegen::ir::{
     self, AbiParam, InstBuilder, MemFlagsData as MemFlags, Signature, Type, Value, types,
 };
+use cranelift_codegen::cursor::{Cursor, CursorPosition, FuncCursor};
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 pub(crate) use flow::vector_entry;
@@ -56,6 +57,13 @@ enum Home {
     Vector(Vec<Variable>),
 }
 
+/// Values that are the same for a whole block of threads, made once at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Hoisted {
+    Field(Type, usize),
+    Limit(Window, u64, u32),
+}
+
 /// What is the same for every version of a kernel.
 pub(crate) struct Source<'m> {
     pub(crate) module: &'m Module,
@@ -84,6 +92,11 @@ pub(crate) struct Emit<'e, 'm> {
     leave: ir::Block,
     ret_block: Option<ir::Block>,
     callee_sp: Variable,
+    /// Where the group's slots of 4, 8 and 16 bytes begin.
+    frames: [Variable; 3],
+    /// The first block, where values that never change are kept.
+    start: ir::Block,
+    hoisted: HashMap<Hoisted, Value>,
     /// The instance whose code is being emitted.
     pub(crate) instance: u32,
     /// The slow site of the instruction being emitted, which also names its line.
@@ -151,7 +164,26 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     /// A field of the block context that does not change.
     pub(crate) fn field(&mut self, ty: Type, offset: usize) -> Value {
-        self.b.ins().load(ty, fixed(), self.ctx, offset as i32)
+        let ctx = self.ctx;
+        self.hoist(Hoisted::Field(ty, offset), &|c| {
+            c.ins().load(ty, fixed(), ctx, offset as i32)
+        })
+    }
+
+    /// A value made once, at the end of the first block.
+    fn hoist(&mut self, key: Hoisted, make: &dyn Fn(&mut FuncCursor<'_>) -> Value) -> Value {
+        if let Some(v) = self.hoisted.get(&key) {
+            return *v;
+        }
+        let last = self.b.func.layout.last_inst(self.start);
+        let mut c = FuncCursor::new(self.b.func);
+        match last {
+            Some(i) if c.func.dfg.insts[i].opcode().is_terminator() => c.set_position(CursorPosition::At(i)),
+            _ => c.set_position(CursorPosition::After(self.start)),
+        }
+        let v = make(&mut c);
+        self.hoisted.insert(key, v);
+        v
     }
 
     pub(crate) fn thread(&mut self) -> Value {
@@ -178,6 +210,10 @@ impl<'e, 'm> Emit<'e, 'm> {
             return v;
         }
         let ty = self.ty(v);
+        if x > 0 && (x as u64).is_power_of_two() && u64::from(ty.bits()) > u64::from(x.trailing_zeros()) {
+            let n = self.imm(types::I32, u64::from(x.trailing_zeros()));
+            return self.b.ins().ishl(v, n);
+        }
         let c = self.imm(ty, x as u64);
         self.b.ins().imul(v, c)
     }
