@@ -80,7 +80,10 @@ pub(crate) enum Command {
     },
     /// Serve one virtual GPU (started by the daemon)
     #[command(hide = true)]
-    Worker,
+    Worker {
+        /// For listings of processes; the environment says what to serve.
+        label: Vec<String>,
+    },
     /// Run a benchmark load as an ordinary CUDA program
     #[command(hide = true)]
     Load {

@@ -20,7 +20,9 @@ const LIBRARIES: [(&str, &[&str]); 2] = [
 /// The folder with the libraries under the driver's names; made if needed.
 pub(crate) fn prepare() -> Result<PathBuf> {
     let built = find()?;
-    let folder = mica_daemon::Paths::from_environment().runtime_dir.join("lib");
+    let folder = mica_daemon::Paths::from_environment()
+        .runtime_dir
+        .join("lib");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("{} cannot be made", folder.display()))?;
     for (from, names) in LIBRARIES {

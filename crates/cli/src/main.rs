@@ -69,7 +69,7 @@ fn dispatch(command: &Command) -> Result<i32> {
                 .with_context(|| format!("man pages cannot be written to {}", folder.display()))?;
             Ok(0)
         }
-        Command::Worker => done(manage::worker()),
+        Command::Worker { .. } => done(manage::worker()),
         Command::Load { load } => {
             let load = serde_json::from_str(load).context("the load is no valid JSON")?;
             let report = mica_load::run(&load)?;

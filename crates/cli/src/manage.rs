@@ -123,7 +123,9 @@ pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
 }
 
 pub(crate) fn worker() -> Result<()> {
-    bail!("this build has no worker")
+    Ok(mica_worker::run(
+        &mica_worker::WorkerConfig::from_environment()?,
+    )?)
 }
 
 pub(crate) fn demo(_args: &JsonArgs) -> Result<bool> {
