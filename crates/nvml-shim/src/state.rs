@@ -60,9 +60,26 @@ fn surroundings() -> &'static Surroundings {
             true => None,
             false => Library::find("libnvidia-ml.so.1", "MICA_LIBNVML").ok(),
         };
+        if let (Some(_), Some(library)) = (&vgpu, &real) {
+            // nvidia-smi lists processes through private tables, which end in one control. Where it
+            // cannot be narrowed the public functions still are.
+            // SAFETY: `Library` never unloads what it has accepted.
+            let _ = unsafe { mica_rm::show_only(library.handle(), is_ours) };
+        }
         forward::connect(real.as_ref());
         Surroundings { real, vgpu }
     })
+}
+
+/// Whether a process is in the virtual GPU. The number is the driver's, which in a container may be
+/// another than the daemon's: this process itself is always known.
+fn is_ours(pid: u32) -> bool {
+    if pid == std::process::id() {
+        return true;
+    }
+    let vgpu = SURROUNDINGS.get().and_then(|found| found.vgpu.as_ref());
+    let picture = vgpu.and_then(Vgpu::picture);
+    picture.is_some_and(|picture| picture.processes.iter().any(|process| process.pid == pid))
 }
 
 /// Starts NVML; `real` calls the real library's own initialization.

@@ -29,6 +29,8 @@ pub(crate) const CTRL_GET_TIMESLICE: u32 = 0xA06C_0104;
 pub(crate) const CTRL_DISABLE_CHANNELS: u32 = 0x2080_110B;
 /// Reads the GPU's UUID.
 pub(crate) const CTRL_GET_GID_INFO: u32 = 0x2080_014A;
+/// Lists the processes that use a GPU.
+pub(crate) const CTRL_GET_PIDS: u32 = 0x2080_018D;
 /// Raw bytes rather than text, in [`GidInfo::flags`].
 pub(crate) const GID_BINARY: u32 = 2;
 /// Most channels one [`DisableChannels`] names.
@@ -144,6 +146,15 @@ pub(crate) struct DisableChannels {
     pub(crate) preempt_event: u64,
     pub(crate) clients: [u32; DISABLE_MAX],
     pub(crate) channels: [u32; DISABLE_MAX],
+}
+
+/// Start of the parameters of [`CTRL_GET_PIDS`]; the table of process numbers follows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PidsHeader {
+    pub(crate) id_type: u32,
+    pub(crate) id: u32,
+    pub(crate) count: u32,
 }
 
 /// Parameters of [`CTRL_GET_GID_INFO`].

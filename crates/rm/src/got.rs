@@ -232,6 +232,41 @@ impl Image {
     }
 }
 
+/// Leads a library's calls of an imported function to `hook`. Gives what its slot held, if that was
+/// the function itself. Doing it again changes nothing.
+///
+/// # Safety
+/// `handle` came from `dlopen`, the library stays loaded, and `hook` has the function's type.
+pub(crate) unsafe fn take_over(
+    handle: *mut c_void,
+    name: &str,
+    hook: usize,
+) -> Result<Option<usize>, RmError> {
+    // SAFETY: our contract is the callee's.
+    let image = unsafe { Image::of_handle(handle)? };
+    // SAFETY: the library is loaded.
+    let slots = unsafe { image.slots(name) };
+    if slots.is_empty() {
+        return Err(RmError::NoIoctlSlot);
+    }
+    let mut original = None;
+    for slot in slots {
+        // SAFETY: a word of the library, found above.
+        let held = unsafe { slot.read() };
+        if held == hook {
+            continue;
+        }
+        // SAFETY: the slot is for the function, whose type the hook has.
+        unsafe { image.replace(slot, hook)? };
+        // A slot not yet bound points back into the library, to code that would bind it and so
+        // undo the patch: the caller uses its own import then.
+        if held != 0 && !image.contains(held) {
+            original = Some(held);
+        }
+    }
+    Ok(original)
+}
+
 /// The segments and the read-only-after-relocation range of the library loaded at `base`.
 fn program_headers(base: usize) -> (Vec<Range>, Option<Range>) {
     struct Found {

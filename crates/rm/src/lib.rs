@@ -21,6 +21,7 @@ mod control;
 mod error;
 mod got;
 mod observer;
+mod pids;
 mod registry;
 mod suspend;
 
@@ -30,4 +31,5 @@ pub use control::{
 };
 pub use error::RmError;
 pub use observer::{generation, observe, observed, take_overwritten};
+pub use pids::{Shown, show_only};
 pub use suspend::{SuspendHow, resume, resume_groups, suspend, suspend_groups, suspend_with};

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::RmError;
 use crate::abi::{self, Alloc21, Alloc64, Control, Free, GroupParams, Transfer};
-use crate::got::Image;
+use crate::got;
 use crate::registry::{Object, Origin, Registry};
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
@@ -35,29 +35,12 @@ static PINNED_US: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// [`RmError::NoIoctlSlot`] if the library imports no `ioctl`; the library is then untouched.
 pub unsafe fn observe(handle: *mut c_void) -> Result<(), RmError> {
-    // SAFETY: our contract is the callee's.
-    let image = unsafe { Image::of_handle(handle)? };
-    // SAFETY: the library is loaded.
-    let slots = unsafe { image.slots("ioctl") };
-    if slots.is_empty() {
-        return Err(RmError::NoIoctlSlot);
-    }
-    let hook = watched_ioctl as *const () as usize;
+    // SAFETY: our contract is the callee's, and the hook has the type of `ioctl`.
+    let held = unsafe { got::take_over(handle, "ioctl", watched_ioctl as *const () as usize)? };
     // SAFETY: asks for a number only.
     OWNER.store(unsafe { libc::getpid() }, Release);
-    for slot in slots {
-        // SAFETY: a word of the library, found above.
-        let held = unsafe { slot.read() };
-        if held == hook {
-            continue;
-        }
-        // A slot not yet bound points back into the library, to code that would bind it and so
-        // undo the patch: use our own import then.
-        if held != 0 && !image.contains(held) {
-            ORIGINAL.store(held, Release);
-        }
-        // SAFETY: the slot is for `ioctl`, whose calling convention the hook has.
-        unsafe { image.replace(slot, hook)? };
+    if let Some(held) = held {
+        ORIGINAL.store(held, Release);
     }
     Ok(())
 }
@@ -195,17 +178,29 @@ unsafe fn watched_slice(
 /// # Safety
 /// The arguments are those of a call to `ioctl`.
 unsafe fn original(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    match ORIGINAL.load(Acquire) {
+    // SAFETY: our contract; the word stood in a slot for `ioctl`.
+    unsafe { call_ioctl(ORIGINAL.load(Acquire), fd, request, argument) }
+}
+
+/// Calls the `ioctl` a slot held, or this library's own for 0.
+///
+/// # Safety
+/// `address` is 0 or stood in a slot for `ioctl`; the arguments are those of a call to it.
+pub(crate) unsafe fn call_ioctl(
+    address: usize,
+    fd: c_int,
+    request: c_ulong,
+    argument: *mut c_void,
+) -> c_int {
+    if address == 0 {
         // SAFETY: the caller's own arguments.
-        0 => unsafe { libc::ioctl(fd, request as _, argument) },
-        address => {
-            // SAFETY: the word stood in a slot for `ioctl`; passing a third argument to it is how
-            // its variadic form is called on the architectures supported here.
-            let function = unsafe { std::mem::transmute::<usize, Ioctl>(address) };
-            // SAFETY: the caller's own arguments.
-            unsafe { function(fd, request, argument) }
-        }
+        return unsafe { libc::ioctl(fd, request as _, argument) };
     }
+    // SAFETY: passing a third argument to `ioctl` is how its variadic form is called on the
+    // architectures supported here.
+    let function = unsafe { std::mem::transmute::<usize, Ioctl>(address) };
+    // SAFETY: the caller's own arguments.
+    unsafe { function(fd, request, argument) }
 }
 
 fn origin(fd: c_int) -> Origin {
@@ -224,7 +219,7 @@ pub(crate) fn still_open(known: Origin) -> bool {
 
 /// One request, taken out of its envelope.
 pub(crate) struct Escape {
-    nr: u32,
+    pub(crate) nr: u32,
     bytes: usize,
     block: *mut c_void,
 }
@@ -249,7 +244,7 @@ impl Escape {
     ///
     /// # Safety
     /// The block holds the bytes the request names, and any bytes make a `T`.
-    unsafe fn get<T: Copy>(&self) -> Option<T> {
+    pub(crate) unsafe fn get<T: Copy>(&self) -> Option<T> {
         if self.bytes != size_of::<T>() || self.block.is_null() {
             return None;
         }

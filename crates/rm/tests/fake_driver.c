@@ -31,3 +31,15 @@ int driver_bytes_ready(int fd)
     int ready = -1;
     return ioctl(fd, FIONREAD, &ready) < 0 ? -1 : ready;
 }
+
+/* As NVML lists the processes of a GPU: returns how many, their numbers in list. */
+uint32_t driver_pids(int fd, uint32_t *list)
+{
+    uint32_t params[3 + 950] = { 0 };
+    nvos54 block = { 1, 3, 0x2080018d, 0, (uint64_t)(uintptr_t)params, sizeof params, 0xffff };
+    if (ioctl(fd, ESC(0x2a, block), &block) < 0 || block.status)
+        return 0xdead;
+    for (uint32_t i = 0; i < params[2]; i++)
+        list[i] = params[3 + i];
+    return params[2];
+}

@@ -24,5 +24,12 @@ int ioctl(int fd, unsigned long request, ...)
         if (!block[7])
             fake_slice_us = us;
     }
+    if ((request & 0xff) == 0x2a && block[2] == 0x2080018d) {
+        uint32_t *pids = *(uint32_t **)(block + 4);
+        block[7] = 0;
+        pids[2] = 5;
+        for (uint32_t i = 0; i < 5; i++)
+            pids[3 + i] = 10 + i;
+    }
     return 0;
 }
