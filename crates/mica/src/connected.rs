@@ -1,0 +1,425 @@
+//! A virtual GPU behind a worker.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::time::Duration;
+
+use mica_gpu::{
+    DevicePtr, GlobalDescription, HostCallback, KernelDescription, ModuleInfo, ParamLayout,
+};
+use mica_limits::{Environment, open_session};
+use mica_vgpu::Statistics;
+use mica_wire::session::client::SessionClient;
+use mica_wire::session::{self as wire, CopyBox, CopyPlace, SessionError, SharedHostMemory};
+
+use crate::backend::{Backend, LaunchCall, PendingBytes};
+use crate::device::DeviceInfo;
+use crate::vgpu::Memory;
+use crate::{Error, Result};
+
+/// A worker that ends for lack of work may do so just as we come; the next one serves us.
+const TRIES: u32 = 3;
+/// How often the thread for host functions looks whether it is still needed.
+const NOTICE: Duration = Duration::from_millis(200);
+
+pub(crate) struct Connected {
+    client: Arc<SessionClient>,
+    context: Mutex<wire::NewContext>,
+    callbacks: Arc<Callbacks>,
+    /// Host memory whose copies are over; freed when the next is made.
+    spent: Arc<Mutex<Vec<SharedHostMemory>>>,
+}
+
+#[derive(Default)]
+struct Callbacks {
+    next: AtomicU64,
+    pending: Mutex<HashMap<u64, HostCallback>>,
+    has_thread: Mutex<bool>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Connected {
+    pub(crate) fn open(environment: &Environment) -> Result<Arc<Self>> {
+        let mut tries = 1;
+        loop {
+            let (_, socket) = open_session(environment)?;
+            match Self::over(socket) {
+                Err(Error::Session(SessionError::Ended(_))) if tries < TRIES => tries += 1,
+                other => return other,
+            }
+        }
+    }
+
+    pub(crate) fn over(socket: std::os::fd::OwnedFd) -> Result<Arc<Self>> {
+        let program = std::env::args().next().unwrap_or_default();
+        let client = SessionClient::connect(socket, &program)?;
+        let context = client.call(&wire::ContextCreate { flags: 0 })?;
+        Ok(Arc::new(Self {
+            client: Arc::new(client),
+            context: Mutex::new(context),
+            callbacks: Arc::default(),
+            spent: Arc::default(),
+        }))
+    }
+
+    fn context(&self) -> u64 {
+        lock(&self.context).context
+    }
+
+    /// Tells of an error that an earlier posted call ran into; costs a load when there is none.
+    fn check_late(&self) -> Result<()> {
+        if !self.client.late_pending() {
+            return Ok(());
+        }
+        match self.client.take_late(self.context())? {
+            None => Ok(()),
+            Some(late) => Err(SessionError::Refused {
+                code: late.code,
+                message: late.message,
+            }
+            .into()),
+        }
+    }
+
+    /// Prints what kernels have printed, as a synchronization does.
+    fn synced<T>(&self, result: Result<T, SessionError>) -> Result<T> {
+        for (kind, bytes) in self.client.take_output().unwrap_or_default() {
+            let _ = match kind {
+                0 => std::io::stdout().write_all(&bytes),
+                _ => std::io::stderr().write_all(&bytes),
+            };
+        }
+        Ok(result?)
+    }
+
+    fn post<R: wire::Request>(&self, request: &R) -> Result<()> {
+        self.check_late()?;
+        Ok(self.client.post(request, &[])?)
+    }
+
+    fn start_notices(&self) -> Result<()> {
+        let mut has_thread = lock(&self.callbacks.has_thread);
+        if *has_thread {
+            return Ok(());
+        }
+        let client = Arc::downgrade(&self.client);
+        let callbacks = Arc::downgrade(&self.callbacks);
+        let run = move || while serve_notices(&client, &callbacks) {};
+        std::thread::Builder::new()
+            .name("mica-callbacks".into())
+            .spawn(run)
+            .map_err(|error| Error::Argument(format!("no thread for host functions: {error}")))?;
+        *has_thread = true;
+        Ok(())
+    }
+
+    fn free_spent(&self) {
+        for memory in std::mem::take(&mut *lock(&self.spent)) {
+            let _ = self.client.host_free(self.context(), memory);
+        }
+    }
+}
+
+/// Runs host functions that are due; `false` when nobody needs it any more.
+fn serve_notices(client: &Weak<SessionClient>, callbacks: &Weak<Callbacks>) -> bool {
+    let (Some(client), Some(callbacks)) = (client.upgrade(), callbacks.upgrade()) else {
+        return false;
+    };
+    match client.next_notice(NOTICE) {
+        Ok(Some(callback)) => {
+            let function = lock(&callbacks.pending).remove(&callback);
+            if let Some(function) = function {
+                // A function that panics must not leave its stream waiting for ever.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(function));
+            }
+            client.post(&wire::CallbackDone { callback }, &[]).is_ok()
+        }
+        Ok(None) => true,
+        Err(_) => {
+            // The session is over: whoever waits for a function learns it by its drop.
+            lock(&callbacks.pending).clear();
+            false
+        }
+    }
+}
+
+impl Backend for Connected {
+    fn info(&self) -> DeviceInfo {
+        let s = self.client.snapshot();
+        DeviceInfo {
+            name: s.name.clone(),
+            uuid: s.uuid,
+            compute_capability: s.compute_capability,
+            total_memory: s.total_memory,
+            multiprocessors: s.multiprocessors,
+            max_threads_per_block: s.max_threads_per_block,
+            max_shared_per_block: s.max_shared_per_block,
+            stream_priorities: s.stream_priorities,
+        }
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        let state = self.client.call(&wire::MemoryInfo {})?;
+        Ok(Memory {
+            free_bytes: state.free_bytes,
+            limit_bytes: state.limit_bytes,
+            used_bytes: state.used_bytes,
+        })
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        let c = self.client.call(&wire::Counters {})?;
+        Ok(Statistics {
+            launches: c.launches,
+            bytes_from_host: c.bytes_from_host,
+            bytes_to_host: c.bytes_to_host,
+            bytes_on_device: c.bytes_on_device,
+            denials: c.denials,
+            faults: c.faults,
+            used_bytes: c.used_bytes,
+            peak_bytes: c.peak_bytes,
+            streams: c.streams as u32,
+            modules: c.modules as u32,
+            sessions: c.sessions as u32,
+            gpu_time_ns: c.gpu_time_ns,
+        })
+    }
+
+    fn reset(&self) -> Result<()> {
+        let mut context = lock(&self.context);
+        let old = context.context;
+        let _ = self.client.call(&wire::ContextDestroy { context: old });
+        *context = self.client.call(&wire::ContextCreate { flags: 0 })?;
+        Ok(())
+    }
+
+    fn default_stream(&self) -> u64 {
+        lock(&self.context).default_stream
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let context = self.context();
+        let result = self.client.call(&wire::ContextSynchronize { context });
+        self.synced(result.map(drop))
+    }
+
+    fn cancel(&self, stream: Option<u64>) -> Result<u64> {
+        let context = self.context();
+        let stream = stream.unwrap_or(0);
+        Ok(self.client.call(&wire::Cancel { context, stream })?.value)
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<u64> {
+        let context = self.context();
+        Ok(self
+            .client
+            .call(&wire::MemoryAlloc { context, bytes })?
+            .value)
+    }
+
+    fn free(&self, address: u64) -> Result<()> {
+        let context = self.context();
+        self.client.call(&wire::MemoryFree { context, address })?;
+        Ok(())
+    }
+
+    fn write(&self, stream: u64, address: u64, bytes: &[u8]) -> Result<()> {
+        self.check_late()?;
+        Ok(self.client.write(stream, address, bytes)?)
+    }
+
+    fn read(&self, stream: u64, address: u64, bytes: &mut [u8]) -> Result<()> {
+        let result = self.client.read(stream, address, bytes);
+        self.synced(result)
+    }
+
+    fn read_later(&self, stream: u64, address: u64, bytes: u64) -> Result<PendingBytes> {
+        self.check_late()?;
+        self.free_spent();
+        let memory = self.client.host_alloc(self.context(), bytes, false)?;
+        let (dst, src) = (
+            CopyPlace::Device(memory.device()),
+            CopyPlace::Device(address),
+        );
+        let area = CopyBox::linear(dst, src, bytes);
+        self.client.post(&wire::Copy { stream, area }, &[])?;
+        let (sender, receiver) = mpsc::channel();
+        let spent = Arc::clone(&self.spent);
+        let deliver = move || {
+            // SAFETY: mapped for `len` bytes; the stream has passed the copy into it.
+            let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), memory.len()) };
+            let _ = sender.send(Ok(bytes.to_vec()));
+            lock(&spent).push(memory);
+        };
+        self.stream_callback(stream, Box::new(deliver))?;
+        Ok(receiver)
+    }
+
+    fn copy(&self, stream: u64, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let area = CopyBox::linear(CopyPlace::Device(dst), CopyPlace::Device(src), bytes);
+        self.post(&wire::Copy { stream, area })
+    }
+
+    fn fill(&self, stream: u64, address: u64, value: u32, element: u32, count: u64) -> Result<()> {
+        self.post(&wire::Fill {
+            stream,
+            address,
+            pitch: count * u64::from(element),
+            value,
+            element_bytes: element,
+            width: count,
+            height: 1,
+        })
+    }
+
+    fn stream_create(&self, non_blocking: bool, priority: i32) -> Result<u64> {
+        let context = self.context();
+        let request = wire::StreamCreate {
+            context,
+            non_blocking,
+            priority,
+        };
+        Ok(self.client.call(&request)?.value)
+    }
+
+    fn stream_destroy(&self, stream: u64) -> Result<()> {
+        Ok(self.client.post(&wire::StreamDestroy { stream }, &[])?)
+    }
+
+    fn stream_synchronize(&self, stream: u64) -> Result<()> {
+        let result = self.client.call(&wire::StreamSynchronize { stream });
+        self.synced(result.map(drop))
+    }
+
+    fn stream_query(&self, stream: u64) -> Result<bool> {
+        Ok(self.client.call(&wire::StreamQuery { stream })?.value)
+    }
+
+    fn stream_wait_event(&self, stream: u64, event: u64) -> Result<()> {
+        self.post(&wire::StreamWaitEvent { stream, event })
+    }
+
+    fn stream_callback(&self, stream: u64, callback: HostCallback) -> Result<()> {
+        self.start_notices()?;
+        let number = self.callbacks.next.fetch_add(1, Relaxed) + 1;
+        lock(&self.callbacks.pending).insert(number, callback);
+        let request = wire::StreamCallback {
+            stream,
+            callback: number,
+        };
+        let posted = self.post(&request);
+        if posted.is_err() {
+            lock(&self.callbacks.pending).remove(&number);
+        }
+        posted
+    }
+
+    fn event_create(&self, timing: bool) -> Result<u64> {
+        let request = wire::EventCreate {
+            context: self.context(),
+            disable_timing: !timing,
+        };
+        Ok(self.client.call(&request)?.value)
+    }
+
+    fn event_destroy(&self, event: u64) -> Result<()> {
+        Ok(self.client.post(&wire::EventDestroy { event }, &[])?)
+    }
+
+    fn event_record(&self, event: u64, stream: u64) -> Result<()> {
+        self.post(&wire::EventRecord { event, stream })
+    }
+
+    fn event_query(&self, event: u64) -> Result<bool> {
+        Ok(self.client.call(&wire::EventQuery { event })?.value)
+    }
+
+    fn event_synchronize(&self, event: u64) -> Result<()> {
+        let result = self.client.call(&wire::EventSynchronize { event });
+        self.synced(result.map(drop))
+    }
+
+    fn event_elapsed_ms(&self, start: u64, end: u64) -> Result<f32> {
+        Ok(self.client.call(&wire::EventElapsed { start, end })?.value)
+    }
+
+    fn module_load(&self, image: &[u8]) -> Result<(u64, ModuleInfo)> {
+        let loaded = self.client.module_load(self.context(), image, false)?;
+        let kernels = loaded.kernels.into_iter().map(kernel).collect();
+        let globals = loaded.globals.into_iter();
+        let globals = globals.map(|global| GlobalDescription {
+            name: global.name,
+            address: DevicePtr(global.address),
+            bytes: global.bytes,
+        });
+        let globals = globals.collect();
+        Ok((loaded.module, ModuleInfo { kernels, globals }))
+    }
+
+    fn module_unload(&self, module: u64) -> Result<()> {
+        self.client.call(&wire::ModuleUnload { module })?;
+        Ok(())
+    }
+
+    fn launch(&self, launch: &LaunchCall<'_>) -> Result<()> {
+        self.check_late()?;
+        let request = wire::Launch {
+            stream: launch.stream,
+            module: launch.module,
+            kernel: launch.kernel,
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_shared: launch.dynamic_shared,
+            cooperative: launch.cooperative,
+        };
+        Ok(self.client.launch(&request, launch.params)?)
+    }
+
+    fn occupancy(&self, module: u64, kernel: u32, threads: u32, shared: u64) -> Result<u32> {
+        let request = wire::Occupancy {
+            module,
+            kernel,
+            block_threads: threads,
+            dynamic_shared: shared,
+        };
+        Ok(self.client.call(&request)?.value as u32)
+    }
+
+    fn resize(&self, _: u64) -> Result<()> {
+        Err(Error::DaemonOnly("a new memory limit", "resize"))
+    }
+
+    fn set_share(&self, _: f64) -> Result<()> {
+        Err(Error::DaemonOnly("a new share", "resize"))
+    }
+
+    fn suspend(&self) -> Result<()> {
+        Err(Error::DaemonOnly("suspending", "suspend"))
+    }
+
+    fn resume(&self) -> Result<()> {
+        Err(Error::DaemonOnly("resuming", "resume"))
+    }
+}
+
+fn kernel(layout: wire::KernelLayout) -> KernelDescription {
+    let params = layout.params.iter();
+    let params = params.map(|&(offset, size)| ParamLayout { offset, size });
+    KernelDescription {
+        name: layout.name,
+        params: params.collect(),
+        static_shared: layout.static_shared,
+        local_bytes: layout.local_bytes,
+        const_bytes: layout.const_bytes,
+        registers: layout.registers,
+        max_threads: layout.max_threads,
+        ptx_version: layout.ptx_version,
+        binary_version: layout.binary_version,
+    }
+}

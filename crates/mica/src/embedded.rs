@@ -1,0 +1,346 @@
+//! A virtual GPU in this process.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+use mica_gpu::{
+    Copy3d, DevicePtr, EventFlags, Fill2d, HostCallback, HostSpan, ModuleInfo, ModuleOptions,
+    Place, StreamFlags,
+};
+use mica_limits::{LocalQuota, Quota};
+use mica_vgpu::{NewContext, Session, Statistics, Vgpu, VgpuSpec};
+
+use crate::arbiter::TenantGate;
+use crate::backend::{Backend, LaunchCall, PendingBytes};
+use crate::device::{Device, DeviceInfo};
+use crate::vgpu::Memory;
+use crate::{Error, Result};
+
+pub(crate) struct Embedded {
+    device: Device,
+    vgpu: Arc<Vgpu>,
+    session: Arc<Session>,
+    gate: Arc<TenantGate>,
+    quota: Arc<LocalQuota>,
+    limit_bytes: Mutex<u64>,
+    context: Mutex<NewContext>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Embedded {
+    pub(crate) fn new(device: &Device, mut spec: VgpuSpec, memory: Option<u64>) -> Result<Self> {
+        let arbiter = device.arbiter();
+        let bytes = match memory {
+            Some(bytes) => {
+                arbiter.reserve(0, bytes)?;
+                bytes
+            }
+            None => arbiter.reserve_rest(),
+        };
+        spec.memory_bytes = bytes;
+        let gate = Arc::new(arbiter.join(spec.share_percent, spec.cap, spec.priority));
+        let made = Self::with_gate(device, spec, bytes, Arc::clone(&gate));
+        if made.is_err() {
+            gate.leave();
+            let _ = arbiter.reserve(bytes, 0);
+        }
+        made
+    }
+
+    fn with_gate(
+        device: &Device,
+        spec: VgpuSpec,
+        bytes: u64,
+        gate: Arc<TenantGate>,
+    ) -> Result<Self> {
+        let gpu = device.open(gate.clone())?;
+        let quota = Arc::new(LocalQuota::new(bytes));
+        let vgpu = Vgpu::new(gpu, quota.clone(), spec);
+        let session = vgpu.open_session()?;
+        let context = session.context_create()?;
+        Ok(Self {
+            device: device.clone(),
+            vgpu,
+            session,
+            gate,
+            quota,
+            limit_bytes: Mutex::new(bytes),
+            context: Mutex::new(context),
+        })
+    }
+
+    fn context(&self) -> u64 {
+        lock(&self.context).context
+    }
+
+    /// Returns when a copy that uses borrowed host memory is over, one way or the other.
+    fn settle(&self, stream: u64) -> Result<()> {
+        // The device copies at once on an idle stream.
+        if matches!(self.session.stream_query(stream), Ok(true)) {
+            return Ok(());
+        }
+        let (sender, over) = mpsc::channel::<()>();
+        let queued = self
+            .session
+            .stream_callback(stream, Box::new(move || drop(sender)));
+        match queued {
+            // The sender goes when the stream has passed the copy, or has dropped what it held.
+            Ok(()) => {
+                let _ = over.recv();
+            }
+            // A faulted context takes no callbacks; its end waits for the copy under way.
+            Err(error) => {
+                let _ = self.session.context_destroy(self.context());
+                return Err(error.into());
+            }
+        }
+        // A fault drops copies; the query tells of it.
+        self.session.stream_query(stream)?;
+        Ok(())
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        // The gate opens first, so that what runs can see that it is cancelled.
+        self.gate.leave();
+        self.session.close();
+        let _ = self.device.arbiter().reserve(*lock(&self.limit_bytes), 0);
+    }
+}
+
+impl Backend for Embedded {
+    fn info(&self) -> DeviceInfo {
+        let mut info = DeviceInfo::new(self.vgpu.gpu().properties());
+        info.total_memory = *lock(&self.limit_bytes);
+        info
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        let view = self.vgpu.memory();
+        Ok(Memory {
+            free_bytes: view.free_bytes(),
+            limit_bytes: view.limit_bytes,
+            used_bytes: view.used_bytes,
+        })
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        Ok(self.vgpu.statistics())
+    }
+
+    fn reset(&self) -> Result<()> {
+        let mut context = lock(&self.context);
+        // It may be gone already, after a fault under a copy.
+        let _ = self.session.context_destroy(context.context);
+        *context = self.session.context_create()?;
+        Ok(())
+    }
+
+    fn default_stream(&self) -> u64 {
+        lock(&self.context).default_stream
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(self.session.context_synchronize(self.context())?)
+    }
+
+    fn cancel(&self, stream: Option<u64>) -> Result<u64> {
+        Ok(self.session.cancel(self.context(), stream)?)
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<u64> {
+        Ok(self.session.memory_alloc(self.context(), bytes)?.0)
+    }
+
+    fn free(&self, address: u64) -> Result<()> {
+        let context = self.context();
+        Ok(self.session.memory_free(context, DevicePtr(address))?)
+    }
+
+    fn write(&self, stream: u64, address: u64, bytes: &[u8]) -> Result<()> {
+        let address = DevicePtr(address);
+        // Behind other work the bytes are kept for as long as it takes; otherwise they go at once.
+        if !self.session.stream_query(stream)? {
+            return Ok(self.session.write_shared(stream, address, &bytes.into())?);
+        }
+        // SAFETY: the device only reads a copy's source, and `settle` returns after the copy.
+        let span = unsafe { HostSpan::new(bytes.as_ptr().cast_mut(), bytes.len() as u64) };
+        let copy = Copy3d::linear(Place::Device(address), Place::Host(span), span.len());
+        self.session.copy(stream, &copy)?;
+        self.settle(stream)
+    }
+
+    fn read(&self, stream: u64, address: u64, bytes: &mut [u8]) -> Result<()> {
+        self.session.stream_synchronize(stream)?;
+        // SAFETY: `settle` returns after the copy, and `bytes` is borrowed until then.
+        let span = unsafe { HostSpan::new(bytes.as_mut_ptr(), bytes.len() as u64) };
+        let src = Place::Device(DevicePtr(address));
+        let copy = Copy3d::linear(Place::Host(span), src, span.len());
+        self.session.copy(stream, &copy)?;
+        self.settle(stream)
+    }
+
+    fn read_later(&self, stream: u64, address: u64, bytes: u64) -> Result<PendingBytes> {
+        let too_large = || Error::Argument(format!("{bytes} bytes do not fit this machine"));
+        let size = usize::try_from(bytes).map_err(|_| too_large())?;
+        let mut buffer = vec![0; size];
+        // SAFETY: the bytes stay where they are until the callback below has run, or for ever.
+        let span = unsafe { HostSpan::new(buffer.as_mut_ptr(), bytes) };
+        let src = Place::Device(DevicePtr(address));
+        let copy = Copy3d::linear(Place::Host(span), src, bytes);
+        self.session.copy(stream, &copy)?;
+        let held = Arc::new(Mutex::new(Some(buffer)));
+        let (sender, receiver) = mpsc::channel();
+        let taken = Arc::clone(&held);
+        let deliver = move || {
+            if let Some(buffer) = lock(&taken).take() {
+                let _ = sender.send(Ok(buffer));
+            }
+        };
+        if let Err(error) = self.session.stream_callback(stream, Box::new(deliver)) {
+            // Whether the copy is under way is not known now: its target must never go.
+            std::mem::forget(held);
+            return Err(error.into());
+        }
+        Ok(receiver)
+    }
+
+    fn copy(&self, stream: u64, dst: u64, src: u64, bytes: u64) -> Result<()> {
+        let (dst, src) = (Place::Device(DevicePtr(dst)), Place::Device(DevicePtr(src)));
+        Ok(self
+            .session
+            .copy(stream, &Copy3d::linear(dst, src, bytes))?)
+    }
+
+    fn fill(&self, stream: u64, address: u64, value: u32, element: u32, count: u64) -> Result<()> {
+        let fill = Fill2d {
+            dst: DevicePtr(address),
+            pitch: count * u64::from(element),
+            value,
+            element_bytes: element,
+            width: count,
+            height: 1,
+        };
+        Ok(self.session.fill(stream, &fill)?)
+    }
+
+    fn stream_create(&self, non_blocking: bool, priority: i32) -> Result<u64> {
+        let flags = StreamFlags { non_blocking };
+        Ok(self
+            .session
+            .stream_create(self.context(), flags, priority)?)
+    }
+
+    fn stream_destroy(&self, stream: u64) -> Result<()> {
+        Ok(self.session.stream_destroy(stream)?)
+    }
+
+    fn stream_synchronize(&self, stream: u64) -> Result<()> {
+        Ok(self.session.stream_synchronize(stream)?)
+    }
+
+    fn stream_query(&self, stream: u64) -> Result<bool> {
+        Ok(self.session.stream_query(stream)?)
+    }
+
+    fn stream_wait_event(&self, stream: u64, event: u64) -> Result<()> {
+        Ok(self.session.stream_wait_event(stream, event)?)
+    }
+
+    fn stream_callback(&self, stream: u64, callback: HostCallback) -> Result<()> {
+        Ok(self.session.stream_callback(stream, callback)?)
+    }
+
+    fn event_create(&self, timing: bool) -> Result<u64> {
+        let disable_timing = !timing;
+        let flags = EventFlags { disable_timing };
+        Ok(self.session.event_create(self.context(), flags)?)
+    }
+
+    fn event_destroy(&self, event: u64) -> Result<()> {
+        Ok(self.session.event_destroy(event)?)
+    }
+
+    fn event_record(&self, event: u64, stream: u64) -> Result<()> {
+        Ok(self.session.event_record(event, stream)?)
+    }
+
+    fn event_query(&self, event: u64) -> Result<bool> {
+        Ok(self.session.event_query(event)?)
+    }
+
+    fn event_synchronize(&self, event: u64) -> Result<()> {
+        Ok(self.session.event_synchronize(event)?)
+    }
+
+    fn event_elapsed_ms(&self, start: u64, end: u64) -> Result<f32> {
+        Ok(self.session.event_elapsed_ms(start, end)?)
+    }
+
+    fn module_load(&self, image: &[u8]) -> Result<(u64, ModuleInfo)> {
+        let options = ModuleOptions::default();
+        let loaded = self.session.module_load(self.context(), image, &options)?;
+        Ok((loaded.module, loaded.info))
+    }
+
+    fn module_unload(&self, module: u64) -> Result<()> {
+        Ok(self.session.module_unload(module)?)
+    }
+
+    fn launch(&self, launch: &LaunchCall<'_>) -> Result<()> {
+        Ok(self.session.launch(
+            launch.stream,
+            launch.module,
+            launch.kernel,
+            launch.grid,
+            launch.block,
+            launch.dynamic_shared,
+            launch.cooperative,
+            launch.params,
+        )?)
+    }
+
+    fn occupancy(&self, module: u64, kernel: u32, threads: u32, shared: u64) -> Result<u32> {
+        Ok(self.session.occupancy(module, kernel, threads, shared)?)
+    }
+
+    fn resize(&self, bytes: u64) -> Result<()> {
+        let mut limit = lock(&self.limit_bytes);
+        let arbiter = self.device.arbiter();
+        // Growing is asked of the device first, shrinking of the virtual GPU: a refusal changes
+        // nothing either way.
+        if bytes > *limit {
+            arbiter.reserve(*limit, bytes)?;
+        }
+        if let Err(denied) = self.quota.resize(bytes) {
+            if bytes > *limit {
+                let _ = arbiter.reserve(bytes, *limit);
+            }
+            return Err(mica_vgpu::VgpuError::Memory(denied).into());
+        }
+        if bytes < *limit {
+            let _ = arbiter.reserve(*limit, bytes);
+        }
+        *limit = bytes;
+        debug_assert_eq!(self.quota.view().limit_bytes, bytes);
+        self.vgpu.update_spec(|spec| spec.memory_bytes = bytes);
+        Ok(())
+    }
+
+    fn set_share(&self, percent: f64) -> Result<()> {
+        self.gate.set_share(percent);
+        self.vgpu.update_spec(|spec| spec.share_percent = percent);
+        Ok(())
+    }
+
+    fn suspend(&self) -> Result<()> {
+        Ok(self.vgpu.suspend()?)
+    }
+
+    fn resume(&self) -> Result<()> {
+        Ok(self.vgpu.resume()?)
+    }
+}
