@@ -23,9 +23,10 @@ use crate::devices::{Devices, software};
 use crate::events::EventLog;
 use crate::gpu_thread::{Change, GpuThread};
 use crate::host::{HostServer, HostThread, session_pair};
+use crate::journal::Journal;
 use crate::metrics::LeaseWaits;
 use crate::paths::Paths;
-use crate::registry::{Gpu, Registry, Watched};
+use crate::registry::{Gpu, Registry, Vgpu, Watched};
 use crate::store::{self, StoreError, Stored};
 
 /// Why the daemon does not start.
@@ -227,7 +228,7 @@ impl Daemon {
         if let Some(client) = vgpu.worker.client {
             drop(registry);
             self.deliver_sessions(client);
-        } else if vgpu.worker.started.is_none() {
+        } else if vgpu.worker.started.is_none() && !vgpu.ledger.expects(Some(Role::Worker as u32)) {
             let token = Environment::token_hex(&vgpu.worker_token);
             let child = self
                 .start_worker(&config, &token)
@@ -459,10 +460,13 @@ impl Running {
         let config = Arc::new(config);
         let lease_waits = Arc::new(LeaseWaits::default());
         let gpus = start_gpus(devices.as_mut(), &config, &lease_waits)?;
-        let mut registry = Registry::new(config, gpus);
+        let (journal, entries) = Journal::open(&paths.journal_file())
+            .map_err(system("opening the journal of grants"))?;
+        let mut registry = Registry::new(config, gpus, Arc::new(journal));
         for vgpu in stored.vgpus {
             registry.restore(vgpu);
         }
+        registry.expect(entries);
         let daemon = Arc::new(Daemon {
             paths: paths.clone(),
             config_file,
@@ -571,9 +575,15 @@ impl Drop for Running {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        for gpu in &self.daemon.registry().gpus {
+        let registry = self.daemon.registry();
+        for gpu in &registry.gpus {
             gpu.thread.send(Change::Stop);
         }
+        let members = |vgpu: &Vgpu| !vgpu.clients.is_empty() || vgpu.ledger.expects(None);
+        if !registry.vgpus.values().any(members) {
+            let _ = std::fs::remove_file(self.daemon.paths.journal_file());
+        }
+        drop(registry);
         self.daemon.save();
     }
 }
@@ -640,13 +650,15 @@ fn take_lock(paths: &Paths) -> Result<OwnedFd, DaemonError> {
         .open(paths.lock_file())
         .map_err(system("opening the lock file"))?;
     let fd = OwnedFd::from(file);
-    match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(fd),
-        Err(rustix::io::Errno::AGAIN) => {
-            Err(DaemonError::AlreadyRunning(paths.runtime_dir.clone()))
+    // A few tries: one that is just ending, or a child between fork and exec, may hold it a moment longer.
+    for _ in 0..20 {
+        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(fd),
+            Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(5)),
+            Err(error) => return Err(system("locking the lock file")(error)),
         }
-        Err(error) => Err(system("locking the lock file")(error)),
     }
+    Err(DaemonError::AlreadyRunning(paths.runtime_dir.clone()))
 }
 
 /// Binds a listening socket. The lock is held, so an old file is a dead daemon's.

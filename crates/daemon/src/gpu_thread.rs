@@ -125,6 +125,8 @@ fn settings(sharing: &SharingSection, has_slices: bool) -> Settings {
         lease_ns: sharing.lease_us * 1000,
         drain_limit_ns: sharing.drain_limit_us * 1000,
         bursty_per_second: f64::from(sharing.bursty_drains_per_second),
+        // Programs and workers give a lease back as soon as they have nothing to run.
+        idle_ns: None,
         ..Settings::default()
     }
 }
@@ -423,6 +425,7 @@ fn input(page: &SharedPage) -> Input {
         drains: counters.drains.load(Relaxed),
         waiting: counters.waiting.load(Acquire),
         syncing: counters.syncing.load(Relaxed),
+        gpu_time_ns: counters.gpu_time_ns.load(Relaxed),
     }
 }
 

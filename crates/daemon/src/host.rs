@@ -3,7 +3,7 @@
 //! One thread serves all of them: it accepts, checks who speaks, answers from the registry and notices
 //! deaths. It never waits for a peer: a peer that does not read its answers is cut off.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,6 +20,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socketpai
 use crate::api::{OnFull, Severity};
 use crate::daemon::Daemon;
 use crate::gpu_thread::Change;
+use crate::journal::Entry;
 use crate::registry::{Client, Registry, Waiter, Watched};
 use crate::tenant::Governed;
 use crate::view::{process_name, role_name};
@@ -32,6 +33,8 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 const RETRY_EVERY: Duration = Duration::from_millis(10);
 /// How often ends of processes without a connection are looked for.
 const TICK: Duration = Duration::from_millis(50);
+/// Refused connections kept at most.
+const MOST_REFUSED: usize = 128;
 /// A worker that has not said hello for so long is given up.
 const WORKER_WITHIN: Duration = Duration::from_secs(20);
 
@@ -76,6 +79,8 @@ pub(crate) struct HostServer {
     connections: HashMap<u64, Connection>,
     per_user: HashMap<u32, u32>,
     greeting: u32,
+    /// Refused for lack of room; kept a moment so that they can read why.
+    refused: VecDeque<(Instant, Arc<HostSocket>)>,
     next: u64,
     last_tick: Instant,
 }
@@ -112,6 +117,7 @@ impl HostServer {
             connections: HashMap::new(),
             per_user: HashMap::new(),
             greeting: 0,
+            refused: VecDeque::new(),
             next: 2,
             last_tick: Instant::now(),
         })
@@ -174,6 +180,10 @@ impl HostServer {
                 || mine >= config.daemon.max_connections_per_user
             {
                 let _ = socket.send(&refusal(Refusal::Busy, "too many connections"), &[]);
+                if self.refused.len() == MOST_REFUSED {
+                    self.refused.pop_front();
+                }
+                self.refused.push_back((Instant::now(), socket));
                 continue;
             }
             let number = self.next;
@@ -501,9 +511,15 @@ impl HostServer {
         for number in late {
             self.close(number);
         }
+        while let Some((since, _)) = self.refused.front()
+            && since.elapsed() > Duration::from_millis(500)
+        {
+            self.refused.pop_front();
+        }
         {
             let mut registry = self.daemon.registry();
             for vgpu in registry.vgpus.values_mut() {
+                vgpu.ledger.bury();
                 vgpu.ledger.trim();
                 let given_up = vgpu.worker.client.is_none()
                     && vgpu
@@ -615,7 +631,16 @@ fn join(
             false,
         ),
     };
-    let id = registry.fresh_id();
+    let expected = match registry.vgpu_mut(&name) {
+        Ok(vgpu) if resumed => vgpu.ledger.returned(message.d),
+        _ => None,
+    };
+    // One that returns keeps its number, by which the next daemon would know it again.
+    let id = match expected {
+        Some(_) => message.d,
+        None => registry.fresh_id(),
+    };
+    let process = Watched::open(pid);
     let governed = Arc::new(Governed {
         id,
         tenant,
@@ -626,11 +651,11 @@ fn join(
         charged_ns: AtomicU64::new(0),
         leases: AtomicU64::new(0),
     });
-    // The claim is the client's own word; beyond the limit it could only hurt its own virtual GPU.
-    let granted = if resumed {
-        message.c.min(limit_bytes)
-    } else {
-        0
+    // The claim is the client's own word: the earlier daemon's journal bounds it, else the limit.
+    let granted = match (resumed, expected) {
+        (true, Some(most_bytes)) => message.c.min(most_bytes),
+        (true, None) => message.c.min(limit_bytes),
+        (false, _) => 0,
     };
     let counters = &governed.page.counters;
     let client = Client {
@@ -638,7 +663,7 @@ fn join(
         role,
         pid,
         name: process_name(pid),
-        process: Watched::open(pid),
+        process,
         socket: socket.clone(),
         sm_percent: 0.0,
         driver_seconds: 0.0,
@@ -647,6 +672,7 @@ fn join(
         last_gpu_time_ns: counters.gpu_time_ns.load(Relaxed),
         governed: governed.clone(),
     };
+    let start = client.process.as_ref().map_or(0, |p| p.start);
     registry.clients.insert(id, client);
     let Some(vgpu) = registry.vgpus.get_mut(&name) else {
         return Err((Refusal::State, format!("{name} is gone")));
@@ -654,7 +680,15 @@ fn join(
     vgpu.clients.insert(id);
     vgpu.ever_joined = true;
     if role != Role::Monitor {
-        vgpu.ledger.open(id, governed.page.clone(), granted);
+        let entry = Entry {
+            client: id,
+            pid,
+            role: role as u32,
+            start,
+            token: vgpu.token,
+            granted_bytes: granted,
+        };
+        vgpu.ledger.open(entry, governed.page.clone());
         thread.send(Change::Client(governed.clone()));
     }
     if role == Role::Worker {

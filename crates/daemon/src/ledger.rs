@@ -8,6 +8,7 @@
 //!   limit ─┬─ granted to process 1 ─┬─ in use            (the process's business)
 //!          │                        └─ credit            (recallable, compare-and-swap)
 //!          ├─ granted to process 2 …
+//!          ├─ granted by an earlier daemon to a process that has not come back yet
 //!          ├─ unattributed: seen by the driver, charged by nobody
 //!          └─ available
 //! ```
@@ -17,6 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use mica_limits::SharedPage;
+
+use crate::journal::{Entry, Journal};
+use crate::registry::Watched;
 
 /// Credit is granted in steps of this size while there is plenty.
 pub(crate) const STEP_BYTES: u64 = 64 << 20;
@@ -44,6 +48,16 @@ struct Account {
     page: Arc<SharedPage>,
     granted_bytes: u64,
     unattributed_bytes: u64,
+    slot: u64,
+    entry: Entry,
+}
+
+/// A process that an earlier daemon granted memory to.
+#[derive(Debug)]
+struct Absent {
+    entry: Entry,
+    slot: u64,
+    process: Watched,
 }
 
 /// The books of one virtual GPU.
@@ -54,12 +68,16 @@ pub(crate) struct Ledger {
     peak_bytes: u64,
     charge_unattributed: bool,
     denied_by_dead: u64,
+    journal: Arc<Journal>,
+    absent: BTreeMap<u64, Absent>,
 }
 
 impl Ledger {
     /// Books with nothing granted.
-    pub(crate) fn new(limit_bytes: u64, charge_unattributed: bool) -> Self {
+    pub(crate) fn new(limit_bytes: u64, charge_unattributed: bool, journal: Arc<Journal>) -> Self {
         Self {
+            journal,
+            absent: BTreeMap::new(),
             limit_bytes,
             accounts: BTreeMap::new(),
             peak_bytes: 0,
@@ -69,15 +87,21 @@ impl Ledger {
     }
 
     /// Opens an account; a process that was known to an earlier daemon brings what it was granted.
-    pub(crate) fn open(&mut self, client: u64, page: Arc<SharedPage>, granted_bytes: u64) {
+    pub(crate) fn open(&mut self, entry: Entry, page: Arc<SharedPage>) {
+        let slot = self.journal.take_slot();
+        self.journal.write(slot, &entry);
         page.commands.limit_bytes.store(self.limit_bytes, Release);
-        page.commands.granted_bytes.store(granted_bytes, Release);
+        page.commands
+            .granted_bytes
+            .store(entry.granted_bytes, Release);
         self.accounts.insert(
-            client,
+            entry.client,
             Account {
                 page,
-                granted_bytes,
+                granted_bytes: entry.granted_bytes,
                 unattributed_bytes: 0,
+                slot,
+                entry,
             },
         );
     }
@@ -87,7 +111,60 @@ impl Ledger {
         self.note_peak();
         if let Some(account) = self.accounts.remove(&client) {
             self.denied_by_dead += account.page.memory.denied.load(Acquire);
+            self.journal.clear(account.slot);
         }
+    }
+
+    /// Books what a living process was granted by an earlier daemon, until it comes back or dies: what it
+    /// uses is in use whether or not it has said so yet.
+    pub(crate) fn expect(&mut self, slot: u64, entry: Entry, process: Watched) {
+        self.absent.insert(
+            entry.client,
+            Absent {
+                entry,
+                slot,
+                process,
+            },
+        );
+    }
+
+    /// A process came back; what it was granted at most, if it was expected.
+    pub(crate) fn returned(&mut self, client: u64) -> Option<u64> {
+        let absent = self.absent.remove(&client)?;
+        self.journal.clear(absent.slot);
+        Some(absent.entry.granted_bytes)
+    }
+
+    /// Forgets expected processes that have died; returns whether any had.
+    pub(crate) fn bury(&mut self) -> bool {
+        let before = self.absent.len();
+        let journal = &self.journal;
+        self.absent.retain(|_, absent| {
+            let alive = absent.process.alive();
+            if !alive {
+                journal.clear(absent.slot);
+            }
+            alive
+        });
+        self.absent.len() != before
+    }
+
+    /// Whether processes are expected back; those with this role, if one is given.
+    pub(crate) fn expects(&self, role: Option<u32>) -> bool {
+        self.absent
+            .values()
+            .any(|a| role.is_none_or(|role| role == a.entry.role))
+    }
+
+    /// Ends the processes that are expected back.
+    pub(crate) fn kill_expected(&self) {
+        for absent in self.absent.values() {
+            absent.process.kill();
+        }
+    }
+
+    fn absent_bytes(&self) -> u64 {
+        self.absent.values().map(|a| a.entry.granted_bytes).sum()
     }
 
     /// The limit.
@@ -97,12 +174,14 @@ impl Ledger {
 
     /// Granted to all processes.
     pub(crate) fn granted_bytes(&self) -> u64 {
-        self.accounts.values().map(|a| a.granted_bytes).sum()
+        let present: u64 = self.accounts.values().map(|a| a.granted_bytes).sum();
+        present + self.absent_bytes()
     }
 
     /// Granted and not recallable now: in use, or about to be.
     pub(crate) fn used_bytes(&self) -> u64 {
-        self.accounts.values().map(Account::used_bytes).sum()
+        let present: u64 = self.accounts.values().map(Account::used_bytes).sum();
+        present + self.absent_bytes()
     }
 
     /// What one process uses.
@@ -200,6 +279,8 @@ impl Ledger {
         let plenty = stepped.saturating_add(STEP_BYTES * processes as u64) <= available;
         let amount = if plenty { stepped } else { need_bytes };
         account.granted_bytes += amount;
+        account.entry.granted_bytes = account.granted_bytes;
+        self.journal.write(account.slot, &account.entry);
         // The total first: if this daemon dies between the two stores its successor believes more is
         // granted than can be used, never less.
         let page = &account.page;
@@ -219,7 +300,7 @@ impl Ledger {
                 break;
             }
             if Some(*id) != except {
-                got += account.recall(wanted_bytes - got);
+                got += account.recall(wanted_bytes - got, &self.journal);
             }
         }
         got
@@ -278,7 +359,7 @@ impl Account {
             .saturating_sub(self.page.memory.credit_bytes.load(Acquire))
     }
 
-    fn recall(&mut self, wanted_bytes: u64) -> u64 {
+    fn recall(&mut self, wanted_bytes: u64, journal: &Journal) -> u64 {
         let credit = &self.page.memory.credit_bytes;
         let mut have = credit.load(Acquire);
         loop {
@@ -292,6 +373,8 @@ impl Account {
                     self.granted_bytes -= take;
                     let granted = &self.page.commands.granted_bytes;
                     granted.store(self.granted_bytes, Release);
+                    self.entry.granted_bytes = self.granted_bytes;
+                    journal.write(self.slot, &self.entry);
                     return take;
                 }
                 Err(now) => have = now,

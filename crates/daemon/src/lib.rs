@@ -21,6 +21,7 @@ mod events;
 mod gpu_thread;
 mod host;
 mod http;
+mod journal;
 mod ledger;
 mod metrics;
 mod monitor;

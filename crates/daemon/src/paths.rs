@@ -76,6 +76,11 @@ impl Paths {
         self.runtime_dir.join("daemon.log")
     }
 
+    /// What processes were granted, for a successor.
+    pub(crate) fn journal_file(&self) -> PathBuf {
+        self.runtime_dir.join("grants")
+    }
+
     /// The registry.
     pub fn state_file(&self) -> PathBuf {
         self.state_dir.join("state.json")

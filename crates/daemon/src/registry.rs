@@ -18,6 +18,7 @@ use crate::api::{ApiError, GpuKind, Priority, Profile, Resize, Sample, VgpuSpec,
 use crate::config::Config;
 use crate::devices::{DeviceFacts, DeviceReading};
 use crate::gpu_thread::{Change, GpuThread};
+use crate::journal::{Entry, Journal};
 use crate::ledger::Ledger;
 use crate::placement::{Candidate, Wish, choose, error, size};
 use crate::store::StoredVgpu;
@@ -25,8 +26,6 @@ use crate::tenant::{Entitlement, Governed, Tenant};
 
 /// How long a virtual GPU without a known creator waits for its first process.
 const FIRST_PROCESS_WITHIN: Duration = Duration::from_secs(60);
-/// How long processes of an earlier daemon have to come back before their absence means something.
-const RETURN_WITHIN: Duration = Duration::from_secs(5);
 
 /// A physical GPU.
 #[derive(Debug)]
@@ -166,19 +165,19 @@ pub(crate) struct Registry {
     pub(crate) vgpus: BTreeMap<String, Vgpu>,
     pub(crate) clients: HashMap<u64, Client>,
     pub(crate) waiters: Vec<Waiter>,
-    pub(crate) started: Instant,
+    journal: Arc<Journal>,
     next_id: u64,
 }
 
 impl Registry {
-    pub(crate) fn new(config: Arc<Config>, gpus: Vec<Gpu>) -> Self {
+    pub(crate) fn new(config: Arc<Config>, gpus: Vec<Gpu>, journal: Arc<Journal>) -> Self {
         Self {
             config,
             gpus,
             vgpus: BTreeMap::new(),
             clients: HashMap::new(),
             waiters: Vec::new(),
-            started: Instant::now(),
+            journal,
             next_id: 1,
         }
     }
@@ -222,7 +221,11 @@ impl Registry {
             token: tokens.0,
             worker_token: tokens.1,
             owner_uid: uid,
-            ledger: Ledger::new(limit, config.sharing.charge_unattributed),
+            ledger: Ledger::new(
+                limit,
+                config.sharing.charge_unattributed,
+                self.journal.clone(),
+            ),
             suspended: false,
             created_at_seconds: crate::events::now_seconds() as u64,
             made: Instant::now(),
@@ -282,6 +285,7 @@ impl Registry {
             ledger: Ledger::new(
                 stored.memory_limit_bytes,
                 self.config.sharing.charge_unattributed,
+                self.journal.clone(),
             ),
             suspended: stored.suspended,
             created_at_seconds: stored.created_at_seconds,
@@ -309,6 +313,19 @@ impl Registry {
         self.vgpus.insert(stored.name, vgpu);
         if let Some(gpu) = gpu {
             self.publish_entitlements(gpu);
+        }
+    }
+
+    /// Expects the processes an earlier daemon had granted memory to, those that live.
+    pub(crate) fn expect(&mut self, entries: Vec<(u64, Entry)>) {
+        for (slot, entry) in entries {
+            self.next_id = self.next_id.max(entry.client);
+            let process = Watched::open(entry.pid).filter(|p| p.start == entry.start);
+            let vgpu = self.vgpus.values_mut().find(|v| v.token == entry.token);
+            match (process, vgpu) {
+                (Some(process), Some(vgpu)) => vgpu.ledger.expect(slot, entry, process),
+                _ => self.journal.clear(slot),
+            }
         }
     }
 
@@ -518,6 +535,7 @@ impl Registry {
                 process.kill();
             }
         }
+        vgpu.ledger.kill_expected();
         self.waiters.retain(|waiter| waiter.vgpu != name);
         if let Some(gpu) = self.gpus.get(vgpu.gpu) {
             for client in &vgpu.clients {
@@ -531,7 +549,6 @@ impl Registry {
 
     /// Names of ephemeral virtual GPUs that nothing holds any more.
     pub(crate) fn abandoned(&mut self) -> Vec<String> {
-        let returned = self.started.elapsed() > RETURN_WITHIN;
         self.vgpus
             .values_mut()
             .filter_map(|vgpu| {
@@ -540,22 +557,14 @@ impl Registry {
                     vgpu.holder = None;
                     vgpu.ever_joined = true;
                 }
-                let in_use = vgpu
-                    .clients
-                    .iter()
-                    .any(|client| vgpu.worker.client != Some(*client))
+                let worker = vgpu.worker.client;
+                let in_use = vgpu.clients.iter().any(|client| worker != Some(*client))
                     || !vgpu.programs.is_empty()
                     || !vgpu.worker.pending.is_empty()
-                    || vgpu.holder.is_some();
+                    || vgpu.holder.is_some()
+                    || vgpu.ledger.expects(None);
                 let expected = !vgpu.ever_joined && vgpu.made.elapsed() < FIRST_PROCESS_WITHIN;
-                let settling = !returned && vgpu.made.elapsed() < RETURN_WITHIN;
-                (vgpu.spec.ephemeral
-                    && !in_use
-                    && !expected
-                    && !(settling
-                        && vgpu.ever_joined
-                        && vgpu.made <= self.started + Duration::from_millis(500)))
-                .then(|| vgpu.name.clone())
+                (vgpu.spec.ephemeral && !in_use && !expected).then(|| vgpu.name.clone())
             })
             .collect()
     }

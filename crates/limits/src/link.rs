@@ -295,7 +295,7 @@ impl HostLink {
             i32::MAX as u32,
         );
         while !stop.load(Acquire) {
-            if let Ok((socket, _, fds)) = hello(&self.environment, self.role, Some(&self.page)) {
+            if let Ok((socket, _, fds)) = hello(&self.environment, self.role, Some((&self.page, self.welcome.client_id))) {
                 self.raw_fds[0].store(socket.as_fd().as_raw_fd(), Relaxed);
                 if let Some(doorbell) = fds.into_iter().next_back() {
                     self.raw_fds[1].store(doorbell.as_raw_fd(), Relaxed);
@@ -314,7 +314,7 @@ impl HostLink {
 fn hello(
     environment: &Environment,
     role: Role,
-    resume: Option<&SharedPage>,
+    resume: Option<(&SharedPage, u64)>,
 ) -> Result<(HostSocket, Message, Vec<OwnedFd>), LinkError> {
     let connect = |source| LinkError::Connect {
         path: environment.socket.clone(),
@@ -326,8 +326,9 @@ fn hello(
     message.b = u64::from(PROTOCOL_VERSION);
     message.token = environment.token;
     match resume {
-        Some(page) => {
+        Some((page, client_id)) => {
             message.c = page.commands.granted_bytes.load(Acquire);
+            message.d = client_id;
             socket.send(&message, &[page.fd()])
         }
         None => socket.send(&message, &[]),

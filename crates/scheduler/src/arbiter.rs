@@ -47,8 +47,9 @@ pub struct Settings {
     pub lease_ns: u64,
     /// Longest time work may take to drain after a lease.
     pub drain_limit_ns: u64,
-    /// A holder that submits nothing and waits for nothing for so long loses its lease.
-    pub idle_ns: u64,
+    /// A holder that submits nothing and waits for nothing for so long loses its lease; `None` where
+    /// clients give leases back themselves as soon as they are idle.
+    pub idle_ns: Option<u64>,
     /// Synchronizations a second from which a process is bursty.
     pub bursty_per_second: f64,
     /// How often the use of leases is reconsidered.
@@ -64,7 +65,7 @@ impl Default for Settings {
             policy: PolicyKind::default(),
             lease_ns: 5_000_000,
             drain_limit_ns: 100_000_000,
-            idle_ns: 1_000_000,
+            idle_ns: Some(1_000_000),
             bursty_per_second: 300.0,
             tick_ns: 10_000_000,
             active_ns: 200_000_000,
@@ -85,6 +86,8 @@ pub struct Input {
     pub syncing: u32,
     /// Sequence number of the last lease given back.
     pub yielded: u32,
+    /// GPU time so far, where the client measures it.
+    pub gpu_time_ns: u64,
 }
 
 /// State of a client's gate.
@@ -414,7 +417,8 @@ impl Arbiter {
         if input.launches != before.launches {
             client.launched_at_ns = now_ns;
         }
-        if input.launches != before.launches || input.syncing > 0 {
+        let ran = input.gpu_time_ns != before.gpu_time_ns;
+        if input.launches != before.launches || input.syncing > 0 || ran {
             client.busy_at_ns = now_ns;
         }
         if client.busy_at_ns == now_ns || input.waiting > 0 {
@@ -489,14 +493,12 @@ impl Arbiter {
             .get(&tenant_id)
             .is_some_and(|t| t.entitlement.priority == Priority::High);
         // An urgent tenant gets the lease back at once, so it need not keep it while it thinks.
-        let patience_ns = if urgent {
-            self.settings.idle_ns / 4
-        } else {
-            self.settings.idle_ns
-        };
-        let idle = input.syncing == 0
-            && input.waiting == 0
-            && now_ns.saturating_sub(busy_at_ns) >= patience_ns;
+        let divisor = if urgent { 4 } else { 1 };
+        let idle = self.settings.idle_ns.is_some_and(|idle_ns| {
+            input.syncing == 0
+                && input.waiting == 0
+                && now_ns.saturating_sub(busy_at_ns) >= idle_ns / divisor
+        });
         // Time in which it only thought is not charged.
         self.settle(if idle { busy_at_ns } else { now_ns });
         let contender = self.policy.pick(now_ns);
@@ -529,7 +531,11 @@ impl Arbiter {
             self.set_end(id, now_ns, orders);
         }
         // A yield rings the doorbell; only idleness has to be looked for.
-        Some(now_ns + self.settings.idle_ns / 4)
+        let limit_ns = end_ns.max(now_ns) + self.settings.drain_limit_ns;
+        Some(match self.settings.idle_ns {
+            Some(idle_ns) => now_ns + idle_ns / 4,
+            None => limit_ns,
+        })
     }
 
     fn is_more_urgent(&self, contender: Option<TenantId>, holder: TenantId) -> bool {
@@ -541,6 +547,8 @@ impl Arbiter {
     }
 
     fn set_end(&mut self, id: ClientId, end_ns: u64, orders: &mut Vec<Order>) {
+        // Whoever watches the end of the lease must hear that it comes sooner.
+        let sooner = self.holder.as_ref().is_some_and(|h| h.end_ns > end_ns);
         if let Some(holder) = &mut self.holder {
             holder.end_ns = end_ns;
         }
@@ -550,7 +558,7 @@ impl Arbiter {
                 client: id,
                 gate: client.gate,
                 sequence: client.sequence,
-                wake: false,
+                wake: sooner,
                 waited_ns: None,
             });
         }
@@ -650,7 +658,10 @@ impl Arbiter {
             end_ns,
         });
         self.update_ready(tenant_id, now_ns);
-        Some(now_ns + self.settings.idle_ns.min(self.settings.lease_ns) / 4)
+        Some(match self.settings.idle_ns {
+            Some(idle_ns) => now_ns + idle_ns.min(self.settings.lease_ns) / 4,
+            None => end_ns - self.settings.lease_ns / 8,
+        })
     }
 
     /// Tells the policy whether a tenant wants and may have the GPU.

@@ -47,6 +47,8 @@ struct Program {
     asked_at: Option<u64>,
     draining: bool,
     rang: bool,
+    /// Gives its lease back when it has nothing to run, as real clients do.
+    tells: bool,
 }
 
 impl Program {
@@ -60,6 +62,11 @@ impl Program {
             self.resume_at = now + self.behaviour.think_ns.unwrap_or(0);
         }
         if now < self.resume_at {
+            let held = matches!(self.gate, Gate::Leased { .. });
+            if self.tells && held && self.queue.is_empty() && self.input.yielded != self.sequence {
+                self.input.yielded = self.sequence;
+                self.rang = true;
+            }
             return;
         }
         while self.queue.len() < self.behaviour.depth {
@@ -116,6 +123,7 @@ struct Sim {
     turn: usize,
     idle_ns: u64,
     lease_ns: u64,
+    tells: bool,
 }
 
 fn entitlement(weight: f64) -> Entitlement {
@@ -132,6 +140,7 @@ impl Sim {
     fn new(settings: Settings) -> Self {
         Self {
             lease_ns: settings.lease_ns,
+            tells: settings.idle_ns.is_none(),
             arbiter: Arbiter::new(settings),
             programs: BTreeMap::new(),
             now: MS,
@@ -144,6 +153,15 @@ impl Sim {
     fn always() -> Self {
         Self::new(Settings {
             leases: LeaseUse::Always,
+            ..Settings::default()
+        })
+    }
+
+    /// With clients that say when they are idle.
+    fn telling() -> Self {
+        Self::new(Settings {
+            leases: LeaseUse::Always,
+            idle_ns: None,
             ..Settings::default()
         })
     }
@@ -171,6 +189,7 @@ impl Sim {
                 asked_at: None,
                 draining: false,
                 rang: false,
+                tells: self.tells,
             },
         );
         let mut orders = Vec::new();
@@ -384,7 +403,12 @@ fn a_light_periodic_program_is_not_taken_for_a_bursty_one() {
 
 #[test]
 fn leases_lose_little_time_to_handing_over() {
-    let mut sim = Sim::always();
+    for sim in [Sim::always(), Sim::telling()] {
+        little_is_lost(sim);
+    }
+}
+
+fn little_is_lost(mut sim: Sim) {
     for id in 1..=4 {
         sim.tenant(id, entitlement(25.0));
         sim.program(id, id, BURSTY);
@@ -401,7 +425,12 @@ fn leases_lose_little_time_to_handing_over() {
 
 #[test]
 fn idle_share_is_lent_and_returned() {
-    let mut sim = Sim::always();
+    for sim in [Sim::always(), Sim::telling()] {
+        lent_and_returned(sim);
+    }
+}
+
+fn lent_and_returned(mut sim: Sim) {
     for id in 1..=3 {
         sim.tenant(id, entitlement(100.0 / 3.0));
         sim.program(id, id, DEEP);
@@ -471,7 +500,12 @@ fn a_correction_makes_a_cap_true_where_charged_time_is_not() {
 
 #[test]
 fn high_priority_waits_at_most_one_slice() {
-    let mut sim = Sim::always();
+    for sim in [Sim::always(), Sim::telling()] {
+        high_priority_waits(sim);
+    }
+}
+
+fn high_priority_waits(mut sim: Sim) {
     for id in 1..=4 {
         sim.tenant(id, entitlement(20.0));
         sim.program(id, id, BURSTY);

@@ -14,7 +14,8 @@ pub const TEXT_BYTES: usize = 192;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Client: I am here. `a` = [`Role`], `b` = protocol version, `c` = claimed granted bytes when
-    /// resuming, `token` set; with the page's descriptor attached when resuming after a restart.
+    /// resuming, `d` = client id given by the earlier daemon when resuming, `token` set; with the
+    /// page's descriptor attached when resuming after a restart.
     Hello = 1,
     /// Client: I need `a` bytes more credit (at least); answered by [`Kind::Credit`].
     NeedCredit = 2,
