@@ -112,7 +112,7 @@ pub fn div_approx_f32(ftz: bool, a: u32, b: u32) -> u32 {
     };
     let (a, b) = (f32::from_bits(flush(a)), f32::from_bits(flush(b)));
     let magnitude = b.abs();
-    if magnitude.is_finite() && magnitude > 2f32.powi(126) {
+    if magnitude.is_finite() && magnitude > f32::from_bits((127 + 126) << 23) {
         return if a.is_infinite() || a.is_nan() {
             F32.nan() as u32
         } else {

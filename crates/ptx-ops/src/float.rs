@@ -160,9 +160,25 @@ pub fn fma(format: Format, modes: Modes, a: u64, b: u64, c: u64) -> u64 {
 /// `div.rn/rz/rm/rp`.
 pub fn div(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
     let (a, b) = (modes.input(format, a), modes.input(format, b));
+    // The processor's own division rounds to nearest; flushing needs the exact quotient.
+    if modes.rounding == Rounding::Nearest && !modes.ftz {
+        if format == F32 {
+            let quotient = f32::from_bits(a as u32) / f32::from_bits(b as u32);
+            return modes.output(format, quiet32(quotient));
+        }
+        if format == F64 {
+            return modes.output(format, quiet64(f64::from_bits(a) / f64::from_bits(b)));
+        }
+    }
+    let quotient = exact_quotient(format, a, b);
+    modes.finish(format, quotient.pack(format, modes.rounding), || quotient)
+}
+
+/// The quotient, exact or with a sticky lowest bit.
+fn exact_quotient(format: Format, a: u64, b: u64) -> Value {
     let (left, right) = (Value::unpack(format, a), Value::unpack(format, b));
     let negative = left.is_negative() != right.is_negative();
-    let quotient = match (left, right) {
+    match (left, right) {
         (Value::Nan, _) | (_, Value::Nan) => Value::Nan,
         (Value::Infinite { .. }, Value::Infinite { .. })
         | (Value::Zero { .. }, Value::Zero { .. }) => Value::Nan,
@@ -191,9 +207,7 @@ pub fn div(format: Format, modes: Modes, a: u64, b: u64) -> u64 {
                 mantissa: mantissa << 1 | sticky,
             }
         }
-    };
-    let result = quotient.pack(format, modes.rounding);
-    modes.finish(format, result, || quotient)
+    }
 }
 
 /// `rcp.rn/rz/rm/rp`.
@@ -208,7 +222,20 @@ fn one(format: Format) -> u64 {
 /// `sqrt.rn/rz/rm/rp`.
 pub fn sqrt(format: Format, modes: Modes, a: u64) -> u64 {
     let a = modes.input(format, a);
-    let root = match Value::unpack(format, a) {
+    if modes.rounding == Rounding::Nearest {
+        if format == F32 {
+            return modes.output(format, quiet32(f32::from_bits(a as u32).sqrt()));
+        }
+        if format == F64 {
+            return modes.output(format, quiet64(f64::from_bits(a).sqrt()));
+        }
+    }
+    modes.output(format, exact_root(format, a).pack(format, modes.rounding))
+}
+
+/// The square root, exact or with a sticky lowest bit.
+fn exact_root(format: Format, a: u64) -> Value {
+    match Value::unpack(format, a) {
         Value::Finite {
             negative: false,
             exponent,
@@ -230,8 +257,7 @@ pub fn sqrt(format: Format, modes: Modes, a: u64) -> u64 {
         zero @ Value::Zero { .. } => zero,
         Value::Infinite { negative: false } => Value::Infinite { negative: false },
         _ => Value::Nan,
-    };
-    modes.output(format, root.pack(format, modes.rounding))
+    }
 }
 
 /// `neg`: flips the sign; a NaN of 32 bits or fewer becomes canonical.

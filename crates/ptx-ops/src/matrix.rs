@@ -205,106 +205,135 @@ impl MmaPlan {
 
     /// Computes `D = A * B + C` for a whole warp.
     pub fn run(&self, lanes: &[LaneOperands; 32]) -> [LaneRegisters; 32] {
-        let a = gather(&self.a, self.groups, |lane| &lanes[lane].a);
-        let b = gather(&self.b, self.groups, |lane| &lanes[lane].b);
-        let c = gather(&self.c, self.groups, |lane| &lanes[lane].c);
         let d = match Format::of(self.a.ty) {
-            Some(format) => self.floats(format, &a, &b, &c),
-            None => self.integers(&a, &b, &c),
+            Some(F64) => self.doubles(lanes),
+            Some(_) => self.floats(lanes),
+            None => self.integers(lanes),
         };
         let mut out = [[0; 8]; 32];
-        for (lane, registers) in out.iter_mut().enumerate() {
-            let start = lane * self.d.per_lane as usize;
-            for e in 0..self.d.per_lane {
-                let place = self.d.places[start + e as usize] as usize;
-                self.d.insert(registers, e, d[place]);
-            }
-        }
-        out
-    }
-
-    /// Calls `f(flat index in D, row of A, column of B)` for each element of D.
-    fn each(&self, mut f: impl FnMut(usize, usize, usize)) {
-        let (m, n, k) = (self.a.rows as usize, self.b.cols as usize, self.k as usize);
-        for group in 0..self.groups as usize {
-            for i in 0..m {
-                for j in 0..n {
-                    f(
-                        (group * m + i) * n + j,
-                        (group * m + i) * k,
-                        group * k * n + j,
-                    );
+        let (width, count) = (self.d.ty.bits(), self.d.registers as usize);
+        let per = (register_bits(self.d.ty) / width) as usize;
+        for (registers, places) in out.iter_mut().zip(self.d.places.chunks_exact(count * per)) {
+            for (word, places) in registers.iter_mut().zip(places.chunks_exact(per)) {
+                for (i, &place) in places.iter().enumerate() {
+                    *word |= d[place as usize] << (i as u32 * width);
                 }
             }
         }
+        out
     }
 
-    fn floats(&self, format: Format, a: &[u64], b: &[u64], c: &[u64]) -> Vec<u64> {
-        let (n, k) = (self.b.cols as usize, self.k as usize);
-        let mut out = vec![0; c.len()];
-        if format == F64 {
-            let modes = Modes::rounded(self.rounding);
-            self.each(|to, row, col| {
-                out[to] = (0..k).fold(c[to], |sum, x| {
-                    float::fma(F64, modes, a[row + x], b[col + x * n], sum)
-                });
-            });
-            return out;
+    fn matrices<T: Copy + Default>(
+        &self,
+        lanes: &[LaneOperands; 32],
+        decode: impl Fn(ScalarType, u64) -> T,
+    ) -> [Vec<T>; 3] {
+        let part = |f: &Fragment, get: fn(&LaneOperands) -> &LaneRegisters| {
+            gather(
+                f,
+                self.groups,
+                |lane| get(&lanes[lane]),
+                |bits| decode(f.ty, bits),
+            )
+        };
+        [
+            part(&self.a, |l| &l.a),
+            part(&self.b, |l| &l.b),
+            part(&self.c, |l| &l.c),
+        ]
+    }
+
+    /// `finish` of each element of C after `step(sum, a, b)` along `k`. A row of D at a time, so that
+    /// the sums of a row go side by side.
+    fn product<T: Copy>(
+        &self,
+        [a, b, c]: &[Vec<T>; 3],
+        step: impl Fn(T, T, T) -> T,
+        finish: impl Fn(T) -> u64,
+    ) -> Vec<u64> {
+        let (m, n, k) = (self.a.rows as usize, self.b.cols as usize, self.k as usize);
+        let mut sums = c.clone();
+        for (row, sums) in sums.chunks_exact_mut(n).enumerate() {
+            let left = &a[row * k..][..k];
+            let right = b[row / m * k * n..][..k * n].chunks_exact(n);
+            for (&x, right) in left.iter().zip(right) {
+                for (sum, &y) in sums.iter_mut().zip(right) {
+                    *sum = step(*sum, x, y);
+                }
+            }
         }
-        let value = |ty: ScalarType, bits: u64| match ty {
+        sums.into_iter().map(finish).collect()
+    }
+
+    fn doubles(&self, lanes: &[LaneOperands; 32]) -> Vec<u64> {
+        let modes = Modes::rounded(self.rounding);
+        let matrices = self.matrices(lanes, |_, bits| bits);
+        self.product(
+            &matrices,
+            |sum, x, y| float::fma(F64, modes, x, y, sum),
+            |sum| sum,
+        )
+    }
+
+    fn floats(&self, lanes: &[LaneOperands; 32]) -> Vec<u64> {
+        let matrices = self.matrices(lanes, |ty, bits| match ty {
             // Only the bits that tf32 has count.
             ScalarType::Tf32 => f64::from(f32::from_bits(bits as u32 & 0xffff_e000)),
             ty => Format::of(ty).map_or(0.0, |format| to_f64(format, bits)),
-        };
-        let a: Vec<f64> = a.iter().map(|&x| value(self.a.ty, x)).collect();
-        let b: Vec<f64> = b.iter().map(|&x| value(self.b.ty, x)).collect();
-        let to_format = Format::of(self.d.ty).unwrap_or(float::F32);
-        self.each(|to, row, col| {
-            let start = value(self.c.ty, c[to]);
-            let sum = (0..k).fold(start, |sum, x| sum + a[row + x] * b[col + x * n]);
-            out[to] = from_f64(to_format, sum);
         });
-        out
+        let to = Format::of(self.d.ty).unwrap_or(float::F32);
+        self.product(&matrices, |sum, x, y| sum + x * y, |sum| from_f64(to, sum))
     }
 
-    fn integers(&self, a: &[u64], b: &[u64], c: &[u64]) -> Vec<u64> {
-        let (n, k) = (self.b.cols as usize, self.k as usize);
-        let value = |ty: ScalarType, bits: u64| Int::of(ty).map_or(0, |t| t.value(bits) as i64);
-        let a: Vec<i64> = a.iter().map(|&x| value(self.a.ty, x)).collect();
-        let b: Vec<i64> = b.iter().map(|&x| value(self.b.ty, x)).collect();
-        let mut out = vec![0; c.len()];
-        self.each(|to, row, col| {
-            let product = |x: usize| match self.op {
-                MmaOp::MulAdd => a[row + x] * b[col + x * n],
-                MmaOp::XorPopc => (a[row + x] ^ b[col + x * n]) & 1,
-                MmaOp::AndPopc => a[row + x] & b[col + x * n] & 1,
-            };
-            let sum = i64::from(c[to] as u32 as i32) + (0..k).map(product).sum::<i64>();
-            out[to] = if self.sat {
+    fn integers(&self, lanes: &[LaneOperands; 32]) -> Vec<u64> {
+        let matrices = self.matrices(lanes, |ty, bits| {
+            Int::of(ty).map_or(0, |t| t.value(bits) as i64)
+        });
+        let step = |sum: i64, x: i64, y: i64| match self.op {
+            MmaOp::MulAdd => sum + x * y,
+            MmaOp::XorPopc => sum + ((x ^ y) & 1),
+            MmaOp::AndPopc => sum + (x & y & 1),
+        };
+        self.product(&matrices, step, |sum| {
+            if self.sat {
                 crate::int::S32.clamp(i128::from(sum))
             } else {
                 u64::from(sum as u32)
-            };
-        });
-        out
+            }
+        })
     }
 }
 
-fn gather<'a>(
+/// The elements of a matrix by flat index, decoded.
+fn gather<'a, T: Copy + Default>(
     fragment: &Fragment,
     groups: u32,
     registers: impl Fn(usize) -> &'a LaneRegisters,
-) -> Vec<u64> {
-    let mut out = vec![0; (groups * fragment.rows * fragment.cols) as usize];
-    // Duplicates hold the same value; backwards, so that the first copy is the one that counts.
-    for lane in (0..32).rev() {
-        let start = lane * fragment.per_lane as usize;
-        for e in (0..fragment.per_lane).rev() {
-            let place = fragment.places[start + e as usize] as usize;
-            out[place] = fragment.extract(registers(lane), e);
+    decode: impl Fn(u64) -> T,
+) -> Vec<T> {
+    let mut out = vec![T::default(); (groups * fragment.rows * fragment.cols) as usize];
+    let (width, count) = (fragment.ty.bits(), fragment.registers as usize);
+    let (per, mask) = (
+        (register_bits(fragment.ty) / width) as usize,
+        element_mask(width),
+    );
+    // Duplicates hold the same value.
+    for (lane, places) in fragment.places.chunks_exact(count * per).enumerate() {
+        for (word, places) in registers(lane).iter().zip(places.chunks_exact(per)) {
+            for (i, &place) in places.iter().enumerate() {
+                out[place as usize] = decode(word >> (i as u32 * width) & mask);
+            }
         }
     }
     out
+}
+
+fn element_mask(width: u32) -> u64 {
+    if width == 64 {
+        u64::MAX
+    } else {
+        (1 << width) - 1
+    }
 }
 
 /// Packed spellings stand for their element.

@@ -7,37 +7,36 @@ use super::{BF16, E4M3, E5M2, F16, F64, Format, TF32, Value};
 
 /// A pattern as `f64`, exactly. `None` for formats that are not narrow.
 pub(super) fn widen(format: Format, bits: u64) -> Option<f64> {
-    let single = match format {
-        F16 => half(bits as u16),
-        BF16 => f32::from_bits((bits as u32 & 0xffff) << 16),
-        TF32 => f32::from_bits((bits as u32 & 0x7_ffff) << 13),
-        E5M2 => half((bits as u16 & 0xff) << 8),
-        E4M3 => e4m3(bits as u8),
+    Some(match format {
+        F16 => half(bits),
+        BF16 => f64::from(f32::from_bits((bits as u32 & 0xffff) << 16)),
+        TF32 => f64::from(f32::from_bits((bits as u32 & 0x7_ffff) << 13)),
+        E5M2 => half((bits & 0xff) << 8),
+        E4M3 => e4m3(bits),
         _ => return None,
-    };
-    Some(f64::from(single))
+    })
 }
 
-fn half(bits: u16) -> f32 {
-    let sign = u32::from(bits & 0x8000) << 16;
-    let magnitude = u32::from(bits & 0x7fff) << 13;
-    let value = if bits & 0x7c00 == 0x7c00 {
-        f32::from_bits(magnitude | 0x7f80_0000)
-    } else {
-        // The exponent's bias differs by 112; the product also brings subnormals to their place.
-        f32::from_bits(magnitude) * 2f32.powi(112)
+fn half(bits: u64) -> f64 {
+    let sign = (bits & 0x8000) << 48;
+    let magnitude = match bits & 0x7c00 {
+        // Subnormals are multiples of 2^-24.
+        0 => ((bits & 0x3ff) as f64 * f64::from_bits((1023 - 24) << 52)).to_bits(),
+        0x7c00 => 0x7ff << 52 | (bits & 0x3ff) << 42,
+        _ => ((bits & 0x7fff) << 42) + ((1023 - 15) << 52),
     };
-    f32::from_bits(value.to_bits() | sign)
+    f64::from_bits(sign | magnitude)
 }
 
-fn e4m3(bits: u8) -> f32 {
-    let sign = u32::from(bits & 0x80) << 24;
-    let value = if bits & 0x7f == 0x7f {
-        f32::NAN
-    } else {
-        f32::from_bits(u32::from(bits & 0x7f) << 20) * 2f32.powi(120)
+fn e4m3(bits: u64) -> f64 {
+    let sign = (bits & 0x80) << 56;
+    let magnitude = match bits & 0x7f {
+        0x7f => f64::NAN.to_bits(),
+        // Subnormals are multiples of 2^-9.
+        small @ 0..=7 => (small as f64 * f64::from_bits((1023 - 9) << 52)).to_bits(),
+        normal => (normal << 49) + ((1023 - 7) << 52),
     };
-    f32::from_bits(value.to_bits() | sign)
+    f64::from_bits(sign | magnitude)
 }
 
 /// Rounds an `f64` to nearest even into a format of at most 30 mantissa bits.
@@ -130,7 +129,7 @@ mod tests {
             // Near ties, near the ends of the ranges, and anything.
             let value = match i % 4 {
                 0 => f64::from_bits(seed),
-                1 => f64::from_bits((seed & 0xfff8_0000_0000_0000) % (2 << 60) | 0x3800 << 48),
+                1 => f64::from_bits(((seed & 0xfff8_0000_0000_0000) % (2 << 60)) | (0x3800 << 48)),
                 2 => f64::from(f32::from_bits(seed as u32)),
                 _ => f64::from_bits(seed & 0x800f_fe00_0000_0001 | (980 + seed % 64) << 52),
             };
