@@ -1,5 +1,5 @@
 use super::*;
-use mica_ptx::ast::{Operand, RegId, Rounding};
+use mica_ptx::ast::{Layout, Operand, RegId, Rounding, Shape};
 
 fn inst(shape: (u16, u16, u16), a: ScalarType, c: ScalarType, regs: [usize; 4]) -> Mma {
     Mma {
