@@ -5,9 +5,11 @@
 //!   fatbin, cubin, ELF ─► select PTX ─► parse ─► native compiler ─ refuses ─► interpreter
 //! ```
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use mica_cuda_abi::CuResult;
+use mica_fatbin::Image;
 use mica_gpu::{GpuError, ModuleOptions, Result};
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
@@ -89,31 +91,25 @@ fn interpreter(
     }
 }
 
-/// The PTX text in an image.
-fn ptx_of(image: &[u8]) -> Result<std::borrow::Cow<'_, [u8]>> {
-    if looks_like_text(image) {
-        return Ok(image.into());
-    }
-    Err(GpuError::new(
-        CuResult::InvalidImage,
-        "the image is no PTX text",
-    ))
-}
+/// Compute capability of this device, for choosing PTX; code for the next generation is taken where
+/// there is nothing older, because the engines run it.
+const CAPABILITIES: [u32; 2] = [80, 90];
+/// Most bytes of PTX that one module decompresses to.
+const MOST_TEXT: u64 = 256 << 20;
 
-/// PTX begins with a directive, after blanks and comments.
-fn looks_like_text(image: &[u8]) -> bool {
-    let mut rest = image.trim_ascii_start();
-    loop {
-        let end = if rest.starts_with(b"//") {
-            rest.iter().position(|b| *b == b'\n')
-        } else if rest.starts_with(b"/*") {
-            rest.windows(2).position(|w| w == b"*/").map(|at| at + 1)
-        } else {
-            return rest.starts_with(b".version");
-        };
-        match end {
-            Some(end) => rest = rest[end + 1..].trim_ascii_start(),
-            None => return false,
-        }
-    }
+/// The PTX text in an image.
+fn ptx_of(image: &[u8]) -> Result<Cow<'_, [u8]>> {
+    let refuse = |code, error: mica_fatbin::Error| GpuError::new(code, error.to_string());
+    let parsed = Image::parse(image).map_err(|error| refuse(CuResult::InvalidImage, error))?;
+    let Some(entry) = CAPABILITIES.iter().find_map(|cc| parsed.select_ptx(*cc)) else {
+        return Err(GpuError::new(
+            CuResult::NoBinaryForGpu,
+            format!(
+                "the image has no PTX for compute capability 8.0: {}",
+                parsed.describe()
+            ),
+        ));
+    };
+    let text = entry.payload(MOST_TEXT);
+    text.map_err(|error| refuse(CuResult::InvalidImage, error))
 }

@@ -174,7 +174,8 @@ pub fn run(gpu: &dyn Gpu, fixture: &dyn Fixture) -> Report {
 /// Fails the case unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($why:tt)+) => {
-        if !$condition {
+        let holds: bool = $condition;
+        if !holds {
             return Err($crate::conformance::Problem::Wrong(format!($($why)+)));
         }
     };
