@@ -98,11 +98,26 @@ fn check_opcode(opcode: &str, tensor: bool, precision: &PrecisionPolicy) -> Resu
     Ok(())
 }
 
-/// The PTX texts of an image; `None` if it has none.
+/// The PTX texts of an image; `None` if it has none that can be read.
 pub(crate) fn ptx_of(image: &[u8]) -> Option<Vec<String>> {
-    let text = image.strip_suffix(&[0]).unwrap_or(image);
-    let text = std::str::from_utf8(text).ok()?;
-    (!text.contains('\0')).then(|| vec![text.to_owned()])
+    let text = |bytes: &[u8]| {
+        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+        std::str::from_utf8(&bytes[..end]).ok().map(str::to_owned)
+    };
+    let Ok(parsed) = mica_fatbin::Image::parse(image) else {
+        // What is no container is PTX, or nothing that the device will load.
+        return text(image).map(|text| vec![text]);
+    };
+    let texts: Option<Vec<String>> = parsed
+        .entries
+        .iter()
+        .filter(|entry| entry.kind == mica_fatbin::EntryKind::Ptx)
+        .map(|entry| {
+            let payload = entry.payload(mica_fatbin::DEFAULT_PAYLOAD_LIMIT).ok()?;
+            text(&payload)
+        })
+        .collect();
+    texts.filter(|texts| !texts.is_empty())
 }
 
 /// Opcodes with their lines: the first word of each statement that is no directive, label or guard.

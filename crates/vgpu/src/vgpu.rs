@@ -302,7 +302,7 @@ impl Vgpu {
         };
         loop {
             let seen = *lock(&self.release_count);
-            let Err(refusal) = self.try_charge(rounded) else {
+            let Err(refusal) = self.try_charge(rounded, bytes) else {
                 return Ok(Charge {
                     vgpu: Arc::clone(self),
                     bytes: rounded,
@@ -330,8 +330,13 @@ impl Vgpu {
         }
     }
 
-    fn try_charge(&self, bytes: u64) -> Result<()> {
-        self.quota.charge(bytes)?;
+    fn try_charge(&self, bytes: u64, asked_bytes: u64) -> Result<()> {
+        self.quota
+            .charge(bytes)
+            .map_err(|denied| mica_limits::Denied {
+                asked_bytes,
+                reason: denied.reason,
+            })?;
         let used = self.counters.used_bytes.fetch_add(bytes, AcqRel) + bytes;
         self.counters.peak_bytes.fetch_max(used, Relaxed);
         Ok(())

@@ -207,7 +207,10 @@ impl Desk {
                 let callback = self.callbacks.make(&self.port, c.callback);
                 done(s.stream_callback(c.stream, callback)?)
             }
-            Call::CallbackDone(c) => done(self.callbacks.done(c.callback)),
+            Call::CallbackDone(c) => {
+                self.callbacks.done(c.callback);
+                done(())
+            }
 
             Call::EventCreate(c) => {
                 let flags = EventFlags {

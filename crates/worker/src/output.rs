@@ -7,10 +7,16 @@ use mica_wire::session::server::SessionPort;
 /// Bytes kept; the oldest go first, as in the driver's own ring.
 const KEPT: usize = 1 << 20;
 
+#[derive(Debug, Default)]
+struct Held {
+    bytes: usize,
+    pieces: Vec<(u8, Vec<u8>)>,
+}
+
 /// Output of one session's kernels.
 #[derive(Debug, Default)]
 pub struct OutputBuffer {
-    pieces: Mutex<(usize, Vec<(u8, Vec<u8>)>)>,
+    held: Mutex<Held>,
     port: OnceLock<Arc<SessionPort>>,
 }
 
@@ -21,8 +27,11 @@ impl OutputBuffer {
 
     /// Adds output: 0 for standard output, 1 for standard error.
     pub fn add(&self, kind: u8, bytes: &[u8]) {
-        let mut guard = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        let (held, pieces) = &mut *guard;
+        let mut guard = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let Held {
+            bytes: held,
+            pieces,
+        } = &mut *guard;
         let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
         while *held + bytes.len() > KEPT && !pieces.is_empty() {
             *held -= pieces.remove(0).1.len();
@@ -40,12 +49,12 @@ impl OutputBuffer {
 
     /// Takes all of it.
     pub fn take(&self) -> Vec<(u8, Vec<u8>)> {
-        let mut guard = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(port) = self.port.get() {
             port.show_output(false);
         }
-        guard.0 = 0;
-        std::mem::take(&mut guard.1)
+        guard.bytes = 0;
+        std::mem::take(&mut guard.pieces)
     }
 }
 
