@@ -18,8 +18,6 @@ use std::sync::atomic::Ordering;
 const TURN: u32 = 4_000;
 /// Instructions that a group takes in a row while no other lane could join it.
 const RUN: u32 = 256;
-/// Back edges between two looks at the stop word.
-const POLL: u32 = 64;
 
 impl Machine<'_> {
     /// Runs the block to its end.
@@ -140,7 +138,8 @@ impl Machine<'_> {
                 let pc = self.frame(t).pc;
                 self.thread(t).top.pc = target;
                 if target <= pc {
-                    self.back_edge(t)?;
+                    // One relaxed look costs little beside an instruction, and a pause is prompt.
+                    self.poll()?;
                 }
                 Ok(false)
             }
@@ -153,22 +152,12 @@ impl Machine<'_> {
         }
     }
 
-    fn back_edge(&mut self, t: usize) -> Result<(), Stop> {
-        let thread = self.thread(t);
-        thread.back_edges = thread.back_edges.wrapping_add(1);
-        if thread.back_edges.is_multiple_of(POLL) {
-            self.poll()
-        } else {
-            Ok(())
-        }
-    }
-
     /// Does what the stop word says.
     fn poll(&self) -> Result<(), Stop> {
         let Some(word) = self.env.stop else {
             return Ok(());
         };
-        match word.load(Ordering::Acquire) {
+        match word.load(Ordering::Relaxed) {
             stop::RUN => Ok(()),
             stop::PAUSE => {
                 let go_on = self.env.services.is_none_or(|s| s.pause());

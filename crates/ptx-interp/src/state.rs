@@ -77,8 +77,6 @@ pub(crate) struct Thread {
     pub(crate) steps: u64,
     /// The cluster barrier's phase when it last arrived there.
     pub(crate) cluster_phase: u64,
-    /// Back edges taken, to look at the stop word now and then.
-    pub(crate) back_edges: u32,
 }
 
 /// A named barrier's arrivals that do not wait.
@@ -132,7 +130,6 @@ impl State {
                     carry: false,
                     steps: 0,
                     cluster_phase: 0,
-                    back_edges: 0,
                 });
             }
             let thread = &mut self.threads[i];
@@ -146,7 +143,6 @@ impl State {
             thread.carry = false;
             thread.steps = 0;
             thread.cluster_phase = 0;
-            thread.back_edges = 0;
         }
     }
 }
