@@ -1,6 +1,5 @@
 //! How a software GPU is set up.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::compile::Compiler;
@@ -47,8 +46,6 @@ pub struct Config {
     pub ordinal: u32,
     /// Replaces the PTX compiler: for tests with kernels written in Rust.
     pub compiler: Option<Arc<dyn Compiler>>,
-    /// Directory for compiled kernels. Default: none.
-    pub cache_dir: Option<PathBuf>,
     /// Most blocks that a cooperative launch may have resident (each is an OS thread). Default 2048.
     pub max_resident_blocks: Option<u32>,
 }

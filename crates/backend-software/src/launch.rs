@@ -20,6 +20,8 @@ use crate::recover;
 
 /// Local memory of one block that the device is willing to map.
 const MOST_LOCAL: u64 = 2 << 30;
+/// Local memory of all workers that is not worth a look at what is free.
+const FREE_LOCAL: u64 = 64 << 20;
 
 impl SoftwareGpu {
     pub(crate) fn submit_launch(&self, stream_id: StreamId, launch: &Launch<'_>) -> Result<()> {
@@ -45,12 +47,13 @@ impl SoftwareGpu {
                 info.name
             )));
         }
-        let needed = info.params.iter().map(|p| p.offset + p.size).max();
-        if launch.params.len() < needed.unwrap_or(0) as usize || launch.params.len() > MAX_PARAMS {
+        let ends = info.params.iter().map(|p| p.offset.saturating_add(p.size));
+        let needed = ends.max().unwrap_or(0);
+        if launch.params.len() < needed as usize || launch.params.len() > MAX_PARAMS {
             return Err(invalid_value(format!(
                 "kernel {} takes {} bytes of parameters, given {}",
                 info.name,
-                needed.unwrap_or(0),
+                needed,
                 launch.params.len()
             )));
         }
@@ -59,7 +62,10 @@ impl SoftwareGpu {
             local_stride += context.stack_bytes();
         }
         let local_stride = local_stride.next_multiple_of(16);
-        if local_stride.saturating_mul(block.count()) > MOST_LOCAL {
+        let local = local_stride.saturating_mul(block.count());
+        // Each worker lends its own; much of it must fit beside what is allocated.
+        let lent = local.saturating_mul(self.core.workers as u64);
+        if local > MOST_LOCAL || (lent > FREE_LOCAL && lent > self.core.memory.info().0) {
             return Err(GpuError::new(
                 CuResult::LaunchOutOfResources,
                 format!(

@@ -21,6 +21,11 @@ pub(crate) struct MixedModule {
     ready: Vec<AtomicU64>,
 }
 
+thread_local! {
+    /// Which engine this thread ran last, so that a fault is described by the one it happened in.
+    static INTERPRETING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 const NOT_YET: u64 = 0;
 const INTERPRETED: u64 = u64::MAX;
 
@@ -129,13 +134,17 @@ impl Executable for MixedModule {
     }
 
     fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
+        if INTERPRETING.get() {
+            let made = self.interpreter.get()?.as_ref().ok()?;
+            return made.faulting_thread(context);
+        }
         self.jit.faulting_thread(context)
     }
 
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {
-        if self.is_interpreted(kernel)
-            && let Ok(interpreter) = self.interpreter()
-        {
+        let is_interpreted = self.is_interpreted(kernel);
+        INTERPRETING.set(is_interpreted);
+        if is_interpreted && let Ok(interpreter) = self.interpreter() {
             // SAFETY: the same contract.
             return unsafe { interpreter.run_block(kernel, context) };
         }

@@ -281,7 +281,10 @@ fn is_first_in_order(state: &State, stream: &crate::core::Stream, number: u64) -
 
 impl crate::core::Event {
     fn reach(&self, record: u64) {
-        self.reached_ns.store(now_ns(), Ordering::Release);
-        self.reached.fetch_max(record, Ordering::AcqRel);
+        // An older record that is reached later changes nothing.
+        if self.reached.load(Ordering::Acquire) < record {
+            self.reached_ns.store(now_ns(), Ordering::Release);
+            self.reached.store(record, Ordering::Release);
+        }
     }
 }

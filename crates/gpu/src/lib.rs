@@ -52,7 +52,8 @@ pub trait Gpu: Send + Sync {
 
     /// A context: an address space with its own streams, modules and sticky error.
     fn context_create(&self) -> Result<ContextId>;
-    /// Ends a context: cancels its work, frees everything it held.
+    /// Ends a context: cancels its work, frees everything it held. Possible after a fault, and the
+    /// only thing that is.
     fn context_destroy(&self, context: ContextId) -> Result<()>;
     /// Waits for all work of the context.
     fn context_synchronize(&self, context: ContextId) -> Result<()>;
@@ -62,7 +63,8 @@ pub trait Gpu: Send + Sync {
     fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64>;
     /// Sets a `CUlimit`.
     fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()>;
-    /// Pauses all running and queued kernels of the context (software: within 1 ms).
+    /// Pauses all running and queued kernels of the context (software: within 1 ms), and returns
+    /// when none of them touches memory any more. Copies, fills and callbacks go on.
     fn context_suspend(&self, context: ContextId) -> Result<()>;
     /// Undoes [`Gpu::context_suspend`].
     fn context_resume(&self, context: ContextId) -> Result<()>;
@@ -127,7 +129,8 @@ pub trait Gpu: Send + Sync {
 
     /// Linear device memory, 256-byte aligned (2 MiB frames behind it).
     fn memory_alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr>;
-    /// Frees what [`Gpu::memory_alloc`] gave; waits for nothing.
+    /// Frees what [`Gpu::memory_alloc`] gave; waits for no stream. A kernel or a queued copy that
+    /// still uses it faults.
     fn memory_free(&self, context: ContextId, address: DevicePtr) -> Result<()>;
     /// The live allocation or mapping that holds `address`: base and size.
     fn memory_range(&self, context: ContextId, address: DevicePtr) -> Result<(DevicePtr, u64)>;
@@ -161,7 +164,8 @@ pub trait Gpu: Send + Sync {
     fn frame_release(&self, frame: FrameId) -> Result<()>;
     /// Maps a whole frame at a reserved address, not yet accessible.
     fn frame_map(&self, address: DevicePtr, frame: FrameId) -> Result<()>;
-    /// Unmaps whole mappings in the range.
+    /// Unmaps the whole mappings in a reserved range; holes in it are allowed. Kernels that still
+    /// use it fault.
     fn frame_unmap(&self, address: DevicePtr, bytes: u64) -> Result<()>;
     /// Sets access of mapped memory.
     fn frame_access(&self, address: DevicePtr, bytes: u64, access: Access) -> Result<()>;
