@@ -704,6 +704,53 @@ fn moves_and_addresses() {
 }
 
 #[test]
+fn operands_must_fit_their_type() {
+    assert_op!(".reg .v2 .b32 two; mov.b64 d1, two;", Op::Pack { srcs, .. } if srcs.len() == 2);
+    assert_op!(".reg .v2 .b32 two; mov.b64 two, d1;", Op::Unpack { dsts, .. } if dsts.len() == 2);
+    for (text, problem) in [
+        (
+            "add.f32 f1, f2, 1;",
+            "an integer constant does not fit type `.f32`",
+        ),
+        (
+            "add.u32 r1, r2, 1.5;",
+            "a float constant does not fit type `.u32`",
+        ),
+        (
+            "add.f16 h1, h2, 0f3F800000;",
+            "a float constant does not fit type `.f16`",
+        ),
+        (
+            "mov.b64 d1, 0f3F800000;",
+            "a float constant does not fit type `.b64`",
+        ),
+        (
+            "add.s32 r1, f2, r3;",
+            "register `f2` of type `.f32` does not fit an operand of type `.s32`",
+        ),
+        (
+            "ld.global.u32 f1, [d1];",
+            "register `f1` of type `.f32` does not fit an operand of type `.u32`",
+        ),
+        (
+            "ld.global.f32 g1, [d1];",
+            "register `g1` of type `.f64` does not fit an operand of type `.f32`",
+        ),
+        (
+            ".reg .v2 .b16 two; mov.b64 d1, two;",
+            "register `two` of type `.b16` does not fit an operand of type `.b32`",
+        ),
+        (
+            ".reg .v4 .b16 four; ld.global.v4.u32 four, [d1];",
+            "register `four` of type `.b16` does not fit an operand of type `.u32`",
+        ),
+    ] {
+        let message = refused(text);
+        assert!(message.ends_with(problem), "{text}: {message}");
+    }
+}
+
+#[test]
 fn loads_and_stores() {
     assert_op!("ld.global.nc.L1::no_allocate.L2::128B.v4.f32 {f1, f2, f3, f4}, [d1+16];", Op::Ld { nc: true, dst, addr: Address { offset: 16, .. }, cache: CacheHints { l1: Some(Evict::NoAllocate), l2_prefetch: Some(128), .. }, .. } if dst.len() == 4);
     assert_op!("ld.global.v8.b32 {r1, r2, r3, r4, r5, r6, r7, _}, [d1];", Op::Ld { dst, .. } if dst.len() == 8);

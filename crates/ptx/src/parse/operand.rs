@@ -20,6 +20,13 @@ pub(crate) enum Width {
     AtLeast,
 }
 
+/// Whether a register's declared type goes with an instruction's: bits go with everything, floats
+/// and integers not with each other.
+fn same_class(reg: ScalarType, ty: ScalarType) -> bool {
+    let integer = |t: ScalarType| matches!(t.class(), TypeClass::Signed | TypeClass::Unsigned);
+    !(reg.is_float() && integer(ty) || integer(reg) && ty.is_float())
+}
+
 impl<'a> Parser<'a> {
     /// Looks a name up, numbering a register when it is first mentioned.
     pub(super) fn lookup(&mut self, name: &'a str) -> Option<Binding> {
@@ -62,9 +69,11 @@ impl<'a> Parser<'a> {
         let pred = (have == ScalarType::Pred) == (ty == ScalarType::Pred);
         let fits = match width {
             Width::Exact => have.bits() == ty.bits(),
+            // Only integers and bits extend: a float lies in a register of its own size.
+            Width::AtLeast if have.is_float() && ty.is_float() => have.bits() == ty.bits(),
             Width::AtLeast => have.bits() >= ty.bits(),
         };
-        if pred && fits {
+        if pred && fits && same_class(have, ty) {
             return Ok(());
         }
         self.bad_operand(
@@ -215,24 +224,19 @@ impl<'a> Parser<'a> {
     /// The bits of a constant in type `ty`.
     pub(super) fn immediate(&self, at: &Token<'_>, value: Const, ty: ScalarType) -> Result<u64> {
         let bits = ty.bits();
-        match (value, ty.class()) {
-            (Const::Int(v), TypeClass::Pred) => Ok(u64::from(v != 0)),
-            (Const::Int(v), TypeClass::Float) if matches!(ty, ScalarType::F32) => {
-                Ok(u64::from((v as i64 as f32).to_bits()))
-            }
-            (Const::Int(v), TypeClass::Float) if matches!(ty, ScalarType::F64) => {
-                Ok((v as i64 as f64).to_bits())
-            }
-            // Integers given for other floats are raw bits: PTX has no f16 literal.
-            (Const::Int(v), _) if bits >= 64 => Ok(v),
-            (Const::Int(v), _) => Ok(v & ((1u64 << bits) - 1)),
-            (Const::F32(b), TypeClass::Float | TypeClass::Bits) if bits == 32 => Ok(u64::from(b)),
-            (Const::F32(b), TypeClass::Float | TypeClass::Bits) if bits == 64 => {
-                Ok(f64::from(f32::from_bits(b)).to_bits())
-            }
-            (Const::F64(b), TypeClass::Float | TypeClass::Bits) if bits == 64 => Ok(b),
-            (Const::F64(b), TypeClass::Float | TypeClass::Bits) if bits == 32 => {
-                Ok(u64::from((f64::from_bits(b) as f32).to_bits()))
+        let narrow = |bits: u64| u64::from((f64::from_bits(bits) as f32).to_bits());
+        let widen = |bits: u32| f64::from(f32::from_bits(bits)).to_bits();
+        // Integers do not stand for floats or the other way round, and f16 has no literals.
+        match (value, ty) {
+            (Const::Int(v), ScalarType::Pred) => Ok(u64::from(v != 0)),
+            (Const::Int(v), _) if !ty.is_float() && bits >= 64 => Ok(v),
+            (Const::Int(v), _) if !ty.is_float() => Ok(v & ((1u64 << bits) - 1)),
+            (Const::F32(b), ScalarType::F32 | ScalarType::B32) => Ok(u64::from(b)),
+            (Const::F32(b), ScalarType::F64) => Ok(widen(b)),
+            (Const::F64(b), ScalarType::F64 | ScalarType::B64) => Ok(b),
+            (Const::F64(b), ScalarType::F32) => Ok(narrow(b)),
+            (Const::Int(_), _) => {
+                self.bad_operand(at, format!("an integer constant does not fit type `{ty}`"))
             }
             _ => self.bad_operand(at, format!("a float constant does not fit type `{ty}`")),
         }
@@ -367,7 +371,7 @@ impl<'a> Parser<'a> {
 
     /// `{a, b, …}` of destinations of any length, or one.
     pub(super) fn dst_list(&mut self, ty: ScalarType, width: Width) -> Result<Vec<Option<RegId>>> {
-        if let Some(elements) = self.vector_reg()? {
+        if let Some(elements) = self.vector_of(ty, width)? {
             return Ok(elements.into_iter().map(Some).collect());
         }
         if !self.accept(b'{')? {
@@ -382,6 +386,36 @@ impl<'a> Parser<'a> {
         }
         self.expect(b'}')?;
         Ok(list)
+    }
+
+    /// A vector register named without a component, whose elements hold values of `ty`.
+    fn vector_of(&mut self, ty: ScalarType, width: Width) -> Result<Option<Vec<RegId>>> {
+        let token = self.token;
+        let elements = self.vector_reg()?;
+        for r in elements.iter().flatten() {
+            self.check(&token, *r, ty, width)?;
+        }
+        Ok(elements)
+    }
+
+    /// A vector register named without a component, as equal parts of a value of `ty`.
+    pub(super) fn vector_parts(
+        &mut self,
+        ty: ScalarType,
+        part: impl Fn(ScalarType, usize) -> Option<ScalarType>,
+    ) -> Result<Option<Vec<RegId>>> {
+        let token = self.token;
+        let Some(elements) = self.vector_reg()? else {
+            return Ok(None);
+        };
+        let Some(part) = part(ty, elements.len()) else {
+            let count = elements.len();
+            return self.bad_operand(&token, format!("`{ty}` has no {count} equal parts"));
+        };
+        for r in &elements {
+            self.check(&token, *r, part, Width::Exact)?;
+        }
+        Ok(Some(elements))
     }
 
     /// A vector register named without a component.
@@ -413,7 +447,7 @@ impl<'a> Parser<'a> {
 
     /// `{a, b, …}` of sources of any length, or one.
     pub(super) fn src_list(&mut self, ty: ScalarType, width: Width) -> Result<Vec<Operand>> {
-        if let Some(elements) = self.vector_reg()? {
+        if let Some(elements) = self.vector_of(ty, width)? {
             return Ok(elements.into_iter().map(Operand::Reg).collect());
         }
         if !self.accept(b'{')? {

@@ -347,6 +347,14 @@ fn tensor(p: &mut Parser<'_>, reduce: bool, prefetch: bool) -> Result<Op> {
 
 /// `mbarrier`.
 pub(crate) fn mbarrier(p: &mut Parser<'_>) -> Result<Op> {
+    // PTX 9.4 has barriers that report errors, in a layout of their own.
+    let reports = |m: &str| {
+        m.starts_with("phase_type::") || m.starts_with("layout::v1") || m == "check_layout"
+    };
+    if p.mods.all().iter().any(|m| reports(m.text)) {
+        return p.unsupported();
+    }
+    p.mods.flag("layout::v0");
     let Some(kind) = p.mods.take(mbarrier_kind) else {
         return p.bad_instruction("needs an operation such as `.init`");
     };

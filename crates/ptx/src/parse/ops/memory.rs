@@ -11,10 +11,21 @@ use ScalarType::*;
 
 /// `mov`, packing and unpacking included.
 pub(crate) fn mov(p: &mut Parser<'_>) -> Result<Op> {
+    if p.mods.vector() > 1 {
+        return p.unsupported();
+    }
     let ty = p.ty_of(&[
         Pred, B16, B32, B64, B128, U16, U32, U64, S16, S32, S64, F16, F16x2, Bf16, Bf16x2, F32, F64,
     ])?;
     p.no_more_mods()?;
+    if let Some(elements) = p.vector_parts(ty, part_type)? {
+        let src = p.next_src(ty)?;
+        return Ok(Op::Unpack {
+            ty,
+            dsts: elements.into_iter().map(Some).collect(),
+            src,
+        });
+    }
     if p.token.is(b'{') {
         let start = p.token;
         let count = count_elements(p)?;
@@ -28,6 +39,13 @@ pub(crate) fn mov(p: &mut Parser<'_>) -> Result<Op> {
     }
     let dst = p.dst(ty)?;
     p.comma()?;
+    if let Some(elements) = p.vector_parts(ty, part_type)? {
+        return Ok(Op::Pack {
+            ty,
+            dst,
+            srcs: elements.into_iter().map(Operand::Reg).collect(),
+        });
+    }
     if p.token.is(b'{') {
         let start = p.token;
         let count = count_elements(p)?;
@@ -438,6 +456,7 @@ pub(crate) fn cache_control(p: &mut Parser<'_>) -> Result<Op> {
     let level = p
         .mods
         .take(|m| (m.starts_with("L1") || m.starts_with("L2")).then_some(()));
+    p.mods.flag("valid_addr");
     if level.is_none() && !tensormap {
         return p.bad_instruction("needs a cache level");
     }

@@ -117,7 +117,8 @@ pub(crate) fn tex(p: &mut Parser<'_>) -> Result<Op> {
     if u8::from(base) + u8::from(level) + u8::from(grad) > 1 {
         return p.bad_instruction("takes one of `.base`, `.level`, `.grad`");
     }
-    let dst = p.dst_vector(count, dst_ty, Width::AtLeast)?;
+    // Texels go to any register of their size, whatever the texture holds.
+    let dst = p.dst_vector(count, if dst_ty == F16 { B16 } else { B32 }, Width::AtLeast)?;
     let resident = if p.accept(b'|')? {
         p.opt_dst(Pred, Width::Exact)?
     } else {
@@ -183,7 +184,7 @@ pub(crate) fn tld4(p: &mut Parser<'_>) -> Result<Op> {
     let dst_ty = p.ty_of(&[U32, S32, F32])?;
     p.ty_of(&[F32])?;
     p.no_more_mods()?;
-    let dst = p.dst_vector(count, dst_ty, Width::Exact)?;
+    let dst = p.dst_vector(count, B32, Width::Exact)?;
     let resident = if p.accept(b'|')? {
         p.opt_dst(Pred, Width::Exact)?
     } else {
