@@ -10,6 +10,9 @@ impl BitSet {
     pub(crate) fn insert(&mut self, i: u32) {
         self.0[i as usize / 64] |= 1 << (i % 64);
     }
+    pub(crate) fn remove(&mut self, i: u32) {
+        self.0[i as usize / 64] &= !(1 << (i % 64));
+    }
     pub(crate) fn has(&self, i: u32) -> bool {
         self.0[i as usize / 64] >> (i % 64) & 1 == 1
     }

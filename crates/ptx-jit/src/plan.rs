@@ -87,6 +87,8 @@ pub(crate) struct Plan {
     pub(crate) guards: HashMap<BlockId, Vec<Guard>>,
     /// Loop headers where a thread may stand aside for others.
     pub(crate) parks: HashMap<BlockId, u32>,
+    /// Blocks before loops that wait: they save what is dirty, so that the loop need not.
+    preheaders: Vec<BlockId>,
     /// By entry: what vector code saves for it.
     pub(crate) saved: Vec<Vec<Saved>>,
     pub(crate) slow: Vec<SlowSite>,
@@ -112,6 +114,8 @@ impl Plan {
         let shapes = solve(&unit, module, layout, &graph, &live);
         let guards = split(&mut unit, module, &shapes);
         let graph = Graph::build(&unit);
+        let preheaders = add_preheaders(&mut unit, &graph);
+        let graph = Graph::build(&unit);
         let live = live_in(&unit, module, &graph);
         let mut plan = Plan {
             unit,
@@ -130,6 +134,7 @@ impl Plan {
             bail_of: HashMap::new(),
             guards,
             parks: HashMap::new(),
+            preheaders,
             saved: Vec::new(),
             slow: Vec::new(),
             slow_of: HashMap::new(),
@@ -326,6 +331,7 @@ impl Plan {
             return;
         }
         let defs = crate::shape::block_defs(&self.unit, module);
+        let slotted: Vec<Reg> = self.slots.keys().copied().collect();
         let mut dirty_in = vec![BitSet::new(n); blocks];
         let mut dirty_out = defs;
         let mut changed = true;
@@ -338,7 +344,15 @@ impl Plan {
                         changed |= dirty_in[b as usize].union(&dirty_out[p as usize]);
                     }
                 }
-                changed |= dirty_out[b as usize].union(&dirty_in[b as usize]);
+                if self.preheaders.contains(&b) {
+                    // All that has a slot is clean after it.
+                    let mut rest = dirty_in[b as usize].clone();
+                    slotted.iter().for_each(|r| rest.remove(*r));
+                    changed |= dirty_out[b as usize].union(&rest);
+                } else {
+                    let dirty = dirty_in[b as usize].clone();
+                    changed |= dirty_out[b as usize].union(&dirty);
+                }
             }
         }
         self.dirty_in = dirty_in;
@@ -349,6 +363,9 @@ impl Plan {
             let stops = self.entry_of.get(&b).is_some_and(|e| {
                 self.diverges.iter().any(|d| d.join == Some(*e))
             });
+            if self.preheaders.contains(&b) {
+                at_start.insert(b, self.presave(b));
+            }
             if stops || self.bail_of.contains_key(&b) || self.parks.contains_key(&b) {
                 at_start.insert(b, self.save_at_start(b));
             }
@@ -370,6 +387,16 @@ impl Plan {
     pub(crate) fn save_at_start(&self, b: BlockId) -> Vec<Reg> {
         let dirty = &self.dirty_in[b as usize];
         self.live_at(&[b]).into_iter().filter(|r| dirty.has(*r)).collect()
+    }
+
+    /// What a block before a loop saves.
+    pub(crate) fn presave(&self, b: BlockId) -> Vec<Reg> {
+        if !self.preheaders.contains(&b) {
+            return Vec::new();
+        }
+        let mut regs = self.save_at_start(b);
+        regs.retain(|r| self.slots.contains_key(r));
+        regs
     }
 
     /// What must be saved at the end of `b` for threads that go on at one of `targets`.
@@ -406,6 +433,38 @@ impl Plan {
         });
         (uses, defs)
     }
+}
+
+/// Puts a block before every loop in which threads wait for each other.
+fn add_preheaders(unit: &mut Unit, graph: &Graph) -> Vec<BlockId> {
+    if unit.has_calls() {
+        return Vec::new();
+    }
+    let mut made = Vec::new();
+    for &h in &graph.rpo {
+        if !graph.is_header[h as usize] {
+            continue;
+        }
+        let body = graph.loop_body(h);
+        let waits = |b: &u32| matches!(unit.blocks[*b as usize].term, Term::Sync { .. });
+        if !body.iter().any(waits) {
+            continue;
+        }
+        let outside: Vec<u32> =
+            graph.preds[h as usize].iter().copied().filter(|p| !body.contains(p)).collect();
+        // Where a thread resumes right at the loop there is nothing to save.
+        if outside.iter().any(|p| waits(p)) {
+            continue;
+        }
+        let new = unit.blocks.len() as u32;
+        let instance = unit.blocks[h as usize].instance;
+        unit.blocks.push(Block { instance, steps: Vec::new(), term: Term::Jump(h) });
+        for p in outside {
+            unit.blocks[p as usize].retarget(h, new);
+        }
+        made.push(new);
+    }
+    made
 }
 
 /// Cuts blocks so that guarded instructions and varying tables are at the start of one.

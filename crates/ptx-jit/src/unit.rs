@@ -122,6 +122,26 @@ pub(crate) struct Block {
     pub(crate) term: Term,
 }
 
+impl Block {
+    /// Sends control that went to `from` to `to`.
+    pub(crate) fn retarget(&mut self, from: BlockId, to: BlockId) {
+        let swap = |b: &mut BlockId| {
+            if *b == from {
+                *b = to;
+            }
+        };
+        match &mut self.term {
+            Term::Jump(t) | Term::Sync { next: t, .. } | Term::Call { next: t, .. } => swap(t),
+            Term::Br { then, els, .. } => {
+                swap(then);
+                swap(els);
+            }
+            Term::Table { targets, .. } => targets.iter_mut().for_each(swap),
+            Term::Exit | Term::Trap(_) | Term::Ret => {}
+        }
+    }
+}
+
 /// An out-of-line function.
 #[derive(Clone, Debug)]
 pub(crate) struct Root {

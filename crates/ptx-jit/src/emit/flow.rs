@@ -299,6 +299,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         if self.lanes > 1 {
             self.guard(id);
         }
+        self.save_all(&self.plan.presave(id));
         self.plan_checks(id);
         for (at, step) in block.steps.iter().enumerate() {
             match *step {

@@ -86,6 +86,17 @@ pub(crate) unsafe fn run_block(k: &Kernel, ctx: *mut BlockContext) -> BlockOutco
     }
 }
 
+/// How a pass over the threads went.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// Some thread ran.
+    Ran,
+    /// All wait, or have exited.
+    Stuck,
+    /// All have exited.
+    Over,
+}
+
 pub(crate) struct Dispatch<'a> {
     pub(crate) k: &'a Kernel,
     pub(crate) ctx: *mut BlockContext,
@@ -119,7 +130,8 @@ impl Dispatch<'_> {
                 continue;
             }
             let ran = match self.pass() {
-                Ok(ran) => ran,
+                Ok(Pass::Over) => return status::OK as u64,
+                Ok(p) => p == Pass::Ran,
                 Err(st) => return st,
             };
             let mut moved = false;
@@ -199,16 +211,18 @@ impl Dispatch<'_> {
         self.states().any(|(_, c)| c & WAITING == 0 && c != EXITED)
     }
 
-    /// Runs everything that is ready, once. Whether anything was.
-    fn pass(&self) -> Result<bool, u64> {
+    /// Runs everything that is ready, once.
+    fn pass(&self) -> Result<Pass, u64> {
         let conts = conts(self.scratch);
         let mut ran = false;
+        let mut over = true;
         let mut t = 0;
         while t < self.threads {
             let c = conts[t as usize];
             if c & COHERENT != 0 {
                 let end = self.same_groups(t, c);
                 let e = c & !COHERENT;
+                over &= e == EXITED;
                 if e & WAITING == 0 && e != EXITED {
                     ran = true;
                     self.status(self.run(self.lanes, t, end, e))?;
@@ -216,6 +230,7 @@ impl Dispatch<'_> {
                 t = end;
                 continue;
             }
+            over &= c == EXITED;
             if c & WAITING != 0 || c == EXITED {
                 t += 1;
                 continue;
@@ -235,7 +250,11 @@ impl Dispatch<'_> {
                 t += 1;
             }
         }
-        Ok(ran)
+        Ok(match (over, ran) {
+            (true, _) => Pass::Over,
+            (_, true) => Pass::Ran,
+            _ => Pass::Stuck,
+        })
     }
 
     fn status(&self, st: u64) -> Result<(), u64> {
