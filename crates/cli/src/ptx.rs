@@ -21,8 +21,7 @@ pub(crate) fn show(args: &PtxArgs) -> Result<()> {
         let description = match entry.kind {
             EntryKind::Ptx => {
                 let payload = entry.payload(DEFAULT_PAYLOAD_LIMIT)?;
-                let text = String::from_utf8_lossy(&payload);
-                let module = mica_ptx::parse(text.trim_end_matches('\0'))
+                let module = mica_ptx::parse(&payload)
                     .with_context(|| located(&args.file, &entry.arch()))?;
                 Some(mica_ptx::describe(&module))
             }
