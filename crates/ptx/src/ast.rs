@@ -20,9 +20,11 @@
 mod mods;
 mod module;
 mod op;
+mod parts;
 mod types;
 
 pub use mods::*;
 pub use module::*;
 pub use op::*;
+pub use parts::*;
 pub use types::*;

@@ -10,9 +10,11 @@
 //! are numbers, never allocations. Recursion happens only in constant expressions and nested
 //! initializers, both of bounded depth.
 
+mod body;
 mod decl;
 mod expr;
 mod function;
+mod init;
 mod instruction;
 mod mods;
 mod module;
@@ -68,12 +70,12 @@ pub(crate) struct Parser<'a> {
     module: Module,
     scopes: scope::Scopes<'a>,
     /// The function being parsed.
-    body: Option<function::Body>,
+    body: Option<body::Body>,
     /// The opcode being parsed and its modifiers.
     opcode: Token<'a>,
     mods: mods::Mods<'a>,
     loc: Option<SourceLoc>,
-    relocs: Vec<decl::PendingReloc<'a>>,
+    relocs: Vec<init::PendingReloc<'a>>,
     /// Bytes that initializers may still take.
     init_budget: usize,
 }

@@ -1,5 +1,6 @@
 //! Families of instructions: each reads its modifiers and operands.
 
+pub(super) mod address;
 pub(super) mod bits;
 pub(super) mod control;
 pub(super) mod convert;
@@ -7,6 +8,7 @@ pub(super) mod copy;
 pub(super) mod float;
 pub(super) mod integer;
 pub(super) mod matrix;
+pub(super) mod mbarrier;
 pub(super) mod memory;
 pub(super) mod sync;
 pub(super) mod texture;
