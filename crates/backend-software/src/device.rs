@@ -147,6 +147,7 @@ impl SoftwareGpu {
         let mut state = self.core.state();
         let context = Arc::clone(&state.context(context.0)?.context);
         context.suspended.store(suspended, Ordering::SeqCst);
+        self.core.note_ready(&mut state);
         self.core.refresh_stops(&state);
         if !suspended {
             self.core.work.notify_all();

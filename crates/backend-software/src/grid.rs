@@ -8,6 +8,9 @@ use mica_kernel::{Dim3, stop};
 use crate::context::Context;
 use crate::module::Module;
 
+/// More blocks than any grid has (its limits multiply to less than 2⁶³), and room to count on.
+const ALL_CLAIMED: u64 = 1 << 63;
+
 /// A launch. Blocks are claimed in order by whoever has time.
 pub(crate) struct Grid {
     pub(crate) id: u64,
@@ -121,13 +124,13 @@ impl Grid {
 
     /// Takes the blocks nobody claimed off the list; true if that finishes the grid.
     pub(crate) fn abandon(&self) -> bool {
-        let claimed = self.next.swap(1 << 62, Ordering::AcqRel);
+        let claimed = self.next.swap(ALL_CLAIMED, Ordering::AcqRel);
         self.finish(self.total.saturating_sub(claimed))
     }
 
     /// Hands all blocks out at once, for cooperative launches.
     pub(crate) fn claim_all(&self) {
-        self.next.store(1 << 62, Ordering::Release);
+        self.next.store(ALL_CLAIMED, Ordering::Release);
     }
 
     /// Sets the stop word from what is wanted. Called under the device's lock.

@@ -169,7 +169,9 @@ impl Core {
     /// Publishes what workers read without the lock.
     pub(crate) fn note_ready(&self, state: &mut State) {
         state.ready.retain(|grid| grid.has_unclaimed());
-        let urgent = state.ready.iter().map(|g| g.priority).min();
+        // A grid that may not run must not drive workers from one that may.
+        let runnable = state.ready.iter().filter(|g| !g.context.is_suspended());
+        let urgent = runnable.map(|g| g.priority).min();
         self.urgent
             .store(urgent.unwrap_or(i32::MAX), Ordering::Relaxed);
         self.ready_count.store(state.ready.len(), Ordering::Release);

@@ -253,8 +253,8 @@ fn a_closed_gate_holds_running_and_new_blocks() {
     assert_eq!(word(counter.0).load(Ordering::Relaxed), 0);
     gate.open.store(true, Ordering::SeqCst);
     until(|| word(counter.0).load(Ordering::Relaxed) > 0);
-    gate.open.store(false, Ordering::SeqCst);
     let asked = gate.asked.load(Ordering::SeqCst);
+    gate.open.store(false, Ordering::SeqCst);
     until(|| gate.asked.load(Ordering::SeqCst) > asked);
     // The monitor asks again only after it told the blocks; they stop at their next poll.
     let look = || (word(counter.0).load(Ordering::Relaxed), gpu.busy_time_ns());
@@ -295,6 +295,47 @@ fn urgent_streams_go_first() {
     assert_eq!(word(total.0).load(Ordering::Relaxed), 1);
     word(flag.0).store(1, Ordering::Release);
     bench.sync();
+}
+
+#[test]
+fn a_suspended_urgent_kernel_does_not_stop_others() {
+    let gpu = SoftwareGpu::new(config()).unwrap();
+    let (held, free) = (Bench::new(&gpu), Bench::new(&gpu));
+    let own = StreamFlags { non_blocking: true };
+    let urgent = gpu.stream_create(held.context, own, -5).unwrap();
+    let (waiting, total) = (held.alloc(4), free.alloc(4));
+    gpu.context_suspend(held.context).unwrap();
+    held.launch_on(urgent, "count", 50, &[waiting.0]);
+    free.launch("count", 50, &[total.0]);
+    assert_eq!(free.read(total, 1), [50]);
+    gpu.context_resume(held.context).unwrap();
+    held.sync();
+    assert_eq!(held.read(waiting, 1), [50]);
+}
+
+#[test]
+fn tens_of_thousands_of_allocations() {
+    let gpu = SoftwareGpu::new(Config {
+        memory_bytes: Some(4 << 30),
+        arena_bytes: Some(64 << 30),
+        ..config()
+    })
+    .unwrap();
+    let bench = Bench::new(&gpu);
+    let before = gpu.memory_info().unwrap().0;
+    let all: Vec<DevicePtr> = (0..24_000)
+        .map(|i| bench.alloc(if i % 4 == 0 { 100 } else { 40_000 }))
+        .collect();
+    // Every other one first: the worst pattern of holes.
+    for half in [0, 1] {
+        for at in all.iter().skip(half).step_by(2) {
+            gpu.memory_free(bench.context, *at).unwrap();
+        }
+    }
+    assert_eq!(gpu.memory_info().unwrap().0, before);
+    let again = bench.alloc(1 << 20);
+    bench.launch("count", 2, &[again.0]);
+    assert_eq!(bench.read(again, 1), [2]);
 }
 
 #[test]

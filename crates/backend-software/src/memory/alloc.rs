@@ -212,7 +212,10 @@ impl DeviceMemory {
                 // Address space whose pages could not be dropped is never handed out again.
                 match self.arena.unmap(address, mapped) {
                     Ok(()) => books.space.give(address, reserved),
-                    Err(error) => tracing::warn!(%error, address, "freed memory stays mapped"),
+                    Err(error) => {
+                        self.arena.scrub(address, mapped);
+                        tracing::warn!(%error, address, "freed memory stays mapped, but empty");
+                    }
                 }
             }
             Kind::Registered { pages, mapped } => match self.arena.unmap(pages, mapped) {
