@@ -37,6 +37,9 @@ pub struct Cfg {
     /// Immediate post-dominators; `None` when only leaving the function follows, or when the block
     /// cannot reach an exit.
     pub ipdom: Vec<Option<BlockId>>,
+    /// Where each block's subtree of the dominator tree begins and ends in a walk of the tree;
+    /// empty for unreachable blocks.
+    subtree: Vec<(u32, u32)>,
 }
 
 /// Where control goes after an instruction.
@@ -105,25 +108,24 @@ impl Cfg {
                 *p = None;
             }
         }
+        let subtree = subtrees(&idom, &rpo);
         Cfg {
             blocks,
             block_of,
             rpo,
             idom,
             ipdom,
+            subtree,
         }
     }
 
     /// Whether block `a` dominates block `b` (a block dominates itself).
     pub fn dominates(&self, a: BlockId, b: BlockId) -> bool {
-        let mut at = Some(b);
-        while let Some(x) = at {
-            if x == a {
-                return true;
-            }
-            at = self.idom[x as usize];
+        if a == b {
+            return true;
         }
-        false
+        let ((start, end), (inner, _)) = (self.subtree[a as usize], self.subtree[b as usize]);
+        start < inner && inner < end
     }
 
     /// Edges `(from, to)` where `to` dominates `from`: natural loops' back edges.
@@ -291,6 +293,35 @@ fn dominators<'a>(
     idom
 }
 
+/// Numbers the dominator tree so that asking who dominates whom takes two comparisons.
+fn subtrees(idom: &[Option<BlockId>], rpo: &[BlockId]) -> Vec<(u32, u32)> {
+    let mut children: Vec<Vec<BlockId>> = vec![Vec::new(); idom.len()];
+    for &b in rpo {
+        if let Some(parent) = idom[b as usize] {
+            children[parent as usize].push(b);
+        }
+    }
+    let mut ranges = vec![(0, 0); idom.len()];
+    let mut clock = 1;
+    let mut stack: Vec<(BlockId, usize)> = Vec::new();
+    if let Some(&root) = rpo.first() {
+        ranges[root as usize].0 = clock;
+        stack.push((root, 0));
+    }
+    while let Some((b, next)) = stack.last_mut() {
+        if let Some(&child) = children[*b as usize].get(*next) {
+            *next += 1;
+            clock += 1;
+            ranges[child as usize].0 = clock;
+            stack.push((child, 0));
+        } else {
+            ranges[*b as usize].1 = clock + 1;
+            stack.pop();
+        }
+    }
+    ranges
+}
+
 fn meet(idom: &[Option<BlockId>], position: &[usize], mut a: u32, mut b: u32) -> u32 {
     while a != b {
         while position[a as usize] > position[b as usize] {
@@ -353,6 +384,20 @@ mod tests {
         assert_eq!(cfg.ipdom, [Some(3), Some(3), Some(3), None]);
         assert_eq!(cfg.idom, [None, Some(0), Some(0), Some(0)]);
         assert!(cfg.back_edges().is_empty());
+        assert!(cfg.dominates(0, 3) && cfg.dominates(2, 2));
+        assert!(!cfg.dominates(1, 3) && !cfg.dominates(3, 0) && !cfg.dominates(1, 2));
+    }
+
+    #[test]
+    fn unreachable_blocks_dominate_nothing_else() {
+        // 0: bra 2; 1: nop; 2: ret
+        let cfg = graph(vec![
+            inst(bra(2), false),
+            inst(Op::Nop, false),
+            inst(Op::Ret { uni: false }, false),
+        ]);
+        assert_eq!(cfg.idom, [None, None, Some(0)]);
+        assert!(!cfg.dominates(1, 2) && !cfg.dominates(0, 1) && cfg.dominates(1, 1));
     }
 
     #[test]

@@ -65,32 +65,26 @@ pub(crate) fn place_shared(module: &mut Module) -> Result<(), String> {
         .filter(|(_, u)| *u == User::Many)
         .map(|(id, _)| *id)
         .collect();
-    let mentions_common: Vec<bool> = mentions
-        .iter()
-        .map(|m| m.shared.iter().any(|v| many.contains(v)))
-        .collect();
+    let uses_common = reaching(&mentions, |m| m.shared.iter().any(|v| many.contains(v)));
+    let uses_dynamic = reaching(&mentions, |m| m.dynamic);
     let mut own: HashMap<usize, Vec<VarId>> = HashMap::new();
     for (id, user) in &users {
         if let User::Kernel(k) = user {
             own.entry(*k).or_default().push(*id);
         }
     }
-    let reach = Reach::new(&mentions);
     for k in 0..module.functions.len() {
         if !module.functions[k].is_kernel {
             continue;
         }
-        let reached = reach.from(k);
-        let uses_common = reached.iter().any(|f| mentions_common[*f]);
-        let mut end = if uses_common { common } else { 0 };
+        let mut end = if uses_common[k] { common } else { 0 };
         for id in own.remove(&k).unwrap_or_default() {
             end = place(module, id, end)?;
         }
-        let dynamic = reached.iter().any(|f| mentions[*f].dynamic);
         let function = &mut module.functions[k];
         function.shared_bytes = end as u32;
         function.dynamic_shared_offset = (end as u32).next_multiple_of(dynamic_align);
-        function.uses_dynamic_shared = dynamic;
+        function.uses_dynamic_shared = uses_dynamic[k];
     }
     Ok(())
 }
@@ -179,33 +173,63 @@ fn mentions(module: &Module, body: &[Inst]) -> Mentions {
     m
 }
 
-/// Which functions a function can reach. A call through a pointer reaches every function.
-struct Reach<'m> {
-    mentions: &'m [Mentions],
-}
-
-impl<'m> Reach<'m> {
-    fn new(mentions: &'m [Mentions]) -> Self {
-        Reach { mentions }
+/// Which functions can reach one of `marked`, by calls or by having their address taken. A call
+/// through a pointer may reach any function. Linear in the size of the call graph.
+fn reaching(mentions: &[Mentions], marked: impl Fn(&Mentions) -> bool) -> Vec<bool> {
+    let mut callers: Vec<Vec<usize>> = vec![Vec::new(); mentions.len()];
+    for (f, m) in mentions.iter().enumerate() {
+        for &callee in &m.calls {
+            callers[callee].push(f);
+        }
     }
-
-    fn from(&self, start: usize) -> Vec<usize> {
-        let mut seen = vec![false; self.mentions.len()];
-        let mut list = vec![start];
-        seen[start] = true;
-        let mut next = 0;
-        while let Some(&f) = list.get(next) {
-            next += 1;
-            let m = &self.mentions[f];
-            if m.indirect {
-                return (0..self.mentions.len()).collect();
-            }
-            for &c in &m.calls {
-                if !std::mem::replace(&mut seen[c], true) {
-                    list.push(c);
-                }
+    let any = mentions.iter().any(&marked);
+    let mut reaches: Vec<bool> = mentions
+        .iter()
+        .map(|m| marked(m) || m.indirect && any)
+        .collect();
+    let mut work: Vec<usize> = (0..mentions.len()).filter(|f| reaches[*f]).collect();
+    while let Some(f) = work.pop() {
+        for &caller in &callers[f] {
+            if !std::mem::replace(&mut reaches[caller], true) {
+                work.push(caller);
             }
         }
-        list
+    }
+    reaches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(list: &[usize]) -> Mentions {
+        Mentions {
+            calls: list.to_vec(),
+            ..Mentions::default()
+        }
+    }
+
+    #[test]
+    fn reaching_follows_calls_cycles_and_pointers() {
+        let dynamic = Mentions {
+            dynamic: true,
+            ..Mentions::default()
+        };
+        let pointer = Mentions {
+            indirect: true,
+            ..Mentions::default()
+        };
+        // 0 -> 1 -> 2 (marked), 3 -> 4 -> 3, 5 calls through a pointer.
+        let graph = [
+            calls(&[1]),
+            calls(&[2]),
+            dynamic,
+            calls(&[4]),
+            calls(&[3]),
+            pointer,
+        ];
+        let reached = reaching(&graph, |m| m.dynamic);
+        assert_eq!(reached, [true, true, true, false, false, true]);
+        assert_eq!(reaching(&graph, |m| m.dynamic && m.indirect), [false; 6]);
     }
 }
