@@ -48,7 +48,7 @@ pub enum ConfigError {
 }
 
 /// Everything that can be set.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// About the process.
@@ -78,7 +78,7 @@ pub struct DaemonSection {
 }
 
 /// The software GPU.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SoftwareSection {
     /// `auto`: only where there is no other GPU; `always`; `never`.
@@ -168,17 +168,6 @@ pub struct UserQuota {
     pub vgpus: Option<u32>,
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            daemon: DaemonSection::default(),
-            software_gpu: SoftwareSection::default(),
-            sharing: SharingSection::default(),
-            quota: BTreeMap::new(),
-        }
-    }
-}
-
 impl Default for DaemonSection {
     fn default() -> Self {
         Self {
@@ -187,15 +176,6 @@ impl Default for DaemonSection {
             max_connections_per_user: 4_096,
             worker_command: Vec::new(),
             admin_uids: Vec::new(),
-        }
-    }
-}
-
-impl Default for SoftwareSection {
-    fn default() -> Self {
-        Self {
-            offer: Offer::Auto,
-            memory_bytes: 0,
         }
     }
 }
@@ -211,7 +191,7 @@ impl Default for SharingSection {
             profile: Profile::Balanced,
             policy: Policy::WeightedFair,
             leases: Leases::Auto,
-            lease_us: 5_000,
+            lease_us: 8_000,
             drain_limit_us: 100_000,
             bursty_drains_per_second: 300,
         }

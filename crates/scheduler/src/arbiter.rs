@@ -194,6 +194,7 @@ struct Client {
 struct Rate {
     since_ns: u64,
     drains: u64,
+    launches: u64,
     charged_ns: u64,
     samples: u32,
     busy: u32,
@@ -202,6 +203,9 @@ struct Rate {
 
 /// Length of the window over which behaviour is judged.
 const WINDOW_NS: u64 = 200_000_000;
+/// Fewest synchronizations in a window, and most launches to each, of a process starved by a deep queue.
+const STARVED_DRAINS: u64 = 4;
+const STARVED_LAUNCHES: u64 = 8;
 /// Leases go on for so long after the last reason for them.
 const LINGER_NS: u64 = 300_000_000;
 
@@ -795,14 +799,21 @@ impl Arbiter {
             let known = run_ns >= self.settings.lease_ns / 2;
             let bursty = if known {
                 let threshold = if rate.bursty { enter * 0.8 } else { enter };
+                let launches = client.input.launches.saturating_sub(rate.launches);
+                // Beside a deep queue a bursty process gets so few turns that its rate is low; that it
+                // waits after every few launches, nearly all of the time, still tells.
+                let starved = drains >= STARVED_DRAINS
+                    && launches <= drains * STARVED_LAUNCHES
+                    && rate.busy * 10 >= rate.samples * 8;
                 // One that is idle most of the time loses little and would wait for others' leases.
-                per_second > threshold && rate.busy * 2 >= rate.samples
+                (per_second > threshold && rate.busy * 2 >= rate.samples) || starved
             } else {
                 rate.bursty && rate.busy > 0
             };
             *rate = Rate {
                 since_ns: now_ns,
                 drains: client.input.drains,
+                launches: client.input.launches,
                 charged_ns: client.charged_ns,
                 samples: 0,
                 busy: 0,
