@@ -158,8 +158,7 @@ fn drain_here() -> bool {
     if unsafe { set(context as Handle) } != 0 {
         return false;
     }
-    launch::drain();
-    true
+    launch::drain()
 }
 
 fn sleep_on_gate(direct: &Direct, word: u32, limit_ns: Option<u64>) {

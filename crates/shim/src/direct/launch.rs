@@ -56,7 +56,9 @@ fn take_turn(symbol: Symbol, stream: usize) {
     if capture::is_capturing(symbol, stream as Handle) {
         return;
     }
-    direct.gate.enter(&mut drain);
+    direct.gate.enter(&mut || {
+        drain();
+    });
     let word = direct.link.page().lease.gate.load(Relaxed);
     if gate::state(word) != gate::LEASED {
         return;
@@ -68,10 +70,11 @@ fn take_turn(symbol: Symbol, stream: usize) {
 }
 
 /// Waits for everything submitted, and learns from how long it took how much may be queued.
-pub(crate) fn drain() {
+/// False if that was not possible.
+pub(crate) fn drain() -> bool {
     let begun = monotonic_ns();
     if !synchronize() {
-        return;
+        return false;
     }
     let took = monotonic_ns() - begun;
     let depth = DEPTH.load(Relaxed);
@@ -81,6 +84,7 @@ pub(crate) fn drain() {
     } else if took < DRAIN_SHORT_NS && reached {
         DEPTH.store((depth * 2).min(DEPTH_MAX), Relaxed);
     }
+    true
 }
 
 /// Everything submitted so far has finished.
