@@ -1,6 +1,6 @@
 //! Measures what the device itself costs: launches, pauses, faults, threads, memory at rest.
 //!
-//! `cargo run --release -p mica-backend-software --example bench`
+//! `cargo run --release -p mica-backend-software --example device_bench`
 
 use std::time::{Duration, Instant};
 
