@@ -76,8 +76,10 @@ pub(crate) struct Parser<'a> {
     mods: mods::Mods<'a>,
     loc: Option<SourceLoc>,
     relocs: Vec<init::PendingReloc<'a>>,
-    /// Bytes that initializers may still take.
-    init_budget: usize,
+    /// Bytes that initializers have taken.
+    init_bytes: u64,
+    /// Copies of tables and aliases made so far.
+    copies: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -98,7 +100,8 @@ impl<'a> Parser<'a> {
             mods: mods::Mods::default(),
             loc: None,
             relocs: Vec::new(),
-            init_budget: (16 << 20) + text.len().saturating_mul(16),
+            init_bytes: 0,
+            copies: 0,
         })
     }
 

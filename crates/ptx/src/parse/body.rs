@@ -117,7 +117,12 @@ impl<'a> Parser<'a> {
                 if head.vector > 1 {
                     return self.bad_declaration(&name, "ranges of vector registers are unknown");
                 }
-                self.scopes.declare_range(name.text, count, head.ty);
+                if !self.scopes.declare_range(name.text, count, head.ty) {
+                    return Err(Error::Redeclared {
+                        at: self.at(&name),
+                        name: crate::lexer::shorten(name.text),
+                    });
+                }
             } else if head.vector > 1 {
                 let mut elements = Vec::new();
                 for i in 0..head.vector {
@@ -238,7 +243,7 @@ impl<'a> Parser<'a> {
             match w {
                 Waiting::BrxTable { inst, label } => {
                     if let Some(entries) = scope.tables.get(label.text) {
-                        self.spend_targets(&label, entries.len())?;
+                        self.spend_copies(&label, entries.len())?;
                         if let Some(targets) = self.brx_targets(inst) {
                             targets.resize(entries.len(), 0);
                         }
@@ -322,16 +327,18 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Guards against quadratic growth: each use of a table copies it.
-    pub(super) fn spend_targets(&mut self, at: &Token<'_>, count: usize) -> Result<()> {
-        if count > self.init_budget {
+    /// Guards against quadratic growth: each use of a table, and each alias, makes a copy.
+    pub(super) fn spend_copies(&mut self, at: &Token<'_>, count: usize) -> Result<()> {
+        let spent = self.copies.saturating_add(count);
+        let limit = (1 << 20) + self.text.len();
+        if spent > limit {
             return Err(Error::Limit {
                 at: self.at(at),
-                what: "the branch and call tables of this module are too large",
-                limit: self.init_budget as u64,
+                what: "the branch tables, call tables and aliases of this module are too large",
+                limit: limit as u64,
             });
         }
-        self.init_budget -= count;
+        self.copies = spent;
         Ok(())
     }
 }

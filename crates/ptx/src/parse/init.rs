@@ -148,14 +148,16 @@ impl<'a> Parser<'a> {
     ) -> Result<()> {
         let end = at.saturating_add(bytes.len() as u64);
         let grow = end.saturating_sub(init.bytes.len() as u64);
-        if grow > self.init_budget as u64 {
+        let total = self.init_bytes.saturating_add(grow);
+        let limit = (16 << 20) + self.text.len() as u64 * 16;
+        if total > limit {
             return Err(Error::Limit {
                 at: self.at(token),
                 what: "the initializers of this module are too large",
-                limit: self.init_budget as u64,
+                limit,
             });
         }
-        self.init_budget -= grow as usize;
+        self.init_bytes = total;
         if init.bytes.len() < end as usize {
             init.bytes.resize(end as usize, 0);
         }

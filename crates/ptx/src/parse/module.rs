@@ -230,11 +230,8 @@ impl<'a> Parser<'a> {
         if !self.module.functions[of.index()].defined {
             return self.bad_declaration(&target, "an alias needs a function that has a body");
         }
-        let size = self.module.functions[of.index()]
-            .body
-            .len()
-            .saturating_mul(64);
-        self.spend_targets(&alias, size)?;
+        let size = self.module.functions[of.index()].body.len();
+        self.spend_copies(&alias, size)?;
         let mut copy = self.module.functions[of.index()].clone();
         copy.name = alias.text.into();
         copy.linkage = self.module.functions[id.index()].linkage;

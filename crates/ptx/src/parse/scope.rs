@@ -20,11 +20,13 @@ pub(crate) enum Binding {
 
 /// A `%r<N>` declaration: names are numbered when first mentioned.
 #[derive(Clone, Copy, Debug)]
-struct Range<'a> {
-    prefix: &'a str,
+struct Range {
     count: u64,
     ty: ScalarType,
 }
+
+/// The most digits a number in a register's name may have.
+const MAX_DIGITS: usize = 10;
 
 /// A branch waiting for its label.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +47,7 @@ pub(crate) enum Waiting<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Scope<'a> {
     names: HashMap<&'a str, Binding>,
-    ranges: Vec<Range<'a>>,
+    ranges: HashMap<&'a str, Range>,
     pub(crate) labels: HashMap<&'a str, u32>,
     pub(crate) tables: HashMap<&'a str, Vec<Token<'a>>>,
     pub(crate) waiting: Vec<Waiting<'a>>,
@@ -124,33 +126,40 @@ impl<'a> Scopes<'a> {
         self.stack.first().and_then(|s| s.names.get(name))
     }
 
-    pub(crate) fn declare_range(&mut self, prefix: &'a str, count: u64, ty: ScalarType) {
-        // A later range of the same prefix replaces the earlier one.
-        self.top().ranges.push(Range { prefix, count, ty });
+    /// Declares `prefix<count>`; `false` when the prefix already has a range here.
+    pub(crate) fn declare_range(&mut self, prefix: &'a str, count: u64, ty: ScalarType) -> bool {
+        self.top()
+            .ranges
+            .insert(prefix, Range { count, ty })
+            .is_none()
     }
 
     /// Finds a name, innermost scope first.
     pub(crate) fn find(&self, name: &str) -> Found {
         let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
-        let (prefix, number) = name.split_at(name.len() - digits);
-        // `%r01` is not a member of `%r<2>`.
-        let canonical = digits > 0 && (digits == 1 || !number.starts_with('0'));
-        let number: Option<u64> = if canonical { number.parse().ok() } else { None };
         for (depth, scope) in self.stack.iter().enumerate().rev() {
             if let Some(b) = scope.names.get(name) {
                 return Found::Binding(b.clone());
             }
-            let Some(number) = number else { continue };
-            let range = scope
-                .ranges
-                .iter()
-                .rev()
-                .find(|r| r.prefix == prefix && number < r.count);
-            if let Some(r) = range {
-                return Found::New {
-                    scope: depth,
-                    ty: r.ty,
+            if scope.ranges.is_empty() {
+                continue;
+            }
+            // `%r12` is number 12 of `%r<N>`, or number 2 of `%r1<N>`.
+            for taken in (1..=digits.min(MAX_DIGITS)).rev() {
+                let (prefix, number) = name.split_at(name.len() - taken);
+                // `%r01` is not a member of `%r<2>`.
+                if taken > 1 && number.starts_with('0') {
+                    continue;
+                }
+                let Some(range) = scope.ranges.get(prefix) else {
+                    continue;
                 };
+                if number.parse().is_ok_and(|n: u64| n < range.count) {
+                    return Found::New {
+                        scope: depth,
+                        ty: range.ty,
+                    };
+                }
             }
         }
         Found::Nothing
@@ -190,6 +199,15 @@ mod tests {
         for name in ["%r12", "%r01", "%r", "%rs1", "%r99999999999999999999999"] {
             assert!(matches!(scopes.find(name), Found::Nothing), "{name}");
         }
+    }
+
+    #[test]
+    fn a_prefix_may_end_in_a_digit() {
+        let mut scopes = Scopes::new();
+        assert!(scopes.declare_range("%r1", 5, ScalarType::B32));
+        assert!(!scopes.declare_range("%r1", 5, ScalarType::B64));
+        assert!(matches!(scopes.find("%r14"), Found::New { .. }));
+        assert!(matches!(scopes.find("%r15"), Found::Nothing));
     }
 
     #[test]

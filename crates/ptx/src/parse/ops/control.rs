@@ -171,7 +171,7 @@ fn indirect(
             targets: None,
         }),
         Some(Binding::Targets(targets)) => {
-            p.spend_targets(&shape, targets.len())?;
+            p.spend_copies(&shape, targets.len())?;
             Ok(Callee::Indirect {
                 pointer,
                 proto: None,
