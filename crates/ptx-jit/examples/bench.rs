@@ -13,7 +13,10 @@ struct Bench {
 }
 
 fn cpu_ms() -> f64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: a valid place for the time.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t) };
     t.tv_sec as f64 * 1e3 + t.tv_nsec as f64 * 1e-6
@@ -25,7 +28,12 @@ impl Bench {
     }
 
     fn run(&mut self, kernel: &str, grid: Dim3, block: Dim3, params: &[u8]) -> f64 {
-        let k = self.module.kernels().iter().position(|k| k.name == kernel).expect("a kernel");
+        let k = self
+            .module
+            .kernels()
+            .iter()
+            .position(|k| k.name == kernel)
+            .expect("a kernel");
         let info = self.module.kernels()[k].clone();
         let bytes = self.module.scratch_bytes(k, block.count() as u32);
         self.scratch.resize(bytes / 16 + 8, 0);
@@ -99,11 +107,18 @@ fn reference() -> Vec<(String, f64)> {
 }
 
 fn main() {
-    let lanes = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(16);
+    let lanes = std::env::args()
+        .nth(1)
+        .and_then(|a| a.parse().ok())
+        .unwrap_or(16);
     let only = std::env::args().nth(2);
     let parsed = Arc::new(mica_ptx::parse(include_str!("bench.ptx").as_bytes()).expect("parses"));
     let optimize = std::env::var_os("MIDEND").is_some();
-    let options = Options { lanes, optimize, ..Options::default() };
+    let options = Options {
+        lanes,
+        optimize,
+        ..Options::default()
+    };
     let t = cpu_ms();
     let module = JitModule::compile(parsed, options).expect("compiles");
     println!("load {:.2} ms", cpu_ms() - t);
@@ -130,26 +145,67 @@ fn main() {
     let abc = |n: [u8; 4]| pack(&[&a, &bb, &c, &n]);
     let cases: Vec<(&str, &str, Dim3, Dim3, Vec<u8>, u32)> = vec![
         ("vadd", "vadd", d(65536, 1), d(256, 1), abc(size), 5),
-        ("nbody", "nbody", d(64, 1), d(256, 1), pack(&[&a, &c, &i(16384), &eps]), 2),
+        (
+            "nbody",
+            "nbody",
+            d(64, 1),
+            d(256, 1),
+            pack(&[&a, &c, &i(16384), &eps]),
+            2,
+        ),
         ("matmul", "matmul16", d(64, 64), d(16, 16), abc(i(1024)), 2),
         ("matmul", "matmul32", d(32, 32), d(32, 32), abc(i(1024)), 2),
-        ("mandelbrot", "mandelbrot", d(64, 64), d(16, 16), pack(&[&c, &i(1024), &i(1024), &i(1000)]), 1),
+        (
+            "mandelbrot",
+            "mandelbrot",
+            d(64, 64),
+            d(16, 16),
+            pack(&[&c, &i(1024), &i(1024), &i(1000)]),
+            1,
+        ),
         ("", "reduce", d(64, 1), d(256, 1), pack(&[&a, &c, &size]), 3),
-        ("", "histogram", d(64, 1), d(256, 1), pack(&[&a, &c, &size]), 3),
-        ("", "stencil", d(256, 256), d(16, 16), pack(&[&a, &c, &i(4096)]), 3),
+        (
+            "",
+            "histogram",
+            d(64, 1),
+            d(256, 1),
+            pack(&[&a, &c, &size]),
+            3,
+        ),
+        (
+            "",
+            "stencil",
+            d(256, 256),
+            d(16, 16),
+            pack(&[&a, &c, &i(4096)]),
+            3,
+        ),
     ];
-    let reference = if only.is_none() { reference() } else { Vec::new() };
+    let reference = if only.is_none() {
+        reference()
+    } else {
+        Vec::new()
+    };
     for (like, kernel, grid, block, params, runs) in cases {
         if only.as_ref().is_some_and(|o| o != kernel) {
             continue;
         }
-        let k = b.module.kernels().iter().position(|k| k.name == kernel).expect("a kernel");
+        let k = b
+            .module
+            .kernels()
+            .iter()
+            .position(|k| k.name == kernel)
+            .expect("a kernel");
         let t = cpu_ms();
         b.module.prepare(k, block).expect("compiles");
         let compile = cpu_ms() - t;
-        let best = (0..runs).map(|_| b.run(kernel, grid, block, &params)).fold(f64::MAX, f64::min);
+        let best = (0..runs)
+            .map(|_| b.run(kernel, grid, block, &params))
+            .fold(f64::MAX, f64::min);
         let gcc = reference.iter().find(|r| r.0 == like).map(|r| r.1);
-        let ratio = gcc.map_or(String::new(), |g| format!("  gcc {g:8.2} ms  {:.2}x", best / g));
+        let ratio = gcc.map_or(String::new(), |g| {
+            format!("  gcc {g:8.2} ms  {:.2}x", best / g)
+        });
         println!("{kernel:12} {best:8.2} ms  compile {compile:6.2} ms{ratio}");
     }
     println!("code {} KiB", b.module.code_bytes() / 1024);

@@ -3,16 +3,16 @@
 //! Code calls the runtime through a table whose address is in scratch memory, so it needs no
 //! relocation and could as well come from a file.
 
+use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{Function, UserFuncName};
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
-use cranelift_codegen::Context;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use mica_kernel::BlockContext;
 
-use crate::emit::{Emit, Source, signature};
 use crate::CompileError;
+use crate::emit::{Emit, Source, signature};
 
 type Entry = unsafe extern "C" fn(*mut BlockContext, u64, u64, u64) -> u64;
 
@@ -34,10 +34,24 @@ unsafe impl Sync for Code {}
 pub(crate) fn target(optimize: bool) -> Result<OwnedTargetIsa, CompileError> {
     let mut flags = settings::builder();
     let set = |flags: &mut settings::Builder, k: &str, v: &str| {
-        flags.set(k, v).map_err(|e| CompileError::Backend(e.to_string()))
+        flags
+            .set(k, v)
+            .map_err(|e| CompileError::Backend(e.to_string()))
     };
-    set(&mut flags, "opt_level", if optimize { "speed" } else { "none" })?;
-    set(&mut flags, "enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" })?;
+    set(
+        &mut flags,
+        "opt_level",
+        if optimize { "speed" } else { "none" },
+    )?;
+    set(
+        &mut flags,
+        "enable_verifier",
+        if cfg!(debug_assertions) {
+            "true"
+        } else {
+            "false"
+        },
+    )?;
     set(&mut flags, "enable_probestack", "false")?;
     set(&mut flags, "enable_alias_analysis", "true")?;
     cranelift_native::builder()
@@ -71,9 +85,16 @@ impl Code {
             eprintln!("{text}");
         }
         if !code.buffer.relocs().is_empty() {
-            let names: Vec<String> =
-                code.buffer.relocs().iter().map(|r| format!("{:?}", r.target)).collect();
-            return Err(CompileError::Backend(format!("the code needs {}", names.join(", "))));
+            let names: Vec<String> = code
+                .buffer
+                .relocs()
+                .iter()
+                .map(|r| format!("{:?}", r.target))
+                .collect();
+            return Err(CompileError::Backend(format!(
+                "the code needs {}",
+                names.join(", ")
+            )));
         }
         let locations = code
             .buffer
@@ -101,7 +122,11 @@ impl Code {
         if base == libc::MAP_FAILED {
             return Err(CompileError::Memory(std::io::Error::last_os_error()));
         }
-        let code = Code { base: base.cast(), len, locations };
+        let code = Code {
+            base: base.cast(),
+            len,
+            locations,
+        };
         // SAFETY: the mapping has room for all bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), code.base, bytes.len()) };
         // SAFETY: our own mapping; nothing runs in it yet.

@@ -41,7 +41,13 @@ impl Graph {
             }
         }
         let ipdom = post_dominators(n, &succs, &preds, &reachable);
-        Graph { succs, preds, rpo, ipdom, is_header }
+        Graph {
+            succs,
+            preds,
+            rpo,
+            ipdom,
+            is_header,
+        }
     }
 
     /// Blocks of the loops headed by `header`.
@@ -59,7 +65,11 @@ impl Graph {
         let mut stack = vec![header];
         while let Some(b) = stack.pop() {
             if !std::mem::replace(&mut back[b as usize], true) {
-                stack.extend(self.preds[b as usize].iter().filter(|p| forward[**p as usize]));
+                stack.extend(
+                    self.preds[b as usize]
+                        .iter()
+                        .filter(|p| forward[**p as usize]),
+                );
             }
         }
         (0..n as u32).filter(|b| back[*b as usize]).collect()
@@ -124,7 +134,11 @@ fn post_dominators(
                 if idom[s as usize] == u32::MAX {
                     continue;
                 }
-                new = if new == u32::MAX { s } else { meet(&idom, &position, new, s) };
+                new = if new == u32::MAX {
+                    s
+                } else {
+                    meet(&idom, &position, new, s)
+                };
             }
             if new != u32::MAX && idom[b as usize] != new {
                 idom[b as usize] = new;
@@ -132,7 +146,9 @@ fn post_dominators(
             }
         }
     }
-    (0..n).map(|b| (idom[b] != u32::MAX && idom[b] != exit).then_some(idom[b])).collect()
+    (0..n)
+        .map(|b| (idom[b] != u32::MAX && idom[b] != exit).then_some(idom[b]))
+        .collect()
 }
 
 fn meet(idom: &[u32], position: &[usize], mut a: u32, mut b: u32) -> u32 {

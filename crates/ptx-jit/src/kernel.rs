@@ -6,13 +6,13 @@ use mica_ptx::ast::{FuncId, Module, Op, ScalarType};
 use mica_ptx_ops::layout::ModuleLayout;
 use std::sync::{Arc, OnceLock};
 
+use crate::CompileError;
 use crate::code::Code;
 use crate::emit::Source;
 use crate::plan::{Plan, Saved};
 use crate::scratch;
 use crate::shape::Shape;
 use crate::unit::{Class, Place, Step, Term};
-use crate::CompileError;
 
 pub(crate) struct Kernel {
     pub(crate) module: Arc<Module>,
@@ -86,7 +86,10 @@ impl Kernel {
 
     /// Versions that exist now.
     pub(crate) fn compiled(&self) -> impl Iterator<Item = &Code> {
-        self.versions.iter().filter_map(|v| v.get()).filter_map(|r| r.as_ref().ok())
+        self.versions
+            .iter()
+            .filter_map(|v| v.get())
+            .filter_map(|r| r.as_ref().ok())
     }
 
     pub(crate) fn scratch_bytes(&self, threads: u32) -> usize {
@@ -100,7 +103,11 @@ impl Kernel {
         let mut lanes = self.lanes;
         while lanes > 1 {
             let one_row = block.y * block.z == 1;
-            let fits = if one_row { block.x >= lanes } else { block.x % lanes == 0 };
+            let fits = if one_row {
+                block.x >= lanes
+            } else {
+                block.x % lanes == 0
+            };
             if fits && self.code(lanes).is_some() {
                 return lanes;
             }
@@ -142,7 +149,10 @@ fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
         for s in &block.steps {
             steps += 1;
             let Step::Inst(i) = s else { continue };
-            let place = Place { instance: block.instance, inst: *i };
+            let place = Place {
+                instance: block.instance,
+                inst: *i,
+            };
             let op = &unit.inst(module, place).op;
             let mut varying = false;
             crate::liveness::visit_step(unit, module, block.instance, *s, &mut |r, _| {
@@ -173,8 +183,16 @@ fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
         .map(|b| {
             plan.live_in[*b as usize]
                 .iter()
-                .filter(|r| plan.shape(*r) == Shape::Varying && unit.regs[*r as usize] != Class::Pred)
-                .map(|r| if unit.regs[r as usize] == Class::B64 { 2 } else { 1 })
+                .filter(|r| {
+                    plan.shape(*r) == Shape::Varying && unit.regs[*r as usize] != Class::Pred
+                })
+                .map(|r| {
+                    if unit.regs[r as usize] == Class::B64 {
+                        2
+                    } else {
+                        1
+                    }
+                })
                 .sum::<u32>()
         })
         .max()

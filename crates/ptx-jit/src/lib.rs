@@ -32,7 +32,8 @@ mod unit;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{
-    BlockContext, BlockOutcome, CodeLocation, Dim3, Executable, Fault, FaultKind, GlobalInfo, KernelInfo,
+    BlockContext, BlockOutcome, CodeLocation, Dim3, Executable, Fault, FaultKind, GlobalInfo,
+    KernelInfo,
 };
 use mica_ptx::ast::{FuncId, Module, Op};
 use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
@@ -54,7 +55,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { lanes: 16, memcheck: false, optimize: false }
+        Options {
+            lanes: 16,
+            memcheck: false,
+            optimize: false,
+        }
     }
 }
 
@@ -110,7 +115,10 @@ impl JitModule {
         }
         let isa = code::target(options.optimize)?;
         let has_fma = cfg!(target_arch = "aarch64")
-            || isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.as_bool() == Some(true));
+            || isa
+                .isa_flags()
+                .iter()
+                .any(|f| f.name == "has_fma" && f.as_bool() == Some(true));
         let kernels = layout.kernels.iter().map(|_| OnceLock::new()).collect();
         Ok(JitModule {
             module,
@@ -153,7 +161,11 @@ impl JitModule {
 
     /// The code that holds a native address, with its kernel.
     fn code_at(&self, pc: u64) -> Option<(&Kernel, Option<u32>)> {
-        let kernels = self.kernels.iter().filter_map(|k| k.get()).filter_map(|k| k.as_ref().ok());
+        let kernels = self
+            .kernels
+            .iter()
+            .filter_map(|k| k.get())
+            .filter_map(|k| k.as_ref().ok());
         for k in kernels {
             for code in k.compiled() {
                 if let Some(site) = code.locate(pc as usize) {
@@ -166,8 +178,15 @@ impl JitModule {
 
     /// Bytes of native code made so far.
     pub fn code_bytes(&self) -> usize {
-        let kernels = self.kernels.iter().filter_map(|k| k.get()).filter_map(|k| k.as_ref().ok());
-        kernels.flat_map(Kernel::compiled).map(code::Code::bytes).sum()
+        let kernels = self
+            .kernels
+            .iter()
+            .filter_map(|k| k.get())
+            .filter_map(|k| k.as_ref().ok());
+        kernels
+            .flat_map(Kernel::compiled)
+            .map(code::Code::bytes)
+            .sum()
     }
 
     /// What compiled code depends on besides the PTX: version, target, features and options.
@@ -200,7 +219,11 @@ fn check_supported(f: &mica_ptx::ast::Function) -> Result<(), CompileError> {
             }
             _ => continue,
         };
-        return Err(CompileError::Unsupported { function: f.name.clone(), line: inst.line, what });
+        return Err(CompileError::Unsupported {
+            function: f.name.clone(),
+            line: inst.line,
+            what,
+        });
     }
     Ok(())
 }
@@ -215,7 +238,8 @@ impl Executable for JitModule {
     }
 
     fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize {
-        self.kernel(kernel).map_or(scratch::FRAMES as usize, |k| k.scratch_bytes(threads))
+        self.kernel(kernel)
+            .map_or(scratch::FRAMES as usize, |k| k.scratch_bytes(threads))
     }
 
     fn function_address(&self, name: &str) -> Option<u64> {
@@ -231,7 +255,10 @@ impl Executable for JitModule {
         let (k, site) = self.code_at(pc)?;
         let place = k.plan.slow.get(site? as usize)?.place;
         let (ptx_line, source_line) = k.line(place);
-        Some(CodeLocation { ptx_line, source_line })
+        Some(CodeLocation {
+            ptx_line,
+            source_line,
+        })
     }
 
     fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
@@ -246,8 +273,10 @@ impl Executable for JitModule {
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {
         let ready = self.kernel(kernel).ok().filter(|k| k.code(1).is_some());
         let Some(k) = ready else {
-            context.fault =
-                Fault { kind: FaultKind::IllegalInstruction as u32, ..Fault::default() };
+            context.fault = Fault {
+                kind: FaultKind::IllegalInstruction as u32,
+                ..Fault::default()
+            };
             return BlockOutcome::Faulted;
         };
         // SAFETY: by contract.

@@ -20,14 +20,20 @@ pub(crate) fn visit_step(
         Step::Inst(i) => visit_inst(unit, module, instance, i, f),
         Step::Args { call, callee } | Step::Rets { call, callee } => {
             let inst = &unit.func(module, instance).body[call as usize];
-            let Op::Call { rets, args, .. } = &inst.op else { return };
+            let Op::Call { rets, args, .. } = &inst.op else {
+                return;
+            };
             let target = unit.func(module, callee);
             let (list, params, arg_access) = if matches!(step, Step::Args { .. }) {
                 (args, &target.params, Access::Use)
             } else {
                 (rets, &target.returns, Access::Def)
             };
-            let other = if arg_access == Access::Use { Access::Def } else { Access::Use };
+            let other = if arg_access == Access::Use {
+                Access::Def
+            } else {
+                Access::Use
+            };
             // Uses first, so that a def in the same step does not hide them.
             for pass in [Access::Use, Access::Def] {
                 for (a, p) in list.iter().zip(params) {

@@ -171,7 +171,9 @@ impl Plan {
                 Term::Sync { next, .. } => {
                     self.entry(next);
                 }
-                Term::Br { pred, then, els, .. } if self.shape(pred) == Shape::Varying => {
+                Term::Br {
+                    pred, then, els, ..
+                } if self.shape(pred) == Shape::Varying => {
                     let then = self.entry(then);
                     let els = self.entry(els);
                     let join = self.graph.ipdom[b as usize].map(|j| self.entry(j));
@@ -206,7 +208,11 @@ impl Plan {
         let e = self.entry(b);
         let join = self.graph.ipdom[b as usize].map(|j| self.entry(j));
         self.bail_of.insert(b, self.diverges.len() as u32);
-        self.diverges.push(DivergeSite { then: e, els: e, join });
+        self.diverges.push(DivergeSite {
+            then: e,
+            els: e,
+            join,
+        });
     }
 
     /// Whether a loop can wait for another thread.
@@ -219,7 +225,10 @@ impl Plan {
                     Op::Atom(a) => !a.dst.is_empty(),
                     Op::Ld { order, .. } => *order != Order::Weak,
                     Op::Fence { .. } | Op::Nanosleep { .. } => true,
-                    Op::Mbarrier { op: MbarrierOp::Wait { .. }, .. } => true,
+                    Op::Mbarrier {
+                        op: MbarrierOp::Wait { .. },
+                        ..
+                    } => true,
                     _ => false,
                 }
             })
@@ -246,7 +255,13 @@ impl Plan {
         self.frame_bytes = 0;
         for r in regs.iter() {
             let class = self.unit.regs[r as usize];
-            self.slots.insert(r, Slot { offset: self.frame_bytes, class });
+            self.slots.insert(
+                r,
+                Slot {
+                    offset: self.frame_bytes,
+                    class,
+                },
+            );
             self.frame_bytes += class.slot_bytes() * 32;
         }
     }
@@ -256,7 +271,10 @@ impl Plan {
         for b in self.graph.rpo.clone() {
             let block = self.unit.blocks[b as usize].clone();
             if let Term::Sync { inst, next } = block.term {
-                let place = Place { instance: block.instance, inst };
+                let place = Place {
+                    instance: block.instance,
+                    inst,
+                };
                 let (uses, defs) = self.registers(module, place);
                 most = most.max(uses.len() as u32);
                 let next_entry = self.entry_of[&next];
@@ -269,11 +287,19 @@ impl Plan {
                     })
                     .collect();
                 self.sync_of.insert(b, self.syncs.len() as u32);
-                self.syncs.push(SyncSite { place, uses, defs, next: next_entry });
+                self.syncs.push(SyncSite {
+                    place,
+                    uses,
+                    defs,
+                    next: next_entry,
+                });
             }
             for s in &block.steps {
                 if let Step::Inst(inst) = s {
-                    let place = Place { instance: block.instance, inst: *inst };
+                    let place = Place {
+                        instance: block.instance,
+                        inst: *inst,
+                    };
                     let (uses, defs) = self.registers(module, place);
                     self.slow_of.insert(place, self.slow.len() as u32);
                     self.slow.push(SlowSite { place, uses, defs });
@@ -300,7 +326,10 @@ impl Plan {
     pub(crate) fn saved_at(&self, blocks: &[BlockId]) -> Vec<Saved> {
         self.live_at(blocks)
             .into_iter()
-            .map(|r| Saved { slot: self.slots[&r], shape: self.shape(r) })
+            .map(|r| Saved {
+                slot: self.slots[&r],
+                shape: self.shape(r),
+            })
             .collect()
     }
 
@@ -360,9 +389,10 @@ impl Plan {
         let mut at_start: HashMap<BlockId, Vec<Reg>> = HashMap::new();
         let mut at_end: HashMap<BlockId, Vec<Reg>> = HashMap::new();
         for &b in &self.graph.rpo {
-            let stops = self.entry_of.get(&b).is_some_and(|e| {
-                self.diverges.iter().any(|d| d.join == Some(*e))
-            });
+            let stops = self
+                .entry_of
+                .get(&b)
+                .is_some_and(|e| self.diverges.iter().any(|d| d.join == Some(*e)));
             if self.preheaders.contains(&b) {
                 at_start.insert(b, self.presave(b));
             }
@@ -386,7 +416,10 @@ impl Plan {
     /// What must be saved for threads that stop at the start of `b`.
     pub(crate) fn save_at_start(&self, b: BlockId) -> Vec<Reg> {
         let dirty = &self.dirty_in[b as usize];
-        self.live_at(&[b]).into_iter().filter(|r| dirty.has(*r)).collect()
+        self.live_at(&[b])
+            .into_iter()
+            .filter(|r| dirty.has(*r))
+            .collect()
     }
 
     /// What a block before a loop saves.
@@ -402,7 +435,10 @@ impl Plan {
     /// What must be saved at the end of `b` for threads that go on at one of `targets`.
     pub(crate) fn save_at_end(&self, b: BlockId, targets: &[BlockId]) -> Vec<Reg> {
         let dirty = &self.dirty_out[b as usize];
-        self.live_at(targets).into_iter().filter(|r| dirty.has(*r)).collect()
+        self.live_at(targets)
+            .into_iter()
+            .filter(|r| dirty.has(*r))
+            .collect()
     }
 
     /// What must be loaded when a thread resumes at `b`.
@@ -424,13 +460,23 @@ impl Plan {
         let base = self.unit.instances[place.instance as usize].reg_base;
         let mut uses: Vec<(RegId, Class)> = Vec::new();
         let mut defs: Vec<(RegId, Class)> = Vec::new();
-        visit_inst(&self.unit, module, place.instance, place.inst, &mut |r, a| {
-            let item = (RegId(r - base), self.unit.regs[r as usize]);
-            let list = if a == Access::Use { &mut uses } else { &mut defs };
-            if !list.contains(&item) {
-                list.push(item);
-            }
-        });
+        visit_inst(
+            &self.unit,
+            module,
+            place.instance,
+            place.inst,
+            &mut |r, a| {
+                let item = (RegId(r - base), self.unit.regs[r as usize]);
+                let list = if a == Access::Use {
+                    &mut uses
+                } else {
+                    &mut defs
+                };
+                if !list.contains(&item) {
+                    list.push(item);
+                }
+            },
+        );
         (uses, defs)
     }
 }
@@ -450,15 +496,22 @@ fn add_preheaders(unit: &mut Unit, graph: &Graph) -> Vec<BlockId> {
         if !body.iter().any(waits) {
             continue;
         }
-        let outside: Vec<u32> =
-            graph.preds[h as usize].iter().copied().filter(|p| !body.contains(p)).collect();
+        let outside: Vec<u32> = graph.preds[h as usize]
+            .iter()
+            .copied()
+            .filter(|p| !body.contains(p))
+            .collect();
         // Where a thread resumes right at the loop there is nothing to save.
         if outside.iter().any(|p| waits(p)) {
             continue;
         }
         let new = unit.blocks.len() as u32;
         let instance = unit.blocks[h as usize].instance;
-        unit.blocks.push(Block { instance, steps: Vec::new(), term: Term::Jump(h) });
+        unit.blocks.push(Block {
+            instance,
+            steps: Vec::new(),
+            term: Term::Jump(h),
+        });
         for p in outside {
             unit.blocks[p as usize].retarget(h, new);
         }
@@ -495,9 +548,9 @@ fn split(unit: &mut Unit, module: &Module, shapes: &Shapes) -> HashMap<BlockId, 
         }
         if cut.is_none() && !block.steps.is_empty() {
             if let Term::Table { index, .. } = &block.term {
-                let varying = index.reg().is_some_and(|r| {
-                    shapes.of[unit.reg(instance, r) as usize] != Shape::Uniform
-                });
+                let varying = index
+                    .reg()
+                    .is_some_and(|r| shapes.of[unit.reg(instance, r) as usize] != Shape::Uniform);
                 if varying {
                     cut = Some((block.steps.len(), None));
                 }
@@ -513,7 +566,11 @@ fn split(unit: &mut Unit, module: &Module, shapes: &Shapes) -> HashMap<BlockId, 
             let block = &mut unit.blocks[b as usize];
             let steps = block.steps.split_off(at);
             let term = std::mem::replace(&mut block.term, Term::Jump(new));
-            unit.blocks.push(Block { instance, steps, term });
+            unit.blocks.push(Block {
+                instance,
+                steps,
+                term,
+            });
             if let Some(g) = guard {
                 guards.entry(new).or_default().push(g);
             }

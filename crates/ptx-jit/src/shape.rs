@@ -9,8 +9,8 @@
 //! in [`Shapes::guards`], and generated code tests them.
 
 use mica_ptx::ast::{
-    AddrBase, Address, Callee, Dim, IntBinOp, Module, MulMode, Op, Operand, ScalarType,
-    Space, SpecialReg,
+    AddrBase, Address, Callee, Dim, IntBinOp, Module, MulMode, Op, Operand, ScalarType, Space,
+    SpecialReg,
 };
 use mica_ptx::visit::Access;
 use mica_ptx_ops::layout::ModuleLayout;
@@ -86,7 +86,9 @@ pub(crate) fn solve(
         s.guards.clear();
         let mut changed = s.pass(graph);
         for &b in &graph.rpo {
-            let Term::Br { pred, .. } = &unit.blocks[b as usize].term else { continue };
+            let Term::Br { pred, .. } = &unit.blocks[b as usize].term else {
+                continue;
+            };
             if s.shapes[*pred as usize] != Shape::Varying {
                 continue;
             }
@@ -119,7 +121,10 @@ pub(crate) fn solve(
             *x = Shape::Uniform;
         }
     }
-    Shapes { of: s.shapes, guards: s.guards }
+    Shapes {
+        of: s.shapes,
+        guards: s.guards,
+    }
 }
 
 /// Registers that each block writes.
@@ -145,13 +150,7 @@ pub(crate) fn block_defs(unit: &Unit, module: &Module) -> Vec<BitSet> {
 }
 
 /// Registers written between a branch and where its paths have met, and needed there.
-fn influence(
-    unit: &Unit,
-    graph: &Graph,
-    live_in: &[BitSet],
-    defs: &[BitSet],
-    b: u32,
-) -> BitSet {
+fn influence(unit: &Unit, graph: &Graph, live_in: &[BitSet], defs: &[BitSet], b: u32) -> BitSet {
     let n = unit.blocks.len();
     let stop = graph.ipdom[b as usize];
     let reach = |start: u32| {
@@ -266,41 +265,79 @@ impl Solver<'_> {
         let shape = |s: &Self, o: &Operand| s.operand(instance, o);
         match op {
             Op::Mov { src, ty, .. } if matches!(ty.bits(), 32 | 64) => shape(self, src),
-            Op::Cvta { space: Space::Local, .. } => Shape::Varying,
+            Op::Cvta {
+                space: Space::Local,
+                ..
+            } => Shape::Varying,
             Op::Cvta { src, .. } => match src {
-                Operand::Var { var, .. } if module.var(*var).space == Space::Local => Shape::Varying,
+                Operand::Var { var, .. } if module.var(*var).space == Space::Local => {
+                    Shape::Varying
+                }
                 src => shape(self, src),
             },
-            Op::IntBin { op: IntBinOp::Add, ty, sat: false, a, b, .. } if plain(*ty) => {
-                add(shape(self, a), shape(self, b), 1)
-            }
-            Op::IntBin { op: IntBinOp::Sub, ty, sat: false, a, b, .. } if plain(*ty) => {
-                add(shape(self, a), shape(self, b), -1)
-            }
-            Op::IntBin { op: IntBinOp::Shl, ty, a, b: Operand::Imm(n), .. }
-                if plain(*ty) && *n < u64::from(ty.bits()) =>
-            {
+            Op::IntBin {
+                op: IntBinOp::Add,
+                ty,
+                sat: false,
+                a,
+                b,
+                ..
+            } if plain(*ty) => add(shape(self, a), shape(self, b), 1),
+            Op::IntBin {
+                op: IntBinOp::Sub,
+                ty,
+                sat: false,
+                a,
+                b,
+                ..
+            } if plain(*ty) => add(shape(self, a), shape(self, b), -1),
+            Op::IntBin {
+                op: IntBinOp::Shl,
+                ty,
+                a,
+                b: Operand::Imm(n),
+                ..
+            } if plain(*ty) && *n < u64::from(ty.bits()) => {
                 scale(shape(self, a), 1i64.wrapping_shl(*n as u32), ty.bits())
             }
-            Op::Mul { mode, ty, a, b, .. } if plain(*ty) => self.product(instance, i, *mode, *ty, a, b),
-            Op::Mad { mode, ty, sat: false, carry, a, b, c, .. }
-                if plain(*ty) && !carry.reads && !carry.writes =>
-            {
+            Op::Mul { mode, ty, a, b, .. } if plain(*ty) => {
+                self.product(instance, i, *mode, *ty, a, b)
+            }
+            Op::Mad {
+                mode,
+                ty,
+                sat: false,
+                carry,
+                a,
+                b,
+                c,
+                ..
+            } if plain(*ty) && !carry.reads && !carry.writes => {
                 let p = self.product(instance, i, *mode, *ty, a, b);
                 add(p, shape(self, c), 1)
             }
-            Op::Cvt { dst_ty, src_ty, sat: false, src, src2: None, .. }
-                if plain(*dst_ty) && plain(*src_ty) =>
-            {
-                match shape(self, src) {
-                    Shape::Affine(s) => self.convert(instance, i, *dst_ty, *src_ty, src, s),
-                    s => s,
+            Op::Cvt {
+                dst_ty,
+                src_ty,
+                sat: false,
+                src,
+                src2: None,
+                ..
+            } if plain(*dst_ty) && plain(*src_ty) => match shape(self, src) {
+                Shape::Affine(s) => self.convert(instance, i, *dst_ty, *src_ty, src, s),
+                s => s,
+            },
+            Op::Cvt { src, .. } if matches!(src, Operand::Special(_)) => {
+                if shape(self, src) == Shape::Uniform {
+                    Shape::Uniform
+                } else {
+                    Shape::Varying
                 }
             }
-            Op::Cvt { src, .. } if matches!(src, Operand::Special(_)) => {
-                if shape(self, src) == Shape::Uniform { Shape::Uniform } else { Shape::Varying }
-            }
-            Op::Mov { src: src @ Operand::Special(_), .. } => shape(self, src),
+            Op::Mov {
+                src: src @ Operand::Special(_),
+                ..
+            } => shape(self, src),
             Op::Ld { space, addr, .. } => {
                 if self.per_thread(instance, *space, addr) {
                     return Shape::Varying;
@@ -311,7 +348,10 @@ impl Solver<'_> {
             | Op::Alloca { .. }
             | Op::StackSave { .. }
             | Op::Mbarrier { .. }
-            | Op::Call { callee: Callee::Direct(_) | Callee::Indirect { .. }, .. }
+            | Op::Call {
+                callee: Callee::Direct(_) | Callee::Indirect { .. },
+                ..
+            }
             | Op::Tex(_)
             | Op::Tld4(_)
             | Op::Suld(_)
@@ -345,7 +385,11 @@ impl Solver<'_> {
                 uniform &= matches!(self.shapes[r as usize], Shape::Uniform | Shape::Undef);
             }
         });
-        if uniform { Shape::Uniform } else { Shape::Varying }
+        if uniform {
+            Shape::Uniform
+        } else {
+            Shape::Varying
+        }
     }
 
     fn product(

@@ -212,7 +212,9 @@ impl Unit {
     }
 
     pub(crate) fn has_calls(&self) -> bool {
-        self.blocks.iter().any(|b| matches!(b.term, Term::Call { .. }))
+        self.blocks
+            .iter()
+            .any(|b| matches!(b.term, Term::Call { .. }))
     }
 
     /// Where control may go from a block. Out-of-line calls are seen as going to `next` only.
@@ -258,7 +260,10 @@ pub(crate) fn is_sync(op: &Op) -> bool {
 /// Functions the device provides.
 pub(crate) fn is_builtin(f: &Function) -> bool {
     !f.defined
-        && matches!(f.name.as_str(), "vprintf" | "__assertfail" | "malloc" | "free" | "cudaGetErrorString")
+        && matches!(
+            f.name.as_str(),
+            "vprintf" | "__assertfail" | "malloc" | "free" | "cudaGetErrorString"
+        )
 }
 
 fn recursive_functions(module: &Module) -> HashSet<FuncId> {
@@ -270,7 +275,10 @@ fn recursive_functions(module: &Module) -> HashSet<FuncId> {
             f.body
                 .iter()
                 .filter_map(|i| match &i.op {
-                    Op::Call { callee: Callee::Direct(c), .. } => Some(c.index()),
+                    Op::Call {
+                        callee: Callee::Direct(c),
+                        ..
+                    } => Some(c.index()),
                     _ => None,
                 })
                 .collect()
@@ -311,19 +319,32 @@ impl Builder<'_> {
             return *r;
         }
         let r = self.unit.roots.len() as u32;
-        self.unit.roots.push(Root { func, instance: 0, entry: 0, frame_bytes: 0 });
+        self.unit.roots.push(Root {
+            func,
+            instance: 0,
+            entry: 0,
+            frame_bytes: 0,
+        });
         self.root_of.insert(func, r);
         self.queue.push(r);
         r
     }
 
     fn new_block(&mut self, instance: u32) -> BlockId {
-        self.unit.blocks.push(Block { instance, steps: Vec::new(), term: Term::Exit });
+        self.unit.blocks.push(Block {
+            instance,
+            steps: Vec::new(),
+            term: Term::Exit,
+        });
         self.unit.blocks.len() as u32 - 1
     }
 
     fn refuse(&self, f: &Function, inst: &Inst, what: impl Into<String>) -> CompileError {
-        CompileError::Unsupported { function: f.name.clone(), line: inst.line, what: what.into() }
+        CompileError::Unsupported {
+            function: f.name.clone(),
+            line: inst.line,
+            what: what.into(),
+        }
     }
 
     /// Builds the blocks of one instance. Returns its entry, its id, and where its frames end.
@@ -339,10 +360,18 @@ impl Builder<'_> {
         self.spent += f.body.len();
         let id = self.unit.instances.len() as u32;
         let reg_base = self.unit.regs.len() as u32;
-        self.unit.regs.extend(f.regs.iter().map(|r| Class::of(r.ty)));
+        self.unit
+            .regs
+            .extend(f.regs.iter().map(|r| Class::of(r.ty)));
         let carry = self.unit.regs.len() as u32;
         self.unit.regs.push(Class::Pred);
-        self.unit.instances.push(Instance { func, reg_base, frame, root, carry });
+        self.unit.instances.push(Instance {
+            func,
+            reg_base,
+            frame,
+            root,
+            carry,
+        });
         let own_end = frame + self.layout.frames[func.index()].size;
         let mut end = own_end;
 
@@ -405,7 +434,10 @@ impl Builder<'_> {
                         return Err(self.refuse(f, inst, "brx.idx with no targets"));
                     }
                     let targets = targets.iter().map(|t| block_at[*t as usize]).collect();
-                    self.unit.blocks[at as usize].term = Term::Table { index: *index, targets };
+                    self.unit.blocks[at as usize].term = Term::Table {
+                        index: *index,
+                        targets,
+                    };
                     open = false;
                 }
                 Op::Exit => open = false, // `Term::Exit` is the default
@@ -466,7 +498,10 @@ impl Builder<'_> {
                 return Ok(at);
             }
             Callee::Direct(c) if !module.func(*c).defined => {
-                let what = format!("a call of `{}`, which is defined nowhere", module.func(*c).name);
+                let what = format!(
+                    "a call of `{}`, which is defined nowhere",
+                    module.func(*c).name
+                );
                 return Err(self.refuse(f, inst, what));
             }
             Callee::Direct(c) if !self.recursive.contains(c) && self.spent < INLINE_BUDGET => {
@@ -479,13 +514,17 @@ impl Builder<'_> {
                 let ((entry, id), callee_end) = self.instance(*c, root, start, &mut returns)?;
                 debug_assert_eq!(callee_id, id);
                 *end = (*end).max(callee_end);
-                self.unit.blocks[at as usize].steps.push(Step::Args { call, callee: id });
+                self.unit.blocks[at as usize]
+                    .steps
+                    .push(Step::Args { call, callee: id });
                 self.unit.blocks[at as usize].term = Term::Jump(entry);
                 let next = self.new_block(caller);
                 for r in returns {
                     self.unit.blocks[r as usize].term = Term::Jump(next);
                 }
-                self.unit.blocks[next as usize].steps.push(Step::Rets { call, callee: id });
+                self.unit.blocks[next as usize]
+                    .steps
+                    .push(Step::Rets { call, callee: id });
                 return Ok(next);
             }
             Callee::Direct(c) => {
@@ -510,7 +549,11 @@ pub(crate) fn address_taken(module: &Module) -> Vec<FuncId> {
     for f in &module.functions {
         for inst in &f.body {
             // What a direct call names is no address.
-            if let Op::Call { callee: Callee::Direct(_), .. } = &inst.op {
+            if let Op::Call {
+                callee: Callee::Direct(_),
+                ..
+            } = &inst.op
+            {
                 continue;
             }
             inst.op.visit(&mut |r| {
@@ -527,8 +570,10 @@ pub(crate) fn address_taken(module: &Module) -> Vec<FuncId> {
             }
         }
     }
-    let mut found: Vec<_> =
-        found.into_iter().filter(|f| module.func(*f).defined && !module.func(*f).is_kernel).collect();
+    let mut found: Vec<_> = found
+        .into_iter()
+        .filter(|f| module.func(*f).defined && !module.func(*f).is_kernel)
+        .collect();
     found.sort_unstable();
     found
 }

@@ -25,11 +25,17 @@ fn every_kernel_compiles_for_every_number_of_lanes() {
     let mut kernels = 0;
     let mut wrong: Vec<String> = Vec::new();
     // One architecture of each: the others differ in a few instructions only.
-    for path in fixtures().iter().filter(|p| p.to_string_lossy().contains(".80.")) {
+    for path in fixtures()
+        .iter()
+        .filter(|p| p.to_string_lossy().contains(".80."))
+    {
         let text = std::fs::read(path).expect("a fixture");
         let parsed = Arc::new(mica_ptx::parse(&text).unwrap_or_else(|e| panic!("{path:?}: {e}")));
         for lanes in [1, 4, 16] {
-            let options = Options { lanes, ..Options::default() };
+            let options = Options {
+                lanes,
+                ..Options::default()
+            };
             if refused(&String::from_utf8_lossy(&text)) {
                 continue;
             }
@@ -99,7 +105,11 @@ fn outcome(mut d: Device, kernel: &str, seed: u64) -> (BlockOutcome, u32, Vec<u3
         }
     }
     let required = info.required_block;
-    let block = if required.x != 0 { required } else { Dim3 { x: 32, y: 1, z: 1 } };
+    let block = if required.x != 0 {
+        required
+    } else {
+        Dim3 { x: 32, y: 1, z: 1 }
+    };
     let (o, f) = d.launch(kernel, Dim3 { x: 1, y: 1, z: 1 }, block, 4096, p);
     let memory = buffers.iter().flat_map(|b| d.read(*b, 2048)).collect();
     (o, f.kind, memory)
@@ -109,7 +119,10 @@ fn outcome(mut d: Device, kernel: &str, seed: u64) -> (BlockOutcome, u32, Vec<u3
 fn kernels_do_to_noise_what_the_interpreter_does() {
     let mut compared = 0;
     let mut wrong = Vec::new();
-    for path in fixtures().iter().filter(|p| p.to_string_lossy().contains(".80.")) {
+    for path in fixtures()
+        .iter()
+        .filter(|p| p.to_string_lossy().contains(".80."))
+    {
         let text = std::fs::read_to_string(path).expect("a fixture");
         let parsed = mica_ptx::parse(text.as_bytes()).expect("parses");
         let names: Vec<String> = parsed.kernels().map(|(_, k)| k.name.clone()).collect();
@@ -134,7 +147,8 @@ fn kernels_do_to_noise_what_the_interpreter_does() {
                 if want.0 != BlockOutcome::Done {
                     continue; // how far it came before the fault is open
                 }
-                let bad = (0..want.2.len()).find(|&i| !same(got.2[i], want.2[i], name == "math_f32"));
+                let bad =
+                    (0..want.2.len()).find(|&i| !same(got.2[i], want.2[i], name == "math_f32"));
                 if let Some(i) = bad {
                     wrong.push(format!(
                         "{path:?} {name}, {lanes} lanes: word {i} is {:#x}, not {:#x}",

@@ -23,10 +23,18 @@ impl Emit<'_, '_> {
         }
         let bytes = a.ty.bytes();
         let class = Class::of(a.ty);
-        let ask = Ask { bytes, align: bytes, write: true };
+        let ask = Ask {
+            bytes,
+            align: bytes,
+            write: true,
+        };
         let host = self.access(a.space, &a.addr, ask)?;
         let x = self.get(&a.src[0], class)?;
-        let new = a.src2.as_ref().map(|o: &Operand| self.get(o, class)).transpose()?;
+        let new = a
+            .src2
+            .as_ref()
+            .map(|o: &Operand| self.get(o, class))
+            .transpose()?;
         let mut olds = Vec::new();
         for l in 0..self.lanes {
             let p = match &host {
@@ -49,7 +57,11 @@ impl Emit<'_, '_> {
 
     fn atomic_one(&mut self, a: &Atom, p: Value, v: Value, new: Option<Value>) -> Value {
         let signed = a.ty.is_signed();
-        let ty = if a.ty.bytes() == 4 { types::I32 } else { types::I64 };
+        let ty = if a.ty.bytes() == 4 {
+            types::I32
+        } else {
+            types::I64
+        };
         let float = matches!(a.ty, ScalarType::F32 | ScalarType::F64);
         let int = self.int(v);
         let op = match a.op {
@@ -105,7 +117,9 @@ impl Emit<'_, '_> {
         };
         let seen = self.b.ins().atomic_cas(flags(), p, old, new);
         let same = self.b.ins().icmp(IntCC::Equal, seen, old);
-        self.b.ins().brif(same, done, &[], head, &[BlockArg::Value(seen)]);
+        self.b
+            .ins()
+            .brif(same, done, &[], head, &[BlockArg::Value(seen)]);
         self.b.switch_to_block(done);
         old
     }

@@ -68,8 +68,10 @@ impl Emit<'_, '_> {
     ) -> Result<(), CompileError> {
         match outer {
             CallArg::Var(v) => {
-                let place =
-                    self.plan.unit.var_place(self.src.module, self.src.layout, caller, *v);
+                let place = self
+                    .plan
+                    .unit
+                    .var_place(self.src.module, self.src.layout, caller, *v);
                 let outer_at = match place {
                     VarPlace::Local(off) => self.frame_address(lane, off),
                     VarPlace::KernelParam(off) => {
@@ -120,7 +122,9 @@ impl Emit<'_, '_> {
         let caller = self.instance;
         let unit = &self.plan.unit;
         let inst = &unit.func(self.src.module, caller).body[call as usize];
-        let Op::Call { rets, args, .. } = &inst.op else { return Ok(()) };
+        let Op::Call { rets, args, .. } = &inst.op else {
+            return Ok(());
+        };
         let target = unit.func(self.src.module, callee);
         let frame = self.src.layout.frames[unit.instances[callee as usize].func.index()];
         let start = unit.instances[callee as usize].frame;
@@ -225,7 +229,11 @@ impl Emit<'_, '_> {
 
     fn live_over_call(&self, next: BlockId) -> Vec<Reg> {
         let sp = self.plan.unit.sp;
-        self.plan.live_at(&[next]).into_iter().filter(|r| *r != sp).collect()
+        self.plan
+            .live_at(&[next])
+            .into_iter()
+            .filter(|r| *r != sp)
+            .collect()
     }
 
     /// Calls an out-of-line function. Only in scalar code.
@@ -233,12 +241,23 @@ impl Emit<'_, '_> {
         let unit = &self.plan.unit;
         let caller = self.instance;
         let f = unit.func(self.src.module, caller);
-        let Op::Call { callee, args, rets, .. } = &f.body[inst as usize].op else { return Ok(()) };
-        if rets.iter().chain(args).any(|a| matches!(a, CallArg::Reg(_))) {
+        let Op::Call {
+            callee, args, rets, ..
+        } = &f.body[inst as usize].op
+        else {
+            return Ok(());
+        };
+        if rets
+            .iter()
+            .chain(args)
+            .any(|a| matches!(a, CallArg::Reg(_)))
+        {
             return Err(self.refuse("register arguments of a recursive or indirect call"));
         }
         let root = unit.instances[caller as usize].root as usize;
-        let V::U(sp) = self.read(unit.sp) else { return Ok(()) };
+        let V::U(sp) = self.read(unit.sp) else {
+            return Ok(());
+        };
         let save = unit.roots[root].frame_bytes.next_multiple_of(16);
         let live = self.live_over_call(next);
         let new = self.add_imm(sp, (save + live.len() as u64 * 16) as i64 + LINK);
@@ -262,7 +281,9 @@ impl Emit<'_, '_> {
         match callee {
             Callee::Direct(c) => self.enter(*c, inst, new, top)?,
             Callee::Indirect { pointer, .. } => {
-                let V::U(p) = self.get(pointer, Class::B64)? else { return Ok(()) };
+                let V::U(p) = self.get(pointer, Class::B64)? else {
+                    return Ok(());
+                };
                 let p = self.int(p);
                 let off = self.add_imm(p, -(scratch::FUNCTIONS as i64));
                 let four = self.i64(4);
@@ -272,7 +293,8 @@ impl Emit<'_, '_> {
                 let mut targets = Vec::new();
                 let mut calls = Vec::new();
                 for i in 0..funcs {
-                    let known = unit.roots.iter().any(|r| r.func.index() == i) && i != unit.roots[0].func.index();
+                    let known = unit.roots.iter().any(|r| r.func.index() == i)
+                        && i != unit.roots[0].func.index();
                     let block = if known { self.b.create_block() } else { bad };
                     if known {
                         targets.push((FuncId(i as u32), block));
@@ -285,7 +307,9 @@ impl Emit<'_, '_> {
                 let go = self.b.create_block();
                 self.b.ins().brif(inside, go, &[], bad, &[]);
                 self.b.switch_to_block(go);
-                let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
+                let table = self
+                    .b
+                    .create_jump_table(JumpTableData::new(default, &calls));
                 let i = self.b.ins().ireduce(types::I32, index);
                 self.b.ins().br_table(i, table);
                 for (c, block) in targets {
@@ -333,7 +357,9 @@ impl Emit<'_, '_> {
 
     /// Returns from an out-of-line function.
     pub(crate) fn return_out(&mut self) {
-        let V::U(sp) = self.read(self.plan.unit.sp) else { return };
+        let V::U(sp) = self.read(self.plan.unit.sp) else {
+            return;
+        };
         self.b.def_var(self.callee_sp, sp);
         let block = match self.ret_block {
             Some(b) => b,
@@ -376,14 +402,18 @@ impl Emit<'_, '_> {
         let default = self.b.func.dfg.block_call(bad, &[]);
         let n = self.plan.unit.blocks.len();
         // Each entry needs a list of its own: Cranelift adds arguments to them later.
-        let mut calls: Vec<_> = (0..n).map(|_| self.b.func.dfg.block_call(bad, &[])).collect();
+        let mut calls: Vec<_> = (0..n)
+            .map(|_| self.b.func.dfg.block_call(bad, &[]))
+            .collect();
         let mut stubs = Vec::new();
         for (next, inst, instance) in sites {
             let stub = self.b.create_block();
             calls[next as usize] = self.b.func.dfg.block_call(stub, &[]);
             stubs.push((stub, next, inst, instance));
         }
-        let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
+        let table = self
+            .b
+            .create_jump_table(JumpTableData::new(default, &calls));
         let limit = self.i64(n as i64);
         let capped = self.b.ins().umin(id, limit);
         let i = self.b.ins().ireduce(types::I32, capped);

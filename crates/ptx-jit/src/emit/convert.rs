@@ -10,7 +10,10 @@ use crate::unit::Class;
 
 fn is_int(ty: ScalarType) -> bool {
     use ScalarType::*;
-    matches!(ty, U8 | S8 | B8 | U16 | S16 | B16 | U32 | S32 | B32 | U64 | S64 | B64)
+    matches!(
+        ty,
+        U8 | S8 | B8 | U16 | S16 | B16 | U32 | S32 | B32 | U64 | S64 | B64
+    )
 }
 
 fn is_float(ty: ScalarType) -> bool {
@@ -108,7 +111,11 @@ impl Emit<'_, '_> {
         if ty.bits() <= exact.bits() {
             return self.cast(v, ty);
         }
-        if signed { self.b.ins().sextend(ty, v) } else { self.b.ins().uextend(ty, v) }
+        if signed {
+            self.b.ins().sextend(ty, v)
+        } else {
+            self.b.ins().uextend(ty, v)
+        }
     }
 
     fn int_to_int(
@@ -177,7 +184,11 @@ impl Emit<'_, '_> {
                 (Class::B32 | Class::B16, Class::B32 | Class::B16, ..) => {
                     let bits = fb.min(tb);
                     // A narrower destination is extended by its own sign into the register.
-                    let signed = if tb < fb { to.class() == TypeClass::Signed } else { signed };
+                    let signed = if tb < fb {
+                        to.class() == TypeClass::Signed
+                    } else {
+                        signed
+                    };
                     let width = if out == Class::B16 { 16 } else { 32 };
                     let mut w = Vec::new();
                     for v in vs {
@@ -246,7 +257,11 @@ impl Emit<'_, '_> {
         let x = self.get(src, have)?;
         let signed = from.class() == TypeClass::Signed;
         let bits = from.bits();
-        let target = if to == ScalarType::F32 { types::F32 } else { types::F64 };
+        let target = if to == ScalarType::F32 {
+            types::F32
+        } else {
+            types::F64
+        };
         let scalar = |e: &mut Self, v: &[Value]| {
             let wide = if bits <= 32 { types::I32 } else { types::I64 };
             let x = e.extend(v[0], bits, signed, wide);
@@ -265,8 +280,12 @@ impl Emit<'_, '_> {
             }
         };
         let has = to == ScalarType::F32 && have != Class::B64;
-        let v =
-            self.map(&[(x, have)], Class::of(to), &scalar, if has { Some(&vector) } else { None });
+        let v = self.map(
+            &[(x, have)],
+            Class::of(to),
+            &scalar,
+            if has { Some(&vector) } else { None },
+        );
         self.set(dst, v);
         Ok(())
     }
@@ -334,7 +353,12 @@ impl Emit<'_, '_> {
             }
         };
         let has = from == ScalarType::F32 && bits == 32 && out == Class::B32;
-        let v = self.map(&[(x, class)], out, &scalar, if has { Some(&vector) } else { None });
+        let v = self.map(
+            &[(x, class)],
+            out,
+            &scalar,
+            if has { Some(&vector) } else { None },
+        );
         self.set(dst, v);
         Ok(())
     }

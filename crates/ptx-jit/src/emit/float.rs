@@ -16,9 +16,18 @@ fn plain(ty: ScalarType) -> bool {
 impl Emit<'_, '_> {
     pub(crate) fn floating(&mut self, op: &Op) -> Result<bool, CompileError> {
         match op {
-            Op::FloatBin { op, ty, round: Rounding::Rn, ftz, sat, nan, xorsign_abs: false, dst, a, b }
-                if plain(*ty) =>
-            {
+            Op::FloatBin {
+                op,
+                ty,
+                round: Rounding::Rn,
+                ftz,
+                sat,
+                nan,
+                xorsign_abs: false,
+                dst,
+                a,
+                b,
+            } if plain(*ty) => {
                 let class = Class::of(*ty);
                 let x = self.get(a, class)?;
                 let y = self.get(b, class)?;
@@ -38,9 +47,18 @@ impl Emit<'_, '_> {
                 let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
                 self.set(*dst, v);
             }
-            Op::Fma { ty, round: Rounding::Rn, ftz, sat, relu: false, oob: false, dst, a, b, c }
-                if plain(*ty) =>
-            {
+            Op::Fma {
+                ty,
+                round: Rounding::Rn,
+                ftz,
+                sat,
+                relu: false,
+                oob: false,
+                dst,
+                a,
+                b,
+                c,
+            } if plain(*ty) => {
                 if !self.src.has_fma {
                     return Ok(false);
                 }
@@ -67,7 +85,14 @@ impl Emit<'_, '_> {
                 let v = self.map(&srcs, class, &f, Some(&f));
                 self.set(*dst, v);
             }
-            Op::FloatDiv { ty, prec, ftz, dst, a, b } if plain(*ty) => {
+            Op::FloatDiv {
+                ty,
+                prec,
+                ftz,
+                dst,
+                a,
+                b,
+            } if plain(*ty) => {
                 if !matches!(prec, Precision::Ieee(Rounding::Rn)) {
                     // Approximate division has its own rules for large divisors.
                     return self.pure(run::DIV_APPROX, &[a, b], *dst, *ty, *prec, *ftz);
@@ -84,7 +109,14 @@ impl Emit<'_, '_> {
                 let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
                 self.set(*dst, v);
             }
-            Op::FloatUn { op, ty, prec, ftz, dst, a } if plain(*ty) => {
+            Op::FloatUn {
+                op,
+                ty,
+                prec,
+                ftz,
+                dst,
+                a,
+            } if plain(*ty) => {
                 let nearest = matches!(prec, Precision::Ieee(Rounding::Rn) | Precision::Approx);
                 let inline = match op {
                     FloatUnOp::Abs | FloatUnOp::Neg => true,
@@ -235,7 +267,11 @@ impl Emit<'_, '_> {
     fn choose(&mut self, c: Value, x: Value, y: Value) -> Value {
         let ty = self.ty(x);
         if ty.is_vector() {
-            let ity = if ty.lane_bits() == 64 { types::I64X2 } else { types::I32X4 };
+            let ity = if ty.lane_bits() == 64 {
+                types::I64X2
+            } else {
+                types::I32X4
+            };
             let (x, y) = (self.cast(x, ity), self.cast(y, ity));
             let c = self.cast(c, ity);
             let r = self.b.ins().bitselect(c, x, y);
@@ -275,7 +311,11 @@ impl Emit<'_, '_> {
 
     /// Minimum or maximum: a number wins over NaN unless `nan`, and -0 is below +0.
     fn min_max(&mut self, a: Value, b: Value, min: bool, nan: bool) -> Value {
-        let r = if min { self.b.ins().fmin(a, b) } else { self.b.ins().fmax(a, b) };
+        let r = if min {
+            self.b.ins().fmin(a, b)
+        } else {
+            self.b.ins().fmax(a, b)
+        };
         if nan {
             return r;
         }

@@ -32,8 +32,12 @@ impl<'e, 'm> Emit<'e, 'm> {
         b.append_block_params_for_function_params(start);
         b.switch_to_block(start);
         let params: Vec<Value> = b.block_params(start).to_vec();
-        let scratch_ptr =
-            b.ins().load(types::I64, fixed(), params[0], offset_of!(BlockContext, scratch) as i32);
+        let scratch_ptr = b.ins().load(
+            types::I64,
+            fixed(),
+            params[0],
+            offset_of!(BlockContext, scratch) as i32,
+        );
         let leave = b.create_block();
         let thread = b.declare_var(types::I64);
         let callee_sp = b.declare_var(types::I64);
@@ -106,10 +110,13 @@ impl<'e, 'm> Emit<'e, 'm> {
         }
         self.b.switch_to_block(go);
         let t = self.thread();
-        self.b.ins().istore32(flags(), t, self.scratch, scratch::CURRENT);
+        self.b
+            .ins()
+            .istore32(flags(), t, self.scratch, scratch::CURRENT);
         self.find_frames();
-        let used: Vec<u32> =
-            (0..self.plan.entries.len() as u32).filter(|e| self.enters(*e)).collect();
+        let used: Vec<u32> = (0..self.plan.entries.len() as u32)
+            .filter(|e| self.enters(*e))
+            .collect();
         for &e in &used {
             let stub = self.b.create_block();
             self.stubs.insert(e, stub);
@@ -126,7 +133,9 @@ impl<'e, 'm> Emit<'e, 'm> {
                 })
                 .collect();
             let default = self.b.func.dfg.block_call(bad, &[]);
-            let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
+            let table = self
+                .b
+                .create_jump_table(JumpTableData::new(default, &calls));
             let i = self.b.ins().ireduce(types::I32, entry);
             self.b.ins().br_table(i, table);
         }
@@ -139,7 +148,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                 self.write(self.plan.unit.sp, V::U(zero));
             }
             // Nothing is live where the kernel starts, and no loop goes back there.
-            let live = if e == 0 { Vec::new() } else { self.plan.load_at(block) };
+            let live = if e == 0 {
+                Vec::new()
+            } else {
+                self.plan.load_at(block)
+            };
             for r in live {
                 let v = self.load_slot(r);
                 self.write(r, v);
@@ -163,14 +176,19 @@ impl<'e, 'm> Emit<'e, 'm> {
             8 => 1,
             _ => 2,
         };
-        (self.b.use_var(self.frames[i]), scratch::FRAMES + slot.offset as i32)
+        (
+            self.b.use_var(self.frames[i]),
+            scratch::FRAMES + slot.offset as i32,
+        )
     }
 
     /// Works out where the group's slots are, by element size.
     fn find_frames(&mut self) {
         if self.plan.slots.is_empty() && self.plan.syncs.is_empty() {
             let zero = self.i64(0);
-            self.frames.into_iter().for_each(|v| self.b.def_var(v, zero));
+            self.frames
+                .into_iter()
+                .for_each(|v| self.b.def_var(v, zero));
             return;
         }
         let t = self.thread();
@@ -249,7 +267,10 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     /// Stores an operand of a sync point for every lane.
     fn save_operand(&mut self, index: usize, v: &V, class: Class) {
-        let slot = Slot { offset: (index * 32 * 8) as u32, class };
+        let slot = Slot {
+            offset: (index * 32 * 8) as u32,
+            class,
+        };
         let (p, off) = self.slot_address(slot);
         if self.lanes == 1 {
             let v = self.lane(v, class, 0);
@@ -274,7 +295,11 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     /// Records where the group goes on.
     fn set_cont(&mut self, cont: u32) {
-        let cont = if self.lanes > 1 { cont | scratch::COHERENT } else { cont };
+        let cont = if self.lanes > 1 {
+            cont | scratch::COHERENT
+        } else {
+            cont
+        };
         let c = self.imm(types::I32, u64::from(cont));
         let t = self.thread();
         let four = self.mul_imm(t, 4);
@@ -304,7 +329,10 @@ impl<'e, 'm> Emit<'e, 'm> {
         for (at, step) in block.steps.iter().enumerate() {
             match *step {
                 Step::Inst(i) => {
-                    let place = Place { instance: block.instance, inst: i };
+                    let place = Place {
+                        instance: block.instance,
+                        inst: i,
+                    };
                     self.site = self.plan.slow_of[&place];
                     self.b.set_srcloc(SourceLoc::new(self.site + 1));
                     self.merged.at = at;
@@ -319,7 +347,9 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     /// Scalar code that a vector group waits for ends where the paths meet.
     fn stop_here(&mut self, id: BlockId) {
-        let Some(&e) = self.plan.entry_of.get(&id) else { return };
+        let Some(&e) = self.plan.entry_of.get(&id) else {
+            return;
+        };
         if !self.plan.diverges.iter().any(|d| d.join == Some(e)) {
             return;
         }
@@ -357,20 +387,29 @@ impl<'e, 'm> Emit<'e, 'm> {
         self.b.switch_to_block(on);
         if let Some(&e) = self.plan.parks.get(&id) {
             // Counted in scratch memory: the count must not be a register of the loop.
-            let n = self.b.ins().load(types::I32, flags(), self.scratch, run::SPIN_COUNT);
+            let n = self
+                .b
+                .ins()
+                .load(types::I32, flags(), self.scratch, run::SPIN_COUNT);
             let n = self.add_imm(n, 1);
-            self.b.ins().store(flags(), n, self.scratch, run::SPIN_COUNT);
+            self.b
+                .ins()
+                .store(flags(), n, self.scratch, run::SPIN_COUNT);
             let limit = self.imm(types::I32, SPINS);
             let tired = self.b.ins().icmp(IntCC::UnsignedGreaterThan, n, limit);
             let (park, on) = (self.cold(), self.b.create_block());
             self.b.ins().brif(tired, park, &[], on, &[]);
             self.b.switch_to_block(park);
             let zero = self.imm(types::I32, 0);
-            self.b.ins().store(flags(), zero, self.scratch, run::SPIN_COUNT);
+            self.b
+                .ins()
+                .store(flags(), zero, self.scratch, run::SPIN_COUNT);
             self.save_all(&self.plan.save_at_start(id));
             self.set_cont(e);
             let one = self.imm(types::I32, 1);
-            self.b.ins().store(flags(), one, self.scratch, scratch::PENDING);
+            self.b
+                .ins()
+                .store(flags(), one, self.scratch, scratch::PENDING);
             self.b.ins().jump(self.leave, &[]);
             self.b.switch_to_block(on);
         }
@@ -378,10 +417,16 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     /// Leaves vector code when a 32-bit affine value that is about to be widened wraps.
     fn guard(&mut self, id: BlockId) {
-        let Some(guards) = self.plan.guards.get(&id) else { return };
+        let Some(guards) = self.plan.guards.get(&id) else {
+            return;
+        };
         for g in guards.clone() {
-            let Shape::Affine(stride) = self.plan.shape(g.reg) else { continue };
-            let V::A(base, _) = self.read(g.reg) else { continue };
+            let Shape::Affine(stride) = self.plan.shape(g.reg) else {
+                continue;
+            };
+            let V::A(base, _) = self.read(g.reg) else {
+                continue;
+            };
             // Compare in 64 bits: the last lane must equal its own extension.
             let wide = |e: &mut Self, v: Value| {
                 if g.signed {
@@ -422,7 +467,10 @@ impl<'e, 'm> Emit<'e, 'm> {
         let s = self.add_imm(r, 1 - run::DIVERGED_BAD);
         self.b.ins().return_(&[s]);
         self.b.switch_to_block(good);
-        match self.plan.diverges[index as usize].join.and_then(|j| self.stubs.get(&j)) {
+        match self.plan.diverges[index as usize]
+            .join
+            .and_then(|j| self.stubs.get(&j))
+        {
             Some(stub) => {
                 let (stub, leave) = (*stub, self.leave);
                 self.b.ins().brif(r, stub, &[], leave, &[]);
@@ -439,7 +487,12 @@ impl<'e, 'm> Emit<'e, 'm> {
                 let t = self.blocks[&t];
                 self.b.ins().jump(t, &[]);
             }
-            Term::Br { pred, negated, then, els } => self.branch(id, pred, negated, then, els),
+            Term::Br {
+                pred,
+                negated,
+                then,
+                els,
+            } => self.branch(id, pred, negated, then, els),
             Term::Table { index, targets } => self.table(id, index, &targets)?,
             Term::Exit => {
                 self.set_cont(scratch::EXITED);
@@ -496,7 +549,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                 self.b.ins().brif(mask, mixed, &[], no, &[]);
                 self.b.switch_to_block(mixed);
                 let wide = self.b.ins().uextend(types::I64, mask);
-                let m = if negated { self.b.ins().bnot(wide) } else { wide };
+                let m = if negated {
+                    self.b.ins().bnot(wide)
+                } else {
+                    wide
+                };
                 let saved = self.plan.save_at_end(id, &[then, els]);
                 self.diverge(self.plan.diverge_of[&id], &saved, m);
             }
@@ -538,7 +595,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             _ => {
                 let all = self.i64(-1);
                 let saved = self.plan.save_at_start(id);
-            self.diverge(self.plan.bail_of[&id], &saved, all);
+                self.diverge(self.plan.bail_of[&id], &saved, all);
                 return Ok(());
             }
         };
@@ -552,7 +609,9 @@ impl<'e, 'm> Emit<'e, 'm> {
         // PTX leaves an index past the list undefined: the last target then.
         let last = self.blocks[&targets[targets.len() - 1]];
         let default = self.b.func.dfg.block_call(last, &[]);
-        let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
+        let table = self
+            .b
+            .create_jump_table(JumpTableData::new(default, &calls));
         self.b.ins().br_table(i, table);
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Integer arithmetic, bits and comparisons.
 
-use cranelift_codegen::ir::{InstBuilder, Type, Value, condcodes::FloatCC, condcodes::IntCC, types};
-use mica_ptx::ast::{
-    Cmp, IntBinOp, IntUnOp, MulMode, Op, Operand, PrmtMode, RegId, ScalarType,
+use cranelift_codegen::ir::{
+    InstBuilder, Type, Value, condcodes::FloatCC, condcodes::IntCC, types,
 };
+use mica_ptx::ast::{Cmp, IntBinOp, IntUnOp, MulMode, Op, Operand, PrmtMode, RegId, ScalarType};
 
 use super::{Emit, V};
 use crate::CompileError;
@@ -15,28 +15,61 @@ type Scalar<'f, 'a, 'b> = &'f dyn Fn(&mut Emit<'a, 'b>, &[Value]) -> Value;
 /// Integer types that one register holds as one number.
 fn simple(ty: ScalarType) -> bool {
     use ScalarType::*;
-    matches!(ty, Pred | B16 | U16 | S16 | B32 | U32 | S32 | B64 | U64 | S64)
+    matches!(
+        ty,
+        Pred | B16 | U16 | S16 | B32 | U32 | S32 | B64 | U64 | S64
+    )
 }
 
 impl<'e, 'm> Emit<'e, 'm> {
     /// Emits an integer instruction, or says that it must go to the runtime.
     pub(crate) fn integer(&mut self, op: &Op) -> Result<bool, CompileError> {
         match op {
-            Op::IntBin { op, ty, sat: false, relu: false, dst, a, b } if simple(*ty) => {
+            Op::IntBin {
+                op,
+                ty,
+                sat: false,
+                relu: false,
+                dst,
+                a,
+                b,
+            } if simple(*ty) => {
                 self.int_bin(*op, *ty, *dst, a, b)?;
             }
             Op::IntUn { op, ty, dst, a } if simple(*ty) => self.int_un(*op, *ty, *dst, a)?,
-            Op::AddCarry { sub, ty, carry, dst, a, b } => {
+            Op::AddCarry {
+                sub,
+                ty,
+                carry,
+                dst,
+                a,
+                b,
+            } => {
                 let class = Class::of(*ty);
                 let a = self.get(a, class)?;
                 let b = self.get(b, class)?;
                 self.carry_chain(*sub, class, carry.reads, carry.writes, *dst, a, b);
             }
-            Op::Mul { mode, ty, dst, a, b } if simple(*ty) => {
+            Op::Mul {
+                mode,
+                ty,
+                dst,
+                a,
+                b,
+            } if simple(*ty) => {
                 let v = self.product(*mode, *ty, a, b)?;
                 self.put(*dst, v, *mode, *ty);
             }
-            Op::Mad { mode, ty, sat: false, carry, dst, a, b, c } if simple(*ty) => {
+            Op::Mad {
+                mode,
+                ty,
+                sat: false,
+                carry,
+                dst,
+                a,
+                b,
+                c,
+            } if simple(*ty) => {
                 let p = self.product(*mode, *ty, a, b)?;
                 let class = result_class(*mode, *ty);
                 let c = self.get(c, class)?;
@@ -47,16 +80,43 @@ impl<'e, 'm> Emit<'e, 'm> {
                     self.put(*dst, v, *mode, *ty);
                 }
             }
-            Op::Bfe { ty, dst, a, pos: Operand::Imm(pos), len: Operand::Imm(len) } => {
+            Op::Bfe {
+                ty,
+                dst,
+                a,
+                pos: Operand::Imm(pos),
+                len: Operand::Imm(len),
+            } => {
                 return self.bfe(*ty, *dst, a, *pos as u32 & 255, *len as u32 & 255);
             }
-            Op::Bfi { ty, dst, a, b, pos: Operand::Imm(pos), len: Operand::Imm(len) } => {
+            Op::Bfi {
+                ty,
+                dst,
+                a,
+                b,
+                pos: Operand::Imm(pos),
+                len: Operand::Imm(len),
+            } => {
                 return self.bfi(*ty, *dst, a, b, *pos as u32 & 255, *len as u32 & 255);
             }
-            Op::Shf { left, clamp, dst, a, b, amount } => {
+            Op::Shf {
+                left,
+                clamp,
+                dst,
+                a,
+                b,
+                amount,
+            } => {
                 self.funnel(*left, *clamp, *dst, a, b, amount)?;
             }
-            Op::Lop3 { dst, a, b, c, lut, pred } => {
+            Op::Lop3 {
+                dst,
+                a,
+                b,
+                c,
+                lut,
+                pred,
+            } => {
                 let srcs = [a, b, c]
                     .into_iter()
                     .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
@@ -75,7 +135,13 @@ impl<'e, 'm> Emit<'e, 'm> {
                     self.set(*d, v);
                 }
             }
-            Op::Prmt { mode: PrmtMode::Generic, dst, a, b, c: Operand::Imm(sel) } => {
+            Op::Prmt {
+                mode: PrmtMode::Generic,
+                dst,
+                a,
+                b,
+                c: Operand::Imm(sel),
+            } => {
                 self.permute(*dst, a, b, *sel as u32)?;
             }
             Op::Sad { ty, dst, a, b, c } if simple(*ty) => {
@@ -116,10 +182,20 @@ impl<'e, 'm> Emit<'e, 'm> {
     /// `a + b` or `a - b`, affine where both allow it.
     pub(crate) fn add_values(&mut self, a: V, b: V, class: Class, sub: bool) -> V {
         let sign = if sub { -1 } else { 1 };
-        let narrow = |s: i64| if class == Class::B32 { i64::from(s as i32) } else { s };
+        let narrow = |s: i64| {
+            if class == Class::B32 {
+                i64::from(s as i32)
+            } else {
+                s
+            }
+        };
         let f = |e: &mut Self, v: &[Value]| {
             let (a, b) = (e.int(v[0]), e.int(v[1]));
-            if sub { e.b.ins().isub(a, b) } else { e.b.ins().iadd(a, b) }
+            if sub {
+                e.b.ins().isub(a, b)
+            } else {
+                e.b.ins().iadd(a, b)
+            }
         };
         if matches!(class, Class::B32 | Class::B64) {
             let stride = match (&a, &b) {
@@ -240,7 +316,8 @@ impl<'e, 'm> Emit<'e, 'm> {
                 let is_zero = self.b.ins().icmp(IntCC::Equal, b, zero);
                 let d = self.nonzero(b);
                 let r = self.b.ins().urem(a, d);
-                self.b.ins().select(is_zero, a, r)
+                let ones = self.imm(ty, u64::MAX);
+                self.b.ins().select(is_zero, ones, r)
             }
             (IntBinOp::Div | IntBinOp::Rem, true) => {
                 // By magnitudes, which can neither overflow nor trap.
@@ -262,7 +339,8 @@ impl<'e, 'm> Emit<'e, 'm> {
                     let neg = self.b.ins().icmp(IntCC::SignedLessThan, a, zero);
                     let nr = self.b.ins().ineg(r);
                     let r = self.b.ins().select(neg, nr, r);
-                    self.b.ins().select(is_zero, a, r)
+                    let ones = self.imm(ty, u64::MAX);
+                    self.b.ins().select(is_zero, ones, r)
                 }
             }
             _ => a,
@@ -286,7 +364,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                 let c = self.imm(ty, n);
                 let v = self.b.ins().ishl(*base, c);
                 let s = s.wrapping_shl(n as u32);
-                let s = if class == Class::B32 { i64::from(s as i32) } else { s };
+                let s = if class == Class::B32 {
+                    i64::from(s as i32)
+                } else {
+                    s
+                };
                 return Ok(V::A(v, s));
             }
             let over = n >= u64::from(bits);
@@ -294,7 +376,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                 let mut x = e.int(v[0]);
                 let ty = e.ty(x);
                 if over && !(signed && !left) {
-                    return if ty.is_vector() { e.zero_vector(ty) } else { e.imm(ty, 0) };
+                    return if ty.is_vector() {
+                        e.zero_vector(ty)
+                    } else {
+                        e.imm(ty, 0)
+                    };
                 }
                 if ty.is_vector() {
                     x = e.sign16(x, class, signed && !left);
@@ -305,7 +391,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                     (false, true) => e.b.ins().sshr(x, n),
                     _ => e.b.ins().ushr(x, n),
                 };
-                if ty.is_vector() { e.mask16(x, class) } else { x }
+                if ty.is_vector() {
+                    e.mask16(x, class)
+                } else {
+                    x
+                }
             };
             return Ok(self.map(&[(x, class)], class, &f, Some(&f)));
         }
@@ -321,7 +411,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                 let n = e.b.ins().umin(n, top);
                 return e.b.ins().sshr(x, n);
             }
-            let r = if left { e.b.ins().ishl(x, n) } else { e.b.ins().ushr(x, n) };
+            let r = if left {
+                e.b.ins().ishl(x, n)
+            } else {
+                e.b.ins().ushr(x, n)
+            };
             let zero = e.imm(ty, 0);
             e.b.ins().select(fits, r, zero)
         };
@@ -329,7 +423,11 @@ impl<'e, 'm> Emit<'e, 'm> {
     }
 
     pub(crate) fn zero_vector(&mut self, ty: Type) -> Value {
-        if ty.lane_bits() == 64 { self.vconst64([0; 2]) } else { self.vconst32([0; 4]) }
+        if ty.lane_bits() == 64 {
+            self.vconst64([0; 2])
+        } else {
+            self.vconst32([0; 4])
+        }
     }
 
     fn int_un(
@@ -384,7 +482,12 @@ impl<'e, 'm> Emit<'e, 'm> {
         };
         let has = matches!(op, IntUnOp::Neg | IntUnOp::Not)
             || (op == IntUnOp::Abs && class != Class::B64);
-        let v = self.map(&[(x, class)], out, &scalar, if has { Some(&vector) } else { None });
+        let v = self.map(
+            &[(x, class)],
+            out,
+            &scalar,
+            if has { Some(&vector) } else { None },
+        );
         let have = self.class_of(dst);
         let v = self.resize(v, out, have);
         self.set(dst, v);
@@ -403,7 +506,11 @@ impl<'e, 'm> Emit<'e, 'm> {
         b: V,
     ) {
         let flag = self.plan.unit.instances[self.instance as usize].carry;
-        let c = if reads { self.read(flag) } else { V::U(self.imm(types::I8, 0)) };
+        let c = if reads {
+            self.read(flag)
+        } else {
+            V::U(self.imm(types::I8, 0))
+        };
         let srcs = [(a, class), (b, class), (c, Class::Pred)];
         let sum = |e: &mut Self, v: &[Value]| {
             let (a, b) = (e.int(v[0]), e.int(v[1]));
@@ -465,7 +572,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                 MulMode::Lo => {
                     let v = self.mul_imm(base, c);
                     let s = s.wrapping_mul(c);
-                    let s = if class == Class::B32 { i64::from(s as i32) } else { s };
+                    let s = if class == Class::B32 {
+                        i64::from(s as i32)
+                    } else {
+                        s
+                    };
                     return Ok(V::A(v, s));
                 }
                 MulMode::Wide if class == Class::B32 => {
@@ -498,10 +609,18 @@ impl<'e, 'm> Emit<'e, 'm> {
                 let f: Scalar<'_, 'e, 'm> = &|e, v| {
                     let (a, b) = (e.int(v[0]), e.int(v[1]));
                     if e.ty(a) == types::I64 {
-                        return if signed { e.b.ins().smulhi(a, b) } else { e.b.ins().umulhi(a, b) };
+                        return if signed {
+                            e.b.ins().smulhi(a, b)
+                        } else {
+                            e.b.ins().umulhi(a, b)
+                        };
                     }
                     let narrow = e.ty(a);
-                    let wide = if narrow == types::I32 { types::I64 } else { types::I32 };
+                    let wide = if narrow == types::I32 {
+                        types::I64
+                    } else {
+                        types::I32
+                    };
                     let (a, b) = e.extend2(a, b, wide, signed);
                     let p = e.b.ins().imul(a, b);
                     let n = e.imm(types::I32, u64::from(narrow.bits()));
@@ -580,7 +699,11 @@ impl<'e, 'm> Emit<'e, 'm> {
             let up = e.imm(types::I32, u64::from(bits - pos - len));
             let down = e.imm(types::I32, u64::from(bits - len));
             let x = e.b.ins().ishl(x, up);
-            if signed { e.b.ins().sshr(x, down) } else { e.b.ins().ushr(x, down) }
+            if signed {
+                e.b.ins().sshr(x, down)
+            } else {
+                e.b.ins().ushr(x, down)
+            }
         };
         let has = !(signed && class == Class::B64);
         let v = self.map(&[(x, class)], class, &f, if has { Some(&f) } else { None });
@@ -604,7 +727,11 @@ impl<'e, 'm> Emit<'e, 'm> {
         let class = Class::of(ty);
         let x = self.get(a, class)?;
         let y = self.get(b, class)?;
-        let ones = if len == 64 { u64::MAX } else { (1u64 << len) - 1 };
+        let ones = if len == 64 {
+            u64::MAX
+        } else {
+            (1u64 << len) - 1
+        };
         let field = ones << pos;
         let f = |e: &mut Self, v: &[Value]| {
             let (x, y) = (e.int(v[0]), e.int(v[1]));
@@ -705,7 +832,11 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     fn fill(&mut self, ones: bool, ty: Type) -> Value {
         let x = if ones { u64::MAX } else { 0 };
-        if ty.is_vector() { self.vconst32([x as u32; 4]) } else { self.imm(ty, x) }
+        if ty.is_vector() {
+            self.vconst32([x as u32; 4])
+        } else {
+            self.imm(ty, x)
+        }
     }
 
     /// A function of two bits; `Err` for a constant.
@@ -782,7 +913,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                     shl(e, src, 8 * (i - byte))
                 };
                 let m = 0xffu32 << (8 * i);
-                let m = if ty.is_vector() { e.vconst32([m; 4]) } else { e.imm(ty, u64::from(m)) };
+                let m = if ty.is_vector() {
+                    e.vconst32([m; 4])
+                } else {
+                    e.imm(ty, u64::from(m))
+                };
                 let x = e.b.ins().band(x, m);
                 acc = Some(match acc {
                     None => x,
@@ -803,8 +938,11 @@ impl<'e, 'm> Emit<'e, 'm> {
         if class == Class::B64 && !matches!((&a, &b), (V::U(_), V::U(_))) {
             let x = self.vectorize(&a, class);
             let y = self.vectorize(&b, class);
-            let masks: Vec<Value> =
-                x.iter().zip(&y).map(|(a, b)| self.b.ins().icmp(cc, *a, *b)).collect();
+            let masks: Vec<Value> = x
+                .iter()
+                .zip(&y)
+                .map(|(a, b)| self.b.ins().icmp(cc, *a, *b))
+                .collect();
             return V::X(masks.chunks(2).map(|c| self.narrow64(c[0], c[1])).collect());
         }
         self.map(
@@ -841,7 +979,9 @@ impl<'e, 'm> Emit<'e, 'm> {
         if !simple(ty) {
             return Ok(None);
         }
-        let Some(cc) = int_cc(cmp, ty.is_signed()) else { return Ok(None) };
+        let Some(cc) = int_cc(cmp, ty.is_signed()) else {
+            return Ok(None);
+        };
         let x = self.get(a, class)?;
         let y = self.get(b, class)?;
         Ok(Some(self.int_compare(cc, x, y, class)))
@@ -867,8 +1007,19 @@ impl<'e, 'm> Emit<'e, 'm> {
 
     pub(crate) fn compare(&mut self, op: &Op) -> Result<bool, CompileError> {
         match op {
-            Op::Setp { cmp, ty, ftz, combine, dst, dst_not, a, b } => {
-                let Some(p) = self.condition(*cmp, *ty, *ftz, a, b)? else { return Ok(false) };
+            Op::Setp {
+                cmp,
+                ty,
+                ftz,
+                combine,
+                dst,
+                dst_not,
+                a,
+                b,
+            } => {
+                let Some(p) = self.condition(*cmp, *ty, *ftz, a, b)? else {
+                    return Ok(false);
+                };
                 let other = match combine {
                     Some((op, src)) => Some((*op, self.pred(src)?)),
                     None => None,
@@ -894,13 +1045,24 @@ impl<'e, 'm> Emit<'e, 'm> {
                     self.set(*d, v);
                 }
             }
-            Op::Set { cmp, dst_ty, ty, ftz, combine, dst, a, b } => {
+            Op::Set {
+                cmp,
+                dst_ty,
+                ty,
+                ftz,
+                combine,
+                dst,
+                a,
+                b,
+            } => {
                 let ones = match dst_ty {
                     ScalarType::U32 | ScalarType::S32 | ScalarType::B32 => u64::from(u32::MAX),
                     ScalarType::F32 => u64::from(1f32.to_bits()),
                     _ => return Ok(false),
                 };
-                let Some(mut p) = self.condition(*cmp, *ty, *ftz, a, b)? else { return Ok(false) };
+                let Some(mut p) = self.condition(*cmp, *ty, *ftz, a, b)? else {
+                    return Ok(false);
+                };
                 if let Some((op, src)) = combine {
                     let q = self.pred(src)?;
                     p = self.combine(*op, p, q);
@@ -910,7 +1072,15 @@ impl<'e, 'm> Emit<'e, 'm> {
                 let v = self.select(&p, &x, &y, Class::B32);
                 self.set(*dst, v);
             }
-            Op::Slct { ty, cond_ty, ftz, dst, a, b, c } => {
+            Op::Slct {
+                ty,
+                cond_ty,
+                ftz,
+                dst,
+                a,
+                b,
+                c,
+            } => {
                 let class = Class::of(*ty);
                 let zero = Operand::Imm(0);
                 let Some(p) = self.condition(Cmp::Ge, *cond_ty, *ftz, c, &zero)? else {

@@ -75,8 +75,20 @@ impl Emit<'_, '_> {
             if let Step::Inst(i) = step {
                 let op = &unit.func(module, block.instance).body[*i as usize].op;
                 let found = match op {
-                    Op::Ld { space, ty, addr, dst, .. } => Some((space, ty, addr, dst.len())),
-                    Op::St { space, ty, addr, src, .. } => Some((space, ty, addr, src.len())),
+                    Op::Ld {
+                        space,
+                        ty,
+                        addr,
+                        dst,
+                        ..
+                    } => Some((space, ty, addr, dst.len())),
+                    Op::St {
+                        space,
+                        ty,
+                        addr,
+                        src,
+                        ..
+                    } => Some((space, ty, addr, src.len())),
                     _ => None,
                 };
                 if let Some((space, ty, addr, n)) = found {
@@ -95,7 +107,11 @@ impl Emit<'_, '_> {
                                 plan.insert(at, None);
                             }
                             None if fits => {
-                                let hull = Hull { low: addr.offset, high: end, align: bytes };
+                                let hull = Hull {
+                                    low: addr.offset,
+                                    high: end,
+                                    align: bytes,
+                                };
                                 open.insert(key, (at, hull));
                             }
                             _ => {}
@@ -116,7 +132,10 @@ impl Emit<'_, '_> {
 
     /// A variable's address in its own space.
     pub(crate) fn var_address(&mut self, var: VarId, offset: i64) -> Result<V, CompileError> {
-        let place = self.plan.unit.var_place(self.src.module, self.src.layout, self.instance, var);
+        let place = self
+            .plan
+            .unit
+            .var_place(self.src.module, self.src.layout, self.instance, var);
         Ok(V::U(match place {
             VarPlace::KernelParam(o) | VarPlace::Shared(o) => self.i64(o as i64 + offset),
             VarPlace::Local(o) => {
@@ -154,7 +173,12 @@ impl Emit<'_, '_> {
             Space::Shared | Space::SharedCluster => Window::Shared,
             Space::Local => Window::Local,
             Space::Param => {
-                if self.plan.unit.func(self.src.module, self.instance).is_kernel {
+                if self
+                    .plan
+                    .unit
+                    .func(self.src.module, self.instance)
+                    .is_kernel
+                {
                     Window::Params
                 } else {
                     Window::Local
@@ -207,7 +231,13 @@ impl Emit<'_, '_> {
             }
         };
         let window = self.window_of(space);
-        self.check_value(window, value, addr.offset, ask, matches!(addr.base, AddrBase::Reg(_)))
+        self.check_value(
+            window,
+            value,
+            addr.offset,
+            ask,
+            matches!(addr.base, AddrBase::Reg(_)),
+        )
     }
 
     fn var_host(
@@ -223,7 +253,11 @@ impl Emit<'_, '_> {
                 if self.lanes == 1 {
                     Host::One(self.frame_address(0, at), 0)
                 } else {
-                    Host::Lanes((0..self.lanes).map(|l| (self.frame_address(l, at), 0)).collect())
+                    Host::Lanes(
+                        (0..self.lanes)
+                            .map(|l| (self.frame_address(l, at), 0))
+                            .collect(),
+                    )
                 }
             }
             VarPlace::KernelParam(o) => {
@@ -258,13 +292,31 @@ impl Emit<'_, '_> {
             V::U(x) => V::U(self.int(x)),
             v => v,
         };
-        let merged = if by_register { self.merged.plan.get(&self.merged.at).copied() } else { None };
+        let merged = if by_register {
+            self.merged.plan.get(&self.merged.at).copied()
+        } else {
+            None
+        };
         let (skip, hull) = match merged {
-            Some(None) => (true, Hull { low: 0, high: 0, align: 1 }),
+            Some(None) => (
+                true,
+                Hull {
+                    low: 0,
+                    high: 0,
+                    align: 1,
+                },
+            ),
             Some(Some(h)) => (false, h),
             None => {
                 let high = offset.wrapping_add(i64::from(ask.bytes));
-                (false, Hull { low: offset, high, align: ask.align })
+                (
+                    false,
+                    Hull {
+                        low: offset,
+                        high,
+                        align: ask.align,
+                    },
+                )
             }
         };
         let span = (hull.high - hull.low) as u64;
@@ -302,12 +354,15 @@ impl Emit<'_, '_> {
                 Ok(Host::Affine(h, o, stride))
             }
             v => {
-                let lanes: Vec<(Value, usize)> =
-                    (0..self.lanes).map(|l| (self.lane(&v, Class::B64, l), l)).collect();
+                let lanes: Vec<(Value, usize)> = (0..self.lanes)
+                    .map(|l| (self.lane(&v, Class::B64, l), l))
+                    .collect();
                 if !skip {
                     self.check(window, &lanes, hull.low, span, hull.align, 0, ask);
                 }
-                Ok(Host::Lanes(lanes.iter().map(|(x, l)| place(self, *x, *l)).collect()))
+                Ok(Host::Lanes(
+                    lanes.iter().map(|(x, l)| place(self, *x, *l)).collect(),
+                ))
             }
         }
     }
@@ -354,7 +409,10 @@ impl Emit<'_, '_> {
             });
         }
         let Some(worst) = worst else { return };
-        let bad = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, worst, limit);
+        let bad = self
+            .b
+            .ins()
+            .icmp(IntCC::UnsignedGreaterThanOrEqual, worst, limit);
         let (out, on) = (self.cold(), self.b.create_block());
         self.b.ins().brif(bad, out, &[], on, &[]);
         self.b.switch_to_block(out);
@@ -418,12 +476,35 @@ impl Emit<'_, '_> {
 
     fn memcheck(&mut self, lanes: &[(Value, usize)], low: i64, span: u64, stride: i64, ask: Ask) {
         // Affine accesses are given lane by lane: exactness matters more than speed here.
-        let n = if lanes.len() == 1 && stride != 0 { self.lanes } else { lanes.len() };
+        let n = if lanes.len() == 1 && stride != 0 {
+            self.lanes
+        } else {
+            lanes.len()
+        };
         for l in 0..n {
-            let (x, lane) = if lanes.len() == 1 { (lanes[0].0, l) } else { lanes[l] };
-            let own = if stride < 0 { low - stride * (self.lanes as i64 - 1) } else { low };
-            let at = self.add_imm(x, own.wrapping_add(if lanes.len() == 1 { stride * l as i64 } else { 0 }));
-            let bytes = if stride == 0 { span } else { u64::from(ask.bytes) };
+            let (x, lane) = if lanes.len() == 1 {
+                (lanes[0].0, l)
+            } else {
+                lanes[l]
+            };
+            let own = if stride < 0 {
+                low - stride * (self.lanes as i64 - 1)
+            } else {
+                low
+            };
+            let at = self.add_imm(
+                x,
+                own.wrapping_add(if lanes.len() == 1 {
+                    stride * l as i64
+                } else {
+                    0
+                }),
+            );
+            let bytes = if stride == 0 {
+                span
+            } else {
+                u64::from(ask.bytes)
+            };
             let ctx = self.ctx;
             let t = self.thread_of(lane);
             let site = self.i64(i64::from(self.site));
@@ -441,10 +522,24 @@ impl Emit<'_, '_> {
     // ---- loads -------------------------------------------------------------------------------
 
     pub(crate) fn load(&mut self, op: &Op) -> Result<(), CompileError> {
-        let Op::Ld { space, ty, order, dst, addr, .. } = op else { return Ok(()) };
+        let Op::Ld {
+            space,
+            ty,
+            order,
+            dst,
+            addr,
+            ..
+        } = op
+        else {
+            return Ok(());
+        };
         let size = ty.bytes();
         let bytes = size * dst.len() as u32;
-        let ask = Ask { bytes, align: bytes, write: false };
+        let ask = Ask {
+            bytes,
+            align: bytes,
+            write: false,
+        };
         let host = self.access(*space, addr, ask)?;
         let plain = *order == Order::Weak;
         match host {
@@ -619,10 +714,24 @@ impl Emit<'_, '_> {
     // ---- stores ------------------------------------------------------------------------------
 
     pub(crate) fn store(&mut self, op: &Op) -> Result<(), CompileError> {
-        let Op::St { space, ty, src, addr, order, .. } = op else { return Ok(()) };
+        let Op::St {
+            space,
+            ty,
+            src,
+            addr,
+            order,
+            ..
+        } = op
+        else {
+            return Ok(());
+        };
         let size = ty.bytes();
         let bytes = size * src.len() as u32;
-        let ask = Ask { bytes, align: bytes, write: true };
+        let ask = Ask {
+            bytes,
+            align: bytes,
+            write: true,
+        };
         let host = self.access(*space, addr, ask)?;
         let class = Class::of(*ty);
         let values: Vec<(V, Class)> = src
@@ -727,7 +836,9 @@ impl Emit<'_, '_> {
                 for i in 0..vs[0].len() {
                     let r = self.transpose([vs[0][i], vs[1][i], vs[2][i], vs[3][i]]);
                     for (j, v) in r.iter().enumerate() {
-                        self.b.ins().store(flags(), *v, p, off + 64 * i as i32 + 16 * j as i32);
+                        self.b
+                            .ins()
+                            .store(flags(), *v, p, off + 64 * i as i32 + 16 * j as i32);
                     }
                 }
                 true

@@ -19,10 +19,10 @@ mod memory;
 mod ops;
 mod value;
 
+use cranelift_codegen::cursor::{Cursor, CursorPosition, FuncCursor};
 use cranelift_codegen::ir::{
     self, AbiParam, InstBuilder, MemFlagsData as MemFlags, Signature, Type, Value, types,
 };
-use cranelift_codegen::cursor::{Cursor, CursorPosition, FuncCursor};
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 pub(crate) use flow::vector_entry;
@@ -134,7 +134,11 @@ impl<'e, 'm> Emit<'e, 'm> {
         let f = self.plan.unit.func(self.src.module, self.instance);
         let place = self.plan.slow.get(self.site as usize).map(|s| s.place);
         let line = place.map_or(f.line, |p| self.plan.unit.inst(self.src.module, p).line);
-        CompileError::Unsupported { function: f.name.clone(), line, what: what.into() }
+        CompileError::Unsupported {
+            function: f.name.clone(),
+            line,
+            what: what.into(),
+        }
     }
 
     // ---- constants and the context -----------------------------------------------------------
@@ -178,7 +182,9 @@ impl<'e, 'm> Emit<'e, 'm> {
         let last = self.b.func.layout.last_inst(self.start);
         let mut c = FuncCursor::new(self.b.func);
         match last {
-            Some(i) if c.func.dfg.insts[i].opcode().is_terminator() => c.set_position(CursorPosition::At(i)),
+            Some(i) if c.func.dfg.insts[i].opcode().is_terminator() => {
+                c.set_position(CursorPosition::At(i))
+            }
             _ => c.set_position(CursorPosition::After(self.start)),
         }
         let v = make(&mut c);
@@ -210,7 +216,10 @@ impl<'e, 'm> Emit<'e, 'm> {
             return v;
         }
         let ty = self.ty(v);
-        if x > 0 && (x as u64).is_power_of_two() && u64::from(ty.bits()) > u64::from(x.trailing_zeros()) {
+        if x > 0
+            && (x as u64).is_power_of_two()
+            && u64::from(ty.bits()) > u64::from(x.trailing_zeros())
+        {
             let n = self.imm(types::I32, u64::from(x.trailing_zeros()));
             return self.b.ins().ishl(v, n);
         }
@@ -235,8 +244,14 @@ impl<'e, 'm> Emit<'e, 'm> {
                 s
             }
         };
-        let table = self.b.ins().load(types::I64, fixed(), self.scratch, scratch::HELPERS);
-        let f = self.b.ins().load(types::I64, fixed(), table, (helper * 8) as i32);
+        let table = self
+            .b
+            .ins()
+            .load(types::I64, fixed(), self.scratch, scratch::HELPERS);
+        let f = self
+            .b
+            .ins()
+            .load(types::I64, fixed(), table, (helper * 8) as i32);
         let call = self.b.ins().call_indirect(sig, f, args);
         self.b.inst_results(call)[0]
     }
@@ -249,7 +264,11 @@ impl<'e, 'm> Emit<'e, 'm> {
         }
         let class = self.plan.unit.regs[r as usize];
         let scalar = self.scalar_type(r);
-        let shape = if self.lanes == 1 { Shape::Uniform } else { self.plan.shape(r) };
+        let shape = if self.lanes == 1 {
+            Shape::Uniform
+        } else {
+            self.plan.shape(r)
+        };
         let home = match shape {
             Shape::Uniform | Shape::Undef => Home::Scalar(self.b.declare_var(scalar), scalar),
             Shape::Affine(s) => {
@@ -363,7 +382,11 @@ impl<'e, 'm> Emit<'e, 'm> {
             }
             Operand::Imm(bits) => {
                 let ty = self.class_type(class);
-                let bits = if class == Class::Pred { u64::from(*bits != 0) } else { *bits };
+                let bits = if class == Class::Pred {
+                    u64::from(*bits != 0)
+                } else {
+                    *bits
+                };
                 V::U(self.imm(ty, bits))
             }
             Operand::Var { var, offset } => {
@@ -388,35 +411,49 @@ impl<'e, 'm> Emit<'e, 'm> {
             Dim::Z => 8,
         };
         let (v, have) = match s {
-            SpecialReg::NTid(d) => {
-                (V::U(self.field(types::I32, offset_of!(C, block) + dim(d))), Class::B32)
-            }
-            SpecialReg::NCtaId(d) => {
-                (V::U(self.field(types::I32, offset_of!(C, grid) + dim(d))), Class::B32)
-            }
-            SpecialReg::CtaId(d) => {
-                (V::U(self.field(types::I32, offset_of!(C, ctaid) + dim(d))), Class::B32)
-            }
-            SpecialReg::SmId => (V::U(self.field(types::I32, offset_of!(C, smid))), Class::B32),
+            SpecialReg::NTid(d) => (
+                V::U(self.field(types::I32, offset_of!(C, block) + dim(d))),
+                Class::B32,
+            ),
+            SpecialReg::NCtaId(d) => (
+                V::U(self.field(types::I32, offset_of!(C, grid) + dim(d))),
+                Class::B32,
+            ),
+            SpecialReg::CtaId(d) => (
+                V::U(self.field(types::I32, offset_of!(C, ctaid) + dim(d))),
+                Class::B32,
+            ),
+            SpecialReg::SmId => (
+                V::U(self.field(types::I32, offset_of!(C, smid))),
+                Class::B32,
+            ),
             SpecialReg::EnvReg(n @ (1 | 2)) => {
                 let half = if n == 1 { 4 } else { 0 };
                 let at = offset_of!(C, grid_workspace) + half;
                 (V::U(self.field(types::I32, at)), Class::B32)
             }
-            SpecialReg::GridId => (V::U(self.field(types::I64, offset_of!(C, grid_id))), Class::B64),
-            SpecialReg::DynamicSmemSize => {
-                (V::U(self.field(types::I32, offset_of!(C, dynamic_shared))), Class::B32)
-            }
-            SpecialReg::TotalSmemSize | SpecialReg::AggrSmemSize => {
-                (V::U(self.field(types::I32, offset_of!(C, shared_len))), Class::B32)
-            }
+            SpecialReg::GridId => (
+                V::U(self.field(types::I64, offset_of!(C, grid_id))),
+                Class::B64,
+            ),
+            SpecialReg::DynamicSmemSize => (
+                V::U(self.field(types::I32, offset_of!(C, dynamic_shared))),
+                Class::B32,
+            ),
+            SpecialReg::TotalSmemSize | SpecialReg::AggrSmemSize => (
+                V::U(self.field(types::I32, offset_of!(C, shared_len))),
+                Class::B32,
+            ),
             SpecialReg::Tid(d) => (self.tid(d), Class::B32),
             SpecialReg::LaneId => {
                 let t = self.thread();
                 let t = self.b.ins().ireduce(types::I32, t);
                 let m = self.imm(types::I32, 31);
                 let l = self.b.ins().band(t, m);
-                (if self.lanes == 1 { V::U(l) } else { V::A(l, 1) }, Class::B32)
+                (
+                    if self.lanes == 1 { V::U(l) } else { V::A(l, 1) },
+                    Class::B32,
+                )
             }
             SpecialReg::WarpId => {
                 let t = self.thread();
@@ -445,12 +482,14 @@ impl<'e, 'm> Emit<'e, 'm> {
             SpecialReg::ClusterNCtaRank | SpecialReg::ClusterNCtaId(_) => {
                 (V::U(self.imm(types::I32, 1)), Class::B32)
             }
-            SpecialReg::ClusterId(d) => {
-                (V::U(self.field(types::I32, offset_of!(C, ctaid) + dim(d))), Class::B32)
-            }
-            SpecialReg::NClusterId(d) => {
-                (V::U(self.field(types::I32, offset_of!(C, grid) + dim(d))), Class::B32)
-            }
+            SpecialReg::ClusterId(d) => (
+                V::U(self.field(types::I32, offset_of!(C, ctaid) + dim(d))),
+                Class::B32,
+            ),
+            SpecialReg::NClusterId(d) => (
+                V::U(self.field(types::I32, offset_of!(C, grid) + dim(d))),
+                Class::B32,
+            ),
             _ => (V::U(self.imm(types::I64, 0)), Class::B64),
         };
         if class == Class::Pred {

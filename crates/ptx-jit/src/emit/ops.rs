@@ -1,10 +1,8 @@
 //! Which instruction is emitted how: inline where Cranelift has it, by the runtime otherwise.
 
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::IntCC, types};
-use mica_ptx::ast::{
-    BoolOp, Module, Op, Operand, PredSrc, Rounding, ScalarType, Space,
-};
 use mica_kernel::BlockContext;
+use mica_ptx::ast::{BoolOp, Module, Op, Operand, PredSrc, Rounding, ScalarType, Space};
 use std::mem::offset_of;
 
 use super::{Emit, V, flags};
@@ -36,7 +34,13 @@ impl Emit<'_, '_> {
             Op::Unpack { ty, dsts, src } => return self.unpack(*ty, dsts, src),
             Op::Ld { .. } => self.load(op)?,
             Op::St { .. } => self.store(op)?,
-            Op::Cvta { to_generic, space, bits, dst, src } => {
+            Op::Cvta {
+                to_generic,
+                space,
+                bits,
+                dst,
+                src,
+            } => {
                 self.cvta(*to_generic, *space, *bits, *dst, src)?;
             }
             Op::Cvt { .. } => return self.convert(op),
@@ -57,7 +61,13 @@ impl Emit<'_, '_> {
             | Op::FloatUn { .. }
             | Op::Copysign { .. } => return self.floating(op),
             Op::Setp { .. } | Op::Set { .. } | Op::Slct { .. } => return self.compare(op),
-            Op::Selp { ty, dst, a, b, pred } => {
+            Op::Selp {
+                ty,
+                dst,
+                a,
+                b,
+                pred,
+            } => {
                 let class = Class::of(*ty);
                 let p = self.pred(pred)?;
                 let a = self.get(a, class)?;
@@ -90,8 +100,11 @@ impl Emit<'_, '_> {
     pub(crate) fn slow(&mut self) -> Result<(), CompileError> {
         let index = self.site;
         let site = self.plan.slow[index as usize].clone();
-        let srcs: Vec<(V, Class)> =
-            site.uses.iter().map(|(r, c)| (self.read(self.reg(*r)), *c)).collect();
+        let srcs: Vec<(V, Class)> = site
+            .uses
+            .iter()
+            .map(|(r, c)| (self.read(self.reg(*r)), *c))
+            .collect();
         let uniform = srcs.iter().all(|(v, _)| matches!(v, V::U(_)))
             && site.defs.iter().all(|(r, _)| {
                 matches!(self.plan.shape(self.reg(*r)), crate::shape::Shape::Uniform)
@@ -105,7 +118,11 @@ impl Emit<'_, '_> {
             for (i, (v, c)) in srcs.iter().enumerate() {
                 let x = self.lane(v, *c, l);
                 let x = self.int(x);
-                let x = if *c == Class::B128 { x } else { self.cast(x, types::I64) };
+                let x = if *c == Class::B128 {
+                    x
+                } else {
+                    self.cast(x, types::I64)
+                };
                 self.b.ins().store(flags(), x, buffer, 16 * i as i32);
             }
             let ctx = self.ctx;
@@ -129,7 +146,11 @@ impl Emit<'_, '_> {
             }
         }
         for ((r, c), vs) in site.defs.iter().zip(outs) {
-            let v = if lanes == 1 { V::U(vs[0]) } else { self.from_lanes(&vs, *c) };
+            let v = if lanes == 1 {
+                V::U(vs[0])
+            } else {
+                self.from_lanes(&vs, *c)
+            };
             self.set(*r, v);
         }
         Ok(())
@@ -161,7 +182,12 @@ impl Emit<'_, '_> {
             BoolOp::Or => e.b.ins().bor(a[0], a[1]),
             BoolOp::Xor => e.b.ins().bxor(a[0], a[1]),
         };
-        self.map(&[(a, Class::Pred), (b, Class::Pred)], Class::Pred, &f, Some(&f))
+        self.map(
+            &[(a, Class::Pred), (b, Class::Pred)],
+            Class::Pred,
+            &f,
+            Some(&f),
+        )
     }
 
     /// `p ? a : b` for values of one class.
@@ -193,14 +219,22 @@ impl Emit<'_, '_> {
             return V::X(out);
         }
         self.map(
-            &[(p.clone(), Class::Pred), (a.clone(), class), (b.clone(), class)],
+            &[
+                (p.clone(), Class::Pred),
+                (a.clone(), class),
+                (b.clone(), class),
+            ],
             class,
             &|e, v| {
                 let ty = e.ty(v[1]);
                 let y = e.cast(v[2], ty);
                 e.b.ins().select(v[0], v[1], y)
             },
-            if class == Class::B128 { None } else { Some(&|e, v| e.b.ins().bitselect(v[0], v[1], v[2])) },
+            if class == Class::B128 {
+                None
+            } else {
+                Some(&|e, v| e.b.ins().bitselect(v[0], v[1], v[2]))
+            },
         )
     }
 
@@ -300,7 +334,11 @@ impl Emit<'_, '_> {
                     if part == 8 {
                         x = e.b.ins().ireduce(types::I8, x);
                     }
-                    let x = if e.ty(x) == wide { x } else { e.b.ins().uextend(wide, x) };
+                    let x = if e.ty(x) == wide {
+                        x
+                    } else {
+                        e.b.ins().uextend(wide, x)
+                    };
                     let n = e.imm(types::I32, u64::from(part) * i as u64);
                     let x = e.b.ins().ishl(x, n);
                     acc = e.b.ins().bor(acc, x);
@@ -363,7 +401,11 @@ impl Emit<'_, '_> {
                         x
                     }
                 },
-                if class == Class::B32 && part == 16 { Some(&half) } else { None },
+                if class == Class::B32 && part == 16 {
+                    Some(&half)
+                } else {
+                    None
+                },
             );
             self.set(*d, x);
         }
@@ -384,7 +426,12 @@ impl Emit<'_, '_> {
         let out = match space {
             Space::Shared | Space::SharedCluster | Space::Param => {
                 let field = if space == Space::Param {
-                    if !self.plan.unit.func(self.src.module, self.instance).is_kernel {
+                    if !self
+                        .plan
+                        .unit
+                        .func(self.src.module, self.instance)
+                        .is_kernel
+                    {
                         return self.cvta(to_generic, Space::Local, bits, dst, src);
                     }
                     offset_of!(BlockContext, params_device)
@@ -400,7 +447,11 @@ impl Emit<'_, '_> {
                         let x = self.lane(&v, Class::B64, l);
                         let x = self.int(x);
                         let base = self.local_base(l);
-                        if to_generic { self.b.ins().iadd(x, base) } else { self.b.ins().isub(x, base) }
+                        if to_generic {
+                            self.b.ins().iadd(x, base)
+                        } else {
+                            self.b.ins().isub(x, base)
+                        }
                     })
                     .collect();
                 self.from_lanes(&lanes, Class::B64)
@@ -415,7 +466,11 @@ impl Emit<'_, '_> {
 
     fn shift(&mut self, v: V, base: Value, up: bool) -> V {
         let f = |e: &mut Self, x: Value, b: Value| {
-            if up { e.b.ins().iadd(x, b) } else { e.b.ins().isub(x, b) }
+            if up {
+                e.b.ins().iadd(x, b)
+            } else {
+                e.b.ins().isub(x, b)
+            }
         };
         match v {
             V::U(x) => {
@@ -447,8 +502,15 @@ pub(crate) fn floaty(module: &Module, plan: &Plan) -> Vec<bool> {
                     ScalarType::F32 | ScalarType::F64 => 2,
                     _ => -2,
                 },
-                Op::Ld { ty, .. } | Op::St { ty, .. } | Op::Mov { ty, .. } | Op::Selp { ty, .. } => {
-                    if matches!(ty, ScalarType::F32 | ScalarType::F64) { 1 } else { 0 }
+                Op::Ld { ty, .. }
+                | Op::St { ty, .. }
+                | Op::Mov { ty, .. }
+                | Op::Selp { ty, .. } => {
+                    if matches!(ty, ScalarType::F32 | ScalarType::F64) {
+                        1
+                    } else {
+                        0
+                    }
                 }
                 Op::Cvt { dst_ty, dst, .. } => {
                     let f = matches!(dst_ty, ScalarType::F32 | ScalarType::F64);
@@ -475,4 +537,3 @@ pub(crate) fn floaty(module: &Module, plan: &Plan) -> Vec<bool> {
 pub(crate) fn nearest(r: Option<Rounding>) -> bool {
     matches!(r, None | Some(Rounding::Rn))
 }
-

@@ -1,8 +1,8 @@
 //! Moving values between uniform, affine and vector form, and between widths.
 
 use cranelift_codegen::ir::{
-    ConstantData, Endianness, InstBuilder, MemFlagsData as MemFlags, Type, Value,
-    condcodes::IntCC, types,
+    ConstantData, Endianness, InstBuilder, MemFlagsData as MemFlags, Type, Value, condcodes::IntCC,
+    types,
 };
 
 use super::{Emit, V};
@@ -16,12 +16,20 @@ impl Emit<'_, '_> {
             return v;
         }
         if have.is_vector() || ty.is_vector() {
-            return self.b.ins().bitcast(ty, MemFlags::new().with_endianness(Endianness::Little), v);
+            return self.b.ins().bitcast(
+                ty,
+                MemFlags::new().with_endianness(Endianness::Little),
+                v,
+            );
         }
         if have.bits() == ty.bits() {
             return self.b.ins().bitcast(ty, MemFlags::new(), v);
         }
-        let v = if have.is_float() { self.cast(v, int_of(have)) } else { v };
+        let v = if have.is_float() {
+            self.cast(v, int_of(have))
+        } else {
+            v
+        };
         let target = if ty.is_float() { int_of(ty) } else { ty };
         let v = if target.bits() < self.ty(v).bits() {
             self.b.ins().ireduce(target, v)
@@ -35,10 +43,18 @@ impl Emit<'_, '_> {
     pub(crate) fn int(&mut self, v: Value) -> Value {
         let ty = self.ty(v);
         if ty.is_vector() {
-            let to = if ty.lane_bits() == 64 { types::I64X2 } else { types::I32X4 };
+            let to = if ty.lane_bits() == 64 {
+                types::I64X2
+            } else {
+                types::I32X4
+            };
             return self.cast(v, to);
         }
-        if ty.is_float() { self.cast(v, int_of(ty)) } else { v }
+        if ty.is_float() {
+            self.cast(v, int_of(ty))
+        } else {
+            v
+        }
     }
 
     /// A scalar or vector as floats of its width.
@@ -56,13 +72,23 @@ impl Emit<'_, '_> {
 
     pub(crate) fn vconst32(&mut self, lanes: [u32; 4]) -> Value {
         let bytes: Vec<u8> = lanes.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let c = self.b.func.dfg.constants.insert(ConstantData::from(bytes.as_slice()));
+        let c = self
+            .b
+            .func
+            .dfg
+            .constants
+            .insert(ConstantData::from(bytes.as_slice()));
         self.b.ins().vconst(types::I32X4, c)
     }
 
     pub(crate) fn vconst64(&mut self, lanes: [u64; 2]) -> Value {
         let bytes: Vec<u8> = lanes.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let c = self.b.func.dfg.constants.insert(ConstantData::from(bytes.as_slice()));
+        let c = self
+            .b
+            .func
+            .dfg
+            .constants
+            .insert(ConstantData::from(bytes.as_slice()));
         self.b.ins().vconst(types::I64X2, c)
     }
 
@@ -85,7 +111,11 @@ impl Emit<'_, '_> {
                     }
                     Class::B128 => self.cast(*x, ty),
                     _ if self.ty(*x).is_float() => {
-                        let f = if class == Class::B64 { types::F64X2 } else { types::F32X4 };
+                        let f = if class == Class::B64 {
+                            types::F64X2
+                        } else {
+                            types::F32X4
+                        };
                         let s = self.b.ins().splat(f, *x);
                         self.cast(s, ty)
                     }
@@ -223,14 +253,23 @@ impl Emit<'_, '_> {
 
     /// The low halves of two pairs of 64-bit lanes.
     pub(crate) fn narrow64(&mut self, a: Value, b: Value) -> Value {
-        self.shuffle(a, b, &[0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27])
+        self.shuffle(
+            a,
+            b,
+            &[0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27],
+        )
     }
 
     /// A byte shuffle of two vectors, as `I32X4`.
     pub(crate) fn shuffle(&mut self, a: Value, b: Value, mask: &[u8; 16]) -> Value {
         let a = self.cast(a, types::I8X16);
         let b = self.cast(b, types::I8X16);
-        let imm = self.b.func.dfg.immediates.push(ConstantData::from(mask.as_slice()));
+        let imm = self
+            .b
+            .func
+            .dfg
+            .immediates
+            .push(ConstantData::from(mask.as_slice()));
         let v = self.b.ins().shuffle(a, b, imm);
         self.cast(v, types::I32X4)
     }

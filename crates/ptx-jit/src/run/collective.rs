@@ -39,10 +39,15 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
             if seen >> lane & 1 == 1 || done >> lane & 1 == 1 {
                 continue;
             }
-            let Some(site_id) = a.site[lane as usize] else { continue };
+            let Some(site_id) = a.site[lane as usize] else {
+                continue;
+            };
             let site = &d.k.plan.syncs[site_id as usize];
             let op = &d.k.plan.unit.inst(&d.k.module, site.place).op;
-            if matches!(op, Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. }) {
+            if matches!(
+                op,
+                Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. }
+            ) {
                 continue;
             }
             let lane_env = env_of(d, site, w * 32 + lane);
@@ -53,10 +58,15 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
             // Lanes that are there too, with the same mask.
             let mut here = 0u32;
             for l in 0..32u32 {
-                let Some(other) = a.site[l as usize] else { continue };
+                let Some(other) = a.site[l as usize] else {
+                    continue;
+                };
                 let same = if matches!(op, Op::BarWarp { .. }) {
                     let s = &d.k.plan.syncs[other as usize];
-                    matches!(d.k.plan.unit.inst(&d.k.module, s.place).op, Op::BarWarp { .. })
+                    matches!(
+                        d.k.plan.unit.inst(&d.k.module, s.place).op,
+                        Op::BarWarp { .. }
+                    )
                 } else {
                     other == site_id
                 };
@@ -95,13 +105,25 @@ fn env_of<'a>(d: &Dispatch<'a>, site: &'a SyncSite, t: u32) -> Env<'a> {
     for (i, (_, class)) in site.uses.iter().enumerate().take(MAX_USES) {
         let p = slot(d.k, d.scratch, (i * 256) as u32, *class, t);
         let v = env::load(p as u64, class.slot_bytes());
-        values[i] = if *class == Class::Pred { u64::from(v != 0) } else { v };
+        values[i] = if *class == Class::Pred {
+            u64::from(v != 0)
+        } else {
+            v
+        };
     }
     let sp = match d.k.plan.slots.get(&d.k.plan.unit.sp) {
         Some(s) => env::load(slot(d.k, d.scratch, s.offset, s.class, t) as u64, 8),
         None => 0,
     };
-    Env { kernel: d.k, ctx: d.ctx, place: site.place, thread: t, sp, uses: &site.uses, values }
+    Env {
+        kernel: d.k,
+        ctx: d.ctx,
+        place: site.place,
+        thread: t,
+        sp,
+        uses: &site.uses,
+        values,
+    }
 }
 
 /// Who takes part; `None` for whoever is there.
@@ -140,15 +162,28 @@ fn execute(d: &Dispatch<'_>, w: u32, site: &SyncSite, op: &Op, members: u32) -> 
         Op::Activemask { dst } => {
             warp::lanes(members).for_each(|l| put(l, *dst, u64::from(members)));
         }
-        Op::Vote { mode, dst, pred, .. } => {
+        Op::Vote {
+            mode, dst, pred, ..
+        } => {
             let truth = warp::lanes(members)
                 .filter(|l| lane_env(*l).pred(*pred))
                 .fold(0, |m, l| m | 1u32 << l);
             let v = warp::vote(*mode, members, truth);
-            let v = if *mode == VoteMode::Ballot { v } else { u32::from(v != 0) };
+            let v = if *mode == VoteMode::Ballot {
+                v
+            } else {
+                u32::from(v != 0)
+            };
             warp::lanes(members).for_each(|l| put(l, *dst, u64::from(v)));
         }
-        Op::Match { all, ty, dst, pred, a, .. } => {
+        Op::Match {
+            all,
+            ty,
+            dst,
+            pred,
+            a,
+            ..
+        } => {
             let values = gather(*a).map(|v| v & env::mask(ty.bits()));
             for l in warp::lanes(members) {
                 let (m, p) = if *all {
@@ -164,7 +199,15 @@ fn execute(d: &Dispatch<'_>, w: u32, site: &SyncSite, op: &Op, members: u32) -> 
                 }
             }
         }
-        Op::Redux { op, ty, abs, nan, dst, src, .. } => {
+        Op::Redux {
+            op,
+            ty,
+            abs,
+            nan,
+            dst,
+            src,
+            ..
+        } => {
             let values = gather(*src).map(|v| v as u32);
             let v = if *ty == ScalarType::F32 {
                 warp::redux_f32(*op == ReduxOp::Max, *abs, *nan, members, &values)
@@ -182,13 +225,25 @@ fn execute(d: &Dispatch<'_>, w: u32, site: &SyncSite, op: &Op, members: u32) -> 
                 put(l, *pred, u64::from(l == leader));
             }
         }
-        Op::Shfl { mode, dst, pred, src, lane, clamp, .. } => {
+        Op::Shfl {
+            mode,
+            dst,
+            pred,
+            src,
+            lane,
+            clamp,
+            ..
+        } => {
             let values = gather(*src);
             for l in warp::lanes(members) {
                 let e = lane_env(l);
                 let (from, inside) = warp::shfl_source(*mode, l, e.word(*lane), e.word(*clamp));
                 // Reading a lane that takes no part is undefined; its own value then.
-                let from = if from < 32 && members >> from & 1 == 1 { from } else { l };
+                let from = if from < 32 && members >> from & 1 == 1 {
+                    from
+                } else {
+                    l
+                };
                 if let Some(d) = dst {
                     put(l, *d, values[from as usize]);
                 }
@@ -197,10 +252,22 @@ fn execute(d: &Dispatch<'_>, w: u32, site: &SyncSite, op: &Op, members: u32) -> 
                 }
             }
         }
-        Op::LdMatrix { trans, space, dst, addr, .. } => {
+        Op::LdMatrix {
+            trans,
+            space,
+            dst,
+            addr,
+            ..
+        } => {
             ld_matrix(members, *trans, *space, dst, addr, &lane_env, &put)?;
         }
-        Op::StMatrix { trans, space, addr, src, .. } => {
+        Op::StMatrix {
+            trans,
+            space,
+            addr,
+            src,
+            ..
+        } => {
             st_matrix(members, *trans, *space, addr, src, &lane_env)?;
         }
         Op::MovMatrix { dst, src } => {
@@ -348,7 +415,11 @@ fn st_matrix(
         for l in warp::lanes(members) {
             let v = lane_env(l).value(*o);
             for (i, (row, col)) in tile_places(l, trans).iter().enumerate() {
-                env::store(rows[*row as usize & 7] + 2 * u64::from(*col), 2, v >> (16 * i));
+                env::store(
+                    rows[*row as usize & 7] + 2 * u64::from(*col),
+                    2,
+                    v >> (16 * i),
+                );
             }
         }
     }
@@ -362,7 +433,11 @@ fn multiply(
     lane_env: &LaneEnv<'_, '_>,
     put: &Put<'_>,
 ) -> Result<(), Fault> {
-    let plan = if wmma { MmaPlan::wmma(m) } else { MmaPlan::mma(m) };
+    let plan = if wmma {
+        MmaPlan::wmma(m)
+    } else {
+        MmaPlan::mma(m)
+    };
     let Some(plan) = plan else {
         return Err(lane_env(members.trailing_zeros()).fault(FaultKind::IllegalInstruction));
     };

@@ -40,7 +40,10 @@ pub(crate) unsafe fn run_block(k: &Kernel, ctx: *mut BlockContext) -> BlockOutco
     let c = unsafe { &mut *ctx };
     let threads = c.block.count();
     if threads == 0 || threads > u64::from(scratch::MAX_THREADS) {
-        c.fault = Fault { kind: FaultKind::LaunchFailed as u32, ..Fault::default() };
+        c.fault = Fault {
+            kind: FaultKind::LaunchFailed as u32,
+            ..Fault::default()
+        };
         return BlockOutcome::Faulted;
     }
     let threads = threads as u32;
@@ -62,7 +65,13 @@ pub(crate) unsafe fn run_block(k: &Kernel, ctx: *mut BlockContext) -> BlockOutco
     if unsafe { (*c.stop).load(Ordering::Relaxed) } != 0 && poll(ctx) != 0 {
         return BlockOutcome::Cancelled;
     }
-    let d = Dispatch { k, ctx, scratch: s, threads, lanes };
+    let d = Dispatch {
+        k,
+        ctx,
+        scratch: s,
+        threads,
+        lanes,
+    };
     let whole = threads / lanes * lanes;
     let mut st = 0;
     if lanes > 1 {
@@ -178,8 +187,14 @@ impl Dispatch<'_> {
 
     /// Names a thread that waits for others that never come.
     fn deadlock(&self) -> Fault {
-        let mut f = Fault { kind: FaultKind::LaunchFailed as u32, ..Fault::default() };
-        if let Some((t, c)) = self.states().find(|(_, c)| c & WAITING != 0 && *c != EXITED) {
+        let mut f = Fault {
+            kind: FaultKind::LaunchFailed as u32,
+            ..Fault::default()
+        };
+        if let Some((t, c)) = self
+            .states()
+            .find(|(_, c)| c & WAITING != 0 && *c != EXITED)
+        {
             let site = &self.k.plan.syncs[(c & !WAITING) as usize];
             (f.ptx_line, f.source_line) = self.k.line(site.place);
             // SAFETY: the context is valid for the block.
@@ -204,7 +219,11 @@ impl Dispatch<'_> {
         let conts = conts(self.scratch);
         let head = t / self.lanes * self.lanes;
         let c = conts[head as usize];
-        if c & COHERENT != 0 { c & !COHERENT } else { conts[t as usize] }
+        if c & COHERENT != 0 {
+            c & !COHERENT
+        } else {
+            conts[t as usize]
+        }
     }
 
     fn any_ready(&self) -> bool {
@@ -241,7 +260,13 @@ impl Dispatch<'_> {
                 && t + self.lanes <= self.threads
                 && (1..self.lanes).all(|l| conts[(t + l) as usize] == c)
                 && crate::emit::vector_entry(&self.k.plan, c)
-                && cohere(self.k, self.scratch, t, self.lanes, &self.k.plan.saved[c as usize]);
+                && cohere(
+                    self.k,
+                    self.scratch,
+                    t,
+                    self.lanes,
+                    &self.k.plan.saved[c as usize],
+                );
             if whole {
                 self.status(self.run(self.lanes, t, t + self.lanes, c))?;
                 t += self.lanes;
@@ -281,7 +306,13 @@ impl Dispatch<'_> {
         }
         let site = &self.k.plan.syncs[(plain & !WAITING) as usize];
         let op = &self.k.plan.unit.inst(&self.k.module, site.place).op;
-        let Op::Bar { arrive: false, id: Operand::Imm(id), count: None, .. } = op else {
+        let Op::Bar {
+            arrive: false,
+            id: Operand::Imm(id),
+            count: None,
+            ..
+        } = op
+        else {
             return None;
         };
         if self.arrivals(*id as u32 & 15) != 0 {
@@ -333,7 +364,13 @@ impl Dispatch<'_> {
             } else if (t..t + n).all(done) {
                 conts[t as usize] = next | COHERENT;
             } else if (t..t + n).any(done) {
-                decohere(self.k, self.scratch, t, n, &self.k.plan.saved[next as usize]);
+                decohere(
+                    self.k,
+                    self.scratch,
+                    t,
+                    n,
+                    &self.k.plan.saved[next as usize],
+                );
                 for u in t..t + n {
                     conts[u as usize] = if done(u) { next } else { state };
                 }
@@ -371,9 +408,9 @@ impl Dispatch<'_> {
             _ => Some(0),
         };
         match op {
-            Op::Bar { arrive, id, count, .. } => {
-                Some((value(id)? & 15, count.as_ref().and_then(value), *arrive))
-            }
+            Op::Bar {
+                arrive, id, count, ..
+            } => Some((value(id)? & 15, count.as_ref().and_then(value), *arrive)),
             Op::BarRed { id, count, .. } => {
                 Some((value(id)? & 15, count.as_ref().and_then(value), false))
             }

@@ -24,13 +24,21 @@ pub(crate) struct Env<'a> {
 }
 
 pub(crate) fn mask(bits: u32) -> u64 {
-    if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
+    if bits >= 64 {
+        u64::MAX
+    } else {
+        (1 << bits) - 1
+    }
 }
 
 /// The index of a thread as its three coordinates.
 pub(crate) fn coordinates(block: Dim3, thread: u32) -> Dim3 {
     let (x, y) = (block.x.max(1), block.y.max(1));
-    Dim3 { x: thread % x, y: thread / x % y, z: thread / x / y }
+    Dim3 {
+        x: thread % x,
+        y: thread / x % y,
+        z: thread / x / y,
+    }
 }
 
 impl Env<'_> {
@@ -61,7 +69,10 @@ impl Env<'_> {
     // ---- operands ----------------------------------------------------------------------------
 
     pub(crate) fn reg(&self, r: RegId) -> u64 {
-        self.uses.iter().position(|u| u.0 == r).map_or(0, |i| self.values[i])
+        self.uses
+            .iter()
+            .position(|u| u.0 == r)
+            .map_or(0, |i| self.values[i])
     }
 
     pub(crate) fn value(&self, o: Operand) -> u64 {
@@ -110,7 +121,11 @@ impl Env<'_> {
     /// A variable's address in its own space.
     pub(crate) fn var_address(&self, var: VarId) -> u64 {
         let k = self.kernel;
-        match k.plan.unit.var_place(&k.module, &k.layout, self.place.instance, var) {
+        match k
+            .plan
+            .unit
+            .var_place(&k.module, &k.layout, self.place.instance, var)
+        {
             VarPlace::KernelParam(o) | VarPlace::Shared(o) => o,
             VarPlace::Local(o) => self.sp + o,
             // SAFETY: the device gives an address for every global of the module.
@@ -136,7 +151,11 @@ impl Env<'_> {
             AddrBase::Absolute => 0,
             AddrBase::Var(v) => {
                 let k = self.kernel;
-                match k.plan.unit.var_place(&k.module, &k.layout, self.place.instance, v) {
+                match k
+                    .plan
+                    .unit
+                    .var_place(&k.module, &k.layout, self.place.instance, v)
+                {
                     VarPlace::Local(_) => space = Space::Local,
                     VarPlace::Shared(_) if space == Space::Generic => space = Space::Shared,
                     _ => {}
@@ -144,7 +163,13 @@ impl Env<'_> {
                 self.var_address(v)
             }
         };
-        self.host_at(space, base.wrapping_add_signed(addr.offset), bytes, align, write)
+        self.host_at(
+            space,
+            base.wrapping_add_signed(addr.offset),
+            bytes,
+            align,
+            write,
+        )
     }
 
     pub(crate) fn host_at(
@@ -157,13 +182,22 @@ impl Env<'_> {
     ) -> Result<u64, Fault> {
         let c = self.context();
         let local = c.local_base + u64::from(self.thread) * c.local_stride;
-        let is_kernel = self.kernel.plan.unit.func(&self.kernel.module, self.place.instance).is_kernel;
+        let is_kernel = self
+            .kernel
+            .plan
+            .unit
+            .func(&self.kernel.module, self.place.instance)
+            .is_kernel;
         let (start, len, offset) = match space {
             Space::Shared | Space::SharedCluster => (c.shared_base, c.shared_len, address),
             Space::Local => (local, c.local_stride, address),
             Space::Param if is_kernel => (c.params as u64, c.params_len, address),
             Space::Param => (local, c.local_stride, address),
-            _ => (c.arena_base, c.arena_len, address.wrapping_sub(c.arena_base)),
+            _ => (
+                c.arena_base,
+                c.arena_len,
+                address.wrapping_sub(c.arena_base),
+            ),
         };
         let bad = |kind| Fault {
             address,

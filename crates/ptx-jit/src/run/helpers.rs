@@ -41,7 +41,12 @@ pub(crate) fn table() -> &'static [usize] {
 /// The kernel a block runs.
 pub(crate) fn kernel<'a>(ctx: Ctx) -> &'a Kernel {
     // SAFETY: `run_block` stored the address of a kernel that outlives the block.
-    unsafe { &**(*ctx).scratch.add(scratch::KERNEL as usize).cast::<*const Kernel>() }
+    unsafe {
+        &**(*ctx)
+            .scratch
+            .add(scratch::KERNEL as usize)
+            .cast::<*const Kernel>()
+    }
 }
 
 /// Packs what a fault must know of its access.
@@ -65,7 +70,14 @@ fn set_fault(ctx: Ctx, f: Fault) {
 }
 
 /// Describes a failed check. `addresses` holds the lowest address of each lane.
-extern "C" fn fault(ctx: Ctx, site: u64, t: u64, addresses: *const u64, stride: i64, meta: u64) -> u64 {
+extern "C" fn fault(
+    ctx: Ctx,
+    site: u64,
+    t: u64,
+    addresses: *const u64,
+    stride: i64,
+    meta: u64,
+) -> u64 {
     let k = kernel(ctx);
     // SAFETY: as for `kernel`.
     let c = unsafe { &*ctx };
@@ -99,7 +111,9 @@ extern "C" fn fault(ctx: Ctx, site: u64, t: u64, addresses: *const u64, stride: 
     let mut found = (FaultKind::IllegalAddress, first, 0u64);
     for l in 0..count {
         let a = if n == 1 {
-            first.wrapping_sub(reach as u64).wrapping_add((stride * l as i64) as u64)
+            first
+                .wrapping_sub(reach as u64)
+                .wrapping_add((stride * l as i64) as u64)
         } else {
             // SAFETY: as above.
             unsafe { *addresses.add(l as usize) }
@@ -112,7 +126,11 @@ extern "C" fn fault(ctx: Ctx, site: u64, t: u64, addresses: *const u64, stride: 
         if len < own_span || off > len - own_span {
             // Of accesses that were checked together the first that is outside.
             let inside = off < len && len - off >= u64::from(bytes);
-            let at = if inside { a + own_span - u64::from(bytes) } else { a };
+            let at = if inside {
+                a + own_span - u64::from(bytes)
+            } else {
+                a
+            };
             found = (FaultKind::IllegalAddress, at, l);
             break;
         }
@@ -160,7 +178,9 @@ extern "C" fn diverge(ctx: Ctx, site: u64, t: u64, mask: u64) -> u64 {
         conts[(t + l) as usize] = if mask >> l & 1 == 1 { d.then } else { d.els };
     }
     let stop = d.join.map_or(NO_STOP, u64::from);
-    let Some(code) = k.code(1) else { return DIVERGED_BAD as u64 };
+    let Some(code) = k.code(1) else {
+        return DIVERGED_BAD as u64;
+    };
     for l in 0..lanes {
         let entry = conts[(t + l) as usize];
         if d.join == Some(entry) {
@@ -235,13 +255,23 @@ pub(crate) fn decohere(k: &Kernel, scratch_ptr: *mut u8, t: u32, lanes: u32, sav
             } else {
                 u128::from((base as u64).wrapping_add((stride as u64).wrapping_mul(u64::from(l))))
             };
-            write(slot(k, scratch_ptr, s.slot.offset, s.slot.class, t + l), bytes, v);
+            write(
+                slot(k, scratch_ptr, s.slot.offset, s.slot.class, t + l),
+                bytes,
+                v,
+            );
         }
     }
 }
 
 /// Whether the threads' registers are what the group would have: then it can go on together.
-pub(crate) fn cohere(k: &Kernel, scratch_ptr: *mut u8, t: u32, lanes: u32, saved: &[Saved]) -> bool {
+pub(crate) fn cohere(
+    k: &Kernel,
+    scratch_ptr: *mut u8,
+    t: u32,
+    lanes: u32,
+    saved: &[Saved],
+) -> bool {
     saved.iter().all(|s| {
         let stride = match s.shape {
             Shape::Varying => return true,
@@ -249,9 +279,18 @@ pub(crate) fn cohere(k: &Kernel, scratch_ptr: *mut u8, t: u32, lanes: u32, saved
             Shape::Uniform | Shape::Undef => 0,
         };
         let bytes = s.slot.class.slot_bytes();
-        let at = |l: u32| read(slot(k, scratch_ptr, s.slot.offset, s.slot.class, t + l), bytes);
+        let at = |l: u32| {
+            read(
+                slot(k, scratch_ptr, s.slot.offset, s.slot.class, t + l),
+                bytes,
+            )
+        };
         let base = at(0);
-        let keep = if bytes == 4 { u64::from(u32::MAX) } else { u64::MAX };
+        let keep = if bytes == 4 {
+            u64::from(u32::MAX)
+        } else {
+            u64::MAX
+        };
         (1..lanes).all(|l| {
             if s.slot.class == Class::Pred {
                 return (at(l) != 0) == (base != 0);

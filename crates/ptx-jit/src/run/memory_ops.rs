@@ -13,7 +13,14 @@ use super::scalar_ops::Out;
 pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), Fault> {
     match op {
         Op::Atom(a) => atom(env, a, out),
-        Op::CpAsync { dst, src, size, src_size, ignore_src, .. } => {
+        Op::CpAsync {
+            dst,
+            src,
+            size,
+            src_size,
+            ignore_src,
+            ..
+        } => {
             let to = env.host(Space::Shared, dst, *size, *size, true)?;
             let take = match (src_size, ignore_src) {
                 (_, Some(p)) if env.pred(*p) => 0,
@@ -59,18 +66,28 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
             let step = x.ty.bytes();
             for i in (0..u64::from(bytes)).step_by(step as usize) {
                 let v = env.load(from + i, step);
-                rmw(to + i, step, |old| atomic::apply(x.op, x.ty, false, old, v, 0));
+                rmw(to + i, step, |old| {
+                    atomic::apply(x.op, x.ty, false, old, v, 0)
+                });
             }
             complete(env, &x.completion, bytes)
         }
-        Op::StAsync { ty, addr, src, mbar } => {
+        Op::StAsync {
+            ty,
+            addr,
+            src,
+            mbar,
+        } => {
             let size = ty.bytes();
             let bytes = size * src.len() as u32;
             let to = env.host(Space::Shared, addr, bytes, bytes, true)?;
             for (i, o) in src.iter().enumerate() {
                 env.store(to + i as u64 * u64::from(size), size, env.value(*o));
             }
-            update(env, Space::Shared, mbar, |s| mbarrier::complete_tx(s, bytes)).map(|_| ())
+            update(env, Space::Shared, mbar, |s| {
+                mbarrier::complete_tx(s, bytes)
+            })
+            .map(|_| ())
         }
         Op::Mbarrier { space, addr, op } => mbar(env, *space, addr, op, out),
         _ => Err(env.fault(FaultKind::IllegalInstruction)),
@@ -160,7 +177,13 @@ fn mbar(
         MbarrierOp::Inval => {
             update(env, space, addr, |_| 0)?;
         }
-        MbarrierOp::Arrive { drop, expect_tx, dst, count, .. } => {
+        MbarrierOp::Arrive {
+            drop,
+            expect_tx,
+            dst,
+            count,
+            ..
+        } => {
             let n = count.as_ref().map_or(1, w);
             let old = update(env, space, addr, |s| {
                 let s = match expect_tx {

@@ -23,7 +23,14 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
         return Ok(());
     }
     match op {
-        Op::Lop3 { dst, a, b, c, lut, pred } => {
+        Op::Lop3 {
+            dst,
+            a,
+            b,
+            c,
+            lut,
+            pred,
+        } => {
             let bits = int::lop3(env.word(*a), env.word(*b), env.word(*c), *lut);
             if let Some(p) = pred {
                 let truth = compare::combine(p.op, bits != 0, env.pred(p.src));
@@ -33,7 +40,16 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
                 out(*d, u128::from(bits));
             }
         }
-        Op::Setp { cmp, ty, ftz, combine, dst, dst_not, a, b } => {
+        Op::Setp {
+            cmp,
+            ty,
+            ftz,
+            combine,
+            dst,
+            dst_not,
+            a,
+            b,
+        } => {
             let (a, b) = (env.value(*a), env.value(*b));
             let with = |x: bool| match combine {
                 Some((op, p)) => compare::combine(*op, x, env.pred(*p)),
@@ -64,7 +80,12 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
             }
         }
         Op::Brkpt => {}
-        Op::Call { callee: Callee::Direct(f), rets, args, .. } => {
+        Op::Call {
+            callee: Callee::Direct(f),
+            rets,
+            args,
+            ..
+        } => {
             return builtin(env, *f, rets, args, out);
         }
         Op::Tex(_) | Op::Tld4(_) | Op::Txq { .. } | Op::Suld(_) | Op::Sust(_) | Op::Sured(_) => {
@@ -76,7 +97,10 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
 }
 
 fn integer(ty: ScalarType) -> Int {
-    Int::of(ty).unwrap_or(Int { bits: 1, signed: false })
+    Int::of(ty).unwrap_or(Int {
+        bits: 1,
+        signed: false,
+    })
 }
 
 /// Applies an operation to a value, or to both halves of a packed one.
@@ -95,15 +119,32 @@ fn value(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
     let v = |o: &Operand| env.value(*o);
     let w = |o: &Operand| env.word(*o);
     Some(match op {
-        Op::IntBin { op, ty, sat, relu, dst, a, b } => {
+        Op::IntBin {
+            op,
+            ty,
+            sat,
+            relu,
+            dst,
+            a,
+            b,
+        } => {
             let int = integer(*ty);
-            (*dst, halves(*ty, v(a), v(b), |a, b| int_bin(*op, int, *sat, *relu, a, b)))
+            (
+                *dst,
+                halves(*ty, v(a), v(b), |a, b| int_bin(*op, int, *sat, *relu, a, b)),
+            )
         }
         Op::IntUn { op, ty, dst, a } => {
             let int = integer(*ty);
             (*dst, halves(*ty, v(a), 0, |a, _| int_un(*op, int, a)))
         }
-        Op::Mul { mode, ty, dst, a, b } => {
+        Op::Mul {
+            mode,
+            ty,
+            dst,
+            a,
+            b,
+        } => {
             let ty = integer(*ty);
             let bits = match mode {
                 MulMode::Lo => int::mul_lo(ty, v(a), v(b)),
@@ -112,7 +153,16 @@ fn value(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
             };
             (*dst, bits)
         }
-        Op::Mad { mode, ty, sat, dst, a, b, c, .. } => {
+        Op::Mad {
+            mode,
+            ty,
+            sat,
+            dst,
+            a,
+            b,
+            c,
+            ..
+        } => {
             let ty = integer(*ty);
             let bits = match mode {
                 MulMode::Lo => int::mad_lo(ty, v(a), v(b), v(c)),
@@ -122,46 +172,116 @@ fn value(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
             (*dst, bits)
         }
         Op::Mul24 { hi, ty, dst, a, b } => (*dst, int::mul24(ty.is_signed(), *hi, v(a), v(b))),
-        Op::Mad24 { hi, sat, ty, dst, a, b, c } => {
-            (*dst, int::mad24(ty.is_signed(), *hi, *sat, v(a), v(b), v(c)))
-        }
+        Op::Mad24 {
+            hi,
+            sat,
+            ty,
+            dst,
+            a,
+            b,
+            c,
+        } => (
+            *dst,
+            int::mad24(ty.is_signed(), *hi, *sat, v(a), v(b), v(c)),
+        ),
         Op::Sad { ty, dst, a, b, c } => (*dst, int::sad(integer(*ty), v(a), v(b), v(c))),
-        Op::Bfind { shiftamt, ty, dst, a } => {
-            (*dst, u64::from(int::bfind(integer(*ty), *shiftamt, v(a))))
-        }
-        Op::Fns { dst, mask, base, offset } => {
-            (*dst, u64::from(int::fns(w(mask), w(base), w(offset) as i32)))
-        }
-        Op::Bfe { ty, dst, a, pos, len } => (*dst, int::bfe(integer(*ty), v(a), w(pos), w(len))),
-        Op::Bfi { ty, dst, a, b, pos, len } => {
-            (*dst, int::bfi(integer(*ty), v(a), v(b), w(pos), w(len)))
-        }
-        Op::Bmsk { clamp, dst, pos, width } => {
-            (*dst, u64::from(int::bmsk(!clamp, w(pos), w(width))))
-        }
-        Op::Szext { clamp, ty, dst, a, pos } => {
-            (*dst, u64::from(int::szext(ty.is_signed(), !clamp, w(a), w(pos))))
-        }
-        Op::Dp4a { a_signed, b_signed, dst, a, b, c } => {
-            (*dst, u64::from(int::dp4a(*a_signed, *b_signed, w(a), w(b), w(c))))
-        }
-        Op::Dp2a { hi, a_signed, b_signed, dst, a, b, c } => {
-            (*dst, u64::from(int::dp2a(*a_signed, *b_signed, *hi, w(a), w(b), w(c))))
-        }
+        Op::Bfind {
+            shiftamt,
+            ty,
+            dst,
+            a,
+        } => (*dst, u64::from(int::bfind(integer(*ty), *shiftamt, v(a)))),
+        Op::Fns {
+            dst,
+            mask,
+            base,
+            offset,
+        } => (
+            *dst,
+            u64::from(int::fns(w(mask), w(base), w(offset) as i32)),
+        ),
+        Op::Bfe {
+            ty,
+            dst,
+            a,
+            pos,
+            len,
+        } => (*dst, int::bfe(integer(*ty), v(a), w(pos), w(len))),
+        Op::Bfi {
+            ty,
+            dst,
+            a,
+            b,
+            pos,
+            len,
+        } => (*dst, int::bfi(integer(*ty), v(a), v(b), w(pos), w(len))),
+        Op::Bmsk {
+            clamp,
+            dst,
+            pos,
+            width,
+        } => (*dst, u64::from(int::bmsk(!clamp, w(pos), w(width)))),
+        Op::Szext {
+            clamp,
+            ty,
+            dst,
+            a,
+            pos,
+        } => (
+            *dst,
+            u64::from(int::szext(ty.is_signed(), !clamp, w(a), w(pos))),
+        ),
+        Op::Dp4a {
+            a_signed,
+            b_signed,
+            dst,
+            a,
+            b,
+            c,
+        } => (
+            *dst,
+            u64::from(int::dp4a(*a_signed, *b_signed, w(a), w(b), w(c))),
+        ),
+        Op::Dp2a {
+            hi,
+            a_signed,
+            b_signed,
+            dst,
+            a,
+            b,
+            c,
+        } => (
+            *dst,
+            u64::from(int::dp2a(*a_signed, *b_signed, *hi, w(a), w(b), w(c))),
+        ),
         Op::Prmt { mode, dst, a, b, c } => {
             (*dst, u64::from(int::prmt((*mode).into(), w(a), w(b), w(c))))
         }
-        Op::CvtPack { dst_ty, dst, a, b, c, .. } => {
+        Op::CvtPack {
+            dst_ty,
+            dst,
+            a,
+            b,
+            c,
+            ..
+        } => {
             let c = c.as_ref().map_or(0, w);
-            (*dst, u64::from(convert::cvt_pack_int(integer(*dst_ty), w(a), w(b), c)))
+            (
+                *dst,
+                u64::from(convert::cvt_pack_int(integer(*dst_ty), w(a), w(b), c)),
+            )
         }
         Op::Video(x) => {
             let c = x.c.as_ref().map_or(0, w);
-            (x.dst, u64::from(video::scalar(x, w(&x.a.src), w(&x.b.src), c)))
+            (
+                x.dst,
+                u64::from(video::scalar(x, w(&x.a.src), w(&x.b.src), c)),
+            )
         }
-        Op::VideoMad(x) => {
-            (x.dst, u64::from(video::mad(x, w(&x.a.src), w(&x.b.src), w(&x.c))))
-        }
+        Op::VideoMad(x) => (
+            x.dst,
+            u64::from(video::mad(x, w(&x.a.src), w(&x.b.src), w(&x.c))),
+        ),
         Op::VideoSimd(x) => (x.dst, u64::from(video::simd(x, w(&x.a), w(&x.b), w(&x.c)))),
         Op::Cvt { .. } => return cvt(env, op),
         Op::FloatBin { .. } | Op::Fma { .. } | Op::FloatDiv { .. } | Op::FloatUn { .. } => {
@@ -171,10 +291,20 @@ fn value(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
             let format = Format::of(*ty).unwrap_or(F32);
             (*dst, u64::from(compare::testp(format, *op, v(a))))
         }
-        Op::Copysign { ty, dst, a, b } => {
-            (*dst, compare::copysign(Format::of(*ty).unwrap_or(F32), v(a), v(b)))
-        }
-        Op::Set { cmp, dst_ty, ty, ftz, combine, dst, a, b } => {
+        Op::Copysign { ty, dst, a, b } => (
+            *dst,
+            compare::copysign(Format::of(*ty).unwrap_or(F32), v(a), v(b)),
+        ),
+        Op::Set {
+            cmp,
+            dst_ty,
+            ty,
+            ftz,
+            combine,
+            dst,
+            a,
+            b,
+        } => {
             let with = |x: bool| match combine {
                 Some((op, p)) => compare::combine(*op, x, env.pred(*p)),
                 None => x,
@@ -186,7 +316,11 @@ fn value(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
                 let one = |s: u32| {
                     let x = compare::compare(*ty, *cmp, *ftz, v(a) >> s & m, v(b) >> s & m);
                     let t = with(x);
-                    if packed { compare::set_value(*dst_ty, t) } else { if t { m } else { 0 } }
+                    if packed {
+                        compare::set_value(*dst_ty, t)
+                    } else {
+                        if t { m } else { 0 }
+                    }
                 };
                 (*dst, one(width) << width | one(0))
             } else {
@@ -195,7 +329,15 @@ fn value(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
                 (*dst, compare::set_value(*dst_ty, x))
             }
         }
-        Op::Slct { cond_ty, ftz, dst, a, b, c, .. } => {
+        Op::Slct {
+            cond_ty,
+            ftz,
+            dst,
+            a,
+            b,
+            c,
+            ..
+        } => {
             let first = compare::slct_takes_first(*cond_ty == ScalarType::F32, *ftz, v(c));
             (*dst, if first { v(a) } else { v(b) })
         }
@@ -204,9 +346,10 @@ fn value(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
         Op::CreatePolicy { dst, .. } => (*dst, 0),
         Op::Mapa { dst, a, .. } => (*dst, v(a)),
         Op::GetCtaRank { dst, .. } => (*dst, 0),
-        Op::MbarrierPendingCount { dst, state } => {
-            (*dst, u64::from(mica_ptx_ops::mbarrier::pending_count(v(state))))
-        }
+        Op::MbarrierPendingCount { dst, state } => (
+            *dst,
+            u64::from(mica_ptx_ops::mbarrier::pending_count(v(state))),
+        ),
         _ => return None,
     })
 }
@@ -259,8 +402,20 @@ fn int_un(op: IntUnOp, ty: Int, a: u64) -> u64 {
 }
 
 fn cvt(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
-    let Op::Cvt { dst_ty, src_ty, round, int_round, ftz, sat, satfinite, relu, dst, src, src2, .. } =
-        op
+    let Op::Cvt {
+        dst_ty,
+        src_ty,
+        round,
+        int_round,
+        ftz,
+        sat,
+        satfinite,
+        relu,
+        dst,
+        src,
+        src2,
+        ..
+    } = op
     else {
         return None;
     };
@@ -303,10 +458,30 @@ fn cvt(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
 
 fn floating(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
     Some(match op {
-        Op::FloatBin { op, ty, round, ftz, sat, nan, xorsign_abs, dst, a, b } => {
+        Op::FloatBin {
+            op,
+            ty,
+            round,
+            ftz,
+            sat,
+            nan,
+            xorsign_abs,
+            dst,
+            a,
+            b,
+        } => {
             let format = Format::of(*ty).unwrap_or(F32);
-            let modes = Modes { rounding: (*round).into(), ftz: *ftz, sat: *sat, relu: false };
-            let pick = MinMax { ftz: *ftz, nan: *nan, xorsign_abs: *xorsign_abs };
+            let modes = Modes {
+                rounding: (*round).into(),
+                ftz: *ftz,
+                sat: *sat,
+                relu: false,
+            };
+            let pick = MinMax {
+                ftz: *ftz,
+                nan: *nan,
+                xorsign_abs: *xorsign_abs,
+            };
             let (a, b) = (env.typed(*a, *ty), env.typed(*b, *ty));
             let bits = halves(*ty, a, b, |a, b| match op {
                 FloatBinOp::Add => float::add(format, modes, a, b),
@@ -317,38 +492,74 @@ fn floating(env: &Env<'_>, op: &Op) -> Option<(RegId, u64)> {
             });
             (*dst, bits)
         }
-        Op::Fma { ty, round, ftz, sat, relu, dst, a, b, c, .. } => {
+        Op::Fma {
+            ty,
+            round,
+            ftz,
+            sat,
+            relu,
+            dst,
+            a,
+            b,
+            c,
+            ..
+        } => {
             let format = Format::of(*ty).unwrap_or(F32);
-            let modes = Modes { rounding: (*round).into(), ftz: *ftz, sat: *sat, relu: *relu };
+            let modes = Modes {
+                rounding: (*round).into(),
+                ftz: *ftz,
+                sat: *sat,
+                relu: *relu,
+            };
             let (a, b, c) = (env.typed(*a, *ty), env.typed(*b, *ty), env.typed(*c, *ty));
             let bits = if typed::is_packed(*ty) {
                 let width = ty.bits() / 2;
                 let m = mask(width);
-                let part = |s: u32| {
-                    float::fma(format, modes, a >> s & m, b >> s & m, c >> s & m) & m
-                };
+                let part =
+                    |s: u32| float::fma(format, modes, a >> s & m, b >> s & m, c >> s & m) & m;
                 part(width) << width | part(0)
             } else {
                 float::fma(format, modes, a, b, c)
             };
             (*dst, bits)
         }
-        Op::FloatDiv { ty, prec, ftz, dst, a, b } => {
+        Op::FloatDiv {
+            ty,
+            prec,
+            ftz,
+            dst,
+            a,
+            b,
+        } => {
             let format = Format::of(*ty).unwrap_or(F32);
             let (a, b) = (env.typed(*a, *ty), env.typed(*b, *ty));
             let bits = match prec {
                 Precision::Approx => u64::from(approx::div_approx_f32(*ftz, a as u32, b as u32)),
                 Precision::Full => u64::from(approx::div_full_f32(*ftz, a as u32, b as u32)),
                 Precision::Ieee(r) => {
-                    let modes = Modes { rounding: (*r).into(), ftz: *ftz, ..Modes::default() };
+                    let modes = Modes {
+                        rounding: (*r).into(),
+                        ftz: *ftz,
+                        ..Modes::default()
+                    };
                     float::div(format, modes, a, b)
                 }
             };
             (*dst, bits)
         }
-        Op::FloatUn { op, ty, prec, ftz, dst, a } => {
+        Op::FloatUn {
+            op,
+            ty,
+            prec,
+            ftz,
+            dst,
+            a,
+        } => {
             let a = env.typed(*a, *ty);
-            (*dst, halves(*ty, a, 0, |a, _| float_un(*op, *ty, *prec, *ftz, a)))
+            (
+                *dst,
+                halves(*ty, a, 0, |a, _| float_un(*op, *ty, *prec, *ftz, a)),
+            )
         }
         _ => return None,
     })
@@ -360,10 +571,26 @@ fn float_un(op: FloatUnOp, ty: ScalarType, prec: Precision, ftz: bool, a: u64) -
         (FloatUnOp::Abs, _) => return float::abs(format, ftz, a),
         (FloatUnOp::Neg, _) => return float::neg(format, ftz, a),
         (FloatUnOp::Sqrt, Precision::Ieee(r)) => {
-            return float::sqrt(format, Modes { rounding: r.into(), ftz, ..Modes::default() }, a);
+            return float::sqrt(
+                format,
+                Modes {
+                    rounding: r.into(),
+                    ftz,
+                    ..Modes::default()
+                },
+                a,
+            );
         }
         (FloatUnOp::Rcp, Precision::Ieee(r)) => {
-            return float::rcp(format, Modes { rounding: r.into(), ftz, ..Modes::default() }, a);
+            return float::rcp(
+                format,
+                Modes {
+                    rounding: r.into(),
+                    ftz,
+                    ..Modes::default()
+                },
+                a,
+            );
         }
         _ => {}
     }
@@ -399,7 +626,11 @@ fn builtin(
     let local = |var: mica_ptx::ast::VarId, bytes: u32, write: bool| {
         env.host_at(Space::Local, env.var_address(var), bytes, 1, write)
     };
-    let widths: [u32; 5] = if name == "__assertfail" { [8, 8, 4, 8, 8] } else { [8; 5] };
+    let widths: [u32; 5] = if name == "__assertfail" {
+        [8, 8, 4, 8, 8]
+    } else {
+        [8; 5]
+    };
     let mut words = [0u64; 5];
     for ((word, arg), bytes) in words.iter_mut().zip(args).zip(widths) {
         *word = match arg {
@@ -414,7 +645,10 @@ fn builtin(
     }
     let s = env.services();
     let (result, bytes) = match name {
-        "vprintf" => (u64::from(s.map_or(-1, |s| s.printf(words[0], words[1])) as u32), 4),
+        "vprintf" => (
+            u64::from(s.map_or(-1, |s| s.printf(words[0], words[1])) as u32),
+            4,
+        ),
         "malloc" => (s.map_or(0, |s| s.malloc(words[0])), 8),
         "free" => {
             if let Some(s) = s {

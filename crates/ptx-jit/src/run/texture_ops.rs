@@ -83,7 +83,9 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
                 out(r, 1);
             }
         }
-        Op::Txq { query, dst, handle, .. } => {
+        Op::Txq {
+            query, dst, handle, ..
+        } => {
             let v = view(env, *handle)?;
             let bits = match query {
                 TexQuery::Width => v.extent.x,

@@ -105,7 +105,10 @@ impl Device {
     pub fn jit(text: &str, lanes: u32) -> Device {
         let parsed =
             mica_ptx::parse(text.as_bytes()).unwrap_or_else(|e| panic!("does not parse: {e}"));
-        let options = Options { lanes, ..Options::default() };
+        let options = Options {
+            lanes,
+            ..Options::default()
+        };
         let module =
             JitModule::compile(Arc::new(parsed), options).unwrap_or_else(|e| panic!("{e}"));
         Device::new(Box::new(module))
