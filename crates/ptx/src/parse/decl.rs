@@ -57,11 +57,15 @@ impl<'a> Parser<'a> {
                 },
             }
         }
-        if typed {
-            Ok(head)
-        } else {
-            Err(self.unexpected("a type"))
+        if !typed {
+            return Err(self.unexpected("a type"));
         }
+        // Types of matrix elements exist in instructions only.
+        if head.ty.bits() < 8 && head.ty != ScalarType::Pred {
+            let problem = format!("nothing can be declared of type `{}`", head.ty);
+            return self.bad_declaration(&self.token, problem);
+        }
+        Ok(head)
     }
 
     fn alignment(&mut self) -> Result<u32> {

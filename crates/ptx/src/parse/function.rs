@@ -121,6 +121,9 @@ impl<'a> Parser<'a> {
             self.advance()?;
             let head = self.var_head(Space::Param)?;
             let name = self.ident("a parameter's name")?;
+            if !is_reg && head.ty == ScalarType::Pred {
+                return self.bad_declaration(&name, "a predicate is passed in a register only");
+            }
             let dims = self.dims()?;
             let size = self.var_size(&name, &head, &dims)?;
             if size > MAX_PARAM_BYTES {
