@@ -92,133 +92,127 @@ impl BlockRunner {
 
     /// Runs one block. Only the thread that made the runner may call it.
     pub(crate) fn run(&mut self, index: u64) -> std::result::Result<(), GpuError> {
-        let grid = Arc::clone(&self.services.grid);
+        let Self { services, context } = self;
+        // Borrowed, not cloned: a count shared by all workers would cost more than a small block.
+        let grid = &*services.grid;
         let executable = &*grid.module.executable;
-        self.context.ctaid = grid.block_index(index);
-        self.context.fault = Fault::default();
-        let services: *const dyn Services = &self.services;
-        let services = ServicesRef(services);
-        self.context.services = &raw const services;
+        context.ctaid = grid.block_index(index);
+        context.fault = Fault::default();
+        let reference = ServicesRef(services as *const dyn Services);
+        context.services = &raw const reference;
         let scope = Scope {
-            arena: (self.context.arena_base, self.context.arena_len),
+            arena: (context.arena_base, context.arena_len),
             executable: Some(executable),
         };
-        let context = &mut self.context;
         let kernel = grid.kernel;
+        let lent = &mut *context;
         let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             // SAFETY: the context was filled by `new` from memory that this runner's grid and area
             // keep alive; run_block keeps no destructor pending while kernel code runs.
-            unsafe { recover::run(scope, || executable.run_block(kernel, context)) }
+            unsafe { recover::run(scope, || executable.run_block(kernel, lent)) }
         }));
-        self.context.services = std::ptr::null();
-        let outcome = match attempt {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(trap)) => {
-                self.describe(&trap, &grid);
-                BlockOutcome::Faulted
-            }
+        context.services = std::ptr::null();
+        match attempt {
+            Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),
+            Ok(Ok(BlockOutcome::Faulted)) => {}
+            Ok(Err(trap)) => describe(context, &trap, grid),
             Err(_) => {
-                self.context.fault.kind = FaultKind::LaunchFailed as u32;
+                context.fault.kind = FaultKind::LaunchFailed as u32;
                 tracing::error!(kernel = grid.name(), "the kernel's engine panicked");
-                BlockOutcome::Faulted
             }
-        };
-        match outcome {
-            BlockOutcome::Done | BlockOutcome::Cancelled => Ok(()),
-            BlockOutcome::Faulted => Err(self.report(&grid)),
         }
+        Err(report(context, services))
     }
+}
 
-    /// Fills the fault from what the processor said.
-    fn describe(&mut self, trap: &Trap, grid: &Grid) {
-        let executable = &grid.module.executable;
-        let fault = &mut self.context.fault;
-        let (base, len) = (self.context.arena_base, self.context.arena_len);
-        let in_arena = trap.address.wrapping_sub(base) < len;
-        let kind = match trap.signal {
-            libc::SIGSEGV | libc::SIGBUS if in_arena => FaultKind::IllegalAddress,
-            // Compiled code checks addresses against the arena first, so what it faults on outside
-            // is its own stack.
-            libc::SIGSEGV | libc::SIGBUS => FaultKind::LaunchFailed,
-            _ => executable
-                .trap_kind(trap.pc)
-                .unwrap_or(FaultKind::LaunchFailed),
-        };
-        fault.kind = kind as u32;
-        fault.address = if in_arena { trap.address } else { 0 };
-        fault.is_write = u32::from(trap.is_write);
-        fault.bytes = 0;
-        if let Some(place) = executable.locate(trap.pc) {
-            fault.ptx_line = place.ptx_line;
-            fault.source_line = place.source_line;
-        }
-        if let Some(thread) = executable.faulting_thread(&self.context) {
-            self.context.fault.thread = thread;
-        }
+/// Fills the fault from what the processor said.
+fn describe(context: &mut BlockContext, trap: &Trap, grid: &Grid) {
+    let executable = &grid.module.executable;
+    let (base, len) = (context.arena_base, context.arena_len);
+    let fault = &mut context.fault;
+    let in_arena = trap.address.wrapping_sub(base) < len;
+    let kind = match trap.signal {
+        libc::SIGSEGV | libc::SIGBUS if in_arena => FaultKind::IllegalAddress,
+        // Compiled code checks addresses against the arena first, so what it faults on outside
+        // is its own stack.
+        libc::SIGSEGV | libc::SIGBUS => FaultKind::LaunchFailed,
+        _ => executable
+            .trap_kind(trap.pc)
+            .unwrap_or(FaultKind::LaunchFailed),
+    };
+    fault.kind = kind as u32;
+    fault.address = if in_arena { trap.address } else { 0 };
+    fault.is_write = u32::from(trap.is_write);
+    fault.bytes = 0;
+    if let Some(place) = executable.locate(trap.pc) {
+        fault.ptx_line = place.ptx_line;
+        fault.source_line = place.source_line;
     }
+    if let Some(thread) = executable.faulting_thread(context) {
+        context.fault.thread = thread;
+    }
+}
 
-    /// The sentence for the log and the program's sticky error.
-    fn report(&self, grid: &Grid) -> GpuError {
-        let fault = &self.context.fault;
-        let (block, thread) = (self.context.ctaid, fault.thread);
-        let code = FaultKind::from_code(fault.kind)
-            .and_then(|kind| CuResult::from_code(kind as u32))
-            .unwrap_or(CuResult::LaunchFailed);
-        if let Some(assertion) = lock(&self.services.assertion).take() {
-            let line = format!(
-                "{}:{}: {}: block: [{},{},{}], thread: [{},{},{}] Assertion `{}` failed.\n",
-                assertion.file,
-                assertion.line,
-                assertion.function,
-                block.x,
-                block.y,
-                block.z,
-                thread.x,
-                thread.y,
-                thread.z,
-                assertion.message,
-            );
-            self.services
-                .core
-                .write(OutputKind::Assert, line.as_bytes());
-        }
-        let what = match code {
-            CuResult::IllegalAddress | CuResult::MisalignedAddress => {
-                let access = if fault.is_write != 0 { "write" } else { "read" };
-                let misaligned = if code == CuResult::MisalignedAddress {
-                    "misaligned "
-                } else {
-                    "invalid "
-                };
-                format!("{misaligned}{access} at {:#x}", fault.address)
-            }
-            CuResult::Assert => "a failed assertion".to_owned(),
-            CuResult::InvalidPc => format!("a call to {:#x}, which is no code", fault.address),
-            _ => "a trap".to_owned(),
-        };
-        let line = match (fault.source_line, fault.ptx_line) {
-            (0, 0) => String::new(),
-            (0, ptx) => format!(", PTX line {ptx}"),
-            (source, 0) => format!(", source line {source}"),
-            (source, ptx) => format!(", source line {source} (PTX line {ptx})"),
-        };
-        let message = format!(
-            "{what} in kernel {}, block ({},{},{}), thread ({},{},{}){line}",
-            grid.name(),
+/// The sentence for the log and the program's sticky error.
+fn report(context: &BlockContext, services: &BlockServices) -> GpuError {
+    let grid = &*services.grid;
+    let fault = &context.fault;
+    let (block, thread) = (context.ctaid, fault.thread);
+    let code = FaultKind::from_code(fault.kind)
+        .and_then(|kind| CuResult::from_code(kind as u32))
+        .unwrap_or(CuResult::LaunchFailed);
+    if let Some(assertion) = lock(&services.assertion).take() {
+        let line = format!(
+            "{}:{}: {}: block: [{},{},{}], thread: [{},{},{}] Assertion `{}` failed.\n",
+            assertion.file,
+            assertion.line,
+            assertion.function,
             block.x,
             block.y,
             block.z,
             thread.x,
             thread.y,
             thread.z,
+            assertion.message,
         );
-        tracing::error!(
-            context = grid.context.id,
-            kernel = grid.name(),
-            address = format_args!("{:#x}", fault.address),
-            code = code.name(),
-            "{message}"
-        );
-        GpuError::new(code, message)
+        services.core.write(OutputKind::Assert, line.as_bytes());
     }
+    let what = match code {
+        CuResult::IllegalAddress | CuResult::MisalignedAddress => {
+            let access = if fault.is_write != 0 { "write" } else { "read" };
+            let misaligned = if code == CuResult::MisalignedAddress {
+                "misaligned "
+            } else {
+                "invalid "
+            };
+            format!("{misaligned}{access} at {:#x}", fault.address)
+        }
+        CuResult::Assert => "a failed assertion".to_owned(),
+        CuResult::InvalidPc => format!("a call to {:#x}, which is no code", fault.address),
+        _ => "a trap".to_owned(),
+    };
+    let line = match (fault.source_line, fault.ptx_line) {
+        (0, 0) => String::new(),
+        (0, ptx) => format!(", PTX line {ptx}"),
+        (source, 0) => format!(", source line {source}"),
+        (source, ptx) => format!(", source line {source} (PTX line {ptx})"),
+    };
+    let message = format!(
+        "{what} in kernel {}, block ({},{},{}), thread ({},{},{}){line}",
+        grid.name(),
+        block.x,
+        block.y,
+        block.z,
+        thread.x,
+        thread.y,
+        thread.z,
+    );
+    tracing::error!(
+        context = grid.context.id,
+        kernel = grid.name(),
+        address = format_args!("{:#x}", fault.address),
+        code = code.name(),
+        "{message}"
+    );
+    GpuError::new(code, message)
 }

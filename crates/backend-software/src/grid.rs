@@ -8,6 +8,10 @@ use mica_kernel::{Dim3, stop};
 use crate::context::Context;
 use crate::module::Module;
 
+/// Keeps what every worker changes off the lines that every worker reads.
+#[repr(align(128))]
+struct OwnLine<T>(T);
+
 /// More blocks than any grid has (its limits multiply to less than 2⁶³), and room to count on.
 const ALL_CLAIMED: u64 = 1 << 63;
 
@@ -29,8 +33,8 @@ pub(crate) struct Grid {
     /// Arena address of the cooperative workspace, or 0. Freed with the grid.
     pub(crate) workspace: u64,
     pub(crate) total: u64,
-    next: AtomicU64,
-    done: AtomicU64,
+    next: OwnLine<AtomicU64>,
+    done: OwnLine<AtomicU64>,
     /// Worker threads on this grid.
     pub(crate) attached: AtomicUsize,
     /// What running blocks poll.
@@ -90,8 +94,8 @@ impl Grid {
             params,
             cooperative: shape.cooperative,
             workspace: shape.workspace,
-            next: AtomicU64::new(0),
-            done: AtomicU64::new(0),
+            next: OwnLine(AtomicU64::new(0)),
+            done: OwnLine(AtomicU64::new(0)),
             attached: AtomicUsize::new(0),
             stop: AtomicU32::new(running),
             cancelled: AtomicBool::new(false),
@@ -106,31 +110,37 @@ impl Grid {
         kernels.get(self.kernel).map_or("?", |k| k.name.as_str())
     }
 
-    /// Claims the next block.
-    pub(crate) fn claim(&self) -> Option<u64> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
-        (index < self.total).then_some(index)
+    /// Claims the next `most` blocks, or as many as there are.
+    pub(crate) fn claim(&self, most: u64) -> std::ops::Range<u64> {
+        let first = self.next.0.fetch_add(most, Ordering::Relaxed);
+        first.min(self.total)..first.saturating_add(most).min(self.total)
+    }
+
+    /// Blocks nobody claimed yet.
+    pub(crate) fn unclaimed(&self) -> u64 {
+        self.total
+            .saturating_sub(self.next.0.load(Ordering::Relaxed))
     }
 
     /// Whether a claim could succeed.
     pub(crate) fn has_unclaimed(&self) -> bool {
-        self.next.load(Ordering::Relaxed) < self.total
+        self.unclaimed() > 0
     }
 
     /// Counts finished blocks; true for the call that finishes the grid.
     pub(crate) fn finish(&self, blocks: u64) -> bool {
-        blocks > 0 && self.done.fetch_add(blocks, Ordering::AcqRel) + blocks == self.total
+        blocks > 0 && self.done.0.fetch_add(blocks, Ordering::AcqRel) + blocks == self.total
     }
 
     /// Takes the blocks nobody claimed off the list; true if that finishes the grid.
     pub(crate) fn abandon(&self) -> bool {
-        let claimed = self.next.swap(ALL_CLAIMED, Ordering::AcqRel);
+        let claimed = self.next.0.swap(ALL_CLAIMED, Ordering::AcqRel);
         self.finish(self.total.saturating_sub(claimed))
     }
 
     /// Hands all blocks out at once, for cooperative launches.
     pub(crate) fn claim_all(&self) {
-        self.next.store(ALL_CLAIMED, Ordering::Release);
+        self.next.0.store(ALL_CLAIMED, Ordering::Release);
     }
 
     /// Sets the stop word from what is wanted. Called under the device's lock.

@@ -23,6 +23,9 @@ use crate::services::BlockServices;
 
 /// How long a worker stays with one grid while others wait.
 const VISIT_NS: u64 = 1_000_000;
+/// A block so short that several are claimed at once, and how many at most.
+const SHORT_BLOCK_NS: u64 = 4_000;
+const LONGEST_RUN: u64 = 8;
 /// How long an idle worker looks for work before it sleeps; longer than a launch takes to follow a
 /// synchronization.
 const SPIN_NS: u64 = 40_000;
@@ -191,17 +194,35 @@ impl Core {
         }
     }
 
+    /// Blocks are claimed one by one while they are long, and in runs while they are so short that
+    /// claiming would be most of the work.
     fn run_blocks(self: &Arc<Self>, grid: &Arc<Grid>, runner: &mut BlockRunner) -> u64 {
-        let end = now_ns() + VISIT_NS;
-        let mut finished = 0;
+        let start = now_ns();
+        let (mut finished, mut run_len, mut before) = (0, 1, start);
         while self.may_go_on(grid) {
-            let Some(index) = grid.claim() else { break };
-            let result = runner.run(index);
-            finished += 1;
-            if let Err(error) = result {
-                self.raise(&grid.context, error);
+            let fair = grid.unclaimed() / (4 * self.workers as u64);
+            let run = grid.claim(fair.clamp(1, run_len));
+            if run.is_empty() {
+                break;
             }
-            if self.ready_count.load(Ordering::Relaxed) > 1 && now_ns() > end {
+            let blocks = run.end - run.start;
+            for index in run {
+                if grid.cancelled.load(Ordering::Relaxed) {
+                    break;
+                }
+                if let Err(error) = runner.run(index) {
+                    self.raise(&grid.context, error);
+                }
+            }
+            finished += blocks;
+            let now = now_ns();
+            run_len = if (now - before) / blocks < SHORT_BLOCK_NS {
+                (run_len * 2).min(LONGEST_RUN)
+            } else {
+                1
+            };
+            before = now;
+            if self.ready_count.load(Ordering::Relaxed) > 1 && now - start > VISIT_NS {
                 break;
             }
         }
