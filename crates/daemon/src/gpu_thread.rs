@@ -268,11 +268,21 @@ impl Inside {
         flags & client_flags::GATE_CONTROL == 0 || (urgent && sliced)
     }
 
+    /// Whether the hardware divides a process's time, or will once it has a context.
+    fn is_sliced(&self, governed: &Governed) -> bool {
+        let client = &governed.page.client;
+        let flags = client.flags.load(Acquire);
+        let refused =
+            flags & client_flags::SLICE_CONTROL == 0 || client.slice_status.load(Relaxed) != 0;
+        self.has_slices && (flags & client_flags::CONTEXT == 0 || !refused)
+    }
+
     fn look_at_all(&mut self, now: u64, orders: &mut Vec<Order>) {
         for (id, governed) in &self.clients {
             self.arbiter.observe(*id, input(&governed.page), now);
             let free = self.is_free(governed);
             self.arbiter.set_free(*id, free, now, orders);
+            self.arbiter.set_sliced(*id, self.is_sliced(governed));
         }
         for (tenant, _) in self.tenants.values() {
             tenant

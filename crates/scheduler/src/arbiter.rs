@@ -32,7 +32,7 @@ pub enum LeaseUse {
     WhereTheyHelp,
     /// Whenever two processes have work.
     Always,
-    /// For caps only.
+    /// For caps, and for processes the hardware does not divide.
     CapsOnly,
 }
 
@@ -176,6 +176,8 @@ struct Client {
     tenant: TenantId,
     /// Passes no gate, or needs none.
     free: bool,
+    /// The hardware divides its time too.
+    sliced: bool,
     input: Input,
     sequence: u32,
     gate: Gate,
@@ -364,6 +366,7 @@ impl Arbiter {
             Client {
                 tenant,
                 free,
+                sliced: true,
                 input: Input::default(),
                 sequence: sequence & SEQUENCE_MASK,
                 gate: Gate::Open,
@@ -392,6 +395,13 @@ impl Arbiter {
             client.free = free;
             self.reset_gate(id, now_ns, orders);
             self.next_tick_ns = now_ns;
+        }
+    }
+
+    /// Whether the hardware divides this client's time; where it does not, leases must.
+    pub fn set_sliced(&mut self, id: ClientId, sliced: bool) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.sliced = sliced;
         }
     }
 
@@ -744,6 +754,7 @@ impl Arbiter {
         let mut active = 0;
         let mut bursty = false;
         let mut capped = false;
+        let mut unsliced = false;
         for client in self.clients.values() {
             let Some(tenant) = self.tenants.get(&client.tenant) else {
                 continue;
@@ -757,13 +768,14 @@ impl Arbiter {
             active += 1;
             bursty |= client.rate.bursty;
             capped |= tenant.entitlement.cap;
+            unsliced |= !client.sliced;
         }
         let helpful = match self.settings.leases {
             LeaseUse::WhereTheyHelp => bursty,
             LeaseUse::Always => true,
             LeaseUse::CapsOnly => false,
         };
-        if capped || (active >= 2 && helpful) {
+        if capped || (active >= 2 && (helpful || unsliced)) {
             self.reason_at_ns = now_ns;
             if !self.leasing {
                 self.start_leasing(now_ns, orders);

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arbiter;
+pub mod bench;
 pub mod policy;
 pub mod slices;
 

@@ -375,6 +375,25 @@ fn deep_tenants_run_without_leases_and_a_bursty_one_brings_them() {
 }
 
 #[test]
+fn a_process_without_slices_is_held_to_its_share_by_leases() {
+    let mut sim = Sim::new(Settings {
+        leases: LeaseUse::CapsOnly,
+        ..Settings::default()
+    });
+    for (id, weight) in [(1, 70.0), (2, 30.0)] {
+        sim.tenant(id, entitlement(weight));
+        sim.program(id, id, DEEP);
+    }
+    sim.run(300 * MS);
+    assert!(!sim.arbiter.is_leasing());
+    sim.arbiter.set_sliced(2, false);
+    sim.run(300 * MS);
+    sim.reset();
+    sim.run(3_000 * MS);
+    assert_shares(&sim.shares(&[1, 2]), &[70.0, 30.0], 1.0);
+}
+
+#[test]
 fn one_alone_is_never_gated() {
     let mut sim = Sim::new(Settings::default());
     sim.tenant(1, entitlement(10.0));
