@@ -12,7 +12,7 @@ const KERNEL: &[u8] = b"
 .visible .entry vadd(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)
 {
     .reg .pred %p;
-    .reg .b32 %r<5>;
+    .reg .b32 %r<6>;
     .reg .f32 %f<4>;
     .reg .b64 %d<8>;
     ld.param.u64 %d1, [a];
@@ -22,10 +22,10 @@ const KERNEL: &[u8] = b"
     mov.u32 %r2, %ctaid.x;
     mov.u32 %r3, %ntid.x;
     mov.u32 %r4, %tid.x;
-    mad.lo.s32 %r2, %r2, %r3, %r4;
-    setp.ge.s32 %p, %r2, %r1;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.s32 %p, %r5, %r1;
     @%p bra DONE;
-    mul.wide.s32 %d4, %r2, 4;
+    mul.wide.s32 %d4, %r5, 4;
     add.s64 %d5, %d1, %d4;
     add.s64 %d6, %d2, %d4;
     add.s64 %d7, %d3, %d4;
