@@ -106,7 +106,38 @@ fn reference() -> Vec<(String, f64)> {
     out
 }
 
+/// Compiles every kernel of PTX files and lists the slow ones.
+fn compile_files(files: &[String]) {
+    for file in files {
+        let text = std::fs::read(file).expect("a file");
+        let t = cpu_ms();
+        let Ok(parsed) = mica_ptx::parse(&text) else {
+            continue;
+        };
+        let parse = cpu_ms() - t;
+        let Ok(module) = JitModule::compile(Arc::new(parsed), Options::default()) else {
+            continue;
+        };
+        for (i, k) in module.kernels().iter().enumerate() {
+            let t = cpu_ms();
+            let r = module.prepare(i, d(256, 1));
+            let ms = cpu_ms() - t;
+            if ms > 10.0 || r.is_err() {
+                println!(
+                    "{file} {} parse {parse:.1} ms compile {ms:.1} ms {r:?}",
+                    k.name
+                );
+            }
+        }
+    }
+}
+
 fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|a| a == "compile") {
+        compile_files(&args[1..]);
+        return;
+    }
     let lanes = std::env::args()
         .nth(1)
         .and_then(|a| a.parse().ok())

@@ -61,12 +61,12 @@ pub(crate) fn target(optimize: bool) -> Result<OwnedTargetIsa, CompileError> {
 }
 
 impl Code {
-    /// Compiles one version.
+    /// Compiles one version. Also gives what [`Code::from_bytes`] takes.
     pub(crate) fn compile(
         isa: &OwnedTargetIsa,
         src: &Source<'_>,
         lanes: usize,
-    ) -> Result<Code, CompileError> {
+    ) -> Result<(Code, Vec<u8>), CompileError> {
         let sig = signature(isa.default_call_conv());
         let mut func = Function::with_name_signature(UserFuncName::default(), sig);
         let mut shared = FunctionBuilderContext::new();
@@ -96,14 +96,21 @@ impl Code {
                 names.join(", ")
             )));
         }
-        let locations = code
+        let locations: Vec<_> = code
             .buffer
             .get_srclocs_sorted()
             .iter()
             .filter(|l| l.loc.bits() != 0 && l.loc.bits() != u32::MAX)
             .map(|l| (l.start, l.end, l.loc.bits() - 1))
             .collect();
-        Code::map(code.buffer.data(), locations)
+        let bytes = crate::store::encode(code.buffer.data(), &locations);
+        Ok((Code::map(code.buffer.data(), locations)?, bytes))
+    }
+
+    /// Maps code that was compiled before; `None` when the bytes are not such.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Result<Code, CompileError>> {
+        let (code, locations) = crate::store::decode(bytes)?;
+        Some(Code::map(code, locations))
     }
 
     fn map(bytes: &[u8], locations: Vec<(u32, u32, u32)>) -> Result<Code, CompileError> {

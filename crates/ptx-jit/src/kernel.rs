@@ -6,13 +6,13 @@ use mica_ptx::ast::{FuncId, Module, Op, ScalarType};
 use mica_ptx_ops::layout::ModuleLayout;
 use std::sync::{Arc, OnceLock};
 
-use crate::CompileError;
 use crate::code::Code;
 use crate::emit::Source;
 use crate::plan::{Plan, Saved};
 use crate::scratch;
 use crate::shape::Shape;
 use crate::unit::{Class, Place, Step, Term};
+use crate::{CodeStore, CompileError};
 
 pub(crate) struct Kernel {
     pub(crate) module: Arc<Module>,
@@ -23,6 +23,8 @@ pub(crate) struct Kernel {
     pub(crate) diverge_saved: Vec<Vec<Saved>>,
     isa: Arc<OwnedTargetIsa>,
     has_fma: bool,
+    /// Where code is kept, and under what name.
+    store: Option<(Arc<dyn CodeStore>, String)>,
     /// Threads per group that suit the kernel.
     lanes: u32,
     /// For 1, 4, 8 and 16 lanes.
@@ -30,6 +32,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
+    #[allow(clippy::too_many_arguments, reason = "one caller, all of them needed")]
     pub(crate) fn new(
         module: Arc<Module>,
         layout: Arc<ModuleLayout>,
@@ -38,6 +41,7 @@ impl Kernel {
         has_fma: bool,
         most_lanes: u32,
         memcheck: bool,
+        store: Option<(Arc<dyn CodeStore>, String)>,
     ) -> Result<Kernel, CompileError> {
         let plan = Plan::build(&module, &layout, func)?;
         let diverge_saved = plan
@@ -55,6 +59,7 @@ impl Kernel {
             diverge_saved,
             isa,
             has_fma,
+            store,
             lanes,
             versions: Default::default(),
         })
@@ -76,7 +81,19 @@ impl Kernel {
                 memcheck: self.memcheck,
                 has_fma: self.has_fma,
             };
-            Code::compile(&self.isa, &src, lanes as usize)
+            let Some((store, name)) = &self.store else {
+                return Code::compile(&self.isa, &src, lanes as usize).map(|c| c.0);
+            };
+            let func = self.plan.unit.roots[0].func;
+            let key = format!("{name} {} {lanes}", self.module.func(func).name);
+            if let Some(kept) = store.load(&key) {
+                if let Some(code) = Code::from_bytes(&kept) {
+                    return code;
+                }
+            }
+            let (code, bytes) = Code::compile(&self.isa, &src, lanes as usize)?;
+            store.save(&key, &bytes);
+            Ok(code)
         })
     }
 

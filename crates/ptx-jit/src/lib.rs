@@ -28,6 +28,7 @@ mod plan;
 mod run;
 mod scratch;
 mod shape;
+mod store;
 mod unit;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
@@ -40,9 +41,10 @@ use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
 use std::sync::{Arc, OnceLock};
 
 use kernel::Kernel;
+pub use store::{CodeStore, DiskStore};
 
 /// How to compile.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Most threads that run together in vector code: 1, 4, 8 or 16.
     pub lanes: u32,
@@ -51,6 +53,9 @@ pub struct Options {
     /// Runs Cranelift's mid-end. Off by default: it sinks arithmetic to the end of long blocks, so
     /// that everything loaded before spills (tiled matmul 430 ms instead of 200).
     pub optimize: bool,
+    /// Where compiled code is kept between processes, and the name of the module's text there (a
+    /// hash of it: the store trusts that equal names mean equal text).
+    pub store: Option<(Arc<dyn CodeStore>, String)>,
 }
 
 impl Default for Options {
@@ -59,6 +64,7 @@ impl Default for Options {
             lanes: 16,
             memcheck: false,
             optimize: false,
+            store: None,
         }
     }
 }
@@ -141,6 +147,9 @@ impl JitModule {
                     self.has_fma,
                     self.options.lanes.max(1),
                     self.options.memcheck,
+                    self.options.store.as_ref().map(|(store, name)| {
+                        (store.clone(), format!("{name} {}", self.cache_key()))
+                    }),
                 )
             })
             .as_ref()
@@ -193,8 +202,9 @@ impl JitModule {
     pub fn cache_key(&self) -> String {
         let flags: Vec<String> = self.isa.isa_flags().iter().map(|f| f.to_string()).collect();
         format!(
-            "{} {} {} lanes={} memcheck={} optimize={}",
+            "{} {} {} {} lanes={} memcheck={} optimize={}",
             env!("CARGO_PKG_VERSION"),
+            env!("MICA_JIT_SOURCES"),
             self.isa.triple(),
             flags.join(" "),
             self.options.lanes,
@@ -271,7 +281,11 @@ impl Executable for JitModule {
     }
 
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {
-        let ready = self.kernel(kernel).ok().filter(|k| k.code(1).is_some());
+        let block = context.block;
+        let ready = self
+            .kernel(kernel)
+            .ok()
+            .filter(|k| k.code(k.choose_lanes(block)).is_some());
         let Some(k) = ready else {
             context.fault = Fault {
                 kind: FaultKind::IllegalInstruction as u32,
