@@ -231,7 +231,7 @@ impl Daemon {
         } else if vgpu.worker.started.is_none() && !vgpu.ledger.expects(Some(Role::Worker as u32)) {
             let token = Environment::token_hex(&vgpu.worker_token);
             let child = self
-                .start_worker(&config, &token)
+                .start_worker(&config, &token, &vgpu.spec)
                 .map_err(|error| (Refusal::Busy, format!("no worker can be started: {error}")))?;
             vgpu.worker.started = Some(Instant::now());
             vgpu.worker.pid = Some(child.id());
@@ -243,7 +243,14 @@ impl Daemon {
         Ok(program_end)
     }
 
-    fn start_worker(&self, config: &Config, token: &str) -> std::io::Result<Child> {
+    fn start_worker(
+        &self,
+        config: &Config,
+        token: &str,
+        spec: &crate::api::VgpuSpec,
+    ) -> std::io::Result<Child> {
+        let flag = |allowed: bool| if allowed { "1" } else { "0" };
+        let full = spec.precision_policy == crate::api::PrecisionPolicy::Full;
         let mut command = match config.daemon.worker_command.split_first() {
             Some((program, arguments)) => {
                 let mut command = Command::new(program);
@@ -259,6 +266,13 @@ impl Daemon {
         command
             .env(Environment::SOCKET, self.paths.host_socket())
             .env(Environment::TOKEN, token)
+            // The names are `mica_worker::WorkerConfig`'s.
+            .env(
+                "MICA_WORKER_MAX_STREAMS",
+                spec.max_streams.unwrap_or(0).to_string(),
+            )
+            .env("MICA_WORKER_TENSOR_CORES", flag(spec.tensor_cores))
+            .env("MICA_WORKER_TF32", flag(!full))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

@@ -45,11 +45,24 @@ pub struct WorkerConfig {
     pub environment: Environment,
     /// Ends the worker after so long without a session; `None` to wait for the daemon's word.
     pub idle_exit: Option<Duration>,
+    /// Most streams of the virtual GPU; 0 for no limit.
+    pub max_streams: u32,
+    /// Whether code with matrix instructions may be loaded.
+    pub tensor_cores: bool,
+    /// Whether code may compute in `tf32`.
+    pub tf32: bool,
 }
 
 impl WorkerConfig {
     /// Name of the variable with the idle time in seconds; 0 means never.
     pub const IDLE: &str = "MICA_WORKER_IDLE_SECONDS";
+
+    /// Name of the variable with the most streams.
+    pub const MAX_STREAMS: &str = "MICA_WORKER_MAX_STREAMS";
+    /// Name of the variable that is 0 where tensor cores are forbidden.
+    pub const TENSOR_CORES: &str = "MICA_WORKER_TENSOR_CORES";
+    /// Name of the variable that is 0 where `tf32` is forbidden.
+    pub const TF32: &str = "MICA_WORKER_TF32";
 
     /// Reads the environment that the daemon starts a worker with.
     ///
@@ -57,18 +70,30 @@ impl WorkerConfig {
     /// If this process was not started by a daemon, or a variable makes no sense.
     pub fn from_environment() -> Result<Self, WorkerError> {
         let environment = Environment::read().ok_or(WorkerError::NotInVgpu)??;
-        let idle_exit = match std::env::var(Self::IDLE) {
-            Err(_) => Some(Duration::from_secs(10)),
-            Ok(text) => match text.trim().parse::<u64>() {
-                Ok(0) => None,
-                Ok(seconds) => Some(Duration::from_secs(seconds)),
-                Err(_) => return Err(WorkerError::Idle(text)),
-            },
+        let idle_exit = match number(Self::IDLE)? {
+            None => Some(Duration::from_secs(10)),
+            Some(0) => None,
+            Some(seconds) => Some(Duration::from_secs(seconds)),
         };
+        let streams = number(Self::MAX_STREAMS)?.unwrap_or(0);
         Ok(Self {
             environment,
             idle_exit,
+            max_streams: u32::try_from(streams).unwrap_or(u32::MAX),
+            tensor_cores: number(Self::TENSOR_CORES)? != Some(0),
+            tf32: number(Self::TF32)? != Some(0),
         })
+    }
+}
+
+/// A number from the environment. One that cannot be read is refused: a limit is never dropped.
+fn number(variable: &'static str) -> Result<Option<u64>, WorkerError> {
+    match std::env::var(variable) {
+        Err(_) => Ok(None),
+        Ok(text) => match text.trim().parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(WorkerError::Number { variable, text }),
+        },
     }
 }
 
@@ -81,9 +106,14 @@ pub enum WorkerError {
         Environment::SOCKET
     )]
     NotInVgpu,
-    /// The idle time is no number.
-    #[error("MICA_WORKER_IDLE_SECONDS must be a number of seconds, not {0:?}")]
-    Idle(String),
+    /// A variable that must be a number is none.
+    #[error("{variable} must be a number, not {text:?}")]
+    Number {
+        /// Which.
+        variable: &'static str,
+        /// What it holds.
+        text: String,
+    },
     /// No connection to the daemon.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -130,7 +160,10 @@ pub fn run_with(
 ) -> Result<(), WorkerError> {
     let welcome = link.welcome().clone();
     let quota = Arc::new(PageQuota::new(Arc::clone(&link)));
-    let spec = VgpuSpec::new(welcome.vgpu.clone(), welcome.limit_bytes);
+    let mut spec = VgpuSpec::new(welcome.vgpu.clone(), welcome.limit_bytes);
+    spec.max_streams = config.max_streams;
+    spec.tensor_cores = config.tensor_cores;
+    spec.precision.tf32 = config.tf32;
     let first = devices.open(Arc::new(OutputBuffer::default()))?;
     let vgpu = Vgpu::new(first, quota, spec);
     let worker = Arc::new(Worker {
