@@ -521,7 +521,7 @@ impl Registry {
                 Some("end them, or remove it with --force".into()),
             ));
         }
-        let Some(vgpu) = self.vgpus.remove(name) else {
+        let Some(mut vgpu) = self.vgpus.remove(name) else {
             return Err(not_found(name));
         };
         for program in &vgpu.programs {
@@ -536,6 +536,7 @@ impl Registry {
             }
         }
         vgpu.ledger.kill_expected();
+        vgpu.ledger.close_all();
         self.waiters.retain(|waiter| waiter.vgpu != name);
         if let Some(gpu) = self.gpus.get(vgpu.gpu) {
             for client in &vgpu.clients {

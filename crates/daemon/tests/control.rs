@@ -33,7 +33,10 @@ fn events_are_remembered_and_followed_in_order() {
     let program = Program::join(&created);
     program.link.note(1, "something odd");
     drop(program);
-    control.remove("a", true).unwrap();
+    eventually("it has left", || {
+        control.get("a").unwrap().processes.is_empty()
+    });
+    control.remove("a", false).unwrap();
     let mut seen = Vec::new();
     let mut last = 0;
     while seen.last().map(String::as_str) != Some("vgpu_removed") {
