@@ -157,6 +157,14 @@ impl Grid {
 
     /// The block with this number.
     pub(crate) fn block_index(&self, index: u64) -> Dim3 {
+        if index < u64::from(self.grid.x) {
+            // Most grids are a row, and divisions are slow.
+            return Dim3 {
+                x: index as u32,
+                y: 0,
+                z: 0,
+            };
+        }
         let (x, y) = (u64::from(self.grid.x), u64::from(self.grid.y));
         Dim3 {
             x: (index % x) as u32,

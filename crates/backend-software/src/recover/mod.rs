@@ -91,9 +91,12 @@ pub(crate) unsafe fn run<R: Copy>(scope: Scope<'_>, f: impl FnOnce() -> R) -> Re
         trap: UnsafeCell::new(Trap::default()),
     };
     let slot = slots::mine();
+    // Only this thread, and a handler that interrupts it, look at the slot: no locked exchange.
     let outer = slot.map(|slot| {
+        let outer = slot.armed.load(Ordering::Relaxed);
         let address = (&raw const armed).cast_mut().cast::<()>();
-        slot.armed.swap(address, Ordering::Release)
+        slot.armed.store(address, Ordering::Release);
+        outer
     });
     // SAFETY: `landing` outlives the call, `entry` takes what `call` is; the pad restores every
     // callee-saved register before it returns.
@@ -120,8 +123,11 @@ pub(crate) fn outside<R>(f: impl FnOnce() -> R) -> R {
     let Some(slot) = slots::mine() else {
         return f();
     };
-    let armed = slot.armed.swap(std::ptr::null_mut(), Ordering::Release);
+    let armed = slot.armed.load(Ordering::Relaxed);
+    slot.armed.store(std::ptr::null_mut(), Ordering::Release);
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
     let result = f();
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
     slot.armed.store(armed, Ordering::Release);
     result
 }
