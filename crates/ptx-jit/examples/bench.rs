@@ -93,12 +93,12 @@ fn reference() -> Vec<(String, f64)> {
         .arg("-lm")
         .status();
     let mut out = Vec::new();
-    if built.is_ok_and(|s| s.success()) {
-        if let Ok(o) = std::process::Command::new(&exe).output() {
-            for line in String::from_utf8_lossy(&o.stdout).lines() {
-                if let Some((name, ms)) = line.split_once(' ') {
-                    out.push((name.to_owned(), ms.parse().unwrap_or(0.0)));
-                }
+    if built.is_ok_and(|s| s.success())
+        && let Ok(o) = std::process::Command::new(&exe).output()
+    {
+        for line in String::from_utf8_lossy(&o.stdout).lines() {
+            if let Some((name, ms)) = line.split_once(' ') {
+                out.push((name.to_owned(), ms.parse().unwrap_or(0.0)));
             }
         }
     }

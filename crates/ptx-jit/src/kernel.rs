@@ -86,10 +86,10 @@ impl Kernel {
             };
             let func = self.plan.unit.roots[0].func;
             let key = format!("{name} {} {lanes}", self.module.func(func).name);
-            if let Some(kept) = store.load(&key) {
-                if let Some(code) = Code::from_bytes(&kept) {
-                    return code;
-                }
+            if let Some(kept) = store.load(&key)
+                && let Some(code) = Code::from_bytes(&kept)
+            {
+                return code;
             }
             let (code, bytes) = Code::compile(&self.isa, &src, lanes as usize)?;
             store.save(&key, &bytes);
@@ -123,7 +123,7 @@ impl Kernel {
             let fits = if one_row {
                 block.x >= lanes
             } else {
-                block.x % lanes == 0
+                block.x.is_multiple_of(lanes)
             };
             if fits && self.code(lanes).is_some() {
                 return lanes;

@@ -502,7 +502,7 @@ fn add_preheaders(unit: &mut Unit, graph: &Graph) -> Vec<BlockId> {
             .filter(|p| !body.contains(p))
             .collect();
         // Where a thread resumes right at the loop there is nothing to save.
-        if outside.iter().any(|p| waits(p)) {
+        if outside.iter().any(waits) {
             continue;
         }
         let new = unit.blocks.len() as u32;
@@ -531,13 +531,13 @@ fn split(unit: &mut Unit, module: &Module, shapes: &Shapes) -> HashMap<BlockId, 
         // Registers already known not to wrap in this block.
         let mut known: Vec<Guard> = guards.get(&b).cloned().unwrap_or_default();
         for (at, s) in block.steps.iter().enumerate() {
-            if let Step::Inst(i) = s {
-                if let Some(g) = shapes.guards.get(&(instance, *i)) {
-                    let live = matches!(shapes.of[g.reg as usize], Shape::Affine(_));
-                    if live && !known.contains(g) {
-                        cut = Some((at, Some(*g)));
-                        break;
-                    }
+            if let Step::Inst(i) = s
+                && let Some(g) = shapes.guards.get(&(instance, *i))
+            {
+                let live = matches!(shapes.of[g.reg as usize], Shape::Affine(_));
+                if live && !known.contains(g) {
+                    cut = Some((at, Some(*g)));
+                    break;
                 }
             }
             crate::liveness::visit_step(unit, module, instance, *s, &mut |r, a| {
@@ -546,14 +546,15 @@ fn split(unit: &mut Unit, module: &Module, shapes: &Shapes) -> HashMap<BlockId, 
                 }
             });
         }
-        if cut.is_none() && !block.steps.is_empty() {
-            if let Term::Table { index, .. } = &block.term {
-                let varying = index
-                    .reg()
-                    .is_some_and(|r| shapes.of[unit.reg(instance, r) as usize] != Shape::Uniform);
-                if varying {
-                    cut = Some((block.steps.len(), None));
-                }
+        if cut.is_none()
+            && !block.steps.is_empty()
+            && let Term::Table { index, .. } = &block.term
+        {
+            let varying = index
+                .reg()
+                .is_some_and(|r| shapes.of[unit.reg(instance, r) as usize] != Shape::Uniform);
+            if varying {
+                cut = Some((block.steps.len(), None));
             }
         }
         if let Some((at, guard)) = cut {

@@ -218,10 +218,10 @@ impl Emit<'_, '_> {
         let mut most = 0;
         for &b in &self.plan.graph.rpo {
             let block = &self.plan.unit.blocks[b as usize];
-            if let Term::Call { next, .. } = &block.term {
-                if self.plan.unit.instances[block.instance as usize].root as usize == root {
-                    most = most.max(self.plan.live_at(&[*next]).len() as u64 * 16);
-                }
+            if let Term::Call { next, .. } = &block.term
+                && self.plan.unit.instances[block.instance as usize].root as usize == root
+            {
+                most = most.max(self.plan.live_at(&[*next]).len() as u64 * 16);
             }
         }
         r.frame_bytes.next_multiple_of(16) + most

@@ -9,8 +9,11 @@
 //! Owns values and registers here; `flow` does blocks and entries, `memory` loads, stores and
 //! atomics, `int`, `float` and `convert` the arithmetic. Anything else calls the runtime.
 
+mod access;
 mod atomic;
+mod bits;
 mod calls;
+mod compare;
 mod convert;
 mod float;
 mod flow;

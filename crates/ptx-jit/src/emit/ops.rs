@@ -523,10 +523,10 @@ pub(crate) fn floaty(module: &Module, plan: &Plan) -> Vec<bool> {
             crate::liveness::visit_step(&plan.unit, module, block.instance, *step, &mut |r, _| {
                 score[r as usize] += by;
             });
-            if let Op::Ld { addr, .. } | Op::St { addr, .. } = op {
-                if let Some(r) = crate::unit::base_reg(addr) {
-                    score[plan.unit.reg(block.instance, r) as usize] -= 8;
-                }
+            if let Op::Ld { addr, .. } | Op::St { addr, .. } = op
+                && let Some(r) = crate::unit::base_reg(addr)
+            {
+                score[plan.unit.reg(block.instance, r) as usize] -= 8;
             }
         }
     }

@@ -8,6 +8,9 @@ use cranelift_codegen::ir::{
 use super::{Emit, V};
 use crate::unit::Class;
 
+/// An operation on scalars or on vectors.
+type Op<'a, E> = &'a dyn Fn(&mut E, &[Value]) -> Value;
+
 impl Emit<'_, '_> {
     /// Reinterprets bits. Scalars change width by truncation or zero extension.
     pub(crate) fn cast(&mut self, v: Value, ty: Type) -> Value {
@@ -282,8 +285,8 @@ impl Emit<'_, '_> {
         &mut self,
         srcs: &[(V, Class)],
         dst: Class,
-        scalar: &dyn Fn(&mut Self, &[Value]) -> Value,
-        vector: Option<&dyn Fn(&mut Self, &[Value]) -> Value>,
+        scalar: Op<'_, Self>,
+        vector: Option<Op<'_, Self>>,
     ) -> V {
         if srcs.iter().all(|(v, _)| matches!(v, V::U(_))) {
             let args: Vec<Value> = srcs.iter().map(|(v, c)| self.lane(v, *c, 0)).collect();

@@ -349,7 +349,7 @@ impl Dispatch<'_> {
         let mut t = first;
         while t < last {
             let c = conts[t as usize];
-            let coherent = c & COHERENT != 0 && t % self.lanes == 0;
+            let coherent = c & COHERENT != 0 && t.is_multiple_of(self.lanes);
             let n = if coherent { self.lanes } else { 1 };
             let state = c & !COHERENT;
             if state & WAITING == 0 || state == EXITED {
@@ -447,11 +447,11 @@ impl Dispatch<'_> {
                 if self.state(t) != EXITED {
                     alive += 1;
                 }
-                if let Some((b, count, false)) = self.barrier_of(t) {
-                    if b == id {
-                        waiting += 1;
-                        expected = count.or(expected);
-                    }
+                if let Some((b, count, false)) = self.barrier_of(t)
+                    && b == id
+                {
+                    waiting += 1;
+                    expected = count.or(expected);
                 }
             }
             if waiting == 0 {

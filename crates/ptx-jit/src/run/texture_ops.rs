@@ -43,7 +43,7 @@ fn texel(dst: &[Option<RegId>], ty: ScalarType, t: [u32; 4], out: &mut Out<'_>) 
     for (i, d) in dst.iter().enumerate() {
         let Some(d) = d else { continue };
         let v = if packed {
-            half(t[2 * i & 3]) | half(t[(2 * i + 1) & 3]) << 16
+            half(t[(2 * i) & 3]) | half(t[(2 * i + 1) & 3]) << 16
         } else {
             u128::from(t[i & 3])
         };

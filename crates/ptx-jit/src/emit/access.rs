@@ -1,0 +1,337 @@
+//! Loads and stores: whole vectors where lanes are contiguous, lane by lane elsewhere.
+
+use cranelift_codegen::ir::{InstBuilder, Value, types};
+use mica_ptx::ast::{Op, Operand, Order, RegId, ScalarType};
+
+use super::memory::{Ask, Host, mem_type};
+use super::{Emit, V, flags};
+use crate::CompileError;
+use crate::unit::Class;
+
+impl Emit<'_, '_> {
+    pub(crate) fn load(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::Ld {
+            space,
+            ty,
+            order,
+            dst,
+            addr,
+            ..
+        } = op
+        else {
+            return Ok(());
+        };
+        let size = ty.bytes();
+        let bytes = size * dst.len() as u32;
+        let ask = Ask {
+            bytes,
+            align: bytes,
+            write: false,
+        };
+        let host = self.access(*space, addr, ask)?;
+        let plain = *order == Order::Weak;
+        match host {
+            Host::One(p, off) => {
+                for (i, d) in dst.iter().enumerate() {
+                    let Some(d) = d else { continue };
+                    let v = self.load_one(p, off + i as i32 * size as i32, *ty, *d, plain);
+                    self.set(*d, V::U(v));
+                }
+            }
+            Host::Affine(p, off, stride) => {
+                if plain && self.load_vectors(p, off, stride, *ty, dst) {
+                    return Ok(());
+                }
+                let lanes = (0..self.lanes)
+                    .map(|l| (self.add_imm(p, stride.wrapping_mul(l as i64)), off))
+                    .collect::<Vec<_>>();
+                self.load_lanes(&lanes, *ty, dst, plain);
+            }
+            Host::Lanes(lanes) => self.load_lanes(&lanes, *ty, dst, plain),
+        }
+        Ok(())
+    }
+
+    fn load_lanes(
+        &mut self,
+        lanes: &[(Value, i32)],
+        ty: ScalarType,
+        dst: &[Option<RegId>],
+        plain: bool,
+    ) {
+        for (i, d) in dst.iter().enumerate() {
+            let Some(d) = d else { continue };
+            let class = self.class_of(*d);
+            let vs: Vec<Value> = lanes
+                .iter()
+                .map(|(p, off)| {
+                    self.load_one(*p, off + i as i32 * ty.bytes() as i32, ty, *d, plain)
+                })
+                .collect();
+            let v = self.from_lanes(&vs, class);
+            self.set(*d, v);
+        }
+    }
+
+    /// Loads one element and extends it to the register's width.
+    fn load_one(&mut self, p: Value, off: i32, ty: ScalarType, d: RegId, plain: bool) -> Value {
+        let class = self.class_of(d);
+        let memory = mem_type(ty);
+        let want = self.scalar_type(self.reg(d));
+        if plain && memory.bits() == want.bits() {
+            return self.b.ins().load(want, flags(), p, off);
+        }
+        let v = if plain || memory == types::I128 {
+            self.b.ins().load(memory, flags(), p, off)
+        } else {
+            let p = self.add_imm(p, i64::from(off));
+            self.b.ins().atomic_load(memory, flags(), p)
+        };
+        let wide = self.class_type(class);
+        if wide.bits() > memory.bits() {
+            if ty.is_signed() {
+                return self.b.ins().sextend(wide, v);
+            }
+            return self.b.ins().uextend(wide, v);
+        }
+        self.cast(v, wide)
+    }
+
+    /// Contiguous lanes in whole vectors. Whether it could.
+    fn load_vectors(
+        &mut self,
+        p: Value,
+        off: i32,
+        stride: i64,
+        ty: ScalarType,
+        dst: &[Option<RegId>],
+    ) -> bool {
+        let size = ty.bytes();
+        if stride != i64::from(size) * dst.len() as i64 || !dst.iter().all(Option::is_some) {
+            return false;
+        }
+        let regs: Vec<RegId> = dst.iter().flatten().copied().collect();
+        let class = self.class_of(regs[0]);
+        if regs.iter().any(|r| self.class_of(*r) != class) {
+            return false;
+        }
+        let chunks = self.lanes / 4;
+        match (regs.len(), size, class) {
+            (1, 4, Class::B32) | (1, 8, Class::B64) => {
+                let (n, vty) = self.vectors(class);
+                let vs = (0..n)
+                    .map(|i| self.b.ins().load(vty, flags(), p, off + 16 * i as i32))
+                    .collect();
+                self.set(regs[0], V::X(vs));
+                true
+            }
+            (1, 2, Class::B16 | Class::B32) => {
+                let signed = ty.is_signed() && class == Class::B32;
+                let vs = (0..chunks)
+                    .map(|i| {
+                        let o = off + 8 * i as i32;
+                        if signed {
+                            self.b.ins().sload16x4(flags(), p, o)
+                        } else {
+                            self.b.ins().uload16x4(flags(), p, o)
+                        }
+                    })
+                    .collect();
+                self.set(regs[0], V::X(vs));
+                true
+            }
+            (2, 4, Class::B32) => {
+                let (mut x, mut y) = (Vec::new(), Vec::new());
+                for i in 0..chunks {
+                    let o = off + 32 * i as i32;
+                    let a = self.b.ins().load(types::I32X4, flags(), p, o);
+                    let b = self.b.ins().load(types::I32X4, flags(), p, o + 16);
+                    x.push(self.words(a, b, [0, 2, 4, 6]));
+                    y.push(self.words(a, b, [1, 3, 5, 7]));
+                }
+                self.set(regs[0], V::X(x));
+                self.set(regs[1], V::X(y));
+                true
+            }
+            (4, 4, Class::B32) => {
+                let mut out: [Vec<Value>; 4] = Default::default();
+                for i in 0..chunks {
+                    let r: Vec<Value> = (0..4)
+                        .map(|j| {
+                            let o = off + 64 * i as i32 + 16 * j;
+                            self.b.ins().load(types::I32X4, flags(), p, o)
+                        })
+                        .collect();
+                    for (o, v) in out.iter_mut().zip(self.transpose([r[0], r[1], r[2], r[3]])) {
+                        o.push(v);
+                    }
+                }
+                for (r, v) in regs.iter().zip(out) {
+                    self.set(*r, V::X(v));
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Picks 32-bit words of two vectors.
+    pub(crate) fn words(&mut self, a: Value, b: Value, pick: [u8; 4]) -> Value {
+        let mut mask = [0u8; 16];
+        for (i, w) in pick.iter().enumerate() {
+            for j in 0..4 {
+                mask[i * 4 + j] = w * 4 + j as u8;
+            }
+        }
+        self.shuffle(a, b, &mask)
+    }
+
+    fn transpose(&mut self, r: [Value; 4]) -> [Value; 4] {
+        let t0 = self.words(r[0], r[1], [0, 4, 1, 5]);
+        let t1 = self.words(r[0], r[1], [2, 6, 3, 7]);
+        let t2 = self.words(r[2], r[3], [0, 4, 1, 5]);
+        let t3 = self.words(r[2], r[3], [2, 6, 3, 7]);
+        [
+            self.words(t0, t2, [0, 1, 4, 5]),
+            self.words(t0, t2, [2, 3, 6, 7]),
+            self.words(t1, t3, [0, 1, 4, 5]),
+            self.words(t1, t3, [2, 3, 6, 7]),
+        ]
+    }
+
+    // ---- stores ------------------------------------------------------------------------------
+
+    pub(crate) fn store(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::St {
+            space,
+            ty,
+            src,
+            addr,
+            order,
+            ..
+        } = op
+        else {
+            return Ok(());
+        };
+        let size = ty.bytes();
+        let bytes = size * src.len() as u32;
+        let ask = Ask {
+            bytes,
+            align: bytes,
+            write: true,
+        };
+        let host = self.access(*space, addr, ask)?;
+        let class = Class::of(*ty);
+        let values: Vec<(V, Class)> = src
+            .iter()
+            .map(|o| {
+                // A register keeps its own width here: narrowing is the store's business.
+                let c = match o {
+                    Operand::Reg(r) => self.class_of(*r),
+                    _ => class,
+                };
+                self.get(o, c).map(|v| (v, c))
+            })
+            .collect::<Result<_, _>>()?;
+        let plain = !matches!(order, Order::Release(_));
+        match host {
+            Host::One(p, off) => {
+                // Every lane stores to the same place; the last one wins.
+                for (i, (v, c)) in values.iter().enumerate() {
+                    let x = self.lane(v, *c, self.lanes - 1);
+                    self.store_one(p, off + i as i32 * size as i32, *ty, x, plain);
+                }
+            }
+            Host::Affine(p, off, stride) => {
+                if plain && self.store_vectors(p, off, stride, *ty, &values) {
+                    return Ok(());
+                }
+                for l in 0..self.lanes {
+                    let at = self.add_imm(p, stride.wrapping_mul(l as i64));
+                    for (i, (v, c)) in values.iter().enumerate() {
+                        let x = self.lane(v, *c, l);
+                        self.store_one(at, off + i as i32 * size as i32, *ty, x, plain);
+                    }
+                }
+            }
+            Host::Lanes(lanes) => {
+                for (l, (at, off)) in lanes.iter().enumerate() {
+                    for (i, (v, c)) in values.iter().enumerate() {
+                        let x = self.lane(v, *c, l);
+                        self.store_one(*at, off + i as i32 * size as i32, *ty, x, plain);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn store_one(&mut self, p: Value, off: i32, ty: ScalarType, v: Value, plain: bool) {
+        let memory = mem_type(ty);
+        let have = self.ty(v);
+        let v = if have.bits() == memory.bits() {
+            v
+        } else {
+            let v = self.int(v);
+            self.cast(v, memory)
+        };
+        if plain {
+            self.b.ins().store(flags(), v, p, off);
+        } else {
+            let v = self.int(v);
+            let p = self.add_imm(p, i64::from(off));
+            self.b.ins().atomic_store(flags(), v, p);
+        }
+    }
+
+    fn store_vectors(
+        &mut self,
+        p: Value,
+        off: i32,
+        stride: i64,
+        ty: ScalarType,
+        values: &[(V, Class)],
+    ) -> bool {
+        let size = ty.bytes();
+        if stride != i64::from(size) * values.len() as i64 {
+            return false;
+        }
+        let class = Class::of(ty);
+        let vs: Vec<Vec<Value>> = values
+            .iter()
+            .map(|(v, c)| {
+                let v = self.resize(v.clone(), *c, class);
+                self.vectorize(&v, class)
+            })
+            .collect();
+        match (values.len(), size) {
+            (1, 4 | 8) => {
+                for (i, v) in vs[0].iter().enumerate() {
+                    self.b.ins().store(flags(), *v, p, off + 16 * i as i32);
+                }
+                true
+            }
+            (2, 4) => {
+                for (i, (x, y)) in vs[0].iter().zip(&vs[1]).enumerate() {
+                    let a = self.words(*x, *y, [0, 4, 1, 5]);
+                    let b = self.words(*x, *y, [2, 6, 3, 7]);
+                    self.b.ins().store(flags(), a, p, off + 32 * i as i32);
+                    self.b.ins().store(flags(), b, p, off + 32 * i as i32 + 16);
+                }
+                true
+            }
+            (4, 4) => {
+                for (i, x) in vs[0].iter().enumerate() {
+                    let r = self.transpose([*x, vs[1][i], vs[2][i], vs[3][i]]);
+                    for (j, v) in r.iter().enumerate() {
+                        self.b
+                            .ins()
+                            .store(flags(), *v, p, off + 64 * i as i32 + 16 * j as i32);
+                    }
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}
