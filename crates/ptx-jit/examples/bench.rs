@@ -174,7 +174,8 @@ fn main() {
     let size = i(n as i32);
     let eps = 0.01f32.to_le_bytes();
     let abc = |n: [u8; 4]| pack(&[&a, &bb, &c, &n]);
-    let cases: Vec<(&str, &str, Dim3, Dim3, Vec<u8>, u32)> = vec![
+    type Case<'a> = (&'a str, &'a str, Dim3, Dim3, Vec<u8>, u32);
+    let cases: Vec<Case<'_>> = vec![
         ("vadd", "vadd", d(65536, 1), d(256, 1), abc(size), 5),
         (
             "nbody",
