@@ -115,6 +115,10 @@ impl Core {
         while !self.shutdown.load(Ordering::SeqCst) {
             if state.running.is_empty() {
                 state.threads.workers_extra = 0;
+                // The gate may have opened for work that has ended meanwhile.
+                if let Some(gate) = &self.gate {
+                    gate.idle();
+                }
                 state = wait(&self.watch, state);
                 continue;
             }

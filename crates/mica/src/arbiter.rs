@@ -17,6 +17,9 @@ use crate::{Error, Result};
 
 /// Length of a lease that others wait for.
 const SLICE_NS: u64 = 4_000_000;
+/// A holder that has not given its lease back so long after its end has nothing to run: it was
+/// granted just as its last work was cancelled or done.
+const GRACE_NS: u64 = 5_000_000;
 /// Who has waited so long goes before higher priorities.
 const AGED_NS: u64 = 100_000_000;
 const NOBODY: u64 = u64::MAX;
@@ -265,6 +268,10 @@ impl ExecutionGate for TenantGate {
             if let Some((_, began)) = state.lease {
                 let end = (began + SLICE_NS).max(now);
                 arbiter.lease_end_ns.fetch_min(end, Relaxed);
+                let end = arbiter.lease_end_ns.load(Relaxed);
+                if now > end.saturating_add(GRACE_NS) {
+                    arbiter.end_lease(&mut state, end);
+                }
             }
             arbiter.grant(&mut state, now);
             if self.may_run() {
@@ -324,6 +331,18 @@ mod tests {
         two.leave();
         assert!(two.may_run());
         assert!(one.wait(&never));
+    }
+
+    #[test]
+    fn a_lease_whose_holder_has_nothing_to_run_is_taken_back() {
+        let arbiter = Arbiter::new(0);
+        let never = AtomicBool::new(false);
+        let idle = arbiter.join(50.0, false, Priority::Normal);
+        let busy = arbiter.join(50.0, false, Priority::Normal);
+        assert!(idle.wait(&never));
+        // `idle` neither waits nor says that it is idle; `busy` is served all the same.
+        assert!(busy.wait(&never));
+        assert!(busy.may_run() && !idle.may_run());
     }
 
     #[test]
