@@ -84,6 +84,9 @@ pub(crate) enum Command {
         /// For listings of processes; the environment says what to serve.
         label: Vec<String>,
     },
+    /// Be one tenant of the demo
+    #[command(hide = true)]
+    DemoTenant,
     /// Run a benchmark load as an ordinary CUDA program
     #[command(hide = true)]
     Load {

@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod control;
+mod demo;
 mod libraries;
 mod listing;
 mod manage;
@@ -55,7 +56,8 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Stats(args) => done(listing::stats(args)),
         Command::Events(args) => done(listing::events(args)),
         Command::Doctor(args) => healthy(listing::doctor(args)),
-        Command::Demo(args) => healthy(manage::demo(args)),
+        Command::Demo(args) => healthy(demo::run(args)),
+        Command::DemoTenant => done(demo::tenant::serve()),
         Command::Bench(args) => healthy(bench::run(args)),
         Command::Daemon(args) => done(manage::daemon(args)),
         Command::Ptx(args) => done(ptx::show(args)),

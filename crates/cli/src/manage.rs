@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use mica_daemon::api::{Resize, VgpuInfo};
 
-use crate::args::{ConfigArgs, CreateArgs, DaemonArgs, JsonArgs, NameArgs, RemoveArgs, ResizeArgs};
+use crate::args::{ConfigArgs, CreateArgs, DaemonArgs, NameArgs, RemoveArgs, ResizeArgs};
 use crate::control::{connect, connect_existing, explain};
 use crate::listing::print_json;
 use crate::size::show_bytes;
@@ -126,8 +126,4 @@ pub(crate) fn worker() -> Result<()> {
     Ok(mica_worker::run(
         &mica_worker::WorkerConfig::from_environment()?,
     )?)
-}
-
-pub(crate) fn demo(_args: &JsonArgs) -> Result<bool> {
-    bail!("the demo is not in this build yet")
 }
