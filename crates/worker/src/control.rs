@@ -12,10 +12,16 @@ use rustix::time::Timespec;
 
 use crate::{Worker, WorkerError};
 
-/// How often counters are brought up to date.
+/// How often counters are brought up to date while programs are here: the daemon's arbiter takes a
+/// holder whose GPU time stands still for idle, within a few milliseconds.
 const TICK: Timespec = Timespec {
     tv_sec: 0,
-    tv_nsec: 20_000_000,
+    tv_nsec: 2_000_000,
+};
+/// The same while nobody is.
+const IDLE_TICK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
 };
 
 /// Starts the control thread.
@@ -34,14 +40,16 @@ pub(crate) fn start(
             let command = link.page().commands.command.load(Acquire);
             obey(&worker, &link, command, &mut suspended);
             report(&worker, &link);
+            let mut tick = IDLE_TICK;
             if worker.sessions.load(Acquire) > 0 {
+                tick = TICK;
                 idle_since = Instant::now();
             } else if idle_exit.is_some_and(|limit| idle_since.elapsed() >= limit) {
                 let _ = end.send("nobody has used it for a while");
                 return;
             }
             let word = &link.page().commands.command;
-            let _ = futex::wait(word, futex::Flags::empty(), command, Some(&TICK));
+            let _ = futex::wait(word, futex::Flags::empty(), command, Some(&tick));
         }
     };
     std::thread::Builder::new()
@@ -76,10 +84,11 @@ fn report(worker: &Worker, link: &HostLink) {
     worker.vgpu.collect();
     let statistics = worker.vgpu.statistics();
     let page = link.page();
-    page.counters.launches.store(statistics.launches, Relaxed);
-    page.counters
-        .gpu_time_ns
-        .store(statistics.gpu_time_ns, Relaxed);
+    let counters = &page.counters;
+    counters.launches.store(statistics.launches, Relaxed);
+    let before = counters.gpu_time_ns.swap(statistics.gpu_time_ns, Relaxed);
+    let ran = before != statistics.gpu_time_ns;
+    counters.syncing.store(u32::from(ran), Relaxed);
     if statistics.sessions > 0 {
         page.client.flags.fetch_or(client_flags::CONTEXT, Release);
     }
