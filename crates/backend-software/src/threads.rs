@@ -141,6 +141,10 @@ impl Core {
     }
 
     fn relieve_starved(self: &Arc<Self>, state: &mut State) {
+        if !state.ready.is_empty() && state.threads.workers_idle > 0 {
+            // Nobody should sleep beside work; a lost wake-up would otherwise last forever.
+            self.work.notify_all();
+        }
         let now = now_ns();
         let starved = state.ready.iter().any(|grid| {
             grid.has_unclaimed()

@@ -129,6 +129,8 @@ impl Core {
             has_spun = false;
         }
         state.threads.workers -= 1;
+        // It may have been woken for work that it leaves to another.
+        self.work.notify_all();
     }
 
     fn spin(&self) {
