@@ -1,17 +1,144 @@
 //! Isolated mode: the program's calls go to a worker process that owns the device.
 //!
-//! Not in this version yet: every entry point answers NOT_SUPPORTED, loudly in the log, so that a
-//! program never runs past its limits by accident.
+//! Owns the program's side of the driver: handles, contexts, which thread has which context current,
+//! what pointers mean, stream capture, graphs, the private tables. Attributes, look-ups and checks of
+//! arguments are answered here; launches, copies and records are posted to the worker's ring; what
+//! must wait is called. Errors that come late are kept and told by the next call that can tell them.
+//!
+//! ```text
+//!   program ── cuLaunchKernel ──► checked ──► ring ──► worker
+//!           ── cuFuncGetAttribute ─► answered here
+//!           ── cuGraphicsMapResources ─► NOT_SUPPORTED, with its name in the log
+//! ```
+//!
+//! What is not here answers `CUDA_ERROR_NOT_SUPPORTED` and says so; nothing succeeds silently.
 
-use crate::exports;
+mod arrays;
+mod callbacks;
+mod capture;
+mod context;
+mod copies;
+mod device;
+mod events;
+mod exec;
+mod graph_ops;
+mod graphs;
+mod handles;
+mod host;
+mod launch;
+mod link;
+mod md2;
+mod memory;
+mod modules;
+mod occupancy;
+mod pools;
+mod procaddr;
+mod state;
+mod streams;
+mod support;
+mod tables;
+mod vmm;
+
+use std::ffi::c_void;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mica_cuda_abi::{CuResult, CuStatus, ENTRY_POINTS, for_each_entry_point};
+
+use crate::exports::{self, COUNT};
 use crate::log;
+use support::Entries;
+
+/// Every list of functions.
+const LISTS: &[Entries] = &[
+    arrays::ENTRIES,
+    callbacks::STREAM_ENTRIES,
+    capture::ENTRIES,
+    capture::STREAM_ENTRIES,
+    context::ENTRIES,
+    copies::STREAM_ENTRIES,
+    device::ENTRIES,
+    events::ENTRIES,
+    events::STREAM_ENTRIES,
+    exec::ENTRIES,
+    exec::STREAM_ENTRIES,
+    graphs::ENTRIES,
+    host::ENTRIES,
+    host::STREAM_ENTRIES,
+    launch::STREAM_ENTRIES,
+    link::ENTRIES,
+    memory::ENTRIES,
+    modules::ENTRIES,
+    occupancy::ENTRIES,
+    pools::ENTRIES,
+    pools::STREAM_ENTRIES,
+    procaddr::ENTRIES,
+    streams::ENTRIES,
+    streams::STREAM_ENTRIES,
+    vmm::ENTRIES,
+];
+
+/// Says, once for each entry point, that a program wanted something that is not here.
+#[cold]
+fn refuse(number: usize) -> CuStatus {
+    static SAID: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
+    if !SAID[number].swap(true, Relaxed) {
+        let symbol = ENTRY_POINTS[number].symbol;
+        log::line(&format!("{symbol} is not supported in isolated mode"));
+    }
+    CuResult::NotSupported as CuStatus
+}
+
+macro_rules! refusals {
+    ($(($symbol:ident, $base:ident, $version:literal, $stream:ident, $class:ident, $args:literal))*) => {
+        $(
+            #[allow(non_snake_case, reason = "the driver's name")]
+            extern "C" fn $symbol() -> CuStatus {
+                refuse(mica_cuda_abi::Symbol::$symbol as usize)
+            }
+        )*
+        fn refusal(number: usize) -> *const c_void {
+            static REFUSALS: [extern "C" fn() -> CuStatus; COUNT] = [$($symbol),*];
+            REFUSALS[number] as *const c_void
+        }
+    };
+}
+for_each_entry_point!(refusals);
 
 /// Fills all slots.
 pub(crate) fn install() {
-    log::line(
-        "isolated mode is not built into this libcuda.so.1; every call answers NOT_SUPPORTED",
-    );
-    for number in 0..exports::COUNT {
-        exports::point(number, exports::answer_not_supported as *const _);
+    stay_loaded();
+    let mut targets: Vec<*const c_void> = (0..COUNT).map(refusal).collect();
+    for (symbol, function) in LISTS.iter().copied().flatten() {
+        targets[*symbol as usize] = function.0;
+    }
+    for (number, target) in targets.into_iter().enumerate() {
+        exports::point(number, target);
+    }
+}
+
+/// Keeps this library in memory: its thread and its exit handler must outlive a `dlclose`.
+fn stay_loaded() {
+    // SAFETY: asks about an address of this library and loads what is loaded already.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        let here = stay_loaded as *const c_void;
+        if libc::dladdr(here, &mut info) != 0 && !info.dli_fname.is_null() {
+            libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NODELETE | libc::RTLD_NOLOAD);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_entry_point_is_listed_twice() {
+        let mut seen = std::collections::HashSet::new();
+        for (symbol, _) in LISTS.iter().copied().flatten() {
+            assert!(seen.insert(*symbol as usize), "{}", symbol.entry().symbol);
+        }
+        assert!(seen.len() > 400, "{} entry points", seen.len());
     }
 }

@@ -1,0 +1,191 @@
+//! Events.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+
+use mica_cuda_abi::{CuResult, Handle};
+use mica_wire::session::{EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize};
+
+use super::capture::{self, Captured};
+use super::context::{Context, current};
+use super::graph_ops::Op;
+use super::handles::{Kind, Object, Pool};
+use super::state::state;
+use super::streams::{Stream, resolve};
+use super::support::{Answer, Code, bad_handle, driver, entries, invalid, lock, put, stream_entries};
+
+/// An event of this process.
+pub(super) type Event = Object<EventState>;
+
+#[derive(Default)]
+pub(super) struct EventState {
+    context: AtomicPtr<Context>,
+    epoch: AtomicU64,
+    wire: AtomicU64,
+    flags: AtomicU32,
+    /// Whether it was ever recorded outside of a capture.
+    recorded: AtomicBool,
+    /// Where in a capture it was recorded last.
+    pub(super) captured: Mutex<Option<Captured>>,
+}
+
+impl Kind for EventState {
+    const MAGIC: u64 = 0x4d49_4341_4556_5431;
+}
+
+static POOL: Pool<EventState> = Pool::new();
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: u32 = 4;
+
+impl Event {
+    /// The worker's handle.
+    pub(super) fn wire(&self) -> u64 {
+        self.wire.load(Relaxed)
+    }
+
+    fn context(&self) -> Answer<&'static Context> {
+        // SAFETY: null, or set from a reference to a context; those are never freed.
+        let context = unsafe { self.context.load(Relaxed).as_ref() };
+        let context = context.ok_or(Code(CuResult::InvalidHandle as u32))?;
+        if context.epoch() != self.epoch.load(Acquire) {
+            return Err(CuResult::ContextIsDestroyed.into());
+        }
+        Ok(context)
+    }
+}
+
+unsafe fn event_of(handle: Handle) -> Answer<(&'static Event, &'static Context)> {
+    // SAFETY: the program's handle.
+    let event = unsafe { Event::find(handle) }.ok_or(Code(CuResult::InvalidHandle as u32))?;
+    Ok((event, event.context()?))
+}
+
+fn record(event: &'static Event, stream: &'static Stream, flags: u32) -> Answer {
+    if flags & !1 != 0 {
+        return invalid();
+    }
+    let state = state()?;
+    let context = stream.context()?;
+    event.context()?;
+    if stream.capturing.load(Acquire) {
+        if flags & 1 != 0 {
+            return capture::record(stream, Op::EventRecord(event));
+        }
+        *lock(&event.captured) = capture::mark(stream)?;
+        return Ok(());
+    }
+    capture::forbid_legacy(stream)?;
+    *lock(&event.captured) = None;
+    event.recorded.store(true, Relaxed);
+    let request = EventRecord { event: event.wire(), stream: stream.wire() };
+    context.checked(state.client.post(&request, &[]))
+}
+
+fn refuse_captured(event: &Event) -> Answer {
+    match lock(&event.captured).as_ref() {
+        Some(captured) if captured.is_active() => Err(CuResult::CapturedEvent.into()),
+        _ => Ok(()),
+    }
+}
+
+driver! {
+    fn event_create(out: *mut Handle, flags: u32) {
+        if out.is_null() || flags & !7 != 0 || flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS {
+            return invalid();
+        }
+        if flags & INTERPROCESS != 0 {
+            return super::support::not_supported("an event for several processes");
+        }
+        let (state, context) = current()?;
+        let request = EventCreate { context: context.wire(), disable_timing: flags & DISABLE_TIMING != 0 };
+        let wire = context.checked(state.client.call(&request))?.value;
+        let event = POOL.take(EventState::default, |event| {
+            event.context.store(std::ptr::from_ref(context).cast_mut(), Relaxed);
+            event.wire.store(wire, Relaxed);
+            event.flags.store(flags, Relaxed);
+            event.recorded.store(false, Relaxed);
+            *lock(&event.captured) = None;
+            event.epoch.store(context.epoch(), Release);
+        });
+        put(out, event.handle())
+    }
+
+    fn event_destroy(handle: Handle) {
+        let state = state()?;
+        let Some(event) = Event::find(handle) else {
+            return bad_handle();
+        };
+        let (alive, wire) = (event.context(), event.wire());
+        if !POOL.give(event) {
+            return bad_handle();
+        }
+        alive?.checked(state.client.post(&EventDestroy { event: wire }, &[]))
+    }
+
+    fn event_record<const PT>(event: Handle, stream: Handle) {
+        let (event, _) = event_of(event)?;
+        let (_, _, stream) = resolve::<PT>(stream)?;
+        record(event, stream, 0)
+    }
+
+    fn event_record_with_flags<const PT>(event: Handle, stream: Handle, flags: u32) {
+        let (event, _) = event_of(event)?;
+        let (_, _, stream) = resolve::<PT>(stream)?;
+        record(event, stream, flags)
+    }
+
+    fn event_query(event: Handle) {
+        let state = state()?;
+        let (event, context) = event_of(event)?;
+        context.check(state)?;
+        refuse_captured(event)?;
+        let reached = context.checked(state.client.call(&EventQuery { event: event.wire() }))?;
+        if !reached.value {
+            return Err(CuResult::NotReady.into());
+        }
+        context.check(state)
+    }
+
+    fn event_synchronize(event: Handle) {
+        let state = state()?;
+        let (event, context) = event_of(event)?;
+        context.check(state)?;
+        refuse_captured(event)?;
+        let done = state.client.call(&EventSynchronize { event: event.wire() });
+        state.print_output();
+        context.checked(done)?;
+        context.check(state)
+    }
+
+    fn event_elapsed(out: *mut f32, start: Handle, end: Handle) {
+        let state = state()?;
+        let ((start, _), (end, context)) = (event_of(start)?, event_of(end)?);
+        let no_timing = [start, end].iter().any(|event| {
+            event.flags.load(Relaxed) & DISABLE_TIMING != 0 || !event.recorded.load(Relaxed)
+        });
+        if no_timing {
+            return bad_handle();
+        }
+        let request = EventElapsed { start: start.wire(), end: end.wire() };
+        put(out, context.checked(state.client.call(&request))?.value)
+    }
+}
+
+entries! {
+    cuEventCreate = event_create;
+    cuEventDestroy = event_destroy;
+    cuEventDestroy_v2 = event_destroy;
+    cuEventQuery = event_query;
+    cuEventSynchronize = event_synchronize;
+    cuEventElapsedTime = event_elapsed;
+    cuEventElapsedTime_v2 = event_elapsed;
+}
+
+stream_entries! {
+    cuEventRecord, cuEventRecord_ptsz = event_record;
+    cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz = event_record_with_flags;
+}

@@ -1,0 +1,361 @@
+//! Linear device memory, and the map of everything that has an address.
+//!
+//! The map answers where a pointer leads: which allocation, on which side, at which address on the
+//! other. Copies need it to tell pinned memory from pageable, pointer queries answer from it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, RwLock};
+
+use mica_cuda_abi::{CuResult, Handle};
+use mica_wire::session::{
+    MemoryAlloc, MemoryFree, SharedHostMemory,
+};
+
+use super::context::{Context, current};
+use super::support::{Answer, Code, driver, entries, invalid, put, put_opt, read, write};
+
+/// What an allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AllocationKind {
+    /// `cuMemAlloc`.
+    Device,
+    /// In stream order, from a pool.
+    Pool,
+    /// Memory of a graph.
+    Graph,
+    /// `cuMemHostAlloc`.
+    Pinned,
+    /// `cuMemHostRegister`.
+    Registered,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// A variable of a module.
+    Global,
+    /// Reserved addresses, with or without memory.
+    Reserved,
+}
+
+/// Something that has addresses.
+pub(super) struct Allocation {
+    pub(super) kind: AllocationKind,
+    /// First address on the device.
+    pub(super) device: u64,
+    /// First address in this process, 0 for none.
+    pub(super) host: u64,
+    pub(super) bytes: u64,
+    pub(super) context: &'static Context,
+    pub(super) epoch: u64,
+    pub(super) id: u64,
+    /// Flags it was made with.
+    pub(super) flags: u32,
+    /// Pool it came from.
+    pub(super) pool: u64,
+    /// Holds the mapping.
+    pub(super) shared: Option<SharedHostMemory>,
+}
+
+impl Allocation {
+    /// A plain piece of device memory in the present life of a context.
+    pub(super) fn new(
+        kind: AllocationKind,
+        device: u64,
+        bytes: u64,
+        context: &'static Context,
+        id: u64,
+    ) -> Self {
+        Self {
+            kind,
+            device,
+            host: 0,
+            bytes,
+            context,
+            epoch: context.epoch(),
+            id,
+            flags: 0,
+            pool: 0,
+            shared: None,
+        }
+    }
+
+    /// Whether the host can follow its pointers.
+    pub(super) fn is_host(&self) -> bool {
+        self.host != 0
+    }
+}
+
+type ByAddress = RwLock<BTreeMap<u64, Arc<Allocation>>>;
+
+/// All allocations of the process.
+#[derive(Default)]
+pub(super) struct MemoryMap {
+    by_device: ByAddress,
+    by_host: ByAddress,
+}
+
+fn holding(map: &ByAddress, address: u64, start: impl Fn(&Allocation) -> u64) -> Option<Arc<Allocation>> {
+    let map = read(map);
+    let (_, found) = map
+        .range((Bound::Unbounded, Bound::Included(address)))
+        .next_back()?;
+    (address - start(found) < found.bytes.max(1)).then(|| Arc::clone(found))
+}
+
+impl MemoryMap {
+    /// Adds an allocation.
+    pub(super) fn insert(&self, allocation: Allocation) {
+        let allocation = Arc::new(allocation);
+        if allocation.host != 0 {
+            write(&self.by_host).insert(allocation.host, Arc::clone(&allocation));
+        }
+        write(&self.by_device).insert(allocation.device, allocation);
+    }
+
+    /// The allocation that holds a device address.
+    pub(super) fn find_device(&self, address: u64) -> Option<Arc<Allocation>> {
+        holding(&self.by_device, address, |found| found.device)
+    }
+
+    /// The allocation that holds an address of this process.
+    pub(super) fn find_host(&self, address: u64) -> Option<Arc<Allocation>> {
+        holding(&self.by_host, address, |found| found.host)
+    }
+
+    /// The allocation that holds a pointer, whichever side it is meant for.
+    pub(super) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
+        self.find_device(address).or_else(|| self.find_host(address))
+    }
+
+    /// Takes out the allocation that begins at a device address and is one of `kinds`.
+    pub(super) fn take(&self, address: u64, kinds: &[AllocationKind]) -> Option<Arc<Allocation>> {
+        let mut map = write(&self.by_device);
+        let found = map.get(&address).filter(|found| kinds.contains(&found.kind))?;
+        let found = Arc::clone(found);
+        map.remove(&address);
+        drop(map);
+        if found.host != 0 {
+            write(&self.by_host).remove(&found.host);
+        }
+        Some(found)
+    }
+
+    /// As [`MemoryMap::take`], by the address in this process.
+    pub(super) fn take_host(&self, address: u64, kinds: &[AllocationKind]) -> Option<Arc<Allocation>> {
+        let mut map = write(&self.by_host);
+        let found = map.get(&address).filter(|found| kinds.contains(&found.kind))?;
+        let found = Arc::clone(found);
+        map.remove(&address);
+        drop(map);
+        write(&self.by_device).remove(&found.device);
+        Some(found)
+    }
+
+    /// Forgets what was made in a life of a context that is over.
+    pub(super) fn forget_epoch(&self, epoch: u64) {
+        // Reserved addresses belong to the process.
+        let stays = |found: &Arc<Allocation>| {
+            found.epoch != epoch || found.kind == AllocationKind::Reserved
+        };
+        write(&self.by_device).retain(|_, found| stays(found));
+        write(&self.by_host).retain(|_, found| stays(found));
+    }
+
+    /// Whether any memory of this process that the device uses lies in these pages.
+    pub(super) fn overlaps_pages(&self, first: u64, bytes: u64) -> bool {
+        let map = read(&self.by_host);
+        let page = |address: u64| address & !4095;
+        let overlaps = |found: &Arc<Allocation>| {
+            page(found.host) < first + bytes && first < (found.host + found.bytes).next_multiple_of(4096)
+        };
+        map.range(..first + bytes).next_back().is_some_and(|(_, found)| overlaps(found))
+    }
+
+    /// Bytes of a pool that are in use.
+    pub(super) fn pool_bytes(&self, pool: u64) -> u64 {
+        let map = read(&self.by_device);
+        let of_pool = |found: &&Arc<Allocation>| {
+            found.kind == AllocationKind::Pool && found.pool == pool
+        };
+        map.values().filter(of_pool).map(|found| found.bytes).sum()
+    }
+
+    /// Whether `bytes` from a device address on lie in one allocation.
+    pub(super) fn covers(&self, address: u64, bytes: u64) -> bool {
+        match self.find_device(address) {
+            Some(found) => {
+                found.kind == AllocationKind::Reserved
+                    || bytes <= found.bytes - (address - found.device)
+            }
+            None => false,
+        }
+    }
+}
+
+/// Bytes between rows that suit every device.
+const PITCH: u64 = 512;
+
+/// Allocates device memory in the current context.
+pub(super) fn allocate(bytes: u64) -> Answer<u64> {
+    if bytes == 0 {
+        return invalid();
+    }
+    let (state, context) = current()?;
+    let request = MemoryAlloc {
+        context: context.wire(),
+        bytes,
+    };
+    let address = context.checked(state.client.call(&request))?.value;
+    let id = state.number();
+    let made = Allocation::new(AllocationKind::Device, address, bytes, context, id);
+    state.memory.insert(made);
+    Ok(address)
+}
+
+driver! {
+    fn mem_alloc(out: *mut u64, bytes: usize) {
+        if out.is_null() {
+            return invalid();
+        }
+        put(out, allocate(bytes as u64)?)
+    }
+
+    fn mem_alloc_pitch(out: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) {
+        if out.is_null() || pitch.is_null() || !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
+            return invalid();
+        }
+        let row = (width as u64).checked_next_multiple_of(PITCH).ok_or(Code(CuResult::OutOfMemory as u32))?;
+        let bytes = row.checked_mul(height as u64).ok_or(Code(CuResult::OutOfMemory as u32))?;
+        put(out, allocate(bytes)?)?;
+        put(pitch, row as usize)
+    }
+
+    fn mem_free(address: u64) {
+        if address == 0 {
+            return Ok(());
+        }
+        let (state, context) = current()?;
+        super::capture::forbid_unsafe()?;
+        let kinds = [AllocationKind::Device, AllocationKind::Pool, AllocationKind::Managed, AllocationKind::Graph];
+        let found = state.memory.take(address, &kinds);
+        let Some(found) = found else {
+            return invalid();
+        };
+        if found.kind == AllocationKind::Managed {
+            return super::host::release(state, &found);
+        }
+        let request = MemoryFree { context: found.context.wire(), address };
+        let freed = state.client.call(&request);
+        state.print_output();
+        context.checked(freed).map(drop)
+    }
+
+    fn mem_address_range(base: *mut u64, bytes: *mut usize, address: u64) {
+        let (state, _) = current()?;
+        let Some(found) = state.memory.find(address) else {
+            return Err(CuResult::NotFound.into());
+        };
+        put_opt(base, found.device);
+        put_opt(bytes, found.bytes as usize);
+        Ok(())
+    }
+
+    fn pointer_attribute(out: *mut u8, attribute: u32, pointer: u64) {
+        let (state, _) = current()?;
+        if out.is_null() {
+            return invalid();
+        }
+        let Some(found) = state.memory.find(pointer) else {
+            return invalid();
+        };
+        write_attribute(out, attribute, pointer, &found)
+    }
+
+    fn pointer_attributes(count: u32, attributes: *const u32, out: *mut *mut u8, pointer: u64) {
+        let (state, _) = current()?;
+        if attributes.is_null() || out.is_null() {
+            return invalid();
+        }
+        let found = state.memory.find(pointer);
+        for index in 0..count as usize {
+            let (attribute, out) = (attributes.add(index).read(), out.add(index).read());
+            if out.is_null() {
+                return invalid();
+            }
+            match &found {
+                Some(found) => {
+                    // What does not apply stays zero.
+                    let _ = write_attribute(out, attribute, pointer, found);
+                }
+                None => write_nothing(out, attribute),
+            }
+        }
+        Ok(())
+    }
+
+    fn pointer_set_attribute(_value: *const u8, attribute: u32, pointer: u64) {
+        let (state, _) = current()?;
+        // SYNC_MEMOPS: copies are ordered more strictly than it asks for.
+        if attribute != 6 || state.memory.find(pointer).is_none() {
+            return invalid();
+        }
+        Ok(())
+    }
+}
+
+/// Zero of the attribute's size.
+unsafe fn write_nothing(out: *mut u8, attribute: u32) {
+    // SAFETY: the program's pointer, to a value of the attribute's type.
+    unsafe {
+        match attribute {
+            9 => out.cast::<i32>().write_unaligned(-2),
+            2 | 10 | 13 | 15 | 16 | 21 | 22 => out.cast::<u32>().write_unaligned(0),
+            6 | 8 => out.write(0),
+            5 => out.cast::<[u64; 2]>().write_unaligned([0; 2]),
+            _ => out.cast::<u64>().write_unaligned(0),
+        }
+    }
+}
+
+unsafe fn write_attribute(out: *mut u8, attribute: u32, pointer: u64, found: &Allocation) -> Answer {
+    use AllocationKind::{Managed, Pinned, Pool, Registered};
+    let on_device = pointer.wrapping_sub(found.device) < found.bytes;
+    let offset = match on_device {
+        true => pointer - found.device,
+        false => pointer - found.host,
+    };
+    let is_host_memory = matches!(found.kind, Pinned | Registered);
+    // SAFETY: the program's pointer, to a value of the attribute's type.
+    unsafe {
+        match attribute {
+            1 => out.cast::<Handle>().write_unaligned(found.context.handle()),
+            2 => out.cast::<u32>().write_unaligned(if is_host_memory { 1 } else { 2 }),
+            3 => out.cast::<u64>().write_unaligned(found.device + offset),
+            4 if !found.is_host() => return invalid(),
+            4 => out.cast::<u64>().write_unaligned(found.host + offset),
+            6 => out.write(0),
+            7 | 20 => out.cast::<u64>().write_unaligned(found.id),
+            8 => out.write(u8::from(found.kind == Managed)),
+            9 | 22 => out.cast::<i32>().write_unaligned(if attribute == 9 { 0 } else { -1 }),
+            10 | 15 | 21 => out.cast::<u32>().write_unaligned(0),
+            11 | 19 => out.cast::<u64>().write_unaligned(found.device),
+            12 | 18 => out.cast::<u64>().write_unaligned(found.bytes),
+            13 => out.cast::<u32>().write_unaligned(1),
+            14 => out.cast::<u64>().write_unaligned(0),
+            16 => out.cast::<u32>().write_unaligned(3),
+            17 if found.kind == Pool => out.cast::<u64>().write_unaligned(found.pool),
+            17 => out.cast::<u64>().write_unaligned(0),
+            _ => return invalid(),
+        }
+    }
+    Ok(())
+}
+
+entries! {
+    cuMemAlloc_v2 = mem_alloc;
+    cuMemAllocPitch_v2 = mem_alloc_pitch;
+    cuMemFree_v2 = mem_free;
+    cuMemGetAddressRange_v2 = mem_address_range;
+    cuPointerGetAttribute = pointer_attribute;
+    cuPointerGetAttributes = pointer_attributes;
+    cuPointerSetAttribute = pointer_set_attribute;
+}

@@ -1,0 +1,141 @@
+//! How many blocks fit on a multiprocessor; computed here from the kernel's layout.
+
+use mica_cuda_abi::{CuResult, Handle, LaunchConfig};
+use mica_wire::session::KernelLayout;
+
+use super::modules::function_of;
+use super::state::{State, state};
+use super::support::{Answer, Code, driver, entries, get, invalid, put};
+
+/// Blocks that run side by side on one multiprocessor; 0 if not even one fits.
+pub(super) fn blocks_per_multiprocessor(state: &State, layout: &KernelLayout, threads: u32, dynamic: u64) -> u32 {
+    let of = |number: u32, default: u32| {
+        state.attribute(number).filter(|value| *value > 0).map_or(default, |value| value as u32)
+    };
+    let most_threads = if layout.max_threads == 0 { 1024 } else { layout.max_threads };
+    if threads == 0 || threads > most_threads.min(of(1, 1024)) {
+        return 0;
+    }
+    let warps = threads.div_ceil(32);
+    let mut blocks = of(106, 32).min(of(39, 2048) / 32 / warps);
+    if layout.registers > 0 {
+        let each = layout.registers.next_multiple_of(8) * 32 * warps;
+        blocks = blocks.min(of(82, 65536) / each.max(1));
+    }
+    let shared = u64::from(layout.static_shared) + dynamic;
+    if shared > 0 {
+        if shared > u64::from(state.client.snapshot().max_shared_per_block) {
+            return 0;
+        }
+        let each = shared + u64::from(of(111, 0));
+        blocks = blocks.min((u64::from(of(81, 64 << 10)) / each) as u32);
+    }
+    // A block that may be launched at all runs.
+    blocks.max(1)
+}
+
+type SharedOf = unsafe extern "C" fn(i32) -> usize;
+
+unsafe fn max_active(out: *mut i32, function: Handle, threads: i32, dynamic: usize) -> Answer {
+    let state = state()?;
+    if threads <= 0 {
+        return invalid();
+    }
+    // SAFETY: the program's handle and pointer.
+    unsafe {
+        let layout = function_of(function)?.layout()?;
+        put(out, blocks_per_multiprocessor(state, layout, threads as u32, dynamic as u64) as i32)
+    }
+}
+
+unsafe fn potential(grid: *mut i32, block: *mut i32, function: Handle, shared_of: Option<SharedOf>, dynamic: usize, limit: i32) -> Answer {
+    let state = state()?;
+    // SAFETY: the program's handle.
+    let layout = unsafe { function_of(function)? }.layout()?;
+    let most = if layout.max_threads == 0 { 1024 } else { layout.max_threads };
+    let most = match limit > 0 {
+        true => most.min(limit as u32),
+        false => most,
+    };
+    let (mut best, mut best_blocks, mut best_threads) = (0, 0, 0);
+    let mut threads = most;
+    while threads > 0 {
+        let shared = match shared_of {
+            // SAFETY: the program's function from block size to shared memory.
+            Some(shared_of) => unsafe { shared_of(threads as i32) },
+            None => dynamic,
+        };
+        let blocks = blocks_per_multiprocessor(state, layout, threads, shared as u64);
+        if blocks * threads > best {
+            (best, best_blocks, best_threads) = (blocks * threads, blocks, threads);
+        }
+        threads = match threads % 32 {
+            0 => threads - 32,
+            part => threads - part,
+        };
+    }
+    if best == 0 {
+        return Err(Code(CuResult::InvalidValue as u32));
+    }
+    let processors = state.client.snapshot().multiprocessors.max(1);
+    // SAFETY: the program's pointers.
+    unsafe {
+        put(grid, (best_blocks * processors) as i32)?;
+        put(block, best_threads as i32)
+    }
+}
+
+driver! {
+    fn occupancy(out: *mut i32, function: Handle, threads: i32, dynamic: usize) {
+        max_active(out, function, threads, dynamic)
+    }
+
+    fn occupancy_with_flags(out: *mut i32, function: Handle, threads: i32, dynamic: usize, _flags: u32) {
+        max_active(out, function, threads, dynamic)
+    }
+
+    fn occupancy_available(out: *mut usize, function: Handle, blocks: i32, threads: i32) {
+        let state = state()?;
+        if blocks <= 0 || threads <= 0 {
+            return invalid();
+        }
+        let layout = function_of(function)?.layout()?;
+        let whole = state.attribute(81).unwrap_or(64 << 10) as u64 / blocks as u64;
+        let reserved = state.attribute(111).unwrap_or(0).max(0) as u64;
+        let most = u64::from(state.client.snapshot().max_shared_per_block);
+        let each = whole.saturating_sub(reserved).min(most);
+        put(out, each.saturating_sub(layout.static_shared.into()) as usize)
+    }
+
+    fn occupancy_potential(grid: *mut i32, block: *mut i32, function: Handle, shared_of: Option<SharedOf>, dynamic: usize, limit: i32) {
+        potential(grid, block, function, shared_of, dynamic, limit)
+    }
+
+    fn occupancy_potential_with_flags(grid: *mut i32, block: *mut i32, function: Handle, shared_of: Option<SharedOf>, dynamic: usize, limit: i32, _flags: u32) {
+        potential(grid, block, function, shared_of, dynamic, limit)
+    }
+
+    fn occupancy_clusters(out: *mut i32, function: Handle, config: *const LaunchConfig) {
+        let state = state()?;
+        let config = get(config)?;
+        let layout = function_of(function)?.layout()?;
+        let threads = config.block.iter().product();
+        let each = blocks_per_multiprocessor(state, layout, threads, config.shared_bytes.into());
+        put(out, (each * state.client.snapshot().multiprocessors) as i32)
+    }
+
+    fn occupancy_cluster_size(out: *mut i32, function: Handle, _config: *const LaunchConfig) {
+        function_of(function)?;
+        put(out, 1)
+    }
+}
+
+entries! {
+    cuOccupancyMaxActiveBlocksPerMultiprocessor = occupancy;
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = occupancy_with_flags;
+    cuOccupancyAvailableDynamicSMemPerBlock = occupancy_available;
+    cuOccupancyMaxPotentialBlockSize = occupancy_potential;
+    cuOccupancyMaxPotentialBlockSizeWithFlags = occupancy_potential_with_flags;
+    cuOccupancyMaxActiveClusters = occupancy_clusters;
+    cuOccupancyMaxPotentialClusterSize = occupancy_cluster_size;
+}

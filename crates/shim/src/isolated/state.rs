@@ -1,0 +1,171 @@
+//! The session with the worker, and the device as it was when the session began.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, OnceLock};
+
+use mica_cuda_abi::CuResult;
+use mica_limits::{Environment, open_session};
+use mica_wire::session::client::SessionClient;
+
+use super::context::Context;
+use super::memory::MemoryMap;
+use super::support::{Answer, Code, FORKED, lock};
+use crate::log;
+
+/// Version of the driver interface that this library offers.
+pub(super) const DRIVER_VERSION: i32 = 13000;
+
+/// The process's session and all that hangs on it.
+pub(super) struct State {
+    pub(super) client: SessionClient,
+    attributes: [Option<i32>; 256],
+    pub(super) pci: [i32; 3],
+    pub(super) primary: &'static Context,
+    pub(super) memory: MemoryMap,
+    /// Numbers for whatever needs one.
+    next: AtomicU64,
+    /// Values the program has set, by what they belong to.
+    pub(super) loose: Mutex<HashMap<(u64, u32), u64>>,
+}
+
+static STATE: OnceLock<State> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// The session; `NOT_INITIALIZED` before `cuInit`.
+#[inline]
+pub(super) fn state() -> Answer<&'static State> {
+    STATE.get().ok_or(Code(CuResult::NotInitialized as u32))
+}
+
+/// Opens the session, once.
+pub(super) fn start() -> Answer {
+    if STATE.get().is_some() {
+        return Ok(());
+    }
+    let _starting = lock(&STARTING);
+    if STATE.get().is_some() {
+        return Ok(());
+    }
+    let client = connect()?;
+    let snapshot = client.snapshot();
+    let mut attributes = [None; 256];
+    for (number, value) in &snapshot.attributes {
+        if let Some(slot) = attributes.get_mut(*number as usize) {
+            *slot = Some(*value);
+        }
+    }
+    let pci = parse_pci(&snapshot.pci_bus_id);
+    for (number, value) in [(50, pci[0]), (33, pci[1]), (34, pci[2])] {
+        attributes[number] = Some(value);
+    }
+    let state = State {
+        client,
+        attributes,
+        pci,
+        primary: Context::new(true, 0),
+        memory: MemoryMap::default(),
+        next: AtomicU64::new(1),
+        loose: Mutex::default(),
+    };
+    // SAFETY: the handlers store to atomics and write what kernels have printed.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+        libc::atexit(at_exit);
+    }
+    let _ = STATE.set(state);
+    Ok(())
+}
+
+fn connect() -> Answer<SessionClient> {
+    let environment = match Environment::read() {
+        Some(Ok(environment)) => environment,
+        Some(Err(error)) => {
+            log::line(&format!("no virtual GPU: {error}"));
+            return Err(CuResult::NoDevice.into());
+        }
+        None => {
+            log::line("no virtual GPU: isolated mode needs the environment that `mica run` makes");
+            return Err(CuResult::NoDevice.into());
+        }
+    };
+    let (_, socket) = open_session(&environment).map_err(|error| {
+        log::line(&format!("no session with the virtual GPU: {error}"));
+        Code::from(CuResult::NoDevice)
+    })?;
+    let program = std::env::current_exe().ok();
+    let program = program.as_deref().and_then(|path| path.file_name());
+    let program = program.unwrap_or_default().to_string_lossy();
+    SessionClient::connect(socket, &program).map_err(|error| {
+        log::line(&format!("no session with the virtual GPU: {error}"));
+        CuResult::NoDevice.into()
+    })
+}
+
+/// `domain:bus:device.function`, all in hexadecimal.
+fn parse_pci(text: &str) -> [i32; 3] {
+    let mut numbers = text
+        .split([':', '.'])
+        .map(|part| i32::from_str_radix(part, 16).unwrap_or(0));
+    [(); 3].map(|()| numbers.next().unwrap_or(0))
+}
+
+extern "C" fn in_child() {
+    FORKED.store(true, Relaxed);
+}
+
+extern "C" fn at_exit() {
+    EXITING.store(true, Release);
+    if let (Some(state), false) = (STATE.get(), FORKED.load(Relaxed)) {
+        state.print_output();
+    }
+}
+
+/// Whether the process is about to end.
+pub(super) fn exiting() -> bool {
+    EXITING.load(Acquire)
+}
+
+impl State {
+    /// A device attribute, if the device knows it.
+    #[inline]
+    pub(super) fn attribute(&self, number: u32) -> Option<i32> {
+        self.attributes.get(number as usize).copied().flatten()
+    }
+
+    /// A number nobody has had.
+    pub(super) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    /// Prints what kernels have printed, through the C library so that it comes in order with the
+    /// program's own output.
+    pub(super) fn print_output(&self) {
+        unsafe extern "C" {
+            static stdout: *mut libc::FILE;
+            static stderr: *mut libc::FILE;
+        }
+        let Ok(pieces) = self.client.take_output() else {
+            return;
+        };
+        for (kind, bytes) in pieces {
+            // SAFETY: the C library's own streams and a live buffer.
+            unsafe {
+                let file = if kind == 0 { stdout } else { stderr };
+                libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), file);
+                libc::fflush(file);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn pci_addresses_are_hexadecimal() {
+        assert_eq!(super::parse_pci("0000:1a:10.0"), [0, 0x1a, 0x10]);
+        assert_eq!(super::parse_pci("nonsense"), [0, 0, 0]);
+    }
+}
