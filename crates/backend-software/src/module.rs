@@ -139,14 +139,14 @@ fn describe(compiled: &Compiled, globals: &[GlobalInfo], addresses: &[u64]) -> M
                 const_bytes: u32::try_from(constants).unwrap_or(u32::MAX),
                 registers: kernel.registers.clamp(1, 255),
                 max_threads: most_threads(kernel.max_threads),
-                ptx_version: compiled.ptx_version,
+                // `CU_FUNC_ATTRIBUTE_PTX_VERSION` is that of the virtual architecture.
+                ptx_version: compiled.target,
                 binary_version: 80,
             })
             .collect(),
         globals: globals
             .iter()
             .zip(addresses)
-            .filter(|(global, _)| global.visible)
             .map(|(global, address)| GlobalDescription {
                 name: global.name.clone(),
                 address: DevicePtr(*address),

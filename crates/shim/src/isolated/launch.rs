@@ -23,6 +23,10 @@ const END: usize = 0;
 const BUFFER: usize = 1;
 const SIZE: usize = 2;
 
+/// What drivers since CUDA 13 answer for a grid that no device can have. The header has no name for it;
+/// the runtime calls it `cudaErrorInvalidConfiguration`.
+const INVALID_CONFIGURATION: Code = Code(9);
+
 /// Grid, block, shared memory and how blocks are scheduled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
@@ -38,18 +42,20 @@ pub(super) fn check(state: &State, function: &Function, shape: &Shape) -> Answer
     let most = |number: u32, default: u32| {
         state.attribute(number).map_or(default, |value| value.max(0) as u32)
     };
+    let is_too_large = |axis: usize| {
+        let default = if axis == 0 { i32::MAX as u32 } else { 65535 };
+        grid[axis] == 0 || grid[axis] > most(5 + axis as u32, default)
+    };
+    if block.contains(&0) || (0..3).any(is_too_large) {
+        return Err(INVALID_CONFIGURATION);
+    }
     let threads = block.iter().try_fold(1_u32, |all, part| all.checked_mul(*part));
-    let Some(threads) = threads.filter(|threads| *threads > 0 && *threads <= most(1, 1024)) else {
+    let Some(threads) = threads.filter(|threads| *threads <= most(1, 1024)) else {
         return invalid();
     };
-    for axis in 0..3 {
-        let (grid_default, block_default) = [(i32::MAX as u32, 1024), (65535, 1024), (65535, 64)][axis];
-        if grid[axis] == 0
-            || grid[axis] > most(5 + axis as u32, grid_default)
-            || block[axis] > most(2 + axis as u32, block_default)
-        {
-            return invalid();
-        }
+    let most_block = [1024, 1024, 64];
+    if (0..3).any(|axis| block[axis] > most(2 + axis as u32, most_block[axis])) {
+        return invalid();
     }
     if shared > function.most_dynamic(state) {
         return invalid();

@@ -572,7 +572,7 @@ fn attribute_of(state: &State, function: &Function, attribute: u32) -> Answer<i3
         8 => function.most_dynamic(state) as i32,
         9 => function.carveout.load(Relaxed),
         10..=14 => function.cluster[attribute as usize - 10].load(Relaxed),
-        15 => 0,
+        15..=17 => 0,
         _ => return invalid(),
     })
 }
