@@ -9,14 +9,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 fn fixtures() -> Vec<PathBuf> {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/ptx");
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/ptx");
+    // Any other folder of PTX can be put to the same test.
+    let dir = std::env::var_os("MICA_PTX").map_or(own, PathBuf::from);
     let mut found: Vec<PathBuf> = std::fs::read_dir(&dir)
         .expect("tests/ptx")
         .map(|e| e.expect("an entry").path())
         .filter(|p| p.extension().is_some_and(|e| e == "ptx"))
         .collect();
     found.sort();
-    assert!(found.len() > 50, "fixtures are missing");
+    assert!(!found.is_empty(), "fixtures are missing");
     found
 }
 
@@ -27,7 +29,7 @@ fn every_kernel_compiles() {
     // One architecture of each: the others differ in a few instructions only.
     for path in fixtures()
         .iter()
-        .filter(|p| p.to_string_lossy().contains(".80."))
+        .filter(|p| !p.to_string_lossy().contains(".75.") && !p.to_string_lossy().contains(".90."))
     {
         let text = std::fs::read(path).expect("a fixture");
         let parsed = Arc::new(mica_ptx::parse(&text).unwrap_or_else(|e| panic!("{path:?}: {e}")));
@@ -122,7 +124,7 @@ fn kernels_do_to_noise_what_the_interpreter_does() {
     let mut wrong = Vec::new();
     for path in fixtures()
         .iter()
-        .filter(|p| p.to_string_lossy().contains(".80."))
+        .filter(|p| !p.to_string_lossy().contains(".75.") && !p.to_string_lossy().contains(".90."))
     {
         let text = std::fs::read_to_string(path).expect("a fixture");
         let parsed = mica_ptx::parse(text.as_bytes()).expect("parses");
