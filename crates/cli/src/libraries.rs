@@ -47,7 +47,7 @@ fn link(source: &Path, name: &Path) -> Result<()> {
 }
 
 /// The folder the libraries were built or installed into.
-fn find() -> Result<PathBuf> {
+pub(crate) fn find() -> Result<PathBuf> {
     let exe = std::env::current_exe()?.canonicalize()?;
     let beside = exe.parent().unwrap_or(Path::new("/"));
     let mut places: Vec<PathBuf> = std::env::var_os("MICA_LIB_DIR")

@@ -3,8 +3,10 @@
 mod gpu;
 mod group;
 mod report;
+mod software;
+mod vgpu;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::args::{BenchArg, BenchArgs};
 
@@ -12,8 +14,26 @@ use crate::args::{BenchArg, BenchArgs};
 pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     match args.what {
         BenchArg::Gpu => gpu::run(args),
-        BenchArg::Software | BenchArg::Vgpu | BenchArg::Shim => {
-            bail!("this benchmark is not in this build yet")
+        BenchArg::Software => software::run(args),
+        BenchArg::Vgpu => vgpu::run(args),
+        BenchArg::Shim => {
+            bail!(
+                "`mica bench shim` is not in this build yet: it needs libcuda.so.1 in isolated mode"
+            )
         }
     }
+}
+
+/// Resident memory of a process.
+fn resident_bytes_of(pid: u32) -> Result<u64> {
+    let file = format!("/proc/{pid}/statm");
+    let text = std::fs::read_to_string(&file).with_context(|| format!("{file} cannot be read"))?;
+    let pages: u64 = text
+        .split(' ')
+        .nth(1)
+        .and_then(|word| word.parse().ok())
+        .with_context(|| format!("{file} has no resident size"))?;
+    // SAFETY: a plain query.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Ok(pages * u64::try_from(page_bytes).unwrap_or(4096))
 }

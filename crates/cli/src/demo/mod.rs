@@ -7,8 +7,9 @@
 //! Owns the play; [`stage`] the daemon and the processes, [`tenant`] what they run, [`screen`] the view.
 
 mod acts;
+mod processor;
 mod screen;
-mod stage;
+pub(crate) mod stage;
 pub(crate) mod tenant;
 
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use anyhow::{Context, Result};
 use mica_daemon::api::Created;
 use serde::Serialize;
 
+use self::processor::Processor;
 use self::screen::{Row, Screen};
 use self::stage::{Stage, TenantProcess, pause};
 use self::tenant::{Answer, Ask};
@@ -135,6 +137,15 @@ impl Member {
             _ => 0.0,
         }
     }
+}
+
+/// What the tenants got in a stretch of time.
+#[derive(Clone, Debug, Default)]
+struct Stretch {
+    got: Vec<Got>,
+    seconds: f64,
+    /// Percent of the processor that programs beside the demo used.
+    others_percent: f64,
 }
 
 /// What a tenant got in a stretch of time.
@@ -291,18 +302,27 @@ impl Show {
         Ok(())
     }
 
-    /// Watches, and tells what each got meanwhile, and in how many seconds.
-    fn measure(&mut self, time: Duration) -> Result<(Vec<Got>, f64)> {
-        let began = Instant::now();
+    /// Watches, and tells what each got meanwhile.
+    fn measure(&mut self, time: Duration) -> Result<Stretch> {
         let before = self.sample()?;
+        let (began, processor) = (Instant::now(), self.processor());
         self.watch(time)?;
         let seconds = began.elapsed().as_secs_f64();
+        let others_percent = self.processor().others_percent_since(&processor);
         let after = self.sample()?;
         let got = before.iter().zip(&after).map(|(before, after)| Got {
             gpu_time_ns: after.gpu_time_ns.saturating_sub(before.gpu_time_ns),
             steps: after.steps.saturating_sub(before.steps),
         });
-        Ok((got.collect(), seconds))
+        Ok(Stretch {
+            got: got.collect(),
+            seconds,
+            others_percent,
+        })
+    }
+
+    fn processor(&self) -> Processor {
+        Processor::now(&self.stage.processes())
     }
 
     fn settle(&mut self, promise: Promise) {

@@ -152,14 +152,31 @@ impl Stage {
         self.client.create(&spec).map_err(explain)
     }
 
-    fn take_down(&mut self) {
+    /// The folder of the daemon's sockets.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The daemon's process.
+    pub(crate) fn daemon_pid(&self) -> u32 {
+        self.daemon.id()
+    }
+
+    /// All processes that the daemon knows, and its own.
+    pub(crate) fn processes(&self) -> Vec<u32> {
         let vgpus = self.client.list().unwrap_or_default();
-        let workers: Vec<u32> = vgpus
-            .iter()
-            .flat_map(|vgpu| &vgpu.processes)
+        let known = vgpus.iter().flat_map(|vgpu| &vgpu.processes);
+        known
             .map(|process| process.pid)
-            .collect();
-        for vgpu in &vgpus {
+            .chain([self.daemon.id(), std::process::id()])
+            .collect()
+    }
+
+    fn take_down(&mut self) {
+        let own = [self.daemon.id(), std::process::id()];
+        let mut workers = self.processes();
+        workers.retain(|pid| !own.contains(pid));
+        for vgpu in self.client.list().unwrap_or_default() {
             let _ = self.client.remove(&vgpu.name, true);
         }
         let _ = self.client.shutdown();
