@@ -4,9 +4,9 @@ int main() {
     k<<<1, 2048>>>(nullptr);
     EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
     k<<<0, 1>>>(nullptr);
-    EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
     k<<<dim3(1, 70000), 1>>>(nullptr);
-    EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
     k<<<1, 1, 1 << 20>>>(nullptr);
     EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
     k<<<1, 1>>>(nullptr);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mica_limits::{SharedPage, monotonic_ns};
-use mica_scheduler::arbiter::{self, Arbiter, Gate, Input, LeaseUse, Order, Settings};
+use mica_scheduler::arbiter::{self, Arbiter, Gate, Handover, Input, LeaseUse, Order, Settings};
 use mica_scheduler::policy::PolicyKind;
 use mica_scheduler::{Priority, slices};
 use mica_wire::host::page::{client_flags, gate};
@@ -87,6 +87,7 @@ impl GpuThread {
             tenants: BTreeMap::new(),
             clients: BTreeMap::new(),
             next_plan_ns: 0,
+            prepared: None,
         };
         std::thread::Builder::new()
             .name(name.into())
@@ -143,7 +144,15 @@ struct Inside {
     tenants: BTreeMap<u64, (Arc<Tenant>, Entitlement)>,
     clients: BTreeMap<u64, Arc<Governed>>,
     next_plan_ns: u64,
+    /// Holder and sequence number of the lease whose end has been prepared.
+    prepared: Option<(u64, u32)>,
 }
+
+/// A sleeping thread takes some 50 µs to run again. So long before a lease ends, whoever is next is woken
+/// to wait awake, and this thread watches for the end itself: a handover then costs no wake-ups.
+const PREPARE_NS: u64 = 120_000;
+/// Longest watch past the end of the lease: a deep queue takes longer to drain, and rings.
+const WATCH_NS: u64 = 150_000;
 
 impl Inside {
     fn run(mut self) {
@@ -190,9 +199,41 @@ impl Inside {
             if now >= self.next_plan_ns {
                 self.look_at_all(now, &mut orders);
             }
-            let wake_ns = self.arbiter.advance(now, &mut orders);
+            let mut wake_ns = self.arbiter.advance(now, &mut orders);
             self.obey(&mut orders);
+            if self.has_slices
+                && let Some(handover) = self.arbiter.upcoming(now)
+                && self.prepared != Some((handover.holder, handover.sequence))
+            {
+                wake_ns = wake_ns.min(handover.end_ns.saturating_sub(PREPARE_NS));
+                if now + PREPARE_NS >= handover.end_ns {
+                    self.prepared = Some((handover.holder, handover.sequence));
+                    self.watch_handover(&handover);
+                    // Whatever happened meanwhile is looked at right away.
+                    wake_ns = now;
+                }
+            }
             self.set_timer(wake_ns);
+        }
+    }
+
+    /// Wakes the next holder and waits for the end of the lease without sleeping.
+    fn watch_handover(&self, handover: &Handover) {
+        let (Some(holder), Some(next)) = (
+            self.clients.get(&handover.holder),
+            self.clients.get(&handover.next),
+        ) else {
+            return;
+        };
+        let _ = futex::wake(
+            &next.page.lease.gate,
+            futex::Flags::empty(),
+            i32::MAX as u32,
+        );
+        while monotonic_ns() < handover.end_ns + WATCH_NS
+            && holder.page.counters.yielded.load(Acquire) != handover.sequence
+        {
+            std::hint::spin_loop();
         }
     }
 

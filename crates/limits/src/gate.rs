@@ -21,6 +21,9 @@ use rustix::time::Timespec;
 use crate::HostLink;
 use crate::clock::monotonic_ns;
 
+/// Longest wait without sleeping for a turn that was announced.
+const AWAKE_NS: u64 = 400_000;
+
 /// The gate that submissions pass.
 #[derive(Clone, Debug)]
 pub struct Gate {
@@ -113,11 +116,12 @@ impl Gate {
             tv_sec: 0,
             tv_nsec: 200_000_000,
         };
-        let _ = futex::wait(
-            &self.link.page().lease.gate,
-            futex::Flags::empty(),
-            word,
-            Some(&limit),
-        );
+        let gate = &self.link.page().lease.gate;
+        let woken = futex::wait(gate, futex::Flags::empty(), word, Some(&limit)).is_ok();
+        // Woken without a change: this thread's turn is about to come, so it waits awake.
+        let begun = monotonic_ns();
+        while woken && gate.load(Acquire) == word && monotonic_ns() < begun + AWAKE_NS {
+            std::hint::spin_loop();
+        }
     }
 }

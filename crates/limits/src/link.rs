@@ -295,7 +295,11 @@ impl HostLink {
             i32::MAX as u32,
         );
         while !stop.load(Acquire) {
-            if let Ok((socket, _, fds)) = hello(&self.environment, self.role, Some((&self.page, self.welcome.client_id))) {
+            if let Ok((socket, _, fds)) = hello(
+                &self.environment,
+                self.role,
+                Some((&self.page, self.welcome.client_id)),
+            ) {
                 self.raw_fds[0].store(socket.as_fd().as_raw_fd(), Relaxed);
                 if let Some(doorbell) = fds.into_iter().next_back() {
                     self.raw_fds[1].store(doorbell.as_raw_fd(), Relaxed);

@@ -119,6 +119,19 @@ pub struct Order {
     pub waited_ns: Option<u64>,
 }
 
+/// A lease that will go from one client to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handover {
+    /// When the lease ends.
+    pub end_ns: u64,
+    /// Who holds it.
+    pub holder: ClientId,
+    /// Its sequence number.
+    pub sequence: u32,
+    /// Who is next.
+    pub next: ClientId,
+}
+
 /// What a tenant is entitled to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Entitlement {
@@ -489,6 +502,24 @@ impl Arbiter {
             Some((due_ns, _)) => wake_ns.min(*due_ns),
             None => wake_ns,
         }
+    }
+
+    /// The change of holder to come: when the lease ends, who holds it and who is next. `None` while
+    /// nobody waits for it.
+    pub fn upcoming(&mut self, now_ns: u64) -> Option<Handover> {
+        if !self.leasing {
+            return None;
+        }
+        let (client, end_ns) = self.holder.as_ref().map(|h| (h.client, h.end_ns))?;
+        let contender = self.policy.pick(now_ns)?;
+        let (_, next) = self.tenants.get(&contender)?.waiting.first().copied()?;
+        let sequence = self.clients.get(&client)?.sequence;
+        Some(Handover {
+            end_ns,
+            holder: client,
+            sequence,
+            next,
+        })
     }
 
     /// Ends, prolongs or shortens the lease; returns when to look again, if it goes on.
