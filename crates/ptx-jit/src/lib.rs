@@ -281,12 +281,11 @@ impl Executable for JitModule {
     }
 
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {
-        let block = context.block;
-        let ready = self
+        let lanes = self
             .kernel(kernel)
             .ok()
-            .filter(|k| k.code(k.choose_lanes(block)).is_some());
-        let Some(k) = ready else {
+            .map(|k| (k, k.choose_lanes(context.block)));
+        let Some((k, lanes)) = lanes.filter(|(k, lanes)| k.code(*lanes).is_some()) else {
             context.fault = Fault {
                 kind: FaultKind::IllegalInstruction as u32,
                 ..Fault::default()
@@ -294,6 +293,6 @@ impl Executable for JitModule {
             return BlockOutcome::Faulted;
         };
         // SAFETY: by contract.
-        unsafe { run::run_block(k, context) }
+        unsafe { run::run_block(k, lanes, context) }
     }
 }

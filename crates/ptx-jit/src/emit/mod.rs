@@ -24,7 +24,8 @@ mod value;
 
 use cranelift_codegen::cursor::{Cursor, CursorPosition, FuncCursor};
 use cranelift_codegen::ir::{
-    self, AbiParam, InstBuilder, MemFlagsData as MemFlags, Signature, Type, Value, types,
+    self, AbiParam, BlockArg, InstBuilder, MemFlagsData as MemFlags, Signature, Type, Value,
+    condcodes::IntCC, types,
 };
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
@@ -527,28 +528,47 @@ impl<'e, 'm> Emit<'e, 'm> {
         use mica_kernel::BlockContext as C;
         use mica_ptx::ast::Dim;
         use std::mem::offset_of;
-        // The runtime gives 32-bit divisions a fast path: most blocks have one row.
+        // Most blocks have one row, and a division costs as much as the rest of a small kernel.
         let t = self.thread();
         let t = self.b.ins().ireduce(types::I32, t);
         let x = self.field(types::I32, offset_of!(C, block));
+        let past = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, t, x);
+        let (divide, on) = (self.b.create_block(), self.b.create_block());
+        let result = self.b.append_block_param(on, types::I32);
+        // A thread of the first row has its own index as x, and 0 as y and z.
+        let first = if d == Dim::X {
+            t
+        } else {
+            self.imm(types::I32, 0)
+        };
+        self.b
+            .ins()
+            .brif(past, divide, &[], on, &[BlockArg::Value(first)]);
+        self.b.switch_to_block(divide);
         let y = self.field(types::I32, offset_of!(C, block) + 4);
-        match d {
+        let r = match d {
             Dim::X => {
                 let x = self.nonzero(x);
-                let r = self.b.ins().urem(t, x);
-                if self.lanes == 1 { V::U(r) } else { V::A(r, 1) }
+                self.b.ins().urem(t, x)
             }
             Dim::Y => {
                 let x = self.nonzero(x);
                 let row = self.b.ins().udiv(t, x);
                 let y = self.nonzero(y);
-                V::U(self.b.ins().urem(row, y))
+                self.b.ins().urem(row, y)
             }
             Dim::Z => {
                 let plane = self.b.ins().imul(x, y);
                 let plane = self.nonzero(plane);
-                V::U(self.b.ins().udiv(t, plane))
+                self.b.ins().udiv(t, plane)
             }
+        };
+        self.b.ins().jump(on, &[BlockArg::Value(r)]);
+        self.b.switch_to_block(on);
+        if d == Dim::X && self.lanes > 1 {
+            V::A(result, 1)
+        } else {
+            V::U(result)
         }
     }
 

@@ -31,11 +31,11 @@ fn header(scratch_ptr: *mut u8, offset: i32) -> *mut u32 {
     unsafe { scratch_ptr.add(offset as usize).cast::<u32>() }
 }
 
-/// Runs one block.
+/// Runs one block in groups of `lanes` threads.
 ///
 /// # Safety
 /// `ctx` as `Executable::run_block` asks.
-pub(crate) unsafe fn run_block(k: &Kernel, ctx: *mut BlockContext) -> BlockOutcome {
+pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -> BlockOutcome {
     // SAFETY: by contract.
     let c = unsafe { &mut *ctx };
     let threads = c.block.count();
@@ -47,7 +47,6 @@ pub(crate) unsafe fn run_block(k: &Kernel, ctx: *mut BlockContext) -> BlockOutco
         return BlockOutcome::Faulted;
     }
     let threads = threads as u32;
-    let lanes = k.choose_lanes(c.block);
     let s = c.scratch;
     // SAFETY: the header is inside scratch memory, which is aligned.
     unsafe {
