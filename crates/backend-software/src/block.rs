@@ -71,7 +71,7 @@ impl BlockRunner {
             params: grid.params.as_ptr(),
             params_len,
             params_device,
-            globals: grid.module.globals.as_ptr(),
+            globals: grid.module.globals.as_ptr().cast(),
             grid: grid.grid,
             block: grid.block,
             dynamic_shared: grid.dynamic_shared,

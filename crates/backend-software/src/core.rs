@@ -22,6 +22,7 @@ use crate::error::bad_handle;
 use crate::gate::ExecutionGate;
 use crate::grid::Grid;
 use crate::memory::DeviceMemory;
+use crate::lull::Lull;
 use crate::meter::Meter;
 use crate::module::Module;
 use crate::texture::Array;
@@ -34,6 +35,8 @@ pub(crate) struct Core {
     pub(crate) gate: Option<Arc<dyn ExecutionGate>>,
     /// What was last known of the gate; true without one.
     pub(crate) gate_open: AtomicBool,
+    /// Threads that run blocks, paused ones not counted.
+    pub(crate) executing: AtomicUsize,
     pub(crate) output: Option<OutputSink>,
     /// Kernel time of all contexts.
     pub(crate) meter: Meter,
@@ -78,6 +81,7 @@ pub(crate) struct State {
     pub(crate) threads: Threads,
     /// Callers inside a wait.
     pub(crate) waiting: usize,
+    pub(crate) lull: Lull,
 }
 
 /// How many threads of each kind there are.
@@ -165,6 +169,7 @@ impl Core {
             workers: config.worker_count(),
             gate: config.gate.clone(),
             gate_open: AtomicBool::new(config.gate.is_none()),
+            executing: AtomicUsize::new(0),
             output: config.output.clone(),
             meter: Meter::default(),
             state: Mutex::default(),

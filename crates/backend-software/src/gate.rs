@@ -5,15 +5,23 @@
 //! gate closes, and says when it has nothing more to run.
 
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Decides when kernels may run. Copies are not held back.
 pub trait ExecutionGate: Send + Sync {
     /// Whether blocks may run now. Asked at every block boundary and every quarter of a
     /// millisecond, so it must be one load of shared memory, or little more.
     fn may_run(&self) -> bool;
-    /// Asks for permission and waits until [`ExecutionGate::may_run`] is true or `cancel` is set;
+    /// How long it stays open if nobody changes that; `None` for no end. The device looks again then.
+    fn remaining(&self) -> Option<Duration> {
+        None
+    }
+    /// There is something to run from now on, whether or not it may.
+    fn busy(&self) {}
+    /// Called once no block runs. Asks for permission and waits until [`ExecutionGate::may_run`] is true or `cancel` is set;
     /// says whether it is open. Looks at `cancel` at least every 10 ms.
     fn wait(&self, cancel: &AtomicBool) -> bool;
-    /// Nothing is left to run: the rest of a lease can go to somebody else.
+    /// Nothing is left to run, and nothing has come for a moment: the rest of a lease can go to
+    /// somebody else.
     fn idle(&self) {}
 }

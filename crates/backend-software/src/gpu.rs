@@ -347,6 +347,10 @@ impl Gpu for SoftwareGpu {
         Ok(self.own_module(module)?.info.clone())
     }
 
+    fn module_bind(&self, module: ModuleId, global: u32, address: DevicePtr) -> Result<()> {
+        self.own_module(module)?.bind(global, address.0)
+    }
+
     fn launch(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()> {
         self.submit_launch(stream, launch)
     }

@@ -24,6 +24,7 @@ mod gpu;
 mod grid;
 mod heap;
 mod launch;
+mod lull;
 mod memory;
 mod meter;
 mod mixed;

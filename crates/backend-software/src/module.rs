@@ -1,6 +1,8 @@
 //! Loaded modules: their variables in device memory, their kernels' descriptions.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
@@ -9,6 +11,7 @@ use mica_gpu::{
 use mica_kernel::{Executable, GlobalInfo};
 
 use crate::compile::Compiled;
+use crate::error::invalid_value;
 use crate::memory::{DeviceMemory, Purpose};
 
 /// One module of one context. Its variables live as long as it, or a launch of it, does.
@@ -16,7 +19,10 @@ pub(crate) struct Module {
     pub(crate) context: u64,
     pub(crate) executable: Arc<dyn Executable>,
     pub(crate) info: ModuleInfo,
-    pub(crate) globals: Vec<u64>,
+    /// Where its variables are.
+    pub(crate) globals: Vec<AtomicU64>,
+    /// Memory that is its own for them.
+    owned: Vec<u64>,
     pub(crate) memory: Arc<DeviceMemory>,
 }
 
@@ -34,17 +40,41 @@ impl Module {
             executable: Arc::clone(&executable),
             info: ModuleInfo::default(),
             globals: Vec::with_capacity(infos.len()),
+            owned: Vec::with_capacity(infos.len()),
             memory,
         };
         for global in infos {
             let address = module.place(global)?;
-            module.globals.push(address);
+            module.globals.push(AtomicU64::new(address));
+            module.owned.push(address);
         }
-        for (global, address) in infos.iter().zip(&module.globals) {
+        for (global, address) in infos.iter().zip(&module.owned) {
             module.fill(global, *address)?;
         }
-        module.info = describe(compiled, infos, &module.globals);
+        module.info = describe(compiled, infos, &module.owned);
         Ok(module)
+    }
+
+    /// Moves a variable to memory that the host shares, with its present contents. Addresses of it that
+    /// other variables hold stay what they were.
+    pub(crate) fn bind(&self, global: u32, address: u64) -> Result<()> {
+        let index = global as usize;
+        let (Some(slot), Some(info)) = (self.globals.get(index), self.executable.globals().get(index))
+        else {
+            return Err(invalid_value(format!("the module has no variable {global}")));
+        };
+        if !self.memory.is_live(address, info.size, true)
+            || !address.is_multiple_of(u64::from(info.align).max(1))
+        {
+            let what = format!("variable {} cannot live at {address:#x}", info.name);
+            return Err(invalid_value(what));
+        }
+        let _pin = self.memory.pin();
+        let from = slot.load(Acquire);
+        // SAFETY: both are live memory of at least this size in the arena, and pinned.
+        unsafe { std::ptr::copy(from as *const u8, address as *mut u8, info.size as usize) };
+        slot.store(address, Release);
+        Ok(())
     }
 
     fn place(&self, global: &GlobalInfo) -> Result<u64> {
@@ -84,7 +114,7 @@ impl Module {
             Ok(())
         };
         for &(at, index, addend) in &global.relocations {
-            let Some(target) = self.globals.get(index) else {
+            let Some(target) = self.owned.get(index) else {
                 return Err(GpuError::new(
                     CuResult::InvalidPtx,
                     format!("{} refers to a variable that does not exist", global.name),
@@ -113,7 +143,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        for address in &self.globals {
+        for address in &self.owned {
             self.memory.free_internal(self.context, *address);
         }
     }

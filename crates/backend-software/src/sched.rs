@@ -153,7 +153,12 @@ impl Core {
 
     /// Makes a grid's blocks claimable.
     fn activate(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
-        grid.ready_ns.store(now_ns(), Ordering::Relaxed);
+        let now = now_ns();
+        grid.ready_ns.store(now, Ordering::Relaxed);
+        if let (true, Some(gate)) = (state.running.is_empty(), &self.gate) {
+            state.lull.end(now);
+            gate.busy();
+        }
         grid.refresh_stop(self.gate_open.load(Ordering::SeqCst));
         state.running.push(Arc::clone(&grid));
         if grid.cooperative {
@@ -182,10 +187,9 @@ impl Core {
         state.running.retain(|other| !Arc::ptr_eq(other, grid));
         self.note_ready(state);
         self.complete(state, grid.stream);
-        if state.running.is_empty()
-            && let Some(gate) = &self.gate
-        {
-            gate.idle();
+        if state.running.is_empty() {
+            // The monitor gives the lease back if nothing comes for a moment.
+            state.lull.begin(now_ns());
         }
     }
 

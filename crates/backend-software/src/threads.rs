@@ -1,7 +1,7 @@
 //! The device's other threads: copies, host callbacks, and the monitor.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, MutexGuard, mpsc};
 use std::time::Duration;
 
 use mica_gpu::HostCallback;
@@ -115,8 +115,12 @@ impl Core {
         while !self.shutdown.load(Ordering::SeqCst) {
             if state.running.is_empty() {
                 state.threads.workers_extra = 0;
-                // The gate may have opened for work that has ended meanwhile.
                 if let Some(gate) = &self.gate {
+                    let keep_ns = state.lull.keep_ns(now_ns());
+                    if keep_ns > 0 {
+                        state = wait_for(&self.watch, state, Duration::from_nanos(keep_ns));
+                        continue;
+                    }
                     gate.idle();
                 }
                 state = wait(&self.watch, state);
@@ -125,6 +129,11 @@ impl Core {
             if !self.ask_gate(&mut state)
                 && let Some(gate) = &self.gate
             {
+                if self.executing.load(Ordering::SeqCst) > 0 {
+                    // Blocks hold still at their next jump back; the last one tells.
+                    state = wait_for(&self.watch, state, GATE_POLL);
+                    continue;
+                }
                 drop(state);
                 gate.wait(&self.shutdown);
                 state = self.state();
@@ -132,11 +141,11 @@ impl Core {
                 continue;
             }
             self.relieve_starved(&mut state);
-            let period = if self.gate.is_some() { GATE_POLL } else { POLL };
-            state = match self.watch.wait_timeout(state, period) {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
+            let period = match &self.gate {
+                Some(gate) => gate.remaining().map_or(GATE_POLL, |r| r.min(GATE_POLL)),
+                None => POLL,
             };
+            state = wait_for(&self.watch, state, period);
         }
     }
 
@@ -160,5 +169,16 @@ impl Core {
             );
             self.want_workers(state, u64::MAX);
         }
+    }
+}
+
+fn wait_for<'a>(
+    condition: &std::sync::Condvar,
+    state: MutexGuard<'a, State>,
+    limit: Duration,
+) -> MutexGuard<'a, State> {
+    match condition.wait_timeout(state, limit) {
+        Ok((state, _)) => state,
+        Err(poisoned) => poisoned.into_inner().0,
     }
 }

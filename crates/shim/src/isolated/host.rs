@@ -47,6 +47,11 @@ fn allocate(state: &'static State, context: &'static Context, bytes: usize, kind
     Ok(host)
 }
 
+/// Memory for a variable that both sides use.
+pub(super) fn allocate_managed(state: &'static State, context: &'static Context, bytes: usize) -> Answer<u64> {
+    allocate(state, context, bytes, AllocationKind::Managed, 1)
+}
+
 /// Ends the device's use of shared memory; the mapping goes with the allocation.
 pub(super) fn release(state: &State, found: &Allocation) -> Answer {
     let request = HostUnregister {

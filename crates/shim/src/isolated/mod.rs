@@ -107,25 +107,12 @@ for_each_entry_point!(refusals);
 
 /// Fills all slots.
 pub(crate) fn install() {
-    stay_loaded();
     let mut targets: Vec<*const c_void> = (0..COUNT).map(refusal).collect();
     for (symbol, function) in LISTS.iter().copied().flatten() {
         targets[*symbol as usize] = function.0;
     }
     for (number, target) in targets.into_iter().enumerate() {
         exports::point(number, target);
-    }
-}
-
-/// Keeps this library in memory: its thread and its exit handler must outlive a `dlclose`.
-fn stay_loaded() {
-    // SAFETY: asks about an address of this library and loads what is loaded already.
-    unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
-        let here = stay_loaded as *const c_void;
-        if libc::dladdr(here, &mut info) != 0 && !info.dli_fname.is_null() {
-            libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NODELETE | libc::RTLD_NOLOAD);
-        }
     }
 }
 

@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use mica_cuda_abi::{CuResult, Handle};
 use mica_fatbin::{Region, locate};
-use mica_wire::session::{KernelLayout, LoadedModule, ModuleUnload};
+use mica_wire::session::{KernelLayout, LoadedModule, ModuleBind, ModuleUnload};
 
 use super::context::{Context, any_context, current};
 use super::handles::{Kind, Object};
 use super::memory::{Allocation, AllocationKind};
 use super::state::{State, state};
 use super::support::{
-    Answer, Code, bad_handle, driver, entries, invalid, lock, not_supported, put, put_opt, string,
+    Answer, Code, bad_handle, driver, entries, invalid, lock, put, put_opt, string,
 };
 use crate::log;
 
@@ -52,7 +52,8 @@ pub(super) struct Loaded {
     pub(super) module: u64,
     kernels: HashMap<String, u32>,
     layouts: Vec<KernelLayout>,
-    globals: HashMap<String, (u64, u64)>,
+    /// Variables by name: index, address, bytes.
+    globals: Mutex<HashMap<String, (u32, u64, u64)>>,
 }
 
 /// Where a kernel is in one life of a context.
@@ -143,7 +144,7 @@ impl Library {
         let image = Arc::clone(&lock(&self.image));
         let answer = state.client.module_load(context.wire(), &image, false);
         let loaded = Arc::new(Loaded::new(context.checked(answer)?));
-        for (address, bytes) in loaded.globals.values() {
+        for (_, address, bytes) in lock(&loaded.globals).values() {
             let id = state.number();
             let made = Allocation::new(AllocationKind::Global, *address, *bytes, context, id);
             state.memory.insert(made);
@@ -213,7 +214,7 @@ impl Library {
             let Some(loaded) = lock(&context.loaded).remove(&self.number) else {
                 continue;
             };
-            for (address, _) in loaded.globals.values() {
+            for (_, address, _) in lock(&loaded.globals).values() {
                 state.memory.take(*address, &[AllocationKind::Global]);
             }
             let unloaded = state.client.call(&ModuleUnload { module: loaded.module });
@@ -229,11 +230,14 @@ impl Library {
 impl Loaded {
     fn new(loaded: LoadedModule) -> Self {
         let kernels = loaded.kernels.iter().enumerate();
-        let globals = loaded.globals.into_iter();
+        let globals = loaded.globals.into_iter().enumerate();
+        let global = |(index, global): (usize, mica_wire::session::GlobalLayout)| {
+            (global.name, (index as u32, global.address, global.bytes))
+        };
         Self {
             module: loaded.module,
             kernels: kernels.map(|(index, kernel)| (kernel.name.clone(), index as u32)).collect(),
-            globals: globals.map(|global| (global.name, (global.address, global.bytes))).collect(),
+            globals: Mutex::new(globals.map(global).collect()),
             layouts: loaded.kernels,
         }
     }
@@ -331,8 +335,30 @@ fn read_file(path: &str) -> Answer<Arc<[u8]>> {
 }
 
 fn globals_of(loaded: &Loaded, name: &str) -> Answer<(u64, u64)> {
-    let found = loaded.globals.get(name).copied();
+    let found = lock(&loaded.globals).get(name).copied();
+    let found = found.map(|(_, address, bytes)| (address, bytes));
     found.ok_or(Code(CuResult::NotFound as u32))
+}
+
+/// A variable that both sides use: moved to shared memory when it is first asked for.
+fn managed_of(state: &'static State, context: &'static Context, loaded: &Loaded, name: &str) -> Answer<(u64, u64)> {
+    let mut globals = lock(&loaded.globals);
+    let global = globals.get_mut(name).ok_or(Code(CuResult::NotFound as u32))?;
+    let (index, address, bytes) = *global;
+    if state.memory.find_host(address).is_some() {
+        return Ok((address, bytes));
+    }
+    let shared = super::host::allocate_managed(state, context, bytes as usize)?;
+    let request = ModuleBind { module: loaded.module, global: index, address: shared };
+    if let Err(error) = context.checked(state.client.call(&request)) {
+        if let Some(made) = state.memory.take(shared, &[AllocationKind::Managed]) {
+            super::host::release(state, &made)?;
+        }
+        return Err(error);
+    }
+    state.memory.take(address, &[AllocationKind::Global]);
+    *global = (index, shared, bytes);
+    Ok((shared, bytes))
 }
 
 driver! {
@@ -402,10 +428,7 @@ driver! {
         let name = string(name)?;
         let library = library_of(library)?;
         let (state, context) = any_context()?;
-        let (at, len) = globals_of(&*library.load(state, context)?, &name)?;
-        if state.memory.find_host(at).is_none() {
-            return not_supported("a __managed__ variable of this image");
-        }
+        let (at, len) = managed_of(state, context, &*library.load(state, context)?, &name)?;
         put_opt(address, at);
         put_opt(bytes, len as usize);
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_gpu::{ModuleInfo, ModuleOptions};
+use mica_gpu::{DevicePtr, ModuleInfo, ModuleOptions};
 
 use super::{Module, Session, table_full};
 use crate::handle::ObjectKind;
@@ -101,6 +101,29 @@ impl Session {
             .retain(|_, range| !matches!(range.owner, Owner::Global(owner) if owner == module));
         self.vgpu.counters().modules.fetch_sub(1, Relaxed);
         Ok(self.gpu.module_unload(gone.id)?)
+    }
+
+    /// Moves a module's variable to host memory that its context has registered.
+    pub fn module_bind(&self, module: u64, global: u32, address: DevicePtr) -> Result<()> {
+        self.check()?;
+        let tables = self.read();
+        let known = tables.modules.get(module)?;
+        let found = tables.ranges.find(address.0);
+        let registered = found.is_some_and(|(_, range)| {
+            matches!(range.owner, Owner::Host { .. }) && range.context == known.context
+        });
+        let info = self.gpu.module_info(known.id)?;
+        let bytes = info.globals.get(global as usize).map(|global| global.bytes);
+        match (registered, bytes) {
+            (true, Some(bytes)) => tables.ranges.check(address.0, bytes)?,
+            _ => {
+                return Err(VgpuError::Argument(format!(
+                    "variable {global} cannot live at {:#x}, which is no host memory of its context",
+                    address.0
+                )));
+            }
+        }
+        Ok(self.gpu.module_bind(known.id, global, address)?)
     }
 
     /// Kernels and variables of a module.

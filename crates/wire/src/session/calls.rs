@@ -233,6 +233,10 @@ calls! {
         /** Threads per block. */ block_threads: u32, /** Dynamic shared bytes. */ dynamic_shared: u64,
     } -> Number; "Blocks that fit on one multiprocessor."
 
+    46 Quick ModuleBind {
+        /** Module. */ module: u64, /** Variable's index. */ global: u32, /** Host memory's device address. */ address: u64,
+    } -> Done; "Moves a variable to host memory that the program shares."
+
     50 Posted Launch {
         /** Stream. */ stream: u64, /** Module. */ module: u64, /** Kernel's index. */ kernel: u32,
         /** Blocks. */ grid: [u32; 3], /** Threads per block. */ block: [u32; 3],

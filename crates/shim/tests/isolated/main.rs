@@ -1,0 +1,250 @@
+//! Isolated mode, end to end: a C program under the shim, a session, a worker, the software GPU.
+//!
+//! The daemon's part is played by this process: it hands each program a socket to a worker's session
+//! that runs on threads here.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use mica_limits::{LocalQuota, Quota};
+use mica_vgpu::{Vgpu, VgpuSpec};
+use mica_wire::host::message::{Kind, Message};
+use mica_wire::host::socket::HostSocket;
+use mica_worker::{DeviceSource, OutputBuffer, SoftwareDevices, serve_session};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
+    shutdown, socket_with, socketpair,
+};
+
+const LIMIT: u64 = 64 << 20;
+const TOKEN: &str = "000102030405060708090a0b0c0d0e0f";
+
+/// A virtual GPU of 64 MiB and whoever asks for a session with it.
+struct Host {
+    directory: tempfile::TempDir,
+    quota: Arc<LocalQuota>,
+    vgpu: Arc<Vgpu>,
+    devices: SoftwareDevices,
+    sessions: Mutex<Vec<OwnedFd>>,
+    ended: (Mutex<usize>, std::sync::Condvar),
+}
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+impl Host {
+    fn start() -> Arc<Self> {
+        let quota = Arc::new(LocalQuota::new(LIMIT));
+        let devices = SoftwareDevices::new(0, None, None);
+        let gpu = devices.open(Arc::default()).unwrap();
+        let vgpu = Vgpu::new(gpu, quota.clone(), VgpuSpec::new("test", LIMIT));
+        let host = Arc::new(Self {
+            directory: tempfile::tempdir().unwrap(),
+            quota,
+            vgpu,
+            devices,
+            sessions: Mutex::default(),
+            ended: Default::default(),
+        });
+        let flags = SocketFlags::CLOEXEC;
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(host.socket()).unwrap()).unwrap();
+        listen(&listener, 8).unwrap();
+        let served = Arc::clone(&host);
+        std::thread::spawn(move || {
+            while let Ok(peer) = accept_with(&listener, SocketFlags::CLOEXEC) {
+                served.welcome(peer);
+            }
+        });
+        host
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("host.sock")
+    }
+
+    /// Answers a program's greeting with a session.
+    fn welcome(self: &Arc<Self>, peer: OwnedFd) {
+        let socket = HostSocket::from_fd(peer);
+        let (hello, _) = socket.receive().unwrap();
+        assert_eq!(hello.kind(), Some(Kind::Hello));
+        let (theirs, ours) = pair();
+        let mut welcome = Message::new(Kind::Welcome).with_text("test");
+        (welcome.a, welcome.b) = (LIMIT, LIMIT);
+        socket.send(&welcome, &[theirs.as_fd()]).unwrap();
+        let mut sessions = self.sessions.lock().unwrap();
+        sessions.push(ours.try_clone().unwrap());
+        let host = Arc::clone(self);
+        std::thread::spawn(move || {
+            let output = Arc::new(OutputBuffer::default());
+            let gpu = host.devices.open(Arc::clone(&output)).unwrap();
+            let broken = serve_session(&host.vgpu, gpu, output, ours, None).unwrap();
+            assert_eq!(broken, None, "the shim broke the session's rules");
+            *host.ended.0.lock().unwrap() += 1;
+            host.ended.1.notify_all();
+        });
+    }
+
+    /// Ends all sessions as a dying worker would.
+    fn cut(&self) {
+        for session in self.sessions.lock().unwrap().drain(..) {
+            let _ = shutdown(&session, Shutdown::Both);
+        }
+    }
+
+    /// Waits until as many sessions are over: nothing of them is left.
+    fn assert_clean(&self, sessions: usize) {
+        let mut ended = self.ended.0.lock().unwrap();
+        while *ended < sessions {
+            ended = self.ended.1.wait(ended).unwrap();
+        }
+        assert_eq!(self.quota.view().used_bytes, 0);
+    }
+
+    fn program(&self, part: &str) -> Command {
+        let built = built();
+        let mut command = Command::new(&built.program);
+        command
+            .arg(part)
+            .env_clear()
+            .env("LD_LIBRARY_PATH", &built.directory)
+            .env("MICA_MODE", "isolated")
+            .env("MICA_HOST_SOCKET", self.socket())
+            .env("MICA_LOG", self.directory.path().join("log"))
+            .env("MICA_TOKEN", TOKEN);
+        command
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+}
+
+struct Built {
+    _owner: tempfile::TempDir,
+    directory: PathBuf,
+    program: PathBuf,
+}
+
+/// The shim under the driver's name, and the program linked with it.
+fn built() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let owner = tempfile::tempdir().unwrap();
+        let directory = owner.path().to_path_buf();
+        let shim = directory.join("libcuda.so.1");
+        std::fs::copy(built_shim(), &shim).unwrap();
+        let program = directory.join("program");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/isolated.c");
+        let output = Command::new("gcc")
+            .args(["-O1", "-Wall", "-o"])
+            .arg(&program)
+            .arg(source)
+            .arg(&shim)
+            .arg("-lpthread")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        Built {
+            _owner: owner,
+            directory,
+            program,
+        }
+    })
+}
+
+/// The library beside this test's executable.
+fn built_shim() -> PathBuf {
+    let executable = std::env::current_exe().unwrap();
+    let deps = executable.parent().unwrap();
+    [deps.to_path_buf(), deps.parent().unwrap().to_path_buf()]
+        .map(|directory| directory.join("libmica_shim.so"))
+        .into_iter()
+        .filter(|path| path.exists())
+        .max_by_key(|path| path.metadata().unwrap().modified().unwrap())
+        .expect("cargo builds the library before its tests")
+}
+
+/// Runs one part of the program; it must say "ok" and nothing else.
+fn run(part: &str) -> Arc<Host> {
+    let host = Host::start();
+    let output = host.program(part).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.trim(), "ok", "{:?}; {}", output.status, host.log());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success());
+    host.assert_clean(1);
+    host
+}
+
+#[test]
+fn a_kernel_runs_and_its_results_come_back() {
+    run("basics");
+}
+
+#[test]
+fn contexts_are_stacked_and_reset() {
+    run("contexts");
+}
+
+#[test]
+fn errors_are_those_of_a_real_driver() {
+    let host = run("errors");
+    assert!(host.log().contains("cuGraphicsMapResources is not supported"));
+}
+
+#[test]
+fn streams_events_and_host_functions_keep_their_order() {
+    run("streams");
+}
+
+#[test]
+fn host_memory_is_used_in_place() {
+    run("host_memory");
+}
+
+#[test]
+fn streams_are_captured_into_graphs() {
+    run("graphs");
+}
+
+#[test]
+fn functions_are_found_and_code_is_linked() {
+    run("look_up");
+}
+
+#[test]
+fn threads_have_streams_of_their_own() {
+    run("threads");
+}
+
+#[test]
+fn a_forked_child_is_told_that_nothing_is_initialized() {
+    run("fork");
+}
+
+#[test]
+fn a_program_may_leave_in_the_middle_of_a_kernel() {
+    run("leave");
+}
+
+#[test]
+fn a_lost_worker_gives_errors_and_no_hang() {
+    let host = Host::start();
+    let mut command = host.program("orphan");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    host.cut();
+    host.assert_clean(1);
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "ok");
+    assert!(child.wait().unwrap().success());
+}
