@@ -109,6 +109,14 @@ impl JitModule {
     /// # Errors
     /// See [`CompileError`].
     pub fn compile(module: Arc<Module>, options: Options) -> Result<JitModule, CompileError> {
+        // Only these widths exist; anything else means the next smaller one.
+        let lanes = match options.lanes {
+            0..=3 => 1,
+            4..=7 => 4,
+            8..=15 => 8,
+            _ => 16,
+        };
+        let options = Options { lanes, ..options };
         let mut layout = ModuleLayout::new(&module)?;
         for f in &module.functions {
             check_supported(f)?;
@@ -145,7 +153,7 @@ impl JitModule {
                     self.layout.kernel_functions[index],
                     self.isa.clone(),
                     self.has_fma,
-                    self.options.lanes.max(1),
+                    self.options.lanes,
                     self.options.memcheck,
                     self.options.store.as_ref().map(|(store, name)| {
                         (store.clone(), format!("{name} {}", self.cache_key()))
