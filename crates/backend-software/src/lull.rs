@@ -36,9 +36,7 @@ impl Lull {
     /// Nanoseconds for which the lease should still be kept.
     pub(crate) fn keep_ns(&self, now: u64) -> u64 {
         match self.since_ns {
-            Some(since) if self.long_in_row < LONG_LULLS => {
-                (since + KEEP_NS).saturating_sub(now)
-            }
+            Some(since) if self.long_in_row < LONG_LULLS => (since + KEEP_NS).saturating_sub(now),
             _ => 0,
         }
     }

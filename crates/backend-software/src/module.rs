@@ -59,9 +59,13 @@ impl Module {
     /// other variables hold stay what they were.
     pub(crate) fn bind(&self, global: u32, address: u64) -> Result<()> {
         let index = global as usize;
-        let (Some(slot), Some(info)) = (self.globals.get(index), self.executable.globals().get(index))
-        else {
-            return Err(invalid_value(format!("the module has no variable {global}")));
+        let (Some(slot), Some(info)) = (
+            self.globals.get(index),
+            self.executable.globals().get(index),
+        ) else {
+            return Err(invalid_value(format!(
+                "the module has no variable {global}"
+            )));
         };
         if !self.memory.is_live(address, info.size, true)
             || !address.is_multiple_of(u64::from(info.align).max(1))

@@ -1,12 +1,14 @@
 //! Where sessions get their devices from.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use mica_backend_software::{Config, ExecutionGate, OutputKind, SoftwareGpu};
 use mica_gpu::Gpu;
 use mica_limits::{Gate, HostLink};
+use mica_wire::host::page::gate;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
@@ -22,16 +24,12 @@ pub trait DeviceSource: Send + Sync {
 pub struct SoftwareDevices {
     ordinal: u32,
     memory_bytes: Option<u64>,
-    gate: Option<Arc<dyn ExecutionGate>>,
+    gate: Option<Arc<LeaseGate>>,
 }
 
 impl SoftwareDevices {
     /// Devices with this number, memory and gate.
-    pub fn new(
-        ordinal: u32,
-        memory_bytes: Option<u64>,
-        gate: Option<Arc<dyn ExecutionGate>>,
-    ) -> Self {
+    pub fn new(ordinal: u32, memory_bytes: Option<u64>, gate: Option<Arc<LeaseGate>>) -> Self {
         Self {
             ordinal,
             memory_bytes,
@@ -48,7 +46,7 @@ impl DeviceSource for SoftwareDevices {
         let config = Config {
             ordinal: self.ordinal,
             memory_bytes: self.memory_bytes,
-            gate: self.gate.clone(),
+            gate: self.gate.as_ref().map(LeaseGate::for_device),
             output: Some(Arc::new(sink)),
             ..Config::default()
         };
@@ -67,56 +65,125 @@ impl DeviceSource for SharedDevice {
     }
 }
 
-/// The daemon's leases, as the software GPU asks for them.
+/// The daemon's leases, for all devices of a worker: it holds one lease for all of them and gives it
+/// back when none of them runs anything.
 pub struct LeaseGate {
     gate: Gate,
     link: Arc<HostLink>,
+    /// Devices that run blocks, or could.
+    running: Mutex<usize>,
 }
 
 impl LeaseGate {
     /// The gate of a connection.
-    pub fn new(gate: Gate, link: Arc<HostLink>) -> Self {
-        Self { gate, link }
+    pub fn new(gate: Gate, link: Arc<HostLink>) -> Arc<Self> {
+        Arc::new(Self {
+            gate,
+            link,
+            running: Mutex::new(0),
+        })
+    }
+
+    /// The gate of one more device.
+    pub fn for_device(self: &Arc<Self>) -> Arc<dyn ExecutionGate> {
+        Arc::new(DeviceGate {
+            shared: Arc::clone(self),
+            runs: AtomicBool::new(false),
+        })
+    }
+
+    /// Gives back a lease that nobody uses.
+    fn yield_unused(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if *running == 0 {
+            self.gate.yield_now();
+        }
     }
 }
 
-impl ExecutionGate for LeaseGate {
+/// One device's part in a [`LeaseGate`].
+struct DeviceGate {
+    shared: Arc<LeaseGate>,
+    runs: AtomicBool,
+}
+
+impl DeviceGate {
+    fn set_runs(&self, runs: bool) {
+        let shared = &self.shared;
+        let mut running = (shared.running.lock()).unwrap_or_else(PoisonError::into_inner);
+        if self.runs.swap(runs, Relaxed) != runs {
+            *running = match runs {
+                true => *running + 1,
+                false => running.saturating_sub(1),
+            };
+        }
+    }
+}
+
+impl Drop for DeviceGate {
+    fn drop(&mut self) {
+        self.idle();
+    }
+}
+
+impl ExecutionGate for DeviceGate {
     fn may_run(&self) -> bool {
-        self.gate.may_run()
+        self.shared.gate.may_run()
+    }
+
+    fn remaining(&self) -> Option<Duration> {
+        let lease = &self.shared.link.page().lease;
+        match gate::state(lease.gate.load(Acquire)) {
+            gate::OPEN => None,
+            _ => {
+                let end_ns = lease.lease_end_ns.load(Relaxed);
+                let left_ns = end_ns.saturating_sub(mica_limits::monotonic_ns());
+                Some(Duration::from_nanos(left_ns))
+            }
+        }
+    }
+
+    fn busy(&self) {
+        self.set_runs(true);
     }
 
     fn wait(&self, cancel: &AtomicBool) -> bool {
-        if self.gate.may_run() {
+        let shared = &self.shared;
+        if shared.gate.may_run() {
             return true;
         }
-        // The device has paused its blocks before it asks, so a lease that has run out is drained.
-        self.gate.yield_now();
-        let page = self.link.page();
+        // The device has paused its blocks before it asks, so a lease that has run out is drained,
+        // unless another device still runs.
+        self.set_runs(false);
+        let page = shared.link.page();
         let began = mica_limits::monotonic_ns();
+        // Before the lease is given back, so that whoever hears of that sees that we want another.
         page.counters.waiting.fetch_add(1, SeqCst);
-        self.link.ring();
-        while !self.gate.may_run() && !cancel.load(Acquire) {
+        shared.yield_unused();
+        shared.link.ring();
+        while !cancel.load(Acquire) {
             let word = page.lease.gate.load(Acquire);
-            if self.gate.may_run() {
+            if shared.gate.may_run() {
                 break;
             }
+            // A lease can end while its holder slept through it: give it back, or it is lost time.
+            shared.yield_unused();
             let nap = Timespec {
                 tv_sec: 0,
                 tv_nsec: 5_000_000,
             };
             let _ = futex::wait(&page.lease.gate, futex::Flags::empty(), word, Some(&nap));
-            // A lease can end while its holder slept through it: give it back, or it is lost time.
-            if !self.gate.may_run() {
-                self.gate.yield_now();
-            }
         }
         page.counters.waiting.fetch_sub(1, SeqCst);
         let waited = mica_limits::monotonic_ns().saturating_sub(began);
         page.counters.gate_wait_ns.fetch_add(waited, Relaxed);
-        self.gate.may_run()
+        // Before it looks again, so that nobody else gives the lease back in between.
+        self.set_runs(true);
+        shared.gate.may_run()
     }
 
     fn idle(&self) {
-        self.gate.yield_now();
+        self.set_runs(false);
+        self.shared.yield_unused();
     }
 }

@@ -263,9 +263,7 @@ impl Desk {
                 let blocks = s.occupancy(c.module, c.kernel, c.block_threads, c.dynamic_shared)?;
                 number(blocks.into())
             }
-            Call::ModuleBind(c) => {
-                done(s.module_bind(c.module, c.global, DevicePtr(c.address))?)
-            }
+            Call::ModuleBind(c) => done(s.module_bind(c.module, c.global, DevicePtr(c.address))?),
             Call::Launch(c) => done(s.launch(
                 c.stream,
                 c.module,

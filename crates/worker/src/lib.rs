@@ -147,7 +147,7 @@ pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
     let devices: Arc<dyn DeviceSource> = Arc::new(SoftwareDevices::new(
         welcome.gpu_index as u32,
         Some(welcome.device_total_bytes).filter(|bytes| *bytes > 0),
-        Some(Arc::new(gate)),
+        Some(gate),
     ));
     run_with(config, link, devices)
 }
