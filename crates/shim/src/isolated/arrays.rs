@@ -1,18 +1,21 @@
 //! Arrays, textures and surfaces.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
-use std::collections::HashMap;
 
 use mica_cuda_abi::{Array3dDescriptor, ArrayDescriptor, CuResult, Handle};
 use mica_wire::session::{
-    ArrayCreate, ArrayDestroy, ArrayShape, SurfaceCreate, TextureCreate, TextureDestroy, TextureShape,
+    ArrayCreate, ArrayDestroy, ArrayShape, SurfaceCreate, TextureCreate, TextureDestroy,
+    TextureShape,
 };
 
 use super::context::{Context, current};
 use super::handles::{Kind, Object};
 use super::state::state;
-use super::support::{Answer, Code, bad_handle, driver, entries, get, invalid, lock, not_supported, put};
+use super::support::{
+    Answer, Code, bad_handle, driver, entries, get, invalid, lock, not_supported, put,
+};
 
 /// An array of this process.
 pub(super) type Array = Object<ArrayState>;
@@ -36,7 +39,12 @@ impl Array {
 
     /// Bytes in a row.
     pub(super) fn row_bytes(&self) -> u64 {
-        let row = Array3dDescriptor { height: 1, depth: 1, flags: 0, ..self.shape };
+        let row = Array3dDescriptor {
+            height: 1,
+            depth: 1,
+            flags: 0,
+            ..self.shape
+        };
         row.bytes().max(1)
     }
 }
@@ -61,7 +69,12 @@ fn create(shape: Array3dDescriptor) -> Answer<Handle> {
         },
     };
     let wire = context.checked(state.client.call(&request))?.value;
-    let array = Object::leak(ArrayState { wire, shape, context, epoch: context.epoch() });
+    let array = Object::leak(ArrayState {
+        wire,
+        shape,
+        context,
+        epoch: context.epoch(),
+    });
     Ok(array.handle())
 }
 
@@ -103,7 +116,8 @@ const NORMALIZED: u32 = 2;
 const SRGB: u32 = 0x10;
 
 /// What textures and surfaces were made of, for queries.
-static MADE: Mutex<Option<HashMap<u64, (ResourceDescriptor, Option<TextureDescriptor>, u64)>>> = Mutex::new(None);
+static MADE: Mutex<Option<HashMap<u64, (ResourceDescriptor, Option<TextureDescriptor>, u64)>>> =
+    Mutex::new(None);
 
 // SAFETY: descriptions only; the handles inside are given back to the program.
 unsafe impl Send for ResourceDescriptor {}
@@ -115,10 +129,17 @@ unsafe fn array_of(handle: Handle) -> Answer<&'static Array> {
 
 fn destroy_object(handle: u64) -> Answer {
     let (state, context) = current()?;
-    if lock(&MADE).get_or_insert_default().remove(&handle).is_none() {
+    if lock(&MADE)
+        .get_or_insert_default()
+        .remove(&handle)
+        .is_none()
+    {
         return invalid();
     }
-    let request = TextureDestroy { context: context.wire(), handle };
+    let request = TextureDestroy {
+        context: context.wire(),
+        handle,
+    };
     context.checked(state.client.call(&request)).map(drop)
 }
 

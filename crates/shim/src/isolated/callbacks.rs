@@ -30,7 +30,9 @@ type StreamFunction = unsafe extern "C" fn(Handle, CuStatus, *mut c_void);
 /// A number for a function; `stays` for one that may be due many times.
 pub(super) fn register(state: &'static State, work: Work, stays: bool) -> u64 {
     let number = state.number();
-    lock(&WAITING).get_or_insert_default().insert(number, (work, stays));
+    lock(&WAITING)
+        .get_or_insert_default()
+        .insert(number, (work, stays));
     STARTED.call_once(|| start(state));
     number
 }
@@ -92,7 +94,10 @@ fn enqueue(state: &'static State, stream: &'static Stream, work: Work) -> Answer
     if FAILED.load(Relaxed) {
         return Err(mica_cuda_abi::CuResult::OperatingSystem.into());
     }
-    let request = StreamCallback { stream: stream.wire(), callback };
+    let request = StreamCallback {
+        stream: stream.wire(),
+        callback,
+    };
     context.checked(state.client.post(&request, &[]))
 }
 

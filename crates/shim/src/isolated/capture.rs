@@ -13,7 +13,9 @@ use super::graph_ops::Op;
 use super::graphs::{Graph, Node};
 use super::state::state;
 use super::streams::{Stream, resolve};
-use super::support::{Answer, Code, bad_handle, driver, entries, get, invalid, lock, put, put_opt, stream_entries};
+use super::support::{
+    Answer, Code, bad_handle, driver, entries, get, invalid, lock, put, put_opt, stream_entries,
+};
 
 /// A capture that is going on.
 pub(super) struct Capture {
@@ -183,7 +185,9 @@ fn break_blocking(context: &'static Context, error: CuResult) -> Answer {
     for capture in lock(&ALL).iter() {
         let of_context = |stream: &&'static Stream| {
             stream.is_blocking()
-                && stream.context().is_ok_and(|found| std::ptr::eq(found, context))
+                && stream
+                    .context()
+                    .is_ok_and(|found| std::ptr::eq(found, context))
         };
         if lock(&capture.streams).iter().any(of_context) {
             capture.broken.store(true, Release);
@@ -246,7 +250,12 @@ fn finish(capture: &Arc<Capture>) {
     ACTIVE.fetch_sub(before - all.len(), AcqRel);
 }
 
-fn begin(stream: &'static Stream, mode: u32, graph: &'static Graph, after: Vec<&'static Node>) -> Answer {
+fn begin(
+    stream: &'static Stream,
+    mode: u32,
+    graph: &'static Graph,
+    after: Vec<&'static Node>,
+) -> Answer {
     if mode > RELAXED {
         return invalid();
     }
@@ -324,7 +333,11 @@ unsafe fn capture_info(
         put_opt(count, part.after.len());
         put_opt(edges, std::ptr::null());
         if !after.is_null() {
-            let nodes: Vec<usize> = part.after.iter().map(|node| node.handle() as usize).collect();
+            let nodes: Vec<usize> = part
+                .after
+                .iter()
+                .map(|node| node.handle() as usize)
+                .collect();
             let pointer = LAST.with(|last| {
                 *last.borrow_mut() = nodes;
                 last.borrow().as_ptr().cast::<Handle>()
@@ -346,7 +359,12 @@ unsafe fn nodes_of(nodes: *const Handle, count: usize) -> Answer<Vec<&'static No
     (0..count).map(node).collect()
 }
 
-unsafe fn update_dependencies(stream: &'static Stream, nodes: *const Handle, count: usize, flags: u32) -> Answer {
+unsafe fn update_dependencies(
+    stream: &'static Stream,
+    nodes: *const Handle,
+    count: usize,
+    flags: u32,
+) -> Answer {
     // SAFETY: the program's handles.
     let nodes = unsafe { nodes_of(nodes, count)? };
     let mut slot = lock(&stream.capture);

@@ -598,4 +598,3 @@ entries! {
     cuCtxDisablePeerAccess = ctx_peer;
     cuCtxGetExecAffinity = ctx_exec_affinity;
 }
-

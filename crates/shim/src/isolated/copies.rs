@@ -223,7 +223,8 @@ pub(super) fn run(
             let taken = match (op.src.place, height * depth) {
                 (Place::Device(address), 1) => {
                     // SAFETY: the program says that there is room for so many bytes.
-                    let bytes = unsafe { std::slice::from_raw_parts_mut(host.pointer, width as usize) };
+                    let bytes =
+                        unsafe { std::slice::from_raw_parts_mut(host.pointer, width as usize) };
                     client.read(wire, address, bytes)
                 }
                 _ => {
@@ -307,7 +308,9 @@ unsafe fn with_array(
     let row = array.row_bytes();
     let (y, x) = (offset as u64 / row, offset as u64 % row);
     if x + bytes as u64 > row {
-        return super::support::not_supported("a one-dimensional copy over several rows of an array");
+        return super::support::not_supported(
+            "a one-dimensional copy over several rows of an array",
+        );
     }
     let end = End {
         place: Place::Array(array),
@@ -433,7 +436,15 @@ driver! {
 }
 
 /// Checks a fill and gives it the wire's form, without a stream.
-pub(super) fn fill_op(state: &State, dst: u64, pitch: u64, value: u32, element_bytes: u32, width: u64, height: u64) -> Answer<Fill> {
+pub(super) fn fill_op(
+    state: &State,
+    dst: u64,
+    pitch: u64,
+    value: u32,
+    element_bytes: u32,
+    width: u64,
+    height: u64,
+) -> Answer<Fill> {
     if !matches!(element_bytes, 1 | 2 | 4) || !dst.is_multiple_of(element_bytes.into()) {
         return invalid();
     }
@@ -441,7 +452,12 @@ pub(super) fn fill_op(state: &State, dst: u64, pitch: u64, value: u32, element_b
         return invalid();
     };
     let row = width.checked_mul(element_bytes.into());
-    let bytes = row.and_then(|row| height.saturating_sub(1).checked_mul(pitch)?.checked_add(row));
+    let bytes = row.and_then(|row| {
+        height
+            .saturating_sub(1)
+            .checked_mul(pitch)?
+            .checked_add(row)
+    });
     match bytes {
         Some(bytes) if state.memory.covers(address, bytes) => {}
         _ => return invalid(),
@@ -460,11 +476,27 @@ pub(super) fn fill_op(state: &State, dst: u64, pitch: u64, value: u32, element_b
     })
 }
 
-fn fill((state, context, stream): Target, dst: u64, pitch: usize, value: u32, element_bytes: u32, width: usize, height: usize) -> Answer {
+fn fill(
+    (state, context, stream): Target,
+    dst: u64,
+    pitch: usize,
+    value: u32,
+    element_bytes: u32,
+    width: usize,
+    height: usize,
+) -> Answer {
     if width == 0 || height == 0 {
         return Ok(());
     }
-    let mut request = fill_op(state, dst, pitch as u64, value, element_bytes, width as u64, height as u64)?;
+    let mut request = fill_op(
+        state,
+        dst,
+        pitch as u64,
+        value,
+        element_bytes,
+        width as u64,
+        height as u64,
+    )?;
     if stream.capturing.load(Acquire) {
         return capture::record(stream, Op::Fill(request));
     }
@@ -562,7 +594,10 @@ impl Side3d {
             rows => rows,
         };
         let slice = row.saturating_mul(rows);
-        let inner = offset[2].wrapping_mul(slice).wrapping_add(offset[1].wrapping_mul(row)).wrapping_add(offset[0]);
+        let inner = offset[2]
+            .wrapping_mul(slice)
+            .wrapping_add(offset[1].wrapping_mul(row))
+            .wrapping_add(offset[0]);
         let place = match self.kind {
             HOST if self.host == 0 => return invalid(),
             HOST => host_place(state, self.host.wrapping_add(inner)),
@@ -643,8 +678,24 @@ impl Memcpy2d {
             height: 0,
         };
         let copy = Memcpy3d {
-            src: side(self.src_x, self.src_y, self.src_kind, self.src_host, self.src_device, self.src_array, self.src_pitch),
-            dst: side(self.dst_x, self.dst_y, self.dst_kind, self.dst_host, self.dst_device, self.dst_array, self.dst_pitch),
+            src: side(
+                self.src_x,
+                self.src_y,
+                self.src_kind,
+                self.src_host,
+                self.src_device,
+                self.src_array,
+                self.src_pitch,
+            ),
+            dst: side(
+                self.dst_x,
+                self.dst_y,
+                self.dst_kind,
+                self.dst_host,
+                self.dst_device,
+                self.dst_array,
+                self.dst_pitch,
+            ),
             width: self.width,
             height: self.height,
             depth: 1,

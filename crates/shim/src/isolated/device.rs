@@ -243,7 +243,9 @@ fn sentence(result: CuResult) -> String {
         CuResult::InvalidDevice => "invalid device ordinal".into(),
         CuResult::InvalidImage => "device kernel image is invalid".into(),
         CuResult::InvalidContext => "invalid device context".into(),
-        CuResult::NoBinaryForGpu => "no kernel image is available for execution on the device".into(),
+        CuResult::NoBinaryForGpu => {
+            "no kernel image is available for execution on the device".into()
+        }
         CuResult::InvalidPtx => "a PTX JIT compilation failed".into(),
         CuResult::InvalidHandle => "invalid resource handle".into(),
         CuResult::NotFound => "named symbol not found".into(),

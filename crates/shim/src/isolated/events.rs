@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize};
+use mica_wire::session::{
+    EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize,
+};
 
 use super::capture::{self, Captured};
 use super::context::{Context, current};
@@ -13,7 +15,9 @@ use super::graph_ops::Op;
 use super::handles::{Kind, Object, Pool};
 use super::state::state;
 use super::streams::{Stream, resolve};
-use super::support::{Answer, Code, bad_handle, driver, entries, invalid, lock, put, stream_entries};
+use super::support::{
+    Answer, Code, bad_handle, driver, entries, invalid, lock, put, stream_entries,
+};
 
 /// An event of this process.
 pub(super) type Event = Object<EventState>;
@@ -81,7 +85,10 @@ fn record(event: &'static Event, stream: &'static Stream, flags: u32) -> Answer 
     capture::forbid_legacy(stream)?;
     *lock(&event.captured) = None;
     event.recorded.store(true, Relaxed);
-    let request = EventRecord { event: event.wire(), stream: stream.wire() };
+    let request = EventRecord {
+        event: event.wire(),
+        stream: stream.wire(),
+    };
     context.checked(state.client.post(&request, &[]))
 }
 

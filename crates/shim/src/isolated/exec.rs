@@ -7,17 +7,22 @@ use std::sync::atomic::Ordering::Acquire;
 use mica_cuda_abi::{CuResult, Handle};
 use mica_wire::session::{ContextSynchronize, GraphDestroy, GraphLaunch, GraphNode};
 
+use super::callbacks;
 use super::capture;
 use super::context::{Context, current};
 use super::copies::Memcpy3d;
 use super::events::Event;
 use super::graph_ops::{Kept, Op, lower};
-use super::graphs::{Graph, Held, HostParams, KernelParams, KernelParams2, MemsetParams, Node, node_of, node_params_op};
+use super::graphs::{
+    Graph, Held, HostParams, KernelParams, KernelParams2, MemsetParams, Node, node_of,
+    node_params_op,
+};
 use super::handles::{Kind, Object};
 use super::state::{State, state};
 use super::streams::resolve;
-use super::support::{Answer, Code, driver, entries, get, invalid, lock, put, put_opt, stream_entries};
-use super::callbacks;
+use super::support::{
+    Answer, Code, driver, entries, get, invalid, lock, put, put_opt, stream_entries,
+};
 
 type Exec = Object<ExecState>;
 
@@ -65,7 +70,9 @@ fn sorted(graph: &Graph) -> Answer<Vec<&'static Node>> {
         }
         waits.push(before.len());
     }
-    let mut ready: std::collections::BTreeSet<usize> = (0..nodes.len()).filter(|index| waits[*index] == 0).collect();
+    let mut ready: std::collections::BTreeSet<usize> = (0..nodes.len())
+        .filter(|index| waits[*index] == 0)
+        .collect();
     let mut order = Vec::with_capacity(nodes.len());
     while let Some(index) = ready.pop_first() {
         order.push(nodes[index]);
@@ -90,7 +97,10 @@ fn flatten(graph: &Graph, roots: &[u32], flat: &mut Vec<Flat>) -> Answer<Vec<u32
         let before = node.after();
         let mut after: Vec<u32> = Vec::new();
         for earlier in &before {
-            if let Some(at) = ends.iter().position(|(known, _)| std::ptr::eq(*known, *earlier)) {
+            if let Some(at) = ends
+                .iter()
+                .position(|(known, _)| std::ptr::eq(*known, *earlier))
+            {
                 after.extend(&ends[at].1);
                 is_last[at] = false;
             }
@@ -107,7 +117,12 @@ fn flatten(graph: &Graph, roots: &[u32], flat: &mut Vec<Flat>) -> Answer<Vec<u32
                 inner
             }
             op => {
-                flat.push(Flat { node, op, after, is_enabled: true });
+                flat.push(Flat {
+                    node,
+                    op,
+                    after,
+                    is_enabled: true,
+                });
                 vec![flat.len() as u32 - 1]
             }
         };
@@ -119,12 +134,24 @@ fn flatten(graph: &Graph, roots: &[u32], flat: &mut Vec<Flat>) -> Answer<Vec<u32
 }
 
 /// The wire's nodes for laid-open ones, and what must be kept while they may run.
-fn build(state: &'static State, context: &'static Context, flat: &[Flat]) -> Answer<(Vec<GraphNode>, Kept)> {
+fn build(
+    state: &'static State,
+    context: &'static Context,
+    flat: &[Flat],
+) -> Answer<(Vec<GraphNode>, Kept)> {
     let (mut nodes, mut kept) = (Vec::with_capacity(flat.len()), Kept::default());
     let mut ends: Vec<u32> = Vec::with_capacity(flat.len());
     for part in flat {
-        let after = part.after.iter().filter_map(|index| ends.get(*index as usize).copied()).collect();
-        let op = if part.is_enabled { &part.op } else { &Op::Empty };
+        let after = part
+            .after
+            .iter()
+            .filter_map(|index| ends.get(*index as usize).copied())
+            .collect();
+        let op = if part.is_enabled {
+            &part.op
+        } else {
+            &Op::Empty
+        };
         match lower(state, context, op, after, &mut nodes, &mut kept) {
             Ok(end) => ends.push(end),
             Err(error) => {
@@ -142,7 +169,10 @@ fn drop_kept(state: &'static State, context: &'static Context, kept: Kept) {
     }
     for bounce in kept.bounces {
         let address = bounce.0.device();
-        let request = mica_wire::session::HostUnregister { context: context.wire(), address };
+        let request = mica_wire::session::HostUnregister {
+            context: context.wire(),
+            address,
+        };
         let _ = state.client.call(&request);
     }
 }
@@ -161,7 +191,12 @@ fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {
     let (nodes, kept) = build(state, context, &flat)?;
     let wire = context.checked(state.client.graph_instantiate(context.wire(), &nodes))?;
     let exec = Object::leak(ExecState {
-        inner: Mutex::new(Inner { wire, flat, kept, held: graph.held() }),
+        inner: Mutex::new(Inner {
+            wire,
+            flat,
+            kept,
+            held: graph.held(),
+        }),
         context,
         epoch: context.epoch(),
         flags,
@@ -183,7 +218,8 @@ unsafe fn exec_of(handle: Handle) -> Answer<(&'static State, &'static Exec)> {
 /// Sends changed nodes to the worker.
 fn update(state: &'static State, exec: &Exec, inner: &mut Inner, flat: Vec<Flat>) -> Answer {
     let (nodes, mut kept) = build(state, exec.context, &flat)?;
-    exec.context.checked(state.client.graph_update(inner.wire, &nodes))?;
+    exec.context
+        .checked(state.client.graph_update(inner.wire, &nodes))?;
     // Launches that are under way still use the old ones.
     inner.kept.callbacks.append(&mut kept.callbacks);
     inner.kept.bounces.append(&mut kept.bounces);
@@ -191,7 +227,11 @@ fn update(state: &'static State, exec: &Exec, inner: &mut Inner, flat: Vec<Flat>
     Ok(())
 }
 
-unsafe fn set_params(exec: Handle, node: Handle, make: impl FnOnce(&'static State) -> Answer<Op>) -> Answer {
+unsafe fn set_params(
+    exec: Handle,
+    node: Handle,
+    make: impl FnOnce(&'static State) -> Answer<Op>,
+) -> Answer {
     // SAFETY: the program's handles.
     let ((state, exec), node) = unsafe { (exec_of(exec)?, node_of(node)?) };
     let mut inner = lock(&exec.inner);
@@ -223,7 +263,11 @@ struct UpdateInfo {
     from: Handle,
 }
 
-fn update_whole(state: &'static State, exec: &Exec, graph: &Graph) -> Answer<Result<(), (u32, Handle)>> {
+fn update_whole(
+    state: &'static State,
+    exec: &Exec,
+    graph: &Graph,
+) -> Answer<Result<(), (u32, Handle)>> {
     let mut inner = lock(&exec.inner);
     let mut new = Vec::new();
     flatten(graph, &[], &mut new)?;

@@ -111,7 +111,10 @@ pub(super) fn lower(
     let callback = |work: Arc<dyn Fn() + Send + Sync>, kept: &mut Kept| {
         let callback = callbacks::register(state, work, true);
         kept.callbacks.push(callback);
-        StreamCallback { stream: 0, callback }
+        StreamCallback {
+            stream: 0,
+            callback,
+        }
     };
     let new = match op {
         Op::Empty | Op::MemAlloc(..) | Op::MemFree(_) => GraphNode {
@@ -133,8 +136,22 @@ pub(super) fn lower(
             node(after, &request, &kernel.params)
         }
         Op::Fill(fill) => node(after, fill, &[]),
-        Op::EventRecord(event) => node(after, &EventRecord { event: event.wire(), stream: 0 }, &[]),
-        Op::EventWait(event) => node(after, &StreamWaitEvent { stream: 0, event: event.wire() }, &[]),
+        Op::EventRecord(event) => node(
+            after,
+            &EventRecord {
+                event: event.wire(),
+                stream: 0,
+            },
+            &[],
+        ),
+        Op::EventWait(event) => node(
+            after,
+            &StreamWaitEvent {
+                stream: 0,
+                event: event.wire(),
+            },
+            &[],
+        ),
         Op::Host(host) => {
             let host = *host;
             node(after, &callback(Arc::new(move || host.call()), kept), &[])
@@ -164,7 +181,14 @@ fn lower_copy(
     let push_host = |copy: CopyOp, after, kept: &mut Kept, nodes: &mut Vec<GraphNode>| {
         let callback = callbacks::register(state, Arc::new(move || copy_on_host(&copy)), true);
         kept.callbacks.push(callback);
-        nodes.push(node(after, &StreamCallback { stream: 0, callback }, &[]));
+        nodes.push(node(
+            after,
+            &StreamCallback {
+                stream: 0,
+                callback,
+            },
+            &[],
+        ));
         nodes.len() as u32 - 1
     };
     let is_pageable = |end: &End| matches!(end.place, Place::Pageable(_));
@@ -173,7 +197,9 @@ fn lower_copy(
     }
     let (width, height, depth) = copy.extent;
     let bytes = width * height * depth;
-    let memory = state.client.host_alloc(context.wire(), bytes.next_multiple_of(4096), false);
+    let memory = state
+        .client
+        .host_alloc(context.wire(), bytes.next_multiple_of(4096), false);
     let memory = context.checked(memory)?;
     let (host, device) = (memory.as_ptr() as u64, memory.device());
     kept.bounces.push(Arc::new(Bounce(memory)));
@@ -185,19 +211,37 @@ fn lower_copy(
     let (on_host, on_device) = (packed(Place::Pageable(host)), packed(Place::Device(device)));
     let extent = copy.extent;
     if is_pageable(&copy.src) {
-        let staged = CopyOp { src: copy.src, dst: on_host, extent };
+        let staged = CopyOp {
+            src: copy.src,
+            dst: on_host,
+            extent,
+        };
         let first = push_host(staged, after, kept, nodes);
-        let Some(area) = (CopyOp { src: on_device, dst: copy.dst, extent }).wire() else {
+        let Some(area) = (CopyOp {
+            src: on_device,
+            dst: copy.dst,
+            extent,
+        })
+        .wire() else {
             return invalid();
         };
         nodes.push(node(vec![first], &Copy { stream: 0, area }, &[]));
         return Ok(nodes.len() as u32 - 1);
     }
-    let Some(area) = (CopyOp { src: copy.src, dst: on_device, extent }).wire() else {
+    let Some(area) = (CopyOp {
+        src: copy.src,
+        dst: on_device,
+        extent,
+    })
+    .wire() else {
         return invalid();
     };
     nodes.push(node(after, &Copy { stream: 0, area }, &[]));
     let first = nodes.len() as u32 - 1;
-    let fetched = CopyOp { src: on_host, dst: copy.dst, extent };
+    let fetched = CopyOp {
+        src: on_host,
+        dst: copy.dst,
+        extent,
+    };
     Ok(push_host(fetched, vec![first], kept, nodes))
 }

@@ -18,7 +18,9 @@ use super::launch::{self, LaunchAttribute, Shape};
 use super::memory::{Allocation, AllocationKind};
 use super::modules::function_of;
 use super::state::{State, state};
-use super::support::{Answer, Code, bad_handle, driver, entries, get, invalid, lock, not_supported, put};
+use super::support::{
+    Answer, Code, bad_handle, driver, entries, get, invalid, lock, not_supported, put,
+};
 
 /// A graph.
 pub(super) type Graph = Object<GraphState>;
@@ -69,9 +71,15 @@ struct GraphMemory {
 impl Drop for GraphMemory {
     fn drop(&mut self) {
         // The program may have freed it itself.
-        let found = self.state.memory.take(self.address, &[AllocationKind::Graph]);
+        let found = self
+            .state
+            .memory
+            .take(self.address, &[AllocationKind::Graph]);
         if let Some(found) = found.filter(|found| found.epoch == self.context.epoch()) {
-            let request = MemoryFree { context: self.context.wire(), address: found.device };
+            let request = MemoryFree {
+                context: self.context.wire(),
+                address: found.device,
+            };
             let _ = self.state.client.call(&request);
         }
     }
@@ -91,11 +99,25 @@ impl Graph {
         self.add_clone(op, after.to_vec(), None)
     }
 
-    fn add_clone(&'static self, op: Op, after: Vec<&'static Node>, original: Option<&'static Node>) -> &'static Node {
+    fn add_clone(
+        &'static self,
+        op: Op,
+        after: Vec<&'static Node>,
+        original: Option<&'static Node>,
+    ) -> &'static Node {
         let mut nodes = lock(&self.nodes);
         let id = nodes.last().map_or(0, |last| last.id + 1);
-        let inner = Inner { op, after, pointers: Vec::new() };
-        let node = Object::leak(NodeState { graph: self, id, inner: Mutex::new(inner), original });
+        let inner = Inner {
+            op,
+            after,
+            pointers: Vec::new(),
+        };
+        let node = Object::leak(NodeState {
+            graph: self,
+            id,
+            inner: Mutex::new(inner),
+            original,
+        });
         nodes.push(node);
         node
     }
@@ -152,15 +174,33 @@ impl Graph {
     }
 
     /// Memory for as long as the graph lives.
-    pub(super) fn memory(&self, state: &'static State, context: &'static Context, bytes: u64) -> Answer<u64> {
+    pub(super) fn memory(
+        &self,
+        state: &'static State,
+        context: &'static Context,
+        bytes: u64,
+    ) -> Answer<u64> {
         if bytes == 0 {
             return invalid();
         }
-        let request = MemoryAlloc { context: context.wire(), bytes };
+        let request = MemoryAlloc {
+            context: context.wire(),
+            bytes,
+        };
         let address = context.checked(state.client.call(&request))?.value;
         let id = state.number();
-        state.memory.insert(Allocation::new(AllocationKind::Graph, address, bytes, context, id));
-        self.hold(Arc::new(GraphMemory { state, context, address }));
+        state.memory.insert(Allocation::new(
+            AllocationKind::Graph,
+            address,
+            bytes,
+            context,
+            id,
+        ));
+        self.hold(Arc::new(GraphMemory {
+            state,
+            context,
+            address,
+        }));
         Ok(address)
     }
 }
@@ -196,7 +236,13 @@ pub(super) unsafe fn node_of(handle: Handle) -> Answer<&'static Node> {
     unsafe { Node::find(handle) }.ok_or(Code(CuResult::InvalidValue as u32))
 }
 
-unsafe fn add(out: *mut Handle, graph: Handle, after: *const Handle, count: usize, op: Op) -> Answer {
+unsafe fn add(
+    out: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    op: Op,
+) -> Answer {
     // SAFETY: the program's pointers and handles.
     unsafe {
         let graph = graph_of(graph)?;
@@ -266,12 +312,22 @@ impl KernelParams {
     pub(super) unsafe fn op(&self, state: &State) -> Answer<Op> {
         // SAFETY: our contract.
         let function = unsafe { function_of(self.function)? };
-        let shape = Shape { grid: self.grid, block: self.block, shared: self.shared, is_cooperative: false };
+        let shape = Shape {
+            grid: self.grid,
+            block: self.block,
+            shared: self.shared,
+            is_cooperative: false,
+        };
         launch::check(state, function, &shape)?;
         let keep = |block: &[u8]| Ok(block.to_vec());
         // SAFETY: our contract.
-        let params = unsafe { launch::with_params(function.layout()?, self.params, self.extra, keep)? };
-        Ok(Op::Kernel(KernelOp { function, shape, params }))
+        let params =
+            unsafe { launch::with_params(function.layout()?, self.params, self.extra, keep)? };
+        Ok(Op::Kernel(KernelOp {
+            function,
+            shape,
+            params,
+        }))
     }
 }
 
@@ -290,7 +346,15 @@ impl KernelParams2 {
 
 impl MemsetParams {
     pub(super) fn op(&self, state: &State) -> Answer<Op> {
-        let fill = fill_op(state, self.dst, self.pitch as u64, self.value, self.element_bytes, self.width as u64, self.height as u64)?;
+        let fill = fill_op(
+            state,
+            self.dst,
+            self.pitch as u64,
+            self.value,
+            self.element_bytes,
+            self.width as u64,
+            self.height as u64,
+        )?;
         Ok(Op::Fill(fill))
     }
 }
@@ -298,7 +362,10 @@ impl MemsetParams {
 impl HostParams {
     pub(super) fn op(&self) -> Answer<Op> {
         match self.function {
-            Some(function) => Ok(Op::Host(HostOp { function, data: self.data as usize })),
+            Some(function) => Ok(Op::Host(HostOp {
+                function,
+                data: self.data as usize,
+            })),
             None => invalid(),
         }
     }
@@ -322,13 +389,19 @@ pub(super) unsafe fn node_params_op(graph: Option<&'static Graph>, params: *mut 
             1 => Ok(Op::Copy(get(rest.add(16).cast::<Memcpy3d>())?.op(state)?)),
             2 => get(rest.cast::<MemsetParams>())?.op(state),
             3 => get(rest.cast::<HostParams>())?.op(),
-            4 => Ok(Op::Child(graph_of(get(rest.cast::<Handle>())?)?.copy(state))),
+            4 => Ok(Op::Child(
+                graph_of(get(rest.cast::<Handle>())?)?.copy(state),
+            )),
             5 => Ok(Op::Empty),
             6 | 7 => {
                 let Some(event) = Event::find(get(rest.cast::<Handle>())?) else {
                     return invalid();
                 };
-                Ok(if kind == 6 { Op::EventWait(event) } else { Op::EventRecord(event) })
+                Ok(if kind == 6 {
+                    Op::EventWait(event)
+                } else {
+                    Op::EventRecord(event)
+                })
             }
             10 => {
                 let Some(graph) = graph else {
@@ -355,14 +428,20 @@ unsafe fn put_list(out: *mut Handle, count: *mut usize, list: &[Handle]) -> Answ
             return put(count, list.len());
         }
         for index in 0..room {
-            out.add(index).write(list.get(index).copied().unwrap_or(std::ptr::null_mut()));
+            out.add(index)
+                .write(list.get(index).copied().unwrap_or(std::ptr::null_mut()));
         }
         put(count, room.min(list.len()))
     }
 }
 
 fn dependents(node: &'static Node) -> Vec<&'static Node> {
-    let waits = |other: &&'static Node| other.after().iter().any(|before| std::ptr::eq(*before, node));
+    let waits = |other: &&'static Node| {
+        other
+            .after()
+            .iter()
+            .any(|before| std::ptr::eq(*before, node))
+    };
     node.graph.nodes().into_iter().filter(waits).collect()
 }
 
@@ -381,7 +460,13 @@ fn edges(graph: &'static Graph) -> (Vec<Handle>, Vec<Handle>) {
     pairs
 }
 
-unsafe fn change_edges(graph: Handle, from: *const Handle, to: *const Handle, count: usize, adds: bool) -> Answer {
+unsafe fn change_edges(
+    graph: Handle,
+    from: *const Handle,
+    to: *const Handle,
+    count: usize,
+    adds: bool,
+) -> Answer {
     // SAFETY: the program's handles, `count` of each.
     unsafe {
         let graph = graph_of(graph)?;
@@ -389,8 +474,14 @@ unsafe fn change_edges(graph: Handle, from: *const Handle, to: *const Handle, co
             return invalid();
         }
         for index in 0..count {
-            let (from, to) = (node_of(from.add(index).read())?, node_of(to.add(index).read())?);
-            if !std::ptr::eq(from.graph, graph) || !std::ptr::eq(to.graph, graph) || std::ptr::eq(from, to) {
+            let (from, to) = (
+                node_of(from.add(index).read())?,
+                node_of(to.add(index).read())?,
+            );
+            if !std::ptr::eq(from.graph, graph)
+                || !std::ptr::eq(to.graph, graph)
+                || std::ptr::eq(from, to)
+            {
                 return invalid();
             }
             let mut inner = lock(&to.inner);

@@ -87,7 +87,11 @@ impl<T: Kind> Pool<T> {
     }
 
     /// An object that `set` has filled in.
-    pub(super) fn take(&self, make: impl FnOnce() -> T, set: impl FnOnce(&T)) -> &'static Object<T> {
+    pub(super) fn take(
+        &self,
+        make: impl FnOnce() -> T,
+        set: impl FnOnce(&T),
+    ) -> &'static Object<T> {
         let used = lock(&self.free).pop();
         let object = used.unwrap_or_else(|| {
             let object = Object::leak(make());

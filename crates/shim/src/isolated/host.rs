@@ -24,11 +24,19 @@ const PAGE: u64 = 4096;
 const ALLOC_FLAGS: u32 = 0x7;
 const REGISTER_FLAGS: u32 = 0xf;
 
-fn allocate(state: &'static State, context: &'static Context, bytes: usize, kind: AllocationKind, flags: u32) -> Answer<u64> {
+fn allocate(
+    state: &'static State,
+    context: &'static Context,
+    bytes: usize,
+    kind: AllocationKind,
+    flags: u32,
+) -> Answer<u64> {
     if bytes == 0 {
         return invalid();
     }
-    let room = (bytes as u64).checked_next_multiple_of(PAGE).ok_or(Code(CuResult::OutOfMemory as u32))?;
+    let room = (bytes as u64)
+        .checked_next_multiple_of(PAGE)
+        .ok_or(Code(CuResult::OutOfMemory as u32))?;
     let is_managed = kind == AllocationKind::Managed;
     let shared = context.checked(state.client.host_alloc(context.wire(), room, is_managed))?;
     let (host, device) = (shared.as_ptr() as u64, shared.device());
@@ -48,7 +56,11 @@ fn allocate(state: &'static State, context: &'static Context, bytes: usize, kind
 }
 
 /// Memory for a variable that both sides use.
-pub(super) fn allocate_managed(state: &'static State, context: &'static Context, bytes: usize) -> Answer<u64> {
+pub(super) fn allocate_managed(
+    state: &'static State,
+    context: &'static Context,
+    bytes: usize,
+) -> Answer<u64> {
     allocate(state, context, bytes, AllocationKind::Managed, 1)
 }
 
@@ -73,7 +85,17 @@ fn exchange(first: u64, bytes: u64) -> Answer<std::os::fd::OwnedFd> {
     let len = bytes as usize;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let copy = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &fd, 0) }.map_err(system)?;
+    let copy = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            len,
+            protection,
+            MapFlags::SHARED,
+            &fd,
+            0,
+        )
+    }
+    .map_err(system)?;
     // SAFETY: the program says that this memory is its own; the exchange puts the same bytes in the
     // same place, in one step.
     let moved = unsafe {
@@ -94,7 +116,8 @@ fn restore(first: u64, bytes: u64) {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: as in `exchange`. If there is no memory for a copy, the shared pages stay.
     unsafe {
-        let Ok(copy) = mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE) else {
+        let Ok(copy) = mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)
+        else {
             return;
         };
         std::ptr::copy_nonoverlapping(first as *const u8, copy.cast::<u8>(), len);
@@ -112,7 +135,12 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
     let Some(end) = pointer.checked_add(bytes as u64) else {
         return invalid();
     };
-    if state.memory.find_host(pointer).or_else(|| state.memory.find_host(end - 1)).is_some() {
+    if state
+        .memory
+        .find_host(pointer)
+        .or_else(|| state.memory.find_host(end - 1))
+        .is_some()
+    {
         return Err(CuResult::HostMemoryAlreadyRegistered.into());
     }
     let first = pointer & !(PAGE - 1);
@@ -123,7 +151,9 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
         return Err(CuResult::NotSupported.into());
     }
     let fd = exchange(first, room)?;
-    let device = state.client.host_register(context.wire(), &fd, 0, room, false);
+    let device = state
+        .client
+        .host_register(context.wire(), &fd, 0, room, false);
     let device = match context.checked(device) {
         Ok(device) => device,
         Err(error) => {
@@ -132,7 +162,13 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
         }
     };
     let id = state.number();
-    let mut made = Allocation::new(AllocationKind::Registered, device + (pointer - first), bytes as u64, context, id);
+    let mut made = Allocation::new(
+        AllocationKind::Registered,
+        device + (pointer - first),
+        bytes as u64,
+        context,
+        id,
+    );
     made.host = pointer;
     made.flags = flags;
     state.memory.insert(made);

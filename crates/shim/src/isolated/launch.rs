@@ -38,9 +38,16 @@ pub(super) struct Shape {
 
 /// Refuses what a real driver refuses at once.
 pub(super) fn check(state: &State, function: &Function, shape: &Shape) -> Answer {
-    let Shape { grid, block, shared, .. } = *shape;
+    let Shape {
+        grid,
+        block,
+        shared,
+        ..
+    } = *shape;
     let most = |number: u32, default: u32| {
-        state.attribute(number).map_or(default, |value| value.max(0) as u32)
+        state
+            .attribute(number)
+            .map_or(default, |value| value.max(0) as u32)
     };
     let is_too_large = |axis: usize| {
         let default = if axis == 0 { i32::MAX as u32 } else { 65535 };
@@ -49,7 +56,9 @@ pub(super) fn check(state: &State, function: &Function, shape: &Shape) -> Answer
     if block.contains(&0) || (0..3).any(is_too_large) {
         return Err(INVALID_CONFIGURATION);
     }
-    let threads = block.iter().try_fold(1_u32, |all, part| all.checked_mul(*part));
+    let threads = block
+        .iter()
+        .try_fold(1_u32, |all, part| all.checked_mul(*part));
     let Some(threads) = threads.filter(|threads| *threads <= most(1, 1024)) else {
         return invalid();
     };
@@ -66,7 +75,8 @@ pub(super) fn check(state: &State, function: &Function, shape: &Shape) -> Answer
     }
     if shape.is_cooperative {
         let blocks = grid.iter().map(|part| u64::from(*part)).product::<u64>();
-        let each = super::occupancy::blocks_per_multiprocessor(state, layout, threads, shared.into());
+        let each =
+            super::occupancy::blocks_per_multiprocessor(state, layout, threads, shared.into());
         let room = u64::from(each) * u64::from(state.client.snapshot().multiprocessors);
         if blocks > room {
             return Err(CuResult::CooperativeLaunchTooLarge.into());
@@ -77,7 +87,10 @@ pub(super) fn check(state: &State, function: &Function, shape: &Shape) -> Answer
 
 /// Bytes of a kernel's parameter block.
 fn block_bytes(layout: &KernelLayout) -> usize {
-    let ends = layout.params.iter().map(|(at, bytes)| (*at as usize) + (*bytes as usize));
+    let ends = layout
+        .params
+        .iter()
+        .map(|(at, bytes)| (*at as usize) + (*bytes as usize));
     ends.max().unwrap_or(0)
 }
 
@@ -135,7 +148,8 @@ unsafe fn extra_buffer<'a>(extra: *const *const c_void) -> Answer<&'a [u8]> {
     let (mut buffer, mut size) = (std::ptr::null::<u8>(), 0_usize);
     for pair in 0..8 {
         // SAFETY: our contract; the list has not ended yet.
-        let (key, value) = unsafe { (extra.add(2 * pair).read() as usize, extra.add(2 * pair + 1)) };
+        let (key, value) =
+            unsafe { (extra.add(2 * pair).read() as usize, extra.add(2 * pair + 1)) };
         match key {
             // SAFETY: a marker is followed by its value.
             BUFFER => buffer = unsafe { value.read() }.cast(),
@@ -172,7 +186,11 @@ unsafe fn launch<const PT: bool>(
     if stream.capturing.load(Acquire) {
         // SAFETY: the program's parameters.
         let params = unsafe { with_params(layout, params, extra, |block| Ok(block.to_vec()))? };
-        let op = KernelOp { function, shape, params };
+        let op = KernelOp {
+            function,
+            shape,
+            params,
+        };
         return capture::record(stream, Op::Kernel(op));
     }
     capture::forbid_legacy(stream)?;

@@ -12,7 +12,9 @@ use mica_cuda_abi::{CuResult, Handle};
 use super::context::current;
 use super::handles::{Kind, Object};
 use super::state::state;
-use super::support::{Answer, Code, driver, entries, invalid, lock, not_supported, put, put_opt, string};
+use super::support::{
+    Answer, Code, driver, entries, invalid, lock, not_supported, put, put_opt, string,
+};
 
 type Linker = Object<LinkState>;
 
@@ -39,14 +41,23 @@ const ERROR: u32 = 5;
 ///
 /// # Safety
 /// The program's lists, `count` long.
-pub(super) unsafe fn answer_options(count: u32, options: *const u32, values: *const *mut c_void, failed: bool) {
+pub(super) unsafe fn answer_options(
+    count: u32,
+    options: *const u32,
+    values: *const *mut c_void,
+    failed: bool,
+) {
     if options.is_null() || values.is_null() {
         return;
     }
     // SAFETY: our contract.
     let option = |index: usize| unsafe { (options.add(index).read(), values.add(index).read()) };
     let all: Vec<(u32, *mut c_void)> = (0..count as usize).map(option).collect();
-    let value = |wanted: u32| all.iter().find(|(option, _)| *option == wanted).map(|(_, value)| *value);
+    let value = |wanted: u32| {
+        all.iter()
+            .find(|(option, _)| *option == wanted)
+            .map(|(_, value)| *value)
+    };
     for (text, size) in [(INFO, INFO_BYTES), (ERROR, ERROR_BYTES)] {
         let (Some(buffer), Some(room)) = (value(text), value(size)) else {
             continue;
@@ -126,7 +137,10 @@ fn take_header(text: &str, version: &mut (u32, u32), target: &mut (u32, String))
     for line in text.lines() {
         let words = line.trim_start();
         if let Some(rest) = words.strip_prefix(".version") {
-            let mut parts = rest.trim().split('.').map(|part| part.trim().parse().unwrap_or(0));
+            let mut parts = rest
+                .trim()
+                .split('.')
+                .map(|part| part.trim().parse().unwrap_or(0));
             let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
             *version = (*version).max(found);
         } else if let Some(rest) = words.strip_prefix(".target") {
@@ -151,12 +165,17 @@ fn name_of(statement: &str) -> Option<String> {
     let mut head = head.to_owned();
     if is_function {
         // The result's parentheses come before the name, the parameters' after it.
-        let after = head.find(".func").map(|at| at + 5).or_else(|| head.find(".entry").map(|at| at + 6))?;
+        let after = head
+            .find(".func")
+            .map(|at| at + 5)
+            .or_else(|| head.find(".entry").map(|at| at + 6))?;
         let mut rest = head[after..].trim_start();
         if rest.starts_with('(') {
             rest = rest.split_once(')')?.1;
         }
-        let name = rest.split(|c: char| c == '(' || c.is_whitespace()).find(|part| !part.is_empty())?;
+        let name = rest
+            .split(|c: char| c == '(' || c.is_whitespace())
+            .find(|part| !part.is_empty())?;
         return Some(name.to_owned());
     }
     if !(head.contains(".global") || head.contains(".const") || head.contains(".shared")) {
@@ -188,7 +207,10 @@ fn join(texts: &[String]) -> Answer<String> {
         .filter(|statement| !is_declaration(statement))
         .filter_map(|statement| name_of(statement))
         .collect();
-    let mut joined = format!(".version {}.{}\n.target {}\n.address_size 64\n", version.0, version.1, target.1);
+    let mut joined = format!(
+        ".version {}.{}\n.target {}\n.address_size 64\n",
+        version.0, version.1, target.1
+    );
     let mut declared = std::collections::HashSet::new();
     let (mut first, mut rest) = (String::new(), String::new());
     for statement in &all {
@@ -228,8 +250,10 @@ fn join(texts: &[String]) -> Answer<String> {
 
 /// Functions that the device brings itself.
 fn is_runtime(name: &str) -> bool {
-    matches!(name, "vprintf" | "malloc" | "free" | "__assertfail" | "__assert_fail")
-        || name.starts_with("cuda")
+    matches!(
+        name,
+        "vprintf" | "malloc" | "free" | "__assertfail" | "__assert_fail"
+    ) || name.starts_with("cuda")
 }
 
 unsafe fn linker_of(handle: Handle) -> Answer<&'static Linker> {
@@ -238,7 +262,9 @@ unsafe fn linker_of(handle: Handle) -> Answer<&'static Linker> {
 }
 
 fn add(linker: &Linker, kind: u32, bytes: &[u8]) -> Answer {
-    let text = std::str::from_utf8(bytes).ok().map(|text| text.trim_end_matches('\0'));
+    let text = std::str::from_utf8(bytes)
+        .ok()
+        .map(|text| text.trim_end_matches('\0'));
     let text = text.filter(|text| text.contains(".version"));
     match (kind, text) {
         (PTX, Some(text)) => {
@@ -327,9 +353,15 @@ mod tests {
 
     #[test]
     fn names_are_found() {
-        assert_eq!(name_of(".visible .func (.param .b32 r) f (.param .b32 x) {").as_deref(), Some("f"));
+        assert_eq!(
+            name_of(".visible .func (.param .b32 r) f (.param .b32 x) {").as_deref(),
+            Some("f")
+        );
         assert_eq!(name_of(".visible .entry k(").as_deref(), Some("k"));
-        assert_eq!(name_of(".extern .global .align 4 .u32 v[4];").as_deref(), Some("v"));
+        assert_eq!(
+            name_of(".extern .global .align 4 .u32 v[4];").as_deref(),
+            Some("v")
+        );
         assert_eq!(name_of(".pragma \"x\";"), None);
     }
 }

@@ -8,9 +8,7 @@ use std::ops::Bound;
 use std::sync::{Arc, RwLock};
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{
-    MemoryAlloc, MemoryFree, SharedHostMemory,
-};
+use mica_wire::session::{MemoryAlloc, MemoryFree, SharedHostMemory};
 
 use super::context::{Context, current};
 use super::support::{Answer, Code, driver, entries, invalid, put, put_opt, read, write};
@@ -93,7 +91,11 @@ pub(super) struct MemoryMap {
     by_host: ByAddress,
 }
 
-fn holding(map: &ByAddress, address: u64, start: impl Fn(&Allocation) -> u64) -> Option<Arc<Allocation>> {
+fn holding(
+    map: &ByAddress,
+    address: u64,
+    start: impl Fn(&Allocation) -> u64,
+) -> Option<Arc<Allocation>> {
     let map = read(map);
     let (_, found) = map
         .range((Bound::Unbounded, Bound::Included(address)))
@@ -123,13 +125,16 @@ impl MemoryMap {
 
     /// The allocation that holds a pointer, whichever side it is meant for.
     pub(super) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
-        self.find_device(address).or_else(|| self.find_host(address))
+        self.find_device(address)
+            .or_else(|| self.find_host(address))
     }
 
     /// Takes out the allocation that begins at a device address and is one of `kinds`.
     pub(super) fn take(&self, address: u64, kinds: &[AllocationKind]) -> Option<Arc<Allocation>> {
         let mut map = write(&self.by_device);
-        let found = map.get(&address).filter(|found| kinds.contains(&found.kind))?;
+        let found = map
+            .get(&address)
+            .filter(|found| kinds.contains(&found.kind))?;
         let found = Arc::clone(found);
         map.remove(&address);
         drop(map);
@@ -140,9 +145,15 @@ impl MemoryMap {
     }
 
     /// As [`MemoryMap::take`], by the address in this process.
-    pub(super) fn take_host(&self, address: u64, kinds: &[AllocationKind]) -> Option<Arc<Allocation>> {
+    pub(super) fn take_host(
+        &self,
+        address: u64,
+        kinds: &[AllocationKind],
+    ) -> Option<Arc<Allocation>> {
         let mut map = write(&self.by_host);
-        let found = map.get(&address).filter(|found| kinds.contains(&found.kind))?;
+        let found = map
+            .get(&address)
+            .filter(|found| kinds.contains(&found.kind))?;
         let found = Arc::clone(found);
         map.remove(&address);
         drop(map);
@@ -165,17 +176,19 @@ impl MemoryMap {
         let map = read(&self.by_host);
         let page = |address: u64| address & !4095;
         let overlaps = |found: &Arc<Allocation>| {
-            page(found.host) < first + bytes && first < (found.host + found.bytes).next_multiple_of(4096)
+            page(found.host) < first + bytes
+                && first < (found.host + found.bytes).next_multiple_of(4096)
         };
-        map.range(..first + bytes).next_back().is_some_and(|(_, found)| overlaps(found))
+        map.range(..first + bytes)
+            .next_back()
+            .is_some_and(|(_, found)| overlaps(found))
     }
 
     /// Bytes of a pool that are in use.
     pub(super) fn pool_bytes(&self, pool: u64) -> u64 {
         let map = read(&self.by_device);
-        let of_pool = |found: &&Arc<Allocation>| {
-            found.kind == AllocationKind::Pool && found.pool == pool
-        };
+        let of_pool =
+            |found: &&Arc<Allocation>| found.kind == AllocationKind::Pool && found.pool == pool;
         map.values().filter(of_pool).map(|found| found.bytes).sum()
     }
 
@@ -316,7 +329,12 @@ unsafe fn write_nothing(out: *mut u8, attribute: u32) {
     }
 }
 
-unsafe fn write_attribute(out: *mut u8, attribute: u32, pointer: u64, found: &Allocation) -> Answer {
+unsafe fn write_attribute(
+    out: *mut u8,
+    attribute: u32,
+    pointer: u64,
+    found: &Allocation,
+) -> Answer {
     use AllocationKind::{Managed, Pinned, Pool, Registered};
     let on_device = pointer.wrapping_sub(found.device) < found.bytes;
     let offset = match on_device {
@@ -328,14 +346,18 @@ unsafe fn write_attribute(out: *mut u8, attribute: u32, pointer: u64, found: &Al
     unsafe {
         match attribute {
             1 => out.cast::<Handle>().write_unaligned(found.context.handle()),
-            2 => out.cast::<u32>().write_unaligned(if is_host_memory { 1 } else { 2 }),
+            2 => out
+                .cast::<u32>()
+                .write_unaligned(if is_host_memory { 1 } else { 2 }),
             3 => out.cast::<u64>().write_unaligned(found.device + offset),
             4 if !found.is_host() => return invalid(),
             4 => out.cast::<u64>().write_unaligned(found.host + offset),
             6 => out.write(0),
             7 | 20 => out.cast::<u64>().write_unaligned(found.id),
             8 => out.write(u8::from(found.kind == Managed)),
-            9 | 22 => out.cast::<i32>().write_unaligned(if attribute == 9 { 0 } else { -1 }),
+            9 | 22 => out
+                .cast::<i32>()
+                .write_unaligned(if attribute == 9 { 0 } else { -1 }),
             10 | 15 | 21 => out.cast::<u32>().write_unaligned(0),
             11 | 19 => out.cast::<u64>().write_unaligned(found.device),
             12 | 18 => out.cast::<u64>().write_unaligned(found.bytes),

@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
+use std::sync::atomic::AtomicI32;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mica_cuda_abi::{CuResult, Handle};
@@ -154,7 +154,12 @@ impl Library {
     }
 
     /// The kernel with a name.
-    fn function(&'static self, state: &State, context: &'static Context, name: &str) -> Answer<&'static Function> {
+    fn function(
+        &'static self,
+        state: &State,
+        context: &'static Context,
+        name: &str,
+    ) -> Answer<&'static Function> {
         if let Some(function) = lock(&self.functions).get(name) {
             return Ok(function);
         }
@@ -217,7 +222,9 @@ impl Library {
             for (_, address, _) in lock(&loaded.globals).values() {
                 state.memory.take(*address, &[AllocationKind::Global]);
             }
-            let unloaded = state.client.call(&ModuleUnload { module: loaded.module });
+            let unloaded = state.client.call(&ModuleUnload {
+                module: loaded.module,
+            });
             state.print_output();
             if let Err(error) = context.checked(unloaded) {
                 result = Err(error);
@@ -236,7 +243,9 @@ impl Loaded {
         };
         Self {
             module: loaded.module,
-            kernels: kernels.map(|(index, kernel)| (kernel.name.clone(), index as u32)).collect(),
+            kernels: kernels
+                .map(|(index, kernel)| (kernel.name.clone(), index as u32))
+                .collect(),
             globals: Mutex::new(globals.map(global).collect()),
             layouts: loaded.kernels,
         }
@@ -247,12 +256,18 @@ impl Function {
     /// What a launch needs to know of it.
     #[inline]
     pub(super) fn layout(&self) -> Answer<&KernelLayout> {
-        self.layout.get().ok_or(Code(CuResult::InvalidHandle as u32))
+        self.layout
+            .get()
+            .ok_or(Code(CuResult::InvalidHandle as u32))
     }
 
     /// Where it is in a context's present life.
     #[inline]
-    pub(super) fn resolve(&'static self, state: &State, context: &'static Context) -> Answer<&'static Resolved> {
+    pub(super) fn resolve(
+        &'static self,
+        state: &State,
+        context: &'static Context,
+    ) -> Answer<&'static Resolved> {
         let resolved = self.resolved.load(Acquire);
         // SAFETY: null, or leaked by `find_again`.
         if let Some(resolved) = unsafe { resolved.as_ref() }
@@ -264,11 +279,18 @@ impl Function {
     }
 
     #[cold]
-    fn find_again(&'static self, state: &State, context: &'static Context) -> Answer<&'static Resolved> {
+    fn find_again(
+        &'static self,
+        state: &State,
+        context: &'static Context,
+    ) -> Answer<&'static Resolved> {
         let epoch = context.epoch();
         let loaded = self.library.load(state, context)?;
         let name = self.name.to_str().unwrap_or("");
-        let kernel = *loaded.kernels.get(name).ok_or(Code(CuResult::NotFound as u32))?;
+        let kernel = *loaded
+            .kernels
+            .get(name)
+            .ok_or(Code(CuResult::NotFound as u32))?;
         // Leaked: another thread may be reading it, and there is one for each life of a context.
         let resolved: &'static Resolved = Box::leak(Box::new(Resolved {
             epoch,
@@ -282,7 +304,9 @@ impl Function {
 
     /// Most dynamic shared memory that a launch may ask for.
     pub(super) fn most_dynamic(&self, state: &State) -> u32 {
-        let set = self.dynamic_limit.load(std::sync::atomic::Ordering::Relaxed);
+        let set = self
+            .dynamic_limit
+            .load(std::sync::atomic::Ordering::Relaxed);
         if set >= 0 {
             return set as u32;
         }
@@ -341,15 +365,26 @@ fn globals_of(loaded: &Loaded, name: &str) -> Answer<(u64, u64)> {
 }
 
 /// A variable that both sides use: moved to shared memory when it is first asked for.
-fn managed_of(state: &'static State, context: &'static Context, loaded: &Loaded, name: &str) -> Answer<(u64, u64)> {
+fn managed_of(
+    state: &'static State,
+    context: &'static Context,
+    loaded: &Loaded,
+    name: &str,
+) -> Answer<(u64, u64)> {
     let mut globals = lock(&loaded.globals);
-    let global = globals.get_mut(name).ok_or(Code(CuResult::NotFound as u32))?;
+    let global = globals
+        .get_mut(name)
+        .ok_or(Code(CuResult::NotFound as u32))?;
     let (index, address, bytes) = *global;
     if state.memory.find_host(address).is_some() {
         return Ok((address, bytes));
     }
     let shared = super::host::allocate_managed(state, context, bytes as usize)?;
-    let request = ModuleBind { module: loaded.module, global: index, address: shared };
+    let request = ModuleBind {
+        module: loaded.module,
+        global: index,
+        address: shared,
+    };
     if let Err(error) = context.checked(state.client.call(&request)) {
         if let Some(made) = state.memory.take(shared, &[AllocationKind::Managed]) {
             super::host::release(state, &made)?;
@@ -567,7 +602,13 @@ driver! {
     }
 }
 
-unsafe fn enumerate(out: *mut Handle, count: u32, library: &'static Library, state: &State, context: &'static Context) -> Answer {
+unsafe fn enumerate(
+    out: *mut Handle,
+    count: u32,
+    library: &'static Library,
+    state: &State,
+    context: &'static Context,
+) -> Answer {
     if out.is_null() {
         return invalid();
     }

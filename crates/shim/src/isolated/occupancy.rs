@@ -8,11 +8,23 @@ use super::state::{State, state};
 use super::support::{Answer, Code, driver, entries, get, invalid, put};
 
 /// Blocks that run side by side on one multiprocessor; 0 if not even one fits.
-pub(super) fn blocks_per_multiprocessor(state: &State, layout: &KernelLayout, threads: u32, dynamic: u64) -> u32 {
+pub(super) fn blocks_per_multiprocessor(
+    state: &State,
+    layout: &KernelLayout,
+    threads: u32,
+    dynamic: u64,
+) -> u32 {
     let of = |number: u32, default: u32| {
-        state.attribute(number).filter(|value| *value > 0).map_or(default, |value| value as u32)
+        state
+            .attribute(number)
+            .filter(|value| *value > 0)
+            .map_or(default, |value| value as u32)
     };
-    let most_threads = if layout.max_threads == 0 { 1024 } else { layout.max_threads };
+    let most_threads = if layout.max_threads == 0 {
+        1024
+    } else {
+        layout.max_threads
+    };
     if threads == 0 || threads > most_threads.min(of(1, 1024)) {
         return 0;
     }
@@ -44,15 +56,29 @@ unsafe fn max_active(out: *mut i32, function: Handle, threads: i32, dynamic: usi
     // SAFETY: the program's handle and pointer.
     unsafe {
         let layout = function_of(function)?.layout()?;
-        put(out, blocks_per_multiprocessor(state, layout, threads as u32, dynamic as u64) as i32)
+        put(
+            out,
+            blocks_per_multiprocessor(state, layout, threads as u32, dynamic as u64) as i32,
+        )
     }
 }
 
-unsafe fn potential(grid: *mut i32, block: *mut i32, function: Handle, shared_of: Option<SharedOf>, dynamic: usize, limit: i32) -> Answer {
+unsafe fn potential(
+    grid: *mut i32,
+    block: *mut i32,
+    function: Handle,
+    shared_of: Option<SharedOf>,
+    dynamic: usize,
+    limit: i32,
+) -> Answer {
     let state = state()?;
     // SAFETY: the program's handle.
     let layout = unsafe { function_of(function)? }.layout()?;
-    let most = if layout.max_threads == 0 { 1024 } else { layout.max_threads };
+    let most = if layout.max_threads == 0 {
+        1024
+    } else {
+        layout.max_threads
+    };
     let most = match limit > 0 {
         true => most.min(limit as u32),
         false => most,

@@ -4,8 +4,8 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use mica_cuda_abi::{CuResult, Handle, MemAllocationProp, MemLocation};
 use mica_wire::session::{MemoryAllocAsync, MemoryFreeAsync};
@@ -17,7 +17,9 @@ use super::handles::{Kind, Object};
 use super::memory::{Allocation, AllocationKind};
 use super::state::state;
 use super::streams::resolve;
-use super::support::{Answer, Code, driver, entries, get, invalid, not_supported, put, stream_entries};
+use super::support::{
+    Answer, Code, driver, entries, get, invalid, not_supported, put, stream_entries,
+};
 
 type Pool = Object<PoolState>;
 
@@ -37,7 +39,10 @@ static DEFAULT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
 fn new_pool(is_default: bool) -> &'static Pool {
-    let pool = Object::leak(PoolState { is_default, ..PoolState::default() });
+    let pool = Object::leak(PoolState {
+        is_default,
+        ..PoolState::default()
+    });
     for policy in 1..4 {
         pool.attributes[policy].store(1, Relaxed);
     }
@@ -67,7 +72,12 @@ unsafe fn pool_of(handle: Handle) -> Answer<&'static Pool> {
     unsafe { Pool::find(handle) }.ok_or(Code(CuResult::InvalidValue as u32))
 }
 
-unsafe fn allocate<const PT: bool>(out: *mut u64, bytes: usize, pool: &'static Pool, stream: Handle) -> Answer {
+unsafe fn allocate<const PT: bool>(
+    out: *mut u64,
+    bytes: usize,
+    pool: &'static Pool,
+    stream: Handle,
+) -> Answer {
     // SAFETY: the program's handle and pointer.
     unsafe {
         let (state, context, stream) = resolve::<PT>(stream)?;
@@ -81,12 +91,22 @@ unsafe fn allocate<const PT: bool>(out: *mut u64, bytes: usize, pool: &'static P
             return put(out, address);
         }
         capture::forbid_legacy(stream)?;
-        let request = MemoryAllocAsync { stream: stream.wire(), bytes };
+        let request = MemoryAllocAsync {
+            stream: stream.wire(),
+            bytes,
+        };
         let address = context.checked(state.client.call(&request))?.value;
-        let mut made = Allocation::new(AllocationKind::Pool, address, bytes, context, state.number());
+        let mut made = Allocation::new(
+            AllocationKind::Pool,
+            address,
+            bytes,
+            context,
+            state.number(),
+        );
         made.pool = pool.handle() as u64;
         state.memory.insert(made);
-        pool.high.fetch_max(state.memory.pool_bytes(pool.handle() as u64), Relaxed);
+        pool.high
+            .fetch_max(state.memory.pool_bytes(pool.handle() as u64), Relaxed);
         put(out, address)
     }
 }

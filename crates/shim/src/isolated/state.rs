@@ -61,6 +61,10 @@ pub(super) fn start() -> Answer {
     for (number, value) in [(50, pci[0]), (33, pci[1]), (34, pci[2])] {
         attributes[number] = Some(value);
     }
+    // Managed memory, which both sides see at all times, and memory pools are this library's own.
+    for number in [83, 89, 115] {
+        attributes[number] = Some(1);
+    }
     let state = State {
         client,
         attributes,

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{StreamCreate, StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent, Write};
+use mica_wire::session::{
+    StreamCreate, StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent, Write,
+};
 
 use super::capture::{self, StreamCapture};
 use super::context::{Context, current};
@@ -14,7 +16,10 @@ use super::events::Event;
 use super::graph_ops::Op;
 use super::handles::{Kind, Object, Pool};
 use super::state::{State, exiting, state};
-use super::support::{Answer, Code, FORKED, bad_handle, driver, entries, invalid, not_supported, put, put_opt, stream_entries};
+use super::support::{
+    Answer, Code, FORKED, bad_handle, driver, entries, invalid, not_supported, put, put_opt,
+    stream_entries,
+};
 
 /// A stream of this process.
 pub(super) type Stream = Object<StreamState>;
@@ -56,7 +61,8 @@ impl Stream {
 
     /// Gives it to a life of a context.
     pub(super) fn revive(&self, context: &'static Context, epoch: u64, wire: u64) {
-        self.context.store(std::ptr::from_ref(context).cast_mut(), Relaxed);
+        self.context
+            .store(std::ptr::from_ref(context).cast_mut(), Relaxed);
         self.wire.store(wire, Relaxed);
         self.id.store(IDS.fetch_add(1, Relaxed), Relaxed);
         self.epoch.store(epoch, Release);
@@ -91,7 +97,12 @@ impl Stream {
         self.is_legacy.load(Relaxed)
     }
 
-    fn make(state: &State, context: &'static Context, flags: u32, priority: i32) -> Answer<&'static Self> {
+    fn make(
+        state: &State,
+        context: &'static Context,
+        flags: u32,
+        priority: i32,
+    ) -> Answer<&'static Self> {
         let request = StreamCreate {
             context: context.wire(),
             non_blocking: flags & NON_BLOCKING != 0,
@@ -99,7 +110,9 @@ impl Stream {
         };
         let wire = context.checked(state.client.call(&request))?.value;
         let set = |stream: &StreamState| {
-            stream.context.store(std::ptr::from_ref(context).cast_mut(), Relaxed);
+            stream
+                .context
+                .store(std::ptr::from_ref(context).cast_mut(), Relaxed);
             stream.wire.store(wire, Relaxed);
             stream.flags.store(flags, Relaxed);
             stream.priority.store(priority, Relaxed);
@@ -113,7 +126,9 @@ impl Stream {
     /// Waits for all its work.
     pub(super) fn synchronize(&self, state: &State) -> Answer {
         let context = self.context()?;
-        let request = StreamSynchronize { stream: self.wire() };
+        let request = StreamSynchronize {
+            stream: self.wire(),
+        };
         let done = state.client.call(&request);
         state.print_output();
         context.checked(done)?;
@@ -150,7 +165,10 @@ fn own_stream(state: &'static State, context: &'static Context) -> Answer<&'stat
     let epoch = context.epoch();
     let find = |own: &Own| {
         let streams = own.0.borrow();
-        streams.iter().find(|(of, _)| *of == epoch).map(|(_, stream)| *stream)
+        streams
+            .iter()
+            .find(|(of, _)| *of == epoch)
+            .map(|(_, stream)| *stream)
     };
     match OWN.try_with(find) {
         Ok(Some(stream)) => return Ok(stream),

@@ -104,10 +104,7 @@ fn tables() -> &'static Tables {
             storage: Table(storage.into_boxed_slice()),
             contexts: sized(
                 32,
-                &[
-                    (2, context_check as *const () as usize),
-                    (3, succeed),
-                ],
+                &[(2, context_check as *const () as usize), (3, succeed)],
             ),
             launches: sized(93, &[(4, launch_query as *const () as usize)]),
             handshake: sized(3, &[(1, handshake as *const () as usize)]),

@@ -38,7 +38,10 @@ fn settle(state: &State, frames: &mut Frames, handle: u64) -> Answer {
     match frames.by_handle.get(&handle) {
         Some(frame) if frame.references == 0 && frame.mappings == 0 => {
             frames.by_handle.remove(&handle);
-            Ok(state.client.call(&FrameRelease { frame: handle }).map(drop)?)
+            Ok(state
+                .client
+                .call(&FrameRelease { frame: handle })
+                .map(drop)?)
         }
         _ => Ok(()),
     }

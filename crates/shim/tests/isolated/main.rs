@@ -197,7 +197,10 @@ fn contexts_are_stacked_and_reset() {
 #[test]
 fn errors_are_those_of_a_real_driver() {
     let host = run("errors");
-    assert!(host.log().contains("cuGraphicsMapResources is not supported"));
+    assert!(
+        host.log()
+            .contains("cuGraphicsMapResources is not supported")
+    );
 }
 
 #[test]
@@ -239,7 +242,11 @@ fn a_program_may_leave_in_the_middle_of_a_kernel() {
 fn a_lost_worker_gives_errors_and_no_hang() {
     let host = Host::start();
     let mut command = host.program("orphan");
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     host.cut();
