@@ -87,6 +87,9 @@ pub(crate) enum Command {
     /// Be one tenant of the demo
     #[command(hide = true)]
     DemoTenant,
+    /// Measure calls as an ordinary CUDA program
+    #[command(hide = true)]
+    ShimLoad,
     /// Run a benchmark load as an ordinary CUDA program
     #[command(hide = true)]
     Load {
@@ -215,7 +218,10 @@ pub(crate) struct JsonArgs {
 
 /// `mica resize`.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true, id = "changes", args = ["memory", "share", "cap", "priority"])]
+#[command(group(
+    // Not the group that all arguments are in by themselves: the name alone changes nothing.
+    clap::ArgGroup::new("changes").required(true).multiple(true).args(["memory", "share", "cap", "priority"])
+))]
 pub(crate) struct ResizeArgs {
     /// The virtual GPU
     pub(crate) name: String,

@@ -72,6 +72,7 @@ fn dispatch(command: &Command) -> Result<i32> {
             Ok(0)
         }
         Command::Worker { .. } => done(manage::worker()),
+        Command::ShimLoad => done(bench::shim_load::run()),
         Command::Load { load } => {
             let load = serde_json::from_str(load).context("the load is no valid JSON")?;
             let report = mica_load::run(&load)?;

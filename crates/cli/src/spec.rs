@@ -8,26 +8,24 @@ use crate::args::{ModeArg, PlacementArg, PriorityArg, ProfileArg, SpecArgs};
 
 /// The specification that the options describe.
 pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<VgpuSpec> {
+    let gpu = args
+        .gpu
+        .as_deref()
+        .map(|gpu| gpu_index(gpu, client))
+        .transpose()?;
     Ok(VgpuSpec {
         memory_limit_bytes: args.memory.map(|size| size.0),
         share_percent: args.share.map(|share| share.0),
         cap: args.cap,
         priority: priority(args.priority),
-        gpu: args
-            .gpu
-            .as_deref()
-            .map(|gpu| gpu_index(gpu, client))
-            .transpose()?,
+        gpu,
         placement: match args.placement {
             PlacementArg::Fit => Placement::Fit,
             PlacementArg::Spread => Placement::Spread,
             PlacementArg::Pack => Placement::Pack,
             PlacementArg::LeastLoaded => Placement::LeastLoaded,
         },
-        mode: match args.mode {
-            Some(ModeArg::Isolated) => Mode::Isolated,
-            Some(ModeArg::Direct) | None => Mode::Direct,
-        },
+        mode: mode(args.mode, gpu, client)?,
         on_full: match args.wait {
             Some(seconds) if seconds >= 0.0 => OnFull::Wait {
                 timeout_ms: (seconds * 1e3) as u64,
@@ -44,6 +42,26 @@ pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<V
         allow_degraded: args.allow_degraded,
         ..VgpuSpec::default()
     })
+}
+
+/// Where the engine runs: on the software GPU there is no driver to be direct with.
+fn mode(asked: Option<ModeArg>, gpu: Option<u32>, client: &ControlClient) -> Result<Mode> {
+    if asked == Some(ModeArg::Isolated) {
+        return Ok(Mode::Isolated);
+    }
+    let gpus = client.gpus().context("the daemon does not list its GPUs")?;
+    let possible = |kind| {
+        gpus.iter()
+            .any(|known| known.kind == kind && gpu.is_none_or(|gpu| gpu == known.index))
+    };
+    let only_software = possible(GpuKind::Software) && !possible(GpuKind::Nvidia);
+    match asked {
+        Some(_) if only_software => {
+            bail!("--mode direct: the software GPU has no driver; it is always isolated")
+        }
+        _ if only_software => Ok(Mode::Isolated),
+        _ => Ok(Mode::Direct),
+    }
 }
 
 /// The daemon's word for a priority.

@@ -85,11 +85,6 @@ impl Paint {
         self.wrap("2", text)
     }
 
-    /// A heading.
-    pub(crate) fn bold(self, text: &str) -> String {
-        self.wrap("1", text)
-    }
-
     fn wrap(self, code: &str, text: &str) -> String {
         if self.on {
             format!("\x1b[{code}m{text}\x1b[0m")

@@ -3,25 +3,36 @@
 mod gpu;
 mod group;
 mod report;
+mod shim;
+pub(crate) mod shim_load;
 mod software;
 mod vgpu;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::args::{BenchArg, BenchArgs};
+use crate::demo::processor::Processor;
+
+/// Percent of the processor from which on other programs are worth a word.
+const DISTURBED_PERCENT: f64 = 10.0;
 
 /// Runs a benchmark; `false` if a number that is promised was not reached.
 pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
-    match args.what {
+    let processor = || Processor::now(&[std::process::id()]);
+    let before = processor();
+    let reached = match args.what {
         BenchArg::Gpu => gpu::run(args),
         BenchArg::Software => software::run(args),
         BenchArg::Vgpu => vgpu::run(args),
-        BenchArg::Shim => {
-            bail!(
-                "`mica bench shim` is not in this build yet: it needs libcuda.so.1 in isolated mode"
-            )
-        }
+        BenchArg::Shim => shim::run(args),
+    }?;
+    let others = processor().others_percent_since(&before);
+    if others >= DISTURBED_PERCENT {
+        eprintln!(
+            "other programs used {others:.0} % of this processor meanwhile: the numbers are worse for it"
+        );
     }
+    Ok(reached)
 }
 
 /// Resident memory of a process.

@@ -19,8 +19,18 @@ const ROUNDS: usize = 7;
 /// What is compared, and what is promised: most of gcc's time, most of PoCL's.
 const KERNELS: [(&str, &str, Option<f64>, Option<f64>); 7] = [
     ("vadd", "16 Mi floats", Some(1.1), None),
-    ("nbody", "16,384 bodies, gcc's SIMD by hand", Some(2.5), Some(0.5)),
-    ("matmul", "1024², 32² tiles, gcc's loop blocked", Some(2.5), Some(0.25)),
+    (
+        "nbody",
+        "16,384 bodies, gcc's SIMD by hand",
+        Some(2.5),
+        Some(0.5),
+    ),
+    (
+        "matmul",
+        "1024², 32² tiles, gcc's loop blocked",
+        Some(2.5),
+        Some(0.25),
+    ),
     ("mandelbrot", "512², 500 steps, gcc scalar", Some(1.1), None),
     ("reduction", "16 Mi floats", None, None),
     ("histogram", "16 Mi bytes", None, None),
@@ -61,7 +71,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         }
         let [ours, gcc_times, pocl_times] = times;
         let ours = median(ours);
-        for (rival, times, most) in [("gcc", gcc_times, gcc_most), ("PoCL", pocl_times, pocl_most)] {
+        for (rival, times, most) in [
+            ("gcc", gcc_times, gcc_most),
+            ("PoCL", pocl_times, pocl_most),
+        ] {
             if !times.is_empty() {
                 report.add(compared(name, what, rival, ours, median(times), most));
             }
@@ -226,7 +239,10 @@ mod tests {
         let line = compared("vadd", "", "gcc", 1.05e6, 1e6, Some(1.1));
         assert_eq!(line.reached, Some(true));
         assert_eq!(line.mica, "1.05 ms (×1.05)");
-        assert_eq!(compared("vadd", "", "gcc", 1.2e6, 1e6, Some(1.1)).reached, Some(false));
+        assert_eq!(
+            compared("vadd", "", "gcc", 1.2e6, 1e6, Some(1.1)).reached,
+            Some(false)
+        );
         assert_eq!(compared("stencil", "", "gcc", 9e6, 1e6, None).reached, None);
     }
 }

@@ -28,7 +28,8 @@ const BACK_WITHIN_MS: f64 = 100.0;
 
 impl Show {
     pub(super) fn shares_hold(&mut self) -> Result<()> {
-        self.screen.now("all three want the whole GPU; watch who gets how much");
+        self.screen
+            .now("all three want the whole GPU; watch who gets how much");
         self.watch(Duration::from_millis(1500))?;
         let stretch = self.measure(Duration::from_secs(7))?;
         let promise = self.judge_shares("shares", "Shares hold", &stretch);
@@ -36,20 +37,23 @@ impl Show {
         Ok(())
     }
 
-    fn judge_shares(
-        &self,
-        name: &'static str,
-        title: &'static str,
-        stretch: &Stretch,
-    ) -> Promise {
-        let Stretch { got, seconds, others_percent } = stretch;
+    fn judge_shares(&self, name: &'static str, title: &'static str, stretch: &Stretch) -> Promise {
+        let Stretch {
+            got,
+            seconds,
+            others_percent,
+        } = stretch;
         let asked: Vec<f64> = self.members.iter().map(|m| f64::from(m.share)).collect();
         let time = percent(got.iter().map(|got| got.gpu_time_ns));
         let work = percent(got.iter().map(|got| got.steps));
         let steps: u64 = got.iter().map(|got| got.steps).sum();
         let error = off(&asked, &time).max(off(&asked, &work));
         let disturbed = *others_percent >= BESIDE_OTHERS;
-        let allowed = if disturbed { POINTS_BESIDE_OTHERS } else { POINTS };
+        let allowed = if disturbed {
+            POINTS_BESIDE_OTHERS
+        } else {
+            POINTS
+        };
         let mut evidence = vec![
             format!(
                 "asked {}, got {} % of the GPU's time over {seconds:.1} s",
@@ -87,7 +91,8 @@ impl Show {
     }
 
     pub(super) fn quota_holds(&mut self) -> Result<()> {
-        self.screen.now("cleo takes all the memory she may have, then one byte more");
+        self.screen
+            .now("cleo takes all the memory she may have, then one byte more");
         let answer = self.members[CLEO].question(Ask::Fill)?;
         let limit = self.members[CLEO].limit_bytes;
         self.watch(Duration::from_millis(1000))?;
@@ -167,10 +172,16 @@ impl Show {
     }
 
     pub(super) fn death_returns_memory(&mut self) -> Result<()> {
-        self.screen.now("ben's process is killed in the middle of his work");
+        self.screen
+            .now("ben's process is killed in the middle of his work");
         self.watch(Duration::from_millis(500))?;
         let name = self.members[BEN].name;
-        let used = self.stage.client.get(name).map_err(explain)?.memory_used_bytes;
+        let used = self
+            .stage
+            .client
+            .get(name)
+            .map_err(explain)?
+            .memory_used_bytes;
         let Some(process) = self.members[BEN].process.take() else {
             anyhow::bail!("{name} does not run");
         };
@@ -178,7 +189,12 @@ impl Show {
         let killed = process.kill();
         let mut left = used;
         while left > 0 && killed.elapsed() < Duration::from_secs(3) {
-            left = self.stage.client.get(name).map_err(explain)?.memory_used_bytes;
+            left = self
+                .stage
+                .client
+                .get(name)
+                .map_err(explain)?
+                .memory_used_bytes;
             if left > 0 {
                 pause(Duration::from_millis(1))?;
             }
@@ -210,7 +226,8 @@ impl Show {
     }
 
     pub(super) fn resize_takes_effect(&mut self) -> Result<()> {
-        self.screen.now("under full load ada and cleo swap shares, and cleo gets more memory");
+        self.screen
+            .now("under full load ada and cleo swap shares, and cleo gets more memory");
         let old_limit = self.members[CLEO].limit_bytes;
         let new_limit = old_limit + 64 * MIB;
         // More than is left of the old limit, and less than the new one leaves.
@@ -245,7 +262,11 @@ impl Show {
                 show_bytes(old_limit),
                 show_bytes(new_limit),
                 show_bytes(bytes),
-                if after.code == 0 { "granted" } else { "still refused" },
+                if after.code == 0 {
+                    "granted"
+                } else {
+                    "still refused"
+                },
             ),
         );
         if let Some(numbers) = promise.measured.as_object_mut() {
@@ -268,7 +289,10 @@ fn percent(values: impl Iterator<Item = u64> + Clone) -> Vec<f64> {
 
 /// Largest difference in points.
 fn off(asked: &[f64], got: &[f64]) -> f64 {
-    let differences = asked.iter().zip(got).map(|(asked, got)| (asked - got).abs());
+    let differences = asked
+        .iter()
+        .zip(got)
+        .map(|(asked, got)| (asked - got).abs());
     differences.fold(0.0, f64::max)
 }
 

@@ -7,7 +7,7 @@
 //! Owns the play; [`stage`] the daemon and the processes, [`tenant`] what they run, [`screen`] the view.
 
 mod acts;
-mod processor;
+pub(crate) mod processor;
 mod screen;
 pub(crate) mod stage;
 pub(crate) mod tenant;
@@ -88,13 +88,16 @@ pub(crate) fn run(args: &JsonArgs) -> Result<bool> {
     let kept = show.promises.iter().all(|promise| promise.kept);
     let seconds = began.elapsed().as_secs_f64();
     let record = show.record(seconds, kept);
-    let count = (show.promises.iter().filter(|p| p.kept).count(), show.promises.len());
+    let count = (
+        show.promises.iter().filter(|p| p.kept).count(),
+        show.promises.len(),
+    );
     let words = show.last_words(kept, count, seconds);
     // Everything is gone before the last line says so.
     drop(show);
     match args.json {
-        true => println!("{}", serde_json::to_string_pretty(&record)?),
-        false => print!("{words}"),
+        true => screen::put(&(serde_json::to_string_pretty(&record)? + "\n")),
+        false => screen::put(&words),
     }
     Ok(kept)
 }
@@ -166,13 +169,15 @@ struct Show {
 impl Show {
     fn open(json: bool) -> Result<Self> {
         let mut screen = Screen::new(json);
-        screen.say("");
+        screen.say("\n");
         screen.now("starting a private daemon with a software GPU");
         let stage = Stage::set_up(GPU_BYTES)?;
         let mut members = Vec::new();
-        for (name, share, limit, data) in
-            [("ada", 50, 192, 96), ("ben", 30, 128, 72), ("cleo", 20, 96, 48)]
-        {
+        for (name, share, limit, data) in [
+            ("ada", 50, 192, 96),
+            ("ben", 30, 128, 72),
+            ("cleo", 20, 96, 48),
+        ] {
             members.push(Member {
                 name,
                 share,
@@ -204,7 +209,7 @@ impl Show {
     fn introduce(&mut self) -> Result<()> {
         let title = self.screen.paint("1", "Mica: one GPU, three tenants");
         let gpu = format!(
-            "{} ({} MiB of it), kernels compiled from PTX for this processor",
+            "{} with {} MiB; kernels are compiled from PTX for this processor",
             self.stage.gpu.name,
             GPU_BYTES / MIB
         );
@@ -223,9 +228,10 @@ impl Show {
                 member.limit_bytes / MIB
             ));
         }
+        text.push('\n');
         self.screen.say(&text);
-        self.screen.say("");
-        self.screen.now("three programs start, each in a virtual GPU of its own");
+        self.screen
+            .now("three programs start, each in a virtual GPU of its own");
         for index in 0..self.members.len() {
             self.start(index)?;
         }
@@ -256,7 +262,10 @@ impl Show {
                 continue;
             }
             let name = member.name;
-            *slot = member.process()?.answer().with_context(|| name.to_owned())?;
+            *slot = member
+                .process()?
+                .answer()
+                .with_context(|| name.to_owned())?;
             member.seen.push_back((now, slot.clone()));
             while member
                 .seen
@@ -271,7 +280,9 @@ impl Show {
     }
 
     fn working(&mut self) -> impl Iterator<Item = &mut Member> {
-        self.members.iter_mut().filter(|member| member.note.is_none())
+        self.members
+            .iter_mut()
+            .filter(|member| member.note.is_none())
     }
 
     fn draw(&mut self) {
@@ -349,7 +360,9 @@ impl Show {
     fn last_words(&self, kept: bool, (good, all): (usize, usize), seconds: f64) -> String {
         let verdict = match kept {
             true => self.screen.paint("32", &format!("All {all} promises kept")),
-            false => self.screen.paint("31", &format!("{good} of {all} promises kept")),
+            false => self
+                .screen
+                .paint("31", &format!("{good} of {all} promises kept")),
         };
         format!(
             "\n  {verdict} in {seconds:.0} s. Nothing is left behind.\n\n  \

@@ -47,12 +47,13 @@ fn totals(text: &str) -> (u64, u64) {
     (total, total - idle)
 }
 
-/// Ticks that a process used, of its `stat`; its name may hold anything.
+/// Ticks that a process and the children it has waited for used, of its `stat`; its name may hold
+/// anything.
 fn of_process(text: &str) -> u64 {
     let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     rest.split_ascii_whitespace()
         .skip(11)
-        .take(2)
+        .take(4)
         .filter_map(|word| word.parse::<u64>().ok())
         .sum()
 }
@@ -64,7 +65,7 @@ mod tests {
     #[test]
     fn ticks_are_read_from_the_kernels_lines() {
         assert_eq!(totals("cpu  10 1 5 100 4 0 2 8 9 9\ncpu0 1"), (130, 26));
-        let line = "7 (a) b) c) S 1 7 7 0 -1 4194560 1 2 3 4 30 12 0 0 20 0";
+        let line = "7 (a) b) c) S 1 7 7 0 -1 4194560 1 2 3 4 30 10 1 1 20 0";
         assert_eq!(of_process(line), 42);
         assert_eq!(of_process("nonsense"), 0);
     }
@@ -72,7 +73,11 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_others() {
         let before = Processor::default();
-        let after = Processor { total: 200, busy: 150, ours: 100 };
+        let after = Processor {
+            total: 200,
+            busy: 150,
+            ours: 100,
+        };
         assert!((after.others_percent_since(&before) - 25.0).abs() < 1e-9);
     }
 }

@@ -226,10 +226,13 @@ impl Drop for Screen {
     }
 }
 
-fn put(text: &str) {
+/// Prints; a reader that has gone ends the demo in order.
+pub(crate) fn put(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    if written.is_err() {
+        super::stage::interrupt_now();
+    }
 }
 
 /// Columns of the terminal.

@@ -39,6 +39,14 @@ pub(crate) fn catch_interrupts() {
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::signal(signal, interrupt as *const () as libc::sighandler_t) };
     }
+    // A reader that goes must not end this process before everything is taken down.
+    // SAFETY: ignoring a signal runs no code.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// As Ctrl-C.
+pub(crate) fn interrupt_now() {
+    INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
 /// Whether the demo was told to end.

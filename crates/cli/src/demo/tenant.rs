@@ -255,14 +255,17 @@ struct Gravity {
 impl Gravity {
     fn new(vgpu: &Vgpu) -> Result<Self> {
         let bodies: Vec<[f32; 4]> = (0..BODIES as u32).map(body).collect();
-        Ok(Self {
-            stream: vgpu.stream()?,
+        let gravity = Self {
+            // Of its own order: allocations are cleared on the default stream and need not wait.
+            stream: vgpu.independent_stream(0)?,
             kernel: vgpu.load_ptx(KERNELS)?.kernel("gravity")?,
             on_device: vgpu.upload(&bodies)?,
             acceleration: vgpu.alloc(BODIES)?,
             vgpu: vgpu.clone(),
             bodies,
-        })
+        };
+        vgpu.default_stream().synchronize()?;
+        Ok(gravity)
     }
 
     fn step(&mut self) -> Result<(), mica::Error> {

@@ -84,9 +84,7 @@ impl Bench {
                 stream.launch(&kernel, grid, (a, c, BODIES, SOFTENING))
             }
             "matmul" => stream.launch(&kernel, tiles(ORDER, 32, 32), (a, b, c, ORDER)),
-            "mandelbrot" => {
-                stream.launch(&kernel, tiles(IMAGE, 32, 8), (c, IMAGE, IMAGE, LIMIT))
-            }
+            "mandelbrot" => stream.launch(&kernel, tiles(IMAGE, 32, 8), (c, IMAGE, IMAGE, LIMIT)),
             "reduction" => stream.launch(&kernel, Grid::new(64, 256), (a, c, n)),
             "histogram" => stream.launch(&kernel, Grid::new(64, 256), (&self.bytes, c, n)),
             "stencil" => stream.launch(&kernel, tiles(SIDE, 32, 8), (a, c, SIDE)),

@@ -1,0 +1,131 @@
+//! `mica bench shim`: the calls of an ordinary CUDA program through `libcuda.so.1` in isolated mode,
+//! against the same engine in this process.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use mica_gpu::Gpu;
+use mica_worker::bench::{SessionNumbers, session_numbers};
+
+use super::report::{Line, Report};
+use super::shim_load::ShimNumbers;
+use super::software::median;
+use crate::args::BenchArgs;
+use crate::demo::stage::Stage;
+use crate::libraries;
+use crate::program::own_path;
+
+/// Rounds of both sides.
+const ROUNDS: usize = 5;
+
+pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
+    libraries::find()?;
+    let stage = Stage::set_up(1 << 30)?;
+    let gpu = mica_backend_software::SoftwareGpu::new(mica_backend_software::Config {
+        memory_bytes: Some(1 << 30),
+        ..Default::default()
+    })?;
+    let gpu: Arc<dyn Gpu> = Arc::new(gpu);
+    let (mut engine, mut shim) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        engine.push(session_numbers(&gpu, 1)?);
+        shim.push(program(&stage)?);
+    }
+    let direct = |figure: fn(&SessionNumbers) -> f64| median(engine.iter().map(figure).collect());
+    let through = |figure: fn(&ShimNumbers) -> f64| median(shim.iter().map(figure).collect());
+    let mut report = Report::new(args.json);
+    let mut add = |what: &str, native: String, mica: String, goal: &str, reached: bool| {
+        report.add(Line {
+            what: what.into(),
+            native,
+            mica,
+            goal: goal.into(),
+            reached: Some(reached),
+        });
+    };
+    let launch = through(|n| n.launch_ns);
+    add(
+        "cuLaunchKernel at its caller",
+        format!("{:.0} ns", direct(|n| n.launch_direct_ns)),
+        format!("{launch:.0} ns"),
+        "≤ 1 µs",
+        launch <= 1000.0,
+    );
+    let (before, after) = (
+        direct(|n| n.batch_direct_per_second),
+        through(|n| n.batch_per_second),
+    );
+    let part = 100.0 * after / before;
+    add(
+        "launches in batches of 1,000",
+        format!("{before:.0} a second"),
+        format!("{after:.0} a second ({part:.0} %)"),
+        "≥ 90 %",
+        part >= 90.0,
+    );
+    let (before, after) = (
+        direct(|n| n.launch_sync_direct_us),
+        through(|n| n.launch_sync_us),
+    );
+    let over = after - before;
+    add(
+        "launch + sync",
+        format!("{before:.1} µs"),
+        format!("{after:.1} µs ({over:+.1})"),
+        "≤ +20 µs",
+        over <= 20.0,
+    );
+    let memcpy = through(|n| n.memcpy_gib_per_second);
+    for (what, rate) in [
+        (
+            "cuMemcpyHtoD, 1 MiB",
+            through(|n| n.to_device_gib_per_second),
+        ),
+        (
+            "cuMemcpyDtoH, 1 MiB",
+            through(|n| n.from_device_gib_per_second),
+        ),
+    ] {
+        let part = 100.0 * rate / memcpy;
+        add(
+            what,
+            format!("{memcpy:.1} GiB/s memcpy"),
+            format!("{rate:.1} GiB/s ({part:.0} %)"),
+            "≥ 80 %",
+            part >= 80.0,
+        );
+    }
+    let startup = through(|n| n.startup_ms);
+    add(
+        "cuInit to the end of the first launch",
+        "-".into(),
+        format!("{startup:.1} ms"),
+        "≤ 60 ms",
+        startup <= 60.0,
+    );
+    report.finish()
+}
+
+/// Runs the program in a virtual GPU of the stage's daemon.
+fn program(stage: &Stage) -> Result<ShimNumbers> {
+    let exe = own_path()?;
+    let output = Command::new(&exe)
+        .args([
+            "run", "--gpu", "software", "--mode", "isolated", "--memory", "256MiB", "--",
+        ])
+        .arg(&exe)
+        .arg("shim-load")
+        .env("MICA_RUNTIME_DIR", stage.folder())
+        .env_remove("MICA_STATE_DIR")
+        .stdin(Stdio::null())
+        .output()
+        .context("the program cannot be started")?;
+    ensure!(
+        output.status.success(),
+        "the program failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(text.trim()).with_context(|| format!("not its numbers: {text}"))
+}
