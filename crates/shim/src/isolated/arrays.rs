@@ -115,9 +115,11 @@ const READ_AS_INTEGER: u32 = 1;
 const NORMALIZED: u32 = 2;
 const SRGB: u32 = 0x10;
 
+/// What a texture or surface was made of.
+type Made = (ResourceDescriptor, Option<TextureDescriptor>);
+
 /// What textures and surfaces were made of, for queries.
-static MADE: Mutex<Option<HashMap<u64, (ResourceDescriptor, Option<TextureDescriptor>, u64)>>> =
-    Mutex::new(None);
+static MADE: Mutex<Option<HashMap<u64, Made>>> = Mutex::new(None);
 
 // SAFETY: descriptions only; the handles inside are given back to the program.
 unsafe impl Send for ResourceDescriptor {}
@@ -220,7 +222,7 @@ driver! {
             },
         };
         let handle = context.checked(state.client.call(&request))?.value;
-        lock(&MADE).get_or_insert_default().insert(handle, (resource, Some(texture), context.epoch()));
+        lock(&MADE).get_or_insert_default().insert(handle, (resource, Some(texture)));
         put(out, handle)
     }
 
@@ -237,20 +239,20 @@ driver! {
         let array = array_of(resource.first as Handle)?.wire;
         let request = SurfaceCreate { context: context.wire(), array };
         let handle = context.checked(state.client.call(&request))?.value;
-        lock(&MADE).get_or_insert_default().insert(handle, (resource, None, context.epoch()));
+        lock(&MADE).get_or_insert_default().insert(handle, (resource, None));
         put(out, handle)
     }
 
     fn object_resource(out: *mut ResourceDescriptor, handle: u64) {
         match lock(&MADE).get_or_insert_default().get(&handle) {
-            Some((resource, _, _)) => put(out, *resource),
+            Some((resource, _)) => put(out, *resource),
             None => invalid(),
         }
     }
 
     fn texture_descriptor(out: *mut TextureDescriptor, handle: u64) {
         match lock(&MADE).get_or_insert_default().get(&handle) {
-            Some((_, Some(texture), _)) => put(out, *texture),
+            Some((_, Some(texture))) => put(out, *texture),
             _ => invalid(),
         }
     }

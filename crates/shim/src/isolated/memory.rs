@@ -295,9 +295,11 @@ driver! {
                 return invalid();
             }
             match &found {
+                // What does not apply is zero.
                 Some(found) => {
-                    // What does not apply stays zero.
-                    let _ = write_attribute(out, attribute, pointer, found);
+                    if write_attribute(out, attribute, pointer, found).is_err() {
+                        write_nothing(out, attribute);
+                    }
                 }
                 None => write_nothing(out, attribute),
             }
