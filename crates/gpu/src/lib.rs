@@ -119,7 +119,10 @@ pub trait Gpu: Send + Sync {
     /// Moves a module's variable, by its index in [`ModuleInfo::globals`], to memory of the same context
     /// that the host shares; launches from now on use it there. Most devices cannot.
     fn module_bind(&self, module: ModuleId, global: u32, address: DevicePtr) -> Result<()> {
-        let what = format!("variable {global} of module {} cannot move to {:#x}", module.0, address.0);
+        let what = format!(
+            "variable {global} of module {} cannot move to {:#x}",
+            module.0, address.0
+        );
         Err(GpuError::new(CuResult::NotSupported, what))
     }
     /// Launches a kernel; shape errors come back at once, faults later.

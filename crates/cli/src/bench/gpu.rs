@@ -7,6 +7,9 @@ use super::group::{Side, Tenant, compete, load};
 use super::report::{Line, Report};
 use crate::args::BenchArgs;
 
+/// What is measured, how it is read from a report, its unit, and the most Mica may add.
+type Figure = (&'static str, fn(&LoadReport) -> f64, &'static str, f64);
+
 /// Everything a scenario needs to know.
 struct Bench {
     report: Report,
@@ -62,7 +65,8 @@ impl Bench {
         profile: &str,
         least: f64,
     ) -> Result<()> {
-        let depth = if pattern == Pattern::Graph { 2 } else { 8 };
+        // Eight kernels in flight, or four graphs of ten: more than the longest slice takes.
+        let depth = if pattern == Pattern::Graph { 4 } else { 8 };
         let shape = load(pattern, self.iterations(400.0), depth, self.seconds);
         let mut solo = None;
         for shares in [
@@ -227,7 +231,8 @@ impl Bench {
             native.push(compete(Side::Native, &tenant)?.remove(0));
             mica.push(compete(Side::Mica, &tenant)?.remove(0));
         }
-        let figures: [(&str, fn(&LoadReport) -> f64, &str, f64); 4] = [
+        type Figure = fn(&LoadReport) -> f64;
+        let figures: [(&str, Figure, &str, f64); 4] = [
             ("empty launch", |r| r.launch_ns, "ns", 50.0),
             ("launch + sync", |r| r.launch_sync_us, "µs", f64::INFINITY),
             ("cuMemAlloc + free 1 MiB", |r| r.alloc_free_us, "µs", 1.0),
