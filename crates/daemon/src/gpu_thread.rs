@@ -128,6 +128,8 @@ fn settings(sharing: &SharingSection, has_slices: bool) -> Settings {
         bursty_per_second: f64::from(sharing.bursty_drains_per_second),
         // Programs and workers give a lease back as soon as they have nothing to run.
         idle_ns: None,
+        // The software GPU's blocks hold still within microseconds.
+        ends_at_once: !has_slices,
         ..Settings::default()
     }
 }

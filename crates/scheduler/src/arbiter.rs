@@ -56,6 +56,8 @@ pub struct Settings {
     pub tick_ns: u64,
     /// A process whose counters have not moved for so long has no work.
     pub active_ns: u64,
+    /// Work holds still as soon as a lease ends: whoever is owed time gets it the moment it comes.
+    pub ends_at_once: bool,
 }
 
 impl Default for Settings {
@@ -69,6 +71,7 @@ impl Default for Settings {
             bursty_per_second: 300.0,
             tick_ns: 10_000_000,
             active_ns: 200_000_000,
+            ends_at_once: false,
         }
     }
 }
@@ -251,7 +254,7 @@ impl Arbiter {
     /// Without tenants, open.
     pub fn new(settings: Settings) -> Self {
         Self {
-            policy: settings.policy.build(settings.lease_ns),
+            policy: policy(&settings),
             settings,
             tenants: HashMap::new(),
             clients: BTreeMap::new(),
@@ -267,7 +270,7 @@ impl Arbiter {
     /// Changes settings; a changed policy forgets what was charged.
     pub fn set_settings(&mut self, settings: Settings, now_ns: u64) {
         if settings.policy != self.settings.policy || settings.lease_ns != self.settings.lease_ns {
-            self.policy = settings.policy.build(settings.lease_ns);
+            self.policy = policy(&settings);
             for (id, tenant) in &mut self.tenants {
                 self.policy.set(*id, claim(&tenant.entitlement));
                 if tenant.ready {
@@ -567,13 +570,28 @@ impl Arbiter {
             }
             return Some(end_ns - margin_ns);
         }
+        let goes_on = allowed
+            && contender.is_some_and(|contender| {
+                let more_ns = end_ns.saturating_sub(now_ns);
+                self.policy.goes_on(tenant_id, contender, more_ns)
+            });
+        if goes_on && end_ns > now_ns && end_ns < now_ns + 2 * margin_ns {
+            // It would be picked again, so nothing has to drain.
+            let end_ns = end_ns + self.settings.lease_ns;
+            self.set_end(id, end_ns, orders);
+            return Some(end_ns - margin_ns);
+        }
         if now_ns >= end_ns + self.settings.drain_limit_ns {
             self.overruns += 1;
             self.close_holder(now_ns, orders);
             return None;
         }
-        if end_ns > now_ns && self.is_more_urgent(contender, tenant_id) {
+        let hurries =
+            self.is_more_urgent(contender, tenant_id) || self.is_owed(contender, tenant_id, now_ns);
+        if end_ns > now_ns && hurries {
             self.set_end(id, now_ns, orders);
+        } else if end_ns > now_ns + margin_ns && self.settings.idle_ns.is_none() {
+            return Some(end_ns - margin_ns);
         }
         // A yield rings the doorbell; only idleness has to be looked for.
         let limit_ns = end_ns.max(now_ns) + self.settings.drain_limit_ns;
@@ -589,6 +607,20 @@ impl Arbiter {
             return false;
         };
         contender == Priority::High && Some(contender) > priority(holder)
+    }
+
+    /// Whether a tenant that has only just come should not have to wait for the end of a lease.
+    fn is_owed(&self, contender: Option<TenantId>, holder: TenantId, now_ns: u64) -> bool {
+        let Some(contender) = contender.filter(|_| self.settings.ends_at_once) else {
+            return false;
+        };
+        let came_now = |id: ClientId| {
+            let client = self.clients.get(&id);
+            client.is_some_and(|c| c.wants_since_ns == Some(now_ns))
+        };
+        let first = self.tenants.get(&contender);
+        let first = first.and_then(|t| t.waiting.first().copied());
+        first.is_some_and(|(_, id)| came_now(id)) && self.policy.is_owed(contender, holder)
     }
 
     fn set_end(&mut self, id: ClientId, end_ns: u64, orders: &mut Vec<Order>) {
@@ -910,6 +942,18 @@ impl Arbiter {
             self.update_ready(tenant, now_ns);
         }
     }
+}
+
+/// Turns that a tenant may catch up after a pause in which others had the GPU, where whoever is owed time
+/// need not wait for the end of their leases.
+const CREDIT_TURNS: u64 = 4;
+
+fn policy(settings: &Settings) -> Box<dyn Policy> {
+    let mut policy = settings.policy.build(settings.lease_ns);
+    if settings.ends_at_once {
+        policy.set_credit(CREDIT_TURNS);
+    }
+    policy
 }
 
 fn claim(entitlement: &Entitlement) -> Claim {

@@ -38,6 +38,17 @@ pub trait Policy: std::fmt::Debug + Send {
     fn unready(&mut self, tenant: TenantId);
     /// Whose turn it is among those that are ready; changes nothing about who is ready.
     fn pick(&mut self, now_ns: u64) -> Option<TenantId>;
+    /// How many turns a tenant that was idle may be behind the others when it comes back.
+    fn set_credit(&mut self, _turns: u64) {}
+    /// Whether the one that runs, after running `more_ns` longer, would still go before `waiting`.
+    fn goes_on(&self, _running: TenantId, _waiting: TenantId, _more_ns: u64) -> bool {
+        false
+    }
+    /// Whether `waiting`, which wants the GPU since this moment, is so far behind the one that runs that
+    /// it should have it at once.
+    fn is_owed(&self, _waiting: TenantId, _running: TenantId) -> bool {
+        false
+    }
     /// The tenant has used the GPU for so long.
     fn charge(&mut self, tenant: TenantId, used_ns: u64, now_ns: u64);
 }
@@ -88,12 +99,13 @@ struct FairEntry {
 /// Weighted fair: each tenant's own clock advances with what it used divided by its share, and the
 /// one furthest behind goes next.
 ///
-/// A tenant that was idle starts again at most one turn behind the others, so it can catch up on a moment's
-/// pause but gets no credit for the past. A high tenant goes first while it is within its share; a low
+/// A tenant that was idle starts again at most one turn behind the others (or as many as
+/// [`Policy::set_credit`] says), so it can catch up on a moment's pause but gets no credit for the past. A high tenant goes first while it is within its share; a low
 /// one goes when nobody else wants to, or has waited long.
 #[derive(Debug)]
 pub struct WeightedFair {
     quantum_ns: u64,
+    credit_ns: u64,
     tenants: HashMap<TenantId, FairEntry>,
     queues: [Queue; 3],
     clock_ns: u64,
@@ -110,6 +122,7 @@ impl WeightedFair {
     pub fn new(quantum_ns: u64) -> Self {
         Self {
             quantum_ns,
+            credit_ns: quantum_ns,
             tenants: HashMap::new(),
             queues: Default::default(),
             clock_ns: 0,
@@ -144,7 +157,7 @@ impl Policy for WeightedFair {
     }
 
     fn ready(&mut self, tenant: TenantId, now_ns: u64) {
-        let (clock, quantum) = (self.clock_ns, self.quantum_ns);
+        let (clock, credit) = (self.clock_ns, self.credit_ns);
         let Some(entry) = self.tenants.get_mut(&tenant) else {
             return;
         };
@@ -152,7 +165,7 @@ impl Policy for WeightedFair {
             return;
         }
         entry.ready = true;
-        let behind = clock.saturating_sub(entry.claim.virtual_ns(quantum));
+        let behind = clock.saturating_sub(entry.claim.virtual_ns(credit));
         entry.virtual_ns = entry.virtual_ns.max(behind);
         let (key, priority) = ((entry.virtual_ns, tenant), entry.claim.priority);
         self.queue(priority).insert(key);
@@ -198,6 +211,32 @@ impl Policy for WeightedFair {
             Some((time, tenant)) if time <= self.clock_ns + HIGH_BURST_NS => Some(tenant),
             _ => Some(furthest_behind.1),
         }
+    }
+
+    fn set_credit(&mut self, turns: u64) {
+        self.credit_ns = turns * self.quantum_ns;
+    }
+
+    fn goes_on(&self, running: TenantId, waiting: TenantId, more_ns: u64) -> bool {
+        let (Some(running), Some(waiting)) =
+            (self.tenants.get(&running), self.tenants.get(&waiting))
+        else {
+            return false;
+        };
+        let then_ns = running.virtual_ns + running.claim.virtual_ns(more_ns);
+        running.claim.priority == waiting.claim.priority && then_ns < waiting.virtual_ns
+    }
+
+    fn is_owed(&self, waiting: TenantId, running: TenantId) -> bool {
+        let (Some(running), Some(waiting)) =
+            (self.tenants.get(&running), self.tenants.get(&waiting))
+        else {
+            return false;
+        };
+        // Less than the credit with which it comes back.
+        let behind_ns = running.virtual_ns.saturating_sub(waiting.virtual_ns);
+        running.claim.priority <= waiting.claim.priority
+            && behind_ns > waiting.claim.virtual_ns(self.quantum_ns) / 2
     }
 
     fn charge(&mut self, tenant: TenantId, used_ns: u64, now_ns: u64) {

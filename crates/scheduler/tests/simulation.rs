@@ -684,3 +684,57 @@ fn every_policy_survives_random_arrivals_departures_and_crashes() {
         assert_eq!(sim.arbiter.holder(), None);
     }
 }
+
+#[test]
+fn one_that_pauses_between_kernels_keeps_its_share_where_leases_end_at_once() {
+    // It wants two thirds of the GPU and is entitled to more; the other would take all of it.
+    let pausing = Behaviour {
+        kernel_ns: 2 * MS,
+        depth: 1,
+        think_ns: Some(MS),
+    };
+    // Short kernels stand for blocks that hold still at once.
+    let hog = Behaviour {
+        kernel_ns: 40 * US,
+        depth: 1,
+        think_ns: None,
+    };
+    let share = |ends_at_once| {
+        let mut sim = Sim::new(Settings {
+            leases: LeaseUse::Always,
+            lease_ns: 8 * MS,
+            idle_ns: None,
+            ends_at_once,
+            ..Settings::default()
+        });
+        sim.tenant(1, entitlement(70.0));
+        sim.tenant(2, entitlement(30.0));
+        sim.program(1, 1, pausing);
+        sim.program(2, 2, hog);
+        sim.run(500 * MS);
+        sim.reset();
+        sim.run(5000 * MS);
+        assert!(sim.idle_ns < 500 * MS, "idle for {} ns", sim.idle_ns);
+        sim.shares(&[1, 2])[0]
+    };
+    let (with, without) = (share(true), share(false));
+    assert!(with > 60.0, "{with} % with, {without} % without");
+    assert!(without < 50.0, "{with} % with, {without} % without");
+}
+
+#[test]
+fn one_that_would_be_picked_again_goes_on_without_draining() {
+    let mut sim = Sim::telling();
+    sim.tenant(1, entitlement(75.0));
+    sim.tenant(2, entitlement(25.0));
+    sim.program(1, 1, DEEP);
+    sim.program(2, 2, DEEP);
+    sim.run(500 * MS);
+    sim.reset();
+    let before = sim.arbiter.client_charged(1).1;
+    sim.run(4000 * MS);
+    assert_shares(&sim.shares(&[1, 2]), &[75.0, 25.0], 1.0);
+    // 3 s in turns of 5 ms, three in a row.
+    let leases = sim.arbiter.client_charged(1).1 - before;
+    assert!((100..350).contains(&leases), "{leases} leases");
+}
