@@ -1,16 +1,25 @@
-//! Keeps its virtual GPU busy for some seconds and says how much GPU time that took.
+//! Keeps its virtual GPU busy for some seconds and says how much it got done.
 //!
 //! `mica run -s 70 -- saturate 5 & mica run -s 30 -- saturate 5`
+//!
+//! `saturate [SECONDS] [QUEUED] [BLOCKS] [PAUSE_MS]`: so many kernels are queued behind the one that
+//! runs (1; with 0 it waits for each and tells how long they took), each has so many blocks (64), and
+//! there is a pause after each (0).
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use mica::{Device, Error, Grid, Vgpu};
 
+fn argument(number: usize, usual: f64) -> f64 {
+    let text = std::env::args().nth(number);
+    text.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
 fn main() -> Result<(), Error> {
-    let seconds = std::env::args()
-        .nth(1)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(3.0);
+    let seconds = argument(1, 3.0);
+    let (queued, blocks) = (argument(2, 1.0) as usize, argument(3, 64.0) as u32);
+    let pause = Duration::from_secs_f64(argument(4, 0.0) / 1e3);
     let vgpu = match Vgpu::connect() {
         Err(Error::NotConnected) => Vgpu::builder()
             .memory(16 << 20)
@@ -26,14 +35,25 @@ fn main() -> Result<(), Error> {
     stream.synchronize()?;
     let before = vgpu.statistics()?.gpu_time_ns;
     let began = Instant::now();
-    // One batch is always queued behind the one that runs, so that the GPU never waits for us.
-    let mut running = None;
+    // What is queued behind the kernel that runs keeps the GPU from waiting for us.
+    let mut running = VecDeque::new();
+    let mut times_ms = Vec::new();
     while began.elapsed() < Duration::from_secs_f64(seconds) {
-        stream.launch(&kernel, Grid::new(64, 64), (&mut out, 10_000_u32))?;
+        let launched = Instant::now();
+        stream.launch(&kernel, Grid::new(blocks, 64), (&mut out, 10_000_u32))?;
+        if queued == 0 {
+            stream.synchronize()?;
+            times_ms.push(launched.elapsed().as_secs_f64() * 1e3);
+            std::thread::sleep(pause);
+            continue;
+        }
         let event = vgpu.event()?;
         event.record(&stream)?;
-        if let Some(previous) = running.replace(event) {
-            previous.synchronize()?;
+        running.push_back(event);
+        if running.len() > queued
+            && let Some(first) = running.pop_front()
+        {
+            first.synchronize()?;
         }
     }
     let statistics = vgpu.statistics()?;
@@ -43,5 +63,13 @@ fn main() -> Result<(), Error> {
         statistics.launches,
         began.elapsed().as_secs_f64() * 1e3
     );
+    times_ms.sort_by(f64::total_cmp);
+    if let Some(longest) = times_ms.last() {
+        let at = |part: f64| times_ms[(times_ms.len() as f64 * part) as usize];
+        let (half, most) = (at(0.5), at(0.99));
+        println!(
+            "a kernel took {half:.3} ms, 99 % at most {most:.3} ms, all at most {longest:.3} ms"
+        );
+    }
     Ok(())
 }
