@@ -231,8 +231,7 @@ impl Bench {
             native.push(compete(Side::Native, &tenant)?.remove(0));
             mica.push(compete(Side::Mica, &tenant)?.remove(0));
         }
-        type Figure = fn(&LoadReport) -> f64;
-        let figures: [(&str, Figure, &str, f64); 4] = [
+        let figures: [Figure; 4] = [
             ("empty launch", |r| r.launch_ns, "ns", 50.0),
             ("launch + sync", |r| r.launch_sync_us, "µs", f64::INFINITY),
             ("cuMemAlloc + free 1 MiB", |r| r.alloc_free_us, "µs", 1.0),

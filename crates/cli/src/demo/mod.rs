@@ -176,7 +176,7 @@ impl Show {
         for (name, share, limit, data) in [
             ("ada", 50, 192, 96),
             ("ben", 30, 128, 72),
-            ("cleo", 20, 96, 48),
+            ("cleo", 20, 96, 88),
         ] {
             members.push(Member {
                 name,
