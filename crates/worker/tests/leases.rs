@@ -1,0 +1,163 @@
+//! The worker's part in the daemon's leases, against a page that the test writes as the daemon would.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use mica_backend_software::ExecutionGate;
+use mica_limits::{Environment, Gate, HostLink, SharedPage, monotonic_ns};
+use mica_wire::host::message::{Kind, Message, Role};
+use mica_wire::host::page::gate;
+use mica_wire::host::socket::HostSocket;
+use mica_worker::LeaseGate;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, accept, bind, listen, socket};
+use rustix::thread::futex;
+
+/// Long enough that no lease of a test ends by itself.
+const LONG_NS: u64 = 600_000_000_000;
+
+struct Daemon {
+    page: SharedPage,
+    doorbell: OwnedFd,
+    gate: Arc<LeaseGate>,
+    _socket: HostSocket,
+    _dir: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 1).unwrap();
+        let page = SharedPage::create().unwrap();
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let environment = Environment {
+            socket: path,
+            token: [0; 16],
+        };
+        let worker = std::thread::spawn(|| HostLink::connect(environment, Role::Worker).unwrap());
+        let socket = HostSocket::from_fd(accept(&listener).unwrap());
+        socket.receive().unwrap();
+        let welcome = Message::new(Kind::Welcome);
+        socket
+            .send(&welcome, &[page.fd(), doorbell.as_fd()])
+            .unwrap();
+        let link = worker.join().unwrap();
+        Self {
+            gate: LeaseGate::new(Gate::new(Arc::clone(&link)), link),
+            page,
+            doorbell,
+            _socket: socket,
+            _dir: dir,
+        }
+    }
+
+    fn set(&self, state: u32, sequence: u32, end_ns: u64) {
+        let lease = &self.page.lease;
+        lease.lease_end_ns.store(end_ns, SeqCst);
+        lease.gate.store(gate::word(state, sequence), SeqCst);
+        let _ = futex::wake(&lease.gate, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    fn grant(&self, sequence: u32) {
+        self.set(gate::LEASED, sequence, monotonic_ns() + LONG_NS);
+    }
+
+    fn waiting(&self) -> u32 {
+        self.page.counters.waiting.load(SeqCst)
+    }
+
+    fn yielded(&self) -> u32 {
+        self.page.counters.yielded.load(SeqCst)
+    }
+
+    fn rang(&self) -> bool {
+        rustix::io::read(&self.doorbell, &mut [0; 8]).is_ok()
+    }
+}
+
+fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Waits for permission on a thread of its own.
+fn ask(device: &Arc<dyn ExecutionGate>) -> std::thread::JoinHandle<bool> {
+    let device = Arc::clone(device);
+    std::thread::spawn(move || device.wait(&AtomicBool::new(false)))
+}
+
+#[test]
+fn a_device_waits_for_its_lease_and_gives_it_back_when_idle() {
+    let daemon = Daemon::new();
+    let device = daemon.gate.for_device();
+    daemon.set(gate::CLOSED, 6, 0);
+    device.busy();
+    assert!(!device.may_run());
+    let asked = ask(&device);
+    until(|| daemon.waiting() == 1);
+    until(|| daemon.rang());
+    daemon.grant(7);
+    assert!(asked.join().unwrap());
+    assert!(device.may_run());
+    assert!(device.remaining().unwrap() > Duration::from_secs(1));
+    assert_eq!((daemon.waiting(), daemon.yielded()), (0, 0));
+    device.idle();
+    assert_eq!(daemon.yielded(), 7);
+    assert!(daemon.rang());
+    assert!(!device.may_run(), "what was given back is not used");
+}
+
+#[test]
+fn a_lease_is_given_back_when_the_last_device_is_idle() {
+    let daemon = Daemon::new();
+    let (one, two) = (daemon.gate.for_device(), daemon.gate.for_device());
+    daemon.grant(1);
+    one.busy();
+    two.busy();
+    one.idle();
+    one.idle();
+    assert_eq!(daemon.yielded(), 0, "the other still runs");
+    assert!(two.may_run());
+    drop(two);
+    assert_eq!(daemon.yielded(), 1, "a device that goes runs nothing");
+}
+
+#[test]
+fn a_lease_that_has_ended_is_given_back_once_every_device_is_drained() {
+    let daemon = Daemon::new();
+    let (one, two) = (daemon.gate.for_device(), daemon.gate.for_device());
+    daemon.grant(1);
+    one.busy();
+    two.busy();
+    daemon.set(gate::LEASED, 1, monotonic_ns());
+    assert!(!one.may_run() && !two.may_run());
+    assert_eq!(one.remaining(), Some(Duration::ZERO));
+    let first = ask(&one);
+    until(|| daemon.waiting() == 1);
+    assert_eq!(daemon.yielded(), 0, "the other has not paused yet");
+    let second = ask(&two);
+    until(|| daemon.yielded() == 1);
+    until(|| daemon.waiting() == 2);
+    daemon.grant(2);
+    assert!(first.join().unwrap() && second.join().unwrap());
+    assert_eq!((daemon.waiting(), daemon.yielded()), (0, 1));
+    assert!(daemon.page.counters.gate_wait_ns.load(SeqCst) > 0);
+}
+
+#[test]
+fn an_open_gate_needs_no_lease() {
+    let daemon = Daemon::new();
+    let device = daemon.gate.for_device();
+    device.busy();
+    assert!(device.may_run());
+    assert_eq!(device.remaining(), None);
+    device.idle();
+    assert!(device.may_run() && !daemon.rang());
+}
