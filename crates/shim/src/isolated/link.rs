@@ -1,17 +1,19 @@
 //! `cuLink*`: several texts of PTX become one.
 //!
 //! Texts are joined under one header: the highest version and target of all. A declaration of
-//! something that another text defines is left out. Machine code and compressed containers cannot be
-//! linked here and are refused.
+//! something that another text defines is left out. Of containers the best PTX is taken; machine code
+//! cannot be linked here and is refused. Programs of several compilation units (`nvcc -rdc=true`) are
+//! linked in the same way when they are loaded.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Mutex;
 
 use mica_cuda_abi::{CuResult, Handle};
+use mica_fatbin::{Image, MAX_IMAGE_BYTES};
 
 use super::context::current;
 use super::handles::{Kind, Object};
-use super::state::state;
+use super::state::{State, state};
 use super::support::{
     Answer, Code, driver, entries, invalid, lock, not_supported, put, put_opt, string,
 };
@@ -29,8 +31,10 @@ impl Kind for LinkState {
     const MAGIC: u64 = 0x4d49_4341_4c4e_4b31;
 }
 
-/// `CU_JIT_INPUT_PTX`.
+/// `CU_JIT_INPUT_*`.
 const PTX: u32 = 1;
+const FATBIN: u32 = 2;
+const LIBRARY: u32 = 4;
 /// `CUjit_option` numbers of the logs' sizes.
 const INFO_BYTES: u32 = 4;
 const ERROR_BYTES: u32 = 6;
@@ -150,7 +154,7 @@ fn take_header(text: &str, version: &mut (u32, u32), target: &mut (u32, String))
             if number > target.0 {
                 *target = (number, first.to_owned());
             }
-        } else if !words.starts_with(".address_size") {
+        } else if !words.starts_with(".address_size") && !words.starts_with(".file") {
             body.push_str(line);
             body.push('\n');
         }
@@ -188,7 +192,7 @@ fn name_of(statement: &str) -> Option<String> {
 }
 
 /// One text of several.
-fn join(texts: &[String]) -> Answer<String> {
+pub(super) fn join(texts: &[String]) -> Answer<String> {
     let (mut version, mut target) = ((0, 0), (0, String::new()));
     let bodies: Vec<String> = texts
         .iter()
@@ -212,12 +216,21 @@ fn join(texts: &[String]) -> Answer<String> {
         version.0, version.1, target.1
     );
     let mut declared = std::collections::HashSet::new();
-    let (mut first, mut rest) = (String::new(), String::new());
+    let mut written = std::collections::HashSet::new();
+    let [mut first, mut variables, mut rest] = [const { String::new() }; 3];
     for statement in &all {
         let name = name_of(statement);
         if !is_declaration(statement) {
-            rest.push_str(statement);
-            rest.push('\n');
+            // Of weak definitions, which several texts may have, the first stands.
+            let is_new = name.is_none_or(|name| written.insert(name));
+            if statement.contains(".weak") && !is_new {
+                continue;
+            }
+            // Variables come before all code, which may be of another text.
+            let is_code = statement.contains(".func") || statement.contains(".entry");
+            let part = if is_code { &mut rest } else { &mut variables };
+            part.push_str(statement);
+            part.push('\n');
             continue;
         }
         let Some(name) = name else {
@@ -244,6 +257,7 @@ fn join(texts: &[String]) -> Answer<String> {
         first.push('\n');
     }
     joined.push_str(&first);
+    joined.push_str(&variables);
     joined.push_str(&rest);
     Ok(joined)
 }
@@ -261,18 +275,26 @@ unsafe fn linker_of(handle: Handle) -> Answer<&'static Linker> {
     unsafe { Linker::find(handle) }.ok_or(Code(CuResult::InvalidHandle as u32))
 }
 
+/// The best PTX of an image for this device.
+pub(super) fn ptx_of(state: &State, image: &[u8]) -> Option<String> {
+    let (major, minor) = state.client.snapshot().compute_capability;
+    let image = Image::parse(image).ok()?;
+    let entry = image.select_ptx(major * 10 + minor)?;
+    let text = entry.payload(MAX_IMAGE_BYTES).ok()?;
+    String::from_utf8(text.into_owned()).ok()
+}
+
 fn add(linker: &Linker, kind: u32, bytes: &[u8]) -> Answer {
-    let text = std::str::from_utf8(bytes)
-        .ok()
-        .map(|text| text.trim_end_matches('\0'));
-    let text = text.filter(|text| text.contains(".version"));
-    match (kind, text) {
-        (PTX, Some(text)) => {
-            lock(&linker.texts).push(text.to_owned());
+    if !matches!(kind, PTX | FATBIN | LIBRARY) {
+        return not_supported("linking machine code");
+    }
+    match ptx_of(state()?, bytes) {
+        Some(text) => {
+            lock(&linker.texts).push(text);
             Ok(())
         }
-        (PTX, None) => Err(CuResult::InvalidPtx.into()),
-        _ => not_supported("linking anything but PTX"),
+        None if kind == PTX => Err(CuResult::InvalidPtx.into()),
+        None => Err(CuResult::NoBinaryForGpu.into()),
     }
 }
 

@@ -18,6 +18,7 @@ use mica_wire::session::{KernelLayout, LoadedModule, ModuleBind, ModuleUnload};
 
 use super::context::{Context, any_context, current};
 use super::handles::{Kind, Object};
+use super::link;
 use super::memory::{Allocation, AllocationKind};
 use super::state::{State, state};
 use super::support::{
@@ -113,7 +114,15 @@ fn copy_image(image: *const c_void) -> Answer<Arc<[u8]>> {
         return Err(CuResult::InvalidImage.into());
     };
     if regions.len() > 1 {
-        log::line("an image to be linked with others at load time: only its own code is used");
+        let state = state()?;
+        let texts: Vec<String> = regions
+            .iter()
+            .filter_map(|region| link::ptx_of(state, bytes(region)))
+            .collect();
+        if texts.is_empty() {
+            return Err(CuResult::NoBinaryForGpu.into());
+        }
+        return Ok(link::join(&texts)?.into_bytes().into());
     }
     let first = bytes(first);
     let is_binary = [0x50, 0xb1, 0x7f, b'!'].contains(first.first().unwrap_or(&0));
@@ -564,7 +573,7 @@ driver! {
             return invalid();
         }
         let loaded = load_module(image);
-        super::link::answer_options(count, options, values, loaded.is_err());
+        link::answer_options(count, options, values, loaded.is_err());
         put(out, loaded?)
     }
 

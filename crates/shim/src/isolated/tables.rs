@@ -22,6 +22,7 @@ const STORAGE: [u8; 16] = id("c693336e1121df11a8c368f355d89593");
 const CONTEXTS: [u8; 16] = id("263e88607cd2614392f6bbd5006dfa7e");
 const LAUNCHES: [u8; 16] = id("21318c60971432488ca641ff7324c8f2");
 const HANDSHAKE: [u8; 16] = id("d4082055bde6704b8d34ba123c66e1f2");
+const OPTIONAL: [u8; 16] = id("f8cff95121468b4eb9e2fb469e7c0dd9");
 
 /// Bytes of hexadecimal digits.
 const fn id(text: &str) -> [u8; 16] {
@@ -123,6 +124,8 @@ pub(super) fn find(id: &[u8; 16]) -> Option<*const c_void> {
         CONTEXTS => &tables.contexts,
         LAUNCHES => &tables.launches,
         HANDSHAKE => &tables.handshake,
+        // Asked for by every runtime, which does well without it.
+        OPTIONAL => return None,
         _ => {
             let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
             log::line(&format!("the private table {id} is not known here"));
