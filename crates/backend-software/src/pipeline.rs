@@ -6,14 +6,16 @@
 //! ```
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use mica_cuda_abi::CuResult;
 use mica_fatbin::Image;
 use mica_gpu::{GpuError, ModuleOptions, Result};
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
-use mica_ptx_jit::JitModule;
+use mica_ptx_jit::{CodeStore, DiskStore, JitModule};
+use sha2::{Digest, Sha256};
 
 use crate::compile::{Compiled, Compiler};
 use crate::config::{Config, Engine};
@@ -23,11 +25,42 @@ use crate::mixed::MixedModule;
 pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
     Arc::new(Pipeline {
         engine: config.engine,
+        store: OnceLock::new(),
     })
 }
 
 struct Pipeline {
     engine: Engine,
+    /// Opened by the first module, so that an idle device touches no files.
+    store: OnceLock<Option<Arc<dyn CodeStore>>>,
+}
+
+/// Names the folder of compiled kernels; `off` keeps none.
+const CACHE_DIR: &str = "MICA_KERNEL_CACHE";
+
+/// `MICA_KERNEL_CACHE`, else `XDG_CACHE_HOME/mica/kernels`, else `~/.cache/mica/kernels`.
+fn cache_dir() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    match set(CACHE_DIR) {
+        Some(value) if value == "off" => None,
+        Some(value) => Some(value.into()),
+        None => {
+            let home = || set("HOME").map(|home| PathBuf::from(home).join(".cache"));
+            let base = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
+            Some(base.join("mica/kernels"))
+        }
+    }
+}
+
+fn open_store() -> Option<Arc<dyn CodeStore>> {
+    let dir = cache_dir()?;
+    match DiskStore::open(&dir) {
+        Ok(store) => Some(Arc::new(store)),
+        Err(error) => {
+            tracing::warn!(%error, "compiled kernels are not kept in {}", dir.display());
+            None
+        }
+    }
 }
 
 impl Compiler for Pipeline {
@@ -46,7 +79,7 @@ impl Compiler for Pipeline {
             u32::from(module.version.0) * 10 + u32::from(module.version.1),
             module.target.sm,
         );
-        let executable = self.executable(Arc::new(module), options)?;
+        let executable = self.executable(Arc::new(module), &text, options)?;
         Ok(Compiled {
             executable,
             ptx_version,
@@ -59,13 +92,16 @@ impl Pipeline {
     fn executable(
         &self,
         module: Arc<Module>,
+        text: &[u8],
         options: &ModuleOptions,
     ) -> Result<Arc<dyn mica_kernel::Executable>> {
         if self.engine == Engine::Interpreter {
             return interpreter(module, options);
         }
+        let store = self.store.get_or_init(open_store).clone();
         let native = mica_ptx_jit::Options {
             memcheck: options.memcheck,
+            store: store.map(|store| (store, name_of(text))),
             ..mica_ptx_jit::Options::default()
         };
         match JitModule::compile(Arc::clone(&module), native) {
@@ -76,6 +112,12 @@ impl Pipeline {
             }
         }
     }
+}
+
+/// A name that no other text has.
+fn name_of(text: &[u8]) -> String {
+    let hash = Sha256::digest(text);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn interpreter(
