@@ -191,6 +191,11 @@ impl Core {
         lock(&self.state)
     }
 
+    /// What a meter has counted, as time of the whole device: a second is one in which every worker ran.
+    pub(crate) fn device_ns(&self, meter: &Meter) -> u64 {
+        meter.total_ns() / self.workers as u64
+    }
+
     /// Writes what a context's kernels printed.
     pub(crate) fn flush_output(&self, context: &Context) {
         let text = lock(&context.fifo).take();

@@ -71,9 +71,10 @@ impl SoftwareGpu {
         })
     }
 
-    /// Nanoseconds that worker threads have spent on kernels, of all contexts; cheap to ask.
+    /// Nanoseconds that kernels of all contexts have taken, where a second is one in which every worker
+    /// ran; cheap to ask.
     pub fn busy_time_ns(&self) -> u64 {
-        self.core.meter.total_ns()
+        self.core.device_ns(&self.core.meter)
     }
 
     /// First address and length of the arena that all device addresses lie in.

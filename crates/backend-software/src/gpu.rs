@@ -512,6 +512,6 @@ impl Gpu for SoftwareGpu {
     fn context_gpu_time_ns(&self, context: ContextId) -> Option<u64> {
         let state = self.core.state();
         let context = &state.context(context.0).ok()?.context;
-        Some(context.meter.total_ns())
+        Some(self.core.device_ns(&context.meter))
     }
 }
