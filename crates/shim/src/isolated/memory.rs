@@ -323,8 +323,7 @@ unsafe fn write_nothing(out: *mut u8, attribute: u32) {
     unsafe {
         match attribute {
             9 => out.cast::<i32>().write_unaligned(-2),
-            2 | 10 | 13 | 15 | 16 | 21 | 22 => out.cast::<u32>().write_unaligned(0),
-            6 | 8 => out.write(0),
+            2 | 6 | 8 | 10 | 13 | 15 | 16 | 21 | 22 => out.cast::<u32>().write_unaligned(0),
             5 => out.cast::<[u64; 2]>().write_unaligned([0; 2]),
             _ => out.cast::<u64>().write_unaligned(0),
         }
@@ -354,9 +353,11 @@ unsafe fn write_attribute(
             3 => out.cast::<u64>().write_unaligned(found.device + offset),
             4 if !found.is_host() => return invalid(),
             4 => out.cast::<u64>().write_unaligned(found.host + offset),
-            6 => out.write(0),
+            6 => out.cast::<u32>().write_unaligned(0),
             7 | 20 => out.cast::<u64>().write_unaligned(found.id),
-            8 => out.write(u8::from(found.kind == Managed)),
+            8 => out
+                .cast::<u32>()
+                .write_unaligned(u32::from(found.kind == Managed)),
             9 | 22 => out
                 .cast::<i32>()
                 .write_unaligned(if attribute == 9 { 0 } else { -1 }),
