@@ -137,7 +137,7 @@ fn unknown(name: &str) {
                 .client
                 .unknown_symbols
                 .store(count, Relaxed);
-            direct.link.note(1, &text);
+            direct.link.note_unknown_symbol(&text);
         }
         // Looked up before cuInit, when there is no connection yet.
         None => {
@@ -163,6 +163,6 @@ pub(crate) fn report_waiting() {
         .unknown_symbols
         .fetch_max(count, Relaxed);
     for text in waiting.drain(..) {
-        direct.link.note(1, &text);
+        direct.link.note_unknown_symbol(&text);
     }
 }

@@ -318,7 +318,7 @@ fn isolated_mode_never_runs_on_the_bare_device() {
         .env("MICA_MODE", "isolated")
         .output()
         .unwrap();
-    assert_eq!(printed(&output), "801");
+    assert_eq!(printed(&output), "100");
 }
 
 #[test]
