@@ -55,6 +55,9 @@ pub(crate) struct Arbiter {
     holder: AtomicU64,
     /// When its lease ends; `u64::MAX` while nobody waits.
     lease_end_ns: AtomicU64,
+    /// The holder has nothing to run and nobody waits: it may go on at once, and anybody may have the
+    /// device. No lease is in force, so that nothing is charged. Changes under the lock only.
+    parked: AtomicBool,
 }
 
 impl Arbiter {
@@ -65,6 +68,7 @@ impl Arbiter {
             changed: Condvar::new(),
             holder: AtomicU64::new(NOBODY),
             lease_end_ns: AtomicU64::new(0),
+            parked: AtomicBool::new(false),
         })
     }
 
@@ -134,7 +138,30 @@ impl Arbiter {
                 }
             }
         }
+        self.parked.store(false, Relaxed);
         self.holder.store(NOBODY, Release);
+    }
+
+    /// Lets a holder that has nothing to run keep the device until somebody asks.
+    fn park(&self, state: &mut State, id: u64, now: u64) {
+        self.end_lease(state, now);
+        let wanted = state.tenants.iter().any(|t| t.waiting_ns.is_some());
+        let capped = state.tenant(id).is_none_or(|tenant| tenant.cap);
+        if !wanted && !capped {
+            self.parked.store(true, Relaxed);
+            self.holder.store(id, Release);
+        }
+    }
+
+    /// Begins a lease of whoever is parked, if that is `id`.
+    fn unpark(&self, state: &mut State, id: u64, now: u64) -> bool {
+        if self.holder.load(Relaxed) != id || !self.parked.load(Relaxed) {
+            return false;
+        }
+        state.lease = Some((id, now));
+        self.lease_end_ns.store(u64::MAX, Relaxed);
+        self.parked.store(false, Release);
+        true
     }
 
     /// Gives the device to the next tenant, if it is free and one waits.
@@ -175,6 +202,7 @@ impl Arbiter {
             false => u64::MAX,
         };
         self.lease_end_ns.store(end, Relaxed);
+        self.parked.store(false, Relaxed);
         self.holder.store(id, Release);
         self.changed.notify_all();
     }
@@ -218,7 +246,7 @@ impl TenantGate {
         self.gone.store(true, Release);
         let mut state = self.arbiter.state();
         let now = monotonic_ns();
-        if state.lease.is_some_and(|(holder, _)| holder == self.id) {
+        if self.arbiter.holder.load(Relaxed) == self.id {
             self.arbiter.end_lease(&mut state, now);
         }
         state.tenants.retain(|tenant| tenant.id != self.id);
@@ -226,23 +254,50 @@ impl TenantGate {
     }
 }
 
-impl ExecutionGate for TenantGate {
-    fn may_run(&self) -> bool {
+impl TenantGate {
+    /// Whether its lease is in force.
+    fn holds(&self) -> bool {
         let arbiter = &self.arbiter;
-        if arbiter.holder.load(Acquire) == self.id {
+        if arbiter.holder.load(Acquire) == self.id && !arbiter.parked.load(Acquire) {
             let end = arbiter.lease_end_ns.load(Relaxed);
             return end == u64::MAX || monotonic_ns() < end;
         }
         self.gone.load(Relaxed)
+    }
+}
+
+impl ExecutionGate for TenantGate {
+    fn may_run(&self) -> bool {
+        let arbiter = &self.arbiter;
+        if arbiter.holder.load(Acquire) == self.id && arbiter.parked.load(Acquire) {
+            let mut state = arbiter.state();
+            if arbiter.unpark(&mut state, self.id, monotonic_ns()) {
+                return true;
+            }
+        }
+        self.holds()
+    }
+
+    fn remaining(&self) -> Option<Duration> {
+        match self.arbiter.lease_end_ns.load(Relaxed) {
+            u64::MAX => None,
+            end_ns => {
+                let left_ns = end_ns.saturating_sub(monotonic_ns());
+                Some(Duration::from_nanos(left_ns))
+            }
+        }
     }
 
     fn wait(&self, cancel: &AtomicBool) -> bool {
         let arbiter = &self.arbiter;
         let mut state = arbiter.state();
         let mut now = monotonic_ns();
+        if arbiter.unpark(&mut state, self.id, now) {
+            return true;
+        }
         if state.lease.is_some_and(|(holder, _)| holder == self.id) {
             // The device has paused before it asks: the lease that ran out is drained.
-            if self.may_run() {
+            if self.holds() {
                 return true;
             }
             arbiter.end_lease(&mut state, now);
@@ -255,7 +310,7 @@ impl ExecutionGate for TenantGate {
             tenant.virtual_ns = tenant.virtual_ns.max(floor);
         }
         loop {
-            if self.may_run() {
+            if self.holds() {
                 return true;
             }
             match state.tenant(self.id) {
@@ -274,7 +329,7 @@ impl ExecutionGate for TenantGate {
                 }
             }
             arbiter.grant(&mut state, now);
-            if self.may_run() {
+            if self.holds() {
                 return true;
             }
             if cancel.load(Acquire) {
@@ -294,7 +349,7 @@ impl ExecutionGate for TenantGate {
         let mut state = self.arbiter.state();
         if state.lease.is_some_and(|(holder, _)| holder == self.id) {
             let now = monotonic_ns();
-            self.arbiter.end_lease(&mut state, now);
+            self.arbiter.park(&mut state, self.id, now);
             self.arbiter.grant(&mut state, now);
         }
     }
@@ -326,8 +381,10 @@ mod tests {
         assert!(!two.wait(&stop));
         assert_ne!(arbiter.lease_end_ns.load(Relaxed), u64::MAX);
         one.idle();
+        assert!(one.may_run(), "nobody waits: it goes on at once");
+        one.idle();
+        assert!(two.wait(&never), "what is not used is there for others");
         assert!(!one.may_run());
-        assert!(two.wait(&never));
         two.leave();
         assert!(two.may_run());
         assert!(one.wait(&never));
