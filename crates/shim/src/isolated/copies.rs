@@ -527,7 +527,7 @@ pub(super) struct Memcpy2d {
     height: usize,
 }
 
-/// `CUDA_MEMCPY3D`.
+/// `CUDA_MEMCPY3D`, and `CUDA_MEMCPY3D_PEER`, which has contexts where this has reserved words.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Memcpy3d {
@@ -705,7 +705,59 @@ impl Memcpy2d {
     }
 }
 
+/// Copies one after the other: attributes of a batch are hints, or allow less order than this keeps.
+///
+/// # Safety
+/// The lists hold `count` elements.
+unsafe fn batch(
+    target: Target,
+    dst: *const u64,
+    src: *const u64,
+    bytes: *const usize,
+    count: usize,
+) -> Answer {
+    if count == 0 || dst.is_null() || src.is_null() || bytes.is_null() {
+        return invalid();
+    }
+    for index in 0..count {
+        // SAFETY: our contract.
+        let (dst, src, bytes) = unsafe {
+            (
+                dst.add(index).read(),
+                src.add(index).read(),
+                bytes.add(index).read(),
+            )
+        };
+        unified(target, dst, src, bytes, false)?;
+    }
+    Ok(())
+}
+
+driver! {
+    fn copy_batch<const PT>(
+        dst: *const u64, src: *const u64, bytes: *const usize, count: usize,
+        _attributes: *const c_void, _indices: *const usize, _attribute_count: usize, failed: *mut usize, stream: Handle,
+    ) {
+        let done = batch(resolve::<PT>(stream)?, dst, src, bytes, count);
+        if done.is_err() {
+            super::support::put_opt(failed, usize::MAX);
+        }
+        done
+    }
+
+    fn copy_batch_v2<const PT>(
+        dst: *const u64, src: *const u64, bytes: *const usize, count: usize,
+        _attributes: *const c_void, _indices: *const usize, _attribute_count: usize, stream: Handle,
+    ) {
+        batch(resolve::<PT>(stream)?, dst, src, bytes, count)
+    }
+}
+
 stream_entries! {
+    cuMemcpy3DPeer, cuMemcpy3DPeer_ptds = copy_3d;
+    cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz = copy_3d_async;
+    cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz = copy_batch;
+    cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz = copy_batch_v2;
     cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds = copy_htod;
     cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz = copy_htod_async;
     cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds = copy_dtoh;
