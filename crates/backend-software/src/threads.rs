@@ -15,6 +15,8 @@ use crate::worker::wait;
 const COPIERS: usize = 2;
 /// With a gate, how long running blocks may overrun a lease before they are told.
 const GATE_POLL: Duration = Duration::from_micros(250);
+/// A gate whose end has passed may stay open all the same; it is not asked without a pause.
+const GATE_LEAST: Duration = Duration::from_micros(20);
 const POLL: Duration = Duration::from_millis(5);
 /// A grid nobody visits for so long may be what the running ones wait for.
 const STARVED_NS: u64 = 20_000_000;
@@ -142,7 +144,9 @@ impl Core {
             }
             self.relieve_starved(&mut state);
             let period = match &self.gate {
-                Some(gate) => gate.remaining().map_or(GATE_POLL, |r| r.min(GATE_POLL)),
+                Some(gate) => {
+                    (gate.remaining()).map_or(GATE_POLL, |left| left.clamp(GATE_LEAST, GATE_POLL))
+                }
                 None => POLL,
             };
             state = wait_for(&self.watch, state, period);

@@ -48,10 +48,13 @@ impl Gate {
         let word = page.lease.gate.load(Acquire);
         match gate::state(word) {
             gate::OPEN => true,
-            gate::LEASED => {
-                monotonic_ns() < page.lease.lease_end_ns.load(Relaxed)
-                    && page.counters.yielded.load(Relaxed) != gate::sequence(word)
+            gate::LEASED
+                if monotonic_ns() < page.lease.lease_end_ns.load(Relaxed)
+                    && page.counters.yielded.load(Relaxed) != gate::sequence(word) =>
+            {
+                true
             }
+            // Nobody is there who could grant another.
             _ => self.link.is_down(),
         }
     }

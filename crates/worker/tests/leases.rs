@@ -20,9 +20,10 @@ use rustix::thread::futex;
 const LONG_NS: u64 = 600_000_000_000;
 
 struct Daemon {
-    page: SharedPage,
+    page: Arc<SharedPage>,
     doorbell: OwnedFd,
     gate: Arc<LeaseGate>,
+    link: Arc<HostLink>,
     _socket: HostSocket,
     _dir: tempfile::TempDir,
 }
@@ -49,8 +50,9 @@ impl Daemon {
             .unwrap();
         let link = worker.join().unwrap();
         Self {
-            gate: LeaseGate::new(Gate::new(Arc::clone(&link)), link),
-            page,
+            gate: LeaseGate::new(Gate::new(Arc::clone(&link)), Arc::clone(&link)),
+            link,
+            page: Arc::new(page),
             doorbell,
             _socket: socket,
             _dir: dir,
@@ -160,4 +162,28 @@ fn an_open_gate_needs_no_lease() {
     assert_eq!(device.remaining(), None);
     device.idle();
     assert!(device.may_run() && !daemon.rang());
+}
+
+#[test]
+fn without_a_daemon_the_gate_is_open() {
+    let daemon = Daemon::new();
+    let device = daemon.gate.for_device();
+    device.busy();
+    daemon.grant(1);
+    daemon.set(gate::LEASED, 1, monotonic_ns());
+    let asked = ask(&device);
+    until(|| daemon.yielded() == 1);
+    let (link, page) = (Arc::clone(&daemon.link), Arc::clone(&daemon.page));
+    drop(daemon);
+    // The worker's reader sees the socket closed and looks for a successor.
+    let stop = Arc::new(AtomicBool::new(false));
+    let reader = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || link.serve(|_| {}, &stop))
+    };
+    assert!(asked.join().unwrap());
+    assert!(device.may_run());
+    assert_eq!(page.counters.waiting.load(SeqCst), 0);
+    stop.store(true, SeqCst);
+    reader.join().unwrap();
 }
