@@ -10,13 +10,11 @@ use mica_wire::session::{ContextSynchronize, GraphDestroy, GraphLaunch, GraphNod
 use super::callbacks;
 use super::capture;
 use super::context::{Context, current};
-use super::copies::Memcpy3d;
+use super::copy_calls::Memcpy3d;
 use super::events::Event;
+use super::graph_nodes::{HostParams, KernelParams, KernelParams2, MemsetParams, node_params_op};
 use super::graph_ops::{Kept, Op, lower};
-use super::graphs::{
-    Graph, Held, HostParams, KernelParams, KernelParams2, MemsetParams, Node, node_of,
-    node_params_op,
-};
+use super::graphs::{Graph, Held, Node, node_of};
 use super::handles::{Kind, Object};
 use super::state::{State, state};
 use super::streams::resolve;

@@ -7,8 +7,9 @@ use mica_cuda_abi::{CuResult, Handle, LaunchConfig};
 use mica_wire::session::{KernelLayout, Launch};
 
 use super::capture;
+use super::functions::function_of;
 use super::graph_ops::{KernelOp, Op};
-use super::modules::{Function, function_of};
+use super::modules::Function;
 use super::state::State;
 use super::streams::resolve;
 use super::support::{Answer, Code, driver, get, invalid, stream_entries};

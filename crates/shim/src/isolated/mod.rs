@@ -18,9 +18,13 @@ mod callbacks;
 mod capture;
 mod context;
 mod copies;
+mod copy_calls;
 mod device;
 mod events;
 mod exec;
+mod fills;
+mod functions;
+mod graph_nodes;
 mod graph_ops;
 mod graphs;
 mod handles;
@@ -37,6 +41,7 @@ mod state;
 mod streams;
 mod support;
 mod tables;
+mod user_objects;
 mod vmm;
 
 use std::ffi::c_void;
@@ -56,25 +61,27 @@ const LISTS: &[Entries] = &[
     capture::ENTRIES,
     capture::STREAM_ENTRIES,
     context::ENTRIES,
-    copies::STREAM_ENTRIES,
+    copy_calls::STREAM_ENTRIES,
     device::ENTRIES,
     events::ENTRIES,
     events::STREAM_ENTRIES,
     exec::ENTRIES,
     exec::STREAM_ENTRIES,
-    graphs::ENTRIES,
+    fills::STREAM_ENTRIES,
+    graph_nodes::ENTRIES,
     host::ENTRIES,
     host::STREAM_ENTRIES,
     launch::STREAM_ENTRIES,
     link::ENTRIES,
     memory::ENTRIES,
-    modules::ENTRIES,
+    functions::ENTRIES,
     occupancy::ENTRIES,
     pools::ENTRIES,
     pools::STREAM_ENTRIES,
     procaddr::ENTRIES,
     streams::ENTRIES,
     streams::STREAM_ENTRIES,
+    user_objects::ENTRIES,
     vmm::ENTRIES,
 ];
 

@@ -3,7 +3,7 @@
 use mica_cuda_abi::{CuResult, Handle, LaunchConfig};
 use mica_wire::session::KernelLayout;
 
-use super::modules::function_of;
+use super::functions::function_of;
 use super::state::{State, state};
 use super::support::{Answer, Code, driver, entries, get, invalid, put};
 

@@ -12,7 +12,7 @@ use mica_cuda_abi::{CuResult, CuStatus, Handle};
 use super::context::{storage_delete, storage_get, storage_put};
 use super::state::{DRIVER_VERSION, state};
 use super::support::{Answer, driver, put, put_opt};
-use super::{md2, modules};
+use super::{functions, md2};
 use crate::log;
 
 const CUDART: [u8; 16] = id("6bd5fb6c5bf4e74a8987d93912fd9df9");
@@ -141,15 +141,15 @@ static SHORT_BUFFER: [Buffer; 2] = [const { Buffer::new(0) }; 2];
 
 driver! {
     fn load_wrapper(out: *mut Handle, wrapper: *const c_void) {
-        put(out, modules::load_module(wrapper)?)
+        put(out, functions::load_module(wrapper)?)
     }
 
     fn load_wrapper_more(out: *mut Handle, wrapper: *const c_void, _a: *mut c_void, _b: *mut c_void, _c: u32) {
-        put(out, modules::load_module(wrapper)?)
+        put(out, functions::load_module(wrapper)?)
     }
 
     fn load_header_more(header: *const c_void, out: *mut Handle, _a: *mut c_void, _b: *mut c_void, _c: u32) {
-        put(out, modules::load_module(header)?)
+        put(out, functions::load_module(header)?)
     }
 
     fn primary_context(out: *mut Handle, device: i32) {
