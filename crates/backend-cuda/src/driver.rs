@@ -264,6 +264,7 @@ functions! {
         // CUDA 12.3 and 12.4.
         function_name = "cuFuncGetName": fn(*mut *const c_char, Raw);
         function_parameter = "cuFuncGetParamInfo": fn(Raw, usize, *mut usize, *mut usize);
+        function_load = "cuFuncLoad": fn(Raw);
         module_function_count = "cuModuleGetFunctionCount": fn(*mut c_uint, Raw);
         module_functions = "cuModuleEnumerateFunctions": fn(*mut Raw, c_uint, Raw);
     }

@@ -164,7 +164,7 @@ fn last_message() -> String {
 }
 
 /// Existing files of this name, each real file once.
-fn candidates(name: &str) -> Vec<PathBuf> {
+pub(crate) fn candidates(name: &str) -> Vec<PathBuf> {
     let cached = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
     let listed = cache_entries(&cached, name).into_iter();
     let usual = USUAL_PLACES.iter().map(|place| Path::new(place).join(name));

@@ -243,6 +243,8 @@ pub struct ProcessInfo {
     pub alloc_denied_total: u64,
     /// Entry points it looked up that Mica does not know and that may allocate or launch.
     pub unknown_symbols: u32,
+    /// Their names, as far as they were told.
+    pub unknown_symbol_names: Vec<String>,
     /// Driver's version number, 0 before it is known.
     pub driver_version: u32,
     /// Result of the last slice control: 0, or the driver's status, or a negative errno.
@@ -557,6 +559,16 @@ pub struct Doctor {
     pub healthy: bool,
     /// Every check.
     pub checks: Vec<Check>,
+}
+
+impl Doctor {
+    /// A report of these checks.
+    pub fn of(checks: Vec<Check>) -> Self {
+        Self {
+            healthy: !checks.iter().any(|c| c.verdict == Verdict::Failed),
+            checks,
+        }
+    }
 }
 
 /// An answer with nothing to say.

@@ -461,8 +461,7 @@ impl Running {
             on_demand,
             mut devices,
         } = options;
-        let shared = paths.runtime_dir == Path::new("/run/mica");
-        make_directory(&paths.runtime_dir, if shared { 0o755 } else { 0o700 })?;
+        paths.make_runtime_dir()?;
         make_directory(&paths.state_dir, 0o700)?;
         let lock = take_lock(&paths)?;
         let config = match &config_file {
@@ -498,7 +497,7 @@ impl Running {
             dirty: AtomicBool::new(false),
         });
         let mut threads = Vec::new();
-        let mode = if shared { 0o666 } else { 0o600 };
+        let mode = if paths.shared { 0o666 } else { 0o600 };
         let host = listener(&paths.host_socket(), SocketType::SEQPACKET, mode)?;
         let server = HostServer::new(daemon.clone(), host).map_err(system("epoll"))?;
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -634,7 +633,7 @@ fn start_gpus(
         .collect()
 }
 
-fn make_directory(path: &Path, mode: u32) -> Result<(), DaemonError> {
+pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), DaemonError> {
     let wrong = |what: String| DaemonError::Directory {
         path: path.to_owned(),
         what,

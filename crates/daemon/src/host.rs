@@ -3,7 +3,7 @@
 //! One thread serves all of them: it accepts, checks who speaks, answers from the registry and notices
 //! deaths. It never waits for a peer: a peer that does not read its answers is cut off.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 use mica_limits::SharedPage;
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Refusal, Role, TEXT_BYTES};
+use mica_wire::host::message::{
+    Kind, Message, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION, Refusal, Role, TEXT_BYTES,
+};
 use mica_wire::host::socket::HostSocket;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
@@ -19,6 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socketpai
 
 use crate::api::{OnFull, Severity};
 use crate::daemon::Daemon;
+use crate::enforce::{unenforceable, without_mechanism};
 use crate::gpu_thread::Change;
 use crate::journal::Entry;
 use crate::registry::{Client, Registry, Waiter, Watched};
@@ -35,6 +38,8 @@ const RETRY_EVERY: Duration = Duration::from_millis(10);
 const TICK: Duration = Duration::from_millis(50);
 /// Refused connections kept at most.
 const MOST_REFUSED: usize = 128;
+/// Entry points remembered for a process at most.
+const MOST_NAMES: usize = 64;
 /// A worker that has not said hello for so long is given up.
 const WORKER_WITHIN: Duration = Duration::from_secs(20);
 
@@ -302,11 +307,13 @@ impl HostServer {
                 send_pieces(&text, answer)
             }
             Some(Kind::Note) => {
-                let registry = self.daemon.registry();
-                let from = registry
-                    .clients
-                    .get(&client)
-                    .map(|client| (client.vgpu.clone(), client.pid));
+                let mut registry = self.daemon.registry();
+                let from = registry.clients.get_mut(&client).map(|client| {
+                    if message.b == NOTE_UNKNOWN_SYMBOL {
+                        note_symbol(&mut client.unknown_names, &message.text());
+                    }
+                    (client.vgpu.clone(), client.pid)
+                });
                 drop(registry);
                 if let Some((vgpu, pid)) = from {
                     let severity = match message.a {
@@ -611,6 +618,13 @@ fn join(
     if role == Role::Worker && vgpu.worker.client.is_some() {
         return Err((Refusal::State, format!("{name} has a worker already")));
     }
+    let allow_degraded = vgpu.spec.allow_degraded;
+    if role == Role::Direct && !allow_degraded {
+        let reasons = unenforceable(&vgpu.spec, registry.kind(vgpu));
+        if !reasons.is_empty() {
+            return Err((Refusal::Enforcement, reasons.join("; ")));
+        }
+    }
     let tenant = vgpu.tenant.clone();
     let limit_bytes = vgpu.ledger.limit_bytes();
     let internal = |what: &str, error: rustix::io::Errno| {
@@ -631,6 +645,15 @@ fn join(
             false,
         ),
     };
+    if role != Role::Monitor
+        && !allow_degraded
+        && let Some(why) = without_mechanism(&page)
+    {
+        return Err((
+            Refusal::Enforcement,
+            format!("its share cannot be enforced: {why}"),
+        ));
+    }
     let expected = match registry.vgpu_mut(&name) {
         Ok(vgpu) if resumed => vgpu.ledger.returned(message.d),
         _ => None,
@@ -666,6 +689,8 @@ fn join(
         process,
         socket: socket.clone(),
         sm_percent: 0.0,
+        without_mechanism: false,
+        unknown_names: BTreeSet::new(),
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),
         last_gate_wait_ns: counters.gate_wait_ns.load(Relaxed),
@@ -712,6 +737,15 @@ fn join(
         governed,
         resumed,
     })
+}
+
+/// Keeps the name a note about an entry point begins with.
+fn note_symbol(names: &mut BTreeSet<String>, text: &str) {
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let name = &text[..end.unwrap_or(text.len())];
+    if names.len() < MOST_NAMES && !name.is_empty() {
+        names.insert(name.to_owned());
+    }
 }
 
 /// Makes the two ends of a session.

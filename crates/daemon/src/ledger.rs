@@ -166,6 +166,11 @@ impl Ledger {
             .any(|a| role.is_none_or(|role| role == a.entry.role))
     }
 
+    /// The processes that are expected back.
+    pub(crate) fn expected_pids(&self) -> impl Iterator<Item = u32> {
+        self.absent.values().map(|absent| absent.entry.pid)
+    }
+
     /// Ends the processes that are expected back.
     pub(crate) fn kill_expected(&self) {
         for absent in self.absent.values() {

@@ -17,6 +17,8 @@ pub mod client;
 pub mod config;
 mod daemon;
 pub mod devices;
+mod doctor;
+mod enforce;
 mod events;
 mod gpu_thread;
 mod host;

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use mica_wire::host::message::Role;
-use mica_wire::host::page::client_flags;
 
-use crate::api::{Sample, Severity};
+use crate::api::Sample;
 use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
+use crate::enforce::{Family, check_shares, mark_strays};
 use crate::registry::Registry;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -20,6 +20,7 @@ const HISTORY: usize = 600;
 /// The monitor's thread.
 pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut last = Instant::now();
+    let mut seen = HashMap::new();
     let mut last_save = Instant::now();
     loop {
         // Short waits so that what must be kept reaches the disk soon, without a write per change.
@@ -29,7 +30,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
         let elapsed = last.elapsed();
         if elapsed >= EVERY {
             last = Instant::now();
-            observe(daemon, devices.as_mut(), elapsed.as_secs_f64());
+            observe(daemon, devices.as_mut(), &mut seen, elapsed.as_secs_f64());
         }
         let used =
             last_save.elapsed() > Duration::from_secs(60) && !daemon.registry().vgpus.is_empty();
@@ -40,7 +41,12 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     }
 }
 
-fn observe(daemon: &Daemon, devices: &mut dyn Devices, seconds: f64) {
+fn observe(
+    daemon: &Daemon,
+    devices: &mut dyn Devices,
+    seen: &mut HashMap<u32, String>,
+    seconds: f64,
+) {
     let indices: Vec<(usize, usize)> = {
         let registry = daemon.registry();
         let gpus = registry.gpus.iter().enumerate();
@@ -56,6 +62,17 @@ fn observe(daemon: &Daemon, devices: &mut dyn Devices, seconds: f64) {
             devices.processes(driver_index),
         ));
     }
+    // A second look before anybody is told: a process may be between two states.
+    let family = Family::of(&daemon.registry());
+    let on_gpus = readings.iter().flat_map(|(_, _, processes)| processes);
+    let strays: HashMap<u32, String> = on_gpus
+        .filter_map(|process| Some((process.pid, family.strays_from(process.pid)?)))
+        .collect();
+    let earlier = std::mem::replace(seen, strays.clone());
+    let strays = strays
+        .into_iter()
+        .filter(|(pid, _)| earlier.contains_key(pid));
+    let strays = strays.collect();
     let mut news = Vec::new();
     {
         let mut registry = daemon.registry();
@@ -66,12 +83,13 @@ fn observe(daemon: &Daemon, devices: &mut dyn Devices, seconds: f64) {
             book_processes(&mut registry, index, &processes, seconds);
         }
         measure(&mut registry, seconds);
-        check_enforcement(&mut registry, &mut news);
+        check_shares(&mut registry, &mut news);
+        mark_strays(&mut registry, &strays, &mut news);
     }
-    for (vgpu, text) in news {
+    for (severity, kind, vgpu, pid, text) in news {
         daemon
             .events
-            .add(Severity::Warning, "vgpu_degraded", Some(&vgpu), None, text);
+            .add(severity, kind, Some(&vgpu), Some(pid), text);
     }
 }
 
@@ -161,36 +179,5 @@ fn measure(registry: &mut Registry, seconds: f64) {
     }
     for (index, gpu) in registry.gpus.iter_mut().enumerate() {
         gpu.charged_percent = load.get(&index).copied().unwrap_or(0.0).min(100.0);
-    }
-}
-
-/// Marks virtual GPUs whose share cannot be enforced for one of their processes.
-fn check_enforcement(registry: &mut Registry, news: &mut Vec<(String, String)>) {
-    let Registry { vgpus, clients, .. } = &mut *registry;
-    for vgpu in vgpus.values_mut() {
-        let mut reasons = Vec::new();
-        for id in &vgpu.clients {
-            let Some(client) = clients.get(id) else {
-                continue;
-            };
-            let page = &client.governed.page;
-            let flags = page.client.flags.load(Acquire);
-            let has = |bit| flags & bit != 0;
-            let limited = client.role != Role::Monitor && has(client_flags::CONTEXT);
-            if limited && !has(client_flags::SLICE_CONTROL) && !has(client_flags::GATE_CONTROL) {
-                reasons.push(format!(
-                    "the share is not in force for process {}: the driver refused slices (status {}) and the process passes no gate",
-                    client.pid,
-                    page.client.slice_status.load(Relaxed)
-                ));
-            }
-        }
-        vgpu.reasons
-            .retain(|reason| !reason.starts_with("the share is not in force"));
-        for reason in reasons {
-            if vgpu.reasons.insert(reason.clone()) {
-                news.push((vgpu.name.clone(), reason));
-            }
-        }
     }
 }

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// Sockets of the daemon that root runs for all users.
+const SYSTEM_DIR: &str = "/run/mica";
+
 /// Directories and files of one daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
@@ -9,12 +12,30 @@ pub struct Paths {
     pub runtime_dir: PathBuf,
     /// What survives a reboot.
     pub state_dir: PathBuf,
+    /// Whether other users may connect; who may do what is decided by their credentials.
+    pub shared: bool,
 }
 
 impl Paths {
     /// The directories this user's environment names, see [`Paths::with`].
     pub fn from_environment() -> Self {
         Self::with(|name| std::env::var_os(name).map(PathBuf::from), uid())
+    }
+
+    /// The control socket of the daemon that serves all users, for a user who has chosen none: a second
+    /// daemon beside it would give the same GPUs out twice.
+    pub fn system_socket() -> Option<PathBuf> {
+        let chosen = std::env::var_os("MICA_RUNTIME_DIR").is_some();
+        (!chosen && uid() != 0).then(|| Path::new(SYSTEM_DIR).join("control.sock"))
+    }
+
+    /// Makes the directory of the sockets if needed.
+    ///
+    /// # Errors
+    /// It cannot be made, or is not this user's alone to write.
+    pub fn make_runtime_dir(&self) -> Result<(), crate::DaemonError> {
+        let mode = if self.shared { 0o755 } else { 0o700 };
+        crate::daemon::make_directory(&self.runtime_dir, mode)
     }
 
     /// `MICA_RUNTIME_DIR`, else `/run/mica` for root, else `XDG_RUNTIME_DIR/mica`, else
@@ -25,7 +46,7 @@ impl Paths {
         let chosen_runtime = set("MICA_RUNTIME_DIR");
         let runtime_dir = match &chosen_runtime {
             Some(dir) => dir.clone(),
-            None if uid == 0 => "/run/mica".into(),
+            None if uid == 0 => SYSTEM_DIR.into(),
             None => match set("XDG_RUNTIME_DIR") {
                 Some(dir) => dir.join("mica"),
                 None => PathBuf::from(format!("/tmp/mica-{uid}")),
@@ -43,6 +64,7 @@ impl Paths {
             },
         };
         Self {
+            shared: runtime_dir == Path::new(SYSTEM_DIR),
             runtime_dir,
             state_dir,
         }
@@ -53,6 +75,7 @@ impl Paths {
         Self {
             runtime_dir: dir.join("run"),
             state_dir: dir.join("state"),
+            shared: false,
         }
     }
 

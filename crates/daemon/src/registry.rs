@@ -17,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::api::{ApiError, GpuKind, Priority, Profile, Resize, Sample, VgpuSpec, VgpuState};
 use crate::config::Config;
 use crate::devices::{DeviceFacts, DeviceReading};
+use crate::enforce::unenforceable;
 use crate::gpu_thread::{Change, GpuThread};
 use crate::journal::{Entry, Journal};
 use crate::ledger::Ledger;
@@ -97,6 +98,10 @@ pub(crate) struct Client {
     pub(crate) governed: Arc<Governed>,
     /// Percent of the GPU's time the driver reports.
     pub(crate) sm_percent: f64,
+    /// Found at the last look to have a context that no mechanism reaches.
+    pub(crate) without_mechanism: bool,
+    /// Entry points it looked up that pass the limits unseen.
+    pub(crate) unknown_names: BTreeSet<String>,
     /// GPU time by the driver's percentages.
     pub(crate) driver_seconds: f64,
     pub(crate) last_launches: u64,
@@ -210,6 +215,14 @@ impl Registry {
         let config = self.config.clone();
         let (gpu, limit) = choose(&self.candidates(), &self.wish(&spec))?;
         self.check_quota(&spec, uid, limit)?;
+        let reasons = unenforceable(&spec, self.gpus[gpu as usize].facts.kind);
+        if !reasons.is_empty() && !spec.allow_degraded {
+            return Err(error(
+                "enforcement",
+                reasons.join("; "),
+                Some("use isolated mode, or allow it to be degraded".into()),
+            ));
+        }
         let tokens = (random_token()?, random_token()?);
         let id = self.fresh_id();
         let gpu_key = self.gpus[gpu as usize].facts.key();
@@ -240,7 +253,7 @@ impl Registry {
                 id,
                 ..Tenant::default()
             }),
-            reasons: BTreeSet::new(),
+            reasons: reasons.into_iter().collect(),
             dead_launches: 0,
             dead_gate_wait_ns: 0,
             gpu_seconds: 0.0,
@@ -272,6 +285,9 @@ impl Registry {
                 "its GPU {} is not on this host now",
                 stored.gpu_key
             ));
+        }
+        if let Some(gpu) = gpu {
+            reasons.extend(unenforceable(&stored.spec, self.gpus[gpu].facts.kind));
         }
         let vgpu = Vgpu {
             id,

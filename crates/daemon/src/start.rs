@@ -133,13 +133,18 @@ fn detach() -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// A client of this user's daemon; `exe daemon` starts one if none answers.
+/// A client of the daemon that serves all users, else of this user's; `exe daemon` starts one if none
+/// answers.
 ///
 /// Any number of processes may do this at once: the daemon's lock lets one of them live.
 ///
 /// # Errors
 /// If it cannot be started or does not answer.
 pub fn ensure_running(exe: &Path) -> Result<ControlClient, StartError> {
+    let system = Paths::system_socket().map(ControlClient::new);
+    if let Some(client) = system.filter(answers) {
+        return Ok(client);
+    }
     ensure_running_at(exe, &["daemon"], &Paths::from_environment())
 }
 
@@ -188,11 +193,7 @@ fn spawn(exe: &Path, arguments: &[&str], paths: &Paths) -> Result<(), StartError
     // The log is in the runtime directory, which the first daemon would otherwise make too late.
     let _ = std::fs::DirBuilder::new()
         .recursive(true)
-        .mode(if paths.runtime_dir == Path::new("/run/mica") {
-            0o755
-        } else {
-            0o700
-        })
+        .mode(if paths.shared { 0o755 } else { 0o700 })
         .create(&paths.runtime_dir);
     let mut child = Command::new(exe)
         .args(arguments)

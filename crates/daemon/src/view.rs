@@ -3,10 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use mica_wire::host::message::Role;
-use mica_wire::host::page::client_flags;
 
-use crate::api::{Check, Created, Doctor, GpuInfo, GpuKind, ProcessInfo, Verdict, VgpuInfo};
-use crate::placement::size;
+use crate::api::{Created, GpuInfo, GpuKind, ProcessInfo, VgpuInfo};
 use crate::registry::{Client, Registry, Vgpu};
 use crate::tenant::Mechanism;
 
@@ -85,7 +83,7 @@ impl Registry {
         }
     }
 
-    fn mechanism(&self, vgpu: &Vgpu) -> &'static str {
+    pub(crate) fn mechanism(&self, vgpu: &Vgpu) -> &'static str {
         let mut all = vgpu
             .clients
             .iter()
@@ -155,159 +153,6 @@ impl Registry {
             share_percent: self.share_percent(vgpu),
         }
     }
-
-    /// What is in force for one virtual GPU, or all a user may see, and how that is known.
-    pub(crate) fn doctor(&self, wanted: impl Fn(&Vgpu) -> bool) -> Doctor {
-        let mut checks = Vec::new();
-        for (index, gpu) in self.gpus.iter().enumerate() {
-            checks.push(Check {
-                what: format!("gpu {index}"),
-                vgpu: None,
-                verdict: if gpu.lost.is_some() {
-                    Verdict::Failed
-                } else {
-                    Verdict::Ok
-                },
-                evidence: match (&gpu.lost, &gpu.facts.driver) {
-                    (Some(why), _) => why.clone(),
-                    (None, Some(driver)) => format!(
-                        "{}, {}, driver {driver}",
-                        gpu.facts.name,
-                        size(gpu.facts.memory_total_bytes)
-                    ),
-                    (None, None) => {
-                        format!("{}, {}", gpu.facts.name, size(gpu.facts.memory_total_bytes))
-                    }
-                },
-            });
-        }
-        for vgpu in self.vgpus.values().filter(|v| wanted(v)) {
-            self.doctor_vgpu(vgpu, &mut checks);
-        }
-        Doctor {
-            healthy: !checks.iter().any(|c| c.verdict == Verdict::Failed),
-            checks,
-        }
-    }
-
-    fn doctor_vgpu(&self, vgpu: &Vgpu, checks: &mut Vec<Check>) {
-        let mut check = |what: &str, verdict, evidence: String| {
-            checks.push(Check {
-                what: what.into(),
-                vgpu: Some(vgpu.name.clone()),
-                verdict,
-                evidence,
-            });
-        };
-        for reason in &vgpu.reasons {
-            check("in force", Verdict::Failed, reason.clone());
-        }
-        let (used, limit) = (vgpu.ledger.used_bytes(), vgpu.ledger.limit_bytes());
-        let granted = vgpu.ledger.granted_bytes();
-        check(
-            "memory limit",
-            if granted <= limit {
-                Verdict::Ok
-            } else {
-                Verdict::Warning
-            },
-            format!(
-                "{} of {} in use, {} granted, {} allocations refused so far",
-                size(used),
-                size(limit),
-                size(granted),
-                vgpu.ledger.denied_total()
-            ),
-        );
-        let unattributed = vgpu.ledger.unattributed_bytes();
-        check(
-            "memory the driver reports",
-            if unattributed * 100 > limit {
-                Verdict::Warning
-            } else {
-                Verdict::Ok
-            },
-            format!("{} beyond what was charged", size(unattributed)),
-        );
-        for id in &vgpu.clients {
-            let Some(client) = self.clients.get(id) else {
-                continue;
-            };
-            if client.role == Role::Monitor {
-                continue;
-            }
-            let page = &client.governed.page;
-            let flags = page.client.flags.load(Relaxed);
-            let asked = page.commands.slice_us.load(Relaxed);
-            let read = page.client.slice_read_us.load(Relaxed);
-            let status = page.client.slice_status.load(Relaxed);
-            let pid = client.pid;
-            if self.kind(vgpu) == GpuKind::Nvidia {
-                let (verdict, evidence) = if flags & client_flags::CONTEXT == 0 {
-                    (Verdict::Unknown, "no context yet".into())
-                } else if flags & client_flags::SLICE_CONTROL == 0 {
-                    (
-                        if flags & client_flags::GATE_CONTROL != 0 {
-                            Verdict::Warning
-                        } else {
-                            Verdict::Failed
-                        },
-                        format!("slices cannot be set (status {status})"),
-                    )
-                } else if asked == read {
-                    (
-                        Verdict::Ok,
-                        format!("{asked} µs asked, {read} µs read back"),
-                    )
-                } else {
-                    (
-                        Verdict::Warning,
-                        format!("{asked} µs asked, {read} µs read back (status {status})"),
-                    )
-                };
-                check(
-                    &format!("hardware slice of process {pid}"),
-                    verdict,
-                    evidence,
-                );
-            }
-            let unknown = page.client.unknown_symbols.load(Relaxed);
-            if unknown > 0 {
-                check(
-                    &format!("entry points of process {pid}"),
-                    Verdict::Warning,
-                    format!(
-                        "{unknown} looked up that this Mica does not know and that may allocate or launch"
-                    ),
-                );
-            }
-        }
-        let recent: Vec<f32> = vgpu
-            .history
-            .iter()
-            .rev()
-            .take(60)
-            .map(|s| s.share_measured_percent)
-            .collect();
-        if !recent.is_empty() {
-            let mean = recent.iter().sum::<f32>() / recent.len() as f32;
-            check(
-                "share over the last minute",
-                if vgpu.spec.cap && f64::from(mean) > f64::from(self.share_percent(vgpu)) + 3.0 {
-                    Verdict::Failed
-                } else {
-                    Verdict::Ok
-                },
-                format!(
-                    "{} % asked, {mean:.1} % measured over {} s by {}, mechanism: {}",
-                    self.share_percent(vgpu),
-                    recent.len(),
-                    vgpu.time_source,
-                    self.mechanism(vgpu)
-                ),
-            );
-        }
-    }
 }
 
 fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
@@ -340,6 +185,7 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
         },
         alloc_denied_total: page.memory.denied.load(Relaxed),
         unknown_symbols: page.client.unknown_symbols.load(Relaxed),
+        unknown_symbol_names: client.unknown_names.iter().cloned().collect(),
         driver_version: page.client.driver_version.load(Relaxed),
         slice_status: page.client.slice_status.load(Relaxed),
     }

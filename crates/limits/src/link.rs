@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role};
+use mica_wire::host::message::{Kind, Message, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION, Role};
 use mica_wire::host::socket::{HostSocket, SocketError};
 use rustix::thread::futex;
 
@@ -48,6 +48,11 @@ impl Environment {
             }),
             None => Err(LinkError::Token),
         })
+    }
+
+    /// The token the variable holds; `None` if it is not 32 hexadecimal digits.
+    pub fn parse_token(hex: &str) -> Option<[u8; 16]> {
+        parse_token(hex)
     }
 
     /// The token as the variable holds it.
@@ -206,8 +211,18 @@ impl HostLink {
 
     /// Leaves a sentence in the daemon's event log.
     pub fn note(&self, severity: u64, text: &str) {
+        self.send_note(severity, 0, text);
+    }
+
+    /// Leaves a warning that begins with the name of an entry point Mica does not know.
+    pub fn note_unknown_symbol(&self, text: &str) {
+        self.send_note(1, NOTE_UNKNOWN_SYMBOL, text);
+    }
+
+    fn send_note(&self, severity: u64, about: u64, text: &str) {
         let mut message = Message::new(Kind::Note).with_text(text);
         message.a = severity;
+        message.b = about;
         let socket = lock(&self.socket).clone();
         let _ = socket.send(&message, &[]);
     }

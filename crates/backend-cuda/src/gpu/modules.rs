@@ -226,9 +226,18 @@ impl CudaGpu {
     fn function_attribute(&self, kernel: &Kernel, number: u32) -> Result<u32> {
         let mut value: c_int = 0;
         // SAFETY: writes one number; the driver's own handle.
-        let code = unsafe {
+        let mut read = || unsafe {
             (self.driver.functions.function_attribute)(&mut value, number, kernel.raw as Raw)
         };
+        let mut code = read();
+        if code == CuResult::FunctionNotLoaded as u32
+            && let Some(load) = self.driver.functions.function_load
+        {
+            // Kernels are loaded when first needed, and have no attributes before.
+            // SAFETY: the driver's own handle, in its module's context.
+            answer("cuFuncLoad", unsafe { load(kernel.raw as Raw) })?;
+            code = read();
+        }
         answer("cuFuncGetAttribute", code)?;
         Ok(value.unsigned_abs())
     }

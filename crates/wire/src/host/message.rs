@@ -93,6 +93,9 @@ pub enum Refusal {
     Busy = 7,
 }
 
+/// In [`Message::b`] of a [`Kind::Note`]: the text begins with an entry point that Mica does not know.
+pub const NOTE_UNKNOWN_SYMBOL: u64 = 1;
+
 /// One message.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -1,0 +1,294 @@
+//! What is in force, and how that is known: the checks behind `mica doctor`.
+//!
+//! Everything here is read from the running system: the pages of the processes, the ledger, the driver's
+//! figures, the driver's files. Whether a limit refuses is tried by the tool itself, from outside.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use mica_wire::host::message::Role;
+use mica_wire::host::page::client_flags;
+
+use crate::api::{Check, Doctor, GpuKind, Verdict};
+use crate::placement::size;
+use crate::registry::{Client, Registry, Vgpu};
+use crate::tenant::Mechanism;
+
+/// Seconds of history that shares are judged by.
+const MINUTE: usize = 60;
+/// A GPU that is busy for so many percent has no time left to give away.
+const FULL_PERCENT: f32 = 90.0;
+/// Below this a tenant did not use the GPU in a second.
+const IDLE_PERCENT: f32 = 1.0;
+
+impl Registry {
+    /// What is in force for one virtual GPU, or all a user may see, and how that is known.
+    pub(crate) fn doctor(&self, wanted: impl Fn(&Vgpu) -> bool) -> Doctor {
+        let mut checks = Vec::new();
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            let facts = &gpu.facts;
+            let driver = facts.driver.as_ref();
+            let driver = driver.map_or_else(String::new, |driver| format!(", driver {driver}"));
+            checks.push(Check {
+                what: format!("gpu {index}"),
+                vgpu: None,
+                verdict: if gpu.lost.is_some() {
+                    Verdict::Failed
+                } else {
+                    Verdict::Ok
+                },
+                evidence: gpu.lost.clone().unwrap_or_else(|| {
+                    format!("{}, {}{driver}", facts.name, size(facts.memory_total_bytes))
+                }),
+            });
+        }
+        for vgpu in self.vgpus.values().filter(|v| wanted(v)) {
+            self.doctor_vgpu(vgpu, &mut checks);
+        }
+        Doctor::of(checks)
+    }
+
+    fn doctor_vgpu(&self, vgpu: &Vgpu, checks: &mut Vec<Check>) {
+        let mut check = |what: &str, verdict, evidence: String| {
+            checks.push(Check {
+                what: what.into(),
+                vgpu: Some(vgpu.name.clone()),
+                verdict,
+                evidence,
+            });
+        };
+        for reason in &vgpu.reasons {
+            check("in force", Verdict::Failed, reason.clone());
+        }
+        let members: Vec<(u64, &Client)> = vgpu
+            .clients
+            .iter()
+            .filter_map(|id| Some((*id, self.clients.get(id)?)))
+            .filter(|(_, client)| client.role != Role::Monitor)
+            .collect();
+        let mechanism = self.mechanism(vgpu);
+        check(
+            "mechanism",
+            if mechanism == Mechanism::None.name() {
+                Verdict::Failed
+            } else {
+                Verdict::Ok
+            },
+            match members.len() {
+                0 => "no process to divide time among yet".into(),
+                count => format!("{mechanism}, by the pages of {count} processes"),
+            },
+        );
+        let (used, limit) = (vgpu.ledger.used_bytes(), vgpu.ledger.limit_bytes());
+        let granted = vgpu.ledger.granted_bytes();
+        check(
+            "memory limit",
+            if granted <= limit {
+                Verdict::Ok
+            } else {
+                Verdict::Warning
+            },
+            format!(
+                "{} of {} in use, {} granted, {} allocations refused so far",
+                size(used),
+                size(limit),
+                size(granted),
+                vgpu.ledger.denied_total()
+            ),
+        );
+        if self.kind(vgpu) == GpuKind::Nvidia {
+            let beyond = vgpu.ledger.unattributed_bytes();
+            let seen = used + beyond;
+            let tolerance = limit / 100;
+            check(
+                "memory the driver reports",
+                if seen > limit + tolerance {
+                    Verdict::Failed
+                } else if beyond > tolerance {
+                    Verdict::Warning
+                } else {
+                    Verdict::Ok
+                },
+                format!(
+                    "{} at most against a limit of {}: {} charged, {} beyond what was charged",
+                    size(seen),
+                    size(limit),
+                    size(used),
+                    size(beyond)
+                ),
+            );
+        }
+        for (_, client) in &members {
+            if self.kind(vgpu) == GpuKind::Nvidia {
+                let (verdict, evidence) = slice(client);
+                let what = format!("hardware slice of process {}", client.pid);
+                check(&what, verdict, evidence);
+            }
+            let unknown = client.governed.page.client.unknown_symbols.load(Relaxed);
+            if unknown > 0 || !client.unknown_names.is_empty() {
+                let names: Vec<&str> = client.unknown_names.iter().map(String::as_str).collect();
+                check(
+                    &format!("entry points of process {}", client.pid),
+                    Verdict::Warning,
+                    format!(
+                        "{unknown} looked up that this Mica does not know and that may allocate or launch: {}",
+                        names.join(", ")
+                    ),
+                );
+            }
+        }
+        if !vgpu.history.is_empty() {
+            let (verdict, evidence) = self.share(vgpu);
+            check("share over the last minute", verdict, evidence);
+        }
+    }
+
+    fn share(&self, vgpu: &Vgpu) -> (Verdict, String) {
+        let asked = self.share_percent(vgpu) as f32;
+        let recent: Vec<_> = vgpu.history.iter().rev().take(MINUTE).collect();
+        let mean = |values: &[f32]| values.iter().sum::<f32>() / values.len().max(1) as f32;
+        let all: Vec<f32> = recent.iter().map(|s| s.share_measured_percent).collect();
+        let others = |time: u64| -> f32 {
+            let there = self.vgpus.values();
+            let there = there.filter(|v| v.gpu == vgpu.gpu && v.id != vgpu.id);
+            let samples =
+                there.filter_map(|v| v.history.iter().rev().find(|s| s.time_seconds <= time));
+            let then = samples.filter(|s| s.time_seconds == time);
+            then.map(|s| s.share_measured_percent).sum()
+        };
+        // Seconds in which it and others used the GPU and nothing was left over.
+        let contended: Vec<f32> = recent
+            .iter()
+            .filter(|s| {
+                let (own, rest) = (s.share_measured_percent, others(s.time_seconds));
+                own >= IDLE_PERCENT && rest >= IDLE_PERCENT && own + rest >= FULL_PERCENT
+            })
+            .map(|s| s.share_measured_percent)
+            .collect();
+        let mut evidence = format!(
+            "{asked} % asked, {:.1} % measured over {} s by {}",
+            mean(&all),
+            all.len(),
+            match vgpu.time_source {
+                "none" => "nothing yet",
+                source => source,
+            }
+        );
+        if contended.is_empty() {
+            evidence += "; never contended";
+        } else {
+            evidence += &format!(
+                "; {:.1} % in the {} s in which others wanted the GPU too",
+                mean(&contended),
+                contended.len()
+            );
+        }
+        let verdict = if vgpu.spec.cap && mean(&all) > asked + 3.0 {
+            Verdict::Failed
+        } else if contended.len() >= 5 && mean(&contended) < asked - 5.0 {
+            // Not a failure by itself: it may not have had enough work.
+            Verdict::Warning
+        } else {
+            Verdict::Ok
+        };
+        (verdict, evidence)
+    }
+}
+
+/// The slice of one process: asked and read back.
+fn slice(client: &Client) -> (Verdict, String) {
+    let page = &client.governed.page;
+    let flags = page.client.flags.load(Relaxed);
+    let asked = page.commands.slice_us.load(Relaxed);
+    let read = page.client.slice_read_us.load(Relaxed);
+    let status = page.client.slice_status.load(Relaxed);
+    if flags & client_flags::CONTEXT == 0 {
+        return (Verdict::Unknown, "no context yet".into());
+    }
+    if flags & client_flags::SLICE_CONTROL == 0 {
+        let gated = flags & client_flags::GATE_CONTROL != 0;
+        let text = format!("slices cannot be set (status {status})");
+        return match gated {
+            true => (Verdict::Warning, format!("{text}; leases are used instead")),
+            false => (Verdict::Failed, format!("{text} and there is no gate")),
+        };
+    }
+    match asked {
+        0 => (
+            Verdict::Ok,
+            format!("the driver's own, {read} µs read back"),
+        ),
+        _ if asked == read => (
+            Verdict::Ok,
+            format!("{asked} µs asked, {read} µs read back"),
+        ),
+        _ => (
+            Verdict::Warning,
+            format!("{asked} µs asked, {read} µs read back (status {status})"),
+        ),
+    }
+}
+
+/// Facts about the driver on this host, as checks; none where there is no driver. Reads files, so the
+/// registry's lock must not be held.
+pub(crate) fn driver_checks() -> Vec<Check> {
+    let mut checks = Vec::new();
+    let mut check = |what: &str, verdict, evidence| {
+        checks.push(Check {
+            what: what.into(),
+            vgpu: None,
+            verdict,
+            evidence,
+        });
+    };
+    if let Ok(text) = std::fs::read_to_string("/proc/driver/nvidia/version") {
+        let (verdict, evidence) = kernel_module(&text);
+        check("kernel module", verdict, evidence);
+    }
+    if let Some((path, unknown)) = mica_backend_cuda::symbols::unknown_entry_points() {
+        let path = path.display();
+        if unknown.is_empty() {
+            let text =
+                format!("{path} exports nothing that allocates or launches and is not known");
+            check("entry points of the driver", Verdict::Ok, text);
+        } else {
+            let text = format!(
+                "{path} exports {} that may allocate or launch and that this Mica does not know: {}",
+                unknown.len(),
+                unknown.join(", ")
+            );
+            check("entry points of the driver", Verdict::Warning, text);
+        }
+    }
+    checks
+}
+
+fn kernel_module(text: &str) -> (Verdict, String) {
+    let line = text.lines().next().unwrap_or_default().trim();
+    let line = line.split_once(':').map_or(line, |(_, rest)| rest.trim());
+    let words: Vec<&str> = line.split_whitespace().collect();
+    if line.contains("Open Kernel Module") {
+        (Verdict::Ok, format!("open: {}", words.join(" ")))
+    } else {
+        let text = format!(
+            "closed: {} (slices are proven on the open one)",
+            words.join(" ")
+        );
+        (Verdict::Warning, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_and_closed_modules_are_told_apart() {
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release\nGCC version: 12\n";
+        let (verdict, text) = kernel_module(open);
+        assert_eq!(verdict, Verdict::Ok);
+        assert!(text.starts_with("open: NVIDIA UNIX"), "{text}");
+        assert!(text.contains("580.95.05"), "{text}");
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n";
+        assert_eq!(kernel_module(closed).0, Verdict::Warning);
+    }
+}

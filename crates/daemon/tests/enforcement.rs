@@ -1,0 +1,221 @@
+//! Never silent: what cannot be enforced is refused, or shown as degraded everywhere.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+
+use mica_daemon::api::{GpuKind, Mode, Severity, VgpuSpec, VgpuState};
+use mica_daemon::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
+use mica_daemon::{Options, Paths, Running};
+use mica_limits::{Environment, HostLink};
+use mica_wire::host::message::Role;
+use mica_wire::host::page::client_flags;
+use support::{MIB, Program, control, eventually, spec};
+
+/// One NVIDIA GPU whose processes the test decides.
+#[derive(Clone, Default)]
+struct Card(Arc<Mutex<Vec<u32>>>);
+
+impl Devices for Card {
+    fn list(&mut self) -> Vec<DeviceFacts> {
+        vec![DeviceFacts {
+            kind: GpuKind::Nvidia,
+            name: "test card".into(),
+            uuid: "GPU-1".into(),
+            memory_total_bytes: 8 << 30,
+            driver: Some("580.1".into()),
+        }]
+    }
+
+    fn read(&mut self, _: usize) -> Option<DeviceReading> {
+        Some(DeviceReading::default())
+    }
+
+    fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
+        let pids = self.0.lock().unwrap();
+        let reading = |pid: &u32| ProcessReading {
+            pid: *pid,
+            ..ProcessReading::default()
+        };
+        pids.iter().map(reading).collect()
+    }
+}
+
+fn start(dir: &Path, card: &Card) -> Running {
+    Running::start(Options {
+        paths: Paths::under(dir),
+        config_file: None,
+        on_demand: false,
+        devices: Box::new(card.clone()),
+    })
+    .unwrap()
+}
+
+#[test]
+fn limits_that_direct_mode_cannot_hold_are_refused_or_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path(), &Card::default());
+    let control = control(dir.path());
+    let wanted = VgpuSpec {
+        max_streams: Some(2),
+        ..spec("a", 64)
+    };
+    let refused = control.create(&wanted).unwrap_err();
+    assert_eq!(refused.reason(), Some("enforcement"));
+    assert!(refused.to_string().contains("streams"), "{refused}");
+    control
+        .create(&VgpuSpec {
+            mode: Mode::Isolated,
+            ..wanted.clone()
+        })
+        .unwrap();
+    assert_eq!(control.get("a").unwrap().state, VgpuState::Ready);
+    control
+        .create(&VgpuSpec {
+            name: Some("b".into()),
+            allow_degraded: true,
+            ..wanted
+        })
+        .unwrap();
+    let shown = control.get("b").unwrap();
+    assert_eq!(shown.state, VgpuState::Degraded);
+    assert!(shown.reasons[0].contains("streams"), "{shown:?}");
+    let metrics = control.metrics().unwrap();
+    assert!(metrics.contains("mica_vgpu_degraded"), "{metrics}");
+    let report = control.doctor(Some("b")).unwrap();
+    assert!(!report.healthy);
+}
+
+const CHILD: &str = "MICA_TEST_UNGOVERNED";
+
+/// Not a test by itself: the process that `ungoverned` starts. Joins, and says that it has a context
+/// that neither slices nor the gate reach.
+#[test]
+fn child_without_a_mechanism() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let environment = Environment::read().unwrap().unwrap();
+    let link = HostLink::connect(environment, Role::Direct).unwrap();
+    link.page()
+        .client
+        .flags
+        .fetch_or(client_flags::CONTEXT, SeqCst);
+    std::thread::sleep(std::time::Duration::from_secs(60));
+}
+
+fn ungoverned(created: &mica_daemon::api::Created) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_without_a_mechanism"])
+        .env(CHILD, "1")
+        .env(Environment::SOCKET, &created.host_socket)
+        .env(Environment::TOKEN, &created.token)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_process_that_no_mechanism_reaches_is_ended_or_shown() {
+    use std::os::unix::process::ExitStatusExt;
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path(), &Card::default());
+    let control = control(dir.path());
+    let strict = control.create(&spec("strict", 64)).unwrap();
+    let lenient = control
+        .create(&VgpuSpec {
+            allow_degraded: true,
+            ..spec("lenient", 64)
+        })
+        .unwrap();
+    let (mut ended, mut kept) = (ungoverned(&strict), ungoverned(&lenient));
+    assert_eq!(ended.wait().unwrap().signal(), Some(9));
+    eventually("the other is shown as degraded", || {
+        control.get("lenient").unwrap().state == VgpuState::Degraded
+    });
+    assert_eq!(kept.try_wait().unwrap(), None);
+    eventually("nothing of it is left", || {
+        let strict = control.get("strict").unwrap();
+        strict.processes.is_empty() && strict.state == VgpuState::Ready
+    });
+    let events = control.past_events().unwrap();
+    let told = events.iter().find(|e| e.kind == "process_refused").unwrap();
+    assert_eq!(told.vgpu.as_deref(), Some("strict"));
+    assert_eq!(told.severity, Severity::Error);
+    kept.kill().unwrap();
+    kept.wait().unwrap();
+    eventually("it is well again", || {
+        control.get("lenient").unwrap().state == VgpuState::Ready
+    });
+}
+
+#[test]
+fn a_process_on_the_gpu_that_never_joined_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let card = Card::default();
+    let _daemon = start(dir.path(), &card);
+    let control = control(dir.path());
+    let created = control.create(&spec("a", 64)).unwrap();
+    let sleep = |token: Option<&str>| {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("60");
+        if let Some(token) = token {
+            sleep.env(Environment::TOKEN, token);
+        }
+        sleep.spawn().unwrap()
+    };
+    // The daemon runs in this process, which is nobody's program: an ordinary child is a stranger.
+    let (mut stranger, mut stray) = (sleep(None), sleep(Some(&created.token)));
+    *card.0.lock().unwrap() = vec![stranger.id(), stray.id(), std::process::id()];
+    eventually("it is degraded", || {
+        control.get("a").unwrap().state == VgpuState::Degraded
+    });
+    let shown = control.get("a").unwrap();
+    assert_eq!(shown.reasons.len(), 1, "{:?}", shown.reasons);
+    let number = format!("process {}", stray.id());
+    assert!(shown.reasons[0].contains(&number), "{:?}", shown.reasons);
+    let events = control.past_events().unwrap();
+    let told: Vec<_> = events
+        .iter()
+        .filter(|e| e.kind == "process_outside")
+        .collect();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].pid, Some(stray.id()));
+    for child in [&mut stray, &mut stranger] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    card.0.lock().unwrap().clear();
+    eventually("it is well again", || {
+        control.get("a").unwrap().state == VgpuState::Ready
+    });
+}
+
+#[test]
+fn unknown_entry_points_are_shown_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path(), &Card::default());
+    let control = control(dir.path());
+    let created = control.create(&spec("a", 64)).unwrap();
+    let program = Program::join(&created);
+    program.link.page().client.unknown_symbols.store(1, SeqCst);
+    program
+        .link
+        .note_unknown_symbol("cuLaunchSwarm is not known");
+    program.link.note(1, "cuNothing is no symbol");
+    let names = || {
+        control.get("a").unwrap().processes[0]
+            .unknown_symbol_names
+            .clone()
+    };
+    eventually("the name has arrived", || !names().is_empty());
+    assert_eq!(names(), ["cuLaunchSwarm"]);
+    let report = control.doctor(Some("a")).unwrap();
+    let said = |words: &str| report.checks.iter().any(|c| c.evidence.contains(words));
+    assert!(said("cuLaunchSwarm"), "{report:?}");
+    assert!(said("no context yet"), "{report:?}");
+    assert_eq!(control.get("a").unwrap().memory_limit_bytes, 64 * MIB);
+}

@@ -1,0 +1,109 @@
+//! A daemon that serves all users: anyone may connect, credentials decide.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use mica_daemon::client::ControlClient;
+use mica_daemon::devices::NoDevices;
+use mica_daemon::{Options, Paths, Running};
+use mica_limits::{Environment, HostLink};
+use mica_wire::host::message::Role;
+use support::{Program, control, environment, spec};
+
+const CHILD: &str = "MICA_TEST_AS_NOBODY";
+const NOBODY: u32 = 65534;
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn start(dir: &Path, shared: bool) -> Running {
+    let config = dir.join("mica.toml");
+    std::fs::write(&config, "[software_gpu]\nmemory_bytes = 1073741824\n").unwrap();
+    Running::start(Options {
+        paths: Paths {
+            shared,
+            ..Paths::under(dir)
+        },
+        config_file: Some(config),
+        on_demand: false,
+        devices: Box::new(NoDevices),
+    })
+    .unwrap()
+}
+
+#[test]
+fn only_a_shared_daemon_lets_others_in() {
+    for (shared, directory, socket) in [(false, 0o700, 0o600), (true, 0o755, 0o666)] {
+        let dir = tempfile::tempdir().unwrap();
+        let _daemon = start(dir.path(), shared);
+        let paths = Paths::under(dir.path());
+        assert_eq!(mode(&paths.runtime_dir), directory);
+        assert_eq!(mode(&paths.state_dir), 0o700);
+        assert_eq!(mode(&paths.host_socket()), socket);
+        assert_eq!(mode(&paths.control_socket()), socket);
+    }
+}
+
+/// Not a test by itself: what another user does, run by the test below.
+#[test]
+fn child_of_another_user() {
+    let Some(socket) = std::env::var_os(CHILD) else {
+        return;
+    };
+    let control = ControlClient::new(socket);
+    let theirs = Environment::read().unwrap().unwrap();
+    // Somebody else's does not seem to exist, and its token is no use to another user.
+    assert_eq!(
+        control.get("roots").unwrap_err().reason(),
+        Some("not_found")
+    );
+    assert!(control.list().unwrap().is_empty());
+    assert!(control.remove("roots", true).is_err());
+    assert_eq!(control.shutdown().unwrap_err().reason(), Some("permission"));
+    let refused = HostLink::connect(theirs, Role::Direct).unwrap_err();
+    assert!(refused.to_string().contains("may not use"), "{refused}");
+    let own = control.create(&spec("own", 64)).unwrap();
+    let _program = Program::join(&own);
+    assert_eq!(control.get("own").unwrap().owner_uid, NOBODY);
+}
+
+#[test]
+fn another_user_has_their_own_and_nobody_elses() {
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if mica_daemon::uid() != 0 || !setpriv.exists() {
+        eprintln!("skipped: needs root and setpriv");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open.clone()).unwrap();
+    let _daemon = start(dir.path(), true);
+    let created = control(dir.path()).create(&spec("roots", 64)).unwrap();
+    assert_eq!(
+        environment(&created).socket,
+        Paths::under(dir.path()).host_socket()
+    );
+    // The build folder may be closed to others.
+    let program = dir.path().join("child");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    std::fs::set_permissions(&program, open).unwrap();
+    let user = NOBODY.to_string();
+    let output = Command::new(setpriv)
+        .args(["--reuid", &user, "--regid", &user, "--clear-groups"])
+        .arg(&program)
+        .args(["--exact", "child_of_another_user", "--nocapture"])
+        .env(CHILD, Paths::under(dir.path()).control_socket())
+        .env(Environment::SOCKET, &created.host_socket)
+        .env(Environment::TOKEN, &created.token)
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}");
+    // Root sees both.
+    assert!(control(dir.path()).get("own").is_ok());
+}
