@@ -58,12 +58,12 @@ impl Show {
         };
         let mut evidence = vec![
             format!(
-                "asked {}, got {} % of the GPU's time over {seconds:.1} s: {error:.1} points off",
+                "asked {}, got {} % of GPU time over {seconds:.1} s: {error:.1} points off",
                 ratio(&asked, 0),
                 ratio(&time, 1)
             ),
             format!(
-                "and with it {} % of the {} steps that were finished meanwhile",
+                "and with it {} % of the {} steps finished meanwhile",
                 ratio(&work, 1),
                 thousands(steps)
             ),

@@ -209,7 +209,7 @@ impl Show {
     fn introduce(&mut self) -> Result<()> {
         let title = self.screen.paint("1", "Mica: one GPU, three tenants");
         let gpu = format!(
-            "{} with {} MiB; kernels are compiled from PTX for this processor",
+            "{} with {} MiB; kernels compiled from PTX for this processor",
             self.stage.gpu.name,
             GPU_BYTES / MIB
         );

@@ -105,7 +105,12 @@ impl Screen {
             false => self.paint("31", "  NOT KEPT"),
         };
         let mut text = format!("{mark} {}{word}\n", self.paint("1", promise.title));
-        for line in &promise.evidence {
+        // `say` and the indentation take six columns.
+        let room = match self.kind {
+            Kind::Live => columns().saturating_sub(6).max(20),
+            _ => 100,
+        };
+        for line in promise.evidence.iter().flat_map(|line| wrap(line, room)) {
             let _ = writeln!(text, "    {line}");
         }
         self.say(&text);
@@ -251,6 +256,24 @@ fn columns() -> usize {
     }
 }
 
+/// Lines of at most so many columns, broken between words.
+fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let used = lines.last().map_or(0, |line| line.chars().count());
+        if used > 0 && used + 1 + word.chars().count() > room {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
 /// 12,345.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -273,6 +296,13 @@ mod tests {
         assert_eq!(thousands(7), "7");
         assert_eq!(thousands(1234), "1,234");
         assert_eq!(thousands(12_345_678), "12,345,678");
+    }
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("unbreakable word", 4), ["unbreakable", "word"]);
+        assert_eq!(wrap("µs 12 µs", 5), ["µs 12", "µs"]);
     }
 
     #[test]
