@@ -219,7 +219,11 @@ pub(super) fn run(
                 }
             };
             context.checked(written)?;
-            context.check(state)
+            // A synchronous copy also waits for what the stream has been given before.
+            match wait {
+                true => stream.synchronize(state),
+                false => context.check(state),
+            }
         }
         (None, Some(host)) => {
             let taken = match (op.src.place, height * depth) {

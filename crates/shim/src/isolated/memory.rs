@@ -213,6 +213,7 @@ pub(super) fn allocate(bytes: u64) -> Answer<u64> {
         return invalid();
     }
     let (state, context) = current()?;
+    super::capture::forbid_unsafe()?;
     let request = MemoryAlloc {
         context: context.wire(),
         bytes,
