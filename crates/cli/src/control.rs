@@ -11,7 +11,10 @@ pub(crate) fn connect() -> Result<ControlClient> {
 
 /// A client of the daemon if one runs already.
 pub(crate) fn connect_existing() -> ControlClient {
-    ControlClient::new(mica_daemon::Paths::from_environment().control_socket())
+    let system = mica_daemon::Paths::system_socket();
+    let system = system.filter(|socket| std::os::unix::net::UnixStream::connect(socket).is_ok());
+    let own = || mica_daemon::Paths::from_environment().control_socket();
+    ControlClient::new(system.unwrap_or_else(own))
 }
 
 /// Turns a refusal into an error whose hint is not lost.

@@ -20,9 +20,10 @@ const LIBRARIES: [(&str, &[&str]); 2] = [
 /// The folder with the libraries under the driver's names; made if needed.
 pub(crate) fn prepare() -> Result<PathBuf> {
     let built = find()?;
-    let folder = mica_daemon::Paths::from_environment()
-        .runtime_dir
-        .join("lib");
+    let paths = mica_daemon::Paths::from_environment();
+    // In a folder another user could write, they would choose what the program loads.
+    paths.make_runtime_dir()?;
+    let folder = paths.runtime_dir.join("lib");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("{} cannot be made", folder.display()))?;
     for (from, names) in LIBRARIES {

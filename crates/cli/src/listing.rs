@@ -1,7 +1,7 @@
 //! `ls`, `show`, `gpus`, `stats`, `events`, `doctor`: what is, for people and for programs.
 
 use anyhow::Result;
-use mica_daemon::api::{Check, Event, GpuInfo, Severity, Verdict, VgpuInfo, VgpuState};
+use mica_daemon::api::{Check, Doctor, Event, GpuInfo, Severity, Verdict, VgpuInfo, VgpuState};
 use serde::Serialize;
 
 use crate::args::{DoctorArgs, EventsArgs, JsonArgs, ListArgs, NameArgs, OutputArg, StatsArgs};
@@ -239,7 +239,16 @@ fn print_event(event: &Event, json: bool) -> Result<()> {
 
 /// Returns whether everything that was checked is in force.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<bool> {
-    let report = connect()?.doctor(args.name.as_deref()).map_err(explain)?;
+    let client = connect()?;
+    let report = client.doctor(args.name.as_deref()).map_err(explain)?;
+    let mut checks = vec![crate::examine::libraries()];
+    checks.extend(report.checks);
+    for vgpu in client.list().map_err(explain)? {
+        if args.name.as_ref().is_none_or(|name| *name == vgpu.name) {
+            checks.push(crate::examine::limit(&client, &vgpu));
+        }
+    }
+    let report = Doctor::of(checks);
     if args.json {
         print_json(&report)?;
         return Ok(report.healthy);

@@ -34,11 +34,14 @@ impl Home {
         let folder = tempfile::tempdir().unwrap();
         let libraries = folder.path().join("libraries");
         std::fs::create_dir(&libraries).unwrap();
-        // What programs run under is another crate's to test; here any library will do.
+        // What programs run under is another crate's to test; here any library with the mark will do.
+        let source = folder.path().join("mark.c");
+        std::fs::write(&source, "const int mica_shim_marker = 1;\n").unwrap();
         for name in ["libmica_shim.so", "libmica_nvml_shim.so"] {
             let built = Command::new("cc")
-                .args(["-shared", "-x", "c", "/dev/null", "-o"])
+                .args(["-shared", "-fPIC", "-o"])
                 .arg(libraries.join(name))
+                .arg(&source)
                 .status()
                 .unwrap();
             assert!(built.success());
@@ -278,7 +281,56 @@ fn the_doctor_says_that_all_is_well() {
         words.ends_with("every limit that can be checked now is in force\n"),
         "{words}"
     );
+    assert!(words.contains("carries Mica's mark"), "{words}");
+    assert!(words.contains("a: limit tested"), "{words}");
+    assert!(
+        words.contains("one byte more than the limit was refused"),
+        "{words}"
+    );
     assert!(home.json("doctor --json").is_object());
+}
+
+#[test]
+fn the_doctor_says_when_programs_would_get_another_library() {
+    let home = Home::new();
+    let built = Command::new("cc")
+        .args(["-shared", "-x", "c", "/dev/null", "-o"])
+        .arg(home.libraries.join("libmica_shim.so"))
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let answer = home.mica("doctor");
+    assert_ne!(answer.code, 0, "{answer:?}");
+    assert!(answer.out.contains("is not Mica's"), "{answer:?}");
+}
+
+#[test]
+fn a_program_that_loads_another_driver_is_told_so_at_its_end() {
+    let home = Home::new();
+    let real = home.path().join("libcuda.so.1");
+    let built = Command::new("cc")
+        .args(["-shared", "-x", "c", "/dev/null", "-o"])
+        .arg(&real)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    // Long enough to be looked at while it runs.
+    let python = format!(
+        "import ctypes, time; ctypes.CDLL('{}'); time.sleep(3.5)",
+        real.display()
+    );
+    let escape = ["env", "-u", "LD_PRELOAD", "python3", "-c", &python];
+    let words = [&["run", "-m", "64MiB", "--"], &escape[..]].concat();
+    let answer: Answer = home.command(&words).output().unwrap().into();
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let said = answer.err.matches("ran without limits").count();
+    assert_eq!(said, 1, "{answer:?}");
+    let quiet: Answer = home
+        .command(&["run", "-m", "64MiB", "--", "true"])
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!((quiet.code, quiet.err.as_str()), (0, ""));
 }
 
 #[test]

@@ -108,6 +108,7 @@ impl Stage {
         let paths = Paths {
             runtime_dir: folder.to_owned(),
             state_dir: folder.join("state"),
+            shared: false,
         };
         let mut stage = Self {
             folder: folder.to_owned(),
