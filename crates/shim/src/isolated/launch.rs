@@ -24,10 +24,6 @@ const END: usize = 0;
 const BUFFER: usize = 1;
 const SIZE: usize = 2;
 
-/// What drivers since CUDA 13 answer for a grid that no device can have. The header has no name for it;
-/// the runtime calls it `cudaErrorInvalidConfiguration`.
-const INVALID_CONFIGURATION: Code = Code(9);
-
 /// Grid, block, shared memory and how blocks are scheduled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
@@ -55,7 +51,7 @@ pub(super) fn check(state: &State, function: &Function, shape: &Shape) -> Answer
         grid[axis] == 0 || grid[axis] > most(5 + axis as u32, default)
     };
     if block.contains(&0) || (0..3).any(is_too_large) {
-        return Err(INVALID_CONFIGURATION);
+        return invalid();
     }
     let threads = block
         .iter()
