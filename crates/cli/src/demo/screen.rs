@@ -174,10 +174,12 @@ impl Screen {
         if let Some(note) = row.note {
             return format!("  {name}{}", self.paint("2", note));
         }
-        let wide = columns >= 100;
+        // A line that wraps would be counted as one when it is lifted: 98 columns without the steps,
+        // 114 with them.
+        let wide = columns >= 114;
         let (share_cells, memory_cells) = match columns {
             100.. => (32, 12),
-            84.. => (24, 8),
+            88.. => (24, 8),
             _ => (14, 0),
         };
         let share = self.bar(
