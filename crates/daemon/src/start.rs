@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+
 use crate::client::ControlClient;
 use crate::daemon::{DaemonError, Options, Running};
 use crate::paths::Paths;
@@ -136,7 +138,7 @@ fn detach() -> Result<(), DaemonError> {
 /// A client of the daemon that serves all users, else of this user's; `exe daemon` starts one if none
 /// answers.
 ///
-/// Any number of processes may do this at once: the daemon's lock lets one of them live.
+/// Any number of processes may do this at once: one of them starts the daemon, the others wait.
 ///
 /// # Errors
 /// If it cannot be started or does not answer.
@@ -161,12 +163,15 @@ pub fn ensure_running_at(
     if answers(&client) {
         return Ok(client);
     }
+    make_runtime_dir(paths);
     let started = Instant::now();
     let mut spawned = None;
+    let mut turn = None;
     while started.elapsed() < ANSWERS_WITHIN {
+        turn = turn.or_else(|| take_turn(paths));
         // Again after a while: the daemon that held the lock may have been about to end.
-        let due = spawned.is_none_or(|at: Instant| at.elapsed() > Duration::from_secs(2));
-        if due {
+        let due = spawned.is_none_or(|at: Instant| at.elapsed() > Duration::from_secs(5));
+        if due && turn.is_some() && !answers(&client) {
             spawn(exe, arguments, paths)?;
             spawned = Some(Instant::now());
         }
@@ -180,21 +185,36 @@ pub fn ensure_running_at(
     })
 }
 
+/// The right to start a daemon, until dropped. A second daemon that lost the race would only end again,
+/// but a slow one could come up after the first was told to end.
+fn take_turn(paths: &Paths) -> Option<std::fs::File> {
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(paths.runtime_dir.join("start.lock"))
+        .ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    Some(file)
+}
+
 fn answers(client: &ControlClient) -> bool {
     std::os::unix::net::UnixStream::connect(client.socket()).is_ok()
 }
 
-fn spawn(exe: &Path, arguments: &[&str], paths: &Paths) -> Result<(), StartError> {
+/// The log and the lock are in the runtime directory, which the first daemon would make too late.
+fn make_runtime_dir(paths: &Paths) {
     use std::os::unix::fs::DirBuilderExt;
-    let failed = |source| StartError::Spawn {
-        program: exe.to_owned(),
-        source,
-    };
-    // The log is in the runtime directory, which the first daemon would otherwise make too late.
     let _ = std::fs::DirBuilder::new()
         .recursive(true)
         .mode(if paths.shared { 0o755 } else { 0o700 })
         .create(&paths.runtime_dir);
+}
+
+fn spawn(exe: &Path, arguments: &[&str], paths: &Paths) -> Result<(), StartError> {
+    let failed = |source| StartError::Spawn {
+        program: exe.to_owned(),
+        source,
+    };
     let mut child = Command::new(exe)
         .args(arguments)
         .env(ON_DEMAND, "detach")
