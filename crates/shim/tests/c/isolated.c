@@ -158,7 +158,7 @@ static void errors(void) {
     unsigned n = 1, v = 1;
     void *args[] = {&p, &n, &v};
     IS(cuLaunchKernel(add, 1, 1, 1, 2048, 1, 1, 0, 0, args, 0), 1);
-    IS(cuLaunchKernel(add, 0, 1, 1, 1, 1, 1, 0, 0, args, 0), 9);
+    IS(cuLaunchKernel(add, 0, 1, 1, 1, 1, 1, 0, 0, args, 0), 1);
     IS(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 1 << 20, 0, args, 0), 1);
     IS(cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, args, 0), 400);
     IS(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, (Handle)module, args, 0), 400);
