@@ -3,16 +3,25 @@
 mod common;
 
 mod one_lane {
-    const LANES: u32 = 1;
-    include!("kernels/body.rs");
+    fn device() -> Device {
+        Device::jit(PTX, 1)
+    }
+
+    include!("../../ptx-interp/tests/kernels/body.rs");
 }
 
 mod four_lanes {
-    const LANES: u32 = 4;
-    include!("kernels/body.rs");
+    fn device() -> Device {
+        Device::jit(PTX, 4)
+    }
+
+    include!("../../ptx-interp/tests/kernels/body.rs");
 }
 
 mod sixteen_lanes {
-    const LANES: u32 = 16;
-    include!("kernels/body.rs");
+    fn device() -> Device {
+        Device::jit(PTX, 16)
+    }
+
+    include!("../../ptx-interp/tests/kernels/body.rs");
 }

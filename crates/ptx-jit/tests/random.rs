@@ -392,7 +392,7 @@ fn random_programs_agree_with_the_interpreter() {
 }
 
 #[test]
-#[ignore = "prints a program: MICA_SEED=n"]
+#[ignore = "prints one random program, by hand: MICA_SEED=n cargo test -p mica-ptx-jit --test random -- --ignored --nocapture show"]
 fn show() {
     let seed = std::env::var("MICA_SEED")
         .ok()

@@ -100,6 +100,11 @@ pub fn dim(x: u32) -> Dim3 {
 }
 
 impl Device {
+    pub fn kernel(&self, name: &str) -> usize {
+        let found = self.module.layout().kernel(name);
+        found.unwrap_or_else(|| panic!("no kernel {name}"))
+    }
+
     pub fn new(text: &str) -> Device {
         let parsed =
             mica_ptx::parse(text.as_bytes()).unwrap_or_else(|e| panic!("does not parse: {e}"));
@@ -215,11 +220,7 @@ impl Device {
         dynamic_shared: u32,
         params: Params,
     ) -> (BlockOutcome, Fault) {
-        let index = self
-            .module
-            .layout()
-            .kernel(kernel)
-            .expect("a kernel of that name");
+        let index = self.kernel(kernel);
         let info = self.module.kernels()[index].clone();
         assert!(
             params.0.len() <= info.params_len as usize,

@@ -516,7 +516,7 @@ fn a_trace_shows_every_call_with_its_result() {
 }
 
 #[test]
-#[ignore = "prints what calls cost over the stand-in driver"]
+#[ignore = "prints costs, by hand: cargo test --release -p mica-shim --test direct -- --ignored --nocapture what_calls_cost"]
 fn what_calls_cost() {
     let (_directory, daemon) = with_limit(256 * MIB);
     let bare = printed(&preloaded(&["bench"]).output().unwrap());

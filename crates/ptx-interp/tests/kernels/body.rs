@@ -1,13 +1,12 @@
-// Kernels that nvcc made, run as native code. Included once for each number of lanes.
+// Tests of kernels that nvcc made from `ptx/kernels.cu`. Included by the interpreter's tests, and by the
+// compiler's once for each number of lanes; whoever includes it says what `device()` runs `PTX` on.
 
 use crate::common::{Device, Params, dim};
 use mica_kernel::{BlockOutcome, Dim3, FaultKind, TextureView, stop};
 use mica_ptx_ops::float::{BF16, F16, from_f64};
 use std::sync::atomic::Ordering;
 
-fn device() -> Device {
-    Device::jit(include_str!("../../../ptx-interp/tests/ptx/kernels.ptx"), LANES)
-}
+const PTX: &str = include_str!("../ptx/kernels.ptx");
 
 fn params() -> Params {
     Params::default()
@@ -188,7 +187,7 @@ fn faults_name_thread_address_and_lines() {
         (fault.kind, fault.address, fault.bytes, fault.is_write),
         (700, 0x10, 4, 1)
     );
-    let source = include_str!("../../../ptx-interp/tests/ptx/kernels.cu")
+    let source = include_str!("../ptx/kernels.cu")
         .lines()
         .nth(fault.source_line as usize - 1);
     assert!(
