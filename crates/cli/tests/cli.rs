@@ -462,3 +462,16 @@ fn an_interrupted_demo_leaves_nothing_behind() {
         "the user's daemon was not even asked"
     );
 }
+
+#[test]
+fn a_mistyped_option_of_run_is_no_program() {
+    let home = Home::new();
+    for line in ["run --memroy 1GiB -- true", "exec --trcae f a -- true"] {
+        let option = line.split(' ').nth(1).unwrap();
+        let said = home.fails(2, line);
+        assert!(
+            said.contains(&format!("unexpected argument '{option}'")),
+            "{said}"
+        );
+    }
+}
