@@ -250,6 +250,11 @@ mod tests {
             .arg("60")
             .spawn()
             .unwrap();
+        // In the middle of its exec a process has no command line, as one that ends has none.
+        let command_line = format!("/proc/{}/cmdline", child.id());
+        while std::fs::read(&command_line).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
         let own = std::process::id();
         assert_eq!(parent_of(child.id()), Some(own));
         let mut family = Family::default();
