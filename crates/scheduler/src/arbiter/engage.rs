@@ -1,0 +1,147 @@
+//! Whether leases are in force: judges how the processes behave.
+
+use super::members::Rate;
+use super::{Arbiter, ClientId, Gate, LeaseUse, Order};
+use crate::policy::TenantId;
+
+/// Length of the window over which behaviour is judged.
+const WINDOW_NS: u64 = 200_000_000;
+/// Fewest synchronizations in a window, and most launches to each, of a process starved by a deep queue.
+const STARVED_DRAINS: u64 = 4;
+const STARVED_LAUNCHES: u64 = 8;
+/// Leases go on for so long after the last reason for them.
+const LINGER_NS: u64 = 300_000_000;
+
+impl Arbiter {
+    /// Judges how the clients behave and whether leases help.
+    pub(super) fn reconsider(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+        self.judge(now_ns);
+        let mut active = 0;
+        let mut bursty = false;
+        let mut capped = false;
+        let mut unsliced = false;
+        for client in self.clients.values() {
+            let Some(tenant) = self.tenants.get(&client.tenant) else {
+                continue;
+            };
+            if !self.recently_active(client, now_ns) || tenant.entitlement.suspended {
+                continue;
+            }
+            if client.free {
+                continue;
+            }
+            active += 1;
+            bursty |= client.rate.bursty;
+            capped |= tenant.entitlement.cap;
+            unsliced |= !client.sliced;
+        }
+        let helpful = match self.settings.leases {
+            LeaseUse::WhereTheyHelp => bursty,
+            LeaseUse::Always => true,
+            LeaseUse::CapsOnly => false,
+        };
+        if capped || (active >= 2 && (helpful || unsliced)) {
+            self.reason_at_ns = now_ns;
+            if !self.leasing {
+                self.start_leasing(now_ns, orders);
+            }
+        } else if self.leasing
+            && (active == 0 || now_ns.saturating_sub(self.reason_at_ns) > LINGER_NS)
+        {
+            self.stop_leasing(now_ns, orders);
+        }
+    }
+
+    pub(super) fn judge(&mut self, now_ns: u64) {
+        let leasing = self.leasing;
+        let holder = self.holder();
+        let enter = self.settings.bursty_per_second;
+        for (id, client) in &mut self.clients {
+            let rate = &mut client.rate;
+            rate.samples += 1;
+            let busy = client.input.waiting > 0 || client.input.syncing > 0 || holder == Some(*id);
+            rate.busy += u32::from(busy);
+            let window_ns = now_ns.saturating_sub(rate.since_ns);
+            if window_ns < WINDOW_NS {
+                continue;
+            }
+            // Under leases a client can synchronize only while it holds one.
+            let run_ns = if leasing {
+                client.charged_ns.saturating_sub(rate.charged_ns)
+            } else {
+                window_ns
+            };
+            let drains = client.input.drains.saturating_sub(rate.drains);
+            let per_second = drains as f64 * 1e9 / run_ns.max(1) as f64;
+            let known = run_ns >= self.settings.lease_ns / 2;
+            let bursty = if known {
+                let threshold = if rate.bursty { enter * 0.8 } else { enter };
+                let launches = client.input.launches.saturating_sub(rate.launches);
+                // Beside a deep queue a bursty process gets so few turns that its rate is low; that it
+                // waits after every few launches, nearly all of the time, still tells.
+                let starved = drains >= STARVED_DRAINS
+                    && launches <= drains * STARVED_LAUNCHES
+                    && rate.busy * 10 >= rate.samples * 8;
+                // One that is idle most of the time loses little and would wait for others' leases.
+                (per_second > threshold && rate.busy * 2 >= rate.samples) || starved
+            } else {
+                rate.bursty && rate.busy > 0
+            };
+            *rate = Rate {
+                since_ns: now_ns,
+                drains: client.input.drains,
+                launches: client.input.launches,
+                charged_ns: client.charged_ns,
+                samples: 0,
+                busy: 0,
+                bursty,
+            };
+        }
+    }
+
+    pub(super) fn start_leasing(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+        self.leasing = true;
+        let ids: Vec<ClientId> = self.clients.keys().copied().collect();
+        for id in &ids {
+            if self.clients.get(id).is_some_and(|c| !c.free) {
+                self.reset_gate(*id, now_ns, orders);
+            }
+        }
+        // Nobody waits at a gate that was open a moment ago: begin with whoever launched last.
+        let first = ids
+            .iter()
+            .filter_map(|id| Some((*id, self.clients.get(id)?)))
+            .filter(|(_, c)| !c.free && self.recently_active(c, now_ns))
+            .filter(|(_, c)| {
+                self.tenants
+                    .get(&c.tenant)
+                    .is_some_and(|t| !t.entitlement.suspended && t.within_cap())
+            })
+            .max_by_key(|(_, c)| c.launched_at_ns)
+            .map(|(id, _)| id);
+        if let Some(first) = first {
+            self.grant(first, now_ns, orders);
+        }
+    }
+
+    pub(super) fn stop_leasing(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+        self.settle(now_ns);
+        self.holder = None;
+        self.leasing = false;
+        for (_, id) in std::mem::take(&mut self.throttled) {
+            if let Some(tenant) = self.tenants.get_mut(&id) {
+                tenant.throttled_until_ns = None;
+            }
+        }
+        let ids: Vec<ClientId> = self.clients.keys().copied().collect();
+        for id in ids {
+            if self.clients.get(&id).is_some_and(|c| c.gate != Gate::Open) {
+                self.reset_gate(id, now_ns, orders);
+            }
+        }
+        let tenants: Vec<TenantId> = self.tenants.keys().copied().collect();
+        for tenant in tenants {
+            self.update_ready(tenant, now_ns);
+        }
+    }
+}

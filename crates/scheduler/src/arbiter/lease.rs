@@ -1,0 +1,241 @@
+//! The lease in force: its grant, its end, and the time charged for it.
+
+use super::{Arbiter, ClientId, Gate, Order, SEQUENCE_MASK};
+use crate::Priority;
+use crate::policy::TenantId;
+
+#[derive(Debug)]
+pub(super) struct Holder {
+    pub(super) client: ClientId,
+    pub(super) tenant: TenantId,
+    pub(super) charged_until_ns: u64,
+    pub(super) end_ns: u64,
+}
+
+impl Arbiter {
+    /// Ends, prolongs or shortens the lease; returns when to look again, if it goes on.
+    pub(super) fn look_at_holder(&mut self, now_ns: u64, orders: &mut Vec<Order>) -> Option<u64> {
+        let holder = self.holder.as_ref()?;
+        let (id, end_ns, tenant_id) = (holder.client, holder.end_ns, holder.tenant);
+        let client = self.clients.get(&id)?;
+        let input = client.input;
+        if input.yielded == client.sequence {
+            self.close_holder(now_ns, orders);
+            return None;
+        }
+        let busy_at_ns = client.busy_at_ns;
+        let urgent = self
+            .tenants
+            .get(&tenant_id)
+            .is_some_and(|t| t.entitlement.priority == Priority::High);
+        // An urgent tenant gets the lease back at once, so it need not keep it while it thinks.
+        let divisor = if urgent { 4 } else { 1 };
+        let idle = self.settings.idle_ns.is_some_and(|idle_ns| {
+            input.syncing == 0
+                && input.waiting == 0
+                && now_ns.saturating_sub(busy_at_ns) >= idle_ns / divisor
+        });
+        // Time in which it only thought is not charged.
+        self.settle(if idle { busy_at_ns } else { now_ns });
+        let contender = self.policy.pick(now_ns);
+        let allowed = self
+            .tenants
+            .get(&tenant_id)
+            .is_some_and(|t| t.within_cap() && !t.entitlement.suspended);
+        let wanted_elsewhere = contender.is_some() || !allowed;
+        if wanted_elsewhere && idle {
+            self.skip_charge(now_ns);
+            self.close_holder(now_ns, orders);
+            return None;
+        }
+        // Prolonged a little before its end, so that a holder nobody waits for never has to drain.
+        let margin_ns = self.settings.lease_ns / 8;
+        if !wanted_elsewhere {
+            if end_ns < now_ns + margin_ns {
+                let end_ns = now_ns + self.settings.lease_ns;
+                self.set_end(id, end_ns, orders);
+                return Some(end_ns - margin_ns);
+            }
+            return Some(end_ns - margin_ns);
+        }
+        let goes_on = allowed
+            && contender.is_some_and(|contender| {
+                let more_ns = end_ns.saturating_sub(now_ns);
+                self.policy.goes_on(tenant_id, contender, more_ns)
+            });
+        if goes_on && end_ns > now_ns && end_ns < now_ns + 2 * margin_ns {
+            // It would be picked again, so nothing has to drain.
+            let end_ns = end_ns + self.settings.lease_ns;
+            self.set_end(id, end_ns, orders);
+            return Some(end_ns - margin_ns);
+        }
+        if now_ns >= end_ns + self.settings.drain_limit_ns {
+            self.overruns += 1;
+            self.close_holder(now_ns, orders);
+            return None;
+        }
+        let hurries =
+            self.is_more_urgent(contender, tenant_id) || self.is_owed(contender, tenant_id, now_ns);
+        if end_ns > now_ns && hurries {
+            self.set_end(id, now_ns, orders);
+        } else if end_ns > now_ns + margin_ns && self.settings.idle_ns.is_none() {
+            return Some(end_ns - margin_ns);
+        }
+        // A yield rings the doorbell; only idleness has to be looked for.
+        let limit_ns = end_ns.max(now_ns) + self.settings.drain_limit_ns;
+        Some(match self.settings.idle_ns {
+            Some(idle_ns) => now_ns + idle_ns / 4,
+            None => limit_ns,
+        })
+    }
+
+    pub(super) fn is_more_urgent(&self, contender: Option<TenantId>, holder: TenantId) -> bool {
+        let priority = |id: TenantId| self.tenants.get(&id).map(|t| t.entitlement.priority);
+        let Some(contender) = contender.and_then(priority) else {
+            return false;
+        };
+        contender == Priority::High && Some(contender) > priority(holder)
+    }
+
+    /// Whether a tenant that has only just come should not have to wait for the end of a lease.
+    pub(super) fn is_owed(
+        &self,
+        contender: Option<TenantId>,
+        holder: TenantId,
+        now_ns: u64,
+    ) -> bool {
+        let Some(contender) = contender.filter(|_| self.settings.ends_at_once) else {
+            return false;
+        };
+        let came_now = |id: ClientId| {
+            let client = self.clients.get(&id);
+            client.is_some_and(|c| c.wants_since_ns == Some(now_ns))
+        };
+        let first = self.tenants.get(&contender);
+        let first = first.and_then(|t| t.waiting.first().copied());
+        first.is_some_and(|(_, id)| came_now(id)) && self.policy.is_owed(contender, holder)
+    }
+
+    pub(super) fn set_end(&mut self, id: ClientId, end_ns: u64, orders: &mut Vec<Order>) {
+        // Whoever watches the end of the lease must hear that it comes sooner.
+        let sooner = self.holder.as_ref().is_some_and(|h| h.end_ns > end_ns);
+        if let Some(holder) = &mut self.holder {
+            holder.end_ns = end_ns;
+        }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.gate = Gate::Leased { end_ns };
+            orders.push(Order {
+                client: id,
+                gate: client.gate,
+                sequence: client.sequence,
+                wake: sooner,
+                waited_ns: None,
+            });
+        }
+    }
+
+    /// Charges the holder for the time since it was charged last.
+    pub(super) fn settle(&mut self, now_ns: u64) {
+        let Some(holder) = &mut self.holder else {
+            return;
+        };
+        let used_ns = now_ns.saturating_sub(holder.charged_until_ns);
+        holder.charged_until_ns = holder.charged_until_ns.max(now_ns);
+        let (id, tenant_id) = (holder.client, holder.tenant);
+        let Some(tenant) = self.tenants.get_mut(&tenant_id) else {
+            return;
+        };
+        tenant.charged_ns += used_ns;
+        let counted = used_ns as f64 * tenant.entitlement.correction.clamp(0.25, 4.0);
+        tenant.refill(now_ns, self.settings.lease_ns);
+        tenant.budget_ns -= counted;
+        self.policy.charge(tenant_id, counted as u64, now_ns);
+        if let Some(client) = self.clients.get_mut(&id) {
+            // Not among those that wait: a holder's key may change freely.
+            client.charged_ns += used_ns;
+        }
+    }
+
+    /// What has not been charged yet is not charged at all.
+    pub(super) fn skip_charge(&mut self, now_ns: u64) {
+        if let Some(holder) = &mut self.holder {
+            holder.charged_until_ns = now_ns;
+        }
+    }
+
+    pub(super) fn close_holder(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+        self.settle(now_ns);
+        let Some(holder) = self.holder.take() else {
+            return;
+        };
+        if let Some(client) = self.clients.get_mut(&holder.client) {
+            client.gate = Gate::Closed;
+            orders.push(Order {
+                client: holder.client,
+                gate: Gate::Closed,
+                sequence: client.sequence,
+                wake: false,
+                waited_ns: None,
+            });
+            let input = client.input;
+            self.observe(holder.client, input, now_ns);
+        }
+        self.update_ready(holder.tenant, now_ns);
+    }
+
+    pub(super) fn grant_next(&mut self, now_ns: u64, orders: &mut Vec<Order>) -> Option<u64> {
+        loop {
+            let tenant_id = self.policy.pick(now_ns)?;
+            let next = self
+                .tenants
+                .get(&tenant_id)
+                .and_then(|t| t.waiting.first().copied());
+            match next {
+                Some((_, client)) => return self.grant(client, now_ns, orders),
+                // Cannot be, but must not loop either.
+                None => self.policy.unready(tenant_id),
+            }
+        }
+    }
+
+    pub(super) fn grant(
+        &mut self,
+        id: ClientId,
+        now_ns: u64,
+        orders: &mut Vec<Order>,
+    ) -> Option<u64> {
+        let client = self.clients.get_mut(&id)?;
+        let tenant_id = client.tenant;
+        let tenant = self.tenants.get_mut(&tenant_id)?;
+        tenant.waiting.remove(&(client.charged_ns, id));
+        let end_ns = now_ns + self.settings.lease_ns;
+        client.sequence = (client.sequence + 1) & SEQUENCE_MASK;
+        client.gate = Gate::Leased { end_ns };
+        client.leases += 1;
+        // Having just been woken it counts as busy, or it would lose the lease before its first launch.
+        client.busy_at_ns = now_ns;
+        client.input.waiting = 0;
+        let waited_ns = client
+            .wants_since_ns
+            .take()
+            .map(|since| now_ns.saturating_sub(since));
+        orders.push(Order {
+            client: id,
+            gate: client.gate,
+            sequence: client.sequence,
+            wake: true,
+            waited_ns: Some(waited_ns.unwrap_or(0)),
+        });
+        self.holder = Some(Holder {
+            client: id,
+            tenant: tenant_id,
+            charged_until_ns: now_ns,
+            end_ns,
+        });
+        self.update_ready(tenant_id, now_ns);
+        Some(match self.settings.idle_ns {
+            Some(idle_ns) => now_ns + idle_ns.min(self.settings.lease_ns) / 4,
+            None => end_ns - self.settings.lease_ns / 8,
+        })
+    }
+}

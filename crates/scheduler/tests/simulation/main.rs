@@ -1,0 +1,5 @@
+//! The arbiter on a simulated GPU and clock.
+
+mod limits;
+mod shares;
+mod simulator;

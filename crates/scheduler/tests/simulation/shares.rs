@@ -1,0 +1,202 @@
+//! Shares, lending, and when leases are in force.
+
+use mica_scheduler::arbiter::{Gate, LeaseUse, Settings};
+use mica_scheduler::policy::PolicyKind;
+
+use crate::simulator::{BURSTY, Behaviour, DEEP, MS, Sim, US, assert_shares, entitlement};
+
+#[test]
+fn saturating_tenants_get_their_shares_within_one_percent() {
+    for policy in [PolicyKind::WeightedFair, PolicyKind::EarliestDeadline] {
+        let mut sim = Sim::new(Settings {
+            leases: LeaseUse::Always,
+            policy,
+            ..Settings::default()
+        });
+        let weights = [50.0, 30.0, 20.0];
+        for (id, weight) in (1..).zip(weights) {
+            sim.tenant(id, entitlement(weight));
+            sim.program(id, id, [DEEP, BURSTY, DEEP][id as usize - 1]);
+        }
+        sim.run(500 * MS);
+        sim.reset();
+        sim.run(5_000 * MS);
+        assert_shares(&sim.shares(&[1, 2, 3]), &weights, 1.0);
+    }
+}
+
+#[test]
+fn a_tenant_with_three_processes_has_one_share() {
+    let mut sim = Sim::always();
+    for id in 1..=2 {
+        sim.tenant(id, entitlement(50.0));
+    }
+    for program in 1..=3 {
+        sim.program(program, 1, BURSTY);
+    }
+    sim.program(9, 2, BURSTY);
+    sim.run(200 * MS);
+    sim.reset();
+    sim.run(4_000 * MS);
+    assert_shares(&sim.shares(&[1, 2]), &[50.0, 50.0], 1.0);
+    let each: Vec<f64> = (1..=3).map(|p| sim.programs[&p].done_ns as f64).collect();
+    assert!(each.iter().all(|d| *d > 0.8 * each[0]), "{each:?}");
+}
+
+#[test]
+fn deep_tenants_run_without_leases_and_a_bursty_one_brings_them() {
+    let mut sim = Sim::new(Settings::default());
+    for id in 1..=2 {
+        sim.tenant(id, entitlement(50.0));
+        sim.program(id, id, DEEP);
+    }
+    sim.run(1_000 * MS);
+    assert!(!sim.arbiter.is_leasing());
+    sim.tenant(3, entitlement(50.0));
+    sim.program(3, 3, BURSTY);
+    sim.run(1_000 * MS);
+    assert!(sim.arbiter.is_leasing());
+    sim.kill(3);
+    sim.run(1_500 * MS);
+    assert!(
+        !sim.arbiter.is_leasing(),
+        "leases must end with their reason"
+    );
+    assert!(sim.programs.values().all(|p| p.gate == Gate::Open));
+}
+
+#[test]
+fn a_process_without_slices_is_held_to_its_share_by_leases() {
+    let mut sim = Sim::new(Settings {
+        leases: LeaseUse::CapsOnly,
+        ..Settings::default()
+    });
+    for (id, weight) in [(1, 70.0), (2, 30.0)] {
+        sim.tenant(id, entitlement(weight));
+        sim.program(id, id, DEEP);
+    }
+    sim.run(300 * MS);
+    assert!(!sim.arbiter.is_leasing());
+    sim.arbiter.set_sliced(2, false);
+    sim.run(300 * MS);
+    sim.reset();
+    sim.run(3_000 * MS);
+    assert_shares(&sim.shares(&[1, 2]), &[70.0, 30.0], 1.0);
+}
+
+#[test]
+fn one_alone_is_never_gated() {
+    let mut sim = Sim::new(Settings::default());
+    sim.tenant(1, entitlement(10.0));
+    sim.program(1, 1, BURSTY);
+    sim.run(1_000 * MS);
+    assert!(!sim.arbiter.is_leasing());
+    assert_eq!(sim.programs[&1].gate, Gate::Open);
+}
+
+#[test]
+fn a_light_periodic_program_is_not_taken_for_a_bursty_one() {
+    let mut sim = Sim::new(Settings::default());
+    for id in 1..=2 {
+        sim.tenant(id, entitlement(50.0));
+    }
+    sim.program(1, 1, DEEP);
+    let periodic = Behaviour {
+        kernel_ns: 40 * US,
+        depth: 1,
+        think_ns: Some(2 * MS),
+    };
+    sim.program(2, 2, periodic);
+    sim.run(2_000 * MS);
+    assert!(!sim.arbiter.is_leasing());
+}
+
+#[test]
+fn leases_lose_little_time_to_handing_over() {
+    for sim in [Sim::always(), Sim::telling()] {
+        little_is_lost(sim);
+    }
+}
+
+fn little_is_lost(mut sim: Sim) {
+    for id in 1..=4 {
+        sim.tenant(id, entitlement(25.0));
+        sim.program(id, id, BURSTY);
+    }
+    sim.run(200 * MS);
+    sim.reset();
+    sim.run(2_000 * MS);
+    assert!(
+        sim.idle_ns < 60 * MS,
+        "{} ms idle of 2000",
+        sim.idle_ns / MS
+    );
+}
+
+#[test]
+fn idle_share_is_lent_and_returned() {
+    for sim in [Sim::always(), Sim::telling()] {
+        lent_and_returned(sim);
+    }
+}
+
+fn lent_and_returned(mut sim: Sim) {
+    for id in 1..=3 {
+        sim.tenant(id, entitlement(100.0 / 3.0));
+        sim.program(id, id, DEEP);
+    }
+    sim.run(500 * MS);
+    // One thinks for a second; the others use its time.
+    sim.programs.get_mut(&3).unwrap().resume_at = sim.now + 1_000 * MS;
+    sim.run(100 * MS);
+    sim.reset();
+    sim.run(800 * MS);
+    assert_shares(&sim.shares(&[1, 2]), &[50.0, 50.0], 2.0);
+    assert!(
+        sim.idle_ns < 20 * MS,
+        "work conserving: {} ms idle",
+        sim.idle_ns / MS
+    );
+    // Back, it gets its share and no credit for the past.
+    sim.run(200 * MS);
+    sim.reset();
+    sim.run(1_000 * MS);
+    assert_shares(&sim.shares(&[1, 2, 3]), &[33.3, 33.3, 33.3], 2.0);
+}
+
+#[test]
+fn one_that_pauses_between_kernels_keeps_its_share_where_leases_end_at_once() {
+    // It wants two thirds of the GPU and is entitled to more; the other would take all of it.
+    let pausing = Behaviour {
+        kernel_ns: 2 * MS,
+        depth: 1,
+        think_ns: Some(MS),
+    };
+    // Short kernels stand for blocks that hold still at once.
+    let hog = Behaviour {
+        kernel_ns: 40 * US,
+        depth: 1,
+        think_ns: None,
+    };
+    let share = |ends_at_once| {
+        let mut sim = Sim::new(Settings {
+            leases: LeaseUse::Always,
+            lease_ns: 8 * MS,
+            idle_ns: None,
+            ends_at_once,
+            ..Settings::default()
+        });
+        sim.tenant(1, entitlement(70.0));
+        sim.tenant(2, entitlement(30.0));
+        sim.program(1, 1, pausing);
+        sim.program(2, 2, hog);
+        sim.run(500 * MS);
+        sim.reset();
+        sim.run(5000 * MS);
+        assert!(sim.idle_ns < 500 * MS, "idle for {} ns", sim.idle_ns);
+        sim.shares(&[1, 2])[0]
+    };
+    let (with, without) = (share(true), share(false));
+    assert!(with > 60.0, "{with} % with, {without} % without");
+    assert!(without < 50.0, "{with} % with, {without} % without");
+}

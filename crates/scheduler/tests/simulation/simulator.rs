@@ -1,0 +1,314 @@
+//! The arbiter on a simulated GPU and clock.
+//!
+//! Programs behave as real ones do: they submit through a gate that obeys the page protocol, keep a
+//! queue, synchronize, think. The GPU serves queues in turn. Nothing sleeps.
+
+use std::collections::BTreeMap;
+
+use mica_scheduler::Priority;
+use mica_scheduler::arbiter::{Arbiter, Entitlement, Gate, Input, LeaseUse, Order, Settings};
+
+pub(crate) const US: u64 = 1_000;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const STEP: u64 = 20 * US;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Behaviour {
+    pub(crate) kernel_ns: u64,
+    /// Kernels in flight before the program waits.
+    pub(crate) depth: usize,
+    /// Waits for each batch to end, then thinks this long.
+    pub(crate) think_ns: Option<u64>,
+}
+
+pub(crate) const DEEP: Behaviour = Behaviour {
+    kernel_ns: 400 * US,
+    depth: 8,
+    think_ns: None,
+};
+pub(crate) const BURSTY: Behaviour = Behaviour {
+    kernel_ns: 60 * US,
+    depth: 1,
+    think_ns: Some(0),
+};
+
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) tenant: u64,
+    pub(crate) behaviour: Behaviour,
+    pub(crate) gate: Gate,
+    pub(crate) sequence: u32,
+    pub(crate) input: Input,
+    pub(crate) queue: Vec<u64>,
+    pub(crate) resume_at: u64,
+    pub(crate) done_ns: u64,
+    pub(crate) waits: Vec<u64>,
+    pub(crate) asked_at: Option<u64>,
+    pub(crate) draining: bool,
+    pub(crate) rang: bool,
+    /// Gives its lease back when it has nothing to run, as real clients do.
+    pub(crate) tells: bool,
+}
+
+impl Program {
+    pub(crate) fn step(&mut self, now: u64) {
+        if self.behaviour.think_ns.is_some() && self.input.syncing > 0 {
+            if !self.queue.is_empty() {
+                return;
+            }
+            self.input.syncing = 0;
+            self.input.drains += 1;
+            self.resume_at = now + self.behaviour.think_ns.unwrap_or(0);
+        }
+        if now < self.resume_at {
+            let held = matches!(self.gate, Gate::Leased { .. });
+            if self.tells && held && self.queue.is_empty() && self.input.yielded != self.sequence {
+                self.input.yielded = self.sequence;
+                self.rang = true;
+            }
+            return;
+        }
+        while self.queue.len() < self.behaviour.depth {
+            if !self.may_submit(now) {
+                return;
+            }
+            self.input.launches += 1;
+            self.queue.push(self.behaviour.kernel_ns);
+        }
+        self.input.syncing = 1;
+    }
+
+    pub(crate) fn may_submit(&mut self, now: u64) -> bool {
+        let allowed = match self.gate {
+            Gate::Open => true,
+            Gate::Leased { end_ns } if self.input.yielded != self.sequence => {
+                if now < end_ns {
+                    true
+                } else {
+                    self.draining = !self.queue.is_empty();
+                    if self.draining {
+                        self.input.syncing = 1;
+                        return false;
+                    }
+                    self.input.yielded = self.sequence;
+                    self.rang = true;
+                    false
+                }
+            }
+            _ => false,
+        };
+        if allowed {
+            if let Some(asked) = self.asked_at.take() {
+                self.waits.push(now - asked);
+            }
+            self.input.waiting = 0;
+        } else {
+            self.asked_at.get_or_insert(now);
+            if self.input.waiting == 0 {
+                self.input.waiting = 1;
+                self.rang = true;
+            }
+            self.input.syncing = 0;
+        }
+        allowed
+    }
+}
+
+pub(crate) struct Sim {
+    pub(crate) arbiter: Arbiter,
+    pub(crate) programs: BTreeMap<u64, Program>,
+    pub(crate) now: u64,
+    pub(crate) next: u64,
+    pub(crate) turn: usize,
+    pub(crate) idle_ns: u64,
+    pub(crate) lease_ns: u64,
+    pub(crate) tells: bool,
+}
+
+pub(crate) fn entitlement(weight: f64) -> Entitlement {
+    Entitlement {
+        weight,
+        priority: Priority::Normal,
+        cap: false,
+        suspended: false,
+        correction: 1.0,
+    }
+}
+
+impl Sim {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            lease_ns: settings.lease_ns,
+            tells: settings.idle_ns.is_none(),
+            arbiter: Arbiter::new(settings),
+            programs: BTreeMap::new(),
+            now: MS,
+            next: 0,
+            turn: 0,
+            idle_ns: 0,
+        }
+    }
+
+    pub(crate) fn always() -> Self {
+        Self::new(Settings {
+            leases: LeaseUse::Always,
+            ..Settings::default()
+        })
+    }
+
+    /// With clients that say when they are idle.
+    pub(crate) fn telling() -> Self {
+        Self::new(Settings {
+            leases: LeaseUse::Always,
+            idle_ns: None,
+            ..Settings::default()
+        })
+    }
+
+    pub(crate) fn tenant(&mut self, id: u64, entitlement: Entitlement) {
+        let mut orders = Vec::new();
+        self.arbiter
+            .set_tenant(id, entitlement, self.now, &mut orders);
+        self.obey(orders);
+    }
+
+    pub(crate) fn program(&mut self, id: u64, tenant: u64, behaviour: Behaviour) {
+        self.programs.insert(
+            id,
+            Program {
+                tenant,
+                behaviour,
+                gate: Gate::Open,
+                sequence: 0,
+                input: Input::default(),
+                queue: Vec::new(),
+                resume_at: 0,
+                done_ns: 0,
+                waits: Vec::new(),
+                asked_at: None,
+                draining: false,
+                rang: false,
+                tells: self.tells,
+            },
+        );
+        let mut orders = Vec::new();
+        self.arbiter
+            .add_client(id, tenant, 0, false, self.now, &mut orders);
+        self.obey(orders);
+        self.next = self.now;
+    }
+
+    pub(crate) fn kill(&mut self, id: u64) {
+        self.programs.remove(&id);
+        self.arbiter.remove_client(id, self.now);
+        self.next = self.now;
+    }
+
+    pub(crate) fn obey(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            if let Some(program) = self.programs.get_mut(&order.client) {
+                program.gate = order.gate;
+                program.sequence = order.sequence;
+            }
+        }
+    }
+
+    pub(crate) fn run(&mut self, ns: u64) {
+        let end = self.now + ns;
+        while self.now < end {
+            for program in self.programs.values_mut() {
+                program.step(self.now);
+            }
+            let rang: Vec<u64> = self
+                .programs
+                .iter_mut()
+                .filter_map(|(id, p)| std::mem::take(&mut p.rang).then_some(*id))
+                .collect();
+            let tick = self.now >= self.next;
+            if tick || !rang.is_empty() {
+                let ids: Vec<u64> = if tick {
+                    self.programs.keys().copied().collect()
+                } else {
+                    rang
+                };
+                for id in ids {
+                    let input = self.programs[&id].input;
+                    self.arbiter.observe(id, input, self.now);
+                }
+                let mut orders = Vec::new();
+                self.next = self.arbiter.advance(self.now, &mut orders);
+                assert!(
+                    self.next > self.now,
+                    "the arbiter asks to be called at once, for ever"
+                );
+                self.obey(orders);
+                for program in self.programs.values_mut() {
+                    program.step(self.now);
+                }
+            }
+            self.serve();
+            self.now += STEP;
+        }
+    }
+
+    /// The GPU: queues with work in turn.
+    pub(crate) fn serve(&mut self) {
+        let busy: Vec<u64> = self
+            .programs
+            .iter()
+            .filter(|(_, p)| !p.queue.is_empty())
+            .map(|(id, _)| *id)
+            .collect();
+        if busy.is_empty() {
+            self.idle_ns += STEP;
+            return;
+        }
+        self.turn += 1;
+        let id = busy[self.turn % busy.len()];
+        let program = self.programs.get_mut(&id).unwrap();
+        program.done_ns += STEP;
+        let head = program.queue.first_mut().unwrap();
+        *head = head.saturating_sub(STEP);
+        if *head == 0 {
+            program.queue.remove(0);
+            if program.queue.is_empty() && program.draining {
+                program.draining = false;
+                program.input.syncing = 0;
+            }
+            if program.behaviour.think_ns.is_none() {
+                // A deep program waits for its oldest kernel only, and goes on.
+                program.input.syncing = 0;
+            }
+        }
+    }
+
+    pub(crate) fn done(&self, tenant: u64) -> f64 {
+        let own = self.programs.values().filter(|p| p.tenant == tenant);
+        own.map(|p| p.done_ns as f64).sum()
+    }
+
+    pub(crate) fn shares(&self, tenants: &[u64]) -> Vec<f64> {
+        let total: f64 = tenants.iter().map(|t| self.done(*t)).sum();
+        tenants
+            .iter()
+            .map(|t| 100.0 * self.done(*t) / total)
+            .collect()
+    }
+
+    pub(crate) fn reset(&mut self) {
+        for program in self.programs.values_mut() {
+            program.done_ns = 0;
+            program.waits.clear();
+        }
+        self.idle_ns = 0;
+    }
+}
+
+pub(crate) fn assert_shares(got: &[f64], want: &[f64], tolerance: f64) {
+    for (got_one, want_one) in got.iter().zip(want) {
+        assert!(
+            (got_one - want_one).abs() <= tolerance,
+            "{got:?}, not {want:?}"
+        );
+    }
+}
