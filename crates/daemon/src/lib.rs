@@ -32,13 +32,17 @@ mod openapi;
 mod paths;
 mod placement;
 mod registry;
+mod running;
 mod start;
 mod store;
 mod tenant;
 mod view;
+mod watched;
+mod workers;
 
-pub use daemon::{DaemonError, Options, Running};
+pub use daemon::{DaemonError, Options};
 pub use openapi::document as openapi_document;
 pub use paths::{Paths, uid};
+pub use running::Running;
 pub use start::{StartError, ensure_running, ensure_running_at, run};
 pub use store::StoreError;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::client::ControlClient;
-use crate::daemon::{DaemonError, Options, Running};
+use crate::daemon::{DaemonError, Options};
 use crate::paths::Paths;
+use crate::running::Running;
 
 /// Set for a daemon that was started on demand: `detach` for the process that only starts it, `run` for
 /// the daemon itself.

@@ -13,6 +13,11 @@
 //!          └─ available
 //! ```
 
+mod absent;
+mod account;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -20,7 +25,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use mica_limits::SharedPage;
 
 use crate::journal::{Entry, Journal};
-use crate::registry::Watched;
+use absent::Absent;
+use account::Account;
 
 /// Credit is granted in steps of this size while there is plenty.
 pub(crate) const STEP_BYTES: u64 = 64 << 20;
@@ -41,23 +47,6 @@ pub(crate) struct Full {
     pub(crate) processes: usize,
     /// Held by the driver beyond what was charged.
     pub(crate) unattributed_bytes: u64,
-}
-
-#[derive(Debug)]
-struct Account {
-    page: Arc<SharedPage>,
-    granted_bytes: u64,
-    unattributed_bytes: u64,
-    slot: u64,
-    entry: Entry,
-}
-
-/// A process that an earlier daemon granted memory to.
-#[derive(Debug)]
-struct Absent {
-    entry: Entry,
-    slot: u64,
-    process: Watched,
 }
 
 /// The books of one virtual GPU.
@@ -123,63 +112,6 @@ impl Ledger {
         for (_, absent) in std::mem::take(&mut self.absent) {
             self.journal.clear(absent.slot);
         }
-    }
-
-    /// Books what a living process was granted by an earlier daemon, until it comes back or dies: what it
-    /// uses is in use whether or not it has said so yet.
-    pub(crate) fn expect(&mut self, slot: u64, entry: Entry, process: Watched) {
-        self.absent.insert(
-            entry.client,
-            Absent {
-                entry,
-                slot,
-                process,
-            },
-        );
-    }
-
-    /// A process came back; what it was granted at most, if it was expected.
-    pub(crate) fn returned(&mut self, client: u64) -> Option<u64> {
-        let absent = self.absent.remove(&client)?;
-        self.journal.clear(absent.slot);
-        Some(absent.entry.granted_bytes)
-    }
-
-    /// Forgets expected processes that have died; returns whether any had.
-    pub(crate) fn bury(&mut self) -> bool {
-        let before = self.absent.len();
-        let journal = &self.journal;
-        self.absent.retain(|_, absent| {
-            let alive = absent.process.alive();
-            if !alive {
-                journal.clear(absent.slot);
-            }
-            alive
-        });
-        self.absent.len() != before
-    }
-
-    /// Whether processes are expected back; those with this role, if one is given.
-    pub(crate) fn expects(&self, role: Option<u32>) -> bool {
-        self.absent
-            .values()
-            .any(|a| role.is_none_or(|role| role == a.entry.role))
-    }
-
-    /// The processes that are expected back.
-    pub(crate) fn expected_pids(&self) -> impl Iterator<Item = u32> {
-        self.absent.values().map(|absent| absent.entry.pid)
-    }
-
-    /// Ends the processes that are expected back.
-    pub(crate) fn kill_expected(&self) {
-        for absent in self.absent.values() {
-            absent.process.kill();
-        }
-    }
-
-    fn absent_bytes(&self) -> u64 {
-        self.absent.values().map(|a| a.entry.granted_bytes).sum()
     }
 
     /// The limit.
@@ -365,162 +297,5 @@ impl Ledger {
         if over > 0 {
             self.recall(over, None);
         }
-    }
-}
-
-impl Account {
-    fn used_bytes(&self) -> u64 {
-        self.granted_bytes
-            .saturating_sub(self.page.memory.credit_bytes.load(Acquire))
-    }
-
-    fn recall(&mut self, wanted_bytes: u64, journal: &Journal) -> u64 {
-        let credit = &self.page.memory.credit_bytes;
-        let mut have = credit.load(Acquire);
-        loop {
-            // A client that wrote more into its page than it was granted gains nothing by it.
-            let take = have.min(wanted_bytes).min(self.granted_bytes);
-            if take == 0 {
-                return 0;
-            }
-            match credit.compare_exchange_weak(have, have - take, AcqRel, Acquire) {
-                Ok(_) => {
-                    self.granted_bytes -= take;
-                    let granted = &self.page.commands.granted_bytes;
-                    granted.store(self.granted_bytes, Release);
-                    self.entry.granted_bytes = self.granted_bytes;
-                    journal.write(self.slot, &self.entry);
-                    return take;
-                }
-                Err(now) => have = now,
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMIT: u64 = 1 << 30;
-
-    fn ledger(dir: &std::path::Path) -> Ledger {
-        let (journal, _) = Journal::open(&dir.join("grants")).unwrap();
-        Ledger::new(LIMIT, true, Arc::new(journal))
-    }
-
-    fn entry(client: u64) -> Entry {
-        Entry {
-            client,
-            pid: std::process::id(),
-            role: 1,
-            start: 0,
-            token: [0; 16],
-            granted_bytes: 0,
-        }
-    }
-
-    /// A process takes from its credit as `PageQuota` does.
-    fn take(page: &SharedPage, bytes: u64) -> bool {
-        let take = |have: u64| have.checked_sub(bytes);
-        let credit = &page.memory.credit_bytes;
-        credit.fetch_update(AcqRel, Acquire, take).is_ok()
-    }
-
-    #[test]
-    fn no_order_of_grants_recalls_releases_deaths_and_resizes_exceeds_the_limit() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut ledger = ledger(dir.path());
-        let mut processes: BTreeMap<u64, (Arc<SharedPage>, u64)> = BTreeMap::new();
-        let mut seed = 99_u64;
-        let mut random = |below: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        };
-        for step in 1..20_000 {
-            let chosen = processes.keys().nth(random(4) as usize).copied();
-            match (random(8), chosen) {
-                (0, _) if processes.len() < 4 => {
-                    let page = Arc::new(SharedPage::create().unwrap());
-                    ledger.open(entry(step), page.clone());
-                    processes.insert(step, (page, 0));
-                }
-                (1, Some(id)) if random(10) == 0 => {
-                    ledger.close(id);
-                    processes.remove(&id);
-                }
-                (2..=4, Some(id)) => {
-                    let bytes = 1 + random(200 << 20);
-                    let (page, held) = processes.get_mut(&id).unwrap();
-                    let have = page.memory.credit_bytes.load(Acquire);
-                    if take(page, bytes) {
-                        *held += bytes;
-                    } else if ledger.grant(id, bytes - have).is_ok() {
-                        assert!(take(page, bytes), "a grant must be enough");
-                        *held += bytes;
-                    }
-                }
-                (5..=6, Some(id)) => {
-                    let (page, held) = processes.get_mut(&id).unwrap();
-                    let bytes = random(*held + 1);
-                    *held -= bytes;
-                    page.memory.credit_bytes.fetch_add(bytes, AcqRel);
-                }
-                (7, _) => {
-                    let limit = LIMIT / 2 + random(LIMIT / 2);
-                    let _ = ledger.resize(limit, false);
-                }
-                _ => {}
-            }
-            let held: u64 = processes.values().map(|(_, held)| held).sum();
-            assert_eq!(ledger.used_bytes(), held);
-            assert!(ledger.granted_bytes() <= ledger.limit_bytes());
-        }
-    }
-
-    #[test]
-    fn what_fits_only_without_the_siblings_credit_is_granted() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut ledger = ledger(dir.path());
-        let pages = [1, 2].map(|client| {
-            let page = Arc::new(SharedPage::create().unwrap());
-            ledger.open(entry(client), page.clone());
-            page
-        });
-        assert_eq!(ledger.grant(1, 1), Ok(STEP_BYTES));
-        assert!(take(&pages[0], 1));
-        assert_eq!(ledger.grant(2, LIMIT - 1), Ok(LIMIT - 1));
-        assert_eq!(pages[0].memory.credit_bytes.load(Acquire), 0);
-        assert!(take(&pages[1], LIMIT - 1));
-        assert!(ledger.grant(1, 1).is_err());
-    }
-
-    #[test]
-    fn memory_nobody_was_charged_for_cannot_be_granted() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut ledger = ledger(dir.path());
-        ledger.open(entry(1), Arc::new(SharedPage::create().unwrap()));
-        ledger.set_unattributed(1, LIMIT / 2);
-        assert!(ledger.grant(1, LIMIT / 2 + 1).is_err());
-        assert!(ledger.grant(1, LIMIT / 2).is_ok());
-    }
-
-    #[test]
-    fn a_removed_virtual_gpu_leaves_nothing_in_the_journal() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut ledger = ledger(dir.path());
-        ledger.open(entry(1), Arc::new(SharedPage::create().unwrap()));
-        ledger.grant(1, 5).unwrap();
-        let kept = Journal::open(&dir.path().join("grants")).unwrap().1;
-        assert_eq!(kept[0].1.granted_bytes, STEP_BYTES);
-        ledger.close_all();
-        assert!(
-            Journal::open(&dir.path().join("grants"))
-                .unwrap()
-                .1
-                .is_empty()
-        );
     }
 }

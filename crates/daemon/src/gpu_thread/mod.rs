@@ -4,16 +4,18 @@
 //! its doorbell, when a lease is about to end, and every few milliseconds while there is something to
 //! divide.
 
+mod apply;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mica_limits::{SharedPage, monotonic_ns};
+use mica_scheduler::Priority;
 use mica_scheduler::arbiter::{self, Arbiter, Gate, Handover, Input, LeaseUse, Order, Settings};
 use mica_scheduler::policy::PolicyKind;
-use mica_scheduler::{Priority, slices};
-use mica_wire::host::page::{client_flags, gate};
+use mica_wire::host::page::gate;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::futex;
 use rustix::time::{
@@ -23,7 +25,7 @@ use rustix::time::{
 
 use crate::config::{Leases, Policy, SharingSection};
 use crate::metrics::LeaseWaits;
-use crate::tenant::{Entitlement, Governed, Mechanism, Tenant};
+use crate::tenant::{Entitlement, Governed, Tenant};
 
 const WAKE: u64 = 0;
 const TIMER: u64 = 1;
@@ -106,31 +108,6 @@ impl GpuThread {
 
     fn take_news(&self) -> Vec<Change> {
         std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-fn settings(sharing: &SharingSection, has_slices: bool) -> Settings {
-    Settings {
-        leases: match (has_slices, sharing.leases) {
-            // Without slices leases are all there is.
-            (false, _) | (true, Leases::Always) => LeaseUse::Always,
-            (true, Leases::Auto) => LeaseUse::WhereTheyHelp,
-            (true, Leases::Never) => LeaseUse::CapsOnly,
-        },
-        policy: match sharing.policy {
-            Policy::WeightedFair => PolicyKind::WeightedFair,
-            Policy::RoundRobin => PolicyKind::RoundRobin,
-            Policy::StrictPriority => PolicyKind::StrictPriority,
-            Policy::EarliestDeadline => PolicyKind::EarliestDeadline,
-        },
-        lease_ns: sharing.lease_us * 1000,
-        drain_limit_ns: sharing.drain_limit_us * 1000,
-        bursty_per_second: f64::from(sharing.bursty_drains_per_second),
-        // Programs and workers give a lease back as soon as they have nothing to run.
-        idle_ns: None,
-        // The software GPU's blocks hold still within microseconds.
-        ends_at_once: !has_slices,
-        ..Settings::default()
     }
 }
 
@@ -299,27 +276,6 @@ impl Inside {
         self.next_plan_ns = now;
     }
 
-    /// Whether a process needs no lease: it passes no gate, or it is urgent and the hardware's slices see
-    /// to that better than leases could.
-    fn is_free(&self, governed: &Governed) -> bool {
-        let flags = governed.page.client.flags.load(Acquire);
-        let urgent = self
-            .tenants
-            .get(&governed.tenant.id)
-            .is_some_and(|(_, e)| e.priority == Priority::High && !e.cap);
-        let sliced = self.has_slices && flags & client_flags::SLICE_CONTROL != 0;
-        flags & client_flags::GATE_CONTROL == 0 || (urgent && sliced)
-    }
-
-    /// Whether the hardware divides a process's time, or will once it has a context.
-    fn is_sliced(&self, governed: &Governed) -> bool {
-        let client = &governed.page.client;
-        let flags = client.flags.load(Acquire);
-        let refused =
-            flags & client_flags::SLICE_CONTROL == 0 || client.slice_status.load(Relaxed) != 0;
-        self.has_slices && (flags & client_flags::CONTEXT == 0 || !refused)
-    }
-
     fn look_at_all(&mut self, now: u64, orders: &mut Vec<Order>) {
         for (id, governed) in &self.clients {
             self.arbiter.observe(*id, input(&governed.page), now);
@@ -376,80 +332,6 @@ impl Inside {
             }
         }
     }
-
-    fn suspend(&self) {
-        for governed in self.clients.values() {
-            let suspended = self
-                .tenants
-                .get(&governed.tenant.id)
-                .is_some_and(|(_, e)| e.suspended);
-            let commands = &governed.page.commands;
-            if commands.suspend.swap(suspended.into(), Release) != u32::from(suspended) {
-                command(&governed.page);
-            }
-        }
-    }
-
-    fn apply_slices(&mut self, now: u64) {
-        let mut profile = slices::Profile::Throughput;
-        let mut members: BTreeMap<u64, (slices::Tenant, Vec<u64>)> = BTreeMap::new();
-        for (id, governed) in &self.clients {
-            let flags = governed.page.client.flags.load(Acquire);
-            let Some((_, entitlement)) = self.tenants.get(&governed.tenant.id) else {
-                continue;
-            };
-            if flags & client_flags::CONTEXT == 0 {
-                continue;
-            }
-            // Lengths must have one scale: the tenant that wants the shortest decides for all.
-            profile = shorter(profile, entitlement.profile);
-            let (tenant, ids) = members.entry(governed.tenant.id).or_insert((
-                slices::Tenant {
-                    weight: entitlement.weight,
-                    priority: entitlement.priority,
-                    active: Vec::new(),
-                },
-                Vec::new(),
-            ));
-            tenant.active.push(self.arbiter.is_active(*id, now));
-            ids.push(*id);
-        }
-        let (tenants, ids): (Vec<_>, Vec<_>) = members.into_values().unzip();
-        let plan = slices::plan(profile, &tenants);
-        for (client, slice_us) in ids.into_iter().flatten().zip(plan.into_iter().flatten()) {
-            if let Some(governed) = self.clients.get(&client)
-                && governed.page.commands.slice_us.swap(slice_us, Release) != slice_us
-            {
-                command(&governed.page);
-            }
-        }
-    }
-
-    fn name_mechanisms(&self) {
-        let leasing = self.arbiter.is_leasing();
-        for (id, governed) in &self.clients {
-            let (charged_ns, leases) = self.arbiter.client_charged(*id);
-            governed.charged_ns.store(charged_ns, Relaxed);
-            governed.leases.store(leases, Relaxed);
-            let client = &governed.page.client;
-            let flags = client.flags.load(Acquire);
-            let has = |bit| flags & bit != 0;
-            let sliced = has(client_flags::SLICE_CONTROL) && client.slice_status.load(Relaxed) == 0;
-            let gated = has(client_flags::GATE_CONTROL);
-            let leased = leasing && !self.is_free(governed);
-            let mechanism = match (sliced, leased) {
-                (true, true) => Mechanism::Both,
-                (true, false) => Mechanism::Slices,
-                (false, true) => Mechanism::Leases,
-                // Leases come as soon as there is somebody to share with.
-                (false, false) if gated && !self.has_slices => Mechanism::Alone,
-                (false, false) if gated => Mechanism::Leases,
-                (false, false) if !has(client_flags::CONTEXT) => Mechanism::Alone,
-                (false, false) => Mechanism::None,
-            };
-            governed.mechanism.store(mechanism as u8, Relaxed);
-        }
-    }
 }
 
 fn timespec(ns: u64) -> Timespec {
@@ -482,21 +364,27 @@ fn input(page: &SharedPage) -> Input {
     }
 }
 
-fn shorter(a: slices::Profile, b: slices::Profile) -> slices::Profile {
-    use slices::Profile::{Balanced, Latency, Throughput};
-    match (a, b) {
-        (Latency, _) | (_, Latency) => Latency,
-        (Balanced, _) | (_, Balanced) => Balanced,
-        _ => Throughput,
+fn settings(sharing: &SharingSection, has_slices: bool) -> Settings {
+    Settings {
+        leases: match (has_slices, sharing.leases) {
+            // Without slices leases are all there is.
+            (false, _) | (true, Leases::Always) => LeaseUse::Always,
+            (true, Leases::Auto) => LeaseUse::WhereTheyHelp,
+            (true, Leases::Never) => LeaseUse::CapsOnly,
+        },
+        policy: match sharing.policy {
+            Policy::WeightedFair => PolicyKind::WeightedFair,
+            Policy::RoundRobin => PolicyKind::RoundRobin,
+            Policy::StrictPriority => PolicyKind::StrictPriority,
+            Policy::EarliestDeadline => PolicyKind::EarliestDeadline,
+        },
+        lease_ns: sharing.lease_us * 1000,
+        drain_limit_ns: sharing.drain_limit_us * 1000,
+        bursty_per_second: f64::from(sharing.bursty_drains_per_second),
+        // Programs and workers give a lease back as soon as they have nothing to run.
+        idle_ns: None,
+        // The software GPU's blocks hold still within microseconds.
+        ends_at_once: !has_slices,
+        ..Settings::default()
     }
-}
-
-/// Tells a client's control thread that something in its commands changed.
-fn command(page: &SharedPage) {
-    page.commands.command.fetch_add(1, Release);
-    let _ = futex::wake(
-        &page.commands.command,
-        futex::Flags::empty(),
-        i32::MAX as u32,
-    );
 }

@@ -1,0 +1,179 @@
+//! What the control API says and understands.
+//!
+//! Every type that crosses the control socket, and nothing else. Keys carry their units and match the
+//! names of the metrics. The types are additive: a field that is not sent has the default named here,
+//! so that an older tool can talk to a newer daemon.
+
+mod report;
+mod spec;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub use report::{GpuInfo, GpuKind, History, ProcessInfo, Sample, VgpuInfo, VgpuState};
+pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Priority, Profile, Resize, VgpuSpec};
+
+/// How to join a virtual GPU: the answer to create and join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Created {
+    /// Name.
+    pub name: String,
+    /// Capability to join, in hex, for `MICA_TOKEN`.
+    pub token: String,
+    /// The socket for `MICA_HOST_SOCKET`.
+    pub host_socket: String,
+    /// Where the engine runs.
+    pub mode: Mode,
+    /// Index of its GPU.
+    pub gpu: u32,
+    /// Kind of its GPU.
+    pub gpu_kind: GpuKind,
+    /// Unique id of its GPU; empty for the software GPU.
+    pub gpu_uuid: String,
+    /// Memory limit in force.
+    pub memory_limit_bytes: u64,
+    /// Share in force.
+    pub share_percent: u32,
+}
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
+#[error("{error}")]
+pub struct ApiError {
+    /// What happened, in a sentence.
+    pub error: String,
+    /// A word for programs: `not_found`, `exists`, `invalid`, `no_memory`, `no_share`, `permission`,
+    /// `busy`, `quota`, `state`, `enforcement`, `config`, `internal`.
+    pub reason: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// How bad an event is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth knowing.
+    #[default]
+    Info,
+    /// Something is not as asked.
+    Warning,
+    /// Something failed.
+    Error,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Event {
+    /// Grows by one per event.
+    pub sequence: u64,
+    /// Seconds since the epoch.
+    pub time_seconds: f64,
+    /// How bad.
+    pub severity: Severity,
+    /// A word for programs: `vgpu_created`, `vgpu_removed`, `vgpu_resized`, `vgpu_suspended`,
+    /// `vgpu_resumed`, `vgpu_degraded`, `process_joined`, `process_left`, `process_refused`,
+    /// `process_outside`, `worker_died`, `memory_denied`, `config_reloaded`, `config_refused`, `note`, …
+    pub kind: String,
+    /// The virtual GPU it concerns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vgpu: Option<String>,
+    /// The process it concerns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// A sentence.
+    pub message: String,
+}
+
+/// The daemon and all it knows, in one answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Stats {
+    /// The daemon.
+    pub daemon: DaemonInfo,
+    /// Its GPUs.
+    pub gpus: Vec<GpuInfo>,
+    /// Virtual GPUs the asker may see.
+    pub vgpus: Vec<VgpuInfo>,
+}
+
+/// About the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct DaemonInfo {
+    /// Version.
+    pub version: String,
+    /// Process number.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_seconds: f64,
+    /// Socket of the programs.
+    pub host_socket: String,
+    /// Whether it was started on demand and ends when idle.
+    pub on_demand: bool,
+    /// Configuration file in force, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_file: Option<String>,
+    /// Connections now.
+    pub connections: u32,
+}
+
+/// Verdict of one check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// In force, and known how.
+    Ok,
+    /// Nothing to check yet.
+    #[default]
+    Unknown,
+    /// Works, with something to know.
+    Warning,
+    /// Not in force.
+    Failed,
+}
+
+/// One check of the doctor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Check {
+    /// What was checked.
+    pub what: String,
+    /// The virtual GPU it concerns; absent for the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vgpu: Option<String>,
+    /// Verdict.
+    pub verdict: Verdict,
+    /// How it is known.
+    pub evidence: String,
+}
+
+/// The doctor's findings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Doctor {
+    /// Whether nothing failed.
+    pub healthy: bool,
+    /// Every check.
+    pub checks: Vec<Check>,
+}
+
+impl Doctor {
+    /// A report of these checks.
+    pub fn of(checks: Vec<Check>) -> Self {
+        Self {
+            healthy: !checks.iter().any(|c| c.verdict == Verdict::Failed),
+            checks,
+        }
+    }
+}
+
+/// An answer with nothing to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Done {
+    /// What was done, in a sentence.
+    #[serde(default)]
+    pub done: String,
+}

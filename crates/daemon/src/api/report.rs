@@ -1,0 +1,244 @@
+//! What virtual GPUs and GPUs are found to be.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Mode, OnFull, Priority, Profile};
+
+/// Condition of a virtual GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum VgpuState {
+    /// No process uses it.
+    #[default]
+    Ready,
+    /// Processes use it.
+    Active,
+    /// Its processes are held.
+    Suspended,
+    /// Something configured is not in force; `reasons` says what.
+    Degraded,
+    /// Its GPU is gone.
+    Lost,
+}
+
+impl std::fmt::Display for VgpuState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Ready => "ready",
+            Self::Active => "active",
+            Self::Suspended => "suspended",
+            Self::Degraded => "degraded",
+            Self::Lost => "lost",
+        })
+    }
+}
+
+/// A process in a virtual GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ProcessInfo {
+    /// Process number as the daemon sees it.
+    pub pid: u32,
+    /// Command name.
+    pub name: String,
+    /// `direct`, `worker` or `program` (a program served by a worker).
+    pub role: String,
+    /// Percent of the GPU's time over the last reading, as far as the driver tells.
+    pub utilization_percent: f64,
+    /// Charged memory in use.
+    pub memory_used_bytes: u64,
+    /// Most ever in use.
+    pub memory_peak_bytes: u64,
+    /// Granted and not in use.
+    pub memory_credit_bytes: u64,
+    /// What the driver reports beyond what was charged.
+    pub memory_unattributed_bytes: u64,
+    /// Hardware slice asked for, 0 when none.
+    pub slice_us: u64,
+    /// Hardware slice read back from the driver, 0 when never read.
+    pub slice_read_us: u64,
+    /// What divides this process's time: `hardware slices`, `leases`, `alone` or `none`.
+    pub mechanism: String,
+    /// Submissions so far.
+    pub launches_total: u64,
+    /// Synchronizations that left the GPU idle of this process.
+    pub drains_total: u64,
+    /// Time its threads waited at the gate.
+    pub gate_wait_seconds: f64,
+    /// GPU time, as far as it can be measured.
+    pub gpu_seconds: f64,
+    /// Allocations refused.
+    pub alloc_denied_total: u64,
+    /// Entry points it looked up that Mica does not know and that may allocate or launch.
+    pub unknown_symbols: u32,
+    /// Their names, as far as they were told.
+    pub unknown_symbol_names: Vec<String>,
+    /// Driver's version number, 0 before it is known.
+    pub driver_version: u32,
+    /// Result of the last slice control: 0, or the driver's status, or a negative errno.
+    pub slice_status: i32,
+}
+
+/// A virtual GPU now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct VgpuInfo {
+    /// Name.
+    pub name: String,
+    /// Condition.
+    pub state: VgpuState,
+    /// Why it is degraded or lost.
+    pub reasons: Vec<String>,
+    /// Index of its GPU.
+    pub gpu: u32,
+    /// Kind of that GPU.
+    pub gpu_kind: GpuKind,
+    /// Unique id of that GPU; left out for the software GPU.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gpu_uuid: String,
+    /// Where the engine runs.
+    pub mode: Mode,
+    /// User that owns it.
+    pub owner_uid: u32,
+    /// Memory limit.
+    pub memory_limit_bytes: u64,
+    /// Charged memory in use by all its processes.
+    pub memory_used_bytes: u64,
+    /// Most ever in use.
+    pub memory_peak_bytes: u64,
+    /// What the driver reports beyond what was charged.
+    pub memory_unattributed_bytes: u64,
+    /// Share in force (a virtual GPU that reserved none shows what it is owed now).
+    pub share_percent: u32,
+    /// Whether the share is a guarantee.
+    pub share_reserved: bool,
+    /// Percent of the GPU's time it had over the last seconds.
+    pub share_measured_percent: f64,
+    /// Whether it may never exceed its share.
+    pub cap: bool,
+    /// Urgency.
+    pub priority: Priority,
+    /// GPU time so far.
+    pub gpu_seconds: f64,
+    /// Time its threads waited at the gate.
+    pub throttled_seconds: f64,
+    /// Allocations refused.
+    pub alloc_denied_total: u64,
+    /// Submissions so far.
+    pub launches_total: u64,
+    /// What divides time among virtual GPUs here: `hardware slices`, `leases`,
+    /// `hardware slices and leases`, `alone` or `none`.
+    pub mechanism: String,
+    /// How GPU time was measured: `driver`, `worker`, `leases` or `none`.
+    pub time_source: String,
+    /// Removed when its last process ends.
+    pub ephemeral: bool,
+    /// When memory runs out.
+    pub on_full: OnFull,
+    /// Most streams at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_streams: Option<u32>,
+    /// Cut of the hardware's time.
+    pub profile: Profile,
+    /// Seconds since the epoch at which it was made.
+    pub created_at_seconds: u64,
+    /// Free text from its creator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Its processes.
+    pub processes: Vec<ProcessInfo>,
+}
+
+/// Kind of a physical GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuKind {
+    /// An NVIDIA card through its driver.
+    Nvidia,
+    /// The CPU device.
+    #[default]
+    Software,
+}
+
+impl std::fmt::Display for GpuKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Nvidia => "nvidia",
+            Self::Software => "software",
+        })
+    }
+}
+
+/// A physical GPU now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct GpuInfo {
+    /// Index in this daemon.
+    pub index: u32,
+    /// Kind.
+    pub kind: GpuKind,
+    /// Product name.
+    pub name: String,
+    /// Unique id of the card; empty for the software GPU.
+    pub uuid: String,
+    /// Memory of the device.
+    pub memory_total_bytes: u64,
+    /// Memory limits given out.
+    pub memory_reserved_bytes: u64,
+    /// Charged memory in use by virtual GPUs.
+    pub memory_used_bytes: u64,
+    /// Free as the driver reports it, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_free_bytes: Option<u64>,
+    /// Sum of guaranteed shares.
+    pub share_reserved_percent: u32,
+    /// Busy percent as the driver reports it, or as leases measured it.
+    pub utilization_percent: f64,
+    /// Whether limits may exceed the device.
+    pub overcommit: bool,
+    /// What divides time now: `open` or `leases`.
+    pub lease_state: String,
+    /// Virtual GPUs on it.
+    pub vgpus: u32,
+    /// Driver version where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// Temperature where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature_celsius: Option<u32>,
+    /// Power where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_watts: Option<f64>,
+    /// Why it cannot be used, if it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
+}
+
+/// One second in the life of a virtual GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Sample {
+    /// Seconds since the epoch.
+    pub time_seconds: u64,
+    /// Memory in use.
+    pub memory_used_bytes: u64,
+    /// Percent of the GPU's time.
+    pub share_measured_percent: f32,
+    /// Submissions in this second.
+    pub launches: u32,
+    /// Part of the second its threads waited at the gate, in percent, summed over threads.
+    pub gate_wait_percent: f32,
+    /// Processes.
+    pub processes: u16,
+}
+
+/// History of a virtual GPU, oldest first, at most ten minutes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct History {
+    /// Name of the virtual GPU.
+    pub name: String,
+    /// One per second.
+    pub samples: Vec<Sample>,
+}

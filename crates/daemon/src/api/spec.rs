@@ -1,0 +1,173 @@
+//! What a virtual GPU can be asked to be.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// How urgent a virtual GPU's work is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Goes first and waits at most one slice.
+    High,
+    /// Shares by weight.
+    #[default]
+    Normal,
+    /// Runs when nobody else has work, and is kept from starving.
+    Low,
+}
+
+/// Where the enforcement engine of a virtual GPU runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// In the program, before the real driver.
+    #[default]
+    Direct,
+    /// In a worker process that owns the device; the program has no access to it.
+    Isolated,
+}
+
+/// How the hardware's time is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// Long slices: least time lost to switching.
+    Throughput,
+    /// The default.
+    #[default]
+    Balanced,
+    /// Short slices: least waiting.
+    Latency,
+}
+
+/// How a GPU is chosen when none is named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// The first GPU with room.
+    #[default]
+    Fit,
+    /// The GPU with the fewest virtual GPUs.
+    Spread,
+    /// The GPU that is left with the least unreserved memory.
+    Pack,
+    /// The GPU with the least measured use.
+    LeastLoaded,
+}
+
+/// What happens when memory beyond the limit is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFull {
+    /// The allocation fails with OUT_OF_MEMORY.
+    #[default]
+    Fail,
+    /// The allocation waits until memory is given back, at most this long, then fails.
+    Wait {
+        /// Longest wait.
+        timeout_ms: u64,
+    },
+}
+
+/// Which arithmetic a program may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PrecisionPolicy {
+    /// Whatever the program asks for.
+    #[default]
+    AsAsked,
+    /// No reduced precision behind the program's back (TF32 off).
+    Full,
+    /// Reduced precision allowed wherever a library offers it.
+    Reduced,
+}
+
+/// What a virtual GPU should be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct VgpuSpec {
+    /// Name; one is made up when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Memory limit. Absent: the configured default, else the share's part of the device, else half of
+    /// what is unreserved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    /// Guaranteed percent of one GPU's time, 1 to 100. Absent: nothing is reserved and what others do
+    /// not reserve is divided evenly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_percent: Option<u32>,
+    /// Never use more than the share, even when the GPU is idle.
+    pub cap: bool,
+    /// Urgency.
+    pub priority: Priority,
+    /// Index of the GPU; absent: chosen by `placement`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// How the GPU is chosen.
+    pub placement: Placement,
+    /// Where the engine runs. The software GPU is always isolated from the program's view of a driver.
+    pub mode: Mode,
+    /// When memory runs out.
+    pub on_full: OnFull,
+    /// Most streams at once; absent: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_streams: Option<u32>,
+    /// Cut of the hardware's time; absent: the GPU's configured profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+    /// Whether tensor cores may be used.
+    pub tensor_cores: bool,
+    /// Which arithmetic may be used.
+    pub precision_policy: PrecisionPolicy,
+    /// Removed when the process that created it and all its programs have ended.
+    pub ephemeral: bool,
+    /// Run even when a limit cannot be enforced; the virtual GPU is then marked degraded everywhere.
+    pub allow_degraded: bool,
+    /// Free text shown in listings (the command line, for `mica run`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Default for VgpuSpec {
+    fn default() -> Self {
+        Self {
+            name: None,
+            memory_limit_bytes: None,
+            share_percent: None,
+            cap: false,
+            priority: Priority::default(),
+            gpu: None,
+            placement: Placement::default(),
+            mode: Mode::default(),
+            on_full: OnFull::default(),
+            max_streams: None,
+            profile: None,
+            tensor_cores: true,
+            precision_policy: PrecisionPolicy::default(),
+            ephemeral: false,
+            allow_degraded: false,
+            note: None,
+        }
+    }
+}
+
+/// Changes to a running virtual GPU; absent fields stay.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Resize {
+    /// New memory limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    /// New share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_percent: Option<u32>,
+    /// New cap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cap: Option<bool>,
+    /// New urgency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Accept a limit below what is in use: nothing more is granted until use has fallen below it.
+    pub drain: bool,
+}

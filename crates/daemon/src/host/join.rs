@@ -1,0 +1,217 @@
+//! Hello: who a peer is, and whether it may have what it asks for.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+use mica_limits::SharedPage;
+use mica_wire::host::message::{Message, PROTOCOL_VERSION, Refusal, Role};
+use mica_wire::host::socket::HostSocket;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::api::Severity;
+use crate::daemon::Daemon;
+use crate::enforce::{unenforceable, without_mechanism};
+use crate::gpu_thread::Change;
+use crate::journal::Entry;
+use crate::registry::Client;
+use crate::tenant::Governed;
+use crate::view::{process_name, role_name};
+use crate::watched::Watched;
+
+/// A hello that was accepted.
+pub(super) enum Joined {
+    Client {
+        id: u64,
+        governed: Arc<Governed>,
+        resumed: bool,
+    },
+    Program {
+        session: OwnedFd,
+    },
+}
+
+pub(super) fn join(
+    daemon: &Arc<Daemon>,
+    message: &Message,
+    fds: Vec<OwnedFd>,
+    pid: u32,
+    uid: u32,
+    socket: &Arc<HostSocket>,
+) -> Result<Joined, (Refusal, String)> {
+    if message.b != u64::from(PROTOCOL_VERSION) {
+        return Err((
+            Refusal::Version,
+            format!(
+                "this daemon speaks protocol {PROTOCOL_VERSION}, the program {}: use one version of Mica for both",
+                message.b
+            ),
+        ));
+    }
+    let role = [Role::Direct, Role::Worker, Role::Program, Role::Monitor]
+        .into_iter()
+        .find(|role| *role as u64 == message.a)
+        .ok_or((Refusal::Protocol, format!("there is no role {}", message.a)))?;
+    let mut registry = daemon.registry();
+    let (name, owner, is_worker_token) = match registry.by_token(&message.token) {
+        Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
+        None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
+    };
+    if is_worker_token != (role == Role::Worker) {
+        return Err((
+            Refusal::Permission,
+            format!("this token is not for a {}", role_name(role)),
+        ));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    let allowed = uid == 0 || uid == owner || (role == Role::Worker && uid == own);
+    if !allowed {
+        return Err((
+            Refusal::Permission,
+            format!("user {uid} may not use {name}, which belongs to user {owner}"),
+        ));
+    }
+    let vgpu = registry
+        .vgpus
+        .get(&name)
+        .ok_or((Refusal::State, format!("{name} is gone")))?;
+    let Some(gpu) = registry.gpus.get(vgpu.gpu).filter(|gpu| gpu.lost.is_none()) else {
+        return Err((
+            Refusal::State,
+            format!(
+                "{name} is lost: its GPU {} is not on this host now",
+                vgpu.gpu_key
+            ),
+        ));
+    };
+    let thread = gpu.thread.clone();
+    if role == Role::Program {
+        drop(registry);
+        let session = daemon.open_session(&name, pid, uid)?;
+        return Ok(Joined::Program { session });
+    }
+    if role == Role::Worker && vgpu.worker.client.is_some() {
+        return Err((Refusal::State, format!("{name} has a worker already")));
+    }
+    let allow_degraded = vgpu.spec.allow_degraded;
+    if role == Role::Direct && !allow_degraded {
+        let reasons = unenforceable(&vgpu.spec, registry.kind(vgpu));
+        if !reasons.is_empty() {
+            return Err((Refusal::Enforcement, reasons.join("; ")));
+        }
+    }
+    let tenant = vgpu.tenant.clone();
+    let limit_bytes = vgpu.ledger.limit_bytes();
+    let internal = |what: &str, error: rustix::io::Errno| {
+        (Refusal::Busy, format!("{what} cannot be made: {error}"))
+    };
+    let (page, resumed) = match fds.into_iter().next() {
+        Some(fd) => (
+            SharedPage::adopt(fd).map_err(|_| {
+                (
+                    Refusal::Protocol,
+                    "the page offered is none of ours".to_owned(),
+                )
+            })?,
+            true,
+        ),
+        None => (
+            SharedPage::create().map_err(|error| internal("a page", error))?,
+            false,
+        ),
+    };
+    if role != Role::Monitor
+        && !allow_degraded
+        && let Some(why) = without_mechanism(&page)
+    {
+        return Err((
+            Refusal::Enforcement,
+            format!("its share cannot be enforced: {why}"),
+        ));
+    }
+    let expected = match registry.vgpu_mut(&name) {
+        Ok(vgpu) if resumed => vgpu.ledger.returned(message.d),
+        _ => None,
+    };
+    // One that returns keeps its number, by which the next daemon would know it again.
+    let id = match expected {
+        Some(_) => message.d,
+        None => registry.fresh_id(),
+    };
+    let process = Watched::open(pid);
+    let governed = Arc::new(Governed {
+        id,
+        tenant,
+        page: Arc::new(page),
+        doorbell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| internal("a doorbell", error))?,
+        mechanism: AtomicU8::new(0),
+        charged_ns: AtomicU64::new(0),
+        leases: AtomicU64::new(0),
+    });
+    // The claim is the client's own word: the earlier daemon's journal bounds it, else the limit.
+    let granted = match (resumed, expected) {
+        (true, Some(most_bytes)) => message.c.min(most_bytes),
+        (true, None) => message.c.min(limit_bytes),
+        (false, _) => 0,
+    };
+    let counters = &governed.page.counters;
+    let client = Client {
+        vgpu: name.clone(),
+        role,
+        pid,
+        name: process_name(pid),
+        process,
+        socket: socket.clone(),
+        sm_percent: 0.0,
+        without_mechanism: false,
+        unknown_names: BTreeSet::new(),
+        driver_seconds: 0.0,
+        last_launches: counters.launches.load(Relaxed),
+        last_gate_wait_ns: counters.gate_wait_ns.load(Relaxed),
+        last_gpu_time_ns: counters.gpu_time_ns.load(Relaxed),
+        governed: governed.clone(),
+    };
+    let start = client.process.as_ref().map_or(0, |p| p.start);
+    registry.clients.insert(id, client);
+    let Some(vgpu) = registry.vgpus.get_mut(&name) else {
+        return Err((Refusal::State, format!("{name} is gone")));
+    };
+    vgpu.clients.insert(id);
+    vgpu.ever_joined = true;
+    if role != Role::Monitor {
+        let entry = Entry {
+            client: id,
+            pid,
+            role: role as u32,
+            start,
+            token: vgpu.token,
+            granted_bytes: granted,
+        };
+        vgpu.ledger.open(entry, governed.page.clone());
+        thread.send(Change::Client(governed.clone()));
+    }
+    if role == Role::Worker {
+        vgpu.worker.client = Some(id);
+        vgpu.worker.pid = Some(pid);
+    }
+    drop(registry);
+    daemon.events.add(
+        Severity::Info,
+        if resumed {
+            "process_returned"
+        } else {
+            "process_joined"
+        },
+        Some(&name),
+        Some(pid),
+        format!("{} {pid} joined {name}", role_name(role)),
+    );
+    Ok(Joined::Client {
+        id,
+        governed,
+        resumed,
+    })
+}

@@ -1,0 +1,303 @@
+//! The socket of programs, workers and tools.
+//!
+//! One thread serves all of them: it accepts, checks who speaks, answers from the registry and notices
+//! deaths. It never waits for a peer: a peer that does not read its answers is cut off.
+
+mod answers;
+mod credit;
+mod join;
+mod messages;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::{Duration, Instant};
+
+use mica_wire::host::message::Refusal;
+use mica_wire::host::socket::HostSocket;
+use rustix::event::epoll;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socketpair};
+
+use crate::daemon::Daemon;
+use messages::refusal;
+
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+/// A connection must say hello within this time.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// How often waiting requests are tried again: releases are not announced.
+const RETRY_EVERY: Duration = Duration::from_millis(10);
+/// How often ends of processes without a connection are looked for.
+const TICK: Duration = Duration::from_millis(50);
+/// Refused connections kept at most.
+const MOST_REFUSED: usize = 128;
+/// A worker that has not said hello for so long is given up.
+const WORKER_WITHIN: Duration = Duration::from_secs(20);
+
+/// The outside of the host thread.
+#[derive(Debug)]
+pub(crate) struct HostThread {
+    pub(crate) wake: OwnedFd,
+    pub(crate) stop: AtomicBool,
+    pub(crate) connections: AtomicU32,
+}
+
+impl HostThread {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            stop: AtomicBool::new(false),
+            connections: AtomicU32::new(0),
+        })
+    }
+
+    pub(crate) fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Connection {
+    socket: Arc<HostSocket>,
+    pid: u32,
+    uid: u32,
+    since: Instant,
+    client: Option<u64>,
+}
+
+/// The thread's own state.
+#[derive(Debug)]
+pub(crate) struct HostServer {
+    daemon: Arc<Daemon>,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    connections: HashMap<u64, Connection>,
+    per_user: HashMap<u32, u32>,
+    greeting: u32,
+    /// Refused for lack of room; kept a moment so that they can read why.
+    refused: VecDeque<(Instant, Arc<HostSocket>)>,
+    next: u64,
+    last_tick: Instant,
+}
+
+/// Why a connection ends, if it does.
+enum Flow {
+    Keep,
+    Close,
+}
+
+impl HostServer {
+    pub(crate) fn new(daemon: Arc<Daemon>, listener: OwnedFd) -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |fd: &OwnedFd, number| {
+            epoll::add(
+                &epoll,
+                fd,
+                epoll::EventData::new_u64(number),
+                epoll::EventFlags::IN,
+            )
+        };
+        add(&listener, LISTENER)?;
+        add(&daemon.host.wake, WAKE)?;
+        Ok(Self {
+            daemon,
+            listener,
+            epoll,
+            connections: HashMap::new(),
+            per_user: HashMap::new(),
+            greeting: 0,
+            refused: VecDeque::new(),
+            next: 2,
+            last_tick: Instant::now(),
+        })
+    }
+
+    /// Serves until told to stop.
+    pub(crate) fn run(mut self) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
+        while !self.daemon.host.stop.load(Relaxed) {
+            let waiting = !self.daemon.registry().waiters.is_empty();
+            let wait = if waiting { RETRY_EVERY } else { TICK };
+            let timeout = rustix::time::Timespec {
+                tv_sec: 0,
+                tv_nsec: i64::from(wait.subsec_nanos()),
+            };
+            events.clear();
+            let _ = epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&timeout),
+            );
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    WAKE => {
+                        let mut bytes = [0; 8];
+                        let _ = rustix::io::read(&self.daemon.host.wake, &mut bytes);
+                    }
+                    number => self.readable(number),
+                }
+            }
+            self.retry_waiters();
+            if self.last_tick.elapsed() >= TICK {
+                self.last_tick = Instant::now();
+                self.tick();
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        // A bound on one round keeps a flood of connections from starving those already there.
+        for _ in 0..64 {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let fd = match accept_with(&self.listener, flags) {
+                Ok(fd) => fd,
+                Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                    std::thread::sleep(Duration::from_millis(5));
+                    return;
+                }
+                Err(_) => return,
+            };
+            let Ok(credentials) = rustix::net::sockopt::socket_peercred(&fd) else {
+                continue;
+            };
+            let socket = Arc::new(HostSocket::from_fd(fd));
+            let uid = credentials.uid.as_raw();
+            let config = self.daemon.registry().config.clone();
+            let mine = self.per_user.get(&uid).copied().unwrap_or(0);
+            if self.connections.len() as u32 >= config.daemon.max_connections
+                || mine >= config.daemon.max_connections_per_user
+            {
+                let _ = socket.send(&refusal(Refusal::Busy, "too many connections"), &[]);
+                if self.refused.len() == MOST_REFUSED {
+                    self.refused.pop_front();
+                }
+                self.refused.push_back((Instant::now(), socket));
+                continue;
+            }
+            let number = self.next;
+            self.next += 1;
+            let added = epoll::add(
+                &self.epoll,
+                socket.as_fd(),
+                epoll::EventData::new_u64(number),
+                epoll::EventFlags::IN,
+            );
+            if added.is_err() {
+                continue;
+            }
+            *self.per_user.entry(uid).or_default() += 1;
+            self.greeting += 1;
+            self.connections.insert(
+                number,
+                Connection {
+                    socket,
+                    pid: credentials.pid.as_raw_nonzero().get().unsigned_abs(),
+                    uid,
+                    since: Instant::now(),
+                    client: None,
+                },
+            );
+            self.count();
+        }
+    }
+
+    fn count(&self) {
+        let count = self.connections.len() as u32;
+        self.daemon.host.connections.store(count, Relaxed);
+    }
+
+    fn readable(&mut self, number: u64) {
+        // A few messages a round: nobody may keep the thread to itself.
+        for _ in 0..16 {
+            let Some(connection) = self.connections.get(&number) else {
+                return;
+            };
+            let socket = connection.socket.clone();
+            match socket.receive() {
+                Ok((message, fds)) => match self.handle(number, &message, fds) {
+                    Flow::Keep => {}
+                    Flow::Close => return self.close(number),
+                },
+                Err(error) if error.would_block() => return,
+                Err(mica_wire::host::socket::SocketError::Malformed(length)) => {
+                    let text = format!("{length} bytes are no message");
+                    let _ = socket.send(&refusal(Refusal::Protocol, &text), &[]);
+                    return self.close(number);
+                }
+                Err(_) => return self.close(number),
+            }
+        }
+    }
+
+    fn close(&mut self, number: u64) {
+        let Some(connection) = self.connections.remove(&number) else {
+            return;
+        };
+        let _ = epoll::delete(&self.epoll, connection.socket.as_fd());
+        if let Some(count) = self.per_user.get_mut(&connection.uid) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.per_user.remove(&connection.uid);
+            }
+        }
+        self.count();
+        match connection.client {
+            Some(client) => self.daemon.client_gone(client),
+            None => self.greeting = self.greeting.saturating_sub(1),
+        }
+        self.retry_waiters();
+    }
+
+    fn tick(&mut self) {
+        let late: Vec<u64> = if self.greeting == 0 {
+            Vec::new()
+        } else {
+            self.connections
+                .iter()
+                .filter(|(_, c)| c.client.is_none() && c.since.elapsed() > HELLO_WITHIN)
+                .map(|(number, _)| *number)
+                .collect()
+        };
+        for number in late {
+            self.close(number);
+        }
+        while let Some((since, _)) = self.refused.front()
+            && since.elapsed() > Duration::from_millis(500)
+        {
+            self.refused.pop_front();
+        }
+        {
+            let mut registry = self.daemon.registry();
+            for vgpu in registry.vgpus.values_mut() {
+                vgpu.ledger.bury();
+                vgpu.ledger.trim();
+                let given_up = vgpu.worker.client.is_none()
+                    && vgpu
+                        .worker
+                        .started
+                        .is_some_and(|s| s.elapsed() > WORKER_WITHIN);
+                if given_up {
+                    vgpu.worker.started = None;
+                    // Dropping the descriptors ends the sessions at the programs' side.
+                    vgpu.worker.pending.clear();
+                }
+            }
+        }
+        self.daemon.collect_abandoned();
+    }
+}
+
+/// Makes the two ends of a session.
+pub(crate) fn session_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+}

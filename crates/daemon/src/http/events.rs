@@ -1,0 +1,106 @@
+//! The stream of events.
+
+use std::convert::Infallible;
+
+use axum::Json;
+use axum::extract::{ConnectInfo, Query, State};
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+
+use super::Shared;
+use super::peer::Peer;
+use crate::api::Event;
+
+#[derive(Debug, Deserialize)]
+#[serde(default)]
+pub(crate) struct EventsQuery {
+    follow: bool,
+    after: Option<u64>,
+}
+
+impl Default for EventsQuery {
+    fn default() -> Self {
+        Self {
+            follow: true,
+            after: None,
+        }
+    }
+}
+
+/// Events as they happen (server-sent events), or with `follow=false` those remembered, as JSON.
+#[utoipa::path(get, tag = "events", path = "/v1/events",
+    params(("follow" = Option<bool>, Query), ("after" = Option<u64>, Query)),
+    responses((status = 200, body = Vec<Event>)))]
+pub(crate) async fn events(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Query(query): Query<EventsQuery>,
+) -> Response {
+    let allowed = {
+        let daemon = daemon.clone();
+        move |event: &Event| {
+            let registry = daemon.registry();
+            if daemon.is_admin(&registry, peer) {
+                return true;
+            }
+            match event
+                .vgpu
+                .as_ref()
+                .and_then(|name| registry.vgpus.get(name))
+            {
+                Some(vgpu) => vgpu.owner_uid == peer.uid,
+                None => false,
+            }
+        }
+    };
+    if !query.follow {
+        let mut past = daemon.events.past(query.after.unwrap_or(0));
+        past.retain(allowed);
+        return Json(past).into_response();
+    }
+    // Without a starting point only what is to come is sent.
+    let (old, live) = daemon.events.follow(query.after.unwrap_or(u64::MAX));
+    let stop = daemon.stop_http.subscribe();
+    let stream = event_stream(old, live, stop, allowed);
+    Sse::new(stream)
+        .keep_alive(KeepAlive::default())
+        .into_response()
+}
+
+fn event_stream(
+    old: Vec<Event>,
+    live: tokio::sync::broadcast::Receiver<Event>,
+    stop: tokio::sync::watch::Receiver<bool>,
+    allowed: impl Fn(&Event) -> bool + Send + 'static,
+) -> impl futures_core::Stream<Item = Result<SseEvent, Infallible>> + Send {
+    use tokio::sync::broadcast::error::RecvError;
+    let state = (old.into_iter(), live, stop, allowed);
+    futures_util::stream::unfold(state, |(mut old, mut live, mut stop, allowed)| async move {
+        loop {
+            let event = match old.next() {
+                Some(event) => event,
+                None => tokio::select! {
+                    _ = stop.wait_for(|stop| *stop) => return None,
+                    event = live.recv() => match event {
+                        Ok(event) => event,
+                        // A slow reader misses events and sees it by their sequence numbers.
+                        Err(RecvError::Lagged(_)) => continue,
+                        Err(RecvError::Closed) => return None,
+                    },
+                },
+            };
+            if !allowed(&event) {
+                continue;
+            }
+            let Ok(text) = serde_json::to_string(&event) else {
+                continue;
+            };
+            let sse = SseEvent::default()
+                .id(event.sequence.to_string())
+                .event(event.kind)
+                .data(text);
+            return Some((Ok(sse), (old, live, stop, allowed)));
+        }
+    })
+}

@@ -1,0 +1,210 @@
+//! The control API: HTTP on a unix socket. Peer credentials decide who may do what.
+
+pub(crate) mod events;
+mod peer;
+pub(crate) mod vgpus;
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use tokio::net::UnixListener;
+
+use crate::api::{ApiError, Doctor, Done, GpuInfo, Stats};
+use crate::daemon::Daemon;
+use crate::placement::error;
+use peer::Peer;
+
+type Shared = State<Arc<Daemon>>;
+type Answer<T> = Result<Json<T>, ApiError>;
+
+impl Daemon {}
+
+/// The host's GPUs.
+#[utoipa::path(get, tag = "host", path = "/v1/gpus", responses((status = 200, body = Vec<GpuInfo>)))]
+pub(crate) async fn gpus(State(daemon): Shared) -> Json<Vec<GpuInfo>> {
+    Json(daemon.gpu_infos())
+}
+
+/// The daemon, the GPUs and the virtual GPUs the caller may see.
+#[utoipa::path(get, tag = "host", path = "/v1/stats", responses((status = 200, body = Stats)))]
+pub(crate) async fn stats(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Json<Stats> {
+    Json(Stats {
+        daemon: daemon.info(),
+        gpus: daemon.gpu_infos(),
+        vgpus: daemon.visible(peer),
+    })
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct DoctorQuery {
+    vgpu: Option<String>,
+}
+
+/// What is in force, and how that is known.
+#[utoipa::path(get, tag = "host", path = "/v1/doctor", params(("vgpu" = Option<String>, Query)),
+    responses((status = 200, body = Doctor), (status = 404, body = ApiError)))]
+pub(crate) async fn doctor(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Query(query): Query<DoctorQuery>,
+) -> Answer<Doctor> {
+    // Before the lock: these read files.
+    let mut checks = match query.vgpu {
+        Some(_) => Vec::new(),
+        None => crate::doctor::driver_checks(),
+    };
+    let registry = daemon.registry();
+    if let Some(name) = &query.vgpu {
+        daemon.owned(&registry, peer, name)?;
+    }
+    let report = registry.doctor(|vgpu| {
+        query.vgpu.as_ref().is_none_or(|name| *name == vgpu.name)
+            && daemon.may_see(&registry, peer, vgpu)
+    });
+    checks.extend(report.checks);
+    Ok(Json(Doctor::of(checks)))
+}
+
+/// Ends the daemon; programs run on.
+#[utoipa::path(post, tag = "host", path = "/v1/shutdown",
+    responses((status = 200, body = Done), (status = 403, body = ApiError)))]
+pub(crate) async fn shutdown(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Answer<Done> {
+    daemon.must_be_admin(peer)?;
+    let stopping = daemon.clone();
+    tokio::spawn(async move {
+        // Let the answer out first.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        stopping.stop();
+    });
+    Ok(Json(Done {
+        done: "the daemon ends; programs run on".into(),
+    }))
+}
+
+/// Reads the configuration again; a wrong one is refused and the old one stays.
+#[utoipa::path(post, tag = "host", path = "/v1/reload",
+    responses((status = 200, body = Done), (status = "4XX", body = ApiError)))]
+pub(crate) async fn reload(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Answer<Done> {
+    daemon.must_be_admin(peer)?;
+    daemon.reload().map_err(|failure| {
+        error(
+            "config",
+            failure.to_string(),
+            Some("the old configuration stays in force".into()),
+        )
+    })?;
+    Ok(Json(Done {
+        done: "the configuration is in force".into(),
+    }))
+}
+
+/// The metrics in Prometheus's text format.
+#[utoipa::path(get, tag = "host", path = "/metrics", responses((status = 200, body = String)))]
+pub(crate) async fn metrics(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Response {
+    let text = crate::metrics::render(
+        &daemon.visible(peer),
+        &daemon.gpu_infos(),
+        &daemon.lease_waits,
+    );
+    ([("content-type", "text/plain; version=0.0.4")], text).into_response()
+}
+
+async fn openapi() -> Response {
+    (
+        [("content-type", "application/json")],
+        crate::openapi::document(),
+    )
+        .into_response()
+}
+
+async fn unknown() -> ApiError {
+    error(
+        "not_found",
+        "there is no such resource".into(),
+        Some("/openapi.json lists those there are".into()),
+    )
+}
+
+async fn touch(State(daemon): Shared, request: Request, next: axum::middleware::Next) -> Response {
+    *daemon
+        .last_request
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    next.run(request).await
+}
+
+fn router(daemon: Arc<Daemon>) -> Router {
+    Router::new()
+        .route("/v1/vgpus", get(vgpus::list).post(vgpus::create))
+        .route(
+            "/v1/vgpus/{name}",
+            get(vgpus::show).patch(vgpus::resize).delete(vgpus::remove),
+        )
+        .route("/v1/vgpus/{name}/history", get(vgpus::history))
+        .route("/v1/vgpus/{name}/join", post(vgpus::join))
+        .route("/v1/vgpus/{name}/suspend", post(vgpus::suspend))
+        .route("/v1/vgpus/{name}/resume", post(vgpus::resume))
+        .route("/v1/vgpus/{name}/cancel", post(vgpus::cancel))
+        .route("/v1/gpus", get(gpus))
+        .route("/v1/stats", get(stats))
+        .route("/v1/doctor", get(doctor))
+        .route("/v1/shutdown", post(shutdown))
+        .route("/v1/reload", post(reload))
+        .route("/v1/events", get(events::events))
+        .route("/events", get(events::events))
+        .route("/metrics", get(metrics))
+        .route("/openapi.json", get(openapi))
+        .fallback(unknown)
+        .layer(axum::middleware::from_fn_with_state(daemon.clone(), touch))
+        .layer(DefaultBodyLimit::max(64 << 10))
+        .with_state(daemon)
+}
+
+/// The HTTP thread.
+pub(crate) fn run(daemon: Arc<Daemon>, listener: OwnedFd) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(failure) => {
+            tracing::error!("the control API cannot start: {failure}");
+            return daemon.stop();
+        }
+    };
+    let stopping = daemon.clone();
+    let served = runtime.block_on(async {
+        let listener = UnixListener::from_std(listener.into())?;
+        let mut stop = daemon.stop_http.subscribe();
+        let service = router(daemon.clone()).into_make_service_with_connect_info::<Peer>();
+        tokio::select! {
+            served = axum::serve(listener, service) => served,
+            _ = stop.wait_for(|stop| *stop) => Ok(()),
+        }
+    });
+    // Streams of events are cut rather than waited for.
+    runtime.shutdown_background();
+    if let Err(failure) = served {
+        tracing::error!("the control API ended: {failure}");
+        stopping.stop();
+    }
+}

@@ -1,0 +1,103 @@
+//! Who asks, what they may see, and how they are refused.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::connect_info::Connected;
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::serve::IncomingStream;
+use tokio::net::{UnixListener, unix::UCred};
+
+use crate::api::ApiError;
+use crate::daemon::Daemon;
+use crate::placement::error;
+use crate::registry::{Registry, Vgpu, not_found};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(super) uid: u32,
+    pub(super) pid: Option<u32>,
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let credentials = stream.io().peer_cred();
+        let pid = credentials.as_ref().ok().and_then(UCred::pid);
+        Self {
+            // Without credentials the peer is nobody.
+            uid: credentials.map_or(u32::MAX, |c| c.uid()),
+            pid: pid
+                .and_then(|pid| u32::try_from(pid).ok())
+                .filter(|p| *p > 0),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = match self.reason.as_str() {
+            "not_found" => StatusCode::NOT_FOUND,
+            "exists" | "busy" | "state" => StatusCode::CONFLICT,
+            "invalid" | "config" => StatusCode::BAD_REQUEST,
+            "permission" | "quota" => StatusCode::FORBIDDEN,
+            "no_memory" | "no_share" | "enforcement" => StatusCode::UNPROCESSABLE_ENTITY,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(self)).into_response()
+    }
+}
+
+/// A JSON body whose refusal is an [`ApiError`] too.
+pub(crate) struct Body<T>(pub(super) T);
+
+impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Daemon>> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &Arc<Daemon>) -> Result<Self, ApiError> {
+        match Json::<T>::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) => Err(error("invalid", rejection.body_text(), None)),
+        }
+    }
+}
+
+impl Daemon {
+    pub(super) fn is_admin(&self, registry: &Registry, peer: Peer) -> bool {
+        peer.uid == 0
+            || peer.uid == rustix::process::geteuid().as_raw()
+            || registry.config.daemon.admin_uids.contains(&peer.uid)
+    }
+
+    pub(super) fn must_be_admin(&self, peer: Peer) -> Result<(), ApiError> {
+        if self.is_admin(&self.registry(), peer) {
+            return Ok(());
+        }
+        Err(error(
+            "permission",
+            format!("user {} may not do this; administrators may", peer.uid),
+            None,
+        ))
+    }
+
+    pub(super) fn may_see(&self, registry: &Registry, peer: Peer, vgpu: &Vgpu) -> bool {
+        vgpu.owner_uid == peer.uid || self.is_admin(registry, peer)
+    }
+
+    /// A virtual GPU the peer may touch. Others' look as if they did not exist.
+    pub(super) fn owned(
+        &self,
+        registry: &Registry,
+        peer: Peer,
+        name: &str,
+    ) -> Result<(), ApiError> {
+        let vgpu = registry.vgpu(name)?;
+        if self.may_see(registry, peer, vgpu) {
+            Ok(())
+        } else {
+            Err(not_found(name))
+        }
+    }
+}

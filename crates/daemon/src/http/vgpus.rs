@@ -1,0 +1,252 @@
+//! The calls about virtual GPUs.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{ConnectInfo, Path, Query, State};
+use mica_wire::host::message::{Kind, Message};
+use serde::Deserialize;
+
+use super::peer::{Body, Peer};
+use super::{Answer, Shared};
+use crate::api::{ApiError, Created, Done, GpuInfo, History, Resize, Severity, VgpuInfo, VgpuSpec};
+use crate::daemon::Daemon;
+
+impl Daemon {
+    pub(super) fn info_of(&self, name: &str) -> Result<VgpuInfo, ApiError> {
+        let registry = self.registry();
+        let vgpu = registry.vgpu(name)?;
+        Ok(registry.vgpu_info(vgpu))
+    }
+
+    pub(super) fn visible(&self, peer: Peer) -> Vec<VgpuInfo> {
+        let registry = self.registry();
+        let all = registry.vgpus.values();
+        all.filter(|vgpu| self.may_see(&registry, peer, vgpu))
+            .map(|vgpu| registry.vgpu_info(vgpu))
+            .collect()
+    }
+
+    pub(super) fn gpu_infos(&self) -> Vec<GpuInfo> {
+        let registry = self.registry();
+        (0..registry.gpus.len())
+            .map(|index| registry.gpu_info(index))
+            .collect()
+    }
+
+    pub(super) fn note(&self, kind: &str, vgpu: &str, message: String) {
+        self.events
+            .add(Severity::Info, kind, Some(vgpu), None, message);
+    }
+}
+
+/// Makes a virtual GPU.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus", request_body = VgpuSpec,
+    responses((status = 200, body = Created), (status = "4XX", body = ApiError)))]
+pub(crate) async fn create(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Body(spec): Body<VgpuSpec>,
+) -> Answer<Created> {
+    let ephemeral = spec.ephemeral;
+    let created = {
+        let mut registry = daemon.registry();
+        let name = registry.create(spec, peer.uid, peer.pid)?.name.clone();
+        let vgpu = registry.vgpu(&name)?;
+        registry.created(vgpu, daemon.paths.host_socket().display().to_string())
+    };
+    daemon.note(
+        "vgpu_created",
+        &created.name,
+        format!("{} was created", created.name),
+    );
+    if ephemeral {
+        // What lives as long as a program is written soon; what must outlive a crash at once.
+        daemon
+            .dirty
+            .store(true, std::sync::atomic::Ordering::Relaxed);
+    } else {
+        save(&daemon).await;
+    }
+    Ok(Json(created))
+}
+
+async fn save(daemon: &Arc<Daemon>) {
+    let daemon = daemon.clone();
+    let _ = tokio::task::spawn_blocking(move || daemon.save()).await;
+}
+
+/// All virtual GPUs the caller may see.
+#[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus", responses((status = 200, body = Vec<VgpuInfo>)))]
+pub(crate) async fn list(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Json<Vec<VgpuInfo>> {
+    Json(daemon.visible(peer))
+}
+
+/// One virtual GPU.
+#[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}", params(("name" = String, Path)),
+    responses((status = 200, body = VgpuInfo), (status = 404, body = ApiError)))]
+pub(crate) async fn show(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+) -> Answer<VgpuInfo> {
+    daemon.owned(&daemon.registry(), peer, &name)?;
+    Ok(Json(daemon.info_of(&name)?))
+}
+
+/// The last ten minutes of one virtual GPU.
+#[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}/history", params(("name" = String, Path)),
+    responses((status = 200, body = History), (status = 404, body = ApiError)))]
+pub(crate) async fn history(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+) -> Answer<History> {
+    let registry = daemon.registry();
+    daemon.owned(&registry, peer, &name)?;
+    let samples = registry.vgpu(&name)?.history.iter().copied().collect();
+    Ok(Json(History { name, samples }))
+}
+
+/// What a program needs to join an existing virtual GPU.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/join", params(("name" = String, Path)),
+    responses((status = 200, body = Created), (status = 404, body = ApiError)))]
+pub(crate) async fn join(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+) -> Answer<Created> {
+    let registry = daemon.registry();
+    daemon.owned(&registry, peer, &name)?;
+    let vgpu = registry.vgpu(&name)?;
+    Ok(Json(registry.created(
+        vgpu,
+        daemon.paths.host_socket().display().to_string(),
+    )))
+}
+
+/// Changes limits while processes run.
+#[utoipa::path(patch, tag = "vgpus", path = "/v1/vgpus/{name}", params(("name" = String, Path)),
+    request_body = Resize,
+    responses((status = 200, body = VgpuInfo), (status = "4XX", body = ApiError)))]
+pub(crate) async fn resize(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+    Body(change): Body<Resize>,
+) -> Answer<VgpuInfo> {
+    {
+        let mut registry = daemon.registry();
+        daemon.owned(&registry, peer, &name)?;
+        registry.resize(&name, &change)?;
+    }
+    daemon.host.wake();
+    daemon.note("vgpu_resized", &name, format!("{name} was resized"));
+    save(&daemon).await;
+    Ok(Json(daemon.info_of(&name)?))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RemoveQuery {
+    force: bool,
+}
+
+/// Removes a virtual GPU; with `force`, ends what runs in it.
+#[utoipa::path(delete, tag = "vgpus", path = "/v1/vgpus/{name}",
+    params(("name" = String, Path), ("force" = Option<bool>, Query)),
+    responses((status = 200, body = Done), (status = "4XX", body = ApiError)))]
+pub(crate) async fn remove(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+    Query(query): Query<RemoveQuery>,
+) -> Answer<Done> {
+    let ephemeral = {
+        let mut registry = daemon.registry();
+        daemon.owned(&registry, peer, &name)?;
+        registry.remove(&name, query.force)?.spec.ephemeral
+    };
+    daemon.host.wake();
+    daemon.note("vgpu_removed", &name, format!("{name} was removed"));
+    if ephemeral {
+        daemon
+            .dirty
+            .store(true, std::sync::atomic::Ordering::Relaxed);
+    } else {
+        save(&daemon).await;
+    }
+    Ok(Json(Done {
+        done: format!("{name} was removed"),
+    }))
+}
+
+async fn set_suspended(
+    daemon: Arc<Daemon>,
+    peer: Peer,
+    name: String,
+    suspended: bool,
+) -> Answer<VgpuInfo> {
+    {
+        let mut registry = daemon.registry();
+        daemon.owned(&registry, peer, &name)?;
+        registry.set_suspended(&name, suspended)?;
+    }
+    let (kind, word) = if suspended {
+        ("vgpu_suspended", "suspended")
+    } else {
+        ("vgpu_resumed", "resumed")
+    };
+    daemon.note(kind, &name, format!("{name} was {word}"));
+    save(&daemon).await;
+    Ok(Json(daemon.info_of(&name)?))
+}
+
+/// Holds a virtual GPU's processes.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/suspend", params(("name" = String, Path)),
+    responses((status = 200, body = VgpuInfo), (status = 404, body = ApiError)))]
+pub(crate) async fn suspend(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+) -> Answer<VgpuInfo> {
+    set_suspended(daemon, peer, name, true).await
+}
+
+/// Lets a virtual GPU's processes run again.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/resume", params(("name" = String, Path)),
+    responses((status = 200, body = VgpuInfo), (status = 404, body = ApiError)))]
+pub(crate) async fn resume(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+) -> Answer<VgpuInfo> {
+    set_suspended(daemon, peer, name, false).await
+}
+
+/// Ends a virtual GPU's running and queued kernels.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/cancel", params(("name" = String, Path)),
+    responses((status = 200, body = Done), (status = "4XX", body = ApiError)))]
+pub(crate) async fn cancel(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+) -> Answer<Done> {
+    let registry = daemon.registry();
+    daemon.owned(&registry, peer, &name)?;
+    let vgpu = registry.vgpu(&name)?;
+    let mut told = 0;
+    for client in vgpu
+        .clients
+        .iter()
+        .filter_map(|id| registry.clients.get(id))
+    {
+        told += usize::from(client.socket.send(&Message::new(Kind::Cancel), &[]).is_ok());
+    }
+    Ok(Json(Done {
+        done: format!("{told} processes of {name} were told to cancel their kernels"),
+    }))
+}

@@ -1,0 +1,147 @@
+//! Whether a virtual GPU may be made: names, values, quotas and room.
+
+use super::Registry;
+use crate::api::{ApiError, GpuKind, VgpuSpec};
+use crate::placement::{Candidate, Wish, error, size};
+
+impl Registry {
+    pub(super) fn wish(&self, spec: &VgpuSpec) -> Wish {
+        let sharing = &self.config.sharing;
+        Wish {
+            memory_bytes: spec.memory_limit_bytes,
+            share_percent: spec.share_percent,
+            gpu: spec.gpu,
+            placement: spec.placement,
+            overcommit_memory: sharing.overcommit_memory,
+            overcommit_share: sharing.overcommit_share,
+            default_memory_bytes: sharing.default_memory_bytes,
+        }
+    }
+
+    pub(super) fn candidates(&self) -> Vec<Candidate> {
+        let sharing = &self.config.sharing;
+        self.gpus
+            .iter()
+            .enumerate()
+            .map(|(index, gpu)| {
+                let here = || self.vgpus.values().filter(|v| v.gpu == index);
+                let kept = match gpu.facts.kind {
+                    GpuKind::Nvidia => sharing.reserve_bytes,
+                    GpuKind::Software => 0,
+                };
+                Candidate {
+                    index: index as u32,
+                    total_bytes: gpu.facts.memory_total_bytes.saturating_sub(kept),
+                    reserved_bytes: here().map(|v| v.ledger.limit_bytes()).sum(),
+                    share_reserved_percent: here().filter_map(|v| v.spec.share_percent).sum(),
+                    vgpus: here().count() as u32,
+                    load_percent: gpu
+                        .reading
+                        .utilization_percent
+                        .unwrap_or(gpu.charged_percent),
+                    lost: gpu.lost.clone(),
+                    largest: here()
+                        .max_by_key(|v| v.ledger.limit_bytes())
+                        .map(|v| (v.name.clone(), v.ledger.limit_bytes())),
+                }
+            })
+            .collect()
+    }
+
+    pub(super) fn check_quota(
+        &self,
+        spec: &VgpuSpec,
+        uid: u32,
+        limit: u64,
+    ) -> Result<(), ApiError> {
+        let quota = self.config.quota_of(uid);
+        let own = || self.vgpus.values().filter(|v| v.owner_uid == uid);
+        let over = |what: String| {
+            error(
+                "quota",
+                format!("user {uid} may have {what}"),
+                Some("remove one of your virtual GPUs, or ask the administrator".into()),
+            )
+        };
+        if let Some(most) = quota.vgpus
+            && own().count() as u32 >= most
+        {
+            return Err(over(format!("{most} virtual GPUs and has them")));
+        }
+        let memory: u64 = own().map(|v| v.ledger.limit_bytes()).sum();
+        if let Some(most) = quota.memory_bytes
+            && memory.saturating_add(limit) > most
+        {
+            return Err(over(format!(
+                "{} of GPU memory, has {} and asked for {} more",
+                size(most),
+                size(memory),
+                size(limit)
+            )));
+        }
+        let share: u32 = own().filter_map(|v| v.spec.share_percent).sum();
+        if let Some(most) = quota.share_percent
+            && share + spec.share_percent.unwrap_or(0) > most
+        {
+            return Err(over(format!("shares of {most} % and has {share} %")));
+        }
+        Ok(())
+    }
+
+    pub(super) fn made_up_name(&mut self) -> String {
+        loop {
+            let id = self.fresh_id();
+            let name = format!("vgpu-{id}");
+            if !self.vgpus.contains_key(&name) {
+                return name;
+            }
+        }
+    }
+}
+
+pub(super) fn check_name(name: &str) -> Result<(), ApiError> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if starts_well && name.len() <= 64 && name.chars().all(good) {
+        return Ok(());
+    }
+    Err(error(
+        "invalid",
+        format!("{name:?} is no name for a virtual GPU"),
+        Some(
+            "use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit"
+                .into(),
+        ),
+    ))
+}
+
+pub(super) fn check_spec(spec: &VgpuSpec) -> Result<(), ApiError> {
+    let invalid = |message: &str| Err(error("invalid", message.into(), None));
+    match spec.share_percent {
+        Some(0) | Some(101..) => return invalid("a share is between 1 and 100 percent"),
+        None if spec.cap => return invalid("a cap needs a share to be capped at"),
+        _ => {}
+    }
+    if spec.memory_limit_bytes.is_some_and(|bytes| bytes < 1 << 20) {
+        return invalid("a memory limit is at least 1 MiB");
+    }
+    if spec.max_streams == Some(0) {
+        return invalid("a virtual GPU needs at least one stream");
+    }
+    Ok(())
+}
+
+pub(super) fn random_token() -> Result<[u8; 16], ApiError> {
+    use std::io::Read;
+    let mut token = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut token))
+        .map_err(|source| {
+            error(
+                "internal",
+                format!("no random numbers can be had: {source}"),
+                None,
+            )
+        })?;
+    Ok(token)
+}

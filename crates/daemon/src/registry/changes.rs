@@ -1,0 +1,173 @@
+//! What changes in the life of a virtual GPU: its limits, its processes, its end.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use mica_wire::host::message::Role;
+
+use super::admission::check_spec;
+use super::{Client, Registry, Vgpu, not_found};
+use crate::api::{ApiError, Resize};
+use crate::gpu_thread::Change;
+use crate::placement::{error, size};
+use crate::watched::Watched;
+
+/// How long a virtual GPU without a known creator waits for its first process.
+const FIRST_PROCESS_WITHIN: Duration = Duration::from_secs(60);
+
+impl Registry {
+    /// Changes limits while processes run.
+    pub(crate) fn resize(&mut self, name: &str, change: &Resize) -> Result<(), ApiError> {
+        let overcommit = self.config.sharing.overcommit_memory;
+        let overcommit_share = self.config.sharing.overcommit_share;
+        let vgpu = self.vgpu(name)?;
+        let gpu = vgpu.gpu;
+        let candidate = self.candidates().into_iter().nth(gpu);
+        let old_limit = self.vgpu(name)?.ledger.limit_bytes();
+        let old_share = self.vgpu(name)?.spec.share_percent.unwrap_or(0);
+        let mut checked = self.vgpu(name)?.spec.clone();
+        checked.share_percent = change.share_percent.or(checked.share_percent);
+        check_spec(&checked)?;
+        if let (Some(candidate), Some(limit)) = (&candidate, change.memory_limit_bytes) {
+            let room = if overcommit {
+                candidate.total_bytes
+            } else {
+                (candidate.total_bytes + old_limit).saturating_sub(candidate.reserved_bytes)
+            };
+            if limit > room || limit == 0 {
+                return Err(error(
+                    "no_memory",
+                    format!(
+                        "{name} can have at most {} on gpu {gpu}, {} asked",
+                        size(room),
+                        size(limit)
+                    ),
+                    None,
+                ));
+            }
+        }
+        if let (Some(candidate), Some(share)) = (&candidate, change.share_percent) {
+            let room = (100 + old_share).saturating_sub(candidate.share_reserved_percent);
+            if share > room && !overcommit_share {
+                return Err(error(
+                    "no_share",
+                    format!("{name} can have at most {room} % of gpu {gpu}, {share} % asked"),
+                    None,
+                ));
+            }
+        }
+        let vgpu = self.vgpu_mut(name)?;
+        if let Some(limit) = change.memory_limit_bytes {
+            vgpu.ledger.resize(limit, change.drain).map_err(|full| {
+                error(
+                    "busy",
+                    format!(
+                        "{} are in use in {name}, more than a limit of {}",
+                        size(full.used_bytes),
+                        size(limit)
+                    ),
+                    Some("free memory first, or let it drain with --drain".into()),
+                )
+            })?;
+            vgpu.spec.memory_limit_bytes = Some(limit);
+        }
+        vgpu.spec.share_percent = change.share_percent.or(vgpu.spec.share_percent);
+        vgpu.spec.cap = change.cap.unwrap_or(vgpu.spec.cap);
+        vgpu.spec.priority = change.priority.unwrap_or(vgpu.spec.priority);
+        self.publish_entitlements(gpu);
+        Ok(())
+    }
+
+    /// Holds or releases a virtual GPU's processes.
+    pub(crate) fn set_suspended(&mut self, name: &str, suspended: bool) -> Result<(), ApiError> {
+        let vgpu = self.vgpu_mut(name)?;
+        vgpu.suspended = suspended;
+        let gpu = vgpu.gpu;
+        self.publish_entitlements(gpu);
+        Ok(())
+    }
+
+    /// Removes a virtual GPU; its processes are ended with `force`.
+    pub(crate) fn remove(&mut self, name: &str, force: bool) -> Result<Vgpu, ApiError> {
+        let vgpu = self.vgpu_mut(name)?;
+        vgpu.programs.retain(Watched::alive);
+        let running = vgpu.clients.len() + vgpu.programs.len();
+        let workers = usize::from(vgpu.worker.client.is_some());
+        if running > workers && !force {
+            return Err(error(
+                "busy",
+                format!("{} processes run in {name}", running - workers),
+                Some("end them, or remove it with --force".into()),
+            ));
+        }
+        let Some(mut vgpu) = self.vgpus.remove(name) else {
+            return Err(not_found(name));
+        };
+        for program in &vgpu.programs {
+            program.kill();
+        }
+        for client in &vgpu.clients {
+            if let Some(client) = self.clients.get(client)
+                && let Some(process) = &client.process
+                && client.role != Role::Monitor
+            {
+                process.kill();
+            }
+        }
+        vgpu.ledger.kill_expected();
+        vgpu.ledger.close_all();
+        self.waiters.retain(|waiter| waiter.vgpu != name);
+        if let Some(gpu) = self.gpus.get(vgpu.gpu) {
+            for client in &vgpu.clients {
+                gpu.thread.send(Change::ClientGone(*client));
+            }
+            gpu.thread.send(Change::TenantGone(vgpu.id));
+        }
+        self.publish_entitlements(vgpu.gpu);
+        Ok(vgpu)
+    }
+
+    /// Names of ephemeral virtual GPUs that nothing holds any more.
+    pub(crate) fn abandoned(&mut self) -> Vec<String> {
+        self.vgpus
+            .values_mut()
+            .filter_map(|vgpu| {
+                vgpu.programs.retain(Watched::alive);
+                if vgpu.holder.as_ref().is_some_and(|holder| !holder.alive()) {
+                    vgpu.holder = None;
+                    vgpu.ever_joined = true;
+                }
+                let worker = vgpu.worker.client;
+                let in_use = vgpu.clients.iter().any(|client| worker != Some(*client))
+                    || !vgpu.programs.is_empty()
+                    || !vgpu.worker.pending.is_empty()
+                    || vgpu.holder.is_some()
+                    || vgpu.ledger.expects(None);
+                let expected = !vgpu.ever_joined && vgpu.made.elapsed() < FIRST_PROCESS_WITHIN;
+                (vgpu.spec.ephemeral && !in_use && !expected).then(|| vgpu.name.clone())
+            })
+            .collect()
+    }
+
+    /// Takes a client out of every table; everything it held is available again when this returns.
+    pub(crate) fn client_gone(&mut self, id: u64) -> Option<Client> {
+        let client = self.clients.remove(&id)?;
+        self.waiters.retain(|waiter| waiter.client != id);
+        if let Some(vgpu) = self.vgpus.get_mut(&client.vgpu) {
+            vgpu.clients.remove(&id);
+            vgpu.ledger.close(id);
+            let counters = &client.governed.page.counters;
+            vgpu.dead_launches += counters.launches.load(Relaxed);
+            vgpu.dead_gate_wait_ns += counters.gate_wait_ns.load(Relaxed);
+            if vgpu.worker.client == Some(id) {
+                vgpu.worker.client = None;
+                vgpu.worker.started = None;
+                vgpu.worker.pid = None;
+            }
+            if let Some(gpu) = self.gpus.get(vgpu.gpu) {
+                gpu.thread.send(Change::ClientGone(id));
+            }
+        }
+        Some(client)
+    }
+}

@@ -1,0 +1,243 @@
+//! The virtual GPUs of this host, their processes and their GPUs.
+//!
+//! Owns every table; one lock guards them all and is never held while waiting. Decides what exists and
+//! who is in it; how memory is counted is the ledger's business, and whose turn it is the GPU thread's.
+
+mod admission;
+mod birth;
+mod changes;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mica_scheduler::slices;
+use mica_wire::host::message::Role;
+use mica_wire::host::socket::HostSocket;
+
+use crate::api::{ApiError, Priority, Profile, Sample, VgpuSpec, VgpuState};
+use crate::config::Config;
+use crate::devices::{DeviceFacts, DeviceReading};
+use crate::gpu_thread::{Change, GpuThread};
+use crate::journal::Journal;
+use crate::ledger::Ledger;
+use crate::placement::error;
+use crate::tenant::{Entitlement, Governed, Tenant};
+use crate::watched::Watched;
+
+/// A physical GPU.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    pub(crate) facts: DeviceFacts,
+    /// Place in the driver's list, for readings.
+    pub(crate) driver_index: Option<usize>,
+    pub(crate) reading: DeviceReading,
+    pub(crate) thread: Arc<GpuThread>,
+    pub(crate) lost: Option<String>,
+    pub(crate) charged_percent: f64,
+}
+
+/// A connected process.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) vgpu: String,
+    pub(crate) role: Role,
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    pub(crate) process: Option<Watched>,
+    pub(crate) socket: Arc<HostSocket>,
+    pub(crate) governed: Arc<Governed>,
+    /// Percent of the GPU's time the driver reports.
+    pub(crate) sm_percent: f64,
+    /// Found at the last look to have a context that no mechanism reaches.
+    pub(crate) without_mechanism: bool,
+    /// Entry points it looked up that pass the limits unseen.
+    pub(crate) unknown_names: BTreeSet<String>,
+    /// GPU time by the driver's percentages.
+    pub(crate) driver_seconds: f64,
+    pub(crate) last_launches: u64,
+    pub(crate) last_gate_wait_ns: u64,
+    pub(crate) last_gpu_time_ns: u64,
+}
+
+/// The worker of an isolated virtual GPU.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerSlot {
+    pub(crate) client: Option<u64>,
+    pub(crate) started: Option<Instant>,
+    pub(crate) pid: Option<u32>,
+    /// Sessions that wait for the worker to say hello: descriptor, program's number and user.
+    pub(crate) pending: Vec<(OwnedFd, u32, u32)>,
+    pub(crate) next_session: u64,
+}
+
+/// A virtual GPU.
+#[derive(Debug)]
+pub(crate) struct Vgpu {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) spec: VgpuSpec,
+    pub(crate) gpu: usize,
+    pub(crate) gpu_key: String,
+    pub(crate) token: [u8; 16],
+    pub(crate) worker_token: [u8; 16],
+    pub(crate) owner_uid: u32,
+    pub(crate) ledger: Ledger,
+    pub(crate) suspended: bool,
+    pub(crate) created_at_seconds: u64,
+    pub(crate) made: Instant,
+    pub(crate) holder: Option<Watched>,
+    pub(crate) ever_joined: bool,
+    pub(crate) clients: BTreeSet<u64>,
+    pub(crate) programs: Vec<Watched>,
+    pub(crate) worker: WorkerSlot,
+    pub(crate) tenant: Arc<Tenant>,
+    pub(crate) reasons: BTreeSet<String>,
+    pub(crate) dead_launches: u64,
+    pub(crate) dead_gate_wait_ns: u64,
+    pub(crate) gpu_seconds: f64,
+    pub(crate) last_charged_ns: u64,
+    pub(crate) time_source: &'static str,
+    pub(crate) measured_percent: f64,
+    pub(crate) correction: f64,
+    pub(crate) history: VecDeque<Sample>,
+}
+
+/// A request that waits for memory.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) vgpu: String,
+    pub(crate) client: u64,
+    pub(crate) message_id: u32,
+    pub(crate) bytes: u64,
+    pub(crate) deadline: Instant,
+}
+
+/// All tables.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    pub(crate) config: Arc<Config>,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) vgpus: BTreeMap<String, Vgpu>,
+    pub(crate) clients: HashMap<u64, Client>,
+    pub(crate) waiters: Vec<Waiter>,
+    journal: Arc<Journal>,
+    next_id: u64,
+}
+
+impl Registry {
+    pub(crate) fn new(config: Arc<Config>, gpus: Vec<Gpu>, journal: Arc<Journal>) -> Self {
+        Self {
+            config,
+            gpus,
+            vgpus: BTreeMap::new(),
+            clients: HashMap::new(),
+            waiters: Vec::new(),
+            journal,
+            next_id: 1,
+        }
+    }
+
+    pub(crate) fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// A virtual GPU by name.
+    pub(crate) fn vgpu(&self, name: &str) -> Result<&Vgpu, ApiError> {
+        self.vgpus.get(name).ok_or_else(|| not_found(name))
+    }
+
+    /// The same, to change.
+    pub(crate) fn vgpu_mut(&mut self, name: &str) -> Result<&mut Vgpu, ApiError> {
+        self.vgpus.get_mut(name).ok_or_else(|| not_found(name))
+    }
+
+    /// The virtual GPU a token opens, and whether it is the worker's token.
+    pub(crate) fn by_token(&self, token: &[u8; 16]) -> Option<(&Vgpu, bool)> {
+        // Compared without an early end, so that time tells nothing about how much was right.
+        let same = |a: &[u8; 16]| a.iter().zip(token).fold(0, |d, (x, y)| d | (x ^ y)) == 0;
+        self.vgpus.values().find_map(|vgpu| {
+            if same(&vgpu.token) {
+                Some((vgpu, false))
+            } else if same(&vgpu.worker_token) {
+                Some((vgpu, true))
+            } else {
+                None
+            }
+        })
+    }
+
+    /// Percent a virtual GPU is owed: what it reserved, or its part of what nobody reserved.
+    pub(crate) fn share_percent(&self, vgpu: &Vgpu) -> u32 {
+        if let Some(share) = vgpu.spec.share_percent {
+            return share;
+        }
+        let here = || self.vgpus.values().filter(|v| v.gpu == vgpu.gpu);
+        let reserved: u32 = here().filter_map(|v| v.spec.share_percent).sum();
+        let sharers = here().filter(|v| v.spec.share_percent.is_none()).count() as u32;
+        (100_u32.saturating_sub(reserved) / sharers.max(1)).max(1)
+    }
+
+    /// Tells a GPU's thread what its tenants are entitled to now.
+    pub(crate) fn publish_entitlements(&self, gpu: usize) {
+        let Some(device) = self.gpus.get(gpu) else {
+            return;
+        };
+        for vgpu in self.vgpus.values().filter(|v| v.gpu == gpu) {
+            let entitlement = Entitlement {
+                weight: f64::from(self.share_percent(vgpu)),
+                cap: vgpu.spec.cap,
+                priority: priority(vgpu.spec.priority),
+                profile: profile(vgpu.spec.profile.unwrap_or(self.config.sharing.profile)),
+                suspended: vgpu.suspended,
+                correction: vgpu.correction,
+            };
+            device
+                .thread
+                .send(Change::Tenant(vgpu.tenant.clone(), entitlement));
+        }
+    }
+
+    /// Condition of a virtual GPU.
+    pub(crate) fn state(&self, vgpu: &Vgpu) -> VgpuState {
+        let lost = self.gpus.get(vgpu.gpu).is_none_or(|gpu| gpu.lost.is_some());
+        if lost {
+            VgpuState::Lost
+        } else if !vgpu.reasons.is_empty() {
+            VgpuState::Degraded
+        } else if vgpu.suspended {
+            VgpuState::Suspended
+        } else if vgpu.clients.is_empty() && vgpu.programs.is_empty() {
+            VgpuState::Ready
+        } else {
+            VgpuState::Active
+        }
+    }
+}
+
+/// The scheduler's word for a priority.
+pub(crate) fn priority(priority: Priority) -> mica_scheduler::Priority {
+    match priority {
+        Priority::High => mica_scheduler::Priority::High,
+        Priority::Normal => mica_scheduler::Priority::Normal,
+        Priority::Low => mica_scheduler::Priority::Low,
+    }
+}
+
+fn profile(profile: Profile) -> slices::Profile {
+    match profile {
+        Profile::Throughput => slices::Profile::Throughput,
+        Profile::Balanced => slices::Profile::Balanced,
+        Profile::Latency => slices::Profile::Latency,
+    }
+}
+
+pub(crate) fn not_found(name: &str) -> ApiError {
+    error(
+        "not_found",
+        format!("there is no virtual GPU named {name}"),
+        Some("`mica ls` shows those there are".into()),
+    )
+}
