@@ -4,6 +4,7 @@ use anyhow::Result;
 use mica_load::{LoadReport, Pattern};
 
 use super::group::{Side, Tenant, compete, load};
+use super::pytorch;
 use super::report::{Line, Report};
 use crate::args::BenchArgs;
 
@@ -11,9 +12,9 @@ use crate::args::BenchArgs;
 type Figure = (&'static str, fn(&LoadReport) -> f64, &'static str, f64);
 
 /// Everything a scenario needs to know.
-struct Bench {
-    report: Report,
-    seconds: f64,
+pub(super) struct Bench {
+    pub(super) report: Report,
+    pub(super) seconds: f64,
     only: String,
     /// Iterations of the kernel's loop that take one microsecond.
     per_us: f64,
@@ -40,11 +41,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     bench.bursty_beside_saturating()?;
     bench.priority()?;
     bench.cap(30)?;
+    pytorch::gemm_loops(&mut bench)?;
+    pytorch::steps(&mut bench)?;
     bench.report.finish()
 }
 
 impl Bench {
-    fn wanted(&self, name: &str) -> bool {
+    pub(super) fn wanted(&self, name: &str) -> bool {
         name.contains(&self.only)
     }
 
@@ -52,10 +55,17 @@ impl Bench {
         (microseconds * self.per_us).max(1.0) as u32
     }
 
+    /// The bare driver; its windows may be shorter, for its rates vary less.
+    fn native(&self, tenants: &[Tenant]) -> Result<Vec<LoadReport>> {
+        let mut tenants = tenants.to_vec();
+        for tenant in &mut tenants {
+            tenant.load.seconds = self.seconds.min(4.0);
+        }
+        compete(Side::Native, &tenants)
+    }
+
     fn solo(&self, tenant: &Tenant) -> Result<LoadReport> {
-        let mut tenant = tenant.clone();
-        tenant.load.seconds = self.seconds.min(4.0);
-        Ok(compete(Side::Native, &[tenant])?.remove(0))
+        Ok(self.native(std::slice::from_ref(tenant))?.remove(0))
     }
 
     fn saturating(
@@ -90,7 +100,7 @@ impl Bench {
                 Some(solo) => solo,
                 None => *solo.insert(self.solo(&tenants[0])?.rate),
             };
-            let native = rates(&compete(Side::Native, &tenants)?);
+            let native = rates(&self.native(&tenants)?);
             let mica = rates(&compete(Side::Mica, &tenants)?);
             let error = share_error(&mica, shares);
             let sum = 100.0 * mica.iter().sum::<f64>() / solo;
@@ -117,7 +127,7 @@ impl Bench {
             .map(|_| Tenant::with_share(share, shape.clone()))
             .collect();
         let solo = self.solo(&tenants[0])?.rate;
-        let native = rates(&compete(Side::Native, &tenants)?);
+        let native = rates(&self.native(&tenants)?);
         let mica = rates(&compete(Side::Mica, &tenants)?);
         let shares = vec![share; count as usize];
         let error = share_error(&mica, &shares);
@@ -141,7 +151,7 @@ impl Bench {
         let hog = load(Pattern::Saturate, self.iterations(400.0), 8, self.seconds);
         let tenants = [Tenant::with_share(50, burst), Tenant::with_share(50, hog)];
         let solo = [self.solo(&tenants[0])?.rate, self.solo(&tenants[1])?.rate];
-        let native = rates(&compete(Side::Native, &tenants)?);
+        let native = rates(&self.native(&tenants)?);
         let mica = rates(&compete(Side::Mica, &tenants)?);
         let part = |rates: &[f64], i: usize| 100.0 * rates[i] / solo[i];
         let gain = mica[0] / native[0];
@@ -177,7 +187,7 @@ impl Bench {
         ];
         let alone = self.solo(&tenants[0])?;
         let hog_solo = self.solo(&tenants[1])?.rate;
-        let native = compete(Side::Native, &tenants)?;
+        let native = self.native(&tenants)?;
         let mica = compete(Side::Mica, &tenants)?;
         // The pings' own time and the switches to them are lost to the hog with or without Mica.
         let keeps = 100.0 * mica[1].rate / native[1].rate;
@@ -260,14 +270,20 @@ fn rates(reports: &[LoadReport]) -> Vec<f64> {
     reports.iter().map(|report| report.rate).collect()
 }
 
-fn median(reports: &[LoadReport], figure: fn(&LoadReport) -> f64) -> f64 {
+/// The median over `reports` of one of their figures.
+pub(super) fn median<T>(reports: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     let mut values: Vec<f64> = reports.iter().map(figure).collect();
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) {
+        (values[middle - 1] + values[middle]) / 2.0
+    } else {
+        values[middle]
+    }
 }
 
 /// Largest difference between what was asked and what was got, in points.
-fn share_error(rates: &[f64], shares: &[u32]) -> f64 {
+pub(super) fn share_error(rates: &[f64], shares: &[u32]) -> f64 {
     let (sum, asked): (f64, u32) = (rates.iter().sum(), shares.iter().sum());
     rates
         .iter()
@@ -278,7 +294,7 @@ fn share_error(rates: &[f64], shares: &[u32]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-fn split(rates: &[f64]) -> String {
+pub(super) fn split(rates: &[f64]) -> String {
     let sum: f64 = rates.iter().sum();
     let parts: Vec<String> = rates
         .iter()
@@ -287,7 +303,7 @@ fn split(rates: &[f64]) -> String {
     parts.join(" : ")
 }
 
-fn join(shares: &[u32]) -> String {
+pub(super) fn join(shares: &[u32]) -> String {
     let parts: Vec<String> = shares.iter().map(u32::to_string).collect();
     parts.join("/")
 }

@@ -1,10 +1,12 @@
 //! Loads that compete: started together, counted over the same window.
 
+use std::ffi::OsString;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use mica_load::{Load, LoadReport, Pattern};
+use serde::de::DeserializeOwned;
 
 use crate::program::own_path;
 
@@ -21,7 +23,9 @@ impl Tenant {
     /// A tenant with a share.
     pub(crate) fn with_share(share: u32, load: Load) -> Self {
         Self {
-            options: vec!["--share".into(), share.to_string()],
+            options: ["--memory", "2GiB", "--share", &share.to_string()]
+                .map(str::to_owned)
+                .to_vec(),
             load,
         }
     }
@@ -56,27 +60,52 @@ pub(crate) fn load(pattern: Pattern, iterations: u32, depth: u32, seconds: f64) 
 
 /// Runs all tenants at once and returns their reports in order.
 pub(crate) fn compete(side: Side, tenants: &[Tenant]) -> Result<Vec<LoadReport>> {
-    let start_unix_ms = start_time(tenants.len())?;
-    let mut children = Vec::new();
+    let start_unix_ms = start_time(tenants.len(), Duration::from_millis(2500))?;
+    let exe = own_path()?;
+    let mut programs = Vec::new();
     for tenant in tenants {
         let mut load = tenant.load.clone();
         load.start_unix_ms = start_unix_ms;
-        let json = serde_json::to_string(&load)?;
-        let exe = own_path()?;
-        let mut command = Command::new(&exe);
+        programs.push(Program {
+            options: tenant.options.clone(),
+            command: vec![
+                exe.clone().into(),
+                "load".into(),
+                serde_json::to_string(&load)?.into(),
+            ],
+        });
+    }
+    run_together(side, &programs)
+}
+
+/// A command and the options of `mica run` for it.
+pub(crate) struct Program {
+    /// Options of `mica run`; unused natively.
+    pub(crate) options: Vec<String>,
+    /// The program and its arguments.
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Runs all programs at once and returns, in order, the JSON each printed as its last line.
+pub(crate) fn run_together<T: DeserializeOwned>(
+    side: Side,
+    programs: &[Program],
+) -> Result<Vec<T>> {
+    let mut children = Vec::new();
+    for program in programs {
+        let mut words: Vec<OsString> = Vec::new();
         if side == Side::Mica {
-            command
-                .arg("run")
-                .args(&tenant.options)
-                .args(["--memory", "2GiB", "--"])
-                .arg(&exe);
+            words.extend([own_path()?.into(), "run".into()]);
+            words.extend(program.options.iter().map(OsString::from));
+            words.push("--".into());
         }
+        words.extend(program.command.iter().cloned());
+        let mut command = Command::new(&words[0]);
         command
-            .arg("load")
-            .arg(json)
+            .args(&words[1..])
             .stdin(Stdio::null())
-            .stdout(Stdio::piped());
-        command.stderr(Stdio::piped());
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         children.push(command.spawn().context("a load cannot be started")?);
     }
     let mut reports = Vec::new();
@@ -96,8 +125,8 @@ pub(crate) fn compete(side: Side, tenants: &[Tenant]) -> Result<Vec<LoadReport>>
 }
 
 /// Far enough ahead that every competitor has its context by then, and has warmed up.
-fn start_time(tenants: usize) -> Result<u64> {
-    let ahead = Duration::from_millis(2500 + 300 * tenants as u64);
+pub(crate) fn start_time(tenants: usize, warm_up: Duration) -> Result<u64> {
+    let ahead = warm_up + Duration::from_millis(300 * tenants as u64);
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     Ok((now + ahead).as_millis() as u64)
 }

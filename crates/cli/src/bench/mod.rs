@@ -2,6 +2,7 @@
 
 mod gpu;
 mod group;
+mod pytorch;
 mod report;
 mod shim;
 pub(crate) mod shim_load;

@@ -15,4 +15,4 @@ def median(f, n):
     for _ in range(n):
         a = time.perf_counter(); f(); torch.cuda.synchronize(); t.append(time.perf_counter() - a)
     return sorted(t)[n // 2] * 1e3
-print(json.dumps({"train_ms": median(train, 60), "infer_ms": median(infer, 120)}))
+print(json.dumps({"train_ms": median(train, 150), "infer_ms": median(infer, 400)}))
