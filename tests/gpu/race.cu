@@ -16,7 +16,7 @@
 #include <cuda.h>
 
 struct Shared {
-    std::atomic<size_t> held, peak, grants, refusals, errors;
+    std::atomic<size_t> held, peak, grants, refusals, errors, ready;
 };
 
 static void worker(Shared *shared, CUcontext context, double seconds, size_t piece, unsigned seed) {
@@ -64,8 +64,12 @@ int main(int count, char **arguments) {
         CUcontext context;
         if (cuInit(0) || cuDeviceGet(&device, 0) || cuDevicePrimaryCtxRetain(&context, device)) {
             shared->errors++;
+            shared->ready++;
             _exit(1);
         }
+        // A context takes memory too: nobody begins before all have theirs.
+        shared->ready++;
+        while (shared->ready < static_cast<size_t>(processes)) usleep(1000);
         std::vector<std::thread> threads;
         for (int t = 0; t < 4; t++) threads.emplace_back(worker, shared, context, seconds, piece, i * 97 + t * 13 + 1);
         for (auto &thread : threads) thread.join();

@@ -1,0 +1,12 @@
+# The memory limit: every way of asking until refused, eight processes racing, PyTorch and JAX.
+build "$gpu/fill.cu" "$gpu/race.cu"
+judged() { # NAME JUDGE COMMAND...: what the command printed is judged by tools/judge.py
+  local name=$1 judge=$2 out said; shift 2
+  out=$(timeout 60 "$@" 2>"$work/err")
+  if said=$(python3 "$gpu/tools/judge.py" "$judge" <<<"$out" 2>&1); then pass "$name: $said"
+  else fail "$name" "$(tail -n 1 <<<"$said"); $(tail -n 2 "$work/err" | tr '\n' ' ')"; fi
+}
+judged "limit 10 GiB, every way, MiB" fill "$mica" run -m 10GiB -- "$work/fill" 256
+judged "eight processes racing for 6 GiB" race "$mica" run -m 6GiB -- "$work/race" 8 4 64
+check "limit 10 GiB PyTorch, MiB" "$mica" run -m 10GiB -- python3 "$gpu/frameworks/limit_torch.py"
+check "limit 10 GiB JAX, preallocating" "$mica" run -m 10GiB -- python3 "$gpu/frameworks/jax_ops.py"
