@@ -1,7 +1,7 @@
 //! The exported symbols and the slots they jump through.
 //!
-//! A slot first leads to a stub that keeps the caller's arguments, has everything resolved once, and
-//! then goes on to wherever the slot leads now. After that a call costs one indirect jump.
+//! A slot first leads to a stub that has everything resolved once and then goes on to wherever the
+//! slot leads now. After that a call costs one indirect jump.
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use mica_cuda_abi::{CuResult, CuStatus, ENTRY_POINTS, Symbol, for_each_entry_point};
 
 use crate::mode;
+use crate::stub::{Registers, stubs};
 
 /// Entry points there are.
 pub const COUNT: usize = ENTRY_POINTS.len();
@@ -50,97 +51,26 @@ macro_rules! define {
             EXPORTED[number].0
         }
 
-        mod unresolved {
-            use super::*;
-            $(
-                #[unsafe(naked)]
-                #[allow(non_snake_case, reason = "the driver's name")]
-                pub(super) unsafe extern "C" fn $symbol() {
-                    naked_asm!(
-                        "push {number}",
-                        "jmp {resolve}",
-                        number = const Symbol::$symbol as usize,
-                        resolve = sym resolve_and_go,
-                    )
-                }
-            )*
-        }
-
         static SLOTS: [AtomicPtr<c_void>; COUNT] = [
-            $(AtomicPtr::new(unresolved::$symbol as *const () as *mut c_void)),*
+            $(AtomicPtr::new(unresolved::STUBS[Symbol::$symbol as usize].0.cast_mut())),*
         ];
     };
 }
 for_each_entry_point!(define);
 
-/// Keeps every register an argument may be in, resolves, and jumps to the function meant.
-///
-/// On entry the stack holds the symbol's number above the caller's return address.
-#[unsafe(naked)]
-unsafe extern "C" fn resolve_and_go() {
-    naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "push rax",
-        "sub rsp, 128",
-        "movups [rsp], xmm0",
-        "movups [rsp + 16], xmm1",
-        "movups [rsp + 32], xmm2",
-        "movups [rsp + 48], xmm3",
-        "movups [rsp + 64], xmm4",
-        "movups [rsp + 80], xmm5",
-        "movups [rsp + 96], xmm6",
-        "movups [rsp + 112], xmm7",
-        "mov rdi, [rbp + 8]",
-        "call {resolve}",
-        "mov r11, rax",
-        "movups xmm0, [rsp]",
-        "movups xmm1, [rsp + 16]",
-        "movups xmm2, [rsp + 32]",
-        "movups xmm3, [rsp + 48]",
-        "movups xmm4, [rsp + 64]",
-        "movups xmm5, [rsp + 80]",
-        "movups xmm6, [rsp + 96]",
-        "movups xmm7, [rsp + 112]",
-        "add rsp, 128",
-        "pop rax",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "pop rbp",
-        "add rsp, 8",
-        "jmp r11",
-        resolve = sym resolve,
-    )
-}
+stubs!($ unresolved => resolve);
 
-extern "C" fn resolve(number: usize) -> *mut c_void {
+/// Has everything resolved and goes on to the function meant.
+extern "C" fn resolve(registers: *mut Registers) -> *mut c_void {
+    // SAFETY: the stub has laid them down.
+    let number = unsafe { (*registers).number } as usize;
     let resolved = std::panic::catch_unwind(mode::resolve_once).is_ok();
     let target = SLOTS[number].load(Acquire);
     // A slot that still leads here would be an endless loop.
-    if !resolved || is_unresolved(number, target) {
+    if !resolved || std::ptr::eq(target, unresolved::STUBS[number].0) {
         return answer_unknown as *mut c_void;
     }
     target
-}
-
-fn is_unresolved(number: usize, target: *mut c_void) -> bool {
-    macro_rules! stubs {
-        ($(($symbol:ident, $base:ident, $version:literal, $stream:ident, $class:ident, $args:literal))*) => {
-            [$(unresolved::$symbol as *const () as usize),*]
-        };
-    }
-    static STUBS: std::sync::OnceLock<[usize; COUNT]> = std::sync::OnceLock::new();
-    STUBS.get_or_init(|| for_each_entry_point!(stubs))[number] == target as usize
 }
 
 /// Leads a symbol to a function from now on.

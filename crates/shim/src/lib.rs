@@ -19,4 +19,5 @@ pub mod exports;
 pub mod isolated;
 mod log;
 mod mode;
+mod stub;
 mod trace;

@@ -13,10 +13,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 
-use mica_cuda_abi::{CuResult, ENTRY_POINTS, Symbol, for_each_entry_point};
+use mica_cuda_abi::{CuResult, ENTRY_POINTS};
 use mica_limits::monotonic_ns;
 
 use crate::exports::{self, COUNT};
+use crate::stub::{Registers, stubs};
 
 /// Name of the variable with the file's path.
 pub(crate) const TRACE: &str = "MICA_TRACE";
@@ -56,98 +57,7 @@ thread_local! {
     };
 }
 
-macro_rules! define {
-    ($(($symbol:ident, $base:ident, $version:literal, $stream:ident, $class:ident, $args:literal))*) => {
-        mod stubs {
-            use super::*;
-            $(
-                #[unsafe(naked)]
-                #[allow(non_snake_case, reason = "the driver's name")]
-                pub(super) unsafe extern "C" fn $symbol() {
-                    naked_asm!(
-                        "push {number}",
-                        "jmp {enter}",
-                        number = const Symbol::$symbol as usize,
-                        enter = sym enter,
-                    )
-                }
-            )*
-        }
-
-        fn stub_addresses() -> [*const c_void; COUNT] {
-            [$(stubs::$symbol as *const c_void),*]
-        }
-    };
-}
-for_each_entry_point!(define);
-
-/// The registers a call's arguments are in, as `enter` lays them down, lowest address first.
-#[repr(C)]
-struct Registers {
-    floats: [[f64; 2]; 8],
-    rax: u64,
-    r9: u64,
-    r8: u64,
-    rcx: u64,
-    rdx: u64,
-    rsi: u64,
-    rdi: u64,
-    rbp: u64,
-    number: u64,
-    return_address: usize,
-    /// Arguments beyond the sixth begin here.
-    stack: [u64; 0],
-}
-
-/// Notes a call and goes on to its target. The stack holds the number above the return address.
-#[unsafe(naked)]
-unsafe extern "C" fn enter() {
-    naked_asm!(
-        "push rbp",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "push rax",
-        "sub rsp, 128",
-        "movups [rsp], xmm0",
-        "movups [rsp + 16], xmm1",
-        "movups [rsp + 32], xmm2",
-        "movups [rsp + 48], xmm3",
-        "movups [rsp + 64], xmm4",
-        "movups [rsp + 80], xmm5",
-        "movups [rsp + 96], xmm6",
-        "movups [rsp + 112], xmm7",
-        "mov rdi, rsp",
-        "mov rbp, rsp",
-        "and rsp, -16",
-        "call {entered}",
-        "mov rsp, rbp",
-        "mov r11, rax",
-        "movups xmm0, [rsp]",
-        "movups xmm1, [rsp + 16]",
-        "movups xmm2, [rsp + 32]",
-        "movups xmm3, [rsp + 48]",
-        "movups xmm4, [rsp + 64]",
-        "movups xmm5, [rsp + 80]",
-        "movups xmm6, [rsp + 96]",
-        "movups xmm7, [rsp + 112]",
-        "add rsp, 128",
-        "pop rax",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "pop rbp",
-        "add rsp, 8",
-        "jmp r11",
-        entered = sym entered,
-    )
-}
+stubs!($ traced => entered);
 
 /// Where a followed call returns to: notes the result and goes back to the caller.
 #[unsafe(naked)]
@@ -165,8 +75,9 @@ unsafe extern "C" fn leave() {
     )
 }
 
+/// Notes a call and goes on to its target.
 extern "C" fn entered(registers: *mut Registers) -> *mut c_void {
-    // SAFETY: `enter` has laid them down and uses them again only after this call.
+    // SAFETY: the stub has laid them down and uses them again only after this call.
     let registers = unsafe { &mut *registers };
     let number = registers.number as usize;
     let followed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -302,9 +213,9 @@ pub(crate) fn install() {
     if FILE.set(file).is_err() {
         return;
     }
-    for (number, stub) in stub_addresses().into_iter().enumerate() {
+    for (number, stub) in traced::STUBS.iter().enumerate() {
         TARGETS[number].store(exports::target(number).cast_mut(), Relaxed);
-        exports::point(number, stub);
+        exports::point(number, stub.0);
     }
     ON.store(true, Relaxed);
     // SAFETY: the handler writes to a file.
