@@ -15,6 +15,7 @@ use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
 use super::control;
 use super::driver::real;
 use super::state::{Direct, state};
+use super::sync;
 
 /// What a context takes on an H200 with driver 580.
 const CONTEXT_BYTES: u64 = 520 << 20;
@@ -66,6 +67,51 @@ pub(crate) fn current_device() -> Option<Device> {
     let mut device = 0;
     // SAFETY: writes one ordinal.
     (unsafe { get(&mut device) } == 0).then_some(device)
+}
+
+/// Whether the second version of a call was given a context at all.
+///
+/// Some programs take the version with the longest name for the newest of the same signature (Numba's
+/// own binding does) and pass none: the driver would follow whatever stands in the register. Contexts
+/// are made through hooks or are current; where none is, the driver decides.
+fn names_a_context(context: Handle) -> bool {
+    let now = current();
+    let address = context as usize;
+    now == 0
+        || address == 0
+        || address == now
+        || state().is_none_or(|direct| direct.contexts.books().bytes.contains_key(&address))
+}
+
+/// `cuCtxGetDevice_v2`.
+pub(crate) unsafe fn device_of(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Device, Handle) -> CuStatus,
+    out: *mut Device,
+    context: Handle,
+) -> CuStatus {
+    if names_a_context(context) {
+        // SAFETY: the program's arguments.
+        return unsafe { real(out, context) };
+    }
+    let get = real!(cuCtxGetDevice as unsafe extern "C" fn(*mut Device) -> CuStatus);
+    // SAFETY: the program's argument.
+    unsafe { get(out) }
+}
+
+/// `cuCtxSynchronize_v2`.
+pub(crate) unsafe fn synchronize(
+    _: Symbol,
+    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    context: Handle,
+) -> CuStatus {
+    if names_a_context(context) {
+        // SAFETY: the program's argument.
+        return sync::waiting(|| unsafe { real(context) });
+    }
+    let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
+    // SAFETY: takes no arguments.
+    sync::waiting(|| unsafe { wait() })
 }
 
 /// A context to wait in, 0 before there is one.

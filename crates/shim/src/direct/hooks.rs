@@ -80,6 +80,7 @@ hooks! {
     hook [cuCtxCreate_v4](out: *mut Handle, params: *mut c_void, flags: u32, device: Device)
         => context::create_v4;
     hook [cuCtxDestroy, cuCtxDestroy_v2](context: Handle) => context::destroy;
+    hook [cuCtxGetDevice_v2](out: *mut Device, context: Handle) => context::device_of;
     hook [cuCtxSetLimit](limit: u32, value: usize) => context::set_limit;
 
     hook [cuMemGetInfo_v2](free: *mut usize, total: *mut usize) => info::memory;
@@ -180,7 +181,7 @@ hooks! {
 
     hook [cuStreamSynchronize, cuStreamSynchronize_ptsz](stream: Handle) => sync::stream;
     hook [cuCtxSynchronize]() => sync::whole_context;
-    hook [cuCtxSynchronize_v2](context: Handle) => sync::stream;
+    hook [cuCtxSynchronize_v2](context: Handle) => context::synchronize;
     hook [cuEventSynchronize](event: Handle) => sync::event;
     bare_hook [cuStreamQuery, cuStreamQuery_ptsz](stream: Handle) => sync::stream_query;
     bare_hook [cuEventQuery](event: Handle) => sync::event_query;

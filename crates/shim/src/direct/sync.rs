@@ -18,7 +18,7 @@ static LAST_EVENT_LAUNCHES: AtomicU64 = AtomicU64::new(0);
 /// Launches at the last drain: polling again after it is no further drain.
 static LAST_DRAIN: AtomicU64 = AtomicU64::new(0);
 
-/// `cuStreamSynchronize`, `cuCtxSynchronize_v2`.
+/// `cuStreamSynchronize`.
 pub(crate) unsafe fn stream(
     _: Symbol,
     real: unsafe extern "C" fn(Handle) -> CuStatus,

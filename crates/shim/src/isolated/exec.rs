@@ -5,15 +5,15 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Acquire;
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{ContextSynchronize, GraphDestroy, GraphLaunch, GraphNode};
+use mica_wire::session::{ContextSynchronize, GraphDestroy, GraphLaunch};
 
-use super::callbacks;
 use super::capture;
 use super::context::{Context, current};
 use super::copy_calls::Memcpy3d;
 use super::events::Event;
-use super::graph_nodes::{HostParams, KernelParams, KernelParams2, MemsetParams, node_params_op};
-use super::graph_ops::{Kept, Op, lower};
+use super::flatten::{Flat, build, drop_kept, flatten};
+use super::graph_ops::{Kept, Op};
+use super::graph_params::{HostParams, KernelParams, KernelParams2, MemsetParams, node_params_op};
 use super::graphs::{Graph, Held, Node, node_of};
 use super::handles::{Kind, Object};
 use super::state::{State, state};
@@ -41,138 +41,6 @@ struct Inner {
 
 impl Kind for ExecState {
     const MAGIC: u64 = 0x4d49_4341_4558_4531;
-}
-
-/// A node with its children laid open, after nodes by index.
-#[derive(Clone)]
-struct Flat {
-    node: &'static Node,
-    op: Op,
-    after: Vec<u32>,
-    is_enabled: bool,
-}
-
-// SAFETY: the pointers inside are the program's, used when it says so.
-unsafe impl Send for Flat {}
-
-/// The nodes of a graph, each after those it waits for.
-fn sorted(graph: &Graph) -> Answer<Vec<&'static Node>> {
-    let nodes = graph.nodes();
-    let place = |node: &'static Node| nodes.iter().position(|known| std::ptr::eq(*known, node));
-    let mut waits = Vec::with_capacity(nodes.len());
-    let mut followers = vec![Vec::new(); nodes.len()];
-    for (index, node) in nodes.iter().enumerate() {
-        let before: Vec<usize> = node.after().into_iter().filter_map(place).collect();
-        for earlier in &before {
-            followers[*earlier].push(index);
-        }
-        waits.push(before.len());
-    }
-    let mut ready: std::collections::BTreeSet<usize> = (0..nodes.len())
-        .filter(|index| waits[*index] == 0)
-        .collect();
-    let mut order = Vec::with_capacity(nodes.len());
-    while let Some(index) = ready.pop_first() {
-        order.push(nodes[index]);
-        for next in &followers[index] {
-            waits[*next] -= 1;
-            if waits[*next] == 0 {
-                ready.insert(*next);
-            }
-        }
-    }
-    match order.len() == nodes.len() {
-        true => Ok(order),
-        false => invalid(),
-    }
-}
-
-/// Adds a graph's nodes; answers the indices of its last ones.
-fn flatten(graph: &Graph, roots: &[u32], flat: &mut Vec<Flat>) -> Answer<Vec<u32>> {
-    let mut ends: Vec<(&'static Node, Vec<u32>)> = Vec::new();
-    let mut is_last: Vec<bool> = Vec::new();
-    for node in sorted(graph)? {
-        let before = node.after();
-        let mut after: Vec<u32> = Vec::new();
-        for earlier in &before {
-            if let Some(at) = ends
-                .iter()
-                .position(|(known, _)| std::ptr::eq(*known, *earlier))
-            {
-                after.extend(&ends[at].1);
-                is_last[at] = false;
-            }
-        }
-        if before.is_empty() {
-            after.extend(roots);
-        }
-        let end = match node.op() {
-            Op::Child(child) => {
-                let mut inner = flatten(child, &after, flat)?;
-                if inner.is_empty() {
-                    inner = after;
-                }
-                inner
-            }
-            op => {
-                flat.push(Flat {
-                    node,
-                    op,
-                    after,
-                    is_enabled: true,
-                });
-                vec![flat.len() as u32 - 1]
-            }
-        };
-        ends.push((node, end));
-        is_last.push(true);
-    }
-    let last = ends.into_iter().zip(is_last).filter(|(_, last)| *last);
-    Ok(last.flat_map(|((_, end), _)| end).collect())
-}
-
-/// The wire's nodes for laid-open ones, and what must be kept while they may run.
-fn build(
-    state: &'static State,
-    context: &'static Context,
-    flat: &[Flat],
-) -> Answer<(Vec<GraphNode>, Kept)> {
-    let (mut nodes, mut kept) = (Vec::with_capacity(flat.len()), Kept::default());
-    let mut ends: Vec<u32> = Vec::with_capacity(flat.len());
-    for part in flat {
-        let after = part
-            .after
-            .iter()
-            .filter_map(|index| ends.get(*index as usize).copied())
-            .collect();
-        let op = if part.is_enabled {
-            &part.op
-        } else {
-            &Op::Empty
-        };
-        match lower(state, context, op, after, &mut nodes, &mut kept) {
-            Ok(end) => ends.push(end),
-            Err(error) => {
-                drop_kept(state, context, kept);
-                return Err(error);
-            }
-        }
-    }
-    Ok((nodes, kept))
-}
-
-fn drop_kept(state: &'static State, context: &'static Context, kept: Kept) {
-    for callback in kept.callbacks {
-        callbacks::forget(callback);
-    }
-    for bounce in kept.bounces {
-        let address = bounce.0.device();
-        let request = mica_wire::session::HostUnregister {
-            context: context.wire(),
-            address,
-        };
-        let _ = state.client.call(&request);
-    }
 }
 
 fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {

@@ -1,4 +1,4 @@
-//! Entry points that build graphs, ask about their nodes and change them.
+//! Entry points that add nodes to graphs, and read and change what a node does.
 
 use std::ffi::c_void;
 
@@ -7,14 +7,15 @@ use mica_cuda_abi::{Handle, MemAllocNodeParams};
 use super::context::current;
 use super::copy_calls::Memcpy3d;
 use super::events::Event;
-use super::fills::fill_op;
-use super::functions::function_of;
-use super::graph_ops::{HostOp, KernelOp, Op};
-use super::graphs::{Graph, Node, graph_of, node_of};
-use super::launch::{self, LaunchAttribute, Shape};
+use super::graph_ops::Op;
+use super::graph_params::{
+    HostParams, KernelParams, KernelParams2, MemsetParams, kernel_params, node_params_op,
+};
+use super::graphs::{graph_of, node_of};
+use super::launch::LaunchAttribute;
 use super::memory::AllocationKind;
-use super::state::{State, state};
-use super::support::{Answer, bad_handle, driver, entries, get, invalid, lock, not_supported, put};
+use super::state::state;
+use super::support::{Answer, bad_handle, driver, entries, get, invalid, put};
 
 unsafe fn add(
     out: *mut Handle,
@@ -39,279 +40,7 @@ unsafe fn add(
     }
 }
 
-/// `CUDA_KERNEL_NODE_PARAMS` as far as all versions have it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct KernelParams {
-    function: Handle,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    params: *const *const c_void,
-    extra: *const *const c_void,
-}
-
-/// What version 2 adds.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct KernelParams2 {
-    first: KernelParams,
-    kernel: Handle,
-    context: Handle,
-}
-
-/// `CUDA_MEMSET_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct MemsetParams {
-    dst: u64,
-    pitch: usize,
-    value: u32,
-    element_bytes: u32,
-    width: usize,
-    height: usize,
-}
-
-/// `CUDA_HOST_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct HostParams {
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
-    data: *mut c_void,
-}
-
-const _: () = {
-    assert!(size_of::<KernelParams>() == 56);
-    assert!(size_of::<KernelParams2>() == 72);
-    assert!(size_of::<MemsetParams>() == 40);
-};
-
-impl KernelParams {
-    /// # Safety
-    /// The program's parameters for this kernel.
-    pub(super) unsafe fn op(&self, state: &State) -> Answer<Op> {
-        // SAFETY: our contract.
-        let function = unsafe { function_of(self.function)? };
-        let shape = Shape {
-            grid: self.grid,
-            block: self.block,
-            shared: self.shared,
-            is_cooperative: false,
-        };
-        launch::check(state, function, &shape)?;
-        let keep = |block: &[u8]| Ok(block.to_vec());
-        // SAFETY: our contract.
-        let params =
-            unsafe { launch::with_params(function.layout()?, self.params, self.extra, keep)? };
-        Ok(Op::Kernel(KernelOp {
-            function,
-            shape,
-            params,
-        }))
-    }
-}
-
-impl KernelParams2 {
-    /// # Safety
-    /// As [`KernelParams::op`].
-    pub(super) unsafe fn op(&self, state: &State) -> Answer<Op> {
-        let mut first = self.first;
-        if first.function.is_null() {
-            first.function = self.kernel;
-        }
-        // SAFETY: our contract.
-        unsafe { first.op(state) }
-    }
-}
-
-impl MemsetParams {
-    pub(super) fn op(&self, state: &State) -> Answer<Op> {
-        let fill = fill_op(
-            state,
-            self.dst,
-            self.pitch as u64,
-            self.value,
-            self.element_bytes,
-            self.width as u64,
-            self.height as u64,
-        )?;
-        Ok(Op::Fill(fill))
-    }
-}
-
-impl HostParams {
-    pub(super) fn op(&self) -> Answer<Op> {
-        match self.function {
-            Some(function) => Ok(Op::Host(HostOp {
-                function,
-                data: self.data as usize,
-            })),
-            None => invalid(),
-        }
-    }
-}
-
-/// `CUgraphNodeParams`: the operation it describes.
-///
-/// # Safety
-/// The program's parameters, of the kind they say.
-pub(super) unsafe fn node_params_op(graph: Option<&'static Graph>, params: *mut u8) -> Answer<Op> {
-    let (state, context) = current()?;
-    if params.is_null() {
-        return invalid();
-    }
-    // SAFETY: our contract; the kind is first, the rest is 16 bytes in.
-    unsafe {
-        let kind = params.cast::<u32>().read_unaligned();
-        let rest = params.add(16);
-        match kind {
-            0 => get(rest.cast::<KernelParams2>())?.op(state),
-            1 => Ok(Op::Copy(get(rest.add(16).cast::<Memcpy3d>())?.op(state)?)),
-            2 => get(rest.cast::<MemsetParams>())?.op(state),
-            3 => get(rest.cast::<HostParams>())?.op(),
-            4 => Ok(Op::Child(
-                graph_of(get(rest.cast::<Handle>())?)?.copy(state),
-            )),
-            5 => Ok(Op::Empty),
-            6 | 7 => {
-                let Some(event) = Event::find(get(rest.cast::<Handle>())?) else {
-                    return invalid();
-                };
-                Ok(if kind == 6 {
-                    Op::EventWait(event)
-                } else {
-                    Op::EventRecord(event)
-                })
-            }
-            10 => {
-                let Some(graph) = graph else {
-                    return invalid();
-                };
-                let params = rest.cast::<MemAllocNodeParams>();
-                let bytes = (*params).bytes as u64;
-                let address = graph.memory(state, context, bytes)?;
-                (*params).address = address;
-                Ok(Op::MemAlloc(address, bytes))
-            }
-            11 => Ok(Op::MemFree(get(rest.cast::<u64>())?)),
-            _ => not_supported(&format!("a graph node of kind {kind}")),
-        }
-    }
-}
-
-/// Writes a list of handles as the driver's queries do: without room, only how many there are.
-unsafe fn put_list(out: *mut Handle, count: *mut usize, list: &[Handle]) -> Answer {
-    // SAFETY: the program's pointers; `count` says how much room there is.
-    unsafe {
-        let room = get(count)?;
-        if out.is_null() {
-            return put(count, list.len());
-        }
-        for index in 0..room {
-            out.add(index)
-                .write(list.get(index).copied().unwrap_or(std::ptr::null_mut()));
-        }
-        put(count, room.min(list.len()))
-    }
-}
-
-fn dependents(node: &'static Node) -> Vec<&'static Node> {
-    let waits = |other: &&'static Node| {
-        other
-            .after()
-            .iter()
-            .any(|before| std::ptr::eq(*before, node))
-    };
-    node.graph.nodes().into_iter().filter(waits).collect()
-}
-
-fn handles(nodes: &[&'static Node]) -> Vec<Handle> {
-    nodes.iter().map(|node| node.handle()).collect()
-}
-
-fn edges(graph: &'static Graph) -> (Vec<Handle>, Vec<Handle>) {
-    let mut pairs = (Vec::new(), Vec::new());
-    for node in graph.nodes() {
-        for before in node.after() {
-            pairs.0.push(before.handle());
-            pairs.1.push(node.handle());
-        }
-    }
-    pairs
-}
-
-unsafe fn change_edges(
-    graph: Handle,
-    from: *const Handle,
-    to: *const Handle,
-    count: usize,
-    adds: bool,
-) -> Answer {
-    // SAFETY: the program's handles, `count` of each.
-    unsafe {
-        let graph = graph_of(graph)?;
-        if count > 0 && (from.is_null() || to.is_null()) {
-            return invalid();
-        }
-        for index in 0..count {
-            let (from, to) = (
-                node_of(from.add(index).read())?,
-                node_of(to.add(index).read())?,
-            );
-            if !std::ptr::eq(from.graph, graph)
-                || !std::ptr::eq(to.graph, graph)
-                || std::ptr::eq(from, to)
-            {
-                return invalid();
-            }
-            let mut inner = lock(&to.inner);
-            let before = inner.after.len();
-            inner.after.retain(|known| !std::ptr::eq(*known, from));
-            let existed = inner.after.len() != before;
-            if adds {
-                inner.after.push(from);
-            }
-            if existed == adds {
-                return invalid();
-            }
-        }
-    }
-    Ok(())
-}
-
 driver! {
-    fn graph_create(out: *mut Handle, flags: u32) {
-        let state = state()?;
-        if flags != 0 || out.is_null() {
-            return invalid();
-        }
-        put(out, Graph::new(state).handle())
-    }
-
-    fn graph_destroy(graph: Handle) {
-        state()?;
-        graph_of(graph)?.end();
-        Ok(())
-    }
-
-    fn graph_clone(out: *mut Handle, graph: Handle) {
-        let state = state()?;
-        put(out, graph_of(graph)?.copy(state).handle())
-    }
-
-    fn find_in_clone(out: *mut Handle, node: Handle, clone: Handle) {
-        let (node, clone) = (node_of(node)?, graph_of(clone)?);
-        let of = |copy: &&'static Node| copy.original.is_some_and(|from| std::ptr::eq(from, node));
-        match clone.nodes().into_iter().find(of) {
-            Some(found) => put(out, found.handle()),
-            None => invalid(),
-        }
-    }
-
-    fn graph_id(graph: Handle, out: *mut u32) {
-        put(out, graph_of(graph)?.id as u32)
-    }
-
     fn add_kernel(out: *mut Handle, graph: Handle, after: *const Handle, count: usize, params: *const KernelParams) {
         let op = get(params)?.op(state()?)?;
         add(out, graph, after, count, op)
@@ -393,91 +122,6 @@ driver! {
     fn node_set_params(node: Handle, params: *mut u8) {
         let node = node_of(node)?;
         node.set_op(node_params_op(Some(node.graph), params)?)
-    }
-
-    fn get_nodes(graph: Handle, out: *mut Handle, count: *mut usize) {
-        put_list(out, count, &handles(&graph_of(graph)?.nodes()))
-    }
-
-    fn get_root_nodes(graph: Handle, out: *mut Handle, count: *mut usize) {
-        let mut nodes = graph_of(graph)?.nodes();
-        nodes.retain(|node| node.after().is_empty());
-        put_list(out, count, &handles(&nodes))
-    }
-
-    fn get_edges(graph: Handle, from: *mut Handle, to: *mut Handle, count: *mut usize) {
-        let (before, after) = edges(graph_of(graph)?);
-        let room = get(count)?;
-        put_list(from, count, &before)?;
-        if !to.is_null() {
-            put(count, room)?;
-            put_list(to, count, &after)?;
-        }
-        Ok(())
-    }
-
-    fn get_edges_v2(graph: Handle, from: *mut Handle, to: *mut Handle, data: *mut u64, count: *mut usize) {
-        let (before, after) = edges(graph_of(graph)?);
-        let room = get(count)?;
-        put_list(from, count, &before)?;
-        if !to.is_null() {
-            put(count, room)?;
-            put_list(to, count, &after)?;
-        }
-        if !data.is_null() {
-            for index in 0..room.min(before.len()) {
-                data.add(index).write(0);
-            }
-        }
-        Ok(())
-    }
-
-    fn node_type(node: Handle, out: *mut u32) {
-        put(out, node_of(node)?.op().kind())
-    }
-
-    fn node_dependencies(node: Handle, out: *mut Handle, count: *mut usize) {
-        put_list(out, count, &handles(&node_of(node)?.after()))
-    }
-
-    fn node_dependencies_v2(node: Handle, out: *mut Handle, data: *mut u64, count: *mut usize) {
-        put_list(out, count, &handles(&node_of(node)?.after()))?;
-        zero_edges(data, out, get(count)?)
-    }
-
-    fn node_dependents(node: Handle, out: *mut Handle, count: *mut usize) {
-        put_list(out, count, &handles(&dependents(node_of(node)?)))
-    }
-
-    fn node_dependents_v2(node: Handle, out: *mut Handle, data: *mut u64, count: *mut usize) {
-        put_list(out, count, &handles(&dependents(node_of(node)?)))?;
-        zero_edges(data, out, get(count)?)
-    }
-
-    fn add_dependencies(graph: Handle, from: *const Handle, to: *const Handle, count: usize) {
-        change_edges(graph, from, to, count, true)
-    }
-
-    fn add_dependencies_v2(graph: Handle, from: *const Handle, to: *const Handle, _data: *const c_void, count: usize) {
-        change_edges(graph, from, to, count, true)
-    }
-
-    fn remove_dependencies(graph: Handle, from: *const Handle, to: *const Handle, count: usize) {
-        change_edges(graph, from, to, count, false)
-    }
-
-    fn remove_dependencies_v2(graph: Handle, from: *const Handle, to: *const Handle, _data: *const c_void, count: usize) {
-        change_edges(graph, from, to, count, false)
-    }
-
-    fn destroy_node(node: Handle) {
-        let node = node_of(node)?;
-        for other in node.graph.nodes() {
-            lock(&other.inner).after.retain(|known| !std::ptr::eq(*known, node));
-        }
-        lock(&node.graph.nodes).retain(|known| !std::ptr::eq(*known, node));
-        node.retire();
-        Ok(())
     }
 
     fn kernel_get_params(node: Handle, out: *mut KernelParams) {
@@ -614,52 +258,9 @@ driver! {
             _ => invalid(),
         }
     }
-
-    fn node_local_id(node: Handle, out: *mut u32) {
-        put(out, node_of(node)?.id as u32)
-    }
-
-    fn node_graph(node: Handle, out: *mut Handle) {
-        put(out, node_of(node)?.graph.handle())
-    }
-}
-
-unsafe fn zero_edges(data: *mut u64, out: *mut Handle, count: usize) -> Answer {
-    if !data.is_null() && !out.is_null() {
-        for index in 0..count {
-            // SAFETY: the program says that there is room.
-            unsafe { data.add(index).write(0) };
-        }
-    }
-    Ok(())
-}
-
-fn kernel_params(node: &'static Node) -> Answer<KernelParams> {
-    let mut inner = lock(&node.inner);
-    let Op::Kernel(kernel) = &inner.op else {
-        return invalid();
-    };
-    let (shape, function) = (kernel.shape, kernel.function);
-    let block = kernel.params.as_ptr() as usize;
-    let offsets = function.layout()?.params.iter();
-    let pointers: Vec<usize> = offsets.map(|(at, _)| block + *at as usize).collect();
-    inner.pointers = pointers;
-    Ok(KernelParams {
-        function: function.handle(),
-        grid: shape.grid,
-        block: shape.block,
-        shared: shape.shared,
-        params: inner.pointers.as_ptr().cast(),
-        extra: std::ptr::null(),
-    })
 }
 
 entries! {
-    cuGraphCreate = graph_create;
-    cuGraphDestroy = graph_destroy;
-    cuGraphClone = graph_clone;
-    cuGraphNodeFindInClone = find_in_clone;
-    cuGraphGetId = graph_id;
     cuGraphAddKernelNode = add_kernel;
     cuGraphAddKernelNode_v2 = add_kernel_v2;
     cuGraphAddMemcpyNode = add_memcpy;
@@ -674,20 +275,6 @@ entries! {
     cuGraphAddNode = add_node;
     cuGraphAddNode_v2 = add_node_v2;
     cuGraphNodeSetParams = node_set_params;
-    cuGraphGetNodes = get_nodes;
-    cuGraphGetRootNodes = get_root_nodes;
-    cuGraphGetEdges = get_edges;
-    cuGraphGetEdges_v2 = get_edges_v2;
-    cuGraphNodeGetType = node_type;
-    cuGraphNodeGetDependencies = node_dependencies;
-    cuGraphNodeGetDependencies_v2 = node_dependencies_v2;
-    cuGraphNodeGetDependentNodes = node_dependents;
-    cuGraphNodeGetDependentNodes_v2 = node_dependents_v2;
-    cuGraphAddDependencies = add_dependencies;
-    cuGraphAddDependencies_v2 = add_dependencies_v2;
-    cuGraphRemoveDependencies = remove_dependencies;
-    cuGraphRemoveDependencies_v2 = remove_dependencies_v2;
-    cuGraphDestroyNode = destroy_node;
     cuGraphKernelNodeGetParams = kernel_get_params;
     cuGraphKernelNodeGetParams_v2 = kernel_get_params_v2;
     cuGraphKernelNodeSetParams = kernel_set_params;
@@ -708,6 +295,4 @@ entries! {
     cuGraphEventWaitNodeSetEvent = event_set;
     cuGraphMemAllocNodeGetParams = mem_alloc_get_params;
     cuGraphMemFreeNodeGetParams = mem_free_get_params;
-    cuGraphNodeGetLocalId = node_local_id;
-    cuGraphNodeGetContainingGraph = node_graph;
 }

@@ -16,16 +16,22 @@
 mod arrays;
 mod callbacks;
 mod capture;
+mod capture_calls;
 mod context;
+mod context_calls;
+mod context_storage;
 mod copies;
 mod copy_calls;
 mod device;
 mod events;
 mod exec;
 mod fills;
+mod flatten;
 mod functions;
 mod graph_nodes;
 mod graph_ops;
+mod graph_params;
+mod graph_shape;
 mod graphs;
 mod handles;
 mod host;
@@ -37,7 +43,9 @@ mod modules;
 mod occupancy;
 mod pools;
 mod procaddr;
+mod ptx_join;
 mod state;
+mod stream_calls;
 mod streams;
 mod support;
 mod tables;
@@ -58,9 +66,9 @@ use support::Entries;
 const LISTS: &[Entries] = &[
     arrays::ENTRIES,
     callbacks::STREAM_ENTRIES,
-    capture::ENTRIES,
-    capture::STREAM_ENTRIES,
-    context::ENTRIES,
+    capture_calls::ENTRIES,
+    capture_calls::STREAM_ENTRIES,
+    context_calls::ENTRIES,
     copy_calls::STREAM_ENTRIES,
     device::ENTRIES,
     events::ENTRIES,
@@ -69,6 +77,7 @@ const LISTS: &[Entries] = &[
     exec::STREAM_ENTRIES,
     fills::STREAM_ENTRIES,
     graph_nodes::ENTRIES,
+    graph_shape::ENTRIES,
     host::ENTRIES,
     host::STREAM_ENTRIES,
     launch::STREAM_ENTRIES,
@@ -79,8 +88,8 @@ const LISTS: &[Entries] = &[
     pools::ENTRIES,
     pools::STREAM_ENTRIES,
     procaddr::ENTRIES,
-    streams::ENTRIES,
-    streams::STREAM_ENTRIES,
+    stream_calls::ENTRIES,
+    stream_calls::STREAM_ENTRIES,
     user_objects::ENTRIES,
     vmm::ENTRIES,
 ];

@@ -20,6 +20,7 @@ use super::context::Context;
 use super::handles::{Kind, Object};
 use super::link;
 use super::memory::{Allocation, AllocationKind};
+use super::ptx_join;
 use super::state::{State, state};
 use super::support::{Answer, Code, invalid, lock};
 use crate::log;
@@ -120,7 +121,7 @@ pub(super) fn copy_image(image: *const c_void) -> Answer<Arc<[u8]>> {
         if texts.is_empty() {
             return Err(CuResult::NoBinaryForGpu.into());
         }
-        return Ok(link::join(&texts)?.into_bytes().into());
+        return Ok(ptx_join::join(&texts)?.into_bytes().into());
     }
     let first = bytes(first);
     let is_binary = [0x50, 0xb1, 0x7f, b'!'].contains(first.first().unwrap_or(&0));

@@ -6,20 +6,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{
-    StreamCreate, StreamDestroy, StreamQuery, StreamSynchronize, StreamWaitEvent, Write,
-};
+use mica_wire::session::{StreamCreate, StreamDestroy, StreamSynchronize};
 
-use super::capture::{self, StreamCapture};
+use super::capture::StreamCapture;
 use super::context::{Context, current};
-use super::events::Event;
-use super::graph_ops::Op;
 use super::handles::{Kind, Object, Pool};
 use super::state::{State, exiting, state};
-use super::support::{
-    Answer, Code, FORKED, bad_handle, driver, entries, invalid, not_supported, put, put_opt,
-    stream_entries,
-};
+use super::support::{Answer, Code, FORKED, bad_handle, invalid};
 
 /// A stream of this process.
 pub(super) type Stream = Object<StreamState>;
@@ -31,8 +24,8 @@ pub(super) struct StreamState {
     epoch: AtomicU64,
     wire: AtomicU64,
     pub(super) flags: AtomicU32,
-    priority: AtomicI32,
-    id: AtomicU64,
+    pub(super) priority: AtomicI32,
+    pub(super) id: AtomicU64,
     /// Whether calls are recorded and not made; a hint that costs nothing to look at.
     pub(super) capturing: AtomicBool,
     pub(super) capture: Mutex<Option<StreamCapture>>,
@@ -43,7 +36,7 @@ impl Kind for StreamState {
     const MAGIC: u64 = 0x4d49_4341_5354_5231;
 }
 
-static POOL: Pool<StreamState> = Pool::new();
+pub(super) static POOL: Pool<StreamState> = Pool::new();
 static IDS: AtomicU64 = AtomicU64::new(1);
 
 /// A stream that is not ordered against the legacy one.
@@ -204,7 +197,8 @@ pub(super) unsafe fn resolve<const PER_THREAD_DEFAULT: bool>(
     Ok((state, context, stream))
 }
 
-fn create(flags: u32, priority: i32) -> Answer<Handle> {
+/// A new stream of the current context.
+pub(super) fn create(flags: u32, priority: i32) -> Answer<Handle> {
     if flags & !NON_BLOCKING != 0 {
         return invalid();
     }
@@ -212,205 +206,4 @@ fn create(flags: u32, priority: i32) -> Answer<Handle> {
     let (least, greatest) = state.client.snapshot().stream_priorities;
     let priority = priority.clamp(greatest.min(least), least.max(greatest));
     Ok(Stream::make(state, context, flags, priority)?.handle())
-}
-
-driver! {
-    fn stream_create(out: *mut Handle, flags: u32) {
-        if out.is_null() {
-            return invalid();
-        }
-        put(out, create(flags, 0)?)
-    }
-
-    fn stream_create_with_priority(out: *mut Handle, flags: u32, priority: i32) {
-        if out.is_null() {
-            return invalid();
-        }
-        put(out, create(flags, priority)?)
-    }
-
-    fn stream_destroy(handle: Handle) {
-        let state = state()?;
-        let Some(stream) = Stream::find(handle).filter(|stream| !stream.is_legacy()) else {
-            return bad_handle();
-        };
-        capture::abandon(stream);
-        let alive = stream.context();
-        let wire = stream.wire();
-        if !POOL.give(stream) {
-            return bad_handle();
-        }
-        let context = alive?;
-        context.checked(state.client.post(&StreamDestroy { stream: wire }, &[]))
-    }
-
-    fn stream_synchronize<const PT>(handle: Handle) {
-        let (state, _, stream) = resolve::<PT>(handle)?;
-        capture::forbid_wait(stream)?;
-        stream.synchronize(state)
-    }
-
-    fn stream_query<const PT>(handle: Handle) {
-        let (state, context, stream) = resolve::<PT>(handle)?;
-        capture::forbid_wait(stream)?;
-        let request = StreamQuery { stream: stream.wire() };
-        let idle = context.checked(state.client.call(&request))?.value;
-        if !idle {
-            return Err(CuResult::NotReady.into());
-        }
-        state.print_output();
-        context.check(state)
-    }
-
-    fn stream_wait_event<const PT>(handle: Handle, event: Handle, flags: u32) {
-        let (state, context, stream) = resolve::<PT>(handle)?;
-        let Some(event) = Event::find(event) else {
-            return bad_handle();
-        };
-        if flags & !1 != 0 {
-            return invalid();
-        }
-        if flags & 1 != 0 && stream.capturing.load(Acquire) {
-            return capture::record(stream, Op::EventWait(event));
-        }
-        if capture::joins(stream, event)? {
-            return Ok(());
-        }
-        let request = StreamWaitEvent { stream: stream.wire(), event: event.wire() };
-        context.checked(state.client.post(&request, &[]))
-    }
-
-    fn stream_flags<const PT>(handle: Handle, out: *mut u32) {
-        let (_, _, stream) = resolve::<PT>(handle)?;
-        put(out, stream.flags.load(Relaxed))
-    }
-
-    fn stream_priority<const PT>(handle: Handle, out: *mut i32) {
-        let (_, _, stream) = resolve::<PT>(handle)?;
-        put(out, stream.priority.load(Relaxed))
-    }
-
-    fn stream_id<const PT>(handle: Handle, out: *mut u64) {
-        let (_, _, stream) = resolve::<PT>(handle)?;
-        put(out, stream.id.load(Relaxed))
-    }
-
-    fn stream_context<const PT>(handle: Handle, out: *mut Handle) {
-        let (_, context, _) = resolve::<PT>(handle)?;
-        put(out, context.handle())
-    }
-
-    fn stream_context_v2<const PT>(handle: Handle, out: *mut Handle, green: *mut Handle) {
-        let (_, context, _) = resolve::<PT>(handle)?;
-        put_opt(green, std::ptr::null_mut());
-        put(out, context.handle())
-    }
-
-    fn stream_device<const PT>(handle: Handle, out: *mut i32) {
-        resolve::<PT>(handle)?;
-        put(out, 0)
-    }
-
-    fn stream_attach<const PT>(handle: Handle, address: u64, _bytes: usize, _flags: u32) {
-        let (state, _, _) = resolve::<PT>(handle)?;
-        // Managed memory is seen by both sides at all times, so there is nothing to attach.
-        match state.memory.find(address) {
-            Some(found) if found.kind == super::memory::AllocationKind::Managed => Ok(()),
-            _ => invalid(),
-        }
-    }
-
-    fn stream_copy_attributes<const PT>(to: Handle, from: Handle) {
-        resolve::<PT>(to)?;
-        resolve::<PT>(from).map(drop)
-    }
-
-    fn stream_get_attribute<const PT>(handle: Handle, attribute: u32, out: *mut [u64; 8]) {
-        let (state, _, stream) = resolve::<PT>(handle)?;
-        let key = (stream.id.load(Relaxed), attribute);
-        let value = super::support::lock(&state.loose).get(&key).copied().unwrap_or(match attribute {
-            3 => 1,
-            8 => stream.priority.load(Relaxed) as u32 as u64,
-            _ => 0,
-        });
-        put(out, [value, 0, 0, 0, 0, 0, 0, 0])
-    }
-
-    fn stream_set_attribute<const PT>(handle: Handle, attribute: u32, value: *const [u64; 8]) {
-        let (state, _, stream) = resolve::<PT>(handle)?;
-        let value = super::support::get(value)?;
-        match attribute {
-            // Hints: where data stays in the cache, how to wait, in which domain writes are ordered.
-            1 | 3 | 9 | 10 => {
-                super::support::lock(&state.loose).insert((stream.id.load(Relaxed), attribute), value[0]);
-                Ok(())
-            }
-            8 => Ok(()),
-            _ => invalid(),
-        }
-    }
-
-    fn stream_write_value_32<const PT>(handle: Handle, address: u64, value: u32, _flags: u32) {
-        write_value(resolve::<PT>(handle)?, address, &value.to_ne_bytes())
-    }
-
-    fn stream_write_value_64<const PT>(handle: Handle, address: u64, value: u64, _flags: u32) {
-        write_value(resolve::<PT>(handle)?, address, &value.to_ne_bytes())
-    }
-
-    fn stream_green(_handle: Handle, out: *mut Handle) {
-        state()?;
-        put(out, std::ptr::null_mut())
-    }
-}
-
-fn write_value(
-    (state, context, stream): (&'static State, &'static Context, &'static Stream),
-    address: u64,
-    bytes: &[u8],
-) -> Answer {
-    if stream.capturing.load(Acquire) {
-        return not_supported("a captured cuStreamWriteValue");
-    }
-    let found = state.memory.find(address);
-    let Some(found) = found.filter(|_| address.is_multiple_of(bytes.len() as u64)) else {
-        return invalid();
-    };
-    let address = match address.wrapping_sub(found.device) < found.bytes {
-        true => address,
-        false => address - found.host + found.device,
-    };
-    let request = Write {
-        stream: stream.wire(),
-        address,
-    };
-    context.checked(state.client.post(&request, bytes))
-}
-
-entries! {
-    cuStreamCreate = stream_create;
-    cuStreamCreateWithPriority = stream_create_with_priority;
-    cuStreamDestroy = stream_destroy;
-    cuStreamDestroy_v2 = stream_destroy;
-    cuStreamGetGreenCtx = stream_green;
-}
-
-stream_entries! {
-    cuStreamSynchronize, cuStreamSynchronize_ptsz = stream_synchronize;
-    cuStreamQuery, cuStreamQuery_ptsz = stream_query;
-    cuStreamWaitEvent, cuStreamWaitEvent_ptsz = stream_wait_event;
-    cuStreamGetFlags, cuStreamGetFlags_ptsz = stream_flags;
-    cuStreamGetPriority, cuStreamGetPriority_ptsz = stream_priority;
-    cuStreamGetId, cuStreamGetId_ptsz = stream_id;
-    cuStreamGetCtx, cuStreamGetCtx_ptsz = stream_context;
-    cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz = stream_context_v2;
-    cuStreamGetDevice, cuStreamGetDevice_ptsz = stream_device;
-    cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz = stream_attach;
-    cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz = stream_copy_attributes;
-    cuStreamGetAttribute, cuStreamGetAttribute_ptsz = stream_get_attribute;
-    cuStreamSetAttribute, cuStreamSetAttribute_ptsz = stream_set_attribute;
-    cuStreamWriteValue32, cuStreamWriteValue32_ptsz = stream_write_value_32;
-    cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz = stream_write_value_32;
-    cuStreamWriteValue64, cuStreamWriteValue64_ptsz = stream_write_value_64;
-    cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz = stream_write_value_64;
 }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use mica_cuda_abi::{CuResult, CuStatus, Handle};
 
-use super::context::{storage_delete, storage_get, storage_put};
+use super::context_storage::{storage_delete, storage_get, storage_put};
 use super::state::{DRIVER_VERSION, state};
 use super::support::{Answer, driver, put, put_opt};
 use super::{functions, md2};

@@ -316,6 +316,7 @@ static void look_up(void) {
     OK(cuGetProcAddress_v2("cuCtxGetDevice", &old, 12000, 0, &status));
     OK(cuGetProcAddress_v2("cuCtxGetDevice", &new, 13000, 0, &status));
     TRUE(old != new);
+    CUresult (*device_of)(int *, Handle) = new;
     OK(cuGetProcAddress_v2("cuMemcpyHtoD", &old, 13000, 0, &status));
     OK(cuGetProcAddress_v2("cuMemcpyHtoD", &own, 13000, 2, &status));
     TRUE(old != own);
@@ -326,6 +327,15 @@ static void look_up(void) {
     IS(status, 2);
     IS(cuGetProcAddress_v2("", &new, 13000, 0, &status), 500);
     start();
+    /* Numba calls the second version as if it were the first: what stands for a context never was one. */
+    int device = 7;
+    OK(device_of(&device, (Handle)0x123456789));
+    IS(device, 0);
+    Handle gone;
+    OK(cuCtxCreate_v2(&gone, 0, 0));
+    OK(device_of(&device, gone));
+    OK(cuCtxDestroy_v2(gone));
+    IS(device_of(&device, gone), 201);
     const char *twice = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .func (.param .b32 r) twice(.param .b32 x) { .reg .b32 %r<2>; ld.param.b32 %r0, [x]; add.u32 %r1, %r0, %r0; st.param.b32 [r], %r1; ret; }\n";
     const char *user = ".version 7.0\n.target sm_70\n.address_size 64\n.extern .func (.param .b32 r) twice(.param .b32 x);\n.visible .entry k(.param .u64 p) { .reg .b64 %rd0; .reg .b32 %r<3>; ld.param.u64 %rd0, [p]; ld.global.u32 %r0, [%rd0]; { .param .b32 x; .param .b32 r; st.param.b32 [x], %r0; call.uni (r), twice, (x); ld.param.b32 %r1, [r]; } st.global.u32 [%rd0], %r1; ret; }\n";
     Handle link, linked, k;

@@ -1,0 +1,143 @@
+//! Graphs laid open: children's nodes among their parents', in an order that they can run in.
+
+use mica_wire::session::{GraphNode, HostUnregister};
+
+use super::callbacks;
+use super::context::Context;
+use super::graph_ops::{Kept, Op, lower};
+use super::graphs::{Graph, Node};
+use super::state::State;
+use super::support::{Answer, invalid};
+
+/// A node with its children laid open, after nodes by index.
+#[derive(Clone)]
+pub(super) struct Flat {
+    pub(super) node: &'static Node,
+    pub(super) op: Op,
+    pub(super) after: Vec<u32>,
+    pub(super) is_enabled: bool,
+}
+
+// SAFETY: the pointers inside are the program's, used when it says so.
+unsafe impl Send for Flat {}
+
+/// The nodes of a graph, each after those it waits for.
+fn sorted(graph: &Graph) -> Answer<Vec<&'static Node>> {
+    let nodes = graph.nodes();
+    let place = |node: &'static Node| nodes.iter().position(|known| std::ptr::eq(*known, node));
+    let mut waits = Vec::with_capacity(nodes.len());
+    let mut followers = vec![Vec::new(); nodes.len()];
+    for (index, node) in nodes.iter().enumerate() {
+        let before: Vec<usize> = node.after().into_iter().filter_map(place).collect();
+        for earlier in &before {
+            followers[*earlier].push(index);
+        }
+        waits.push(before.len());
+    }
+    let mut ready: std::collections::BTreeSet<usize> = (0..nodes.len())
+        .filter(|index| waits[*index] == 0)
+        .collect();
+    let mut order = Vec::with_capacity(nodes.len());
+    while let Some(index) = ready.pop_first() {
+        order.push(nodes[index]);
+        for next in &followers[index] {
+            waits[*next] -= 1;
+            if waits[*next] == 0 {
+                ready.insert(*next);
+            }
+        }
+    }
+    match order.len() == nodes.len() {
+        true => Ok(order),
+        false => invalid(),
+    }
+}
+
+/// Adds a graph's nodes; answers the indices of its last ones.
+pub(super) fn flatten(graph: &Graph, roots: &[u32], flat: &mut Vec<Flat>) -> Answer<Vec<u32>> {
+    let mut ends: Vec<(&'static Node, Vec<u32>)> = Vec::new();
+    let mut is_last: Vec<bool> = Vec::new();
+    for node in sorted(graph)? {
+        let before = node.after();
+        let mut after: Vec<u32> = Vec::new();
+        for earlier in &before {
+            if let Some(at) = ends
+                .iter()
+                .position(|(known, _)| std::ptr::eq(*known, *earlier))
+            {
+                after.extend(&ends[at].1);
+                is_last[at] = false;
+            }
+        }
+        if before.is_empty() {
+            after.extend(roots);
+        }
+        let end = match node.op() {
+            Op::Child(child) => {
+                let mut inner = flatten(child, &after, flat)?;
+                if inner.is_empty() {
+                    inner = after;
+                }
+                inner
+            }
+            op => {
+                flat.push(Flat {
+                    node,
+                    op,
+                    after,
+                    is_enabled: true,
+                });
+                vec![flat.len() as u32 - 1]
+            }
+        };
+        ends.push((node, end));
+        is_last.push(true);
+    }
+    let last = ends.into_iter().zip(is_last).filter(|(_, last)| *last);
+    Ok(last.flat_map(|((_, end), _)| end).collect())
+}
+
+/// The wire's nodes for laid-open ones, and what must be kept while they may run.
+pub(super) fn build(
+    state: &'static State,
+    context: &'static Context,
+    flat: &[Flat],
+) -> Answer<(Vec<GraphNode>, Kept)> {
+    let (mut nodes, mut kept) = (Vec::with_capacity(flat.len()), Kept::default());
+    let mut ends: Vec<u32> = Vec::with_capacity(flat.len());
+    for part in flat {
+        let after = part
+            .after
+            .iter()
+            .filter_map(|index| ends.get(*index as usize).copied())
+            .collect();
+        let op = if part.is_enabled {
+            &part.op
+        } else {
+            &Op::Empty
+        };
+        match lower(state, context, op, after, &mut nodes, &mut kept) {
+            Ok(end) => ends.push(end),
+            Err(error) => {
+                drop_kept(state, context, kept);
+                return Err(error);
+            }
+        }
+    }
+    Ok((nodes, kept))
+}
+
+/// Gives back what was kept for nodes that run no more.
+pub(super) fn drop_kept(state: &'static State, context: &'static Context, kept: Kept) {
+    for callback in kept.callbacks {
+        callbacks::forget(callback);
+    }
+    for bounce in kept.bounces {
+        let address = bounce.0.device();
+        let request = HostUnregister {
+            context: context.wire(),
+            address,
+        };
+        let _ = state.client.call(&request);
+    }
+}

@@ -1,0 +1,197 @@
+//! What the program says about a node of a graph: the driver's structures and the operation each means.
+
+use std::ffi::c_void;
+
+use mica_cuda_abi::{Handle, MemAllocNodeParams};
+
+use super::context::current;
+use super::copy_calls::Memcpy3d;
+use super::events::Event;
+use super::fills::fill_op;
+use super::functions::function_of;
+use super::graph_ops::{HostOp, KernelOp, Op};
+use super::graphs::{Graph, Node, graph_of};
+use super::launch::{self, Shape};
+use super::state::State;
+use super::support::{Answer, get, invalid, lock, not_supported};
+
+/// `CUDA_KERNEL_NODE_PARAMS` as far as all versions have it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct KernelParams {
+    pub(super) function: Handle,
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    pub(super) shared: u32,
+    pub(super) params: *const *const c_void,
+    pub(super) extra: *const *const c_void,
+}
+
+/// What version 2 adds.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct KernelParams2 {
+    pub(super) first: KernelParams,
+    pub(super) kernel: Handle,
+    pub(super) context: Handle,
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct MemsetParams {
+    pub(super) dst: u64,
+    pub(super) pitch: usize,
+    pub(super) value: u32,
+    pub(super) element_bytes: u32,
+    pub(super) width: usize,
+    pub(super) height: usize,
+}
+
+/// `CUDA_HOST_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct HostParams {
+    pub(super) function: Option<unsafe extern "C" fn(*mut c_void)>,
+    pub(super) data: *mut c_void,
+}
+
+const _: () = {
+    assert!(size_of::<KernelParams>() == 56);
+    assert!(size_of::<KernelParams2>() == 72);
+    assert!(size_of::<MemsetParams>() == 40);
+};
+
+impl KernelParams {
+    /// # Safety
+    /// The program's parameters for this kernel.
+    pub(super) unsafe fn op(&self, state: &State) -> Answer<Op> {
+        // SAFETY: our contract.
+        let function = unsafe { function_of(self.function)? };
+        let shape = Shape {
+            grid: self.grid,
+            block: self.block,
+            shared: self.shared,
+            is_cooperative: false,
+        };
+        launch::check(state, function, &shape)?;
+        let keep = |block: &[u8]| Ok(block.to_vec());
+        // SAFETY: our contract.
+        let params =
+            unsafe { launch::with_params(function.layout()?, self.params, self.extra, keep)? };
+        Ok(Op::Kernel(KernelOp {
+            function,
+            shape,
+            params,
+        }))
+    }
+}
+
+impl KernelParams2 {
+    /// # Safety
+    /// As [`KernelParams::op`].
+    pub(super) unsafe fn op(&self, state: &State) -> Answer<Op> {
+        let mut first = self.first;
+        if first.function.is_null() {
+            first.function = self.kernel;
+        }
+        // SAFETY: our contract.
+        unsafe { first.op(state) }
+    }
+}
+
+impl MemsetParams {
+    pub(super) fn op(&self, state: &State) -> Answer<Op> {
+        let fill = fill_op(
+            state,
+            self.dst,
+            self.pitch as u64,
+            self.value,
+            self.element_bytes,
+            self.width as u64,
+            self.height as u64,
+        )?;
+        Ok(Op::Fill(fill))
+    }
+}
+
+impl HostParams {
+    pub(super) fn op(&self) -> Answer<Op> {
+        match self.function {
+            Some(function) => Ok(Op::Host(HostOp {
+                function,
+                data: self.data as usize,
+            })),
+            None => invalid(),
+        }
+    }
+}
+
+/// `CUgraphNodeParams`: the operation it describes.
+///
+/// # Safety
+/// The program's parameters, of the kind they say.
+pub(super) unsafe fn node_params_op(graph: Option<&'static Graph>, params: *mut u8) -> Answer<Op> {
+    let (state, context) = current()?;
+    if params.is_null() {
+        return invalid();
+    }
+    // SAFETY: our contract; the kind is first, the rest is 16 bytes in.
+    unsafe {
+        let kind = params.cast::<u32>().read_unaligned();
+        let rest = params.add(16);
+        match kind {
+            0 => get(rest.cast::<KernelParams2>())?.op(state),
+            1 => Ok(Op::Copy(get(rest.add(16).cast::<Memcpy3d>())?.op(state)?)),
+            2 => get(rest.cast::<MemsetParams>())?.op(state),
+            3 => get(rest.cast::<HostParams>())?.op(),
+            4 => Ok(Op::Child(
+                graph_of(get(rest.cast::<Handle>())?)?.copy(state),
+            )),
+            5 => Ok(Op::Empty),
+            6 | 7 => {
+                let Some(event) = Event::find(get(rest.cast::<Handle>())?) else {
+                    return invalid();
+                };
+                Ok(if kind == 6 {
+                    Op::EventWait(event)
+                } else {
+                    Op::EventRecord(event)
+                })
+            }
+            10 => {
+                let Some(graph) = graph else {
+                    return invalid();
+                };
+                let params = rest.cast::<MemAllocNodeParams>();
+                let bytes = (*params).bytes as u64;
+                let address = graph.memory(state, context, bytes)?;
+                (*params).address = address;
+                Ok(Op::MemAlloc(address, bytes))
+            }
+            11 => Ok(Op::MemFree(get(rest.cast::<u64>())?)),
+            _ => not_supported(&format!("a graph node of kind {kind}")),
+        }
+    }
+}
+
+/// A kernel node as the program may read it; its parameters stay valid while the node does.
+pub(super) fn kernel_params(node: &'static Node) -> Answer<KernelParams> {
+    let mut inner = lock(&node.inner);
+    let Op::Kernel(kernel) = &inner.op else {
+        return invalid();
+    };
+    let (shape, function) = (kernel.shape, kernel.function);
+    let block = kernel.params.as_ptr() as usize;
+    let offsets = function.layout()?.params.iter();
+    let pointers: Vec<usize> = offsets.map(|(at, _)| block + *at as usize).collect();
+    inner.pointers = pointers;
+    Ok(KernelParams {
+        function: function.handle(),
+        grid: shape.grid,
+        block: shape.block,
+        shared: shape.shared,
+        params: inner.pointers.as_ptr().cast(),
+        extra: std::ptr::null(),
+    })
+}
