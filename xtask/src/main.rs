@@ -3,6 +3,7 @@
 //! `cargo xtask test` is everything CI checks; `cargo xtask gpu-test` is the same cases on a real GPU.
 //! Tools that are missing are installed, said so, and cached under `target/tools`.
 
+mod chaos;
 mod command;
 mod gpu_test;
 mod suite;
@@ -17,6 +18,9 @@ cargo xtask <task>
   test [--fast]        formatting, lints, unit and integration tests, then the CUDA programs in
                        tests/programs on the software GPU (--fast: without the CUDA programs)
   suite [FILTER]       only the CUDA programs, those whose name contains FILTER
+  chaos [--rounds N] [--seed S]
+                       eight tenants under load on the software GPU; each round kills a process,
+                       a worker or the daemon and checks that everything comes back (1000 rounds)
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
 ";
@@ -29,6 +33,7 @@ fn main() -> Result<()> {
         ["test", "--fast"] => test::run(test::Extent::WithoutPrograms),
         ["suite"] => suite::run(""),
         ["suite", filter] => suite::run(filter),
+        ["chaos", rest @ ..] => chaos::run(rest),
         ["gpu-test", rest @ ..] => gpu_test::run(rest),
         ["toolkit"] => {
             println!("{}", toolkit::nvcc()?.display());

@@ -71,6 +71,12 @@ pub struct DaemonSection {
     pub max_connections: u32,
     /// Most connections of one user.
     pub max_connections_per_user: u32,
+    /// Most connections to the control API; the last sixteenth is for administrators.
+    pub max_control_connections: u32,
+    /// Most connections of one user to the control API.
+    pub max_control_connections_per_user: u32,
+    /// Seconds a client of the control API has for a request, and for taking a piece of the answer.
+    pub request_seconds: u64,
     /// Command that starts a worker; empty: this program with `worker`.
     pub worker_command: Vec<String>,
     /// Users besides root and the daemon's own who may do everything.
@@ -174,6 +180,9 @@ impl Default for DaemonSection {
             idle_exit_seconds: 60,
             max_connections: 16_384,
             max_connections_per_user: 4_096,
+            max_control_connections: 2_048,
+            max_control_connections_per_user: 1_024,
+            request_seconds: 10,
             worker_command: Vec::new(),
             admin_uids: Vec::new(),
         }
@@ -236,34 +245,44 @@ impl Config {
                 Err((key, format!("{value} is not between {low} and {high}")))
             }
         };
-        range("lease_us", self.sharing.lease_us, 500, 1_000_000)?;
+        range("sharing.lease_us", self.sharing.lease_us, 500, 1_000_000)?;
         range(
-            "drain_limit_us",
+            "sharing.drain_limit_us",
             self.sharing.drain_limit_us,
             1_000,
             10_000_000,
         )?;
         range(
-            "bursty_drains_per_second",
+            "sharing.bursty_drains_per_second",
             self.sharing.bursty_drains_per_second.into(),
             1,
             1_000_000,
         )?;
-        range(
-            "max_connections",
-            self.daemon.max_connections.into(),
-            8,
-            1 << 20,
-        )?;
-        range(
-            "max_connections_per_user",
-            self.daemon.max_connections_per_user.into(),
-            1,
-            1 << 20,
-        )?;
+        let daemon = &self.daemon;
+        range("daemon.request_seconds", daemon.request_seconds, 1, 3_600)?;
+        for (key, value, low) in [
+            ("daemon.max_connections", daemon.max_connections, 8),
+            (
+                "daemon.max_connections_per_user",
+                daemon.max_connections_per_user,
+                1,
+            ),
+            (
+                "daemon.max_control_connections",
+                daemon.max_control_connections,
+                8,
+            ),
+            (
+                "daemon.max_control_connections_per_user",
+                daemon.max_control_connections_per_user,
+                1,
+            ),
+        ] {
+            range(key, value.into(), low, 1 << 20)?;
+        }
         if self.software_gpu.memory_bytes != 0 {
             range(
-                "memory_bytes",
+                "software_gpu.memory_bytes",
                 self.software_gpu.memory_bytes,
                 1 << 20,
                 1 << 50,
@@ -301,13 +320,25 @@ fn schema_message(text: &str, error: &toml::de::Error) -> String {
     }
 }
 
-fn line_of(text: &str, key: &str) -> usize {
-    text.lines()
-        .position(|line| {
-            let line = line.trim_start();
-            line.starts_with(key) || line.starts_with(&format!("[{key}"))
-        })
-        .map_or(1, |index| index + 1)
+/// The line of `section.key`, or of a section.
+fn line_of(text: &str, path: &str) -> usize {
+    let (wanted, key) = path.split_once('.').unwrap_or((path, ""));
+    let mut section = "";
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']').trim();
+            if key.is_empty() && section.split('.').next() == Some(wanted) {
+                return index + 1;
+            }
+        }
+        let name = line.split('=').next().unwrap_or_default().trim();
+        let dotted = section.is_empty() && name == path;
+        if !key.is_empty() && (dotted || (section == wanted && name == key)) {
+            return index + 1;
+        }
+    }
+    1
 }
 
 #[cfg(test)]
@@ -337,6 +368,24 @@ mod tests {
     fn a_value_out_of_range_is_refused_with_its_line_and_range() {
         let error = parse("[sharing]\n\nlease_us = 5\n").unwrap_err();
         assert!(error.contains("line 3") && error.contains("500"), "{error}");
+    }
+
+    #[test]
+    fn the_line_is_that_of_the_key_in_its_section() {
+        let text = "[quota.default]\nmemory_bytes = 5\n[daemon]\nmax_connections_per_user = 9\n\
+            max_connections = 1\n[software_gpu]\n memory_bytes = 7\n";
+        let error = parse(text).unwrap_err();
+        assert!(
+            error.contains("line 5") && error.contains("max_connections: 1"),
+            "{error}"
+        );
+        let error = parse(&text.replace("ns = 1", "ns = 9")).unwrap_err();
+        assert!(
+            error.contains("line 7") && error.contains("memory_bytes: 7"),
+            "{error}"
+        );
+        let dotted = parse("sharing.lease_us = 5\n").unwrap_err();
+        assert!(dotted.contains("line 1"), "{dotted}");
     }
 
     #[test]

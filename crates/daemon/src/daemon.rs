@@ -18,7 +18,7 @@ use crate::host::HostThread;
 use crate::metrics::LeaseWaits;
 use crate::paths::Paths;
 use crate::registry::Registry;
-use crate::store::{self, StoreError, Stored};
+use crate::store::{self, Outlives, StoreError, Stored};
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +82,13 @@ impl std::fmt::Debug for Options {
     }
 }
 
+/// The last wish to save that has been granted, by what the file outlives.
+#[derive(Debug, Default)]
+struct Saved {
+    daemon: u64,
+    machine: u64,
+}
+
 /// What all threads share.
 #[derive(Debug)]
 pub(crate) struct Daemon {
@@ -95,7 +102,7 @@ pub(crate) struct Daemon {
     pub(crate) last_request: Mutex<Instant>,
     registry: Mutex<Registry>,
     stopping: (Mutex<bool>, Condvar),
-    save_lock: Mutex<u64>,
+    saved: Mutex<Saved>,
     saves_wanted: AtomicU64,
     pub(crate) stop_http: tokio::sync::watch::Sender<bool>,
     pub(crate) dirty: AtomicBool,
@@ -121,7 +128,7 @@ impl Daemon {
             last_request: Mutex::new(Instant::now()),
             registry: Mutex::new(registry),
             stopping: (Mutex::new(false), Condvar::new()),
-            save_lock: Mutex::new(0),
+            saved: Mutex::default(),
             saves_wanted: AtomicU64::new(0),
             stop_http: tokio::sync::watch::channel(false).0,
             dirty: AtomicBool::new(false),
@@ -134,19 +141,23 @@ impl Daemon {
     }
 
     /// Writes the registry to disk; many callers at once share one write.
-    pub(crate) fn save(&self) {
+    pub(crate) fn save(&self, outlives: Outlives) {
         let wanted = self.saves_wanted.fetch_add(1, Relaxed) + 1;
-        let mut done = self
-            .save_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if *done >= wanted {
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = match outlives {
+            Outlives::Daemon => saved.daemon.max(saved.machine),
+            Outlives::Machine => saved.machine,
+        };
+        if done >= wanted {
             return;
         }
         let covered = self.saves_wanted.load(Relaxed);
         let stored = Stored::new(self.registry().stored());
-        match store::save(&self.paths.state_file(), &stored) {
-            Ok(()) => *done = covered,
+        match store::save(&self.paths.state_file(), &stored, outlives) {
+            Ok(()) => match outlives {
+                Outlives::Daemon => saved.daemon = covered,
+                Outlives::Machine => saved.machine = covered,
+            },
             Err(failure) => self.events.add(
                 Severity::Error,
                 "state_not_saved",

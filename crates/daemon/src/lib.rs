@@ -20,6 +20,8 @@ pub mod devices;
 mod doctor;
 mod enforce;
 mod events;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gpu_thread;
 mod host;
 mod http;

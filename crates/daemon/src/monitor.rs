@@ -12,6 +12,7 @@ use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_shares, mark_strays};
 use crate::registry::Registry;
+use crate::store::Outlives;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Ten minutes at one sample a second.
@@ -36,7 +37,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             last_save.elapsed() > Duration::from_secs(60) && !daemon.registry().vgpus.is_empty();
         if daemon.dirty.swap(false, Relaxed) || used {
             last_save = Instant::now();
-            daemon.save();
+            daemon.save(Outlives::Machine);
         }
     }
 }

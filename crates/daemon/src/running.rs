@@ -22,7 +22,7 @@ use crate::journal::Journal;
 use crate::metrics::LeaseWaits;
 use crate::paths::Paths;
 use crate::registry::{Gpu, Registry, Vgpu};
-use crate::store;
+use crate::store::{self, Outlives};
 
 /// A running daemon. Dropping it stops the daemon.
 #[derive(Debug)]
@@ -68,6 +68,8 @@ impl Running {
         let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry, lease_waits)
             .map_err(system("eventfd"))?;
         let daemon = Arc::new(daemon);
+        // What only the dead used is gone before anybody can ask for its name.
+        daemon.collect_abandoned();
         let mut threads = Vec::new();
         let mode = if paths.shared { 0o666 } else { 0o600 };
         let host = listener(&paths.host_socket(), SocketType::SEQPACKET, mode)?;
@@ -169,11 +171,11 @@ impl Drop for Running {
             let _ = std::fs::remove_file(self.daemon.paths.journal_file());
         }
         drop(registry);
-        self.daemon.save();
+        self.daemon.save(Outlives::Machine);
     }
 }
 
-fn start_gpus(
+pub(crate) fn start_gpus(
     devices: &mut dyn Devices,
     config: &Config,
     waits: &Arc<LeaseWaits>,

@@ -94,8 +94,17 @@ pub(crate) fn load(path: &Path) -> Result<Stored, StoreError> {
     Ok(stored)
 }
 
-/// Replaces the file. Returns when it is on disk.
-pub(crate) fn save(path: &Path, stored: &Stored) -> Result<(), StoreError> {
+/// What a saved file must outlive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outlives {
+    /// The end of this process, however sudden.
+    Daemon,
+    /// The end of the machine too; costs a wait for the disk.
+    Machine,
+}
+
+/// Replaces the file.
+pub(crate) fn save(path: &Path, stored: &Stored, outlives: Outlives) -> Result<(), StoreError> {
     let text = serde_json::to_vec_pretty(stored).map_err(|error| StoreError::Damaged {
         path: path.display().to_string(),
         message: error.to_string(),
@@ -110,9 +119,11 @@ pub(crate) fn save(path: &Path, stored: &Stored) -> Result<(), StoreError> {
             .mode(0o600)
             .open(&temporary)?;
         file.write_all(&text)?;
-        file.sync_data()?;
+        if outlives == Outlives::Machine {
+            file.sync_data()?;
+        }
         std::fs::rename(&temporary, path)?;
-        if let Some(dir) = path.parent() {
+        if let Some(dir) = path.parent().filter(|_| outlives == Outlives::Machine) {
             std::fs::File::open(dir)?.sync_all()?;
         }
         Ok(())
@@ -149,7 +160,7 @@ mod tests {
             holder: Some((1, 2)),
             gpu_seconds: 0.5,
         }]);
-        save(&path, &stored).unwrap();
+        save(&path, &stored, Outlives::Machine).unwrap();
         std::fs::write(path.with_extension("json.new"), b"{\"ver").unwrap();
         assert_eq!(load(&path).unwrap(), stored);
     }

@@ -19,9 +19,20 @@ pub enum DriverError {
         /// Its result.
         code: i32,
     },
+    /// A result is not what this processor computes.
+    #[error("number {index} of step {step} came back wrong")]
+    Wrong {
+        /// Which number.
+        index: usize,
+        /// Of which step.
+        step: u32,
+    },
+    /// Progress cannot be told.
+    #[error("nobody reads what this load prints")]
+    Output(#[source] std::io::Error),
 }
 
-type Handle = *mut c_void;
+pub(crate) type Handle = *mut c_void;
 type CuLaunchKernel = unsafe extern "C" fn(
     Handle,
     c_uint,
@@ -69,6 +80,9 @@ table! {
     get_function = "cuModuleGetFunction": fn(*mut Handle, Handle, *const c_char);
     mem_alloc = "cuMemAlloc_v2": fn(*mut u64, usize);
     mem_free = "cuMemFree_v2": fn(u64);
+    copy_to_device = "cuMemcpyHtoD_v2": fn(u64, *const c_void, usize);
+    copy_from_device = "cuMemcpyDtoH_v2": fn(*mut c_void, u64, usize);
+    mem_get_info = "cuMemGetInfo_v2": fn(*mut usize, *mut usize);
     stream_create = "cuStreamCreate": fn(*mut Handle, c_uint);
     stream_sync = "cuStreamSynchronize": fn(Handle);
     event_create = "cuEventCreate": fn(*mut Handle, c_uint);
@@ -118,7 +132,7 @@ impl Driver {
         }
         let table = Table::load(library)?;
         let (mut device, mut multiprocessors) = (0, 0);
-        let (mut context, mut module) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut context = std::ptr::null_mut();
         let mut driver = Self {
             table,
             stream: std::ptr::null_mut(),
@@ -141,13 +155,6 @@ impl Driver {
                 (table.primary_retain)(&mut context, device),
             )?;
             check("cuCtxSetCurrent", (table.set_current)(context))?;
-            let image = crate::kernel::PTX.as_ptr().cast();
-            check("cuModuleLoadData", (table.module_load)(&mut module, image))?;
-            let name = c"burn".as_ptr();
-            check(
-                "cuModuleGetFunction",
-                (table.get_function)(&mut driver.function, module, name),
-            )?;
             check("cuMemAlloc", (table.mem_alloc)(&mut driver.out, 4))?;
             const NON_BLOCKING: c_uint = 1;
             check(
@@ -157,23 +164,52 @@ impl Driver {
         }
         // Sixteen blocks of 128 threads fill a multiprocessor.
         driver.blocks = multiprocessors.max(1) as c_uint * 16;
+        driver.function = driver.function(crate::kernel::PTX, c"burn")?;
         driver.submit(10)?;
         driver.synchronize()?;
         Ok(driver)
     }
 
-    /// Submits one kernel.
+    /// Loads PTX that ends in NUL and finds a kernel in it.
+    pub(crate) fn function(&self, ptx: &'static str, name: &CStr) -> Result<Handle, DriverError> {
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        debug_assert!(ptx.ends_with('\0'));
+        // SAFETY: both strings end in NUL; each call writes one handle.
+        unsafe {
+            let image = ptx.as_ptr().cast();
+            check(
+                "cuModuleLoadData",
+                (self.table.module_load)(&mut module, image),
+            )?;
+            let found = (self.table.get_function)(&mut function, module, name.as_ptr());
+            check("cuModuleGetFunction", found)?;
+        }
+        Ok(function)
+    }
+
+    /// Submits one kernel of the load's own.
     pub fn submit(&self, iterations: u32) -> Result<(), DriverError> {
         let (mut out, mut iterations) = (self.out, iterations);
-        let mut params: [*mut c_void; 2] = [(&raw mut out).cast(), (&raw mut iterations).cast()];
-        // SAFETY: the parameters match the kernel's and are copied before the call returns.
+        let params = [(&raw mut out).cast(), (&raw mut iterations).cast()];
+        self.launch(self.function, self.blocks, 128, params)
+    }
+
+    /// Launches a kernel whose parameters these are.
+    pub(crate) fn launch<const N: usize>(
+        &self,
+        function: Handle,
+        blocks: c_uint,
+        threads: c_uint,
+        mut params: [*mut c_void; N],
+    ) -> Result<(), DriverError> {
+        // SAFETY: the callers' parameters match their kernels' and are copied before the call returns.
         let code = unsafe {
             (self.table.launch_kernel)(
-                self.function,
-                self.blocks,
+                function,
+                blocks,
                 1,
                 1,
-                128,
+                threads,
                 1,
                 1,
                 0,
@@ -255,12 +291,45 @@ impl Driver {
 
     /// Allocates and frees `bytes` once.
     pub fn alloc_and_free(&self, bytes: usize) -> Result<(), DriverError> {
+        self.free(self.alloc(bytes)?)
+    }
+
+    pub(crate) fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
         let mut address = 0;
-        // SAFETY: writes one address, which is freed at once.
-        unsafe {
-            check("cuMemAlloc", (self.table.mem_alloc)(&mut address, bytes))?;
-            check("cuMemFree", (self.table.mem_free)(address))
-        }
+        // SAFETY: writes one address.
+        let code = unsafe { (self.table.mem_alloc)(&mut address, bytes) };
+        check("cuMemAlloc", code)?;
+        Ok(address)
+    }
+
+    pub(crate) fn free(&self, address: u64) -> Result<(), DriverError> {
+        // SAFETY: the address is an allocation's, and not used again.
+        check("cuMemFree", unsafe { (self.table.mem_free)(address) })
+    }
+
+    /// Memory in use on the device, as the driver tells.
+    pub(crate) fn used_bytes(&self) -> Result<u64, DriverError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two sizes.
+        let code = unsafe { (self.table.mem_get_info)(&mut free, &mut total) };
+        check("cuMemGetInfo", code)?;
+        Ok(total.saturating_sub(free) as u64)
+    }
+
+    /// Copies numbers to the device.
+    pub(crate) fn upload(&self, to: u64, from: &[u32]) -> Result<(), DriverError> {
+        // SAFETY: reads as many bytes as the slice has.
+        let code =
+            unsafe { (self.table.copy_to_device)(to, from.as_ptr().cast(), size_of_val(from)) };
+        check("cuMemcpyHtoD", code)
+    }
+
+    /// Copies numbers from the device.
+    pub(crate) fn download(&self, to: &mut [u32], from: u64) -> Result<(), DriverError> {
+        // SAFETY: writes as many bytes as the slice has.
+        let code =
+            unsafe { (self.table.copy_from_device)(to.as_mut_ptr().cast(), from, size_of_val(to)) };
+        check("cuMemcpyDtoH", code)
     }
 
     /// Waits for all work of the context.

@@ -8,6 +8,7 @@
 mod driver;
 mod kernel;
 mod pattern;
+mod verify;
 
 pub use driver::{Driver, DriverError};
 pub use pattern::{Load, LoadReport, Pattern, run};

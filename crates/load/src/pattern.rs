@@ -24,6 +24,8 @@ pub enum Pattern {
     Micro,
     /// Finds how many iterations make one microsecond.
     Calibrate,
+    /// Checks every result and prints its progress; holds `depth` MiB.
+    Verify,
 }
 
 /// What to run.
@@ -83,6 +85,7 @@ pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
         Pattern::Latency => latency(&driver, load)?,
         Pattern::Micro => micro(&driver)?,
         Pattern::Calibrate => calibrate(&driver)?,
+        Pattern::Verify => crate::verify::run(&driver, load)?,
     };
     report.startup_ms = startup_ms;
     Ok(report)

@@ -39,6 +39,9 @@ fn python(script: &str, arguments: &[String], options: &[&str]) -> Program {
     }
 }
 
+/// A number of a step.
+type Figure = fn(&Steps) -> f64;
+
 /// Whether there is a PyTorch to measure; says so where there is none.
 fn is_there(bench: &mut Bench, what: &str) -> bool {
     let found = Command::new("python3")
@@ -126,7 +129,7 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
             (other, one)
         });
     }
-    let figures: [(&str, fn(&Steps) -> f64); 2] = [
+    let figures: [(&str, Figure); 2] = [
         ("training", |steps| steps.train_ms),
         ("inference", |steps| steps.infer_ms),
     ];

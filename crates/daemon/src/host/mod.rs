@@ -179,31 +179,36 @@ impl HostServer {
                 self.refused.push_back((Instant::now(), socket));
                 continue;
             }
-            let number = self.next;
-            self.next += 1;
-            let added = epoll::add(
-                &self.epoll,
-                socket.as_fd(),
-                epoll::EventData::new_u64(number),
-                epoll::EventFlags::IN,
-            );
-            if added.is_err() {
-                continue;
-            }
-            *self.per_user.entry(uid).or_default() += 1;
-            self.greeting += 1;
-            self.connections.insert(
-                number,
-                Connection {
-                    socket,
-                    pid: credentials.pid.as_raw_nonzero().get().unsigned_abs(),
-                    uid,
-                    since: Instant::now(),
-                    client: None,
-                },
-            );
-            self.count();
+            let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs();
+            self.admit(socket, pid, uid);
         }
+    }
+
+    /// Serves a connection from now on; its number.
+    fn admit(&mut self, socket: Arc<HostSocket>, pid: u32, uid: u32) -> Option<u64> {
+        let number = self.next;
+        self.next += 1;
+        epoll::add(
+            &self.epoll,
+            socket.as_fd(),
+            epoll::EventData::new_u64(number),
+            epoll::EventFlags::IN,
+        )
+        .ok()?;
+        *self.per_user.entry(uid).or_default() += 1;
+        self.greeting += 1;
+        self.connections.insert(
+            number,
+            Connection {
+                socket,
+                pid,
+                uid,
+                since: Instant::now(),
+                client: None,
+            },
+        );
+        self.count();
+        Some(number)
     }
 
     fn count(&self) {
@@ -211,7 +216,7 @@ impl HostServer {
         self.daemon.host.connections.store(count, Relaxed);
     }
 
-    fn readable(&mut self, number: u64) {
+    pub(crate) fn readable(&mut self, number: u64) {
         // A few messages a round: nobody may keep the thread to itself.
         for _ in 0..16 {
             let Some(connection) = self.connections.get(&number) else {
@@ -289,6 +294,29 @@ impl HostServer {
             }
         }
         self.daemon.collect_abandoned();
+    }
+}
+
+#[cfg(feature = "fuzzing")]
+impl HostServer {
+    /// A connection of a process that does not exist, and its other end.
+    pub(crate) fn adopt_pair(&mut self) -> Option<(u64, HostSocket)> {
+        let (own, other) = session_pair().ok()?;
+        rustix::io::ioctl_fionbio(&own, true).ok()?;
+        let socket = Arc::new(HostSocket::from_fd(own));
+        let number = self.admit(socket, i32::MAX as u32, crate::paths::uid())?;
+        Some((number, HostSocket::from_fd(other)))
+    }
+
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.connections.contains_key(&number)
+    }
+
+    pub(crate) fn close_all(&mut self) {
+        let numbers: Vec<u64> = self.connections.keys().copied().collect();
+        for number in numbers {
+            self.close(number);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod events;
 mod peer;
+mod serve;
 pub(crate) mod vgpus;
 
 use std::os::fd::OwnedFd;
@@ -13,7 +14,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use tokio::net::UnixListener;
 
 use crate::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use crate::daemon::Daemon;
@@ -193,11 +193,10 @@ pub(crate) fn run(daemon: Arc<Daemon>, listener: OwnedFd) {
     };
     let stopping = daemon.clone();
     let served = runtime.block_on(async {
-        let listener = UnixListener::from_std(listener.into())?;
         let mut stop = daemon.stop_http.subscribe();
-        let service = router(daemon.clone()).into_make_service_with_connect_info::<Peer>();
+        let service = router(daemon.clone());
         tokio::select! {
-            served = axum::serve(listener, service) => served,
+            served = serve::serve(daemon, listener, service) => served,
             _ = stop.wait_for(|stop| *stop) => Ok(()),
         }
     });
@@ -207,4 +206,17 @@ pub(crate) fn run(daemon: Arc<Daemon>, listener: OwnedFd) {
         tracing::error!("the control API ended: {failure}");
         stopping.stop();
     }
+}
+
+/// Serves one connection of a user to its end, for fuzzing.
+#[cfg(feature = "fuzzing")]
+pub(crate) async fn serve_one(daemon: Arc<Daemon>, stream: tokio::io::DuplexStream, uid: u32) {
+    let peer = Peer { uid, pid: None };
+    serve::answer(
+        stream,
+        peer,
+        router(daemon),
+        std::time::Duration::from_secs(1),
+    )
+    .await;
 }

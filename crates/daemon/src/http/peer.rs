@@ -1,14 +1,13 @@
 //! Who asks, what they may see, and how they are refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
-use axum::extract::connect_info::Connected;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
-use tokio::net::{UnixListener, unix::UCred};
+use tokio::net::{UnixStream, unix::UCred};
 
 use crate::api::ApiError;
 use crate::daemon::Daemon;
@@ -22,9 +21,10 @@ pub(crate) struct Peer {
     pub(super) pid: Option<u32>,
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let credentials = stream.io().peer_cred();
+impl Peer {
+    /// The other end of a connection.
+    pub(super) fn of(stream: &UnixStream) -> Self {
+        let credentials = stream.peer_cred();
         let pid = credentials.as_ref().ok().and_then(UCred::pid);
         Self {
             // Without credentials the peer is nobody.
@@ -57,9 +57,12 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Daemon>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &Arc<Daemon>) -> Result<Self, ApiError> {
-        match Json::<T>::from_request(request, state).await {
-            Ok(Json(body)) => Ok(Self(body)),
-            Err(rejection) => Err(error("invalid", rejection.body_text(), None)),
+        let limit = Duration::from_secs(state.registry().config.daemon.request_seconds);
+        let read = tokio::time::timeout(limit, Json::<T>::from_request(request, state));
+        match read.await {
+            Ok(Ok(Json(body))) => Ok(Self(body)),
+            Ok(Err(rejection)) => Err(error("invalid", rejection.body_text(), None)),
+            Err(_) => Err(error("invalid", "the body did not come".into(), None)),
         }
     }
 }

@@ -11,6 +11,7 @@ use super::peer::{Body, Peer};
 use super::{Answer, Shared};
 use crate::api::{ApiError, Created, Done, GpuInfo, History, Resize, Severity, VgpuInfo, VgpuSpec};
 use crate::daemon::Daemon;
+use crate::store::Outlives;
 
 impl Daemon {
     pub(super) fn info_of(&self, name: &str) -> Result<VgpuInfo, ApiError> {
@@ -60,20 +61,18 @@ pub(crate) async fn create(
         &created.name,
         format!("{} was created", created.name),
     );
-    if ephemeral {
-        // What lives as long as a program is written soon; what must outlive a crash at once.
-        daemon
-            .dirty
-            .store(true, std::sync::atomic::Ordering::Relaxed);
-    } else {
-        save(&daemon).await;
-    }
+    // What lives as long as a program must outlive this daemon, but no reboot.
+    let outlives = match ephemeral {
+        true => Outlives::Daemon,
+        false => Outlives::Machine,
+    };
+    save(&daemon, outlives).await;
     Ok(Json(created))
 }
 
-async fn save(daemon: &Arc<Daemon>) {
+async fn save(daemon: &Arc<Daemon>, outlives: Outlives) {
     let daemon = daemon.clone();
-    let _ = tokio::task::spawn_blocking(move || daemon.save()).await;
+    let _ = tokio::task::spawn_blocking(move || daemon.save(outlives)).await;
 }
 
 /// All virtual GPUs the caller may see.
@@ -145,7 +144,7 @@ pub(crate) async fn resize(
     }
     daemon.host.wake();
     daemon.note("vgpu_resized", &name, format!("{name} was resized"));
-    save(&daemon).await;
+    save(&daemon, Outlives::Machine).await;
     Ok(Json(daemon.info_of(&name)?))
 }
 
@@ -177,7 +176,7 @@ pub(crate) async fn remove(
             .dirty
             .store(true, std::sync::atomic::Ordering::Relaxed);
     } else {
-        save(&daemon).await;
+        save(&daemon, Outlives::Machine).await;
     }
     Ok(Json(Done {
         done: format!("{name} was removed"),
@@ -201,7 +200,7 @@ async fn set_suspended(
         ("vgpu_resumed", "resumed")
     };
     daemon.note(kind, &name, format!("{name} was {word}"));
-    save(&daemon).await;
+    save(&daemon, Outlives::Machine).await;
     Ok(Json(daemon.info_of(&name)?))
 }
 

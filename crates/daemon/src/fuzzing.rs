@@ -1,0 +1,207 @@
+//! Entry points for fuzzing: a daemon that answers any bytes, without its sockets.
+//!
+//! Everything behind the sockets is the real thing; only what would leave the process (workers) is
+//! not configured.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mica_limits::SharedPage;
+use mica_wire::host::message::{MESSAGE_BYTES, Message};
+use mica_wire::host::socket::HostSocket;
+use rustix::net::{SendFlags, send};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use zerocopy::FromBytes;
+
+use crate::api::{OnFull, VgpuSpec};
+use crate::config::Config;
+use crate::daemon::Daemon;
+use crate::host::{HostServer, session_pair};
+use crate::http;
+use crate::journal::Journal;
+use crate::metrics::LeaseWaits;
+use crate::paths::Paths;
+use crate::registry::Registry;
+use crate::running::start_gpus;
+
+const LIMIT_BYTES: u64 = 256 << 20;
+
+/// A daemon to be fed.
+pub struct Target {
+    daemon: Arc<Daemon>,
+    runtime: tokio::runtime::Runtime,
+    folder: std::path::PathBuf,
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target").finish_non_exhaustive()
+    }
+}
+
+impl Target {
+    /// A daemon with the software GPU and its state in a folder of its own.
+    ///
+    /// # Errors
+    /// If the system refuses a folder or a thread.
+    pub fn new() -> std::io::Result<Self> {
+        let name = format!("mica-fuzz-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(folder.join("state"))?;
+        std::fs::create_dir_all(folder.join("run"))?;
+        let config = Config::default();
+        let waits = Arc::new(LeaseWaits::default());
+        let gpus = start_gpus(&mut crate::devices::NoDevices, &config, &waits);
+        let gpus = gpus.map_err(std::io::Error::other)?;
+        let paths = Paths::under(&folder);
+        let (journal, _) = Journal::open(&paths.journal_file())?;
+        let registry = Registry::new(Arc::new(config), gpus, Arc::new(journal));
+        let daemon = Daemon::new(paths, None, false, registry, waits)?;
+        Ok(Self {
+            daemon: Arc::new(daemon),
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?,
+            folder,
+        })
+    }
+
+    /// Any bytes as what a client of the control API sends; the first one chooses the user.
+    pub fn control(&self, bytes: &[u8]) {
+        let Some((user, bytes)) = bytes.split_first() else {
+            return;
+        };
+        let uid = match user % 2 {
+            0 => crate::paths::uid(),
+            _ => 65_534,
+        };
+        self.runtime.block_on(async {
+            let (mut client, server) = tokio::io::duplex(1 << 20);
+            let served = http::serve_one(self.daemon.clone(), server, uid);
+            let asked = async {
+                let _ = client.write_all(bytes).await;
+                let _ = client.shutdown().await;
+                let mut answer = Vec::new();
+                // A stream of events ends when nobody reads it; one answer is enough.
+                let read = client.read_to_end(&mut answer);
+                let _ = tokio::time::timeout(Duration::from_millis(200), read).await;
+                drop(client);
+                assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 "));
+            };
+            tokio::join!(served, asked);
+        });
+        self.clear();
+    }
+
+    /// Any bytes as messages of programs and workers. Each message is preceded by a byte that chooses
+    /// its connection, its token, its descriptor and its length.
+    pub fn host(&self, bytes: &[u8]) {
+        let Ok((listener, _listened)) = session_pair() else {
+            return;
+        };
+        let (token, worker_token) = {
+            let mut registry = self.daemon.registry();
+            let spec = VgpuSpec {
+                memory_limit_bytes: Some(LIMIT_BYTES),
+                share_percent: Some(50),
+                allow_degraded: true,
+                on_full: OnFull::Wait { timeout_ms: 1 },
+                ..VgpuSpec::default()
+            };
+            let Ok(vgpu) = registry.create(spec, crate::paths::uid(), None) else {
+                return;
+            };
+            (vgpu.token, vgpu.worker_token)
+        };
+        let Ok(mut server) = HostServer::new(self.daemon.clone(), listener) else {
+            return;
+        };
+        let mut peers: [Option<(u64, HostSocket)>; 4] = Default::default();
+        let mut rest = bytes;
+        while let Some((choice, after)) = rest.split_first() {
+            let length = after.len().min(match choice & 0x40 {
+                0 => MESSAGE_BYTES,
+                _ => usize::from(after.first().copied().unwrap_or(0)) + 1,
+            });
+            let (body, after) = after.split_at(length);
+            rest = after;
+            let mut message = [0; MESSAGE_BYTES];
+            message[..length.min(MESSAGE_BYTES)]
+                .copy_from_slice(&body[..length.min(MESSAGE_BYTES)]);
+            let Ok(mut message) = Message::read_from_bytes(&message) else {
+                return;
+            };
+            match choice >> 2 & 3 {
+                1 => message.token = token,
+                2 => message.token = worker_token,
+                _ => {}
+            }
+            let peer = &mut peers[usize::from(choice & 3)];
+            if peer.is_none() {
+                *peer = server.adopt_pair();
+            }
+            let Some((number, socket)) = peer else { return };
+            let sent = match choice & 0x40 {
+                0 => send_with(socket, &message, choice >> 4 & 3),
+                _ => send(socket, body, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok(),
+            };
+            if sent {
+                server.readable(*number);
+            }
+            if !server.has(*number) {
+                *peer = None;
+            }
+            self.check();
+        }
+        drop(peers);
+        server.close_all();
+        {
+            let registry = self.daemon.registry();
+            for vgpu in registry.vgpus.values() {
+                assert_eq!(vgpu.ledger.used_bytes(), 0, "the dead hold nothing");
+                assert_eq!(vgpu.ledger.granted_bytes(), 0);
+            }
+            assert!(registry.clients.is_empty());
+        }
+        self.clear();
+    }
+
+    fn check(&self) {
+        for vgpu in self.daemon.registry().vgpus.values() {
+            let ledger = &vgpu.ledger;
+            assert!(ledger.granted_bytes() <= ledger.limit_bytes());
+        }
+    }
+
+    fn clear(&self) {
+        let mut registry = self.daemon.registry();
+        let names: Vec<String> = registry.vgpus.keys().cloned().collect();
+        for name in names {
+            let _ = registry.remove(&name, true);
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Sends with nothing, a page, a file that is no page, or both.
+fn send_with(socket: &HostSocket, message: &Message, what: u8) -> bool {
+    let page = SharedPage::create().ok();
+    let file: Option<OwnedFd> = std::fs::File::open("/dev/null").ok().map(OwnedFd::from);
+    let (Some(page), Some(file)) = (page, file) else {
+        return false;
+    };
+    let all = [page.fd(), file.as_fd()];
+    let fds = match what {
+        0 => &all[..0],
+        1 => &all[..1],
+        2 => &all[1..],
+        _ => &all[..],
+    };
+    socket.send(message, fds).is_ok()
+}
