@@ -57,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) ready_count: AtomicUsize,
     /// The most urgent priority among them.
     pub(crate) urgent: AtomicI32,
+    /// Whether [`State::held`] holds a grid, for those who look without the lock.
+    pub(crate) is_held: AtomicBool,
     /// Workers that look for grids without sleeping.
     pub(crate) spinning: AtomicUsize,
     pub(crate) shutdown: AtomicBool,
@@ -82,6 +84,12 @@ pub(crate) struct State {
     /// Callers inside a wait.
     pub(crate) waiting: usize,
     pub(crate) lull: Lull,
+    /// A short grid that nobody was woken for: whoever launched it may wait for it next.
+    pub(crate) held: Option<Arc<Grid>>,
+    /// Streams whose grids a waiting thread runs.
+    pub(crate) helped: Vec<u64>,
+    /// Operations queued or running.
+    pub(crate) operations: usize,
 }
 
 /// How many threads of each kind there are.
@@ -98,6 +106,8 @@ pub(crate) struct Threads {
     pub(crate) residents: usize,
     pub(crate) residents_idle: usize,
     pub(crate) monitor: bool,
+    /// The monitor sleeps until it is told of work.
+    pub(crate) monitor_rests: bool,
     pub(crate) joins: Vec<std::thread::JoinHandle<()>>,
 }
 
@@ -181,6 +191,7 @@ impl Core {
             watch: Condvar::new(),
             ready_count: AtomicUsize::new(0),
             urgent: AtomicI32::new(i32::MAX),
+            is_held: AtomicBool::new(false),
             spinning: AtomicUsize::new(0),
             shutdown: AtomicBool::new(false),
         }

@@ -94,6 +94,8 @@ impl SoftwareGpu {
                 }
                 std::hint::spin_loop();
             }
+            // With few cores, the thread that is waited for may need this one.
+            std::thread::yield_now();
         }
         let mut state = self.core.state();
         state.waiting += 1;
@@ -110,12 +112,20 @@ impl SoftwareGpu {
         let context = Arc::clone(&known.context);
         let progress = Arc::clone(&known.progress);
         let mut target = known.last_submitted;
+        let (one, all) = ([stream], &mut Vec::new());
+        let mut streams = &one[..];
         if known.kind == StreamKind::Default {
             // The default stream also stands for all blocking streams.
             target = self.core.submit(&mut state, stream, OpKind::Marker);
+            *all = blocking_streams(&state, context.id);
+            streams = all;
         }
         drop(state);
-        self.wait_for(&progress, target);
+        let reached = || progress.load(Ordering::Acquire) >= target;
+        if !reached() {
+            self.core.help(streams, reached);
+            self.wait_for(&progress, target);
+        }
         self.after_wait(&context)
     }
 
@@ -129,16 +139,20 @@ impl SoftwareGpu {
     pub(crate) fn wait_for_context(&self, context: ContextId) -> Result<()> {
         let state = self.core.state();
         let entry = state.healthy_context(context.0)?;
-        let targets: Vec<(Arc<AtomicU64>, u64)> = entry
+        let targets: Vec<(u64, Arc<AtomicU64>, u64)> = entry
             .streams
             .iter()
-            .filter_map(|id| state.streams.get(id))
-            .map(|stream| (Arc::clone(&stream.progress), stream.last_submitted))
+            .filter_map(|id| Some((*id, state.streams.get(id)?)))
+            .map(|(id, stream)| (id, Arc::clone(&stream.progress), stream.last_submitted))
             .collect();
         let context = Arc::clone(&entry.context);
         drop(state);
-        for (progress, target) in targets {
-            self.wait_for(&progress, target);
+        for (stream, progress, target) in targets {
+            let reached = || progress.load(Ordering::Acquire) >= target;
+            if !reached() {
+                self.core.help(&[stream], reached);
+                self.wait_for(&progress, target);
+            }
         }
         self.after_wait(&context)
     }
@@ -189,7 +203,9 @@ impl SoftwareGpu {
         state.waiting -= 1;
         let streams = state.contexts.remove(&id).map(|entry| entry.streams);
         for stream in streams.into_iter().flatten() {
-            state.streams.remove(&stream);
+            if let Some(gone) = state.streams.remove(&stream) {
+                state.operations -= gone.queue.len();
+            }
         }
         state.events.retain(|_, event| event.context.id != id);
         state.arrays.retain(|_, array| array.context != id);
@@ -207,6 +223,18 @@ impl SoftwareGpu {
         self.core.memory.free_all(id);
         Ok(())
     }
+}
+
+/// The streams of a context that are ordered against its default stream, and that one.
+fn blocking_streams(state: &State, context: u64) -> Vec<u64> {
+    let Some(entry) = state.contexts.get(&context) else {
+        return Vec::new();
+    };
+    let blocks = |id: &&u64| {
+        let stream = state.streams.get(*id);
+        stream.is_some_and(|stream| stream.kind != StreamKind::NonBlocking)
+    };
+    entry.streams.iter().filter(blocks).copied().collect()
 }
 
 /// Whether anything of the context is running.

@@ -166,6 +166,33 @@ impl Gpu for SoftwareGpu {
         Ok(self.core.cancel_grids(&mut state, context.0, stream))
     }
 
+    fn abort(&self, context: ContextId) -> Result<u64> {
+        let mut state = self.core.state();
+        let broken = Arc::clone(&state.healthy_context(context.0)?.context);
+        if !self.core.has_grids(&state, context.0) {
+            return Ok(0);
+        }
+        // First, so that nobody who waits for them takes their end for a good one.
+        broken.set_fault(GpuError::new(
+            CuResult::LaunchTimeout,
+            format!(
+                "the kernels of context {} were ended from outside",
+                context.0
+            ),
+        ));
+        let count = self.core.cancel_grids(&mut state, context.0, None);
+        self.core.pump_context(&mut state, context.0);
+        Ok(count)
+    }
+
+    fn settle(&self) {
+        self.core.settle();
+    }
+
+    fn is_idle(&self) -> bool {
+        self.core.state().operations == 0
+    }
+
     fn stream_create(
         &self,
         context: ContextId,
@@ -290,6 +317,7 @@ impl Gpu for SoftwareGpu {
         let event = Arc::clone(self.core.state().event(event.0)?);
         event.context.check()?;
         let record = event.recorded.load(Ordering::Acquire);
+        self.core.settle();
         self.wait_for(&event.reached, record);
         self.after_wait(&event.context)
     }

@@ -110,6 +110,26 @@ impl Grid {
         kernels.get(self.kernel).map_or("?", |k| k.name.as_str())
     }
 
+    /// Remembers how long so many blocks took on one thread.
+    pub(crate) fn note_pace(&self, blocks: u64, took_ns: u64) {
+        if let (Some(pace), Some(each)) = (
+            self.module.block_ns.get(self.kernel),
+            took_ns.checked_div(blocks),
+        ) {
+            let each = u32::try_from(each).unwrap_or(u32::MAX - 1) + 1;
+            pace.store(each, Ordering::Relaxed);
+        }
+    }
+
+    /// How long all blocks should take on one thread; `None` before the first time.
+    pub(crate) fn expected_ns(&self) -> Option<u64> {
+        let pace = self.module.block_ns.get(self.kernel)?;
+        match pace.load(Ordering::Relaxed) {
+            0 => None,
+            each => Some(u64::from(each).saturating_mul(self.total)),
+        }
+    }
+
     /// Claims the next `most` blocks, or as many as there are.
     pub(crate) fn claim(&self, most: u64) -> std::ops::Range<u64> {
         let first = self.next.0.fetch_add(most, Ordering::Relaxed);

@@ -75,6 +75,12 @@ impl SoftwareGpu {
                 ),
             ));
         }
+        if (module.block_ns.get(launch.kernel as usize))
+            .is_none_or(|ns| ns.load(Ordering::Relaxed) == 0)
+        {
+            // It may have to be compiled first, which no other launch should wait for.
+            self.core.settle();
+        }
         // Compiling takes milliseconds, so no lock is held.
         let prepared = module.executable.prepare(launch.kernel as usize, block);
         prepared.map_err(|reason| {

@@ -1,8 +1,8 @@
 //! Loaded modules: their variables in device memory, their kernels' descriptions.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
@@ -21,6 +21,8 @@ pub(crate) struct Module {
     pub(crate) info: ModuleInfo,
     /// Where its variables are.
     pub(crate) globals: Vec<AtomicU64>,
+    /// How long a block of each kernel took of late, in nanoseconds plus one; 0 if unknown.
+    pub(crate) block_ns: Vec<AtomicU32>,
     /// Memory that is its own for them.
     owned: Vec<u64>,
     pub(crate) memory: Arc<DeviceMemory>,
@@ -41,6 +43,9 @@ impl Module {
             info: ModuleInfo::default(),
             globals: Vec::with_capacity(infos.len()),
             owned: Vec::with_capacity(infos.len()),
+            block_ns: (executable.kernels().iter())
+                .map(|_| AtomicU32::new(0))
+                .collect(),
             memory,
         };
         for global in infos {

@@ -14,10 +14,15 @@ use crate::meter::now_ns;
 impl Core {
     /// Puts an operation on a stream that exists and starts whatever can start. Gives its number.
     pub(crate) fn submit(self: &Arc<Self>, state: &mut State, stream: u64, kind: OpKind) -> u64 {
+        // Markers and records take no time, and come before a wait.
+        if !matches!(kind, OpKind::Marker | OpKind::Record(..)) {
+            self.release_held(state);
+        }
         let number = state.new_id();
         if let Some(stream) = state.streams.get_mut(&stream) {
             stream.queue.push_back(Op { number, kind });
             stream.last_submitted = number;
+            state.operations += 1;
         }
         self.pump(state, stream);
         number
@@ -126,6 +131,7 @@ impl Core {
         let Some(op) = stream.queue.pop_front() else {
             return;
         };
+        state.operations -= 1;
         stream.progress.store(op.number, Ordering::Release);
         let (kind, context) = (stream.kind, stream.context.id);
         let gone = stream.destroyed && stream.queue.is_empty();
@@ -155,18 +161,18 @@ impl Core {
     fn activate(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
         let now = now_ns();
         grid.ready_ns.store(now, Ordering::Relaxed);
-        if let (true, Some(gate)) = (state.running.is_empty(), &self.gate) {
+        if state.running.is_empty() {
             state.lull.end(now);
-            gate.busy();
+            if let Some(gate) = &self.gate {
+                gate.busy();
+            }
         }
         grid.refresh_stop(self.gate_open.load(Ordering::SeqCst));
         state.running.push(Arc::clone(&grid));
         if grid.cooperative {
             self.start_resident(state, &grid);
         } else {
-            state.ready.push(Arc::clone(&grid));
-            self.note_ready(state);
-            self.want_workers(state, grid.total);
+            self.find_hands(state, grid);
         }
         self.want_monitor(state);
     }
@@ -191,6 +197,16 @@ impl Core {
             // The monitor gives the lease back if nothing comes for a moment.
             state.lull.begin(now_ns());
         }
+    }
+
+    /// Whether a context has kernels that run or wait.
+    pub(crate) fn has_grids(&self, state: &State, context: u64) -> bool {
+        let is_live = |op: &Op| match &op.kind {
+            OpKind::Launch(grid) => !grid.cancelled.load(Ordering::SeqCst),
+            _ => false,
+        };
+        let mut streams = state.streams.values();
+        streams.any(|stream| stream.context.id == context && stream.queue.iter().any(is_live))
     }
 
     /// Ends active grids that match, and forgets queued ones. Gives how many.

@@ -105,7 +105,9 @@ impl Core {
         if !state.threads.monitor {
             let core = Arc::clone(self);
             state.threads.monitor = self.spawn(state, "mica-monitor", move || core.monitor_main());
-        } else if state.running.len() == 1 {
+        } else if state.threads.monitor_rests {
+            // Otherwise it looks by itself within a moment; waking it costs more than a small kernel.
+            state.threads.monitor_rests = false;
             self.watch.notify_all();
         }
     }
@@ -117,15 +119,17 @@ impl Core {
         while !self.shutdown.load(Ordering::SeqCst) {
             if state.running.is_empty() {
                 state.threads.workers_extra = 0;
+                let keep = Duration::from_nanos(state.lull.keep_ns(now_ns()));
+                if !keep.is_zero() {
+                    state = wait_for(&self.watch, state, keep.min(GATE_POLL));
+                    continue;
+                }
                 if let Some(gate) = &self.gate {
-                    let keep_ns = state.lull.keep_ns(now_ns());
-                    if keep_ns > 0 {
-                        state = wait_for(&self.watch, state, Duration::from_nanos(keep_ns));
-                        continue;
-                    }
                     gate.idle();
                 }
+                state.threads.monitor_rests = true;
                 state = wait(&self.watch, state);
+                state.threads.monitor_rests = false;
                 continue;
             }
             if !self.ask_gate(&mut state)

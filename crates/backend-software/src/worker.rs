@@ -143,6 +143,8 @@ impl Core {
             for _ in 0..32 {
                 std::hint::spin_loop();
             }
+            // With few cores, whoever has work to submit may need this one.
+            std::thread::yield_now();
         }
     }
 
@@ -178,13 +180,15 @@ impl Core {
     }
 
     /// Runs blocks of a grid until there are none, or something more important comes up.
-    fn visit(self: &Arc<Self>, grid: &Arc<Grid>, area: &mut Area, smid: u32) {
+    pub(crate) fn visit(self: &Arc<Self>, grid: &Arc<Grid>, area: &mut Area, smid: u32) {
         self.enter(grid);
         let mut finished = 0;
         match BlockRunner::new(self, grid, area, smid) {
             Ok(mut runner) => {
                 runner.services().begin();
+                let began = now_ns();
                 finished = self.run_blocks(grid, &mut runner);
+                grid.note_pace(finished, now_ns() - began);
                 runner.services().end();
             }
             Err(error) => self.raise(&grid.context, out_of_resources(grid, &error)),

@@ -72,6 +72,20 @@ pub trait Gpu: Send + Sync {
     /// effects are undefined, and later work on the stream runs normally.
     fn cancel(&self, context: ContextId, stream: Option<StreamId>) -> Result<u64>;
 
+    /// Ends running and queued kernels of the context as a watchdog does: if there were any, the
+    /// context is broken from then on with `LaunchTimeout`. Says how many there were.
+    fn abort(&self, context: ContextId) -> Result<u64> {
+        self.cancel(context, None)
+    }
+
+    /// Starts what was held back for the calling thread to run itself, should it wait for it next.
+    /// Call it before doing anything that takes time.
+    fn settle(&self) {}
+    /// Whether nothing is queued or running on any stream; false where the device cannot tell.
+    fn is_idle(&self) -> bool {
+        false
+    }
+
     /// A stream. Lower `priority` runs first; the range is in [`DeviceProperties`].
     fn stream_create(
         &self,

@@ -128,16 +128,6 @@ impl Desk {
         }
     }
 
-    /// Whether a waiting call would not wait now.
-    pub(crate) fn is_ready(&self, call: &Call) -> bool {
-        // An error is an answer too.
-        match call {
-            Call::StreamSynchronize(c) => self.session.stream_query(c.stream).unwrap_or(true),
-            Call::EventSynchronize(c) => self.session.event_query(c.event).unwrap_or(true),
-            _ => false,
-        }
-    }
-
     /// Carries out a call.
     pub(crate) fn perform(&self, call: Call, tail: &[u8]) -> Outcome {
         let s = &*self.session;

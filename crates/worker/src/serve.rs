@@ -1,13 +1,23 @@
 //! The threads of one session.
 //!
-//! They take turns at the ring: one leads, reads and carries out calls; when a call has to wait for
-//! the device, the leader lets another lead and waits itself, so the thread that the program waits
-//! for is never woken through a third. A watcher sees the program's end and frees everything.
+//! They take turns at the ring: one leads, reads and carries out calls. A call that has to wait for the
+//! device is waited for by the thread that read it, which runs short kernels itself meanwhile; the
+//! ring is then anybody's, but nobody is woken before there is something in it. So a program that
+//! launches and waits is served by one thread, and nobody hands anything to anybody.
+//!
+//! ```text
+//!   lead: read, carry out ──► nothing there: look a moment ──► leave, sleep on the doorbell
+//!     ▲         │ must wait                                            │ rung
+//!     └─ back ◄─┴─► leave; wait, running blocks; take the ring; answer └──► lead
+//! ```
+//!
+//! A watcher sees the program's end and frees everything.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
 
 use mica_cuda_abi::CuResult;
 use mica_limits::HostLink;
@@ -21,14 +31,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::dispatch::{Desk, Failure};
 use crate::{MOST_SESSIONS, OutputBuffer, Worker, WorkerError};
 
-/// Looks at a stream before the leader lets go of the ring to wait for it.
-const BRIEF_WAIT: u32 = 64;
+/// Enough for blocks of kernels.
+const STACK_BYTES: usize = 8 << 20;
 
 struct Crew {
     desk: Desk,
     reader: Mutex<RingServer>,
-    /// Threads that wait for their turn at the ring.
-    waiting: AtomicUsize,
+    /// Threads that sleep until there is something to do.
+    resting: AtomicUsize,
     threads: AtomicUsize,
     over: AtomicBool,
 }
@@ -90,7 +100,7 @@ pub fn serve_session(
     let crew = Arc::new(Crew {
         reader: Mutex::new(port.reader()),
         desk: Desk::new(session, Arc::clone(&port), output),
-        waiting: AtomicUsize::new(0),
+        resting: AtomicUsize::new(0),
         threads: AtomicUsize::new(0),
         over: AtomicBool::new(false),
     });
@@ -100,7 +110,7 @@ pub fn serve_session(
     // From here on nothing new is begun; what runs is cancelled and freed.
     crew.over.store(true, Release);
     crew.desk.callbacks.end();
-    port.wake_reader();
+    port.wake_readers();
     crew.desk.session.close();
     port.end("its session was closed");
     let violation = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -131,6 +141,16 @@ fn watch(port: &SessionPort, pid: Option<u32>) {
 
 type Broken = Arc<Mutex<Option<String>>>;
 
+/// How a thread's turn at the ring ended.
+enum Turn {
+    /// Another has taken the ring meanwhile.
+    Relieved,
+    /// There was nothing to do: since when, and the doorbell before the last look.
+    Idle(Instant, u32),
+    /// There may be more to do at once.
+    Again,
+}
+
 impl Crew {
     fn hire(crew: &Arc<Self>, broken: &Broken) -> std::io::Result<()> {
         // A program can wait in as many calls as there are reply slots; one more thread reads.
@@ -141,10 +161,12 @@ impl Crew {
         let (member, broken) = (Arc::clone(crew), Arc::clone(broken));
         std::thread::Builder::new()
             .name("calls".into())
+            .stack_size(STACK_BYTES)
             .spawn(move || {
+                mica_backend_software::lend_this_thread();
                 let mut body = Vec::new();
                 while !member.over.load(Acquire) {
-                    if let Err(violation) = Crew::lead(&member, &broken, &mut body) {
+                    if let Err(violation) = Crew::attend(&member, &broken, &mut body) {
                         let reason = violation.to_string();
                         tracing::warn!(reason, "a session is ended");
                         member.over.store(true, Release);
@@ -160,14 +182,55 @@ impl Crew {
             .map(drop)
     }
 
-    /// Leads until a call has to wait, waits for it, answers it.
-    fn lead(crew: &Arc<Self>, broken: &Broken, body: &mut Vec<u8>) -> Result<(), Violation> {
-        crew.waiting.fetch_add(1, AcqRel);
-        let mut reader = crew.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        crew.waiting.fetch_sub(1, AcqRel);
+    /// Leads if nobody does; then sleeps until there is something to do.
+    fn attend(crew: &Arc<Self>, broken: &Broken, body: &mut Vec<u8>) -> Result<(), Violation> {
+        let port = &crew.desk.port;
+        let doorbell = port.doorbell();
+        let turn = match crew.reader.try_lock() {
+            Ok(reader) => Crew::lead(crew, reader, broken, body)?,
+            Err(TryLockError::Poisoned(reader)) => {
+                Crew::lead(crew, reader.into_inner(), broken, body)?
+            }
+            Err(TryLockError::WouldBlock) => Turn::Relieved,
+        };
+        let (doorbell, looked) = match turn {
+            Turn::Again => return Ok(()),
+            Turn::Relieved => (doorbell, None),
+            Turn::Idle(since, doorbell) => (doorbell, Some(since)),
+        };
+        crew.resting.fetch_add(1, AcqRel);
+        if !crew.over.load(Acquire) {
+            port.sleep(doorbell, looked);
+        }
+        crew.resting.fetch_sub(1, AcqRel);
+        Ok(())
+    }
+
+    /// Reads calls and carries them out. While it waits for the device, the ring is anybody's; it is
+    /// back before the program hears of it, so the next call finds it looking.
+    fn lead<'a>(
+        crew: &'a Arc<Self>,
+        mut reader: MutexGuard<'a, RingServer>,
+        broken: &Broken,
+        body: &mut Vec<u8>,
+    ) -> Result<Turn, Violation> {
+        let desk = &crew.desk;
+        let port = &desk.port;
+        let gpu = desk.session.gpu();
+        port.attend();
         while !crew.over.load(Acquire) {
             let Some(header) = reader.next(body)? else {
-                continue;
+                gpu.settle();
+                let Some(since) = port.look_for_call() else {
+                    continue;
+                };
+                let doorbell = port.doorbell();
+                port.leave();
+                drop(reader);
+                return Ok(match port.left() {
+                    true => Turn::Again,
+                    false => Turn::Idle(since, doorbell),
+                });
             };
             let (call, tail) = Call::decode(header.call, body).map_err(|source| {
                 let number = header.call;
@@ -178,37 +241,45 @@ impl Crew {
                 let call = call.name();
                 return Err(Violation::Class { call });
             }
-            if call.class() != Class::Waiting || crew.becomes_ready(&call) {
-                crew.carry_out(header, call, tail)?;
+            if !runs_what_it_waits_for(&call) {
+                gpu.settle();
+            }
+            if call.class() != Class::Waiting {
+                crew.carry_out(header, call, tail, || {})?;
                 continue;
             }
+            port.leave();
             drop(reader);
-            if crew.waiting.load(Acquire) == 0 && Crew::hire(crew, broken).is_err() {
+            if crew.resting.load(Acquire) == 0 && Crew::hire(crew, broken).is_err() {
                 tracing::error!("no thread can be started; calls of this session wait in line");
             }
-            return crew.carry_out(header, call, tail);
+            if port.left() {
+                port.wake_one();
+            }
+            let mut back = None;
+            crew.carry_out(header, call, tail, || {
+                back = crew.reader.try_lock().ok();
+                if back.is_some() {
+                    port.attend();
+                }
+            })?;
+            match back.or_else(|| crew.reader.try_lock().ok()) {
+                Some(again) => reader = again,
+                None => return Ok(Turn::Relieved),
+            }
+            port.attend();
         }
-        Ok(())
+        Ok(Turn::Again)
     }
 
-    /// Waits a moment for what the call waits for, which is cheaper than letting another lead.
-    fn becomes_ready(&self, call: &Call) -> bool {
-        if !matches!(call, Call::StreamSynchronize(_) | Call::EventSynchronize(_)) {
-            return false;
-        }
-        for spin in 0..BRIEF_WAIT {
-            if self.desk.is_ready(call) {
-                return true;
-            }
-            match spin % 8 {
-                7 => std::thread::yield_now(),
-                _ => std::hint::spin_loop(),
-            }
-        }
-        false
-    }
-
-    fn carry_out(&self, header: RecordHeader, call: Call, tail: &[u8]) -> Result<(), Violation> {
+    /// Carries out a call; `before_answer` runs when all is done but the telling.
+    fn carry_out(
+        &self,
+        header: RecordHeader,
+        call: Call,
+        tail: &[u8],
+        before_answer: impl FnOnce(),
+    ) -> Result<(), Violation> {
         let desk = &self.desk;
         if let (Call::Continue(more), Some(slot)) = (&call, header.reply_slot()) {
             desk.port.continue_answer(slot, more.offset);
@@ -233,7 +304,9 @@ impl Crew {
             desk.port.answer(slot, code as u32, message.into_bytes());
             return Ok(());
         }
-        let outcome = match desk.perform(call, tail) {
+        let performed = desk.perform(call, tail);
+        before_answer();
+        let outcome = match performed {
             Err(Failure::Violation(violation)) => return Err(violation),
             Err(Failure::Refused(error)) => Err((error.code(), sentence(name, &error))),
             Ok(bytes) => Ok(bytes),
@@ -278,6 +351,18 @@ impl Crew {
         self.desk.port.show_late(late.count());
         taken
     }
+}
+
+/// Whether a launch just before this call need not be given to other threads first: the call waits for
+/// it, is done at once, or gives it to others itself.
+fn runs_what_it_waits_for(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::Launch(_)
+            | Call::StreamSynchronize(_)
+            | Call::ContextSynchronize(_)
+            | Call::EventRecord(_)
+    )
 }
 
 fn sentence(call: &str, error: &VgpuError) -> String {

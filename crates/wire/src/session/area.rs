@@ -67,7 +67,7 @@ pub(crate) struct ProgramLine {
 pub(crate) struct WorkerLine {
     /// Bytes ever taken from the ring.
     pub(crate) head: AtomicU64,
-    /// 1 while the worker sleeps, or is about to.
+    /// 1 while no thread of the worker looks at the ring, or none is about to: ring the doorbell.
     pub(crate) sleeping: AtomicU32,
     /// Grows when room was made for a waiting program; a futex word.
     pub(crate) room: AtomicU32,
@@ -105,6 +105,8 @@ pub(crate) struct SlotHead {
     pub(crate) total: AtomicU32,
     /// Bytes in the slot now.
     pub(crate) len: AtomicU32,
+    /// 1 while the program sleeps on `answered`, or is about to.
+    pub(crate) sleeping: AtomicU32,
 }
 
 /// Bytes of answer that fit a slot.

@@ -30,6 +30,7 @@ pub mod client;
 mod codec;
 mod host_memory;
 mod memfd;
+mod patience;
 mod ring;
 pub mod server;
 pub mod transport;

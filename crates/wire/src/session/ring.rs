@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
 use rustix::thread::futex;
-use rustix::time::Timespec;
 
 use super::area::{RING_BYTES, SLOTS, SessionArea};
 use super::codec::Malformed;
@@ -16,6 +15,8 @@ use super::codec::Malformed;
 pub const MAX_RECORD_BYTES: usize = RING_BYTES / 8;
 /// Bytes of a record's header.
 pub(crate) const HEADER_BYTES: usize = 16;
+/// Bytes that are read before the program is shown that there is room for as many.
+const PUBLISH_BYTES: u64 = RING_BYTES as u64 / 16;
 /// The slot number of a posted call.
 pub(crate) const NO_SLOT: u16 = u16::MAX;
 
@@ -168,10 +169,15 @@ impl Producer {
 }
 
 #[cold]
-pub(crate) fn wake_worker(area: &SessionArea) {
+fn wake_worker(area: &SessionArea) {
+    ring_doorbell(area, 1);
+}
+
+/// Wakes so many of the worker's threads that wait for calls.
+pub(crate) fn ring_doorbell(area: &SessionArea, sleepers: u32) {
     let doorbell = &area.control().program.doorbell;
     doorbell.fetch_add(1, SeqCst);
-    let _ = futex::wake(doorbell, futex::Flags::empty(), 1);
+    let _ = futex::wake(doorbell, futex::Flags::empty(), sleepers);
 }
 
 #[inline]
@@ -201,6 +207,7 @@ fn read_wrapping(area: &SessionArea, position: u64, bytes: &mut [u8]) {
 pub struct RingReader {
     head: u64,
     tail: u64,
+    published: u64,
 }
 
 impl RingReader {
@@ -214,6 +221,7 @@ impl RingReader {
         body: &mut Vec<u8>,
     ) -> Result<Option<RecordHeader>, Violation> {
         if self.head == self.tail {
+            self.publish(area);
             // Read once; everything below uses this copy.
             let tail = area.control().program.tail.load(Acquire);
             if tail.wrapping_sub(self.head) > RING_BYTES as u64 {
@@ -247,11 +255,19 @@ impl RingReader {
         body.resize(length - HEADER_BYTES, 0);
         read_wrapping(area, self.head.wrapping_add(HEADER_BYTES as u64), body);
         self.head = self.head.wrapping_add(padded(length));
-        self.publish(area);
+        // The program needs room now and then, not after every record.
+        if self.head.wrapping_sub(self.published) >= PUBLISH_BYTES {
+            self.publish(area);
+        }
         Ok(Some(header))
     }
 
-    fn publish(&self, area: &SessionArea) {
+    /// Shows the program how much room there is.
+    fn publish(&mut self, area: &SessionArea) {
+        if self.published == self.head {
+            return;
+        }
+        self.published = self.head;
         let control = area.control();
         control.worker.head.store(self.head, Release);
         fence(SeqCst);
@@ -261,31 +277,9 @@ impl RingReader {
         }
     }
 
-    fn has_more(&self, area: &SessionArea) -> bool {
-        self.head != self.tail || area.control().program.tail.load(Acquire) != self.tail
-    }
-
-    /// Waits until there may be a record, at most so long.
-    pub fn wait(&self, area: &SessionArea, spins: u32, timeout: Timespec) {
-        for spin in 0..spins {
-            if self.has_more(area) {
-                return;
-            }
-            relax(spin);
-        }
-        let control = area.control();
-        let bell = control.program.doorbell.load(Relaxed);
-        control.worker.sleeping.store(1, SeqCst);
-        fence(SeqCst);
-        if !self.has_more(area) {
-            let _ = futex::wait(
-                &control.program.doorbell,
-                futex::Flags::empty(),
-                bell,
-                Some(&timeout),
-            );
-        }
-        control.worker.sleeping.store(0, Relaxed);
+    /// Bytes ever taken from the ring, by this reader's own count.
+    pub fn position(&self) -> u64 {
+        self.head
     }
 }
 

@@ -6,15 +6,17 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use super::area::{NOTICES, REASON_BYTES, SLOT_ROOM};
-use super::ring::{RecordHeader, RingReader, Violation};
+use super::patience::Patience;
+use super::ring::{RecordHeader, RingReader, Violation, ring_doorbell};
 use super::transport::ServerTransport;
 use super::{SESSION_VERSION, SessionArea, SessionError, socket_kind};
 use crate::host::message::{Kind, Message};
@@ -24,12 +26,10 @@ use crate::host::socket::HostSocket;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Descriptors that may wait for their calls.
 const DESCRIPTORS: usize = 64;
-/// Looks at the ring before the worker sleeps.
-const RING_SPINS: u32 = 640;
-/// Longest sleep without a look at whether the session is over.
+/// Longest sleep without a look at whether the session is over; its end also wakes.
 const SLEEP: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 50_000_000,
+    tv_sec: 1,
+    tv_nsec: 0,
 };
 
 /// Answers and notices to one program.
@@ -41,6 +41,9 @@ pub struct SessionPort {
     unfinished: Mutex<HashMap<u16, Vec<u8>>>,
     descriptors: Mutex<HashMap<u64, OwnedFd>>,
     notices: Mutex<()>,
+    /// What the reader has taken: its own count, since the shared one can be overwritten.
+    taken: Arc<AtomicU64>,
+    calls: Patience,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,6 +83,8 @@ impl SessionPort {
             unfinished: Mutex::default(),
             descriptors: Mutex::default(),
             notices: Mutex::default(),
+            taken: Arc::default(),
+            calls: Patience::default(),
         }))
     }
 
@@ -88,6 +93,54 @@ impl SessionPort {
         RingServer {
             area: Arc::clone(&self.area),
             reader: RingReader::default(),
+            taken: Arc::clone(&self.taken),
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        let tail = self.area.control().program.tail.load(Acquire);
+        tail != self.taken.load(Acquire)
+    }
+
+    /// Number to pass to [`SessionPort::sleep`]: take it before the last look for calls.
+    pub fn doorbell(&self) -> u32 {
+        self.area.control().program.doorbell.load(SeqCst)
+    }
+
+    /// Looks for a call for a moment; if there is none, says since when, for [`SessionPort::sleep`].
+    pub fn look_for_call(&self) -> Option<Instant> {
+        self.calls.look(|| self.has_more()).err()
+    }
+
+    /// Says that a thread looks at the ring: the program need not ring the doorbell.
+    pub fn attend(&self) {
+        self.area.control().worker.sleeping.store(0, Relaxed);
+    }
+
+    /// Asks the program to ring the doorbell from now on. Call it while the ring is still the
+    /// thread's own, and [`SessionPort::left`] afterwards.
+    pub fn leave(&self) {
+        self.area.control().worker.sleeping.store(1, SeqCst);
+    }
+
+    /// After the ring was given up: whether calls came before the program saw that it must ring.
+    pub fn left(&self) -> bool {
+        fence(SeqCst);
+        self.has_more()
+    }
+
+    /// Wakes one thread that sleeps here, as the program would.
+    pub fn wake_one(&self) {
+        ring_doorbell(&self.area, 1);
+    }
+
+    /// Sleeps until the doorbell has rung since [`SessionPort::doorbell`]. A thread that has looked in
+    /// vain says since when.
+    pub fn sleep(&self, doorbell: u32, looked: Option<Instant>) {
+        let word = &self.area.control().program.doorbell;
+        let _ = futex::wait(word, futex::Flags::empty(), doorbell, Some(&SLEEP));
+        if let Some(began) = looked {
+            self.calls.waited(began);
         }
     }
 
@@ -126,8 +179,11 @@ impl SessionPort {
         head.code.store(code, Relaxed);
         head.total.store(bytes.len() as u32, Relaxed);
         head.len.store(part.len() as u32, Relaxed);
-        head.answered.fetch_add(1, Release);
-        let _ = futex::wake(&head.answered, futex::Flags::empty(), 1);
+        head.answered.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        if head.sleeping.load(Relaxed) != 0 {
+            let _ = futex::wake(&head.answered, futex::Flags::empty(), 1);
+        }
     }
 
     /// Tells the program that a host callback is due; `false` if it has left too many untaken.
@@ -188,9 +244,9 @@ impl SessionPort {
         let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
     }
 
-    /// Wakes the thread that waits for calls, so that it can see that the session is over.
-    pub fn wake_reader(&self) {
-        super::ring::wake_worker(&self.area);
+    /// Wakes every thread that waits for calls, so that it can see that the session is over.
+    pub fn wake_readers(&self) {
+        ring_doorbell(&self.area, i32::MAX as u32);
     }
 
     /// The descriptor that the program sent with this tag.
@@ -229,14 +285,13 @@ impl AsFd for SessionPort {
 pub struct RingServer {
     area: Arc<SessionArea>,
     reader: RingReader,
+    taken: Arc<AtomicU64>,
 }
 
 impl ServerTransport for RingServer {
     fn next(&mut self, body: &mut Vec<u8>) -> Result<Option<RecordHeader>, Violation> {
-        if let Some(header) = self.reader.try_next(&self.area, body)? {
-            return Ok(Some(header));
-        }
-        self.reader.wait(&self.area, RING_SPINS, SLEEP);
-        self.reader.try_next(&self.area, body)
+        let next = self.reader.try_next(&self.area, body)?;
+        self.taken.store(self.reader.position(), Release);
+        Ok(next)
     }
 }

@@ -35,7 +35,7 @@ pub trait ClientTransport: Send + Sync {
 
 /// The worker's side, as the thread that reads calls sees it.
 pub trait ServerTransport: Send {
-    /// The next call, copied out; `None` if none came in a while.
+    /// The next call, copied out; `None` if there is none now.
     ///
     /// # Errors
     /// A [`Violation`] that ends the session.

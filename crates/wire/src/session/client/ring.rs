@@ -1,8 +1,8 @@
 //! Records through shared memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::host::message::{Kind, Message};
 use crate::host::socket::HostSocket;
 use crate::session::area::{NOTICES, REASON_BYTES, SLOT_ROOM, SLOTS};
 use crate::session::calls::{Continue, Request};
+use crate::session::patience::Patience;
 use crate::session::ring::{HEADER_BYTES, NO_SLOT, relax};
 use crate::session::transport::{Answer, ClientTransport};
 use crate::session::{
@@ -28,8 +29,6 @@ const LIVENESS: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
-/// Looks at a reply before the thread sleeps; a yield comes with every 32nd.
-const REPLY_SPINS: u32 = 640;
 
 /// A session's ring, from the program's side.
 #[derive(Debug)]
@@ -39,6 +38,8 @@ pub struct RingTransport {
     producer: Mutex<Producer>,
     /// A bit for each reply slot in use.
     slots: AtomicU64,
+    answers: Patience,
+    chunks: Patience,
 }
 
 impl RingTransport {
@@ -79,6 +80,8 @@ impl RingTransport {
             socket,
             producer: Mutex::default(),
             slots: AtomicU64::new(0),
+            answers: Patience::default(),
+            chunks: Patience::default(),
         })
     }
 
@@ -190,20 +193,22 @@ impl RingTransport {
     }
 
     fn wait_answer(&self, slot: &Slot<'_>, before: u32) -> Result<(), SessionError> {
-        let word = &self.area.slot(slot.index.into()).answered;
-        for spin in 0..REPLY_SPINS {
-            if word.load(Acquire) != before {
-                return Ok(());
-            }
-            relax(spin);
-        }
-        while word.load(Acquire) == before {
-            if futex::wait(word, futex::Flags::empty(), before, Some(&LIVENESS)).is_err()
-                && word.load(Acquire) == before
-            {
+        let head = self.area.slot(slot.index.into());
+        let is_there = || head.answered.load(Acquire) != before;
+        let Err(began) = self.answers.look(is_there) else {
+            return Ok(());
+        };
+        // Either the worker sees that we sleep, or we see its answer.
+        head.sleeping.store(1, SeqCst);
+        fence(SeqCst);
+        let flags = futex::Flags::empty();
+        while !is_there() {
+            if futex::wait(&head.answered, flags, before, Some(&LIVENESS)).is_err() && !is_there() {
                 self.check_alive()?;
             }
         }
+        head.sleeping.store(0, Relaxed);
+        self.answers.waited(began);
         Ok(())
     }
 }
@@ -299,22 +304,16 @@ impl ClientTransport for RingTransport {
 
     fn wait_chunk(&self, chunk: usize, state: u32) -> Result<u32, SessionError> {
         let word = self.area.chunk_word(chunk);
-        for spin in 0..REPLY_SPINS {
-            let now = word.load(Acquire);
-            if now != state {
-                return Ok(now);
+        let changed = || word.load(Acquire) != state;
+        if let Err(began) = self.chunks.look(changed) {
+            while !changed() {
+                if futex::wait(word, futex::Flags::empty(), state, Some(&LIVENESS)).is_err() {
+                    self.check_alive()?;
+                }
             }
-            relax(spin);
+            self.chunks.waited(began);
         }
-        loop {
-            let now = word.load(Acquire);
-            if now != state {
-                return Ok(now);
-            }
-            if futex::wait(word, futex::Flags::empty(), state, Some(&LIVENESS)).is_err() {
-                self.check_alive()?;
-            }
-        }
+        Ok(word.load(Acquire))
     }
 }
 

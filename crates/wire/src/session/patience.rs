@@ -1,0 +1,110 @@
+//! How long to look before sleeping.
+//!
+//! A wake-up through the kernel costs several microseconds, and tens of them where a virtual
+//! processor has halted, so whoever expects an answer in a moment looks for it first. Looking is
+//! bounded, pays for itself or is given up, and never happens on a machine with one processor: an
+//! idle session costs at most [`MOST_NS`] of one processor's time, once.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+/// Longest look.
+const MOST_NS: u32 = 50_000;
+/// Look that is tried even when earlier ones were in vain.
+const LEAST_NS: u32 = 2_000;
+/// Looks between two glances at the clock.
+const LOOKS: u32 = 16;
+/// Glances at the clock between two offers of the processor to others.
+const GLANCES: u32 = 4;
+
+/// The memory of one place where threads wait.
+#[derive(Debug)]
+pub(crate) struct Patience(AtomicU32);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(AtomicU32::new(MOST_NS))
+    }
+}
+
+fn is_alone() -> bool {
+    static ALONE: OnceLock<bool> = OnceLock::new();
+    *ALONE.get_or_init(|| std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2))
+}
+
+impl Patience {
+    /// Looks until `ready`, or until it is time to sleep; says which. Gives the beginning of the wait,
+    /// for [`Patience::waited`] after a sleep.
+    pub(crate) fn look(&self, mut ready: impl FnMut() -> bool) -> Result<(), Instant> {
+        if ready() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        if is_alone() {
+            return Err(began);
+        }
+        let budget = u128::from(self.0.load(Relaxed));
+        for glance in 1_u32.. {
+            for _ in 0..LOOKS {
+                if ready() {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            if began.elapsed().as_nanos() >= budget {
+                break;
+            }
+            if glance.is_multiple_of(GLANCES) {
+                // With few processors, the thread that is waited for may need this one.
+                std::thread::yield_now();
+            }
+        }
+        Err(began)
+    }
+
+    /// A sleep has ended. Had the longest look been enough, the next one is that long; if not, half
+    /// as long as the last.
+    pub(crate) fn waited(&self, began: Instant) {
+        // The wake-up itself is part of the time that has passed.
+        let near = u128::from(2 * MOST_NS);
+        let next = match began.elapsed().as_nanos() <= near {
+            true => MOST_NS,
+            false => (self.0.load(Relaxed) / 2).max(LEAST_NS),
+        };
+        self.0.store(next, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn long_waits_make_looks_short_and_short_ones_make_them_long_again() {
+        let patience = Patience::default();
+        let long_ago = Instant::now()
+            .checked_sub(Duration::from_secs(1))
+            .unwrap_or_else(Instant::now);
+        for _ in 0..20 {
+            patience.waited(long_ago);
+        }
+        if long_ago.elapsed() >= Duration::from_secs(1) {
+            assert_eq!(patience.0.load(Relaxed), LEAST_NS);
+        }
+        patience.0.store(LEAST_NS, Relaxed);
+        // A clock that has not moved is a wait that was short.
+        patience.waited(Instant::now() + Duration::from_secs(1));
+        assert_eq!(patience.0.load(Relaxed), MOST_NS);
+    }
+
+    #[test]
+    fn a_look_ends_when_it_is_ready_or_in_vain() {
+        let patience = Patience::default();
+        assert!(patience.look(|| true).is_ok());
+        assert!(patience.look(|| false).is_err());
+    }
+}
