@@ -32,10 +32,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         per_us: calibration[0].iterations_per_us,
     };
     bench.overhead()?;
-    bench.saturating("plain", Pattern::Saturate, "balanced", 97.0)?;
-    bench.saturating("plain", Pattern::Saturate, "throughput", 98.0)?;
-    bench.saturating("graphs", Pattern::Graph, "balanced", 97.0)?;
-    bench.saturating("mixed", Pattern::Mixed, "balanced", 97.0)?;
+    bench.saturating("plain", Pattern::Saturate, 8, "balanced", 97.0)?;
+    bench.saturating("plain", Pattern::Saturate, 8, "throughput", 98.0)?;
+    bench.saturating("graphs", Pattern::Graph, 4, "balanced", 97.0)?;
+    bench.saturating("mixed", Pattern::Mixed, 8, "balanced", 97.0)?;
+    bench.saturating("two graphs in flight", Pattern::Graph, 2, "balanced", 95.0)?;
     bench.bursty(2)?;
     bench.bursty(4)?;
     bench.bursty_beside_saturating()?;
@@ -72,11 +73,10 @@ impl Bench {
         &mut self,
         kind: &str,
         pattern: Pattern,
+        depth: u32,
         profile: &str,
         least: f64,
     ) -> Result<()> {
-        // Eight kernels in flight, or four graphs of ten: more than the longest slice takes.
-        let depth = if pattern == Pattern::Graph { 4 } else { 8 };
         let shape = load(pattern, self.iterations(400.0), depth, self.seconds);
         let mut solo = None;
         for shares in [

@@ -95,6 +95,8 @@ API CUresult cuCtxGetDevice(int *d) { *d = 0; return current ? 0 : 201; }
 API CUresult cuCtxGetLimit(size_t *v, unsigned which) { *v = which == 2 ? 8u << 20 : 1024; return 0; }
 API CUresult cuCtxSetLimit(unsigned which, size_t v) { (void)which; (void)v; return 0; }
 API CUresult cuCtxSynchronize(void) { __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
+API CUresult cuEventRecord(void *e, void *s) { (void)e; (void)s; return 0; }
+API CUresult cuEventSynchronize(void *e) { (void)e; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
 API CUresult cuStreamSynchronize(void *s) { (void)s; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
 static void *captured;
 API CUresult cuStreamBeginCapture_v2(void *s, int mode) { (void)mode; captured = s; return 0; }

@@ -201,6 +201,8 @@ static int serve(void) {
     while ((c = getchar()) != EOF) {
         if (c == 'l') { CHECK(launch(f)); printf("launched %llu\n", (unsigned long long)counter("standin_launches")); }
         if (c == 's') { CHECK(F(int, "cuCtxSynchronize", void)()); printf("synced %llu\n", (unsigned long long)counter("standin_syncs")); }
+        if (c >= '1' && c <= '9') { CHECK(F(int, "cuEventRecord", void *, void *)((void *)(0x1000L * c), 0)); puts("recorded"); }
+        if (c == 'w') { CHECK(F(int, "cuEventSynchronize", void *)((void *)(0x1000L * getchar()))); puts("waited"); }
         if (c == 'b') { CHECK(F(int, "cuStreamBeginCapture_v2", void *, int)((void *)0x5, 0)); puts("capturing"); }
         if (c == 'e') { void *g; CHECK(F(int, "cuStreamEndCapture", void *, void **)((void *)0x5, &g)); puts("captured"); }
         if (c == 'a') { CUdeviceptr p; printf("alloc %d\n", F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1 << 20)); }

@@ -401,6 +401,23 @@ fn an_idle_holder_gives_its_lease_back_early() {
 }
 
 #[test]
+fn a_wait_that_leaves_one_submission_counts_as_a_drain_and_one_that_leaves_two_does_not() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    let mut drains_after = |commands: &[&str]| {
+        for command in commands {
+            served.ask(command);
+        }
+        page.counters.drains.load(SeqCst)
+    };
+    assert_eq!(drains_after(&["l", "1", "l", "2", "l", "3", "w1"]), 0);
+    assert_eq!(drains_after(&["w2"]), 1);
+    assert_eq!(drains_after(&["w2"]), 1, "the same moment, asked again");
+    assert_eq!(drains_after(&["w3"]), 2);
+}
+
+#[test]
 fn a_captured_stream_is_never_held() {
     let (_directory, daemon) = with_limit(64 * MIB);
     let mut served = Served::start(limited(&["serve"], &daemon));

@@ -89,7 +89,7 @@ pub struct DaemonCommands {
 pub struct ClientCounters {
     /// Kernel, graph and large copy submissions.
     pub launches: AtomicU64,
-    /// Synchronizations that left the GPU without work of this process.
+    /// Waits that left the GPU without work of this process, or with one submission: less than holds a turn.
     pub drains: AtomicU64,
     /// Threads that wait at the gate now.
     pub waiting: AtomicU32,
