@@ -131,6 +131,12 @@ pub(crate) struct SpecArgs {
     /// Most streams at once
     #[arg(long, value_name = "N")]
     pub(crate) max_streams: Option<u32>,
+    /// Refuse code that uses tensor cores
+    #[arg(long)]
+    pub(crate) no_tensor_cores: bool,
+    /// Which arithmetic may be used
+    #[arg(long, value_enum, default_value_t = PrecisionArg::AsAsked)]
+    pub(crate) precision: PrecisionArg,
     /// Run even if a limit cannot be enforced, marked degraded
     #[arg(long)]
     pub(crate) allow_degraded: bool,
@@ -244,6 +250,9 @@ pub(crate) struct RemoveArgs {
     /// End what runs in them
     #[arg(short, long)]
     pub(crate) force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `mica stats`.
@@ -325,6 +334,9 @@ pub(crate) struct ConfigArgs {
     /// Check this file instead of printing the documented defaults
     #[arg(long, value_name = "FILE")]
     pub(crate) check: Option<PathBuf>,
+    /// Print the verdict as JSON
+    #[arg(long, requires = "check")]
+    pub(crate) json: bool,
 }
 
 /// Priorities.
@@ -348,6 +360,17 @@ pub(crate) enum ProfileArg {
     Throughput,
     Balanced,
     Latency,
+}
+
+/// Precision policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrecisionArg {
+    /// Whatever the program asks for
+    AsAsked,
+    /// No TF32
+    Full,
+    /// Reduced precision wherever a library offers it
+    Reduced,
 }
 
 /// Placement strategies.

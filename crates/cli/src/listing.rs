@@ -1,7 +1,9 @@
 //! `ls`, `show`, `gpus`, `stats`, `events`, `doctor`: what is, for people and for programs.
 
 use anyhow::Result;
-use mica_daemon::api::{Check, Doctor, Event, GpuInfo, Severity, Verdict, VgpuInfo, VgpuState};
+use mica_daemon::api::{
+    Check, Doctor, Event, GpuInfo, OnFull, PrecisionPolicy, Severity, Verdict, VgpuInfo, VgpuState,
+};
 use serde::Serialize;
 
 use crate::args::{DoctorArgs, EventsArgs, JsonArgs, ListArgs, NameArgs, OutputArg, StatsArgs};
@@ -96,12 +98,35 @@ fn warn_degraded(vgpus: &[VgpuInfo]) {
     }
 }
 
+/// What no column has room for.
+fn limits_in_words(vgpu: &VgpuInfo) -> String {
+    let full = match vgpu.on_full {
+        OnFull::Fail => "fails at once".to_owned(),
+        OnFull::Wait { timeout_ms } => format!("waits up to {} s", timeout_ms as f64 / 1e3),
+    };
+    let streams = match vgpu.max_streams {
+        Some(most) => format!("at most {most} streams"),
+        None => "any number of streams".to_owned(),
+    };
+    let tensor_cores = match vgpu.tensor_cores {
+        true => "tensor cores allowed",
+        false => "no tensor cores",
+    };
+    let precision = match vgpu.precision_policy {
+        PrecisionPolicy::AsAsked => "precision as asked",
+        PrecisionPolicy::Full => "full precision",
+        PrecisionPolicy::Reduced => "reduced precision allowed",
+    };
+    format!("{streams}, {tensor_cores}, {precision}; an allocation that does not fit {full}")
+}
+
 pub(crate) fn show(args: &NameArgs) -> Result<()> {
     let vgpu = connect()?.get(&args.name).map_err(explain)?;
     if args.json {
         return print_json(&vgpu);
     }
     print!("{}", vgpu_table(std::slice::from_ref(&vgpu), true).render());
+    println!("\n{}", limits_in_words(&vgpu));
     if vgpu.processes.is_empty() {
         println!("\nno processes");
     } else {

@@ -58,12 +58,16 @@ fn report(vgpu: &VgpuInfo, json: bool) -> Result<()> {
 
 pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
     let client = connect()?;
-    let mut failed = Vec::new();
+    let (mut removed, mut failed) = (Vec::new(), Vec::new());
     for name in &args.names {
         match client.remove(name, args.force) {
+            Ok(_) if args.json => removed.push(name),
             Ok(_) => println!("{name} removed"),
             Err(error) => failed.push(explain(error).to_string()),
         }
+    }
+    if args.json {
+        print_json(&serde_json::json!({ "removed": removed }))?;
     }
     if failed.is_empty() {
         Ok(())
@@ -114,8 +118,18 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
 pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
     match &args.check {
         Some(file) => {
-            mica_daemon::config::Config::load(file)?;
-            println!("{}: valid", file.display());
+            let checked = mica_daemon::config::Config::load(file);
+            if args.json {
+                let error = checked.as_ref().err().map(ToString::to_string);
+                let verdict = serde_json::json!({
+                    "file": file, "valid": checked.is_ok(), "error": error,
+                });
+                print_json(&verdict)?;
+            }
+            checked?;
+            if !args.json {
+                println!("{}: valid", file.display());
+            }
         }
         None => print!("{}", mica_daemon::config::EXAMPLE),
     }

@@ -1,10 +1,12 @@
 //! From the words on the command line to what the daemon is asked for.
 
 use anyhow::{Context, Result, bail};
-use mica_daemon::api::{GpuKind, Mode, OnFull, Placement, Priority, Profile, VgpuSpec};
+use mica_daemon::api::{
+    GpuKind, Mode, OnFull, Placement, PrecisionPolicy, Priority, Profile, VgpuSpec,
+};
 use mica_daemon::client::ControlClient;
 
-use crate::args::{ModeArg, PlacementArg, PriorityArg, ProfileArg, SpecArgs};
+use crate::args::{ModeArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, SpecArgs};
 
 /// The specification that the options describe.
 pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<VgpuSpec> {
@@ -25,7 +27,10 @@ pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<V
             PlacementArg::Pack => Placement::Pack,
             PlacementArg::LeastLoaded => Placement::LeastLoaded,
         },
-        mode: mode(args.mode, gpu, client)?,
+        mode: args.mode.map(|mode| match mode {
+            ModeArg::Direct => Mode::Direct,
+            ModeArg::Isolated => Mode::Isolated,
+        }),
         on_full: match args.wait {
             Some(seconds) if seconds >= 0.0 => OnFull::Wait {
                 timeout_ms: (seconds * 1e3) as u64,
@@ -39,29 +44,15 @@ pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<V
             ProfileArg::Balanced => Profile::Balanced,
             ProfileArg::Latency => Profile::Latency,
         }),
+        tensor_cores: !args.no_tensor_cores,
+        precision_policy: match args.precision {
+            PrecisionArg::AsAsked => PrecisionPolicy::AsAsked,
+            PrecisionArg::Full => PrecisionPolicy::Full,
+            PrecisionArg::Reduced => PrecisionPolicy::Reduced,
+        },
         allow_degraded: args.allow_degraded,
         ..VgpuSpec::default()
     })
-}
-
-/// Where the engine runs: on the software GPU there is no driver to be direct with.
-fn mode(asked: Option<ModeArg>, gpu: Option<u32>, client: &ControlClient) -> Result<Mode> {
-    if asked == Some(ModeArg::Isolated) {
-        return Ok(Mode::Isolated);
-    }
-    let gpus = client.gpus().context("the daemon does not list its GPUs")?;
-    let possible = |kind| {
-        gpus.iter()
-            .any(|known| known.kind == kind && gpu.is_none_or(|gpu| gpu == known.index))
-    };
-    let only_software = possible(GpuKind::Software) && !possible(GpuKind::Nvidia);
-    match asked {
-        Some(_) if only_software => {
-            bail!("--mode direct: the software GPU has no driver; it is always isolated")
-        }
-        _ if only_software => Ok(Mode::Isolated),
-        _ => Ok(Mode::Direct),
-    }
 }
 
 /// The daemon's word for a priority.

@@ -61,6 +61,10 @@ pub trait Devices: Send {
     fn list(&mut self) -> Vec<DeviceFacts>;
     /// A reading of the GPU at this place of the list.
     fn read(&mut self, index: usize) -> Option<DeviceReading>;
+    /// Why the GPU at this place is not there any more, if it is not.
+    fn lost(&mut self, _index: usize) -> Option<String> {
+        None
+    }
     /// Processes on it.
     fn processes(&mut self, index: usize) -> Vec<ProcessReading>;
 }

@@ -28,10 +28,18 @@ const MOST_PARENTS: usize = 64;
 /// Something to tell: how bad, what kind, which virtual GPU, which process, the sentence.
 pub(crate) type News = (Severity, &'static str, String, u32, String);
 
+/// Where the engine runs if this was asked for on such a GPU.
+pub(crate) fn mode_on(asked: Option<Mode>, kind: GpuKind) -> Mode {
+    match (asked, kind) {
+        (_, GpuKind::Software) => Mode::Isolated,
+        (asked, GpuKind::Nvidia) => asked.unwrap_or(Mode::Direct),
+    }
+}
+
 /// The limits of a specification that nothing can enforce on such a GPU, as sentences.
 pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
     let mut all = Vec::new();
-    if kind == GpuKind::Software || spec.mode == Mode::Isolated {
+    if mode_on(spec.mode, kind) == Mode::Isolated {
         return all;
     }
     let mut add = |what: &str| all.push(format!("{what} cannot be enforced in direct mode"));
@@ -240,7 +248,7 @@ mod tests {
         };
         assert_eq!(unenforceable(&spec, GpuKind::Nvidia).len(), 2);
         assert!(unenforceable(&spec, GpuKind::Software).is_empty());
-        spec.mode = Mode::Isolated;
+        spec.mode = Some(Mode::Isolated);
         assert!(unenforceable(&spec, GpuKind::Nvidia).is_empty());
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mica_wire::host::message::Role;
 
-use crate::api::Sample;
+use crate::api::{Sample, Severity};
 use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_shares, mark_strays};
@@ -61,11 +61,12 @@ fn observe(
             index,
             devices.read(driver_index),
             devices.processes(driver_index),
+            devices.lost(driver_index),
         ));
     }
     // A second look before anybody is told: a process may be between two states.
     let family = Family::of(&daemon.registry());
-    let on_gpus = readings.iter().flat_map(|(_, _, processes)| processes);
+    let on_gpus = readings.iter().flat_map(|(_, _, processes, _)| processes);
     let strays: HashMap<u32, String> = on_gpus
         .filter_map(|process| Some((process.pid, family.strays_from(process.pid)?)))
         .collect();
@@ -77,7 +78,8 @@ fn observe(
     let mut news = Vec::new();
     {
         let mut registry = daemon.registry();
-        for (index, reading, processes) in readings {
+        for (index, reading, processes, lost) in readings {
+            note_lost(daemon, &mut registry, index, lost);
             if let Some(reading) = reading {
                 registry.gpus[index].reading = reading;
             }
@@ -92,6 +94,28 @@ fn observe(
             .events
             .add(severity, kind, Some(&vgpu), Some(pid), text);
     }
+}
+
+/// A GPU that went away, or came back.
+fn note_lost(daemon: &Daemon, registry: &mut Registry, index: usize, lost: Option<String>) {
+    let gpu = &mut registry.gpus[index];
+    if gpu.lost == lost {
+        return;
+    }
+    let (severity, kind, text) = match &lost {
+        Some(why) => (
+            Severity::Error,
+            "gpu_lost",
+            format!("gpu {index} is lost: {why}"),
+        ),
+        None => (
+            Severity::Info,
+            "gpu_returned",
+            format!("gpu {index} is back"),
+        ),
+    };
+    gpu.lost = lost;
+    daemon.events.add(severity, kind, None, None, text);
 }
 
 /// Compares each process's charge with what the driver reports for it.

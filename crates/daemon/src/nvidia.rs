@@ -59,6 +59,11 @@ impl Devices for Nvidia {
         })
     }
 
+    fn lost(&mut self, index: usize) -> Option<String> {
+        let failure = self.nvml.memory_info(u32::try_from(index).ok()?).err()?;
+        failure.is_gone().then(|| failure.to_string())
+    }
+
     fn processes(&mut self, index: usize) -> Vec<ProcessReading> {
         let Ok(number) = u32::try_from(index) else {
             return Vec::new();

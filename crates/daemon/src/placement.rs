@@ -1,11 +1,12 @@
 //! Which GPU a new virtual GPU goes to. Pure: numbers in, an index or a sentence out.
 
-use crate::api::{ApiError, Placement};
+use crate::api::{ApiError, GpuKind, Mode, Placement};
 
 /// What placement looks at.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Candidate {
     pub(crate) index: u32,
+    pub(crate) kind: GpuKind,
     pub(crate) total_bytes: u64,
     pub(crate) reserved_bytes: u64,
     pub(crate) share_reserved_percent: u32,
@@ -22,6 +23,7 @@ pub(crate) struct Wish {
     pub(crate) share_percent: Option<u32>,
     pub(crate) gpu: Option<u32>,
     pub(crate) placement: Placement,
+    pub(crate) mode: Option<Mode>,
     pub(crate) overcommit_memory: bool,
     pub(crate) overcommit_share: bool,
     pub(crate) default_memory_bytes: u64,
@@ -57,6 +59,17 @@ impl Candidate {
                 "state",
                 format!("gpu {} cannot be used: {why}", self.index),
                 None,
+            ));
+        }
+        if self.kind == GpuKind::Software && wish.mode == Some(Mode::Direct) {
+            return Some(error(
+                "enforcement",
+                format!(
+                    "gpu {} is the software GPU: it has no driver for programs to be direct with and \
+                     is always isolated",
+                    self.index
+                ),
+                Some("leave --mode out, or choose another GPU with --gpu".into()),
             ));
         }
         let limit = self.limit_bytes(wish);
@@ -172,6 +185,7 @@ mod tests {
     fn gpu(index: u32, reserved_gib: u64, vgpus: u32, load: f64) -> Candidate {
         Candidate {
             index,
+            kind: GpuKind::Nvidia,
             total_bytes: 8 * GIB,
             reserved_bytes: reserved_gib * GIB,
             share_reserved_percent: 10 * vgpus,
@@ -188,6 +202,7 @@ mod tests {
             share_percent: Some(20),
             gpu: None,
             placement,
+            mode: None,
             overcommit_memory: false,
             overcommit_share: false,
             default_memory_bytes: 0,

@@ -39,7 +39,7 @@ impl Registry {
         VgpuInfo {
             name: vgpu.name.clone(),
             state: self.state(vgpu),
-            reasons: vgpu.reasons.iter().cloned().collect(),
+            reasons: self.reasons(vgpu),
             gpu: u32::try_from(vgpu.gpu).unwrap_or(u32::MAX),
             gpu_kind: self.kind(vgpu),
             gpu_uuid: self
@@ -47,7 +47,7 @@ impl Registry {
                 .get(vgpu.gpu)
                 .map(|gpu| gpu.facts.uuid.clone())
                 .unwrap_or_default(),
-            mode: vgpu.spec.mode,
+            mode: self.mode(vgpu),
             owner_uid: vgpu.owner_uid,
             memory_limit_bytes: vgpu.ledger.limit_bytes(),
             memory_used_bytes: vgpu.ledger.used_bytes(),
@@ -66,6 +66,8 @@ impl Registry {
             time_source: vgpu.time_source.into(),
             ephemeral: vgpu.spec.ephemeral,
             on_full: vgpu.spec.on_full,
+            tensor_cores: vgpu.spec.tensor_cores,
+            precision_policy: vgpu.spec.precision_policy,
             max_streams: vgpu.spec.max_streams,
             profile: vgpu.spec.profile.unwrap_or(self.config.sharing.profile),
             created_at_seconds: vgpu.created_at_seconds,
@@ -141,7 +143,7 @@ impl Registry {
             name: vgpu.name.clone(),
             token: mica_limits::Environment::token_hex(&vgpu.token),
             host_socket,
-            mode: vgpu.spec.mode,
+            mode: self.mode(vgpu),
             gpu: u32::try_from(vgpu.gpu).unwrap_or(u32::MAX),
             gpu_kind: self.kind(vgpu),
             gpu_uuid: self

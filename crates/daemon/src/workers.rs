@@ -14,6 +14,9 @@ use crate::daemon::Daemon;
 use crate::host::session_pair;
 use crate::watched::Watched;
 
+/// Sessions of one virtual GPU that may wait for its worker.
+const MOST_PENDING: usize = 1024;
+
 impl Daemon {
     /// Makes a session between a program and the worker of its virtual GPU, starting the worker if there
     /// is none; returns the program's end.
@@ -26,14 +29,18 @@ impl Daemon {
         let (program_end, worker_end) = session_pair()
             .map_err(|error| (Refusal::Busy, format!("no session can be made: {error}")))?;
         let mut registry = self.registry();
-        let config = registry.config.clone();
         let gone = || (Refusal::State, format!("{name} is gone"));
-        let vgpu = registry.vgpus.get_mut(name).ok_or_else(gone)?;
-        if vgpu.spec.mode != Mode::Isolated {
+        let mode = registry.vgpus.get(name).map(|vgpu| registry.mode(vgpu));
+        if mode.ok_or_else(gone)? != Mode::Isolated {
             return Err((
                 Refusal::State,
                 format!("{name} is a direct virtual GPU and has no worker"),
             ));
+        }
+        let vgpu = registry.vgpus.get_mut(name).ok_or_else(gone)?;
+        if vgpu.worker.pending.len() >= MOST_PENDING {
+            let text = format!("{name} has {MOST_PENDING} sessions that wait for its worker");
+            return Err((Refusal::Busy, text));
         }
         if let Some(program) = Watched::open(pid)
             && !vgpu
@@ -45,6 +52,19 @@ impl Daemon {
         }
         vgpu.ever_joined = true;
         vgpu.worker.pending.push((worker_end, pid, uid));
+        drop(registry);
+        self.serve_pending(name)?;
+        Ok(program_end)
+    }
+
+    /// Sees to it that somebody serves the sessions that wait: the worker that is there, one that is
+    /// expected back from before a restart, or a new one.
+    pub(crate) fn serve_pending(self: &Arc<Self>, name: &str) -> Result<(), (Refusal, String)> {
+        let mut registry = self.registry();
+        let config = registry.config.clone();
+        let Some(vgpu) = registry.vgpus.get_mut(name) else {
+            return Ok(());
+        };
         if let Some(client) = vgpu.worker.client {
             drop(registry);
             self.deliver_sessions(client);
@@ -60,7 +80,7 @@ impl Daemon {
             self.watch_worker(child, name.to_owned(), id)
                 .map_err(|error| (Refusal::Busy, format!("no worker can be watched: {error}")))?;
         }
-        Ok(program_end)
+        Ok(())
     }
 
     fn start_worker(

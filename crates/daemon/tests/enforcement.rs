@@ -68,7 +68,7 @@ fn limits_that_direct_mode_cannot_hold_are_refused_or_shown() {
     assert!(refused.to_string().contains("streams"), "{refused}");
     control
         .create(&VgpuSpec {
-            mode: Mode::Isolated,
+            mode: Some(Mode::Isolated),
             ..wanted.clone()
         })
         .unwrap();

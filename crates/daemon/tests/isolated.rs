@@ -69,7 +69,7 @@ fn ask(session: &HostSocket) -> Option<Message> {
 
 fn isolated(name: &str) -> VgpuSpec {
     VgpuSpec {
-        mode: Mode::Isolated,
+        mode: Some(Mode::Isolated),
         ..spec(name, 64)
     }
 }

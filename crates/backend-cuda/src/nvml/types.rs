@@ -38,6 +38,20 @@ impl NvmlError {
             }
         )
     }
+
+    /// Whether the GPU itself is not there any more, or does nothing until it is reset.
+    pub fn is_gone(&self) -> bool {
+        const NOT_FOUND: i32 = 6;
+        const GPU_IS_LOST: i32 = 15;
+        const RESET_REQUIRED: i32 = 16;
+        matches!(
+            self,
+            Self::Call {
+                code: NOT_FOUND | GPU_IS_LOST | RESET_REQUIRED,
+                ..
+            }
+        )
+    }
 }
 
 fn code_name(code: i32) -> &'static str {

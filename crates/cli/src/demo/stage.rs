@@ -155,7 +155,7 @@ impl Stage {
             memory_limit_bytes: Some(memory_bytes),
             share_percent: Some(share),
             gpu: Some(self.gpu.index),
-            mode: Mode::Isolated,
+            mode: Some(Mode::Isolated),
             ..VgpuSpec::default()
         };
         self.client.create(&spec).map_err(explain)

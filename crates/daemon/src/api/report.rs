@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Mode, OnFull, Priority, Profile};
+use super::{Mode, OnFull, PrecisionPolicy, Priority, Profile};
 
 /// Condition of a virtual GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -139,6 +139,10 @@ pub struct VgpuInfo {
     /// Most streams at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_streams: Option<u32>,
+    /// Whether tensor cores may be used.
+    pub tensor_cores: bool,
+    /// Which arithmetic may be used.
+    pub precision_policy: PrecisionPolicy,
     /// Cut of the hardware's time.
     pub profile: Profile,
     /// Seconds since the epoch at which it was made.

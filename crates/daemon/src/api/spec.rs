@@ -106,8 +106,10 @@ pub struct VgpuSpec {
     pub gpu: Option<u32>,
     /// How the GPU is chosen.
     pub placement: Placement,
-    /// Where the engine runs. The software GPU is always isolated from the program's view of a driver.
-    pub mode: Mode,
+    /// Where the engine runs. Absent: direct on a GPU with a driver, isolated on the software GPU, which
+    /// has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
     /// When memory runs out.
     pub on_full: OnFull,
     /// Most streams at once; absent: no limit.
@@ -139,7 +141,7 @@ impl Default for VgpuSpec {
             priority: Priority::default(),
             gpu: None,
             placement: Placement::default(),
-            mode: Mode::default(),
+            mode: None,
             on_full: OnFull::default(),
             max_streams: None,
             profile: None,

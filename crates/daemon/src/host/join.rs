@@ -78,13 +78,8 @@ pub(super) fn join(
         .get(&name)
         .ok_or((Refusal::State, format!("{name} is gone")))?;
     let Some(gpu) = registry.gpus.get(vgpu.gpu).filter(|gpu| gpu.lost.is_none()) else {
-        return Err((
-            Refusal::State,
-            format!(
-                "{name} is lost: its GPU {} is not on this host now",
-                vgpu.gpu_key
-            ),
-        ));
+        let why = registry.reasons(vgpu).join("; ");
+        return Err((Refusal::State, format!("{name} is lost: {why}")));
     };
     let thread = gpu.thread.clone();
     if role == Role::Program {

@@ -276,10 +276,14 @@ impl HostServer {
         {
             self.refused.pop_front();
         }
+        let mut without_worker = Vec::new();
         {
             let mut registry = self.daemon.registry();
             for vgpu in registry.vgpus.values_mut() {
-                vgpu.ledger.bury();
+                // One that was expected back after a restart may have died.
+                if vgpu.ledger.bury() && !vgpu.worker.pending.is_empty() {
+                    without_worker.push(vgpu.name.clone());
+                }
                 vgpu.ledger.trim();
                 let given_up = vgpu.worker.client.is_none()
                     && vgpu
@@ -292,6 +296,9 @@ impl HostServer {
                     vgpu.worker.pending.clear();
                 }
             }
+        }
+        for name in without_worker {
+            let _ = self.daemon.serve_pending(&name);
         }
         self.daemon.collect_abandoned();
     }

@@ -34,7 +34,8 @@ pub(crate) const STEP_BYTES: u64 = 64 << 20;
 /// A request that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{asked_bytes} bytes more do not fit: {used_bytes} of {limit_bytes} bytes are in use by {processes} processes, {unattributed_bytes} more by the driver for them"
+    "{asked_bytes} bytes more do not fit: {used_bytes} of {limit_bytes} bytes are in use{}",
+    self.by_whom()
 )]
 pub(crate) struct Full {
     /// Asked for.
@@ -47,6 +48,20 @@ pub(crate) struct Full {
     pub(crate) processes: usize,
     /// Held by the driver beyond what was charged.
     pub(crate) unattributed_bytes: u64,
+}
+
+impl Full {
+    fn by_whom(&self) -> String {
+        let mut text = match self.processes {
+            0 | 1 => String::new(),
+            many => format!(" by {many} processes"),
+        };
+        if self.unattributed_bytes > 0 {
+            let bytes = self.unattributed_bytes;
+            text += &format!(", and {bytes} more by the driver for them");
+        }
+        text
+    }
 }
 
 /// The books of one virtual GPU.

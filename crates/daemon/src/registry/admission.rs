@@ -12,6 +12,7 @@ impl Registry {
             share_percent: spec.share_percent,
             gpu: spec.gpu,
             placement: spec.placement,
+            mode: spec.mode,
             overcommit_memory: sharing.overcommit_memory,
             overcommit_share: sharing.overcommit_share,
             default_memory_bytes: sharing.default_memory_bytes,
@@ -31,6 +32,7 @@ impl Registry {
                 };
                 Candidate {
                     index: index as u32,
+                    kind: gpu.facts.kind,
                     total_bytes: gpu.facts.memory_total_bytes.saturating_sub(kept),
                     reserved_bytes: here().map(|v| v.ledger.limit_bytes()).sum(),
                     share_reserved_percent: here().filter_map(|v| v.spec.share_percent).sum(),

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::admission::{check_name, check_spec, random_token};
 use super::{Registry, Vgpu, WorkerSlot};
 use crate::api::{ApiError, VgpuSpec};
-use crate::enforce::unenforceable;
+use crate::enforce::{mode_on, unenforceable};
 use crate::journal::Entry;
 use crate::ledger::Ledger;
 use crate::placement::{choose, error};
@@ -47,6 +47,7 @@ impl Registry {
                 Some("use isolated mode, or allow it to be degraded".into()),
             ));
         }
+        spec.mode = Some(mode_on(spec.mode, self.gpus[gpu as usize].facts.kind));
         let tokens = (random_token()?, random_token()?);
         let id = self.fresh_id();
         let gpu_key = self.gpus[gpu as usize].facts.key();

@@ -16,9 +16,10 @@ use mica_scheduler::slices;
 use mica_wire::host::message::Role;
 use mica_wire::host::socket::HostSocket;
 
-use crate::api::{ApiError, Priority, Profile, Sample, VgpuSpec, VgpuState};
+use crate::api::{ApiError, Mode, Priority, Profile, Sample, VgpuSpec, VgpuState};
 use crate::config::Config;
 use crate::devices::{DeviceFacts, DeviceReading};
+use crate::enforce::mode_on;
 use crate::gpu_thread::{Change, GpuThread};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
@@ -198,6 +199,20 @@ impl Registry {
                 .thread
                 .send(Change::Tenant(vgpu.tenant.clone(), entitlement));
         }
+    }
+
+    /// Where the engine of a virtual GPU runs.
+    pub(crate) fn mode(&self, vgpu: &Vgpu) -> Mode {
+        mode_on(vgpu.spec.mode, self.kind(vgpu))
+    }
+
+    /// Why a virtual GPU is degraded or lost.
+    pub(crate) fn reasons(&self, vgpu: &Vgpu) -> Vec<String> {
+        let lost = self.gpus.get(vgpu.gpu).and_then(|gpu| gpu.lost.as_ref());
+        let lost = lost.map(|why| format!("its GPU {} is lost: {why}", vgpu.gpu));
+        lost.into_iter()
+            .chain(vgpu.reasons.iter().cloned())
+            .collect()
     }
 
     /// Condition of a virtual GPU.

@@ -6,35 +6,66 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mica_daemon::api::{Created, VgpuSpec};
+use mica_daemon::api::{Created, GpuKind, VgpuSpec};
 use mica_daemon::client::ControlClient;
-use mica_daemon::devices::NoDevices;
+use mica_daemon::devices::{DeviceFacts, DeviceReading, Devices, NoDevices, ProcessReading};
 use mica_daemon::{Options, Paths, Running};
 use mica_limits::{Environment, HostLink};
 use mica_wire::host::message::Role;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Starts a daemon with a software GPU of 1 GiB.
+/// Starts a daemon with one card of which 1 GiB can be given out: its virtual GPUs are direct.
 pub(crate) fn start(dir: &Path) -> Running {
     start_with(dir, "")
 }
 
 /// The same with more configuration.
 pub(crate) fn start_with(dir: &Path, more: &str) -> Running {
+    start_on(dir, more, Box::new(Card))
+}
+
+/// Starts a daemon with a software GPU of 1 GiB: its virtual GPUs are isolated.
+pub(crate) fn start_software(dir: &Path, more: &str) -> Running {
+    start_on(dir, more, Box::new(NoDevices))
+}
+
+/// Starts a daemon with these GPUs.
+pub(crate) fn start_on(dir: &Path, more: &str, devices: Box<dyn Devices>) -> Running {
     let config = dir.join("mica.toml");
-    std::fs::write(
-        &config,
-        format!("[software_gpu]\nmemory_bytes = {}\n{more}", 1024 * MIB),
-    )
-    .unwrap();
+    let gpu = format!("[software_gpu]\nmemory_bytes = {}\n{more}", 1024 * MIB);
+    std::fs::write(&config, gpu).unwrap();
     Running::start(Options {
         paths: Paths::under(dir),
         config_file: Some(config),
         on_demand: false,
-        devices: Box::new(NoDevices),
+        devices,
     })
     .unwrap()
+}
+
+/// A card of 2 GiB, half of which is the driver's by default.
+#[derive(Debug)]
+pub(crate) struct Card;
+
+impl Devices for Card {
+    fn list(&mut self) -> Vec<DeviceFacts> {
+        vec![DeviceFacts {
+            kind: GpuKind::Nvidia,
+            name: "test card".into(),
+            uuid: "GPU-1".into(),
+            memory_total_bytes: 2048 * MIB,
+            driver: Some("580.1".into()),
+        }]
+    }
+
+    fn read(&mut self, _: usize) -> Option<DeviceReading> {
+        Some(DeviceReading::default())
+    }
+
+    fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
+        Vec::new()
+    }
 }
 
 pub(crate) fn control(dir: &Path) -> ControlClient {
