@@ -15,6 +15,9 @@ int main() {
     CHECK(cudaLibraryGetKernelCount(&count, lib));
     EXPECT_EQ(count, 2u);
     size_t at, bytes;
+    // The driver reads parameters from code that is loaded into a context, and there is none yet.
+    EXPECT_EQ((int)cuKernelGetParamInfo((CUkernel)k, 1, &at, &bytes), (int)CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cudaFree(nullptr));
     EXPECT_EQ((int)cuKernelGetParamInfo((CUkernel)k, 1, &at, &bytes), 0);
     EXPECT_EQ(at, 8u);
     EXPECT_EQ(bytes, 8u);

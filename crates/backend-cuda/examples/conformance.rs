@@ -9,7 +9,22 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use mica_backend_cuda::{CudaDriver, CudaGpu};
-use mica_gpu::conformance::{Problem, Ptx, cases};
+use mica_gpu::conformance::{Fixture, Problem, Ptx, cases};
+
+/// The suite's kernels on NVIDIA's driver, where a fault ends the whole process's use of the device.
+struct Nvidia;
+
+impl Fixture for Nvidia {
+    fn kernels(&self) -> Vec<u8> {
+        Ptx.kernels()
+    }
+    fn large_params(&self) -> Vec<u8> {
+        Ptx.large_params()
+    }
+    fn contains_faults(&self) -> bool {
+        false
+    }
+}
 
 fn option(name: &str) -> Option<String> {
     let mut arguments = std::env::args().skip_while(|argument| argument != name);
@@ -21,7 +36,7 @@ fn one(name: &str) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let case = cases().into_iter().find(|case| case.name == name);
     let case = case.ok_or_else(|| format!("there is no case {name}"))?;
     let gpu = CudaGpu::open(CudaDriver::load()?, 0)?;
-    Ok(match case.run(&gpu, &Ptx) {
+    Ok(match case.run(&gpu, &Nvidia) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Problem::Skipped(why)) => {
             println!("{why}");

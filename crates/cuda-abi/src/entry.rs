@@ -130,7 +130,9 @@ pub fn sounds_limited(name: &str) -> bool {
         "Import",
         "PoolCreate",
     ];
-    name.starts_with("cu") && WORDS.iter().any(|word| name.contains(word))
+    // The debugger's own interface, which programs do not call.
+    let debugger = name.starts_with("cudbg");
+    name.starts_with("cu") && !debugger && WORDS.iter().any(|word| name.contains(word))
 }
 
 #[cfg(test)]

@@ -195,7 +195,9 @@ driver! {
     }
 
     fn function_param_info(function: Handle, index: usize, offset: *mut usize, bytes: *mut usize) {
-        let layout = function_of(function)?.layout()?;
+        let function = function_of(function)?;
+        current()?;
+        let layout = function.layout()?;
         let Some((at, len)) = layout.params.get(index) else {
             return invalid();
         };
@@ -204,7 +206,9 @@ driver! {
     }
 
     fn function_param_count(function: Handle, out: *mut usize) {
-        put(out, function_of(function)?.layout()?.params.len())
+        let function = function_of(function)?;
+        current()?;
+        put(out, function.layout()?.params.len())
     }
 
     fn function_is_loaded(out: *mut u32, function: Handle) {
