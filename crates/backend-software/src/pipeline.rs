@@ -38,6 +38,22 @@ struct Pipeline {
 /// Names the folder of compiled kernels; `off` keeps none.
 const CACHE_DIR: &str = "MICA_KERNEL_CACHE";
 
+/// Most mebibytes of compiled kernels to keep; what was used longest ago goes first.
+const CACHE_MIB: &str = "MICA_KERNEL_CACHE_MIB";
+const DEFAULT_CACHE_MIB: u64 = 512;
+
+fn cache_bytes() -> u64 {
+    let set = std::env::var(CACHE_MIB).ok();
+    let mib = set.and_then(|text| match text.trim().parse() {
+        Ok(mib) => Some(mib),
+        Err(_) => {
+            tracing::warn!("{CACHE_MIB}={text} is not a number of mebibytes");
+            None
+        }
+    });
+    mib.unwrap_or(DEFAULT_CACHE_MIB).saturating_mul(1 << 20)
+}
+
 /// `MICA_KERNEL_CACHE`, else `XDG_CACHE_HOME/mica/kernels`, else `~/.cache/mica/kernels`.
 fn cache_dir() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -54,7 +70,7 @@ fn cache_dir() -> Option<PathBuf> {
 
 fn open_store() -> Option<Arc<dyn CodeStore>> {
     let dir = cache_dir()?;
-    match DiskStore::open(&dir) {
+    match DiskStore::open(&dir, cache_bytes()) {
         Ok(store) => Some(Arc::new(store)),
         Err(error) => {
             tracing::warn!(%error, "compiled kernels are not kept in {}", dir.display());

@@ -9,9 +9,6 @@ use crate::state::{Frame, Status};
 use mica_kernel::FaultKind;
 use mica_ptx::ast::{CallArg, Callee, FuncId, Param, ParamPlace, Space};
 
-/// Functions that a module may declare and call without defining them.
-pub(crate) const PROVIDED: [&str; 4] = ["vprintf", "__assertfail", "malloc", "free"];
-
 const MARK: u64 = 0x4d69_6361_0000_0000;
 
 /// The value that stands for a function's address: no address of the arena, and not null.

@@ -1,15 +1,10 @@
 //! What can be run: everything is decided here, before the first block.
 
 use crate::address::ParamHome;
-use crate::call::PROVIDED;
-use crate::matrices::{STORED, TILE_ELEMENT};
-use mica_ptx::ast::{
-    Callee, FuncId, Function, Geometry, Inst, MatrixTile, Module, Op, ParamPlace, Rounding,
-    ScalarType, Space, VarId,
-};
-use mica_ptx_ops::convert::Numeric;
+use mica_ptx::ast::{FuncId, Inst, Module, Op, ParamPlace, Space, VarId};
 use mica_ptx_ops::layout::LayoutError;
 use mica_ptx_ops::matrix::{Fragment, MmaPlan, wmma_fragment};
+use mica_ptx_ops::support::{STORED, unsupported};
 use std::collections::HashMap;
 
 /// Why a module cannot be run.
@@ -46,13 +41,13 @@ pub(crate) struct Plans {
 }
 
 impl Plans {
-    /// Checks every function.
+    /// Checks the module and works out what matrix instructions need.
     pub(crate) fn new(module: &Module) -> Result<Plans, UnsupportedError> {
-        if let Some(first) = module.unsupported.first() {
+        if let Some(first) = unsupported(module).into_iter().next() {
             return Err(UnsupportedError::Feature {
-                what: format!("`{}`", first.what),
+                what: first.what,
                 line: first.line,
-                function: first.function.clone(),
+                function: first.function,
             });
         }
         let mut plans = Plans {
@@ -60,8 +55,9 @@ impl Plans {
             ..Plans::default()
         };
         for (index, function) in module.functions.iter().enumerate() {
-            let id = FuncId(index as u32);
-            plans.check_function(module, id, function)?;
+            for (pc, inst) in function.body.iter().enumerate() {
+                plans.note((FuncId(index as u32), pc as u32), inst);
+            }
         }
         Ok(plans)
     }
@@ -81,127 +77,20 @@ impl Plans {
             .unwrap_or(ParamHome::Argument)
     }
 
-    fn check_function(
-        &mut self,
-        module: &Module,
-        id: FuncId,
-        function: &Function,
-    ) -> Result<(), UnsupportedError> {
-        let cluster = function.directives.reqnctapercluster.unwrap_or([1; 3]);
-        if cluster.iter().any(|&n| n > 1) {
-            return Err(UnsupportedError::Feature {
-                what: format!("a cluster of {cluster:?} blocks"),
-                line: function.line,
-                function: Some(function.name.clone()),
-            });
-        }
-        for (pc, inst) in function.body.iter().enumerate() {
-            let key = (id, pc as u32);
-            if let Err(what) = self.check_instruction(module, key, inst) {
-                return Err(UnsupportedError::Feature {
-                    what,
-                    line: inst.line,
-                    function: Some(function.name.clone()),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn check_instruction(
-        &mut self,
-        module: &Module,
-        key: (FuncId, u32),
-        inst: &Inst,
-    ) -> Result<(), String> {
-        let refuse = |what: &str| Err(what.to_owned());
-        match &inst.op {
-            Op::Unsupported { opcode } => return refuse(&format!("`{opcode}`")),
-            Op::CpAsyncBulkTensor(_) => return refuse("`cp.async.bulk.tensor`"),
-            Op::Mma(mma) => {
-                let plan = MmaPlan::mma(mma).ok_or_else(|| shape("mma", mma))?;
-                self.mma.insert(key, plan);
-            }
-            Op::WmmaMma(mma) => {
-                let plan = MmaPlan::wmma(mma).ok_or_else(|| shape("wmma.mma", mma))?;
-                self.mma.insert(key, plan);
-            }
-            Op::WmmaLoad(load) => {
-                let fragment = wmma_fragment(load.shape, load.matrix, load.ty)
-                    .filter(|f| f.registers as usize == load.dst.len())
-                    .ok_or_else(|| format!("`wmma.load` of this shape and {}", load.ty))?;
-                self.fragments.insert(key, fragment);
-            }
-            Op::WmmaStore(store) => {
-                let fragment = wmma_fragment(store.shape, STORED, store.ty)
-                    .filter(|f| f.registers as usize == store.src.len())
-                    .ok_or_else(|| format!("`wmma.store` of this shape and {}", store.ty))?;
-                self.fragments.insert(key, fragment);
-            }
-            Op::LdMatrix { tile, ty, .. } | Op::StMatrix { tile, ty, .. }
-                if *tile != MatrixTile::M8n8 || *ty != TILE_ELEMENT =>
-            {
-                return refuse("`ldmatrix` or `stmatrix` of tiles other than m8n8.b16");
-            }
-            Op::Cvt {
-                dst_ty,
-                src_ty,
-                round,
-                ..
-            } => {
-                if *round == Some(Rounding::Rs) {
-                    return refuse("`cvt.rs`, stochastic rounding");
-                }
-                for ty in [dst_ty, src_ty] {
-                    if Numeric::of(*ty).is_none() {
-                        return refuse(&format!("`cvt` to or from {ty}"));
-                    }
-                }
-            }
-            Op::Fma { oob: true, .. } => return refuse("`fma.oob`"),
-            Op::Atom(atom) if atom.ty == ScalarType::B128 => return refuse("`atom.b128`"),
-            Op::Tex(tex) => {
-                if tex.compare.is_some() {
-                    return refuse("`tex` with depth compare");
-                }
-                check_geometry(tex.geom)?;
-            }
-            Op::Tld4(tld4) => {
-                if tld4.compare.is_some() {
-                    return refuse("`tld4` with depth compare");
-                }
-                check_geometry(tld4.geom)?;
-            }
-            Op::Call {
-                callee: Callee::Direct(id),
-                ..
-            } => {
-                let callee = module.func(*id);
-                if !callee.defined && !PROVIDED.contains(&callee.name.as_str()) {
-                    return refuse(&format!(
-                        "a call of `{}`, which is not defined",
-                        callee.name
-                    ));
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-fn shape(name: &str, mma: &mica_ptx::ast::Mma) -> String {
-    let sparse = if mma.sparse.is_some() { ".sp" } else { "" };
-    format!(
-        "`{name}{sparse}.m{}n{}k{}{}{}{}{}`",
-        mma.shape.m, mma.shape.n, mma.shape.k, mma.d_ty, mma.a_ty, mma.b_ty, mma.c_ty
-    )
-}
-
-fn check_geometry(geom: Geometry) -> Result<(), String> {
-    match geom {
-        Geometry::D2Ms | Geometry::A2Ms => Err("multisampled textures".to_owned()),
-        _ => Ok(()),
+    fn note(&mut self, key: (FuncId, u32), inst: &Inst) {
+        let plan = match &inst.op {
+            Op::Mma(mma) => MmaPlan::mma(mma),
+            Op::WmmaMma(mma) => MmaPlan::wmma(mma),
+            _ => None,
+        };
+        let fragment = match &inst.op {
+            Op::WmmaLoad(load) => wmma_fragment(load.shape, load.matrix, load.ty),
+            Op::WmmaStore(store) => wmma_fragment(store.shape, STORED, store.ty),
+            _ => None,
+        };
+        self.mma.extend(plan.map(|plan| (key, plan)));
+        self.fragments
+            .extend(fragment.map(|fragment| (key, fragment)));
     }
 }
 

@@ -1,9 +1,11 @@
 //! One instruction of one thread: guard, dispatch, and the instructions that fit nowhere else.
 
-use crate::machine::{Flow, Machine, Stop, mask};
+use crate::machine::{Flow, Machine, OfThread, Stop};
 use crate::state::Status;
 use mica_kernel::FaultKind;
 use mica_ptx::ast::{Inst, Op, Operand, RegId, ScalarType, Space};
+use mica_ptx_ops::eval::evaluate;
+use mica_ptx_ops::typed::mask;
 use std::sync::atomic::{Ordering, fence};
 
 impl Machine<'_> {
@@ -20,10 +22,13 @@ impl Machine<'_> {
             ptx_line: inst.line,
             source_line: inst.loc.map_or(0, |l| l.line),
         };
-        if self.arithmetic(t, &inst.op)
-            || self.float_arithmetic(t, &inst.op)
-            || self.selection(t, &inst.op)
-        {
+        if let Some(results) = evaluate(&inst.op, &OfThread(self, t)) {
+            if let Some(carry) = results.carry {
+                self.thread(t).carry = carry;
+            }
+            for (dst, bits) in results.writes() {
+                self.set(t, dst, bits);
+            }
             return Ok(Flow::Next);
         }
         match &inst.op {
@@ -123,13 +128,6 @@ impl Machine<'_> {
             | Op::CpAsyncBulkCommitGroup
             | Op::CpAsyncBulkWaitGroup { .. }
             | Op::CpAsyncBulkPrefetch { .. } => {}
-            Op::CreatePolicy { dst, .. } => self.set(t, *dst, 0),
-            // A cluster is one block: every rank is this one.
-            Op::Mapa { dst, a, .. } => {
-                let address = self.value(t, *a);
-                self.set(t, *dst, address);
-            }
-            Op::GetCtaRank { dst, .. } => self.set(t, *dst, 0),
             Op::Alloca {
                 dst, size, align, ..
             } => self.alloca(t, *dst, *size, *align)?,
@@ -146,14 +144,6 @@ impl Machine<'_> {
             | Op::CpAsyncBulk(_)
             | Op::CpReduceAsyncBulk(_) => self.asynchronous_copy(t, &inst.op)?,
             Op::Mbarrier { space, addr, op } => return self.mbarrier(t, *space, *addr, op),
-            Op::MbarrierPendingCount { dst, state } => {
-                let token = self.value(t, *state);
-                self.set(
-                    t,
-                    *dst,
-                    u64::from(mica_ptx_ops::mbarrier::pending_count(token)),
-                );
-            }
             Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } => {
                 return self.barrier(t, &inst.op);
             }

@@ -20,17 +20,14 @@
 
 mod access;
 mod address;
-mod alu;
 mod barrier;
 mod call;
 mod check;
 mod copies;
 mod exec;
-mod floats;
 mod machine;
 mod matrices;
 mod schedule;
-mod select;
 mod special;
 mod state;
 mod textures;

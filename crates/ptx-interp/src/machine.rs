@@ -4,7 +4,9 @@ use crate::check::Plans;
 use crate::state::{Frame, State, Thread};
 use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Services};
 use mica_ptx::ast::{FuncId, Function, Inst, Module, Operand, PredSrc, RegId, ScalarType};
+use mica_ptx_ops::eval::Operands;
 use mica_ptx_ops::layout::ModuleLayout;
+use mica_ptx_ops::typed::{extend, mask};
 use std::sync::atomic::AtomicU32;
 
 /// Why a block ends early.
@@ -99,14 +101,6 @@ pub(crate) struct Machine<'a> {
     pub(crate) state: &'a mut State,
 }
 
-pub(crate) fn mask(bits: u32) -> u64 {
-    if bits >= 64 {
-        u64::MAX
-    } else {
-        (1 << bits) - 1
-    }
-}
-
 impl<'a> Machine<'a> {
     pub(crate) fn thread(&mut self, t: usize) -> &mut Thread {
         &mut self.state.threads[t]
@@ -144,14 +138,7 @@ impl<'a> Machine<'a> {
 
     /// Writes a value of `ty` into a register that may be wider: signed types are sign-extended.
     pub(crate) fn set_typed(&mut self, t: usize, r: RegId, ty: ScalarType, bits: u64) {
-        let width = ty.bits();
-        let bits = bits & mask(width);
-        let extended = if ty.is_signed() && width < 64 {
-            ((bits << (64 - width)) as i64 >> (64 - width)) as u64
-        } else {
-            bits
-        };
-        self.set(t, r, extended);
+        self.set(t, r, extend(ty, bits));
     }
 
     /// The high half of a 128-bit register.
@@ -228,5 +215,18 @@ impl<'a> Machine<'a> {
     pub(crate) fn warp_threads(&self, warp: usize) -> std::ops::Range<usize> {
         let start = warp * crate::state::WARP;
         start..(start + crate::state::WARP).min(self.state.threads.len())
+    }
+}
+
+/// The operands of one thread.
+pub(crate) struct OfThread<'a, 'm>(pub(crate) &'a Machine<'m>, pub(crate) usize);
+
+impl Operands for OfThread<'_, '_> {
+    fn value(&self, operand: Operand) -> u64 {
+        self.0.value(self.1, operand)
+    }
+
+    fn carry(&self) -> bool {
+        self.0.state.threads[self.1].carry
     }
 }

@@ -3,9 +3,7 @@
 use crate::access::{read, write};
 use crate::machine::{Machine, Stop};
 use mica_kernel::FaultKind;
-use mica_ptx::ast::{
-    Address, Layout, Mma, Op, Operand, RegId, ScalarType, Space, WmmaLoad, WmmaMatrix, WmmaStore,
-};
+use mica_ptx::ast::{Address, Layout, Mma, Op, Operand, RegId, Space, WmmaLoad, WmmaStore};
 use mica_ptx_ops::matrix::{Fragment, LaneOperands, memory_bit_offset, tile_places};
 use mica_ptx_ops::warp::lanes;
 
@@ -260,9 +258,3 @@ struct ElementAt<'a> {
     col: u32,
     space: Space,
 }
-
-/// The matrix that a `wmma.store` stores.
-pub(crate) const STORED: WmmaMatrix = WmmaMatrix::C;
-
-/// The element type of tiles.
-pub(crate) const TILE_ELEMENT: ScalarType = ScalarType::B16;

@@ -1,13 +1,14 @@
 //! Textures and surfaces.
 
 use crate::access::{update, write};
-use crate::machine::{Machine, Stop, mask};
+use crate::machine::{Machine, Stop};
 use mica_kernel::{FaultKind, TextureView};
 use mica_ptx::ast::{
     Clamp, Geometry, Op, Operand, RegId, ScalarType, Space, Suld, Sured, Sust, Tex, TexQuery, Tld4,
 };
 use mica_ptx_ops::float::{BF16, F16, Format, from_f64};
 use mica_ptx_ops::texture::{self, Coordinates, SurfaceAddress, component_bytes};
+use mica_ptx_ops::typed::mask;
 
 impl Machine<'_> {
     pub(crate) fn texture(&mut self, t: usize, op: &Op) -> Result<(), Stop> {

@@ -135,7 +135,7 @@ fn scalar_kernels_match_the_gpu() {
     assert!(all.len() > 200, "the golden file is nearly empty");
     for (instruction, cases) in all {
         let (dst, sources) = widths(instruction, cases[0].operands.len());
-        let mut device = Device::new(&scalar_kernel(instruction, dst, &sources));
+        let mut device = Device::interpreter(&scalar_kernel(instruction, dst, &sources));
         let blocks = cases.len().div_ceil(128);
         let mut bytes = Vec::new();
         for i in 0..blocks * 128 {
@@ -228,7 +228,7 @@ fn matrix_kernels_match_the_gpu() {
                 }
             }
         }
-        let mut device = Device::new(&matrix_kernel(instruction, counts));
+        let mut device = Device::interpreter(&matrix_kernel(instruction, counts));
         let at = device.alloc(bytes.len() as u64);
         device.write_bytes(at, &bytes);
         device.run("k", 1, 32, Params::default().u64(at));

@@ -2,10 +2,8 @@
 
 mod common;
 
-use mica_kernel::Executable;
-
 fn device() -> Device {
-    Device::new(PTX)
+    Device::interpreter(PTX)
 }
 
 include!("kernels/body.rs");

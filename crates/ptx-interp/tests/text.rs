@@ -29,7 +29,7 @@ fn kernel(before: &str, body: &str) -> String {
 
 /// Runs it and returns four words of each thread.
 fn run(before: &str, body: &str, threads: u32) -> Vec<[u32; 4]> {
-    let mut device = Device::new(&kernel(before, body));
+    let mut device = Device::interpreter(&kernel(before, body));
     let out = device.alloc(16 * u64::from(threads));
     device.run("k", 1, threads, Params::default().u64(out));
     device
@@ -122,7 +122,7 @@ fn calling_what_is_no_function_is_an_invalid_pc() {
            proto: .callprototype (.param .b32 _) _ (.param .b32 _);
            call (b), %d1, (a), proto; }",
     );
-    let mut device = Device::new(&text);
+    let mut device = Device::interpreter(&text);
     let out = device.alloc(16);
     let (outcome, fault) = device.launch("k", dim(1), dim(1), 0, Params::default().u64(out));
     assert_eq!((outcome, fault.kind), (BlockOutcome::Faulted, 718));
@@ -231,7 +231,7 @@ fn stack_allocation_is_private_and_bounded() {
     );
     assert!(out.iter().enumerate().all(|(i, o)| o[0] == i as u32));
     let text = kernel("", "mov.u64 %d1, 1000000; alloca.u64 %d2, %d1, 16;");
-    let mut device = Device::new(&text);
+    let mut device = Device::interpreter(&text);
     let at = device.alloc(16);
     let (outcome, fault) = device.launch("k", dim(1), dim(1), 0, Params::default().u64(at));
     assert_eq!((outcome, fault.kind), (BlockOutcome::Faulted, 719));
@@ -249,7 +249,7 @@ fn surfaces_are_read_written_and_trap() {
            sust.b.2d.b32.trap [%d0, {{%r2, %r0}}], {{%r3}};
            ret; }}"
     );
-    let mut device = Device::new(&text);
+    let mut device = Device::interpreter(&text);
     let words: Vec<u32> = (0..16).collect();
     let base = device.upload(&words);
     let view = TextureView {

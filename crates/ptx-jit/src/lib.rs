@@ -118,9 +118,7 @@ impl JitModule {
         };
         let options = Options { lanes, ..options };
         let mut layout = ModuleLayout::new(&module)?;
-        for f in &module.functions {
-            check_supported(f)?;
-        }
+        check_supported(&module)?;
         for k in &mut layout.kernels {
             if k.recursive {
                 // Saved registers are on the stack too.
@@ -222,26 +220,32 @@ impl JitModule {
     }
 }
 
-/// Refuses what neither inline code nor the runtime can do.
-fn check_supported(f: &mica_ptx::ast::Function) -> Result<(), CompileError> {
-    use mica_ptx_ops::matrix::{MmaPlan, wmma_fragment};
-    for inst in &f.body {
-        let what = match &inst.op {
-            Op::Unsupported { opcode } => opcode.clone(),
-            Op::Alloca { .. } | Op::StackSave { .. } | Op::StackRestore { .. } => "alloca".into(),
-            Op::CpAsyncBulkTensor(_) => "cp.async.bulk.tensor".into(),
-            Op::Mma(m) if MmaPlan::mma(m).is_none() => "this shape of mma".into(),
-            Op::WmmaMma(m) if MmaPlan::wmma(m).is_none() => "this shape of wmma.mma".into(),
-            Op::WmmaLoad(w) if wmma_fragment(w.shape, w.matrix, w.ty).is_none() => {
-                "this shape of wmma.load".into()
-            }
-            _ => continue,
-        };
+/// Refuses what nothing here can do, and what only the interpreter can.
+fn check_supported(module: &Module) -> Result<(), CompileError> {
+    if let Some(first) = mica_ptx_ops::support::unsupported(module)
+        .into_iter()
+        .next()
+    {
         return Err(CompileError::Unsupported {
-            function: f.name.clone(),
-            line: inst.line,
-            what,
+            function: first.function.unwrap_or_default(),
+            line: first.line,
+            what: first.what,
         });
+    }
+    for f in &module.functions {
+        let stack = |op: &Op| {
+            matches!(
+                op,
+                Op::Alloca { .. } | Op::StackSave { .. } | Op::StackRestore { .. }
+            )
+        };
+        if let Some(inst) = f.body.iter().find(|inst| stack(&inst.op)) {
+            return Err(CompileError::Unsupported {
+                function: f.name.clone(),
+                line: inst.line,
+                what: "alloca".into(),
+            });
+        }
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use mica_ptx::ast::{
     VarId,
 };
 use mica_ptx_ops::layout::ModuleLayout;
+use mica_ptx_ops::support::is_provided;
 use std::collections::{HashMap, HashSet};
 
 use crate::CompileError;
@@ -257,15 +258,6 @@ pub(crate) fn is_sync(op: &Op) -> bool {
     }
 }
 
-/// Functions the device provides.
-pub(crate) fn is_builtin(f: &Function) -> bool {
-    !f.defined
-        && matches!(
-            f.name.as_str(),
-            "vprintf" | "__assertfail" | "malloc" | "free" | "cudaGetErrorString"
-        )
-}
-
 fn recursive_functions(module: &Module) -> HashSet<FuncId> {
     let n = module.functions.len();
     let callees: Vec<Vec<usize>> = module
@@ -493,7 +485,7 @@ impl Builder<'_> {
     ) -> Result<BlockId, CompileError> {
         let module = self.module;
         match callee {
-            Callee::Direct(c) if is_builtin(module.func(*c)) => {
+            Callee::Direct(c) if is_provided(module.func(*c)) => {
                 self.unit.blocks[at as usize].steps.push(Step::Inst(call));
                 return Ok(at);
             }

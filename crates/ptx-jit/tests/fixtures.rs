@@ -138,7 +138,7 @@ fn kernels_do_to_noise_what_the_interpreter_does() {
             }
             let want = outcome(Device::interpreter(&text), &name, 7);
             for lanes in [1, 16] {
-                let got = outcome(Device::jit(&text, lanes), &name, 7);
+                let got = outcome(common::compiled(&text, lanes), &name, 7);
                 if (got.0, got.1) != (want.0, want.1) {
                     wrong.push(format!(
                         "{path:?} {name}, {lanes} lanes: {:?}, not {:?}",

@@ -4,7 +4,7 @@ mod common;
 
 mod one_lane {
     fn device() -> Device {
-        Device::jit(PTX, 1)
+        crate::common::compiled(PTX, 1)
     }
 
     include!("../../ptx-interp/tests/kernels/body.rs");
@@ -12,7 +12,7 @@ mod one_lane {
 
 mod four_lanes {
     fn device() -> Device {
-        Device::jit(PTX, 4)
+        crate::common::compiled(PTX, 4)
     }
 
     include!("../../ptx-interp/tests/kernels/body.rs");
@@ -20,7 +20,7 @@ mod four_lanes {
 
 mod sixteen_lanes {
     fn device() -> Device {
-        Device::jit(PTX, 16)
+        crate::common::compiled(PTX, 16)
     }
 
     include!("../../ptx-interp/tests/kernels/body.rs");

@@ -362,7 +362,7 @@ fn random_programs_agree_with_the_interpreter() {
         let text = program(seed);
         let want = run(Device::interpreter(&text), seed);
         for lanes in [1, 4, 16] {
-            let got = run(Device::jit(&text, lanes), seed);
+            let got = run(common::compiled(&text, lanes), seed);
             if (got.0, got.1) != (want.0, want.1) {
                 let (g, w) = ((got.0, got.1), (want.0, want.1));
                 wrong.push(format!("seed {seed}, {lanes} lanes: {g:?}, not {w:?}"));

@@ -57,7 +57,7 @@ fn sums(store: &Arc<Counting>) -> Vec<f32> {
 #[test]
 fn the_second_process_compiles_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
-    let inner = DiskStore::open(&dir.path().join("code")).expect("opens");
+    let inner = DiskStore::open(&dir.path().join("code"), 1 << 20).expect("opens");
     let store = Arc::new(Counting {
         inner,
         hits: 0.into(),

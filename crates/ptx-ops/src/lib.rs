@@ -17,6 +17,8 @@
 //!   mbarrier the states of asynchronous barriers
 //!   texture  tex, tld4, surface addresses
 //!   layout   what the device is told of a module
+//!   eval     from an instruction of the syntax tree to all of these
+//!   support  what of a module can be run
 //! ```
 #![forbid(unsafe_code)]
 
@@ -24,11 +26,13 @@ pub mod approx;
 pub mod atomic;
 pub mod compare;
 pub mod convert;
+pub mod eval;
 pub mod float;
 pub mod int;
 pub mod layout;
 pub mod matrix;
 pub mod mbarrier;
+pub mod support;
 pub mod texture;
 pub mod typed;
 pub mod video;

@@ -70,6 +70,25 @@ pub const fn is_packed(ty: ScalarType) -> bool {
     )
 }
 
+/// The low `bits` bits of a word.
+pub const fn mask(bits: u32) -> u64 {
+    if bits >= 64 {
+        u64::MAX
+    } else {
+        (1 << bits) - 1
+    }
+}
+
+/// A value of a type as it stands in a register that may be wider: signed types are sign-extended.
+pub const fn extend(ty: ScalarType, bits: u64) -> u64 {
+    let width = ty.bits();
+    if ty.is_signed() && width < 64 {
+        ((bits << (64 - width)) as i64 >> (64 - width)) as u64
+    } else {
+        bits & mask(width)
+    }
+}
+
 impl From<ast::Rounding> for float::Rounding {
     /// Stochastic rounding has no counterpart here and reads as nearest; callers refuse it first.
     fn from(rounding: ast::Rounding) -> Self {

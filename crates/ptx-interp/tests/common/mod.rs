@@ -1,4 +1,5 @@
-//! A device just large enough to run kernels in tests: a boxed arena and a bump allocator.
+//! A device just large enough to run kernels in tests: a boxed arena and a bump allocator. The
+//! compiler's tests use it too.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 use mica_kernel::{
@@ -65,7 +66,8 @@ fn c_string(address: u64) -> String {
 
 /// A loaded module and its memory.
 pub struct Device {
-    pub module: InterpModule,
+    pub module: Box<dyn Executable>,
+    scratch: Vec<u128>,
     arena: Box<[u64]>,
     next: u64,
     globals: Vec<u64>,
@@ -100,20 +102,25 @@ pub fn dim(x: u32) -> Dim3 {
 }
 
 impl Device {
-    pub fn kernel(&self, name: &str) -> usize {
-        let found = self.module.layout().kernel(name);
-        found.unwrap_or_else(|| panic!("no kernel {name}"))
-    }
-
-    pub fn new(text: &str) -> Device {
+    pub fn interpreter(text: &str) -> Device {
         let parsed =
             mica_ptx::parse(text.as_bytes()).unwrap_or_else(|e| panic!("does not parse: {e}"));
         let module = InterpModule::new(Arc::new(parsed)).unwrap_or_else(|e| panic!("{e}"));
+        Device::new(Box::new(module))
+    }
+
+    pub fn kernel(&self, name: &str) -> usize {
+        let found = self.module.kernels().iter().position(|k| k.name == name);
+        found.unwrap_or_else(|| panic!("no kernel {name}"))
+    }
+
+    pub fn new(module: Box<dyn Executable>) -> Device {
         let arena = vec![0u64; ARENA_WORDS].into_boxed_slice();
         // Past an unused page, and aligned, so that offset 0 is never a valid address.
         let next = (arena.as_ptr() as u64 + 4096).next_multiple_of(4096);
         let mut device = Device {
             module,
+            scratch: Vec::new(),
             arena,
             next,
             globals: Vec::new(),
@@ -239,6 +246,10 @@ impl Device {
         } else {
             0
         };
+        let threads = block.count() as u32;
+        let scratch = self.module.scratch_bytes(index, threads);
+        self.scratch.resize(scratch.div_ceil(16) + 4, 0);
+        let scratch = (self.scratch.as_mut_ptr() as usize).next_multiple_of(64) as *mut u8;
         let services = ServicesRef(Arc::as_ptr(&self.host) as *const dyn Services);
         let mut result = (BlockOutcome::Done, Fault::default());
         'grid: for z in 0..grid.z {
@@ -261,6 +272,7 @@ impl Device {
                         dynamic_shared,
                         stop: &self.stop,
                         services: &services,
+                        scratch,
                         ..BlockContext::empty()
                     };
                     // SAFETY: every pointer outlives the call; the arena is ours alone.

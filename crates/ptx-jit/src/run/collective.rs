@@ -184,7 +184,7 @@ fn execute(d: &Dispatch<'_>, w: u32, site: &SyncSite, op: &Op, members: u32) -> 
             a,
             ..
         } => {
-            let values = gather(*a).map(|v| v & env::mask(ty.bits()));
+            let values = gather(*a).map(|v| v & mica_ptx_ops::typed::mask(ty.bits()));
             for l in warp::lanes(members) {
                 let (m, p) = if *all {
                     warp::match_all(members, &values)
@@ -356,14 +356,14 @@ fn element(
     let shift = bit % 8;
     if let Some(v) = write {
         let new = if bits < 8 {
-            let m = env::mask(bits) << shift;
+            let m = mica_ptx_ops::typed::mask(bits) << shift;
             old & !m | (v << shift & m)
         } else {
             v
         };
         e.store(host, bytes, new);
     }
-    Ok(old >> shift & env::mask(bits))
+    Ok(old >> shift & mica_ptx_ops::typed::mask(bits))
 }
 
 type Put<'a> = dyn Fn(u32, mica_ptx::ast::RegId, u64) + 'a;

@@ -5,6 +5,8 @@ use mica_ptx::ast::{
     AddrBase, Address, Dim, Operand, PredSrc, RegId, ScalarType, Space, SpecialReg, VarId,
 };
 
+use mica_ptx_ops::typed::mask;
+
 use crate::kernel::Kernel;
 use crate::scratch;
 use crate::unit::{Class, Place, VarPlace};
@@ -21,14 +23,6 @@ pub(crate) struct Env<'a> {
     pub(crate) sp: u64,
     pub(crate) uses: &'a [(RegId, Class)],
     pub(crate) values: [u64; MAX_USES],
-}
-
-pub(crate) fn mask(bits: u32) -> u64 {
-    if bits >= 64 {
-        u64::MAX
-    } else {
-        (1 << bits) - 1
-    }
 }
 
 /// The index of a thread as its three coordinates.

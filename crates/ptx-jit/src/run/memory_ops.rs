@@ -7,7 +7,9 @@ use mica_ptx::ast::{
 use mica_ptx_ops::{atomic, mbarrier};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use super::env::{Env, mask};
+use mica_ptx_ops::typed::mask;
+
+use super::env::Env;
 use super::scalar_ops::Out;
 
 pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), Fault> {
