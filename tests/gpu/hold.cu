@@ -50,6 +50,17 @@ static const char *GLOBALS = ".version 8.0\n.target sm_90\n.address_size 64\n"
                              ".visible .entry touch() { .reg .b64 %a; .reg .b32 %v; mov.u64 %a, big; ld.global.u32 %v, [%a]; "
                              "st.global.u32 [%a+4], %v; ret; }\n";
 
+// The driver makes the heap and the printf buffer for code that uses them.
+static const char *SERVICES = ".version 8.0\n.target sm_90\n.address_size 64\n"
+                              ".extern .func (.param .b64 out) malloc (.param .b64 bytes);\n.extern .func free (.param .b64 address);\n"
+                              ".extern .func (.param .b32 out) vprintf (.param .b64 format, .param .b64 values);\n"
+                              ".global .align 1 .b8 text[1] = {0};\n"
+                              ".visible .entry use() { .reg .b64 %a, %t; .reg .b32 %r;\n"
+                              "{ .param .b64 n; .param .b64 p; st.param.b64 [n], 64; call (p), malloc, (n); ld.param.b64 %a, [p]; }\n"
+                              "{ .param .b64 q; st.param.b64 [q], %a; call free, (q); }\n"
+                              "{ .param .b64 f; .param .b64 v; .param .b32 w; cvta.global.u64 %t, text; st.param.b64 [f], %t; st.param.b64 [v], 0;\n"
+                              "call (w), vprintf, (f, v); ld.param.b32 %r, [w]; } ret; }\n";
+
 // A kernel whose threads have so many bytes of local memory each; the index keeps it from being optimized away.
 static std::string locals(size_t bytes) {
     char text[1024];
@@ -154,10 +165,12 @@ static void take(Held &held, const std::string &way, size_t bytes, CUdevice devi
             void *arguments[] = {&p};
             check(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, arguments, nullptr), "launch");
         }
-    } else if (way == "heap") {
-        check(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, bytes), "heap");
-    } else if (way == "fifo") {
-        check(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, bytes), "fifo");
+    } else if (way == "heap" || way == "fifo") {
+        check(cuCtxSetLimit(way == "heap" ? CU_LIMIT_MALLOC_HEAP_SIZE : CU_LIMIT_PRINTF_FIFO_SIZE, bytes), "limit");
+        CUmodule module;
+        CUfunction function = function_of(&module, SERVICES, "use");
+        held.modules.push_back(module);
+        check(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr), "launch");
     } else if (way == "arrays") {
         for (size_t got = 0; got < bytes; got += PIECE) {
             CUDA_ARRAY3D_DESCRIPTOR shape = {};
