@@ -1,11 +1,13 @@
 //! NVIDIA GPUs through the real driver.
 //!
 //! Owns the loading of NVIDIA's libraries at run time ([`library`], [`driver`]), the device interface
-//! on them ([`gpu`]), readings through NVML ([`nvml`]) and what the files export ([`symbols`]). Decides nothing about who may use what.
+//! on them ([`gpu`]), readings through NVML ([`nvml`]), what the files export ([`symbols`]) and a library
+//! that adds to Mica's what a newer driver exports ([`newer`]). Decides nothing about who may use what.
 
 pub mod driver;
 pub mod gpu;
 pub mod library;
+pub mod newer;
 pub mod nvml;
 pub mod symbols;
 

@@ -9,14 +9,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Release;
 
 use mica_backend_cuda::symbols::is_shim;
-use mica_daemon::api::{Check, Verdict, VgpuInfo, VgpuState};
+use mica_daemon::api::{Check, Mode, Verdict, VgpuInfo, VgpuState};
 use mica_daemon::client::ControlClient;
 use mica_limits::{Environment, HostLink, PageQuota, Quota};
 use mica_wire::host::message::Role;
 
 /// Whether programs get Mica's `libcuda.so.1`.
 pub(crate) fn libraries() -> Check {
-    let (verdict, evidence) = match crate::libraries::prepare() {
+    let (verdict, evidence) = match crate::libraries::prepare(Mode::Direct) {
         Ok(folder) => judge(&folder.join("libcuda.so.1")),
         Err(error) => (Verdict::Failed, format!("{error:#}")),
     };

@@ -1,12 +1,15 @@
 //! Where a program finds Mica's `libcuda.so.1` and `libnvidia-ml.so.1`.
 //!
 //! The libraries are built as `libmica_shim.so` and `libmica_nvml_shim.so`; a folder under the runtime
-//! directory holds them under the driver's names.
+//! directory holds them under the driver's names. Where the driver has names that Mica does not know, a
+//! second folder holds a `libcuda.so.1` that adds them (`mica_backend_cuda::newer`), for direct mode.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use mica_backend_cuda::{newer, symbols};
+use mica_daemon::api::Mode;
 
 /// Built name and the name programs ask for.
 const LIBRARIES: [(&str, &[&str]); 2] = [
@@ -17,8 +20,42 @@ const LIBRARIES: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// The folder with the libraries under the driver's names; made if needed.
-pub(crate) fn prepare() -> Result<PathBuf> {
+/// The folder with the libraries under the driver's names; made if needed. In isolated mode the driver
+/// of this host means nothing to the program.
+pub(crate) fn prepare(mode: Mode) -> Result<PathBuf> {
+    let folder = prepare_own()?;
+    let beyond = match mode {
+        Mode::Direct => symbols::newer_entry_points(),
+        Mode::Isolated => None,
+    };
+    match beyond {
+        Some((_, names)) if !names.is_empty() => prepare_newer(&folder, &names),
+        _ => Ok(folder),
+    }
+}
+
+/// The folder with a library that also has a newer driver's names.
+fn prepare_newer(own: &Path, names: &[String]) -> Result<PathBuf> {
+    let folder = own.with_file_name("lib-newer");
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("{} cannot be made", folder.display()))?;
+    let mica = find()?.join(LIBRARIES[0].0);
+    let library = newer::library(names, &mica);
+    let file = folder.join("libcuda.so.1");
+    if std::fs::read(&file).ok().as_ref() != Some(&library) {
+        let fresh = folder.join(format!("libcuda.{}.new", std::process::id()));
+        std::fs::write(&fresh, &library)
+            .and_then(|()| std::fs::rename(&fresh, &file))
+            .with_context(|| format!("{} cannot be written", file.display()))?;
+    }
+    link(&file, &folder.join("libcuda.so"))?;
+    for name in LIBRARIES[1].1 {
+        link(&own.join(name), &folder.join(name))?;
+    }
+    Ok(folder)
+}
+
+fn prepare_own() -> Result<PathBuf> {
     let built = find()?;
     let paths = mica_daemon::Paths::from_environment();
     // In a folder another user could write, they would choose what the program loads.

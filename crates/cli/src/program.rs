@@ -49,7 +49,7 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
 /// Starts a program with the environment that puts it into a virtual GPU.
 pub(crate) fn start(joined: &Created, command: &[String], trace: Option<&Path>) -> Result<Child> {
     let (program, arguments) = command.split_first().context("no program was named")?;
-    let libraries = libraries::prepare()?;
+    let libraries = libraries::prepare(joined.mode)?;
     let mut child = Command::new(program);
     child
         .args(arguments)

@@ -162,7 +162,12 @@ impl Quota for PageQuota {
             }
         }
         let used = memory.used_bytes.fetch_add(bytes, Relaxed) + bytes;
-        memory.peak_bytes.fetch_max(used, Relaxed);
+        // Mostly there was a higher peak before, and one load says so.
+        for peak in [&memory.peak_bytes, &memory.window_peak_bytes] {
+            if used > peak.load(Relaxed) {
+                peak.fetch_max(used, Relaxed);
+            }
+        }
         Ok(())
     }
 

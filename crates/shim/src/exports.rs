@@ -4,14 +4,14 @@
 //! slot leads now. After that a call costs one indirect jump.
 
 use std::arch::naked_asm;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use mica_cuda_abi::{CuResult, CuStatus, ENTRY_POINTS, Symbol, for_each_entry_point};
 
 use crate::mode;
-use crate::stub::{Registers, stubs};
+use crate::stub::{Registers, common, stubs};
 
 /// Entry points there are.
 pub const COUNT: usize = ENTRY_POINTS.len();
@@ -59,6 +59,41 @@ macro_rules! define {
 for_each_entry_point!(define);
 
 stubs!($ unresolved => resolve);
+
+/// What a library made for a newer driver has for each of its functions; see `mica run`.
+#[repr(C)]
+struct Newer {
+    /// Its name, a C string.
+    name: *const c_char,
+    /// Where calls of it go; at first to [`MICA_SHIM_RESOLVE`].
+    slot: AtomicPtr<c_void>,
+}
+
+/// Entered by the functions of a library that adds the names of a newer driver to this one's: r11 holds
+/// a [`Newer`], every other register is the caller's.
+///
+/// # Safety
+/// Only for such a library.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn MICA_SHIM_RESOLVE() {
+    naked_asm!("push r11", "jmp {common}", common = sym newer_common)
+}
+
+common!(newer_common => resolve_newer);
+
+extern "C" fn resolve_newer(registers: *mut Registers) -> *mut c_void {
+    // SAFETY: laid down by the function above, for a library that keeps to its contract.
+    let newer = unsafe { &*((*registers).number as *const Newer) };
+    let found = std::panic::catch_unwind(|| {
+        mode::resolve_once();
+        // SAFETY: the library's own name, which stays.
+        mode::newer(unsafe { CStr::from_ptr(newer.name) })
+    });
+    let target = found.unwrap_or(answer_unknown as *mut c_void);
+    newer.slot.store(target, Release);
+    target
+}
 
 /// Has everything resolved and goes on to the function meant.
 extern "C" fn resolve(registers: *mut Registers) -> *mut c_void {

@@ -1,8 +1,9 @@
 //! Decides once, at the first call of any entry point, what stands behind the symbols.
 
+use std::ffi::{CStr, c_void};
 use std::sync::Once;
 
-use crate::{direct, isolated, trace};
+use crate::{direct, exports, isolated, trace};
 
 /// Name of the variable that chooses the mode: `direct` or `isolated`.
 const MODE: &str = "MICA_MODE";
@@ -12,10 +13,23 @@ static RESOLVED: Once = Once::new();
 /// Fills all slots; later calls return at once.
 pub(crate) fn resolve_once() {
     RESOLVED.call_once(|| {
-        match std::env::var(MODE).as_deref() {
-            Ok("isolated") => isolated::install(),
-            _ => direct::install(),
+        match is_isolated() {
+            true => isolated::install(),
+            false => direct::install(),
         }
         trace::install();
     });
+}
+
+fn is_isolated() -> bool {
+    std::env::var(MODE).as_deref() == Ok("isolated")
+}
+
+/// What stands behind a name that this library does not know.
+pub(crate) fn newer(name: &CStr) -> *mut c_void {
+    let found = match is_isolated() {
+        true => None,
+        false => direct::newer(name),
+    };
+    found.unwrap_or(exports::answer_not_supported as *mut c_void)
 }

@@ -19,7 +19,7 @@ pub(crate) struct Registers {
     pub(crate) rsi: u64,
     pub(crate) rdi: u64,
     rbp: u64,
-    /// The entry point's number.
+    /// The entry point's number, or what else a stub laid down to be known by.
     pub(crate) number: u64,
     pub(crate) return_address: usize,
     /// Arguments beyond the sixth begin here.
@@ -36,6 +36,62 @@ pub(crate) struct Stub(pub(crate) *const c_void);
 // SAFETY: an address of code.
 unsafe impl Sync for Stub {}
 
+/// Defines the common part of stubs that lead to a [`Catch`].
+macro_rules! common {
+    ($name:ident => $catch:path) => {
+        /// On entry the stack holds the stub's own word above the caller's return address.
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "push rbp",
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "push rax",
+                "sub rsp, 128",
+                "movups [rsp], xmm0",
+                "movups [rsp + 16], xmm1",
+                "movups [rsp + 32], xmm2",
+                "movups [rsp + 48], xmm3",
+                "movups [rsp + 64], xmm4",
+                "movups [rsp + 80], xmm5",
+                "movups [rsp + 96], xmm6",
+                "movups [rsp + 112], xmm7",
+                "mov rdi, rsp",
+                "mov rbp, rsp",
+                "and rsp, -16",
+                "call {catch}",
+                "mov rsp, rbp",
+                "mov r11, rax",
+                "movups xmm0, [rsp]",
+                "movups xmm1, [rsp + 16]",
+                "movups xmm2, [rsp + 32]",
+                "movups xmm3, [rsp + 48]",
+                "movups xmm4, [rsp + 64]",
+                "movups xmm5, [rsp + 80]",
+                "movups xmm6, [rsp + 96]",
+                "movups xmm7, [rsp + 112]",
+                "add rsp, 128",
+                "pop rax",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "pop rbp",
+                "add rsp, 8",
+                "jmp r11",
+                catch = sym $catch,
+            )
+        }
+    };
+}
+pub(crate) use common;
+
 /// Defines a module with a stub for each entry point, all leading to a [`Catch`], and their addresses
 /// in `STUBS`. The first token is a dollar sign, which a macro inside a macro cannot write.
 macro_rules! stubs {
@@ -47,55 +103,7 @@ macro_rules! stubs {
 
             const _: $crate::stub::Catch = super::$catch;
 
-            /// On entry the stack holds the symbol's number above the caller's return address.
-            #[unsafe(naked)]
-            unsafe extern "C" fn common() {
-                naked_asm!(
-                    "push rbp",
-                    "push rdi",
-                    "push rsi",
-                    "push rdx",
-                    "push rcx",
-                    "push r8",
-                    "push r9",
-                    "push rax",
-                    "sub rsp, 128",
-                    "movups [rsp], xmm0",
-                    "movups [rsp + 16], xmm1",
-                    "movups [rsp + 32], xmm2",
-                    "movups [rsp + 48], xmm3",
-                    "movups [rsp + 64], xmm4",
-                    "movups [rsp + 80], xmm5",
-                    "movups [rsp + 96], xmm6",
-                    "movups [rsp + 112], xmm7",
-                    "mov rdi, rsp",
-                    "mov rbp, rsp",
-                    "and rsp, -16",
-                    "call {catch}",
-                    "mov rsp, rbp",
-                    "mov r11, rax",
-                    "movups xmm0, [rsp]",
-                    "movups xmm1, [rsp + 16]",
-                    "movups xmm2, [rsp + 32]",
-                    "movups xmm3, [rsp + 48]",
-                    "movups xmm4, [rsp + 64]",
-                    "movups xmm5, [rsp + 80]",
-                    "movups xmm6, [rsp + 96]",
-                    "movups xmm7, [rsp + 112]",
-                    "add rsp, 128",
-                    "pop rax",
-                    "pop r9",
-                    "pop r8",
-                    "pop rcx",
-                    "pop rdx",
-                    "pop rsi",
-                    "pop rdi",
-                    "pop rbp",
-                    "add rsp, 8",
-                    "jmp r11",
-                    catch = sym super::$catch,
-                )
-            }
+            $crate::stub::common!(common => super::$catch);
 
             macro_rules! define {
                 ($dollar(($dollar symbol:ident, $dollar base:ident, $dollar version:literal, $dollar stream:ident, $dollar class:ident, $dollar args:literal))*) => {

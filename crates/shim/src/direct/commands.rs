@@ -13,6 +13,7 @@ use mica_wire::host::page::{ClientPage, client_flags};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
+use super::books;
 use super::control::exiting;
 use super::state::Direct;
 use crate::log;
@@ -59,6 +60,7 @@ pub(crate) fn run(direct: &'static Direct) {
             page.client.command_done.store(command, Release);
             direct.link.ring();
         }
+        books::refresh(direct);
         let duty = page.commands.duty_permille.load(Relaxed);
         if has_context(page) && !applied.suspended && duty > 0 && duty < FULL_DUTY {
             cycle(page, command, duty);

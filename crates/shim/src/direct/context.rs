@@ -29,6 +29,8 @@ const ATTRIBUTE_THREADS_PER_PROCESSOR: i32 = 39;
 
 static SEEN: AtomicBool = AtomicBool::new(false);
 static MAIN: AtomicUsize = AtomicUsize::new(0);
+/// The context, while there is exactly one.
+static ONLY: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Default)]
 struct Books {
@@ -46,6 +48,15 @@ pub(crate) struct Contexts {
     books: Mutex<Books>,
 }
 
+impl Books {
+    /// To be called whenever a context came or went.
+    fn count(&self) {
+        let mut all = self.bytes.keys();
+        let only = all.next().filter(|_| self.bytes.len() == 1);
+        ONLY.store(only.copied().unwrap_or(0), Release);
+    }
+}
+
 impl Contexts {
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,6 +70,26 @@ pub(crate) fn current() -> usize {
     // SAFETY: writes one handle.
     let status = unsafe { get(&mut context) };
     if status == 0 { context as usize } else { 0 }
+}
+
+/// The context that memory allocated by the calling thread belongs to.
+#[inline]
+pub(crate) fn owner() -> usize {
+    match ONLY.load(Relaxed) {
+        0 => current(),
+        only => only,
+    }
+}
+
+/// Whether the program sees one device, as every program in a virtual GPU that `mica run` started.
+pub(crate) fn single_device() -> bool {
+    static SINGLE: OnceLock<bool> = OnceLock::new();
+    *SINGLE.get_or_init(|| {
+        let get = real!(cuDeviceGetCount as unsafe extern "C" fn(*mut i32) -> CuStatus);
+        let mut count = 0;
+        // SAFETY: writes one number.
+        unsafe { get(&mut count) == 0 && count == 1 }
+    })
 }
 
 /// The device of the calling thread's context.
@@ -139,6 +170,7 @@ fn adopt(direct: &Direct) {
         // It exists already: if the limit does not allow it, the daemon sees that from the driver.
         let charged = direct.quota_only(estimate());
         unknown.insert(if charged { estimate() } else { 0 });
+        books.count();
         if let Some(device) = current_device() {
             books.primary.entry(device).or_insert(context);
         }
@@ -192,6 +224,7 @@ pub(crate) unsafe fn primary_retain(
             direct.release(twice);
         }
         books.primary.insert(device, context);
+        books.count();
         drop(books);
         made(context);
     }
@@ -275,7 +308,10 @@ unsafe fn charged_create(out: *mut Handle, call: impl FnOnce() -> CuStatus) -> C
     if status == 0 {
         // SAFETY: our contract.
         let context = unsafe { out.read() } as usize;
-        direct.contexts.books().bytes.insert(context, bytes);
+        let mut books = direct.contexts.books();
+        books.bytes.insert(context, bytes);
+        books.count();
+        drop(books);
         made(context);
     }
     status
@@ -309,6 +345,7 @@ fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
         }
         *owner != context
     });
+    books.count();
     let next = books.bytes.keys().next().copied().unwrap_or(0);
     let _ = MAIN.compare_exchange(context, next, Release, Relaxed);
     drop(books);

@@ -54,6 +54,12 @@ extern "C" fn at_exit() {
     }
 }
 
+/// Calls into the driver on one of our threads, unless the process is about to end.
+pub(crate) fn inside_driver<R>(call: impl FnOnce() -> R) -> Option<R> {
+    let _inside = IN_DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    (!exiting()).then(call)
+}
+
 /// Whether the process is about to end.
 pub(crate) fn exiting() -> bool {
     EXITING.load(Acquire)

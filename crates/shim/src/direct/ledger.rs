@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::pools::Pool;
+
 const SHARDS: usize = 64;
 
 /// One charge.
@@ -15,8 +17,8 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
     /// The context whose end also ends this, 0 for none.
     pub(crate) context: usize,
-    /// The pool it came from, 0 for none.
-    pub(crate) pool: usize,
+    /// The pool it came from.
+    pub(crate) pool: Option<&'static Pool>,
     /// For pool memory: freed, and in the pool's own cache since this shrink count of the pool.
     pub(crate) cached: Option<u64>,
 }
@@ -27,7 +29,7 @@ impl Entry {
         Self {
             bytes,
             context,
-            pool: 0,
+            pool: None,
             cached: None,
         }
     }
@@ -85,6 +87,31 @@ impl Ledger {
     /// Forgets and returns a charge.
     pub(crate) fn remove(&self, key: u64) -> Option<Entry> {
         self.shard(key).remove(&key)
+    }
+
+    /// Takes what is about to be freed out of the books; memory of a pool is marked as lying in the
+    /// pool's cache instead. Returns the charge as it was, or nothing if there is none to give back.
+    pub(crate) fn free(&self, key: u64) -> Option<Entry> {
+        let mut shard = self.shard(key);
+        let entry = shard.get_mut(&key)?;
+        let before = *entry;
+        match entry.pool {
+            None => drop(shard.remove(&key)),
+            Some(_) if entry.cached.is_some() => return None,
+            Some(pool) => entry.cached = Some(pool.shrinks()),
+        }
+        Some(before)
+    }
+
+    /// Remembers a charge in the place of an earlier one; says what `judge` thought of that one.
+    pub(crate) fn replace(
+        &self,
+        key: u64,
+        entry: Entry,
+        judge: impl FnOnce(&Entry) -> bool,
+    ) -> bool {
+        let before = self.shard(key).insert(key, entry);
+        before.is_some_and(|before| judge(&before))
     }
 
     /// Changes an entry in place.

@@ -2,7 +2,7 @@
 
 use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle, Symbol};
 
-use super::context::{current, notice};
+use super::context::{notice, owner};
 use super::ledger::Entry;
 use super::state::{Direct, footprint, state};
 
@@ -146,30 +146,37 @@ fn own(
     let status = direct.charged(bytes, call);
     if status == 0 {
         notice(direct);
-        direct
-            .linear
-            .insert(pointer(), Entry::own(bytes, current()));
+        direct.linear.insert(pointer(), Entry::own(bytes, owner()));
     }
     status
 }
 
 /// Frees: memory of its own is given back, pool memory stays with its pool.
-fn release(pointer: DevicePtr, call: impl FnOnce() -> CuStatus) -> CuStatus {
+pub(crate) fn release(pointer: DevicePtr, call: impl FnOnce() -> CuStatus) -> CuStatus {
     let Some(direct) = state() else {
         return call();
     };
-    let is_pool = direct.linear.update(pointer, |entry| entry.pool != 0);
-    if is_pool == Some(true) {
-        return direct.pools.free(direct, pointer, call);
-    }
     // Out of the books first: once the driver has freed it, another thread may be given the same
     // address.
-    let entry = direct.linear.remove(pointer);
+    let entry = direct.linear.free(pointer);
+    if let Some(Entry {
+        pool: Some(pool),
+        bytes,
+        ..
+    }) = entry
+    {
+        pool.freed(bytes);
+    }
     let status = call();
     match (entry, status) {
+        (Some(Entry { pool: Some(_), .. }), 0) | (None, _) => {}
         (Some(entry), 0) => direct.release(entry.bytes),
-        (Some(entry), _) => direct.linear.insert(pointer, entry),
-        (None, _) => {}
+        (Some(entry), _) => {
+            if let Some(pool) = entry.pool {
+                pool.not_freed(entry.bytes);
+            }
+            direct.linear.insert(pointer, entry);
+        }
     }
     status
 }

@@ -5,6 +5,7 @@
 //! Without a daemon named in the environment there are no hooks at all.
 
 mod arrays;
+mod books;
 mod capture;
 mod commands;
 mod context;
@@ -25,7 +26,7 @@ mod state;
 mod sync;
 mod vmm;
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Release;
@@ -80,4 +81,16 @@ pub(crate) fn install() {
     for (number, target) in targets.into_iter().enumerate() {
         exports::point(number, target);
     }
+}
+
+/// The driver's function of a name that is newer than Mica: it passes, and is reported if it may take
+/// memory or submit work.
+pub(crate) fn newer(name: &CStr) -> Option<*mut c_void> {
+    let driver = loaded()?;
+    // SAFETY: the handle is open and the name is a C string.
+    let address = unsafe { libc::dlsym(driver.handle, name.as_ptr()) };
+    if let Ok(name) = name.to_str() {
+        procaddr::passes(name);
+    }
+    (!address.is_null()).then_some(address)
 }

@@ -83,7 +83,14 @@ unsafe fn exchange(name: *const c_char, out: *mut *const c_void, version: i32, f
     if let Some(hook) = hook_for(name, address as usize, version, flags) {
         // SAFETY: our contract.
         unsafe { out.write(hook) };
-    } else if variants(name).next().is_none() && sounds_limited(name) {
+    } else {
+        passes(name);
+    }
+}
+
+/// Reports a name that passes if it is one of those that should not do so unseen.
+pub(crate) fn passes(name: &str) {
+    if variants(name).next().is_none() && sounds_limited(name) && super::LIMITED.load(Acquire) {
         unknown(name);
     }
 }

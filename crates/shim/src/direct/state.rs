@@ -11,6 +11,7 @@ use mica_cuda_abi::{CuResult, CuStatus};
 use mica_limits::{Gate, HostLink, PageQuota, Quota};
 use mica_wire::host::page::ClientPage;
 
+use super::books;
 use super::context::Contexts;
 use super::graphs::GraphMemory;
 use super::ledger::Ledger;
@@ -103,12 +104,17 @@ impl Direct {
         if bytes == 0 || self.quota.charge(bytes).is_ok() {
             return Ok(());
         }
-        self.pools.reconcile(self);
-        self.graphs.reconcile(self);
+        books::compare(self);
         self.quota.charge(bytes).map_err(|denied| {
             log::line(&format!("out of memory: {denied}"));
             OutOfMemory
         })
+    }
+
+    /// Charges without comparing pools and graphs with the driver first: they are what is being
+    /// settled.
+    pub(crate) fn quota_only(&self, bytes: u64) -> bool {
+        bytes == 0 || self.quota.charge(bytes).is_ok()
     }
 
     /// Gives charged memory back.

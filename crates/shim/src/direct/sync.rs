@@ -10,9 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{CuStatus, Handle, Symbol};
 use mica_wire::host::page::ClientPage;
 
-use super::pools::EPOCH;
 use super::state::{page, state};
-use super::{context, launch};
+use super::{books, context, launch};
 
 /// Events recorded lately, each in the place its address gives, and the launches there were then. Two
 /// events may share a place: then one of them tells nothing.
@@ -78,7 +77,7 @@ pub(crate) unsafe fn event(
     // SAFETY: the program's argument.
     let status = unsafe { real(event) };
     page.counters.syncing.fetch_sub(1, Relaxed);
-    EPOCH.fetch_add(1, Relaxed);
+    books::stale();
     if status == 0 {
         event_done(page, event);
     }
@@ -148,7 +147,7 @@ pub(crate) fn waiting(call: impl FnOnce() -> CuStatus) -> CuStatus {
     page.counters.syncing.fetch_add(1, Relaxed);
     let status = call();
     page.counters.syncing.fetch_sub(1, Relaxed);
-    EPOCH.fetch_add(1, Relaxed);
+    books::stale();
     if status == 0 {
         if let Some(direct) = state() {
             context::notice(direct);

@@ -164,7 +164,11 @@ API CUresult cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz,
 }
 API CUresult cuTexRefSetMipmapLevelBias(void *t, float bias) { (void)t; return bias == 2.5f ? 0 : 1; }
 API CUresult cuCtxGetDevice_v2(int *d, void *ctx) { (void)ctx; *d = 42; return 0; }
-API CUresult cuMemTieredAllocNew(void) { return 0; } // a release newer than the shim
+// Of a release newer than the shim.
+API CUresult cuMemTieredAllocNew(void) { return 0; }
+API CUresult cuLaunchSwarmNew(int a, int b, int c, int d, int e, int f, int g, double h) {
+    return a == 1 && b == 2 && c == 3 && d == 4 && e == 5 && f == 6 && g == 7 && h == 0.5 ? 1234 : 999;
+}
 
 static const struct { const char *name; int version; int per_thread; void *address; } EXPORTS[] = {
     { "cuLaunchKernel", 7000, 1, cuLaunchKernel_ptsz }, { "cuLaunchKernel", 4000, 0, cuLaunchKernel },

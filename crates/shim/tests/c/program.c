@@ -44,6 +44,20 @@ static int forward(void) {
     return 0;
 }
 
+// A function of a release newer than the shim, by dlsym and as a program linked to it finds it.
+static int newer(void) {
+    int (*call)(int, int, int, int, int, int, int, double) = sym("cuLaunchSwarmNew");
+    EXPECT(call(1, 2, 3, 4, 5, 6, 7, 0.5) == 1234);
+    EXPECT(call(1, 2, 3, 4, 5, 6, 7, 0.5) == 1234);
+    EXPECT(dlsym(RTLD_DEFAULT, "cuLaunchSwarmNew") == (void *)call);
+    EXPECT(!dlsym(lib, "cuNobodyHasThis"));
+    start();
+    CHECK(launch((launch_t)sym("cuLaunchKernel")));
+    EXPECT(dlopen("libcuda.so.1", RTLD_NOW) == lib);
+    puts("ok");
+    return 0;
+}
+
 static int lookup(void) {
     int (*get)(const char *, void **, int, uint64_t, unsigned *) = sym("cuGetProcAddress_v2");
     void *p;
@@ -244,6 +258,7 @@ int main(int argc, char **argv) {
     standin = dlopen(getenv("MICA_LIBCUDA"), RTLD_NOW);
     if (!strcmp(what, "init")) { printf("%d\n", F(int, "cuInit", unsigned)(0)); return 0; }
     if (!strcmp(what, "forward")) return forward();
+    if (!strcmp(what, "newer")) return newer();
     if (!strcmp(what, "lookup")) return lookup();
     if (!strcmp(what, "fill")) return fill(a, b);
     if (!strcmp(what, "kinds")) return kinds();

@@ -157,8 +157,72 @@ fn every_entry_point_is_exported() {
         assert!(exported.contains(entry.symbol), "{}", entry.symbol);
     }
     // And nothing of the library's own that a program could meet by accident.
-    let other = |name: &&&str| !name.starts_with("cu") && **name != "MICA_SHIM_MARKER";
+    let other = |name: &&&str| !name.starts_with("cu") && !name.starts_with("MICA_SHIM_");
     assert_eq!(exported.iter().filter(other).count(), 0, "{exported:?}");
+}
+
+/// A folder with a library that adds the stand-in's new names to the shim's.
+fn with_newer_names() -> (tempfile::TempDir, std::path::PathBuf) {
+    let built = programs();
+    let directory = tempfile::tempdir().unwrap();
+    let names = mica_backend_cuda::symbols::exported_names(&built.driver).unwrap();
+    let known = |name: &&String| mica_cuda_abi::find_symbol(name).is_none();
+    let of_driver = |name: &&String| name.starts_with("cu");
+    let newer: Vec<String> = names
+        .iter()
+        .filter(of_driver)
+        .filter(known)
+        .cloned()
+        .collect();
+    assert_eq!(newer.len(), 2, "{newer:?}");
+    let library = directory.path().join("libcuda.so.1");
+    // As installed: under another name than the one programs ask for.
+    let shim = directory.path().join("libmica_shim.so");
+    std::fs::copy(&built.shim, &shim).unwrap();
+    std::fs::write(&library, mica_backend_cuda::newer::library(&newer, &shim)).unwrap();
+    assert!(mica_backend_cuda::symbols::is_shim(&library));
+    (directory, library)
+}
+
+#[test]
+fn names_newer_than_the_shim_are_found_and_reported() {
+    let (_libraries, library) = with_newer_names();
+    let mut bare = preloaded(&["newer"]);
+    assert_eq!(
+        printed(&bare.env("LD_PRELOAD", &library).output().unwrap()),
+        "ok"
+    );
+    let mut by_path = preloaded(&["forward"]);
+    by_path
+        .env_remove("LD_PRELOAD")
+        .env("LD_LIBRARY_PATH", library.parent().unwrap());
+    assert_eq!(printed(&by_path.output().unwrap()), "ok");
+
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut command = limited(&["newer"], &daemon);
+    assert_eq!(
+        printed(&command.env("LD_PRELOAD", &library).output().unwrap()),
+        "ok"
+    );
+    eventually("the note", || !daemon.notes().is_empty());
+    let notes = daemon.notes();
+    assert!(notes[0].starts_with("cuLaunchSwarmNew"), "{notes:?}");
+    // Limits hold as before.
+    let mut command = limited(&["fill", "1000000"], &daemon);
+    command.env("LD_PRELOAD", &library);
+    assert!(printed(&command.output().unwrap()).starts_with("67 pieces"));
+}
+
+#[test]
+fn names_newer_than_the_shim_are_not_supported_in_isolated_mode() {
+    let (_libraries, library) = with_newer_names();
+    let mut command = preloaded(&["newer"]);
+    command
+        .env("LD_PRELOAD", &library)
+        .env("MICA_MODE", "isolated");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("not so: call(1"), "{text}");
 }
 
 #[test]

@@ -115,6 +115,8 @@ pub struct Memory {
     pub peak_bytes: AtomicU64,
     /// Requests refused for lack of memory.
     pub denied: AtomicU64,
+    /// Most bytes in use since the daemon last set this to zero.
+    pub window_peak_bytes: AtomicU64,
 }
 
 /// What the client tells of itself.
@@ -135,6 +137,8 @@ pub struct ClientToDaemon {
     pub driver_version: AtomicU32,
     /// Streams under capture now.
     pub captures: AtomicU32,
+    /// Grows when the driver may have taken memory that was not charged: the daemon looks soon.
+    pub looks_wanted: AtomicU32,
 }
 
 /// The whole page.

@@ -1,0 +1,248 @@
+//! Stream-ordered memory: the calls, and which pool each of them means.
+//!
+//! What a pool is charged lives in [`pool`].
+
+mod pool;
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{PoisonError, RwLock};
+
+use mica_cuda_abi::{CuStatus, Device, DevicePtr, Handle, MemAllocationProp, MemLocation, Symbol};
+
+pub(crate) use pool::Pool;
+
+use super::capture;
+use super::context::single_device;
+use super::driver::real;
+use super::state::{Direct, state};
+
+/// All pools that were used.
+#[derive(Default)]
+pub(crate) struct Pools {
+    known: RwLock<HashMap<usize, &'static Pool>>,
+    defaults: RwLock<HashMap<Device, &'static Pool>>,
+    /// The pool named last, and the only device's default one: found without a lock. Both are
+    /// cleared whenever a pool goes or a default changes.
+    last: AtomicPtr<Pool>,
+    only_default: AtomicPtr<Pool>,
+}
+
+/// `cuMemAllocAsync`.
+pub(crate) unsafe fn alloc_async(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle) -> CuStatus,
+    out: *mut DevicePtr,
+    bytes: usize,
+    stream: Handle,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let call = || unsafe { real(out, bytes, stream) };
+    let Some(direct) = state() else {
+        return call();
+    };
+    if capture::is_capturing(symbol, stream) {
+        direct.graphs.expect(bytes as u64);
+        return call();
+    }
+    match direct.pools.of_current_device() {
+        Some(pool) => pool.alloc(direct, bytes as u64, out, stream, call),
+        // Without a pool the driver refuses too; let it say how.
+        None => call(),
+    }
+}
+
+/// `cuMemAllocFromPoolAsync`.
+pub(crate) unsafe fn alloc_from_pool(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle, Handle) -> CuStatus,
+    out: *mut DevicePtr,
+    bytes: usize,
+    pool: Handle,
+    stream: Handle,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let call = || unsafe { real(out, bytes, pool, stream) };
+    let Some(direct) = state() else {
+        return call();
+    };
+    if capture::is_capturing(symbol, stream) {
+        direct.graphs.expect(bytes as u64);
+        return call();
+    }
+    let pool = direct.pools.get(pool as usize);
+    pool.alloc(direct, bytes as u64, out, stream, call)
+}
+
+/// `cuMemPoolCreate`.
+pub(crate) unsafe fn create(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, *const MemAllocationProp) -> CuStatus,
+    out: *mut Handle,
+    props: *const MemAllocationProp,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(out, props) };
+    if let (Some(direct), 0) = (state(), status) {
+        // SAFETY: the driver has just read `props` and written `out`.
+        let (handle, location) = unsafe { (out.read() as usize, (*props).location) };
+        direct
+            .pools
+            .add(handle, location.kind == MemLocation::DEVICE);
+    }
+    status
+}
+
+/// `cuMemPoolDestroy`.
+pub(crate) unsafe fn destroy(
+    _: Symbol,
+    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    pool: Handle,
+) -> CuStatus {
+    // SAFETY: the program's argument.
+    let status = unsafe { real(pool) };
+    if let (Some(direct), 0) = (state(), status) {
+        direct.pools.forget(direct, pool as usize);
+    }
+    status
+}
+
+/// `cuMemPoolTrimTo`.
+pub(crate) unsafe fn trim(
+    _: Symbol,
+    real: unsafe extern "C" fn(Handle, usize) -> CuStatus,
+    pool: Handle,
+    keep: usize,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(pool, keep) };
+    if let Some(direct) = state() {
+        direct.pools.get(pool as usize).reconcile(direct);
+    }
+    status
+}
+
+/// `cuDeviceSetMemPool`.
+pub(crate) unsafe fn set_default(
+    _: Symbol,
+    real: unsafe extern "C" fn(Device, Handle) -> CuStatus,
+    device: Device,
+    pool: Handle,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(device, pool) };
+    if let Some(direct) = state() {
+        direct.pools.forget_defaults();
+    }
+    status
+}
+
+/// `cuMemSetMemPool`.
+pub(crate) unsafe fn set_default_at(
+    _: Symbol,
+    real: unsafe extern "C" fn(*const MemLocation, u32, Handle) -> CuStatus,
+    location: *const MemLocation,
+    kind: u32,
+    pool: Handle,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(location, kind, pool) };
+    if let Some(direct) = state() {
+        direct.pools.forget_defaults();
+    }
+    status
+}
+
+impl Pools {
+    fn get(&self, handle: usize) -> &'static Pool {
+        // SAFETY: null, or a pool, which is never freed.
+        if let Some(last) = unsafe { self.last.load(Acquire).as_ref() }
+            && last.handle == handle
+        {
+            return last;
+        }
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        match known.get(&handle) {
+            Some(pool) => {
+                self.last
+                    .store(std::ptr::from_ref(*pool).cast_mut(), Release);
+                pool
+            }
+            None => {
+                drop(known);
+                self.add(handle, true)
+            }
+        }
+    }
+
+    fn add(&self, handle: usize, on_device: bool) -> &'static Pool {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        // Never freed: memory in the books may still point to a pool that has ended.
+        let fresh = || &*Box::leak(Box::new(Pool::new(handle, on_device)));
+        known.entry(handle).or_insert_with(fresh)
+    }
+
+    fn forget(&self, direct: &Direct, handle: usize) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let gone = known.remove(&handle);
+        self.last.store(std::ptr::null_mut(), Release);
+        drop(known);
+        self.forget_defaults();
+        if let Some(pool) = gone {
+            pool.end(direct);
+        }
+    }
+
+    fn forget_defaults(&self) {
+        let mut defaults = self
+            .defaults
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        defaults.clear();
+        self.only_default.store(std::ptr::null_mut(), Release);
+    }
+
+    /// The pool `cuMemAllocAsync` takes from.
+    fn of_current_device(&self) -> Option<&'static Pool> {
+        // SAFETY: null, or a pool, which is never freed.
+        if let Some(only) = unsafe { self.only_default.load(Acquire).as_ref() } {
+            return Some(only);
+        }
+        let device = super::context::current_device()?;
+        let defaults = self.defaults.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = defaults.get(&device) {
+            return Some(pool);
+        }
+        drop(defaults);
+        let mut defaults = self
+            .defaults
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Asked under the lock: a default that changes meanwhile is not overwritten by the old one.
+        let get =
+            real!(cuDeviceGetMemPool as unsafe extern "C" fn(*mut Handle, Device) -> CuStatus);
+        let mut handle: Handle = std::ptr::null_mut();
+        // SAFETY: writes one handle.
+        if unsafe { get(&mut handle, device) } != 0 {
+            return None;
+        }
+        let pool = self.get(handle as usize);
+        defaults.insert(device, pool);
+        if single_device() {
+            self.only_default
+                .store(std::ptr::from_ref(pool).cast_mut(), Release);
+        }
+        Some(pool)
+    }
+
+    /// Compares every pool with the driver and gives back what they no longer hold.
+    pub(crate) fn reconcile(&self, direct: &Direct) {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let pools: Vec<_> = known.values().copied().collect();
+        drop(known);
+        for pool in pools {
+            pool.try_reconcile(direct);
+        }
+    }
+}
