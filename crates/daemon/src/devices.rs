@@ -67,6 +67,12 @@ pub trait Devices: Send {
     }
     /// Processes on it.
     fn processes(&mut self, index: usize) -> Vec<ProcessReading>;
+    /// Memory of the processes on it, by process number; asked between full readings.
+    fn process_memory(&mut self, index: usize) -> Vec<(u32, u64)> {
+        let memory = |process: ProcessReading| Some((process.pid, process.memory_used_bytes?));
+        let all = self.processes(index).into_iter();
+        all.filter_map(memory).collect()
+    }
 }
 
 /// No GPU with a driver.

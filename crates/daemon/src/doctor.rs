@@ -10,7 +10,7 @@ use mica_wire::host::page::client_flags;
 
 use crate::api::{Check, Doctor, GpuKind, Verdict};
 use crate::placement::size;
-use crate::registry::{Client, Registry, Vgpu};
+use crate::registry::{Client, Gpu, Registry, Vgpu};
 use crate::tenant::Mechanism;
 
 /// Seconds of history that shares are judged by.
@@ -40,6 +40,9 @@ impl Registry {
                     format!("{}, {}{driver}", facts.name, size(facts.memory_total_bytes))
                 }),
             });
+        }
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            checks.extend(outsiders(index, gpu));
         }
         for vgpu in self.vgpus.values().filter(|v| wanted(v)) {
             self.doctor_vgpu(vgpu, &mut checks);
@@ -96,26 +99,8 @@ impl Registry {
             ),
         );
         if self.kind(vgpu) == GpuKind::Nvidia {
-            let beyond = vgpu.ledger.unattributed_bytes();
-            let seen = used + beyond;
-            let tolerance = limit / 100;
-            check(
-                "memory the driver reports",
-                if seen > limit + tolerance {
-                    Verdict::Failed
-                } else if beyond > tolerance {
-                    Verdict::Warning
-                } else {
-                    Verdict::Ok
-                },
-                format!(
-                    "{} at most against a limit of {}: {} charged, {} beyond what was charged",
-                    size(seen),
-                    size(limit),
-                    size(used),
-                    size(beyond)
-                ),
-            );
+            let (verdict, evidence) = driver_memory(vgpu, &members);
+            check("memory the driver reports", verdict, evidence);
         }
         for (_, client) in &members {
             if self.kind(vgpu) == GpuKind::Nvidia {
@@ -192,6 +177,69 @@ impl Registry {
         };
         (verdict, evidence)
     }
+}
+
+/// Processes that use a GPU without Mica: nothing holds them to a share, and their memory is missing
+/// from what Mica may give out.
+fn outsiders(index: usize, gpu: &Gpu) -> Option<Check> {
+    gpu.driver_index?;
+    let who: Vec<String> = gpu
+        .outsiders
+        .iter()
+        .map(|(pid, bytes)| {
+            let name = crate::view::process_name(*pid);
+            format!("process {pid} ({name}) holds {}", size(*bytes))
+        })
+        .collect();
+    Some(Check {
+        what: format!("processes outside Mica on gpu {index}"),
+        vgpu: None,
+        verdict: match who.is_empty() {
+            true => Verdict::Ok,
+            false => Verdict::Warning,
+        },
+        evidence: match who.is_empty() {
+            true => "none, by the driver's list".into(),
+            false => format!("{}; shares do not hold against it", who.join(", ")),
+        },
+    })
+}
+
+/// Whether the driver tells what each process holds, and whether that fits the books.
+fn driver_memory(vgpu: &Vgpu, members: &[(u64, &Client)]) -> (Verdict, String) {
+    let (used, limit) = (vgpu.ledger.used_bytes(), vgpu.ledger.limit_bytes());
+    let beyond = vgpu.ledger.unattributed_bytes();
+    let has_context = |client: &Client| {
+        client.governed.page.client.flags.load(Relaxed) & client_flags::CONTEXT != 0
+    };
+    let silent: Vec<String> = members
+        .iter()
+        .filter(|(id, client)| has_context(client) && vgpu.ledger.driver_bytes(*id).is_none())
+        .map(|(_, client)| client.pid.to_string())
+        .collect();
+    let mut text = format!(
+        "{} at most against a limit of {}: {} charged, {} beyond what was charged",
+        size(used + beyond),
+        size(limit),
+        size(used),
+        size(beyond)
+    );
+    let tolerance = limit / 100;
+    let verdict = if used + beyond > limit + tolerance {
+        Verdict::Failed
+    } else if !silent.is_empty() {
+        text += &format!(
+            "; the driver says nothing of process {} (does the daemon run in another PID namespace?), so \
+             what it holds beyond its charge is not seen",
+            silent.join(", ")
+        );
+        Verdict::Warning
+    } else if beyond > tolerance {
+        Verdict::Warning
+    } else {
+        Verdict::Ok
+    };
+    (verdict, text)
 }
 
 /// The slice of one process: asked and read back.

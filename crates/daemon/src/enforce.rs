@@ -195,6 +195,11 @@ impl Family {
         None
     }
 
+    /// Whether a process has nothing to do with any virtual GPU.
+    pub(crate) fn is_outsider(&self, pid: u32) -> bool {
+        pid != std::process::id() && !self.joined.contains(&pid) && self.strays_from(pid).is_none()
+    }
+
     fn by_environment(&self, pid: u32) -> Option<String> {
         let bytes = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
         let has = |wanted: &str| bytes.split(|b| *b == 0).any(|v| v == wanted.as_bytes());

@@ -11,6 +11,7 @@ use crate::api::{Sample, Severity};
 use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_shares, mark_strays};
+use crate::ledger::Ledger;
 use crate::registry::Registry;
 use crate::store::Outlives;
 
@@ -22,6 +23,7 @@ const HISTORY: usize = 600;
 pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut last = Instant::now();
     let mut seen = HashMap::new();
+    let mut looks = 0;
     let mut last_save = Instant::now();
     loop {
         // Short waits so that what must be kept reaches the disk soon, without a write per change.
@@ -29,10 +31,14 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             return;
         }
         let elapsed = last.elapsed();
+        let wanted = looks_wanted(&daemon.registry());
         if elapsed >= EVERY {
             last = Instant::now();
             observe(daemon, devices.as_mut(), &mut seen, elapsed.as_secs_f64());
+        } else if wanted != looks {
+            look_at_memory(daemon, devices.as_mut());
         }
+        looks = wanted;
         let used =
             last_save.elapsed() > Duration::from_secs(60) && !daemon.registry().vgpus.is_empty();
         if daemon.dirty.swap(false, Relaxed) || used {
@@ -42,21 +48,53 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     }
 }
 
+/// Changes when a process has done something that makes the driver take memory unseen, such as
+/// loading a module: the next look is not put off then.
+fn looks_wanted(registry: &Registry) -> u64 {
+    let pages = registry.clients.values().map(|c| &c.governed.page.client);
+    pages
+        .map(|client| u64::from(client.looks_wanted.load(Relaxed)))
+        .fold(0, u64::wrapping_add)
+}
+
+/// Compares the books with the driver between two full looks.
+fn look_at_memory(daemon: &Daemon, devices: &mut dyn Devices) {
+    for (index, driver_index) in begin_look(daemon) {
+        let bytes: HashMap<u32, u64> = devices.process_memory(driver_index).into_iter().collect();
+        let mut registry = daemon.registry();
+        let Registry { vgpus, clients, .. } = &mut *registry;
+        for vgpu in vgpus.values_mut().filter(|v| v.gpu == index) {
+            for id in &vgpu.clients {
+                let pid = clients.get(id).map_or(0, |client| client.pid);
+                if let Some(bytes) = bytes.get(&pid) {
+                    vgpu.ledger.end_look(*id, *bytes);
+                }
+            }
+            // What the driver has taken cannot be granted to anybody.
+            vgpu.ledger.trim();
+        }
+    }
+}
+
+/// The GPUs that have a driver, by their numbers here and there; the books know that they are compared.
+fn begin_look(daemon: &Daemon) -> Vec<(usize, usize)> {
+    let mut registry = daemon.registry();
+    let ledgers = registry.vgpus.values_mut().map(|vgpu| &mut vgpu.ledger);
+    ledgers.for_each(Ledger::begin_look);
+    let gpus = registry.gpus.iter().enumerate();
+    gpus.filter_map(|(index, gpu)| Some((index, gpu.driver_index?)))
+        .collect()
+}
+
 fn observe(
     daemon: &Daemon,
     devices: &mut dyn Devices,
     seen: &mut HashMap<u32, String>,
     seconds: f64,
 ) {
-    let indices: Vec<(usize, usize)> = {
-        let registry = daemon.registry();
-        let gpus = registry.gpus.iter().enumerate();
-        gpus.filter_map(|(index, gpu)| Some((index, gpu.driver_index?)))
-            .collect()
-    };
     // The driver is asked without the lock: a slow answer may not hold up a program.
     let mut readings = Vec::new();
-    for (index, driver_index) in indices {
+    for (index, driver_index) in begin_look(daemon) {
         readings.push((
             index,
             devices.read(driver_index),
@@ -69,6 +107,14 @@ fn observe(
     let on_gpus = readings.iter().flat_map(|(_, _, processes, _)| processes);
     let strays: HashMap<u32, String> = on_gpus
         .filter_map(|process| Some((process.pid, family.strays_from(process.pid)?)))
+        .collect();
+    let outsiders: Vec<(usize, Vec<(u32, u64)>)> = readings
+        .iter()
+        .map(|(index, _, processes, _)| {
+            let outside = processes.iter().filter(|p| family.is_outsider(p.pid));
+            let held = outside.map(|p| (p.pid, p.memory_used_bytes.unwrap_or(0)));
+            (*index, held.collect())
+        })
         .collect();
     let earlier = std::mem::replace(seen, strays.clone());
     let strays = strays
@@ -85,6 +131,11 @@ fn observe(
             }
             book_processes(&mut registry, index, &processes, seconds);
         }
+        for (index, outsiders) in outsiders {
+            registry.gpus[index].outsiders = outsiders;
+        }
+        // What the driver has taken cannot be granted to anybody.
+        registry.vgpus.values_mut().for_each(|v| v.ledger.trim());
         measure(&mut registry, seconds);
         check_shares(&mut registry, &mut news);
         mark_strays(&mut registry, &strays, &mut news);
@@ -134,9 +185,7 @@ fn book_processes(registry: &mut Registry, gpu: usize, processes: &[ProcessReadi
             client.sm_percent = reading.and_then(|r| r.sm_percent).unwrap_or(0.0);
             client.driver_seconds += client.sm_percent / 100.0 * seconds;
             if let Some(bytes) = reading.and_then(|r| r.memory_used_bytes) {
-                let charged = vgpu.ledger.used_by(*id);
-                vgpu.ledger
-                    .set_unattributed(*id, bytes.saturating_sub(charged));
+                vgpu.ledger.end_look(*id, bytes);
             }
         }
     }

@@ -64,6 +64,16 @@ impl Devices for Nvidia {
         failure.is_gone().then(|| failure.to_string())
     }
 
+    fn process_memory(&mut self, index: usize) -> Vec<(u32, u64)> {
+        let number = u32::try_from(index).ok();
+        let listed = number.and_then(|number| self.nvml.process_memory(number).ok());
+        let mut all: HashMap<u32, u64> = HashMap::new();
+        for (pid, bytes) in listed.unwrap_or_default() {
+            *all.entry(pid).or_default() += bytes;
+        }
+        all.into_iter().collect()
+    }
+
     fn processes(&mut self, index: usize) -> Vec<ProcessReading> {
         let Ok(number) = u32::try_from(index) else {
             return Vec::new();
@@ -79,12 +89,13 @@ impl Devices for Nvidia {
             }
         }
         let mut all: HashMap<u32, ProcessReading> = HashMap::new();
-        for (pid, bytes) in self.nvml.process_memory(number).unwrap_or_default() {
-            let entry = all.entry(pid).or_insert(ProcessReading {
+        for (pid, bytes) in self.process_memory(index) {
+            let reading = ProcessReading {
                 pid,
+                memory_used_bytes: Some(bytes),
                 ..ProcessReading::default()
-            });
-            *entry.memory_used_bytes.get_or_insert(0) += bytes;
+            };
+            all.insert(pid, reading);
         }
         for (pid, (sum, count)) in percents {
             let entry = all.entry(pid).or_insert(ProcessReading {

@@ -202,6 +202,7 @@ pub(crate) fn start_gpus(
                 thread,
                 lost: None,
                 charged_percent: 0.0,
+                outsiders: Vec::new(),
             })
         })
         .collect()

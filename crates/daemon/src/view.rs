@@ -50,7 +50,8 @@ impl Registry {
             mode: self.mode(vgpu),
             owner_uid: vgpu.owner_uid,
             memory_limit_bytes: vgpu.ledger.limit_bytes(),
-            memory_used_bytes: vgpu.ledger.used_bytes(),
+            memory_used_bytes: vgpu.ledger.used_bytes() + vgpu.ledger.unattributed_bytes(),
+            memory_charged_bytes: vgpu.ledger.used_bytes(),
             memory_peak_bytes: vgpu.ledger.peak_bytes(),
             memory_unattributed_bytes: vgpu.ledger.unattributed_bytes(),
             share_percent: self.share_percent(vgpu),
@@ -116,7 +117,9 @@ impl Registry {
             uuid: gpu.facts.uuid.clone(),
             memory_total_bytes: gpu.facts.memory_total_bytes,
             memory_reserved_bytes: here().map(|v| v.ledger.limit_bytes()).sum(),
-            memory_used_bytes: here().map(|v| v.ledger.used_bytes()).sum(),
+            memory_used_bytes: here()
+                .map(|v| v.ledger.used_bytes() + v.ledger.unattributed_bytes())
+                .sum(),
             memory_free_bytes: gpu.reading.memory_free_bytes,
             share_reserved_percent: here().filter_map(|v| v.spec.share_percent).sum(),
             utilization_percent: gpu
@@ -166,7 +169,8 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
         name: client.name.clone(),
         role: role_name(client.role).into(),
         utilization_percent: client.sm_percent,
-        memory_used_bytes: vgpu.ledger.used_by(id),
+        memory_used_bytes: vgpu.ledger.used_by(id) + vgpu.ledger.unattributed_by(id),
+        memory_charged_bytes: vgpu.ledger.used_by(id),
         memory_peak_bytes: page.memory.peak_bytes.load(Relaxed),
         memory_credit_bytes: page.memory.credit_bytes.load(Relaxed),
         memory_unattributed_bytes: vgpu.ledger.unattributed_by(id),

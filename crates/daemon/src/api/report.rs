@@ -46,8 +46,10 @@ pub struct ProcessInfo {
     pub role: String,
     /// Percent of the GPU's time over the last reading, as far as the driver tells.
     pub utilization_percent: f64,
-    /// Charged memory in use.
+    /// Memory in use: charged, and what the driver reports beyond that.
     pub memory_used_bytes: u64,
+    /// Memory charged before it was taken.
+    pub memory_charged_bytes: u64,
     /// Most ever in use.
     pub memory_peak_bytes: u64,
     /// Granted and not in use.
@@ -103,8 +105,10 @@ pub struct VgpuInfo {
     pub owner_uid: u32,
     /// Memory limit.
     pub memory_limit_bytes: u64,
-    /// Charged memory in use by all its processes.
+    /// Memory in use by all its processes: charged, and what the driver reports beyond that.
     pub memory_used_bytes: u64,
+    /// Memory charged before it was taken.
+    pub memory_charged_bytes: u64,
     /// Most ever in use.
     pub memory_peak_bytes: u64,
     /// What the driver reports beyond what was charged.

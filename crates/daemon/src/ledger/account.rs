@@ -12,11 +12,35 @@ pub(super) struct Account {
     pub(super) page: Arc<SharedPage>,
     pub(super) granted_bytes: u64,
     pub(super) unattributed_bytes: u64,
+    /// What the driver reported for the process last.
+    pub(super) driver_bytes: Option<u64>,
+    /// What was in use when the driver began to be asked.
+    pub(super) used_before_look: u64,
     pub(super) slot: u64,
     pub(super) entry: Entry,
 }
 
 impl Account {
+    /// The driver is about to be asked what the process holds.
+    pub(super) fn begin_look(&mut self) {
+        self.page.memory.window_peak_bytes.store(0, Release);
+        self.used_before_look = self.used_bytes();
+    }
+
+    /// The driver's answer. Memory is charged before it is taken and given back after it is freed, so
+    /// at the moment of the answer the process had been charged for no more than its peak since the
+    /// look began, and for no less than it was at its ends: what is unattributed lies between. A process
+    /// that allocates and frees all the time must not be held to a sum of two different moments.
+    pub(super) fn end_look(&mut self, driver_bytes: u64) {
+        let ends = [self.used_before_look, self.used_bytes()];
+        let page_peak = self.page.memory.window_peak_bytes.load(Acquire);
+        let most = page_peak.min(self.granted_bytes).max(ends[0]).max(ends[1]);
+        let least = ends[0].min(ends[1]);
+        let bounds = [most, least].map(|charged| driver_bytes.saturating_sub(charged));
+        self.unattributed_bytes = self.unattributed_bytes.clamp(bounds[0], bounds[1]);
+        self.driver_bytes = Some(driver_bytes);
+    }
+
     pub(super) fn used_bytes(&self) -> u64 {
         self.granted_bytes
             .saturating_sub(self.page.memory.credit_bytes.load(Acquire))

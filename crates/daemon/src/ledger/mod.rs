@@ -104,6 +104,8 @@ impl Ledger {
                 page,
                 granted_bytes: entry.granted_bytes,
                 unattributed_bytes: 0,
+                driver_bytes: None,
+                used_before_look: 0,
                 slot,
                 entry,
             },
@@ -183,11 +185,21 @@ impl Ledger {
                 .sum::<u64>()
     }
 
+    /// The driver is about to be asked what the processes hold.
+    pub(crate) fn begin_look(&mut self) {
+        self.accounts.values_mut().for_each(Account::begin_look);
+    }
+
     /// Books what the driver reports beyond what a process was charged.
-    pub(crate) fn set_unattributed(&mut self, client: u64, bytes: u64) {
+    pub(crate) fn end_look(&mut self, client: u64, driver_bytes: u64) {
         if let Some(account) = self.accounts.get_mut(&client) {
-            account.unattributed_bytes = bytes;
+            account.end_look(driver_bytes);
         }
+    }
+
+    /// What the driver reported for a process last, if it ever did.
+    pub(crate) fn driver_bytes(&self, client: u64) -> Option<u64> {
+        self.accounts.get(&client)?.driver_bytes
     }
 
     /// Seen by the driver, charged by nobody.

@@ -102,7 +102,8 @@ fn memory_nobody_was_charged_for_cannot_be_granted() {
     let dir = tempfile::tempdir().unwrap();
     let mut ledger = ledger(dir.path());
     ledger.open(entry(1), Arc::new(SharedPage::create().unwrap()));
-    ledger.set_unattributed(1, LIMIT / 2);
+    ledger.begin_look();
+    ledger.end_look(1, LIMIT / 2);
     assert!(ledger.grant(1, LIMIT / 2 + 1).is_err());
     assert!(ledger.grant(1, LIMIT / 2).is_ok());
 }
@@ -122,4 +123,42 @@ fn a_removed_virtual_gpu_leaves_nothing_in_the_journal() {
             .1
             .is_empty()
     );
+}
+
+#[test]
+fn memory_freed_while_the_driver_was_asked_is_not_unattributed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = ledger(dir.path());
+    let page = Arc::new(SharedPage::create().unwrap());
+    ledger.open(entry(1), page.clone());
+    ledger.grant(1, LIMIT / 2).unwrap();
+    let charge = |bytes: u64| {
+        assert!(take(&page, bytes));
+        let used = page.memory.used_bytes.fetch_add(bytes, AcqRel) + bytes;
+        page.memory.window_peak_bytes.fetch_max(used, AcqRel);
+    };
+    let release = |bytes: u64| {
+        page.memory.used_bytes.fetch_sub(bytes, AcqRel);
+        page.memory.credit_bytes.fetch_add(bytes, AcqRel);
+    };
+    // Held when the driver answered, not before and not after.
+    ledger.begin_look();
+    charge(LIMIT / 4);
+    release(LIMIT / 4);
+    ledger.end_look(1, LIMIT / 4 + 1000);
+    assert_eq!(ledger.unattributed_by(1), 1000);
+    // Nothing changes: exact.
+    ledger.begin_look();
+    ledger.end_look(1, 3000);
+    assert_eq!(ledger.unattributed_by(1), 3000);
+    // Restless again: the earlier figure stands as long as it is possible.
+    ledger.begin_look();
+    charge(LIMIT / 4);
+    ledger.end_look(1, 5000);
+    assert_eq!(ledger.unattributed_by(1), 3000);
+    release(LIMIT / 4);
+    ledger.begin_look();
+    ledger.end_look(1, 0);
+    assert_eq!(ledger.unattributed_by(1), 0);
+    assert_eq!(ledger.driver_bytes(1), Some(0));
 }

@@ -37,6 +37,8 @@ pub(crate) struct Gpu {
     pub(crate) thread: Arc<GpuThread>,
     pub(crate) lost: Option<String>,
     pub(crate) charged_percent: f64,
+    /// Processes that use it and belong to no virtual GPU, with the memory they hold.
+    pub(crate) outsiders: Vec<(u32, u64)>,
 }
 
 /// A connected process.
