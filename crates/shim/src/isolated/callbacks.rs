@@ -1,5 +1,6 @@
 //! Host functions that run in stream order, on a thread of their own.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
@@ -7,7 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
-use mica_cuda_abi::{CuStatus, Handle};
+use mica_cuda_abi::{CuResult, CuStatus, Handle};
 use mica_wire::session::{CallbackDone, StreamCallback};
 
 use super::capture;
@@ -23,6 +24,19 @@ type Work = Arc<dyn Fn() + Send + Sync>;
 static WAITING: Mutex<Option<HashMap<u64, (Work, bool)>>> = Mutex::new(None);
 static STARTED: Once = Once::new();
 static FAILED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether the thread runs a host function, which may not call the driver.
+    static WITHIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Refuses a context to a host function. Almost every call needs one, so this is all that it takes.
+pub(super) fn forbid_within() -> Answer {
+    match WITHIN.try_with(Cell::get).unwrap_or(false) {
+        true => Err(CuResult::NotPermitted.into()),
+        false => Ok(()),
+    }
+}
 
 /// `CUstreamCallback`.
 type StreamFunction = unsafe extern "C" fn(Handle, CuStatus, *mut c_void);
@@ -79,7 +93,9 @@ fn serve(state: &'static State) {
             Some(work)
         });
         if let Some(work) = work {
+            WITHIN.set(true);
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work()));
+            WITHIN.set(false);
         }
         if state.client.post(&CallbackDone { callback }, &[]).is_err() {
             return;
@@ -92,7 +108,7 @@ fn enqueue(state: &'static State, stream: &'static Stream, work: Work) -> Answer
     capture::forbid_legacy(stream)?;
     let callback = register(state, work, false);
     if FAILED.load(Relaxed) {
-        return Err(mica_cuda_abi::CuResult::OperatingSystem.into());
+        return Err(CuResult::OperatingSystem.into());
     }
     let request = StreamCallback {
         stream: stream.wire(),

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use mica_cuda_abi::{CuResult, Handle};
 use mica_wire::session::{ContextCreate, ContextDestroy, SessionError};
 
+use super::callbacks::forbid_within;
 use super::context_storage::Stored;
 use super::handles::{Kind, Object};
 use super::modules::Loaded;
@@ -190,7 +191,10 @@ pub(super) fn context_of(handle: Handle) -> Answer<&'static Context> {
 #[inline]
 pub(super) fn current() -> Answer<(&'static State, &'static Context)> {
     let state = state()?;
-    let context = peek().ok_or(Code(CuResult::InvalidContext as u32))?;
+    let Some(context) = peek() else {
+        forbid_within()?;
+        return Err(CuResult::InvalidContext.into());
+    };
     if context.epoch() == 0 {
         return Err(CuResult::ContextIsDestroyed.into());
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{CuResult, Handle};
 use mica_wire::session::{ContextLimit, ContextSetLimit, ContextSynchronize};
 
+use super::callbacks::forbid_within;
 use super::context::{
     Context, check_device, context_of, current, peek, pop, push, set_current, was_context,
 };
@@ -132,6 +133,7 @@ driver! {
 
     fn ctx_set_current(context: Handle) {
         state()?;
+        forbid_within()?;
         let context = match context.is_null() {
             true => None,
             false => Some(context_of(context)?),
@@ -142,11 +144,13 @@ driver! {
 
     fn ctx_get_current(out: *mut Handle) {
         state()?;
+        forbid_within()?;
         put(out, peek().map_or(std::ptr::null_mut(), |context| context.handle()))
     }
 
     fn ctx_push(context: Handle) {
         state()?;
+        forbid_within()?;
         push(Some(context_of(context)?));
         Ok(())
     }

@@ -60,6 +60,12 @@ impl Event {
         }
         Ok(context)
     }
+
+    /// Work that records it was submitted.
+    pub(super) fn note_record(&self) {
+        *lock(&self.captured) = None;
+        self.recorded.store(true, Relaxed);
+    }
 }
 
 unsafe fn event_of(handle: Handle) -> Answer<(&'static Event, &'static Context)> {
@@ -83,8 +89,7 @@ fn record(event: &'static Event, stream: &'static Stream, flags: u32) -> Answer 
         return Ok(());
     }
     capture::forbid_legacy(stream)?;
-    *lock(&event.captured) = None;
-    event.recorded.store(true, Relaxed);
+    event.note_record();
     let request = EventRecord {
         event: event.wire(),
         stream: stream.wire(),
@@ -92,10 +97,11 @@ fn record(event: &'static Event, stream: &'static Stream, flags: u32) -> Answer 
     context.checked(state.client.post(&request, &[]))
 }
 
+/// Nobody can ask about an event whose last record was captured, also when the capture is over.
 fn refuse_captured(event: &Event) -> Answer {
-    match lock(&event.captured).as_ref() {
-        Some(captured) if captured.is_active() => Err(CuResult::CapturedEvent.into()),
-        _ => Ok(()),
+    match lock(&event.captured).is_some() {
+        true => Err(CuResult::CapturedEvent.into()),
+        false => Ok(()),
     }
 }
 

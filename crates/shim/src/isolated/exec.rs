@@ -37,6 +37,17 @@ struct Inner {
     flat: Vec<Flat>,
     kept: Kept,
     held: Held,
+    /// Events that a launch records.
+    records: Vec<&'static Event>,
+}
+
+/// The events that nodes record.
+fn records(flat: &[Flat]) -> Vec<&'static Event> {
+    let event = |part: &Flat| match part.op {
+        Op::EventRecord(event) if part.is_enabled => Some(event),
+        _ => None,
+    };
+    flat.iter().filter_map(event).collect()
 }
 
 impl Kind for ExecState {
@@ -59,6 +70,7 @@ fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {
     let exec = Object::leak(ExecState {
         inner: Mutex::new(Inner {
             wire,
+            records: records(&flat),
             flat,
             kept,
             held: graph.held(),
@@ -89,6 +101,7 @@ fn update(state: &'static State, exec: &Exec, inner: &mut Inner, flat: Vec<Flat>
     // Launches that are under way still use the old ones.
     inner.kept.callbacks.append(&mut kept.callbacks);
     inner.kept.bounces.append(&mut kept.bounces);
+    inner.records = records(&flat);
     inner.flat = flat;
     Ok(())
 }
@@ -196,6 +209,9 @@ driver! {
             return capture::record(stream, Op::Child(child));
         }
         capture::forbid_legacy(stream)?;
+        for event in &inner.records {
+            event.note_record();
+        }
         let request = GraphLaunch { graph: inner.wire, stream: stream.wire() };
         context.checked(state.client.post(&request, &[]))
     }

@@ -127,7 +127,9 @@ driver! {
         let name = string(name)?;
         let library = library_of(library)?;
         let (state, context) = any_context()?;
-        put(out, library.function(state, context, &name)?.handle())
+        let kernel = library.function(state, context, &name)?;
+        kernel.is_kernel.store(true, Relaxed);
+        put(out, kernel.handle())
     }
 
     fn library_kernel_count(out: *mut u32, library: Handle) {
@@ -139,7 +141,7 @@ driver! {
     fn library_enumerate(out: *mut Handle, count: u32, library: Handle) {
         let library = library_of(library)?;
         let (state, context) = any_context()?;
-        enumerate(out, count, library, state, context)
+        enumerate(out, count, library, state, context, true)
     }
 
     fn library_get_module(out: *mut Handle, library: Handle) {
@@ -293,7 +295,7 @@ driver! {
 
     fn module_enumerate(out: *mut Handle, count: u32, module: Handle) {
         let (state, module) = module_of(module)?;
-        enumerate(out, count, module.library, state, module.context)
+        enumerate(out, count, module.library, state, module.context, false)
     }
 
     fn module_get_global(address: *mut u64, bytes: *mut usize, module: Handle, name: *const c_char) {
@@ -312,6 +314,7 @@ unsafe fn enumerate(
     library: &'static Library,
     state: &State,
     context: &'static Context,
+    as_kernels: bool,
 ) -> Answer {
     if out.is_null() {
         return invalid();
@@ -319,6 +322,9 @@ unsafe fn enumerate(
     let loaded = library.load(state, context)?;
     for (index, layout) in loaded.layouts.iter().enumerate().take(count as usize) {
         let function = library.function(state, context, &layout.name)?;
+        if as_kernels {
+            function.is_kernel.store(true, Relaxed);
+        }
         // SAFETY: the program says that there is room for `count` handles.
         unsafe { out.add(index).write(function.handle()) };
     }

@@ -129,8 +129,7 @@ driver! {
     }
 
     fn kernel_get_params_v2(node: Handle, out: *mut KernelParams2) {
-        let first = kernel_params(node_of(node)?)?;
-        put(out, KernelParams2 { first, kernel: std::ptr::null_mut(), context: std::ptr::null_mut() })
+        put(out, KernelParams2::of(kernel_params(node_of(node)?)?)?)
     }
 
     fn kernel_set_params(node: Handle, params: *const KernelParams) {

@@ -1,6 +1,7 @@
 //! What the program says about a node of a graph: the driver's structures and the operation each means.
 
 use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
 
 use mica_cuda_abi::{Handle, MemAllocNodeParams};
 
@@ -88,6 +89,24 @@ impl KernelParams {
 }
 
 impl KernelParams2 {
+    /// As the program knows the kernel: the runtime finds those it got from a library only as such.
+    pub(super) fn of(mut first: KernelParams) -> Answer<Self> {
+        let context = std::ptr::null_mut();
+        let mut kernel = std::ptr::null_mut();
+        // SAFETY: the handle is of a function of ours.
+        if unsafe { function_of(first.function)? }
+            .is_kernel
+            .load(Relaxed)
+        {
+            kernel = std::mem::replace(&mut first.function, std::ptr::null_mut());
+        }
+        Ok(Self {
+            first,
+            kernel,
+            context,
+        })
+    }
+
     /// # Safety
     /// As [`KernelParams::op`].
     pub(super) unsafe fn op(&self, state: &State) -> Answer<Op> {

@@ -8,15 +8,14 @@
 
 use std::ffi::c_void;
 
-use mica_cuda_abi::{CuResult, Handle, MemLocation};
+use mica_cuda_abi::CuResult;
 use mica_wire::session::{HostUnregister, create_sealed};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
 
 use super::context::{Context, current};
 use super::memory::{Allocation, AllocationKind};
-use super::state::{State, state};
-use super::streams::resolve;
-use super::support::{Answer, Code, driver, entries, invalid, put, stream_entries};
+use super::state::State;
+use super::support::{Answer, Code, driver, entries, invalid, put};
 use crate::log;
 
 const PAGE: u64 = 4096;
@@ -247,50 +246,6 @@ driver! {
         let (state, context) = current()?;
         put(out, allocate(state, context, bytes, AllocationKind::Managed, flags)?)
     }
-
-    fn prefetch<const PT>(address: u64, bytes: usize, _device: i32, stream: Handle) {
-        let (state, _, _) = resolve::<PT>(stream)?;
-        check_managed(state, address, bytes)
-    }
-
-    fn prefetch_v2<const PT>(address: u64, bytes: usize, _location: MemLocation, _flags: u32, stream: Handle) {
-        let (state, _, _) = resolve::<PT>(stream)?;
-        check_managed(state, address, bytes)
-    }
-
-    fn advise(address: u64, bytes: usize, _advice: u32, _device: i32) {
-        check_managed(state()?, address, bytes)
-    }
-
-    fn advise_v2(address: u64, bytes: usize, _advice: u32, _location: MemLocation) {
-        check_managed(state()?, address, bytes)
-    }
-
-    fn range_attribute(out: *mut u8, size: usize, _attribute: u32, address: u64, bytes: usize) {
-        check_managed(state()?, address, bytes)?;
-        if out.is_null() || size == 0 {
-            return invalid();
-        }
-        // Nothing was advised, nothing was prefetched.
-        let nowhere = (-2_i32).to_ne_bytes();
-        for index in 0..size {
-            out.add(index).write(if size == 4 { 0 } else { nowhere[index % 4] });
-        }
-        Ok(())
-    }
-}
-
-/// Managed memory is in one place, seen by both sides: there is nothing to move.
-fn check_managed(state: &State, address: u64, bytes: usize) -> Answer {
-    match state.memory.find(address) {
-        Some(found) if found.kind == AllocationKind::Managed => {
-            match bytes > 0 && bytes as u64 <= found.bytes - (address - found.device) {
-                true => Ok(()),
-                false => invalid(),
-            }
-        }
-        _ => invalid(),
-    }
 }
 
 entries! {
@@ -303,12 +258,4 @@ entries! {
     cuMemHostRegister_v2 = host_register;
     cuMemHostUnregister = host_unregister;
     cuMemAllocManaged = alloc_managed;
-    cuMemAdvise = advise;
-    cuMemAdvise_v2 = advise_v2;
-    cuMemRangeGetAttribute = range_attribute;
-}
-
-stream_entries! {
-    cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz = prefetch;
-    cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz = prefetch_v2;
 }

@@ -13,6 +13,7 @@
 //!
 //! What is not here answers `CUDA_ERROR_NOT_SUPPORTED` and says so; nothing succeeds silently.
 
+mod advice;
 mod arrays;
 mod callbacks;
 mod capture;
@@ -64,6 +65,8 @@ use support::Entries;
 
 /// Every list of functions.
 const LISTS: &[Entries] = &[
+    advice::ENTRIES,
+    advice::STREAM_ENTRIES,
     arrays::ENTRIES,
     callbacks::STREAM_ENTRIES,
     capture_calls::ENTRIES,
@@ -79,7 +82,6 @@ const LISTS: &[Entries] = &[
     graph_nodes::ENTRIES,
     graph_shape::ENTRIES,
     host::ENTRIES,
-    host::STREAM_ENTRIES,
     launch::STREAM_ENTRIES,
     link::ENTRIES,
     memory::ENTRIES,

@@ -7,9 +7,8 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::atomic::AtomicI32;
-use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mica_cuda_abi::CuResult;
@@ -72,6 +71,8 @@ pub(super) struct FunctionState {
     pub(super) dynamic_limit: AtomicI32,
     pub(super) carveout: AtomicI32,
     pub(super) cluster: [AtomicI32; 5],
+    /// Whether the program had it as a kernel of a library, and so knows it as one.
+    pub(super) is_kernel: AtomicBool,
 }
 
 impl Kind for LibraryState {
@@ -186,6 +187,7 @@ impl Library {
                 dynamic_limit: AtomicI32::new(-1),
                 carveout: AtomicI32::new(-1),
                 cluster: Default::default(),
+                is_kernel: AtomicBool::new(false),
             })
         });
         Ok(function)

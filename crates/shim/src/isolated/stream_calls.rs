@@ -17,6 +17,10 @@ use super::support::{
     stream_entries,
 };
 
+/// Attributes that are hints: where data stays in the cache, how to wait, in which domain writes are
+/// ordered.
+const HINTS: [u32; 4] = [1, 3, 9, 10];
+
 driver! {
     fn stream_create(out: *mut Handle, flags: u32) {
         if out.is_null() {
@@ -124,8 +128,19 @@ driver! {
     }
 
     fn stream_copy_attributes<const PT>(to: Handle, from: Handle) {
-        resolve::<PT>(to)?;
-        resolve::<PT>(from).map(drop)
+        let (state, context, to) = resolve::<PT>(to)?;
+        let (_, other, from) = resolve::<PT>(from)?;
+        if !std::ptr::eq(context, other) {
+            return invalid();
+        }
+        let mut loose = lock(&state.loose);
+        for attribute in HINTS {
+            let value = loose.get(&(from.id.load(Relaxed), attribute)).copied();
+            if let Some(value) = value {
+                loose.insert((to.id.load(Relaxed), attribute), value);
+            }
+        }
+        Ok(())
     }
 
     fn stream_get_attribute<const PT>(handle: Handle, attribute: u32, out: *mut [u64; 8]) {
@@ -143,8 +158,7 @@ driver! {
         let (state, _, stream) = resolve::<PT>(handle)?;
         let value = get(value)?;
         match attribute {
-            // Hints: where data stays in the cache, how to wait, in which domain writes are ordered.
-            1 | 3 | 9 | 10 => {
+            _ if HINTS.contains(&attribute) => {
                 lock(&state.loose).insert((stream.id.load(Relaxed), attribute), value[0]);
                 Ok(())
             }
