@@ -4,13 +4,16 @@
 //! Tools that are missing are installed, said so, and cached under `target/tools`.
 
 mod chaos;
+mod clients;
 mod command;
 mod gpu_test;
+mod packages;
 mod suite;
 mod test;
 mod toolkit;
 
 use anyhow::{Result, bail};
+use suite::Breadth;
 
 const HELP: &str = "\
 cargo xtask <task>
@@ -21,6 +24,8 @@ cargo xtask <task>
   chaos [--rounds N] [--seed S]
                        eight tenants under load on the software GPU; each round kills a process,
                        a worker or the daemon and checks that everything comes back (1000 rounds)
+  suite-all [FILTER]   the same, each built with every CUDA runtime (11.8 to 13, static and shared)
+  clients [FILTER]     published libraries (cudarc, Numba, CuPy, Thrust, CUB) in a virtual GPU
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
 ";
@@ -31,9 +36,13 @@ fn main() -> Result<()> {
     match words.as_slice() {
         ["test"] => test::run(test::Extent::Everything),
         ["test", "--fast"] => test::run(test::Extent::WithoutPrograms),
-        ["suite"] => suite::run(""),
-        ["suite", filter] => suite::run(filter),
         ["chaos", rest @ ..] => chaos::run(rest),
+        ["suite"] => suite::run("", Breadth::Some),
+        ["suite", filter] => suite::run(filter, Breadth::Some),
+        ["suite-all"] => suite::run("", Breadth::All),
+        ["suite-all", filter] => suite::run(filter, Breadth::All),
+        ["clients"] => clients::run("", clients::Extent::All),
+        ["clients", filter] => clients::run(filter, clients::Extent::All),
         ["gpu-test", rest @ ..] => gpu_test::run(rest),
         ["toolkit"] => {
             println!("{}", toolkit::nvcc()?.display());

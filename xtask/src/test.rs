@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 
+use crate::clients;
 use crate::command::{self, cargo};
-use crate::suite;
+use crate::suite::{self, Breadth};
 
 /// How much to check.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,7 +31,10 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
     command::run("build", &mut cargo(&["build", "--workspace"]))?;
     command::run("tests", &mut cargo(&["test", "--workspace", "--quiet"]))?;
     match extent {
-        Extent::Everything => suite::run(""),
+        Extent::Everything => {
+            suite::run("", Breadth::Some)?;
+            clients::run("", clients::Extent::Quick)
+        }
         Extent::WithoutPrograms => Ok(()),
     }
 }

@@ -1,73 +1,158 @@
-//! The CUDA compiler, installed from PyPI into a virtual environment.
+//! The CUDA compiler, and the runtimes that programs of other years are linked with.
 //!
-//! NVIDIA's packages come under NVIDIA's own licence and are installed, never shipped.
+//! PyPI has an nvcc of CUDA 13 only. Programs for older runtimes are therefore compiled by it with the
+//! older version's own headers and linked with the older version's own library: what the driver sees
+//! (start-up, registration, launches, structures) is the older runtime's.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::command::{run, target};
+use crate::packages::Environment;
 
 /// What nvcc needs to build CUDA C++ with cooperative groups, CUB and Thrust.
-const PACKAGES: &[&str] = &[
+const COMPILER: &[&str] = &[
     "nvidia-cuda-nvcc==13.4.92",
     "nvidia-cuda-cccl==13.3.5.0.6",
     "nvidia-cuda-profiler-api==13.4.92",
     "nvidia-nvtx==13.4.92",
 ];
 
-/// Path of an nvcc: `MICA_NVCC`, the cached one, one on the `PATH`, or a fresh install.
+/// Path of an nvcc: `MICA_NVCC`, one on the `PATH`, or the pinned one.
 pub(crate) fn nvcc() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("MICA_NVCC") {
         return Ok(path.into());
     }
-    let environment = target().join("tools/cuda");
-    if let Some(path) = find(&environment) {
-        return Ok(path);
-    }
-    if Command::new("nvcc")
-        .arg("--version")
-        .output()
-        .is_ok_and(|out| out.status.success())
-    {
+    let on_path = Command::new("nvcc").arg("--version").output();
+    if on_path.is_ok_and(|out| out.status.success()) {
         return Ok("nvcc".into());
     }
-    install(&environment)?;
-    find(&environment).context("the CUDA packages are installed but hold no nvcc")
+    let path = Environment::with("cuda", COMPILER)?
+        .site()?
+        .join("nvidia/cu13/bin/nvcc");
+    path.is_file()
+        .then_some(path)
+        .context("the CUDA packages are installed but hold no nvcc")
 }
 
-fn install(environment: &Path) -> Result<()> {
-    eprintln!(
-        "installing the CUDA compiler from PyPI into {}",
-        environment.display()
-    );
-    run(
-        "python3 -m venv",
-        Command::new("python3")
-            .args(["-m", "venv"])
-            .arg(environment),
-    )?;
-    let pip = environment.join("bin/pip");
-    let mut command = Command::new(pip);
-    command
-        .args(["install", "--quiet", "--disable-pip-version-check"])
-        .args(PACKAGES);
-    // A registry that stumbles once is no reason to fail.
-    for attempt in 1.. {
-        match run("pip install (about 350 MB unpacked)", &mut command) {
-            Ok(()) => break,
-            Err(error) if attempt == 3 => bail!(error),
-            Err(_) => std::thread::sleep(std::time::Duration::from_secs(5)),
-        }
+/// How a program is linked with the runtime.
+enum Linkage {
+    /// The compiler's own, inside the program.
+    OwnStatic,
+    /// A package's archives, inside the program.
+    Static(&'static [&'static str]),
+    /// A package's shared library, found through the program's RPATH.
+    Shared(&'static str),
+}
+
+/// A CUDA runtime to build programs with.
+pub(crate) struct Runtime {
+    /// What distinguishes its programs: empty for the compiler's own.
+    pub(crate) name: &'static str,
+    /// Its CUDA version.
+    version: (u32, u32),
+    packages: &'static [&'static str],
+    linkage: Linkage,
+}
+
+/// The compiler's own runtime, linked statically: what nvcc does when nothing else is said.
+pub(crate) const OWN: Runtime = Runtime {
+    name: "",
+    version: (13, 4),
+    packages: &[],
+    linkage: Linkage::OwnStatic,
+};
+
+/// The others. Packages before 12.6 hold no archive, so those are shared.
+pub(crate) const OTHERS: &[Runtime] = &[
+    Runtime {
+        name: "cudart-13.0-shared",
+        version: (13, 0),
+        packages: &["nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88"],
+        linkage: Linkage::Shared("libcudart.so.13"),
+    },
+    Runtime {
+        name: "cudart-12.9-static",
+        version: (12, 9),
+        packages: &[
+            "nvidia-cuda-runtime-cu12==12.9.79",
+            "nvidia-cuda-nvcc-cu12==12.9.86",
+        ],
+        linkage: Linkage::Static(&["libcudart_static.a", "libculibos.a"]),
+    },
+    Runtime {
+        name: "cudart-12.4-shared",
+        version: (12, 4),
+        packages: &[
+            "nvidia-cuda-runtime-cu12==12.4.127",
+            "nvidia-cuda-nvcc-cu12==12.4.131",
+        ],
+        linkage: Linkage::Shared("libcudart.so.12"),
+    },
+    Runtime {
+        name: "cudart-11.8-shared",
+        version: (11, 8),
+        packages: &[
+            "nvidia-cuda-runtime-cu11==11.8.89",
+            "nvidia-cuda-nvcc-cu11==11.8.89",
+        ],
+        linkage: Linkage::Shared("libcudart.so.11.0"),
+    },
+];
+
+impl Runtime {
+    /// Whether it is as new as `since`, as in "12.3".
+    pub(crate) fn is_at_least(&self, since: Option<&str>) -> bool {
+        let Some((major, minor)) = since.and_then(|text| text.trim().split_once('.')) else {
+            return true;
+        };
+        self.version >= (major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
     }
-    Ok(())
+
+    /// What nvcc is told to build with this runtime. Installs it first where it is missing.
+    pub(crate) fn arguments(&self) -> Result<Vec<OsString>> {
+        if let Linkage::OwnStatic = self.linkage {
+            return Ok(vec!["-cudart".into(), "static".into()]);
+        }
+        let nvidia = Environment::with(self.name, self.packages)?
+            .site()?
+            .join("nvidia");
+        let (headers, libraries) = folders(&nvidia);
+        // Older headers refuse compilers that are newer than themselves.
+        let mut arguments: Vec<OsString> = vec![
+            "-allow-unsupported-compiler".into(),
+            "-cudart".into(),
+            "none".into(),
+        ];
+        for folder in headers {
+            arguments.extend(["-I".into(), folder.into_os_string()]);
+        }
+        match &self.linkage {
+            Linkage::OwnStatic => {}
+            Linkage::Static(archives) => {
+                arguments.extend(archives.iter().map(|name| libraries.join(name).into()));
+                arguments.extend(["-lrt", "-lpthread", "-ldl"].map(OsString::from));
+            }
+            Linkage::Shared(library) => {
+                let library = libraries.join(library).into_os_string();
+                for word in [library, "-rpath".into(), libraries.into_os_string()] {
+                    arguments.extend(["-Xlinker".into(), word]);
+                }
+            }
+        }
+        Ok(arguments)
+    }
 }
 
-fn find(environment: &Path) -> Option<PathBuf> {
-    let versions = std::fs::read_dir(environment.join("lib")).ok()?;
-    versions
-        .flatten()
-        .map(|entry| entry.path().join("site-packages/nvidia/cu13/bin/nvcc"))
-        .find(|path| path.is_file())
+/// Where a runtime's headers and libraries lie: the layout changed with CUDA 13.
+fn folders(nvidia: &Path) -> (Vec<PathBuf>, PathBuf) {
+    let one = nvidia.join("cu13");
+    if one.is_dir() {
+        return (vec![one.join("include")], one.join("lib"));
+    }
+    let runtime = nvidia.join("cuda_runtime");
+    let headers = vec![runtime.join("include"), nvidia.join("cuda_nvcc/include")];
+    (headers, runtime.join("lib"))
 }

@@ -238,7 +238,7 @@ fn answer(attribute: u32, range: Range, room: usize) -> Answer<Vec<i32>> {
 /// `out` has room for `size` bytes, or is null.
 unsafe fn tell(out: *mut i32, size: usize, attribute: u32, range: Range) -> Answer {
     let is_list = attribute == 3;
-    if out.is_null() || size == 0 || size % 4 != 0 || (!is_list && size != 4) {
+    if out.is_null() || size == 0 || !size.is_multiple_of(4) || (!is_list && size != 4) {
         return invalid();
     }
     for (index, value) in answer(attribute, range, size / 4)?.into_iter().enumerate() {
