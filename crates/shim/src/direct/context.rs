@@ -356,7 +356,8 @@ fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
     control::contexts_changed();
 }
 
-/// `cuCtxSetLimit`: stacks and heaps beyond their first size are charged.
+/// `cuCtxSetLimit`: stacks and the heap beyond their first size are charged. The printf buffer is not: the
+/// driver keeps it in the host's memory (256 MiB of it left the process's figure as it was on an H200).
 pub(crate) unsafe fn set_limit(
     _: Symbol,
     real: unsafe extern "C" fn(u32, usize) -> CuStatus,
@@ -366,7 +367,7 @@ pub(crate) unsafe fn set_limit(
     // SAFETY: the program's arguments.
     let call = || unsafe { real(limit, value) };
     let context = current();
-    let (Some(direct), LIMIT_STACK..=LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
+    let (Some(direct), LIMIT_STACK | LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
         return call();
     };
     let mut books = direct.contexts.books();
