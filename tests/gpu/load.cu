@@ -2,7 +2,9 @@
 // Prints one JSON object.
 //
 //   nvcc -O2 -std=c++17 -arch=sm_90 load.cu -o load
-//   ./load MODE --start UNIX_SECONDS --seconds S --us KERNEL_MICROSECONDS --depth N --tag NAME
+//   ./load MODE --start UNIX_SECONDS --seconds S --us KERNEL_MICROSECONDS --depth N --tag NAME [--every S]
+//
+//   --every S  also a line "UNIX_SECONDS UNITS_SO_FAR" each S seconds
 //
 //   MODE  saturate  N kernels always in flight        burst    N kernels, then wait, again
 //         latency   one kernel every 2 ms, timed      graph    graphs of ten kernels, N in flight
@@ -65,7 +67,7 @@ static int calibrate(double us, cudaStream_t stream) {
 
 int main(int count, char **arguments) {
     std::string mode = count > 1 ? arguments[1] : "saturate", tag = "load";
-    double start = 0, seconds = 5, us = 400;
+    double start = 0, seconds = 5, us = 400, every = 0;
     int depth = 8, iterations = 0;
     for (int i = 2; i + 1 < count; i += 2) {
         std::string name = arguments[i];
@@ -75,6 +77,7 @@ int main(int count, char **arguments) {
         else if (name == "--us") us = atof(value);
         else if (name == "--iterations") iterations = atoi(value);
         else if (name == "--depth") depth = std::min(64, std::max(1, atoi(value)));
+        else if (name == "--every") every = atof(value);
         else if (name == "--tag") tag = value;
         else { fprintf(stderr, "unknown option %s\n", arguments[i]); return 2; }
     }
@@ -112,9 +115,15 @@ int main(int count, char **arguments) {
     std::this_thread::sleep_for(std::chrono::duration<double>(std::max(0.0, start - 0.1 - now())));
     unsigned seed = 1;
     long k = 0;
+    double next_line = start;
     auto finished = [&](double amount) {
         double t = now();
         if (t >= start && t < end) units += amount;
+        if (every > 0 && t >= next_line) {
+            printf("%.4f %.2f\n", t, units);
+            fflush(stdout);
+            next_line = t + every;
+        }
     };
     while (now() < end + 0.1) {
         if (mode == "latency") {
