@@ -41,6 +41,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     bench.bursty(4)?;
     bench.bursty_beside_saturating()?;
     bench.priority()?;
+    bench.priority_without_pause()?;
     bench.cap(30)?;
     pytorch::gemm_loops(&mut bench)?;
     pytorch::steps(&mut bench)?;
@@ -207,6 +208,31 @@ impl Bench {
             ),
             goal: "p99 ≤ 420 µs, hog ≥ 95 %".into(),
             reached: Some(mica[0].p99_us <= 420.0 && keeps >= 95.0),
+        });
+        Ok(())
+    }
+
+    /// An urgent tenant that never pauses must not take more than its share.
+    fn priority_without_pause(&mut self) -> Result<()> {
+        let shares = [30, 70];
+        let name = format!("high priority without a pause {}", join(&shares));
+        if !self.wanted(&name) {
+            return Ok(());
+        }
+        let hog = load(Pattern::Saturate, self.iterations(400.0), 8, self.seconds);
+        let tenants = [
+            Tenant::with_share(shares[0], hog.clone()).option(&["--priority", "high"]),
+            Tenant::with_share(shares[1], hog),
+        ];
+        let native = rates(&self.native(&tenants)?);
+        let mica = rates(&compete(Side::Mica, &tenants)?);
+        let error = share_error(&mica, &shares);
+        self.report.add(Line {
+            what: name,
+            native: split(&native),
+            mica: format!("{}, error {error:.2}", split(&mica)),
+            goal: "error ≤ 2".into(),
+            reached: Some(error <= 2.0),
         });
         Ok(())
     }

@@ -19,7 +19,8 @@ impl Inside {
         let urgent = self
             .tenants
             .get(&governed.tenant.id)
-            .is_some_and(|(_, e)| e.priority == Priority::High && !e.cap);
+            .is_some_and(|(_, e)| e.priority == Priority::High && !e.cap)
+            && !self.arbiter.never_rests(governed.id);
         let sliced = self.has_slices && flags & client_flags::SLICE_CONTROL != 0;
         flags & client_flags::GATE_CONTROL == 0 || (urgent && sliced)
     }
@@ -67,6 +68,10 @@ impl Inside {
                 },
                 Vec::new(),
             ));
+            // An urgent tenant that never pauses would take everything: it gets its share, like everybody.
+            if tenant.priority == Priority::High && self.arbiter.never_rests(*id) {
+                tenant.priority = Priority::Normal;
+            }
             tenant.active.push(self.arbiter.is_active(*id, now));
             ids.push(*id);
         }

@@ -9,10 +9,20 @@ const WINDOW_NS: u64 = 200_000_000;
 /// Fewest synchronizations in a window, and most launches to each, of a process starved by a deep queue.
 const STARVED_DRAINS: u64 = 4;
 const STARVED_LAUNCHES: u64 = 8;
+/// Windows without a pause, after which a process is said never to rest.
+const RESTLESS_WINDOWS: u32 = 5;
 /// Leases go on for so long after the last reason for them.
 const LINGER_NS: u64 = 300_000_000;
 
 impl Arbiter {
+    /// Whether a process has had work for about a second without a pause. One that is urgent then takes
+    /// whatever it is given, so it must not be given more than its share.
+    pub fn never_rests(&self, client: ClientId) -> bool {
+        self.clients
+            .get(&client)
+            .is_some_and(|c| c.rate.restless_windows >= RESTLESS_WINDOWS)
+    }
+
     /// Judges how the clients behave and whether leases help.
     pub(super) fn reconsider(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         self.judge(now_ns);
@@ -71,6 +81,12 @@ impl Arbiter {
             } else {
                 window_ns
             };
+            let restless = rate.busy * 10 >= rate.samples * 9;
+            let restless_windows = if restless {
+                rate.restless_windows.saturating_add(1)
+            } else {
+                0
+            };
             let drains = client.input.drains.saturating_sub(rate.drains);
             let per_second = drains as f64 * 1e9 / run_ns.max(1) as f64;
             let known = run_ns >= self.settings.lease_ns / 2;
@@ -95,6 +111,7 @@ impl Arbiter {
                 samples: 0,
                 busy: 0,
                 bursty,
+                restless_windows,
             };
         }
     }
@@ -143,5 +160,55 @@ impl Arbiter {
         for tenant in tenants {
             self.update_ready(tenant, now_ns);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Priority;
+    use crate::arbiter::{Arbiter, Entitlement, Input, Settings};
+
+    const MS: u64 = 1_000_000;
+
+    /// A second and a half of looks at a client, one each 10 ms, that waits for the GPU whenever `busy` says so.
+    fn look(
+        arbiter: &mut Arbiter,
+        now_ns: &mut u64,
+        launches: &mut u64,
+        busy: impl Fn(u64) -> bool,
+    ) {
+        for k in 0..150 {
+            *now_ns += 10 * MS;
+            *launches += 1;
+            let syncing = u32::from(busy(k));
+            let input = Input {
+                launches: *launches,
+                syncing,
+                ..Input::default()
+            };
+            arbiter.observe(1, input, *now_ns);
+            arbiter.advance(*now_ns, &mut Vec::new());
+        }
+    }
+
+    #[test]
+    fn one_that_waits_all_the_time_never_rests_until_it_pauses() {
+        let mut arbiter = Arbiter::new(Settings::default());
+        let entitlement = Entitlement {
+            weight: 50.0,
+            priority: Priority::High,
+            cap: false,
+            suspended: false,
+            correction: 1.0,
+        };
+        let (mut now, mut launches) = (MS, 0);
+        arbiter.set_tenant(1, entitlement, now, &mut Vec::new());
+        arbiter.add_client(1, 1, 0, true, now, &mut Vec::new());
+        look(&mut arbiter, &mut now, &mut launches, |k| k % 4 == 0);
+        assert!(!arbiter.never_rests(1), "it has work a quarter of the time");
+        look(&mut arbiter, &mut now, &mut launches, |_| true);
+        assert!(arbiter.never_rests(1), "it waits for the GPU at every look");
+        look(&mut arbiter, &mut now, &mut launches, |k| k % 2 == 0);
+        assert!(!arbiter.never_rests(1), "it pauses again");
     }
 }

@@ -72,6 +72,8 @@ pub(super) struct Rate {
     pub(super) samples: u32,
     pub(super) busy: u32,
     pub(super) bursty: bool,
+    /// Windows in a row in which it was busy nearly all of the time.
+    pub(super) restless_windows: u32,
 }
 
 impl Arbiter {
