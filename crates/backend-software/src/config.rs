@@ -44,6 +44,9 @@ pub struct Config {
     pub output: Option<OutputSink>,
     /// Number of the device on this machine; part of its UUID and PCI address.
     pub ordinal: u32,
+    /// Let one other process map the memory it copies to and from: for a device that serves one
+    /// program only. See [`mica_gpu::Gpu::take_window_file`].
+    pub windows: bool,
     /// Replaces the PTX compiler: for tests with kernels written in Rust.
     pub compiler: Option<Arc<dyn Compiler>>,
     /// Most blocks that a cooperative launch may have resident (each is an OS thread). Default 2048.

@@ -24,6 +24,8 @@ pub(crate) struct Context {
     /// Blocks (or worker visits) of this context that may be touching memory right now.
     pub(crate) executing: AtomicUsize,
     pub(crate) suspended: AtomicBool,
+    /// Held still for a moment, while memory moves under its kernels.
+    pub(crate) is_held: AtomicBool,
     pub(crate) destroyed: AtomicBool,
     limits: Mutex<Limits>,
     pub(crate) fifo: Mutex<Fifo>,
@@ -50,6 +52,7 @@ impl Context {
             meter: Meter::default(),
             executing: AtomicUsize::new(0),
             suspended: AtomicBool::new(false),
+            is_held: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
             limits: Mutex::new(Limits {
                 stack: 1024,
@@ -84,7 +87,7 @@ impl Context {
 
     /// Whether kernels of the context must not run.
     pub(crate) fn is_suspended(&self) -> bool {
-        self.suspended.load(Ordering::SeqCst)
+        self.suspended.load(Ordering::SeqCst) || self.is_held.load(Ordering::SeqCst)
     }
 
     /// Stack bytes per thread for kernels whose depth is not known.

@@ -1,7 +1,7 @@
 //! [`SoftwareGpu`]: making it, ending it, and waiting for its work.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mica_gpu::{ContextId, DeviceProperties, GpuError, Result};
@@ -14,6 +14,7 @@ use crate::context::{Context, lock};
 use crate::core::{Core, OpKind, State, StreamKind};
 use crate::memory::DeviceMemory;
 use crate::meter::now_ns;
+use crate::threads::wait_for as wait_briefly;
 use crate::worker::wait;
 
 /// Address space asked for by default; less is taken where less can be had.
@@ -43,6 +44,8 @@ pub struct SoftwareGpu {
     pub(crate) properties: DeviceProperties,
     pub(crate) cache: ModuleCache,
     pub(crate) handler_installed: AtomicBool,
+    /// Taken by whoever holds all kernels still.
+    still: Mutex<()>,
 }
 
 impl SoftwareGpu {
@@ -51,7 +54,11 @@ impl SoftwareGpu {
     /// # Errors
     /// When the process may not have the address space for its memory.
     pub fn new(config: Config) -> Result<Self> {
-        let memory = DeviceMemory::new(config.memory(), config.arena_bytes.unwrap_or(ARENA_BYTES))?;
+        let (total, arena) = (config.memory(), config.arena_bytes.unwrap_or(ARENA_BYTES));
+        let memory = match config.windows {
+            true => DeviceMemory::with_windows(total, arena)?,
+            false => DeviceMemory::new(total, arena)?,
+        };
         let facts = Facts::new(
             config.worker_count(),
             config.resident_blocks(),
@@ -68,6 +75,7 @@ impl SoftwareGpu {
             properties,
             cache: ModuleCache::new(compiler),
             handler_installed: AtomicBool::new(false),
+            still: Mutex::default(),
         })
     }
 
@@ -94,8 +102,6 @@ impl SoftwareGpu {
                 }
                 std::hint::spin_loop();
             }
-            // With few cores, the thread that is waited for may need this one.
-            std::thread::yield_now();
         }
         let mut state = self.core.state();
         state.waiting += 1;
@@ -176,13 +182,47 @@ impl SoftwareGpu {
                     format!("a kernel of context {} does not pause", context.id),
                 ));
             }
-            let waited = self.core.done.wait_timeout(state, Duration::from_millis(1));
-            state = match waited {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
+            state = wait_briefly(&self.core.done, state, Duration::from_millis(1));
         }
         Ok(())
+    }
+
+    /// Runs `change` while no kernel touches memory.
+    pub(crate) fn while_still<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let still = lock(&self.still);
+        let mut state = self.core.state();
+        // Contexts made from here on are not held, and have no kernels that use older memory.
+        let held: Vec<Arc<Context>> = (state.contexts.values())
+            .map(|entry| Arc::clone(&entry.context))
+            .collect();
+        for context in &held {
+            context.is_held.store(true, Ordering::SeqCst);
+        }
+        self.core.note_ready(&mut state);
+        self.core.refresh_stops(&state);
+        let end = Instant::now() + SUSPEND_LIMIT;
+        let runs = |context: &Arc<Context>| context.executing.load(Ordering::SeqCst) > 0;
+        while held.iter().any(runs) && Instant::now() < end {
+            state = wait_briefly(&self.core.done, state, Duration::from_millis(1));
+        }
+        let is_still = !held.iter().any(runs);
+        drop(state);
+        let changed = match is_still {
+            true => change(),
+            false => Err(GpuError::new(
+                mica_cuda_abi::CuResult::Timeout,
+                "a kernel does not pause",
+            )),
+        };
+        let mut state = self.core.state();
+        for context in held {
+            context.is_held.store(false, Ordering::SeqCst);
+        }
+        self.core.note_ready(&mut state);
+        self.core.refresh_stops(&state);
+        self.core.work.notify_all();
+        drop(still);
+        changed
     }
 
     /// Ends a context: its work, then everything it holds.
@@ -194,11 +234,7 @@ impl SoftwareGpu {
         self.core.pump_context(&mut state, id);
         state.waiting += 1;
         while is_busy(&state, id) || context.executing.load(Ordering::SeqCst) > 0 {
-            let waited = self.core.done.wait_timeout(state, Duration::from_millis(2));
-            state = match waited {
-                Ok((state, _)) => state,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
+            state = wait_briefly(&self.core.done, state, Duration::from_millis(2));
         }
         state.waiting -= 1;
         let streams = state.contexts.remove(&id).map(|entry| entry.streams);

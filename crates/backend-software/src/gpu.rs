@@ -1,15 +1,15 @@
 //! The device interface, call by call.
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
-    EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, ModuleId, ModuleInfo,
-    ModuleOptions, Result, StreamFlags, StreamId, TextureDescriptor,
+    EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, MemoryWindow,
+    ModuleId, ModuleInfo, ModuleOptions, Result, StreamFlags, StreamId, TextureDescriptor,
 };
 
 use crate::attributes::{self, MOST_URGENT};
@@ -424,6 +424,31 @@ impl Gpu for SoftwareGpu {
         let context = self.healthy(context)?;
         self.core.memory.free(context.id, address.0)?;
         Ok(())
+    }
+
+    fn take_window_file(&self) -> Option<OwnedFd> {
+        self.core.memory.take_window_file()
+    }
+
+    fn memory_window(
+        &self,
+        context: ContextId,
+        address: DevicePtr,
+        bytes: u64,
+    ) -> Result<Option<MemoryWindow>> {
+        self.healthy(context)?;
+        let memory = &self.core.memory;
+        let window = match memory.window(address.0) {
+            None => return Ok(None),
+            Some(Ok(window)) => window,
+            Some(Err(base)) => self.while_still(|| memory.open_window(base))?,
+        };
+        memory.populate(window, address.0, bytes);
+        Ok(Some(MemoryWindow {
+            base: DevicePtr(window.base),
+            bytes: window.bytes,
+            offset: window.offset,
+        }))
     }
 
     fn memory_range(&self, context: ContextId, address: DevicePtr) -> Result<(DevicePtr, u64)> {

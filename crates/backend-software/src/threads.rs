@@ -180,7 +180,8 @@ impl Core {
     }
 }
 
-fn wait_for<'a>(
+/// Waits on a condition for at most so long, whoever panicked.
+pub(crate) fn wait_for<'a>(
     condition: &std::sync::Condvar,
     state: MutexGuard<'a, State>,
     limit: Duration,

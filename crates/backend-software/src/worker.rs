@@ -140,7 +140,10 @@ impl Core {
             && !self.shutdown.load(Ordering::Relaxed)
             && now_ns() < end
         {
-            for _ in 0..32 {
+            for turn in 0..8 * 32 {
+                if turn % 32 == 0 && self.ready_count.load(Ordering::Relaxed) != 0 {
+                    return;
+                }
                 std::hint::spin_loop();
             }
             // With few cores, whoever has work to submit may need this one.

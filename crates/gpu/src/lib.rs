@@ -157,6 +157,22 @@ pub trait Gpu: Send + Sync {
     fn memory_free(&self, context: ContextId, address: DevicePtr) -> Result<()>;
     /// The live allocation or mapping that holds `address`: base and size.
     fn memory_range(&self, context: ContextId, address: DevicePtr) -> Result<(DevicePtr, u64)>;
+    /// A file with the windows of [`Gpu::memory_window`], for one other process; given to whoever asks
+    /// first. `None` where there is none.
+    fn take_window_file(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+    /// Lets the holder of the window file touch the allocation around `address` in place, and gives
+    /// `bytes` from there their pages. `None` if this memory cannot be shown.
+    fn memory_window(
+        &self,
+        context: ContextId,
+        address: DevicePtr,
+        bytes: u64,
+    ) -> Result<Option<MemoryWindow>> {
+        let _ = (context, address, bytes);
+        Ok(None)
+    }
     /// Bytes between host and device or device and device, in stream order. Rows and slices for
     /// 2D and 3D; a plain copy has one row.
     fn copy(&self, stream: StreamId, copy: &Copy3d) -> Result<()>;

@@ -321,3 +321,14 @@ pub struct DeviceProperties {
     /// Numerically greatest (least important) and least (most important) stream priority.
     pub stream_priorities: (i32, i32),
 }
+
+/// Device memory that another process sees: see [`crate::Gpu::memory_window`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryWindow {
+    /// First byte of the allocation.
+    pub base: DevicePtr,
+    /// Its size.
+    pub bytes: u64,
+    /// Where it begins in the window file.
+    pub offset: u64,
+}

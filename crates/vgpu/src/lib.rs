@@ -22,6 +22,7 @@ mod spec;
 #[cfg(feature = "test-gpu")]
 pub mod test_gpu;
 mod vgpu;
+mod windows;
 
 pub use error::VgpuError;
 pub use graph::{GraphNode, GraphOp, OwnedLaunch};
@@ -30,6 +31,7 @@ pub use policy::{PrecisionPolicy, check_image};
 pub use session::{LateErrors, LoadedModule, NewContext, Session};
 pub use spec::{MemoryFull, Placement, Priority, State, VgpuSpec};
 pub use vgpu::{Counters, Statistics, Vgpu};
+pub use windows::Windows;
 
 /// Shorthand for results of engine calls.
 pub type Result<T, E = VgpuError> = std::result::Result<T, E>;

@@ -16,7 +16,9 @@ mod vmm;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 use mica_gpu::{
     ArrayDescriptor, ArrayId, ContextId, EventId, FrameId, Gpu, GpuError, ModuleId, StreamId,
@@ -30,6 +32,7 @@ use crate::graph::GraphOp;
 use crate::handle::{HandleTable, ObjectKind};
 use crate::ranges::Ranges;
 use crate::vgpu::{Charge, Vgpu};
+use crate::windows::Windows;
 use crate::{Result, VgpuError};
 
 struct Context {
@@ -116,6 +119,7 @@ pub struct Session {
     /// Addresses that streams have passed the free of: they can be freed now.
     freed: Arc<Mutex<Vec<u64>>>,
     frees_pending: AtomicU64,
+    windows: OnceLock<Box<dyn Windows>>,
 }
 
 impl std::fmt::Debug for Session {
@@ -146,7 +150,27 @@ impl Session {
             faulted: Mutex::default(),
             freed: Arc::default(),
             frees_pending: AtomicU64::new(0),
+            windows: OnceLock::new(),
         })
+    }
+
+    /// Says that the session's program may have windows on its memory. The first call counts.
+    pub fn attach_windows(&self, windows: Box<dyn Windows>) {
+        if self.vgpu.is_suspended() {
+            windows.set_open(false);
+        }
+        let _ = self.windows.set(windows);
+    }
+
+    fn set_windows_open(&self, open: bool) {
+        if let Some(windows) = self.windows.get() {
+            windows.set_open(open);
+        }
+    }
+
+    /// Bytes that the program says it has copied to and from the device itself.
+    pub(crate) fn copied_bytes(&self) -> (u64, u64) {
+        self.windows.get().map_or((0, 0), |w| w.copied_bytes())
     }
 
     /// The virtual GPU.
@@ -213,6 +237,9 @@ impl Session {
                 tracing::warn!(%error, "a context of an ended session could not be destroyed");
             }
         }
+        let (to_device, from_device) = self.copied_bytes();
+        counters.bytes_from_host.fetch_add(to_device, Relaxed);
+        counters.bytes_to_host.fetch_add(from_device, Relaxed);
         counters.streams.fetch_sub(streams as u32, Relaxed);
         counters
             .modules

@@ -236,9 +236,11 @@ impl Vgpu {
         self.suspended.load(Acquire)
     }
 
-    /// Cancels running and queued kernels of every session.
+    /// Ends running and queued kernels of every session, as a driver's watchdog does: a context that
+    /// had any is broken from then on, and its program is told `CUDA_ERROR_LAUNCH_TIMEOUT` by every
+    /// call. Contexts without kernels do not notice. Says how many kernels there were.
     pub fn cancel(&self) -> u64 {
-        self.live_sessions().iter().map(|s| s.cancel_all()).sum()
+        self.live_sessions().iter().map(|s| s.abort_all()).sum()
     }
 
     /// Counters, to add to.
@@ -251,10 +253,19 @@ impl Vgpu {
         let counters = &self.counters;
         let sessions = self.live_sessions();
         let gpu_time_now: u64 = sessions.iter().map(|session| session.gpu_time_ns()).sum();
+        let (mut from_host, mut to_host) = (
+            counters.bytes_from_host.load(Relaxed),
+            counters.bytes_to_host.load(Relaxed),
+        );
+        for session in &sessions {
+            let (to_device, from_device) = session.copied_bytes();
+            from_host = from_host.saturating_add(to_device);
+            to_host = to_host.saturating_add(from_device);
+        }
         Statistics {
             launches: counters.launches.load(Relaxed),
-            bytes_from_host: counters.bytes_from_host.load(Relaxed),
-            bytes_to_host: counters.bytes_to_host.load(Relaxed),
+            bytes_from_host: from_host,
+            bytes_to_host: to_host,
             bytes_on_device: counters.bytes_on_device.load(Relaxed),
             denials: counters.denials.load(Relaxed),
             faults: counters.faults.load(Relaxed),

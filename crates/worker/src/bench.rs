@@ -11,10 +11,10 @@ use mica_gpu::{Copy3d, DevicePtr, Gpu, HostSpan, ModuleOptions, Place};
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::{Session, Vgpu, VgpuSpec};
 use mica_wire::session::client::SessionClient;
-use mica_wire::session::{ContextCreate, Launch, MemoryAlloc, StreamSynchronize};
+use mica_wire::session::{ContextCreate, Launch, MemoryAlloc, MemoryFree};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::{OutputBuffer, WorkerError, serve_session};
+use crate::{DeviceSource, OutputBuffer, WorkerError, serve_session};
 
 /// A kernel that does nothing.
 const EMPTY: &[u8] = b".version 7.0\n.target sm_75\n.address_size 64\n\n\
@@ -44,10 +44,16 @@ pub struct SessionNumbers {
     pub to_device_gib_per_second: f64,
     /// Pageable 1 MiB from the device through a session, in GiB/s.
     pub from_device_gib_per_second: f64,
+    /// `memcpy` of 64 MiB in GiB/s.
+    pub memcpy_64_gib_per_second: f64,
     /// Pageable 64 MiB to the device through a session, synchronized, in GiB/s.
     pub to_device_64_gib_per_second: f64,
     /// Pageable 64 MiB from the device through a session, in GiB/s.
     pub from_device_64_gib_per_second: f64,
+    /// The first copy of 64 MiB into memory that nobody has touched: `memcpy`.
+    pub memcpy_fresh_ms: f64,
+    /// The same to the device through a session.
+    pub to_device_fresh_ms: f64,
     /// Charge and release of a local quota: median.
     pub quota_ns: f64,
 }
@@ -83,17 +89,20 @@ fn engine(error: mica_vgpu::VgpuError) -> WorkerError {
     WorkerError::Device(error.to_string())
 }
 
-/// Measures a session over `gpu`; `rounds` of 1 is a second or two.
+/// Measures a session over one of `devices` against another in this process, turn and turn about;
+/// `rounds` of 1 is a second or two.
 ///
 /// # Errors
 /// If the device refuses what any program does.
-pub fn session_numbers(gpu: &Arc<dyn Gpu>, rounds: usize) -> Result<SessionNumbers, WorkerError> {
+pub fn session_numbers(
+    devices: &dyn DeviceSource,
+    rounds: usize,
+) -> Result<SessionNumbers, WorkerError> {
+    let open = || devices.open(Arc::new(OutputBuffer::default()));
+    let (gpu, served_gpu) = (open()?, open()?);
     let quota = Arc::new(LocalQuota::new(1 << 30));
-    let vgpu = Vgpu::new(
-        Arc::clone(gpu),
-        quota.clone(),
-        VgpuSpec::new("bench", 1 << 30),
-    );
+    let spec = VgpuSpec::new("bench", 1 << 30);
+    let vgpu = Vgpu::new(gpu, quota.clone(), spec);
     let direct = Direct::new(&vgpu)?;
     let (ours, theirs) = socketpair(
         AddressFamily::UNIX,
@@ -102,7 +111,7 @@ pub fn session_numbers(gpu: &Arc<dyn Gpu>, rounds: usize) -> Result<SessionNumbe
         None,
     )
     .map_err(|errno| WorkerError::Device(format!("socketpair: {errno}")))?;
-    let (served_vgpu, served_gpu) = (Arc::clone(&vgpu), Arc::clone(gpu));
+    let served_vgpu = Arc::clone(&vgpu);
     let server = std::thread::spawn(move || {
         let output = Arc::new(OutputBuffer::default());
         serve_session(&served_vgpu, served_gpu, output, theirs, None)
@@ -110,12 +119,13 @@ pub fn session_numbers(gpu: &Arc<dyn Gpu>, rounds: usize) -> Result<SessionNumbe
     let through = Through::new(SessionClient::connect(ours, "bench")?)?;
     let rounds = rounds.max(1);
 
-    let mut sync_direct = time(2000 * rounds, || {
-        direct.launch().and_then(|()| direct.sync())
-    })?;
-    let mut sync = time(2000 * rounds, || {
-        through.launch().and_then(|()| through.sync())
-    })?;
+    let (mut sync_direct, mut sync) = (Vec::new(), Vec::new());
+    for _ in 0..20 * rounds {
+        sync_direct.extend(time(100, || direct.launch().and_then(|()| direct.sync()))?);
+        sync.extend(time(100, || {
+            through.launch().and_then(|()| through.sync())
+        })?);
+    }
     let mut post = Vec::new();
     let mut batches = Vec::new();
     let mut post_direct = Vec::new();
@@ -152,11 +162,14 @@ pub fn session_numbers(gpu: &Arc<dyn Gpu>, rounds: usize) -> Result<SessionNumbe
         launch_sync_direct_us: median(&mut sync_direct, 0.5) / 1000.0,
         batch_per_second: per_second(batches),
         batch_direct_per_second: per_second(batches_direct),
-        memcpy_gib_per_second: copies[0],
-        to_device_gib_per_second: copies[1],
-        from_device_gib_per_second: copies[2],
-        to_device_64_gib_per_second: copies[3],
-        from_device_64_gib_per_second: copies[4],
+        memcpy_gib_per_second: copies.small[0],
+        to_device_gib_per_second: copies.small[1],
+        from_device_gib_per_second: copies.small[2],
+        memcpy_64_gib_per_second: copies.large[0],
+        to_device_64_gib_per_second: copies.large[1],
+        from_device_64_gib_per_second: copies.large[2],
+        memcpy_fresh_ms: copies.fresh_ms[0],
+        to_device_fresh_ms: copies.fresh_ms[1],
         quota_ns: median(&mut quota_ns, 0.5),
     })
 }
@@ -232,43 +245,69 @@ impl Through {
     }
 
     fn sync(&self) -> Result<(), WorkerError> {
-        let stream = self.stream;
-        self.client.call(&StreamSynchronize { stream })?;
-        Ok(())
+        Ok(self.client.synchronize(self.stream)?)
     }
 
-    /// GiB/s of memcpy, then to and from the device, for 1 MiB and 64 MiB.
-    fn copies(&self, rounds: usize) -> Result<[f64; 5], WorkerError> {
-        let rate = |bytes: usize, mut ns: Vec<f64>| {
-            bytes as f64 / f64::from(1 << 30) / (median(&mut ns, 0.5) / 1e9)
-        };
-        let mut host = vec![1_u8; 64 * MIB];
-        let mut other = vec![2_u8; 64 * MIB];
-        let context = self.context;
-        let bytes = 64 * MIB as u64;
-        let address = self.client.call(&MemoryAlloc { context, bytes })?.value;
-        let memcpy = time(200 * rounds, || {
-            let (to, from) = (&mut other[..MIB], &host[..MIB]);
-            to.copy_from_slice(std::hint::black_box(from));
-            std::hint::black_box(to);
-            Ok(())
-        })?;
-        let mut rates = [rate(MIB, memcpy), 0.0, 0.0, 0.0, 0.0];
-        for (index, bytes, runs) in [(1, MIB, 200 * rounds), (3, 64 * MIB, 4 * rounds)] {
-            let to = time(runs, || {
-                self.client.write(self.stream, address, &host[..bytes])?;
-                self.sync()
-            })?;
-            let from = time(runs, || {
-                self.client
-                    .read(self.stream, address, &mut host[..bytes])
-                    .map_err(WorkerError::from)
-            })?;
-            rates[index] = rate(bytes, to);
-            rates[index + 1] = rate(bytes, from);
+    fn copies(&self, rounds: usize) -> Result<Copies, WorkerError> {
+        let (host, mut other) = (vec![1_u8; 64 * MIB], vec![2_u8; 64 * MIB]);
+        let (mut fresh, mut fresh_to) = (Vec::new(), Vec::new());
+        for _ in 0..3 * rounds {
+            let mut cold: Vec<u8> = Vec::with_capacity(host.len());
+            fresh.extend(time(1, || {
+                cold.extend_from_slice(&host);
+                Ok(())
+            })?);
+            let address = self.alloc(host.len() as u64)?;
+            let to = || self.client.write_now(self.stream, address, &host);
+            fresh_to.extend(time(1, || to().map_err(WorkerError::from))?);
+            let context = self.context;
+            self.client.call(&MemoryFree { context, address })?;
         }
-        Ok(rates)
+        let address = self.alloc(host.len() as u64)?;
+        let mut rates = |bytes: usize, runs: usize| -> Result<[f64; 3], WorkerError> {
+            let mut ns = [const { Vec::new() }; 3];
+            // The first turn touches everything once on all sides.
+            for run in 0..=runs {
+                let (from, to) = (&host[..bytes], &mut other[..bytes]);
+                let took = [
+                    time(1, || {
+                        to.copy_from_slice(std::hint::black_box(from));
+                        std::hint::black_box(&to);
+                        Ok(())
+                    })?,
+                    time(1, || {
+                        Ok(self.client.write_now(self.stream, address, from)?)
+                    })?,
+                    time(1, || Ok(self.client.read(self.stream, address, to)?))?,
+                ];
+                if run > 0 {
+                    for (all, took) in ns.iter_mut().zip(took) {
+                        all.extend(took);
+                    }
+                }
+            }
+            let rate =
+                |ns: &mut Vec<f64>| bytes as f64 / f64::from(1 << 30) / (median(ns, 0.5) / 1e9);
+            Ok(ns.each_mut().map(rate))
+        };
+        Ok(Copies {
+            small: rates(MIB, 200 * rounds)?,
+            large: rates(64 * MIB, 6 * rounds)?,
+            fresh_ms: [fresh, fresh_to].map(|mut ns| median(&mut ns, 0.5) / 1e6),
+        })
     }
+
+    fn alloc(&self, bytes: u64) -> Result<u64, WorkerError> {
+        let context = self.context;
+        Ok(self.client.call(&MemoryAlloc { context, bytes })?.value)
+    }
+}
+
+/// Copies: GiB/s of memcpy, to the device, from the device; milliseconds of first copies.
+struct Copies {
+    small: [f64; 3],
+    large: [f64; 3],
+    fresh_ms: [f64; 2],
 }
 
 /// Copies of 1 MiB within this process through the engine, in GiB/s: what the device itself can do.

@@ -48,6 +48,8 @@ impl DeviceSource for SoftwareDevices {
             memory_bytes: self.memory_bytes,
             gate: self.gate.as_ref().map(LeaseGate::for_device),
             output: Some(Arc::new(sink)),
+            // One device for each session: it holds the memory of one program only.
+            windows: true,
             ..Config::default()
         };
         let gpu =

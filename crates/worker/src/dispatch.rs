@@ -298,6 +298,19 @@ impl Desk {
             Call::HostRegister(c) => self.host_register(&c),
             Call::HostUnregister(c) => done(s.host_unregister(c.context, DevicePtr(c.address))?),
 
+            Call::MemoryWindow(c) => {
+                let found = s.memory_window(DevicePtr(c.address), c.bytes)?;
+                let (address, bytes, offset) = match found {
+                    Ok(window) => (window.base.0, window.bytes, window.offset),
+                    Err((base, bytes)) => (base.0, bytes, u64::MAX),
+                };
+                encode(&wire::Window {
+                    address,
+                    bytes,
+                    offset,
+                })
+            }
+
             Call::AddressReserve(c) => number(s.address_reserve(c.bytes, c.align)?.0),
             Call::AddressFree(c) => done(s.address_free(DevicePtr(c.address), c.bytes)?),
             Call::FrameCreate(c) => number(s.frame_create(c.bytes)?),

@@ -17,11 +17,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mica_cuda_abi::CuResult;
 use mica_limits::HostLink;
-use mica_vgpu::{Vgpu, VgpuError};
+use mica_vgpu::{Vgpu, VgpuError, Windows};
 use mica_wire::session::server::{RingServer, SessionPort};
 use mica_wire::session::transport::ServerTransport;
 use mica_wire::session::{Call, Class, RecordHeader, SLOTS, SessionError, Violation};
@@ -92,11 +92,13 @@ pub fn serve_session(
     socket: OwnedFd,
     pid: Option<u32>,
 ) -> Result<Option<String>, WorkerError> {
-    let port = SessionPort::accept(socket)?;
+    // Given once for each device, so no other session of it can see what this program has.
+    let port = SessionPort::accept(socket, gpu.take_window_file())?;
     let session = vgpu
         .open_session_on(gpu)
         .map_err(|error| SessionError::Ended(error.to_string()))?;
     output.attach(&port);
+    session.attach_windows(Box::new(PortWindows(Arc::clone(&port))));
     let crew = Arc::new(Crew {
         reader: Mutex::new(port.reader()),
         desk: Desk::new(session, Arc::clone(&port), output),
@@ -115,6 +117,26 @@ pub fn serve_session(
     port.end("its session was closed");
     let violation = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
     Ok(violation)
+}
+
+/// How long a program's threads may take to let go of its windows.
+const WINDOW_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The windows of the program at the other end.
+struct PortWindows(Arc<SessionPort>);
+
+impl Windows for PortWindows {
+    fn set_open(&self, open: bool) {
+        match open {
+            true => self.0.open_windows(),
+            false if self.0.close_windows(WINDOW_PATIENCE) => {}
+            false => tracing::warn!("a program does not let go of its windows on device memory"),
+        }
+    }
+
+    fn copied_bytes(&self) -> (u64, u64) {
+        self.0.window_bytes()
+    }
 }
 
 /// Returns when the program's end of the socket is closed or the program is dead.
@@ -244,10 +266,17 @@ impl Crew {
             if !runs_what_it_waits_for(&call) {
                 gpu.settle();
             }
+            let position = reader.position();
             if call.class() != Class::Waiting {
-                crew.carry_out(header, call, tail, || {})?;
+                crew.carry_out(header, call, tail, || {
+                    port.carried_out(position);
+                    if !posted {
+                        port.show_quiet(|| gpu.is_idle());
+                    }
+                })?;
                 continue;
             }
+            port.carried_out(position);
             port.leave();
             drop(reader);
             if crew.resting.load(Acquire) == 0 && Crew::hire(crew, broken).is_err() {
@@ -262,6 +291,7 @@ impl Crew {
                 if back.is_some() {
                     port.attend();
                 }
+                port.show_quiet(|| gpu.is_idle());
             })?;
             match back.or_else(|| crew.reader.try_lock().ok()) {
                 Some(again) => reader = again,

@@ -168,7 +168,10 @@ impl DeviceMemory {
         match live {
             Some(live)
                 if live.owner == Some(owner)
-                    && matches!(live.kind, Kind::Small { .. } | Kind::Large { .. }) =>
+                    && matches!(
+                        live.kind,
+                        Kind::Small { .. } | Kind::Large { .. } | Kind::Shared { .. }
+                    ) =>
             {
                 self.drop_range(&mut books, address, live);
                 Ok(live.bytes)
@@ -222,6 +225,7 @@ impl DeviceMemory {
                 Ok(()) => books.space.give(pages, mapped),
                 Err(error) => tracing::warn!(%error, address, "registered memory stays mapped"),
             },
+            Kind::Shared { .. } => self.drop_shared(books, address, live.kind),
             Kind::Frame { .. } => {}
         }
     }

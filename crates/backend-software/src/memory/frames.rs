@@ -301,9 +301,11 @@ fn grow(file: &OwnedFd, len: u64) -> Result<()> {
     Ok(())
 }
 
-fn memfd() -> Result<OwnedFd> {
+/// A memory file, empty.
+pub(super) fn memfd() -> Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a valid C string.
-    let fd = unsafe { libc::memfd_create(c"mica-frames".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(c"mica-device".as_ptr(), flags) };
     if fd < 0 {
         return Err(system(
             "a memory file for frames",

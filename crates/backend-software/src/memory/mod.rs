@@ -6,13 +6,15 @@
 //! ```
 //!
 //! Owns the books: live ranges with their exact sizes and owners, charged bytes, frames and
-//! reservations. Memory of [`DeviceMemory::alloc`] is anonymous, so that it can have huge pages;
+//! reservations. Memory of [`DeviceMemory::alloc`] is anonymous, so that it can have huge pages, until
+//! another process is to see it;
 //! frames are pieces of one memfd, so that they can be mapped anywhere, twice, or nowhere. Freed
 //! pages are dropped, so the next owner reads zeros.
 
 mod alloc;
 mod frames;
 mod register;
+mod windows;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -25,6 +27,7 @@ use crate::arena::{Arena, FRAME, PAGE};
 use crate::error::invalid_value;
 use alloc::Chunk;
 use frames::Frame;
+use windows::WindowFile;
 
 /// All memory of one device.
 #[derive(Debug)]
@@ -48,6 +51,7 @@ struct Books {
     frame_offsets: Ranges,
     frames: HashMap<u64, Frame>,
     next_frame: u64,
+    windows: Option<WindowFile>,
 }
 
 /// A range that may be touched.
@@ -65,6 +69,12 @@ enum Kind {
     Small { chunk: u64, taken: u64 },
     /// Pages of its own: bytes mapped, bytes of address space with the guard.
     Large { mapped: u64, reserved: u64 },
+    /// Pages of its own in the window file, from `offset` on.
+    Shared {
+        mapped: u64,
+        reserved: u64,
+        offset: u64,
+    },
     /// A frame.
     Frame { frame: u64 },
     /// Registered host memory: first page, bytes mapped.
@@ -99,9 +109,17 @@ impl DeviceMemory {
                 frame_offsets,
                 frames: HashMap::new(),
                 next_frame: 1,
+                windows: None,
             }),
             pins: RwLock::new(()),
         })
+    }
+
+    /// As [`DeviceMemory::new`], with memory that one other process can be shown.
+    pub(crate) fn with_windows(total: u64, arena_bytes: u64) -> Result<Self> {
+        let memory = Self::new(total, arena_bytes)?;
+        memory.books().windows = WindowFile::new(memory.total);
+        Ok(memory)
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {

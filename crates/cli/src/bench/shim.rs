@@ -2,10 +2,9 @@
 //! against the same engine in this process.
 
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use mica_gpu::Gpu;
+use mica_worker::SoftwareDevices;
 use mica_worker::bench::{SessionNumbers, session_numbers};
 
 use super::report::{Line, Report};
@@ -22,14 +21,10 @@ const ROUNDS: usize = 5;
 pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     libraries::find()?;
     let stage = Stage::set_up(1 << 30)?;
-    let gpu = mica_backend_software::SoftwareGpu::new(mica_backend_software::Config {
-        memory_bytes: Some(1 << 30),
-        ..Default::default()
-    })?;
-    let gpu: Arc<dyn Gpu> = Arc::new(gpu);
+    let devices = SoftwareDevices::new(0, Some(1 << 30), None);
     let (mut engine, mut shim) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        engine.push(session_numbers(&gpu, 1)?);
+        engine.push(session_numbers(&devices, 1)?);
         shim.push(program(&stage)?);
     }
     let direct = |figure: fn(&SessionNumbers) -> f64| median(engine.iter().map(figure).collect());

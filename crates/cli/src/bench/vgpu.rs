@@ -3,13 +3,12 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use mica_gpu::Gpu;
 use mica_scheduler::bench::decision_ns;
 use mica_scheduler::policy::PolicyKind;
+use mica_worker::SoftwareDevices;
 use mica_worker::bench::{SessionNumbers, session_numbers};
 
 use super::report::{Line, Report};
@@ -27,12 +26,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let wanted = |name: &str| name.contains(&only);
     let mut report = Report::new(args.json);
     if wanted("session") {
-        let gpu = mica_backend_software::SoftwareGpu::new(mica_backend_software::Config {
-            memory_bytes: Some(1 << 30),
-            ..Default::default()
-        })?;
-        let gpu: Arc<dyn Gpu> = Arc::new(gpu);
-        session(&session_numbers(&gpu, 2)?, &mut report);
+        let devices = SoftwareDevices::new(0, Some(1 << 30), None);
+        session(&session_numbers(&devices, 2)?, &mut report);
     }
     if wanted("scheduler") {
         for (name, policy) in [
@@ -96,7 +91,7 @@ fn session(n: &SessionNumbers, report: &mut Report) {
         "-",
         None,
     );
-    let (small, large) = (n.memcpy_gib_per_second, memcpy_gib_per_second(64 << 20));
+    let (small, large) = (n.memcpy_gib_per_second, n.memcpy_64_gib_per_second);
     for (what, rate, memcpy) in [
         (
             "copy 1 MiB to the device",
@@ -129,24 +124,19 @@ fn session(n: &SessionNumbers, report: &mut Report) {
         );
     }
     add(
+        "first copy of 64 MiB into untouched memory",
+        format!("{:.1} ms memcpy", n.memcpy_fresh_ms),
+        format!("{:.1} ms", n.to_device_fresh_ms),
+        "-",
+        None,
+    );
+    add(
         "charge and release of memory, hot path",
         "-".into(),
         format!("{:.0} ns", n.quota_ns),
         "≤ 200 ns",
         Some(n.quota_ns <= 200.0),
     );
-}
-
-/// `memcpy` of so many bytes within this process.
-fn memcpy_gib_per_second(bytes: usize) -> f64 {
-    let (from, mut to) = (vec![1_u8; bytes], vec![2_u8; bytes]);
-    let times = (0..9).map(|_| {
-        let began = Instant::now();
-        to.copy_from_slice(std::hint::black_box(&from));
-        std::hint::black_box(&mut to);
-        began.elapsed().as_secs_f64()
-    });
-    bytes as f64 / f64::from(1 << 30) / median(times.collect())
 }
 
 fn daemon_memory() -> Result<Line> {

@@ -295,7 +295,7 @@ fn synchronize(of: Option<&'static Context>) -> Answer {
     let request = ContextSynchronize {
         context: context.wire(),
     };
-    let done = state.client.call(&request);
+    let done = state.client.wait(&request);
     state.print_output();
     context.checked(done)?;
     context.check(state)

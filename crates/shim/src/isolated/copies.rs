@@ -137,6 +137,35 @@ impl CopyOp {
         })
     }
 
+    /// The same memory as this process sees it and as the device does, with the direction: for copies
+    /// between them that this thread can do itself. Pinned memory is both.
+    fn sides(&self, state: &State) -> Option<(HostBox, DeviceBox, bool)> {
+        let pinned = |end: &End| match end.place {
+            Place::Device(address) => {
+                let found = state.memory.find_device(address)?;
+                (found.is_host()).then(|| address - found.device + found.host)
+            }
+            _ => None,
+        };
+        let host = |end: &End| match pinned(end) {
+            Some(pointer) => Some(HostBox {
+                pointer: pointer as *mut u8,
+                pitch: end.pitch,
+                extent: self.extent,
+            }),
+            None => end.host_box(self.extent),
+        };
+        let device = |end: &End| match pinned(end) {
+            Some(_) => None,
+            None => end.device_box(),
+        };
+        if let (Some(from), Some(to)) = (host(&self.src), device(&self.dst)) {
+            return Some((from, to, false));
+        }
+        let (from, to) = (device(&self.src)?, host(&self.dst)?);
+        Some((to, from, true))
+    }
+
     fn touches_host(&self, state: &State) -> bool {
         [&self.src, &self.dst].iter().any(|end| match end.place {
             Place::Device(address) => state
@@ -190,7 +219,19 @@ pub(super) fn run(
     capture::forbid_legacy(stream)?;
     let client = &state.client;
     let wire = stream.wire();
-    if let Some(area) = op.wire() {
+    let area = op.wire();
+    // What may be left to the device is, if the call need not wait.
+    if (wait || area.is_none())
+        && let Some((host, device, into_host)) = op.sides(state)
+    {
+        // SAFETY: the program says that the box is its memory.
+        let copied = unsafe { client.copy_here(wire, &host, &device, into_host, wait) };
+        if context.checked(copied)? {
+            state.print_output();
+            return context.check(state);
+        }
+    }
+    if let Some(area) = area {
         context.checked(client.post(&Copy { stream: wire, area }, &[]))?;
         return match wait && op.touches_host(state) {
             true => stream.synchronize(state),

@@ -168,7 +168,7 @@ driver! {
         let (event, context) = event_of(event)?;
         context.check(state)?;
         refuse_captured(event)?;
-        let done = state.client.call(&EventSynchronize { event: event.wire() });
+        let done = state.client.wait(&EventSynchronize { event: event.wire() });
         state.print_output();
         context.checked(done)?;
         context.check(state)

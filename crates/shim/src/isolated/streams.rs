@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{StreamCreate, StreamDestroy, StreamSynchronize};
+use mica_wire::session::{StreamCreate, StreamDestroy};
 
 use super::capture::StreamCapture;
 use super::context::{Context, current};
@@ -119,10 +119,7 @@ impl Stream {
     /// Waits for all its work.
     pub(super) fn synchronize(&self, state: &State) -> Answer {
         let context = self.context()?;
-        let request = StreamSynchronize {
-            stream: self.wire(),
-        };
-        let done = state.client.call(&request);
+        let done = state.client.synchronize(self.wire());
         state.print_output();
         context.checked(done)?;
         context.check(state)

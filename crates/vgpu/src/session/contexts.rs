@@ -168,12 +168,13 @@ impl Session {
         self.read().contexts.iter().map(|(_, c)| c.id).collect()
     }
 
-    pub(crate) fn cancel_all(&self) -> u64 {
-        let each = |id| self.gpu.cancel(id, None).unwrap_or(0);
+    pub(crate) fn abort_all(&self) -> u64 {
+        let each = |id| self.gpu.abort(id).unwrap_or(0);
         self.context_ids().into_iter().map(each).sum()
     }
 
     pub(crate) fn suspend(&self) -> Result<()> {
+        self.set_windows_open(false);
         for id in self.context_ids() {
             self.gpu.context_suspend(id)?;
         }
@@ -184,6 +185,7 @@ impl Session {
         for id in self.context_ids() {
             self.gpu.context_resume(id)?;
         }
+        self.set_windows_open(true);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use mica_gpu::{Copy3d, DevicePtr, Fill2d, HostSpan, Place};
+use mica_gpu::{Copy3d, DevicePtr, Fill2d, HostSpan, MemoryWindow, Place};
 
 use super::{Session, Tables, lock};
 use crate::ranges::{Owner, Range};
@@ -159,6 +159,36 @@ impl Session {
             bytes: 0,
         })?;
         Ok((DevicePtr(start), range.bytes))
+    }
+
+    /// Shows an allocation to the holder of the device's window file; `None` with its range if that
+    /// cannot be.
+    pub fn memory_window(
+        &self,
+        address: DevicePtr,
+        bytes: u64,
+    ) -> Result<std::result::Result<MemoryWindow, (DevicePtr, u64)>> {
+        self.check()?;
+        let (range, owner) = {
+            let tables = self.read();
+            tables.ranges.check(address.0, bytes)?;
+            let refused = VgpuError::Range {
+                address: address.0,
+                bytes,
+            };
+            let (start, found) = tables.ranges.find(address.0).ok_or(refused)?;
+            let owner = match found.owner {
+                Owner::Allocation { .. } => Some(tables.contexts.get(found.context)?.id),
+                _ => None,
+            };
+            ((DevicePtr(start), found.bytes), owner)
+        };
+        let window = match owner {
+            // It waits for kernels to hold still, so no lock is held.
+            Some(owner) => self.gpu.memory_window(owner, address, bytes)?,
+            None => None,
+        };
+        Ok(window.ok_or(range))
     }
 
     /// Copies in stream order. Arrays are named by their session handles.

@@ -79,6 +79,21 @@ pub(crate) struct WorkerLine {
     pub(crate) output: AtomicU32,
     /// Notices ever given; a futex word.
     pub(crate) notices_given: AtomicU32,
+    /// Grows when windows on device memory close (odd) and open again (even).
+    pub(crate) windows: AtomicU32,
+    /// A position in the ring: the work of everything before it is done.
+    pub(crate) quiet: AtomicU64,
+}
+
+/// Written by the program while it copies through windows on device memory.
+#[repr(C, align(64))]
+pub(crate) struct CopyLine {
+    /// Threads that copy now.
+    pub(crate) copying: AtomicU32,
+    /// Bytes ever copied to the device.
+    pub(crate) bytes_in: AtomicU64,
+    /// Bytes ever copied from the device.
+    pub(crate) bytes_out: AtomicU64,
 }
 
 /// The control block.
@@ -86,6 +101,7 @@ pub(crate) struct WorkerLine {
 pub(crate) struct Control {
     pub(crate) program: ProgramLine,
     pub(crate) worker: WorkerLine,
+    pub(crate) copies: CopyLine,
     pub(crate) notices: [AtomicU64; NOTICES],
 }
 

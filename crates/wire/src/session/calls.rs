@@ -19,7 +19,7 @@ pub enum Class {
 }
 
 /// A call as a type.
-pub trait Request: Field {
+pub trait Request: Field + 'static {
     /// Its number.
     const NUMBER: u16;
     /// Its name.
@@ -279,6 +279,9 @@ calls! {
     } -> Number; "Maps host memory of the program into the device."
     71 Waiting HostUnregister { /** Context. */ context: u64, /** Device address. */ address: u64, } -> Done;
     "Waits for the context, then ends `HostRegister`."
+
+    72 Waiting MemoryWindow { /** First byte. */ address: u64, /** Bytes that will be touched. */ bytes: u64, } -> Window;
+    "Lets the program touch the allocation around an address in place."
 
     80 Quick AddressReserve { /** Bytes. */ bytes: u64, /** Alignment. */ align: u64, } -> Number;
     "Reserves device addresses."

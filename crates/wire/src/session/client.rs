@@ -6,6 +6,7 @@
 
 mod data;
 mod ring;
+mod windows;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 pub use data::{DeviceBox, HostBox};
 pub use ring::RingTransport;
+use windows::Windows;
 
 use super::calls::*;
 use super::codec::{Field, Reader};
@@ -31,6 +33,7 @@ pub struct SessionClient<T: ClientTransport = RingTransport> {
     snapshot: DeviceSnapshot,
     next_tag: AtomicU64,
     cursor: AtomicU64,
+    windows: Windows,
 }
 
 impl SessionClient<RingTransport> {
@@ -57,6 +60,7 @@ impl<T: ClientTransport> SessionClient<T> {
             snapshot,
             next_tag: AtomicU64::new(1),
             cursor: AtomicU64::new(0),
+            windows: Windows::default(),
         })
     }
 
@@ -76,6 +80,7 @@ impl<T: ClientTransport> SessionClient<T> {
     /// [`SessionError::Refused`] with the worker's code and sentence, or why there was no answer.
     pub fn call<R: Request>(&self, request: &R) -> Result<R::Answer, SessionError> {
         debug_assert_ne!(R::CLASS, Class::Posted);
+        self.windows.see(request);
         call_over(&self.transport, request, &[])
     }
 
@@ -83,8 +88,22 @@ impl<T: ClientTransport> SessionClient<T> {
     #[inline]
     pub fn post<R: Request>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
         debug_assert_eq!(R::CLASS, Class::Posted);
+        self.windows.see(request);
         self.transport
             .post(R::NUMBER, request.encode().as_slice(), tail)
+    }
+
+    /// Makes a call that waits for work; asks nobody if all work is known to be done.
+    pub fn wait<R: Request<Answer = Done>>(&self, request: &R) -> Result<(), SessionError> {
+        match self.transport.is_quiet()? {
+            true => Ok(()),
+            false => self.call(request).map(drop),
+        }
+    }
+
+    /// Waits for a stream's work.
+    pub fn synchronize(&self, stream: u64) -> Result<(), SessionError> {
+        self.wait(&StreamSynchronize { stream })
     }
 
     /// Launches a kernel with its packed parameter block.

@@ -13,6 +13,7 @@
 //!     │ call: record ──► ring ──────────────────────────────────►
 //!     │ ◄──────────────────────────── reply slot (futex) ─────────
 //!     │ pageable data ──► staging chunk ──► device, chunk given back (futex)
+//!     │ pageable data ──► window on device memory, once earlier work is done: no message at all
 //!     │ ◄──────────────────────────── notices: a host callback is due
 //!     ╳ closed socket ──────────────────────────────────────────► everything it held is freed
 //! ```
@@ -45,13 +46,14 @@ pub use ring::{MAX_RECORD_BYTES, Producer, RecordHeader, RingReader, Violation};
 pub use types::*;
 
 /// Version of the session protocol; a mismatch is refused with both numbers.
-pub const SESSION_VERSION: u32 = 1;
+pub const SESSION_VERSION: u32 = 2;
 
 /// Numbers of the socket's messages, apart from those of [`crate::host`].
 pub mod socket_kind {
     /// Program: I speak version `b`.
     pub const HELLO: u32 = 64;
-    /// Worker: accepted; version `b`; the area's descriptor attached.
+    /// Worker: accepted; version `b`; the area's descriptor attached, and that of the file with windows
+    /// on device memory where there is one.
     pub const WELCOME: u32 = 65;
     /// Worker: refused; `text` says why.
     pub const REFUSED: u32 = 66;

@@ -43,6 +43,8 @@ pub struct SessionPort {
     notices: Mutex<()>,
     /// What the reader has taken: its own count, since the shared one can be overwritten.
     taken: Arc<AtomicU64>,
+    /// What has been carried out, as far as it can be without waiting.
+    done: AtomicU64,
     calls: Patience,
 }
 
@@ -55,7 +57,9 @@ impl SessionPort {
     ///
     /// # Errors
     /// If it is silent, gone, or speaks another version; it has been told so.
-    pub fn accept(socket: OwnedFd) -> Result<Arc<Self>, SessionError> {
+    ///
+    /// Whoever holds `windows` can see all that is or will be in it.
+    pub fn accept(socket: OwnedFd, windows: Option<OwnedFd>) -> Result<Arc<Self>, SessionError> {
         let ended = |error: crate::host::socket::SocketError| {
             SessionError::Ended(format!("no handshake with the program: {error}"))
         };
@@ -76,7 +80,9 @@ impl SessionPort {
         }
         let area = SessionArea::create().map_err(SessionError::system("memfd_create"))?;
         answer.kind = socket_kind::WELCOME;
-        socket.send(&answer, &[area.fd()]).map_err(ended)?;
+        let mut fds = vec![area.fd()];
+        fds.extend(windows.as_ref().map(AsFd::as_fd));
+        socket.send(&answer, &fds).map_err(ended)?;
         Ok(Arc::new(Self {
             area: Arc::new(area),
             socket,
@@ -84,6 +90,7 @@ impl SessionPort {
             descriptors: Mutex::default(),
             notices: Mutex::default(),
             taken: Arc::default(),
+            done: AtomicU64::new(0),
             calls: Patience::default(),
         }))
     }
@@ -127,6 +134,53 @@ impl SessionPort {
     pub fn left(&self) -> bool {
         fence(SeqCst);
         self.has_more()
+    }
+
+    /// Says that the call up to a position has been carried out. Call it while the ring is the thread's.
+    pub fn carried_out(&self, position: u64) {
+        self.done.store(position, Release);
+    }
+
+    /// Shows the program that the work of every call carried out so far is done, if `is_idle` says so.
+    pub fn show_quiet(&self, is_idle: impl FnOnce() -> bool) {
+        // Read first: calls carried out later may bring work that is not looked at.
+        let done = self.done.load(Acquire);
+        if is_idle() {
+            self.area.control().worker.quiet.store(done, Release);
+        }
+    }
+
+    /// Closes the windows on device memory: the program copies through the ring from now on. Says
+    /// whether all its threads have let go; one that does not in `patience` writes to memory that is
+    /// about to be nobody's.
+    pub fn close_windows(&self, patience: Duration) -> bool {
+        let control = self.area.control();
+        control.worker.windows.fetch_or(1, SeqCst);
+        let end = Instant::now() + patience;
+        while control.copies.copying.load(SeqCst) != 0 {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        true
+    }
+
+    /// Opens windows again; those from before are void.
+    pub fn open_windows(&self) {
+        let word = &self.area.control().worker.windows;
+        if word.load(Relaxed) & 1 != 0 {
+            word.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// Bytes that the program says it has copied to and from the device through windows.
+    pub fn window_bytes(&self) -> (u64, u64) {
+        let copies = &self.area.control().copies;
+        (
+            copies.bytes_in.load(Relaxed),
+            copies.bytes_out.load(Relaxed),
+        )
     }
 
     /// Wakes one thread that sleeps here, as the program would.
@@ -286,6 +340,13 @@ pub struct RingServer {
     area: Arc<SessionArea>,
     reader: RingReader,
     taken: Arc<AtomicU64>,
+}
+
+impl RingServer {
+    /// Where in the ring the last call ended.
+    pub fn position(&self) -> u64 {
+        self.reader.position()
+    }
 }
 
 impl ServerTransport for RingServer {

@@ -29,6 +29,15 @@ pub trait ClientTransport: Send + Sync {
     fn area(&self) -> Option<&SessionArea>;
     /// Passes a descriptor for the call that names `tag`.
     fn send_descriptor(&self, tag: u64, fd: BorrowedFd<'_>) -> Result<(), SessionError>;
+    /// The file with windows on device memory, where there is one.
+    fn window_file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// Whether the work of everything sent so far is done, as far as is known without asking. Fails if
+    /// the worker is gone.
+    fn is_quiet(&self) -> Result<bool, SessionError> {
+        Ok(false)
+    }
     /// Waits on a chunk until it is in another state than `state`.
     fn wait_chunk(&self, chunk: usize, state: u32) -> Result<u32, SessionError>;
 }

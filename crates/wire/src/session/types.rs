@@ -113,6 +113,16 @@ record! {
         bytes: u64,
     }
 
+    /// Where an allocation lies in the file with windows on device memory.
+    Window {
+        /// First address of the allocation.
+        address: u64,
+        /// Its size.
+        bytes: u64,
+        /// Where it begins in the file; `u64::MAX` if it cannot be shown.
+        offset: u64,
+    }
+
     /// Counters of a virtual GPU since its worker started.
     VgpuCounters {
         /// Kernels launched.

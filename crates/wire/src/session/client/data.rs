@@ -79,6 +79,22 @@ fn pieces((width, height, depth): (u64, u64, u64)) -> impl Iterator<Item = Piece
 }
 
 impl HostBox {
+    /// Both ends of a copy of a run of bytes.
+    pub(super) fn line(pointer: *mut u8, len: usize, address: u64) -> (Self, DeviceBox) {
+        let len = len as u64;
+        let host = Self {
+            pointer,
+            pitch: (len, len),
+            extent: (len, 1, 1),
+        };
+        let device = DeviceBox {
+            place: CopyPlace::Device(address),
+            pitch: (len, len),
+            offset: [0; 3],
+        };
+        (host, device)
+    }
+
     /// Copies a piece between this memory and a chunk.
     ///
     /// # Safety
@@ -148,6 +164,11 @@ impl<T: ClientTransport> SessionClient<T> {
 
     /// Copies pageable bytes to the device in stream order; they may be changed on return.
     pub fn write(&self, stream: u64, address: u64, bytes: &[u8]) -> Result<(), SessionError> {
+        let (host, device) = HostBox::line(bytes.as_ptr().cast_mut(), bytes.len(), address);
+        // SAFETY: `bytes` is borrowed, and only read.
+        if unsafe { self.copy_here(stream, &host, &device, false, false)? } {
+            return Ok(());
+        }
         if bytes.len() <= INLINE_BYTES || self.transport.area().is_none() {
             let most = MAX_RECORD_BYTES / 2;
             for (index, part) in bytes.chunks(most).enumerate() {
@@ -172,6 +193,11 @@ impl<T: ClientTransport> SessionClient<T> {
 
     /// Copies device memory into pageable bytes; returns when they are there.
     pub fn read(&self, stream: u64, address: u64, bytes: &mut [u8]) -> Result<(), SessionError> {
+        let (host, device) = HostBox::line(bytes.as_mut_ptr(), bytes.len(), address);
+        // SAFETY: `bytes` is borrowed for the whole call.
+        if unsafe { self.copy_here(stream, &host, &device, true, true)? } {
+            return Ok(());
+        }
         if bytes.len() <= INLINE_BYTES || self.transport.area().is_none() {
             for (index, part) in bytes.chunks_mut(1 << 20).enumerate() {
                 let read = Read {
@@ -187,16 +213,6 @@ impl<T: ClientTransport> SessionClient<T> {
         }
         let step = piece_bytes(bytes.len()) as u64;
         let len = bytes.len() as u64;
-        let host = HostBox {
-            pointer: bytes.as_mut_ptr(),
-            pitch: (len, len),
-            extent: (len, 1, 1),
-        };
-        let device = DeviceBox {
-            place: CopyPlace::Device(address),
-            pitch: (len, len),
-            offset: [0; 3],
-        };
         let count = len.div_ceil(step);
         let parts = (0..count).map(|i| ((i * step, 0, 0), (len - i * step).min(step), 1));
         // SAFETY: `bytes` is borrowed for the whole call.
@@ -248,8 +264,13 @@ impl<T: ClientTransport> SessionClient<T> {
         host: &HostBox,
         device: &DeviceBox,
     ) -> Result<(), SessionError> {
-        // SAFETY: passed on.
-        unsafe { self.read_pieces(stream, host, device, pieces(host.extent)) }
+        // SAFETY: passed on, twice.
+        unsafe {
+            if self.copy_here(stream, host, device, true, true)? {
+                return Ok(());
+            }
+            self.read_pieces(stream, host, device, pieces(host.extent))
+        }
     }
 
     /// # Safety

@@ -35,6 +35,7 @@ const LIVENESS: Timespec = Timespec {
 pub struct RingTransport {
     area: SessionArea,
     socket: HostSocket,
+    window_file: Option<OwnedFd>,
     producer: Mutex<Producer>,
     /// A bit for each reply slot in use.
     slots: AtomicU64,
@@ -69,7 +70,8 @@ impl RingTransport {
                 )));
             }
         }
-        let Some(fd) = fds.into_iter().next() else {
+        let mut fds = fds.into_iter();
+        let Some(fd) = fds.next() else {
             return Err(SessionError::Ended(
                 "the worker sent no shared memory".into(),
             ));
@@ -78,6 +80,7 @@ impl RingTransport {
         Ok(Self {
             area,
             socket,
+            window_file: fds.next(),
             producer: Mutex::default(),
             slots: AtomicU64::new(0),
             answers: Patience::default(),
@@ -300,6 +303,21 @@ impl ClientTransport for RingTransport {
         self.socket
             .send(&message, &[fd])
             .map_err(|error| SessionError::Ended(format!("host memory cannot be shared: {error}")))
+    }
+
+    fn window_file(&self) -> Option<BorrowedFd<'_>> {
+        self.window_file.as_ref().map(AsFd::as_fd)
+    }
+
+    fn is_quiet(&self) -> Result<bool, SessionError> {
+        let control = self.area.control();
+        // What this thread has sent is in the tail it sees; the worker's word comes from there too.
+        let sent = control.program.tail.load(Relaxed);
+        if control.worker.quiet.load(Acquire) != sent || self.late_pending() {
+            return Ok(false);
+        }
+        self.check_alive()?;
+        Ok(true)
     }
 
     fn wait_chunk(&self, chunk: usize, state: u32) -> Result<u32, SessionError> {

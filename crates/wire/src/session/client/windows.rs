@@ -1,0 +1,407 @@
+//! Windows on device memory: copies that the program does itself.
+//!
+//! Where the worker has a file with windows, an allocation that is copied to or from is mapped here
+//! once, and later copies are one `memcpy` of the calling thread, as soon as the stream's earlier work
+//! is known to be done. The worker gives pages to what will be touched before it is touched, so that
+//! device memory is charged to it and not to the program.
+//!
+//! The worker can close all windows at any time. A thread that copies says so, looks whether they are
+//! still open, and copies a slice; so the worker knows when all have let go, and a copy that finds
+//! them closed goes through the ring instead. Windows from before a closing are void.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use super::{DeviceBox, HostBox, SessionClient};
+use crate::session::area::Control;
+use crate::session::calls::{
+    ContextDestroy, MemoryFree, MemoryFreeAsync, MemoryWindow, Request, StreamSynchronize,
+};
+use crate::session::transport::ClientTransport;
+use crate::session::types::CopyPlace;
+use crate::session::{SessionError, types};
+
+/// Copies below this do not open a window; where one is open it serves copies of any size.
+const LEAST_BYTES: u64 = 64 << 10;
+/// Pages are asked for in pieces of this size, that of a huge page.
+const PIECE: u64 = 2 << 20;
+/// Bytes copied between two looks whether windows are still open.
+const SLICE: u64 = 8 << 20;
+/// Allocations without a window that are remembered.
+const MOST_REFUSED: usize = 4096;
+
+/// The windows of a session.
+#[derive(Debug, Default)]
+pub(super) struct Windows(RwLock<Open>);
+
+#[derive(Debug, Default)]
+struct Open {
+    /// The worker's word when they were opened.
+    epoch: u32,
+    by_address: BTreeMap<u64, Arc<Window>>,
+    /// Allocations that cannot be shown: first address and end.
+    refused: BTreeMap<u64, u64>,
+}
+
+#[derive(Debug)]
+struct Window {
+    address: u64,
+    bytes: u64,
+    epoch: u32,
+    pointer: *mut u8,
+    mapped: usize,
+    /// A bit for each piece that has its pages.
+    ready: Vec<AtomicU64>,
+}
+
+// SAFETY: the mapping is plain memory, touched only by copying; the rest is atomics.
+unsafe impl Send for Window {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// Maps the answer to a call, so that huge pages of the file can be huge pages here.
+    fn map(file: BorrowedFd<'_>, found: &types::Window, epoch: u32) -> Option<Self> {
+        let mapped = usize::try_from(found.bytes.checked_next_multiple_of(4096)?).ok()?;
+        let room = mapped.checked_add(PIECE as usize)?;
+        // SAFETY: fresh address space of the kernel's choice.
+        let space = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                room,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let space = space.ok()? as usize;
+        let start = space.next_multiple_of(PIECE as usize);
+        let fixed = MapFlags::SHARED | MapFlags::FIXED;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: replaces a part of the address space just reserved.
+        let pointer = unsafe {
+            mmap(
+                start as *mut _,
+                mapped,
+                protection,
+                fixed,
+                file,
+                found.offset,
+            )
+        };
+        let rest = [
+            (space, start - space),
+            (start + mapped, space + room - start - mapped),
+        ];
+        for (at, bytes) in rest {
+            if bytes > 0 {
+                // SAFETY: the parts of the reservation that are not used.
+                let _ = unsafe { munmap(at as *mut _, bytes) };
+            }
+        }
+        let Ok(pointer) = pointer else {
+            // SAFETY: the middle of the reservation, which nobody knows.
+            let _ = unsafe { munmap(start as *mut _, mapped) };
+            return None;
+        };
+        // A child has no session.
+        // SAFETY: advice on a mapping of our own.
+        let _ = unsafe { madvise(pointer, mapped, Advice::LinuxDontFork) };
+        let pieces = found.bytes.div_ceil(PIECE).div_ceil(64) as usize;
+        Some(Self {
+            address: found.address,
+            bytes: found.bytes,
+            epoch,
+            pointer: pointer.cast(),
+            mapped,
+            ready: (0..pieces).map(|_| AtomicU64::new(0)).collect(),
+        })
+    }
+
+    fn pieces(&self, address: u64, bytes: u64) -> std::ops::RangeInclusive<u64> {
+        let first = (address - self.address) / PIECE;
+        let last = (address - self.address + bytes.max(1) - 1) / PIECE;
+        first..=last
+    }
+
+    fn is_ready(&self, address: u64, bytes: u64) -> bool {
+        self.pieces(address, bytes).all(|piece| {
+            let word = self.ready.get((piece / 64) as usize);
+            word.is_some_and(|word| word.load(Relaxed) & 1 << (piece % 64) != 0)
+        })
+    }
+
+    /// Notes pages that the worker has made, and takes them into this process's tables at once.
+    fn note_ready(&self, address: u64, bytes: u64) {
+        let start = (address - self.address) & !4095;
+        let end = (address - self.address + bytes).min(self.mapped as u64);
+        let (at, len) = (start as usize, end.saturating_sub(start) as usize);
+        // SAFETY: inside the mapping; a refusal costs faults later.
+        let _ = unsafe {
+            let first = self.pointer.add(at.min(self.mapped));
+            madvise(first.cast(), len, Advice::LinuxPopulateWrite)
+        };
+        for piece in self.pieces(address, bytes) {
+            if let Some(word) = self.ready.get((piece / 64) as usize) {
+                word.fetch_or(1 << (piece % 64), Relaxed);
+            }
+        }
+    }
+
+    /// Copies a box; false if the windows have been closed, and the copy must be made in another way.
+    ///
+    /// # Safety
+    /// `host` is valid for reads, or for writes if `into_host`; the device's rows are in the window.
+    unsafe fn copy(
+        &self,
+        control: &Control,
+        host: &HostBox,
+        address: u64,
+        pitch: (u64, u64),
+        into_host: bool,
+    ) -> bool {
+        let (width, height, depth) = host.extent;
+        let device = self.pointer.wrapping_add((address - self.address) as usize);
+        let rows_each = (SLICE / width.max(1)).max(1);
+        for z in 0..depth {
+            for row in (0..height).step_by(rows_each as usize) {
+                for x in (0..width).step_by(SLICE as usize) {
+                    let slice = Slice(&control.copies.copying);
+                    slice.0.fetch_add(1, SeqCst);
+                    if control.worker.windows.load(SeqCst) != self.epoch {
+                        return false;
+                    }
+                    for y in row..(row + rows_each).min(height) {
+                        let ours = host
+                            .pointer
+                            .wrapping_add((z * host.pitch.1 + y * host.pitch.0 + x) as usize);
+                        let theirs = device.wrapping_add((z * pitch.1 + y * pitch.0 + x) as usize);
+                        let (from, to) = if into_host {
+                            (theirs, ours)
+                        } else {
+                            (ours, theirs)
+                        };
+                        let bytes = (width - x).min(SLICE) as usize;
+                        // SAFETY: our contract. Kernels may change the device's side at any time,
+                        // which only a program that races with itself can see.
+                        unsafe { std::ptr::copy(from, to, bytes) };
+                    }
+                    drop(slice);
+                }
+            }
+        }
+        let bytes = width * height * depth;
+        let counter = match into_host {
+            true => &control.copies.bytes_out,
+            false => &control.copies.bytes_in,
+        };
+        counter.fetch_add(bytes, Relaxed);
+        true
+    }
+}
+
+/// A slice that is being copied.
+struct Slice<'a>(&'a std::sync::atomic::AtomicU32);
+
+impl Drop for Slice<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Release);
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: made by `map`; whoever copies holds the window.
+        let _ = unsafe { munmap(self.pointer.cast(), self.mapped) };
+    }
+}
+
+impl Windows {
+    fn read(&self) -> RwLockReadGuard<'_, Open> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Open> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at a call before it is made: what it frees has no window any more.
+    #[inline]
+    pub(super) fn see<R: Request>(&self, request: &R) {
+        let request: &dyn Any = request;
+        if let Some(free) = request.downcast_ref::<MemoryFree>() {
+            self.forget(free.address);
+        } else if let Some(free) = request.downcast_ref::<MemoryFreeAsync>() {
+            self.forget(free.address);
+        } else if request.is::<ContextDestroy>() {
+            *self.write() = Open::default();
+        }
+    }
+
+    #[cold]
+    fn forget(&self, address: u64) {
+        let mut open = self.write();
+        open.refused.remove(&address);
+        let gone = open.by_address.remove(&address);
+        drop(open);
+        drop(gone);
+    }
+
+    /// The window around some bytes, whether or not they have their pages; `Err(true)` if it is worth
+    /// asking for one.
+    fn find(&self, epoch: u32, address: u64, bytes: u64) -> Result<Arc<Window>, bool> {
+        let open = self.read();
+        if open.epoch != epoch {
+            return Err(true);
+        }
+        let end = address.checked_add(bytes).ok_or(false)?;
+        if let Some((_, window)) = open.by_address.range(..=address).next_back()
+            && end <= window.address + window.bytes
+        {
+            return Ok(Arc::clone(window));
+        }
+        let refused = open.refused.range(..=address).next_back();
+        Err(refused.is_none_or(|(_, end)| *end <= address))
+    }
+}
+
+impl<T: ClientTransport> SessionClient<T> {
+    /// Whether the work of everything sent so far is done, as far as is known without asking.
+    ///
+    /// # Errors
+    /// If the worker is gone.
+    pub fn is_quiet(&self) -> Result<bool, SessionError> {
+        self.transport.is_quiet()
+    }
+
+    /// Copies a box between this process's memory and device memory on this thread, where the device
+    /// memory is mapped here or can be, and the stream's earlier work is done. `wait` waits for that.
+    /// `false` if nothing was done.
+    ///
+    /// # Safety
+    /// `host` is valid for reads, or for writes if `into_host`, during the call.
+    pub unsafe fn copy_here(
+        &self,
+        stream: u64,
+        host: &HostBox,
+        device: &DeviceBox,
+        into_host: bool,
+        wait: bool,
+    ) -> Result<bool, SessionError> {
+        let (width, height, depth) = host.extent;
+        let CopyPlace::Device(address) = device.place else {
+            return Ok(false);
+        };
+        let span = |pitch: (u64, u64)| {
+            let slices = depth.checked_sub(1)?.checked_mul(pitch.1)?;
+            let rows = height.checked_sub(1)?.checked_mul(pitch.0)?;
+            slices.checked_add(rows)?.checked_add(width)
+        };
+        let Some((bytes, _)) = span(device.pitch).zip(span(host.pitch)) else {
+            return Ok(false);
+        };
+        let Some(window) = self.window(address, bytes)? else {
+            return Ok(false);
+        };
+        if !self.is_quiet()? {
+            if !wait {
+                return Ok(false);
+            }
+            self.call(&StreamSynchronize { stream })?;
+        }
+        let Some(area) = self.transport.area() else {
+            return Ok(false);
+        };
+        // SAFETY: the caller vouches for `host`; the window holds the rows (asked for above).
+        Ok(unsafe { window.copy(area.control(), host, address, device.pitch, into_host) })
+    }
+
+    /// Bytes that this program has copied itself, to and from the device.
+    pub fn window_bytes(&self) -> (u64, u64) {
+        self.transport.area().map_or((0, 0), |area| {
+            let copies = &area.control().copies;
+            (
+                copies.bytes_in.load(Relaxed),
+                copies.bytes_out.load(Relaxed),
+            )
+        })
+    }
+
+    /// Copies pageable bytes to the device; returns when they are there.
+    pub fn write_now(&self, stream: u64, address: u64, bytes: &[u8]) -> Result<(), SessionError> {
+        let (host, device) = HostBox::line(bytes.as_ptr().cast_mut(), bytes.len(), address);
+        // SAFETY: `bytes` is borrowed, and only read.
+        if unsafe { self.copy_here(stream, &host, &device, false, true)? } {
+            return Ok(());
+        }
+        self.write(stream, address, bytes)?;
+        self.synchronize(stream)
+    }
+
+    /// A window that holds these bytes, with their pages; `None` if there is none to be had.
+    fn window(&self, address: u64, bytes: u64) -> Result<Option<Arc<Window>>, SessionError> {
+        let (Some(file), Some(area)) = (self.transport.window_file(), self.transport.area()) else {
+            return Ok(None);
+        };
+        let epoch = area.control().worker.windows.load(Acquire);
+        if epoch & 1 != 0 || bytes == 0 {
+            return Ok(None);
+        }
+        let known = match self.windows.find(epoch, address, bytes) {
+            Ok(window) if window.is_ready(address, bytes) => return Ok(Some(window)),
+            Ok(window) => Some(window),
+            Err(worth) if !worth || bytes < LEAST_BYTES => return Ok(None),
+            Err(_) => None,
+        };
+        let found = match self.call(&MemoryWindow { address, bytes }) {
+            Ok(found) => found,
+            // The copy itself says what is wrong, if anything is.
+            Err(SessionError::Refused { .. }) => return Ok(None),
+            Err(other) => return Err(other),
+        };
+        let window = match known {
+            Some(window) => Some(window),
+            None => self.remember(file, &found, epoch),
+        };
+        if let Some(window) = &window {
+            window.note_ready(address, bytes);
+        }
+        Ok(window)
+    }
+
+    fn remember(
+        &self,
+        file: BorrowedFd<'_>,
+        found: &types::Window,
+        epoch: u32,
+    ) -> Option<Arc<Window>> {
+        let window = match found.offset {
+            u64::MAX => None,
+            _ => Window::map(file, found, epoch).map(Arc::new),
+        };
+        let mut open = self.windows.write();
+        if open.epoch != epoch {
+            // Those from before the closing show nothing that is used any more.
+            *open = Open::default();
+            open.epoch = epoch;
+        }
+        match &window {
+            Some(window) => {
+                open.by_address.insert(found.address, Arc::clone(window));
+            }
+            None => {
+                if open.refused.len() >= MOST_REFUSED {
+                    open.refused.clear();
+                }
+                let end = found.address.saturating_add(found.bytes);
+                open.refused.insert(found.address, end);
+            }
+        }
+        window
+    }
+}
