@@ -10,10 +10,12 @@ mod clock;
 mod gate;
 mod link;
 mod quota;
+mod session;
 mod shared_page;
 
 pub use clock::monotonic_ns;
 pub use gate::Gate;
 pub use link::{Environment, HostLink, LinkError, Push, Welcome, open_session};
 pub use quota::{Denied, LocalQuota, MemoryView, PageQuota, Quota};
+pub use session::connect_session;
 pub use shared_page::SharedPage;

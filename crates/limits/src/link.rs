@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use mica_wire::host::message::{Kind, Message, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION, Role};
 use mica_wire::host::socket::{HostSocket, SocketError};
+use mica_wire::session::SessionError;
 use rustix::thread::futex;
 
 use crate::{MemoryView, SharedPage};
@@ -96,6 +97,9 @@ pub enum LinkError {
     /// The page could not be mapped.
     #[error("the page shared with the daemon cannot be mapped")]
     Page(#[source] rustix::io::Errno),
+    /// The virtual GPU's worker gave no session.
+    #[error(transparent)]
+    Session(#[from] SessionError),
 }
 
 /// What the daemon said on accepting this process.

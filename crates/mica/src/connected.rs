@@ -10,7 +10,7 @@ use std::time::Duration;
 use mica_gpu::{
     DevicePtr, GlobalDescription, HostCallback, KernelDescription, ModuleInfo, ParamLayout,
 };
-use mica_limits::{Environment, open_session};
+use mica_limits::{Environment, connect_session};
 use mica_vgpu::Statistics;
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::{self as wire, CopyBox, CopyPlace, SessionError, SharedHostMemory};
@@ -20,8 +20,6 @@ use crate::device::DeviceInfo;
 use crate::vgpu::Memory;
 use crate::{Error, Result};
 
-/// A worker that ends for lack of work may do so just as we come; the next one serves us.
-const TRIES: u32 = 3;
 /// How often the thread for host functions looks whether it is still needed.
 const NOTICE: Duration = Duration::from_millis(200);
 
@@ -46,19 +44,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Connected {
     pub(crate) fn open(environment: &Environment) -> Result<Arc<Self>> {
-        let mut tries = 1;
-        loop {
-            let (_, socket) = open_session(environment)?;
-            match Self::over(socket) {
-                Err(Error::Session(SessionError::Ended(_))) if tries < TRIES => tries += 1,
-                other => return other,
-            }
-        }
+        let program = std::env::args().next().unwrap_or_default();
+        Self::with(connect_session(environment, &program)?)
     }
 
     pub(crate) fn over(socket: std::os::fd::OwnedFd) -> Result<Arc<Self>> {
         let program = std::env::args().next().unwrap_or_default();
-        let client = SessionClient::connect(socket, &program)?;
+        Self::with(SessionClient::connect(socket, &program)?)
+    }
+
+    fn with(client: SessionClient) -> Result<Arc<Self>> {
         let context = client.call(&wire::ContextCreate { flags: 0 })?;
         Ok(Arc::new(Self {
             client: Arc::new(client),

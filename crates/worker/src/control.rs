@@ -44,7 +44,9 @@ pub(crate) fn start(
             if worker.sessions.load(Acquire) > 0 {
                 tick = TICK;
                 idle_since = Instant::now();
-            } else if idle_exit.is_some_and(|limit| idle_since.elapsed() >= limit) {
+            } else if idle_exit.is_some_and(|limit| idle_since.elapsed() >= limit)
+                && worker.close_to_sessions()
+            {
                 let _ = end.send("nobody has used it for a while");
                 return;
             }

@@ -37,6 +37,8 @@ pub use serve::serve_session;
 
 /// Most sessions of one worker.
 const MOST_SESSIONS: u32 = 1024;
+/// The number of sessions of a worker that takes no more.
+const CLOSED: u32 = u32::MAX;
 
 /// How a worker runs.
 #[derive(Clone, Debug)]
@@ -70,24 +72,27 @@ impl WorkerConfig {
     /// If this process was not started by a daemon, or a variable makes no sense.
     pub fn from_environment() -> Result<Self, WorkerError> {
         let environment = Environment::read().ok_or(WorkerError::NotInVgpu)??;
-        let idle_exit = match number(Self::IDLE)? {
+        let idle_exit = match number::<f64>(Self::IDLE)? {
             None => Some(Duration::from_secs(10)),
-            Some(0) => None,
-            Some(seconds) => Some(Duration::from_secs(seconds)),
+            Some(0.0) => None,
+            Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|_| {
+                let (variable, text) = (Self::IDLE, seconds.to_string());
+                WorkerError::Number { variable, text }
+            })?),
         };
-        let streams = number(Self::MAX_STREAMS)?.unwrap_or(0);
+        let streams = number::<u64>(Self::MAX_STREAMS)?.unwrap_or(0);
         Ok(Self {
             environment,
             idle_exit,
             max_streams: u32::try_from(streams).unwrap_or(u32::MAX),
-            tensor_cores: number(Self::TENSOR_CORES)? != Some(0),
-            tf32: number(Self::TF32)? != Some(0),
+            tensor_cores: number::<u64>(Self::TENSOR_CORES)? != Some(0),
+            tf32: number::<u64>(Self::TF32)? != Some(0),
         })
     }
 }
 
 /// A number from the environment. One that cannot be read is refused: a limit is never dropped.
-fn number(variable: &'static str) -> Result<Option<u64>, WorkerError> {
+fn number<T: std::str::FromStr>(variable: &'static str) -> Result<Option<T>, WorkerError> {
     match std::env::var(variable) {
         Err(_) => Ok(None),
         Ok(text) => match text.trim().parse() {

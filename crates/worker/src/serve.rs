@@ -29,7 +29,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::dispatch::{Desk, Failure};
-use crate::{MOST_SESSIONS, OutputBuffer, Worker, WorkerError};
+use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Worker, WorkerError};
 
 /// Enough for blocks of kernels.
 const STACK_BYTES: usize = 8 << 20;
@@ -44,15 +44,28 @@ struct Crew {
 }
 
 impl Worker {
+    /// Takes no more sessions, if there are none; says whether that is so. From then on nobody is
+    /// welcomed, so nobody can lose a session that has begun.
+    pub(crate) fn close_to_sessions(&self) -> bool {
+        let closed = self.sessions.compare_exchange(0, CLOSED, AcqRel, Acquire);
+        closed.is_ok()
+    }
+
     /// Serves a program on a socket, on threads of its own.
     pub(crate) fn begin_session(self: &Arc<Self>, socket: OwnedFd, pid: u32, link: &Arc<HostLink>) {
-        if self.sessions.fetch_add(1, AcqRel) >= MOST_SESSIONS {
-            self.sessions.fetch_sub(1, AcqRel);
-            link.note(
-                1,
-                &format!("process {pid} was refused: {MOST_SESSIONS} sessions are open"),
-            );
-            return;
+        let most = MOST_SESSIONS;
+        let counted = self
+            .sessions
+            .fetch_update(AcqRel, Acquire, |open| (open < most).then_some(open + 1));
+        match counted {
+            Ok(_) => {}
+            // The worker ends; a program whose socket closes before the handshake asks for another.
+            Err(CLOSED) => return,
+            Err(_) => {
+                let text = format!("process {pid} was refused: {most} sessions are open");
+                link.note(1, &text);
+                return;
+            }
         }
         let (worker, link) = (Arc::clone(self), Arc::clone(link));
         let run = move || {

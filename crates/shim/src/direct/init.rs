@@ -88,7 +88,8 @@ fn refused(error: &LinkError) -> CuStatus {
         LinkError::Token
         | LinkError::Connect { .. }
         | LinkError::Unexpected(_)
-        | LinkError::Page(_) => CuResult::OperatingSystem,
+        | LinkError::Page(_)
+        | LinkError::Session(_) => CuResult::OperatingSystem,
     };
     code as CuStatus
 }

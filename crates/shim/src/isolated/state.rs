@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, OnceLock};
 
 use mica_cuda_abi::CuResult;
-use mica_limits::{Environment, open_session};
+use mica_limits::{Environment, connect_session};
 use mica_wire::session::client::SessionClient;
 
 use super::context::Context;
@@ -95,14 +95,10 @@ fn connect() -> Answer<SessionClient> {
             return Err(CuResult::NoDevice.into());
         }
     };
-    let (_, socket) = open_session(&environment).map_err(|error| {
-        log::line(&format!("no session with the virtual GPU: {error}"));
-        Code::from(CuResult::NoDevice)
-    })?;
     let program = std::env::current_exe().ok();
     let program = program.as_deref().and_then(|path| path.file_name());
     let program = program.unwrap_or_default().to_string_lossy();
-    SessionClient::connect(socket, &program).map_err(|error| {
+    connect_session(&environment, &program).map_err(|error| {
         log::line(&format!("no session with the virtual GPU: {error}"));
         CuResult::NoDevice.into()
     })

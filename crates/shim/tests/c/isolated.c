@@ -428,11 +428,100 @@ static void leave(void) {
     IS(cuStreamQuery(stream), 600);
 }
 
+/* Every way to copy, around the sizes where the way changes, in order with kernels. */
+static void copies(void) {
+    start();
+    size_t sizes[] = {4, 4096, 60000, 65536, 70000, 1 << 20, (5 << 20) + 12};
+    size_t most = sizes[6] + 64;
+    unsigned char *out = malloc(most), *in = malloc(most), *pinned;
+    OK(cuMemHostAlloc((void **)&pinned, most, 0));
+    for (size_t s = 0; s < 7; s++) {
+        size_t n = sizes[s];
+        Ptr p, q;
+        OK(cuMemAlloc_v2(&p, n));
+        OK(cuMemAlloc_v2(&q, n));
+        for (size_t i = 0; i < n; i++) out[i] = pinned[i] = (unsigned char)(i * 31 + s);
+        for (int from = 0; from < 2; from++) {
+            OK(cuMemsetD32_v2(p, 0, n / 4));
+            OK(cuMemcpyHtoD_v2(p, from ? pinned : out, n));
+            OK(launch_add(p, 1, 1, stream));
+            OK(cuStreamSynchronize(stream));
+            OK(launch_add(p, 1, 1, 0));
+            OK(cuMemcpy(q, p, n));
+            memset(in, 0, n);
+            OK(cuMemcpyDtoH_v2(in, q, n));
+            unsigned was, is;
+            memcpy(&was, out, 4), memcpy(&is, in, 4);
+            IS(is, was + 12);
+            TRUE(!memcmp(in + 4, out + 4, n - 4));
+            memset(pinned, 0, n);
+            OK(cuMemcpyDtoH_v2(pinned, p, n));
+            TRUE(!memcmp(in, pinned, n));
+            /* In the middle, and small ones where large ones were. */
+            size_t at = n / 3 & ~3ul, some = n - at < 5000 ? n - at : 5000;
+            OK(cuMemcpyHtoD_v2(p + at, out, some));
+            OK(cuMemcpyDtoHAsync_v2(in, p + at, some, 0));
+            OK(cuCtxSynchronize());
+            TRUE(!memcmp(in, out, some));
+            memcpy(pinned, out, n);
+        }
+        IS(cuMemcpyHtoD_v2(p, out, n + 4096), 1);
+        OK(cuMemFree_v2(p));
+        IS(cuMemcpyHtoD_v2(p, out, n), 1);
+        OK(cuMemFree_v2(q));
+    }
+}
+
+/* Copies for ever, both ways, until somebody ends it. */
+static void copying(void) {
+    start();
+    size_t n = 16 << 20;
+    char *mine = malloc(n);
+    memset(mine, 1, n);
+    Ptr p;
+    OK(cuMemAlloc_v2(&p, n));
+    for (int said = 0;; said = 1) {
+        OK(cuMemcpyHtoD_v2(p, mine, n));
+        OK(launch_add(p, 64, 1, 0));
+        OK(cuMemcpyDtoH_v2(mine, p, n));
+        if (!said) printf("ready\n"), fflush(stdout);
+    }
+}
+
+/* Waits for a kernel that somebody cancels: the context is broken as by a watchdog; another is not. */
+static void cancelled(void) {
+    start();
+    Ptr p;
+    Handle spin;
+    OK(cuMemAlloc_v2(&p, 4));
+    OK(cuMemsetD32_v2(p, 0, 1));
+    OK(cuModuleGetFunction(&spin, module, "spin"));
+    void *args[] = {&p};
+    OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, args, 0));
+    OK(launch_add(p, 1, 1, stream));
+    printf("ready\n");
+    fflush(stdout);
+    IS(cuStreamSynchronize(stream), 702);
+    unsigned word;
+    IS(cuMemcpyDtoH_v2(&word, p, 4), 702);
+    IS(cuCtxSynchronize(), 702);
+    IS(cuMemAlloc_v2(&p, 4), 702);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    start();
+    OK(cuMemAlloc_v2(&p, 4));
+    OK(cuMemsetD32_v2(p, 1, 1));
+    OK(launch_add(p, 1, 1, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH_v2(&word, p, 4));
+    IS(word, 7);
+}
+
 int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"basics", basics}, {"contexts", contexts}, {"errors", errors}, {"streams", streams},
         {"host_memory", host_memory}, {"graphs", graphs}, {"look_up", look_up}, {"threads", threads},
         {"fork", forked}, {"orphan", orphan}, {"leave", leave},
+        {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (argc > 1 && !strcmp(all[i].name, argv[1])) {

@@ -3,10 +3,10 @@
 //! The daemon's part is played by this process: it hands each program a socket to a worker's session
 //! that runs on threads here.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use mica_limits::{LocalQuota, Quota};
@@ -30,6 +30,8 @@ struct Host {
     devices: SoftwareDevices,
     sessions: Mutex<Vec<OwnedFd>>,
     ended: (Mutex<usize>, std::sync::Condvar),
+    /// Programs whose sessions nobody will serve.
+    deaf: Mutex<usize>,
 }
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -50,6 +52,7 @@ impl Host {
             devices,
             sessions: Mutex::default(),
             ended: Default::default(),
+            deaf: Mutex::default(),
         });
         let flags = SocketFlags::CLOEXEC;
         let listener =
@@ -78,6 +81,11 @@ impl Host {
         let mut welcome = Message::new(Kind::Welcome).with_text("test");
         (welcome.a, welcome.b) = (LIMIT, LIMIT);
         socket.send(&welcome, &[theirs.as_fd()]).unwrap();
+        let mut deaf = self.deaf.lock().unwrap();
+        if *deaf > 0 {
+            *deaf -= 1;
+            return;
+        }
         let mut sessions = self.sessions.lock().unwrap();
         sessions.push(ours.try_clone().unwrap());
         let host = Arc::clone(self);
@@ -236,6 +244,57 @@ fn a_forked_child_is_told_that_nothing_is_initialized() {
 #[test]
 fn a_program_may_leave_in_the_middle_of_a_kernel() {
     run("leave");
+}
+
+#[test]
+fn copies_of_all_sizes_keep_their_order() {
+    run("copies");
+}
+
+#[test]
+fn a_program_killed_in_the_middle_of_a_copy_leaves_nothing() {
+    for _ in 0..3 {
+        let host = Host::start();
+        let (mut child, _lines) = until_ready(&host, "copying");
+        assert!(host.quota.view().used_bytes >= 16 << 20);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        host.assert_clean(1);
+    }
+}
+
+#[test]
+fn a_cancelled_kernel_is_an_error_that_the_program_sees() {
+    let host = Host::start();
+    let (mut child, mut lines) = until_ready(&host, "cancelled");
+    // The kernel may not have begun yet.
+    while host.vgpu.cancel() == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(lines.next().unwrap().unwrap(), "ok", "{}", host.log());
+    assert!(child.wait().unwrap().success());
+    host.assert_clean(1);
+}
+
+#[test]
+fn a_worker_that_ends_as_a_program_comes_is_replaced() {
+    let host = Host::start();
+    // As when an idle worker has decided to end: the socket closes before anybody answers on it.
+    *host.deaf.lock().unwrap() = 3;
+    let output = host.program("basics").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.trim(), "ok", "{:?}; {}", output.status, host.log());
+    assert_eq!(*host.deaf.lock().unwrap(), 0);
+    host.assert_clean(1);
+}
+
+/// Starts a part of the program and waits for its word.
+fn until_ready(host: &Host, part: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let mut child = host.program(part).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert_eq!(first, "ready", "{}", host.log());
+    (child, lines)
 }
 
 #[test]

@@ -75,6 +75,9 @@ pub enum SessionError {
     /// The worker is gone or has ended the session.
     #[error("the session with the virtual GPU has ended: {0}")]
     Ended(String),
+    /// Nobody answered the handshake: the worker went before there was a session. Ask for another.
+    #[error("the worker did not answer: {0}")]
+    Unanswered(String),
     /// The worker's answer could not be read.
     #[error("the worker's answer to {call} is malformed")]
     Answer {
@@ -109,7 +112,7 @@ impl SessionError {
     pub fn cuda_code(&self) -> u32 {
         match self {
             Self::Refused { code, .. } => *code,
-            Self::Ended(_) | Self::Answer { .. } | Self::Version { .. } => 46,
+            Self::Ended(_) | Self::Unanswered(_) | Self::Answer { .. } | Self::Version { .. } => 46,
             Self::TooLarge(_) => 1,
             Self::System { .. } => 304,
         }

@@ -30,6 +30,9 @@ const LIVENESS: Timespec = Timespec {
     tv_nsec: 20_000_000,
 };
 
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
+const UNAVAILABLE: u32 = 46;
+
 /// A session's ring, from the program's side.
 #[derive(Debug)]
 pub struct RingTransport {
@@ -46,24 +49,26 @@ pub struct RingTransport {
 impl RingTransport {
     /// Shakes hands over the socket and maps the area.
     pub fn connect(socket: OwnedFd) -> Result<Self, SessionError> {
-        let ended = |error: crate::host::socket::SocketError| {
-            SessionError::Ended(format!("no handshake with the worker: {error}"))
-        };
+        let unanswered =
+            |error: crate::host::socket::SocketError| SessionError::Unanswered(error.to_string());
         set_socket_timeout(&socket, Timeout::Recv, Some(HANDSHAKE))
             .map_err(SessionError::system("setsockopt"))?;
         let socket = HostSocket::from_fd(socket);
         let mut hello = Message::new(Kind::Hello);
         hello.kind = socket_kind::HELLO;
         hello.b = u64::from(SESSION_VERSION);
-        socket.send(&hello, &[]).map_err(ended)?;
-        let (welcome, fds) = socket.receive().map_err(ended)?;
+        socket.send(&hello, &[]).map_err(unanswered)?;
+        let (welcome, fds) = socket.receive().map_err(unanswered)?;
         match welcome.kind {
             socket_kind::WELCOME if welcome.b == u64::from(SESSION_VERSION) => {}
             socket_kind::WELCOME => {
                 let theirs = welcome.b as u32;
                 return Err(SessionError::Version { theirs });
             }
-            socket_kind::REFUSED => return Err(SessionError::Ended(welcome.text())),
+            socket_kind::REFUSED => {
+                let (code, message) = (UNAVAILABLE, welcome.text());
+                return Err(SessionError::Refused { code, message });
+            }
             other => {
                 return Err(SessionError::Ended(format!(
                     "the worker opened with message kind {other}"
