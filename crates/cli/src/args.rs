@@ -48,6 +48,12 @@ pub(crate) enum Command {
     /// Let a suspended virtual GPU run again
     Resume(NameArgs),
     /// End queued and running kernels of a virtual GPU
+    ///
+    /// Programs are told as when a driver's watchdog ends a kernel: the context that it ran in is
+    /// broken, and every later call in it returns CUDA_ERROR_LAUNCH_TIMEOUT (702,
+    /// cudaErrorLaunchTimeout) until the program resets the device or ends. What the kernel has
+    /// written so far is undefined. Contexts without queued or running kernels do not notice.
+    /// Works for isolated virtual GPUs.
     Cancel(NameArgs),
     /// List this host's GPUs
     Gpus(JsonArgs),
@@ -89,7 +95,11 @@ pub(crate) enum Command {
     DemoTenant,
     /// Measure calls as an ordinary CUDA program
     #[command(hide = true)]
-    ShimLoad,
+    ShimLoad {
+        /// Copy until killed, instead.
+        #[arg(long)]
+        copy_for_ever: bool,
+    },
     /// Run a benchmark load as an ordinary CUDA program
     #[command(hide = true)]
     Load {

@@ -73,7 +73,7 @@ fn dispatch(command: &Command) -> Result<i32> {
             Ok(0)
         }
         Command::Worker { .. } => done(manage::worker()),
-        Command::ShimLoad => done(bench::shim_load::run()),
+        Command::ShimLoad { copy_for_ever } => done(bench::shim_load::run(*copy_for_ever)),
         Command::Load { load } => {
             let load = serde_json::from_str(load).context("the load is no valid JSON")?;
             let report = mica_load::run(&load)?;

@@ -1,7 +1,9 @@
 //! `mica bench shim`: the calls of an ordinary CUDA program through `libcuda.so.1` in isolated mode,
 //! against the same engine in this process.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mica_worker::SoftwareDevices;
@@ -11,12 +13,15 @@ use super::report::{Line, Report};
 use super::shim_load::ShimNumbers;
 use super::software::median;
 use crate::args::BenchArgs;
+use crate::control::explain;
 use crate::demo::stage::Stage;
 use crate::libraries;
 use crate::program::own_path;
 
 /// Rounds of both sides.
 const ROUNDS: usize = 5;
+/// Programs killed in the middle of a copy.
+const KILLS: usize = 7;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     libraries::find()?;
@@ -71,15 +76,26 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         "≤ +20 µs",
         over <= 20.0,
     );
-    let memcpy = through(|n| n.memcpy_gib_per_second);
-    for (what, rate) in [
+    for (what, rate, memcpy) in [
         (
             "cuMemcpyHtoD, 1 MiB",
             through(|n| n.to_device_gib_per_second),
+            through(|n| n.memcpy_gib_per_second),
         ),
         (
             "cuMemcpyDtoH, 1 MiB",
             through(|n| n.from_device_gib_per_second),
+            through(|n| n.memcpy_gib_per_second),
+        ),
+        (
+            "cuMemcpyHtoD, 64 MiB",
+            through(|n| n.to_device_64_gib_per_second),
+            through(|n| n.memcpy_64_gib_per_second),
+        ),
+        (
+            "cuMemcpyDtoH, 64 MiB",
+            through(|n| n.from_device_64_gib_per_second),
+            through(|n| n.memcpy_64_gib_per_second),
         ),
     ] {
         let part = 100.0 * rate / memcpy;
@@ -91,6 +107,30 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             part >= 80.0,
         );
     }
+    let (small, large) = (
+        through(|n| n.pinned_small_us),
+        through(|n| n.pinned_large_us),
+    );
+    add(
+        "host write, kernel, host read in 64 MiB of pinned memory",
+        format!("{small:.1} µs in 4 KiB"),
+        format!("{large:.1} µs"),
+        "no copy: the same",
+        // A copy of so much takes milliseconds.
+        large <= 2.0 * small + 20.0,
+    );
+    let back = killed_while_copying(&stage)?;
+    add(
+        "killed in the middle of a copy: all is back",
+        "-".into(),
+        format!(
+            "{:.1} ms, at most {:.1}",
+            median(back.clone()),
+            back.iter().fold(0.0, |most: f64, ms| most.max(*ms))
+        ),
+        "≤ 100 ms",
+        back.iter().all(|ms| *ms <= 100.0),
+    );
     let startup = through(|n| n.startup_ms);
     add(
         "cuInit to the end of the first launch",
@@ -123,4 +163,46 @@ fn program(stage: &Stage) -> Result<ShimNumbers> {
     );
     let text = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(text.trim()).with_context(|| format!("not its numbers: {text}"))
+}
+
+/// Milliseconds from a program's SIGKILL to the daemon's books being empty, as a client polls them.
+fn killed_while_copying(stage: &Stage) -> Result<Vec<f64>> {
+    const NAME: &str = "copier";
+    stage.vgpu(NAME, 128 << 20, 50)?;
+    let exe = own_path()?;
+    let used =
+        || Ok::<_, anyhow::Error>(stage.client.get(NAME).map_err(explain)?.memory_used_bytes);
+    let mut back = Vec::new();
+    for round in 0..KILLS {
+        let mut child = Command::new(&exe)
+            .args(["exec", NAME, "--"])
+            .arg(&exe)
+            .args(["shim-load", "--copy-for-ever"])
+            .env("MICA_RUNTIME_DIR", stage.folder())
+            .env_remove("MICA_STATE_DIR")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("the program cannot be started")?;
+        let mut line = String::new();
+        let output = child.stdout.take().context("no output")?;
+        BufReader::new(output).read_line(&mut line)?;
+        let pid: i32 = line.trim().parse().context("the program did not start")?;
+        // Not always at the same point of a copy.
+        std::thread::sleep(Duration::from_millis(3 + 7 * round as u64));
+        ensure!(used()? >= 64 << 20, "the program holds too little");
+        let killed = Instant::now();
+        // SAFETY: ends a program that this function has started and not waited for.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        while used()? > 0 {
+            ensure!(
+                killed.elapsed() < Duration::from_secs(10),
+                "memory stays charged"
+            );
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        back.push(killed.elapsed().as_secs_f64() * 1e3);
+        child.wait()?;
+    }
+    Ok(back)
 }

@@ -15,6 +15,10 @@ const KERNEL: &CStr = c".version 7.0
 .target sm_75
 .address_size 64
 .visible .entry nothing(.param .u64 p) { ret; }
+.visible .entry bump(.param .u64 p) {
+    .reg .u64 %a; .reg .u32 %v;
+    ld.param.u64 %a, [p]; ld.global.u32 %v, [%a]; add.u32 %v, %v, 1; st.global.u32 [%a], %v; ret;
+}
 ";
 
 /// What the program measured.
@@ -27,6 +31,12 @@ pub(crate) struct ShimNumbers {
     pub(crate) memcpy_gib_per_second: f64,
     pub(crate) to_device_gib_per_second: f64,
     pub(crate) from_device_gib_per_second: f64,
+    pub(crate) memcpy_64_gib_per_second: f64,
+    pub(crate) to_device_64_gib_per_second: f64,
+    pub(crate) from_device_64_gib_per_second: f64,
+    /// Write a word of pinned memory, let a kernel change it, wait, read it: with 4 KiB and 64 MiB.
+    pub(crate) pinned_small_us: f64,
+    pub(crate) pinned_large_us: f64,
 }
 
 macro_rules! driver {
@@ -68,6 +78,9 @@ driver! {
     alloc = c"cuMemAlloc_v2" (*mut u64, usize);
     to_device = c"cuMemcpyHtoD_v2" (u64, *const c_void, usize);
     from_device = c"cuMemcpyDtoH_v2" (*mut c_void, u64, usize);
+    host_alloc = c"cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
+    host_free = c"cuMemFreeHost" (*mut c_void);
+    device_pointer = c"cuMemHostGetDevicePointer_v2" (*mut u64, *mut c_void, c_uint);
 }
 
 fn done(what: &str, code: c_int) -> Result<()> {
@@ -80,6 +93,7 @@ fn done(what: &str, code: c_int) -> Result<()> {
 struct Program {
     driver: Driver,
     function: *mut c_void,
+    bump: *mut c_void,
     stream: *mut c_void,
 }
 
@@ -87,7 +101,7 @@ impl Program {
     fn open() -> Result<Self> {
         let driver = Driver::open()?;
         let (mut device, mut context, mut module) = (0, null_mut(), null_mut());
-        let (mut function, mut stream) = (null_mut(), null_mut());
+        let (mut function, mut bump, mut stream) = (null_mut(), null_mut(), null_mut());
         // SAFETY: every pointer is to a live local of the type the driver writes; the image ends in a
         // zero byte.
         unsafe {
@@ -106,19 +120,27 @@ impl Program {
                 "cuModuleGetFunction",
                 (driver.module_function)(&raw mut function, module, c"nothing".as_ptr()),
             )?;
+            done(
+                "cuModuleGetFunction",
+                (driver.module_function)(&raw mut bump, module, c"bump".as_ptr()),
+            )?;
             done("cuStreamCreate", (driver.stream_create)(&raw mut stream, 1))?;
         }
         Ok(Self {
             driver,
             function,
+            bump,
             stream,
         })
     }
 
     fn launch(&self) -> Result<()> {
-        let mut value = 0_u64;
+        self.launch_with(self.function, 0)
+    }
+
+    fn launch_with(&self, f: *mut c_void, mut value: u64) -> Result<()> {
         let mut params = [(&raw mut value).cast::<c_void>()];
-        let (f, s) = (self.function, self.stream);
+        let s = self.stream;
         // SAFETY: the kernel takes one 8-byte parameter; the driver copies it before it returns.
         let code = unsafe {
             (self.driver.launch)(f, 1, 1, 1, 1, 1, 1, 0, s, params.as_mut_ptr(), null_mut())
@@ -133,44 +155,106 @@ impl Program {
         })
     }
 
-    /// GiB a second of `memcpy`, to the device, from the device.
-    fn copies(&self) -> Result<[f64; 3]> {
-        let (mut host, mut other) = (vec![1_u8; MIB], vec![2_u8; MIB]);
+    fn alloc(&self, bytes: usize) -> Result<u64> {
         let mut address = 0;
         // SAFETY: writes one address.
-        done("cuMemAlloc", unsafe {
-            (self.driver.alloc)(&raw mut address, MIB)
-        })?;
+        let code = unsafe { (self.driver.alloc)(&raw mut address, bytes) };
+        done("cuMemAlloc", code).map(|()| address)
+    }
+
+    fn to_device(&self, address: u64, host: &[u8]) -> Result<()> {
+        // SAFETY: reads the slice; the driver checks its own side.
+        let code = unsafe { (self.driver.to_device)(address, host.as_ptr().cast(), host.len()) };
+        done("cuMemcpyHtoD", code)
+    }
+
+    fn from_device(&self, host: &mut [u8], address: u64) -> Result<()> {
+        // SAFETY: writes the slice; the driver checks its own side.
+        let code =
+            unsafe { (self.driver.from_device)(host.as_mut_ptr().cast(), address, host.len()) };
+        done("cuMemcpyDtoH", code)
+    }
+
+    /// GiB a second of `memcpy`, to the device, from the device, in turn.
+    fn copies(&self, bytes: usize, runs: usize) -> Result<[f64; 3]> {
+        let (mut host, mut other) = (vec![1_u8; bytes], vec![2_u8; bytes]);
+        let address = self.alloc(bytes)?;
         let (mut plain, mut to, mut from) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..200 {
+        // The first turn touches everything once on all sides.
+        for run in 0..=runs {
             let began = Instant::now();
             other.copy_from_slice(std::hint::black_box(&host));
             std::hint::black_box(&mut other);
-            plain.push(began.elapsed().as_nanos() as f64);
+            let copied = began.elapsed().as_nanos() as f64;
             let began = Instant::now();
-            // SAFETY: both sides hold a mebibyte.
-            done("cuMemcpyHtoD", unsafe {
-                (self.driver.to_device)(address, host.as_ptr().cast(), MIB)
-            })?;
-            to.push(began.elapsed().as_nanos() as f64);
+            self.to_device(address, &host)?;
+            let sent = began.elapsed().as_nanos() as f64;
             let began = Instant::now();
-            // SAFETY: as above.
-            done("cuMemcpyDtoH", unsafe {
-                (self.driver.from_device)(host.as_mut_ptr().cast(), address, MIB)
-            })?;
-            from.push(began.elapsed().as_nanos() as f64);
+            self.from_device(&mut host, address)?;
+            let received = began.elapsed().as_nanos() as f64;
+            if run > 0 {
+                plain.push(copied);
+                to.push(sent);
+                from.push(received);
+            }
         }
         ensure!(
             host.iter().all(|byte| *byte == 1),
             "the copies changed the data"
         );
-        let rate = |ns: Vec<f64>| MIB as f64 / f64::from(1 << 30) / (median(ns) / 1e9);
+        let rate = |ns: Vec<f64>| bytes as f64 / f64::from(1 << 30) / (median(ns) / 1e9);
         Ok([rate(plain), rate(to), rate(from)])
+    }
+
+    /// Microseconds of a round with a kernel that changes a word at the end of so much pinned memory.
+    fn pinned(&self, bytes: usize) -> Result<f64> {
+        let (mut host, mut device) = (null_mut(), 0);
+        // SAFETY: the driver writes a pointer and an address.
+        unsafe {
+            let code = (self.driver.host_alloc)(&raw mut host, bytes, 2);
+            done("cuMemHostAlloc", code)?;
+            let code = (self.driver.device_pointer)(&raw mut device, host, 0);
+            done("cuMemHostGetDevicePointer", code)?;
+        }
+        let last = bytes - 4;
+        // SAFETY: the last word of the memory just made, which is aligned.
+        let word = unsafe { host.cast::<u8>().add(last).cast::<u32>() };
+        let mut times = Vec::new();
+        for round in 0..500 {
+            let began = Instant::now();
+            // SAFETY: as above; the device is idle.
+            unsafe { word.write_volatile(round) };
+            self.launch_with(self.bump, device + last as u64)?;
+            self.synchronize()?;
+            // SAFETY: as above; the kernel has ended.
+            let seen = unsafe { word.read_volatile() };
+            times.push(began.elapsed().as_nanos() as f64 / 1e3);
+            ensure!(seen == round + 1, "the kernel's write was not seen");
+        }
+        // SAFETY: made above and used by nobody.
+        done("cuMemFreeHost", unsafe { (self.driver.host_free)(host) })?;
+        Ok(median(times))
+    }
+}
+
+/// Copies both ways until killed; says its process number once it does.
+fn copy_for_ever() -> Result<()> {
+    let program = Program::open()?;
+    let mut host = vec![1_u8; 64 * MIB];
+    let address = program.alloc(host.len())?;
+    program.to_device(address, &host)?;
+    println!("{}", std::process::id());
+    loop {
+        program.to_device(address, &host)?;
+        program.from_device(&mut host, address)?;
     }
 }
 
 /// `mica shim-load`: measures and prints JSON.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(for_ever: bool) -> Result<()> {
+    if for_ever {
+        return copy_for_ever();
+    }
     let began = Instant::now();
     let program = Program::open()?;
     program.launch()?;
@@ -193,7 +277,8 @@ pub(crate) fn run() -> Result<()> {
             synced.push(began.elapsed().as_nanos() as f64 / 1e3);
         }
     }
-    let [memcpy, to, from] = program.copies()?;
+    let [memcpy, to, from] = program.copies(MIB, 200)?;
+    let [memcpy_64, to_64, from_64] = program.copies(64 * MIB, 6)?;
     let numbers = ShimNumbers {
         startup_ms,
         launch_ns: median(launches),
@@ -202,6 +287,11 @@ pub(crate) fn run() -> Result<()> {
         memcpy_gib_per_second: memcpy,
         to_device_gib_per_second: to,
         from_device_gib_per_second: from,
+        memcpy_64_gib_per_second: memcpy_64,
+        to_device_64_gib_per_second: to_64,
+        from_device_64_gib_per_second: from_64,
+        pinned_small_us: program.pinned(4096)?,
+        pinned_large_us: program.pinned(64 * MIB)?,
     };
     println!("{}", serde_json::to_string(&numbers)?);
     Ok(())
