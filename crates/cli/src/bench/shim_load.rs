@@ -162,13 +162,13 @@ impl Program {
         done("cuMemAlloc", code).map(|()| address)
     }
 
-    fn to_device(&self, address: u64, host: &[u8]) -> Result<()> {
+    fn send(&self, address: u64, host: &[u8]) -> Result<()> {
         // SAFETY: reads the slice; the driver checks its own side.
         let code = unsafe { (self.driver.to_device)(address, host.as_ptr().cast(), host.len()) };
         done("cuMemcpyHtoD", code)
     }
 
-    fn from_device(&self, host: &mut [u8], address: u64) -> Result<()> {
+    fn receive(&self, host: &mut [u8], address: u64) -> Result<()> {
         // SAFETY: writes the slice; the driver checks its own side.
         let code =
             unsafe { (self.driver.from_device)(host.as_mut_ptr().cast(), address, host.len()) };
@@ -187,10 +187,10 @@ impl Program {
             std::hint::black_box(&mut other);
             let copied = began.elapsed().as_nanos() as f64;
             let began = Instant::now();
-            self.to_device(address, &host)?;
+            self.send(address, &host)?;
             let sent = began.elapsed().as_nanos() as f64;
             let began = Instant::now();
-            self.from_device(&mut host, address)?;
+            self.receive(&mut host, address)?;
             let received = began.elapsed().as_nanos() as f64;
             if run > 0 {
                 plain.push(copied);
@@ -242,11 +242,11 @@ fn copy_for_ever() -> Result<()> {
     let program = Program::open()?;
     let mut host = vec![1_u8; 64 * MIB];
     let address = program.alloc(host.len())?;
-    program.to_device(address, &host)?;
+    program.send(address, &host)?;
     println!("{}", std::process::id());
     loop {
-        program.to_device(address, &host)?;
-        program.from_device(&mut host, address)?;
+        program.send(address, &host)?;
+        program.receive(&mut host, address)?;
     }
 }
 
