@@ -14,7 +14,7 @@ use crate::worker::wait;
 /// Copies run beside kernels, never behind them: a kernel may be waiting for one.
 const COPIERS: usize = 2;
 /// With a gate, how long running blocks may overrun a lease before they are told.
-const GATE_POLL: Duration = Duration::from_micros(250);
+const GATE_POLL: Duration = Duration::from_micros(100);
 /// A gate whose end has passed may stay open all the same; it is not asked without a pause.
 const GATE_LEAST: Duration = Duration::from_micros(20);
 const POLL: Duration = Duration::from_millis(5);

@@ -15,7 +15,6 @@ use crate::devices::Devices;
 use crate::events::EventLog;
 use crate::gpu_thread::Change;
 use crate::host::HostThread;
-use crate::metrics::LeaseWaits;
 use crate::paths::Paths;
 use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
@@ -97,7 +96,6 @@ pub(crate) struct Daemon {
     pub(crate) on_demand: bool,
     pub(crate) events: EventLog,
     pub(crate) host: HostThread,
-    pub(crate) lease_waits: Arc<LeaseWaits>,
     pub(crate) started: Instant,
     pub(crate) last_request: Mutex<Instant>,
     registry: Mutex<Registry>,
@@ -115,7 +113,6 @@ impl Daemon {
         config_file: Option<PathBuf>,
         on_demand: bool,
         registry: Registry,
-        lease_waits: Arc<LeaseWaits>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             paths,
@@ -123,7 +120,6 @@ impl Daemon {
             on_demand,
             events: EventLog::default(),
             host: HostThread::new()?,
-            lease_waits,
             started: Instant::now(),
             last_request: Mutex::new(Instant::now()),
             registry: Mutex::new(registry),

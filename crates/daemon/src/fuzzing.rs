@@ -20,7 +20,6 @@ use crate::daemon::Daemon;
 use crate::host::{HostServer, session_pair};
 use crate::http;
 use crate::journal::Journal;
-use crate::metrics::LeaseWaits;
 use crate::paths::Paths;
 use crate::registry::Registry;
 use crate::running::start_gpus;
@@ -51,13 +50,12 @@ impl Target {
         std::fs::create_dir_all(folder.join("state"))?;
         std::fs::create_dir_all(folder.join("run"))?;
         let config = Config::default();
-        let waits = Arc::new(LeaseWaits::default());
-        let gpus = start_gpus(&mut crate::devices::NoDevices, &config, &waits);
+        let gpus = start_gpus(&mut crate::devices::NoDevices, &config);
         let gpus = gpus.map_err(std::io::Error::other)?;
         let paths = Paths::under(&folder);
         let (journal, _) = Journal::open(&paths.journal_file())?;
         let registry = Registry::new(Arc::new(config), gpus, Arc::new(journal));
-        let daemon = Daemon::new(paths, None, false, registry, waits)?;
+        let daemon = Daemon::new(paths, None, false, registry)?;
         Ok(Self {
             daemon: Arc::new(daemon),
             runtime: tokio::runtime::Builder::new_current_thread()

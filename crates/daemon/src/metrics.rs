@@ -1,10 +1,13 @@
 //! The counters in Prometheus's text format.
 
+use std::collections::HashMap;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::api::{GpuInfo, VgpuInfo};
+use crate::tenant::Tenant;
 
 /// Upper bounds of the lease wait histogram, in seconds.
 const BOUNDS: [f64; 10] = [
@@ -52,20 +55,37 @@ impl Page {
             let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
         }
     }
+
+    fn histogram(&mut self, name: &str, labels: &str, waits: &LeaseWaits) {
+        let mut count = 0;
+        let bounds = BOUNDS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+        for (bucket, bound) in waits.buckets.iter().zip(bounds) {
+            count += bucket.load(Relaxed);
+            let _ = writeln!(self.0, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
+        }
+        let sum = waits.sum_ns.load(Relaxed) as f64 / 1e9;
+        let _ = writeln!(self.0, "{name}_sum{{{labels}}} {sum}");
+        let _ = writeln!(self.0, "{name}_count{{{labels}}} {count}");
+    }
 }
 
-/// The whole page.
-pub(crate) fn render(vgpus: &[VgpuInfo], gpus: &[GpuInfo], waits: &LeaseWaits) -> String {
+fn labels_of(vgpu: &VgpuInfo) -> String {
+    format!("vgpu=\"{}\",gpu=\"{}\"", quote(&vgpu.name), vgpu.gpu)
+}
+
+/// The whole page; `waits` are the virtual GPUs' tenants by name.
+pub(crate) fn render(
+    vgpus: &[VgpuInfo],
+    gpus: &[GpuInfo],
+    waits: &HashMap<String, Arc<Tenant>>,
+) -> String {
     let mut page = Page(String::new());
     let mut vgpu = |name: &str, kind: &str, help: &str, value: &dyn Fn(&VgpuInfo) -> f64| {
         page.family(
             name,
             kind,
             help,
-            vgpus.iter().map(|v| {
-                let labels = format!("vgpu=\"{}\",gpu=\"{}\"", quote(&v.name), v.gpu);
-                (labels, value(v))
-            }),
+            vgpus.iter().map(|v| (labels_of(v), value(v))),
         );
     };
     vgpu(
@@ -125,6 +145,24 @@ pub(crate) fn render(vgpus: &[VgpuInfo], gpus: &[GpuInfo], waits: &LeaseWaits) -
         "Submissions.",
         &|v| v.launches_total as f64,
     );
+    vgpu(
+        "mica_vgpu_to_device_bytes_total",
+        "counter",
+        "Bytes copied from the host to the device.",
+        &|v| v.to_device_bytes_total as f64,
+    );
+    vgpu(
+        "mica_vgpu_from_device_bytes_total",
+        "counter",
+        "Bytes copied from the device to the host.",
+        &|v| v.from_device_bytes_total as f64,
+    );
+    vgpu(
+        "mica_vgpu_faults_total",
+        "counter",
+        "Contexts that faulted.",
+        &|v| v.faults_total as f64,
+    );
     vgpu("mica_vgpu_processes", "gauge", "Processes.", &|v| {
         v.processes.len() as f64
     });
@@ -168,14 +206,10 @@ pub(crate) fn render(vgpus: &[VgpuInfo], gpus: &[GpuInfo], waits: &LeaseWaits) -
         page.0,
         "# HELP {name} Time from asking for a lease to its grant.\n# TYPE {name} histogram"
     );
-    let mut count = 0;
-    for (bucket, bound) in waits.buckets.iter().zip(BOUNDS) {
-        count += bucket.load(Relaxed);
-        let _ = writeln!(page.0, "{name}_bucket{{le=\"{bound}\"}} {count}");
+    for vgpu in vgpus {
+        if let Some(tenant) = waits.get(&vgpu.name) {
+            page.histogram(name, &labels_of(vgpu), &tenant.waits);
+        }
     }
-    count += waits.buckets[BOUNDS.len()].load(Relaxed);
-    let _ = writeln!(page.0, "{name}_bucket{{le=\"+Inf\"}} {count}");
-    let sum = waits.sum_ns.load(Relaxed) as f64 / 1e9;
-    let _ = writeln!(page.0, "{name}_sum {sum}\n{name}_count {count}");
     page.0
 }

@@ -19,7 +19,6 @@ use crate::devices::{Devices, software};
 use crate::gpu_thread::{Change, GpuThread};
 use crate::host::HostServer;
 use crate::journal::Journal;
-use crate::metrics::LeaseWaits;
 use crate::paths::Paths;
 use crate::registry::{Gpu, Registry, Vgpu};
 use crate::store::{self, Outlives};
@@ -56,8 +55,7 @@ impl Running {
         let stored = store::load(&paths.state_file())?;
         raise_descriptor_limit();
         let config = Arc::new(config);
-        let lease_waits = Arc::new(LeaseWaits::default());
-        let gpus = start_gpus(devices.as_mut(), &config, &lease_waits)?;
+        let gpus = start_gpus(devices.as_mut(), &config)?;
         let (journal, entries) = Journal::open(&paths.journal_file())
             .map_err(system("opening the journal of grants"))?;
         let mut registry = Registry::new(config, gpus, Arc::new(journal));
@@ -65,7 +63,7 @@ impl Running {
             registry.restore(vgpu);
         }
         registry.expect(entries);
-        let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry, lease_waits)
+        let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry)
             .map_err(system("eventfd"))?;
         let daemon = Arc::new(daemon);
         // What only the dead used is gone before anybody can ask for its name.
@@ -178,7 +176,6 @@ impl Drop for Running {
 pub(crate) fn start_gpus(
     devices: &mut dyn Devices,
     config: &Config,
-    waits: &Arc<LeaseWaits>,
 ) -> Result<Vec<Gpu>, DaemonError> {
     let driver = devices.list();
     let software = software(&config.software_gpu, driver.len());
@@ -190,7 +187,6 @@ pub(crate) fn start_gpus(
                 &format!("gpu-{index}"),
                 driver_index.is_some(),
                 config.sharing.clone(),
-                waits.clone(),
             )
             .map_err(system("thread"))?;
             Ok(Gpu {

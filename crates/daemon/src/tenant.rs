@@ -8,6 +8,8 @@ use mica_limits::SharedPage;
 use mica_scheduler::Priority;
 use mica_scheduler::slices::Profile;
 
+use crate::metrics::LeaseWaits;
+
 /// A process whose submissions and slices a GPU's thread governs.
 #[derive(Debug)]
 pub(crate) struct Governed {
@@ -31,6 +33,8 @@ pub(crate) struct Tenant {
     pub(crate) charged_ns: AtomicU64,
     /// Whether leases are in force on its GPU.
     pub(crate) leases: AtomicBool,
+    /// How long its processes waited for theirs.
+    pub(crate) waits: LeaseWaits,
 }
 
 /// What divides a process's time.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_wire::host::message::Role;
 
 use crate::api::{Created, GpuInfo, GpuKind, ProcessInfo, VgpuInfo};
-use crate::registry::{Client, Registry, Vgpu};
+use crate::registry::{Client, Registry, Traffic, Vgpu};
 use crate::tenant::Mechanism;
 
 impl Registry {
@@ -36,6 +36,9 @@ impl Registry {
             .iter()
             .map(|(_, c)| c.governed.page.counters.launches.load(Relaxed))
             .sum();
+        let traffic = members.iter().fold(vgpu.dead_traffic, |sum, (_, client)| {
+            sum.plus(Traffic::of(client))
+        });
         VgpuInfo {
             name: vgpu.name.clone(),
             state: self.state(vgpu),
@@ -63,6 +66,9 @@ impl Registry {
             throttled_seconds: (vgpu.dead_gate_wait_ns + wait_ns) as f64 / 1e9,
             alloc_denied_total: vgpu.ledger.denied_total(),
             launches_total: vgpu.dead_launches + launches,
+            to_device_bytes_total: traffic.to_device_bytes,
+            from_device_bytes_total: traffic.from_device_bytes,
+            faults_total: traffic.faults,
             mechanism: self.mechanism(vgpu).into(),
             time_source: vgpu.time_source.into(),
             ephemeral: vgpu.spec.ephemeral,
@@ -163,6 +169,7 @@ impl Registry {
 fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
     let page = &client.governed.page;
     let charged = client.governed.charged_ns.load(Relaxed) as f64 / 1e9;
+    let traffic = Traffic::of(client);
     let worker = page.counters.gpu_time_ns.load(Relaxed) as f64 / 1e9;
     ProcessInfo {
         pid: client.pid,
@@ -190,6 +197,9 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
             charged
         },
         alloc_denied_total: page.memory.denied.load(Relaxed),
+        to_device_bytes_total: traffic.to_device_bytes,
+        from_device_bytes_total: traffic.from_device_bytes,
+        faults_total: traffic.faults,
         unknown_symbols: page.client.unknown_symbols.load(Relaxed),
         unknown_symbol_names: client.unknown_names.iter().cloned().collect(),
         driver_version: page.client.driver_version.load(Relaxed),

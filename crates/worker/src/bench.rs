@@ -5,6 +5,8 @@
 //! and futexes cost the same as between two.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use mica_gpu::{Copy3d, DevicePtr, Gpu, HostSpan, ModuleOptions, Place};
@@ -171,6 +173,72 @@ pub fn session_numbers(
         memcpy_fresh_ms: copies.fresh_ms[0],
         to_device_fresh_ms: copies.fresh_ms[1],
         quota_ns: median(&mut quota_ns, 0.5),
+    })
+}
+
+/// What counting costs a program that does nothing but launch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TelemetryCost {
+    /// Launches a second while nobody looks at the counters.
+    pub unwatched_per_second: f64,
+    /// Launches a second while they are read as often as a worker reads them.
+    pub watched_per_second: f64,
+    /// Part of the program's speed that is lost: the median over pairs of runs.
+    pub lost_percent: f64,
+}
+
+/// Measures launches in batches, with and without somebody who reads the counters, in turn.
+///
+/// # Errors
+/// If the device refuses what any program does.
+pub fn telemetry_cost(gpu: &Arc<dyn Gpu>, pairs: usize) -> Result<TelemetryCost, WorkerError> {
+    let quota = Arc::new(LocalQuota::new(1 << 30));
+    let vgpu = Vgpu::new(Arc::clone(gpu), quota, VgpuSpec::new("bench", 1 << 30));
+    let direct = Direct::new(&vgpu)?;
+    let run = || -> Result<f64, WorkerError> {
+        let mut batches = time(60, || {
+            (0..1000).try_for_each(|_| direct.launch())?;
+            direct.sync()
+        })?;
+        Ok(1000.0 / (median(&mut batches, 0.5) / 1e9))
+    };
+    let watched = || -> Result<f64, WorkerError> {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    vgpu.collect();
+                    std::hint::black_box(vgpu.statistics());
+                    std::thread::sleep(crate::control::TICK_TIME);
+                }
+            });
+            let rate = run();
+            done.store(true, Relaxed);
+            rate
+        })
+    };
+    run()?;
+    let (mut without, mut with, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+    for pair in 0..pairs.max(1) {
+        // Which comes first changes: a machine that gets faster or slower favours neither.
+        let (plain, seen) = match pair % 2 {
+            0 => {
+                let plain = run()?;
+                (plain, watched()?)
+            }
+            _ => {
+                let seen = watched()?;
+                (run()?, seen)
+            }
+        };
+        without.push(plain);
+        with.push(seen);
+        lost.push(100.0 * (1.0 - seen / plain));
+    }
+    Ok(TelemetryCost {
+        unwatched_per_second: median(&mut without, 0.5),
+        watched_per_second: median(&mut with, 0.5),
+        lost_percent: median(&mut lost, 0.5),
     })
 }
 

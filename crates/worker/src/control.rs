@@ -14,9 +14,10 @@ use crate::{Worker, WorkerError};
 
 /// How often counters are brought up to date while programs are here: the daemon's arbiter takes a
 /// holder whose GPU time stands still for idle, within a few milliseconds.
+pub(crate) const TICK_TIME: Duration = Duration::from_millis(2);
 const TICK: Timespec = Timespec {
     tv_sec: 0,
-    tv_nsec: 2_000_000,
+    tv_nsec: TICK_TIME.as_nanos() as i64,
 };
 /// The same while nobody is.
 const IDLE_TICK: Timespec = Timespec {
@@ -88,6 +89,14 @@ fn report(worker: &Worker, link: &HostLink) {
     let page = link.page();
     let counters = &page.counters;
     counters.launches.store(statistics.launches, Relaxed);
+    let traffic = &page.traffic;
+    traffic
+        .to_device_bytes
+        .store(statistics.bytes_from_host, Relaxed);
+    traffic
+        .from_device_bytes
+        .store(statistics.bytes_to_host, Relaxed);
+    traffic.faults.store(statistics.faults, Relaxed);
     let before = counters.gpu_time_ns.swap(statistics.gpu_time_ns, Relaxed);
     let ran = before != statistics.gpu_time_ns;
     counters.syncing.store(u32::from(ran), Relaxed);

@@ -91,6 +91,7 @@ impl LeaseGate {
         Arc::new(DeviceGate {
             shared: Arc::clone(self),
             runs: AtomicBool::new(false),
+            asks: AtomicBool::new(false),
         })
     }
 
@@ -107,9 +108,25 @@ impl LeaseGate {
 struct DeviceGate {
     shared: Arc<LeaseGate>,
     runs: AtomicBool,
+    /// Counted among those that wait for a lease.
+    asks: AtomicBool,
 }
 
 impl DeviceGate {
+    fn ask(&self) {
+        if !self.asks.swap(true, SeqCst) {
+            let counters = &self.shared.link.page().counters;
+            counters.waiting.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn ask_no_more(&self) {
+        if self.asks.swap(false, SeqCst) {
+            let counters = &self.shared.link.page().counters;
+            counters.waiting.fetch_sub(1, SeqCst);
+        }
+    }
+
     fn set_runs(&self, runs: bool) {
         let shared = &self.shared;
         let mut running = (shared.running.lock()).unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +147,11 @@ impl Drop for DeviceGate {
 
 impl ExecutionGate for DeviceGate {
     fn may_run(&self) -> bool {
-        self.shared.gate.may_run()
+        let may = self.shared.gate.may_run();
+        if may && self.asks.load(Relaxed) {
+            self.ask_no_more();
+        }
+        may
     }
 
     fn remaining(&self) -> Option<Duration> {
@@ -147,11 +168,16 @@ impl ExecutionGate for DeviceGate {
 
     fn busy(&self) {
         self.set_runs(true);
+        // Asked for here and not only by the thread that waits: it takes a while to wake.
+        if !self.shared.gate.may_run() {
+            self.ask();
+            self.shared.link.ring();
+        }
     }
 
     fn wait(&self, cancel: &AtomicBool) -> bool {
         let shared = &self.shared;
-        if shared.gate.may_run() {
+        if self.may_run() {
             return true;
         }
         // The device has paused its blocks before it asks, so a lease that has run out is drained,
@@ -160,7 +186,7 @@ impl ExecutionGate for DeviceGate {
         let page = shared.link.page();
         let began = mica_limits::monotonic_ns();
         // Before the lease is given back, so that whoever hears of that sees that we want another.
-        page.counters.waiting.fetch_add(1, SeqCst);
+        self.ask();
         shared.yield_unused();
         shared.link.ring();
         while !cancel.load(Acquire) {
@@ -176,7 +202,7 @@ impl ExecutionGate for DeviceGate {
             };
             let _ = futex::wait(&page.lease.gate, futex::Flags::empty(), word, Some(&nap));
         }
-        page.counters.waiting.fetch_sub(1, SeqCst);
+        self.ask_no_more();
         let waited = mica_limits::monotonic_ns().saturating_sub(began);
         page.counters.gate_wait_ns.fetch_add(waited, Relaxed);
         // Before it looks again, so that nobody else gives the lease back in between.
@@ -185,6 +211,7 @@ impl ExecutionGate for DeviceGate {
     }
 
     fn idle(&self) {
+        self.ask_no_more();
         self.set_runs(false);
         self.shared.yield_unused();
     }

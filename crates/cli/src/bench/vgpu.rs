@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use mica_scheduler::bench::decision_ns;
 use mica_scheduler::policy::PolicyKind;
 use mica_worker::SoftwareDevices;
-use mica_worker::bench::{SessionNumbers, session_numbers};
+use mica_worker::bench::{SessionNumbers, session_numbers, telemetry_cost};
 
 use super::report::{Line, Report};
 use super::software::median;
@@ -28,6 +28,24 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     if wanted("session") {
         let devices = SoftwareDevices::new(0, Some(1 << 30), None);
         session(&session_numbers(&devices, 2)?, &mut report);
+    }
+    if wanted("telemetry") {
+        let gpu = mica_backend_software::SoftwareGpu::new(mica_backend_software::Config {
+            memory_bytes: Some(1 << 30),
+            ..Default::default()
+        })?;
+        let gpu: std::sync::Arc<dyn mica_gpu::Gpu> = std::sync::Arc::new(gpu);
+        let cost = telemetry_cost(&gpu, 15)?;
+        report.add(Line {
+            what: "telemetry, of a launch-bound program".into(),
+            native: format!("{:.0} launches a second", cost.unwatched_per_second),
+            mica: format!(
+                "{:.0} a second ({:+.2} %)",
+                cost.watched_per_second, -cost.lost_percent
+            ),
+            goal: "≤ 1 %".into(),
+            reached: Some(cost.lost_percent <= 1.0),
+        });
     }
     if wanted("scheduler") {
         for (name, policy) in [
@@ -51,6 +69,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     }
     if wanted("start-up") {
         start_up(&mut report)?;
+        at_once(&mut report)?;
     }
     report.finish()
 }
@@ -189,6 +208,61 @@ fn start_up(report: &mut Report) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// Programs that start at once.
+const AT_ONCE: usize = 64;
+
+/// What each of many programs that start at once costs more than as many bare ones.
+fn at_once(report: &mut Report) -> Result<()> {
+    if let Err(error) = libraries::find() {
+        eprintln!("starting many at once is not measured: {error:#}");
+        return Ok(());
+    }
+    let stage = Stage::set_up(4 << 30)?;
+    let (mut bare, mut up, mut down) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..3 {
+        bare.push(all_at_once(|| Ok(Command::new("true")))?);
+        up.push(all_at_once(|| mica_run(stage.folder()))?);
+        let empty = tempfile::tempdir()?;
+        down.push(all_at_once(|| mica_run(empty.path()))?);
+        stop_daemon(empty.path())?;
+    }
+    let bare = median(bare);
+    for (what, times, most) in [
+        ("64 programs at once, each, daemon up", up, 50.0),
+        ("64 programs at once, each, daemon not up", down, 300.0),
+    ] {
+        let time = median(times);
+        let over = time - bare;
+        report.add(Line {
+            what: what.into(),
+            native: format!("{bare:.1} ms bare"),
+            mica: format!("{time:.1} ms ({over:+.1}), none failed"),
+            goal: format!("≤ +{most} ms"),
+            reached: Some(over <= most),
+        });
+    }
+    Ok(())
+}
+
+/// Milliseconds from the first start to the last end, for each.
+fn all_at_once(command: impl Fn() -> Result<Command>) -> Result<f64> {
+    let began = Instant::now();
+    let mut children = Vec::new();
+    for _ in 0..AT_ONCE {
+        let mut command = command()?;
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        children.push(command.spawn().context("a program cannot be started")?);
+    }
+    for mut child in children {
+        let status = child.wait()?;
+        ensure!(
+            status.success(),
+            "one of {AT_ONCE} programs failed: {status}"
+        );
+    }
+    Ok(began.elapsed().as_secs_f64() * 1e3 / AT_ONCE as f64)
 }
 
 fn mica_run(runtime_dir: &Path) -> Result<Command> {

@@ -7,6 +7,7 @@
 //! printed, not asserted: it depends on who else uses the machine.
 
 mod figures;
+mod many;
 mod processes;
 mod tenant;
 mod world;

@@ -49,6 +49,25 @@ pub(crate) struct Home {
 }
 
 impl Home {
+    pub(crate) fn new() -> Self {
+        let home = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        let config = "[software_gpu]\noffer = \"always\"\nmemory_bytes = 2147483648\n";
+        std::fs::write(home.config(), config).unwrap();
+        home
+    }
+
+    /// Every process that belongs to the folder ends.
+    pub(crate) fn wait_for_the_end(&self) {
+        eventually("the end of every process", || {
+            match processes::of(self.path()).as_slice() {
+                [] => Ok(()),
+                left => Err(format!("{left:?}")),
+            }
+        });
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -62,8 +81,8 @@ impl Home {
         command
             .args(words)
             .env("MICA_RUNTIME_DIR", self.path().join("run"))
+            .env("MICA_CONFIG", self.config())
             .env_remove("MICA_STATE_DIR")
-            .env_remove("MICA_CONFIG")
             .env_remove("MICA_HOST_SOCKET")
             .env_remove("MICA_TOKEN")
             .stdin(Stdio::null());
@@ -104,11 +123,7 @@ pub(crate) struct World {
 impl World {
     /// Everybody runs.
     pub(crate) fn new() -> Self {
-        let home = Home {
-            folder: tempfile::tempdir().unwrap(),
-        };
-        let config = "[software_gpu]\noffer = \"always\"\nmemory_bytes = 2147483648\n";
-        std::fs::write(home.config(), config).unwrap();
+        let home = Home::new();
         let daemon = start_daemon(&home);
         let client = ControlClient::new(home.path().join("run/control.sock"));
         let mut world = Self {
@@ -328,12 +343,7 @@ impl World {
         let stopped = self.home.command(&["daemon", "--stop"]).status().unwrap();
         assert!(stopped.success());
         self.daemon.wait().unwrap();
-        eventually("the end of every process", || {
-            match processes::of(self.home.path()).as_slice() {
-                [] => Ok(()),
-                left => Err(format!("{left:?}")),
-            }
-        });
+        self.home.wait_for_the_end();
         let left = std::fs::read_dir(self.home.path().join("run")).unwrap();
         let mut left: Vec<String> = left
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())

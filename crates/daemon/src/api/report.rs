@@ -72,6 +72,12 @@ pub struct ProcessInfo {
     pub gpu_seconds: f64,
     /// Allocations refused.
     pub alloc_denied_total: u64,
+    /// Bytes copied from the host to the device; not counted in direct mode.
+    pub to_device_bytes_total: u64,
+    /// Bytes copied from the device to the host; not counted in direct mode.
+    pub from_device_bytes_total: u64,
+    /// Contexts that faulted; not counted in direct mode.
+    pub faults_total: u64,
     /// Entry points it looked up that Mica does not know and that may allocate or launch.
     pub unknown_symbols: u32,
     /// Their names, as far as they were told.
@@ -129,6 +135,12 @@ pub struct VgpuInfo {
     pub throttled_seconds: f64,
     /// Allocations refused.
     pub alloc_denied_total: u64,
+    /// Bytes copied from the host to the device; not counted in direct mode.
+    pub to_device_bytes_total: u64,
+    /// Bytes copied from the device to the host; not counted in direct mode.
+    pub from_device_bytes_total: u64,
+    /// Contexts that faulted; not counted in direct mode.
+    pub faults_total: u64,
     /// Submissions so far.
     pub launches_total: u64,
     /// What divides time among virtual GPUs here: `hardware slices`, `leases`,

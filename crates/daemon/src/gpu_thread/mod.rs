@@ -24,7 +24,6 @@ use rustix::time::{
 };
 
 use crate::config::{Leases, Policy, SharingSection};
-use crate::metrics::LeaseWaits;
 use crate::tenant::{Entitlement, Governed, Tenant};
 
 const WAKE: u64 = 0;
@@ -58,7 +57,6 @@ impl GpuThread {
         name: &str,
         has_slices: bool,
         sharing: SharingSection,
-        waits: Arc<LeaseWaits>,
     ) -> std::io::Result<Arc<Self>> {
         let outside = Arc::new(Self {
             inbox: Mutex::default(),
@@ -85,7 +83,6 @@ impl GpuThread {
             epoll,
             timer,
             has_slices,
-            waits,
             tenants: BTreeMap::new(),
             clients: BTreeMap::new(),
             next_plan_ns: 0,
@@ -119,7 +116,6 @@ struct Inside {
     epoll: OwnedFd,
     timer: OwnedFd,
     has_slices: bool,
-    waits: Arc<LeaseWaits>,
     arbiter: Arbiter,
     tenants: BTreeMap<u64, (Arc<Tenant>, Entitlement)>,
     clients: BTreeMap<u64, Arc<Governed>>,
@@ -344,7 +340,7 @@ impl Inside {
                 let _ = futex::wake(&lease.gate, futex::Flags::empty(), i32::MAX as u32);
             }
             if let Some(waited_ns) = order.waited_ns {
-                self.waits.add(waited_ns);
+                governed.tenant.waits.add(waited_ns);
             }
         }
     }

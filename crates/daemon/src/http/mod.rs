@@ -120,11 +120,13 @@ pub(crate) async fn metrics(
     State(daemon): Shared,
     ConnectInfo(peer): ConnectInfo<Peer>,
 ) -> Response {
-    let text = crate::metrics::render(
-        &daemon.visible(peer),
-        &daemon.gpu_infos(),
-        &daemon.lease_waits,
-    );
+    let tenants = {
+        let registry = daemon.registry();
+        let all = registry.vgpus.values();
+        all.map(|vgpu| (vgpu.name.clone(), vgpu.tenant.clone()))
+            .collect()
+    };
+    let text = crate::metrics::render(&daemon.visible(peer), &daemon.gpu_infos(), &tenants);
     ([("content-type", "text/plain; version=0.0.4")], text).into_response()
 }
 

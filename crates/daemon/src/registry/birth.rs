@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::admission::{check_name, check_spec, random_token};
-use super::{Registry, Vgpu, WorkerSlot};
+use super::{Registry, Traffic, Vgpu, WorkerSlot};
 use crate::api::{ApiError, VgpuSpec};
 use crate::enforce::{mode_on, unenforceable};
 use crate::journal::Entry;
@@ -81,6 +81,7 @@ impl Registry {
             reasons: reasons.into_iter().collect(),
             dead_launches: 0,
             dead_gate_wait_ns: 0,
+            dead_traffic: Traffic::default(),
             gpu_seconds: 0.0,
             last_charged_ns: 0,
             time_source: "none",
@@ -144,6 +145,7 @@ impl Registry {
             reasons,
             dead_launches: 0,
             dead_gate_wait_ns: 0,
+            dead_traffic: Traffic::default(),
             gpu_seconds: stored.gpu_seconds,
             last_charged_ns: 0,
             time_source: "none",

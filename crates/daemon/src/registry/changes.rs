@@ -6,7 +6,7 @@ use std::time::Duration;
 use mica_wire::host::message::Role;
 
 use super::admission::check_spec;
-use super::{Client, Registry, Vgpu, not_found};
+use super::{Client, Registry, Traffic, Vgpu, not_found};
 use crate::api::{ApiError, Resize};
 use crate::gpu_thread::Change;
 use crate::placement::{error, size};
@@ -159,6 +159,11 @@ impl Registry {
             let counters = &client.governed.page.counters;
             vgpu.dead_launches += counters.launches.load(Relaxed);
             vgpu.dead_gate_wait_ns += counters.gate_wait_ns.load(Relaxed);
+            vgpu.dead_traffic = vgpu.dead_traffic.plus(Traffic::of(&client));
+            // What it used since it was looked at last.
+            let gpu_time_ns = counters.gpu_time_ns.load(Relaxed);
+            let rest_ns = gpu_time_ns.saturating_sub(client.last_gpu_time_ns);
+            vgpu.gpu_seconds += rest_ns as f64 / 1e9;
             if vgpu.worker.client == Some(id) {
                 vgpu.worker.client = None;
                 vgpu.worker.started = None;

@@ -10,6 +10,7 @@ mod changes;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use mica_scheduler::slices;
@@ -75,6 +76,35 @@ pub(crate) struct WorkerSlot {
     pub(crate) next_session: u64,
 }
 
+/// What processes have moved and broken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) to_device_bytes: u64,
+    pub(crate) from_device_bytes: u64,
+    pub(crate) faults: u64,
+}
+
+impl Traffic {
+    /// What a process says of itself.
+    pub(crate) fn of(client: &Client) -> Self {
+        let traffic = &client.governed.page.traffic;
+        Self {
+            to_device_bytes: traffic.to_device_bytes.load(Relaxed),
+            from_device_bytes: traffic.from_device_bytes.load(Relaxed),
+            faults: traffic.faults.load(Relaxed),
+        }
+    }
+
+    /// This and more.
+    pub(crate) fn plus(self, more: Self) -> Self {
+        Self {
+            to_device_bytes: self.to_device_bytes + more.to_device_bytes,
+            from_device_bytes: self.from_device_bytes + more.from_device_bytes,
+            faults: self.faults + more.faults,
+        }
+    }
+}
+
 /// A virtual GPU.
 #[derive(Debug)]
 pub(crate) struct Vgpu {
@@ -99,6 +129,7 @@ pub(crate) struct Vgpu {
     pub(crate) reasons: BTreeSet<String>,
     pub(crate) dead_launches: u64,
     pub(crate) dead_gate_wait_ns: u64,
+    pub(crate) dead_traffic: Traffic,
     pub(crate) gpu_seconds: f64,
     pub(crate) last_charged_ns: u64,
     pub(crate) time_source: &'static str,

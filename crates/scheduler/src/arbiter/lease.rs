@@ -24,12 +24,12 @@ impl Arbiter {
             return None;
         }
         let busy_at_ns = client.busy_at_ns;
-        let urgent = self
+        let is_urgent = self
             .tenants
             .get(&tenant_id)
             .is_some_and(|t| t.entitlement.priority == Priority::High);
         // An urgent tenant gets the lease back at once, so it need not keep it while it thinks.
-        let divisor = if urgent { 4 } else { 1 };
+        let divisor = if is_urgent { 4 } else { 1 };
         let idle = self.settings.idle_ns.is_some_and(|idle_ns| {
             input.syncing == 0
                 && input.waiting == 0
@@ -74,8 +74,14 @@ impl Arbiter {
             self.close_holder(now_ns, orders);
             return None;
         }
-        let hurries =
-            self.is_more_urgent(contender, tenant_id) || self.is_owed(contender, tenant_id, now_ns);
+        let urgent = self.is_more_urgent(contender, tenant_id);
+        if urgent && self.settings.ends_at_once {
+            // Its work holds still by itself within microseconds: whoever is urgent need not wait for
+            // it to say so.
+            self.close_holder(now_ns, orders);
+            return None;
+        }
+        let hurries = urgent || self.is_owed(contender, tenant_id, now_ns);
         if end_ns > now_ns && hurries {
             self.set_end(id, now_ns, orders);
         } else if end_ns > now_ns + margin_ns && self.settings.idle_ns.is_none() {

@@ -141,6 +141,18 @@ pub struct ClientToDaemon {
     pub looks_wanted: AtomicU32,
 }
 
+/// What the client has moved and broken so far, where it can tell; zeros where it cannot.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct ClientTraffic {
+    /// Bytes copied from the host to the device.
+    pub to_device_bytes: AtomicU64,
+    /// Bytes copied from the device to the host.
+    pub from_device_bytes: AtomicU64,
+    /// Contexts that faulted.
+    pub faults: AtomicU64,
+}
+
 /// The whole page.
 #[repr(C, align(64))]
 #[derive(Default)]
@@ -159,6 +171,8 @@ pub struct ClientPage {
     pub memory: Memory,
     /// State of the client.
     pub client: ClientToDaemon,
+    /// What it has moved.
+    pub traffic: ClientTraffic,
 }
 
 const _: () = assert!(size_of::<ClientPage>() <= PAGE_BYTES);
