@@ -16,6 +16,8 @@ pub struct Cubin {
     pub sm: u32,
     /// Its kernels, in order of their sections.
     pub kernels: Vec<CubinKernel>,
+    /// Bytes of its global variables.
+    pub global_bytes: u64,
 }
 
 /// One kernel.
@@ -60,6 +62,8 @@ const SYMBOL: usize = 24;
 
 const INFO: &str = ".nv.info.";
 const SHARED: &str = ".nv.shared.";
+const GLOBAL: &str = ".nv.global";
+const GLOBAL_VALUES: &str = ".nv.global.init";
 /// A kernel with more parameters does not exist: 32 KiB hold at most this many.
 const MAX_PARAMS: usize = 1 << 15;
 
@@ -92,7 +96,13 @@ impl Cubin {
                 kernels.push(kernel);
             }
         }
-        let shared: HashMap<&str, u64> = elf::nobits(bytes)?
+        let empty = elf::nobits(bytes)?;
+        let with_values = sections.iter().map(|s| (s.name, s.data.len() as u64));
+        let global_bytes = with_values
+            .chain(empty.iter().copied())
+            .filter(|(name, _)| *name == GLOBAL || *name == GLOBAL_VALUES)
+            .fold(0, |sum: u64, (_, len)| sum.saturating_add(len));
+        let shared: HashMap<&str, u64> = empty
             .into_iter()
             .filter_map(|(name, len)| Some((name.strip_prefix(SHARED)?, len)))
             .collect();
@@ -104,6 +114,7 @@ impl Cubin {
         Ok(Cubin {
             sm: header.sm(),
             kernels,
+            global_bytes,
         })
     }
 

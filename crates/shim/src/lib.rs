@@ -16,6 +16,7 @@ compile_error!("the exported trampolines are written for x86-64");
 
 pub mod direct;
 pub mod exports;
+mod image;
 pub mod isolated;
 mod log;
 mod mode;

@@ -36,7 +36,9 @@ impl Account {
         let page_peak = self.page.memory.window_peak_bytes.load(Acquire);
         let most = page_peak.min(self.granted_bytes).max(ends[0]).max(ends[1]);
         let least = ends[0].min(ends[1]);
-        let bounds = [most, least].map(|charged| driver_bytes.saturating_sub(charged));
+        let uncounted = self.page.memory.uncounted_bytes.load(Acquire);
+        let beyond = |charged: u64| driver_bytes.saturating_sub(charged.saturating_sub(uncounted));
+        let bounds = [beyond(most), beyond(least)];
         self.unattributed_bytes = self.unattributed_bytes.clamp(bounds[0], bounds[1]);
         self.driver_bytes = Some(driver_bytes);
     }

@@ -7,7 +7,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::state::Direct;
+use super::state::{Direct, page};
 use super::{capture, control};
 
 static STALE: AtomicBool = AtomicBool::new(false);
@@ -17,6 +17,14 @@ static STALE: AtomicBool = AtomicBool::new(false);
 pub(crate) fn stale() {
     if !STALE.load(Relaxed) {
         STALE.store(true, Relaxed);
+    }
+}
+
+/// The driver may have taken memory that could not be charged beforehand: the daemon is to compare its
+/// own figure with the books soon.
+pub(crate) fn look() {
+    if let Some(page) = page() {
+        page.client.looks_wanted.fetch_add(1, Relaxed);
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use mica_cuda_abi::{CuResult, CuStatus, DefaultStream, Handle, Symbol};
 
 use super::driver::real;
+use super::graphs;
 use super::state::page;
 
 /// `CU_STREAM_PER_THREAD`.
@@ -125,7 +126,11 @@ pub(crate) unsafe fn end(
         && !not_capturing.iter().any(|code| *code as CuStatus == status)
     {
         let ended = |captures: u32| captures.checked_sub(1);
-        let _ = page.client.captures.fetch_update(AcqRel, Relaxed, ended);
+        let before = page.client.captures.fetch_update(AcqRel, Relaxed, ended);
+        if status == 0 && !graph.is_null() {
+            // SAFETY: the driver has just written it.
+            graphs::captured(unsafe { graph.read() }, before.is_ok_and(|count| count > 1));
+        }
     }
     status
 }

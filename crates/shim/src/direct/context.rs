@@ -10,22 +10,17 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
 
-use super::control;
 use super::driver::real;
 use super::state::{Direct, state};
 use super::sync;
+use super::{control, ledger};
 
 /// What a context takes on an H200 with driver 580.
 const CONTEXT_BYTES: u64 = 520 << 20;
 /// Name of the variable with another estimate.
 const CONTEXT_BYTES_VARIABLE: &str = "MICA_CONTEXT_BYTES";
-
-const LIMIT_STACK: u32 = 0;
-const LIMIT_MALLOC_HEAP: u32 = 2;
-const ATTRIBUTE_PROCESSORS: i32 = 16;
-const ATTRIBUTE_THREADS_PER_PROCESSOR: i32 = 39;
 
 static SEEN: AtomicBool = AtomicBool::new(false);
 static MAIN: AtomicUsize = AtomicUsize::new(0);
@@ -38,8 +33,6 @@ struct Books {
     bytes: HashMap<usize, u64>,
     /// The primary context of each device, while it is active.
     primary: HashMap<Device, usize>,
-    /// For each limit of a context: its first value and what is charged beyond it.
-    limits: HashMap<(usize, u32), (u64, u64)>,
 }
 
 /// All contexts.
@@ -339,76 +332,17 @@ pub(crate) unsafe fn destroy(
 /// Gives back what a context held.
 fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
     let mut bytes = books.bytes.remove(&context).unwrap_or(0);
-    books.limits.retain(|(owner, _), (_, charged)| {
-        if *owner == context {
-            bytes += *charged;
-        }
-        *owner != context
-    });
+    bytes += direct.stacks.ended(context);
     books.count();
     let next = books.bytes.keys().next().copied().unwrap_or(0);
     let _ = MAIN.compare_exchange(context, next, Release, Relaxed);
     drop(books);
-    bytes += direct.linear.remove_all(|entry| entry.context == context);
+    let managed = |entry: &ledger::Entry| entry.context == context && entry.managed;
+    let uncounted = direct.linear.remove_all(managed);
+    direct.uncount(uncounted, false);
+    bytes += uncounted + direct.linear.remove_all(|entry| entry.context == context);
     bytes += direct.objects.remove_all(|entry| entry.context == context);
     direct.release(bytes);
     direct.pools.reconcile(direct);
     control::contexts_changed();
-}
-
-/// `cuCtxSetLimit`: stacks and the heap beyond their first size are charged. The printf buffer is not: the
-/// driver keeps it in the host's memory (256 MiB of it left the process's figure as it was on an H200).
-pub(crate) unsafe fn set_limit(
-    _: Symbol,
-    real: unsafe extern "C" fn(u32, usize) -> CuStatus,
-    limit: u32,
-    value: usize,
-) -> CuStatus {
-    // SAFETY: the program's arguments.
-    let call = || unsafe { real(limit, value) };
-    let context = current();
-    let (Some(direct), LIMIT_STACK | LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
-        return call();
-    };
-    let mut books = direct.contexts.books();
-    let (first, charged) = match books.limits.get(&(context, limit)) {
-        Some(known) => *known,
-        None => (limit_value(limit), 0),
-    };
-    let needed = (value as u64)
-        .saturating_sub(first)
-        .saturating_mul(unit(limit));
-    if direct.charge(needed.saturating_sub(charged)).is_err() {
-        return CuResult::OutOfMemory as CuStatus;
-    }
-    let status = call();
-    let kept = if status == 0 { needed } else { charged };
-    direct.release(charged.max(needed) - kept);
-    books.limits.insert((context, limit), (first, kept));
-    status
-}
-
-fn limit_value(limit: u32) -> u64 {
-    let get = real!(cuCtxGetLimit as unsafe extern "C" fn(*mut usize, u32) -> CuStatus);
-    let mut value = 0;
-    // SAFETY: writes one size.
-    unsafe { get(&mut value, limit) };
-    value as u64
-}
-
-/// Bytes of the device a byte of a limit takes: the stack is one thread's, for all that can run.
-fn unit(limit: u32) -> u64 {
-    if limit != LIMIT_STACK {
-        return 1;
-    }
-    type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
-    let get = real!(cuDeviceGetAttribute as Get);
-    let device = current_device().unwrap_or(0);
-    let attribute = |which| {
-        let mut value = 1;
-        // SAFETY: writes one number.
-        unsafe { get(&mut value, which, device) };
-        value.max(1) as u64
-    };
-    attribute(ATTRIBUTE_PROCESSORS) * attribute(ATTRIBUTE_THREADS_PER_PROCESSOR)
 }

@@ -2,7 +2,7 @@
 //!
 //! A hook gets its own symbol, the real function and the program's arguments.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mica_cuda_abi::{
@@ -13,8 +13,8 @@ use mica_cuda_abi::{
 
 use super::driver::real;
 use super::{
-    arrays, capture, context, copies, external, graphs, info, init, launch, memory, pools,
-    procaddr, sync, vmm,
+    arrays, capture, context, copies, external, graphs, info, init, launch, memory, modules, pools,
+    procaddr, stacks, sync, vmm,
 };
 
 /// A hook's address.
@@ -81,7 +81,7 @@ hooks! {
         => context::create_v4;
     hook [cuCtxDestroy, cuCtxDestroy_v2](context: Handle) => context::destroy;
     hook [cuCtxGetDevice_v2](out: *mut Device, context: Handle) => context::device_of;
-    hook [cuCtxSetLimit](limit: u32, value: usize) => context::set_limit;
+    hook [cuCtxSetLimit](limit: u32, value: usize) => stacks::set_limit;
 
     hook [cuMemGetInfo_v2](free: *mut usize, total: *mut usize) => info::memory;
     hook [cuMemGetInfo](free: *mut u32, total: *mut u32) => info::memory_v1;
@@ -119,6 +119,18 @@ hooks! {
         => vmm::map;
     hook [cuMemUnmap](address: DevicePtr, bytes: usize) => vmm::unmap;
 
+    hook [cuModuleLoadData, cuModuleLoadFatBinary](out: *mut Handle, image: *const c_void) => modules::load_data;
+    hook [cuModuleLoadDataEx]
+        (out: *mut Handle, image: *const c_void, count: u32, options: *mut i32, values: *mut *mut c_void)
+        => modules::load_data_ex;
+    hook [cuModuleLoad](out: *mut Handle, path: *const c_char) => modules::load_file;
+    hook [cuLibraryLoadData, cuLibraryLoadFromFile]
+        (out: *mut Handle, code: *const c_void, jit_options: *mut c_void, jit_values: *mut c_void,
+         jit_count: u32, options: *mut c_void, values: *mut c_void, count: u32) => modules::load_library;
+    hook [cuModuleUnload, cuLibraryUnload](module: Handle) => modules::unload;
+    hook [cuModuleGetFunction](out: *mut Handle, module: Handle, name: *const c_char) => stacks::function;
+    hook [cuLibraryGetKernel](out: *mut Handle, library: Handle, name: *const c_char) => stacks::kernel;
+
     hook [cuArrayCreate_v2](out: *mut Handle, descriptor: *const ArrayDescriptor) => arrays::create;
     hook [cuArray3DCreate_v2](out: *mut Handle, descriptor: *const Array3dDescriptor) => arrays::create_3d;
     hook [cuMipmappedArrayCreate](out: *mut Handle, descriptor: *const Array3dDescriptor, levels: u32)
@@ -138,6 +150,17 @@ hooks! {
     hook [cuGraphAddNode_v2, cuGraphAddNode_v3]
         (out: *mut Handle, graph: Handle, needs: *const Handle, data: *const c_void, count: usize,
          params: *mut c_void) => graphs::add_node_v2;
+    hook [cuGraphAddChildGraphNode]
+        (out: *mut Handle, graph: Handle, needs: *const Handle, count: usize, child: Handle)
+        => graphs::add_child;
+    hook [cuGraphClone](out: *mut Handle, graph: Handle) => graphs::clone;
+    hook [cuGraphDestroy](graph: Handle) => graphs::destroy;
+    hook [cuGraphInstantiateWithFlags](out: *mut Handle, graph: Handle, flags: u64) => graphs::instantiate;
+    hook [cuGraphInstantiate, cuGraphInstantiate_v2]
+        (out: *mut Handle, graph: Handle, culprit: *mut Handle, text: *mut c_char, room: usize)
+        => graphs::instantiate_logging;
+    hook [cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz]
+        (out: *mut Handle, graph: Handle, params: *mut c_void) => graphs::instantiate_with_params;
     hook [cuGraphLaunch, cuGraphLaunch_ptsz](exec: Handle, stream: Handle) => graphs::launch;
     hook [cuGraphUpload, cuGraphUpload_ptsz](exec: Handle, stream: Handle) => graphs::upload;
     hook [cuGraphExecDestroy](exec: Handle) => graphs::exec_destroy;

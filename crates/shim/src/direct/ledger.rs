@@ -19,6 +19,8 @@ pub(crate) struct Entry {
     pub(crate) context: usize,
     /// The pool it came from.
     pub(crate) pool: Option<&'static Pool>,
+    /// Managed memory: it may lie on the device, and the driver does not count it as the process's.
+    pub(crate) managed: bool,
     /// For pool memory: freed, and in the pool's own cache since this shrink count of the pool.
     pub(crate) cached: Option<u64>,
 }
@@ -30,6 +32,7 @@ impl Entry {
             bytes,
             context,
             pool: None,
+            managed: false,
             cached: None,
         }
     }

@@ -51,11 +51,20 @@ pub(crate) unsafe fn alloc_managed(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let call = || unsafe { real(out, bytes, flags) };
-    match state() {
-        // SAFETY: the driver has just written `out`.
-        Some(direct) => own(direct, bytes as u64, call, || unsafe { out.read() }),
-        None => call(),
+    let Some(direct) = state() else {
+        return call();
+    };
+    // SAFETY: the driver has just written `out`.
+    let status = own(direct, bytes as u64, call, || unsafe { out.read() });
+    if status == 0 {
+        // SAFETY: as above.
+        let charged = direct.linear.update(unsafe { out.read() }, |entry| {
+            entry.managed = true;
+            entry.bytes
+        });
+        direct.uncount(charged.unwrap_or(0), true);
     }
+    status
 }
 
 /// `cuMemAllocPitch_v2`.
@@ -170,7 +179,12 @@ pub(crate) fn release(pointer: DevicePtr, call: impl FnOnce() -> CuStatus) -> Cu
     let status = call();
     match (entry, status) {
         (Some(Entry { pool: Some(_), .. }), 0) | (None, _) => {}
-        (Some(entry), 0) => direct.release(entry.bytes),
+        (Some(entry), 0) => {
+            if entry.managed {
+                direct.uncount(entry.bytes, false);
+            }
+            direct.release(entry.bytes);
+        }
         (Some(entry), _) => {
             if let Some(pool) = entry.pool {
                 pool.not_freed(entry.bytes);

@@ -16,6 +16,7 @@ use super::context::Contexts;
 use super::graphs::GraphMemory;
 use super::ledger::Ledger;
 use super::pools::Pools;
+use super::stacks::Stacks;
 use super::vmm::Handles;
 use crate::log;
 
@@ -35,6 +36,7 @@ pub(crate) struct Direct {
     pub(crate) handles: Handles,
     pub(crate) contexts: Contexts,
     pub(crate) graphs: GraphMemory,
+    pub(crate) stacks: Stacks,
 }
 
 static STATE: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
@@ -96,6 +98,7 @@ impl Direct {
             handles: Handles::default(),
             contexts: Contexts::default(),
             graphs: GraphMemory::default(),
+            stacks: Stacks::default(),
         }
     }
 
@@ -122,6 +125,15 @@ impl Direct {
         if bytes > 0 {
             self.quota.release(bytes);
         }
+    }
+
+    /// Notes that so much more or less of what is charged is left out of the driver's own figure.
+    pub(crate) fn uncount(&self, bytes: u64, more: bool) {
+        let uncounted = &self.link.page().memory.uncounted_bytes;
+        match more {
+            true => uncounted.fetch_add(bytes, Relaxed),
+            false => uncounted.fetch_sub(bytes, Relaxed),
+        };
     }
 
     /// Charges, calls, and takes the charge back if the call failed.

@@ -85,24 +85,12 @@ impl Kind for FunctionState {
     const MAGIC: u64 = 0x4d49_4341_4655_4e31;
 }
 
-/// Reads the program's memory up to the end of a page.
-fn read_memory(address: u64, into: &mut [u8]) -> usize {
-    const PAGE: u64 = 4096;
-    if address < PAGE {
-        return 0;
-    }
-    let len = (into.len() as u64).min(PAGE - address % PAGE) as usize;
-    // SAFETY: the program says that an image is here, and a page is readable as a whole.
-    unsafe { std::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr(), len) };
-    len
-}
-
 /// Copies the image that a pointer of the program leads to.
 pub(super) fn copy_image(image: *const c_void) -> Answer<Arc<[u8]>> {
     if image.is_null() {
         return invalid();
     }
-    let regions = locate(&read_memory, image as u64).map_err(|error| {
+    let regions = locate(&crate::image::read_memory, image as u64).map_err(|error| {
         log::line(&format!("an image cannot be read: {error}"));
         Code(CuResult::InvalidImage as u32)
     })?;

@@ -162,6 +162,38 @@ API CUresult cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz,
     cuLaunchKernel(f, gx, gy, gz, bx, by, bz, sh, s, params, extra);
     return 77; // tells the variants apart
 }
+// Graphs with allocation nodes: memory is reserved at the first launch and kept until trimmed.
+static uint64_t graph_bytes[8], exec_bytes[8], graph_reserved;
+static int graph_count, exec_count;
+API CUresult cuGraphCreate(void **g, unsigned f) { (void)f; *g = (void *)(intptr_t)(0x100 + graph_count++ % 8); graph_bytes[((intptr_t)*g) - 0x100] = 0; return 0; }
+API CUresult cuGraphDestroy(void *g) { (void)g; return 0; }
+API CUresult cuGraphAddMemAllocNode(void **n, void *g, const void *needs, size_t count, char *params) {
+    (void)needs; (void)count;
+    graph_bytes[(intptr_t)g - 0x100] += *(size_t *)(params + 104);
+    *n = (void *)1;
+    return 0;
+}
+API CUresult cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f) {
+    (void)f;
+    *e = (void *)(intptr_t)(0x200 + exec_count++ % 8);
+    exec_bytes[(intptr_t)*e - 0x200] = graph_bytes[(intptr_t)g - 0x100];
+    return 0;
+}
+API CUresult cuGraphExecDestroy(void *e) { (void)e; return 0; }
+API CUresult cuGraphLaunch(void *e, void *s) {
+    (void)s;
+    uint64_t need = exec_bytes[(intptr_t)e - 0x200];
+    if (need > graph_reserved) graph_reserved = need; // ended graphs' memory is used again
+    return 0;
+}
+API CUresult cuDeviceGetGraphMemAttribute(int d, int which, void *v) { (void)d; *(uint64_t *)v = which == 2 ? graph_reserved : 0; return 0; }
+API CUresult cuDeviceGraphMemTrim(int d) { (void)d; graph_reserved = 0; return 0; }
+
+API CUresult cuModuleLoadData(void **m, const void *image) { (void)image; *m = (void *)take(1, 0); return 0; }
+API CUresult cuModuleUnload(void *m) { int p = 0; give((uint64_t)m, &p); return 0; }
+// A kernel named after its local memory.
+API CUresult cuModuleGetFunction(void **f, void *m, const char *name) { (void)m; *f = (void *)strtoull(name, 0, 0); return 0; }
+API CUresult cuFuncGetAttribute(int *v, int which, void *f) { *v = which == 3 ? (int)(intptr_t)f : 0; return 0; }
 API CUresult cuTexRefSetMipmapLevelBias(void *t, float bias) { (void)t; return bias == 2.5f ? 0 : 1; }
 API CUresult cuCtxGetDevice_v2(int *d, void *ctx) { (void)ctx; *d = 42; return 0; }
 // Of a release newer than the shim.

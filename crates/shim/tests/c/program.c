@@ -161,6 +161,69 @@ static int pool(void) {
     return 0;
 }
 
+// 64 MiB limit. What a graph allocates is charged at its first launch, ended graphs do not add up, and a
+// trim gives everything back.
+static int graph(void) {
+    start();
+    CUdeviceptr p;
+    struct { char before[104]; size_t bytes; char after[64]; } params = { .bytes = 24 << 20 };
+    for (int i = 0; i < 20; i++) {
+        void *g, *n, *e;
+        CHECK(F(int, "cuGraphCreate", void **, unsigned)(&g, 0));
+        CHECK(F(int, "cuGraphAddMemAllocNode", void **, void *, void *, size_t, void *)(&n, g, 0, 0, &params));
+        CHECK(F(int, "cuGraphInstantiateWithFlags", void **, void *, unsigned long long)(&e, g, 0));
+        CHECK(F(int, "cuGraphDestroy", void *)(g));
+        CHECK(F(int, "cuGraphLaunch", void *, void *)(e, 0));
+        CHECK(F(int, "cuGraphLaunch", void *, void *)(e, 0));
+        CHECK(F(int, "cuGraphExecDestroy", void *)(e));
+    }
+    EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 42 << 20) == 2);
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 40 << 20));
+    CHECK(F(int, "cuMemFree_v2", CUdeviceptr)(p));
+    CHECK(F(int, "cuDeviceGraphMemTrim", int)(0));
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 64 << 20));
+    CHECK(F(int, "cuMemFree_v2", CUdeviceptr)(p));
+    // Too large to be launched: refused before the driver is asked.
+    params.bytes = 80 << 20;
+    void *g, *n, *e;
+    CHECK(F(int, "cuGraphCreate", void **, unsigned)(&g, 0));
+    CHECK(F(int, "cuGraphAddMemAllocNode", void **, void *, void *, size_t, void *)(&n, g, 0, 0, &params));
+    CHECK(F(int, "cuGraphInstantiateWithFlags", void **, void *, unsigned long long)(&e, g, 0));
+    EXPECT(F(int, "cuGraphLaunch", void *, void *)(e, 0) == 2);
+    puts("ok");
+    return 0;
+}
+
+// 64 MiB limit. Global variables of modules and local memory of kernels are charged.
+static int module(void) {
+    start();
+    const char *image = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .global .align 16 .b8 big[41943040];\n";
+    void *first, *second, *f;
+    CUdeviceptr p;
+    CHECK(F(int, "cuModuleLoadData", void **, const void *)(&first, image));
+    EXPECT(F(int, "cuModuleLoadData", void **, const void *)(&second, image) == 2);
+    EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 26 << 20) == 2);
+    CHECK(F(int, "cuModuleUnload", void *)(first));
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 64 << 20));
+    CHECK(F(int, "cuMemFree_v2", CUdeviceptr)(p));
+    // 132 processors with 2048 threads each: 64 bytes more than the first 1024 for each take 16.5 MiB.
+    CHECK(F(int, "cuModuleLoadData", void **, const void *)(&first, ".version 8.0\n.target sm_90\n"));
+    CHECK(F(int, "cuModuleGetFunction", void **, void *, const char *)(&f, first, "1000"));
+    CHECK(F(int, "cuModuleGetFunction", void **, void *, const char *)(&f, first, "1088"));
+    CHECK(F(int, "cuModuleGetFunction", void **, void *, const char *)(&f, first, "1080"));
+    EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 48 << 20) == 2);
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 46 << 20));
+    EXPECT(F(int, "cuModuleGetFunction", void **, void *, const char *)(&f, first, "1200") == 2);
+    // A larger stack than that takes more, a smaller one gives none of it back.
+    CHECK(F(int, "cuMemFree_v2", CUdeviceptr)(p));
+    CHECK(F(int, "cuCtxSetLimit", unsigned, size_t)(0, 1152));
+    EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 32 << 20) == 2);
+    CHECK(F(int, "cuCtxSetLimit", unsigned, size_t)(0, 1024));
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 46 << 20));
+    puts("ok");
+    return 0;
+}
+
 static size_t piece_bytes;
 static void *race_thread(void *x) {
     int (*alloc)(CUdeviceptr *, size_t) = sym("cuMemAlloc_v2");
@@ -263,6 +326,8 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "fill")) return fill(a, b);
     if (!strcmp(what, "kinds")) return kinds();
     if (!strcmp(what, "pool")) return pool();
+    if (!strcmp(what, "graph")) return graph();
+    if (!strcmp(what, "module")) return module();
     if (!strcmp(what, "race")) return race(a);
     if (!strcmp(what, "fork")) return forked();
     if (!strcmp(what, "serve")) return serve();

@@ -314,6 +314,24 @@ fn pools_are_charged_by_what_they_reserve() {
 }
 
 #[test]
+fn graphs_are_charged_by_what_the_driver_reserves_for_them() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    assert_eq!(
+        printed(&limited(&["graph"], &daemon).output().unwrap()),
+        "ok"
+    );
+}
+
+#[test]
+fn variables_of_modules_and_local_memory_of_kernels_are_charged() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    assert_eq!(
+        printed(&limited(&["module"], &daemon).output().unwrap()),
+        "ok"
+    );
+}
+
+#[test]
 fn racing_processes_never_exceed_the_limit() {
     let limit = 9 * MIB + 12_345;
     let (directory, daemon) = with_limit(limit);

@@ -117,6 +117,8 @@ pub struct Memory {
     pub denied: AtomicU64,
     /// Most bytes in use since the daemon last set this to zero.
     pub window_peak_bytes: AtomicU64,
+    /// Bytes in use that the driver's figure for the process leaves out: managed memory.
+    pub uncounted_bytes: AtomicU64,
 }
 
 /// What the client tells of itself.

@@ -43,7 +43,7 @@ pub(crate) unsafe fn alloc_async(
         return call();
     };
     if capture::is_capturing(symbol, stream) {
-        direct.graphs.expect(bytes as u64);
+        direct.graphs.capturing(bytes as u64);
         return call();
     }
     match direct.pools.of_current_device() {
@@ -68,7 +68,7 @@ pub(crate) unsafe fn alloc_from_pool(
         return call();
     };
     if capture::is_capturing(symbol, stream) {
-        direct.graphs.expect(bytes as u64);
+        direct.graphs.capturing(bytes as u64);
         return call();
     }
     let pool = direct.pools.get(pool as usize);

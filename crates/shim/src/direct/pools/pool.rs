@@ -206,6 +206,7 @@ impl Pool {
             bytes,
             context: 0,
             pool: Some(self),
+            managed: false,
             cached: None,
         }
     }

@@ -1,0 +1,183 @@
+//! Graph launches, and the memory that graphs with allocation nodes take.
+//!
+//! The driver reserves a graph's memory when it is first launched or uploaded. What the graph's
+//! allocation nodes may need is charged before that; afterwards the charge is what the driver has
+//! reserved for all graphs together. It keeps memory of graphs that ended until it is told to trim, so
+//! the end of a graph changes what later ones are expected to need, and the charge follows the driver.
+
+mod calls;
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use mica_cuda_abi::{CuResult, CuStatus, Device, Handle};
+
+use super::context::current_device;
+use super::driver::real;
+use super::state::{Direct, GRANULE, footprint, state};
+
+pub(crate) use calls::*;
+
+const ATTR_RESERVED_CURRENT: u32 = 2;
+
+/// What an executable graph needs.
+#[derive(Clone, Copy)]
+struct Exec {
+    /// Bytes of its allocation nodes.
+    bytes: u64,
+    /// Whether the driver has reserved them.
+    ready: bool,
+}
+
+#[derive(Default)]
+struct Books {
+    /// Bytes of each graph's allocation nodes.
+    graphs: HashMap<usize, u64>,
+    execs: HashMap<usize, Exec>,
+    /// Bytes of nodes captured into graphs that are not known by a handle yet.
+    captured: u64,
+    /// Reserved bytes, all charged.
+    charged: u64,
+    /// The device they lie on.
+    device: Option<Device>,
+}
+
+impl Books {
+    /// What an executable graph may still need. One made in a way that is not known may be any.
+    fn missing(&self, exec: usize) -> u64 {
+        match self.execs.get(&exec) {
+            Some(exec) if exec.ready => 0,
+            Some(exec) => exec.bytes,
+            None => self.graphs.values().sum(),
+        }
+    }
+}
+
+/// Memory of graphs.
+#[derive(Default)]
+pub(crate) struct GraphMemory {
+    /// Whether any graph allocates at all: most never do, and their launches skip all this.
+    in_use: AtomicBool,
+    books: Mutex<Books>,
+}
+
+/// The state, if any graph allocates at all.
+fn in_use() -> Option<&'static Direct> {
+    state().filter(|direct| direct.graphs.in_use.load(Relaxed))
+}
+
+fn with_memory(exec: Handle, call: impl FnOnce() -> CuStatus) -> CuStatus {
+    let Some(direct) = in_use() else {
+        return call();
+    };
+    let mut books = direct.graphs.books();
+    let missing = books.missing(exec as usize);
+    if missing == 0 {
+        drop(books);
+        return call();
+    }
+    let status = reserve(direct, &mut books, missing, call);
+    if status == 0 {
+        let known = books.execs.entry(exec as usize);
+        known
+            .or_insert(Exec {
+                bytes: missing,
+                ready: true,
+            })
+            .ready = true;
+    }
+    status
+}
+
+/// A call for which the driver may reserve so many bytes more.
+fn reserve(
+    direct: &Direct,
+    books: &mut Books,
+    bytes: u64,
+    call: impl FnOnce() -> CuStatus,
+) -> CuStatus {
+    if direct.charge(bytes).is_err() {
+        return CuResult::OutOfMemory as CuStatus;
+    }
+    let status = call();
+    compare(direct, books, bytes);
+    status
+}
+
+/// Makes the charge what the driver has reserved; `ahead` was charged beyond it.
+fn compare(direct: &Direct, books: &mut Books, ahead: u64) {
+    let paid = books.charged + ahead;
+    let reserved = books.device.and_then(reserved).unwrap_or(paid);
+    if reserved <= paid {
+        direct.release(paid - reserved);
+        books.charged = reserved;
+    } else if direct.quota_only(reserved - paid) {
+        books.charged = reserved;
+    } else {
+        // Reserved by the driver already and beyond the limit: the daemon sees the difference and
+        // counts it.
+        books.charged = paid;
+        super::books::look();
+    }
+}
+
+fn reserved(device: Device) -> Option<u64> {
+    type Get = unsafe extern "C" fn(Device, u32, *mut c_void) -> CuStatus;
+    let get = real!(cuDeviceGetGraphMemAttribute as Get);
+    let mut bytes = 0_u64;
+    // SAFETY: the attribute is one 64-bit number.
+    let status = unsafe { get(device, ATTR_RESERVED_CURRENT, (&raw mut bytes).cast()) };
+    (status == 0).then_some(bytes)
+}
+
+impl GraphMemory {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A node was added to a graph that will need so many bytes.
+    fn expect(&self, graph: usize, bytes: u64) {
+        let bytes = self.note_use(bytes);
+        *self.books().graphs.entry(graph).or_default() += bytes;
+    }
+
+    /// An allocation was captured.
+    pub(crate) fn capturing(&self, bytes: u64) {
+        let bytes = self.note_use(bytes);
+        self.books().captured += bytes;
+    }
+
+    fn note_use(&self, bytes: u64) -> u64 {
+        let mut books = self.books();
+        books.device = books.device.or_else(current_device);
+        self.in_use.store(true, Relaxed);
+        // A sum of many cannot overflow then.
+        footprint(bytes.max(GRANULE)).min(1 << 48)
+    }
+
+    /// Gives back what graphs no longer hold.
+    pub(crate) fn reconcile(&self, direct: &Direct) {
+        if self.in_use.load(Relaxed) {
+            // Held by the caller while it charges for a launch.
+            if let Ok(mut books) = self.books.try_lock() {
+                compare(direct, &mut books, 0);
+            }
+        }
+    }
+}
+
+/// A capture has ended with a graph: what was captured is its. While others are still being captured
+/// each of them is taken to hold everything, until the driver says what it reserved.
+pub(crate) fn captured(graph: Handle, others: bool) {
+    if let Some(direct) = in_use() {
+        let mut books = direct.graphs.books();
+        let bytes = books.captured;
+        if !others {
+            books.captured = 0;
+        }
+        books.graphs.insert(graph as usize, bytes);
+    }
+}

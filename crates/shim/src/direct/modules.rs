@@ -1,0 +1,270 @@
+//! Modules and libraries: what their global variables take is charged before they are loaded.
+//!
+//! Code itself, and what is not known beforehand (images in files, many of them compressed), the driver
+//! takes when it pleases: the daemon is asked to compare its figure with the books soon, and counts it.
+
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
+use mica_fatbin::{Cubin, EntryKind, Format, Image, Region, locate};
+
+use super::driver::real;
+use super::ledger::Entry;
+use super::state::{footprint, state};
+use super::{books, context};
+use crate::image;
+
+/// Bytes of images that are looked into in one process: a framework brings gigabytes, mostly code that
+/// is never loaded, and its start must not wait for that.
+const LOOK_INTO: u64 = 2 << 20;
+static LOOKED_INTO: AtomicU64 = AtomicU64::new(0);
+
+const ATTRIBUTE_MAJOR: i32 = 75;
+const ATTRIBUTE_MINOR: i32 = 76;
+
+/// `cuModuleLoadData`, `cuModuleLoadFatBinary`.
+pub(crate) unsafe fn load_data(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, *const c_void) -> CuStatus,
+    out: *mut Handle,
+    image: *const c_void,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    unsafe { loaded(out, image, context::owner(), || real(out, image)) }
+}
+
+/// `cuModuleLoadDataEx`.
+pub(crate) unsafe fn load_data_ex(
+    _: Symbol,
+    real: unsafe extern "C" fn(
+        *mut Handle,
+        *const c_void,
+        u32,
+        *mut i32,
+        *mut *mut c_void,
+    ) -> CuStatus,
+    out: *mut Handle,
+    image: *const c_void,
+    count: u32,
+    options: *mut i32,
+    values: *mut *mut c_void,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    unsafe {
+        loaded(out, image, context::owner(), || {
+            real(out, image, count, options, values)
+        })
+    }
+}
+
+/// `cuModuleLoad`: what is in the file is not looked into.
+pub(crate) unsafe fn load_file(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, *const c_char) -> CuStatus,
+    out: *mut Handle,
+    path: *const c_char,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    unsafe { loaded(out, std::ptr::null(), 0, || real(out, path)) }
+}
+
+/// `cuLibraryLoadData`, `cuLibraryLoadFromFile`.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn load_library(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(
+        *mut Handle,
+        *const c_void,
+        *mut c_void,
+        *mut c_void,
+        u32,
+        *mut c_void,
+        *mut c_void,
+        u32,
+    ) -> CuStatus,
+    out: *mut Handle,
+    code: *const c_void,
+    jit_options: *mut c_void,
+    jit_values: *mut c_void,
+    jit_count: u32,
+    options: *mut c_void,
+    values: *mut c_void,
+    count: u32,
+) -> CuStatus {
+    let image = match symbol {
+        Symbol::cuLibraryLoadData => code,
+        _ => std::ptr::null(),
+    };
+    // SAFETY: the program's arguments.
+    unsafe {
+        loaded(out, image, 0, || {
+            real(
+                out,
+                code,
+                jit_options,
+                jit_values,
+                jit_count,
+                options,
+                values,
+                count,
+            )
+        })
+    }
+}
+
+/// `cuModuleUnload`, `cuLibraryUnload`.
+pub(crate) unsafe fn unload(
+    _: Symbol,
+    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    module: Handle,
+) -> CuStatus {
+    let held = state().and_then(|direct| direct.objects.remove(module as u64));
+    // SAFETY: the program's argument.
+    let status = unsafe { real(module) };
+    if let (Some(direct), Some(entry)) = (state(), held) {
+        match status {
+            0 => direct.release(entry.bytes),
+            _ => direct.objects.insert(module as u64, entry),
+        }
+    }
+    books::look();
+    status
+}
+
+/// # Safety
+/// `image` is null or what the program wants loaded; `call` writes a handle to `out` when it succeeds.
+unsafe fn loaded(
+    out: *mut Handle,
+    image: *const c_void,
+    context: usize,
+    call: impl FnOnce() -> CuStatus,
+) -> CuStatus {
+    let Some(direct) = state() else {
+        return call();
+    };
+    // Smaller ones share pieces with others, as small allocations do.
+    // SAFETY: our contract.
+    let bytes = footprint(unsafe { global_bytes(image) });
+    let status = direct.charged(bytes, call);
+    if status == 0 {
+        if bytes > 0 {
+            // SAFETY: our contract.
+            let module = unsafe { out.read() } as u64;
+            direct.objects.insert(module, Entry::own(bytes, context));
+        }
+        books::look();
+    }
+    status
+}
+
+/// Bytes of the global variables in an image, as far as that can be told cheaply.
+///
+/// # Safety
+/// `image` is null or an image that the program wants loaded.
+unsafe fn global_bytes(image: *const c_void) -> u64 {
+    if image.is_null() || LOOKED_INTO.load(Relaxed) > LOOK_INTO {
+        return 0;
+    }
+    let regions = locate(&image::read_memory, image as u64).unwrap_or_default();
+    let in_region = |region: &Region| {
+        if LOOKED_INTO.fetch_add(region.len, Relaxed) + region.len > LOOK_INTO {
+            return 0;
+        }
+        // SAFETY: the image's own headers say that it is so long.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(region.address as *const u8, region.len as usize) };
+        in_image(bytes).unwrap_or(0)
+    };
+    regions.iter().map(in_region).fold(0, u64::saturating_add)
+}
+
+fn in_image(bytes: &[u8]) -> Option<u64> {
+    let image = Image::parse(bytes).ok()?;
+    let entry = match image.format {
+        Format::Cubin | Format::Ptx => image.entries.first()?,
+        _ => {
+            let capability = capability()?;
+            let code = image.select_cubin(capability);
+            code.or_else(|| image.select_ptx(capability))?
+        }
+    };
+    let code = entry.payload(LOOK_INTO * 8).ok()?;
+    match entry.kind {
+        EntryKind::Cubin => Some(Cubin::parse(&code).ok()?.global_bytes),
+        EntryKind::Ptx => Some(in_ptx(&String::from_utf8_lossy(&code))),
+        _ => None,
+    }
+}
+
+/// The device's compute capability as one number, such as 90.
+fn capability() -> Option<u32> {
+    type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
+    let get = real!(cuDeviceGetAttribute as Get);
+    let attribute = |which| {
+        let mut value = 0;
+        // SAFETY: writes one number.
+        let status = unsafe { get(&mut value, which, 0) };
+        u32::try_from(value).ok().filter(|_| status == 0)
+    };
+    Some(attribute(ATTRIBUTE_MAJOR)? * 10 + attribute(ATTRIBUTE_MINOR)?)
+}
+
+/// Bytes of the variables that PTX declares in global memory: `.global .align 8 .b8 name[4][8];`.
+fn in_ptx(text: &str) -> u64 {
+    let statements = text.split([';', '{', '}']);
+    statements.map(in_statement).fold(0, u64::saturating_add)
+}
+
+fn in_statement(statement: &str) -> u64 {
+    let declaration = statement.split('=').next().unwrap_or_default();
+    // Comments and directives of a line each may stand before it.
+    let Some(at) = declaration.find(".global") else {
+        return 0;
+    };
+    let (before, after) = declaration.split_at(at);
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let only_linkage = line
+        .split_whitespace()
+        .all(|word| matches!(word, ".visible" | ".weak" | ".common"));
+    // `ld.global` and the like, and what another module defines.
+    if !only_linkage {
+        return 0;
+    }
+    let mut each = 0_u64;
+    let mut lanes = 1_u64;
+    for word in after.split_whitespace() {
+        lanes = match word {
+            ".v2" => 2,
+            ".v4" => 4,
+            _ => lanes,
+        };
+        let digits = word.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let is_type = matches!(word.get(..2), Some(".b" | ".u" | ".s" | ".f"));
+        if let (true, Ok(bits)) = (is_type, digits.parse::<u64>()) {
+            each = bits / 8;
+        }
+    }
+    let lengths = declaration.split('[').skip(1);
+    let lengths = lengths.filter_map(|part| part.split(']').next()?.trim().parse::<u64>().ok());
+    lengths.fold(each.saturating_mul(lanes), u64::saturating_mul)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_ptx_are_added_up() {
+        let text = ".version 8.0\n.target sm_90\n.address_size 64\n\
+            // .global .b8 not[5];\n\
+            .visible .global .align 16 .b8 big[1048576];\n\
+            .global .align 4 .u32 one = 7;\n.global .v4 .f32 table[2][3];\n\
+            .extern .global .b8 elsewhere[4096];\n\
+            .visible .entry k(.param .u64 p) { .reg .b64 %a; ld.global.u32 %r, [%a]; }\n\
+            .weak .global .b64 last[2];";
+        assert_eq!(in_ptx(text), 1_048_576 + 4 + 16 * 6 + 16);
+        assert_eq!(in_ptx("no ptx at all [12"), 0);
+    }
+}

@@ -1,0 +1,211 @@
+//! Stacks, local memory and the heap: charged as they grow beyond what a new context has. The printf
+//! buffer is not: the driver keeps it in the host's memory (256 MiB of it left the process's figure as it
+//! was on an H200).
+//!
+//! The driver keeps room for the stack and the local variables of every thread that can run at once, as
+//! much for each as the most demanding kernel needs, and never less than the stack limit says. It makes
+//! it larger when such a kernel is launched; here it is charged when the kernel is looked up.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
+
+use super::context::{current_device, owner};
+use super::driver::real;
+use super::state::{Direct, OutOfMemory, state};
+
+const LIMIT_STACK: u32 = 0;
+const LIMIT_MALLOC_HEAP: u32 = 2;
+const ATTRIBUTE_PROCESSORS: i32 = 16;
+const ATTRIBUTE_THREADS_PER_PROCESSOR: i32 = 39;
+/// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
+const FUNCTION_LOCAL_BYTES: c_int = 3;
+const OUT_OF_MEMORY: CuStatus = CuResult::OutOfMemory as CuStatus;
+
+/// One limit of one context.
+#[derive(Clone, Copy, Default)]
+struct Grown {
+    /// Its value in a new context, which is part of what a context takes.
+    first: u64,
+    /// Its value now.
+    value: u64,
+    /// The most a kernel asks for, where the limit is the stack's.
+    kernel: u64,
+    /// Bytes charged beyond the first value.
+    charged: u64,
+}
+
+/// All contexts' stacks and heaps.
+#[derive(Default)]
+pub(crate) struct Stacks {
+    books: Mutex<HashMap<(usize, u32), Grown>>,
+}
+
+impl Stacks {
+    fn books(&self) -> MutexGuard<'_, HashMap<(usize, u32), Grown>> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A context has ended: the bytes to give back.
+    pub(crate) fn ended(&self, context: usize) -> u64 {
+        let mut bytes = 0;
+        self.books().retain(|(owner, _), grown| {
+            if *owner == context {
+                bytes += grown.charged;
+            }
+            *owner != context
+        });
+        bytes
+    }
+}
+
+/// Charges what `grown` needs beyond what it is charged already; returns what it is charged then.
+fn grow(direct: &Direct, limit: u32, grown: &Grown) -> Result<u64, OutOfMemory> {
+    let needed = grown
+        .value
+        .max(grown.kernel)
+        .saturating_sub(grown.first)
+        .saturating_mul(unit(limit));
+    direct.charge(needed.saturating_sub(grown.charged))?;
+    Ok(needed.max(grown.charged))
+}
+
+/// `cuCtxSetLimit`.
+pub(crate) unsafe fn set_limit(
+    _: Symbol,
+    real: unsafe extern "C" fn(u32, usize) -> CuStatus,
+    limit: u32,
+    value: usize,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let call = || unsafe { real(limit, value) };
+    let context = owner();
+    let (Some(direct), LIMIT_STACK | LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
+        return call();
+    };
+    let mut books = direct.stacks.books();
+    let before = *books
+        .entry((context, limit))
+        .or_insert_with(|| as_first(limit));
+    let mut grown = Grown {
+        value: value as u64,
+        ..before
+    };
+    let Ok(charged) = grow(direct, limit, &grown) else {
+        return OUT_OF_MEMORY;
+    };
+    let status = call();
+    if status == 0 {
+        // A smaller limit gives memory back.
+        let kept = grown.value.max(grown.kernel).saturating_sub(grown.first);
+        grown.charged = kept.saturating_mul(unit(limit));
+        books.insert((context, limit), grown);
+        direct.release(charged - grown.charged);
+    } else {
+        direct.release(charged - before.charged);
+    }
+    status
+}
+
+/// `cuModuleGetFunction`.
+pub(crate) unsafe fn function(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> CuStatus,
+    out: *mut Handle,
+    module: Handle,
+    name: *const c_char,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(out, module, name) };
+    if status != 0 {
+        return status;
+    }
+    let get =
+        real!(cuFuncGetAttribute as unsafe extern "C" fn(*mut c_int, c_int, Handle) -> CuStatus);
+    let mut bytes = 0;
+    // SAFETY: the driver has just written `out`; writes one number.
+    let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, out.read()) };
+    needs_local(told, bytes)
+}
+
+/// `cuLibraryGetKernel`.
+pub(crate) unsafe fn kernel(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> CuStatus,
+    out: *mut Handle,
+    library: Handle,
+    name: *const c_char,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(out, library, name) };
+    let Some(device) = current_device().filter(|_| status == 0) else {
+        return status;
+    };
+    type Get = unsafe extern "C" fn(*mut c_int, c_int, Handle, Device) -> CuStatus;
+    let get = real!(cuKernelGetAttribute as Get);
+    let mut bytes = 0;
+    // SAFETY: the driver has just written `out`; writes one number.
+    let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, out.read(), device) };
+    needs_local(told, bytes)
+}
+
+/// A kernel whose threads have so many bytes of local memory is about to be used.
+fn needs_local(told: CuStatus, bytes: c_int) -> CuStatus {
+    let (Some(direct), 0, Ok(bytes @ 1..)) = (state(), told, u64::try_from(bytes)) else {
+        return 0;
+    };
+    let context = owner();
+    if context == 0 {
+        return 0;
+    }
+    let mut books = direct.stacks.books();
+    let grown = books
+        .entry((context, LIMIT_STACK))
+        .or_insert_with(|| as_first(LIMIT_STACK));
+    if bytes <= grown.kernel {
+        return 0;
+    }
+    let more = Grown {
+        kernel: bytes,
+        ..*grown
+    };
+    match grow(direct, LIMIT_STACK, &more) {
+        Ok(charged) => {
+            *grown = Grown { charged, ..more };
+            0
+        }
+        Err(OutOfMemory) => OUT_OF_MEMORY,
+    }
+}
+
+/// A limit before anything was charged for it.
+fn as_first(limit: u32) -> Grown {
+    let get = real!(cuCtxGetLimit as unsafe extern "C" fn(*mut usize, u32) -> CuStatus);
+    let mut value = 0;
+    // SAFETY: writes one size.
+    unsafe { get(&mut value, limit) };
+    Grown {
+        first: value as u64,
+        value: value as u64,
+        ..Grown::default()
+    }
+}
+
+/// Bytes of the device a byte of a limit takes: the stack is one thread's, for all that can run.
+fn unit(limit: u32) -> u64 {
+    if limit != LIMIT_STACK {
+        return 1;
+    }
+    type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
+    let get = real!(cuDeviceGetAttribute as Get);
+    let device = current_device().unwrap_or(0);
+    let attribute = |which| {
+        let mut value = 1;
+        // SAFETY: writes one number.
+        unsafe { get(&mut value, which, device) };
+        value.max(1) as u64
+    };
+    attribute(ATTRIBUTE_PROCESSORS) * attribute(ATTRIBUTE_THREADS_PER_PROCESSOR)
+}
