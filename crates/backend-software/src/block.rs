@@ -191,22 +191,27 @@ fn report(context: &BlockContext, services: &BlockServices) -> GpuError {
         CuResult::InvalidPc => format!("a call to {:#x}, which is no code", fault.address),
         _ => "a trap".to_owned(),
     };
-    let line = match (fault.source_line, fault.ptx_line) {
-        (0, 0) => String::new(),
-        (0, ptx) => format!(", PTX line {ptx}"),
-        (source, 0) => format!(", source line {source}"),
-        (source, ptx) => format!(", source line {source} (PTX line {ptx})"),
+    let file = grid.module.executable.source_file(fault.ptx_line);
+    let line = match (fault.source_line, fault.ptx_line, file) {
+        (0, 0, _) => String::new(),
+        (0, ptx, _) => format!(", PTX line {ptx}"),
+        (source, _, Some(file)) => format!(", {file}:{source}"),
+        (source, _, None) => format!(", source line {source}"),
     };
+    // The place first: where room is short, the end of a long kernel name is missed least.
     let message = format!(
-        "{what} in kernel {}, block ({},{},{}), thread ({},{},{}){line}",
-        grid.name(),
+        "{what}{line}, block ({},{},{}), thread ({},{},{}) in kernel {}",
         block.x,
         block.y,
         block.z,
         thread.x,
         thread.y,
         thread.z,
+        grid.name(),
     );
+    services
+        .core
+        .write(OutputKind::Fault, format!("{message}\n").as_bytes());
     tracing::error!(
         context = grid.context.id,
         kernel = grid.name(),

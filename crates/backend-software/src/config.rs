@@ -12,6 +12,9 @@ pub enum OutputKind {
     Print,
     /// A failed `assert`.
     Assert,
+    /// A sentence about a kernel that faulted, for the one who runs the program. Without a sink it
+    /// is in the log only: the caller has it as an error already.
+    Fault,
 }
 
 /// Receives what kernels print, in order, at synchronization.

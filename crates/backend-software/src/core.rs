@@ -222,6 +222,9 @@ impl Core {
             sink(kind, text);
             return;
         }
+        if kind == OutputKind::Fault {
+            return;
+        }
         unsafe extern "C" {
             static stdout: *mut libc::FILE;
             static stderr: *mut libc::FILE;
@@ -230,7 +233,7 @@ impl Core {
         let file = unsafe {
             match kind {
                 OutputKind::Print => stdout,
-                OutputKind::Assert => stderr,
+                OutputKind::Assert | OutputKind::Fault => stderr,
             }
         };
         // SAFETY: the text is valid for its length; the stream is locked by the C library.

@@ -133,6 +133,10 @@ impl Executable for MixedModule {
         self.engine_at(pc)?.locate(pc)
     }
 
+    fn source_file(&self, ptx_line: u32) -> Option<&str> {
+        self.module.source_file(ptx_line)
+    }
+
     fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
         if INTERPRETING.get() {
             let made = self.interpreter.get()?.as_ref().ok()?;

@@ -236,7 +236,7 @@ fn a_fault_names_kernel_thread_address_and_source_line() {
             "block (0,0,0)",
             "thread (0,0,0)",
             "write",
-            "source line 62",
+            ".cu:62",
             &format!("{:#x}", p.0 + at),
         ] {
             assert!(

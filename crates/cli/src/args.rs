@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Own this host's GPUs
     Daemon(DaemonArgs),
-    /// Show kernels, parameters and memory in a PTX or fatbin file
+    /// Show kernels, parameters and memory in a PTX or fatbin file, and what cannot be run
     Ptx(PtxArgs),
     /// Print or check the configuration
     Config(ConfigArgs),
@@ -331,8 +331,11 @@ pub(crate) struct DaemonArgs {
 /// `mica ptx`.
 #[derive(Debug, Args)]
 pub(crate) struct PtxArgs {
-    /// PTX, fatbin, cubin or a program that holds one
+    /// PTX, fatbin, cubin, or a program, object or archive that holds one
     pub(crate) file: PathBuf,
+    /// Compile every kernel for this machine; fail if the software GPU cannot run one
+    #[arg(long)]
+    pub(crate) check: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,13 +1,34 @@
-//! `mica ptx`: what is in a file of GPU code.
+//! `mica ptx`: what is in a file of GPU code, and whether the software GPU can run it.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use mica_fatbin::{DEFAULT_PAYLOAD_LIMIT, EntryKind, Image};
+use mica_fatbin::{Cubin, DEFAULT_PAYLOAD_LIMIT, Entry, EntryKind, Image};
+use mica_kernel::{Dim3, Executable};
+use mica_ptx::ast::Module;
+use mica_ptx_jit::JitModule;
 use serde_json::{Value, json};
 
 use crate::args::PtxArgs;
 use crate::listing::print_json;
+
+/// What one piece of an image holds.
+enum Piece {
+    Ptx {
+        description: mica_ptx::Description,
+        check: Option<Vec<Checked>>,
+    },
+    Machine(Option<Cubin>),
+}
+
+/// A kernel and what the compiler made of it.
+struct Checked {
+    kernel: String,
+    /// Milliseconds it took, or why there is no code.
+    made: Result<f64, String>,
+}
 
 pub(crate) fn show(args: &PtxArgs) -> Result<()> {
     let name = args.file.display();
@@ -16,49 +37,141 @@ pub(crate) fn show(args: &PtxArgs) -> Result<()> {
     if image.entries.is_empty() {
         bail!("{name} is {}", image.describe());
     }
-    let mut pieces = Vec::new();
+    let (mut pieces, mut problems, mut has_ptx) = (Vec::new(), 0, false);
     for entry in &image.entries {
-        let description = match entry.kind {
-            EntryKind::Ptx => {
-                let payload = entry.payload(DEFAULT_PAYLOAD_LIMIT)?;
-                let module = mica_ptx::parse(&payload)
-                    .with_context(|| located(&args.file, &entry.arch()))?;
-                Some(mica_ptx::describe(&module))
-            }
-            _ => None,
-        };
+        let piece = examine(entry, args)?;
+        if let Piece::Ptx { description, check } = &piece {
+            has_ptx = true;
+            problems += description.unsupported.len();
+            let made = check.iter().flatten();
+            problems += made.filter(|checked| checked.made.is_err()).count();
+        }
         if args.json {
-            pieces.push(as_json(&entry.arch(), description.as_ref()));
+            pieces.push(as_json(&entry.arch(), &piece));
         } else {
-            println!("{}  ({} bytes stored)", entry.arch(), entry.stored_len());
-            match description {
-                Some(description) => println!("{description}"),
-                None => println!("  machine code: runs on GPUs of its own generation only\n"),
-            }
+            print(entry, &piece);
         }
     }
     if args.json {
-        print_json(&pieces)
-    } else {
-        Ok(())
+        print_json(&pieces)?;
+    } else if !has_ptx {
+        println!(
+            "{name} is {}. The software GPU compiles PTX and cannot run it; build with \
+             -gencode arch=compute_80,code=compute_80 to add PTX.",
+            image.describe()
+        );
     }
+    match problems {
+        0 => Ok(()),
+        _ if !args.check => Ok(()),
+        1 => bail!("the software GPU cannot run one thing in {name}"),
+        n => bail!("the software GPU cannot run {n} things in {name}"),
+    }
+}
+
+fn examine(entry: &Entry<'_>, args: &PtxArgs) -> Result<Piece> {
+    if entry.kind != EntryKind::Ptx {
+        let payload = entry.payload(DEFAULT_PAYLOAD_LIMIT).ok();
+        return Ok(Piece::Machine(
+            payload.and_then(|bytes| Cubin::parse(&bytes).ok()),
+        ));
+    }
+    let payload = entry.payload(DEFAULT_PAYLOAD_LIMIT)?;
+    let module = mica_ptx::parse(&payload).with_context(|| located(&args.file, &entry.arch()))?;
+    let mut description = mica_ptx::describe(&module);
+    description.unsupported = mica_ptx_ops::support::unsupported(&module);
+    let runnable = description.unsupported.is_empty();
+    let check = match args.check && runnable {
+        true => {
+            Some(compile(Arc::new(module)).with_context(|| located(&args.file, &entry.arch()))?)
+        }
+        false => None,
+    };
+    Ok(Piece::Ptx { description, check })
+}
+
+/// Compiles every kernel for this machine, as a first launch would.
+fn compile(module: Arc<Module>) -> Result<Vec<Checked>> {
+    let block = Dim3 { x: 128, y: 1, z: 1 };
+    let native = JitModule::compile(module, mica_ptx_jit::Options::default())?;
+    let kernels = native.kernels().iter().enumerate();
+    Ok(kernels
+        .map(|(index, info)| {
+            let start = Instant::now();
+            let made = native.prepare(index, block);
+            Checked {
+                kernel: info.name.clone(),
+                made: made.map(|()| start.elapsed().as_secs_f64() * 1e3),
+            }
+        })
+        .collect())
 }
 
 fn located(file: &Path, arch: &str) -> String {
     format!("{}, {arch}", file.display())
 }
 
-fn as_json(arch: &str, description: Option<&mica_ptx::Description>) -> Value {
-    let Some(description) = description else {
-        return json!({ "arch": arch, "ptx": null });
+fn print(entry: &Entry<'_>, piece: &Piece) {
+    println!("{}  ({} bytes stored)", entry.arch(), entry.stored_len());
+    match piece {
+        Piece::Ptx { description, check } => {
+            println!("{description}");
+            let Some(check) = check else { return };
+            println!("compiled for this machine");
+            for checked in check {
+                match &checked.made {
+                    Ok(ms) => println!("  {:>8.1} ms  {}", ms, checked.kernel),
+                    Err(why) => println!("  refused      {}: {why}", checked.kernel),
+                }
+            }
+            println!();
+        }
+        Piece::Machine(cubin) => {
+            println!("machine code: runs on GPUs of its own generation only");
+            for kernel in cubin.iter().flat_map(|cubin| &cubin.kernels) {
+                println!("\nkernel {}", kernel.name);
+                println!("  parameters: {} bytes", kernel.param_bytes);
+                if let Some(registers) = kernel.registers {
+                    println!("  registers: {registers}");
+                }
+                if kernel.shared_bytes > 0 {
+                    println!("  shared memory: {} bytes", kernel.shared_bytes);
+                }
+            }
+            println!();
+        }
+    }
+}
+
+fn as_json(arch: &str, piece: &Piece) -> Value {
+    let (description, check) = match piece {
+        Piece::Ptx { description, check } => (description, check),
+        Piece::Machine(cubin) => {
+            let names = cubin.iter().flat_map(|cubin| &cubin.kernels);
+            let kernels: Vec<Value> = names
+                .map(|k| {
+                    json!({
+                        "name": k.name,
+                        "param_bytes": k.param_bytes,
+                        "registers": k.registers,
+                        "shared_bytes": k.shared_bytes,
+                    })
+                })
+                .collect();
+            return json!({ "arch": arch, "ptx": null, "machine_code": { "kernels": kernels } });
+        }
     };
     let kernels: Vec<Value> = description.kernels.iter().map(function_json).collect();
     let functions: Vec<Value> = description.functions.iter().map(function_json).collect();
-    let unsupported: Vec<String> = description
+    let unsupported: Vec<Value> = description
         .unsupported
         .iter()
-        .map(|item| format!("{item:?}"))
+        .map(|u| json!({ "what": u.what, "function": u.function, "line": u.line }))
         .collect();
+    let compiled: Option<Vec<Value>> = check.as_ref().map(|check| {
+        let one = |c: &Checked| json!({ "kernel": c.kernel, "ms": c.made.as_ref().ok(), "refused": c.made.as_ref().err() });
+        check.iter().map(one).collect()
+    });
     json!({
         "arch": arch,
         "ptx": {
@@ -68,6 +181,7 @@ fn as_json(arch: &str, description: Option<&mica_ptx::Description>) -> Value {
             "functions": functions,
             "externs": description.externs,
             "unsupported": unsupported,
+            "compiled": compiled,
         }
     })
 }
@@ -78,10 +192,17 @@ fn function_json(function: &mica_ptx::FunctionDescription) -> Value {
         .iter()
         .map(|p| json!({ "name": p.name, "type": p.ty, "offset": p.offset, "size_bytes": p.size }))
         .collect();
+    let registers: serde_json::Map<String, Value> = function
+        .registers
+        .iter()
+        .map(|(class, count)| ((*class).to_owned(), json!(count)))
+        .collect();
     json!({
         "name": function.name,
         "params": params,
+        "registers": registers,
         "shared_bytes": function.shared_bytes,
+        "dynamic_shared": function.dynamic_shared,
         "local_bytes": function.local_bytes,
         "instructions": function.instructions,
         "barriers": function.barriers,

@@ -360,6 +360,11 @@ pub trait Executable: Send + Sync {
         let _ = pc;
         None
     }
+    /// The source file that a line of the PTX text came from, where the text says so.
+    fn source_file(&self, ptx_line: u32) -> Option<&str> {
+        let _ = ptx_line;
+        None
+    }
     /// The thread that was running when the code at `pc` faulted, where the code keeps track of it
     /// in `context.scratch` or elsewhere. Called after recovery on the faulted thread.
     fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {

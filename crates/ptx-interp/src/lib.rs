@@ -104,6 +104,10 @@ impl Executable for InterpModule {
         state::with_current(|state| state.location)
     }
 
+    fn source_file(&self, ptx_line: u32) -> Option<&str> {
+        self.module.source_file(ptx_line)
+    }
+
     fn faulting_thread(&self, _context: &BlockContext) -> Option<Dim3> {
         state::with_current(|state| state.threads.get(state.current).map(|t| t.tid))?
     }

@@ -283,6 +283,10 @@ impl Executable for JitModule {
         })
     }
 
+    fn source_file(&self, ptx_line: u32) -> Option<&str> {
+        self.module.source_file(ptx_line)
+    }
+
     fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
         if context.scratch.is_null() {
             return None;

@@ -40,8 +40,17 @@ impl SoftwareDevices {
 
 impl DeviceSource for SoftwareDevices {
     fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError> {
-        let sink = move |kind: OutputKind, bytes: &[u8]| {
-            output.add(u8::from(kind == OutputKind::Assert), bytes);
+        let gate = self.gate.clone();
+        let sink = move |kind: OutputKind, bytes: &[u8]| match kind {
+            OutputKind::Print => output.add(0, bytes),
+            OutputKind::Assert => output.add(1, bytes),
+            // The program sees an error code only; its user and the operator see what happened.
+            OutputKind::Fault => {
+                output.add(1, &[b"mica: ", bytes].concat());
+                if let Some(gate) = &gate {
+                    gate.link.note(2, String::from_utf8_lossy(bytes).trim());
+                }
+            }
         };
         let config = Config {
             ordinal: self.ordinal,

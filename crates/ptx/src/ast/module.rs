@@ -336,6 +336,13 @@ impl Module {
         Some((VarId(i as u32), &self.vars[i]))
     }
 
+    /// The source file that the instruction at a line of the text came from (`.loc`).
+    pub fn source_file(&self, ptx_line: u32) -> Option<&str> {
+        let all = self.functions.iter().flat_map(|f| &f.body);
+        let loc = all.filter(|i| i.line == ptx_line).find_map(|i| i.loc)?;
+        self.file_name(loc.file)
+    }
+
     /// The name of a `.file` index.
     pub fn file_name(&self, index: u32) -> Option<&str> {
         self.files

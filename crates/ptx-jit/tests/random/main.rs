@@ -2,7 +2,9 @@
 //!
 //! The generator is deterministic, so a failure names its seed. `MICA_RANDOM=n` runs more.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod templates;
 
 use common::{Device, Params, dim};
 use mica_kernel::BlockOutcome;
@@ -21,169 +23,6 @@ impl Rng {
         list[self.next(list.len())]
     }
 }
-
-/// `D` is a destination and `A` a source of the kind that follows: i 32 bits, l 64, s 16, f f32,
-/// d f64, p predicate. `N` is a small number.
-const OPS: &[&str] = &[
-    "add.s32 Di, Ai, Ai;",
-    "sub.u32 Di, Ai, Ai;",
-    "mul.lo.s32 Di, Ai, Ai;",
-    "mul.hi.u32 Di, Ai, Ai;",
-    "mul.hi.s32 Di, Ai, Ai;",
-    "mad.lo.s32 Di, Ai, Ai, Ai;",
-    "mul.lo.s32 Di, Ai, N;",
-    "shl.b32 Di, Ai, N;",
-    "shl.b32 Di, Ai, Ai;",
-    "shr.u32 Di, Ai, N;",
-    "shr.s32 Di, Ai, N;",
-    "shr.s32 Di, Ai, Ai;",
-    "div.s32 Di, Ai, Ai;",
-    "div.u32 Di, Ai, Ai;",
-    "rem.s32 Di, Ai, Ai;",
-    "rem.u32 Di, Ai, N;",
-    "min.s32 Di, Ai, Ai;",
-    "max.u32 Di, Ai, Ai;",
-    "and.b32 Di, Ai, Ai;",
-    "or.b32 Di, Ai, Ai;",
-    "xor.b32 Di, Ai, Ai;",
-    "not.b32 Di, Ai;",
-    "neg.s32 Di, Ai;",
-    "abs.s32 Di, Ai;",
-    "popc.b32 Di, Ai;",
-    "clz.b32 Di, Ai;",
-    "brev.b32 Di, Ai;",
-    "bfe.u32 Di, Ai, 3, 9;",
-    "bfe.s32 Di, Ai, 3, 9;",
-    "bfe.s32 Di, Ai, Ai, Ai;",
-    "bfi.b32 Di, Ai, Ai, 8, 5;",
-    "bfind.u32 Di, Ai;",
-    "prmt.b32 Di, Ai, Ai, 0x5170;",
-    "prmt.b32 Di, Ai, Ai, 0x9c3d;",
-    "prmt.b32 Di, Ai, Ai, Ai;",
-    "lop3.b32 Di, Ai, Ai, Ai, 0x1e;",
-    "lop3.b32 Di, Ai, Ai, Ai, 0xca;",
-    "lop3.b32 Di, Ai, Ai, Ai, 0x96;",
-    "shf.l.wrap.b32 Di, Ai, Ai, Ai;",
-    "shf.r.clamp.b32 Di, Ai, Ai, Ai;",
-    "sad.s32 Di, Ai, Ai, Ai;",
-    "dp4a.s32.u32 Di, Ai, Ai, Ai;",
-    "add.cc.u32 Di, Ai, Ai;",
-    "addc.u32 Di, Ai, Ai;",
-    "sub.cc.u32 Di, Ai, Ai;",
-    "subc.u32 Di, Ai, Ai;",
-    "add.sat.s32 Di, Ai, Ai;",
-    "mul.wide.s32 Dl, Ai, Ai;",
-    "mul.wide.u32 Dl, Ai, N;",
-    "mad.wide.s32 Dl, Ai, N, Al;",
-    "cvt.s64.s32 Dl, Ai;",
-    "cvt.u64.u32 Dl, Ai;",
-    "cvt.u32.u64 Di, Al;",
-    "add.s64 Dl, Al, Al;",
-    "sub.s64 Dl, Al, Al;",
-    "mul.lo.s64 Dl, Al, Al;",
-    "mul.hi.s64 Dl, Al, Al;",
-    "shl.b64 Dl, Al, N;",
-    "shr.s64 Dl, Al, Ai;",
-    "min.s64 Dl, Al, Al;",
-    "max.u64 Dl, Al, Al;",
-    "xor.b64 Dl, Al, Al;",
-    "div.s64 Dl, Al, Al;",
-    "popc.b64 Di, Al;",
-    "abs.s64 Dl, Al;",
-    "mov.b64 Dl, {Ai, Ai};",
-    "mov.b64 {Di, Di}, Al;",
-    "mov.b32 {Ds, Ds}, Ai;",
-    "mov.b32 Di, {As, As};",
-    "cvt.u16.u32 Ds, Ai;",
-    "cvt.s32.s16 Di, As;",
-    "cvt.u32.u16 Di, As;",
-    "cvt.s32.s8 Di, Ai;",
-    "cvt.u8.u32 Di, Ai;",
-    "add.s16 Ds, As, As;",
-    "mul.lo.s16 Ds, As, As;",
-    "mul.wide.u16 Di, As, As;",
-    "shr.s16 Ds, As, N;",
-    "min.s16 Ds, As, As;",
-    "add.f32 Df, Af, Af;",
-    "sub.f32 Df, Af, Af;",
-    "mul.f32 Df, Af, Af;",
-    "mul.ftz.f32 Df, Af, Af;",
-    "add.sat.f32 Df, Af, Af;",
-    "add.rz.f32 Df, Af, Af;",
-    "fma.rn.f32 Df, Af, Af, Af;",
-    "fma.rn.ftz.f32 Df, Af, Af, Af;",
-    "fma.rm.f32 Df, Af, Af, Af;",
-    "div.rn.f32 Df, Af, Af;",
-    "sqrt.rn.f32 Df, Af;",
-    "rcp.rn.f32 Df, Af;",
-    "min.f32 Df, Af, Af;",
-    "max.f32 Df, Af, Af;",
-    "abs.f32 Df, Af;",
-    "neg.f32 Df, Af;",
-    "cvt.rn.f32.s32 Df, Ai;",
-    "cvt.rn.f32.u32 Df, Ai;",
-    "cvt.rn.f32.s64 Df, Al;",
-    "cvt.rn.f32.u64 Df, Al;",
-    "cvt.rzi.s32.f32 Di, Af;",
-    "cvt.rzi.u32.f32 Di, Af;",
-    "cvt.rni.s32.f32 Di, Af;",
-    "cvt.rmi.s64.f32 Dl, Af;",
-    "cvt.rzi.u64.f32 Dl, Af;",
-    "cvt.rpi.f32.f32 Df, Af;",
-    "cvt.f64.f32 Dd, Af;",
-    "cvt.rn.f32.f64 Df, Ad;",
-    "cvt.rn.f64.s32 Dd, Ai;",
-    "cvt.rzi.s32.f64 Di, Ad;",
-    "cvt.rzi.s64.f64 Dl, Ad;",
-    "add.f64 Dd, Ad, Ad;",
-    "mul.f64 Dd, Ad, Ad;",
-    "fma.rn.f64 Dd, Ad, Ad, Ad;",
-    "div.rn.f64 Dd, Ad, Ad;",
-    "sqrt.rn.f64 Dd, Ad;",
-    "min.f64 Dd, Ad, Ad;",
-    "neg.f64 Dd, Ad;",
-    "setp.lt.s32 Dp, Ai, Ai;",
-    "setp.ge.u32 Dp, Ai, Ai;",
-    "setp.eq.s32 Dp, Ai, N;",
-    "setp.ne.and.s32 Dp, Ai, Ai, Ap;",
-    "setp.lt.f32 Dp, Af, Af;",
-    "setp.geu.f32 Dp, Af, Af;",
-    "setp.gt.s64 Dp, Al, Al;",
-    "setp.le.f64 Dp, Ad, Ad;",
-    "setp.lt.s16 Dp, As, As;",
-    "and.pred Dp, Ap, Ap;",
-    "or.pred Dp, Ap, Ap;",
-    "not.pred Dp, Ap;",
-    "selp.b32 Di, Ai, Ai, Ap;",
-    "selp.b64 Dl, Al, Al, Ap;",
-    "selp.f32 Df, Af, Af, Ap;",
-    "selp.f64 Dd, Ad, Ad, Ap;",
-    "slct.s32.s32 Di, Ai, Ai, Ai;",
-    "set.lt.u32.s32 Di, Ai, Ai;",
-    "mov.u32 Di, %laneid;",
-    "mov.u32 Di, %tid.x;",
-    "mov.u32 Di, %ctaid.x;",
-    "mov.u32 Di, %lanemask_lt;",
-    "@Ap add.s32 Di, Ai, Ai;",
-    "@Ap mov.f32 Df, Af;",
-    "@Ap bra PAST; xor.b32 Di, Ai, Ai; add.f32 Df, Af, Af; PAST:",
-    "@Ap bra PAST; add.s64 Dl, Al, Al; bra MEET; PAST: sub.s64 Dl, Al, Al; MEET:",
-    "and.b32 %t0, Ai, 7; LOOP: add.s32 Di, Ai, 1; sub.s32 %t0, %t0, 1; setp.ge.s32 %q0, %t0, 0; @%q0 bra LOOP;",
-    "bar.sync 0; shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; st.shared.u32 [%t0], Ai; bar.sync 0; ld.shared.u32 Di, [%t0+4]; bar.sync 0;",
-    "and.b32 %t0, Ai, 255; shl.b32 %t0, %t0, 2; add.s32 %t0, %t0, %sb; bar.sync 0; ld.shared.u32 Di, [%t0]; bar.sync 0;",
-    "shfl.sync.bfly.b32 Di, Ai, 3, 31, 0xffffffff;",
-    "shfl.sync.down.b32 Di|Dp, Ai, 1, 31, 0xffffffff;",
-    "vote.sync.ballot.b32 Di, Ap, 0xffffffff;",
-    "vote.sync.any.pred Dp, Ap, 0xffffffff;",
-    "match.any.sync.b32 Di, Ai, 0xffffffff;",
-    "bar.red.popc.u32 Di, 0, Ap;",
-    "and.b32 %t0, Ai, 127; mul.wide.u32 %tl, %t0, 4; add.s64 %tl, %tl, %in; ld.global.u32 Di, [%tl]; ld.global.f32 Df, [%tl+512];",
-    "mul.wide.u32 %tl, %tx, 4; add.s64 %tl, %tl, %in; ld.global.u32 Di, [%tl]; ld.global.s16 Di, [%tl+4]; ld.global.u8 Di, [%tl+9];",
-    "mul.wide.u32 %tl, %tx, 16; add.s64 %tl, %tl, %in; ld.global.v4.u32 {Di, Di, Di, Di}, [%tl];",
-    "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %in; ld.global.v2.f32 {Df, Df}, [%tl]; ld.global.u64 Dl, [%tl+16];",
-    "cvt.u64.u32 %tl, %tx; shl.b64 %tl, %tl, 3; add.s64 %tl, %tl, %scr; st.global.v2.u32 [%tl], {Ai, Ai}; ld.global.u64 Dl, [%tl];",
-    "st.local.u32 [%stack+4], Ai; st.local.f32 [%stack+8], Af; ld.local.u32 Di, [%stack+4];",
-];
 
 const KINDS: &[(char, &str, usize)] = &[
     ('i', "%r", 6),
@@ -214,7 +53,7 @@ fn instance(rng: &mut Rng, template: &str, id: usize) -> String {
                 }
                 out.push_str(&name);
             }
-            ('N', _) if !chars.peek().is_some_and(|c| c.is_alphanumeric()) => {
+            ('N', _) if out.ends_with(' ') => {
                 let _ = write!(out, "{}", rng.next(31) + 1);
             }
             _ => out.push(c),
@@ -223,7 +62,7 @@ fn instance(rng: &mut Rng, template: &str, id: usize) -> String {
             used.clear();
         }
     }
-    for label in ["PAST", "MEET", "LOOP"] {
+    for label in ["PAST", "MEET", "LOOP", "TABLE"] {
         out = out.replace(label, &format!("$L{id}{label}"));
     }
     out
@@ -261,7 +100,11 @@ fn program(seed: u64) -> String {
         body.push_str("  mov.u32 %t1, 0;\n$LWRAP:\n");
     }
     for id in 0..steps {
-        let template = rng.pick(OPS);
+        let group = match rng.next(templates::GROUPS.len() + usize::from(whole_warps(seed))) {
+            n if n < templates::GROUPS.len() => templates::GROUPS[n],
+            _ => templates::MATRIX,
+        };
+        let template = rng.pick(group);
         let _ = writeln!(body, "  {}", instance(&mut rng, template, id));
     }
     if wrap {
@@ -286,6 +129,17 @@ fn program(seed: u64) -> String {
         ".version 8.0
 .target sm_80
 .address_size 64
+.func (.param .b32 r) mix(.param .b32 a, .param .b32 b) {{
+  .reg .b32 %x<3>;
+  .reg .pred %c;
+  ld.param.b32 %x0, [a];
+  ld.param.b32 %x1, [b];
+  setp.lt.s32 %c, %x0, %x1;
+  @%c xor.b32 %x0, %x0, %x1;
+  mad.lo.s32 %x2, %x0, 7, %x1;
+  st.param.b32 [r], %x2;
+  ret;
+}}
 .visible .entry k(.param .u64 in, .param .u64 work, .param .u64 out, .param .u64 scr) {{
   .reg .b32 %r<6>, %t<4>, %tx, %sb;
   .reg .b64 %rd<4>, %tl, %in, %own, %out, %scr;
@@ -311,10 +165,18 @@ fn program(seed: u64) -> String {
     )
 }
 
-const THREADS: u32 = 48;
+/// A whole and a half warp, so that the last groups are partial; every third time two whole ones.
+fn threads(seed: u64) -> u32 {
+    if whole_warps(seed) { 64 } else { 48 }
+}
+
+fn whole_warps(seed: u64) -> bool {
+    seed.is_multiple_of(3)
+}
 
 fn run(mut d: Device, seed: u64) -> (BlockOutcome, u32, Vec<u32>) {
     let mut rng = Rng(seed | 1);
+    let threads = threads(seed);
     let input: Vec<u32> = (0..1024)
         .map(|i| match i % 4 {
             0 => rng.next(100) as u32,
@@ -324,7 +186,7 @@ fn run(mut d: Device, seed: u64) -> (BlockOutcome, u32, Vec<u32>) {
         })
         .collect();
     let pin = d.upload(&input);
-    let own: Vec<u32> = (0..64 * (THREADS + 2))
+    let own: Vec<u32> = (0..64 * (threads + 2))
         .map(|i| {
             if i % 2 == 0 {
                 rng.next(50) as u32
@@ -334,12 +196,11 @@ fn run(mut d: Device, seed: u64) -> (BlockOutcome, u32, Vec<u32>) {
         })
         .collect();
     let work = d.upload(&own);
-    let out = d.upload(&vec![0; 64 * THREADS as usize]);
-    // A whole and a half warp, so that the last groups are partial.
-    let scr = d.upload(&vec![0; 2 * THREADS as usize]);
+    let out = d.upload(&vec![0; 64 * threads as usize]);
+    let scr = d.upload(&vec![0; 2 * threads as usize]);
     let p = Params::default().u64(pin).u64(work).u64(out).u64(scr);
-    let (o, f) = d.launch("k", dim(1), dim(THREADS), 0, p);
-    (o, f.kind, d.read(out, 64 * THREADS as usize))
+    let (o, f) = d.launch("k", dim(1), dim(threads), 0, p);
+    (o, f.kind, d.read(out, 64 * threads as usize))
 }
 
 /// Equal, or both NaN where a float is stored.
