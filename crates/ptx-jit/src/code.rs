@@ -13,6 +13,7 @@ use mica_kernel::BlockContext;
 
 use crate::CompileError;
 use crate::emit::{Emit, Source, signature};
+use crate::patch;
 
 type Entry = unsafe extern "C" fn(*mut BlockContext, u64, u64, u64) -> u64;
 
@@ -67,11 +68,30 @@ impl Code {
         src: &Source<'_>,
         lanes: usize,
     ) -> Result<(Code, Vec<u8>), CompileError> {
+        match Code::attempt(isa, src, lanes)? {
+            Some(made) => Ok(made),
+            None => {
+                let plain = Source {
+                    patches: patch::Supported::default(),
+                    ..*src
+                };
+                Code::attempt(isa, &plain, lanes)?
+                    .ok_or_else(|| CompileError::Backend("the code is not as expected".into()))
+            }
+        }
+    }
+
+    /// `None` when instructions could not be replaced as [`patch`] wants.
+    fn attempt(
+        isa: &OwnedTargetIsa,
+        src: &Source<'_>,
+        lanes: usize,
+    ) -> Result<Option<(Code, Vec<u8>)>, CompileError> {
         let sig = signature(isa.default_call_conv());
         let mut func = Function::with_name_signature(UserFuncName::default(), sig);
         let mut shared = FunctionBuilderContext::new();
         let builder = FunctionBuilder::new(&mut func, &mut shared);
-        let builder = Emit::function(builder, src, lanes)?;
+        let (builder, patches) = Emit::function(builder, src, lanes)?;
         builder.finalize(isa.frontend_config());
         if std::env::var_os("MICA_JIT_CLIF").is_some() {
             eprintln!("{}", func.display());
@@ -96,15 +116,22 @@ impl Code {
                 names.join(", ")
             )));
         }
-        let locations: Vec<_> = code
+        let mut locations: Vec<_> = code
             .buffer
             .get_srclocs_sorted()
             .iter()
             .filter(|l| l.loc.bits() != 0 && l.loc.bits() != u32::MAX)
-            .map(|l| (l.start, l.end, l.loc.bits() - 1))
+            .map(|l| (l.start, l.end, l.loc.bits()))
             .collect();
-        let bytes = crate::store::encode(code.buffer.data(), &locations);
-        Ok((Code::map(code.buffer.data(), locations)?, bytes))
+        let mut machine = code.buffer.data().to_vec();
+        if !patch::replace(&mut machine, &locations, patches) {
+            return Ok(None);
+        }
+        for l in &mut locations {
+            l.2 = patch::plain(l.2) - 1;
+        }
+        let bytes = crate::store::encode(&machine, &locations);
+        Ok(Some((Code::map(&machine, locations)?, bytes)))
     }
 
     /// Maps code that was compiled before; `None` when the bytes are not such.

@@ -19,6 +19,7 @@ pub(crate) struct Kernel {
     pub(crate) layout: Arc<ModuleLayout>,
     pub(crate) plan: Plan,
     pub(crate) memcheck: bool,
+    pub(crate) checks: bool,
     /// By diverge site: what vector code saves there.
     pub(crate) diverge_saved: Vec<Vec<Saved>>,
     isa: Arc<OwnedTargetIsa>,
@@ -41,6 +42,7 @@ impl Kernel {
         has_fma: bool,
         most_lanes: u32,
         memcheck: bool,
+        checks: bool,
         store: Option<(Arc<dyn CodeStore>, String)>,
     ) -> Result<Kernel, CompileError> {
         let plan = Plan::build(&module, &layout, func)?;
@@ -56,6 +58,7 @@ impl Kernel {
             layout,
             plan,
             memcheck,
+            checks,
             diverge_saved,
             isa,
             has_fma,
@@ -79,7 +82,9 @@ impl Kernel {
                 layout: &self.layout,
                 plan: &self.plan,
                 memcheck: self.memcheck,
+                checks: self.checks,
                 has_fma: self.has_fma,
+                patches: crate::patch::Supported::by(&**self.isa),
             };
             let Some((store, name)) = &self.store else {
                 return Code::compile(&self.isa, &src, lanes as usize).map(|c| c.0);
@@ -233,7 +238,7 @@ fn is_scalarized(op: &Op) -> bool {
         Op::FloatBin { ty, .. } | Op::Fma { ty, .. } | Op::FloatDiv { ty, .. } => {
             !matches!(ty, ScalarType::F32 | ScalarType::F64)
         }
-        Op::Atom(_) | Op::Tex(_) | Op::Prmt { .. } | Op::Call { .. } => true,
+        Op::Tex(_) | Op::Prmt { .. } | Op::Call { .. } => true,
         _ => false,
     }
 }

@@ -8,6 +8,7 @@
 //!          graph    order, post-dominators, loops
 //!          liveness which registers are needed where
 //!          shape    uniform, affine or varying over a group of lanes
+//!          stream   loops in which groups take turns
 //!          plan     entries, spill slots, sites: what all versions agree on
 //!          emit     Cranelift IR, scalar or for 4, 8 or 16 lanes
 //!          code     machine code, mapped
@@ -24,11 +25,13 @@ mod emit;
 mod graph;
 mod kernel;
 mod liveness;
+mod patch;
 mod plan;
 mod run;
 mod scratch;
 mod shape;
 mod store;
+mod stream;
 mod unit;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
@@ -100,6 +103,8 @@ pub struct JitModule {
     isa: Arc<OwnedTargetIsa>,
     has_fma: bool,
     options: Options,
+    /// Off in [`price`] alone.
+    checks: bool,
     kernels: Vec<OnceLock<Result<Kernel, CompileError>>>,
 }
 
@@ -138,6 +143,7 @@ impl JitModule {
             isa: Arc::new(isa),
             has_fma,
             options,
+            checks: true,
             kernels,
         })
     }
@@ -153,6 +159,7 @@ impl JitModule {
                     self.has_fma,
                     self.options.lanes,
                     self.options.memcheck,
+                    self.checks,
                     self.options.store.as_ref().map(|(store, name)| {
                         (store.clone(), format!("{name} {}", self.cache_key()))
                     }),

@@ -73,7 +73,7 @@ pub(crate) fn visit_inst(
     }
 }
 
-fn visit_term(unit: &Unit, module: &Module, b: u32, f: &mut dyn FnMut(Reg, Access)) {
+pub(crate) fn visit_term(unit: &Unit, module: &Module, b: u32, f: &mut dyn FnMut(Reg, Access)) {
     let block = &unit.blocks[b as usize];
     match &block.term {
         Term::Br { pred, .. } => f(*pred, Access::Use),

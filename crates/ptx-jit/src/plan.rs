@@ -19,6 +19,7 @@ use crate::bits::BitSet;
 use crate::graph::Graph;
 use crate::liveness::{live_in, visit_inst};
 use crate::shape::{Guard, Shape, Shapes, solve};
+use crate::stream::streams;
 use crate::unit::{Block, BlockId, Class, Place, Reg, Step, Term, Unit};
 
 /// A register's place in a frame.
@@ -87,6 +88,8 @@ pub(crate) struct Plan {
     pub(crate) guards: HashMap<BlockId, Vec<Guard>>,
     /// Loop headers where a thread may stand aside for others.
     pub(crate) parks: HashMap<BlockId, u32>,
+    /// Those of them where groups take turns in vector code: nobody waits for anybody there.
+    pub(crate) streaming: Vec<BlockId>,
     /// Blocks before loops that wait: they save what is dirty, so that the loop need not.
     preheaders: Vec<BlockId>,
     /// By entry: what vector code saves for it.
@@ -114,7 +117,12 @@ impl Plan {
         let shapes = solve(&unit, module, layout, &graph, &live);
         let guards = split(&mut unit, module, &shapes);
         let graph = Graph::build(&unit);
-        let preheaders = add_preheaders(&mut unit, &graph);
+        let live = live_in(&unit, module, &graph);
+        let streaming: Vec<BlockId> = (graph.rpo.iter().copied())
+            .filter(|b| graph.is_header[*b as usize])
+            .filter(|b| streams(&unit, module, &graph, &shapes, &live, *b))
+            .collect();
+        let preheaders = add_preheaders(&mut unit, &graph, &streaming);
         let graph = Graph::build(&unit);
         let live = live_in(&unit, module, &graph);
         let mut plan = Plan {
@@ -134,6 +142,7 @@ impl Plan {
             bail_of: HashMap::new(),
             guards,
             parks: HashMap::new(),
+            streaming,
             preheaders,
             saved: Vec::new(),
             slow: Vec::new(),
@@ -196,10 +205,16 @@ impl Plan {
             }
         }
         for b in self.graph.rpo.clone() {
-            if self.graph.is_header[b as usize] && self.waits(module, b) {
-                let e = self.entry(b);
-                self.parks.insert(b, e);
+            if !self.graph.is_header[b as usize] {
+                continue;
             }
+            if self.waits(module, b) {
+                self.streaming.retain(|s| *s != b);
+            } else if !self.streaming.contains(&b) {
+                continue;
+            }
+            let e = self.entry(b);
+            self.parks.insert(b, e);
         }
     }
 
@@ -222,7 +237,11 @@ impl Plan {
             block.steps.iter().any(|s| {
                 let Step::Inst(i) = s else { return false };
                 match &self.unit.func(module, block.instance).body[*i as usize].op {
-                    Op::Atom(a) => !a.dst.is_empty(),
+                    // A result that nobody reads tells nothing.
+                    Op::Atom(a) => a.dst.iter().flatten().any(|r| {
+                        let reg = self.unit.reg(block.instance, *r);
+                        self.is_read(module, reg)
+                    }),
                     Op::Ld { order, .. } => *order != Order::Weak,
                     Op::Fence { .. } | Op::Nanosleep { .. } => true,
                     Op::Mbarrier {
@@ -232,6 +251,20 @@ impl Plan {
                     _ => false,
                 }
             })
+        })
+    }
+
+    /// Whether any instruction reads the register.
+    fn is_read(&self, module: &Module, reg: Reg) -> bool {
+        self.graph.rpo.iter().any(|&b| {
+            let block = &self.unit.blocks[b as usize];
+            let mut found = false;
+            let mut look = |r: Reg, a: Access| found |= r == reg && a == Access::Use;
+            for s in &block.steps {
+                crate::liveness::visit_step(&self.unit, module, block.instance, *s, &mut look);
+            }
+            crate::liveness::visit_term(&self.unit, module, b, &mut look);
+            found
         })
     }
 
@@ -481,8 +514,8 @@ impl Plan {
     }
 }
 
-/// Puts a block before every loop in which threads wait for each other.
-fn add_preheaders(unit: &mut Unit, graph: &Graph) -> Vec<BlockId> {
+/// Puts a block before every loop in which threads wait for each other or take turns.
+fn add_preheaders(unit: &mut Unit, graph: &Graph, streaming: &[BlockId]) -> Vec<BlockId> {
     if unit.has_calls() {
         return Vec::new();
     }
@@ -493,7 +526,7 @@ fn add_preheaders(unit: &mut Unit, graph: &Graph) -> Vec<BlockId> {
         }
         let body = graph.loop_body(h);
         let waits = |b: &u32| matches!(unit.blocks[*b as usize].term, Term::Sync { .. });
-        if !body.iter().any(waits) {
+        if !body.iter().any(waits) && !streaming.contains(&h) {
             continue;
         }
         let outside: Vec<u32> = graph.preds[h as usize]

@@ -6,6 +6,7 @@ use mica_ptx::ast::{Op, Operand, Order, RegId, ScalarType};
 use super::memory::{Ask, Host, mem_type};
 use super::{Emit, V, flags};
 use crate::CompileError;
+use crate::patch::Wanted;
 use crate::unit::Class;
 
 impl Emit<'_, '_> {
@@ -34,7 +35,13 @@ impl Emit<'_, '_> {
             Host::One(p, off) => {
                 for (i, d) in dst.iter().enumerate() {
                     let Some(d) = d else { continue };
-                    let v = self.load_one(p, off + i as i32 * size as i32, *ty, *d, plain);
+                    let off = off + i as i32 * size as i32;
+                    let float = size == 4 && self.scalar_type(self.reg(*d)) == types::F32;
+                    let v = if plain && float && self.lanes > 1 && self.src.patches.broadcast {
+                        self.load_broadcast(p, off)
+                    } else {
+                        self.load_one(p, off, *ty, *d, plain)
+                    };
                     self.set(*d, V::U(v));
                 }
             }
@@ -50,6 +57,15 @@ impl Emit<'_, '_> {
             Host::Lanes(lanes) => self.load_lanes(&lanes, *ty, dst, plain),
         }
         Ok(())
+    }
+
+    /// Loads a uniform float for vector code: into every lane at once, the scalar being lane 0.
+    fn load_broadcast(&mut self, p: Value, off: i32) -> Value {
+        let wide = self.marked(Wanted::Broadcast, |e| e.b.ins().uload32x2(flags(), p, off));
+        let wide = self.cast(wide, types::F32X4);
+        let v = self.b.ins().extractlane(wide, 0);
+        self.remember_splat(v, wide);
+        v
     }
 
     fn load_lanes(
@@ -140,6 +156,11 @@ impl Emit<'_, '_> {
                 self.set(regs[0], V::X(vs));
                 true
             }
+            (1, 1, Class::B16 | Class::B32) => {
+                let vs = self.load_bytes(p, off, ty.is_signed(), class);
+                self.set(regs[0], V::X(vs));
+                true
+            }
             (2, 4, Class::B32) => {
                 let (mut x, mut y) = (Vec::new(), Vec::new());
                 for i in 0..chunks {
@@ -173,6 +194,74 @@ impl Emit<'_, '_> {
             }
             _ => false,
         }
+    }
+
+    /// A byte for each lane.
+    fn load_bytes(&mut self, p: Value, off: i32, signed: bool, class: Class) -> Vec<Value> {
+        // Sixteen lanes fill a vector of bytes; fewer come as one scalar.
+        let bytes = match self.lanes {
+            16 => self.b.ins().load(types::I8X16, flags(), p, off),
+            n => {
+                let (ty, vty) = if n == 8 {
+                    (types::I64, types::I64X2)
+                } else {
+                    (types::I32, types::I32X4)
+                };
+                let x = self.b.ins().load(ty, flags(), p, off);
+                let v = self.b.ins().scalar_to_vector(vty, x);
+                self.cast(v, types::I8X16)
+            }
+        };
+        let widen = |e: &mut Self, v: Value, high: bool| match (signed, high) {
+            (true, false) => e.b.ins().swiden_low(v),
+            (true, true) => e.b.ins().swiden_high(v),
+            (false, false) => e.b.ins().uwiden_low(v),
+            (false, true) => e.b.ins().uwiden_high(v),
+        };
+        let mut out = Vec::new();
+        for i in 0..self.lanes / 4 {
+            let half = widen(self, bytes, i >= 2);
+            let mut v = widen(self, half, i % 2 == 1);
+            if signed && class == Class::B16 {
+                // 16 bits are kept without what is above them.
+                let mask = self.vconst32([0xffff; 4]);
+                v = self.b.ins().band(v, mask);
+            }
+            out.push(v);
+        }
+        out
+    }
+
+    /// The low 8 or 16 bits of each lane, contiguous. Whether it could.
+    fn store_narrow(&mut self, p: Value, off: i32, size: u32, vs: &[Value]) -> bool {
+        let mask = self.vconst32([if size == 1 { 0xff } else { 0xffff }; 4]);
+        let vs: Vec<Value> = vs.iter().map(|v| self.b.ins().band(*v, mask)).collect();
+        let pairs: Vec<Value> = vs
+            .chunks(2)
+            .map(|c| self.b.ins().unarrow(c[0], c[c.len() - 1]))
+            .collect();
+        let bytes = u32::from(self.lanes as u16) * size;
+        let all: Vec<Value> = if size == 2 {
+            pairs
+        } else {
+            let last = pairs[pairs.len() - 1];
+            vec![self.b.ins().unarrow(pairs[0], last)]
+        };
+        for (i, v) in all.into_iter().enumerate() {
+            let off = off + 16 * i as i32;
+            match bytes - 16 * i as u32 {
+                16.. => {
+                    self.b.ins().store(flags(), v, p, off);
+                }
+                n => {
+                    let ty = if n == 8 { types::I64X2 } else { types::I32X4 };
+                    let v = self.cast(v, ty);
+                    let x = self.b.ins().extractlane(v, 0);
+                    self.b.ins().store(flags(), x, p, off);
+                }
+            }
+        }
+        true
     }
 
     /// Picks 32-bit words of two vectors.
@@ -311,6 +400,7 @@ impl Emit<'_, '_> {
                 }
                 true
             }
+            (1, 1 | 2) => self.store_narrow(p, off, size, &vs[0]),
             (2, 4) => {
                 for (i, (x, y)) in vs[0].iter().zip(&vs[1]).enumerate() {
                     let a = self.words(*x, *y, [0, 4, 1, 5]);

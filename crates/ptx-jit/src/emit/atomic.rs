@@ -1,9 +1,11 @@
 //! Atomic operations on 32- and 64-bit memory. Other widths and vectors go to the runtime.
+//!
+//! On shared memory they are plain updates.
 
 use cranelift_codegen::ir::{
     AtomicRmwOp, BlockArg, InstBuilder, Type, Value, condcodes::IntCC, types,
 };
-use mica_ptx::ast::{Atom, AtomOp, Operand, ScalarType};
+use mica_ptx::ast::{Atom, AtomOp, Operand, ScalarType, Space};
 
 use super::memory::{Ask, Host};
 use super::{Emit, flags};
@@ -56,6 +58,9 @@ impl Emit<'_, '_> {
     }
 
     fn atomic_one(&mut self, a: &Atom, p: Value, v: Value, new: Option<Value>) -> Value {
+        if matches!(a.space, Space::Shared | Space::SharedCluster) {
+            return self.update(a, p, v, new);
+        }
         let signed = a.ty.is_signed();
         let ty = if a.ty.bytes() == 4 {
             types::I32
@@ -84,6 +89,44 @@ impl Emit<'_, '_> {
         self.b.ins().atomic_rmw(ty, flags(), op, p, int)
     }
 
+    /// An update of shared memory, which only this block's threads see: one host thread runs them all,
+    /// so that nothing comes between the load and the store.
+    fn update(&mut self, a: &Atom, p: Value, v: Value, new: Option<Value>) -> Value {
+        let ty = if a.ty.bytes() == 4 {
+            types::I32
+        } else {
+            types::I64
+        };
+        let old = self.b.ins().load(ty, flags(), p, 0);
+        let int = self.int(v);
+        let float = matches!(a.ty, ScalarType::F32 | ScalarType::F64);
+        let pick = |e: &mut Self, cc: IntCC| {
+            let first = e.b.ins().icmp(cc, old, int);
+            e.b.ins().select(first, old, int)
+        };
+        let signed = a.ty.is_signed();
+        let result = match a.op {
+            AtomOp::And => self.b.ins().band(old, int),
+            AtomOp::Or => self.b.ins().bor(old, int),
+            AtomOp::Xor => self.b.ins().bxor(old, int),
+            AtomOp::Exch => int,
+            AtomOp::Add if !float => self.b.ins().iadd(old, int),
+            AtomOp::Min if signed => pick(self, IntCC::SignedLessThan),
+            AtomOp::Min => pick(self, IntCC::UnsignedLessThan),
+            AtomOp::Max if signed => pick(self, IntCC::SignedGreaterThan),
+            AtomOp::Max => pick(self, IntCC::UnsignedGreaterThan),
+            AtomOp::Cas => {
+                let new = new.unwrap_or(v);
+                let new = self.int(new);
+                let same = self.b.ins().icmp(IntCC::Equal, old, int);
+                self.b.ins().select(same, new, old)
+            }
+            AtomOp::Add | AtomOp::Inc | AtomOp::Dec => self.updated(a, old, v, ty),
+        };
+        self.b.ins().store(flags(), result, p, 0);
+        old
+    }
+
     /// An update by compare and swap.
     fn cas_loop(&mut self, a: &Atom, p: Value, v: Value, ty: Type) -> Value {
         let first = self.b.ins().load(ty, flags(), p, 0);
@@ -92,8 +135,20 @@ impl Emit<'_, '_> {
         let old = self.b.append_block_param(head, ty);
         self.b.ins().jump(head, &[BlockArg::Value(first)]);
         self.b.switch_to_block(head);
+        let new = self.updated(a, old, v, ty);
+        let seen = self.b.ins().atomic_cas(flags(), p, old, new);
+        let same = self.b.ins().icmp(IntCC::Equal, seen, old);
+        self.b
+            .ins()
+            .brif(same, done, &[], head, &[BlockArg::Value(seen)]);
+        self.b.switch_to_block(done);
+        old
+    }
+
+    /// What `old` becomes by an operation that the processor has no atomic instruction for.
+    fn updated(&mut self, a: &Atom, old: Value, v: Value, ty: Type) -> Value {
         let zero = self.imm(ty, 0);
-        let new = match a.op {
+        match a.op {
             AtomOp::Inc => {
                 let v = self.int(v);
                 let up = self.add_imm(old, 1);
@@ -114,13 +169,6 @@ impl Emit<'_, '_> {
                 let s = self.b.ins().fadd(x, y);
                 self.int(s)
             }
-        };
-        let seen = self.b.ins().atomic_cas(flags(), p, old, new);
-        let same = self.b.ins().icmp(IntCC::Equal, seen, old);
-        self.b
-            .ins()
-            .brif(same, done, &[], head, &[BlockArg::Value(seen)]);
-        self.b.switch_to_block(done);
-        old
+        }
     }
 }

@@ -173,7 +173,7 @@ impl Emit<'_, '_> {
     }
 }
 
-fn int_cc(cmp: Cmp, signed: bool) -> Option<IntCC> {
+pub(crate) fn int_cc(cmp: Cmp, signed: bool) -> Option<IntCC> {
     Some(match (cmp, signed) {
         (Cmp::Eq, _) => IntCC::Equal,
         (Cmp::Ne, _) => IntCC::NotEqual,

@@ -133,17 +133,17 @@ impl Emit<'_, '_> {
                 let x = self.get(a, class)?;
                 let flush = *ftz && *ty == ScalarType::F32;
                 let op = *op;
+                if op == FloatUnOp::Rsqrt {
+                    let v = self.rsqrt(&x, flush);
+                    self.set(*dst, v);
+                    return Ok(true);
+                }
                 let f = |e: &mut Self, v: &[Value]| {
                     let a = e.input(v[0], flush);
                     let r = match op {
                         FloatUnOp::Abs => e.b.ins().fabs(a),
                         FloatUnOp::Neg => e.b.ins().fneg(a),
                         FloatUnOp::Sqrt => e.b.ins().sqrt(a),
-                        FloatUnOp::Rsqrt => {
-                            let s = e.b.ins().sqrt(a);
-                            let one = e.one_like(s);
-                            e.b.ins().fdiv(one, s)
-                        }
                         _ => {
                             let one = e.one_like(a);
                             e.b.ins().fdiv(one, a)
@@ -264,7 +264,7 @@ impl Emit<'_, '_> {
         self.cast(r, ty)
     }
 
-    fn choose(&mut self, c: Value, x: Value, y: Value) -> Value {
+    pub(crate) fn choose(&mut self, c: Value, x: Value, y: Value) -> Value {
         let ty = self.ty(x);
         if ty.is_vector() {
             let ity = if ty.lane_bits() == 64 {

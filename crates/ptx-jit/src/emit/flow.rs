@@ -9,24 +9,25 @@ use mica_ptx::ast::Operand;
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-use super::{Emit, Home, Source, V, fixed, flags, memory};
+use super::{Emit, Home, Source, V, fixed, flags, memory, value};
 use crate::CompileError;
 use crate::plan::Slot;
 use crate::run;
 use crate::scratch::{self, status};
 use crate::shape::Shape;
+use crate::stream;
 use crate::unit::{BlockId, Class, Place, Reg, Step, Term};
 
 /// Iterations of a waiting loop after which the thread stands aside.
 const SPINS: u64 = 128;
 
 impl<'e, 'm> Emit<'e, 'm> {
-    /// Emits the whole function.
+    /// Emits the whole function. Also gives how many instructions are marked to be replaced.
     pub(crate) fn function(
         mut b: FunctionBuilder<'e>,
         src: &'e Source<'m>,
         lanes: usize,
-    ) -> Result<FunctionBuilder<'e>, CompileError> {
+    ) -> Result<(FunctionBuilder<'e>, u32), CompileError> {
         let plan = src.plan;
         let start = b.create_block();
         b.append_block_params_for_function_params(start);
@@ -65,6 +66,9 @@ impl<'e, 'm> Emit<'e, 'm> {
             site: 0,
             sigs: HashMap::new(),
             merged: memory::Merged::default(),
+            made: value::Made::default(),
+            lazy: HashMap::new(),
+            patches: 0,
             buffer: None,
         };
         e.b.def_var(thread, params[1]);
@@ -80,7 +84,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         }
         e.returns();
         e.b.seal_all_blocks();
-        Ok(e.b)
+        Ok((e.b, e.patches))
     }
 
     /// The loop over groups (vector code), then the jump to the entry.
@@ -315,6 +319,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         let block = &self.plan.unit.blocks[id as usize];
         self.instance = block.instance;
         self.merged = memory::Merged::default();
+        self.lazy.clear();
         if self.lanes == 1 {
             self.stop_here(id);
         }
@@ -336,7 +341,10 @@ impl<'e, 'm> Emit<'e, 'm> {
                     self.site = self.plan.slow_of[&place];
                     self.b.set_srcloc(SourceLoc::new(self.site + 1));
                     self.merged.at = at;
-                    self.inst(place)?;
+                    let op = &self.plan.unit.inst(self.src.module, place).op;
+                    if !self.lazy_step(id, at, op)? {
+                        self.inst(place)?;
+                    }
                 }
                 Step::Args { call, callee } => self.pass_arguments(call, callee)?,
                 Step::Rets { call, callee } => self.take_results(call, callee)?,
@@ -385,6 +393,10 @@ impl<'e, 'm> Emit<'e, 'm> {
         let c = self.i64(status::CANCEL);
         self.b.ins().return_(&[c]);
         self.b.switch_to_block(on);
+        let streaming = self.plan.streaming.contains(&id);
+        if streaming && self.lanes == 1 {
+            return;
+        }
         if let Some(&e) = self.plan.parks.get(&id) {
             // Counted in scratch memory: the count must not be a register of the loop.
             let n = self
@@ -395,7 +407,8 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.b
                 .ins()
                 .store(flags(), n, self.scratch, run::SPIN_COUNT);
-            let limit = self.imm(types::I32, SPINS);
+            let limit = if streaming { stream::ROUNDS } else { SPINS };
+            let limit = self.imm(types::I32, limit);
             let tired = self.b.ins().icmp(IntCC::UnsignedGreaterThan, n, limit);
             let (park, on) = (self.cold(), self.b.create_block());
             self.b.ins().brif(tired, park, &[], on, &[]);
@@ -427,20 +440,15 @@ impl<'e, 'm> Emit<'e, 'm> {
             let V::A(base, _) = self.read(g.reg) else {
                 continue;
             };
-            // Compare in 64 bits: the last lane must equal its own extension.
-            let wide = |e: &mut Self, v: Value| {
-                if g.signed {
-                    e.b.ins().sextend(types::I64, v)
-                } else {
-                    e.b.ins().uextend(types::I64, v)
-                }
-            };
             let span = stride.wrapping_mul(self.lanes as i64 - 1);
-            let last = self.add_imm(base, span);
-            let last = wide(self, last);
-            let first = wide(self, base);
-            let meant = self.add_imm(first, span);
-            let ok = self.b.ins().icmp(IntCC::Equal, last, meant);
+            let Some(ok) = self.no_lane_wraps(base, span, g.signed) else {
+                let all = self.i64(-1);
+                let saved = self.plan.save_at_start(id);
+                self.diverge(self.plan.bail_of[&id], &saved, all);
+                let unreached = self.b.create_block();
+                self.b.switch_to_block(unreached);
+                return;
+            };
             let (out, on) = (self.cold(), self.b.create_block());
             self.b.ins().brif(ok, on, &[], out, &[]);
             self.b.switch_to_block(out);
@@ -532,7 +540,11 @@ impl<'e, 'm> Emit<'e, 'm> {
     fn branch(&mut self, id: BlockId, pred: Reg, negated: bool, then: BlockId, els: BlockId) {
         let (yes, no) = if negated { (els, then) } else { (then, els) };
         let (yes, no) = (self.blocks[&yes], self.blocks[&no]);
-        match self.read(pred) {
+        let value = match self.branch_by_bounds(pred, yes, no) {
+            Some(lanes) => lanes,
+            None => self.read(pred),
+        };
+        match value {
             V::U(p) | V::A(p, _) => {
                 self.b.ins().brif(p, yes, &[], no, &[]);
             }

@@ -1,23 +1,19 @@
-//! Addresses, checks, loads and stores.
+//! Addresses: which window they are in, and what is checked together.
 //!
 //! Every access is checked once for the whole group where its address is uniform or affine. Accesses
 //! of one block that share a base register are checked together by the first of them: if their hull
 //! is not inside the window, one of them is not.
 
-use cranelift_codegen::ir::{
-    InstBuilder, StackSlotData, StackSlotKind, Type, Value, condcodes::IntCC, types,
-};
+use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 use mica_kernel::BlockContext;
 use mica_ptx::ast::{AddrBase, Address, Op, ScalarType, Space, VarId};
 use mica_ptx::visit::Access as Touch;
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-use super::{Emit, Hoisted, V, fixed, flags};
+use super::{Emit, V, fixed};
 use crate::CompileError;
 use crate::liveness::visit_step;
-use crate::run;
-use crate::scratch::status;
 use crate::unit::{BlockId, Class, Reg, Step, VarPlace};
 
 /// What an address is relative to.
@@ -45,11 +41,11 @@ pub(crate) struct Merged {
     plan: HashMap<usize, Option<Hull>>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Hull {
-    low: i64,
-    high: i64,
-    align: u32,
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hull {
+    pub(crate) low: i64,
+    pub(crate) high: i64,
+    pub(crate) align: u32,
 }
 
 /// What one access asks for.
@@ -159,7 +155,7 @@ impl Emit<'_, '_> {
         }))
     }
 
-    fn window_base(&mut self, w: Window, lane: usize) -> Option<Value> {
+    pub(crate) fn window_base(&mut self, w: Window, lane: usize) -> Option<Value> {
         match w {
             Window::Arena => None,
             Window::Shared => Some(self.field(types::I64, offset_of!(BlockContext, shared_base))),
@@ -222,6 +218,11 @@ impl Emit<'_, '_> {
                 let class = self.class_of(r);
                 let v = self.read(self.reg(r));
                 match (v, class) {
+                    (V::X(vs), Class::B32)
+                        if self.window_of(space) == Window::Shared && !self.src.memcheck =>
+                    {
+                        return Ok(self.shared_lanes(&vs, addr.offset, ask));
+                    }
                     // Wrapping lanes are outside shared memory, so the check sees them.
                     (V::A(x, s), Class::B32) if self.window_of(space) == Window::Shared => {
                         V::A(self.b.ins().uextend(types::I64, x), s)
@@ -279,6 +280,19 @@ impl Emit<'_, '_> {
         })
     }
 
+    /// What has to be checked here, if an earlier step did not.
+    pub(crate) fn hull(&self, offset: i64, ask: Ask, by_register: bool) -> Option<Hull> {
+        let merged = self.merged.plan.get(&self.merged.at).copied();
+        match merged.filter(|_| by_register) {
+            Some(planned) => planned,
+            None => Some(Hull {
+                low: offset,
+                high: offset.wrapping_add(i64::from(ask.bytes)),
+                align: ask.align,
+            }),
+        }
+    }
+
     /// Checks `value + offset` in a window and gives the host address.
     pub(crate) fn check_value(
         &mut self,
@@ -292,32 +306,9 @@ impl Emit<'_, '_> {
             V::U(x) => V::U(self.int(x)),
             v => v,
         };
-        let merged = if by_register {
-            self.merged.plan.get(&self.merged.at).copied()
-        } else {
-            None
-        };
-        let (skip, hull) = match merged {
-            Some(None) => (
-                true,
-                Hull {
-                    low: 0,
-                    high: 0,
-                    align: 1,
-                },
-            ),
-            Some(Some(h)) => (false, h),
-            None => {
-                let high = offset.wrapping_add(i64::from(ask.bytes));
-                (
-                    false,
-                    Hull {
-                        low: offset,
-                        high,
-                        align: ask.align,
-                    },
-                )
-            }
+        let (skip, hull) = match self.hull(offset, ask, by_register) {
+            Some(h) => (false, h),
+            None => (true, Hull::default()),
         };
         let span = (hull.high - hull.low) as u64;
         let small = i32::try_from(offset).ok();
@@ -357,165 +348,13 @@ impl Emit<'_, '_> {
                 let lanes: Vec<(Value, usize)> = (0..self.lanes)
                     .map(|l| (self.lane(&v, Class::B64, l), l))
                     .collect();
-                if !skip {
+                if !skip && !self.check_vectors(window, &v, hull, ask) {
                     self.check(window, &lanes, hull.low, span, hull.align, 0, ask);
                 }
                 Ok(Host::Lanes(
                     lanes.iter().map(|(x, l)| place(self, *x, *l)).collect(),
                 ))
             }
-        }
-    }
-
-    /// Tests that `[x + low, x + low + span)` is inside the window and aligned, for each `x`.
-    #[allow(clippy::too_many_arguments, reason = "one check, in numbers")]
-    fn check(
-        &mut self,
-        window: Window,
-        lanes: &[(Value, usize)],
-        low: i64,
-        span: u64,
-        align: u32,
-        stride: i64,
-        ask: Ask,
-    ) {
-        if self.src.memcheck && window == Window::Arena {
-            self.memcheck(lanes, low, span, stride, ask);
-        }
-        let shift = align.trailing_zeros();
-        let limit = self.limit(window, span, shift);
-        let mut worst: Option<Value> = None;
-        let mut addrs = Vec::new();
-        for (x, _) in lanes {
-            let at = self.add_imm(*x, low);
-            addrs.push(at);
-            let off = match window {
-                Window::Arena => {
-                    let base = self.field(types::I64, offset_of!(BlockContext, arena_base));
-                    self.b.ins().isub(at, base)
-                }
-                _ => at,
-            };
-            // Rotating brings misaligned low bits to the top, where one comparison sees both.
-            let off = if shift == 0 {
-                off
-            } else {
-                let n = self.i64(i64::from(shift));
-                self.b.ins().rotr(off, n)
-            };
-            worst = Some(match worst {
-                None => off,
-                Some(w) => self.b.ins().umax(w, off),
-            });
-        }
-        let Some(worst) = worst else { return };
-        let bad = self
-            .b
-            .ins()
-            .icmp(IntCC::UnsignedGreaterThanOrEqual, worst, limit);
-        let (out, on) = (self.cold(), self.b.create_block());
-        self.b.ins().brif(bad, out, &[], on, &[]);
-        self.b.switch_to_block(out);
-        let p = self.buffer(addrs.len());
-        for (i, a) in addrs.iter().enumerate() {
-            self.b.ins().store(flags(), *a, p, 8 * i as i32);
-        }
-        let ctx = self.ctx;
-        let site = self.i64(i64::from(self.site));
-        let t = self.thread();
-        let meta = run::pack_meta(window, align, span, addrs.len(), ask.write);
-        let meta = self.i64(meta);
-        let stride = self.i64(stride);
-        self.call(run::FAULT, &[ctx, site, t, p, stride, meta]);
-        let s = self.i64(status::FAULT);
-        self.b.ins().return_(&[s]);
-        self.b.switch_to_block(on);
-    }
-
-    /// Stack memory of `n` words, shared by everything that needs it for one call.
-    pub(crate) fn buffer(&mut self, n: usize) -> Value {
-        let slot = match self.buffer {
-            Some((slot, size)) if size >= n => slot,
-            _ => {
-                let n = n.max(self.lanes).max(16);
-                let bytes = n as u32 * 8;
-                let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4);
-                let slot = self.b.create_sized_stack_slot(data);
-                self.buffer = Some((slot, n));
-                slot
-            }
-        };
-        self.b.ins().stack_addr(types::I64, slot, 0)
-    }
-
-    /// One past the largest rotated offset that is inside.
-    fn limit(&mut self, window: Window, span: u64, shift: u32) -> Value {
-        let field = match window {
-            Window::Arena => offset_of!(BlockContext, arena_len),
-            Window::Shared => offset_of!(BlockContext, shared_len),
-            Window::Local => offset_of!(BlockContext, local_stride),
-            Window::Params => offset_of!(BlockContext, params_len),
-        };
-        let ctx = self.ctx;
-        self.hoist(Hoisted::Limit(window, span, shift), &|c| {
-            let len = c.ins().load(types::I64, fixed(), ctx, field as i32);
-            let span = c.ins().iconst(types::I64, span as i64);
-            let room = c.ins().isub(len, span);
-            let n = c.ins().iconst(types::I64, i64::from(shift));
-            let room = c.ins().ushr(room, n);
-            let one = c.ins().iconst(types::I64, 1);
-            let most = c.ins().iadd(room, one);
-            if window == Window::Arena {
-                return most;
-            }
-            let fits = c.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, len, span);
-            let zero = c.ins().iconst(types::I64, 0);
-            c.ins().select(fits, most, zero)
-        })
-    }
-
-    fn memcheck(&mut self, lanes: &[(Value, usize)], low: i64, span: u64, stride: i64, ask: Ask) {
-        // Affine accesses are given lane by lane: exactness matters more than speed here.
-        let n = if lanes.len() == 1 && stride != 0 {
-            self.lanes
-        } else {
-            lanes.len()
-        };
-        for l in 0..n {
-            let (x, lane) = if lanes.len() == 1 {
-                (lanes[0].0, l)
-            } else {
-                lanes[l]
-            };
-            let own = if stride < 0 {
-                low - stride * (self.lanes as i64 - 1)
-            } else {
-                low
-            };
-            let at = self.add_imm(
-                x,
-                own.wrapping_add(if lanes.len() == 1 {
-                    stride * l as i64
-                } else {
-                    0
-                }),
-            );
-            let bytes = if stride == 0 {
-                span
-            } else {
-                u64::from(ask.bytes)
-            };
-            let ctx = self.ctx;
-            let t = self.thread_of(lane);
-            let site = self.i64(i64::from(self.site));
-            let bytes = self.i64(bytes as i64 | i64::from(ask.write) << 32);
-            let bad = self.call(run::MEMCHECK, &[ctx, site, t, at, bytes]);
-            let (out, on) = (self.cold(), self.b.create_block());
-            self.b.ins().brif(bad, out, &[], on, &[]);
-            self.b.switch_to_block(out);
-            let s = self.i64(status::FAULT);
-            self.b.ins().return_(&[s]);
-            self.b.switch_to_block(on);
         }
     }
 }

@@ -13,13 +13,16 @@ mod access;
 mod atomic;
 mod bits;
 mod calls;
+mod check;
 mod compare;
 mod convert;
 mod float;
 mod flow;
 mod int;
+mod lazy;
 mod memory;
 mod ops;
+mod rsqrt;
 mod value;
 
 use cranelift_codegen::cursor::{Cursor, CursorPosition, FuncCursor};
@@ -36,6 +39,7 @@ use mica_ptx_ops::layout::ModuleLayout;
 use std::collections::HashMap;
 
 use crate::CompileError;
+use crate::patch::{self, Wanted};
 use crate::plan::Plan;
 use crate::scratch;
 use crate::shape::Shape;
@@ -66,6 +70,8 @@ enum Home {
 enum Hoisted {
     Field(Type, usize),
     Limit(Window, u64, u32),
+    /// Of a field, times 2^20, rounded up.
+    Reciprocal(usize),
 }
 
 /// What is the same for every version of a kernel.
@@ -75,7 +81,11 @@ pub(crate) struct Source<'m> {
     pub(crate) plan: &'m Plan,
     /// Calls the runtime before every access, for exact allocation bounds.
     pub(crate) memcheck: bool,
+    /// Checks addresses. Off only to learn what it costs ([`crate::price`]).
+    pub(crate) checks: bool,
     pub(crate) has_fma: bool,
+    /// Instructions that can be put in later.
+    pub(crate) patches: patch::Supported,
 }
 
 pub(crate) struct Emit<'e, 'm> {
@@ -107,6 +117,12 @@ pub(crate) struct Emit<'e, 'm> {
     pub(crate) site: u32,
     sigs: HashMap<usize, ir::SigRef>,
     merged: memory::Merged,
+    /// Predicates of the current block of which only bounds are computed.
+    lazy: HashMap<Reg, lazy::Lazy>,
+    /// Vectors made in the current Cranelift block: constants and broadcasts.
+    made: value::Made,
+    /// How many instructions are marked to be replaced.
+    pub(crate) patches: u32,
     buffer: Option<(ir::StackSlot, usize)>,
 }
 
@@ -231,6 +247,17 @@ impl<'e, 'm> Emit<'e, 'm> {
         self.b.ins().imul(v, c)
     }
 
+    /// Emits one instruction that becomes another one.
+    pub(crate) fn marked(&mut self, wanted: Wanted, f: impl FnOnce(&mut Self) -> Value) -> Value {
+        let own = self.site + 1;
+        let mark = patch::mark(own, wanted, self.patches);
+        self.patches += 1;
+        self.b.set_srcloc(ir::SourceLoc::new(mark));
+        let v = f(self);
+        self.b.set_srcloc(ir::SourceLoc::new(own));
+        v
+    }
+
     // ---- runtime calls -----------------------------------------------------------------------
 
     /// Calls a runtime function; all arguments and the result are 64 bits wide.
@@ -317,6 +344,9 @@ impl<'e, 'm> Emit<'e, 'm> {
     }
 
     pub(crate) fn read(&mut self, r: Reg) -> V {
+        if let Some(v) = self.cooked(r) {
+            return v;
+        }
         match self.home(r) {
             Home::Scalar(v, _) => V::U(self.b.use_var(v)),
             Home::Affine(v, _, s) => V::A(self.b.use_var(v), s),
@@ -325,6 +355,7 @@ impl<'e, 'm> Emit<'e, 'm> {
     }
 
     pub(crate) fn write(&mut self, r: Reg, v: V) {
+        self.lazy.remove(&r);
         let class = self.plan.unit.regs[r as usize];
         match self.home(r) {
             Home::Scalar(var, ty) => {
@@ -528,10 +559,13 @@ impl<'e, 'm> Emit<'e, 'm> {
         use mica_kernel::BlockContext as C;
         use mica_ptx::ast::Dim;
         use std::mem::offset_of;
-        // Most blocks have one row, and a division costs as much as the rest of a small kernel.
         let t = self.thread();
         let t = self.b.ins().ireduce(types::I32, t);
         let x = self.field(types::I32, offset_of!(C, block));
+        if self.lanes > 1 {
+            return self.tid_by_reciprocal(d, t, x);
+        }
+        // Most blocks have one row, and a division costs as much as the rest of a small kernel.
         let past = self.b.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, t, x);
         let (divide, on) = (self.b.create_block(), self.b.create_block());
         let result = self.b.append_block_param(on, types::I32);
@@ -565,11 +599,43 @@ impl<'e, 'm> Emit<'e, 'm> {
         };
         self.b.ins().jump(on, &[BlockArg::Value(r)]);
         self.b.switch_to_block(on);
-        if d == Dim::X && self.lanes > 1 {
-            V::A(result, 1)
-        } else {
-            V::U(result)
+        V::U(result)
+    }
+
+    /// The same in vector code, which divides once for all groups: with indexes and extents up to
+    /// 1024 (`scratch::MAX_THREADS`), `t * ceil(2^20 / x) >> 20` is exact.
+    fn tid_by_reciprocal(&mut self, d: mica_ptx::ast::Dim, t: Value, x: Value) -> V {
+        use mica_kernel::BlockContext as C;
+        use mica_ptx::ast::Dim;
+        use std::mem::offset_of;
+        let row = self.quotient(t, offset_of!(C, block));
+        if d == Dim::X {
+            let start = self.b.ins().imul(row, x);
+            return V::A(self.b.ins().isub(t, start), 1);
         }
+        let plane = self.quotient(row, offset_of!(C, block) + 4);
+        if d == Dim::Z {
+            return V::U(plane);
+        }
+        let y = self.field(types::I32, offset_of!(C, block) + 4);
+        let start = self.b.ins().imul(plane, y);
+        V::U(self.b.ins().isub(row, start))
+    }
+
+    /// A number below 1024 divided by a field of the context.
+    fn quotient(&mut self, n: Value, field: usize) -> Value {
+        let ctx = self.ctx;
+        let reciprocal = self.hoist(Hoisted::Reciprocal(field), &|c| {
+            let by = c.ins().load(types::I32, fixed(), ctx, field as i32);
+            let one = c.ins().iconst(types::I32, 1);
+            let by = c.ins().umax(by, one);
+            let most = c.ins().iconst(types::I32, (1 << 20) - 1);
+            let sum = c.ins().iadd(by, most);
+            c.ins().udiv(sum, by)
+        });
+        let p = self.b.ins().imul(n, reciprocal);
+        let shift = self.imm(types::I32, 20);
+        self.b.ins().ushr(p, shift)
     }
 
     /// A divisor that Cranelift need not trap on.

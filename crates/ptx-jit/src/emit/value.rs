@@ -1,15 +1,26 @@
 //! Moving values between uniform, affine and vector form, and between widths.
 
 use cranelift_codegen::ir::{
-    ConstantData, Endianness, InstBuilder, MemFlagsData as MemFlags, Type, Value, condcodes::IntCC,
-    types,
+    self, ConstantData, Endianness, InstBuilder, MemFlagsData as MemFlags, Type, Value,
+    condcodes::IntCC, types,
 };
+
+use std::collections::HashMap;
 
 use super::{Emit, V};
 use crate::unit::Class;
 
 /// An operation on scalars or on vectors.
 type Op<'a, E> = &'a dyn Fn(&mut E, &[Value]) -> Value;
+
+/// Vectors that one Cranelift block made and may use again: Cranelift loads a constant or broadcasts
+/// a scalar every time it is asked to.
+#[derive(Default)]
+pub(crate) struct Made {
+    block: Option<ir::Block>,
+    constants: HashMap<(Type, Vec<u8>), Value>,
+    splats: HashMap<(Type, Value), Value>,
+}
 
 impl Emit<'_, '_> {
     /// Reinterprets bits. Scalars change width by truncation or zero extension.
@@ -75,24 +86,58 @@ impl Emit<'_, '_> {
 
     pub(crate) fn vconst32(&mut self, lanes: [u32; 4]) -> Value {
         let bytes: Vec<u8> = lanes.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let c = self
-            .b
-            .func
-            .dfg
-            .constants
-            .insert(ConstantData::from(bytes.as_slice()));
-        self.b.ins().vconst(types::I32X4, c)
+        self.vconst(types::I32X4, bytes)
     }
 
     pub(crate) fn vconst64(&mut self, lanes: [u64; 2]) -> Value {
         let bytes: Vec<u8> = lanes.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let c = self
-            .b
-            .func
-            .dfg
-            .constants
-            .insert(ConstantData::from(bytes.as_slice()));
-        self.b.ins().vconst(types::I64X2, c)
+        self.vconst(types::I64X2, bytes)
+    }
+
+    fn vconst(&mut self, ty: Type, bytes: Vec<u8>) -> Value {
+        if let Some(v) = self.made().constants.get(&(ty, bytes.clone())) {
+            return *v;
+        }
+        let data = ConstantData::from(bytes.as_slice());
+        let c = self.b.func.dfg.constants.insert(data);
+        let v = self.b.ins().vconst(ty, c);
+        self.made().constants.insert((ty, bytes), v);
+        v
+    }
+
+    /// Goes on in a block that only the current one leads to (or a cold block beside it).
+    pub(crate) fn go_on(&mut self, block: ir::Block, from: Option<ir::Block>) {
+        self.b.switch_to_block(block);
+        if self.made.block == from {
+            self.made.block = Some(block);
+        }
+    }
+
+    /// What was made in the current block.
+    fn made(&mut self) -> &mut Made {
+        let here = self.b.current_block();
+        if self.made.block != here {
+            self.made = Made {
+                block: here,
+                ..Made::default()
+            };
+        }
+        &mut self.made
+    }
+
+    /// Notes a broadcast of a 32-bit float that was made otherwise.
+    pub(crate) fn remember_splat(&mut self, x: Value, wide: Value) {
+        self.made().splats.insert((types::F32X4, x), wide);
+    }
+
+    /// A scalar in every lane.
+    pub(crate) fn splat(&mut self, ty: Type, x: Value) -> Value {
+        if let Some(v) = self.made().splats.get(&(ty, x)) {
+            return *v;
+        }
+        let v = self.b.ins().splat(ty, x);
+        self.made().splats.insert((ty, x), v);
+        v
     }
 
     /// Vectors that hold the value.
@@ -106,11 +151,11 @@ impl Emit<'_, '_> {
                         let zero = self.imm(types::I8, 0);
                         let set = self.b.ins().icmp(IntCC::NotEqual, *x, zero);
                         let m = self.b.ins().bmask(types::I32, set);
-                        self.b.ins().splat(ty, m)
+                        self.splat(ty, m)
                     }
                     Class::B16 => {
                         let w = self.b.ins().uextend(types::I32, *x);
-                        self.b.ins().splat(ty, w)
+                        self.splat(ty, w)
                     }
                     Class::B128 => self.cast(*x, ty),
                     _ if self.ty(*x).is_float() => {
@@ -119,15 +164,15 @@ impl Emit<'_, '_> {
                         } else {
                             types::F32X4
                         };
-                        let s = self.b.ins().splat(f, *x);
+                        let s = self.splat(f, *x);
                         self.cast(s, ty)
                     }
-                    _ => self.b.ins().splat(ty, *x),
+                    _ => self.splat(ty, *x),
                 };
                 vec![s; n]
             }
             V::A(base, stride) => {
-                let s = self.b.ins().splat(ty, *base);
+                let s = self.splat(ty, *base);
                 let per = if class == Class::B64 { 2 } else { 4 };
                 (0..n)
                     .map(|i| {

@@ -142,6 +142,11 @@ impl Dispatch<'_> {
                 Ok(p) => p == Pass::Ran,
                 Err(st) => return st,
             };
+            if ran && self.any_streams() {
+                // They wait for nobody, so whoever waits for them need not be looked at yet.
+                idle = 0;
+                continue;
+            }
             let mut moved = false;
             for w in 0..self.threads.div_ceil(32) {
                 match collective::resolve(self, w) {
@@ -227,6 +232,22 @@ impl Dispatch<'_> {
 
     fn any_ready(&self) -> bool {
         self.states().any(|(_, c)| c & WAITING == 0 && c != EXITED)
+    }
+
+    /// Whether a group is between two turns of a streaming loop.
+    fn any_streams(&self) -> bool {
+        if self.k.plan.streaming.is_empty() || self.lanes == 1 {
+            return false;
+        }
+        let conts = conts(self.scratch);
+        (0..self.threads).step_by(self.lanes as usize).any(|t| {
+            let c = conts[t as usize];
+            let e = c & !COHERENT;
+            c & COHERENT != 0
+                && e & WAITING == 0
+                && e != EXITED
+                && (self.k.plan.streaming).contains(&self.k.plan.entries[e as usize])
+        })
     }
 
     /// Runs everything that is ready, once.
@@ -421,6 +442,9 @@ impl Dispatch<'_> {
 
     /// Opens every barrier that is complete. Whether any was.
     fn barriers(&self) -> Result<bool, Fault> {
+        if !(0..self.threads).any(|t| self.barrier_of(t).is_some()) {
+            return Ok(false);
+        }
         let mut moved = false;
         // `bar.arrive` counts and goes on.
         let mut arrive = [0u32; 16];
