@@ -1,8 +1,9 @@
 //! Running blocks of one grid on one thread, and what becomes of a fault.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
@@ -90,13 +91,13 @@ impl BlockRunner {
         &self.services
     }
 
-    /// Runs one block. Only the thread that made the runner may call it.
-    pub(crate) fn run(&mut self, index: u64) -> std::result::Result<(), GpuError> {
+    /// Runs blocks one after the other, until one faults or the grid is cancelled. Only the thread
+    /// that made the runner may call it.
+    pub(crate) fn run(&mut self, blocks: Range<u64>) -> std::result::Result<(), GpuError> {
         let Self { services, context } = self;
         // Borrowed, not cloned: a count shared by all workers would cost more than a small block.
         let grid = &*services.grid;
         let executable = &*grid.module.executable;
-        context.ctaid = grid.block_index(index);
         context.fault = Fault::default();
         let reference = ServicesRef(services as *const dyn Services);
         context.services = &raw const reference;
@@ -107,9 +108,25 @@ impl BlockRunner {
         let kernel = grid.kernel;
         let lent = &mut *context;
         let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            // One scope for all of them: setting it up costs as much as a small block.
             // SAFETY: the context was filled by `new` from memory that this runner's grid and area
-            // keep alive; run_block keeps no destructor pending while kernel code runs.
-            unsafe { recover::run(scope, || executable.run_block(kernel, lent)) }
+            // keep alive; neither run_block nor this loop keeps a destructor pending while kernel
+            // code runs.
+            unsafe {
+                recover::run(scope, || {
+                    for index in blocks {
+                        if grid.cancelled.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        lent.ctaid = grid.block_index(index);
+                        match executable.run_block(kernel, lent) {
+                            BlockOutcome::Done => {}
+                            ended => return ended,
+                        }
+                    }
+                    BlockOutcome::Done
+                })
+            }
         }));
         context.services = std::ptr::null();
         match attempt {
