@@ -186,7 +186,7 @@ mod tests {
             ".reg .pred %p<2>; .reg .b32 %r<2>;",
             "setp.lt.s32 %p0|%p1, %r0, %r1;",
         );
-        // Registers are numbered in the order of their declarations.
+        // Registers are numbered in the order of their first use.
         let found = evaluate(&inst.op, &Registers([0, 0, u64::from(u32::MAX), 0], false));
         let found: Vec<u64> = found.expect("a result").writes().map(|w| w.1).collect();
         assert_eq!(found, [1, 0], "-1 < 0");
