@@ -35,5 +35,5 @@ pub(crate) fn check(folder: &str, least: usize, render: impl Fn(&str) -> String)
 }
 
 fn comment(line: &str) -> String {
-    format!("//! {line}").trim_end().to_owned() + "\n"
+    format!("//! {line}\n")
 }
