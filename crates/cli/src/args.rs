@@ -100,6 +100,12 @@ pub(crate) enum Command {
         #[arg(long)]
         copy_for_ever: bool,
     },
+    /// Ask for more than the limit as an ordinary CUDA program
+    #[command(hide = true)]
+    LimitProbe {
+        /// The limit in bytes.
+        limit: usize,
+    },
     /// Run a benchmark load as an ordinary CUDA program
     #[command(hide = true)]
     Load {
@@ -292,6 +298,10 @@ pub(crate) struct EventsArgs {
 pub(crate) struct DoctorArgs {
     /// Only this virtual GPU
     pub(crate) name: Option<String>,
+    /// Also have a process in each virtual GPU ask the GPU for more than the limit; it needs room for a
+    /// context there
+    #[arg(long)]
+    pub(crate) probe: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -2,16 +2,20 @@
 //!
 //! A limit is tested by asking for more than it: this process joins the virtual GPU for a moment and
 //! charges one byte beyond its limit, on the way every allocation of a program takes. No device memory
-//! and no context are involved, so a busy virtual GPU is not disturbed.
+//! and no context are involved, so a busy virtual GPU is not disturbed. With `--probe` a process of its own
+//! asks the GPU itself, through `cuMemAlloc`; that takes a context for a moment.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Release;
 
+use anyhow::Context;
 use mica_backend_cuda::symbols::is_shim;
 use mica_daemon::api::{Check, Mode, Verdict, VgpuInfo, VgpuState};
 use mica_daemon::client::ControlClient;
 use mica_limits::{Environment, HostLink, PageQuota, Quota};
+use mica_load::{Driver, DriverError};
 use mica_wire::host::message::Role;
 
 /// Whether programs get Mica's `libcuda.so.1`.
@@ -76,4 +80,87 @@ fn ask_too_much(client: &ControlClient, vgpu: &VgpuInfo) -> Result<(Verdict, Str
         ),
         Ok(()) => (Verdict::Failed, format!("{bytes} bytes were granted")),
     })
+}
+
+/// Tries with a real allocation whether more than a virtual GPU's limit can be had.
+pub(crate) fn limit_on_gpu(vgpu: &VgpuInfo) -> Check {
+    let (verdict, evidence) =
+        probe(vgpu).unwrap_or_else(|error| (Verdict::Unknown, format!("{error:#}")));
+    Check {
+        what: "limit tried on the GPU".into(),
+        vgpu: Some(vgpu.name.clone()),
+        verdict,
+        evidence,
+    }
+}
+
+fn probe(vgpu: &VgpuInfo) -> anyhow::Result<(Verdict, String)> {
+    let own = crate::program::own_path()?;
+    let output = Command::new(&own)
+        .args(["exec", &vgpu.name, "--"])
+        .arg(&own)
+        .args(["limit-probe", &vgpu.memory_limit_bytes.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .context("the probe cannot be run")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let said = said.lines().last().unwrap_or_default().trim();
+    Ok(match output.status.code() {
+        Some(PROBE_REFUSED) => (Verdict::Ok, said.to_owned()),
+        Some(PROBE_GRANTED) => (Verdict::Failed, said.to_owned()),
+        _ => {
+            let error = String::from_utf8_lossy(&output.stderr);
+            let error = error.lines().last().unwrap_or_default();
+            (
+                Verdict::Unknown,
+                format!("the probe said nothing: {said}{error}"),
+            )
+        }
+    })
+}
+
+const PROBE_REFUSED: i32 = 0;
+const PROBE_GRANTED: i32 = 3;
+const PROBE_FAILED: i32 = 4;
+const OUT_OF_MEMORY: i32 = 2;
+
+/// The probe: an ordinary CUDA program that asks for one byte more than `limit`, then for a little.
+pub(crate) fn be_limit_probe(limit: usize) -> i32 {
+    let driver = match Driver::open() {
+        Ok(driver) => driver,
+        Err(DriverError::Call {
+            call,
+            code: OUT_OF_MEMORY,
+        }) => {
+            println!("there is not even room for a context: {call} was refused");
+            return PROBE_REFUSED;
+        }
+        Err(error) => {
+            println!("{error}");
+            return PROBE_FAILED;
+        }
+    };
+    match driver.alloc_and_free(limit.saturating_add(1)) {
+        Err(DriverError::Call {
+            code: OUT_OF_MEMORY,
+            ..
+        }) => {
+            let little = match driver.alloc_and_free(4096) {
+                Ok(()) => "4 KiB were granted",
+                Err(_) => "4 KiB were refused too, it is full",
+            };
+            println!(
+                "cuMemAlloc of one byte more than the limit was refused as out of memory; {little}"
+            );
+            PROBE_REFUSED
+        }
+        Ok(()) => {
+            println!("cuMemAlloc gave {} bytes", limit.saturating_add(1));
+            PROBE_GRANTED
+        }
+        Err(error) => {
+            println!("{error}");
+            PROBE_FAILED
+        }
+    }
 }

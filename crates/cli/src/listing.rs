@@ -271,6 +271,9 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<bool> {
     for vgpu in client.list().map_err(explain)? {
         if args.name.as_ref().is_none_or(|name| *name == vgpu.name) {
             checks.push(crate::examine::limit(&client, &vgpu));
+            if args.probe {
+                checks.push(crate::examine::limit_on_gpu(&vgpu));
+            }
         }
     }
     let report = Doctor::of(checks);

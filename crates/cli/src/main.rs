@@ -74,6 +74,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         }
         Command::Worker { .. } => done(manage::worker()),
         Command::ShimLoad { copy_for_ever } => done(bench::shim_load::run(*copy_for_ever)),
+        Command::LimitProbe { limit } => Ok(examine::be_limit_probe(*limit)),
         Command::Load { load } => {
             let load = serde_json::from_str(load).context("the load is no valid JSON")?;
             let report = mica_load::run(&load)?;

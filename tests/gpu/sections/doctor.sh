@@ -4,7 +4,7 @@ build "$gpu/load.cu" "$gpu/hold.cu"
 background "$mica" exec big -- "$work/load" saturate --seconds 26 --us 400 --depth 8 >/dev/null 2>&1; first=$child
 background "$mica" exec little -- "$work/load" saturate --seconds 26 --us 400 --depth 8 >/dev/null 2>&1; second=$child
 sleep 14
-"$mica" doctor --json >"$logs/doctor.json" 2>"$work/err"
+"$mica" doctor --probe --json >"$logs/doctor.json" 2>"$work/err"
 python3 "$gpu/tools/doctor.py" "$logs/doctor.json" big little >"$work/judged" 2>&1
 cat "$work/judged"; passed=$((passed + $(grep -c ^pass "$work/judged"))); failed=$((failed + $(grep -c ^FAIL "$work/judged")))
 grep -q '^pass' "$work/judged" || fail doctor "$(tail -n 1 "$work/judged") $(tail -n 2 "$work/err")"

@@ -23,7 +23,6 @@ const CONTEXT_BYTES: u64 = 520 << 20;
 const CONTEXT_BYTES_VARIABLE: &str = "MICA_CONTEXT_BYTES";
 
 static SEEN: AtomicBool = AtomicBool::new(false);
-static MAIN: AtomicUsize = AtomicUsize::new(0);
 /// The context, while there is exactly one.
 static ONLY: AtomicUsize = AtomicUsize::new(0);
 
@@ -138,9 +137,24 @@ pub(crate) unsafe fn synchronize(
     sync::waiting(|| unsafe { wait() })
 }
 
-/// A context to wait in, 0 before there is one.
-pub(crate) fn main_context() -> usize {
-    MAIN.load(Acquire)
+/// Waits for the work of every context of the process; true if all of it could be waited for.
+pub(crate) fn synchronize_all(direct: &Direct) -> bool {
+    let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
+    let before = current();
+    if ONLY.load(Acquire) == before && before != 0 {
+        // SAFETY: takes no arguments; an error is the program's to see at its own next call.
+        return unsafe { wait() } == 0;
+    }
+    let all: Vec<usize> = direct.contexts.books().bytes.keys().copied().collect();
+    let set = real!(cuCtxSetCurrent as unsafe extern "C" fn(Handle) -> CuStatus);
+    let mut done = true;
+    for context in all {
+        // SAFETY: a context the program made; if it has ended meanwhile the driver says so.
+        done &= unsafe { set(context as Handle) == 0 && wait() == 0 };
+    }
+    // SAFETY: what was current on this thread, or nothing.
+    unsafe { set(before as Handle) };
+    done
 }
 
 /// Books a context that was made behind the hooks' back, through a private table. One load once a
@@ -168,7 +182,7 @@ fn adopt(direct: &Direct) {
             books.primary.entry(device).or_insert(context);
         }
         drop(books);
-        made(context);
+        made();
     }
 }
 
@@ -182,10 +196,7 @@ fn estimate() -> u64 {
 }
 
 /// A context exists: the daemon may now set slices.
-fn made(context: usize) {
-    if MAIN.load(Relaxed) == 0 {
-        MAIN.store(context, Release);
-    }
+fn made() {
     SEEN.store(true, Release);
     control::context_made();
 }
@@ -219,7 +230,7 @@ pub(crate) unsafe fn primary_retain(
         books.primary.insert(device, context);
         books.count();
         drop(books);
-        made(context);
+        made();
     }
     status
 }
@@ -305,7 +316,7 @@ unsafe fn charged_create(out: *mut Handle, call: impl FnOnce() -> CuStatus) -> C
         books.bytes.insert(context, bytes);
         books.count();
         drop(books);
-        made(context);
+        made();
     }
     status
 }
@@ -334,8 +345,6 @@ fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
     let mut bytes = books.bytes.remove(&context).unwrap_or(0);
     bytes += direct.stacks.ended(context);
     books.count();
-    let next = books.bytes.keys().next().copied().unwrap_or(0);
-    let _ = MAIN.compare_exchange(context, next, Release, Relaxed);
     drop(books);
     let managed = |entry: &ledger::Entry| entry.context == context && entry.managed;
     let uncounted = direct.linear.remove_all(managed);

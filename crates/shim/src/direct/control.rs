@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   mica-link     reads the socket
-//!   mica-command  sleeps on the command word: slices, suspension, duty cycle
+//!   mica-command  sleeps on the command word: slices, suspension
 //!   mica-lease    sleeps on the gate word: gives a lease back that nobody is at the gate to give back
 //! ```
 
@@ -11,15 +11,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use mica_cuda_abi::{CuStatus, Handle};
 use mica_limits::monotonic_ns;
 use mica_wire::host::page::{client_flags, gate};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::driver::real;
 use super::state::{Direct, state};
-use super::{capture, commands, context, launch, sync};
+use super::{commands, launch, sync};
 use crate::log;
 
 /// While a lease is held its holder is looked at this often; idle, it gives the lease back early.
@@ -154,17 +152,7 @@ fn finish_lease(direct: &Direct, word: u32) {
 
 /// Waits on this thread for everything the process has submitted.
 fn drain_here() -> bool {
-    let _inside = IN_DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-    let context = context::main_context();
-    if exiting() || context == 0 || capture::any() {
-        return false;
-    }
-    let set = real!(cuCtxSetCurrent as unsafe extern "C" fn(Handle) -> CuStatus);
-    // SAFETY: a context the program made; if it has ended meanwhile the driver says so.
-    if unsafe { set(context as Handle) } != 0 {
-        return false;
-    }
-    launch::drain()
+    inside_driver(launch::drain).unwrap_or(false)
 }
 
 fn sleep_on_gate(direct: &Direct, word: u32, limit_ns: Option<u64>) {

@@ -11,9 +11,8 @@ use mica_cuda_abi::{CuStatus, Handle, LaunchConfig, Symbol};
 use mica_limits::monotonic_ns;
 use mica_wire::host::page::gate;
 
-use super::driver::real;
 use super::state::{page, state};
-use super::{capture, sync};
+use super::{capture, context, sync};
 
 const DEPTH_MIN: u32 = 2;
 const DEPTH_MAX: u32 = 1024;
@@ -95,22 +94,20 @@ pub(crate) fn drained() {
     }
 }
 
-/// Waits for the current context's work; false if it may not be waited for now.
+/// Waits for the work of all contexts; false if it may not be waited for now.
 fn synchronize() -> bool {
     // Waiting for a context while one of its streams is captured would end the capture.
     if capture::any() {
         return false;
     }
-    let Some(page) = page() else {
+    let (Some(page), Some(direct)) = (page(), state()) else {
         return false;
     };
     let before = sync::launches(page);
-    let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
-    // SAFETY: takes no arguments; an error is the program's to see at its own next call.
-    let status = unsafe { wait() };
+    let done = context::synchronize_all(direct);
     drained();
     sync::waited(page, before);
-    status == 0
+    done
 }
 
 /// `cuLaunchKernel`.

@@ -282,6 +282,8 @@ static int serve(void) {
         if (c == 'w') { CHECK(F(int, "cuEventSynchronize", void *)((void *)(0x1000L * getchar()))); puts("waited"); }
         if (c == 'b') { CHECK(F(int, "cuStreamBeginCapture_v2", void *, int)((void *)0x5, 0)); puts("capturing"); }
         if (c == 'e') { void *g; CHECK(F(int, "cuStreamEndCapture", void *, void **)((void *)0x5, &g)); puts("captured"); }
+        if (c == 'c') { void *ctx; CHECK(F(int, "cuCtxCreate_v2", void **, unsigned, int)(&ctx, 0, 0)); puts("created"); }
+        if (c == 'm') printf("waited for %llu\n", (unsigned long long)counter("standin_synced"));
         if (c == 'a') { CUdeviceptr p; printf("alloc %d\n", F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1 << 20)); }
     }
     return 0;

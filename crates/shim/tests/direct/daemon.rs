@@ -89,7 +89,6 @@ impl Daemon {
         page.lease.lease_end_ns.store(end, SeqCst);
         page.lease.gate.store(word, SeqCst);
         page.commands.limit_bytes.store(self.limit, SeqCst);
-        page.commands.duty_permille.store(1000, SeqCst);
         let id = {
             let mut ledger = self.ledger.lock().unwrap();
             ledger.next += 1;

@@ -469,6 +469,22 @@ fn a_lease_that_ended_is_drained_and_given_back() {
 }
 
 #[test]
+fn all_contexts_are_drained_before_a_lease_goes_back() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    assert_eq!(served.ask("l"), "launched 1");
+    assert_eq!(served.ask("c"), "created");
+    assert_eq!(served.ask("l"), "launched 2");
+    assert_eq!(served.ask("m"), "waited for 0");
+    daemon.set_gate(gate::LEASED, 5, 1);
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == 5
+    });
+    assert_eq!(served.ask("m"), "waited for 6");
+}
+
+#[test]
 fn an_idle_holder_gives_its_lease_back_early() {
     let (_directory, daemon) = with_limit(64 * MIB);
     let mut served = Served::start(limited(&["serve"], &daemon));

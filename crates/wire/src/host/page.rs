@@ -77,10 +77,8 @@ pub struct DaemonCommands {
     pub granted_bytes: AtomicU64,
     /// Memory limit of the virtual GPU.
     pub limit_bytes: AtomicU64,
-    /// Duty cycle for a hard cap without leases, in 1/1000 of the time; 1000 is no cap.
-    pub duty_permille: AtomicU32,
     /// Reserved, zero.
-    pub reserved: AtomicU32,
+    pub reserved: AtomicU64,
 }
 
 /// Written by the client on its submission path.
