@@ -18,6 +18,7 @@ use crate::host::HostThread;
 use crate::paths::Paths;
 use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
+use crate::watched::Watched;
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -173,15 +174,24 @@ impl Daemon {
             if let Some(process) = &client.process {
                 process.kill();
             }
-            if let Ok(vgpu) = self.registry().vgpu_mut(&client.vgpu) {
-                vgpu.worker.pending.clear();
-            }
+            let in_use = match self.registry().vgpu_mut(&client.vgpu) {
+                Ok(vgpu) => {
+                    vgpu.worker.pending.clear();
+                    vgpu.programs.iter().any(Watched::alive)
+                }
+                // It was ended with its virtual GPU, which is no news.
+                Err(_) => return,
+            };
+            let (severity, what) = match in_use {
+                true => (Severity::Warning, "its sessions are over"),
+                false => (Severity::Info, "nobody used it"),
+            };
             self.events.add(
-                Severity::Warning,
+                severity,
                 "worker_ended",
                 Some(&client.vgpu),
                 Some(client.pid),
-                format!("the worker of {} ended; its sessions are over", client.vgpu),
+                format!("the worker of {} ended; {what}", client.vgpu),
             );
         } else if client.role != Role::Monitor {
             self.events.add(

@@ -7,6 +7,7 @@
 //! Owns no policy: who gets how much is the daemon's to say.
 
 mod clock;
+mod environment;
 mod gate;
 mod link;
 mod quota;
@@ -14,8 +15,9 @@ mod session;
 mod shared_page;
 
 pub use clock::monotonic_ns;
+pub use environment::Environment;
 pub use gate::Gate;
-pub use link::{Environment, HostLink, LinkError, Push, Welcome, open_session};
+pub use link::{HostLink, LinkError, Push, Welcome, open_session};
 pub use quota::{Denied, LocalQuota, MemoryView, PageQuota, Quota};
 pub use session::connect_session;
 pub use shared_page::SharedPage;

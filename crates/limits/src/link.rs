@@ -13,65 +13,17 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mica_wire::host::message::{Kind, Message, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION, Role};
+use mica_wire::host::message::{
+    Kind, Message, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION, Refusal, Role,
+};
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
 use rustix::thread::futex;
 
-use crate::{MemoryView, SharedPage};
+use crate::{Environment, MemoryView, SharedPage};
 
 /// How long a successor of the daemon is looked for between tries.
 const RECONNECT_EVERY: Duration = Duration::from_millis(50);
-
-/// What `mica run` puts into a program's environment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Environment {
-    /// The daemon's socket.
-    pub socket: PathBuf,
-    /// Capability to join the virtual GPU.
-    pub token: [u8; 16],
-}
-
-impl Environment {
-    /// Name of the variable with the socket's path.
-    pub const SOCKET: &str = "MICA_HOST_SOCKET";
-    /// Name of the variable with the token in hex.
-    pub const TOKEN: &str = "MICA_TOKEN";
-
-    /// Reads both variables; `None` if this process is in no virtual GPU.
-    pub fn read() -> Option<Result<Self, LinkError>> {
-        let socket = std::env::var_os(Self::SOCKET)?;
-        let token = std::env::var(Self::TOKEN).unwrap_or_default();
-        Some(match parse_token(&token) {
-            Some(token) => Ok(Self {
-                socket: socket.into(),
-                token,
-            }),
-            None => Err(LinkError::Token),
-        })
-    }
-
-    /// The token the variable holds; `None` if it is not 32 hexadecimal digits.
-    pub fn parse_token(hex: &str) -> Option<[u8; 16]> {
-        parse_token(hex)
-    }
-
-    /// The token as the variable holds it.
-    pub fn token_hex(token: &[u8; 16]) -> String {
-        token.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
-fn parse_token(hex: &str) -> Option<[u8; 16]> {
-    if hex.len() != 32 || !hex.is_ascii() {
-        return None;
-    }
-    let mut token = [0; 16];
-    for (byte, pair) in token.iter_mut().zip(hex.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(token)
-}
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -239,7 +191,7 @@ impl HostLink {
             match socket.receive() {
                 Ok((message, fds)) => self.dispatch(message, fds, &mut handler),
                 Err(error) if error.would_block() => {}
-                Err(_) => self.reconnect(stop),
+                Err(_) => self.reconnect(&mut handler, stop),
             }
         }
     }
@@ -301,7 +253,7 @@ impl HostLink {
         }
     }
 
-    fn reconnect(&self, stop: &AtomicBool) {
+    fn reconnect(&self, handler: &mut impl FnMut(Push), stop: &AtomicBool) {
         self.down.store(true, Release);
         {
             // Taking the lock orders this after any waiter's check, so none sleeps through it.
@@ -314,11 +266,12 @@ impl HostLink {
             i32::MAX as u32,
         );
         while !stop.load(Acquire) {
-            if let Ok((socket, _, fds)) = hello(
-                &self.environment,
-                self.role,
-                Some((&self.page, self.welcome.client_id)),
-            ) {
+            let resume = Some((&self.page, self.welcome.client_id));
+            let Ok((socket, answer, fds)) = greet(&self.environment, self.role, resume) else {
+                std::thread::sleep(RECONNECT_EVERY);
+                continue;
+            };
+            if answer.kind() == Some(Kind::Welcome) {
                 self.raw_fds[0].store(socket.as_fd().as_raw_fd(), Relaxed);
                 if let Some(doorbell) = fds.into_iter().next_back() {
                     self.raw_fds[1].store(doorbell.as_raw_fd(), Relaxed);
@@ -328,17 +281,37 @@ impl HostLink {
                 self.down.store(false, Release);
                 return;
             }
+            // Nobody will ever know this worker again: it must not stay behind.
+            if self.role == Role::Worker && answer.a == Refusal::Token as u64 {
+                handler((Message::new(Kind::Shutdown), Vec::new()));
+            }
             std::thread::sleep(RECONNECT_EVERY);
         }
     }
 }
+
+type Greeting = (HostSocket, Message, Vec<OwnedFd>);
 
 /// Connects and introduces this process; with a page, as one that was known before.
 fn hello(
     environment: &Environment,
     role: Role,
     resume: Option<(&SharedPage, u64)>,
-) -> Result<(HostSocket, Message, Vec<OwnedFd>), LinkError> {
+) -> Result<Greeting, LinkError> {
+    let (socket, answer, fds) = greet(environment, role, resume)?;
+    match answer.kind() {
+        Some(Kind::Welcome) => Ok((socket, answer, fds)),
+        Some(Kind::Refused) => Err(LinkError::Refused(answer.text())),
+        _ => Err(LinkError::Unexpected(answer.kind)),
+    }
+}
+
+/// The same, whatever the daemon answers.
+fn greet(
+    environment: &Environment,
+    role: Role,
+    resume: Option<(&SharedPage, u64)>,
+) -> Result<Greeting, LinkError> {
     let connect = |source| LinkError::Connect {
         path: environment.socket.clone(),
         source,
@@ -358,11 +331,7 @@ fn hello(
     }
     .map_err(connect)?;
     let (answer, fds) = socket.receive().map_err(connect)?;
-    match answer.kind() {
-        Some(Kind::Welcome) => Ok((socket, answer, fds)),
-        Some(Kind::Refused) => Err(LinkError::Refused(answer.text())),
-        _ => Err(LinkError::Unexpected(answer.kind)),
-    }
+    Ok((socket, answer, fds))
 }
 
 /// Connects as a program that wants a session with its virtual GPU's worker; the descriptor is the

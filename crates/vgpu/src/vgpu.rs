@@ -84,7 +84,11 @@ pub struct Vgpu {
     counters: Counters,
     released: Condvar,
     release_count: Mutex<u64>,
+    remarks: Mutex<Vec<String>>,
 }
+
+/// Remarks that are kept until somebody takes them.
+const MOST_REMARKS: usize = 16;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -140,6 +144,7 @@ impl Vgpu {
             counters: Counters::default(),
             released: Condvar::new(),
             release_count: Mutex::default(),
+            remarks: Mutex::default(),
         })
     }
 
@@ -246,6 +251,19 @@ impl Vgpu {
     /// Counters, to add to.
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Keeps a sentence for whoever runs this virtual GPU: a program was refused what its owner forbids.
+    pub(crate) fn remark(&self, text: String) {
+        let mut remarks = lock(&self.remarks);
+        if remarks.len() < MOST_REMARKS {
+            remarks.push(text);
+        }
+    }
+
+    /// The sentences kept since this was called last; what is said too often is said once in a while.
+    pub fn take_remarks(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.remarks))
     }
 
     /// Counters now.

@@ -89,6 +89,9 @@ fn report(worker: &Worker, link: &HostLink) {
     let page = link.page();
     let counters = &page.counters;
     counters.launches.store(statistics.launches, Relaxed);
+    for remark in worker.vgpu.take_remarks() {
+        link.note(1, &remark);
+    }
     let traffic = &page.traffic;
     traffic
         .to_device_bytes

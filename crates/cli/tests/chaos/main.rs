@@ -7,6 +7,7 @@
 //! printed, not asserted: it depends on who else uses the machine.
 
 mod figures;
+mod forgotten;
 mod many;
 mod processes;
 mod tenant;

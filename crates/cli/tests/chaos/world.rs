@@ -99,7 +99,7 @@ impl Home {
 }
 
 /// Waits for what must come; what is wrong is asked again and again.
-fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, String>) -> T {
+pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, String>) -> T {
     let began = Instant::now();
     loop {
         match ask() {
@@ -367,7 +367,7 @@ impl Drop for World {
     }
 }
 
-fn start_daemon(home: &Home) -> Child {
+pub(crate) fn start_daemon(home: &Home) -> Child {
     let log = std::fs::File::options()
         .create(true)
         .append(true)

@@ -203,7 +203,9 @@ impl Session {
             (limit == 0 || now < limit).then_some(now + 1)
         });
         if taken.is_err() {
-            return Err(VgpuError::Streams { limit });
+            let refusal = VgpuError::Streams { limit };
+            self.vgpu.remark(refusal.to_string());
+            return Err(refusal);
         }
         let made = self.stream_create_counted(context, flags, priority);
         if made.is_err() {

@@ -87,7 +87,12 @@ impl Session {
         let borrowed: Option<Vec<&str>> = texts
             .as_ref()
             .map(|texts| texts.iter().map(String::as_str).collect());
-        check_image(borrowed.as_deref(), spec.tensor_cores, &spec.precision).map_err(refused)
+        let checked = check_image(borrowed.as_deref(), spec.tensor_cores, &spec.precision);
+        let checked = checked.map_err(refused);
+        if let Err(refusal) = &checked {
+            self.vgpu.remark(refusal.to_string());
+        }
+        checked
     }
 
     /// Unloads a module.
