@@ -1,3 +1,4 @@
+// since: 12.0
 #include "check.h"
 __global__ void add(int *p, int v) { p[threadIdx.x] += v; } __global__ void mul(int *p, int v) { p[threadIdx.x] *= v; }
 int main() { cudaStream_t s, t; cudaEvent_t e, f; CHECK(cudaStreamCreate(&s)); CHECK(cudaStreamCreate(&t)); CHECK(cudaEventCreate(&e)); CHECK(cudaEventCreate(&f)); Device<int> a(32), b(32); CHECK(cudaMemset(a, 0, 128)); CHECK(cudaMemset(b, 0, 128)); CHECK(cudaDeviceSynchronize());

@@ -9,6 +9,7 @@ mod command;
 mod gpu_test;
 mod packages;
 mod suite;
+mod support;
 mod test;
 mod toolkit;
 
@@ -26,6 +27,7 @@ cargo xtask <task>
                        a worker or the daemon and checks that everything comes back (1000 rounds)
   suite-all [FILTER]   the same, each built with every CUDA runtime (11.8 to 13, static and shared)
   clients [FILTER]     published libraries (cudarc, Numba, CuPy, Thrust, CUB) in a virtual GPU
+  support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
 ";
@@ -43,6 +45,7 @@ fn main() -> Result<()> {
         ["suite-all", filter] => suite::run(filter, Breadth::All),
         ["clients"] => clients::run("", clients::Extent::All),
         ["clients", filter] => clients::run(filter, clients::Extent::All),
+        ["support"] => support::write(),
         ["gpu-test", rest @ ..] => gpu_test::run(rest),
         ["toolkit"] => {
             println!("{}", toolkit::nvcc()?.display());

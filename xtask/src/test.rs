@@ -5,6 +5,7 @@ use anyhow::Result;
 use crate::clients;
 use crate::command::{self, cargo};
 use crate::suite::{self, Breadth};
+use crate::support;
 
 /// How much to check.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,6 +18,7 @@ pub(crate) enum Extent {
 
 /// Runs the checks, cheapest first.
 pub(crate) fn run(extent: Extent) -> Result<()> {
+    support::check()?;
     command::run("formatting", &mut cargo(&["fmt", "--all", "--check"]))?;
     let clippy = [
         "clippy",

@@ -9,6 +9,7 @@ mod table;
 
 mod entry;
 mod result;
+mod service;
 mod types;
 
 pub use entry::{
@@ -16,6 +17,7 @@ pub use entry::{
     variants,
 };
 pub use result::CuResult;
+pub use service::{Direct, Isolated};
 pub use types::{
     AllocationHandle, Array3dDescriptor, ArrayDescriptor, CuStatus, Device, DevicePtr,
     ExternalMemoryDescriptor, Handle, LaunchConfig, MemAllocNodeParams, MemAllocationProp,

@@ -222,3 +222,21 @@ hooks! {
         => capture::begin_recapture;
     hook [cuStreamEndCapture, cuStreamEndCapture_ptsz](stream: Handle, graph: *mut Handle) => capture::end;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_support_list_says_what_is_hooked() {
+        for (number, entry) in mica_cuda_abi::ENTRY_POINTS.iter().enumerate() {
+            let hooked = HOOKS.iter().any(|(symbol, _)| *symbol as usize == number);
+            let forwarded = entry.direct() == mica_cuda_abi::Direct::Forwarded;
+            assert!(
+                hooked != forwarded,
+                "{}: bring crates/cuda-abi/src/service.rs and docs/SUPPORT.md up to date",
+                entry.symbol
+            );
+        }
+    }
+}

@@ -64,6 +64,21 @@ fn globals_of(loaded: &Loaded, name: &str) -> Answer<(u64, u64)> {
     found.ok_or(Code(CuResult::NotFound as u32))
 }
 
+/// Where a variable lies and how large it is. Runtimes before 13 ask for those that both sides use as
+/// for any other.
+fn variable_of(
+    state: &'static State,
+    context: &'static Context,
+    library: &Library,
+    name: &str,
+) -> Answer<(u64, u64)> {
+    let loaded = library.load(state, context)?;
+    match library.is_managed(state, name) {
+        true => managed_of(state, context, &loaded, name),
+        false => globals_of(&loaded, name),
+    }
+}
+
 /// A variable that both sides use: moved to shared memory when it is first asked for.
 fn managed_of(
     state: &'static State,
@@ -155,7 +170,7 @@ driver! {
         let name = string(name)?;
         let library = library_of(library)?;
         let (state, context) = current()?;
-        let (at, len) = globals_of(&*library.load(state, context)?, &name)?;
+        let (at, len) = variable_of(state, context, library, &name)?;
         put_opt(address, at);
         put_opt(bytes, len as usize);
         Ok(())
@@ -301,7 +316,7 @@ driver! {
     fn module_get_global(address: *mut u64, bytes: *mut usize, module: Handle, name: *const c_char) {
         let name = string(name)?;
         let (state, module) = module_of(module)?;
-        let (at, len) = globals_of(&*module.library.load(state, module.context)?, &name)?;
+        let (at, len) = variable_of(state, module.context, module.library, &name)?;
         put_opt(address, at);
         put_opt(bytes, len as usize);
         Ok(())

@@ -146,4 +146,22 @@ mod tests {
         }
         assert!(seen.len() > 400, "{} entry points", seen.len());
     }
+
+    #[test]
+    fn the_support_list_says_what_is_served() {
+        let listed = LISTS.iter().copied().flatten();
+        let served: std::collections::HashSet<usize> =
+            listed.map(|(symbol, _)| *symbol as usize).collect();
+        for (number, entry) in ENTRY_POINTS.iter().enumerate() {
+            let refused = entry.isolated() == mica_cuda_abi::Isolated::Refused;
+            // Some refusals say more than the name of the call.
+            let explained = ["cuIpc", "cuMemPool", "cuMemExport", "cuMemImport"];
+            let explained = explained.iter().any(|name| entry.symbol.starts_with(name));
+            assert!(
+                served.contains(&number) != refused || refused && explained,
+                "{}: bring crates/cuda-abi/src/service.rs and docs/SUPPORT.md up to date",
+                entry.symbol
+            );
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! kernel and variable, so look-ups are answered here. A kernel and a function are one thing: which
 //! context a launch means is decided by its stream.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, c_void};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr};
@@ -36,6 +36,8 @@ pub(super) struct LibraryState {
     image: Mutex<Arc<[u8]>>,
     functions: Mutex<HashMap<String, &'static Function>>,
     modules: Mutex<Vec<&'static Module>>,
+    /// Variables that both sides use, once somebody has asked.
+    managed: OnceLock<HashSet<String>>,
 }
 
 pub(super) struct ModuleState {
@@ -128,10 +130,21 @@ pub(super) fn new_library(state: &State, image: Arc<[u8]>) -> &'static Library {
         image: Mutex::new(image),
         functions: Mutex::default(),
         modules: Mutex::default(),
+        managed: OnceLock::new(),
     })
 }
 
 impl Library {
+    /// Whether a variable is one that both sides use, as its text says.
+    pub(super) fn is_managed(&self, state: &State, name: &str) -> bool {
+        let names = self.managed.get_or_init(|| {
+            let image = Arc::clone(&lock(&self.image));
+            let text = link::ptx_of(state, &image).unwrap_or_default();
+            ptx_join::managed_names(&text)
+        });
+        names.contains(name)
+    }
+
     /// Loads it into a context, once for each of the context's lives.
     pub(super) fn load(&self, state: &State, context: &'static Context) -> Answer<Arc<Loaded>> {
         let mut all = lock(&context.loaded);

@@ -3,6 +3,8 @@
 //! Texts are joined under one header: the highest version and target of all. A declaration of
 //! something that another text defines is left out; something that nobody defines is an error.
 
+use std::collections::HashSet;
+
 use mica_cuda_abi::CuResult;
 
 use super::support::Answer;
@@ -115,6 +117,19 @@ fn name_of(statement: &str) -> Option<String> {
     head.split_whitespace().next_back().map(str::to_owned)
 }
 
+/// Variables of a text that both sides use.
+pub(super) fn managed_names(text: &str) -> HashSet<String> {
+    if !text.contains(".managed") {
+        return HashSet::new();
+    }
+    let text = without_comments(text);
+    statements(&text)
+        .into_iter()
+        .filter(|statement| statement.contains(".managed") && !statement.contains(".func"))
+        .filter_map(name_of)
+        .collect()
+}
+
 /// What code without CUDA's headers (Numba's, for one) calls to wait for a whole grid; NVIDIA's own is
 /// in a library of machine code.
 const GRID_BARRIER: &str = include_str!("grid_barrier.ptx");
@@ -140,7 +155,7 @@ pub(super) fn join(texts: &[String]) -> Answer<String> {
         let is_function = statement.contains(".func") || statement.contains(".entry");
         statement.contains(".extern") || (is_function && !statement.contains('{'))
     };
-    let defined: std::collections::HashSet<String> = all
+    let defined: HashSet<String> = all
         .iter()
         .filter(|statement| !is_declaration(statement))
         .filter_map(|statement| name_of(statement))
@@ -149,8 +164,8 @@ pub(super) fn join(texts: &[String]) -> Answer<String> {
         ".version {}.{}\n.target {}\n.address_size 64\n",
         version.0, version.1, target.1
     );
-    let mut declared = std::collections::HashSet::new();
-    let mut written = std::collections::HashSet::new();
+    let mut declared = HashSet::new();
+    let mut written = HashSet::new();
     let [mut first, mut variables, mut rest] = [const { String::new() }; 3];
     for statement in &all {
         let name = name_of(statement);
@@ -232,6 +247,13 @@ mod tests {
         let joined = join(&[a.into()]).unwrap();
         assert!(joined.starts_with(".version 8.0\n.target sm_80\n"));
         assert!(joined.contains("%envreg2") && !joined.contains(".extern"));
+    }
+
+    #[test]
+    fn managed_variables_are_found() {
+        let text = ".version 8.0\n.target sm_80\n.visible .global .attribute(.managed) .align 4 .b32 total;\n.global .attribute(.managed) .align 8 .b8 table[16] = {1, 2};\n.global .u32 plain;\n.visible .entry k() { ret; }";
+        let names = managed_names(text);
+        assert_eq!(names, ["total", "table"].map(String::from).into());
     }
 
     #[test]
