@@ -51,7 +51,7 @@ impl Arbiter {
         // Prolonged a little before its end, so that a holder nobody waits for never has to drain.
         let margin_ns = self.settings.lease_ns / 8;
         if !wanted_elsewhere {
-            if end_ns < now_ns + margin_ns {
+            if end_ns <= now_ns + margin_ns {
                 let end_ns = now_ns + self.settings.lease_ns;
                 self.set_end(id, end_ns, orders);
                 return Some(end_ns - margin_ns);

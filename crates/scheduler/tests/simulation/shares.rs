@@ -200,3 +200,28 @@ fn one_that_pauses_between_kernels_keeps_its_share_where_leases_end_at_once() {
     assert!(with > 60.0, "{with} % with, {without} % without");
     assert!(without < 50.0, "{with} % with, {without} % without");
 }
+
+#[test]
+fn two_long_kernels_in_flight_get_their_shares_under_leases_of_any_length() {
+    for lease_ms in [6, 8, 10, 12] {
+        let mut sim = Sim::new(Settings {
+            leases: LeaseUse::Always,
+            idle_ns: None,
+            lease_ns: lease_ms * MS,
+            ..Settings::default()
+        });
+        let long = Behaviour {
+            kernel_ns: 4 * MS,
+            depth: 2,
+            think_ns: None,
+        };
+        for (id, share) in [(1, 70.0), (2, 30.0)] {
+            sim.tenant(id, entitlement(share));
+            sim.program(id, id, long);
+        }
+        sim.run(2_000 * MS);
+        sim.reset();
+        sim.run(8_000 * MS);
+        assert_shares(&sim.shares(&[1, 2]), &[70.0, 30.0], 0.5);
+    }
+}
