@@ -21,7 +21,7 @@ assert m.total == 8 << 30, m.total
 print([p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(h)])' >"$work/pynvml" 2>&1
 [ "$(cat "$work/pynvml")" = "[$(pid_of one)]" ] && pass "pynvml in one lists $(cat "$work/pynvml")" || fail "pynvml in one" "$(tail -n 1 "$work/pynvml")"
 if python3 -c 'import nvitop' 2>/dev/null; then
-  table=$("$mica" exec two -- python3 -m nvitop --once --no-color 2>&1)
+  table=$("$mica" exec two -- python3 -m nvitop --once 2>&1)
   others=$(pid_of one); own=$(pid_of two)
   grep -q '/ 4096MiB\|/ 4.00GiB\|/ 4GiB' <<<"$table" && grep -q " $own " <<<"$table" && ! grep -q " $others " <<<"$table" &&
     pass "nvitop in two shows $own and 4 GiB" || fail "nvitop in two" "$(tr -s ' \n' ' ' <<<"$table" | cut -c1-600)"
