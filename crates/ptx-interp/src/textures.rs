@@ -7,7 +7,8 @@ use mica_ptx::ast::{
     Clamp, Geometry, Op, Operand, RegId, ScalarType, Space, Suld, Sured, Sust, Tex, TexQuery, Tld4,
 };
 use mica_ptx_ops::float::{BF16, F16, Format, from_f64};
-use mica_ptx_ops::texture::{self, Coordinates, SurfaceAddress, component_bytes};
+use mica_ptx_ops::surface::{SurfaceAddress, encode_component, surface_address};
+use mica_ptx_ops::texture::{self, Coordinates, component_bytes};
 use mica_ptx_ops::typed::mask;
 
 impl Machine<'_> {
@@ -131,7 +132,7 @@ impl Machine<'_> {
             at[0] = at[0].saturating_mul(texel as i32);
         }
         let layer = layer.map_or(0, |l| self.value32(t, l));
-        match texture::surface_address(&view, geom, clamp, at, layer, bytes) {
+        match surface_address(&view, geom, clamp, at, layer, bytes) {
             SurfaceAddress::Nothing => Ok(None),
             SurfaceAddress::Trap => {
                 Err(self.access_fault(t, FaultKind::LaunchFailed, view.base, bytes, is_write))
@@ -213,7 +214,7 @@ impl Machine<'_> {
             },
         )?;
         for (i, src) in sust.src.iter().enumerate().take(channels as usize) {
-            let bits = texture::encode_component(view.format, self.value32(t, *src));
+            let bits = encode_component(view.format, self.value32(t, *src));
             if let Some(host) = host {
                 // SAFETY: `surface` checked the whole access.
                 unsafe { write(host + u64::from(element) * i as u64, element, bits) };

@@ -15,7 +15,8 @@
 //!   atomic   atom, red
 //!   matrix   mma, wmma, ldmatrix layouts and products
 //!   mbarrier the states of asynchronous barriers
-//!   texture  tex, tld4, surface addresses
+//!   texture  tex, tld4
+//!   surface  where suld, sust and sured land
 //!   layout   what the device is told of a module
 //!   eval     from an instruction of the syntax tree to all of these
 //!   support  what of a module can be run
@@ -33,6 +34,7 @@ pub mod layout;
 pub mod matrix;
 pub mod mbarrier;
 pub mod support;
+pub mod surface;
 pub mod texture;
 pub mod typed;
 pub mod video;

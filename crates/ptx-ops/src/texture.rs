@@ -1,4 +1,4 @@
-//! Texture sampling and surface addresses over a [`TextureView`].
+//! Texture sampling over a [`TextureView`].
 //!
 //! Memory is read through a closure, so that the caller checks addresses its own way. Filtering
 //! follows CUDA's programming guide: texel centres at `i + 0.5`, weights with 8 fractional bits.
@@ -6,7 +6,7 @@
 
 use crate::float::{F16, from_f64, to_f64};
 use mica_kernel::TextureView;
-use mica_ptx::ast::{Clamp, Geometry};
+use mica_ptx::ast::Geometry;
 
 /// Four components as bits: `f32`, or integers where the view says so.
 pub type Texel = [u32; 4];
@@ -60,7 +60,7 @@ enum Resolved {
     Point(TextureView, [f64; 3], u32),
 }
 
-fn dimensions(geom: Geometry) -> usize {
+pub(crate) fn dimensions(geom: Geometry) -> usize {
     match geom {
         Geometry::Cube | Geometry::ACube => 2,
         geom => geom.coords(),
@@ -363,74 +363,6 @@ pub fn gather<E>(
         *to = fetch(&view, geom, index, slice, read)?[usize::from(component & 3)];
     }
     Ok(out)
-}
-
-/// Where a surface access lands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SurfaceAddress {
-    /// At this address.
-    At(u64),
-    /// Outside: loads give zero, stores do nothing.
-    Nothing,
-    /// Outside with `.trap`: the kernel faults.
-    Trap,
-}
-
-/// The address of a surface access of `bytes` bytes at byte `x`, row `y`, slice `z`.
-pub fn surface_address(
-    view: &TextureView,
-    geom: Geometry,
-    clamp: Clamp,
-    coords: [i32; 3],
-    layer: u32,
-    bytes: u32,
-) -> SurfaceAddress {
-    let texel = u64::from(component_bytes(view.format) * view.channels.clamp(1, 4));
-    let width = u64::from(view.extent.x.max(1)) * texel;
-    let limits = [
-        width as i64 - i64::from(bytes),
-        i64::from(view.extent.y.max(1)) - 1,
-        i64::from(view.extent.z.max(1)) - 1,
-    ];
-    let dims = dimensions(geom);
-    let mut at = [0i64; 3];
-    for i in 0..3 {
-        let value = if i < dims {
-            i64::from(coords[i])
-        } else if i == 2 && geom.is_array() {
-            i64::from(layer)
-        } else {
-            0
-        };
-        if limits[i] < 0 {
-            return if clamp == Clamp::Trap {
-                SurfaceAddress::Trap
-            } else {
-                SurfaceAddress::Nothing
-            };
-        }
-        at[i] = match (clamp, (0..=limits[i]).contains(&value)) {
-            (_, true) => value,
-            (Clamp::Clamp, false) => value.clamp(0, limits[i]),
-            (Clamp::Zero, false) => return SurfaceAddress::Nothing,
-            (Clamp::Trap, false) => return SurfaceAddress::Trap,
-        };
-    }
-    let offset = (at[2] as u64)
-        .wrapping_mul(view.slice_pitch)
-        .wrapping_add((at[1] as u64).wrapping_mul(view.row_pitch))
-        .wrapping_add(at[0] as u64);
-    SurfaceAddress::At(view.base.wrapping_add(offset))
-}
-
-/// A component converted to a surface's format for `sust.p`.
-pub fn encode_component(format: u32, bits: u32) -> u64 {
-    match format {
-        1 | 8 => u64::from(bits & 0xff),
-        2 | 9 => u64::from(bits & 0xffff),
-        16 => from_f64(F16, f64::from(f32::from_bits(bits))),
-        _ => u64::from(bits),
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 use super::*;
+use crate::surface::{SurfaceAddress, surface_address};
 use mica_kernel::Dim3;
+use mica_ptx::ast::Clamp;
 
 fn view(width: u32, height: u32) -> TextureView {
     TextureView {

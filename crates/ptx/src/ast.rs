@@ -17,14 +17,22 @@
 //! Not promised: that values are in range at run time, that every path reaches `ret`, or that an
 //! operation is implemented ([`Op::Unsupported`] keeps parsed, refused instructions).
 
+mod inst;
+mod memory;
 mod mods;
 mod module;
+mod objects;
 mod op;
 mod parts;
 mod types;
+mod video;
 
+pub use inst::*;
+pub use memory::*;
 pub use mods::*;
 pub use module::*;
+pub use objects::*;
 pub use op::*;
 pub use parts::*;
 pub use types::*;
+pub use video::*;

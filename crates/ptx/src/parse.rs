@@ -10,6 +10,7 @@
 //! are numbers, never allocations. Recursion happens only in constant expressions and nested
 //! initializers, both of bounded depth.
 
+mod address;
 mod body;
 mod decl;
 mod expr;
@@ -23,6 +24,7 @@ mod ops;
 mod scope;
 mod special;
 mod table;
+mod vector;
 
 use crate::ast::{Module, SourceLoc};
 use crate::error::{Error, Position, Result};

@@ -3,9 +3,8 @@
 use mica_kernel::{Fault, FaultKind, TextureView};
 use mica_ptx::ast::{Op, Operand, RegId, ScalarType, Space, TexQuery};
 use mica_ptx_ops::atomic;
-use mica_ptx_ops::texture::{
-    Coordinates, SurfaceAddress, component_bytes, encode_component, gather, sample, surface_address,
-};
+use mica_ptx_ops::surface::{SurfaceAddress, encode_component, surface_address};
+use mica_ptx_ops::texture::{Coordinates, component_bytes, gather, sample};
 
 use super::env::Env;
 use super::scalar_ops::Out;

@@ -1,8 +1,6 @@
 //! Operands: registers, immediates, symbols, addresses and vectors, checked against their type.
 
-use crate::ast::{
-    AddrBase, Address, Operand, PredSrc, RegId, Register, ScalarType, Space, TypeClass,
-};
+use crate::ast::{Operand, PredSrc, RegId, Register, ScalarType, TypeClass};
 use crate::error::{Error, Result};
 use crate::lexer::{Kind, Token};
 
@@ -48,13 +46,13 @@ impl<'a> Parser<'a> {
         Some(RegId(regs.len() as u32 - 1))
     }
 
-    fn reg_ty(&self, reg: RegId) -> ScalarType {
+    pub(super) fn reg_ty(&self, reg: RegId) -> ScalarType {
         let regs = self.body.as_ref().map(|b| &b.function.regs);
         regs.and_then(|r| r.get(reg.index()))
             .map_or(ScalarType::B32, |r| r.ty)
     }
 
-    fn undeclared<T>(&self, token: &Token<'_>, what: &'static str) -> Result<T> {
+    pub(super) fn undeclared<T>(&self, token: &Token<'_>, what: &'static str) -> Result<T> {
         let name = crate::lexer::shorten(token.text);
         Err(Error::Undeclared {
             at: self.at(token),
@@ -64,7 +62,13 @@ impl<'a> Parser<'a> {
     }
 
     /// Checks that a register can hold a value of `ty`.
-    fn check(&self, token: &Token<'_>, reg: RegId, ty: ScalarType, width: Width) -> Result<()> {
+    pub(super) fn check(
+        &self,
+        token: &Token<'_>,
+        reg: RegId,
+        ty: ScalarType,
+        width: Width,
+    ) -> Result<()> {
         let have = self.reg_ty(reg);
         let pred = (have == ScalarType::Pred) == (ty == ScalarType::Pred);
         let fits = match width {
@@ -86,7 +90,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A register, perhaps an element of a vector register, of any type.
-    fn any_reg(&mut self) -> Result<(Token<'a>, RegId)> {
+    pub(super) fn any_reg(&mut self) -> Result<(Token<'a>, RegId)> {
         let token = self.ident("a register")?;
         match self.lookup(token.text) {
             Some(Binding::Reg(r)) => Ok((token, r)),
@@ -99,7 +103,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn component(&mut self, token: &Token<'a>, elements: &[RegId]) -> Result<RegId> {
+    pub(super) fn component(&mut self, token: &Token<'a>, elements: &[RegId]) -> Result<RegId> {
         let index = match (self.token.kind, self.token.text) {
             (Kind::Dot, "x" | "r") => 0,
             (Kind::Dot, "y" | "g") => 1,
@@ -194,7 +198,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn special_reg(&mut self, token: &Token<'a>) -> Result<Operand> {
+    pub(super) fn special_reg(&mut self, token: &Token<'a>) -> Result<Operand> {
         let component = (self.token.kind == Kind::Dot).then_some(self.token.text);
         if let Some(reg) = special(token.text, component) {
             if component.is_some() {
@@ -211,7 +215,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `+ constant` or `- constant` after a base; 0 without.
-    fn offset(&mut self) -> Result<i64> {
+    pub(super) fn offset(&mut self) -> Result<i64> {
         if self.accept(b'+')? {
             return Ok(self.const_int("an offset")? as i64);
         }
@@ -253,224 +257,5 @@ impl<'a> Parser<'a> {
     pub(super) fn next_pred(&mut self) -> Result<PredSrc> {
         self.comma()?;
         self.pred_src()
-    }
-
-    /// `[base + offset]`.
-    pub(super) fn address(&mut self) -> Result<Address> {
-        self.expect(b'[')?;
-        let address = self.address_inside()?;
-        self.expect(b']')?;
-        Ok(address)
-    }
-
-    /// A comma and an address.
-    pub(super) fn next_address(&mut self) -> Result<Address> {
-        self.comma()?;
-        self.address()
-    }
-
-    pub(super) fn address_inside(&mut self) -> Result<Address> {
-        if self.at_const() {
-            let offset = self.const_int("an address")? as i64;
-            return Ok(Address {
-                base: AddrBase::Absolute,
-                offset,
-            });
-        }
-        let token = self.ident("an address")?;
-        let base = match self.lookup(token.text) {
-            Some(Binding::Reg(r)) => self.address_reg(&token, r)?,
-            Some(Binding::Vector(elements)) => {
-                let r = self.component(&token, &elements)?;
-                self.address_reg(&token, r)?
-            }
-            Some(Binding::Var(v)) => AddrBase::Var(v),
-            Some(_) => {
-                return self.bad_operand(&token, format!("`{}` has no address", token.text));
-            }
-            None => return self.undeclared(&token, "symbol"),
-        };
-        Ok(Address {
-            base,
-            offset: self.offset()?,
-        })
-    }
-
-    fn address_reg(&self, token: &Token<'_>, reg: RegId) -> Result<AddrBase> {
-        let ty = self.reg_ty(reg);
-        if matches!(ty.bits(), 32 | 64) && !ty.is_float() {
-            return Ok(AddrBase::Reg(reg));
-        }
-        self.bad_operand(
-            token,
-            format!("a register of type `{ty}` cannot hold an address"),
-        )
-    }
-
-    /// A memory operand: `[address]`, or `var[index]` for an array.
-    pub(super) fn memory(&mut self) -> Result<Address> {
-        if self.token.is(b'[') {
-            return self.address();
-        }
-        let token = self.ident("an address in `[ ]`")?;
-        let Some(Binding::Var(var)) = self.lookup(token.text) else {
-            return self.bad_operand(&token, format!("`{}` is not an array", token.text));
-        };
-        self.expect(b'[')?;
-        let index = self.const_int("an index")? as i64;
-        self.expect(b']')?;
-        let element = self
-            .module
-            .vars
-            .get(var.index())
-            .map_or(1, |v| v.ty.bytes());
-        let offset = index.wrapping_mul(i64::from(element));
-        Ok(Address {
-            base: AddrBase::Var(var),
-            offset,
-        })
-    }
-
-    /// Fails when the address names a variable of another space than the instruction's.
-    pub(super) fn check_space(
-        &self,
-        at: &Token<'_>,
-        address: &Address,
-        space: Space,
-    ) -> Result<()> {
-        let AddrBase::Var(var) = address.base else {
-            return Ok(());
-        };
-        let Some(v) = self.module.vars.get(var.index()) else {
-            return Ok(());
-        };
-        let fits = match space {
-            Space::Generic => true,
-            Space::SharedCluster => v.space == Space::Shared,
-            other => v.space == other,
-        };
-        if fits {
-            return Ok(());
-        }
-        let problem = format!("`{}` is not in the state space of this instruction", v.name);
-        self.bad_operand(at, problem)
-    }
-
-    /// `{a, b}` of destinations, or one destination, `count` in all.
-    pub(super) fn dst_vector(
-        &mut self,
-        count: usize,
-        ty: ScalarType,
-        width: Width,
-    ) -> Result<Vec<Option<RegId>>> {
-        let start = self.token;
-        let list = self.dst_list(ty, width)?;
-        self.check_count(&start, list.len(), count)?;
-        Ok(list)
-    }
-
-    /// `{a, b, …}` of destinations of any length, or one.
-    pub(super) fn dst_list(&mut self, ty: ScalarType, width: Width) -> Result<Vec<Option<RegId>>> {
-        if let Some(elements) = self.vector_of(ty, width)? {
-            return Ok(elements.into_iter().map(Some).collect());
-        }
-        if !self.accept(b'{')? {
-            return Ok(vec![self.opt_dst(ty, width)?]);
-        }
-        let mut list = Vec::new();
-        loop {
-            list.push(self.opt_dst(ty, width)?);
-            if !self.accept(b',')? {
-                break;
-            }
-        }
-        self.expect(b'}')?;
-        Ok(list)
-    }
-
-    /// A vector register named without a component, whose elements hold values of `ty`.
-    fn vector_of(&mut self, ty: ScalarType, width: Width) -> Result<Option<Vec<RegId>>> {
-        let token = self.token;
-        let elements = self.vector_reg()?;
-        for r in elements.iter().flatten() {
-            self.check(&token, *r, ty, width)?;
-        }
-        Ok(elements)
-    }
-
-    /// A vector register named without a component, as equal parts of a value of `ty`.
-    pub(super) fn vector_parts(
-        &mut self,
-        ty: ScalarType,
-        part: impl Fn(ScalarType, usize) -> Option<ScalarType>,
-    ) -> Result<Option<Vec<RegId>>> {
-        let token = self.token;
-        let Some(elements) = self.vector_reg()? else {
-            return Ok(None);
-        };
-        let Some(part) = part(ty, elements.len()) else {
-            let count = elements.len();
-            return self.bad_operand(&token, format!("`{ty}` has no {count} equal parts"));
-        };
-        for r in &elements {
-            self.check(&token, *r, part, Width::Exact)?;
-        }
-        Ok(Some(elements))
-    }
-
-    /// A vector register named without a component.
-    fn vector_reg(&mut self) -> Result<Option<Vec<RegId>>> {
-        if self.token.kind != Kind::Ident {
-            return Ok(None);
-        }
-        if let Found::Binding(Binding::Vector(elements)) = self.scopes.find(self.token.text)
-            && self.peek()?.kind != Kind::Dot
-        {
-            self.advance()?;
-            return Ok(Some(elements));
-        }
-        Ok(None)
-    }
-
-    /// `{a, b}` of sources, or one source, `count` in all.
-    pub(super) fn src_vector(
-        &mut self,
-        count: usize,
-        ty: ScalarType,
-        width: Width,
-    ) -> Result<Vec<Operand>> {
-        let start = self.token;
-        let list = self.src_list(ty, width)?;
-        self.check_count(&start, list.len(), count)?;
-        Ok(list)
-    }
-
-    /// `{a, b, …}` of sources of any length, or one.
-    pub(super) fn src_list(&mut self, ty: ScalarType, width: Width) -> Result<Vec<Operand>> {
-        if let Some(elements) = self.vector_of(ty, width)? {
-            return Ok(elements.into_iter().map(Operand::Reg).collect());
-        }
-        if !self.accept(b'{')? {
-            return Ok(vec![self.src_width(ty, width)?]);
-        }
-        let mut list = Vec::new();
-        loop {
-            list.push(self.src_width(ty, width)?);
-            if !self.accept(b',')? {
-                break;
-            }
-        }
-        self.expect(b'}')?;
-        Ok(list)
-    }
-
-    pub(super) fn check_count(&self, at: &Token<'_>, have: usize, want: usize) -> Result<()> {
-        if have == want {
-            return Ok(());
-        }
-        self.bad_operand(
-            at,
-            format!("this operand has {have} elements where {want} are needed"),
-        )
     }
 }

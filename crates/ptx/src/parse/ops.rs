@@ -13,3 +13,4 @@ pub(super) mod memory;
 pub(super) mod sync;
 pub(super) mod texture;
 pub(super) mod video;
+pub(super) mod wmma;

@@ -6,7 +6,7 @@ use crate::error::Result;
 use super::Parser;
 use super::ops::{
     address, bits, control, convert, copy, float, integer, matrix, mbarrier, memory, sync, texture,
-    video,
+    video, wmma,
 };
 
 /// Parses modifiers and operands of the current opcode.
@@ -151,7 +151,7 @@ static TABLE: &[(&str, Handler)] = &[
     ("vsub2", video::simd),
     ("vsub4", video::simd),
     ("wgmma", unsupported),
-    ("wmma", matrix::wmma),
+    ("wmma", wmma::wmma),
     ("xor", bits::logic),
 ];
 
