@@ -35,8 +35,7 @@ pub fn sqrt_f32(ftz: bool, x: u32) -> u32 {
 
 /// `rsqrt.approx.f32`.
 pub fn rsqrt_f32(ftz: bool, x: u32) -> u32 {
-    // Rounded twice, as compiled code does it: 2^-23, within the bound of 2^-22.9.
-    unary(ftz, x, |v| f64::from(1.0 / (v as f32).sqrt()))
+    unary(ftz, x, rsqrt)
 }
 
 fn rsqrt(v: f64) -> f64 {

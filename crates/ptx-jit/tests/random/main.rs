@@ -1,6 +1,7 @@
 //! Random programs: the interpreter, scalar code and vector code must agree.
 //!
-//! The generator is deterministic, so a failure names its seed. `MICA_RANDOM=n` runs more.
+//! The generator is deterministic, so a failure names its seed. `MICA_RANDOM=n` runs more,
+//! `MICA_SEED=n` one.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -219,7 +220,8 @@ fn random_programs_agree_with_the_interpreter() {
         .and_then(|n| n.parse().ok())
         .unwrap_or(40);
     let mut wrong = Vec::new();
-    for seed in 1..=count {
+    let only: Option<u64> = std::env::var("MICA_SEED").ok().and_then(|n| n.parse().ok());
+    for seed in only.map_or(1..=count, |seed| seed..=seed) {
         let text = program(seed);
         let want = run(Device::interpreter(&text), seed);
         for lanes in [1, 4, 16] {
@@ -229,10 +231,12 @@ fn random_programs_agree_with_the_interpreter() {
                 wrong.push(format!("seed {seed}, {lanes} lanes: {g:?}, not {w:?}"));
                 break;
             }
-            let bad = (0..want.2.len()).find(|&i| !same(i, &got.2, &want.2));
-            if let (Some(i), BlockOutcome::Done) = (bad, want.0) {
+            let mut bad = (0..want.2.len()).filter(|&i| !same(i, &got.2, &want.2));
+            if let (Some(i), BlockOutcome::Done) = (bad.next(), want.0) {
+                let slots: std::collections::BTreeSet<usize> =
+                    bad.chain([i]).map(|i| i % 64 / 2).collect();
                 wrong.push(format!(
-                    "seed {seed}, {lanes} lanes: thread {} slot {} is {:#x}, not {:#x}",
+                    "seed {seed}, {lanes} lanes: thread {} slot {} is {:#x}, not {:#x}; slots {slots:?} differ",
                     i / 64,
                     i % 64 / 2,
                     got.2[i],

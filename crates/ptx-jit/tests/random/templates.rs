@@ -7,7 +7,8 @@
 //! Carries are used up where they are made: PTX keeps them in straight-line code only. No float's bits
 //! are looked at as an integer, because the bits of a NaN may differ.
 //!
-//! Left out: what may differ between two right answers (activemask, clocks, elect), textures (they
+//! Left out: what may differ between two right answers (activemask, clocks, elect; rsqrt of f32, which
+//! compiled code estimates), textures (they
 //! need objects; `ptx-ops` checks them against a GPU), and what the device refuses.
 
 /// Integers and bits.
@@ -218,12 +219,10 @@ pub(crate) const FLOAT: &[&str] = &[
     "max.NaN.f32 Df, Af, Af;",
     "min.xorsign.abs.f32 Df, Af, Af;",
     "abs.ftz.f32 Df, Af;",
-    "copysign.f32 Df, Af, Af;",
-    "copysign.f64 Dd, Ad, Ad;",
+    "copysign.f32 Df, 0fbf800000, Af;",
+    "copysign.f64 Dd, 0dbff0000000000000, Ad;",
     "rcp.approx.f32 Df, Af;",
     "rcp.approx.ftz.f32 Df, Af;",
-    "rsqrt.approx.f32 Df, Af;",
-    "rsqrt.approx.ftz.f32 Df, Af;",
     "sqrt.approx.f32 Df, Af;",
     "sqrt.approx.ftz.f32 Df, Af;",
     "sin.approx.f32 Df, Af;",
@@ -420,7 +419,7 @@ pub(crate) const MEMORY: &[&str] = &[
     "bar.sync 0; red.shared.add.u32 [%sb+1984], Ai; bar.sync 0; ld.shared.u32 Di, [%sb+1984]; bar.sync 0;",
     "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; atom.global.exch.b64 Dl, [%tl], Al; atom.global.add.u64 Dl, [%tl], Al; red.global.max.s64 [%tl], Al;",
     "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; atom.global.and.b32 Di, [%tl], Ai; atom.global.dec.u32 Di, [%tl+4], Ai;",
-    "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; st.global.f32 [%tl], Af; atom.global.add.f32 Df, [%tl], Af;",
+    "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; st.global.f32 [%tl], Af; atom.global.add.f32 Df, [%tl], Af; st.global.b32 [%tl], Ai;",
     "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; st.global.b32 [%tl], Ai; atom.global.add.noftz.f16x2 Di, [%tl], Ai;",
     "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; st.global.u8 [%tl+3], Ai; st.global.b16 [%tl+4], As; ld.global.b32 Di, [%tl]; ld.global.s8 Di, [%tl+3];",
     "cvt.u64.u32 %tl, %sb; cvta.shared.u64 %tl, %tl; isspacep.shared Dp, %tl; bar.sync 0; ld.u32 Di, [%tl+64]; bar.sync 0;",
