@@ -11,7 +11,7 @@
 //! or a callback runs. Blocks are claimed without it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use mica_gpu::{GpuError, HostCallback, Result};
@@ -61,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) is_held: AtomicBool,
     /// Workers that look for grids without sleeping.
     pub(crate) spinning: AtomicUsize,
+    /// Times that a worker goes to sleep at once.
+    pub(crate) spins_skipped: AtomicU32,
     pub(crate) shutdown: AtomicBool,
 }
 
@@ -193,6 +195,7 @@ impl Core {
             urgent: AtomicI32::new(i32::MAX),
             is_held: AtomicBool::new(false),
             spinning: AtomicUsize::new(0),
+            spins_skipped: AtomicU32::new(0),
             shutdown: AtomicBool::new(false),
         }
     }

@@ -31,6 +31,9 @@ const LONGEST_RUN: u64 = 4096;
 /// How long an idle worker looks for work before it sleeps; longer than a launch takes to follow a
 /// synchronization.
 const SPIN_NS: u64 = 40_000;
+/// An offer of the core that takes longer was taken by strangers; the next looks are left out.
+const LONG_OFFER_NS: u64 = 150_000;
+const SPINS_SKIPPED: u32 = 64;
 /// How long a resident thread waits for the next cooperative launch.
 const RESIDENT_IDLE: Duration = Duration::from_secs(2);
 const STACK_BYTES: usize = 8 << 20;
@@ -137,6 +140,11 @@ impl Core {
     }
 
     fn spin(&self) {
+        let resting = self.spins_skipped.load(Ordering::Relaxed);
+        if resting > 0 {
+            self.spins_skipped.store(resting - 1, Ordering::Relaxed);
+            return;
+        }
         let end = now_ns() + SPIN_NS;
         while self.ready_count.load(Ordering::Acquire) == 0
             && !self.shutdown.load(Ordering::Relaxed)
@@ -148,8 +156,14 @@ impl Core {
                 }
                 std::hint::spin_loop();
             }
-            // With few cores, whoever has work to submit may need this one.
+            // With few cores, whoever has work to submit may need this one. If strangers do, a thread
+            // that sleeps gets it back sooner.
+            let offered = now_ns();
             std::thread::yield_now();
+            if now_ns() - offered > LONG_OFFER_NS {
+                self.spins_skipped.store(SPINS_SKIPPED, Ordering::Relaxed);
+                return;
+            }
         }
     }
 

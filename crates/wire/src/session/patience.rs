@@ -3,7 +3,10 @@
 //! A wake-up through the kernel costs several microseconds, and tens of them where a virtual
 //! processor has halted, so whoever expects an answer in a moment looks for it first. Looking is
 //! bounded, pays for itself or is given up, and never happens on a machine with one processor: an
-//! idle session costs at most [`MOST_NS`] of one processor's time, once.
+//! idle session costs at most [`MOST_NS`] of one processor's time, once. Whoever looks offers the
+//! processor to others now and then, since the thread that is waited for may need it. Where that
+//! takes long, strangers want it, and a thread that sleeps gets it back sooner than one that looks:
+//! then nobody looks for a while.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
@@ -19,13 +22,28 @@ const LOOKS: u32 = 16;
 /// Glances at the clock between two offers of the processor to others.
 const GLANCES: u32 = 4;
 
+/// An offer that takes longer was taken by strangers.
+const LONG_OFFER_NS: u128 = 150_000;
+/// Waits without a look after such an offer: this many at first, then twice as many, up to the most.
+const FIRST_REST: u32 = 8;
+const MOST_REST: u32 = 1024;
+
 /// The memory of one place where threads wait.
 #[derive(Debug)]
-pub(crate) struct Patience(AtomicU32);
+pub(crate) struct Patience {
+    budget_ns: AtomicU32,
+    /// Waits that will be slept through, and how many it will be the next time.
+    resting: AtomicU32,
+    next_rest: AtomicU32,
+}
 
 impl Default for Patience {
     fn default() -> Self {
-        Self(AtomicU32::new(MOST_NS))
+        Self {
+            budget_ns: AtomicU32::new(MOST_NS),
+            resting: AtomicU32::new(0),
+            next_rest: AtomicU32::new(FIRST_REST),
+        }
     }
 }
 
@@ -42,10 +60,14 @@ impl Patience {
             return Ok(());
         }
         let began = Instant::now();
-        if is_alone() {
+        let resting = self.resting.load(Relaxed);
+        if resting > 0 {
+            self.resting.store(resting - 1, Relaxed);
+        }
+        if resting > 0 || is_alone() {
             return Err(began);
         }
-        let budget = u128::from(self.0.load(Relaxed));
+        let budget = u128::from(self.budget_ns.load(Relaxed));
         for glance in 1_u32.. {
             for _ in 0..LOOKS {
                 if ready() {
@@ -57,11 +79,22 @@ impl Patience {
                 break;
             }
             if glance.is_multiple_of(GLANCES) {
-                // With few processors, the thread that is waited for may need this one.
+                let offered = Instant::now();
                 std::thread::yield_now();
+                self.note_offer(offered.elapsed().as_nanos());
             }
         }
         Err(began)
+    }
+
+    fn note_offer(&self, took_ns: u128) {
+        let rest = self.next_rest.load(Relaxed);
+        if took_ns > LONG_OFFER_NS {
+            self.resting.store(rest, Relaxed);
+            self.next_rest.store((rest * 2).min(MOST_REST), Relaxed);
+        } else if rest > FIRST_REST {
+            self.next_rest.store(rest - 1, Relaxed);
+        }
     }
 
     /// A sleep has ended. Had the longest look been enough, the next one is that long; if not, half
@@ -71,9 +104,9 @@ impl Patience {
         let near = u128::from(2 * MOST_NS);
         let next = match began.elapsed().as_nanos() <= near {
             true => MOST_NS,
-            false => (self.0.load(Relaxed) / 2).max(LEAST_NS),
+            false => (self.budget_ns.load(Relaxed) / 2).max(LEAST_NS),
         };
-        self.0.store(next, Relaxed);
+        self.budget_ns.store(next, Relaxed);
     }
 }
 
@@ -93,12 +126,33 @@ mod tests {
             patience.waited(long_ago);
         }
         if long_ago.elapsed() >= Duration::from_secs(1) {
-            assert_eq!(patience.0.load(Relaxed), LEAST_NS);
+            assert_eq!(patience.budget_ns.load(Relaxed), LEAST_NS);
         }
-        patience.0.store(LEAST_NS, Relaxed);
+        patience.budget_ns.store(LEAST_NS, Relaxed);
         // A clock that has not moved is a wait that was short.
         patience.waited(Instant::now() + Duration::from_secs(1));
-        assert_eq!(patience.0.load(Relaxed), MOST_NS);
+        assert_eq!(patience.budget_ns.load(Relaxed), MOST_NS);
+    }
+
+    #[test]
+    fn where_strangers_want_the_processor_nobody_looks_for_a_while() {
+        let patience = Patience::default();
+        patience.note_offer(10 * LONG_OFFER_NS);
+        for _ in 0..FIRST_REST {
+            let mut looks = 0;
+            let waits = patience.look(|| {
+                looks += 1;
+                false
+            });
+            assert!(waits.is_err());
+            assert_eq!(looks, 1);
+        }
+        assert_eq!(patience.resting.load(Relaxed), 0);
+        assert_eq!(patience.next_rest.load(Relaxed), 2 * FIRST_REST);
+        for _ in 0..2 * FIRST_REST {
+            patience.note_offer(0);
+        }
+        assert_eq!(patience.next_rest.load(Relaxed), FIRST_REST);
     }
 
     #[test]
