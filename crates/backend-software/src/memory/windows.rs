@@ -179,6 +179,11 @@ impl DeviceMemory {
         let last = ((address + bytes).next_multiple_of(FRAME)).min(end);
         // The end of an allocation may be less than a huge page.
         let whole = first.next_multiple_of(FRAME)..last & !(FRAME - 1);
+        for piece in whole.clone().step_by(FRAME as usize) {
+            // Only what has a page can be made one huge page.
+            // SAFETY: live memory, pinned, in a file that cannot be cut short; the value is not used.
+            unsafe { (piece as *const u8).read_volatile() };
+        }
         let huge = !whole.is_empty() && self.advise(whole.start, whole.end, MADV_COLLAPSE);
         match huge {
             true => {
