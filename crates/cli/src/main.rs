@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod control;
 mod demo;
+mod escape;
 mod examine;
 mod libraries;
 mod listing;

@@ -10,9 +10,7 @@ use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mica_daemon::api::{Created, Event, Mode};
@@ -20,6 +18,7 @@ use mica_daemon::client::ControlClient;
 
 use crate::args::{ExecArgs, RunArgs};
 use crate::control;
+use crate::escape;
 use crate::libraries;
 use crate::spec::specification;
 
@@ -32,7 +31,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     spec.note = Some(args.command.join(" "));
     let created = client.create(&spec).map_err(control::explain)?;
     let result = start(&created, &args.command, args.trace.as_deref())
-        .and_then(|child| wait(child, &args.command[0]));
+        .and_then(|child| wait(child, &args.command[0], created.mode));
     say_what_escaped(&client, &created.name);
     remove(&client, &created.name);
     result
@@ -43,7 +42,9 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
     let client = control::connect()?;
     let joined = client.join(&args.name).map_err(control::explain)?;
     let child = start(&joined, &args.command, args.trace.as_deref())?;
-    wait(child, &args.command[0])
+    let code = wait(child, &args.command[0], joined.mode);
+    say_what_escaped(&client, &joined.name);
+    code
 }
 
 /// Starts a program with the environment that puts it into a virtual GPU.
@@ -116,9 +117,9 @@ extern "C" fn pass_on(signal: libc::c_int) {
     }
 }
 
-fn wait(mut child: Child, program: &str) -> Result<i32> {
+fn wait(mut child: Child, program: &str, mode: Mode) -> Result<i32> {
     PROGRAM.store(child.id() as i32, Ordering::Relaxed);
-    watch(child.id());
+    escape::watch(child.id(), mode);
     for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
         // SAFETY: the handler only loads an atomic and calls kill.
         unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
@@ -156,61 +157,9 @@ fn say_what_escaped(client: &ControlClient, name: &str) {
     for line in &lines {
         eprintln!("mica: {line}");
     }
-    if let (true, Some(library)) = (lines.is_empty(), ESCAPED.get()) {
-        eprintln!(
-            "mica: the program used {library} and not Mica's libcuda.so.1, so it ran without limits \
-             (is it setuid, or does it drop LD_PRELOAD?)"
-        );
+    if lines.is_empty() {
+        escape::say();
     }
-}
-
-/// The driver library the program was seen with, if Mica's was not there.
-static ESCAPED: OnceLock<String> = OnceLock::new();
-
-/// Looks at the program's libraries now and then, rarely enough to cost nothing.
-fn watch(pid: u32) {
-    let looks = [200, 800, 1000, 2000, 4000];
-    let looks = looks.into_iter().chain(std::iter::repeat(30_000));
-    let body = move || {
-        for pause in looks.map(Duration::from_millis) {
-            std::thread::sleep(pause);
-            let Ok(maps) = std::fs::read_to_string(format!("/proc/{pid}/maps")) else {
-                return;
-            };
-            // Mica's may be a shell's that becomes another program, so the looking goes on.
-            if let Driver::Other(library) = foreign_driver(&maps) {
-                let _ = ESCAPED.set(library);
-                return;
-            }
-        }
-    };
-    let _ = std::thread::Builder::new().name("watch".into()).spawn(body);
-}
-
-/// Whose driver library a process has mapped.
-#[derive(Debug, PartialEq, Eq)]
-enum Driver {
-    None,
-    Mica,
-    Other(String),
-}
-
-fn foreign_driver(maps: &str) -> Driver {
-    let mut found = Driver::None;
-    for line in maps.lines() {
-        let Some(at) = line.find('/') else {
-            continue;
-        };
-        let path = &line[at..];
-        let file = path.rsplit('/').next().unwrap_or_default();
-        if file.starts_with("libmica_shim.so") {
-            return Driver::Mica;
-        }
-        if file.starts_with("libcuda.so") && found == Driver::None {
-            found = Driver::Other(path.to_owned());
-        }
-    }
-    found
 }
 
 /// Removes an ephemeral virtual GPU unless programs it started still use it.
@@ -221,22 +170,4 @@ fn remove(client: &ControlClient, name: &str) {
 /// For tests and benchmarks: this program's own path.
 pub(crate) fn own_path() -> Result<PathBuf> {
     std::env::current_exe().context("this program's own path is unknown")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_driver_without_mica_before_it_is_seen() {
-        let line = |path: &str| format!("7f00-7f10 r-xp 00000000 08:01 17   {path}\n");
-        let real = line("/usr/lib/libcuda.so.580.95.05");
-        let mica = line("/opt/mica/lib/libmica_shim.so");
-        let other = line("/usr/lib/libcudart.so.13") + "7f00-7f10 rw-p 00000000 00:00 0\n";
-        assert_eq!(foreign_driver(&other), Driver::None);
-        let both = format!("{other}{real}{mica}");
-        assert_eq!(foreign_driver(&both), Driver::Mica);
-        let path = "/usr/lib/libcuda.so.580.95.05".to_owned();
-        assert_eq!(foreign_driver(&(other + &real)), Driver::Other(path));
-    }
 }

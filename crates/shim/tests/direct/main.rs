@@ -121,6 +121,68 @@ fn the_shim_is_found_by_the_library_path_too() {
 }
 
 #[test]
+fn a_program_with_an_rpath_that_links_the_driver_gets_the_shim() {
+    let built = programs();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(
+        at("decoy.c"),
+        "int cuDriverGetVersion(int *v) { *v = -42; return 0; }\n",
+    )
+    .unwrap();
+    std::fs::write(
+        at("linked.c"),
+        "#include <stdio.h>\nint cuDriverGetVersion(int *);\n\
+         int main(void) { int v = 0; int e = cuDriverGetVersion(&v); puts(v == -42 ? \"decoy\" : e ? \"error\" : \"shim\"); return 0; }\n",
+    )
+    .unwrap();
+    let cc = |arguments: &[&std::ffi::OsStr]| {
+        assert!(
+            Command::new("cc")
+                .args(arguments)
+                .status()
+                .unwrap()
+                .success()
+        );
+    };
+    let decoy = at("libcuda.so.1");
+    let soname = "-Wl,-soname,libcuda.so.1";
+    cc(&[
+        "-shared".as_ref(),
+        "-fPIC".as_ref(),
+        soname.as_ref(),
+        "-o".as_ref(),
+        decoy.as_ref(),
+        at("decoy.c").as_ref(),
+    ]);
+    // The old kind of path, which the loader follows before LD_LIBRARY_PATH, and the new kind.
+    for kind in ["--disable-new-dtags", "--enable-new-dtags"] {
+        let path = format!("-Wl,{kind},-rpath,{}", folder.path().display());
+        let linked = at("linked");
+        cc(&[
+            "-o".as_ref(),
+            linked.as_ref(),
+            at("linked.c").as_ref(),
+            decoy.as_ref(),
+            path.as_ref(),
+        ]);
+        let run = |preload: bool| {
+            let mut command = Command::new(&linked);
+            command.env_clear().env("MICA_LIBCUDA", &built.driver);
+            if preload {
+                command.env("LD_PRELOAD", &built.shim);
+            }
+            printed(&command.output().unwrap())
+        };
+        assert_eq!(
+            (run(false).as_str(), run(true).as_str()),
+            ("decoy", "shim"),
+            "{kind}"
+        );
+    }
+}
+
+#[test]
 fn the_driver_is_searched_for_and_a_shim_is_never_taken_for_it() {
     let built = programs();
     let driver_directory = tempfile::tempdir().unwrap();
