@@ -21,29 +21,19 @@ use rustix::time::Timespec;
 use crate::HostLink;
 use crate::clock::monotonic_ns;
 
-/// Longest wait without sleeping for a turn that was announced: the daemon announces it a little before
-/// the lease in force ends, and its holder may have so much to drain.
-const AWAKE_NS: u64 = 4_000_000;
-/// The same where other threads need the processor.
-const SHORT_AWAKE_NS: u64 = 400_000;
-/// Processors from which on the long wait is affordable.
-const PROCESSORS_TO_WAIT: usize = 4;
+/// Longest wait without sleeping for a turn that was announced.
+const AWAKE_NS: u64 = 400_000;
 
 /// The gate that submissions pass.
 #[derive(Clone, Debug)]
 pub struct Gate {
     link: Arc<HostLink>,
-    awake_ns: u64,
 }
 
 impl Gate {
     /// The gate of a connection.
     pub fn new(link: Arc<HostLink>) -> Self {
-        let awake_ns = match std::thread::available_parallelism() {
-            Ok(processors) if processors.get() >= PROCESSORS_TO_WAIT => AWAKE_NS,
-            _ => SHORT_AWAKE_NS,
-        };
-        Self { link, awake_ns }
+        Self { link }
     }
 
     /// Whether a submission may go at once, without a lease. This is all the common case costs.
@@ -133,7 +123,7 @@ impl Gate {
         let woken = futex::wait(gate, futex::Flags::empty(), word, Some(&limit)).is_ok();
         // Woken without a change: this thread's turn is about to come, so it waits awake.
         let begun = monotonic_ns();
-        while woken && gate.load(Acquire) == word && monotonic_ns() < begun + self.awake_ns {
+        while woken && gate.load(Acquire) == word && monotonic_ns() < begun + AWAKE_NS {
             std::hint::spin_loop();
         }
     }

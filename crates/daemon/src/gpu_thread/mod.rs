@@ -86,7 +86,6 @@ impl GpuThread {
             tenants: BTreeMap::new(),
             clients: BTreeMap::new(),
             next_plan_ns: 0,
-            watch_ns: watch_ns(),
             prepared: None,
         };
         std::thread::Builder::new()
@@ -120,8 +119,6 @@ struct Inside {
     tenants: BTreeMap<u64, (Arc<Tenant>, Entitlement)>,
     clients: BTreeMap<u64, Arc<Governed>>,
     next_plan_ns: u64,
-    /// How long past its end a lease is watched.
-    watch_ns: u64,
     /// Holder and sequence number of the lease whose end has been prepared.
     prepared: Option<(u64, u32)>,
 }
@@ -129,20 +126,9 @@ struct Inside {
 /// A sleeping thread takes some 50 µs to run again. So long before a lease ends, whoever is next is woken
 /// to wait awake, and this thread watches for the end itself: a handover then costs no wake-ups.
 const PREPARE_NS: u64 = 120_000;
-/// Longest watch past the end of the lease: what programs may have queued then (see the gate) takes about
-/// so long to drain. Whoever takes longer rings.
-const WATCH_NS: u64 = 3_500_000;
-/// The same where two threads that watch would take processors from the programs.
-const SHORT_WATCH_NS: u64 = 150_000;
-/// Processors from which on the long watch is affordable.
-const PROCESSORS_TO_WATCH: usize = 4;
-
-fn watch_ns() -> u64 {
-    match std::thread::available_parallelism() {
-        Ok(processors) if processors.get() >= PROCESSORS_TO_WATCH => WATCH_NS,
-        _ => SHORT_WATCH_NS,
-    }
-}
+/// Longest watch past the end of the lease: a deep queue takes longer to drain, and rings. (Watching until it
+/// has drained was tried on an H200: it won nothing that could be measured.)
+const WATCH_NS: u64 = 150_000;
 
 impl Inside {
     fn run(mut self) {
@@ -220,8 +206,7 @@ impl Inside {
             futex::Flags::empty(),
             i32::MAX as u32,
         );
-        let last_ns = handover.end_ns + self.watch_ns;
-        while monotonic_ns() < last_ns
+        while monotonic_ns() < handover.end_ns + WATCH_NS
             && holder.page.counters.yielded.load(Acquire) != handover.sequence
         {
             std::hint::spin_loop();
