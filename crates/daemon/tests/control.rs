@@ -97,6 +97,18 @@ fn quotas_bound_memory_and_shares_of_a_user() {
     let share = control.create(&with("b", 10, 21)).unwrap_err();
     assert!(share.to_string().contains("50 %"), "{share}");
     control.create(&with("b", 40, 20)).unwrap();
+    // Nor by a resize.
+    let grow = |memory_mib: u64, share: u32| Resize {
+        memory_limit_bytes: Some(memory_mib * MIB),
+        share_percent: Some(share),
+        ..Resize::default()
+    };
+    for change in [grow(41, 20), grow(40, 21)] {
+        let refused = control.resize("b", &change).unwrap_err();
+        assert_eq!(refused.reason(), Some("quota"), "{refused}");
+    }
+    control.resize("a", &grow(50, 30)).unwrap();
+    control.resize("b", &grow(50, 20)).unwrap();
 }
 
 #[test]

@@ -50,14 +50,19 @@ impl Registry {
             .collect()
     }
 
+    /// Whether a user may have one more virtual GPU, or `except` with these values instead of its own.
     pub(super) fn check_quota(
         &self,
-        spec: &VgpuSpec,
         uid: u32,
         limit: u64,
+        share_percent: Option<u32>,
+        except: Option<&str>,
     ) -> Result<(), ApiError> {
         let quota = self.config.quota_of(uid);
-        let own = || self.vgpus.values().filter(|v| v.owner_uid == uid);
+        let own = || {
+            let all = self.vgpus.values().filter(|v| v.owner_uid == uid);
+            all.filter(|v| Some(v.name.as_str()) != except)
+        };
         let over = |what: String| {
             error(
                 "quota",
@@ -83,7 +88,7 @@ impl Registry {
         }
         let share: u32 = own().filter_map(|v| v.spec.share_percent).sum();
         if let Some(most) = quota.share_percent
-            && share + spec.share_percent.unwrap_or(0) > most
+            && share + share_percent.unwrap_or(0) > most
         {
             return Err(over(format!("shares of {most} % and has {share} %")));
         }

@@ -38,7 +38,7 @@ impl Registry {
         }
         let config = self.config.clone();
         let (gpu, limit) = choose(&self.candidates(), &self.wish(&spec))?;
-        self.check_quota(&spec, uid, limit)?;
+        self.check_quota(uid, limit, spec.share_percent, None)?;
         let reasons = unenforceable(&spec, self.gpus[gpu as usize].facts.kind);
         if !reasons.is_empty() && !spec.allow_degraded {
             return Err(error(

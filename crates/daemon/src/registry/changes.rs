@@ -28,6 +28,12 @@ impl Registry {
         let mut checked = self.vgpu(name)?.spec.clone();
         checked.share_percent = change.share_percent.or(checked.share_percent);
         check_spec(&checked)?;
+        // What grows must fit into its owner's quota; what shrinks may always.
+        let limit = change.memory_limit_bytes.unwrap_or(old_limit);
+        if limit > old_limit || change.share_percent.is_some_and(|share| share > old_share) {
+            let owner = self.vgpu(name)?.owner_uid;
+            self.check_quota(owner, limit, checked.share_percent, Some(name))?;
+        }
         if let (Some(candidate), Some(limit)) = (&candidate, change.memory_limit_bytes) {
             let room = if overcommit {
                 candidate.total_bytes

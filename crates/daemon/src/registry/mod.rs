@@ -138,6 +138,14 @@ pub(crate) struct Vgpu {
     pub(crate) history: VecDeque<Sample>,
 }
 
+impl Vgpu {
+    /// Whether programs use it; a worker that waits for the next one does not count.
+    fn is_used(&self) -> bool {
+        let worker = self.worker.client;
+        !self.programs.is_empty() || self.clients.iter().any(|client| worker != Some(*client))
+    }
+}
+
 /// A request that waits for memory.
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -257,7 +265,7 @@ impl Registry {
             VgpuState::Degraded
         } else if vgpu.suspended {
             VgpuState::Suspended
-        } else if vgpu.clients.is_empty() && vgpu.programs.is_empty() {
+        } else if !vgpu.is_used() {
             VgpuState::Ready
         } else {
             VgpuState::Active
