@@ -52,6 +52,9 @@ pub(crate) struct StoredVgpu {
     pub(crate) holder: Option<(u32, u64)>,
     #[serde(default)]
     pub(crate) gpu_seconds: f64,
+    /// Programs that its worker serves: process numbers and start times.
+    #[serde(default)]
+    pub(crate) programs: Vec<(u32, u64)>,
 }
 
 /// Everything that is kept.
@@ -159,6 +162,7 @@ mod tests {
             suspended: false,
             holder: Some((1, 2)),
             gpu_seconds: 0.5,
+            programs: vec![(7, 8)],
         }]);
         save(&path, &stored, Outlives::Machine).unwrap();
         std::fs::write(path.with_extension("json.new"), b"{\"ver").unwrap();

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use mica_limits::Environment;
@@ -53,6 +54,8 @@ impl Daemon {
         vgpu.ever_joined = true;
         vgpu.worker.pending.push((worker_end, pid, uid));
         drop(registry);
+        // A successor should know who is served.
+        self.dirty.store(true, Relaxed);
         self.serve_pending(name)?;
         Ok(program_end)
     }

@@ -100,6 +100,7 @@ fn report(worker: &Worker, link: &HostLink) {
         .from_device_bytes
         .store(statistics.bytes_to_host, Relaxed);
     traffic.faults.store(statistics.faults, Relaxed);
+    traffic.sessions.store(statistics.sessions, Relaxed);
     let before = counters.gpu_time_ns.swap(statistics.gpu_time_ns, Relaxed);
     let ran = before != statistics.gpu_time_ns;
     counters.syncing.store(u32::from(ran), Relaxed);

@@ -122,11 +122,14 @@ struct DeviceGate {
 }
 
 impl DeviceGate {
-    fn ask(&self) {
-        if !self.asks.swap(true, SeqCst) {
+    /// Says that it wants a lease; false if it has said so already.
+    fn ask(&self) -> bool {
+        let is_new = !self.asks.swap(true, SeqCst);
+        if is_new {
             let counters = &self.shared.link.page().counters;
             counters.waiting.fetch_add(1, SeqCst);
         }
+        is_new
     }
 
     fn ask_no_more(&self) {
@@ -203,8 +206,12 @@ impl ExecutionGate for DeviceGate {
             if shared.gate.may_run() {
                 break;
             }
-            // A lease can end while its holder slept through it: give it back, or it is lost time.
+            // A lease can end while its holder slept through it: give it back, or it is lost time. Another
+            // thread may have seen it and taken it for an answer.
             shared.yield_unused();
+            if self.ask() {
+                shared.link.ring();
+            }
             let nap = Timespec {
                 tv_sec: 0,
                 tv_nsec: 5_000_000,

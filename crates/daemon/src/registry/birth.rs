@@ -102,9 +102,8 @@ impl Registry {
             .iter()
             .position(|gpu| gpu.facts.key() == stored.gpu_key);
         let id = self.fresh_id();
-        let holder = stored
-            .holder
-            .and_then(|(pid, start)| Watched::open(pid).filter(|w| w.start == start));
+        let alive = |(pid, start)| Watched::open(pid).filter(|process| process.start == start);
+        let holder = stored.holder.and_then(alive);
         let mut reasons = BTreeSet::new();
         if gpu.is_none() {
             reasons.insert(format!(
@@ -136,7 +135,7 @@ impl Registry {
             // Its processes may still be there and are about to return.
             ever_joined: true,
             clients: BTreeSet::new(),
-            programs: Vec::new(),
+            programs: stored.programs.into_iter().filter_map(alive).collect(),
             worker: WorkerSlot::default(),
             tenant: Arc::new(Tenant {
                 id,
@@ -187,6 +186,7 @@ impl Registry {
                 created_at_seconds: vgpu.created_at_seconds,
                 suspended: vgpu.suspended,
                 holder: vgpu.holder.as_ref().map(|h| (h.pid, h.start)),
+                programs: vgpu.programs.iter().map(|p| (p.pid, p.start)).collect(),
                 gpu_seconds: vgpu.gpu_seconds,
             })
             .collect()

@@ -97,12 +97,14 @@ impl Registry {
     pub(crate) fn remove(&mut self, name: &str, force: bool) -> Result<Vgpu, ApiError> {
         let vgpu = self.vgpu_mut(name)?;
         vgpu.programs.retain(Watched::alive);
-        let running = vgpu.clients.len() + vgpu.programs.len();
-        let workers = usize::from(vgpu.worker.client.is_some());
-        if running > workers && !force {
+        let running = self.programs_in(self.vgpu(name)?);
+        if running > 0 && !force {
             return Err(error(
                 "busy",
-                format!("{} processes run in {name}", running - workers),
+                match running {
+                    1 => format!("a process runs in {name}"),
+                    many => format!("{many} processes run in {name}"),
+                },
                 Some("end them, or remove it with --force".into()),
             ));
         }

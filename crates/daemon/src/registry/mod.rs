@@ -138,14 +138,6 @@ pub(crate) struct Vgpu {
     pub(crate) history: VecDeque<Sample>,
 }
 
-impl Vgpu {
-    /// Whether programs use it; a worker that waits for the next one does not count.
-    fn is_used(&self) -> bool {
-        let worker = self.worker.client;
-        !self.programs.is_empty() || self.clients.iter().any(|client| worker != Some(*client))
-    }
-}
-
 /// A request that waits for memory.
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -256,6 +248,17 @@ impl Registry {
             .collect()
     }
 
+    /// How many programs use a virtual GPU: those that are known, or at least those that its worker
+    /// serves, which may be from before a restart. A worker that waits for the next one does not count.
+    pub(crate) fn programs_in(&self, vgpu: &Vgpu) -> usize {
+        let worker = vgpu.worker.client;
+        let served = worker.and_then(|id| self.clients.get(&id)).map_or(0, |c| {
+            c.governed.page.traffic.sessions.load(Relaxed) as usize
+        });
+        let direct = vgpu.clients.iter().filter(|id| worker != Some(**id));
+        direct.count() + vgpu.programs.len().max(served)
+    }
+
     /// Condition of a virtual GPU.
     pub(crate) fn state(&self, vgpu: &Vgpu) -> VgpuState {
         let lost = self.gpus.get(vgpu.gpu).is_none_or(|gpu| gpu.lost.is_some());
@@ -265,7 +268,7 @@ impl Registry {
             VgpuState::Degraded
         } else if vgpu.suspended {
             VgpuState::Suspended
-        } else if !vgpu.is_used() {
+        } else if self.programs_in(vgpu) == 0 {
             VgpuState::Ready
         } else {
             VgpuState::Active

@@ -151,6 +151,8 @@ pub struct ClientTraffic {
     pub from_device_bytes: AtomicU64,
     /// Contexts that faulted.
     pub faults: AtomicU64,
+    /// Programs that a worker serves now.
+    pub sessions: AtomicU32,
 }
 
 /// The whole page.
