@@ -49,7 +49,7 @@ int main() {
     CHECK(cudaStreamEndCapture(s, &g));
     EXPECT(g == seen && status_of(t) == cudaStreamCaptureStatusNone);
     // An event of a capture that is over cannot be asked about.
-    EXPECT_ERROR(cudaEventQuery(left), cudaErrorCapturedEvent);
+    EXPECT_ERROR(cudaEventQuery(left), cudaErrorInvalidValue);
     cudaGetLastError();
     CHECK(cudaGraphGetNodes(g, nullptr, &count));
     EXPECT_EQ(count, (size_t)4);

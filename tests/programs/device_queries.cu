@@ -8,7 +8,7 @@ int main() {
     // Itself is no peer.
     CHECK(cudaDeviceCanAccessPeer(&can, 0, 0));
     EXPECT_EQ(can, 0);
-    EXPECT_ERROR(cudaDeviceEnablePeerAccess(0, 0), cudaErrorInvalidDevice); cudaGetLastError();
+    EXPECT_ERROR(cudaDeviceEnablePeerAccess(0, 0), cudaErrorPeerAccessUnsupported); cudaGetLastError();
     EXPECT_ERROR(cudaDeviceCanAccessPeer(&can, 0, 99), cudaErrorInvalidDevice); cudaGetLastError();
     cudaDeviceProp wish = {};
     wish.major = 7;

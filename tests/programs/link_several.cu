@@ -47,7 +47,7 @@ int main() {
     EXPECT(added != CUDA_SUCCESS || cuLinkComplete(link, &image, &bytes) != CUDA_SUCCESS);
     DRV(cuLinkDestroy(link));
     DRV(cuLinkCreate(0, nullptr, nullptr, &link));
-    EXPECT_EQ((int)cuLinkAddData(link, CU_JIT_INPUT_PTX, (void *)"nonsense", 9, "none", 0, nullptr, nullptr), (int)CUDA_ERROR_INVALID_PTX);
+    EXPECT_EQ((int)cuLinkAddData(link, CU_JIT_INPUT_PTX, (void *)"nonsense", 9, "none", 0, nullptr, nullptr), (int)CUDA_ERROR_INVALID_IMAGE);
     DRV(cuLinkDestroy(link));
     CHECK(cudaDeviceSynchronize());
     return finish();

@@ -57,7 +57,7 @@ int main() {
     cudaChannelFormatDesc odd = {7, 0, 0, 0, cudaChannelFormatKindSigned};
     WRONG(cudaMallocArray(&array, &odd, 16, 16), cudaErrorInvalidChannelDescriptor);
     size_t size;
-    WRONG(cudaDeviceGetLimit(&size, (cudaLimit)99), cudaErrorUnsupportedLimit);
+    WRONG(cudaDeviceGetLimit(&size, (cudaLimit)99), cudaErrorInvalidValue);
     WRONG(cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, 1 << 30), cudaErrorInvalidValue);
     WRONG(cudaStreamCreateWithFlags((cudaStream_t *)nullptr, 0), cudaErrorInvalidValue);
     k<<<1, 1>>>(nullptr);

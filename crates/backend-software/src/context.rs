@@ -141,7 +141,7 @@ impl Context {
 
 fn unsupported(limit: u32) -> GpuError {
     GpuError::new(
-        CuResult::UnsupportedLimit,
+        CuResult::InvalidValue,
         format!("limit {limit} is not one of this device's"),
     )
 }

@@ -8,7 +8,6 @@ use crate::error::{bad_handle, invalid_value};
 use crate::memory::DeviceMemory;
 
 const LAYERED: u32 = 1;
-const SURFACE: u32 = 2;
 const CUBEMAP: u32 = 4;
 /// Rows begin at multiples of this.
 const ROW_ALIGN: u64 = 32;
@@ -218,10 +217,5 @@ pub(crate) fn surface_view(state: &State, context: u64, array: u64) -> Result<Te
         .get(&array)
         .filter(|known| known.context == context)
         .ok_or_else(|| bad_handle("array", array))?;
-    if known.descriptor.flags & SURFACE == 0 {
-        return Err(invalid_value(format!(
-            "array {array} was not made for surface access"
-        )));
-    }
     Ok(known.view())
 }

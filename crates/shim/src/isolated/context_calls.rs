@@ -273,7 +273,7 @@ driver! {
 
     fn ctx_peer(_context: Handle, _flags: u32) {
         current()?;
-        Err(CuResult::InvalidDevice.into())
+        Err(CuResult::PeerAccessUnsupported.into())
     }
 
     fn ctx_exec_affinity(_out: *mut c_void, _kind: u32) {

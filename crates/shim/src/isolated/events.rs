@@ -97,11 +97,13 @@ fn record(event: &'static Event, stream: &'static Stream, flags: u32) -> Answer 
     context.checked(state.client.post(&request, &[]))
 }
 
-/// Nobody can ask about an event whose last record was captured, also when the capture is over.
+/// Nobody can ask about an event whose last record was captured, also when the capture is over: the driver
+/// then calls it a wrong value.
 fn refuse_captured(event: &Event) -> Answer {
-    match lock(&event.captured).is_some() {
-        true => Err(CuResult::CapturedEvent.into()),
-        false => Ok(()),
+    match &*lock(&event.captured) {
+        Some(mark) if !mark.is_active() => Err(CuResult::InvalidValue.into()),
+        Some(_) => Err(CuResult::CapturedEvent.into()),
+        None => Ok(()),
     }
 }
 

@@ -2,6 +2,8 @@
 //! [`super::exec`].
 
 use std::any::Any;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use mica_cuda_abi::{CuResult, Handle};
@@ -53,11 +55,51 @@ impl Kind for NodeState {
     const MAGIC: u64 = 0x4d49_4341_4e4f_4431;
 }
 
+/// Memory that all graphs hold, as the driver counts it: from the allocation node to the graph's end, also
+/// between launches.
+pub(super) static BYTES: GraphBytes = GraphBytes {
+    now: AtomicU64::new(0),
+    most: AtomicU64::new(0),
+};
+
+/// A count and its highest value.
+pub(super) struct GraphBytes {
+    now: AtomicU64,
+    most: AtomicU64,
+}
+
+impl GraphBytes {
+    fn add(&self, bytes: u64) {
+        let now = self.now.fetch_add(bytes, Relaxed) + bytes;
+        self.most.fetch_max(now, Relaxed);
+    }
+
+    fn sub(&self, bytes: u64) {
+        self.now.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Bytes held now.
+    pub(super) fn now(&self) -> u64 {
+        self.now.load(Relaxed)
+    }
+
+    /// The most that were held since the mark was set back.
+    pub(super) fn most(&self) -> u64 {
+        self.most.load(Relaxed)
+    }
+
+    /// Sets the high mark back to what is held now.
+    pub(super) fn forget_most(&self) {
+        self.most.store(self.now(), Relaxed);
+    }
+}
+
 /// Memory that a graph holds.
 struct GraphMemory {
     state: &'static State,
     context: &'static Context,
     address: u64,
+    bytes: u64,
 }
 
 impl Drop for GraphMemory {
@@ -67,6 +109,7 @@ impl Drop for GraphMemory {
             .state
             .memory
             .take(self.address, &[AllocationKind::Graph]);
+        BYTES.sub(self.bytes);
         if let Some(found) = found.filter(|found| found.epoch == self.context.epoch()) {
             let request = MemoryFree {
                 context: self.context.wire(),
@@ -193,7 +236,9 @@ impl Graph {
             state,
             context,
             address,
+            bytes,
         }));
+        BYTES.add(bytes);
         Ok(address)
     }
 }

@@ -106,7 +106,7 @@ fn add(linker: &Linker, kind: u32, bytes: &[u8]) -> Answer {
             lock(&linker.texts).push(text);
             Ok(())
         }
-        None if kind == PTX => Err(CuResult::InvalidPtx.into()),
+        None if kind == PTX => Err(CuResult::InvalidImage.into()),
         None if kind == LIBRARY && bytes.starts_with(b"!<arch>\n") => {
             crate::log::line("linking: a library without PTX adds nothing");
             Ok(())
