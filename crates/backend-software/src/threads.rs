@@ -105,8 +105,9 @@ impl Core {
         if !state.threads.monitor {
             let core = Arc::clone(self);
             state.threads.monitor = self.spawn(state, "mica-monitor", move || core.monitor_main());
-        } else if state.threads.monitor_rests {
+        } else if state.threads.monitor_rests || self.gate.as_ref().is_some_and(|g| !g.may_run()) {
             // Otherwise it looks by itself within a moment; waking it costs more than a small kernel.
+            // It alone asks for a lease, which should not wait.
             state.threads.monitor_rests = false;
             self.watch.notify_all();
         }
