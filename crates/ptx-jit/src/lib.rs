@@ -27,6 +27,7 @@ mod kernel;
 mod liveness;
 mod patch;
 mod plan;
+pub mod price;
 mod run;
 mod scratch;
 mod shape;

@@ -83,6 +83,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     if "two threads".contains(&only) {
         report.add(two_threads()?);
     }
+    if "bounds checks".contains(&only) {
+        bounds_checks(&mut report)?;
+    }
     if "launch".contains(&only) {
         launches(&bench, &mut report)?;
     }
@@ -157,6 +160,25 @@ fn two_threads() -> Result<Line> {
     })
 }
 
+/// What checking every address costs, one thread, in processor time.
+fn bounds_checks(report: &mut Report) -> Result<()> {
+    for price in mica_ptx_jit::price::bounds_checks(ROUNDS)? {
+        let cost = price.checked_ns / price.unchecked_ns - 1.0;
+        report.add(Line {
+            what: format!("bounds checks, {}", price.kernel),
+            native: format!("{} without", milliseconds(price.unchecked_ns)),
+            mica: format!(
+                "{} ({:+.1} %)",
+                milliseconds(price.checked_ns),
+                100.0 * cost
+            ),
+            goal: "≤ 5 %".into(),
+            reached: Some(cost <= 0.05),
+        });
+    }
+    Ok(())
+}
+
 fn launches(bench: &Bench, report: &mut Report) -> Result<()> {
     bench.empty_launches(200)?;
     let mut samples = bench.empty_launches(5000)?;
@@ -170,15 +192,20 @@ fn launches(bench: &Bench, report: &mut Report) -> Result<()> {
         goal: "≤ 10 µs".into(),
         reached: Some(empty <= 10.0),
     });
-    let (mut cold, mut warm) = (Vec::new(), Vec::new());
+    let (mut cold, mut warm, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..15 {
         let [first, again] = bench.first_launch(number)?;
         cold.push(first);
         warm.push(again);
     }
+    // Devices of their own know nothing but what is on disk.
+    for number in 0..5 {
+        kept.push(Bench::fresh()?.first_launch(number)?[0]);
+    }
     for (what, times, most) in [
         ("first launch of a small kernel, cold", cold, 15.0),
-        ("the same module again, from the cache", warm, 1.0),
+        ("the same on a new device, from the disk cache", kept, 1.0),
+        ("the same module again, from memory", warm, 1.0),
     ] {
         let time = median(times) / 1e6;
         report.add(Line {

@@ -58,6 +58,22 @@ impl Bench {
         })
     }
 
+    /// A device that has loaded and launched nothing but an empty kernel, so that its threads run.
+    pub(super) fn fresh() -> Result<Self> {
+        let vgpu = vgpu(None)?;
+        let fresh = Self {
+            stream: vgpu.default_stream(),
+            module: vgpu.load_ptx(KERNELS)?,
+            a: vgpu.alloc(1)?,
+            b: vgpu.alloc(1)?,
+            c: vgpu.alloc(64)?,
+            bytes: vgpu.alloc(1)?,
+            vgpu,
+        };
+        fresh.empty_launches(3)?;
+        Ok(fresh)
+    }
+
     fn kernel(&self, name: &str) -> Result<Kernel> {
         Ok(self.module.kernel(name)?)
     }
