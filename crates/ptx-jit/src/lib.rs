@@ -22,6 +22,8 @@
 mod bits;
 mod code;
 mod emit;
+#[cfg(test)]
+mod golden;
 mod graph;
 mod kernel;
 mod liveness;
