@@ -72,7 +72,7 @@ impl Code {
             Some(made) => Ok(made),
             None => {
                 let plain = Source {
-                    patches: patch::Supported::default(),
+                    broadcasts: false,
                     ..*src
                 };
                 Code::attempt(isa, &plain, lanes)?

@@ -12,7 +12,6 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use crate::emit::{Emit, Source, signature};
-use crate::patch::Supported;
 use crate::plan::Plan;
 use crate::shape::Shape;
 use crate::unit::{Place, Step};
@@ -160,7 +159,7 @@ fn code(out: &mut String, module: &Module, layout: &ModuleLayout, plan: &Plan) {
         memcheck: false,
         checks: true,
         has_fma: true,
-        patches: Supported::default(),
+        broadcasts: false,
     };
     let mut func =
         ClFunction::with_name_signature(UserFuncName::default(), signature(CallConv::SystemV));

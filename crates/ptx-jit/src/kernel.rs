@@ -84,7 +84,7 @@ impl Kernel {
                 memcheck: self.memcheck,
                 checks: self.checks,
                 has_fma: self.has_fma,
-                patches: crate::patch::Supported::by(&**self.isa),
+                broadcasts: crate::patch::supported(&**self.isa),
             };
             let Some((store, name)) = &self.store else {
                 return Code::compile(&self.isa, &src, lanes as usize).map(|c| c.0);

@@ -1,6 +1,6 @@
 //! What vector code does in its own ways, against the interpreter and the scalar version: predicates by
-//! their bounds, turns in streaming loops, bytes as vectors, plain updates of shared memory, estimates,
-//! and checks of many addresses at once.
+//! their bounds, turns in streaming loops, bytes as vectors, plain updates of shared memory, and checks
+//! of many addresses at once.
 
 mod common;
 
@@ -96,7 +96,7 @@ fn updates_of_shared_memory_lose_nothing() {
 }
 
 #[test]
-fn estimated_roots_are_as_good_as_ptx_asks() {
+fn roots_are_as_good_as_ptx_asks() {
     let special = [
         0.0,
         -0.0,

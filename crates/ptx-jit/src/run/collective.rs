@@ -1,15 +1,14 @@
 //! Warp collectives: done for all members at once, when the last of them has arrived.
 
 use mica_kernel::{Fault, FaultKind};
-use mica_ptx::ast::{Mma, Op, Operand, ReduxOp, ScalarType, Space, VoteMode};
-use mica_ptx_ops::matrix::{
-    LaneOperands, LaneRegisters, MmaPlan, memory_bit_offset, tile_places, wmma_fragment,
-};
+use mica_ptx::ast::{Op, Operand, ReduxOp, ScalarType, VoteMode};
+use mica_ptx_ops::matrix::{LaneRegisters, memory_bit_offset, tile_places, wmma_fragment};
 use mica_ptx_ops::warp;
 
+use super::coherence::slot;
 use super::dispatch::Dispatch;
 use super::env::{self, Env, MAX_USES};
-use super::helpers::slot;
+use super::matrix_ops::{element, ld_matrix, multiply, st_matrix, stride_of};
 use crate::plan::SyncSite;
 use crate::unit::Class;
 
@@ -321,141 +320,6 @@ fn execute(d: &Dispatch<'_>, w: u32, site: &SyncSite, op: &Op, members: u32) -> 
             }
         }
         _ => return Err(lane_env(0).fault(FaultKind::IllegalInstruction)),
-    }
-    Ok(())
-}
-
-fn stride_of(
-    e: &Env<'_>,
-    stride: Option<Operand>,
-    layout: mica_ptx::ast::Layout,
-    rows: u32,
-    cols: u32,
-) -> u64 {
-    match (stride, layout) {
-        (Some(s), _) => u64::from(e.word(s)),
-        (None, mica_ptx::ast::Layout::Row) => u64::from(cols),
-        (None, mica_ptx::ast::Layout::Col) => u64::from(rows),
-    }
-}
-
-/// Reads or writes one matrix element at a bit offset.
-fn element(
-    e: &Env<'_>,
-    space: Space,
-    addr: &mica_ptx::ast::Address,
-    bit: u64,
-    bits: u32,
-    write: Option<u64>,
-) -> Result<u64, Fault> {
-    let bytes = bits.div_ceil(8);
-    let mut at = *addr;
-    at.offset = at.offset.wrapping_add((bit / 8) as i64);
-    let host = e.host(space, &at, bytes, bytes, write.is_some())?;
-    let old = e.load(host, bytes);
-    let shift = bit % 8;
-    if let Some(v) = write {
-        let new = if bits < 8 {
-            let m = mica_ptx_ops::typed::mask(bits) << shift;
-            old & !m | (v << shift & m)
-        } else {
-            v
-        };
-        e.store(host, bytes, new);
-    }
-    Ok(old >> shift & mica_ptx_ops::typed::mask(bits))
-}
-
-type Put<'a> = dyn Fn(u32, mica_ptx::ast::RegId, u64) + 'a;
-type LaneEnv<'a, 'b> = dyn Fn(u32) -> Env<'b> + 'a;
-
-fn ld_matrix(
-    members: u32,
-    trans: bool,
-    space: Space,
-    dst: &[Option<mica_ptx::ast::RegId>],
-    addr: &mica_ptx::ast::Address,
-    lane_env: &LaneEnv<'_, '_>,
-    put: &Put<'_>,
-) -> Result<(), Fault> {
-    for (m, d) in dst.iter().enumerate() {
-        let Some(d) = d else { continue };
-        // Row `r` of matrix `m` is at the address that lane `8m + r` gives.
-        let mut rows = [0u64; 8];
-        for (r, host) in rows.iter_mut().enumerate() {
-            let e = lane_env((8 * m + r) as u32 & 31);
-            *host = e.host(space, addr, 16, 16, false)?;
-        }
-        for l in warp::lanes(members) {
-            let mut out = 0u64;
-            for (i, (row, col)) in tile_places(l, trans).iter().enumerate() {
-                let half = env::load(rows[*row as usize & 7] + 2 * u64::from(*col), 2);
-                out |= half << (16 * i);
-            }
-            put(l, *d, out);
-        }
-    }
-    Ok(())
-}
-
-fn st_matrix(
-    members: u32,
-    trans: bool,
-    space: Space,
-    addr: &mica_ptx::ast::Address,
-    src: &[Operand],
-    lane_env: &LaneEnv<'_, '_>,
-) -> Result<(), Fault> {
-    for (m, o) in src.iter().enumerate() {
-        let mut rows = [0u64; 8];
-        for (r, host) in rows.iter_mut().enumerate() {
-            let e = lane_env((8 * m + r) as u32 & 31);
-            *host = e.host(space, addr, 16, 16, true)?;
-        }
-        for l in warp::lanes(members) {
-            let v = lane_env(l).value(*o);
-            for (i, (row, col)) in tile_places(l, trans).iter().enumerate() {
-                env::store(
-                    rows[*row as usize & 7] + 2 * u64::from(*col),
-                    2,
-                    v >> (16 * i),
-                );
-            }
-        }
-    }
-    Ok(())
-}
-
-fn multiply(
-    members: u32,
-    m: &Mma,
-    wmma: bool,
-    lane_env: &LaneEnv<'_, '_>,
-    put: &Put<'_>,
-) -> Result<(), Fault> {
-    let plan = if wmma {
-        MmaPlan::wmma(m)
-    } else {
-        MmaPlan::mma(m)
-    };
-    let Some(plan) = plan else {
-        return Err(lane_env(members.trailing_zeros()).fault(FaultKind::IllegalInstruction));
-    };
-    let mut lanes = [LaneOperands::default(); 32];
-    for l in warp::lanes(members) {
-        let e = lane_env(l);
-        let x = &mut lanes[l as usize];
-        for (to, list) in [(&mut x.a, &m.a), (&mut x.b, &m.b), (&mut x.c, &m.c)] {
-            for (slot, o) in to.iter_mut().zip(list) {
-                *slot = e.value(*o);
-            }
-        }
-    }
-    let out = plan.run(&lanes);
-    for l in warp::lanes(members) {
-        for (r, v) in m.d.iter().zip(out[l as usize]) {
-            put(l, *r, v);
-        }
     }
     Ok(())
 }

@@ -4,10 +4,13 @@
 //! operations that have no inline code. Nothing here holds a destructor while kernel code runs: a
 //! fault in the arena may leave by `siglongjmp`.
 
+mod barrier;
+mod coherence;
 mod collective;
 mod dispatch;
 mod env;
 mod helpers;
+mod matrix_ops;
 mod memory_ops;
 mod scalar_ops;
 mod texture_ops;

@@ -1,12 +1,11 @@
-//! Loads and stores: whole vectors where lanes are contiguous, lane by lane elsewhere.
+//! Loads: whole vectors where lanes are contiguous, lane by lane elsewhere.
 
 use cranelift_codegen::ir::{InstBuilder, Value, types};
-use mica_ptx::ast::{Op, Operand, Order, RegId, ScalarType};
+use mica_ptx::ast::{Op, Order, RegId, ScalarType};
 
 use super::memory::{Ask, Host, mem_type};
 use super::{Emit, V, flags};
 use crate::CompileError;
-use crate::patch::Wanted;
 use crate::unit::Class;
 
 impl Emit<'_, '_> {
@@ -37,7 +36,7 @@ impl Emit<'_, '_> {
                     let Some(d) = d else { continue };
                     let off = off + i as i32 * size as i32;
                     let float = size == 4 && self.scalar_type(self.reg(*d)) == types::F32;
-                    let v = if plain && float && self.lanes > 1 && self.src.patches.broadcast {
+                    let v = if plain && float && self.lanes > 1 && self.src.broadcasts {
                         self.load_broadcast(p, off)
                     } else {
                         self.load_one(p, off, *ty, *d, plain)
@@ -61,7 +60,7 @@ impl Emit<'_, '_> {
 
     /// Loads a uniform float for vector code: into every lane at once, the scalar being lane 0.
     fn load_broadcast(&mut self, p: Value, off: i32) -> Value {
-        let wide = self.marked(Wanted::Broadcast, |e| e.b.ins().uload32x2(flags(), p, off));
+        let wide = self.marked(|e| e.b.ins().uload32x2(flags(), p, off));
         let wide = self.cast(wide, types::F32X4);
         let v = self.b.ins().extractlane(wide, 0);
         self.remember_splat(v, wide);
@@ -232,38 +231,6 @@ impl Emit<'_, '_> {
         out
     }
 
-    /// The low 8 or 16 bits of each lane, contiguous. Whether it could.
-    fn store_narrow(&mut self, p: Value, off: i32, size: u32, vs: &[Value]) -> bool {
-        let mask = self.vconst32([if size == 1 { 0xff } else { 0xffff }; 4]);
-        let vs: Vec<Value> = vs.iter().map(|v| self.b.ins().band(*v, mask)).collect();
-        let pairs: Vec<Value> = vs
-            .chunks(2)
-            .map(|c| self.b.ins().unarrow(c[0], c[c.len() - 1]))
-            .collect();
-        let bytes = u32::from(self.lanes as u16) * size;
-        let all: Vec<Value> = if size == 2 {
-            pairs
-        } else {
-            let last = pairs[pairs.len() - 1];
-            vec![self.b.ins().unarrow(pairs[0], last)]
-        };
-        for (i, v) in all.into_iter().enumerate() {
-            let off = off + 16 * i as i32;
-            match bytes - 16 * i as u32 {
-                16.. => {
-                    self.b.ins().store(flags(), v, p, off);
-                }
-                n => {
-                    let ty = if n == 8 { types::I64X2 } else { types::I32X4 };
-                    let v = self.cast(v, ty);
-                    let x = self.b.ins().extractlane(v, 0);
-                    self.b.ins().store(flags(), x, p, off);
-                }
-            }
-        }
-        true
-    }
-
     /// Picks 32-bit words of two vectors.
     pub(crate) fn words(&mut self, a: Value, b: Value, pick: [u8; 4]) -> Value {
         let mut mask = [0u8; 16];
@@ -275,7 +242,7 @@ impl Emit<'_, '_> {
         self.shuffle(a, b, &mask)
     }
 
-    fn transpose(&mut self, r: [Value; 4]) -> [Value; 4] {
+    pub(crate) fn transpose(&mut self, r: [Value; 4]) -> [Value; 4] {
         let t0 = self.words(r[0], r[1], [0, 4, 1, 5]);
         let t1 = self.words(r[0], r[1], [2, 6, 3, 7]);
         let t2 = self.words(r[2], r[3], [0, 4, 1, 5]);
@@ -286,142 +253,5 @@ impl Emit<'_, '_> {
             self.words(t1, t3, [0, 1, 4, 5]),
             self.words(t1, t3, [2, 3, 6, 7]),
         ]
-    }
-
-    // ---- stores ------------------------------------------------------------------------------
-
-    pub(crate) fn store(&mut self, op: &Op) -> Result<(), CompileError> {
-        let Op::St {
-            space,
-            ty,
-            src,
-            addr,
-            order,
-            ..
-        } = op
-        else {
-            return Ok(());
-        };
-        let size = ty.bytes();
-        let bytes = size * src.len() as u32;
-        let ask = Ask {
-            bytes,
-            align: bytes,
-            write: true,
-        };
-        let host = self.access(*space, addr, ask)?;
-        let class = Class::of(*ty);
-        let values: Vec<(V, Class)> = src
-            .iter()
-            .map(|o| {
-                // A register keeps its own width here: narrowing is the store's business.
-                let c = match o {
-                    Operand::Reg(r) => self.class_of(*r),
-                    _ => class,
-                };
-                self.get(o, c).map(|v| (v, c))
-            })
-            .collect::<Result<_, _>>()?;
-        let plain = !matches!(order, Order::Release(_));
-        match host {
-            Host::One(p, off) => {
-                // Every lane stores to the same place; the last one wins.
-                for (i, (v, c)) in values.iter().enumerate() {
-                    let x = self.lane(v, *c, self.lanes - 1);
-                    self.store_one(p, off + i as i32 * size as i32, *ty, x, plain);
-                }
-            }
-            Host::Affine(p, off, stride) => {
-                if plain && self.store_vectors(p, off, stride, *ty, &values) {
-                    return Ok(());
-                }
-                for l in 0..self.lanes {
-                    let at = self.add_imm(p, stride.wrapping_mul(l as i64));
-                    for (i, (v, c)) in values.iter().enumerate() {
-                        let x = self.lane(v, *c, l);
-                        self.store_one(at, off + i as i32 * size as i32, *ty, x, plain);
-                    }
-                }
-            }
-            Host::Lanes(lanes) => {
-                for (l, (at, off)) in lanes.iter().enumerate() {
-                    for (i, (v, c)) in values.iter().enumerate() {
-                        let x = self.lane(v, *c, l);
-                        self.store_one(*at, off + i as i32 * size as i32, *ty, x, plain);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn store_one(&mut self, p: Value, off: i32, ty: ScalarType, v: Value, plain: bool) {
-        let memory = mem_type(ty);
-        let have = self.ty(v);
-        let v = if have.bits() == memory.bits() {
-            v
-        } else {
-            let v = self.int(v);
-            self.cast(v, memory)
-        };
-        if plain {
-            self.b.ins().store(flags(), v, p, off);
-        } else {
-            let v = self.int(v);
-            let p = self.add_imm(p, i64::from(off));
-            self.b.ins().atomic_store(flags(), v, p);
-        }
-    }
-
-    fn store_vectors(
-        &mut self,
-        p: Value,
-        off: i32,
-        stride: i64,
-        ty: ScalarType,
-        values: &[(V, Class)],
-    ) -> bool {
-        let size = ty.bytes();
-        if stride != i64::from(size) * values.len() as i64 {
-            return false;
-        }
-        let class = Class::of(ty);
-        let vs: Vec<Vec<Value>> = values
-            .iter()
-            .map(|(v, c)| {
-                let v = self.resize(v.clone(), *c, class);
-                self.vectorize(&v, class)
-            })
-            .collect();
-        match (values.len(), size) {
-            (1, 4 | 8) => {
-                for (i, v) in vs[0].iter().enumerate() {
-                    self.b.ins().store(flags(), *v, p, off + 16 * i as i32);
-                }
-                true
-            }
-            (1, 1 | 2) => self.store_narrow(p, off, size, &vs[0]),
-            (2, 4) => {
-                for (i, (x, y)) in vs[0].iter().zip(&vs[1]).enumerate() {
-                    let a = self.words(*x, *y, [0, 4, 1, 5]);
-                    let b = self.words(*x, *y, [2, 6, 3, 7]);
-                    self.b.ins().store(flags(), a, p, off + 32 * i as i32);
-                    self.b.ins().store(flags(), b, p, off + 32 * i as i32 + 16);
-                }
-                true
-            }
-            (4, 4) => {
-                for (i, x) in vs[0].iter().enumerate() {
-                    let r = self.transpose([*x, vs[1][i], vs[2][i], vs[3][i]]);
-                    for (j, v) in r.iter().enumerate() {
-                        self.b
-                            .ins()
-                            .store(flags(), *v, p, off + 64 * i as i32 + 16 * j as i32);
-                    }
-                }
-                true
-            }
-            _ => false,
-        }
     }
 }

@@ -1,0 +1,203 @@
+//! Integer products, and sums that carry.
+
+use cranelift_codegen::ir::{InstBuilder, Type, Value, condcodes::IntCC, types};
+use mica_ptx::ast::{MulMode, Operand, RegId, ScalarType};
+
+use super::int::{Scalar, result_class};
+use super::{Emit, V};
+use crate::CompileError;
+use crate::shape::sign_extend;
+use crate::unit::Class;
+
+impl<'e, 'm> Emit<'e, 'm> {
+    #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
+    pub(crate) fn carry_chain(
+        &mut self,
+        sub: bool,
+        class: Class,
+        reads: bool,
+        writes: bool,
+        dst: RegId,
+        a: V,
+        b: V,
+    ) {
+        let flag = self.plan.unit.instances[self.instance as usize].carry;
+        let c = if reads {
+            self.read(flag)
+        } else {
+            V::U(self.imm(types::I8, 0))
+        };
+        let srcs = [(a, class), (b, class), (c, Class::Pred)];
+        let sum = |e: &mut Self, v: &[Value]| {
+            let (a, b) = (e.int(v[0]), e.int(v[1]));
+            let ty = e.ty(a);
+            let c = e.b.ins().uextend(ty, v[2]);
+            if sub {
+                let x = e.b.ins().isub(a, b);
+                e.b.ins().isub(x, c)
+            } else {
+                let x = e.b.ins().iadd(a, b);
+                e.b.ins().iadd(x, c)
+            }
+        };
+        let carry = |e: &mut Self, v: &[Value]| {
+            let (a, b) = (e.int(v[0]), e.int(v[1]));
+            let ty = e.ty(a);
+            let c = e.b.ins().uextend(ty, v[2]);
+            if sub {
+                let x = e.b.ins().isub(a, b);
+                let one = e.b.ins().icmp(IntCC::UnsignedLessThan, a, b);
+                let two = e.b.ins().icmp(IntCC::UnsignedLessThan, x, c);
+                e.b.ins().bor(one, two)
+            } else {
+                let x = e.b.ins().iadd(a, b);
+                let one = e.b.ins().icmp(IntCC::UnsignedLessThan, x, a);
+                let y = e.b.ins().iadd(x, c);
+                let two = e.b.ins().icmp(IntCC::UnsignedLessThan, y, x);
+                e.b.ins().bor(one, two)
+            }
+        };
+        let v = self.map(&srcs, class, &sum, None);
+        if writes {
+            let f = self.map(&srcs, Class::Pred, &carry, None);
+            self.write(flag, f);
+        }
+        self.set(dst, v);
+    }
+
+    pub(crate) fn product(
+        &mut self,
+        mode: MulMode,
+        ty: ScalarType,
+        a: &Operand,
+        b: &Operand,
+    ) -> Result<V, CompileError> {
+        let class = Class::of(ty);
+        let signed = ty.is_signed();
+        let x = self.get(a, class)?;
+        let y = self.get(b, class)?;
+        // An affine value times a constant stays affine.
+        let by = match (&x, &y, a, b) {
+            (V::A(base, s), _, _, Operand::Imm(c)) | (_, V::A(base, s), Operand::Imm(c), _) => {
+                Some((*base, *s, sign_extend(*c, ty)))
+            }
+            _ => None,
+        };
+        if let Some((base, s, c)) = by {
+            match mode {
+                MulMode::Lo => {
+                    let v = self.mul_imm(base, c);
+                    let s = s.wrapping_mul(c);
+                    let s = if class == Class::B32 {
+                        i64::from(s as i32)
+                    } else {
+                        s
+                    };
+                    return Ok(V::A(v, s));
+                }
+                MulMode::Wide if class == Class::B32 => {
+                    let w = if signed {
+                        self.b.ins().sextend(types::I64, base)
+                    } else {
+                        self.b.ins().uextend(types::I64, base)
+                    };
+                    let v = self.mul_imm(w, c);
+                    return Ok(V::A(v, s.wrapping_mul(c)));
+                }
+                _ => {}
+            }
+        }
+        let srcs = [(x, class), (y, class)];
+        let out = result_class(mode, ty);
+        Ok(match mode {
+            MulMode::Lo => {
+                let f = |e: &mut Self, v: &[Value]| {
+                    let (a, b) = (e.int(v[0]), e.int(v[1]));
+                    e.b.ins().imul(a, b)
+                };
+                let vector = |e: &mut Self, v: &[Value]| {
+                    let x = e.b.ins().imul(v[0], v[1]);
+                    e.mask16(x, class)
+                };
+                self.map(&srcs, out, &f, Some(&vector))
+            }
+            MulMode::Hi => {
+                let f: Scalar<'_, 'e, 'm> = &|e, v| {
+                    let (a, b) = (e.int(v[0]), e.int(v[1]));
+                    if e.ty(a) == types::I64 {
+                        return if signed {
+                            e.b.ins().smulhi(a, b)
+                        } else {
+                            e.b.ins().umulhi(a, b)
+                        };
+                    }
+                    let narrow = e.ty(a);
+                    let wide = if narrow == types::I32 {
+                        types::I64
+                    } else {
+                        types::I32
+                    };
+                    let (a, b) = e.extend2(a, b, wide, signed);
+                    let p = e.b.ins().imul(a, b);
+                    let n = e.imm(types::I32, u64::from(narrow.bits()));
+                    let p = e.b.ins().ushr(p, n);
+                    e.b.ins().ireduce(narrow, p)
+                };
+                self.map(&srcs, out, f, None)
+            }
+            MulMode::Wide => {
+                let wide = self.class_type(out);
+                if class == Class::B32 && !matches!((&srcs[0].0, &srcs[1].0), (V::U(_), V::U(_))) {
+                    return Ok(self.wide_vectors(&srcs, signed));
+                }
+                let f: Scalar<'_, 'e, 'm> = &|e, v| {
+                    let (a, b) = (e.int(v[0]), e.int(v[1]));
+                    let (a, b) = e.extend2(a, b, wide, signed);
+                    e.b.ins().imul(a, b)
+                };
+                self.map(&srcs, out, f, None)
+            }
+        })
+    }
+
+    pub(crate) fn wide_vectors(&mut self, srcs: &[(V, Class); 2], signed: bool) -> V {
+        let x = self.vectorize(&srcs[0].0, Class::B32);
+        let y = self.vectorize(&srcs[1].0, Class::B32);
+        let mut out = Vec::new();
+        for (a, b) in x.iter().zip(&y) {
+            // Cranelift recognizes these products of widened halves.
+            let (al, bl, ah, bh) = if signed {
+                (
+                    self.b.ins().swiden_low(*a),
+                    self.b.ins().swiden_low(*b),
+                    self.b.ins().swiden_high(*a),
+                    self.b.ins().swiden_high(*b),
+                )
+            } else {
+                (
+                    self.b.ins().uwiden_low(*a),
+                    self.b.ins().uwiden_low(*b),
+                    self.b.ins().uwiden_high(*a),
+                    self.b.ins().uwiden_high(*b),
+                )
+            };
+            out.push(self.b.ins().imul(al, bl));
+            out.push(self.b.ins().imul(ah, bh));
+        }
+        V::X(out)
+    }
+
+    pub(crate) fn extend2(
+        &mut self,
+        a: Value,
+        b: Value,
+        wide: Type,
+        signed: bool,
+    ) -> (Value, Value) {
+        if signed {
+            (self.b.ins().sextend(wide, a), self.b.ins().sextend(wide, b))
+        } else {
+            (self.b.ins().uextend(wide, a), self.b.ins().uextend(wide, b))
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Slots and sites: where registers are kept, what is saved and loaded where.
+
+use mica_ptx::ast::{Module, RegId};
+use mica_ptx::visit::Access;
+use std::collections::HashMap;
+
+use super::{Plan, Saved, Slot, SlowSite, SyncSite};
+use crate::bits::BitSet;
+use crate::liveness::visit_inst;
+use crate::unit::{BlockId, Class, Place, Reg, Step, Term};
+
+impl Plan {
+    pub(crate) fn place_slots(&mut self) {
+        let mut regs = BitSet::new(self.unit.regs.len());
+        for &b in &self.entries {
+            regs.union(&self.live_in[b as usize]);
+        }
+        if self.unit.has_calls() {
+            regs.insert(self.unit.sp);
+        }
+        let mut most = 0;
+        for &b in &self.graph.rpo {
+            let block = &self.unit.blocks[b as usize];
+            if matches!(block.term, Term::Sync { .. }) {
+                most = most.max(8);
+            }
+        }
+        self.operand_slots = most;
+        // Counted again in `list_sites`, which knows how many operands there are.
+        self.frame_bytes = 0;
+        for r in regs.iter() {
+            let class = self.unit.regs[r as usize];
+            self.slots.insert(
+                r,
+                Slot {
+                    offset: self.frame_bytes,
+                    class,
+                },
+            );
+            self.frame_bytes += class.slot_bytes() * 32;
+        }
+    }
+
+    pub(crate) fn list_sites(&mut self, module: &Module) {
+        let mut most = 0;
+        for b in self.graph.rpo.clone() {
+            let block = self.unit.blocks[b as usize].clone();
+            if let Term::Sync { inst, next } = block.term {
+                let place = Place {
+                    instance: block.instance,
+                    inst,
+                };
+                let (uses, defs) = self.registers(module, place);
+                most = most.max(uses.len() as u32);
+                let next_entry = self.entry_of[&next];
+                let defs = defs
+                    .into_iter()
+                    .map(|(r, c)| {
+                        let reg = self.unit.reg(block.instance, r);
+                        let live = self.live_in[next as usize].has(reg);
+                        (r, c, live.then(|| self.slots[&reg].offset))
+                    })
+                    .collect();
+                self.sync_of.insert(b, self.syncs.len() as u32);
+                self.syncs.push(SyncSite {
+                    place,
+                    uses,
+                    defs,
+                    next: next_entry,
+                });
+            }
+            for s in &block.steps {
+                if let Step::Inst(inst) = s {
+                    let place = Place {
+                        instance: block.instance,
+                        inst: *inst,
+                    };
+                    let (uses, defs) = self.registers(module, place);
+                    self.slow_of.insert(place, self.slow.len() as u32);
+                    self.slow.push(SlowSite { place, uses, defs });
+                }
+            }
+        }
+        self.operand_slots = most;
+        let base = most * 32 * 8;
+        for slot in self.slots.values_mut() {
+            slot.offset += base;
+        }
+        for site in &mut self.syncs {
+            for d in &mut site.defs {
+                if let Some(o) = &mut d.2 {
+                    *o += base;
+                }
+            }
+        }
+        self.frame_bytes = (self.frame_bytes + base).next_multiple_of(64);
+        self.saved = self.entries.iter().map(|b| self.saved_at(&[*b])).collect();
+    }
+
+    /// What vector code saves for threads that go on at one of `blocks`.
+    pub(crate) fn saved_at(&self, blocks: &[BlockId]) -> Vec<Saved> {
+        self.live_at(blocks)
+            .into_iter()
+            .map(|r| Saved {
+                slot: self.slots[&r],
+                shape: self.shape(r),
+            })
+            .collect()
+    }
+
+    /// Registers needed at any of `blocks`, the stack pointer included.
+    pub(crate) fn live_at(&self, blocks: &[BlockId]) -> Vec<Reg> {
+        let mut all = BitSet::new(self.unit.regs.len());
+        for b in blocks {
+            all.union(&self.live_in[*b as usize]);
+        }
+        if self.unit.has_calls() {
+            all.insert(self.unit.sp);
+        }
+        all.iter().collect()
+    }
+
+    /// Finds what has to be saved and loaded where, given that a slot stays good until its register
+    /// is written again.
+    pub(crate) fn track_slots(&mut self, module: &Module) {
+        let n = self.unit.regs.len();
+        let blocks = self.unit.blocks.len();
+        if self.unit.has_calls() {
+            // Registers cross calls by the stack, which this does not follow.
+            let mut all = BitSet::new(n);
+            (0..n as u32).for_each(|r| all.insert(r));
+            self.dirty_in = vec![all.clone(); blocks];
+            self.dirty_out = vec![all; blocks];
+            self.region_live = self.live_in.clone();
+            return;
+        }
+        let defs = crate::shape::block_defs(&self.unit, module);
+        let slotted: Vec<Reg> = self.slots.keys().copied().collect();
+        let mut dirty_in = vec![BitSet::new(n); blocks];
+        let mut dirty_out = defs;
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for &b in &self.graph.rpo {
+                for &p in &self.graph.preds[b as usize] {
+                    // A thread that waited starts from its slots.
+                    if !matches!(self.unit.blocks[p as usize].term, Term::Sync { .. }) {
+                        changed |= dirty_in[b as usize].union(&dirty_out[p as usize]);
+                    }
+                }
+                if self.preheaders.contains(&b) {
+                    // All that has a slot is clean after it.
+                    let mut rest = dirty_in[b as usize].clone();
+                    slotted.iter().for_each(|r| rest.remove(*r));
+                    changed |= dirty_out[b as usize].union(&rest);
+                } else {
+                    let dirty = dirty_in[b as usize].clone();
+                    changed |= dirty_out[b as usize].union(&dirty);
+                }
+            }
+        }
+        self.dirty_in = dirty_in;
+        self.dirty_out = dirty_out;
+        let mut at_start: HashMap<BlockId, Vec<Reg>> = HashMap::new();
+        let mut at_end: HashMap<BlockId, Vec<Reg>> = HashMap::new();
+        for &b in &self.graph.rpo {
+            let stops = self
+                .entry_of
+                .get(&b)
+                .is_some_and(|e| self.diverges.iter().any(|d| d.join == Some(*e)));
+            if self.preheaders.contains(&b) {
+                at_start.insert(b, self.presave(b));
+            }
+            if stops || self.bail_of.contains_key(&b) || self.parks.contains_key(&b) {
+                at_start.insert(b, self.save_at_start(b));
+            }
+            match &self.unit.blocks[b as usize].term {
+                Term::Sync { next, .. } => {
+                    at_end.insert(b, self.save_at_end(b, &[*next]));
+                }
+                Term::Br { then, els, .. } if self.diverge_of.contains_key(&b) => {
+                    at_end.insert(b, self.save_at_end(b, &[*then, *els]));
+                }
+                _ => {}
+            }
+        }
+        self.region_live =
+            crate::liveness::region_live(&self.unit, module, &self.graph, &at_start, &at_end);
+    }
+
+    /// What must be saved for threads that stop at the start of `b`.
+    pub(crate) fn save_at_start(&self, b: BlockId) -> Vec<Reg> {
+        let dirty = &self.dirty_in[b as usize];
+        self.live_at(&[b])
+            .into_iter()
+            .filter(|r| dirty.has(*r))
+            .collect()
+    }
+
+    /// What a block before a loop saves.
+    pub(crate) fn presave(&self, b: BlockId) -> Vec<Reg> {
+        if !self.preheaders.contains(&b) {
+            return Vec::new();
+        }
+        let mut regs = self.save_at_start(b);
+        regs.retain(|r| self.slots.contains_key(r));
+        regs
+    }
+
+    /// What must be saved at the end of `b` for threads that go on at one of `targets`.
+    pub(crate) fn save_at_end(&self, b: BlockId, targets: &[BlockId]) -> Vec<Reg> {
+        let dirty = &self.dirty_out[b as usize];
+        self.live_at(targets)
+            .into_iter()
+            .filter(|r| dirty.has(*r))
+            .collect()
+    }
+
+    /// What must be loaded when a thread resumes at `b`.
+    pub(crate) fn load_at(&self, b: BlockId) -> Vec<Reg> {
+        let mut live = self.region_live[b as usize].clone();
+        if self.unit.has_calls() {
+            live.insert(self.unit.sp);
+        }
+        live.iter().collect()
+    }
+
+    /// Registers an instruction reads and writes, each once.
+    #[allow(clippy::type_complexity, reason = "two lists of the same kind")]
+    pub(crate) fn registers(
+        &self,
+        module: &Module,
+        place: Place,
+    ) -> (Vec<(RegId, Class)>, Vec<(RegId, Class)>) {
+        let base = self.unit.instances[place.instance as usize].reg_base;
+        let mut uses: Vec<(RegId, Class)> = Vec::new();
+        let mut defs: Vec<(RegId, Class)> = Vec::new();
+        visit_inst(
+            &self.unit,
+            module,
+            place.instance,
+            place.inst,
+            &mut |r, a| {
+                let item = (RegId(r - base), self.unit.regs[r as usize]);
+                let list = if a == Access::Use {
+                    &mut uses
+                } else {
+                    &mut defs
+                };
+                if !list.contains(&item) {
+                    list.push(item);
+                }
+            },
+        );
+        (uses, defs)
+    }
+}

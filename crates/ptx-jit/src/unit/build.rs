@@ -1,0 +1,358 @@
+//! Builds a unit: inlines calls and cuts bodies into blocks.
+
+use mica_ptx::ast::{Callee, FuncId, Function, Inst, Module, Op};
+use mica_ptx_ops::layout::ModuleLayout;
+use mica_ptx_ops::support::is_provided;
+use std::collections::{HashMap, HashSet};
+
+use super::{Block, BlockId, Class, Instance, Root, Step, Term, Unit, is_sync};
+use crate::CompileError;
+
+/// Inlined instructions beyond which further calls go out of line.
+const INLINE_BUDGET: usize = 60_000;
+
+impl Unit {
+    pub(crate) fn build(
+        module: &Module,
+        layout: &ModuleLayout,
+        kernel: FuncId,
+    ) -> Result<Unit, CompileError> {
+        let mut b = Builder {
+            module,
+            layout,
+            unit: Unit {
+                instances: Vec::new(),
+                blocks: Vec::new(),
+                regs: vec![Class::B64],
+                roots: Vec::new(),
+                sp: 0,
+            },
+            recursive: recursive_functions(module),
+            root_of: HashMap::new(),
+            queue: Vec::new(),
+            spent: 0,
+        };
+        b.root(kernel);
+        while let Some(root) = b.queue.pop() {
+            let func = b.unit.roots[root as usize].func;
+            let (entry, end) = b.instance(func, root, 0, &mut Vec::new())?;
+            let r = &mut b.unit.roots[root as usize];
+            r.entry = entry.0;
+            r.instance = entry.1;
+            r.frame_bytes = end;
+        }
+        Ok(b.unit)
+    }
+}
+
+fn recursive_functions(module: &Module) -> HashSet<FuncId> {
+    let n = module.functions.len();
+    let callees: Vec<Vec<usize>> = module
+        .functions
+        .iter()
+        .map(|f| {
+            f.body
+                .iter()
+                .filter_map(|i| match &i.op {
+                    Op::Call {
+                        callee: Callee::Direct(c),
+                        ..
+                    } => Some(c.index()),
+                    _ => None,
+                })
+                .collect()
+        })
+        .collect();
+    // A function is recursive when it can reach itself; graphs here are small.
+    (0..n)
+        .filter(|&f| {
+            let mut seen = vec![false; n];
+            let mut stack = callees[f].clone();
+            while let Some(c) = stack.pop() {
+                if c == f {
+                    return true;
+                }
+                if !std::mem::replace(&mut seen[c], true) {
+                    stack.extend(&callees[c]);
+                }
+            }
+            false
+        })
+        .map(|f| FuncId(f as u32))
+        .collect()
+}
+
+struct Builder<'m> {
+    module: &'m Module,
+    layout: &'m ModuleLayout,
+    unit: Unit,
+    recursive: HashSet<FuncId>,
+    root_of: HashMap<FuncId, u32>,
+    queue: Vec<u32>,
+    spent: usize,
+}
+
+impl Builder<'_> {
+    fn root(&mut self, func: FuncId) -> u32 {
+        if let Some(r) = self.root_of.get(&func) {
+            return *r;
+        }
+        let r = self.unit.roots.len() as u32;
+        self.unit.roots.push(Root {
+            func,
+            instance: 0,
+            entry: 0,
+            frame_bytes: 0,
+        });
+        self.root_of.insert(func, r);
+        self.queue.push(r);
+        r
+    }
+
+    fn new_block(&mut self, instance: u32) -> BlockId {
+        self.unit.blocks.push(Block {
+            instance,
+            steps: Vec::new(),
+            term: Term::Exit,
+        });
+        self.unit.blocks.len() as u32 - 1
+    }
+
+    fn refuse(&self, f: &Function, inst: &Inst, what: impl Into<String>) -> CompileError {
+        CompileError::Unsupported {
+            function: f.name.clone(),
+            line: inst.line,
+            what: what.into(),
+        }
+    }
+
+    /// Builds the blocks of one instance. Returns its entry, its id, and where its frames end.
+    fn instance(
+        &mut self,
+        func: FuncId,
+        root: u32,
+        frame: u64,
+        returns: &mut Vec<BlockId>,
+    ) -> Result<((BlockId, u32), u64), CompileError> {
+        let module = self.module;
+        let f = module.func(func);
+        self.spent += f.body.len();
+        let id = self.unit.instances.len() as u32;
+        let reg_base = self.unit.regs.len() as u32;
+        self.unit
+            .regs
+            .extend(f.regs.iter().map(|r| Class::of(r.ty)));
+        let carry = self.unit.regs.len() as u32;
+        self.unit.regs.push(Class::Pred);
+        self.unit.instances.push(Instance {
+            func,
+            reg_base,
+            frame,
+            root,
+            carry,
+        });
+        let own_end = frame + self.layout.frames[func.index()].size;
+        let mut end = own_end;
+
+        let n = f.body.len();
+        let mut leader = vec![false; n + 1];
+        leader[0] = true;
+        for inst in &f.body {
+            match &inst.op {
+                Op::Bra { target, .. } => leader[*target as usize] = true,
+                Op::BrxIdx { targets, .. } => {
+                    targets.iter().for_each(|t| leader[*t as usize] = true);
+                }
+                _ => {}
+            }
+        }
+        let mut block_at = vec![u32::MAX; n];
+        for (i, l) in leader.iter().enumerate().take(n) {
+            if *l {
+                block_at[i] = self.new_block(id);
+            }
+        }
+        // A block of its own, so that no loop goes back to where the kernel starts.
+        let entry = self.new_block(id);
+        self.unit.blocks[entry as usize].term = Term::Jump(block_at[0]);
+        let mut at = block_at[0];
+        let mut open = true;
+        for (i, inst) in f.body.iter().enumerate() {
+            if leader[i] {
+                if open && i > 0 {
+                    self.unit.blocks[at as usize].term = Term::Jump(block_at[i]);
+                }
+                at = block_at[i];
+                open = true;
+            }
+            if !open {
+                continue; // unreachable text after a jump
+            }
+            let i32_ = i as u32;
+            // A guarded instruction runs in a block of its own.
+            let mut join = None;
+            if let Some(g) = inst.guard {
+                let body = self.new_block(id);
+                let after = self.new_block(id);
+                self.unit.blocks[at as usize].term = Term::Br {
+                    pred: reg_base + g.reg.0,
+                    negated: g.negated,
+                    then: body,
+                    els: after,
+                };
+                at = body;
+                join = Some(after);
+            }
+            match &inst.op {
+                Op::Bra { target, .. } => {
+                    self.unit.blocks[at as usize].term = Term::Jump(block_at[*target as usize]);
+                    open = false;
+                }
+                Op::BrxIdx { index, targets, .. } => {
+                    if targets.is_empty() {
+                        return Err(self.refuse(f, inst, "brx.idx with no targets"));
+                    }
+                    let targets = targets.iter().map(|t| block_at[*t as usize]).collect();
+                    self.unit.blocks[at as usize].term = Term::Table {
+                        index: *index,
+                        targets,
+                    };
+                    open = false;
+                }
+                Op::Exit => open = false, // `Term::Exit` is the default
+                Op::Ret { .. } => {
+                    open = false;
+                    if f.is_kernel {
+                        // the same as exit
+                    } else if self.unit.roots[root as usize].func == func && frame == 0 {
+                        self.unit.blocks[at as usize].term = Term::Ret;
+                    } else {
+                        returns.push(at);
+                    }
+                }
+                Op::Trap => {
+                    self.unit.blocks[at as usize].term = Term::Trap(i32_);
+                    open = false;
+                }
+                Op::Unsupported { opcode } => {
+                    return Err(self.refuse(f, inst, opcode.clone()));
+                }
+                Op::Call { callee, .. } => {
+                    at = self.call(f, id, at, i32_, inst, callee, own_end, &mut end)?;
+                }
+                op if is_sync(op) => {
+                    let next = self.new_block(id);
+                    self.unit.blocks[at as usize].term = Term::Sync { inst: i32_, next };
+                    at = next;
+                }
+                _ => self.unit.blocks[at as usize].steps.push(Step::Inst(i32_)),
+            }
+            if let Some(after) = join {
+                if open {
+                    self.unit.blocks[at as usize].term = Term::Jump(after);
+                }
+                at = after;
+                open = true;
+            }
+        }
+        Ok(((entry, id), end))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one call site")]
+    fn call(
+        &mut self,
+        f: &Function,
+        caller: u32,
+        at: BlockId,
+        call: u32,
+        inst: &Inst,
+        callee: &Callee,
+        frame_end: u64,
+        end: &mut u64,
+    ) -> Result<BlockId, CompileError> {
+        let module = self.module;
+        match callee {
+            Callee::Direct(c) if is_provided(module.func(*c)) => {
+                self.unit.blocks[at as usize].steps.push(Step::Inst(call));
+                return Ok(at);
+            }
+            Callee::Direct(c) if !module.func(*c).defined => {
+                let what = format!(
+                    "a call of `{}`, which is defined nowhere",
+                    module.func(*c).name
+                );
+                return Err(self.refuse(f, inst, what));
+            }
+            Callee::Direct(c) if !self.recursive.contains(c) && self.spent < INLINE_BUDGET => {
+                let root = self.unit.instances[caller as usize].root;
+                let align = self.layout.frames[c.index()].align;
+                let mut returns = Vec::new();
+                let callee_id = self.unit.instances.len() as u32;
+                // The callee's frame never starts at 0, so its `ret` is not taken for the root's.
+                let start = frame_end.max(1).next_multiple_of(align);
+                let ((entry, id), callee_end) = self.instance(*c, root, start, &mut returns)?;
+                debug_assert_eq!(callee_id, id);
+                *end = (*end).max(callee_end);
+                self.unit.blocks[at as usize]
+                    .steps
+                    .push(Step::Args { call, callee: id });
+                self.unit.blocks[at as usize].term = Term::Jump(entry);
+                let next = self.new_block(caller);
+                for r in returns {
+                    self.unit.blocks[r as usize].term = Term::Jump(next);
+                }
+                self.unit.blocks[next as usize]
+                    .steps
+                    .push(Step::Rets { call, callee: id });
+                return Ok(next);
+            }
+            Callee::Direct(c) => {
+                self.root(*c);
+            }
+            Callee::Indirect { .. } => {
+                // Any function whose address is taken may be meant.
+                for t in address_taken(module) {
+                    self.root(t);
+                }
+            }
+        }
+        let next = self.new_block(caller);
+        self.unit.blocks[at as usize].term = Term::Call { inst: call, next };
+        Ok(next)
+    }
+}
+
+/// Functions whose address is taken anywhere in the module.
+pub(crate) fn address_taken(module: &Module) -> Vec<FuncId> {
+    let mut found = HashSet::new();
+    for f in &module.functions {
+        for inst in &f.body {
+            // What a direct call names is no address.
+            if let Op::Call {
+                callee: Callee::Direct(_),
+                ..
+            } = &inst.op
+            {
+                continue;
+            }
+            inst.op.visit(&mut |r| {
+                if let mica_ptx::visit::Ref::Func(id) = r {
+                    found.insert(id);
+                }
+            });
+        }
+    }
+    for v in &module.vars {
+        for r in v.init.iter().flat_map(|i| &i.relocs) {
+            if let mica_ptx::ast::RelocTarget::Func(id) = r.target {
+                found.insert(id);
+            }
+        }
+    }
+    let mut found: Vec<_> = found
+        .into_iter()
+        .filter(|f| module.func(*f).defined && !module.func(*f).is_kernel)
+        .collect();
+    found.sort_unstable();
+    found
+}
