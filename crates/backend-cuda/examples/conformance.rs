@@ -3,9 +3,12 @@
 //!
 //!     cargo run --release -p mica-backend-cuda --features conformance --example conformance
 //!
-//! `--case NAME` runs one case here; `--seconds N` is how long a case may take.
+//! `--case NAME` runs one case here; `--seconds N` is how long a case may take, `--jobs N` how many run at once.
 
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use mica_backend_cuda::{CudaDriver, CudaGpu};
@@ -87,10 +90,30 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         return one(&name);
     }
     let seconds = option("--seconds").map_or(Ok(20), |text| text.parse())?;
-    let mut bad = 0;
+    let jobs: usize = option("--jobs").map_or(Ok(1), |text| text.parse())?;
     let all = cases();
-    for case in &all {
-        let (said, verdict) = apart(case.name, Duration::from_secs(seconds))?;
+    let next = AtomicUsize::new(0);
+    let results: Vec<_> = all.iter().map(|_| OnceLock::new()).collect();
+    std::thread::scope(|threads| {
+        for _ in 0..jobs.max(1) {
+            threads.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Relaxed);
+                    let (Some(case), Some(result)) = (all.get(number), results.get(number)) else {
+                        return;
+                    };
+                    let _ = result.set(apart(case.name, Duration::from_secs(seconds)));
+                }
+            });
+        }
+    });
+    let mut bad = 0;
+    for (case, result) in all.iter().zip(&results) {
+        let (said, verdict) = match result.get() {
+            Some(Ok((said, verdict))) => (said.clone(), *verdict),
+            Some(Err(error)) => (error.to_string(), "FAILED"),
+            None => (String::new(), "LOST"),
+        };
         println!("{verdict:<5} {} {said}", case.name);
         bad += usize::from(!matches!(verdict, "ok" | "skip"));
     }

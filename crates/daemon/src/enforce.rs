@@ -39,11 +39,20 @@ pub(crate) fn mode_on(asked: Option<Mode>, kind: GpuKind) -> Mode {
 /// The limits of a specification that nothing can enforce on such a GPU, as sentences.
 pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
     let mut all = Vec::new();
-    if mode_on(spec.mode, kind) == Mode::Isolated {
+    if kind == GpuKind::Software {
         return all;
     }
-    let mut add = |what: &str| all.push(format!("{what} cannot be enforced in direct mode"));
-    if spec.max_streams.is_some() {
+    let isolated = mode_on(spec.mode, kind) == Mode::Isolated;
+    let how = match isolated {
+        true => "in isolated mode on an NVIDIA GPU",
+        false => "in direct mode",
+    };
+    let mut add = |what: &str| all.push(format!("{what} cannot be enforced {how}"));
+    if spec.cap && isolated {
+        // Caps are kept by leases, and a worker on such a GPU passes none.
+        add("a cap");
+    }
+    if spec.max_streams.is_some() && !isolated {
         add("a limit on streams");
     }
     if !spec.tensor_cores {
@@ -254,7 +263,12 @@ mod tests {
         assert_eq!(unenforceable(&spec, GpuKind::Nvidia).len(), 2);
         assert!(unenforceable(&spec, GpuKind::Software).is_empty());
         spec.mode = Some(Mode::Isolated);
+        // Code for the GPU itself is not looked into; streams are the engine's.
+        assert_eq!(unenforceable(&spec, GpuKind::Nvidia).len(), 1);
+        spec.tensor_cores = true;
         assert!(unenforceable(&spec, GpuKind::Nvidia).is_empty());
+        spec.cap = true;
+        assert_eq!(unenforceable(&spec, GpuKind::Nvidia).len(), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Instant;
 use mica_limits::Environment;
 use mica_wire::host::message::{Kind, Message, Refusal, Role};
 
-use crate::api::{Mode, Severity};
+use crate::api::{GpuKind, Mode, Severity};
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::host::session_pair;
@@ -65,6 +65,10 @@ impl Daemon {
     pub(crate) fn serve_pending(self: &Arc<Self>, name: &str) -> Result<(), (Refusal, String)> {
         let mut registry = self.registry();
         let config = registry.config.clone();
+        let nvidia = registry.vgpus.get(name).and_then(|vgpu| {
+            let facts = &registry.gpus.get(vgpu.gpu)?.facts;
+            (facts.kind == GpuKind::Nvidia).then(|| facts.uuid.clone())
+        });
         let Some(vgpu) = registry.vgpus.get_mut(name) else {
             return Ok(());
         };
@@ -74,7 +78,7 @@ impl Daemon {
         } else if vgpu.worker.started.is_none() && !vgpu.ledger.expects(Some(Role::Worker as u32)) {
             let token = Environment::token_hex(&vgpu.worker_token);
             let child = self
-                .start_worker(&config, &token, &vgpu.spec)
+                .start_worker(&config, &token, &vgpu.spec, nvidia.as_deref())
                 .map_err(|error| (Refusal::Busy, format!("no worker can be started: {error}")))?;
             vgpu.worker.started = Some(Instant::now());
             vgpu.worker.pid = Some(child.id());
@@ -91,6 +95,7 @@ impl Daemon {
         config: &Config,
         token: &str,
         spec: &crate::api::VgpuSpec,
+        nvidia: Option<&str>,
     ) -> std::io::Result<Child> {
         let flag = |allowed: bool| if allowed { "1" } else { "0" };
         let full = spec.precision_policy == crate::api::PrecisionPolicy::Full;
@@ -106,6 +111,12 @@ impl Daemon {
                 command
             }
         };
+        if let Some(uuid) = nvidia {
+            // One virtual GPU is on one card: the worker sees that card as device 0.
+            command
+                .env("MICA_WORKER_NVIDIA", "1")
+                .env("CUDA_VISIBLE_DEVICES", uuid);
+        }
         command
             .env(Environment::SOCKET, self.paths.host_socket())
             .env(Environment::TOKEN, token)

@@ -13,6 +13,7 @@ mod link;
 mod quota;
 mod session;
 mod shared_page;
+mod slices;
 
 pub use clock::monotonic_ns;
 pub use environment::Environment;
@@ -21,3 +22,4 @@ pub use link::{HostLink, LinkError, Push, Welcome, open_session};
 pub use quota::{Denied, LocalQuota, MemoryView, PageQuota, Quota};
 pub use session::connect_session;
 pub use shared_page::SharedPage;
+pub use slices::Slice;

@@ -10,7 +10,7 @@ use mica_wire::host::page::client_flags;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use crate::{Worker, WorkerError};
+use crate::{Worker, WorkerConfig, WorkerError};
 
 /// How often counters are brought up to date while programs are here: the daemon's arbiter takes a
 /// holder whose GPU time stands still for idle, within a few milliseconds.
@@ -29,18 +29,25 @@ const IDLE_TICK: Timespec = Timespec {
 pub(crate) fn start(
     worker: Arc<Worker>,
     link: Arc<HostLink>,
-    idle_exit: Option<Duration>,
+    config: &WorkerConfig,
     end: Sender<&'static str>,
 ) -> Result<(), WorkerError> {
+    let (idle_exit, nvidia) = (config.idle_exit, config.nvidia);
     let run = move || {
         let mut idle_since = Instant::now();
         let mut suspended = false;
         let client = &link.page().client;
-        client.flags.fetch_or(client_flags::GATE_CONTROL, Release);
+        if !nvidia {
+            client.flags.fetch_or(client_flags::GATE_CONTROL, Release);
+        }
         loop {
             let command = link.page().commands.command.load(Acquire);
             obey(&worker, &link, command, &mut suspended);
             report(&worker, &link);
+            // On an NVIDIA GPU the thread that keeps its slice says so, once there is something to keep.
+            if !nvidia && worker.vgpu.statistics().sessions > 0 {
+                client.flags.fetch_or(client_flags::CONTEXT, Release);
+            }
             let mut tick = IDLE_TICK;
             if worker.sessions.load(Acquire) > 0 {
                 tick = TICK;
@@ -104,7 +111,4 @@ fn report(worker: &Worker, link: &HostLink) {
     let before = counters.gpu_time_ns.swap(statistics.gpu_time_ns, Relaxed);
     let ran = before != statistics.gpu_time_ns;
     counters.syncing.store(u32::from(ran), Relaxed);
-    if statistics.sessions > 0 {
-        page.client.flags.fetch_or(client_flags::CONTEXT, Release);
-    }
 }

@@ -18,6 +18,7 @@ mod control;
 mod convert;
 mod device;
 mod dispatch;
+mod nvidia;
 mod output;
 mod serve;
 
@@ -53,6 +54,8 @@ pub struct WorkerConfig {
     pub tensor_cores: bool,
     /// Whether code may compute in `tf32`.
     pub tf32: bool,
+    /// Whether the device is an NVIDIA GPU, the only one the environment shows; else the software GPU.
+    pub nvidia: bool,
 }
 
 impl WorkerConfig {
@@ -65,6 +68,8 @@ impl WorkerConfig {
     pub const TENSOR_CORES: &str = "MICA_WORKER_TENSOR_CORES";
     /// Name of the variable that is 0 where `tf32` is forbidden.
     pub const TF32: &str = "MICA_WORKER_TF32";
+    /// Name of the variable that is 1 for a worker on an NVIDIA GPU.
+    pub const NVIDIA: &str = "MICA_WORKER_NVIDIA";
 
     /// Reads the environment that the daemon starts a worker with.
     ///
@@ -87,6 +92,7 @@ impl WorkerConfig {
             max_streams: u32::try_from(streams).unwrap_or(u32::MAX),
             tensor_cores: number::<u64>(Self::TENSOR_CORES)? != Some(0),
             tf32: number::<u64>(Self::TF32)? != Some(0),
+            nvidia: number::<u64>(Self::NVIDIA)? == Some(1),
         })
     }
 }
@@ -147,6 +153,11 @@ pub(crate) struct Worker {
 /// If the daemon or the device cannot be had.
 pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
     let link = HostLink::connect(config.environment.clone(), Role::Worker)?;
+    if config.nvidia {
+        let devices = Arc::new(nvidia::device()?);
+        nvidia::keep_slice(Arc::clone(&link))?;
+        return run_with(config, link, devices);
+    }
     let welcome = link.welcome().clone();
     let gate = LeaseGate::new(Gate::new(Arc::clone(&link)), Arc::clone(&link));
     let devices: Arc<dyn DeviceSource> = Arc::new(SoftwareDevices::new(
@@ -178,12 +189,7 @@ pub fn run_with(
     });
     let (end, ended) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
-    control::start(
-        Arc::clone(&worker),
-        Arc::clone(&link),
-        config.idle_exit,
-        end.clone(),
-    )?;
+    control::start(Arc::clone(&worker), Arc::clone(&link), config, end.clone())?;
     let reader = {
         let (link, worker, stop) = (Arc::clone(&link), Arc::clone(&worker), Arc::clone(&stop));
         move || {

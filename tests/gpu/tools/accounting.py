@@ -89,6 +89,10 @@ def compare(name, phase, card, pid, before):
     return how
 
 
+def last_words(child):
+    return " ".join(child.stderr.read()[-300:].split())
+
+
 def one(name, command):
     subprocess.run([mica, "create", name, "-m", limit, "-s", "8"], check=True, stdout=subprocess.DEVNULL)
     card = card_of(vgpu(name)["gpu_uuid"])
@@ -97,7 +101,7 @@ def one(name, command):
     try:
         said = child.stdout.readline().strip()
         if said != "held":
-            print(f"FAIL  {name}: {said} {" ".join(child.stderr.read()[-300:].split())}", flush=True)
+            print(f"FAIL  {name}: {said} {last_words(child)}", flush=True)
             return
         pid = next(p["pid"] for p in vgpu(name)["processes"] if p["role"] == "direct")
         how = compare(name, "held", card, pid, before)
@@ -107,7 +111,7 @@ def one(name, command):
             if said == "freed":
                 compare(name, "freed", card, pid, before)
             else:
-                print(f"FAIL  {name}: {said} {" ".join(child.stderr.read()[-300:].split())}", flush=True)
+                print(f"FAIL  {name}: {said} {last_words(child)}", flush=True)
         return how
     finally:
         child.terminate()

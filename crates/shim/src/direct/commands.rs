@@ -1,12 +1,12 @@
 //! Carries out what the daemon writes into the page: the time slice and suspension.
 //!
-//! Every slice is read back and the reading put into the page, so that the daemon never has to
-//! believe that a control worked.
+//! What cannot be carried out is said in the page or in the daemon's event log.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Duration;
 
+use mica_limits::Slice;
 use mica_wire::host::page::{ClientPage, client_flags};
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -33,7 +33,7 @@ pub(crate) fn wake(direct: &Direct) {
 struct Applied {
     generation: u64,
     command: Option<u32>,
-    slice_us: u64,
+    slice: Slice,
     suspended: bool,
 }
 
@@ -49,8 +49,10 @@ pub(crate) fn run(direct: &'static Direct) {
         let changed = applied.command != Some(command) || applied.generation != generation;
         if has_context(page) && (woken || overwritten || changed) {
             applied.generation = generation;
-            apply_slice(page, &mut applied);
-            apply_suspension(page, &mut applied);
+            if let Err(error) = applied.slice.apply(page) {
+                log::line(&format!("the time slice cannot be set: {error}"));
+            }
+            apply_suspension(direct, &mut applied);
             applied.command = Some(command);
             page.client.command_done.store(command, Release);
             direct.link.ring();
@@ -66,35 +68,8 @@ fn has_context(page: &ClientPage) -> bool {
     page.client.flags.load(Acquire) & client_flags::CONTEXT != 0
 }
 
-fn apply_slice(page: &ClientPage, applied: &mut Applied) {
-    let wanted = page.commands.slice_us.load(Relaxed);
-    // Contexts made later start with it.
-    mica_rm::pin_timeslice_us((wanted > 0).then_some(wanted));
-    let set = match (wanted, applied.slice_us) {
-        (0, 0) => Ok(0),
-        (0, _) => mica_rm::restore_timeslice(),
-        _ => mica_rm::set_timeslice_us(wanted),
-    };
-    applied.slice_us = wanted;
-    match set.and_then(|_| mica_rm::get_timeslice_us()) {
-        Ok(read_us) => {
-            page.client.slice_read_us.store(read_us, Relaxed);
-            page.client.slice_status.store(0, Relaxed);
-            page.client
-                .flags
-                .fetch_or(client_flags::SLICE_CONTROL, Release);
-        }
-        Err(error) => {
-            log::line(&format!("the time slice cannot be set: {error}"));
-            page.client.slice_status.store(error.code(), Relaxed);
-            page.client
-                .flags
-                .fetch_and(!client_flags::SLICE_CONTROL, Release);
-        }
-    }
-}
-
-fn apply_suspension(page: &ClientPage, applied: &mut Applied) {
+fn apply_suspension(direct: &Direct, applied: &mut Applied) {
+    let page = direct.link.page();
     let wanted = page.commands.suspend.load(Relaxed) != 0;
     let outcome = match (wanted, applied.suspended) {
         // Again while suspended: channels made meanwhile are to stop too.
@@ -113,9 +88,11 @@ fn apply_suspension(page: &ClientPage, applied: &mut Applied) {
                     .fetch_and(!client_flags::SUSPENDED, Release);
             }
         }
-        Err(error) => log::line(&format!(
-            "the process cannot be suspended or resumed: {error}"
-        )),
+        Err(error) => {
+            let text = format!("the process cannot be suspended or resumed: {error}");
+            log::line(&text);
+            direct.link.note(2, &text);
+        }
     }
 }
 

@@ -31,14 +31,14 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 /// Held while this module's threads are inside the driver.
 static IN_DRIVER: Mutex<()> = Mutex::new(());
 
-/// Starts the threads.
-pub(crate) fn start(direct: &'static Direct) {
+/// Starts the threads; false if one cannot be started, and limits could not be kept.
+pub(crate) fn start(direct: &'static Direct) -> bool {
     // SAFETY: the handler stores to an atomic and takes a lock for a bounded time. Registered after
     // the driver's own handlers, so that it runs before them.
     unsafe { libc::atexit(at_exit) };
-    spawn("mica-link", move || direct.link.serve(|_| {}, &NEVER));
-    spawn("mica-command", move || commands::run(direct));
-    spawn("mica-lease", move || watch_leases(direct));
+    spawn("mica-link", move || direct.link.serve(|_| {}, &NEVER))
+        && spawn("mica-command", move || commands::run(direct))
+        && spawn("mica-lease", move || watch_leases(direct))
 }
 
 /// From here on no thread of ours enters the driver: it is about to take itself down.
@@ -63,7 +63,7 @@ pub(crate) fn exiting() -> bool {
     EXITING.load(Acquire)
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
     // A new thread inherits the mask: the program's signals are never ours.
     // SAFETY: an all-zero set is storage for the calls below, which fill it.
     let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -80,9 +80,10 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
         });
     // SAFETY: the set was filled by the first call.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
-    if let Err(error) = started {
+    if let Err(error) = &started {
         log::line(&format!("the thread {name} cannot be started: {error}"));
     }
+    started.is_ok()
 }
 
 /// A context was made: say so, and set its slice.

@@ -3,7 +3,8 @@
 //! The daemon is joined before the driver is initialized. If it cannot be reached or says no, the
 //! program gets an error instead of an unlimited GPU.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
 use mica_cuda_abi::{CuResult, CuStatus, Symbol};
@@ -17,6 +18,8 @@ use super::{control, procaddr};
 use crate::log;
 
 static JOINING: Mutex<()> = Mutex::new(());
+/// The threads that keep the limits could not be started.
+static BROKEN: AtomicBool = AtomicBool::new(false);
 
 /// `cuInit`.
 pub(crate) unsafe fn init(
@@ -26,6 +29,9 @@ pub(crate) unsafe fn init(
 ) -> CuStatus {
     // SAFETY: the program's argument.
     let call = || unsafe { real(flags) };
+    if BROKEN.load(Acquire) {
+        return CuResult::OperatingSystem as CuStatus;
+    }
     // A forked child gets the driver's own refusal.
     if state::forked() || state::state().is_some() {
         return call();
@@ -47,7 +53,10 @@ pub(crate) unsafe fn init(
             .flags
             .fetch_or(client_flags::GATE_CONTROL, Relaxed);
         let direct = state::publish(Direct::new(link));
-        control::start(direct);
+        if !control::start(direct) {
+            BROKEN.store(true, Release);
+            return CuResult::OperatingSystem as CuStatus;
+        }
         procaddr::report_waiting();
     }
     status

@@ -1,0 +1,49 @@
+//! The hardware time slice that the daemon wants for this process.
+//!
+//! Every slice is read back and the reading put into the page, so that the daemon never has to believe
+//! that a control worked.
+
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use mica_rm::RmError;
+use mica_wire::host::page::{ClientPage, client_flags};
+
+/// What was last asked for.
+#[derive(Debug, Default)]
+pub struct Slice {
+    asked_us: u64,
+}
+
+impl Slice {
+    /// Sets the slice that the page asks for on the channel groups there are, and on those made later;
+    /// says in the page what came of it.
+    ///
+    /// # Errors
+    /// The control is refused; the page says so too, and that slices are not in force.
+    pub fn apply(&mut self, page: &ClientPage) -> Result<(), RmError> {
+        let wanted = page.commands.slice_us.load(Relaxed);
+        // Contexts made later start with it.
+        mica_rm::pin_timeslice_us((wanted > 0).then_some(wanted));
+        let set = match (wanted, self.asked_us) {
+            (0, 0) => Ok(0),
+            (0, _) => mica_rm::restore_timeslice(),
+            _ => mica_rm::set_timeslice_us(wanted),
+        };
+        self.asked_us = wanted;
+        match set.and_then(|_| mica_rm::get_timeslice_us()) {
+            Ok(read_us) => {
+                page.client.slice_read_us.store(read_us, Relaxed);
+                page.client.slice_status.store(0, Relaxed);
+                let flags = &page.client.flags;
+                flags.fetch_or(client_flags::SLICE_CONTROL, Release);
+                Ok(())
+            }
+            Err(error) => {
+                page.client.slice_status.store(error.code(), Relaxed);
+                let flags = &page.client.flags;
+                flags.fetch_and(!client_flags::SLICE_CONTROL, Release);
+                Err(error)
+            }
+        }
+    }
+}
