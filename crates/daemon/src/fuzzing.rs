@@ -5,6 +5,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use mica_limits::SharedPage;
@@ -45,7 +47,9 @@ impl Target {
     /// # Errors
     /// If the system refuses a folder or a thread.
     pub fn new() -> std::io::Result<Self> {
-        let name = format!("mica-fuzz-{}", std::process::id());
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = format!("mica-fuzz-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(folder.join("state"))?;
         std::fs::create_dir_all(folder.join("run"))?;
@@ -202,4 +206,74 @@ fn send_with(socket: &HostSocket, message: &Message, what: u8) -> bool {
         _ => &all[..],
     };
     socket.send(message, fds).is_ok()
+}
+
+/// The seeds, damaged a bounded number of times: what CI can do without a fuzzer.
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Damages the seeds of a target and feeds them, for about a second or as long as is asked for.
+    fn damage(target: &str, mut feed: impl FnMut(&[u8])) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+        let files = std::fs::read_dir(folder.join(target)).unwrap();
+        let seeds: Vec<Vec<u8>> = files
+            .map(|file| std::fs::read(file.unwrap().path()).unwrap())
+            .collect();
+        assert!(!seeds.is_empty());
+        let seconds = std::env::var("MICA_FUZZ_SECONDS").map_or(1, |text| text.parse().unwrap());
+        let mut state = 0x2545_f491_4f6c_dd1d_u64 ^ seconds;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below.max(1) as u64) as usize
+        };
+        seeds.iter().for_each(|seed| feed(seed));
+        let (began, mut fed) = (Instant::now(), 0_u64);
+        while began.elapsed().as_secs() < seconds {
+            let mut bytes = seeds[random(seeds.len())].clone();
+            for _ in 0..=random(6) {
+                let at = random(bytes.len());
+                match random(5) {
+                    0 => bytes.truncate(at),
+                    1 => bytes.insert(at, random(256) as u8),
+                    2 => {
+                        let other = &seeds[random(seeds.len())];
+                        let from = random(other.len());
+                        bytes.splice(at.., other[from..].iter().copied());
+                    }
+                    3 if !bytes.is_empty() => bytes[at] = random(256) as u8,
+                    _ if !bytes.is_empty() => bytes[at] ^= 1 << random(8),
+                    _ => {}
+                }
+            }
+            feed(&bytes);
+            fed += 1;
+        }
+        println!("{target}: {fed} inputs");
+    }
+
+    #[test]
+    fn damaged_requests_are_answered() {
+        let target = Target::new().unwrap();
+        damage("control", |bytes| target.control(bytes));
+    }
+
+    #[test]
+    fn damaged_messages_are_answered() {
+        let target = Target::new().unwrap();
+        damage("host", |bytes| target.host(bytes));
+    }
+
+    #[test]
+    fn damaged_configurations_are_refused() {
+        damage("config", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let _ = Config::parse(&text, Path::new("mica.toml"));
+        });
+    }
 }

@@ -20,7 +20,7 @@ pub mod devices;
 mod doctor;
 mod enforce;
 mod events;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod gpu_thread;
 mod host;

@@ -304,7 +304,7 @@ impl HostServer {
     }
 }
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 impl HostServer {
     /// A connection of a process that does not exist, and its other end.
     pub(crate) fn adopt_pair(&mut self) -> Option<(u64, HostSocket)> {

@@ -211,7 +211,7 @@ pub(crate) fn run(daemon: Arc<Daemon>, listener: OwnedFd) {
 }
 
 /// Serves one connection of a user to its end, for fuzzing.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) async fn serve_one(daemon: Arc<Daemon>, stream: tokio::io::DuplexStream, uid: u32) {
     let peer = Peer { uid, pid: None };
     serve::answer(
