@@ -53,7 +53,8 @@ impl Target {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(folder.join("state"))?;
         std::fs::create_dir_all(folder.join("run"))?;
-        let config = Config::default();
+        let mut config = Config::default();
+        config.daemon.worker_command = vec!["/nonexistent/worker".into()];
         let gpus = start_gpus(&mut crate::devices::NoDevices, &config);
         let gpus = gpus.map_err(std::io::Error::other)?;
         let paths = Paths::under(&folder);
@@ -87,7 +88,7 @@ impl Target {
                 let mut answer = Vec::new();
                 // A stream of events ends when nobody reads it; one answer is enough.
                 let read = client.read_to_end(&mut answer);
-                let _ = tokio::time::timeout(Duration::from_millis(200), read).await;
+                let _ = tokio::time::timeout(Duration::from_millis(20), read).await;
                 drop(client);
                 assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 "));
             };
