@@ -33,6 +33,7 @@ mod module;
 mod pipeline;
 mod printf;
 mod recover;
+mod resident;
 mod sched;
 mod services;
 mod texture;

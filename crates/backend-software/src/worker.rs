@@ -2,12 +2,11 @@
 //!
 //! One worker per core takes blocks of ready grids: the most urgent first, then the grid with the
 //! fewest workers, so that kernels of equal rank run side by side. Blocks of cooperative grids have
-//! threads of their own, because all of them must make progress at once.
+//! threads of their own (`resident`).
 
 use std::sync::Arc;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::GpuError;
@@ -23,9 +22,8 @@ use crate::services::BlockServices;
 
 /// How long a worker stays with one grid while others wait.
 const VISIT_NS: u64 = 1_000_000;
-/// How long the blocks claimed at once should take. Neighbouring blocks mostly touch neighbouring
-/// memory: long runs let the processor's prefetching settle, which short ones of several threads
-/// interrupt all the time (vadd with two threads: a quarter slower with runs of 20 µs).
+/// How long the blocks claimed at once should take: long enough that neither claiming nor the jump to
+/// other memory (neighbouring blocks mostly touch neighbouring memory) matters, short beside a visit.
 const RUN_NS: u64 = 200_000;
 const LONGEST_RUN: u64 = 4096;
 /// How long an idle worker keeps its core to itself: launches in a row come sooner.
@@ -36,8 +34,6 @@ const SPIN_NS: u64 = 40_000;
 /// An offer of the core that takes longer was taken by strangers; the next looks are left out.
 const LONG_OFFER_NS: u64 = 150_000;
 const SPINS_SKIPPED: u32 = 64;
-/// How long a resident thread waits for the next cooperative launch.
-const RESIDENT_IDLE: Duration = Duration::from_secs(2);
 const STACK_BYTES: usize = 8 << 20;
 
 impl Core {
@@ -270,13 +266,13 @@ impl Core {
     }
 
     /// A thread may touch a context's memory from now on.
-    fn enter(&self, grid: &Grid) {
+    pub(crate) fn enter(&self, grid: &Grid) {
         self.executing.fetch_add(1, Ordering::SeqCst);
         grid.context.executing.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A thread stops touching a context's memory.
-    fn leave(&self, grid: &Grid) {
+    pub(crate) fn leave(&self, grid: &Grid) {
         grid.context.executing.fetch_sub(1, Ordering::SeqCst);
         let is_last = self.executing.fetch_sub(1, Ordering::SeqCst) == 1;
         if is_last && !self.gate_open.load(Ordering::SeqCst) {
@@ -323,112 +319,9 @@ impl Core {
         services.begin();
         goes_on
     }
-
-    /// Gives every block of a cooperative grid a thread.
-    pub(crate) fn start_resident(self: &Arc<Self>, state: &mut State, grid: &Arc<Grid>) {
-        grid.claim_all();
-        for index in 0..grid.total {
-            state.resident.push_back((Arc::clone(grid), index));
-        }
-        let missing = state
-            .resident
-            .len()
-            .saturating_sub(state.threads.residents_idle);
-        for _ in 0..missing {
-            let core = Arc::clone(self);
-            if !self.spawn(state, "mica-resident", move || core.resident_main()) {
-                // Without a thread for each block the grid could wait for itself forever.
-                grid.cancelled.store(true, Ordering::SeqCst);
-                grid.refresh_stop(true);
-                let error = GpuError::new(
-                    CuResult::LaunchOutOfResources,
-                    format!(
-                        "no thread for each block of cooperative kernel {}",
-                        grid.name()
-                    ),
-                );
-                grid.context.set_fault(error);
-                if state.threads.residents == 0 {
-                    state
-                        .resident
-                        .retain(|(other, _)| !Arc::ptr_eq(other, grid));
-                    if grid.finish(grid.total) {
-                        self.finish_grid(state, grid);
-                    }
-                }
-                break;
-            }
-            state.threads.residents += 1;
-        }
-        self.residents.notify_all();
-    }
-
-    fn resident_main(self: &Arc<Self>) {
-        let _stack = AlternateStack::install();
-        prefer_throughput();
-        let area = Area::new(Arc::clone(&self.memory));
-        let mut state = self.state();
-        if let Ok(mut area) = area {
-            loop {
-                if let Some((grid, index)) = state.resident.pop_front() {
-                    drop(state);
-                    self.run_resident(&grid, index, &mut area);
-                    state = self.state();
-                    continue;
-                }
-                if self.shutdown.load(Ordering::SeqCst) {
-                    break;
-                }
-                state.threads.residents_idle += 1;
-                let (back, timeout) = match self.residents.wait_timeout(state, RESIDENT_IDLE) {
-                    Ok(both) => both,
-                    Err(poisoned) => poisoned.into_inner(),
-                };
-                state = back;
-                state.threads.residents_idle -= 1;
-                if timeout.timed_out() && state.resident.is_empty() {
-                    break;
-                }
-            }
-        } else if let Some((grid, _)) = state.resident.pop_front() {
-            drop(state);
-            let error = GpuError::new(CuResult::OutOfMemory, "no memory for a resident block");
-            self.raise(&grid.context, out_of_resources(&grid, &error));
-            let is_last = grid.finish(1);
-            state = self.state();
-            if is_last {
-                self.finish_grid(&mut state, &grid);
-            }
-        }
-        state.threads.residents -= 1;
-    }
-
-    fn run_resident(self: &Arc<Self>, grid: &Arc<Grid>, index: u64, area: &mut Area) {
-        self.enter(grid);
-        let smid = (index % self.workers as u64) as u32;
-        match BlockRunner::new(self, grid, area, smid) {
-            Ok(mut runner) => {
-                runner.services().begin();
-                use mica_kernel::Services;
-                // The first thing a block does is ask whether it may run.
-                if runner.services().pause()
-                    && let Err(error) = runner.run(index..index + 1)
-                {
-                    self.raise(&grid.context, error);
-                }
-                runner.services().end();
-            }
-            Err(error) => self.raise(&grid.context, out_of_resources(grid, &error)),
-        }
-        self.leave(grid);
-        if grid.finish(1) {
-            let mut state = self.state();
-            self.finish_grid(&mut state, grid);
-        }
-    }
 }
 
-fn out_of_resources(grid: &Grid, error: &GpuError) -> GpuError {
+pub(crate) fn out_of_resources(grid: &Grid, error: &GpuError) -> GpuError {
     GpuError::new(
         CuResult::LaunchOutOfResources,
         format!(
@@ -451,7 +344,7 @@ pub(crate) fn wait<'a>(
 
 /// Lets threads that wake for a moment go before this one: those that submit work and hand over
 /// leases. It gets no less time for that, only in longer pieces.
-fn prefer_throughput() {
+pub(crate) fn prefer_throughput() {
     const SLICE_NS: u64 = 20_000_000;
     #[repr(C)]
     #[derive(Default)]
