@@ -21,6 +21,7 @@ mod dispatch;
 mod nvidia;
 mod output;
 mod serve;
+mod windows;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};

@@ -17,11 +17,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mica_cuda_abi::CuResult;
 use mica_limits::HostLink;
-use mica_vgpu::{Vgpu, VgpuError, Windows};
+use mica_vgpu::{Vgpu, VgpuError};
 use mica_wire::session::server::{RingServer, SessionPort};
 use mica_wire::session::transport::ServerTransport;
 use mica_wire::session::{Call, Class, RecordHeader, SLOTS, SessionError, Violation};
@@ -29,6 +29,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::dispatch::{Desk, Failure};
+use crate::windows::PortWindows;
 use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Worker, WorkerError};
 
 /// Enough for blocks of kernels.
@@ -130,26 +131,6 @@ pub fn serve_session(
     port.end("its session was closed");
     let violation = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
     Ok(violation)
-}
-
-/// How long a program's threads may take to let go of its windows.
-const WINDOW_PATIENCE: Duration = Duration::from_millis(100);
-
-/// The windows of the program at the other end.
-struct PortWindows(Arc<SessionPort>);
-
-impl Windows for PortWindows {
-    fn set_open(&self, open: bool) {
-        match open {
-            true => self.0.open_windows(),
-            false if self.0.close_windows(WINDOW_PATIENCE) => {}
-            false => tracing::warn!("a program does not let go of its windows on device memory"),
-        }
-    }
-
-    fn copied_bytes(&self) -> (u64, u64) {
-        self.0.window_bytes()
-    }
 }
 
 /// Returns when the program's end of the socket is closed or the program is dead.

@@ -6,6 +6,7 @@
 
 mod data;
 mod ring;
+mod window;
 mod windows;
 
 use std::sync::atomic::AtomicU64;
