@@ -6,9 +6,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use mica_load::{Load, LoadReport, Pattern};
 use mica_worker::SoftwareDevices;
 use mica_worker::bench::{SessionNumbers, session_numbers};
 
+use super::group::{load, start_time};
 use super::report::{Line, Report};
 use super::shim_load::ShimNumbers;
 use super::software::median;
@@ -20,6 +22,11 @@ use crate::program::own_path;
 
 /// Rounds of both sides.
 const ROUNDS: usize = 5;
+/// What the two programs at once ask for, in percent.
+const SHARES: [u32; 2] = [70, 30];
+/// Length of their kernels alone, and of the window they are counted in.
+const KERNEL_US: f64 = 1000.0;
+const SHARE_SECONDS: f64 = 8.0;
 /// Programs killed in the middle of a copy.
 const KILLS: usize = 7;
 
@@ -131,6 +138,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         "≤ 100 ms",
         back.iter().all(|ms| *ms <= 100.0),
     );
+    let got = shares(&stage)?;
+    add(
+        "two saturating programs at once, 70/30",
+        "-".into(),
+        format!("{:.1} / {:.1} of the kernels", got[0], got[1]),
+        "error ≤ 1",
+        (got[0] - f64::from(SHARES[0])).abs() <= 1.0,
+    );
     let startup = through(|n| n.startup_ms);
     add(
         "cuInit to the end of the first launch",
@@ -163,6 +178,59 @@ fn program(stage: &Stage) -> Result<ShimNumbers> {
     );
     let text = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(text.trim()).with_context(|| format!("not its numbers: {text}"))
+}
+
+/// Percent of all kernels that each of two programs got done in the same window, both started by
+/// `mica run` as people would.
+fn shares(stage: &Stage) -> Result<[f64; 2]> {
+    let calibrate = load(Pattern::Calibrate, 0, 1, 0.0);
+    let alone: LoadReport = started(stage, 50, &calibrate)?.join()?;
+    let iterations = (alone.iterations_per_us * KERNEL_US).clamp(1.0, 1e9) as u32;
+    let mut saturate = load(Pattern::Saturate, iterations, 8, SHARE_SECONDS);
+    saturate.start_unix_ms = start_time(SHARES.len(), Duration::from_millis(2500))?;
+    let programs = SHARES.map(|share| started(stage, share, &saturate));
+    let mut kernels = [0.0; SHARES.len()];
+    for (program, kernels) in programs.into_iter().zip(&mut kernels) {
+        *kernels = program?.join()?.kernels;
+    }
+    let all: f64 = kernels.iter().sum();
+    ensure!(all > 0.0, "no program finished a kernel");
+    Ok(kernels.map(|kernels| 100.0 * kernels / all))
+}
+
+/// A load that runs in a virtual GPU of its own.
+struct Started(std::process::Child);
+
+fn started(stage: &Stage, share: u32, load: &Load) -> Result<Started> {
+    let exe = own_path()?;
+    let child = Command::new(&exe)
+        .args(["run", "--gpu", "software", "--mode", "isolated"])
+        .args(["--memory", "128MiB", "--share", &share.to_string(), "--"])
+        .arg(&exe)
+        .args(["load", &serde_json::to_string(load)?])
+        .env("MICA_RUNTIME_DIR", stage.folder())
+        .env_remove("MICA_STATE_DIR")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("a load cannot be started")?;
+    Ok(Started(child))
+}
+
+impl Started {
+    /// Waits for its end and reads what it reports.
+    fn join(self) -> Result<LoadReport> {
+        let output = self.0.wait_with_output()?;
+        ensure!(
+            output.status.success(),
+            "a load failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = text.lines().last().unwrap_or_default();
+        serde_json::from_str(line).with_context(|| format!("not a report: {line}"))
+    }
 }
 
 /// Milliseconds from a program's SIGKILL to the daemon's books being empty, as a client polls them.

@@ -13,7 +13,7 @@ use super::events::Event;
 use super::flatten::{Flat, build, drop_kept, flatten};
 use super::graph_ops::{Kept, Op};
 use super::graph_params::{HostParams, KernelParams, KernelParams2, MemsetParams, node_params_op};
-use super::graphs::{BYTES, Graph, Held, Node, node_of};
+use super::graphs::{Graph, Held, Node, node_of};
 use super::handles::{Kind, Object};
 use super::state::{State, state};
 use super::streams::resolve;
@@ -363,32 +363,6 @@ driver! {
             None => invalid(),
         }
     }
-
-    fn graph_memory_attribute(device: i32, attribute: u32, out: *mut u64) {
-        super::context::check_device(device)?;
-        // Used and reserved are the same here: nothing is kept for later.
-        match attribute {
-            0 | 2 => put(out, BYTES.now()),
-            1 | 3 => put(out, BYTES.most()),
-            _ => invalid(),
-        }
-    }
-
-    fn graph_memory_set(device: i32, attribute: u32, value: *const u64) {
-        super::context::check_device(device)?;
-        // Only the high marks can be set, and only back.
-        match (attribute, get(value)?) {
-            (1 | 3, 0) => {
-                BYTES.forget_most();
-                Ok(())
-            }
-            _ => invalid(),
-        }
-    }
-
-    fn graph_memory_trim(device: i32) {
-        super::context::check_device(device).map(drop)
-    }
 }
 
 entries! {
@@ -411,9 +385,6 @@ entries! {
     cuGraphExecUpdate_v2 = exec_update_v2;
     cuGraphNodeSetEnabled = node_set_enabled;
     cuGraphNodeGetEnabled = node_get_enabled;
-    cuDeviceGetGraphMemAttribute = graph_memory_attribute;
-    cuDeviceSetGraphMemAttribute = graph_memory_set;
-    cuDeviceGraphMemTrim = graph_memory_trim;
 }
 
 stream_entries! {

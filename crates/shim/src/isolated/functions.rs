@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::ModuleBind;
 
 use super::context::{Context, any_context, current};
 use super::link;
-use super::memory::AllocationKind;
-use super::modules::{Function, Library, Loaded, Module, copy_image, new_library};
+use super::modules::{Function, Library, Module, copy_image, new_library};
 use super::state::{State, state};
-use super::support::{
-    Answer, Code, bad_handle, driver, entries, invalid, lock, put, put_opt, string,
-};
+use super::support::{Answer, Code, bad_handle, driver, entries, invalid, put, put_opt, string};
+use super::variables::{managed_of, variable_of};
 
 /// The function of a handle, be it called a function or a kernel.
 pub(super) unsafe fn function_of(handle: Handle) -> Answer<&'static Function> {
@@ -56,59 +53,6 @@ fn load_copied(state: &State, context: &'static Context, image: Arc<[u8]>) -> An
 fn read_file(path: &str) -> Answer<Arc<[u8]>> {
     let bytes = std::fs::read(path).map_err(|_| Code(CuResult::FileNotFound as u32))?;
     Ok(bytes.into())
-}
-
-fn globals_of(loaded: &Loaded, name: &str) -> Answer<(u64, u64)> {
-    let found = lock(&loaded.globals).get(name).copied();
-    let found = found.map(|(_, address, bytes)| (address, bytes));
-    found.ok_or(Code(CuResult::NotFound as u32))
-}
-
-/// Where a variable lies and how large it is. Runtimes before 13 ask for those that both sides use as
-/// for any other.
-fn variable_of(
-    state: &'static State,
-    context: &'static Context,
-    library: &Library,
-    name: &str,
-) -> Answer<(u64, u64)> {
-    let loaded = library.load(state, context)?;
-    match library.is_managed(state, name) {
-        true => managed_of(state, context, &loaded, name),
-        false => globals_of(&loaded, name),
-    }
-}
-
-/// A variable that both sides use: moved to shared memory when it is first asked for.
-fn managed_of(
-    state: &'static State,
-    context: &'static Context,
-    loaded: &Loaded,
-    name: &str,
-) -> Answer<(u64, u64)> {
-    let mut globals = lock(&loaded.globals);
-    let global = globals
-        .get_mut(name)
-        .ok_or(Code(CuResult::NotFound as u32))?;
-    let (index, address, bytes) = *global;
-    if state.memory.find_host(address).is_some() {
-        return Ok((address, bytes));
-    }
-    let shared = super::host::allocate_managed(state, context, bytes as usize)?;
-    let request = ModuleBind {
-        module: loaded.module,
-        global: index,
-        address: shared,
-    };
-    if let Err(error) = context.checked(state.client.call(&request)) {
-        if let Some(made) = state.memory.take(shared, &[AllocationKind::Managed]) {
-            super::host::release(state, &made)?;
-        }
-        return Err(error);
-    }
-    state.memory.take(address, &[AllocationKind::Global]);
-    *global = (index, shared, bytes);
-    Ok((shared, bytes))
 }
 
 driver! {

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use mica_cuda_abi::Handle;
 
-use super::graphs::{Graph, Node, graph_of, node_of};
+use super::graphs::{BYTES, Graph, Node, graph_of, node_of};
 use super::state::state;
 use super::support::{Answer, driver, entries, get, invalid, lock, put};
 
@@ -223,9 +223,38 @@ driver! {
     fn node_graph(node: Handle, out: *mut Handle) {
         put(out, node_of(node)?.graph.handle())
     }
+
+    fn graph_memory_attribute(device: i32, attribute: u32, out: *mut u64) {
+        super::context::check_device(device)?;
+        // Used and reserved are the same here: nothing is kept for later.
+        match attribute {
+            0 | 2 => put(out, BYTES.now()),
+            1 | 3 => put(out, BYTES.most()),
+            _ => invalid(),
+        }
+    }
+
+    fn graph_memory_set(device: i32, attribute: u32, value: *const u64) {
+        super::context::check_device(device)?;
+        // Only the high marks can be set, and only back.
+        match (attribute, get(value)?) {
+            (1 | 3, 0) => {
+                BYTES.forget_most();
+                Ok(())
+            }
+            _ => invalid(),
+        }
+    }
+
+    fn graph_memory_trim(device: i32) {
+        super::context::check_device(device).map(drop)
+    }
 }
 
 entries! {
+    cuDeviceGetGraphMemAttribute = graph_memory_attribute;
+    cuDeviceSetGraphMemAttribute = graph_memory_set;
+    cuDeviceGraphMemTrim = graph_memory_trim;
     cuGraphCreate = graph_create;
     cuGraphDestroy = graph_destroy;
     cuGraphClone = graph_clone;

@@ -51,6 +51,7 @@ mod streams;
 mod support;
 mod tables;
 mod user_objects;
+mod variables;
 mod vmm;
 
 use std::ffi::c_void;
