@@ -321,11 +321,13 @@ static void look_up(void) {
     OK(cuGetProcAddress_v2("cuMemcpyHtoD", &own, 13000, 2, &status));
     TRUE(old != own);
     IS(status, 0);
-    IS(cuGetProcAddress_v2("cuNoSuchThing", &new, 13000, 0, &status), 500);
+    /* Who asks for the status is told there; who does not, by the call. */
+    OK(cuGetProcAddress_v2("cuNoSuchThing", &new, 13000, 0, &status));
+    TRUE(new == 0);
     IS(status, 1);
-    IS(cuGetProcAddress_v2("cuLaunchKernelEx", &new, 11000, 0, &status), 500);
+    OK(cuGetProcAddress_v2("cuLaunchKernelEx", &new, 11000, 0, &status));
     IS(status, 2);
-    IS(cuGetProcAddress_v2("", &new, 13000, 0, &status), 500);
+    IS(cuGetProcAddress_v2("cuNoSuchThing", &new, 13000, 0, 0), 500);
     start();
     /* Numba calls the second version as if it were the first: what stands for a context never was one. */
     int device = 7;
