@@ -375,7 +375,7 @@ fn a_wrong_configuration_is_refused_with_its_line() {
     let range = home.write("range.toml", "[sharing]\nlease_us = 0\n");
     let said = home.fails(1, &format!("config --check {range}"));
     assert!(
-        said.contains("line 2: lease_us: 0 is not between"),
+        said.contains("line 2: sharing.lease_us: 0 is not between"),
         "{said}"
     );
     let missing = home.fails(1, "config --check /nowhere/mica.toml");
