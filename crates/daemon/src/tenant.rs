@@ -83,6 +83,4 @@ pub(crate) struct Entitlement {
     pub(crate) priority: Priority,
     pub(crate) profile: Profile,
     pub(crate) suspended: bool,
-    /// Charged time is multiplied by this before it counts (measured over charged).
-    pub(crate) correction: f64,
 }

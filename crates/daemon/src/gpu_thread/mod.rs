@@ -344,7 +344,6 @@ fn arbiter_entitlement(entitlement: &Entitlement) -> arbiter::Entitlement {
         priority: entitlement.priority,
         cap: entitlement.cap,
         suspended: entitlement.suspended,
-        correction: entitlement.correction,
     }
 }
 

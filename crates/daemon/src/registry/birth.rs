@@ -86,7 +86,6 @@ impl Registry {
             last_charged_ns: 0,
             time_source: "none",
             measured_percent: 0.0,
-            correction: 1.0,
             history: VecDeque::new(),
             spec,
         };
@@ -149,7 +148,6 @@ impl Registry {
             last_charged_ns: 0,
             time_source: "none",
             measured_percent: 0.0,
-            correction: 1.0,
             history: VecDeque::new(),
         };
         self.vgpus.insert(stored.name, vgpu);

@@ -134,7 +134,6 @@ pub(crate) struct Vgpu {
     pub(crate) last_charged_ns: u64,
     pub(crate) time_source: &'static str,
     pub(crate) measured_percent: f64,
-    pub(crate) correction: f64,
     pub(crate) history: VecDeque<Sample>,
 }
 
@@ -226,7 +225,6 @@ impl Registry {
                 priority: priority(vgpu.spec.priority),
                 profile: profile(vgpu.spec.profile.unwrap_or(self.config.sharing.profile)),
                 suspended: vgpu.suspended,
-                correction: vgpu.correction,
             };
             device
                 .thread

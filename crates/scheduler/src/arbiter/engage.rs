@@ -199,7 +199,6 @@ mod tests {
             priority: Priority::High,
             cap: false,
             suspended: false,
-            correction: 1.0,
         };
         let (mut now, mut launches) = (MS, 0);
         arbiter.set_tenant(1, entitlement, now, &mut Vec::new());

@@ -152,10 +152,9 @@ impl Arbiter {
             return;
         };
         tenant.charged_ns += used_ns;
-        let counted = used_ns as f64 * tenant.entitlement.correction.clamp(0.25, 4.0);
         tenant.refill(now_ns, self.settings.lease_ns);
-        tenant.budget_ns -= counted;
-        self.policy.charge(tenant_id, counted as u64, now_ns);
+        tenant.budget_ns -= used_ns as f64;
+        self.policy.charge(tenant_id, used_ns, now_ns);
         if let Some(client) = self.clients.get_mut(&id) {
             // Not among those that wait: a holder's key may change freely.
             client.charged_ns += used_ns;

@@ -128,6 +128,4 @@ pub struct Entitlement {
     pub cap: bool,
     /// Nothing of it may run.
     pub suspended: bool,
-    /// Charged time counts so many times (measured over charged).
-    pub correction: f64,
 }

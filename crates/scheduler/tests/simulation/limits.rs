@@ -36,21 +36,6 @@ fn a_cap_holds_alone_and_in_company() {
 }
 
 #[test]
-fn a_correction_makes_a_cap_true_where_charged_time_is_not() {
-    let mut sim = Sim::new(Settings::default());
-    let mut capped = entitlement(40.0);
-    capped.cap = true;
-    capped.correction = 2.0;
-    sim.tenant(1, capped);
-    sim.program(1, 1, BURSTY);
-    sim.run(300 * MS);
-    sim.reset();
-    sim.run(3_000 * MS);
-    let percent = 100.0 * sim.done(1) / 3e9;
-    assert!((18.5..=21.5).contains(&percent), "{percent}");
-}
-
-#[test]
 fn high_priority_waits_at_most_one_slice() {
     for sim in [Sim::always(), Sim::telling()] {
         high_priority_waits(sim);

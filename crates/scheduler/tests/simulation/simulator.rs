@@ -131,7 +131,6 @@ pub(crate) fn entitlement(weight: f64) -> Entitlement {
         priority: Priority::Normal,
         cap: false,
         suspended: false,
-        correction: 1.0,
     }
 }
 
