@@ -1,10 +1,15 @@
 //! The words people type: one definition for parsing, help, man pages and completions.
 
+mod values;
+
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use crate::size::{Share, Size};
+pub(crate) use values::{
+    BenchArg, ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg,
+};
 
 /// Split a GPU into virtual GPUs with a memory limit and a compute share that hold.
 #[derive(Debug, Parser)]
@@ -360,67 +365,4 @@ pub(crate) struct ConfigArgs {
     /// Print the verdict as JSON
     #[arg(long, requires = "check")]
     pub(crate) json: bool,
-}
-
-/// Priorities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PriorityArg {
-    High,
-    Normal,
-    Low,
-}
-
-/// Modes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ModeArg {
-    Direct,
-    Isolated,
-}
-
-/// Profiles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProfileArg {
-    Throughput,
-    Balanced,
-    Latency,
-}
-
-/// Precision policies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PrecisionArg {
-    /// Whatever the program asks for
-    AsAsked,
-    /// No TF32
-    Full,
-    /// Reduced precision wherever a library offers it
-    Reduced,
-}
-
-/// Placement strategies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlacementArg {
-    Fit,
-    Spread,
-    Pack,
-    LeastLoaded,
-}
-
-/// Output formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OutputArg {
-    Wide,
-    Json,
-}
-
-/// Benchmarks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BenchArg {
-    /// A real GPU: shares, bursts, priority, cap, overhead
-    Gpu,
-    /// The software GPU against gcc and PoCL
-    Software,
-    /// Launches, copies and the ledger through a worker
-    Vgpu,
-    /// Unmodified programs through libcuda.so.1
-    Shim,
 }
