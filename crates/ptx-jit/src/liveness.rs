@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::bits::BitSet;
 use crate::graph::Graph;
-use crate::unit::{Reg, Step, Term, Unit};
+use crate::unit::{Reg, Step, Term, Unit, is_lockstep};
 
 /// Calls `f` for each register that a step reads or writes.
 pub(crate) fn visit_step(
@@ -75,6 +75,7 @@ pub(crate) fn visit_inst(
 
 pub(crate) fn visit_term(unit: &Unit, module: &Module, b: u32, f: &mut dyn FnMut(Reg, Access)) {
     let block = &unit.blocks[b as usize];
+    let op_of = |inst: u32| &unit.func(module, block.instance).body[inst as usize].op;
     match &block.term {
         Term::Br { pred, .. } => f(*pred, Access::Use),
         Term::Table { index, .. } => {
@@ -82,6 +83,8 @@ pub(crate) fn visit_term(unit: &Unit, module: &Module, b: u32, f: &mut dyn FnMut
                 f(unit.reg(block.instance, r), Access::Use);
             }
         }
+        // The access itself is the next block's first step.
+        Term::Sync { inst, .. } if is_lockstep(op_of(*inst)) => {}
         Term::Sync { inst, .. } | Term::Call { inst, .. } => {
             visit_inst(unit, module, block.instance, *inst, f);
         }

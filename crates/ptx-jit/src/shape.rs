@@ -19,7 +19,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::bits::BitSet;
 use crate::graph::Graph;
-use crate::liveness::{visit_inst, visit_step};
+use crate::liveness::{visit_step, visit_term};
 use crate::unit::{Class, Reg, Step, Term, Unit};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +132,8 @@ pub(crate) fn solve(
 pub(crate) fn block_defs(unit: &Unit, module: &Module) -> Vec<BitSet> {
     unit.blocks
         .iter()
-        .map(|block| {
+        .enumerate()
+        .map(|(b, block)| {
             let mut d = BitSet::new(unit.regs.len());
             let mut f = |r: Reg, a: Access| {
                 if a == Access::Def {
@@ -142,8 +143,8 @@ pub(crate) fn block_defs(unit: &Unit, module: &Module) -> Vec<BitSet> {
             for s in &block.steps {
                 visit_step(unit, module, block.instance, *s, &mut f);
             }
-            if let Term::Sync { inst, .. } | Term::Call { inst, .. } = &block.term {
-                visit_inst(unit, module, block.instance, *inst, &mut f);
+            if let Term::Sync { .. } | Term::Call { .. } = &block.term {
+                visit_term(unit, module, b as u32, &mut f);
             }
             d
         })
@@ -240,8 +241,8 @@ impl Solver<'_> {
                     }
                 });
             }
-            if let Term::Sync { inst, .. } | Term::Call { inst, .. } = &block.term {
-                visit_inst(unit, self.module, block.instance, *inst, &mut |r, a| {
+            if let Term::Sync { .. } | Term::Call { .. } = &block.term {
+                visit_term(unit, self.module, b, &mut |r, a| {
                     if a == Access::Def {
                         changed |= self.shapes[r as usize] != Shape::Varying;
                         self.shapes[r as usize] = Shape::Varying;

@@ -12,7 +12,8 @@
 mod build;
 
 use mica_ptx::ast::{
-    AddrBase, FuncId, Function, Inst, Module, Op, Operand, ParamPlace, ScalarType, Space, VarId,
+    AddrBase, FuncId, Function, Inst, Module, Op, Operand, Order, ParamPlace, ScalarType, Space,
+    VarId,
 };
 use mica_ptx_ops::layout::ModuleLayout;
 
@@ -193,6 +194,18 @@ impl Unit {
             }
             Term::Exit | Term::Trap(_) | Term::Ret => Vec::new(),
         }
+    }
+}
+
+/// Whether the threads of a warp meet before this access. Code from before independent threads
+/// passes values through volatile shared memory without a barrier and relies on the warp's taking
+/// each access together; a GPU still does so wherever the threads are together.
+pub(crate) fn is_lockstep(op: &Op) -> bool {
+    match op {
+        Op::Ld { space, order, .. } | Op::St { space, order, .. } => {
+            *space == Space::Shared && *order == Order::Volatile
+        }
+        _ => false,
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::{Plan, Saved, Slot, SlowSite, SyncSite};
 use crate::bits::BitSet;
 use crate::liveness::visit_inst;
-use crate::unit::{BlockId, Class, Place, Reg, Step, Term};
+use crate::unit::{BlockId, Class, Place, Reg, Step, Term, is_lockstep};
 
 impl Plan {
     pub(crate) fn place_slots(&mut self) {
@@ -50,7 +50,10 @@ impl Plan {
                     instance: block.instance,
                     inst,
                 };
-                let (uses, defs) = self.registers(module, place);
+                let (uses, defs) = match is_lockstep(&self.unit.inst(module, place).op) {
+                    true => (Vec::new(), Vec::new()),
+                    false => self.registers(module, place),
+                };
                 most = most.max(uses.len() as u32);
                 let next_entry = self.entry_of[&next];
                 let defs = defs

@@ -133,7 +133,7 @@ fn member_mask(op: &Op, env: &Env<'_>) -> Option<u32> {
         | Op::Redux { mask, .. }
         | Op::Elect { mask, .. } => Some(env.word(*mask)),
         Op::Vote { mask, .. } | Op::Shfl { mask, .. } => mask.map(|m| env.word(m)),
-        Op::Activemask { .. } => None,
+        Op::Activemask { .. } | Op::Ld { .. } | Op::St { .. } => None,
         // `.aligned`: the whole warp.
         _ => Some(u32::MAX),
     }
@@ -157,7 +157,8 @@ fn execute(d: &Dispatch<'_>, w: u32, site: &SyncSite, op: &Op, members: u32) -> 
         all
     };
     match op {
-        Op::BarWarp { .. } => {}
+        // What follows happens in the next block, with everyone there.
+        Op::BarWarp { .. } | Op::Ld { .. } | Op::St { .. } => {}
         Op::Activemask { dst } => {
             warp::lanes(members).for_each(|l| put(l, *dst, u64::from(members)));
         }

@@ -5,7 +5,7 @@ use mica_ptx_ops::layout::ModuleLayout;
 use mica_ptx_ops::support::is_provided;
 use std::collections::{HashMap, HashSet};
 
-use super::{Block, BlockId, Class, Instance, Root, Step, Term, Unit, is_sync};
+use super::{Block, BlockId, Class, Instance, Root, Step, Term, Unit, is_lockstep, is_sync};
 use crate::CompileError;
 
 /// Inlined instructions beyond which further calls go out of line.
@@ -240,10 +240,13 @@ impl Builder<'_> {
                 Op::Call { callee, .. } => {
                     at = self.call(f, id, at, i32_, inst, callee, own_end, &mut end)?;
                 }
-                op if is_sync(op) => {
+                op if is_sync(op) || is_lockstep(op) => {
                     let next = self.new_block(id);
                     self.unit.blocks[at as usize].term = Term::Sync { inst: i32_, next };
                     at = next;
+                    if is_lockstep(op) {
+                        self.unit.blocks[at as usize].steps.push(Step::Inst(i32_));
+                    }
                 }
                 _ => self.unit.blocks[at as usize].steps.push(Step::Inst(i32_)),
             }
