@@ -140,7 +140,7 @@ impl Emit<'_, '_> {
                         FloatUnOp::Neg => e.b.ins().fneg(a),
                         FloatUnOp::Sqrt => e.b.ins().sqrt(a),
                         // The interpreter rounds twice too. AVX-512's estimate and a Newton step
-                        // were 5 % faster in n-body, and differed in the last bit between machines.
+                        // were no faster in n-body, and differ in the last bit between machines.
                         FloatUnOp::Rsqrt => {
                             let s = e.b.ins().sqrt(a);
                             let one = e.one_like(s);
