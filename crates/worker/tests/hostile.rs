@@ -5,7 +5,7 @@ mod common;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use common::{Bench, MODULE, bench};
+use common::{Bench, MODULE, bench, shake_hands};
 use mica_wire::host::message::{Kind, Message};
 use mica_wire::host::socket::HostSocket;
 use mica_wire::session::*;
@@ -18,15 +18,10 @@ struct Liar {
 }
 
 fn liar(socket: OwnedFd) -> Liar {
-    let socket = HostSocket::from_fd(socket);
-    let mut hello = Message::new(Kind::Hello);
-    hello.kind = socket_kind::HELLO;
-    hello.b = u64::from(SESSION_VERSION);
-    socket.send(&hello, &[]).unwrap();
-    let (_, fds) = socket.receive().unwrap();
+    let (socket, area) = shake_hands(socket);
     Liar {
         _socket: socket,
-        area: SessionArea::adopt(fds.into_iter().next().unwrap()).unwrap(),
+        area: SessionArea::adopt(area).unwrap(),
         producer: Producer::default(),
     }
 }

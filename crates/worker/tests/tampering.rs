@@ -13,8 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::{Bench, MODULE, bench, params};
-use mica_wire::host::message::{Kind, Message};
+use common::{Bench, MODULE, bench, params, shake_hands};
 use mica_wire::host::socket::HostSocket;
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::*;
@@ -60,13 +59,7 @@ struct Liar {
 
 impl Liar {
     fn new(socket: OwnedFd) -> Self {
-        let socket = HostSocket::from_fd(socket);
-        let mut hello = Message::new(Kind::Hello);
-        hello.kind = socket_kind::HELLO;
-        hello.b = u64::from(SESSION_VERSION);
-        socket.send(&hello, &[]).unwrap();
-        let (_, fds) = socket.receive().unwrap();
-        let fd = fds.into_iter().next().unwrap();
+        let (socket, fd) = shake_hands(socket);
         let len = rustix::fs::fstat(&fd).unwrap().st_size as usize;
         let bytes = Mapping::new(fd.try_clone().unwrap(), 0, len).unwrap();
         Self {
