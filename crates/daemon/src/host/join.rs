@@ -98,7 +98,7 @@ pub(super) fn join(
         }
     }
     let tenant = vgpu.tenant.clone();
-    let limit_bytes = vgpu.ledger.limit_bytes();
+    let available_bytes = vgpu.ledger.available_bytes();
     let internal = |what: &str, error: rustix::io::Errno| {
         (Refusal::Busy, format!("{what} cannot be made: {error}"))
     };
@@ -146,10 +146,11 @@ pub(super) fn join(
         charged_ns: AtomicU64::new(0),
         leases: AtomicU64::new(0),
     });
-    // The claim is the client's own word: the earlier daemon's journal bounds it, else the limit.
+    // The claim is the client's own word: the earlier daemon's journal bounds it, else what is left, for
+    // many who claim the same may not have more than the limit together.
     let granted = match (resumed, expected) {
         (true, Some(most_bytes)) => message.c.min(most_bytes),
-        (true, None) => message.c.min(limit_bytes),
+        (true, None) => message.c.min(available_bytes),
         (false, _) => 0,
     };
     let counters = &governed.page.counters;
