@@ -58,7 +58,7 @@ fn scrambled(value: u32, rounds: u32) -> u32 {
     })
 }
 
-/// Runs until the window ends, or for ever if it has no length. `depth` is the memory held in MiB,
+/// Runs one step at least, until the window ends, or for ever if it has no length. `depth` is the memory held in MiB,
 /// `iterations` the rounds a step computes.
 pub(crate) fn run(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
     let function = driver.function(PTX, c"scramble")?;
@@ -68,7 +68,7 @@ pub(crate) fn run(driver: &Driver, load: &Load) -> Result<LoadReport, DriverErro
     let began = Instant::now();
     let end = (load.seconds > 0.0).then(|| Duration::from_secs_f64(load.seconds));
     let mut steps = 0_u32;
-    while end.is_none_or(|end| began.elapsed() < end) {
+    while steps == 0 || end.is_none_or(|end| began.elapsed() < end) {
         let before: Vec<u32> = (0..COUNT as u32)
             .map(|i| i ^ steps.rotate_left(16))
             .collect();
