@@ -11,6 +11,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use mica_daemon::api::{Created, Event, Mode};
@@ -25,6 +26,7 @@ use crate::spec::specification;
 /// Runs a program in a virtual GPU of its own; returns its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     let client = control::connect()?;
+    let since = SystemTime::now();
     let mut spec = specification(&args.spec, &client)?;
     spec.name = args.name.clone();
     spec.ephemeral = true;
@@ -32,7 +34,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     let created = client.create(&spec).map_err(control::explain)?;
     let result = start(&created, &args.command, args.trace.as_deref())
         .and_then(|child| wait(child, &args.command[0], created.mode));
-    say_what_escaped(&client, &created.name);
+    say_what_happened(&client, &created.name, since);
     remove(&client, &created.name);
     result
 }
@@ -40,10 +42,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
 /// Runs a program in an existing virtual GPU; returns its exit code.
 pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
     let client = control::connect()?;
+    let since = SystemTime::now();
     let joined = client.join(&args.name).map_err(control::explain)?;
     let child = start(&joined, &args.command, args.trace.as_deref())?;
     let code = wait(child, &args.command[0], joined.mode);
-    say_what_escaped(&client, &joined.name);
+    say_what_happened(&client, &joined.name, since);
     code
 }
 
@@ -143,21 +146,23 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
         .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// Says on stderr that the program, or one it started, was not held to its limits, or was ended because
-/// it could not be.
-fn say_what_escaped(client: &ControlClient, name: &str) {
+/// Says on stderr what the program could not say itself: that a kernel faulted and where, that it, or one it
+/// started, was not held to its limits, or was ended because it could not be.
+fn say_what_happened(client: &ControlClient, name: &str, since: SystemTime) {
     let told = client.past_events().unwrap_or_default();
-    let of_this = |event: &&Event| event.vgpu.as_deref() == Some(name);
-    let kinds = ["process_outside", "process_refused"];
-    let found = told.iter().filter(of_this);
-    let lines: Vec<&str> = found
-        .filter(|event| kinds.contains(&event.kind.as_str()))
-        .map(|event| event.message.as_str())
-        .collect();
-    for line in &lines {
-        eprintln!("mica: {line}");
+    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let of_this = |event: &&Event| {
+        event.vgpu.as_deref() == Some(name) && event.time_seconds >= since.as_secs_f64()
+    };
+    let mut escaped = false;
+    for event in told.iter().filter(of_this) {
+        let outside = ["process_outside", "process_refused"].contains(&event.kind.as_str());
+        escaped |= outside;
+        if outside || event.kind == "kernel_fault" {
+            eprintln!("mica: {}", event.message);
+        }
     }
-    if lines.is_empty() {
+    if !escaped {
         escape::say();
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mica_wire::host::message::{
-    Kind, Message, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION, Refusal, Role,
+    Kind, Message, NOTE_KERNEL_FAULT, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION, Refusal, Role,
 };
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
@@ -173,6 +173,11 @@ impl HostLink {
     /// Leaves a warning that begins with the name of an entry point Mica does not know.
     pub fn note_unknown_symbol(&self, text: &str) {
         self.send_note(1, NOTE_UNKNOWN_SYMBOL, text);
+    }
+
+    /// Tells what a kernel did that the program only gets a code for.
+    pub fn note_kernel_fault(&self, text: &str) {
+        self.send_note(2, NOTE_KERNEL_FAULT, text);
     }
 
     fn send_note(&self, severity: u64, about: u64, text: &str) {

@@ -44,11 +44,12 @@ impl DeviceSource for SoftwareDevices {
         let sink = move |kind: OutputKind, bytes: &[u8]| match kind {
             OutputKind::Print => output.add(0, bytes),
             OutputKind::Assert => output.add(1, bytes),
-            // The program sees an error code only; its user and the operator see what happened.
+            // The program's own output stays its own: it gets a code, and `mica run` and `mica events`
+            // tell what happened.
             OutputKind::Fault => {
-                output.add(1, &[b"mica: ", bytes].concat());
                 if let Some(gate) = &gate {
-                    gate.link.note(2, String::from_utf8_lossy(bytes).trim());
+                    let text = String::from_utf8_lossy(bytes);
+                    gate.link.note_kernel_fault(text.trim());
                 }
             }
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
-use mica_wire::host::message::{Kind, Message, NOTE_UNKNOWN_SYMBOL, Refusal};
+use mica_wire::host::message::{Kind, Message, NOTE_KERNEL_FAULT, NOTE_UNKNOWN_SYMBOL, Refusal};
 
 use super::answers::{memory_answer, send_pieces, welcome};
 use super::join::{Joined, join};
@@ -76,10 +76,14 @@ impl HostServer {
                         1 => Severity::Warning,
                         _ => Severity::Error,
                     };
+                    let kind = match message.b {
+                        NOTE_KERNEL_FAULT => "kernel_fault",
+                        _ => "note",
+                    };
                     let text = message.text();
                     self.daemon
                         .events
-                        .add(severity, "note", Some(&vgpu), Some(pid), text);
+                        .add(severity, kind, Some(&vgpu), Some(pid), text);
                 }
                 Flow::Keep
             }

@@ -95,6 +95,8 @@ pub enum Refusal {
 
 /// In [`Message::b`] of a [`Kind::Note`]: the text begins with an entry point that Mica does not know.
 pub const NOTE_UNKNOWN_SYMBOL: u64 = 1;
+/// What a [`Kind::Note`] is about, in `b`: a kernel of the program faulted.
+pub const NOTE_KERNEL_FAULT: u64 = 2;
 
 /// One message.
 #[repr(C)]
