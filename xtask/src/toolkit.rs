@@ -68,9 +68,9 @@ pub(crate) const OWN: Runtime = Runtime {
 /// The others. Packages before 12.6 hold no archive, so those are shared.
 pub(crate) const OTHERS: &[Runtime] = &[
     Runtime {
-        name: "cudart-13.0-shared",
-        version: (13, 0),
-        packages: &["nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88"],
+        name: "cudart-13.4-shared",
+        version: (13, 4),
+        packages: &["nvidia-cuda-runtime==13.4.92", "nvidia-cuda-crt==13.4.92"],
         linkage: Linkage::Shared("libcudart.so.13"),
     },
     Runtime {
