@@ -185,6 +185,15 @@ fn program(stage: &Stage) -> Result<ShimNumbers> {
 fn shares(stage: &Stage) -> Result<[f64; 2]> {
     let calibrate = load(Pattern::Calibrate, 0, 1, 0.0);
     let alone: LoadReport = started(stage, 50, &calibrate)?.join()?;
+    // Its virtual GPU goes a moment after its process, and then its share.
+    let asked = Instant::now();
+    while !stage.client.list().map_err(explain)?.is_empty() {
+        ensure!(
+            asked.elapsed() < Duration::from_secs(10),
+            "a virtual GPU stays after its program"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let iterations = (alone.iterations_per_us * KERNEL_US).clamp(1.0, 1e9) as u32;
     let mut saturate = load(Pattern::Saturate, iterations, 8, SHARE_SECONDS);
     saturate.start_unix_ms = start_time(SHARES.len(), Duration::from_millis(2500))?;
@@ -272,5 +281,7 @@ fn killed_while_copying(stage: &Stage) -> Result<Vec<f64>> {
         back.push(killed.elapsed().as_secs_f64() * 1e3);
         child.wait()?;
     }
+    // Its share is wanted next.
+    stage.client.remove(NAME, true).map_err(explain)?;
     Ok(back)
 }
