@@ -2,7 +2,7 @@
 
 use std::process::{Child, Stdio};
 
-use crate::world::Home;
+use crate::world::{Home, eventually};
 
 const PROGRAMS: usize = 64;
 
@@ -24,8 +24,13 @@ fn start_all(home: &Home) {
         let printed = String::from_utf8(output.stdout).unwrap();
         assert!(printed.contains("step 1"), "{printed}");
     }
-    let left = home.command(&["ls", "--json"]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&left.stdout).trim(), "[]");
+    eventually("the end of all virtual GPUs", || {
+        let left = home.command(&["ls", "--json"]).output().unwrap();
+        match String::from_utf8_lossy(&left.stdout).trim() {
+            "[]" => Ok(()),
+            left => Err(left.to_owned()),
+        }
+    });
 }
 
 #[test]
