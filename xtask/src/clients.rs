@@ -1,6 +1,6 @@
 //! `cargo xtask clients`: published libraries nobody here wrote, in a virtual GPU on the software GPU.
 //!
-//! Each client is a program in `tests/clients` that uses a pinned library from crates.io or PyPI, checks
+//! Each client is a program in `tests/clients` that uses a published library at a pinned version, checks
 //! every result itself and prints `ok` last. None knows of Mica. What NVIDIA publishes (NVRTC, libNVVM,
 //! the runtime) is installed from PyPI under NVIDIA's licences, never shipped.
 
