@@ -91,7 +91,7 @@ pub(crate) fn render(
     vgpu(
         "mica_vgpu_memory_used_bytes",
         "gauge",
-        "Charged memory in use.",
+        "Memory in use: charged, and what the driver holds beyond it.",
         &|v| v.memory_used_bytes as f64,
     );
     vgpu(
