@@ -27,6 +27,7 @@ mod golden;
 mod graph;
 mod kernel;
 mod liveness;
+mod loose;
 mod patch;
 mod plan;
 pub mod price;

@@ -22,6 +22,7 @@ use crate::CompileError;
 use crate::bits::BitSet;
 use crate::graph::Graph;
 use crate::liveness::live_in;
+use crate::loose::loose;
 use crate::shape::{Guard, Shape, Shapes, solve};
 use crate::stream::streams;
 use crate::unit::{BlockId, Class, Place, Reg, Step, Term, Unit};
@@ -74,6 +75,8 @@ pub(crate) struct Plan {
     pub(crate) graph: Graph,
     pub(crate) live_in: Vec<BitSet>,
     pub(crate) shapes: Shapes,
+    /// Registers in which a NaN may have the processor's bits.
+    pub(crate) loose: BitSet,
     /// The block of each entry. Entry 0 is the kernel's.
     pub(crate) entries: Vec<BlockId>,
     pub(crate) entry_of: HashMap<BlockId, u32>,
@@ -129,11 +132,13 @@ impl Plan {
         let preheaders = add_preheaders(&mut unit, &graph, &streaming);
         let graph = Graph::build(&unit);
         let live = live_in(&unit, module, &graph);
+        let loose = loose(&unit, module);
         let mut plan = Plan {
             unit,
             graph,
             live_in: live,
             shapes,
+            loose,
             entries: Vec::new(),
             entry_of: HashMap::new(),
             slots: HashMap::new(),

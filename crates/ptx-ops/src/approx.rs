@@ -1,6 +1,6 @@
 //! The approximate instructions: `rcp`, `rsqrt`, `sqrt`, `sin`, `cos`, `lg2`, `ex2`, `tanh`, `div`.
 //!
-//! Each is computed in `f64` and rounded once, which is at least as near as PTX's error bounds ask.
+//! Each is computed in `f64` and rounded to its type, which is at least as near as PTX's error bounds ask.
 //! The special cases (infinities, zeros, subnormals under `.ftz`) are those of the PTX tables; the
 //! last bits may differ from a GPU's, as they may between two GPUs.
 
@@ -33,9 +33,10 @@ pub fn sqrt_f32(ftz: bool, x: u32) -> u32 {
     unary(ftz, x, f64::sqrt)
 }
 
-/// `rsqrt.approx.f32`.
+/// `rsqrt.approx.f32`: rounded twice, as compiled code does it with the processor's own instructions.
 pub fn rsqrt_f32(ftz: bool, x: u32) -> u32 {
-    unary(ftz, x, rsqrt)
+    let root = sqrt_f32(ftz, x);
+    unary(ftz, root, |v| 1.0 / v)
 }
 
 fn rsqrt(v: f64) -> f64 {

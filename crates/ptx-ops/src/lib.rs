@@ -14,6 +14,7 @@
 //!   warp     shfl, vote, match, redux
 //!   atomic   atom, red
 //!   matrix   mma, wmma, ldmatrix layouts and products
+//!   nan      which instructions give the one NaN of PTX
 //!   mbarrier the states of asynchronous barriers
 //!   texture  tex, tld4
 //!   surface  where suld, sust and sured land
@@ -33,6 +34,7 @@ pub mod int;
 pub mod layout;
 pub mod matrix;
 pub mod mbarrier;
+pub mod nan;
 pub mod support;
 pub mod surface;
 pub mod texture;

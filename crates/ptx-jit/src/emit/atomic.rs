@@ -167,6 +167,7 @@ impl Emit<'_, '_> {
                 let x = self.float(old);
                 let y = self.float(v);
                 let s = self.b.ins().fadd(x, y);
+                let s = self.settle_value(s);
                 self.int(s)
             }
         }

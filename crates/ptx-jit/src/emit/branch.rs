@@ -58,8 +58,7 @@ impl Emit<'_, '_> {
                 self.b.ins().jump(self.leave, &[]);
             }
             Term::Trap(inst) => {
-                let f = self.plan.unit.func(self.src.module, self.instance);
-                let line = self.i64(i64::from(f.body[inst as usize].line));
+                let line = self.lines(Some(inst));
                 let t = self.thread();
                 let ctx = self.ctx;
                 self.call(run::TRAP, &[ctx, t, line]);

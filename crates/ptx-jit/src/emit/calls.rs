@@ -194,20 +194,30 @@ impl Emit<'_, '_> {
 
     // ---- out of line -------------------------------------------------------------------------
 
-    fn fault_stack(&mut self) {
+    /// The lines of an instruction as the runtime takes them: PTX below, source above.
+    pub(crate) fn lines(&mut self, inst: Option<u32>) -> Value {
+        let f = self.plan.unit.func(self.src.module, self.instance);
+        let (ptx, source) = inst.map_or((f.line, 0), |i| {
+            let inst = &f.body[i as usize];
+            (inst.line, inst.loc.map_or(0, |l| l.line))
+        });
+        self.i64(i64::from(ptx) | i64::from(source) << 32)
+    }
+
+    fn fault_stack(&mut self, inst: u32) {
         let t = self.thread();
         let ctx = self.ctx;
-        let f = self.plan.unit.func(self.src.module, self.instance);
-        let line = self.i64(i64::from(f.line));
+        let line = self.lines(Some(inst));
         self.call(run::TRAP, &[ctx, t, line]);
         let s = self.i64(status::FAULT);
         self.b.ins().return_(&[s]);
     }
 
-    fn fault_pc(&mut self, address: Value) {
+    fn fault_pc(&mut self, address: Value, inst: Option<u32>) {
         let t = self.thread();
         let ctx = self.ctx;
-        self.call(run::BAD_PC, &[ctx, t, address]);
+        let line = self.lines(inst);
+        self.call(run::BAD_PC, &[ctx, t, line, address]);
         let s = self.i64(status::FAULT);
         self.b.ins().return_(&[s]);
     }
@@ -266,11 +276,13 @@ impl Emit<'_, '_> {
         let (bad, on) = (self.cold(), self.b.create_block());
         self.b.ins().brif(over, bad, &[], on, &[]);
         self.b.switch_to_block(bad);
-        self.fault_stack();
+        self.fault_stack(inst);
         self.b.switch_to_block(on);
         let at = self.frame_address(0, save);
         for (i, r) in live.iter().enumerate() {
-            let V::U(v) = self.read(*r) else { continue };
+            let V::U(v) = self.read_loose(*r) else {
+                continue;
+            };
             self.b.ins().store(flags(), v, at, 16 * i as i32);
         }
         let base = self.local_base(0);
@@ -317,7 +329,7 @@ impl Emit<'_, '_> {
                     self.enter(c, inst, new, top)?;
                 }
                 self.b.switch_to_block(bad);
-                self.fault_pc(p);
+                self.fault_pc(p, Some(inst));
             }
         }
         Ok(())
@@ -336,8 +348,10 @@ impl Emit<'_, '_> {
         let (bad, on) = (self.cold(), self.b.create_block());
         self.b.ins().brif(over, bad, &[], on, &[]);
         self.b.switch_to_block(bad);
-        self.fault_stack();
+        self.fault_stack(inst);
         self.b.switch_to_block(on);
+        // Recursion can take as long as any loop.
+        self.poll();
         let f = self.src.module.func(c);
         let frame = self.src.layout.frames[c.index()];
         let results = self.add_imm(new, frame.returns as i64);
@@ -463,7 +477,7 @@ impl Emit<'_, '_> {
         }
         self.b.switch_to_block(bad);
         let zero = self.i64(0);
-        self.fault_pc(zero);
+        self.fault_pc(zero, None);
     }
 
     #[allow(dead_code, reason = "used by passes that name registers")]

@@ -47,8 +47,8 @@ impl Emit<'_, '_> {
     ) -> Result<Option<V>, CompileError> {
         let class = Class::of(ty);
         if ty == ScalarType::F32 || ty == ScalarType::F64 {
-            let x = self.get(a, class)?;
-            let y = self.get(b, class)?;
+            let x = self.get_float(a, class)?;
+            let y = self.get_float(b, class)?;
             let flush = ftz && ty == ScalarType::F32;
             return Ok(Some(self.float_compare(float_cc(cmp), x, y, class, flush)));
         }

@@ -2,6 +2,7 @@
 
 use cranelift_codegen::ir::{InstBuilder, Type, Value, condcodes::FloatCC, types};
 use mica_ptx::ast::{IntRounding, Op, Operand, RegId, ScalarType, TypeClass};
+use mica_ptx_ops::nan::canonical_result;
 
 use super::ops::nearest;
 use super::{Emit, V};
@@ -57,7 +58,12 @@ impl Emit<'_, '_> {
         }
         if is_float(to) && is_float(from) && nearest(*round) {
             let class = Class::of(from);
-            let x = self.get(src, class)?;
+            // From f64 to f32 the bits of a NaN are handed on.
+            let own_nan = canonical_result(op).is_some();
+            let x = match own_nan {
+                true => self.get_float(src, class)?,
+                false => self.get(src, class)?,
+            };
             let (sat, int_round) = (*sat, *int_round);
             let flush_out = *ftz && to == ScalarType::F32;
             let f = |e: &mut Self, v: &[Value]| {
@@ -82,7 +88,10 @@ impl Emit<'_, '_> {
                 &f,
                 if from == to { Some(&f) } else { None },
             );
-            self.set(*dst, v);
+            match own_nan {
+                true => self.set_float(*dst, v),
+                false => self.set(*dst, v),
+            }
             return Ok(true);
         }
         Ok(false)
@@ -300,7 +309,7 @@ impl Emit<'_, '_> {
         src: &Operand,
     ) -> Result<(), CompileError> {
         let class = Class::of(from);
-        let x = self.get(src, class)?;
+        let x = self.get_float(src, class)?;
         let signed = to.class() == TypeClass::Signed;
         let bits = to.bits();
         let out = self.class_of(dst);

@@ -3,6 +3,7 @@
 
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::FloatCC, condcodes::IntCC, types};
 use mica_ptx::ast::{FloatBinOp, FloatUnOp, Op, Precision, Rounding, ScalarType};
+use mica_ptx_ops::nan::canonical_result;
 
 use super::{Emit, V};
 use crate::CompileError;
@@ -15,6 +16,8 @@ fn plain(ty: ScalarType) -> bool {
 
 impl Emit<'_, '_> {
     pub(crate) fn floating(&mut self, op: &Op) -> Result<bool, CompileError> {
+        // Otherwise the bits of a NaN are handed on.
+        let own_nan = canonical_result(op).is_some();
         match op {
             Op::FloatBin {
                 op,
@@ -29,8 +32,8 @@ impl Emit<'_, '_> {
                 b,
             } if plain(*ty) => {
                 let class = Class::of(*ty);
-                let x = self.get(a, class)?;
-                let y = self.get(b, class)?;
+                let x = self.get_float(a, class)?;
+                let y = self.get_float(b, class)?;
                 let flush = *ftz && *ty == ScalarType::F32;
                 let (op, sat, nan) = (*op, *sat, *nan);
                 let f = |e: &mut Self, v: &[Value]| {
@@ -45,7 +48,7 @@ impl Emit<'_, '_> {
                     e.output(r, flush, sat)
                 };
                 let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
-                self.set(*dst, v);
+                self.set_float(*dst, v);
             }
             Op::Fma {
                 ty,
@@ -65,7 +68,7 @@ impl Emit<'_, '_> {
                 let class = Class::of(*ty);
                 let srcs = [a, b, c]
                     .into_iter()
-                    .map(|o| self.get(o, class).map(|v| (v, class)))
+                    .map(|o| self.get_float(o, class).map(|v| (v, class)))
                     .collect::<Result<Vec<_>, _>>()?;
                 let flush = *ftz && *ty == ScalarType::F32;
                 let sat = *sat;
@@ -83,7 +86,7 @@ impl Emit<'_, '_> {
                     e.output(r, flush, sat)
                 };
                 let v = self.map(&srcs, class, &f, Some(&f));
-                self.set(*dst, v);
+                self.set_float(*dst, v);
             }
             Op::FloatDiv {
                 ty,
@@ -98,8 +101,8 @@ impl Emit<'_, '_> {
                     return self.pure(run::DIV_APPROX, &[a, b], *dst, *ty, *prec, *ftz);
                 }
                 let class = Class::of(*ty);
-                let x = self.get(a, class)?;
-                let y = self.get(b, class)?;
+                let x = self.get_float(a, class)?;
+                let y = self.get_float(b, class)?;
                 let flush = *ftz && *ty == ScalarType::F32;
                 let f = |e: &mut Self, v: &[Value]| {
                     let (a, b) = (e.input(v[0], flush), e.input(v[1], flush));
@@ -107,7 +110,7 @@ impl Emit<'_, '_> {
                     e.output(r, flush, false)
                 };
                 let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
-                self.set(*dst, v);
+                self.set_float(*dst, v);
             }
             Op::FloatUn {
                 op,
@@ -130,7 +133,10 @@ impl Emit<'_, '_> {
                     return self.transcendental(*op, *ty, *prec, *ftz, *dst, a);
                 }
                 let class = Class::of(*ty);
-                let x = self.get(a, class)?;
+                let x = match own_nan {
+                    true => self.get_float(a, class)?,
+                    false => self.get(a, class)?,
+                };
                 let flush = *ftz && *ty == ScalarType::F32;
                 let op = *op;
                 let f = |e: &mut Self, v: &[Value]| {
@@ -154,7 +160,10 @@ impl Emit<'_, '_> {
                     e.output(r, flush, false)
                 };
                 let v = self.map(&[(x, class)], class, &f, Some(&f));
-                self.set(*dst, v);
+                match own_nan {
+                    true => self.set_float(*dst, v),
+                    false => self.set(*dst, v),
+                }
             }
             Op::Copysign { ty, dst, a, b } if plain(*ty) => {
                 let class = Class::of(*ty);
@@ -211,7 +220,7 @@ impl Emit<'_, '_> {
         }
         let vs = srcs
             .iter()
-            .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
+            .map(|o| self.get_float(o, Class::B32).map(|v| (v, Class::B32)))
             .collect::<Result<Vec<_>, _>>()?;
         let mode = i64::from(ftz) | i64::from(prec == Precision::Full) << 1;
         let v = self.map(

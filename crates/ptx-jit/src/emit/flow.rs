@@ -236,8 +236,8 @@ impl<'e, 'm> Emit<'e, 'm> {
         b
     }
 
-    /// Polls at the head of a loop, and lets a waiting thread stand aside.
-    fn header(&mut self, id: BlockId) {
+    /// Looks whether the device wants the block to stop.
+    pub(crate) fn poll(&mut self) {
         let stop = self.field(types::I64, offset_of!(BlockContext, stop));
         let word = self.b.ins().atomic_load(types::I32, flags(), stop);
         let (slow, on) = (self.cold(), self.b.create_block());
@@ -251,6 +251,11 @@ impl<'e, 'm> Emit<'e, 'm> {
         let c = self.i64(status::CANCEL);
         self.b.ins().return_(&[c]);
         self.b.switch_to_block(on);
+    }
+
+    /// Polls at the head of a loop, and lets a waiting thread stand aside.
+    fn header(&mut self, id: BlockId) {
+        self.poll();
         let streaming = self.plan.streaming.contains(&id);
         if streaming && self.lanes == 1 {
             return;

@@ -26,6 +26,7 @@ mod moves;
 mod ops;
 mod product;
 mod registers;
+mod settle;
 mod slots;
 mod special;
 mod store;

@@ -23,7 +23,7 @@ impl Emit<'_, '_> {
         match op {
             Op::Mov { ty, dst, src } => {
                 let class = Class::of(*ty);
-                let v = self.get(src, class)?;
+                let v = self.get_copy(src, class, *dst)?;
                 let have = self.class_of(*dst);
                 let v = self.resize(v, class, have);
                 self.set(*dst, v);
@@ -68,8 +68,8 @@ impl Emit<'_, '_> {
             } => {
                 let class = Class::of(*ty);
                 let p = self.pred(pred)?;
-                let a = self.get(a, class)?;
-                let b = self.get(b, class)?;
+                let a = self.get_copy(a, class, *dst)?;
+                let b = self.get_copy(b, class, *dst)?;
                 let v = self.select(&p, &a, &b, class);
                 self.set(*dst, v);
             }

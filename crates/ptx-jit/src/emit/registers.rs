@@ -64,7 +64,8 @@ impl Emit<'_, '_> {
         }
     }
 
-    pub(crate) fn read(&mut self, r: Reg) -> V {
+    /// What a register holds; a NaN in a loose one has any bits.
+    pub(crate) fn read_loose(&mut self, r: Reg) -> V {
         if let Some(v) = self.cooked(r) {
             return v;
         }

@@ -272,6 +272,7 @@ extern "C" fn special(ctx: Ctx, which: u64) -> u64 {
     }
 }
 
+/// `line` is the PTX line below and the source line above.
 fn simple_fault(ctx: Ctx, kind: FaultKind, t: u64, line: u64, address: u64) -> u64 {
     // SAFETY: the context is valid for the block.
     let block = unsafe { (*ctx).block };
@@ -280,6 +281,7 @@ fn simple_fault(ctx: Ctx, kind: FaultKind, t: u64, line: u64, address: u64) -> u
         Fault {
             kind: kind as u32,
             ptx_line: line as u32,
+            source_line: (line >> 32) as u32,
             address,
             thread: coordinates(block, t as u32),
             ..Fault::default()
@@ -293,8 +295,8 @@ extern "C" fn trap(ctx: Ctx, t: u64, line: u64) -> u64 {
     simple_fault(ctx, FaultKind::LaunchFailed, t, line, 0)
 }
 
-extern "C" fn bad_pc(ctx: Ctx, t: u64, address: u64) -> u64 {
-    simple_fault(ctx, FaultKind::InvalidPc, t, 0, address)
+extern "C" fn bad_pc(ctx: Ctx, t: u64, line: u64, address: u64) -> u64 {
+    simple_fault(ctx, FaultKind::InvalidPc, t, line, address)
 }
 
 /// Asks the device whether an access is within one allocation. Not 0 means that it is not.

@@ -36,7 +36,8 @@ pub(crate) fn execute(env: &Env<'_>, out: &mut Out<'_>) -> Result<(), Fault> {
                 std::thread::yield_now();
             }
         }
-        Op::Brkpt => {}
+        // Nobody is there to go on from a breakpoint.
+        Op::Brkpt => return Err(env.fault(FaultKind::LaunchFailed)),
         Op::Call {
             callee: Callee::Direct(f),
             rets,

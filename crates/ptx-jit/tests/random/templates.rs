@@ -4,11 +4,9 @@
 //! d f64, p predicate. `N` is a small number. `%t0` and `%tl` are free in each line; the labels
 //! are made unique.
 //!
-//! Carries are used up where they are made: PTX keeps them in straight-line code only. No float's bits
-//! are looked at as an integer, because the bits of a NaN may differ.
+//! Carries are used up where they are made: PTX keeps them in straight-line code only.
 //!
-//! Left out: what may differ between two right answers (activemask, clocks, elect; rsqrt of f32, which
-//! compiled code estimates), textures (they
+//! Left out: what may differ between two right answers (activemask, clocks, elect), textures (they
 //! need objects; `ptx-ops` checks them against a GPU), and what the device refuses.
 
 /// Integers and bits.
@@ -225,6 +223,8 @@ pub(crate) const FLOAT: &[&str] = &[
     "rcp.approx.ftz.f32 Df, Af;",
     "sqrt.approx.f32 Df, Af;",
     "sqrt.approx.ftz.f32 Df, Af;",
+    "rsqrt.approx.f32 Df, Af;",
+    "rsqrt.approx.ftz.f32 Df, Af;",
     "sin.approx.f32 Df, Af;",
     "cos.approx.ftz.f32 Df, Af;",
     "lg2.approx.f32 Df, Af;",
@@ -253,6 +253,51 @@ pub(crate) const FLOAT: &[&str] = &[
     "cvt.rni.u64.f64 Dl, Ad;",
     "cvt.rzi.s16.f32 Ds, Af;",
     "cvt.rni.u8.f32 Di, Af;",
+];
+
+/// Floats seen as bits and bits seen as floats, with every kind of NaN.
+pub(crate) const BITS: &[&str] = &[
+    "mov.b32 Di, Af;",
+    "mov.b32 Df, Ai;",
+    "mov.b64 Dl, Ad;",
+    "mov.b64 Dd, Al;",
+    "mov.b64 {Di, Di}, Ad;",
+    "mov.b64 Dd, {Ai, Ai};",
+    "mov.b64 Dl, {Af, Af};",
+    "mov.f32 Df, 0f7fc12345;",
+    "mov.f32 Df, 0fff812345;",
+    "mov.f32 Df, 0f7fffffff;",
+    "mov.f32 Df, 0fff800000;",
+    "mov.f64 Dd, 0d7ff8000000012345;",
+    "mov.f64 Dd, 0dfff0000000000001;",
+    "mov.f64 Dd, 0d7ff0000000000000;",
+    "mov.f32 Df, Af;",
+    "mov.f64 Dd, Ad;",
+    "add.f32 Di, Ai, Ai;",
+    "sub.ftz.f32 Di, Af, Ai;",
+    "fma.rn.f32 Di, Ai, Af, Ai;",
+    "min.f32 Di, Ai, Af;",
+    "max.NaN.f32 Di, Ai, Ai;",
+    "neg.f32 Di, Ai;",
+    "abs.f32 Df, Ai;",
+    "sqrt.rn.f32 Di, Ai;",
+    "copysign.f32 Df, Af, Ai;",
+    "selp.b32 Di, Af, Ai, Ap;",
+    "selp.f32 Df, Af, 0f7fc00001, Ap;",
+    "cvt.rn.f32.f64 Di, Al;",
+    "cvt.f64.f32 Dl, Ai;",
+    "cvt.sat.f32.f32 Di, Ai;",
+    "cvt.rni.f32.f32 Di, Ai;",
+    "add.f64 Dl, Al, Ad;",
+    "fma.rn.f64 Dl, Al, Ad, Al;",
+    "neg.f64 Dl, Al;",
+    "abs.f64 Dd, Al;",
+    "max.f64 Dl, Al, Ad;",
+    "div.rn.f64 Dl, Al, Al;",
+    "shfl.sync.bfly.b32 Df, Af, 5, 31, 0xffffffff;",
+    "add.f32 %t0, Af, Ai; xor.b32 Di, %t0, Ai;",
+    "mul.f64 %tl, Ad, Al; shr.u64 Dl, %tl, 7;",
+    "setp.eq.f32 %q0, Af, Af; @%q0 bra PAST; add.f32 Df, Df, Af; PAST: mov.b32 Di, Af;",
 ];
 
 /// f16 and bf16, alone and in pairs.
@@ -420,6 +465,8 @@ pub(crate) const MEMORY: &[&str] = &[
     "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; atom.global.exch.b64 Dl, [%tl], Al; atom.global.add.u64 Dl, [%tl], Al; red.global.max.s64 [%tl], Al;",
     "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; atom.global.and.b32 Di, [%tl], Ai; atom.global.dec.u32 Di, [%tl+4], Ai;",
     "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; st.global.f32 [%tl], Af; atom.global.add.f32 Df, [%tl], Af; st.global.b32 [%tl], Ai;",
+    "shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; bar.sync 0; st.shared.b32 [%t0], Ai; atom.shared.add.f32 Df, [%t0], Af; ld.shared.b32 Di, [%t0]; bar.sync 0;",
+    "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; st.global.b64 [%tl], Al; atom.global.add.f64 Dd, [%tl], Ad; ld.global.b64 Dl, [%tl];",
     "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; st.global.b32 [%tl], Ai; atom.global.add.noftz.f16x2 Di, [%tl], Ai;",
     "mul.wide.u32 %tl, %tx, 8; add.s64 %tl, %tl, %scr; st.global.u8 [%tl+3], Ai; st.global.b16 [%tl+4], As; ld.global.b32 Di, [%tl]; ld.global.s8 Di, [%tl+3];",
     "cvt.u64.u32 %tl, %sb; cvta.shared.u64 %tl, %tl; isspacep.shared Dp, %tl; bar.sync 0; ld.u32 Di, [%tl+64]; bar.sync 0;",
@@ -443,5 +490,5 @@ pub(crate) const MATRIX: &[&str] = &[
 
 /// Everything but matrices.
 pub(crate) const GROUPS: &[&[&str]] = &[
-    INTEGER, INTEGER, FLOAT, HALF, VIDEO, SELECT, FLOW, WARP, MEMORY,
+    INTEGER, INTEGER, FLOAT, BITS, HALF, VIDEO, SELECT, FLOW, WARP, MEMORY,
 ];
