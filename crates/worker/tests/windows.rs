@@ -297,7 +297,7 @@ fn a_dead_worker_is_noticed_by_copies() {
     p.client.write_now(stream, address, &data).unwrap();
     let client = Arc::clone(&p.client);
     // A call that makes no sense ends the session.
-    client.transport().post(9999, &[], &[]).unwrap();
+    client.transport().post(9999, None, &[], &[]).unwrap();
     let mut failed = false;
     for _ in 0..500 {
         failed |= client.write_now(stream, address, &data).is_err();

@@ -6,6 +6,7 @@
 
 mod data;
 mod ring;
+mod turns;
 mod window;
 mod windows;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 pub use data::{DeviceBox, HostBox};
 pub use ring::RingTransport;
+pub use turns::Order as StreamOrder;
 use windows::Windows;
 
 use super::calls::*;
@@ -82,7 +84,11 @@ impl<T: ClientTransport> SessionClient<T> {
     pub fn call<R: Request>(&self, request: &R) -> Result<R::Answer, SessionError> {
         debug_assert_ne!(R::CLASS, Class::Posted);
         self.windows.see(request);
-        call_over(&self.transport, request, &[])
+        let answer = call_over(&self.transport, request, &[])?;
+        if let Some((stream, order)) = turns::order_of(request, Some(&answer)) {
+            self.transport.note_order(stream, order);
+        }
+        Ok(answer)
     }
 
     /// Makes a posted call: returns when it is in the ring.
@@ -90,8 +96,12 @@ impl<T: ClientTransport> SessionClient<T> {
     pub fn post<R: Request>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
         debug_assert_eq!(R::CLASS, Class::Posted);
         self.windows.see(request);
+        if let Some((stream, order)) = turns::order_of(request, None) {
+            self.transport.note_order(stream, order);
+        }
+        let (stream, body) = (turns::stream_of(request), request.encode());
         self.transport
-            .post(R::NUMBER, request.encode().as_slice(), tail)
+            .post(R::NUMBER, stream, body.as_slice(), tail)
     }
 
     /// Makes a call that waits for work; asks nobody if all work is known to be done.
@@ -243,7 +253,8 @@ fn call_over<T: ClientTransport, R: Request>(
     request: &R,
     tail: &[u8],
 ) -> Result<R::Answer, SessionError> {
-    let (code, bytes) = transport.call(R::NUMBER, request.encode().as_slice(), tail)?;
+    let (stream, body) = (turns::stream_of(request), request.encode());
+    let (code, bytes) = transport.call(R::NUMBER, stream, body.as_slice(), tail)?;
     if code != 0 {
         return Err(SessionError::Refused {
             code,

@@ -7,6 +7,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use super::client::StreamOrder;
 use super::ring::{RecordHeader, Violation};
 use super::{SessionArea, SessionError};
 
@@ -15,10 +16,23 @@ pub type Answer = (u32, Vec<u8>);
 
 /// The program's side.
 pub trait ClientTransport: Send + Sync {
-    /// Sends a call that has no answer. Waits only for room.
-    fn post(&self, call: u16, body: &[u8], tail: &[u8]) -> Result<(), SessionError>;
+    /// Sends a call that has no answer. Waits only for room, and, if it adds to the work of `stream`, for
+    /// the end of copies that the program does itself.
+    fn post(
+        &self,
+        call: u16,
+        stream: Option<u64>,
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), SessionError>;
     /// Sends a call and waits for its answer.
-    fn call(&self, call: u16, body: &[u8], tail: &[u8]) -> Result<Answer, SessionError>;
+    fn call(
+        &self,
+        call: u16,
+        stream: Option<u64>,
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<Answer, SessionError>;
     /// Whether errors of posted calls wait to be taken. Costs one load.
     fn late_pending(&self) -> bool;
     /// Whether kernels' output waits to be taken. Costs one load.
@@ -33,6 +47,15 @@ pub trait ClientTransport: Send + Sync {
     fn window_file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+    /// Keeps work for a stream, and for those that wait for it, out until [`ClientTransport::end_turn`].
+    /// Waits for other turns. For carriers with windows.
+    fn begin_turn(&self, _stream: u64) -> Result<(), SessionError> {
+        Ok(())
+    }
+    /// Ends what [`ClientTransport::begin_turn`] began.
+    fn end_turn(&self, _stream: u64) {}
+    /// Tells how a stream is ordered against others.
+    fn note_order(&self, _stream: u64, _order: Option<StreamOrder>) {}
     /// Whether the work of everything sent so far is done, as far as is known without asking. Fails if
     /// the worker is gone.
     fn is_quiet(&self) -> Result<bool, SessionError> {

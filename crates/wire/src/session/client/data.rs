@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use rustix::thread::futex;
 
 use super::SessionClient;
+use super::turns::Turn;
 use crate::session::area::{CHUNK_BYTES, CHUNKS, chunk_state};
-use crate::session::calls::{Copy, Read, StreamQuery, Write};
+use crate::session::calls::{Copy, Read, Request, StreamQuery, Write};
 use crate::session::ring::MAX_RECORD_BYTES;
 use crate::session::transport::ClientTransport;
 use crate::session::types::{CopyBox, CopyPlace};
@@ -124,6 +125,34 @@ impl<T: ClientTransport> SessionClient<T> {
         })
     }
 
+    /// A turn on a stream for a copy in several pieces: nobody's work comes between them.
+    fn turn_in_line(
+        &self,
+        stream: u64,
+        is_needed: bool,
+    ) -> Result<Option<Turn<'_, T>>, SessionError> {
+        if !is_needed {
+            return Ok(None);
+        }
+        self.transport.begin_turn(stream)?;
+        Ok(Some(Turn(&self.transport, stream)))
+    }
+
+    /// Posts a piece of a copy: at once if its turn is there, else as any call.
+    fn post_piece(
+        &self,
+        turn: &Option<Turn<'_, T>>,
+        stream: u64,
+        area: CopyBox,
+    ) -> Result<(), SessionError> {
+        let copy = Copy { stream, area };
+        if turn.is_none() {
+            return self.post(&copy, &[]);
+        }
+        let body = copy.encode();
+        (self.transport).post(Copy::NUMBER, None, body.as_slice(), &[])
+    }
+
     /// Takes a free staging chunk, waiting for one if need be.
     fn take_chunk(&self, area: &SessionArea) -> Result<u32, SessionError> {
         loop {
@@ -178,6 +207,7 @@ impl<T: ClientTransport> SessionClient<T> {
             return Ok(());
         }
         let mut offset = 0;
+        let turn = self.turn_in_line(stream, bytes.len() > piece_bytes(bytes.len()))?;
         for part in bytes.chunks(piece_bytes(bytes.len())) {
             let chunk = self.fill_chunk(part)?;
             let area = CopyBox::linear(
@@ -185,7 +215,7 @@ impl<T: ClientTransport> SessionClient<T> {
                 CopyPlace::Staging { chunk, offset: 0 },
                 part.len() as u64,
             );
-            self.post(&Copy { stream, area }, &[])?;
+            self.post_piece(&turn, stream, area)?;
             offset += part.len() as u64;
         }
         Ok(())
@@ -230,6 +260,7 @@ impl<T: ClientTransport> SessionClient<T> {
         device: &DeviceBox,
     ) -> Result<(), SessionError> {
         let area = self.need_area()?;
+        let turn = self.turn_in_line(stream, pieces(host.extent).nth(1).is_some())?;
         for piece in pieces(host.extent) {
             let ((x, y, z), width, rows) = piece;
             let chunk = self.take_chunk(area)?;
@@ -249,7 +280,7 @@ impl<T: ClientTransport> SessionClient<T> {
                 height: rows,
                 depth: 1,
             };
-            self.post(&Copy { stream, area: copy }, &[])?;
+            self.post_piece(&turn, stream, copy)?;
         }
         Ok(())
     }
@@ -283,6 +314,11 @@ impl<T: ClientTransport> SessionClient<T> {
         parts: impl Iterator<Item = Piece>,
     ) -> Result<(), SessionError> {
         let area = self.need_area()?;
+        // Earlier work is waited for without the turn, where others leave room for that.
+        let turn = match self.turn(stream, true)? {
+            None => self.turn_in_line(stream, true)?,
+            turn => turn,
+        };
         let mut flying: VecDeque<(u32, Piece)> = VecDeque::with_capacity(READ_AHEAD);
         let mut failed = false;
         let mut parts = parts.fuse();
@@ -303,7 +339,7 @@ impl<T: ClientTransport> SessionClient<T> {
                     height: rows,
                     depth: 1,
                 };
-                self.post(&Copy { stream, area: copy }, &[])?;
+                self.post_piece(&turn, stream, copy)?;
                 flying.push_back((chunk, piece));
             }
             let Some((chunk, piece)) = flying.pop_front() else {

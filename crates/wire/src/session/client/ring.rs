@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,6 +11,8 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
+use super::StreamOrder;
+use super::turns::Turns;
 use crate::host::message::{Kind, Message};
 use crate::host::socket::HostSocket;
 use crate::session::area::{NOTICES, REASON_BYTES, SLOT_ROOM, SLOTS};
@@ -30,6 +32,9 @@ const LIVENESS: Timespec = Timespec {
     tv_nsec: 20_000_000,
 };
 
+/// The same for who waits for a turn.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
 const UNAVAILABLE: u32 = 46;
 
@@ -39,11 +44,20 @@ pub struct RingTransport {
     area: SessionArea,
     socket: HostSocket,
     window_file: Option<OwnedFd>,
-    producer: Mutex<Producer>,
+    entrance: Mutex<Entrance>,
+    /// A turn has ended.
+    turn_ended: Condvar,
     /// A bit for each reply slot in use.
     slots: AtomicU64,
     answers: Patience,
     chunks: Patience,
+}
+
+/// What a thread needs to write to the ring.
+#[derive(Debug, Default)]
+struct Entrance {
+    producer: Producer,
+    turns: Turns,
 }
 
 impl RingTransport {
@@ -86,30 +100,56 @@ impl RingTransport {
             area,
             socket,
             window_file: fds.next(),
-            producer: Mutex::default(),
+            entrance: Mutex::default(),
+            turn_ended: Condvar::new(),
             slots: AtomicU64::new(0),
             answers: Patience::default(),
             chunks: Patience::default(),
         })
     }
 
-    fn producer(&self) -> MutexGuard<'_, Producer> {
-        self.producer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entrance(&self) -> MutexGuard<'_, Entrance> {
+        self.entrance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a record, waiting for room.
+    /// Waits until nobody copies for a stream that orders this one.
+    #[cold]
+    fn wait_for_turn<'a>(
+        &self,
+        mut entrance: MutexGuard<'a, Entrance>,
+        stream: Option<u64>,
+    ) -> Result<MutexGuard<'a, Entrance>, SessionError> {
+        while entrance.turns.must_wait(stream) {
+            let waited = self.turn_ended.wait_timeout(entrance, LOOK);
+            (entrance, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            self.check_alive()?;
+        }
+        Ok(entrance)
+    }
+
+    /// Writes a record, waiting for its stream and for room.
     #[inline]
-    fn push(&self, call: u16, slot: u16, body: &[u8], tail: &[u8]) -> Result<(), SessionError> {
+    fn push(
+        &self,
+        call: u16,
+        slot: u16,
+        stream: Option<u64>,
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), SessionError> {
         let length = HEADER_BYTES + body.len() + tail.len();
         if length > MAX_RECORD_BYTES {
             return Err(SessionError::TooLarge(length));
         }
-        let mut producer = self.producer();
+        let mut entrance = self.entrance();
+        if entrance.turns.must_wait(stream) {
+            entrance = self.wait_for_turn(entrance, stream)?;
+        }
         if self.area.control().worker.ended.load(Relaxed) != 0 {
             return Err(self.why_ended());
         }
         let mut spin = 0;
-        while !producer.try_push(&self.area, call, slot, body, tail) {
+        while !(entrance.producer).try_push(&self.area, call, slot, body, tail) {
             self.wait_for_room(spin)?;
             spin += 1;
         }
@@ -235,16 +275,28 @@ impl Drop for Slot<'_> {
 
 impl ClientTransport for RingTransport {
     #[inline]
-    fn post(&self, call: u16, body: &[u8], tail: &[u8]) -> Result<(), SessionError> {
-        self.push(call, NO_SLOT, body, tail)
+    fn post(
+        &self,
+        call: u16,
+        stream: Option<u64>,
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<(), SessionError> {
+        self.push(call, NO_SLOT, stream, body, tail)
     }
 
-    fn call(&self, call: u16, body: &[u8], tail: &[u8]) -> Result<Answer, SessionError> {
+    fn call(
+        &self,
+        call: u16,
+        stream: Option<u64>,
+        body: &[u8],
+        tail: &[u8],
+    ) -> Result<Answer, SessionError> {
         let slot = self.take_slot()?;
         let head = self.area.slot(slot.index.into());
         let data_at = self.area.slot_data_at(slot.index.into());
         let mut before = head.answered.load(Relaxed);
-        self.push(call, slot.index, body, tail)?;
+        self.push(call, slot.index, stream, body, tail)?;
         self.wait_answer(&slot, before)?;
         let code = head.code.load(Relaxed);
         let total = head.total.load(Relaxed) as usize;
@@ -261,7 +313,7 @@ impl ClientTransport for RingTransport {
             let offset = bytes.len() as u64;
             let more = Continue { offset };
             let body = more.encode();
-            self.push(Continue::NUMBER, slot.index, body.as_slice(), &[])?;
+            self.push(Continue::NUMBER, slot.index, None, body.as_slice(), &[])?;
             self.wait_answer(&slot, before)?;
         }
     }
@@ -312,6 +364,21 @@ impl ClientTransport for RingTransport {
 
     fn window_file(&self) -> Option<BorrowedFd<'_>> {
         self.window_file.as_ref().map(AsFd::as_fd)
+    }
+
+    fn begin_turn(&self, stream: u64) -> Result<(), SessionError> {
+        let mut entrance = self.wait_for_turn(self.entrance(), Some(stream))?;
+        entrance.turns.begin(stream);
+        Ok(())
+    }
+
+    fn end_turn(&self, stream: u64) {
+        self.entrance().turns.end(stream);
+        self.turn_ended.notify_all();
+    }
+
+    fn note_order(&self, stream: u64, order: Option<StreamOrder>) {
+        self.entrance().turns.note(stream, order);
     }
 
     fn is_quiet(&self) -> Result<bool, SessionError> {

@@ -2,7 +2,7 @@
 //!
 //! Where the worker has a file with windows, an allocation that is copied to or from is mapped here
 //! once, and later copies are one `memcpy` of the calling thread, as soon as the stream's earlier work
-//! is known to be done. The worker gives pages to what will be touched before it is touched, so that
+//! is known to be done; its later work waits for the copy ([`super::turns`]). The worker gives pages to what will be touched before it is touched, so that
 //! device memory is charged to it and not to the program.
 //!
 //! The worker can close all windows at any time. A thread that copies says so, looks whether they are
@@ -15,10 +15,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use super::turns::Turn;
 use super::window::Window;
 use super::{DeviceBox, HostBox, SessionClient};
 use crate::session::calls::{
-    ContextDestroy, MemoryFree, MemoryFreeAsync, MemoryWindow, Request, StreamSynchronize,
+    ContextDestroy, MemoryFree, MemoryFreeAsync, MemoryWindow, Request, StreamQuery,
+    StreamSynchronize,
 };
 use crate::session::transport::ClientTransport;
 use crate::session::types::CopyPlace;
@@ -26,6 +28,8 @@ use crate::session::{SessionError, types};
 
 /// Copies below this do not open a window; where one is open it serves copies of any size.
 const LEAST_BYTES: u64 = 64 << 10;
+/// Waits for a stream before a copy goes through the ring, where it waits in line.
+const TURN_ATTEMPTS: u32 = 3;
 /// Allocations without a window that are remembered.
 const MOST_REFUSED: usize = 4096;
 
@@ -129,17 +133,38 @@ impl<T: ClientTransport> SessionClient<T> {
         let Some(window) = self.window(address, bytes)? else {
             return Ok(false);
         };
-        if !self.is_quiet()? {
-            if !wait {
-                return Ok(false);
-            }
-            self.call(&StreamSynchronize { stream })?;
-        }
         let Some(area) = self.transport.area() else {
+            return Ok(false);
+        };
+        let Some(_turn) = self.turn(stream, wait)? else {
             return Ok(false);
         };
         // SAFETY: the caller vouches for `host`; the window holds the rows (asked for above).
         Ok(unsafe { window.copy(area.control(), host, address, device.pitch, into_host) })
+    }
+
+    /// A turn on a stream that has nothing to do; `None` if it has and that is not to be waited for, or
+    /// other threads keep it busy.
+    pub(super) fn turn(
+        &self,
+        stream: u64,
+        wait: bool,
+    ) -> Result<Option<Turn<'_, T>>, SessionError> {
+        for waited in 0..=TURN_ATTEMPTS {
+            self.transport.begin_turn(stream)?;
+            let turn = Turn(&self.transport, stream);
+            // Work that came since the wait, or that a default stream orders, is the stream's too.
+            if self.is_quiet()? || waited > 0 && self.call(&StreamQuery { stream })?.value {
+                return Ok(Some(turn));
+            }
+            // Waiting with the turn would keep others from what this may be waiting for.
+            drop(turn);
+            if !wait || waited == TURN_ATTEMPTS {
+                break;
+            }
+            self.call(&StreamSynchronize { stream })?;
+        }
+        Ok(None)
     }
 
     /// Bytes that this program has copied itself, to and from the device.
