@@ -2,6 +2,8 @@
 //!
 //! Each `NAME.cu` checks itself: it prints `ok` on its last line and exits with 0, or says what was
 //! wrong. Its first comment lines may carry options: `// nvcc: -std=c++17` or `// skip: reason`.
+//! `// mica: a | b` is what one line of `mica run` itself must say; `<-` there is the number of the line
+//! that ends with `// <-`.
 //! All are built with the compiler's own runtime; a few also with older and shared ones.
 
 use std::ffi::OsString;
@@ -45,6 +47,8 @@ struct Program {
     skip: Option<String>,
     /// The oldest runtime whose headers have what it uses.
     since: Option<String>,
+    /// Parts of the one line that `mica run` must say.
+    told: Vec<String>,
 }
 
 impl Program {
@@ -56,12 +60,18 @@ impl Program {
                 .find_map(|line| line.strip_prefix(&format!("// {key}: ")))
         };
         let name = source.file_stem().unwrap_or_default();
+        let marked = text.lines().position(|line| line.ends_with("// <-"));
+        let marked = marked.map_or_else(String::new, |at| (at + 1).to_string());
+        let told = comment("mica")
+            .into_iter()
+            .flat_map(|parts| parts.split(" | "));
         let options = comment("nvcc").unwrap_or("").split_whitespace();
         Ok(Self {
             name: name.to_string_lossy().into_owned(),
             options: options.map(String::from).collect(),
             skip: comment("skip").map(String::from),
             since: comment("since").map(String::from),
+            told: told.map(|part| part.replace("<-", &marked)).collect(),
             source: source.to_owned(),
         })
     }
@@ -112,7 +122,7 @@ pub(crate) fn run(filter: &str, breadth: Breadth) -> Result<()> {
             skipped += 1;
             continue;
         }
-        match built.and_then(|()| run_one(&case.binary(&folder))) {
+        match built.and_then(|()| run_one(case.program, &case.binary(&folder))) {
             Ok(()) => {
                 println!("pass  {name}");
                 passed += 1;
@@ -251,13 +261,21 @@ fn build_one(case: &Case, nvcc: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program through `mica run` on the software GPU; it must end with `ok`.
-fn run_one(binary: &Path) -> Result<()> {
+/// Runs a program through `mica run` on the software GPU; it must end with `ok`, and Mica must say what
+/// the program says it will.
+fn run_one(program: &Program, binary: &Path) -> Result<()> {
     let output = in_virtual_gpu()
         .arg(binary)
         .output()
         .context("mica cannot start")?;
-    must_be_ok(&output).map(drop)
+    must_be_ok(&output)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let tells = |line: &str| program.told.iter().all(|part| line.contains(part.as_str()));
+    let mut told = said.lines().filter(|line| line.starts_with("mica: "));
+    if !program.told.is_empty() && !told.any(tells) {
+        bail!("mica said {:?}, not {:?}", tail(&said), program.told);
+    }
+    Ok(())
 }
 
 /// A program must succeed and print `ok` last. Answers the lines before it that name its cases.
