@@ -81,6 +81,8 @@ pub(crate) struct Plan {
     pub(crate) entries: Vec<BlockId>,
     pub(crate) entry_of: HashMap<BlockId, u32>,
     pub(crate) slots: HashMap<Reg, Slot>,
+    /// Where the stack pointer is kept, if it is.
+    pub(crate) sp_slot: Option<Slot>,
     pub(crate) operand_slots: u32,
     pub(crate) frame_bytes: u32,
     pub(crate) syncs: Vec<SyncSite>,
@@ -142,6 +144,7 @@ impl Plan {
             entries: Vec::new(),
             entry_of: HashMap::new(),
             slots: HashMap::new(),
+            sp_slot: None,
             operand_slots: 0,
             frame_bytes: 0,
             syncs: Vec::new(),
@@ -162,6 +165,7 @@ impl Plan {
         };
         plan.find_entries(module);
         plan.place_slots();
+        plan.sp_slot = plan.slots.get(&plan.unit.sp).copied();
         plan.list_sites(module);
         plan.track_slots(module);
         Ok(plan)

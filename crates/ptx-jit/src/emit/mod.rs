@@ -16,6 +16,7 @@ mod calls;
 mod check;
 mod compare;
 mod convert;
+mod dot;
 mod float;
 mod flow;
 mod int;

@@ -53,6 +53,7 @@ impl Emit<'_, '_> {
             | Op::Lop3 { .. }
             | Op::Prmt { .. }
             | Op::Sad { .. } => return self.integer(op),
+            Op::Dp4a { .. } | Op::Dp2a { .. } => return self.dot(op),
             Op::FloatBin { .. }
             | Op::Fma { .. }
             | Op::FloatDiv { .. }

@@ -9,6 +9,46 @@ use super::env;
 use crate::scratch::{self, EXITED, WAITING};
 use crate::unit::Class;
 
+/// In [`Places::at`]: waits at the barrier in the low bits.
+const WAITS: u8 = 0x40;
+/// In [`Places::at`]: only arrives there.
+const ARRIVES: u8 = 0x80;
+
+/// Who is at which barrier.
+struct Places {
+    at: [u8; scratch::MAX_THREADS as usize],
+    alive: u32,
+    arrived: [u32; 16],
+    waiting: [u32; 16],
+    expected: [Option<u32>; 16],
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Places {
+            at: [0; scratch::MAX_THREADS as usize],
+            alive: 0,
+            arrived: [0; 16],
+            waiting: [0; 16],
+            expected: [None; 16],
+        }
+    }
+}
+
+impl Places {
+    fn add(&mut self, t: u32, id: u32, count: Option<u32>, arrives: bool) {
+        let i = id as usize;
+        if arrives {
+            self.at[t as usize] = ARRIVES | id as u8;
+            self.arrived[i] += 1;
+        } else {
+            self.at[t as usize] = WAITS | id as u8;
+            self.waiting[i] += 1;
+            self.expected[i] = count.or(self.expected[i]);
+        }
+    }
+}
+
 impl Dispatch<'_> {
     pub(crate) fn barrier_word(&self, id: u32) -> *mut u32 {
         header(self.scratch, scratch::BARRIERS + 16 * id as i32)
@@ -51,50 +91,51 @@ impl Dispatch<'_> {
 
     /// Opens every barrier that is complete. Whether any was.
     pub(crate) fn barriers(&self) -> Result<bool, Fault> {
-        if !(0..self.threads).any(|t| self.barrier_of(t).is_some()) {
-            return Ok(false);
+        let mut places = Places::default();
+        let mut known = None;
+        for (t, c) in self.states() {
+            if c == EXITED {
+                continue;
+            }
+            places.alive += 1;
+            // Neighbours mostly wait at the same place, where numbers are the same for all.
+            let at = match known {
+                Some((same, at)) if same == c => at,
+                _ => {
+                    let at = self.barrier_of(t);
+                    known = self.is_fixed(c).then_some((c, at));
+                    at
+                }
+            };
+            if let Some((id, count, arrives)) = at {
+                places.add(t, id, count, arrives);
+            }
         }
         let mut moved = false;
         // `bar.arrive` counts and goes on.
-        let mut arrive = [0u32; 16];
-        for t in 0..self.threads {
-            if let Some((id, _, true)) = self.barrier_of(t) {
-                arrive[id as usize] += 1;
-                moved = true;
-            }
-        }
-        if moved {
-            let here = |t: u32| matches!(self.barrier_of(t), Some((_, _, true)));
-            for (id, n) in arrive.iter().enumerate() {
+        if places.arrived != [0; 16] {
+            for (id, n) in places.arrived.iter().enumerate() {
                 // SAFETY: inside the header.
                 unsafe { *self.barrier_word(id as u32) += n };
             }
-            self.release_snapshot(&here);
+            self.release(
+                &|t| places.at[t as usize] & ARRIVES == ARRIVES,
+                0,
+                self.threads,
+            );
+            moved = true;
         }
         for id in 0..16 {
-            let mut waiting = 0u32;
-            let mut expected = None;
-            let mut alive = 0u32;
-            for t in 0..self.threads {
-                if self.state(t) != EXITED {
-                    alive += 1;
-                }
-                if let Some((b, count, false)) = self.barrier_of(t)
-                    && b == id
-                {
-                    waiting += 1;
-                    expected = count.or(expected);
-                }
-            }
+            let waiting = places.waiting[id as usize];
             if waiting == 0 {
                 continue;
             }
             let have = waiting + self.arrivals(id);
             // Counts are in warps: a partial last warp counts as whole.
             let spare = self.threads.next_multiple_of(32) - self.threads;
-            let complete = match expected {
-                Some(n) => have >= n || (have == alive && have + spare >= n),
-                None => have >= alive,
+            let complete = match places.expected[id as usize] {
+                Some(n) => have >= n || (have == places.alive && have + spare >= n),
+                None => have >= places.alive,
             };
             if !complete {
                 continue;
@@ -102,23 +143,28 @@ impl Dispatch<'_> {
             self.reduce(id);
             // SAFETY: inside the header.
             unsafe { *self.barrier_word(id) = 0 };
-            let here = |t: u32| matches!(self.barrier_of(t), Some((b, _, false)) if b == id);
-            self.release_snapshot(&here);
+            self.release(
+                &|t| places.at[t as usize] == WAITS | id as u8,
+                0,
+                self.threads,
+            );
             moved = true;
         }
         Ok(moved)
     }
 
-    /// Releases the threads for which `here` is true now.
-    pub(crate) fn release_snapshot(&self, here: &dyn Fn(u32) -> bool) {
-        let mut set = [0u32; 32];
-        for t in 0..self.threads {
-            if here(t) {
-                set[(t >> 5) as usize] |= 1 << (t & 31);
-            }
+    /// Whether all threads that wait at this site name the same barrier and count, by numbers.
+    fn is_fixed(&self, c: u32) -> bool {
+        if c & WAITING == 0 {
+            return true;
         }
-        let done = |t: u32| set[(t >> 5) as usize] >> (t & 31) & 1 == 1;
-        self.release(&done, 0, self.threads);
+        let site = &self.k.plan.syncs[(c & !WAITING) as usize];
+        match &self.k.plan.unit.inst(&self.k.module, site.place).op {
+            Op::Bar { id, count, .. } | Op::BarRed { id, count, .. } => {
+                id.reg().is_none() && count.as_ref().is_none_or(|n| n.reg().is_none())
+            }
+            _ => true,
+        }
     }
 
     /// The results of `bar.red` for everybody at a barrier.

@@ -16,49 +16,50 @@ pub(crate) fn slot(k: &Kernel, scratch_ptr: *mut u8, offset: u32, class: Class, 
     unsafe { scratch_ptr.add(at) }
 }
 
-pub(crate) fn read(p: *const u8, bytes: u32) -> u128 {
-    // SAFETY: slots are aligned to their elements.
-    unsafe {
-        match bytes {
-            4 => u128::from(*p.cast::<u32>()),
-            8 => u128::from(*p.cast::<u64>()),
-            _ => p.cast::<u128>().read_unaligned(),
-        }
-    }
+/// The elements of a slot for the `lanes` threads from `t` on.
+fn elements<'a, T>(k: &Kernel, scratch_ptr: *mut u8, s: &Saved, t: u32, lanes: u32) -> &'a mut [T] {
+    let p = slot(k, scratch_ptr, s.slot.offset, s.slot.class, t);
+    // SAFETY: a group's elements lie side by side in its warp's frame, aligned to their size, and one
+    // host thread runs the block.
+    unsafe { std::slice::from_raw_parts_mut(p.cast::<T>(), lanes as usize) }
 }
 
-pub(crate) fn write(p: *mut u8, bytes: u32, v: u128) {
-    // SAFETY: as in `read`.
-    unsafe {
-        match bytes {
-            4 => *p.cast::<u32>() = v as u32,
-            8 => *p.cast::<u64>() = v as u64,
-            _ => p.cast::<u128>().write_unaligned(v),
-        }
+/// What the lanes of a group have that saved a register once: the same, or `stride` more each.
+fn stride(s: &Saved) -> Option<i64> {
+    match s.shape {
+        Shape::Varying => None,
+        Shape::Affine(stride) => Some(stride),
+        Shape::Uniform | Shape::Undef => Some(0),
     }
 }
 
 /// Gives each thread of a group its own copy of what the group saved once.
 pub(crate) fn decohere(k: &Kernel, scratch_ptr: *mut u8, t: u32, lanes: u32, saved: &[Saved]) {
     for s in saved {
-        let stride = match s.shape {
-            Shape::Varying => continue,
-            Shape::Affine(s) => s,
-            Shape::Uniform | Shape::Undef => 0,
-        };
-        let bytes = s.slot.class.slot_bytes();
-        let base = read(slot(k, scratch_ptr, s.slot.offset, s.slot.class, t), bytes);
-        for l in 1..lanes {
-            let v = if stride == 0 {
-                base
-            } else {
-                u128::from((base as u64).wrapping_add((stride as u64).wrapping_mul(u64::from(l))))
-            };
-            write(
-                slot(k, scratch_ptr, s.slot.offset, s.slot.class, t + l),
-                bytes,
-                v,
-            );
+        let Some(stride) = stride(s) else { continue };
+        match s.slot.class.slot_bytes() {
+            4 => {
+                let all = elements::<u32>(k, scratch_ptr, s, t, lanes);
+                let mut v = all[0];
+                for x in &mut all[1..] {
+                    v = v.wrapping_add(stride as u32);
+                    *x = v;
+                }
+            }
+            8 => {
+                let all = elements::<u64>(k, scratch_ptr, s, t, lanes);
+                let mut v = all[0];
+                for x in &mut all[1..] {
+                    v = v.wrapping_add(stride as u64);
+                    *x = v;
+                }
+            }
+            // Wide values are not affine.
+            _ => {
+                let all = elements::<[u64; 2]>(k, scratch_ptr, s, t, lanes);
+                let v = all[0];
+                all[1..].fill(v);
+            }
         }
     }
 }
@@ -72,33 +73,30 @@ pub(crate) fn cohere(
     saved: &[Saved],
 ) -> bool {
     saved.iter().all(|s| {
-        let stride = match s.shape {
-            Shape::Varying => return true,
-            Shape::Affine(s) => s,
-            Shape::Uniform | Shape::Undef => 0,
-        };
-        let bytes = s.slot.class.slot_bytes();
-        let at = |l: u32| {
-            read(
-                slot(k, scratch_ptr, s.slot.offset, s.slot.class, t + l),
-                bytes,
-            )
-        };
-        let base = at(0);
-        let keep = if bytes == 4 {
-            u64::from(u32::MAX)
-        } else {
-            u64::MAX
-        };
-        (1..lanes).all(|l| {
-            if s.slot.class == Class::Pred {
-                return (at(l) != 0) == (base != 0);
+        let Some(stride) = stride(s) else { return true };
+        match s.slot.class.slot_bytes() {
+            4 => {
+                let all = elements::<u32>(k, scratch_ptr, s, t, lanes);
+                let first = all[0];
+                if s.slot.class == Class::Pred {
+                    return all.iter().all(|x| (*x != 0) == (first != 0));
+                }
+                let step = stride as u32;
+                (0u32..)
+                    .zip(&*all)
+                    .all(|(l, x)| *x == first.wrapping_add(step.wrapping_mul(l)))
             }
-            if stride == 0 {
-                return at(l) == base;
+            8 => {
+                let all = elements::<u64>(k, scratch_ptr, s, t, lanes);
+                let (first, step) = (all[0], stride as u64);
+                (0u64..)
+                    .zip(&*all)
+                    .all(|(l, x)| *x == first.wrapping_add(step.wrapping_mul(l)))
             }
-            let want = (base as u64).wrapping_add((stride as u64).wrapping_mul(u64::from(l)));
-            at(l) as u64 & keep == want & keep
-        })
+            _ => {
+                let all = elements::<[u64; 2]>(k, scratch_ptr, s, t, lanes);
+                all.iter().all(|x| *x == all[0])
+            }
+        }
     })
 }

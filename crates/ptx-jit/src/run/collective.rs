@@ -9,6 +9,7 @@ use super::coherence::slot;
 use super::dispatch::Dispatch;
 use super::env::{self, Env, MAX_USES};
 use super::matrix_ops::{element, ld_matrix, multiply, st_matrix, stride_of};
+use super::whole_warp;
 use crate::plan::SyncSite;
 use crate::unit::Class;
 
@@ -25,6 +26,9 @@ pub(crate) struct Arrived {
 
 /// Does every collective of a warp whose members are all there. Whether any was.
 pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
+    if let Some(done) = whole_warp::resolve(d, w) {
+        return done.map(|()| true);
+    }
     let a = d.arrived(w);
     let mut done = 0u32;
     let mut seen = 0u32;
@@ -110,7 +114,7 @@ fn env_of<'a>(d: &Dispatch<'a>, site: &'a SyncSite, t: u32) -> Env<'a> {
             v
         };
     }
-    let sp = match d.k.plan.slots.get(&d.k.plan.unit.sp) {
+    let sp = match d.k.plan.sp_slot {
         Some(s) => env::load(slot(d.k, d.scratch, s.offset, s.class, t) as u64, 8),
         None => 0,
     };
@@ -139,7 +143,13 @@ fn member_mask(op: &Op, env: &Env<'_>) -> Option<u32> {
     }
 }
 
-fn execute(d: &Dispatch<'_>, w: u32, site: &SyncSite, op: &Op, members: u32) -> Result<(), Fault> {
+pub(crate) fn execute(
+    d: &Dispatch<'_>,
+    w: u32,
+    site: &SyncSite,
+    op: &Op,
+    members: u32,
+) -> Result<(), Fault> {
     let lane_env = |l: u32| env_of(d, site, w * 32 + l);
     let put = |l: u32, r: mica_ptx::ast::RegId, v: u64| {
         for (reg, class, offset) in &site.defs {

@@ -14,6 +14,7 @@ mod matrix_ops;
 mod memory_ops;
 mod scalar_ops;
 mod texture_ops;
+mod whole_warp;
 
 pub(crate) use dispatch::run_block;
 pub(crate) use env::coordinates;

@@ -1,0 +1,179 @@
+//! Collectives that a whole warp has come to together: by far the most, so they are not asked lane by
+//! lane who is there.
+//!
+//! Owns finding such warps, and the simple collectives on whole rows of slots. What takes part of a
+//! warp, or arrives in pieces, is [`collective`]'s.
+
+use mica_kernel::Fault;
+use mica_ptx::ast::{Op, Operand, RegId, ScalarType, VoteMode};
+use mica_ptx_ops::warp;
+
+use super::coherence::slot;
+use super::collective;
+use super::dispatch::{Dispatch, conts};
+use super::env;
+use crate::plan::SyncSite;
+use crate::scratch::{COHERENT, EXITED, WAITING};
+use crate::unit::Class;
+
+const ALL: u32 = u32::MAX;
+
+/// Does the collective that all lanes of a warp wait at. `None` when that is not so.
+pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
+    let first = w * 32;
+    if first + 32 > d.threads {
+        return None;
+    }
+    let conts = &mut conts(d.scratch)[first as usize..first as usize + 32];
+    let c = conts[0];
+    let state = c & !COHERENT;
+    if state & WAITING == 0 || state == EXITED {
+        return None;
+    }
+    // Of a group that runs together only the first thread's word counts.
+    let step = match c & COHERENT {
+        0 => 1,
+        _ => d.lanes as usize,
+    };
+    if conts.iter().step_by(step).any(|other| *other != c) {
+        return None;
+    }
+    let site = &d.k.plan.syncs[(state & !WAITING) as usize];
+    let op = &d.k.plan.unit.inst(&d.k.module, site.place).op;
+    let row = Row { d, site, first };
+    if !row.is_everyone(op)? {
+        return None;
+    }
+    if row.simple(op).is_none()
+        && let Err(fault) = collective::execute(d, w, site, op, ALL)
+    {
+        return Some(Err(fault));
+    }
+    for cont in conts.iter_mut().step_by(step) {
+        *cont = site.next | c & COHERENT;
+    }
+    Some(Ok(()))
+}
+
+/// The slots of one warp at one site.
+struct Row<'d, 'k> {
+    d: &'d Dispatch<'k>,
+    site: &'k SyncSite,
+    first: u32,
+}
+
+impl Row<'_, '_> {
+    /// An operand of all lanes; `None` for what is no register or number.
+    fn load(&self, o: Operand) -> Option<[u64; 32]> {
+        let r = match o {
+            Operand::Reg(r) => r,
+            Operand::Imm(bits) => return Some([bits; 32]),
+            _ => return None,
+        };
+        let at = self.site.uses.iter().position(|u| u.0 == r)?;
+        let class = self.site.uses[at].1;
+        let bytes = class.slot_bytes();
+        let base = slot(
+            self.d.k,
+            self.d.scratch,
+            (at * 256) as u32,
+            class,
+            self.first,
+        ) as u64;
+        Some(std::array::from_fn(|l| {
+            let v = env::load(base + l as u64 * u64::from(bytes), bytes);
+            if class == Class::Pred {
+                u64::from(v != 0)
+            } else {
+                v
+            }
+        }))
+    }
+
+    fn store(&self, r: RegId, values: impl Fn(usize) -> u64) {
+        for (reg, class, offset) in &self.site.defs {
+            let (true, Some(offset)) = (*reg == r, offset) else {
+                continue;
+            };
+            let bytes = class.slot_bytes();
+            let base = slot(self.d.k, self.d.scratch, *offset, *class, self.first) as u64;
+            for l in 0..32 {
+                env::store(base + l as u64 * u64::from(bytes), bytes, values(l));
+            }
+        }
+    }
+
+    /// Whether an instruction that all lanes are at asks for all of them. `None` for barriers of the
+    /// block, which no warp opens.
+    fn is_everyone(&self, op: &Op) -> Option<bool> {
+        let mask = match op {
+            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. } => return None,
+            Op::BarWarp { mask }
+            | Op::Match { mask, .. }
+            | Op::Redux { mask, .. }
+            | Op::Elect { mask, .. } => *mask,
+            Op::Vote { mask, .. } | Op::Shfl { mask, .. } => match mask {
+                Some(mask) => *mask,
+                None => return Some(true),
+            },
+            _ => return Some(true),
+        };
+        let masks = self.load(mask)?;
+        Some(masks.iter().all(|m| *m as u32 == ALL))
+    }
+
+    /// Does what needs no more than rows. `None` for the rest.
+    fn simple(&self, op: &Op) -> Option<()> {
+        match op {
+            Op::BarWarp { .. } | Op::Ld { .. } | Op::St { .. } => {}
+            Op::Activemask { dst } => self.store(*dst, |_| u64::from(ALL)),
+            Op::Vote {
+                mode, dst, pred, ..
+            } => {
+                let preds = self.load(pred.src)?;
+                let truth = (0..32).fold(0u32, |m, l| {
+                    m | u32::from((preds[l] != 0) != pred.negated) << l
+                });
+                let v = match (mode, warp::vote(*mode, ALL, truth)) {
+                    (VoteMode::Ballot, v) => v,
+                    (_, v) => u32::from(v != 0),
+                };
+                self.store(*dst, |_| u64::from(v));
+            }
+            Op::Redux {
+                op, ty, dst, src, ..
+            } if *ty != ScalarType::F32 => {
+                let values = self.load(*src)?.map(|v| v as u32);
+                let v = warp::redux(*op, ty.is_signed(), ALL, &values);
+                self.store(*dst, |_| u64::from(v));
+            }
+            Op::Shfl {
+                mode,
+                dst,
+                pred,
+                src,
+                lane,
+                clamp,
+                ..
+            } => {
+                let values = self.load(*src)?;
+                let (lane, clamp) = (self.load(*lane)?, self.load(*clamp)?);
+                let from: [(u32, bool); 32] = std::array::from_fn(|l| {
+                    warp::shfl_source(*mode, l as u32, lane[l] as u32, clamp[l] as u32)
+                });
+                if let Some(dst) = dst {
+                    self.store(*dst, |l| match from[l].0 {
+                        lane @ 0..32 => values[lane as usize],
+                        // No lane: its own value.
+                        _ => values[l],
+                    });
+                }
+                if let Some(pred) = pred {
+                    self.store(*pred, |l| u64::from(from[l].1));
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
