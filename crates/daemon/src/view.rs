@@ -189,6 +189,8 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
         launches_total: page.counters.launches.load(Relaxed),
         drains_total: page.counters.drains.load(Relaxed),
         gate_wait_seconds: page.counters.gate_wait_ns.load(Relaxed) as f64 / 1e9,
+        leases_total: client.governed.leases.load(Relaxed),
+        lease_seconds: charged,
         gpu_seconds: if worker > 0.0 {
             worker
         } else if client.driver_seconds > 0.0 {

@@ -22,7 +22,7 @@ use crate::HostLink;
 use crate::clock::monotonic_ns;
 
 /// Longest wait without sleeping for a turn that was announced.
-const AWAKE_NS: u64 = 400_000;
+const AWAKE_NS: u64 = 1_500_000;
 
 /// The gate that submissions pass.
 #[derive(Clone, Debug)]

@@ -86,6 +86,22 @@ pub(crate) struct Program {
     pub(crate) command: Vec<OsString>,
 }
 
+impl Program {
+    /// What to start for it, its output read by the caller.
+    pub(super) fn command(&self, side: Side) -> Result<Command> {
+        let mut words: Vec<OsString> = Vec::new();
+        if side == Side::Mica {
+            words.extend([own_path()?.into(), "run".into()]);
+            words.extend(self.options.iter().map(OsString::from));
+            words.push("--".into());
+        }
+        words.extend(self.command.iter().cloned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdout(Stdio::piped());
+        Ok(command)
+    }
+}
+
 /// Runs all programs at once and returns, in order, the JSON each printed as its last line.
 pub(crate) fn run_together<T: DeserializeOwned>(
     side: Side,
@@ -93,19 +109,8 @@ pub(crate) fn run_together<T: DeserializeOwned>(
 ) -> Result<Vec<T>> {
     let mut children = Vec::new();
     for program in programs {
-        let mut words: Vec<OsString> = Vec::new();
-        if side == Side::Mica {
-            words.extend([own_path()?.into(), "run".into()]);
-            words.extend(program.options.iter().map(OsString::from));
-            words.push("--".into());
-        }
-        words.extend(program.command.iter().cloned());
-        let mut command = Command::new(&words[0]);
-        command
-            .args(&words[1..])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        let mut command = program.command(side)?;
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
         children.push(command.spawn().context("a load cannot be started")?);
     }
     let mut reports = Vec::new();

@@ -68,6 +68,10 @@ pub struct ProcessInfo {
     pub drains_total: u64,
     /// Time its threads waited at the gate.
     pub gate_wait_seconds: f64,
+    /// Leases it was given.
+    pub leases_total: u64,
+    /// Time it held them and was charged for.
+    pub lease_seconds: f64,
     /// GPU time, as far as it can be measured.
     pub gpu_seconds: f64,
     /// Allocations refused.

@@ -5,6 +5,7 @@
 //! divide.
 
 mod apply;
+mod handover;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -23,6 +24,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use self::handover::Handovers;
 use crate::config::{Leases, Policy, SharingSection};
 use crate::tenant::{Entitlement, Governed, Tenant};
 
@@ -86,7 +88,7 @@ impl GpuThread {
             tenants: BTreeMap::new(),
             clients: BTreeMap::new(),
             next_plan_ns: 0,
-            prepared: None,
+            handovers: Handovers::default(),
         };
         std::thread::Builder::new()
             .name(name.into())
@@ -119,16 +121,8 @@ struct Inside {
     tenants: BTreeMap<u64, (Arc<Tenant>, Entitlement)>,
     clients: BTreeMap<u64, Arc<Governed>>,
     next_plan_ns: u64,
-    /// Holder and sequence number of the lease whose end has been prepared.
-    prepared: Option<(u64, u32)>,
+    handovers: Handovers,
 }
-
-/// A sleeping thread takes some 50 µs to run again. So long before a lease ends, whoever is next is woken
-/// to wait awake, and this thread watches for the end itself: a handover then costs no wake-ups.
-const PREPARE_NS: u64 = 120_000;
-/// Longest watch past the end of the lease: a deep queue takes longer to drain, and rings. (Watching until it
-/// has drained was tried on an H200: it won nothing that could be measured.)
-const WATCH_NS: u64 = 150_000;
 
 impl Inside {
     fn run(mut self) {
@@ -170,6 +164,7 @@ impl Inside {
             if let Some(holder) = self.arbiter.holder()
                 && let Some(governed) = self.clients.get(&holder)
             {
+                self.handovers.look(holder, &governed.page, now);
                 self.arbiter.observe(holder, input(&governed.page), now);
             }
             if now >= self.next_plan_ns {
@@ -179,11 +174,10 @@ impl Inside {
             self.obey(&mut orders);
             if self.has_slices
                 && let Some(handover) = self.arbiter.upcoming(now)
-                && self.prepared != Some((handover.holder, handover.sequence))
+                && let Some(at_ns) = self.handovers.prepare_at(&handover)
             {
-                wake_ns = wake_ns.min(handover.end_ns.saturating_sub(PREPARE_NS));
-                if now + PREPARE_NS >= handover.end_ns {
-                    self.prepared = Some((handover.holder, handover.sequence));
+                wake_ns = wake_ns.min(at_ns);
+                if now >= at_ns {
                     self.watch_handover(&handover);
                     // Whatever happened meanwhile is looked at right away.
                     wake_ns = now;
@@ -194,19 +188,20 @@ impl Inside {
     }
 
     /// Wakes the next holder and waits for the end of the lease without sleeping.
-    fn watch_handover(&self, handover: &Handover) {
+    fn watch_handover(&mut self, handover: &Handover) {
         let (Some(holder), Some(next)) = (
             self.clients.get(&handover.holder),
             self.clients.get(&handover.next),
         ) else {
             return;
         };
+        let until_ns = self.handovers.watch_until(handover);
         let _ = futex::wake(
             &next.page.lease.gate,
             futex::Flags::empty(),
             i32::MAX as u32,
         );
-        while monotonic_ns() < handover.end_ns + WATCH_NS
+        while monotonic_ns() < until_ns
             && holder.page.counters.yielded.load(Acquire) != handover.sequence
         {
             std::hint::spin_loop();
@@ -261,6 +256,7 @@ impl Inside {
             }
             Change::ClientGone(id) => {
                 self.arbiter.remove_client(id, now);
+                self.handovers.forget(id);
                 if let Some(governed) = self.clients.remove(&id) {
                     let _ = epoll::delete(&self.epoll, &governed.doorbell);
                 }

@@ -106,7 +106,7 @@ pub(crate) unsafe fn begin_recapture(
     begun(unsafe { real(stream, mode, graph, callback, user) })
 }
 
-/// `cuStreamEndCapture`: an error other than "not capturing" ends the capture too.
+/// `cuStreamEndCapture`: an error other than "not capturing" ends the capture too, also from the wrong thread.
 pub(crate) unsafe fn end(
     _: Symbol,
     real: unsafe extern "C" fn(Handle, *mut Handle) -> CuStatus,
@@ -115,15 +115,16 @@ pub(crate) unsafe fn end(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(stream, graph) };
-    let not_capturing = [
+    let goes_on = [
         CuResult::IllegalState,
         CuResult::InvalidValue,
         CuResult::InvalidHandle,
         CuResult::InvalidContext,
-        CuResult::StreamCaptureWrongThread,
+        // Asked of a stream that only joined: the capture goes on, broken, until its own stream ends it.
+        CuResult::StreamCaptureUnmatched,
     ];
     if let Some(page) = page()
-        && !not_capturing.iter().any(|code| *code as CuStatus == status)
+        && !goes_on.iter().any(|code| *code as CuStatus == status)
     {
         let ended = |captures: u32| captures.checked_sub(1);
         let before = page.client.captures.fetch_update(AcqRel, Relaxed, ended);

@@ -55,16 +55,23 @@ fn take_turn(symbol: Symbol, stream: usize) {
     if capture::is_capturing(symbol, stream as Handle) {
         return;
     }
-    direct.gate.enter(&mut || {
-        drain();
-    });
-    let word = direct.link.page().lease.gate.load(Relaxed);
-    if gate::state(word) != gate::LEASED {
-        return;
-    }
-    if OUTSTANDING.fetch_add(1, Relaxed) + 1 >= DEPTH.load(Relaxed) {
+    loop {
+        direct.gate.enter(&mut || {
+            drain();
+        });
+        let word = direct.link.page().lease.gate.load(Relaxed);
+        if gate::state(word) != gate::LEASED {
+            return;
+        }
+        if OUTSTANDING.fetch_add(1, Relaxed) + 1 < DEPTH.load(Relaxed) {
+            return;
+        }
         DEPTH_REACHED.store(true, Relaxed);
-        synchronize();
+        if !synchronize() {
+            return;
+        }
+        // The lease may have ended, and been given back by another thread, while this one waited: what
+        // went now would run in somebody else's time.
     }
 }
 

@@ -119,6 +119,8 @@ driver! {
             return Err(CuResult::StreamCaptureUnmatched.into());
         }
         if capture.mode != RELAXED && capture.thread != std::thread::current().id() {
+            // The driver ends it all the same.
+            finish(&capture);
             return Err(CuResult::StreamCaptureWrongThread.into());
         }
         let broken = capture.broken.load(Acquire);

@@ -1,0 +1,189 @@
+//! The gate: launches wait for their turn, leases are drained and given back.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use mica_wire::host::page::{client_flags, gate};
+
+use crate::served::Served;
+use crate::{MIB, eventually, limited, with_limit};
+
+#[test]
+fn a_closed_gate_holds_launches_until_it_opens() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    assert_eq!(served.ask("l"), "launched 1");
+    let page = daemon.pages().remove(0);
+    assert_eq!(page.counters.launches.load(SeqCst), 1);
+    assert_ne!(
+        page.client.flags.load(SeqCst) & client_flags::GATE_CONTROL,
+        0
+    );
+
+    daemon.set_gate(gate::CLOSED, 1, 0);
+    served.send("l");
+    eventually("a thread at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+    assert_eq!(page.counters.launches.load(SeqCst), 1);
+    daemon.set_gate(gate::OPEN, 2, 0);
+    assert_eq!(served.answer(), "launched 2");
+    eventually("nobody at the gate", || {
+        page.counters.waiting.load(SeqCst) == 0
+    });
+}
+
+/// An hour from now.
+fn far() -> u64 {
+    mica_limits::monotonic_ns() + 3_600_000_000_000
+}
+
+#[test]
+fn a_lease_that_ended_is_drained_and_given_back() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    // Something unfinished, so that the lease is not given back for idleness.
+    assert_eq!(served.ask("l"), "launched 1");
+    daemon.set_gate(gate::LEASED, 5, far());
+    assert_eq!(served.ask("l"), "launched 2");
+    assert_eq!(page.counters.yielded.load(SeqCst), 0);
+
+    daemon.set_gate(gate::LEASED, 6, 1);
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == 6
+    });
+    served.send("l");
+    eventually("a thread at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+    assert_eq!(page.counters.launches.load(SeqCst), 2);
+    // Granted anew each time, as a daemon does for one that waits.
+    let mut sequence = 6;
+    let answer = served.answer_while(|| {
+        sequence += 1;
+        daemon.set_gate(gate::LEASED, sequence, far());
+    });
+    assert_eq!(answer, "launched 3");
+    // The launch before the hand-over was waited for.
+    let synced = served.ask("s");
+    assert!(
+        synced.starts_with("synced") && synced != "synced 1",
+        "{synced}"
+    );
+}
+
+#[test]
+fn all_contexts_are_drained_before_a_lease_goes_back() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    assert_eq!(served.ask("l"), "launched 1");
+    assert_eq!(served.ask("c"), "created");
+    assert_eq!(served.ask("l"), "launched 2");
+    assert_eq!(served.ask("m"), "waited for 0");
+    daemon.set_gate(gate::LEASED, 5, 1);
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == 5
+    });
+    assert_eq!(served.ask("m"), "waited for 6");
+}
+
+#[test]
+fn an_idle_holder_gives_its_lease_back_early() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    assert_eq!(served.ask("l"), "launched 1");
+    daemon.set_gate(gate::LEASED, 3, far());
+    assert_eq!(served.ask("s"), "synced 1");
+    assert_eq!(page.counters.drains.load(SeqCst), 1);
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == 3
+    });
+}
+
+#[test]
+fn a_wait_that_leaves_one_submission_counts_as_a_drain_and_one_that_leaves_two_does_not() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    let mut drains_after = |commands: &[&str]| {
+        for command in commands {
+            served.ask(command);
+        }
+        page.counters.drains.load(SeqCst)
+    };
+    assert_eq!(drains_after(&["l", "1", "l", "2", "l", "3", "w1"]), 0);
+    assert_eq!(drains_after(&["w2"]), 1);
+    assert_eq!(drains_after(&["w2"]), 1, "the same moment, asked again");
+    assert_eq!(drains_after(&["w3"]), 2);
+}
+
+#[test]
+fn a_captured_stream_is_never_held() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    assert_eq!(served.ask("b"), "capturing");
+    assert_eq!(page.client.captures.load(SeqCst), 1);
+    daemon.set_gate(gate::CLOSED, 1, 0);
+    assert_eq!(served.ask("l"), "launched 1");
+    assert_eq!(served.ask("e"), "captured");
+    assert_eq!(page.client.captures.load(SeqCst), 0);
+    served.send("l");
+    eventually("a thread at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+    daemon.set_gate(gate::OPEN, 2, 0);
+    assert_eq!(served.answer(), "launched 2");
+}
+
+#[test]
+fn no_more_is_queued_under_a_lease_than_can_finish_soon() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    served.ask("l");
+    daemon.set_gate(gate::LEASED, 1, far());
+    let mut sequence = 1;
+    for _ in 0..40 {
+        served.send("l");
+        served.answer_while(|| {
+            sequence += 1;
+            daemon.set_gate(gate::LEASED, sequence, far());
+        });
+    }
+    let synced = served.ask("s");
+    let syncs: u32 = synced.strip_prefix("synced ").unwrap().parse().unwrap();
+    assert!(syncs > 1, "{synced}: only the program's own");
+}
+
+#[test]
+fn a_lease_that_ends_while_the_queue_is_waited_for_lets_nothing_more_through() {
+    let (directory, daemon) = with_limit(64 * MIB);
+    let hold = directory.path().join("hold");
+    let inside = directory.path().join("hold.inside");
+    let mut program = limited(&["serve"], &daemon);
+    program.env("STANDIN_HOLD", &hold);
+    let mut served = Served::start(program);
+    let page = daemon.pages().remove(0);
+    served.ask("l");
+    daemon.set_gate(gate::LEASED, 1, far());
+    std::fs::write(&hold, "").unwrap();
+    // One of these finds as much queued as may be, and waits for it.
+    let mut launched = 1;
+    while !inside.exists() {
+        served.send("l");
+        served.answer_or(|| inside.exists());
+        launched += 1;
+        assert!(launched < 100, "the queue is never waited for");
+    }
+    let before = page.counters.launches.load(SeqCst);
+    daemon.set_gate(gate::CLOSED, 1, 0);
+    std::fs::remove_file(&hold).unwrap();
+    eventually("the thread came back to the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+    assert_eq!(page.counters.launches.load(SeqCst), before);
+    daemon.set_gate(gate::OPEN, 2, 0);
+    assert!(served.answer().starts_with("launched"));
+}

@@ -1,0 +1,82 @@
+//! A program that does one thing at a time, as it is told.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// A program that does one thing for each byte it is sent, and says so.
+pub(crate) struct Served {
+    child: Child,
+    answers: Receiver<String>,
+}
+
+impl Served {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
+        let mut served = Self { child, answers };
+        assert_eq!(served.answer(), "ready");
+        served
+    }
+
+    pub(crate) fn send(&mut self, what: &str) {
+        self.child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(what.as_bytes())
+            .unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        self.answers.recv_timeout(Duration::from_secs(30)).unwrap()
+    }
+
+    /// The answer, while `meanwhile` is done now and then.
+    pub(crate) fn answer_while(&mut self, mut meanwhile: impl FnMut()) -> String {
+        for _ in 0..1000 {
+            if let Ok(answer) = self.answers.recv_timeout(Duration::from_millis(30)) {
+                return answer;
+            }
+            meanwhile();
+        }
+        panic!("no answer");
+    }
+
+    /// The answer, unless something else happens first.
+    pub(crate) fn answer_or(&mut self, happened: impl Fn() -> bool) -> Option<String> {
+        for _ in 0..1000 {
+            if let Ok(answer) = self.answers.recv_timeout(Duration::from_millis(30)) {
+                return Some(answer);
+            }
+            if happened() {
+                return None;
+            }
+        }
+        panic!("no answer");
+    }
+
+    pub(crate) fn ask(&mut self, what: &str) -> String {
+        self.send(what);
+        self.answer()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
