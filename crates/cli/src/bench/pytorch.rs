@@ -19,8 +19,8 @@ const STEPS: &str = include_str!("pytorch/steps.py");
 const WARM_UP: Duration = Duration::from_secs(15);
 /// Groups of processes, and how often those of a group take turns. Turns are short, so that what else happens on the
 /// machine falls on all of them alike.
-const GROUPS: usize = 3;
-const TURNS: usize = 36;
+const GROUPS: usize = 2;
+const TURNS: usize = 30;
 
 #[derive(Deserialize)]
 struct Rate {
@@ -184,6 +184,9 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
                 measured[who] = group[who].measure()?;
             }
             turns.push(measured);
+            if turn % 10 == 9 {
+                eprintln!("{name}: {} of {}", turns.len(), GROUPS * TURNS);
+            }
         }
         for stepper in group {
             stepper.end()?;
