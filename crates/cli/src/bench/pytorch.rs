@@ -19,8 +19,8 @@ const STEPS: &str = include_str!("pytorch/steps.py");
 const WARM_UP: Duration = Duration::from_secs(15);
 /// Groups of processes, and how often those of a group take turns. Turns are short, so that what else happens on the
 /// machine falls on all of them alike.
-const GROUPS: usize = 2;
-const TURNS: usize = 30;
+const GROUPS: usize = 4;
+const TURNS: usize = 12;
 
 #[derive(Deserialize)]
 struct Rate {
@@ -124,6 +124,8 @@ impl Stepper {
     fn start(side: Side, program: &Program) -> Result<Self> {
         let mut command = program.command(side)?;
         let mut child = command
+            // Two processes of one side should differ as little as they can.
+            .env("PYTHONHASHSEED", "0")
             .stdin(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
@@ -184,13 +186,11 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
                 measured[who] = group[who].measure()?;
             }
             turns.push(measured);
-            if turn % 10 == 9 {
-                eprintln!("{name}: {} of {}", turns.len(), GROUPS * TURNS);
-            }
         }
         for stepper in group {
             stepper.end()?;
         }
+        eprintln!("{name}: {} of {} repeats", turns.len(), GROUPS * TURNS);
     }
     let figures: [(&str, Figure); 2] = [
         ("training", |steps| steps.train_ms),

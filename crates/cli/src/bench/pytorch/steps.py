@@ -1,8 +1,8 @@
 """Small-transformer training and inference steps. Says ready when warm; for each line of input prints the fastest times in milliseconds."""
 import json, os, sys, time
-# Both sides on the same few cores: what differs between cores is not what is measured.
-os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[1:5] or os.sched_getaffinity(0))
 import torch, torch.nn as nn
+# All of them on the same core from here on, threads to come included: what differs between cores is not what is measured.
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:3][-1:])
 torch.manual_seed(0); d = "cuda"
 layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0); m = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).to(d); opt = torch.optim.AdamW(m.parameters(), 1e-4, fused=True)
 x = torch.randn(16, 256, 512, device=d); y = torch.randn(16, 256, 512, device=d)
