@@ -11,6 +11,9 @@ use crate::args::BenchArgs;
 /// What is measured, how it is read from a report, its unit, and the most Mica may add.
 type Figure = (&'static str, fn(&LoadReport) -> f64, &'static str, f64);
 
+/// Pairs of processes whose costs are compared.
+const OVERHEAD_PAIRS: usize = 8;
+
 /// Everything a scenario needs to know.
 pub(super) struct Bench {
     pub(super) report: Report,
@@ -256,16 +259,22 @@ impl Bench {
         Ok(())
     }
 
-    /// Costs at the caller, both sides interleaved, medians of five runs.
+    /// Costs at the caller: processes of both sides in pairs on one core, and the medians of the pairs' differences.
     fn overhead(&mut self) -> Result<()> {
         if !self.wanted("overhead") {
             return Ok(());
         }
         let tenant = [Tenant::with_share(100, load(Pattern::Micro, 0, 1, 0.0))];
-        let (mut native, mut mica) = (Vec::new(), Vec::new());
-        for _ in 0..5 {
-            native.push(compete(Side::Native, &tenant)?.remove(0));
-            mica.push(compete(Side::Mica, &tenant)?.remove(0));
+        let mut pairs = Vec::new();
+        for pair in 0..OVERHEAD_PAIRS {
+            // Whoever goes first finds the machine as the last pair left it.
+            pairs.push(if pair % 2 == 0 {
+                let native = compete(Side::Native, &tenant)?.remove(0);
+                (native, compete(Side::Mica, &tenant)?.remove(0))
+            } else {
+                let mica = compete(Side::Mica, &tenant)?.remove(0);
+                (compete(Side::Native, &tenant)?.remove(0), mica)
+            });
         }
         let figures: [Figure; 4] = [
             ("empty launch", |r| r.launch_ns, "ns", 50.0),
@@ -274,8 +283,9 @@ impl Bench {
             ("start-up to first kernel", |r| r.startup_ms, "ms", 20.0),
         ];
         for (what, figure, unit, most) in figures {
-            let (before, after) = (median(&native, figure), median(&mica, figure));
-            let over = after - before;
+            let before = median(&pairs, |pair| figure(&pair.0));
+            let after = median(&pairs, |pair| figure(&pair.1));
+            let over = median(&pairs, |pair| figure(&pair.1) - figure(&pair.0));
             self.report.add(Line {
                 what: format!("overhead: {what}"),
                 native: format!("{before:.1} {unit}"),
