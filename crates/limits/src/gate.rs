@@ -12,7 +12,8 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use mica_wire::host::page::gate;
 use rustix::thread::futex;
@@ -28,12 +29,17 @@ const AWAKE_NS: u64 = 1_500_000;
 #[derive(Clone, Debug)]
 pub struct Gate {
     link: Arc<HostLink>,
+    /// A thread waits awake for the turn to come; the others need not.
+    awake: Arc<AtomicBool>,
 }
 
 impl Gate {
     /// The gate of a connection.
     pub fn new(link: Arc<HostLink>) -> Self {
-        Self { link }
+        Self {
+            link,
+            awake: Arc::default(),
+        }
     }
 
     /// Whether a submission may go at once, without a lease. This is all the common case costs.
@@ -121,10 +127,14 @@ impl Gate {
         };
         let gate = &self.link.page().lease.gate;
         let woken = futex::wait(gate, futex::Flags::empty(), word, Some(&limit)).is_ok();
-        // Woken without a change: this thread's turn is about to come, so it waits awake.
+        // Woken without a change: this process's turn is about to come, so one of its threads waits awake.
+        if !woken || gate.load(Acquire) != word || self.awake.swap(true, Acquire) {
+            return;
+        }
         let begun = monotonic_ns();
-        while woken && gate.load(Acquire) == word && monotonic_ns() < begun + AWAKE_NS {
+        while gate.load(Acquire) == word && monotonic_ns() < begun + AWAKE_NS {
             std::hint::spin_loop();
         }
+        self.awake.store(false, Release);
     }
 }
