@@ -14,6 +14,15 @@ type Figure = (&'static str, fn(&LoadReport) -> f64, &'static str, f64);
 /// Pairs of processes whose costs are compared.
 const OVERHEAD_PAIRS: usize = 8;
 
+/// Shares of saturating tenants.
+pub(super) const SHARES: [&[u32]; 5] = [
+    &[50, 50],
+    &[70, 30],
+    &[90, 10],
+    &[50, 30, 20],
+    &[40, 30, 20, 10],
+];
+
 /// Everything a scenario needs to know.
 pub(super) struct Bench {
     pub(super) report: Report,
@@ -83,13 +92,7 @@ impl Bench {
     ) -> Result<()> {
         let shape = load(pattern, self.iterations(400.0), depth, self.seconds);
         let mut solo = None;
-        for shares in [
-            &[50, 50][..],
-            &[70, 30],
-            &[90, 10],
-            &[50, 30, 20],
-            &[40, 30, 20, 10],
-        ] {
+        for shares in SHARES {
             let name = format!("share {kind} {profile} {}", join(shares));
             if !self.wanted(&name) {
                 continue;
