@@ -109,6 +109,8 @@ fn float_to_float(from: Format, to: Format, modes: Convert, bits: u64) -> u64 {
     let mut result = match Value::unpack(from, bits) {
         // Every value is exact in f64, from which one rounding is quick.
         Value::Finite { .. } if plain => from_f64(to, to_f64(from, bits)),
+        // With `.ftz` the operand's NaN is made canonical on the way in.
+        Value::Nan if modes.ftz && to == F64 => nan_payload(from, to, from.nan()),
         Value::Nan if keeps_payload(from, to) => nan_payload(from, to, bits),
         Value::Infinite { negative } if modes.satfinite => {
             to.max_finite() | if negative { to.sign_bit() } else { 0 }
@@ -146,7 +148,7 @@ fn float_to_float(from: Format, to: Format, modes: Convert, bits: u64) -> u64 {
 
 /// Where the hardware shifts the bits of a NaN instead of making the canonical one.
 fn keeps_payload(from: Format, to: Format) -> bool {
-    to == TF32 || (from == F64 && to != F64) || (from == BF16 && to == F32)
+    to == TF32 || (from == F64) != (to == F64) || (from == BF16 && to == F32)
 }
 
 fn nan_payload(from: Format, to: Format, bits: u64) -> u64 {
@@ -162,7 +164,7 @@ fn nan_payload(from: Format, to: Format, bits: u64) -> u64 {
     } else {
         fraction << (to.mantissa - from.mantissa)
     };
-    let quiet = if from == F64 {
+    let quiet = if from == F64 || to == F64 {
         1 << (to.mantissa - 1)
     } else {
         0

@@ -260,28 +260,28 @@ fn exact_root(format: Format, a: u64) -> Value {
     }
 }
 
-/// `neg`: flips the sign; a NaN of 32 bits or fewer becomes canonical.
+/// `neg`: flips the sign, but of a NaN, which becomes canonical.
 pub fn neg(format: Format, ftz: bool, a: u64) -> u64 {
     let a = if ftz {
         format.flush(a & format.mask())
     } else {
         a & format.mask()
     };
-    if format.is_nan(a) && format.bits <= 32 {
+    if format.is_nan(a) {
         format.nan()
     } else {
         a ^ format.sign_bit()
     }
 }
 
-/// `abs`; a NaN of 32 bits or fewer becomes canonical.
+/// `abs`; a NaN becomes canonical.
 pub fn abs(format: Format, ftz: bool, a: u64) -> u64 {
     let a = if ftz {
         format.flush(a & format.mask())
     } else {
         a & format.mask()
     };
-    if format.is_nan(a) && format.bits <= 32 {
+    if format.is_nan(a) {
         format.nan()
     } else {
         a & (format.sign_bit() - 1)

@@ -58,7 +58,7 @@ impl Emit<'_, '_> {
         }
         if is_float(to) && is_float(from) && nearest(*round) {
             let class = Class::of(from);
-            // From f64 to f32 the bits of a NaN are handed on.
+            // Between f32 and f64 the bits of a NaN are handed on.
             let own_nan = canonical_result(op).is_some();
             let x = match own_nan {
                 true => self.get_float(src, class)?,
@@ -73,7 +73,13 @@ impl Emit<'_, '_> {
                 }
                 x = e.integral(x, int_round);
                 match (from, to) {
-                    (ScalarType::F32, ScalarType::F64) => x = e.b.ins().fpromote(types::F64, x),
+                    (ScalarType::F32, ScalarType::F64) => {
+                        // With `.ftz` the operand's NaN is made canonical on the way in.
+                        if flush {
+                            x = e.settle_value(x);
+                        }
+                        x = e.b.ins().fpromote(types::F64, x);
+                    }
                     (ScalarType::F64, ScalarType::F32) => x = e.b.ins().fdemote(types::F32, x),
                     _ => {}
                 }

@@ -3,7 +3,6 @@
 
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::FloatCC, condcodes::IntCC, types};
 use mica_ptx::ast::{FloatBinOp, FloatUnOp, Op, Precision, Rounding, ScalarType};
-use mica_ptx_ops::nan::canonical_result;
 
 use super::{Emit, V};
 use crate::CompileError;
@@ -16,8 +15,6 @@ fn plain(ty: ScalarType) -> bool {
 
 impl Emit<'_, '_> {
     pub(crate) fn floating(&mut self, op: &Op) -> Result<bool, CompileError> {
-        // Otherwise the bits of a NaN are handed on.
-        let own_nan = canonical_result(op).is_some();
         match op {
             Op::FloatBin {
                 op,
@@ -133,10 +130,7 @@ impl Emit<'_, '_> {
                     return self.transcendental(*op, *ty, *prec, *ftz, *dst, a);
                 }
                 let class = Class::of(*ty);
-                let x = match own_nan {
-                    true => self.get_float(a, class)?,
-                    false => self.get(a, class)?,
-                };
+                let x = self.get_float(a, class)?;
                 let flush = *ftz && *ty == ScalarType::F32;
                 let op = *op;
                 let f = |e: &mut Self, v: &[Value]| {
@@ -160,10 +154,7 @@ impl Emit<'_, '_> {
                     e.output(r, flush, false)
                 };
                 let v = self.map(&[(x, class)], class, &f, Some(&f));
-                match own_nan {
-                    true => self.set_float(*dst, v),
-                    false => self.set(*dst, v),
-                }
+                self.set_float(*dst, v);
             }
             Op::Copysign { ty, dst, a, b } if plain(*ty) => {
                 let class = Class::of(*ty);

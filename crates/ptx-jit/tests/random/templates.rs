@@ -286,6 +286,8 @@ pub(crate) const BITS: &[&str] = &[
     "selp.f32 Df, Af, 0f7fc00001, Ap;",
     "cvt.rn.f32.f64 Di, Al;",
     "cvt.f64.f32 Dl, Ai;",
+    "cvt.ftz.f64.f32 Dl, Ai;",
+    "cvt.f64.f16 Dl, As;",
     "cvt.sat.f32.f32 Di, Ai;",
     "cvt.rni.f32.f32 Di, Ai;",
     "add.f64 Dl, Al, Ad;",
