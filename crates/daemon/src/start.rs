@@ -52,6 +52,7 @@ pub fn run(config_file: Option<PathBuf>) -> Result<(), DaemonError> {
     if on_demand {
         // A session of its own: the terminal's signals are not for it.
         let _ = rustix::process::setsid();
+        leave_the_starters_cores();
     }
     let config_file = config_file
         .or_else(|| std::env::var_os("MICA_CONFIG").map(Into::into))
@@ -69,6 +70,17 @@ pub fn run(config_file: Option<PathBuf>) -> Result<(), DaemonError> {
     listen_for_signals(&running);
     running.wait();
     Ok(())
+}
+
+/// Whoever happens to be first may have been kept to a few cores (`taskset`); the daemon and its workers serve everybody.
+fn leave_the_starters_cores() {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let mut all = CpuSet::new();
+    for core in 0..CpuSet::MAX_CPU {
+        all.set(core);
+    }
+    // The kernel leaves out those it does not have, or that a container may not use.
+    let _ = sched_setaffinity(None, &all);
 }
 
 fn default_config() -> Option<PathBuf> {
