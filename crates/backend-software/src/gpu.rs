@@ -1,25 +1,28 @@
 //! The device interface, call by call.
+//!
+//! Owns the list of calls and the short ones; what takes more than a few lines is in the module of its kind.
 
-use std::collections::VecDeque;
+mod events;
+mod objects;
+mod streams;
+
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use mica_cuda_abi::CuResult;
 use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
     EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, MemoryWindow,
     ModuleId, ModuleInfo, ModuleOptions, Result, StreamFlags, StreamId, TextureDescriptor,
 };
 
-use crate::attributes::{self, MOST_URGENT};
+use crate::attributes;
 use crate::context::Context;
-use crate::core::{ContextEntry, Event, OpKind, State, Stream, StreamKind};
+use crate::core::{OpKind, State};
 use crate::device::SoftwareGpu;
-use crate::error::{bad_handle, invalid_value};
+use crate::error::bad_handle;
 use crate::memory::Purpose;
 use crate::module::Module;
-use crate::texture::{self, Array};
 use crate::transfer::Transfer;
 
 /// Transfers up to this size on an idle stream are done by the caller: handing them to another
@@ -58,41 +61,10 @@ impl SoftwareGpu {
         context.check()
     }
 
-    fn new_stream(
-        state: &mut State,
-        context: &Arc<Context>,
-        kind: StreamKind,
-        priority: i32,
-    ) -> u64 {
-        let id = state.new_id();
-        let stream = Stream {
-            context: Arc::clone(context),
-            kind,
-            priority,
-            queue: VecDeque::new(),
-            active: false,
-            destroyed: false,
-            last_submitted: 0,
-            progress: Arc::new(AtomicU64::new(0)),
-        };
-        state.streams.insert(id, stream);
-        id
-    }
-
     fn own_module(&self, module: ModuleId) -> Result<Arc<Module>> {
         let state = self.core.state();
         let known = state.modules.get(&module.0).cloned();
         known.ok_or_else(|| bad_handle("module", module.0))
-    }
-
-    fn new_texture(&self, context: &Context, view: mica_kernel::TextureView) -> u64 {
-        let id = self.core.state().new_id();
-        let mut textures = context
-            .textures
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        textures.insert(id, view);
-        id
     }
 }
 
@@ -110,19 +82,7 @@ impl Gpu for SoftwareGpu {
     }
 
     fn context_create(&self) -> Result<ContextId> {
-        let mut state = self.core.state();
-        let id = state.new_id();
-        let context = Arc::new(Context::new(id));
-        let default_stream = Self::new_stream(&mut state, &context, StreamKind::Default, 0);
-        state.contexts.insert(
-            id,
-            ContextEntry {
-                context,
-                default_stream,
-                streams: vec![default_stream],
-            },
-        );
-        Ok(ContextId(id))
+        self.new_context()
     }
 
     fn context_destroy(&self, context: ContextId) -> Result<()> {
@@ -155,34 +115,11 @@ impl Gpu for SoftwareGpu {
     }
 
     fn cancel(&self, context: ContextId, stream: Option<StreamId>) -> Result<u64> {
-        let mut state = self.core.state();
-        state.healthy_context(context.0)?;
-        if let Some(stream) = stream
-            && state.stream(stream.0)?.context.id != context.0
-        {
-            return Err(bad_handle("stream", stream.0));
-        }
-        let stream = stream.map(|s| s.0);
-        Ok(self.core.cancel_grids(&mut state, context.0, stream))
+        self.cancel_kernels(context, stream)
     }
 
     fn abort(&self, context: ContextId) -> Result<u64> {
-        let mut state = self.core.state();
-        let broken = Arc::clone(&state.healthy_context(context.0)?.context);
-        if !self.core.has_grids(&state, context.0) {
-            return Ok(0);
-        }
-        // First, so that nobody who waits for them takes their end for a good one.
-        broken.set_fault(GpuError::new(
-            CuResult::LaunchTimeout,
-            format!(
-                "the kernels of context {} were ended from outside",
-                context.0
-            ),
-        ));
-        let count = self.core.cancel_grids(&mut state, context.0, None);
-        self.core.pump_context(&mut state, context.0);
-        Ok(count)
+        self.abort_kernels(context)
     }
 
     fn settle(&self) {
@@ -199,38 +136,11 @@ impl Gpu for SoftwareGpu {
         flags: StreamFlags,
         priority: i32,
     ) -> Result<StreamId> {
-        let mut state = self.core.state();
-        let owner = Arc::clone(&state.healthy_context(context.0)?.context);
-        let kind = if flags.non_blocking {
-            StreamKind::NonBlocking
-        } else {
-            StreamKind::Blocking
-        };
-        let priority = priority.clamp(MOST_URGENT, 0);
-        let id = Self::new_stream(&mut state, &owner, kind, priority);
-        if let Some(entry) = state.contexts.get_mut(&context.0) {
-            entry.streams.push(id);
-        }
-        Ok(StreamId(id))
+        self.open_stream(context, flags, priority)
     }
 
     fn stream_destroy(&self, stream: StreamId) -> Result<()> {
-        let mut state = self.core.state();
-        let known = state.stream(stream.0)?;
-        if known.kind == StreamKind::Default {
-            return Err(invalid_value("the default stream cannot be destroyed"));
-        }
-        let context = known.context.id;
-        let is_over = known.queue.is_empty();
-        if is_over {
-            state.streams.remove(&stream.0);
-            if let Some(entry) = state.contexts.get_mut(&context) {
-                entry.streams.retain(|id| *id != stream.0);
-            }
-        } else if let Some(known) = state.streams.get_mut(&stream.0) {
-            known.destroyed = true;
-        }
-        Ok(())
+        self.close_stream(stream)
     }
 
     fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
@@ -244,13 +154,7 @@ impl Gpu for SoftwareGpu {
     }
 
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
-        let mut state = self.core.state();
-        state.healthy_stream(stream.0)?;
-        let event = Arc::clone(state.event(event.0)?);
-        let record = event.recorded.load(Ordering::Acquire);
-        let op = OpKind::Wait(event, record);
-        self.core.submit(&mut state, stream.0, op);
-        Ok(())
+        self.queue_wait(stream, event)
     }
 
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
@@ -267,19 +171,7 @@ impl Gpu for SoftwareGpu {
     }
 
     fn event_create(&self, context: ContextId, flags: EventFlags) -> Result<EventId> {
-        let mut state = self.core.state();
-        let context = Arc::clone(&state.healthy_context(context.0)?.context);
-        let id = state.new_id();
-        let event = Event {
-            context,
-            timing: !flags.disable_timing,
-            recorded: AtomicU64::new(0),
-            reached: AtomicU64::new(0),
-            reached_ns: AtomicU64::new(0),
-            waiters: Mutex::default(),
-        };
-        state.events.insert(id, Arc::new(event));
-        Ok(EventId(id))
+        self.new_event(context, flags)
     }
 
     fn event_destroy(&self, event: EventId) -> Result<()> {
@@ -291,19 +183,7 @@ impl Gpu for SoftwareGpu {
     }
 
     fn event_record(&self, event: EventId, stream: StreamId) -> Result<()> {
-        let mut state = self.core.state();
-        let context = state.healthy_stream(stream.0)?.context.id;
-        let event = Arc::clone(state.event(event.0)?);
-        if event.context.id != context {
-            return Err(GpuError::new(
-                CuResult::InvalidHandle,
-                "an event can only be recorded on streams of its own context",
-            ));
-        }
-        let record = event.recorded.fetch_add(1, Ordering::AcqRel) + 1;
-        let op = OpKind::Record(event, record);
-        self.core.submit(&mut state, stream.0, op);
-        Ok(())
+        self.queue_record(event, stream)
     }
 
     fn event_query(&self, event: EventId) -> Result<bool> {
@@ -314,35 +194,11 @@ impl Gpu for SoftwareGpu {
     }
 
     fn event_synchronize(&self, event: EventId) -> Result<()> {
-        let event = Arc::clone(self.core.state().event(event.0)?);
-        event.context.check()?;
-        let record = event.recorded.load(Ordering::Acquire);
-        self.core.settle();
-        self.wait_for(&event.reached, record);
-        self.after_wait(&event.context)
+        self.wait_for_event(event)
     }
 
     fn event_elapsed_ms(&self, start: EventId, end: EventId) -> Result<f32> {
-        let state = self.core.state();
-        let (start, end) = (state.event(start.0)?, state.event(end.0)?);
-        for event in [start, end] {
-            event.context.check()?;
-            let recorded = event.recorded.load(Ordering::Acquire);
-            if recorded == 0 || !event.timing {
-                return Err(GpuError::new(
-                    CuResult::InvalidHandle,
-                    "an event without timing, or never recorded",
-                ));
-            }
-            if event.reached.load(Ordering::Acquire) < recorded {
-                return Err(GpuError::new(
-                    CuResult::NotReady,
-                    "an event that is not reached yet",
-                ));
-            }
-        }
-        let at = |event: &Event| event.reached_ns.load(Ordering::Acquire) as i64;
-        Ok((at(end) - at(start)) as f32 / 1e6)
+        self.elapsed_ms(start, end)
     }
 
     fn module_load(
@@ -351,16 +207,7 @@ impl Gpu for SoftwareGpu {
         image: &[u8],
         options: &ModuleOptions,
     ) -> Result<ModuleId> {
-        let context = self.healthy(context)?;
-        let compiled = self.cache.compile(image, options)?;
-        let memory = Arc::clone(&self.core.memory);
-        let module = Arc::new(Module::new(memory, context.id, &compiled)?);
-        let mut state = self.core.state();
-        // The context may have gone while the compiler ran.
-        state.healthy_context(context.id)?;
-        let id = state.new_id();
-        state.modules.insert(id, module);
-        Ok(ModuleId(id))
+        self.load_module(context, image, options)
     }
 
     fn module_unload(&self, module: ModuleId) -> Result<()> {
@@ -390,25 +237,7 @@ impl Gpu for SoftwareGpu {
         block_threads: u32,
         dynamic_shared: u64,
     ) -> Result<u32> {
-        let module = self.own_module(module)?;
-        let kernel = module
-            .info
-            .kernels
-            .get(kernel as usize)
-            .ok_or_else(|| bad_handle("kernel", u64::from(kernel)))?;
-        let shared = u64::from(kernel.static_shared).saturating_add(dynamic_shared);
-        if block_threads == 0 {
-            return Err(invalid_value("occupancy of empty blocks"));
-        }
-        if block_threads > kernel.max_threads || shared > crate::area::SHARED {
-            return Ok(0);
-        }
-        Ok(attributes::occupancy(
-            &self.facts,
-            kernel.registers,
-            block_threads,
-            shared,
-        ))
+        self.blocks_at_once(module, kernel, block_threads, dynamic_shared)
     }
 
     fn memory_alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr> {
@@ -515,51 +344,23 @@ impl Gpu for SoftwareGpu {
     }
 
     fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId> {
-        let context = self.healthy(context)?;
-        let (bytes, row, slice) = Array::layout(descriptor)?;
-        let base = self
-            .core
-            .memory
-            .alloc(context.id, bytes, Purpose::Internal)?;
-        let array = Array::new(context.id, base, row, slice, *descriptor);
-        let mut state = self.core.state();
-        let id = state.new_id();
-        state.arrays.insert(id, Arc::new(array));
-        Ok(ArrayId(id))
+        self.new_array(context, descriptor)
     }
 
     fn array_destroy(&self, array: ArrayId) -> Result<()> {
-        let removed = self.core.state().arrays.remove(&array.0);
-        let array = removed.ok_or_else(|| bad_handle("array", array.0))?;
-        self.core.memory.free_internal(array.context, array.base);
-        Ok(())
+        self.drop_array(array)
     }
 
     fn texture_create(&self, context: ContextId, descriptor: &TextureDescriptor) -> Result<u64> {
-        let context = self.healthy(context)?;
-        let view = {
-            let state = self.core.state();
-            texture::texture_view(&self.core.memory, &state, context.id, descriptor)?
-        };
-        Ok(self.new_texture(&context, view))
+        self.new_texture_object(context, descriptor)
     }
 
     fn surface_create(&self, context: ContextId, array: ArrayId) -> Result<u64> {
-        let context = self.healthy(context)?;
-        let view = texture::surface_view(&self.core.state(), context.id, array.0)?;
-        Ok(self.new_texture(&context, view))
+        self.new_surface_object(context, array)
     }
 
     fn texture_destroy(&self, context: ContextId, handle: u64) -> Result<()> {
-        let context = self.healthy(context)?;
-        let mut textures = context
-            .textures
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        match textures.remove(&handle) {
-            Some(_) => Ok(()),
-            None => Err(bad_handle("texture", handle)),
-        }
+        self.drop_texture(context, handle)
     }
 
     fn context_gpu_time_ns(&self, context: ContextId) -> Option<u64> {

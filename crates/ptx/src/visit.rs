@@ -4,6 +4,7 @@
 //! carry flag of `add.cc` and its kin is not a register: see [`Op::carry`].
 
 mod op;
+mod parts;
 
 use crate::ast::*;
 

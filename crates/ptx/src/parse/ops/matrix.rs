@@ -229,11 +229,17 @@ pub(crate) fn mma(p: &mut Parser<'_>) -> Result<Op> {
         (true, _) => 8,
         (false, ty) => regs(m, n, ty),
     };
-    let d = fragment_dst(p, accumulators(d_ty), d_ty)?;
-    let a = fragment_src(p, na, a_ty)?;
-    let b = fragment_src(p, nb, b_ty)?;
-    let c = fragment_src(p, accumulators(c_ty), c_ty)?;
-    let sparse = if sparse {
+    let head = Product {
+        shape,
+        layouts: [a_layout, b_layout],
+        types: [d_ty, a_ty, b_ty, c_ty],
+        op,
+        sat,
+        round,
+    };
+    let counts = [accumulators(d_ty), na, nb, accumulators(c_ty)];
+    let mut mma = head.fragments(p, counts)?;
+    if sparse {
         let metadata = p.next_src(B32)?;
         p.comma()?;
         let at = p.token;
@@ -241,31 +247,52 @@ pub(crate) fn mma(p: &mut Parser<'_>) -> Result<Op> {
             s @ 0..=3 => s as u8,
             _ => return p.bad_operand(&at, "a selector is 0 to 3"),
         };
-        Some(MmaSparse {
+        mma.sparse = Some(MmaSparse {
             ordered,
             metadata,
             selector,
+        });
+    }
+    Ok(Op::Mma(Box::new(mma)))
+}
+
+/// A product's modifiers; those of `d`, `a`, `b` and `c` in this order.
+pub(super) struct Product {
+    pub(super) shape: Shape,
+    /// Of `a` and `b`.
+    pub(super) layouts: [Layout; 2],
+    pub(super) types: [ScalarType; 4],
+    pub(super) op: MmaOp,
+    pub(super) sat: bool,
+    pub(super) round: Rounding,
+}
+
+impl Product {
+    /// Reads the registers of all four matrices.
+    pub(super) fn fragments(self, p: &mut Parser<'_>, counts: [usize; 4]) -> Result<Mma> {
+        let [d_ty, a_ty, b_ty, c_ty] = self.types;
+        let d = fragment_dst(p, counts[0], d_ty)?;
+        let a = fragment_src(p, counts[1], a_ty)?;
+        let b = fragment_src(p, counts[2], b_ty)?;
+        let c = fragment_src(p, counts[3], c_ty)?;
+        Ok(Mma {
+            shape: self.shape,
+            a_layout: self.layouts[0],
+            b_layout: self.layouts[1],
+            d_ty,
+            a_ty,
+            b_ty,
+            c_ty,
+            op: self.op,
+            sat: self.sat,
+            round: self.round,
+            d,
+            a,
+            b,
+            c,
+            sparse: None,
         })
-    } else {
-        None
-    };
-    Ok(Op::Mma(Box::new(Mma {
-        shape,
-        a_layout,
-        b_layout,
-        d_ty,
-        a_ty,
-        b_ty,
-        c_ty,
-        op,
-        sat,
-        round,
-        d,
-        a,
-        b,
-        c,
-        sparse,
-    })))
+    }
 }
 
 pub(super) fn fragment_dst(p: &mut Parser<'_>, count: usize, ty: ScalarType) -> Result<Vec<RegId>> {

@@ -69,6 +69,30 @@ fn wmma_head(p: &mut Parser<'_>) -> Result<(Layout, Shape)> {
     }
 }
 
+/// What `wmma.load` and `wmma.store` say of their matrix.
+struct Stored {
+    layout: Layout,
+    shape: Shape,
+    space: Space,
+    ty: ScalarType,
+}
+
+fn stored(p: &mut Parser<'_>, matrix: WmmaMatrix) -> Result<Stored> {
+    let (layout, shape) = wmma_head(p)?;
+    let space = p.mods.space().unwrap_or(Space::Generic);
+    let ty = p.ty()?;
+    p.no_more_mods()?;
+    if !wmma_fits(matrix, shape, ty) {
+        return p.bad_instruction(format!("has no such shape for type `{ty}`"));
+    }
+    Ok(Stored {
+        layout,
+        shape,
+        space,
+        ty,
+    })
+}
+
 fn stride(p: &mut Parser<'_>) -> Result<Option<Operand>> {
     if p.accept(b',')? {
         Ok(Some(p.src(B32)?))
@@ -87,13 +111,12 @@ fn wmma_load(p: &mut Parser<'_>) -> Result<Op> {
     let Some(matrix) = matrix else {
         return p.bad_instruction("needs `.a`, `.b` or `.c`");
     };
-    let (layout, shape) = wmma_head(p)?;
-    let space = p.mods.space().unwrap_or(Space::Generic);
-    let ty = p.ty()?;
-    p.no_more_mods()?;
-    if !wmma_fits(matrix, shape, ty) {
-        return p.bad_instruction(format!("has no such shape for type `{ty}`"));
-    }
+    let Stored {
+        layout,
+        shape,
+        space,
+        ty,
+    } = stored(p, matrix)?;
     let dst = fragment_dst(p, wmma_regs(matrix, shape, ty), ty)?;
     p.comma()?;
     let addr = p.memory()?;
@@ -114,13 +137,12 @@ fn wmma_store(p: &mut Parser<'_>) -> Result<Op> {
     if !p.mods.flag("d") {
         return p.bad_instruction("needs `.d`");
     }
-    let (layout, shape) = wmma_head(p)?;
-    let space = p.mods.space().unwrap_or(Space::Generic);
-    let ty = p.ty()?;
-    p.no_more_mods()?;
-    if !wmma_fits(WmmaMatrix::C, shape, ty) {
-        return p.bad_instruction(format!("has no such shape for type `{ty}`"));
-    }
+    let Stored {
+        layout,
+        shape,
+        space,
+        ty,
+    } = stored(p, WmmaMatrix::C)?;
     let addr = p.memory()?;
     let src = fragment_src(p, wmma_regs(WmmaMatrix::C, shape, ty), ty)?;
     let stride = stride(p)?;
@@ -155,25 +177,19 @@ fn wmma_mma(p: &mut Parser<'_>) -> Result<Op> {
     if a_ty != b_ty || (op == MmaOp::MulAdd) == (a_ty == B1) {
         return p.bad_instruction("has no such combination of types");
     }
-    let d = fragment_dst(p, wmma_regs(WmmaMatrix::C, shape, d_ty), d_ty)?;
-    let a = fragment_src(p, wmma_regs(WmmaMatrix::A, shape, a_ty), a_ty)?;
-    let b = fragment_src(p, wmma_regs(WmmaMatrix::B, shape, b_ty), b_ty)?;
-    let c = fragment_src(p, wmma_regs(WmmaMatrix::C, shape, c_ty), c_ty)?;
-    Ok(Op::WmmaMma(Box::new(Mma {
+    let counts = [
+        wmma_regs(WmmaMatrix::C, shape, d_ty),
+        wmma_regs(WmmaMatrix::A, shape, a_ty),
+        wmma_regs(WmmaMatrix::B, shape, b_ty),
+        wmma_regs(WmmaMatrix::C, shape, c_ty),
+    ];
+    let head = Product {
         shape,
-        a_layout,
-        b_layout,
-        d_ty,
-        a_ty,
-        b_ty,
-        c_ty,
+        layouts: [a_layout, b_layout],
+        types: [d_ty, a_ty, b_ty, c_ty],
         op,
         sat,
         round,
-        d,
-        a,
-        b,
-        c,
-        sparse: None,
-    })))
+    };
+    Ok(Op::WmmaMma(Box::new(head.fragments(p, counts)?)))
 }

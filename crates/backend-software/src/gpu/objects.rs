@@ -1,0 +1,136 @@
+//! Modules, arrays, textures and surfaces.
+
+use std::sync::{Arc, PoisonError};
+
+use mica_gpu::{
+    ArrayDescriptor, ArrayId, ContextId, ModuleId, ModuleOptions, Result, TextureDescriptor,
+};
+
+use crate::attributes;
+use crate::context::Context;
+use crate::device::SoftwareGpu;
+use crate::error::{bad_handle, invalid_value};
+use crate::memory::Purpose;
+use crate::module::Module;
+use crate::texture::{self, Array};
+
+impl SoftwareGpu {
+    fn new_texture(&self, context: &Context, view: mica_kernel::TextureView) -> u64 {
+        let id = self.core.state().new_id();
+        let mut textures = context
+            .textures
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        textures.insert(id, view);
+        id
+    }
+
+    /// Compiles an image and places its variables.
+    pub(super) fn load_module(
+        &self,
+        context: ContextId,
+        image: &[u8],
+        options: &ModuleOptions,
+    ) -> Result<ModuleId> {
+        let context = self.healthy(context)?;
+        let compiled = self.cache.compile(image, options)?;
+        let memory = Arc::clone(&self.core.memory);
+        let module = Arc::new(Module::new(memory, context.id, &compiled)?);
+        let mut state = self.core.state();
+        // The context may have gone while the compiler ran.
+        state.healthy_context(context.id)?;
+        let id = state.new_id();
+        state.modules.insert(id, module);
+        Ok(ModuleId(id))
+    }
+
+    /// How many blocks of a kernel a multiprocessor holds.
+    pub(super) fn blocks_at_once(
+        &self,
+        module: ModuleId,
+        kernel: u32,
+        block_threads: u32,
+        dynamic_shared: u64,
+    ) -> Result<u32> {
+        let module = self.own_module(module)?;
+        let kernel = module
+            .info
+            .kernels
+            .get(kernel as usize)
+            .ok_or_else(|| bad_handle("kernel", u64::from(kernel)))?;
+        let shared = u64::from(kernel.static_shared).saturating_add(dynamic_shared);
+        if block_threads == 0 {
+            return Err(invalid_value("occupancy of empty blocks"));
+        }
+        if block_threads > kernel.max_threads || shared > crate::area::SHARED {
+            return Ok(0);
+        }
+        Ok(attributes::occupancy(
+            &self.facts,
+            kernel.registers,
+            block_threads,
+            shared,
+        ))
+    }
+
+    /// Makes an array of texels.
+    pub(super) fn new_array(
+        &self,
+        context: ContextId,
+        descriptor: &ArrayDescriptor,
+    ) -> Result<ArrayId> {
+        let context = self.healthy(context)?;
+        let (bytes, row, slice) = Array::layout(descriptor)?;
+        let base = self
+            .core
+            .memory
+            .alloc(context.id, bytes, Purpose::Internal)?;
+        let array = Array::new(context.id, base, row, slice, *descriptor);
+        let mut state = self.core.state();
+        let id = state.new_id();
+        state.arrays.insert(id, Arc::new(array));
+        Ok(ArrayId(id))
+    }
+
+    /// Frees an array.
+    pub(super) fn drop_array(&self, array: ArrayId) -> Result<()> {
+        let removed = self.core.state().arrays.remove(&array.0);
+        let array = removed.ok_or_else(|| bad_handle("array", array.0))?;
+        self.core.memory.free_internal(array.context, array.base);
+        Ok(())
+    }
+
+    /// Makes a texture object.
+    pub(super) fn new_texture_object(
+        &self,
+        context: ContextId,
+        descriptor: &TextureDescriptor,
+    ) -> Result<u64> {
+        let context = self.healthy(context)?;
+        let view = {
+            let state = self.core.state();
+            texture::texture_view(&self.core.memory, &state, context.id, descriptor)?
+        };
+        Ok(self.new_texture(&context, view))
+    }
+
+    /// Makes a surface object of an array.
+    pub(super) fn new_surface_object(&self, context: ContextId, array: ArrayId) -> Result<u64> {
+        let context = self.healthy(context)?;
+        let view = texture::surface_view(&self.core.state(), context.id, array.0)?;
+        Ok(self.new_texture(&context, view))
+    }
+
+    /// Forgets a texture or surface object.
+    pub(super) fn drop_texture(&self, context: ContextId, handle: u64) -> Result<()> {
+        let context = self.healthy(context)?;
+        let mut textures = context
+            .textures
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        match textures.remove(&handle) {
+            Some(_) => Ok(()),
+            None => Err(bad_handle("texture", handle)),
+        }
+    }
+}
