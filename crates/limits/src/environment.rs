@@ -1,8 +1,34 @@
 //! How a program learns which virtual GPU it is in.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use crate::LinkError;
+
+/// Mica's variables as they were when the library was loaded.
+static REMEMBERED: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
+
+/// Remembers Mica's variables: a program may clear or change its environment before it first uses the GPU,
+/// or while it does. For libraries, when they are loaded.
+pub fn remember_environment() {
+    let is_ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"MICA_");
+    REMEMBERED.get_or_init(|| {
+        std::env::vars_os()
+            .filter(|(name, _)| is_ours(name))
+            .collect()
+    });
+}
+
+/// One of Mica's variables, as it was when the library was loaded, else as it is.
+pub fn variable(name: &str) -> Option<OsString> {
+    let remembered = REMEMBERED.get().into_iter().flatten();
+    let mut of_name = remembered.filter(|(known, _)| known == name);
+    match of_name.next() {
+        Some((_, value)) => Some(value.clone()),
+        None => std::env::var_os(name),
+    }
+}
 
 /// What `mica run` puts into a program's environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,9 +47,9 @@ impl Environment {
 
     /// Reads both variables; `None` if this process is in no virtual GPU.
     pub fn read() -> Option<Result<Self, LinkError>> {
-        let socket = std::env::var_os(Self::SOCKET)?;
-        let token = std::env::var(Self::TOKEN).unwrap_or_default();
-        Some(match parse_token(&token) {
+        let socket = variable(Self::SOCKET)?;
+        let token = variable(Self::TOKEN).unwrap_or_default();
+        Some(match parse_token(&token.to_string_lossy()) {
             Some(token) => Ok(Self {
                 socket: socket.into(),
                 token,

@@ -16,7 +16,7 @@ mod shared_page;
 mod slices;
 
 pub use clock::monotonic_ns;
-pub use environment::Environment;
+pub use environment::{Environment, remember_environment, variable};
 pub use gate::Gate;
 pub use link::{HostLink, LinkError, Push, Welcome, open_session};
 pub use quota::{Denied, LocalQuota, MemoryView, PageQuota, Quota};

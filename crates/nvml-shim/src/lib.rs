@@ -19,3 +19,12 @@ mod vgpu;
 /// Proves a library to be Mica's: looked up before any library is taken for the real one.
 #[unsafe(no_mangle)]
 pub static MICA_SHIM_MARKER: u32 = 1;
+
+/// Runs when the library is loaded, before the program's own code.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    let _ = std::panic::catch_unwind(mica_limits::remember_environment);
+}

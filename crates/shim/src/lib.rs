@@ -14,6 +14,7 @@
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the exported trampolines are written for x86-64");
 
+mod cancel;
 pub mod direct;
 pub mod exports;
 mod image;

@@ -5,17 +5,22 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::OnceLock;
 
+use crate::cancel;
+
 const LOG: &str = "MICA_LOG";
 
 /// Adds one line. Failing to is no reason to disturb the program.
 pub(crate) fn line(text: &str) {
     // Read once: the program may change its environment from another thread.
     static PATH: OnceLock<Option<OsString>> = OnceLock::new();
-    let Some(path) = PATH.get_or_init(|| std::env::var_os(LOG)) else {
+    let Some(path) = PATH.get_or_init(|| mica_limits::variable(LOG)) else {
         return;
     };
-    if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
-        // One write, so that lines of several processes do not mix.
-        let _ = file.write_all(format!("mica[{}]: {text}\n", std::process::id()).as_bytes());
-    }
+    let line = format!("mica[{}]: {text}\n", std::process::id());
+    cancel::held_off(|| {
+        if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
+            // One write, so that lines of several processes do not mix.
+            let _ = file.write_all(line.as_bytes());
+        }
+    });
 }

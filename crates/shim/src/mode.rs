@@ -10,6 +10,15 @@ const MODE: &str = "MICA_MODE";
 
 static RESOLVED: Once = Once::new();
 
+/// Runs when the library is loaded, before the program's own code.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    let _ = std::panic::catch_unwind(mica_limits::remember_environment);
+}
+
 /// Fills all slots; later calls return at once.
 pub(crate) fn resolve_once() {
     RESOLVED.call_once(|| {
@@ -22,7 +31,7 @@ pub(crate) fn resolve_once() {
 }
 
 fn is_isolated() -> bool {
-    std::env::var(MODE).as_deref() == Ok("isolated")
+    mica_limits::variable(MODE).is_some_and(|mode| mode == "isolated")
 }
 
 /// What stands behind a name that this library does not know.

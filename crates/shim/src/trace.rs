@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use mica_cuda_abi::{CuResult, ENTRY_POINTS};
 use mica_limits::monotonic_ns;
 
+use crate::cancel;
 use crate::exports::{self, COUNT};
 use crate::stub::{Registers, stubs};
 
@@ -193,7 +194,8 @@ fn write(text: &str) {
         // SAFETY: asks for a number only.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) };
         // One write, so that threads and processes do not mix within a line.
-        let _ = file.write_all(format!("{}/{thread} {text}\n", std::process::id()).as_bytes());
+        let line = format!("{}/{thread} {text}\n", std::process::id());
+        let _ = cancel::held_off(|| file.write_all(line.as_bytes()));
     }
 }
 
@@ -204,7 +206,7 @@ pub(crate) fn on() -> bool {
 
 /// Puts a stub before every slot if a trace is asked for; call it after the slots are filled.
 pub(crate) fn install() {
-    let Some(path) = std::env::var_os(TRACE) else {
+    let Some(path) = mica_limits::variable(TRACE) else {
         return;
     };
     let Ok(file) = OpenOptions::new().append(true).create(true).open(path) else {

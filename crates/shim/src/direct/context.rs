@@ -189,7 +189,8 @@ fn adopt(direct: &Direct) {
 fn estimate() -> u64 {
     static BYTES: OnceLock<u64> = OnceLock::new();
     *BYTES.get_or_init(|| {
-        let set = std::env::var(CONTEXT_BYTES_VARIABLE).ok();
+        let set = mica_limits::variable(CONTEXT_BYTES_VARIABLE)
+            .and_then(|value| value.into_string().ok());
         set.and_then(|text| text.parse().ok())
             .unwrap_or(CONTEXT_BYTES)
     })

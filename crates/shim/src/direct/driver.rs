@@ -113,7 +113,7 @@ fn open(path: &Path) -> Option<(*mut c_void, PathBuf)> {
 
 /// Files that may be the driver, best first. With the override set there is no other.
 fn candidates() -> Vec<PathBuf> {
-    if let Some(path) = std::env::var_os(OVERRIDE) {
+    if let Some(path) = mica_limits::variable(OVERRIDE) {
         return vec![path.into()];
     }
     let search = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();

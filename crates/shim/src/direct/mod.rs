@@ -64,8 +64,8 @@ pub(crate) fn install() {
         }
         return;
     };
-    let traced = std::env::var_os(trace::TRACE).is_some();
-    let limited = std::env::var_os(Environment::SOCKET).is_some();
+    let traced = mica_limits::variable(trace::TRACE).is_some();
+    let limited = mica_limits::variable(Environment::SOCKET).is_some();
     if limited {
         LIMITED.store(true, Release);
         log::line(&format!("the driver is {}", driver.path.display()));

@@ -12,7 +12,7 @@ use mica_wire::session::client::SessionClient;
 use super::context::Context;
 use super::memory::MemoryMap;
 use super::support::{Answer, Code, FORKED, lock};
-use crate::log;
+use crate::{cancel, log};
 
 /// Version of the driver interface that this library offers.
 pub(super) const DRIVER_VERSION: i32 = 13000;
@@ -61,8 +61,9 @@ pub(super) fn start() -> Answer {
     for (number, value) in [(50, pci[0]), (33, pci[1]), (34, pci[2])] {
         attributes[number] = Some(value);
     }
-    // Managed memory, which both sides see at all times, and memory pools are this library's own.
-    for number in [83, 89, 115] {
+    // Managed memory, which both sides see at all times, registered memory, which may be read-only, and
+    // memory pools are this library's own.
+    for number in [83, 89, 113, 115] {
         attributes[number] = Some(1);
     }
     let state = State {
@@ -152,11 +153,11 @@ impl State {
         };
         for (kind, bytes) in pieces {
             // SAFETY: the C library's own streams and a live buffer.
-            unsafe {
+            cancel::held_off(|| unsafe {
                 let file = if kind == 0 { stdout } else { stderr };
                 libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), file);
                 libc::fflush(file);
-            }
+            });
         }
     }
 }
