@@ -1,27 +1,29 @@
 //! Host memory that the device uses in place: pinned, registered and managed.
 //!
 //! Pinned and managed memory is a file that both processes map, here at the address the device uses
-//! wherever that is free. Memory that the program registers is already somewhere: its pages are
-//! exchanged for pages of such a file with the same contents, at the same address. What another
-//! thread writes to these pages while `cuMemHostRegister` runs may be lost, and after a `fork` parent
-//! and child share them; neither is so with a real driver.
-
-use std::ffi::c_void;
+//! wherever that is free. Memory that the program registers is already somewhere:
+//! [`super::registered`] makes it such a file.
 
 use mica_cuda_abi::CuResult;
-use mica_wire::session::{HostUnregister, create_sealed};
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
+use mica_wire::session::HostUnregister;
+use rustix::mm::{Advice, madvise};
 
 use super::context::{Context, current};
 use super::memory::{Allocation, AllocationKind};
+use super::registered;
 use super::state::State;
 use super::support::{Answer, Code, driver, entries, invalid, put};
 use crate::log;
 
 const PAGE: u64 = 4096;
+/// Pinned memory from this size on is compared with what there is.
+const LARGE: u64 = 64 << 20;
+/// Addresses that a program can have.
+const ADDRESSES: u64 = 1 << 47;
 /// `CU_MEMHOSTALLOC_*` and `CU_MEMHOSTREGISTER_*` flags.
 const ALLOC_FLAGS: u32 = 0x7;
 const REGISTER_FLAGS: u32 = 0xf;
+const READ_ONLY: u32 = 8;
 
 fn allocate(
     state: &'static State,
@@ -37,8 +39,19 @@ fn allocate(
         .checked_next_multiple_of(PAGE)
         .ok_or(Code(CuResult::OutOfMemory as u32))?;
     let is_managed = kind == AllocationKind::Managed;
+    if !is_managed && room >= LARGE && available().is_some_and(|most| room > most / 16 * 15) {
+        log::line(&format!(
+            "{room} bytes of pinned memory are more than there are"
+        ));
+        return Err(CuResult::OutOfMemory.into());
+    }
     let shared = context.checked(state.client.host_alloc(context.wire(), room, is_managed))?;
     let (host, device) = (shared.as_ptr() as u64, shared.device());
+    if !is_managed {
+        // Pinned memory is there from the beginning. A kernel that cannot be asked for that gives it later.
+        // SAFETY: a mapping of our own.
+        let _ = unsafe { madvise(host as *mut _, room as usize, Advice::LinuxPopulateWrite) };
+    }
     let id = state.number();
     let mut made = Allocation::new(kind, device, bytes as u64, context, id);
     made.host = host;
@@ -52,6 +65,16 @@ fn allocate(
     }
     state.memory.insert(made);
     Ok(host)
+}
+
+/// Bytes of memory that programs could have now, as far as the system says.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
 }
 
 /// Memory for a variable that both sides use.
@@ -74,96 +97,24 @@ pub(super) fn release(state: &State, found: &Allocation) -> Answer {
     found.context.checked(done).map(drop)
 }
 
-/// Exchanges whole pages for pages of a file with the same contents; answers the file.
-fn exchange(first: u64, bytes: u64) -> Answer<std::os::fd::OwnedFd> {
-    let system = |error: rustix::io::Errno| {
-        log::line(&format!("memory cannot be registered: {error}"));
-        Code(CuResult::OutOfMemory as u32)
-    };
-    let fd = create_sealed("mica-registered", bytes).map_err(system)?;
-    let len = bytes as usize;
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let copy = unsafe {
-        mmap(
-            std::ptr::null_mut(),
-            len,
-            protection,
-            MapFlags::SHARED,
-            &fd,
-            0,
-        )
-    }
-    .map_err(system)?;
-    // SAFETY: the program says that this memory is its own; the exchange puts the same bytes in the
-    // same place, in one step.
-    let moved = unsafe {
-        std::ptr::copy_nonoverlapping(first as *const u8, copy.cast::<u8>(), len);
-        mremap_fixed(copy, len, len, MremapFlags::MAYMOVE, first as *mut c_void)
-    };
-    if let Err(error) = moved {
-        // SAFETY: made above, and nobody knows of it.
-        let _ = unsafe { munmap(copy, len) };
-        return Err(system(error));
-    }
-    Ok(fd)
-}
-
-/// Gives the program private pages again.
-fn restore(first: u64, bytes: u64) {
-    let len = bytes as usize;
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: as in `exchange`. If there is no memory for a copy, the shared pages stay.
-    unsafe {
-        let Ok(copy) = mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)
-        else {
-            return;
-        };
-        std::ptr::copy_nonoverlapping(first as *const u8, copy.cast::<u8>(), len);
-        if mremap_fixed(copy, len, len, MremapFlags::MAYMOVE, first as *mut c_void).is_err() {
-            let _ = munmap(copy, len);
-        }
-    }
-}
-
 fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
     let (state, context) = current()?;
     if pointer == 0 || bytes == 0 || flags & !REGISTER_FLAGS != 0 {
         return invalid();
     }
-    let Some(end) = pointer.checked_add(bytes as u64) else {
+    let end = pointer.checked_add(bytes as u64);
+    let Some(end) = end.filter(|end| *end <= ADDRESSES) else {
         return invalid();
     };
-    if state
-        .memory
-        .find_host(pointer)
-        .or_else(|| state.memory.find_host(end - 1))
-        .is_some()
-    {
+    if state.memory.has_host(pointer..end) {
         return Err(CuResult::HostMemoryAlreadyRegistered.into());
     }
-    let first = pointer & !(PAGE - 1);
-    let room = end.next_multiple_of(PAGE) - first;
-    // Another registration may share the first or last page: those pages are a file already.
-    if state.memory.overlaps_pages(first, room) {
-        log::line("two registered ranges share a page, which isolated mode cannot do");
-        return Err(CuResult::NotSupported.into());
-    }
-    let fd = exchange(first, room)?;
-    let device = state
-        .client
-        .host_register(context.wire(), &fd, 0, room, false);
-    let device = match context.checked(device) {
-        Ok(device) => device,
-        Err(error) => {
-            restore(first, room);
-            return Err(error);
-        }
-    };
+    let may_be_read_only = flags & READ_ONLY != 0;
+    let device = registered::register(state, context, (pointer, bytes as u64), may_be_read_only)?;
     let id = state.number();
     let mut made = Allocation::new(
         AllocationKind::Registered,
-        device + (pointer - first),
+        device,
         bytes as u64,
         context,
         id,
@@ -232,10 +183,7 @@ driver! {
         let Some(found) = state.memory.take_host(pointer, &[AllocationKind::Registered]) else {
             return Err(CuResult::HostMemoryNotRegistered.into());
         };
-        let done = release(state, &found);
-        let first = pointer & !(PAGE - 1);
-        restore(first, (pointer + found.bytes).next_multiple_of(PAGE) - first);
-        done
+        registered::unregister(state, found.host, found.bytes)
     }
 
     fn alloc_managed(out: *mut u64, bytes: usize, flags: u32) {

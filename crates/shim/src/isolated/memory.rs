@@ -123,6 +123,11 @@ impl MemoryMap {
         holding(&self.by_host, address, |found| found.host)
     }
 
+    /// Whether any of these bytes of this process are the device's already.
+    pub(super) fn has_host(&self, bytes: std::ops::Range<u64>) -> bool {
+        self.find_host(bytes.start).is_some() || read(&self.by_host).range(bytes).next().is_some()
+    }
+
     /// The allocation that holds a pointer, whichever side it is meant for.
     pub(super) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
         self.find_device(address)
@@ -169,19 +174,6 @@ impl MemoryMap {
         };
         write(&self.by_device).retain(|_, found| stays(found));
         write(&self.by_host).retain(|_, found| stays(found));
-    }
-
-    /// Whether any memory of this process that the device uses lies in these pages.
-    pub(super) fn overlaps_pages(&self, first: u64, bytes: u64) -> bool {
-        let map = read(&self.by_host);
-        let page = |address: u64| address & !4095;
-        let overlaps = |found: &Arc<Allocation>| {
-            page(found.host) < first + bytes
-                && first < (found.host + found.bytes).next_multiple_of(4096)
-        };
-        map.range(..first + bytes)
-            .next_back()
-            .is_some_and(|(_, found)| overlaps(found))
     }
 
     /// Bytes of a pool that are in use.

@@ -45,6 +45,7 @@ mod occupancy;
 mod pools;
 mod procaddr;
 mod ptx_join;
+mod registered;
 mod state;
 mod stream_calls;
 mod streams;

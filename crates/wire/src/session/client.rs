@@ -209,7 +209,7 @@ impl<T: ClientTransport> SessionClient<T> {
     ) -> Result<SharedHostMemory, SessionError> {
         let fd = SharedHostMemory::file(bytes)?;
         let device = self.host_register(context, &fd, 0, bytes, charge)?;
-        SharedHostMemory::map(fd, bytes, device).inspect_err(|_| {
+        SharedHostMemory::map(&fd, bytes, device).inspect_err(|_| {
             let address = device;
             let _ = self.call(&HostUnregister { context, address });
         })

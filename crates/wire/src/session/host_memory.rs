@@ -1,14 +1,13 @@
 //! Host memory that the program and the worker both map.
 
-use std::os::fd::BorrowedFd;
-
 use super::SessionError;
-use super::memfd::{Mapping, create_sealed};
+use super::memfd::{Region, create_sealed};
 
-/// Host memory in a sealed file, registered with the device at [`SharedHostMemory::device`].
+/// Host memory in a sealed file, registered with the device at [`SharedHostMemory::device`]. The file is
+/// not kept open: a program may have more of these than it may have open files.
 #[derive(Debug)]
 pub struct SharedHostMemory {
-    mapping: Mapping,
+    mapping: Region,
     device: u64,
 }
 
@@ -21,18 +20,13 @@ impl SharedHostMemory {
     /// Maps the file, at the address that the device uses if that is free here: then one pointer
     /// serves both, as programs expect of pinned memory.
     pub(crate) fn map(
-        fd: std::os::fd::OwnedFd,
+        fd: &std::os::fd::OwnedFd,
         bytes: u64,
         device: u64,
     ) -> Result<Self, SessionError> {
-        let copy = fd.try_clone().map_err(|_| SessionError::System {
-            operation: "dup",
-            errno: rustix::io::Errno::MFILE,
-        })?;
-        let mapping = match Mapping::at(copy, 0, bytes as usize, device as usize) {
-            Ok(mapping) => mapping,
-            Err(_) => Mapping::new(fd, 0, bytes as usize).map_err(SessionError::system("mmap"))?,
-        };
+        let mapping = Region::map(fd, 0, bytes as usize, device as usize)
+            .or_else(|_| Region::map(fd, 0, bytes as usize, 0))
+            .map_err(SessionError::system("mmap"))?;
         Ok(Self { mapping, device })
     }
 
@@ -59,10 +53,5 @@ impl SharedHostMemory {
     /// Whether host and device use the same address.
     pub fn is_unified(&self) -> bool {
         self.mapping.as_ptr() as u64 == self.device
-    }
-
-    /// The file.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.mapping.fd()
     }
 }

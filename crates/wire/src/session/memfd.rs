@@ -8,12 +8,22 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 
 /// `HUGETLBFS_MAGIC`: such files can raise SIGBUS although their size is sealed.
 const HUGETLBFS: i64 = 0x9584_58F6;
 
 /// Makes a file of so many bytes that can never shrink or grow.
+///
+/// # Errors
+/// `FBIG` beyond the process's limit on the size of files, which the system would answer with a signal.
 pub fn create_sealed(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
+    if getrlimit(Resource::Fsize)
+        .current
+        .is_some_and(|most| bytes > most)
+    {
+        return Err(Errno::FBIG);
+    }
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, bytes)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -41,35 +51,25 @@ pub fn map_foreign(fd: OwnedFd, offset: u64, bytes: u64) -> Result<Mapping, Errn
     Mapping::new(fd, offset, bytes as usize)
 }
 
-/// A shared mapping of a file, with the file.
+/// A shared mapping of a file that need not be open any more.
 #[derive(Debug)]
-pub struct Mapping {
+pub struct Region {
     pointer: *mut u8,
     len: usize,
-    fd: OwnedFd,
 }
 
 // SAFETY: the mapping is plain memory; who accesses it how is up to the methods, which only copy
 // bytes or hand out atomics.
-unsafe impl Send for Mapping {}
+unsafe impl Send for Region {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for Region {}
 
-impl Mapping {
-    /// Maps a file at an address of the system's choice.
-    pub fn new(fd: OwnedFd, offset: u64, len: usize) -> Result<Self, Errno> {
-        Self::map(fd, offset, len, 0)
-    }
-
-    /// Maps a file at `address` if nothing is there.
+impl Region {
+    /// Maps a file: at `address` if that is not 0 and nothing is there, else at one of the system's choice.
     ///
     /// # Errors
-    /// `EXIST` if something is; the caller still has the file through `fd.try_clone`.
-    pub fn at(fd: OwnedFd, offset: u64, len: usize, address: usize) -> Result<Self, Errno> {
-        Self::map(fd, offset, len, address)
-    }
-
-    fn map(fd: OwnedFd, offset: u64, len: usize, address: usize) -> Result<Self, Errno> {
+    /// `EXIST` if something is there.
+    pub fn map(fd: impl AsFd, offset: u64, len: usize, address: usize) -> Result<Self, Errno> {
         let fixed = match address {
             0 => MapFlags::empty(),
             _ => MapFlags::FIXED_NOREPLACE,
@@ -81,15 +81,12 @@ impl Mapping {
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | fixed,
-                &fd,
+                fd,
                 offset,
             )?
         };
-        Ok(Self {
-            pointer: pointer.cast(),
-            len,
-            fd,
-        })
+        let pointer = pointer.cast();
+        Ok(Self { pointer, len })
     }
 
     /// First byte.
@@ -105,11 +102,6 @@ impl Mapping {
     /// Whether it has no bytes; never, for a live mapping.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// The file.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 
     /// Copies bytes into the mapping.
@@ -144,9 +136,42 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: made by `map`; no reference into it outlives `self`.
         let _ = unsafe { munmap(self.pointer.cast(), self.len) };
+    }
+}
+
+/// A shared mapping of a file, with the file.
+#[derive(Debug)]
+pub struct Mapping {
+    region: Region,
+    fd: OwnedFd,
+}
+
+impl Mapping {
+    /// Maps a file at an address of the system's choice.
+    pub fn new(fd: OwnedFd, offset: u64, len: usize) -> Result<Self, Errno> {
+        let region = Region::map(&fd, offset, len, 0)?;
+        Ok(Self { region, fd })
+    }
+
+    /// The file.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The mapping and the file, apart.
+    pub fn into_parts(self) -> (Region, OwnedFd) {
+        (self.region, self.fd)
+    }
+}
+
+impl std::ops::Deref for Mapping {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        &self.region
     }
 }

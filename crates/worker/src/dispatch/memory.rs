@@ -1,12 +1,15 @@
 //! Calls about memory, copies, arrays and textures.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use mica_gpu::{Access, Copy3d, DevicePtr, HostSpan, Place};
+use mica_cuda_abi::CuResult;
+use mica_gpu::{Access, Copy3d, DevicePtr, GpuError, HostSpan, Place};
 use mica_vgpu::VgpuError;
 use mica_wire::session as wire;
 use mica_wire::session::server::SessionPort;
 use mica_wire::session::{Call, chunk_state, map_foreign};
+use rustix::io::Errno;
 
 use super::{Desk, Failure, Outcome, done, encode, number};
 use crate::convert;
@@ -148,15 +151,20 @@ impl Desk {
     fn host_register(&self, c: &wire::HostRegister) -> Outcome {
         let refused = |what: String| Failure::Refused(VgpuError::Argument(what));
         let fd = (self.port.take_descriptor(c.tag)).map_err(|error| refused(error.to_string()))?;
-        let mapping = map_foreign(fd, c.offset, c.bytes)
-            .map_err(|error| refused(format!("host memory cannot be shared: {error}")))?;
-        let mapping = Arc::new(mapping);
+        let mapping = map_foreign(fd, c.offset, c.bytes).map_err(|error| match error {
+            Errno::NOMEM => {
+                let what = format!("no room for {} bytes of host memory", c.bytes);
+                VgpuError::from(GpuError::new(CuResult::OutOfMemory, what)).into()
+            }
+            error => refused(format!("host memory cannot be shared: {error}")),
+        })?;
+        let (mapping, fd) = mapping.into_parts();
         // SAFETY: the keeper below holds the mapping until the device has let go of it.
         let span = unsafe { HostSpan::new(mapping.as_ptr(), c.bytes) };
-        let keeper = Box::new(Arc::clone(&mapping));
+        let keeper = Box::new(mapping);
         // SAFETY: as above; the file is sealed, so the mapping cannot lose its memory.
         let address = unsafe {
-            let fd = Some((mapping.fd(), c.offset));
+            let fd = Some((fd.as_fd(), c.offset));
             self.session
                 .host_register(c.context, span, fd, c.charge, keeper)
         };

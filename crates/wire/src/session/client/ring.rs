@@ -354,6 +354,10 @@ impl ClientTransport for RingTransport {
     }
 
     fn send_descriptor(&self, tag: u64, fd: BorrowedFd<'_>) -> Result<(), SessionError> {
+        // A program that has closed descriptors it did not open may have its own in this place.
+        if self.area.control().worker.ended.load(Acquire) != 0 {
+            return Err(self.why_ended());
+        }
         let mut message = Message::new(Kind::Hello);
         message.kind = socket_kind::HOST_MEMORY;
         message.a = tag;
