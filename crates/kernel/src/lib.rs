@@ -215,6 +215,11 @@ pub trait Services: Send + Sync {
     fn free(&self, address: u64);
     /// Nanoseconds of a monotonic clock (`%globaltimer`).
     fn global_timer_ns(&self) -> u64;
+    /// Called again and again while all threads of the block that could run only look whether
+    /// something has changed: others must run, perhaps blocks that have not begun.
+    fn stalled(&self) {
+        std::thread::yield_now();
+    }
     /// Gives up the processor for about `ns` nanoseconds (`nanosleep`), returning early on stop.
     fn sleep(&self, ns: u32);
     /// Reads a texture or surface object: see [`TextureView`]. `None` for a forged handle.
@@ -265,6 +270,29 @@ pub struct TextureView {
     pub cubemap: bool,
     /// Colour outside, for border mode.
     pub border: [f32; 4],
+}
+
+impl TextureView {
+    /// Floats of one channel, side by side: nearest texel, clamped, coordinates in texels. Other views
+    /// are this with some fields changed.
+    pub fn of_floats(base: u64, extent: Dim3) -> Self {
+        let row_pitch = 4 * u64::from(extent.x);
+        Self {
+            base,
+            extent,
+            row_pitch,
+            slice_pitch: row_pitch * u64::from(extent.y),
+            channels: 1,
+            format: 32,
+            address_mode: [1; 3],
+            filter: 0,
+            normalized_coords: false,
+            read_as_integer: false,
+            layered: false,
+            cubemap: false,
+            border: [0.0; 4],
+        }
+    }
 }
 
 /// One parameter of a kernel.

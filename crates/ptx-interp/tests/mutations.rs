@@ -98,19 +98,8 @@ fn mutated_kernels_end() {
     let mut arena = vec![0u64; 1 << 20].into_boxed_slice();
     let base = (arena.as_mut_ptr() as u64).next_multiple_of(4096);
     let texture = TextureView {
-        base: base + 4096,
-        extent: Dim3 { x: 4, y: 4, z: 2 },
-        row_pitch: 16,
-        slice_pitch: 64,
-        channels: 1,
-        format: 32,
-        address_mode: [1; 3],
         filter: 1,
-        normalized_coords: false,
-        read_as_integer: false,
-        layered: false,
-        cubemap: false,
-        border: [0.0; 4],
+        ..TextureView::of_floats(base + 4096, Dim3 { x: 4, y: 4, z: 2 })
     };
     let (mut ran, mut done) = (0, 0);
     for _ in 0..150 {

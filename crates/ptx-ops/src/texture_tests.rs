@@ -5,23 +5,15 @@ use mica_ptx::ast::Clamp;
 
 fn view(width: u32, height: u32) -> TextureView {
     TextureView {
-        base: 0,
-        extent: Dim3 {
-            x: width,
-            y: height,
-            z: 1,
-        },
-        row_pitch: u64::from(width) * 4,
-        slice_pitch: u64::from(width * height) * 4,
-        channels: 1,
-        format: 32,
-        address_mode: [1; 3],
-        filter: 0,
-        normalized_coords: false,
-        read_as_integer: false,
-        layered: false,
-        cubemap: false,
         border: [9.0; 4],
+        ..TextureView::of_floats(
+            0,
+            Dim3 {
+                x: width,
+                y: height,
+                z: 1,
+            },
+        )
     }
 }
 

@@ -330,21 +330,7 @@ fn textures_are_sampled_and_forged_handles_fault() {
     let mut d = device();
     let texels: Vec<f32> = (0..16).map(|i| i as f32 * 1.5).collect();
     let base = d.upload_f32(&texels);
-    let view = TextureView {
-        base,
-        extent: Dim3 { x: 4, y: 4, z: 1 },
-        row_pitch: 16,
-        slice_pitch: 64,
-        channels: 1,
-        format: 32,
-        address_mode: [1; 3],
-        filter: 0,
-        normalized_coords: false,
-        read_as_integer: false,
-        layered: false,
-        cubemap: false,
-        border: [0.0; 4],
-    };
+    let view = TextureView::of_floats(base, Dim3 { x: 4, y: 4, z: 1 });
     d.host.textures.lock().expect("lock").insert(77, view);
     let po = d.upload(&[0; 16]);
     d.run("texture", 1, 16, params().u64(77).u64(po));

@@ -216,19 +216,9 @@ fn surfaces_are_read_written_and_trap() {
     let words: Vec<u32> = (0..16).collect();
     let base = device.upload(&words);
     let view = TextureView {
-        base,
-        extent: Dim3 { x: 4, y: 4, z: 1 },
-        row_pitch: 16,
-        slice_pitch: 64,
-        channels: 1,
         format: 3,
-        address_mode: [1; 3],
-        filter: 0,
-        normalized_coords: false,
         read_as_integer: true,
-        layered: false,
-        cubemap: false,
-        border: [0.0; 4],
+        ..TextureView::of_floats(base, Dim3 { x: 4, y: 4, z: 1 })
     };
     device.host.textures.lock().expect("lock").insert(5, view);
     device.run("k", 1, 4, Params::default().u64(5).u32(2));
