@@ -59,6 +59,7 @@ impl BlockRunner {
             own,
             assertion: Mutex::new(None),
             calls: AtomicU32::new(0),
+            stalled_since: AtomicU64::new(0),
             since: AtomicU64::new(0),
         };
         let arena = core.memory.arena();
@@ -120,7 +121,7 @@ impl BlockRunner {
                         }
                         lent.ctaid = grid.block_index(index);
                         match executable.run_block(kernel, lent) {
-                            BlockOutcome::Done => {}
+                            BlockOutcome::Done => services.block_ended(),
                             ended => return ended,
                         }
                     }
@@ -129,6 +130,7 @@ impl BlockRunner {
             }
         }));
         context.services = std::ptr::null();
+        services.block_ended();
         match attempt {
             Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),
             Ok(Ok(BlockOutcome::Faulted)) => {}

@@ -37,6 +37,8 @@ pub(crate) struct Grid {
     done: OwnLine<AtomicU64>,
     /// Worker threads on this grid.
     pub(crate) attached: AtomicUsize,
+    /// How many of them are in blocks that wait for others.
+    pub(crate) stalled: AtomicUsize,
     /// What running blocks poll.
     pub(crate) stop: AtomicU32,
     pub(crate) cancelled: AtomicBool,
@@ -97,6 +99,7 @@ impl Grid {
             next: OwnLine(AtomicU64::new(0)),
             done: OwnLine(AtomicU64::new(0)),
             attached: AtomicUsize::new(0),
+            stalled: AtomicUsize::new(0),
             stop: AtomicU32::new(running),
             cancelled: AtomicBool::new(false),
             crowded: shape.crowded,

@@ -18,6 +18,11 @@ use crate::recover::outside;
 /// Yielding at every back edge of a crowded grid would cost more than the loop.
 const CALLS_PER_YIELD: u32 = 16;
 
+/// A block that has waited for so long may wait for blocks that have not begun.
+const STALL_NS: u64 = 10_000_000;
+/// [`BlockServices::stalled_since`] of a block that is counted as stalled.
+const COUNTED: u64 = u64::MAX;
+
 /// The services of one worker on one grid.
 pub(crate) struct BlockServices {
     pub(crate) core: Arc<Core>,
@@ -26,6 +31,8 @@ pub(crate) struct BlockServices {
     pub(crate) own: [(u64, u64); 3],
     pub(crate) assertion: Mutex<Option<Assertion>>,
     pub(crate) calls: AtomicU32,
+    /// When the running block began to do nothing but wait; 0 when it does not.
+    pub(crate) stalled_since: std::sync::atomic::AtomicU64,
     /// When the worker last began to be charged.
     pub(crate) since: std::sync::atomic::AtomicU64,
 }
@@ -56,6 +63,15 @@ impl BlockServices {
         self.core.meter.leave(since, now);
     }
 
+    /// The running block has ended: whatever it waited for has come.
+    pub(crate) fn block_ended(&self) {
+        if self.stalled_since.load(Ordering::Relaxed) != 0
+            && self.stalled_since.swap(0, Ordering::Relaxed) == COUNTED
+        {
+            self.grid.stalled.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
     fn text(&self, address: u64) -> String {
         match printf::read_c_string(&self.core.memory, address) {
             Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -78,6 +94,20 @@ impl Services for BlockServices {
             std::thread::yield_now();
         }
         true
+    }
+
+    fn stalled(&self) {
+        std::thread::yield_now();
+        let now = now_ns();
+        match self.stalled_since.load(Ordering::Relaxed) {
+            0 => self.stalled_since.store(now, Ordering::Relaxed),
+            COUNTED => {}
+            since if now.saturating_sub(since) > STALL_NS => {
+                self.stalled_since.store(COUNTED, Ordering::Relaxed);
+                self.grid.stalled.fetch_add(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }
     }
 
     fn printf(&self, format: u64, args: u64) -> i32 {

@@ -165,9 +165,12 @@ impl Core {
         }
         let now = now_ns();
         let starved = state.ready.iter().any(|grid| {
+            // Nobody runs it, or all who do wait, perhaps for its other blocks: a GPU would hold more of
+            // them at once than there are cores here.
+            let attached = grid.attached.load(Ordering::SeqCst);
             grid.has_unclaimed()
                 && !grid.context.is_suspended()
-                && grid.attached.load(Ordering::SeqCst) == 0
+                && attached <= grid.stalled.load(Ordering::SeqCst)
                 && now.saturating_sub(grid.ready_ns.load(Ordering::Relaxed)) > STARVED_NS
         });
         if starved && state.threads.workers_idle == 0 && state.threads.workers_extra < MOST_EXTRA {

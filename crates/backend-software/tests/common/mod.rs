@@ -102,6 +102,19 @@ fn spin(c: &mut BlockContext) -> BlockOutcome {
     BlockOutcome::Done
 }
 
+/// Waits until all blocks have counted in `*p0`, as compiled code waits.
+fn gather(c: &mut BlockContext) -> BlockOutcome {
+    let all = c.grid.count() as u32;
+    word(param(c, 0)).fetch_add(1, Ordering::AcqRel);
+    while word(param(c, 0)).load(Ordering::Acquire) < all {
+        services(c).stalled();
+        if let Some(end) = poll(c) {
+            return end;
+        }
+    }
+    BlockOutcome::Done
+}
+
 /// All blocks meet at `*p0`; then `p1[block]` is what they saw.
 fn meet(c: &mut BlockContext) -> BlockOutcome {
     let all = c.grid.count() as u32;
@@ -188,6 +201,7 @@ const BODIES: &[(&str, usize, Body)] = &[
     ("store", 2, store),
     ("count", 1, count),
     ("spin", 2, spin),
+    ("gather", 1, gather),
     ("meet", 2, meet),
     ("own_memory", 1, own_memory),
     ("find_old_shared", 1, find_old_shared),

@@ -163,7 +163,11 @@ impl Dispatch<'_> {
                 if self.any_ready() {
                     idle += 1;
                     if idle > 2 {
-                        std::thread::yield_now();
+                        // SAFETY: the context is valid for the block.
+                        match env::services(unsafe { &*self.ctx }) {
+                            Some(services) => services.stalled(),
+                            None => std::thread::yield_now(),
+                        }
                     }
                 }
                 if self.any_ready() {
