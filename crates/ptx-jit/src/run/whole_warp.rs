@@ -1,5 +1,5 @@
 //! Collectives that a whole warp has come to together: by far the most, so they are not asked lane by
-//! lane who is there.
+//! lane who is there. The last warp of a block is whole with the lanes that it has.
 //!
 //! Owns finding such warps, and the simple collectives on whole rows of slots. What takes part of a
 //! warp, or arrives in pieces, is [`collective`]'s.
@@ -16,41 +16,48 @@ use crate::plan::SyncSite;
 use crate::scratch::{COHERENT, EXITED, WAITING};
 use crate::unit::Class;
 
-const ALL: u32 = u32::MAX;
-
 /// Does the collective that all lanes of a warp wait at. `None` when that is not so.
 pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
     let first = w * 32;
-    if first + 32 > d.threads {
-        return None;
-    }
-    let conts = &mut conts(d.scratch)[first as usize..first as usize + 32];
-    let c = conts[0];
-    let state = c & !COHERENT;
+    let lanes = d.threads.saturating_sub(first).min(32) as usize;
+    let conts = &mut conts(d.scratch)[first as usize..first as usize + lanes];
+    let state = conts.first()? & !COHERENT;
     if state & WAITING == 0 || state == EXITED {
         return None;
     }
     // Of a group that runs together only the first thread's word counts.
-    let step = match c & COHERENT {
+    let step = |c: u32| match c & COHERENT {
         0 => 1,
         _ => d.lanes as usize,
     };
-    if conts.iter().step_by(step).any(|other| *other != c) {
-        return None;
+    let mut at = 0;
+    while at < lanes {
+        if conts[at] & !COHERENT != state {
+            return None;
+        }
+        at += step(conts[at]);
     }
     let site = &d.k.plan.syncs[(state & !WAITING) as usize];
     let op = &d.k.plan.unit.inst(&d.k.module, site.place).op;
-    let row = Row { d, site, first };
+    let row = Row {
+        d,
+        site,
+        first,
+        lanes,
+    };
     if !row.is_everyone(op)? {
         return None;
     }
     if row.simple(op).is_none()
-        && let Err(fault) = collective::execute(d, w, site, op, ALL)
+        && let Err(fault) = collective::execute(d, w, site, op, row.members())
     {
         return Some(Err(fault));
     }
-    for cont in conts.iter_mut().step_by(step) {
-        *cont = site.next | c & COHERENT;
+    let mut at = 0;
+    while at < lanes {
+        let c = conts[at];
+        conts[at] = site.next | c & COHERENT;
+        at += step(c);
     }
     Some(Ok(()))
 }
@@ -60,9 +67,14 @@ struct Row<'d, 'k> {
     d: &'d Dispatch<'k>,
     site: &'k SyncSite,
     first: u32,
+    lanes: usize,
 }
 
 impl Row<'_, '_> {
+    fn members(&self) -> u32 {
+        u32::MAX >> (32 - self.lanes)
+    }
+
     /// An operand of all lanes; `None` for what is no register or number.
     fn load(&self, o: Operand) -> Option<[u64; 32]> {
         let r = match o {
@@ -81,6 +93,9 @@ impl Row<'_, '_> {
             self.first,
         ) as u64;
         Some(std::array::from_fn(|l| {
+            if l >= self.lanes {
+                return 0;
+            }
             let v = env::load(base + l as u64 * u64::from(bytes), bytes);
             if class == Class::Pred {
                 u64::from(v != 0)
@@ -97,7 +112,7 @@ impl Row<'_, '_> {
             };
             let bytes = class.slot_bytes();
             let base = slot(self.d.k, self.d.scratch, *offset, *class, self.first) as u64;
-            for l in 0..32 {
+            for l in 0..self.lanes {
                 env::store(base + l as u64 * u64::from(bytes), bytes, values(l));
             }
         }
@@ -118,23 +133,24 @@ impl Row<'_, '_> {
             },
             _ => return Some(true),
         };
-        let masks = self.load(mask)?;
-        Some(masks.iter().all(|m| *m as u32 == ALL))
+        let masks = &self.load(mask)?[..self.lanes];
+        let all = self.members();
+        Some(masks.iter().all(|m| *m == masks[0]) && masks[0] as u32 & all == all)
     }
 
     /// Does what needs no more than rows. `None` for the rest.
     fn simple(&self, op: &Op) -> Option<()> {
         match op {
             Op::BarWarp { .. } | Op::Ld { .. } | Op::St { .. } => {}
-            Op::Activemask { dst } => self.store(*dst, |_| u64::from(ALL)),
+            Op::Activemask { dst } => self.store(*dst, |_| u64::from(self.members())),
             Op::Vote {
                 mode, dst, pred, ..
             } => {
                 let preds = self.load(pred.src)?;
-                let truth = (0..32).fold(0u32, |m, l| {
+                let truth = (0..self.lanes).fold(0u32, |m, l| {
                     m | u32::from((preds[l] != 0) != pred.negated) << l
                 });
-                let v = match (mode, warp::vote(*mode, ALL, truth)) {
+                let v = match (mode, warp::vote(*mode, self.members(), truth)) {
                     (VoteMode::Ballot, v) => v,
                     (_, v) => u32::from(v != 0),
                 };
@@ -144,7 +160,7 @@ impl Row<'_, '_> {
                 op, ty, dst, src, ..
             } if *ty != ScalarType::F32 => {
                 let values = self.load(*src)?.map(|v| v as u32);
-                let v = warp::redux(*op, ty.is_signed(), ALL, &values);
+                let v = warp::redux(*op, ty.is_signed(), self.members(), &values);
                 self.store(*dst, |_| u64::from(v));
             }
             Op::Shfl {
@@ -162,8 +178,8 @@ impl Row<'_, '_> {
                     warp::shfl_source(*mode, l as u32, lane[l] as u32, clamp[l] as u32)
                 });
                 if let Some(dst) = dst {
-                    self.store(*dst, |l| match from[l].0 {
-                        lane @ 0..32 => values[lane as usize],
+                    self.store(*dst, |l| match from[l].0 as usize {
+                        lane if lane < self.lanes => values[lane],
                         // No lane: its own value.
                         _ => values[l],
                     });
