@@ -60,7 +60,7 @@ impl BlockRunner {
             assertion: Mutex::new(None),
             calls: AtomicU32::new(0),
             stalled_since: AtomicU64::new(0),
-            since: AtomicU64::new(0),
+            visit: Mutex::new(None),
         };
         let arena = core.memory.arena();
         let context = BlockContext {

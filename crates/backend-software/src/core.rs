@@ -40,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) output: Option<OutputSink>,
     /// Kernel time of all contexts.
     pub(crate) meter: Meter,
+    /// All contexts, for those who only want to know what they used: launches do not wait for them.
+    metered: Mutex<Vec<Arc<Context>>>,
     state: Mutex<State>,
     /// Workers wait here for grids.
     pub(crate) work: Condvar,
@@ -184,6 +186,7 @@ impl Core {
             executing: AtomicUsize::new(0),
             output: config.output.clone(),
             meter: Meter::default(),
+            metered: Mutex::default(),
             state: Mutex::default(),
             work: Condvar::new(),
             residents: Condvar::new(),
@@ -203,6 +206,11 @@ impl Core {
     /// Takes the lock.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// The contexts, to ask what they used.
+    pub(crate) fn metered(&self) -> MutexGuard<'_, Vec<Arc<Context>>> {
+        lock(&self.metered)
     }
 
     /// What a meter has counted, as time of the whole device: a second is one in which every worker ran.

@@ -237,6 +237,7 @@ impl SoftwareGpu {
             state = wait_briefly(&self.core.done, state, Duration::from_millis(2));
         }
         state.waiting -= 1;
+        self.core.metered().retain(|context| context.id != id);
         let streams = state.contexts.remove(&id).map(|entry| entry.streams);
         for stream in streams.into_iter().flatten() {
             if let Some(gone) = state.streams.remove(&stream) {

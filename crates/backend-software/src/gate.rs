@@ -16,11 +16,22 @@ pub trait ExecutionGate: Send + Sync {
     fn remaining(&self) -> Option<Duration> {
         None
     }
+    /// Whether [`ExecutionGate::watch`] may be used.
+    fn can_watch(&self) -> bool {
+        false
+    }
+    /// Sleeps while the answer to [`ExecutionGate::may_run`] is `open`, at most for `limit`.
+    fn watch(&self, _open: bool, limit: Duration) {
+        std::thread::sleep(limit);
+    }
     /// There is something to run from now on, whether or not it may.
     fn busy(&self) {}
     /// Called once no block runs. Asks for permission and waits until [`ExecutionGate::may_run`] is true or `cancel` is set;
     /// says whether it is open. Looks at `cancel` at least every 10 ms.
     fn wait(&self, cancel: &AtomicBool) -> bool;
+    /// The device has been taken for so long in all, time in which its threads had no processor not
+    /// counted. Said before [`ExecutionGate::wait`] and [`ExecutionGate::idle`], and now and then.
+    fn used(&self, _total_ns: u64) {}
     /// Nothing is left to run, and nothing has come for a moment: the rest of a lease can go to
     /// somebody else.
     fn idle(&self) {}

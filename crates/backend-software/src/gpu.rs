@@ -364,8 +364,9 @@ impl Gpu for SoftwareGpu {
     }
 
     fn context_gpu_time_ns(&self, context: ContextId) -> Option<u64> {
-        let state = self.core.state();
-        let context = &state.context(context.0).ok()?.context;
-        Some(self.core.device_ns(&context.meter))
+        let metered = self.core.metered();
+        let context = metered.iter().find(|c| c.id == context.0)?;
+        let alive = !context.destroyed.load(Ordering::Relaxed);
+        alive.then(|| self.core.device_ns(&context.meter))
     }
 }

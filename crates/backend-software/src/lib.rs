@@ -26,6 +26,7 @@ mod heap;
 mod help;
 mod launch;
 mod lull;
+mod manners;
 mod memory;
 mod meter;
 mod mixed;

@@ -14,6 +14,8 @@ const LONG_LULLS: u32 = 2;
 pub(crate) struct Lull {
     since_ns: Option<u64>,
     long_in_row: u32,
+    /// Time for which the lease was kept without work, in lulls that are over.
+    kept_ns: u64,
 }
 
 impl Lull {
@@ -24,12 +26,23 @@ impl Lull {
 
     /// A grid has come.
     pub(crate) fn end(&mut self, now: u64) {
+        self.kept_ns = self.kept_ns(now);
         if let Some(since) = self.since_ns.take() {
             let is_long = now.saturating_sub(since) > KEEP_NS;
             self.long_in_row = match is_long {
                 true => self.long_in_row.saturating_add(1),
                 false => 0,
             };
+        }
+    }
+
+    /// Nanoseconds for which the lease has been kept without work, in all.
+    pub(crate) fn kept_ns(&self, now: u64) -> u64 {
+        match self.since_ns {
+            Some(since) if self.long_in_row < LONG_LULLS => {
+                self.kept_ns + now.saturating_sub(since).min(KEEP_NS)
+            }
+            _ => self.kept_ns,
         }
     }
 
@@ -60,8 +73,11 @@ mod tests {
             lull.begin(now);
         }
         assert_eq!(lull.keep_ns(now), 0, "it thinks for long");
+        let kept_ns = u64::from(LONG_LULLS) * KEEP_NS;
+        assert_eq!(lull.kept_ns(now + 7), kept_ns);
         lull.end(now + 10);
         lull.begin(now + 20);
         assert_eq!(lull.keep_ns(now + 20), KEEP_NS, "it does not any more");
+        assert_eq!(lull.kept_ns(now + 27), kept_ns + 7);
     }
 }

@@ -1,45 +1,253 @@
-//! How long kernels ran: exact at any moment, cheap for those who run them.
+//! How much of the device kernels used: exact at any moment, cheap for those who run them.
+//!
+//! What counts is the processor time of the threads that run blocks, not the time that passes: where
+//! the machine gives its processors to other programs, nobody's kernels run and nobody has used
+//! anything. A thread's processor clock costs a system call, so visits shorter than [`SHORT_NS`] are
+//! counted by the time that passed.
 
+use std::cell::Cell;
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use crate::context::lock;
 
-/// Adds up the time that threads spend between [`Meter::enter`] and [`Meter::leave`].
+/// Visits below this are counted by the time that passed.
+const SHORT_NS: u64 = 100_000;
+/// A thread's last reading of its processor clock serves visits that begin so long after it.
+const FRESH_NS: u64 = 1_000_000;
+/// Between two visits of a busy device, time up to this is the device's own work; more of it means
+/// that its threads had no processor.
+const GAP_NS: u64 = 100_000;
+
+/// A thread's time with one grid.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visit {
+    clock: libc::clockid_t,
+    since_ns: u64,
+    /// What the thread's processor clock showed at the beginning, or a little less.
+    cpu_ns: u64,
+    /// Time in which a kernel slept, which takes no processor but holds the device.
+    slept_ns: u64,
+}
+
+/// What a thread knows of its own processor clock.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    clock: libc::clockid_t,
+    read_at_ns: u64,
+    /// The clock's last reading, and what was counted since without another.
+    cpu_ns: u64,
+}
+
+thread_local! {
+    static OWN: Cell<Option<Own>> = const { Cell::new(None) };
+}
+
+impl Visit {
+    /// The calling thread begins at `now`.
+    pub(crate) fn begin(now: u64) -> Self {
+        let own = OWN.get().unwrap_or_else(|| Own {
+            clock: own_clock(),
+            read_at_ns: 0,
+            cpu_ns: 0,
+        });
+        let is_fresh = own.read_at_ns > 0 && now.saturating_sub(own.read_at_ns) < FRESH_NS;
+        let own = if is_fresh { own } else { own.read(now) };
+        OWN.set(Some(own));
+        Self {
+            clock: own.clock,
+            since_ns: now,
+            cpu_ns: own.cpu_ns,
+            slept_ns: 0,
+        }
+    }
+
+    /// A kernel slept meanwhile.
+    pub(crate) fn add_sleep(&mut self, slept_ns: u64) {
+        self.slept_ns += slept_ns;
+    }
+
+    /// The thread that began it ends it at `now`; says how much it has used.
+    pub(crate) fn end(&self, now: u64) -> u64 {
+        let passed_ns = now.saturating_sub(self.since_ns);
+        let Some(own) = OWN.get() else {
+            return passed_ns;
+        };
+        if passed_ns < SHORT_NS {
+            OWN.set(Some(Own {
+                cpu_ns: own.cpu_ns + passed_ns,
+                ..own
+            }));
+            return passed_ns;
+        }
+        let own = own.read(now);
+        OWN.set(Some(own));
+        self.used_ns(passed_ns, own.cpu_ns)
+    }
+
+    fn used_ns(&self, passed_ns: u64, cpu_ns: u64) -> u64 {
+        let ran_ns = cpu_ns.saturating_sub(self.cpu_ns) + self.slept_ns;
+        ran_ns.min(passed_ns)
+    }
+
+    /// What it has used so far, for any thread.
+    fn used_by(&self, now: u64) -> u64 {
+        let passed_ns = now.saturating_sub(self.since_ns);
+        match passed_ns < SHORT_NS {
+            true => passed_ns,
+            false => match read_clock(self.clock) {
+                Some(cpu_ns) => self.used_ns(passed_ns, cpu_ns),
+                None => passed_ns,
+            },
+        }
+    }
+}
+
+impl Own {
+    fn read(self, now: u64) -> Self {
+        match read_clock(self.clock) {
+            Some(cpu_ns) => Self {
+                read_at_ns: now.max(1),
+                cpu_ns,
+                ..self
+            },
+            None => self,
+        }
+    }
+}
+
+/// Adds up what threads use between [`Meter::enter`] and [`Meter::leave`].
 #[derive(Debug, Default)]
 pub(crate) struct Meter(Mutex<Inner>);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Inner {
-    done_ns: u64,
-    running: u64,
-    /// Sum of the entry times of the threads inside.
-    since_ns: u128,
+    /// Visits that go on.
+    open: Vec<Visit>,
+    /// What visits that are over used, and the time that passed in them.
+    used_ns: u64,
+    passed_ns: u64,
+    /// Time in which somebody was inside, without the stretch that goes on.
+    busy_ns: u64,
+    busy_since_ns: u64,
+    /// Since when somebody should be inside and is not.
+    gap_since_ns: Option<u64>,
+    /// What has been shown: a visit counted by the time passed may turn out to have used less.
+    shown_ns: u64,
+    occupied_ns: u64,
+    mark: Mark,
+}
+
+/// Where a meter stood.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    used_ns: u64,
+    passed_ns: u64,
+    busy_ns: u64,
 }
 
 impl Meter {
-    /// A thread begins at `now`.
-    pub(crate) fn enter(&self, now: u64) {
+    /// A thread begins.
+    pub(crate) fn enter(&self, visit: &Visit) {
         let mut inner = lock(&self.0);
-        inner.running += 1;
-        inner.since_ns += u128::from(now);
+        let now = visit.since_ns;
+        if inner.open.is_empty() {
+            inner.busy_since_ns = now;
+            if let Some(since) = inner.gap_since_ns.take() {
+                inner.occupied_ns += now.saturating_sub(since).min(GAP_NS);
+            }
+        }
+        inner.open.push(*visit);
     }
 
-    /// A thread that began at `since` ends at `now`.
-    pub(crate) fn leave(&self, since: u64, now: u64) {
+    /// A thread ends at `now` and has used so much.
+    pub(crate) fn leave(&self, visit: &Visit, used_ns: u64, now: u64) {
         let mut inner = lock(&self.0);
-        inner.running -= 1;
-        inner.since_ns -= u128::from(since);
-        inner.done_ns += now.saturating_sub(since);
+        let Some(at) = inner.open.iter().position(|v| v.clock == visit.clock) else {
+            return;
+        };
+        inner.open.swap_remove(at);
+        inner.used_ns += used_ns;
+        inner.passed_ns += now.saturating_sub(visit.since_ns);
+        if inner.open.is_empty() {
+            inner.busy_ns += now.saturating_sub(inner.busy_since_ns);
+            inner.gap_since_ns = Some(now);
+        }
     }
 
-    /// Nanoseconds so far, running threads included.
+    /// A visit that goes on has changed.
+    pub(crate) fn update(&self, visit: &Visit) {
+        let mut inner = lock(&self.0);
+        if let Some(open) = inner.open.iter_mut().find(|v| v.clock == visit.clock) {
+            *open = *visit;
+        }
+    }
+
+    /// From `now` on there is something to run and permission to run it.
+    pub(crate) fn stir(&self, now: u64) {
+        let mut inner = lock(&self.0);
+        if inner.open.is_empty() {
+            inner.gap_since_ns = Some(now);
+        }
+    }
+
+    /// Nanoseconds used so far on all threads, by visits that go on too.
     pub(crate) fn total_ns(&self) -> u64 {
-        let inner = *lock(&self.0);
-        let now = u128::from(now_ns());
-        let open = (u128::from(inner.running) * now).saturating_sub(inner.since_ns);
-        inner.done_ns + u64::try_from(open).unwrap_or(0)
+        let mut inner = lock(&self.0);
+        let now = now_ns();
+        let open: u64 = inner.open.iter().map(|visit| visit.used_by(now)).sum();
+        inner.shown_ns = inner.shown_ns.max(inner.used_ns + open);
+        inner.shown_ns
     }
+
+    /// Nanoseconds for which a device of so many processors was taken, whether by one block or by many;
+    /// of a stretch in which its threads had to wait for processors, only the part in which they had them.
+    pub(crate) fn occupied_ns(&self, processors: u64) -> u64 {
+        let mut inner = lock(&self.0);
+        let now = now_ns();
+        let (mut stand, mut open) = (inner.mark, Mark::default());
+        for visit in &inner.open {
+            open.used_ns += visit.used_by(now);
+            open.passed_ns += now.saturating_sub(visit.since_ns);
+        }
+        if !inner.open.is_empty() {
+            open.busy_ns = now.saturating_sub(inner.busy_since_ns);
+        }
+        let step = |mark: &mut u64, now: u64| {
+            let grown = now.saturating_sub(*mark);
+            *mark = now.max(*mark);
+            grown
+        };
+        let used_ns = step(&mut stand.used_ns, inner.used_ns + open.used_ns);
+        let passed_ns = step(&mut stand.passed_ns, inner.passed_ns + open.passed_ns);
+        let busy_ns = step(&mut stand.busy_ns, inner.busy_ns + open.busy_ns);
+        inner.mark = stand;
+        // More threads than processors cannot all run at once.
+        let most_ns = passed_ns.min(processors * busy_ns);
+        if most_ns > 0 {
+            let part = (used_ns as f64 / most_ns as f64).min(1.0);
+            inner.occupied_ns += (busy_ns as f64 * part) as u64;
+        }
+        inner.occupied_ns
+    }
+}
+
+/// The clock of the calling thread's processor time, which other threads can read too.
+fn own_clock() -> libc::clockid_t {
+    let mut clock = libc::CLOCK_THREAD_CPUTIME_ID;
+    // SAFETY: asks about the calling thread, and writes one number.
+    unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
+    clock
+}
+
+fn read_clock(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one time; a clock whose thread is gone is refused.
+    let done = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (done == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// Nanoseconds of a monotonic clock that starts with the first question.
@@ -53,17 +261,100 @@ pub(crate) fn now_ns() -> u64 {
 mod tests {
     use super::*;
 
+    /// A visit of a thread that cannot be asked, so that the times given are all there is.
+    fn visit(thread: i32, since_ns: u64) -> Visit {
+        Visit {
+            clock: thread,
+            since_ns,
+            cpu_ns: 0,
+            slept_ns: 0,
+        }
+    }
+
     #[test]
     fn open_and_closed_visits_add_up() {
         let meter = Meter::default();
-        now_ns();
-        meter.enter(0);
-        meter.leave(0, 500);
-        assert_eq!(meter.total_ns(), 500);
-        let since = now_ns();
-        meter.enter(since);
-        assert!(meter.total_ns() >= 500);
-        meter.leave(since, since + 10);
-        assert_eq!(meter.total_ns(), 510);
+        let first = visit(-1, 0);
+        meter.enter(&first);
+        meter.leave(&first, 400, 500);
+        assert_eq!(meter.total_ns(), 400);
+        let second = Visit::begin(now_ns());
+        meter.enter(&second);
+        let seen_ns = meter.total_ns();
+        assert!(seen_ns >= 400);
+        let now = now_ns();
+        let used_ns = second.end(now);
+        meter.leave(&second, used_ns, now);
+        assert_eq!(meter.total_ns(), (400 + used_ns).max(seen_ns));
+    }
+
+    #[test]
+    fn processor_time_counts_and_waiting_for_a_processor_does_not() {
+        let began = visit(0, 1000);
+        assert_eq!(began.used_ns(5000, 2000), 2000, "it ran for a part");
+        assert_eq!(began.used_ns(5000, 9000), 5000, "no more than passed");
+        let mut slept = began;
+        slept.add_sleep(1500);
+        assert_eq!(
+            slept.used_ns(5000, 2000),
+            3500,
+            "a sleeping kernel holds on"
+        );
+    }
+
+    #[test]
+    fn a_thread_that_only_waits_uses_little() {
+        let meter = Meter::default();
+        let began = Visit::begin(now_ns());
+        meter.enter(&began);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let passed_ns = now_ns() - began.since_ns;
+        let seen_ns = meter.total_ns();
+        assert!(seen_ns < passed_ns / 2, "{seen_ns} of {passed_ns}");
+        let now = now_ns();
+        let used_ns = began.end(now);
+        assert!(used_ns < passed_ns / 2, "{used_ns} of {passed_ns}");
+        meter.leave(&began, used_ns, now);
+        assert!(meter.total_ns() >= seen_ns);
+        assert!(meter.occupied_ns(2) < passed_ns / 2);
+    }
+
+    /// What a device of two processors was occupied by visits of (thread, from, to, used).
+    fn occupied(visits: &[(i32, u64, u64, u64)]) -> u64 {
+        let meter = Meter::default();
+        for (thread, from, _, _) in visits {
+            meter.enter(&visit(*thread, *from));
+        }
+        for (thread, from, to, used) in visits {
+            meter.leave(&visit(*thread, *from), *used, *to);
+        }
+        meter.occupied_ns(2)
+    }
+
+    #[test]
+    fn a_device_is_occupied_while_its_threads_have_processors() {
+        assert_eq!(occupied(&[(1, 0, 1000, 1000), (2, 0, 1000, 1000)]), 1000);
+        assert_eq!(occupied(&[(1, 0, 1000, 1000)]), 1000, "by one block too");
+        assert_eq!(occupied(&[(1, 0, 1000, 600), (2, 0, 1000, 200)]), 400);
+        let four = [1, 2, 3, 4].map(|thread| (thread, 0, 1000, 500));
+        assert_eq!(occupied(&four), 1000, "four threads on two processors");
+    }
+
+    #[test]
+    fn short_gaps_between_visits_are_the_devices_and_long_ones_nobodys() {
+        let meter = Meter::default();
+        let turn = |from: u64, to: u64| {
+            meter.enter(&visit(1, from));
+            meter.leave(&visit(1, from), to - from, to);
+        };
+        meter.stir(0);
+        turn(GAP_NS / 2, GAP_NS);
+        assert_eq!(meter.occupied_ns(2), GAP_NS);
+        turn(20 * GAP_NS, 21 * GAP_NS);
+        assert_eq!(meter.occupied_ns(2), 3 * GAP_NS);
+        meter.stir(30 * GAP_NS);
+        turn(30 * GAP_NS, 31 * GAP_NS);
+        assert_eq!(meter.occupied_ns(2), 4 * GAP_NS);
+        assert_eq!(meter.occupied_ns(2), 4 * GAP_NS);
     }
 }

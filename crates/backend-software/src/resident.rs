@@ -11,8 +11,9 @@ use crate::area::Area;
 use crate::block::BlockRunner;
 use crate::core::{Core, State};
 use crate::grid::Grid;
+use crate::manners::prefer_throughput;
 use crate::recover::AlternateStack;
-use crate::worker::{out_of_resources, prefer_throughput};
+use crate::worker::out_of_resources;
 
 /// How long a resident thread waits for the next cooperative launch.
 const RESIDENT_IDLE: Duration = Duration::from_secs(2);

@@ -163,6 +163,7 @@ impl Core {
         grid.ready_ns.store(now, Ordering::Relaxed);
         if state.running.is_empty() {
             state.lull.end(now);
+            self.meter.stir(now);
             if let Some(gate) = &self.gate {
                 gate.busy();
             }

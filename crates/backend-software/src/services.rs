@@ -5,13 +5,14 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use mica_kernel::{Services, TextureView};
 
 use crate::context::lock;
 use crate::core::Core;
 use crate::grid::Grid;
-use crate::meter::now_ns;
+use crate::meter::{Meter, Visit, now_ns};
 use crate::printf;
 use crate::recover::outside;
 
@@ -33,8 +34,8 @@ pub(crate) struct BlockServices {
     pub(crate) calls: AtomicU32,
     /// When the running block began to do nothing but wait; 0 when it does not.
     pub(crate) stalled_since: std::sync::atomic::AtomicU64,
-    /// When the worker last began to be charged.
-    pub(crate) since: std::sync::atomic::AtomicU64,
+    /// The visit that is charged, while one is.
+    pub(crate) visit: Mutex<Option<Visit>>,
 }
 
 /// A failed `assert`, until the block has ended and its thread is known.
@@ -49,18 +50,39 @@ pub(crate) struct Assertion {
 impl BlockServices {
     /// Begins charging the context and the device.
     pub(crate) fn begin(&self) {
-        let now = now_ns();
-        self.since.store(now, Ordering::Relaxed);
-        self.grid.context.meter.enter(now);
-        self.core.meter.enter(now);
+        let visit = Visit::begin(now_ns());
+        for meter in self.meters() {
+            meter.enter(&visit);
+        }
+        *lock(&self.visit) = Some(visit);
     }
 
     /// Ends charging.
     pub(crate) fn end(&self) {
-        let since = self.since.load(Ordering::Relaxed);
+        let Some(visit) = lock(&self.visit).take() else {
+            return;
+        };
         let now = now_ns();
-        self.grid.context.meter.leave(since, now);
-        self.core.meter.leave(since, now);
+        let used_ns = visit.end(now);
+        for meter in self.meters() {
+            meter.leave(&visit, used_ns, now);
+        }
+    }
+
+    fn meters(&self) -> [&Meter; 2] {
+        [&self.grid.context.meter, &self.core.meter]
+    }
+
+    /// Sleeps; a kernel that does holds the device all the same.
+    fn doze(&self, time: Duration) {
+        let began = now_ns();
+        std::thread::sleep(time);
+        if let Some(visit) = &mut *lock(&self.visit) {
+            visit.add_sleep(now_ns() - began);
+            for meter in self.meters() {
+                meter.update(visit);
+            }
+        }
     }
 
     /// The running block has ended: whatever it waited for has come.
@@ -152,7 +174,7 @@ impl Services for BlockServices {
                 std::thread::yield_now();
             } else {
                 // A millisecond at most, which is also how long a stop may take.
-                std::thread::sleep(std::time::Duration::from_nanos(u64::from(ns.min(500_000))));
+                self.doze(Duration::from_nanos(u64::from(ns.min(500_000))));
             }
         });
     }

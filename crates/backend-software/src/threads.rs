@@ -13,11 +13,15 @@ use crate::worker::wait;
 
 /// Copies run beside kernels, never behind them: a kernel may be waiting for one.
 const COPIERS: usize = 2;
-/// With a gate, how long running blocks may overrun a lease before they are told.
+/// With a gate that cannot be watched, how long running blocks may overrun a lease before they are told.
 const GATE_POLL: Duration = Duration::from_micros(100);
+/// With one that can, how often it is looked whether anything runs at all.
+const GATE_WATCH: Duration = Duration::from_micros(500);
 /// A gate whose end has passed may stay open all the same; it is not asked without a pause.
 const GATE_LEAST: Duration = Duration::from_micros(20);
 const POLL: Duration = Duration::from_millis(5);
+/// How often the gate is told what a device that goes on has used.
+const TELL_NS: u64 = 2_000_000;
 /// A grid nobody visits for so long may be what the running ones wait for.
 const STARVED_NS: u64 = 20_000_000;
 const MOST_EXTRA: usize = 64;
@@ -117,6 +121,7 @@ impl Core {
     /// running blocks may be spinning on blocks that have no worker.
     fn monitor_main(self: &Arc<Self>) {
         let mut state = self.state();
+        let mut told_at = 0;
         while !self.shutdown.load(Ordering::SeqCst) {
             if state.running.is_empty() {
                 state.threads.workers_extra = 0;
@@ -126,6 +131,7 @@ impl Core {
                     continue;
                 }
                 if let Some(gate) = &self.gate {
+                    self.tell_use(&state);
                     gate.idle();
                 }
                 state.threads.monitor_rests = true;
@@ -141,20 +147,40 @@ impl Core {
                     state = wait_for(&self.watch, state, GATE_POLL);
                     continue;
                 }
+                self.tell_use(&state);
                 drop(state);
                 gate.wait(&self.shutdown);
                 state = self.state();
                 self.ask_gate(&mut state);
                 continue;
             }
+            let now = now_ns();
+            if now.saturating_sub(told_at) > TELL_NS {
+                told_at = now;
+                self.tell_use(&state);
+            }
             self.relieve_starved(&mut state);
-            let period = match &self.gate {
-                Some(gate) => {
-                    (gate.remaining()).map_or(GATE_POLL, |left| left.clamp(GATE_LEAST, GATE_POLL))
-                }
-                None => POLL,
+            let Some(gate) = &self.gate else {
+                state = wait_for(&self.watch, state, POLL);
+                continue;
             };
-            state = wait_for(&self.watch, state, period);
+            let left = gate.remaining().map(|left| left.max(GATE_LEAST));
+            if gate.can_watch() {
+                drop(state);
+                gate.watch(true, left.map_or(GATE_WATCH, |left| left.min(GATE_WATCH)));
+                state = self.state();
+            } else {
+                let period = left.map_or(GATE_POLL, |left| left.min(GATE_POLL));
+                state = wait_for(&self.watch, state, period);
+            }
+        }
+    }
+
+    /// Tells the gate how long the device has been taken.
+    fn tell_use(&self, state: &State) {
+        if let Some(gate) = &self.gate {
+            let occupied_ns = self.meter.occupied_ns(self.workers as u64);
+            gate.used(occupied_ns + state.lull.kept_ns(now_ns()));
         }
     }
 

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::GpuError;
@@ -16,6 +17,7 @@ use crate::area::Area;
 use crate::block::BlockRunner;
 use crate::core::{Core, State};
 use crate::grid::Grid;
+use crate::manners::{block_signals, prefer_throughput};
 use crate::meter::now_ns;
 use crate::recover::AlternateStack;
 use crate::services::BlockServices;
@@ -34,6 +36,8 @@ const SPIN_NS: u64 = 40_000;
 /// An offer of the core that takes longer was taken by strangers; the next looks are left out.
 const LONG_OFFER_NS: u64 = 150_000;
 const SPINS_SKIPPED: u32 = 64;
+/// How long a worker waits for a gate before it looks whether there is still something to run.
+const GATE_WAIT: Duration = Duration::from_millis(5);
 const STACK_BYTES: usize = 8 << 20;
 
 impl Core {
@@ -71,7 +75,6 @@ impl Core {
             .name(name.to_owned())
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                // A program's signals are for its own threads.
                 block_signals();
                 f();
             });
@@ -112,6 +115,16 @@ impl Core {
                 self.visit(&grid, &mut area, index);
                 state = self.state();
                 has_spun = false;
+                continue;
+            }
+            if !state.ready.is_empty()
+                && !self.gate_open.load(Ordering::SeqCst)
+                && let Some(gate) = self.gate.as_ref().filter(|gate| gate.can_watch())
+            {
+                // Woken by the grant itself, and not by the thread that is woken by it.
+                drop(state);
+                gate.watch(false, GATE_WAIT);
+                state = self.state();
                 continue;
             }
             if !has_spun {
@@ -192,6 +205,7 @@ impl Core {
         if open != self.gate_open.swap(open, Ordering::SeqCst) {
             self.refresh_stops(state);
             if open {
+                self.meter.stir(now_ns());
                 self.work.notify_all();
             } else {
                 self.watch.notify_all();
@@ -340,53 +354,4 @@ pub(crate) fn wait<'a>(
     condition
         .wait(state)
         .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Lets threads that wake for a moment go before this one: those that submit work and hand over
-/// leases. It gets no less time for that, only in longer pieces.
-pub(crate) fn prefer_throughput() {
-    const SLICE_NS: u64 = 20_000_000;
-    #[repr(C)]
-    #[derive(Default)]
-    struct Attributes {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime_ns: u64,
-        deadline_ns: u64,
-        period_ns: u64,
-    }
-    // SAFETY: a query about the calling thread.
-    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    let attributes = Attributes {
-        size: size_of::<Attributes>() as u32,
-        policy: libc::SCHED_BATCH as u32,
-        nice,
-        runtime_ns: SLICE_NS,
-        ..Attributes::default()
-    };
-    // SAFETY: the kernel reads as many bytes as the first field says; older ones ignore the slice.
-    // A refusal costs speed only.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
-}
-
-fn block_signals() {
-    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: fills the set, then changes this thread's mask only. The faults themselves stay
-    // unblocked: blocked ones would end the program.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        for signal in [
-            libc::SIGSEGV,
-            libc::SIGBUS,
-            libc::SIGFPE,
-            libc::SIGILL,
-            libc::SIGTRAP,
-        ] {
-            libc::sigdelset(set.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-    }
 }

@@ -12,9 +12,9 @@ use rustix::time::Timespec;
 
 use crate::{Worker, WorkerConfig, WorkerError};
 
-/// How often counters are brought up to date while programs are here: the daemon's arbiter takes a
-/// holder whose GPU time stands still for idle, within a few milliseconds.
-pub(crate) const TICK_TIME: Duration = Duration::from_millis(2);
+/// How often counters are brought up to date while programs are here: as often as the daemon looks at
+/// them. What leases cost is told by the device itself, when they end.
+pub(crate) const TICK_TIME: Duration = Duration::from_millis(10);
 const TICK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: TICK_TIME.as_nanos() as i64,
@@ -38,7 +38,8 @@ pub(crate) fn start(
         let mut suspended = false;
         let client = &link.page().client;
         if !nvidia {
-            client.flags.fetch_or(client_flags::GATE_CONTROL, Release);
+            let flags = client_flags::GATE_CONTROL | client_flags::METERED;
+            client.flags.fetch_or(flags, Release);
         }
         loop {
             let command = link.page().commands.command.load(Acquire);

@@ -1,7 +1,7 @@
 //! Where sessions get their devices from.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -102,6 +102,7 @@ impl LeaseGate {
             shared: Arc::clone(self),
             runs: AtomicBool::new(false),
             asks: AtomicBool::new(false),
+            used_ns: AtomicU64::new(0),
         })
     }
 
@@ -120,6 +121,8 @@ struct DeviceGate {
     runs: AtomicBool,
     /// Counted among those that wait for a lease.
     asks: AtomicBool,
+    /// What it has said that it used.
+    used_ns: AtomicU64,
 }
 
 impl DeviceGate {
@@ -177,6 +180,31 @@ impl ExecutionGate for DeviceGate {
                 Some(Duration::from_nanos(left_ns))
             }
         }
+    }
+
+    fn can_watch(&self) -> bool {
+        true
+    }
+
+    fn watch(&self, open: bool, limit: Duration) {
+        let gate = &self.shared.link.page().lease.gate;
+        // Before the question, so that an answer that changes after it is not slept through.
+        let word = gate.load(Acquire);
+        if self.shared.gate.may_run() == open {
+            let limit = Timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: i64::from(limit.subsec_nanos()),
+            };
+            let _ = futex::wait(gate, futex::Flags::empty(), word, Some(&limit));
+        }
+    }
+
+    fn used(&self, total_ns: u64) {
+        let before_ns = self.used_ns.fetch_max(total_ns, Relaxed);
+        let counters = &self.shared.link.page().counters;
+        counters
+            .used_ns
+            .fetch_add(total_ns.saturating_sub(before_ns), Relaxed);
     }
 
     fn busy(&self) {

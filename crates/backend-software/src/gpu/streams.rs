@@ -41,6 +41,7 @@ impl SoftwareGpu {
         let id = state.new_id();
         let context = Arc::new(Context::new(id));
         let default_stream = Self::new_stream(&mut state, &context, StreamKind::Default, 0);
+        self.core.metered().push(Arc::clone(&context));
         state.contexts.insert(
             id,
             ContextEntry {

@@ -16,7 +16,7 @@ use mica_limits::{SharedPage, monotonic_ns};
 use mica_scheduler::Priority;
 use mica_scheduler::arbiter::{self, Arbiter, Gate, Handover, Input, LeaseUse, Order, Settings};
 use mica_scheduler::policy::PolicyKind;
-use mica_wire::host::page::gate;
+use mica_wire::host::page::{client_flags, gate};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::futex;
 use rustix::time::{
@@ -156,7 +156,8 @@ impl Inside {
                     id => {
                         if let Some(governed) = self.clients.get(&id) {
                             let _ = rustix::io::read(&governed.doorbell, &mut bytes);
-                            self.arbiter.observe(id, input(&governed.page), now);
+                            let input = input(&governed.page, self.has_slices);
+                            self.arbiter.observe(id, input, now);
                         }
                     }
                 }
@@ -165,7 +166,8 @@ impl Inside {
                 && let Some(governed) = self.clients.get(&holder)
             {
                 self.handovers.look(holder, &governed.page, now);
-                self.arbiter.observe(holder, input(&governed.page), now);
+                let input = input(&governed.page, self.has_slices);
+                self.arbiter.observe(holder, input, now);
             }
             if now >= self.next_plan_ns {
                 self.look_at_all(now, &mut orders);
@@ -271,7 +273,8 @@ impl Inside {
 
     fn look_at_all(&mut self, now: u64, orders: &mut Vec<Order>) {
         for (id, governed) in &self.clients {
-            self.arbiter.observe(*id, input(&governed.page), now);
+            let input = input(&governed.page, self.has_slices);
+            self.arbiter.observe(*id, input, now);
             let free = self.is_free(governed);
             self.arbiter.set_free(*id, free, now, orders);
             self.arbiter.set_sliced(*id, self.is_sliced(governed));
@@ -343,8 +346,10 @@ fn arbiter_entitlement(entitlement: &Entitlement) -> arbiter::Entitlement {
     }
 }
 
-fn input(page: &SharedPage) -> Input {
+fn input(page: &SharedPage, has_slices: bool) -> Input {
     let counters = &page.counters;
+    // Only Mica's own worker on a software GPU can tell. What a program says of itself is not believed.
+    let metered = page.client.flags.load(Acquire) & client_flags::METERED != 0 && !has_slices;
     Input {
         // Before the counters it is compared with.
         yielded: counters.yielded.load(Acquire),
@@ -353,6 +358,7 @@ fn input(page: &SharedPage) -> Input {
         waiting: counters.waiting.load(Acquire),
         syncing: counters.syncing.load(Relaxed),
         gpu_time_ns: counters.gpu_time_ns.load(Relaxed),
+        used_ns: metered.then(|| counters.used_ns.load(Relaxed)),
     }
 }
 

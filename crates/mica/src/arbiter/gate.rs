@@ -126,6 +126,13 @@ impl ExecutionGate for TenantGate {
         }
     }
 
+    fn used(&self, total_ns: u64) {
+        let mut state = self.arbiter.state();
+        if let Some(tenant) = state.tenant(self.id) {
+            tenant.used_ns = Some(total_ns);
+        }
+    }
+
     fn idle(&self) {
         let mut state = self.arbiter.state();
         if state.lease.is_some_and(|(holder, _)| holder == self.id) {

@@ -34,6 +34,24 @@ struct Tenant {
     waiting: bool,
     /// A capped tenant may not run before.
     eligible_ns: u64,
+    /// What its device said it has used in all, and how much of that has been charged.
+    used_ns: Option<u64>,
+    settled_ns: u64,
+}
+
+/// Whoever holds a lease pays for one part in so many at least, even if it had no processor meanwhile.
+const LEAST_PART: u64 = 64;
+
+impl Tenant {
+    /// What a lease cost that was held for so long: what was used of it, where the device tells.
+    fn cost_ns(&mut self, held_ns: u64) -> u64 {
+        let Some(used_ns) = self.used_ns else {
+            return held_ns;
+        };
+        let grown_ns = used_ns.saturating_sub(self.settled_ns);
+        self.settled_ns = used_ns;
+        grown_ns.clamp(held_ns / LEAST_PART, held_ns)
+    }
 }
 
 struct State {
@@ -132,6 +150,8 @@ impl Arbiter {
             cap,
             waiting: false,
             eligible_ns: 0,
+            used_ns: None,
+            settled_ns: 0,
         });
         TenantGate::new(Arc::clone(self), id)
     }
@@ -139,7 +159,8 @@ impl Arbiter {
     /// Charges the lease in force and ends it.
     fn end_lease(&self, state: &mut State, now: u64) {
         if let Some((holder, began)) = state.lease.take() {
-            let spent = now.saturating_sub(began);
+            let held_ns = now.saturating_sub(began);
+            let spent = state.tenant(holder).map_or(0, |t| t.cost_ns(held_ns));
             state.policy.charge(holder, spent, now);
             if let Some(tenant) = state.tenant(holder)
                 && tenant.cap

@@ -85,6 +85,31 @@ fn time_is_given_by_weight() {
 }
 
 #[test]
+fn time_without_a_processor_is_not_charged_where_the_device_tells() {
+    let arbiter = Arbiter::new(0);
+    let gates = [50.0, 30.0, 20.0].map(|p| arbiter.join(p, false, Priority::Normal));
+    let mut had = [0_u64; 3];
+    let mut now = 0;
+    for _ in 0..10_000 {
+        let mut state = arbiter.state();
+        all_want(&mut state, now);
+        arbiter.grant(&mut state, now);
+        let holder = state.lease.unwrap().0 as usize;
+        drop(state);
+        // The others' programs take most of the last one's leases.
+        had[holder] += SLICE_NS / [1, 2, 4][holder];
+        gates[holder].used(had[holder]);
+        now += SLICE_NS;
+        arbiter.end_lease(&mut arbiter.state(), now);
+    }
+    let all: u64 = had.iter().sum();
+    for (index, percent) in [50.0, 30.0, 20.0].into_iter().enumerate() {
+        let got = had[index] as f64 * 100.0 / all as f64;
+        assert!((got - percent).abs() < 0.2, "{got} for {percent}");
+    }
+}
+
+#[test]
 fn priorities_go_first_and_the_rest_is_not_starved() {
     let arbiter = Arbiter::new(0);
     let high = arbiter.join(50.0, false, Priority::High);

@@ -1,5 +1,6 @@
 //! The lease in force: its grant, its end, and the time charged for it.
 
+use super::members::Tab;
 use super::{Arbiter, ClientId, Gate, Order, SEQUENCE_MASK};
 use crate::Priority;
 use crate::policy::TenantId;
@@ -71,6 +72,9 @@ impl Arbiter {
         }
         if now_ns >= end_ns + self.settings.drain_limit_ns {
             self.overruns += 1;
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.tab.overran();
+            }
             self.close_holder(now_ns, orders);
             return None;
         }
@@ -79,6 +83,10 @@ impl Arbiter {
             // Its work holds still by itself within microseconds: whoever is urgent need not wait for
             // it to say so.
             self.close_holder(now_ns, orders);
+            for order in orders.iter_mut().filter(|order| order.client == id) {
+                // It watches its gate while it runs.
+                order.wake = true;
+            }
             return None;
         }
         let hurries = urgent || self.is_owed(contender, tenant_id, now_ns);
@@ -140,25 +148,55 @@ impl Arbiter {
         }
     }
 
-    /// Charges the holder for the time since it was charged last.
+    /// Charges the holder for the time since it was charged last, or for what it used of it.
     pub(super) fn settle(&mut self, now_ns: u64) {
         let Some(holder) = &mut self.holder else {
             return;
         };
-        let used_ns = now_ns.saturating_sub(holder.charged_until_ns);
+        let held_ns = now_ns.saturating_sub(holder.charged_until_ns);
         holder.charged_until_ns = holder.charged_until_ns.max(now_ns);
-        let (id, tenant_id) = (holder.client, holder.tenant);
-        let Some(tenant) = self.tenants.get_mut(&tenant_id) else {
+        let id = holder.client;
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.tab.held_ns += held_ns;
+        let due_ns = client.due_ns();
+        self.charge(id, due_ns, now_ns);
+    }
+
+    /// Charges what a client used of a lease that it holds no more and was not heard of in time.
+    pub(super) fn charge_late(&mut self, id: ClientId, now_ns: u64) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let key = (client.charged_ns, id);
+        let due_ns = client.due_ns();
+        if due_ns == 0 {
+            return;
+        }
+        let (tenant_id, charged_ns) = (client.tenant, client.charged_ns + due_ns);
+        if let Some(tenant) = self.tenants.get_mut(&tenant_id)
+            && tenant.waiting.remove(&key)
+        {
+            tenant.waiting.insert((charged_ns, id));
+        }
+        self.charge(id, due_ns, now_ns);
+        self.update_ready(tenant_id, now_ns);
+    }
+
+    /// Whoever waits must be charged by [`Arbiter::charge_late`], which keeps its place.
+    fn charge(&mut self, id: ClientId, used_ns: u64, now_ns: u64) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.charged_ns += used_ns;
+        let Some(tenant) = self.tenants.get_mut(&client.tenant) else {
             return;
         };
         tenant.charged_ns += used_ns;
         tenant.refill(now_ns, self.settings.lease_ns);
         tenant.budget_ns -= used_ns as f64;
-        self.policy.charge(tenant_id, used_ns, now_ns);
-        if let Some(client) = self.clients.get_mut(&id) {
-            // Not among those that wait: a holder's key may change freely.
-            client.charged_ns += used_ns;
-        }
+        self.policy.charge(client.tenant, used_ns, now_ns);
     }
 
     /// What has not been charged yet is not charged at all.
@@ -217,6 +255,7 @@ impl Arbiter {
         client.sequence = (client.sequence + 1) & SEQUENCE_MASK;
         client.gate = Gate::Leased { end_ns };
         client.leases += 1;
+        client.tab = Tab::default();
         // Having just been woken it counts as busy, or it would lose the lease before its first launch.
         client.busy_at_ns = now_ns;
         client.input.waiting = 0;

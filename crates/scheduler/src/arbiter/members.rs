@@ -53,6 +53,9 @@ pub(super) struct Client {
     pub(super) sequence: u32,
     pub(super) gate: Gate,
     pub(super) charged_ns: u64,
+    pub(super) tab: Tab,
+    /// What it said last that it had used in all.
+    pub(super) used_seen_ns: Option<u64>,
     pub(super) leases: u64,
     pub(super) wants_since_ns: Option<u64>,
     pub(super) launched_at_ns: u64,
@@ -60,6 +63,43 @@ pub(super) struct Client {
     pub(super) busy_at_ns: u64,
     pub(super) active_at_ns: u64,
     pub(super) rate: Rate,
+}
+
+/// Whoever holds a lease pays for one part in so many at least, even if it had no processor meanwhile:
+/// one that never has must not keep the device from those that have.
+const LEAST_PART: u64 = 64;
+
+/// What a client owes for its last lease.
+#[derive(Debug, Default)]
+pub(super) struct Tab {
+    pub(super) held_ns: u64,
+    used_ns: u64,
+    paid_ns: u64,
+}
+
+impl Tab {
+    /// It did not give the lease back in time: strangers are not all of the reason.
+    pub(super) fn overran(&mut self) {
+        self.used_ns = self.used_ns.max(self.held_ns / 2);
+    }
+}
+
+impl Client {
+    /// What it owes beyond what was charged for this lease; taken for charged from now on.
+    pub(super) fn due_ns(&mut self) -> u64 {
+        let tab = &mut self.tab;
+        match self.input.used_ns {
+            Some(used_ns) => {
+                let seen_ns = self.used_seen_ns.replace(used_ns).unwrap_or(used_ns);
+                tab.used_ns += used_ns.saturating_sub(seen_ns);
+            }
+            None => tab.used_ns = tab.held_ns,
+        }
+        let owed_ns = (tab.used_ns.min(tab.held_ns)).max(tab.held_ns / LEAST_PART);
+        let due_ns = owed_ns.saturating_sub(tab.paid_ns);
+        tab.paid_ns += due_ns;
+        due_ns
+    }
 }
 
 /// How a client behaves, over a window.
@@ -144,6 +184,8 @@ impl Arbiter {
                 sequence: sequence & SEQUENCE_MASK,
                 gate: Gate::Open,
                 charged_ns: 0,
+                tab: Tab::default(),
+                used_seen_ns: None,
                 leases: 0,
                 wants_since_ns: None,
                 launched_at_ns: 0,
@@ -201,6 +243,12 @@ impl Arbiter {
             return;
         };
         let before = std::mem::replace(&mut client.input, input);
+        if !holds && input.used_ns != client.used_seen_ns {
+            self.charge_late(id, now_ns);
+        }
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
         if input.launches != before.launches {
             client.launched_at_ns = now_ns;
         }

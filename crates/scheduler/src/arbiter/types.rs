@@ -73,6 +73,9 @@ pub struct Input {
     pub yielded: u32,
     /// GPU time so far, where the client measures it.
     pub gpu_time_ns: u64,
+    /// Time for which it has used the device so far, where it measures that: this and not the time for
+    /// which it held leases is charged, for a processor may have been taken from it meanwhile.
+    pub used_ns: Option<u64>,
 }
 
 /// State of a client's gate.

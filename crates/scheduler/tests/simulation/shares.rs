@@ -225,3 +225,59 @@ fn two_long_kernels_in_flight_get_their_shares_under_leases_of_any_length() {
         assert_shares(&sim.shares(&[1, 2]), &[70.0, 30.0], 0.5);
     }
 }
+
+/// Shares of tenants entitled to 50, 30 and 20 percent, the last of which loses the processor for 60
+/// percent of its time on it, the first for 20.
+fn shares_where_processors_are_taken_away(metered: bool) -> Vec<f64> {
+    let mut sim = Sim::new(Settings {
+        leases: LeaseUse::Always,
+        idle_ns: None,
+        ends_at_once: true,
+        ..Settings::default()
+    });
+    let hog = Behaviour {
+        kernel_ns: 40 * US,
+        depth: 1,
+        think_ns: None,
+    };
+    for (id, share, stolen_percent) in [(1, 50.0, 20), (2, 30.0, 40), (3, 20.0, 60)] {
+        sim.tenant(id, entitlement(share));
+        sim.program(id, id, hog);
+        let program = sim.programs.get_mut(&id).unwrap();
+        program.stolen_percent = stolen_percent;
+        program.input.used_ns = metered.then_some(0);
+    }
+    sim.run(1_000 * MS);
+    sim.reset();
+    sim.run(7_000 * MS);
+    sim.shares(&[1, 2, 3])
+}
+
+#[test]
+fn time_in_which_the_processor_was_taken_away_is_not_charged_to_whoever_measures_it() {
+    let held = shares_where_processors_are_taken_away(false);
+    assert!(held[2] < 16.0, "charged by the time held: {held:?}");
+    let used = shares_where_processors_are_taken_away(true);
+    assert_shares(&used, &[50.0, 30.0, 20.0], 1.0);
+}
+
+#[test]
+fn one_that_never_has_a_processor_does_not_keep_the_others_from_theirs() {
+    let mut sim = Sim::new(Settings {
+        leases: LeaseUse::Always,
+        idle_ns: None,
+        ends_at_once: true,
+        ..Settings::default()
+    });
+    for id in 1..=2 {
+        sim.tenant(id, entitlement(50.0));
+        sim.program(id, id, BURSTY);
+        sim.programs.get_mut(&id).unwrap().input.used_ns = Some(0);
+    }
+    sim.programs.get_mut(&1).unwrap().stolen_percent = 100;
+    sim.run(1_000 * MS);
+    sim.reset();
+    sim.run(4_000 * MS);
+    let got = sim.done(2);
+    assert!(got > 400.0 * MS as f64, "{got} ns of four seconds");
+}

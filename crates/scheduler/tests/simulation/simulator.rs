@@ -48,6 +48,9 @@ pub(crate) struct Program {
     pub(crate) rang: bool,
     /// Gives its lease back when it has nothing to run, as real clients do.
     pub(crate) tells: bool,
+    /// Of a hundred of its moments on the GPU, how many are taken away by strangers.
+    pub(crate) stolen_percent: u64,
+    moments: u64,
 }
 
 impl Program {
@@ -188,6 +191,8 @@ impl Sim {
                 draining: false,
                 rang: false,
                 tells: self.tells,
+                stolen_percent: 0,
+                moments: 0,
             },
         );
         let mut orders = Vec::new();
@@ -265,7 +270,15 @@ impl Sim {
         self.turn += 1;
         let id = busy[self.turn % busy.len()];
         let program = self.programs.get_mut(&id).unwrap();
+        program.moments += 1;
+        // Whole leases at a time, as schedulers of systems do it.
+        if program.moments * STEP / (7 * MS) % 100 * 37 % 100 < program.stolen_percent {
+            return;
+        }
         program.done_ns += STEP;
+        if let Some(used_ns) = &mut program.input.used_ns {
+            *used_ns += STEP;
+        }
         let head = program.queue.first_mut().unwrap();
         *head = head.saturating_sub(STEP);
         if *head == 0 {

@@ -49,6 +49,8 @@ pub mod client_flags {
     pub const SUSPENDED: u32 = 4;
     /// Submissions pass a gate that obeys leases.
     pub const GATE_CONTROL: u32 = 8;
+    /// `used_ns` says what was used of the device.
+    pub const METERED: u32 = 16;
 }
 
 /// Written by the daemon, read by the client on its submission path.
@@ -99,6 +101,9 @@ pub struct ClientCounters {
     pub gpu_time_ns: AtomicU64,
     /// Nanoseconds threads have waited at the gate.
     pub gate_wait_ns: AtomicU64,
+    /// Nanoseconds for which the device was taken, up to date when a lease is given back; only of
+    /// clients that say so in their flags.
+    pub used_ns: AtomicU64,
 }
 
 /// Memory credit. Both sides change `credit_bytes` with compare-and-swap.
