@@ -2,6 +2,7 @@
 
 mod gpu;
 mod group;
+pub(crate) mod priority;
 mod pytorch;
 mod report;
 mod shim;

@@ -20,6 +20,8 @@ use crate::program::own_path;
 
 /// Programs started on each side.
 const STARTS: usize = 15;
+/// Windows of launches that are compared with their neighbours.
+const TELEMETRY_WINDOWS: usize = 60;
 
 pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let only = args.only.clone().unwrap_or_default();
@@ -35,17 +37,23 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             ..Default::default()
         })?;
         let gpu: std::sync::Arc<dyn mica_gpu::Gpu> = std::sync::Arc::new(gpu);
-        let cost = telemetry_cost(&gpu, 15)?;
+        let cost = telemetry_cost(&gpu, TELEMETRY_WINDOWS)?;
         report.add(Line {
             what: "telemetry, of a launch-bound program".into(),
-            native: format!("{:.0} launches a second", cost.unwatched_per_second),
+            native: format!(
+                "{:.0} launches a second (against itself {:+.2} %)",
+                cost.unwatched_per_second, cost.nothing_percent
+            ),
             mica: format!(
-                "{:.0} a second ({:+.2} %)",
-                cost.watched_per_second, -cost.lost_percent
+                "{:.0} a second ({:.2} % lost, ±{:.2}; a look takes {:.1} µs)",
+                cost.watched_per_second, cost.lost_percent, cost.uncertain_percent, cost.look_us
             ),
             goal: "≤ 1 %".into(),
             reached: Some(cost.lost_percent <= 1.0),
         });
+    }
+    if wanted("priority") {
+        report.add(super::priority::run()?);
     }
     if wanted("scheduler") {
         for (name, policy) in [

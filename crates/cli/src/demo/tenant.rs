@@ -13,6 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use mica::{DeviceBuffer, Event, Grid, Kernel, Stream, Vgpu};
 use serde::{Deserialize, Serialize};
 
+use crate::bench::priority::Urgent;
+
 const KERNELS: &str = include_str!("../../kernels/demo.ptx");
 const BODIES: usize = 2048;
 const THREADS: u32 = 256;
@@ -49,6 +51,8 @@ pub(crate) enum Ask {
     },
     /// Compare what the device computes with what this processor computes.
     Check,
+    /// Launch a few short kernels and say how long each took.
+    Time,
 }
 
 /// What a tenant answers.
@@ -75,6 +79,8 @@ pub(crate) struct Answer {
     pub(crate) refusal: String,
     /// Largest relative difference from this processor's results.
     pub(crate) difference: f64,
+    /// How long kernels took.
+    pub(crate) times_ns: Vec<f64>,
 }
 
 /// `mica demo-tenant`: answers questions until nobody asks any more.
@@ -84,6 +90,7 @@ pub(crate) fn serve() -> Result<()> {
         vgpu,
         steps: Arc::default(),
         work: None,
+        urgent: None,
     };
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -104,6 +111,7 @@ struct Tenant {
     vgpu: Vgpu,
     steps: Arc<AtomicU64>,
     work: Option<Work>,
+    urgent: Option<Urgent>,
 }
 
 /// The thread that keeps the device busy, and the data that fills the memory.
@@ -140,6 +148,13 @@ impl Tenant {
                 self.start(data_bytes)?;
             }
             Ask::Check => answer.difference = Gravity::new(&self.vgpu)?.check()?,
+            Ask::Time => {
+                let urgent = match self.urgent.take() {
+                    Some(urgent) => urgent,
+                    None => Urgent::new(&self.vgpu)?,
+                };
+                answer.times_ns = self.urgent.insert(urgent).times()?;
+            }
             Ask::Fill => self.fill(&mut answer)?,
             Ask::Allocate { bytes } => match self.vgpu.alloc::<u8>(bytes as usize) {
                 Ok(_) => answer.granted_bytes = bytes,

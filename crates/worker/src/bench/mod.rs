@@ -4,23 +4,22 @@
 //! synchronization, batches, copies against `memcpy`. The worker's threads run in this process; rings
 //! and futexes cost the same as between two.
 
+mod sides;
+mod telemetry;
+
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use mica_gpu::{Copy3d, DevicePtr, Gpu, HostSpan, ModuleOptions, Place};
+use mica_gpu::{Copy3d, DevicePtr, Gpu, HostSpan, Place};
 use mica_limits::{LocalQuota, Quota};
-use mica_vgpu::{Session, Vgpu, VgpuSpec};
+use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::session::client::SessionClient;
-use mica_wire::session::{ContextCreate, Launch, MemoryAlloc, MemoryFree};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::{DeviceSource, OutputBuffer, WorkerError, serve_session};
+use sides::{Direct, Through};
+pub use telemetry::{TelemetryCost, telemetry_cost};
 
-/// A kernel that does nothing.
-const EMPTY: &[u8] = b".version 7.0\n.target sm_75\n.address_size 64\n\n\
-.visible .entry nothing(.param .u64 p)\n{\n    ret;\n}\n\0";
 const MIB: usize = 1 << 20;
 
 /// The numbers.
@@ -174,208 +173,6 @@ pub fn session_numbers(
         to_device_fresh_ms: copies.fresh_ms[1],
         quota_ns: median(&mut quota_ns, 0.5),
     })
-}
-
-/// What counting costs a program that does nothing but launch.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TelemetryCost {
-    /// Launches a second while nobody looks at the counters.
-    pub unwatched_per_second: f64,
-    /// Launches a second while they are read as often as a worker reads them.
-    pub watched_per_second: f64,
-    /// Part of the program's speed that is lost: the median over pairs of runs.
-    pub lost_percent: f64,
-}
-
-/// Measures launches in batches, with and without somebody who reads the counters, in turn.
-///
-/// # Errors
-/// If the device refuses what any program does.
-pub fn telemetry_cost(gpu: &Arc<dyn Gpu>, pairs: usize) -> Result<TelemetryCost, WorkerError> {
-    let quota = Arc::new(LocalQuota::new(1 << 30));
-    let vgpu = Vgpu::new(Arc::clone(gpu), quota, VgpuSpec::new("bench", 1 << 30));
-    let direct = Direct::new(&vgpu)?;
-    let run = || -> Result<f64, WorkerError> {
-        let mut batches = time(60, || {
-            (0..1000).try_for_each(|_| direct.launch())?;
-            direct.sync()
-        })?;
-        Ok(1000.0 / (median(&mut batches, 0.5) / 1e9))
-    };
-    let watched = || -> Result<f64, WorkerError> {
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Relaxed) {
-                    vgpu.collect();
-                    std::hint::black_box(vgpu.statistics());
-                    std::thread::sleep(crate::control::TICK_TIME);
-                }
-            });
-            let rate = run();
-            done.store(true, Relaxed);
-            rate
-        })
-    };
-    run()?;
-    let (mut without, mut with, mut lost) = (Vec::new(), Vec::new(), Vec::new());
-    for pair in 0..pairs.max(1) {
-        // Which comes first changes: a machine that gets faster or slower favours neither.
-        let (plain, seen) = match pair % 2 {
-            0 => {
-                let plain = run()?;
-                (plain, watched()?)
-            }
-            _ => {
-                let seen = watched()?;
-                (run()?, seen)
-            }
-        };
-        without.push(plain);
-        with.push(seen);
-        lost.push(100.0 * (1.0 - seen / plain));
-    }
-    Ok(TelemetryCost {
-        unwatched_per_second: median(&mut without, 0.5),
-        watched_per_second: median(&mut with, 0.5),
-        lost_percent: median(&mut lost, 0.5),
-    })
-}
-
-/// The engine in this process.
-struct Direct {
-    session: Arc<Session>,
-    stream: u64,
-    module: u64,
-}
-
-impl Direct {
-    fn new(vgpu: &Arc<Vgpu>) -> Result<Self, WorkerError> {
-        let session = vgpu.open_session().map_err(engine)?;
-        let new = session.context_create().map_err(engine)?;
-        let options = ModuleOptions::default();
-        let loaded = session.module_load(new.context, EMPTY, &options);
-        let module = loaded.map_err(engine)?.module;
-        let stream = new.default_stream;
-        Ok(Self {
-            session,
-            stream,
-            module,
-        })
-    }
-
-    fn launch(&self) -> Result<(), WorkerError> {
-        let params = 0_u64.to_le_bytes();
-        let (s, m) = (self.stream, self.module);
-        let one = [1, 1, 1];
-        self.session
-            .launch(s, m, 0, one, one, 0, false, &params)
-            .map_err(engine)
-    }
-
-    fn sync(&self) -> Result<(), WorkerError> {
-        self.session.stream_synchronize(self.stream).map_err(engine)
-    }
-}
-
-/// The engine behind a session.
-struct Through {
-    client: SessionClient,
-    stream: u64,
-    context: u64,
-    launch: Launch,
-}
-
-impl Through {
-    fn new(client: SessionClient) -> Result<Self, WorkerError> {
-        let new = client.call(&ContextCreate { flags: 0 })?;
-        let module = client.module_load(new.context, EMPTY, false)?.module;
-        let launch = Launch {
-            stream: new.default_stream,
-            module,
-            kernel: 0,
-            grid: [1; 3],
-            block: [1; 3],
-            dynamic_shared: 0,
-            cooperative: false,
-        };
-        Ok(Self {
-            client,
-            stream: new.default_stream,
-            context: new.context,
-            launch,
-        })
-    }
-
-    fn launch(&self) -> Result<(), WorkerError> {
-        let params = 0_u64.to_le_bytes();
-        Ok(self.client.launch(&self.launch, &params)?)
-    }
-
-    fn sync(&self) -> Result<(), WorkerError> {
-        Ok(self.client.synchronize(self.stream)?)
-    }
-
-    fn copies(&self, rounds: usize) -> Result<Copies, WorkerError> {
-        let (host, mut other) = (vec![1_u8; 64 * MIB], vec![2_u8; 64 * MIB]);
-        let (mut fresh, mut fresh_to) = (Vec::new(), Vec::new());
-        for _ in 0..3 * rounds {
-            let mut cold: Vec<u8> = Vec::with_capacity(host.len());
-            fresh.extend(time(1, || {
-                cold.extend_from_slice(&host);
-                Ok(())
-            })?);
-            let address = self.alloc(host.len() as u64)?;
-            let to = || self.client.write_now(self.stream, address, &host);
-            fresh_to.extend(time(1, || to().map_err(WorkerError::from))?);
-            let context = self.context;
-            self.client.call(&MemoryFree { context, address })?;
-        }
-        let address = self.alloc(host.len() as u64)?;
-        let mut rates = |bytes: usize, runs: usize| -> Result<[f64; 3], WorkerError> {
-            let mut ns = [const { Vec::new() }; 3];
-            // The first turn touches everything once on all sides.
-            for run in 0..=runs {
-                let (from, to) = (&host[..bytes], &mut other[..bytes]);
-                let took = [
-                    time(1, || {
-                        to.copy_from_slice(std::hint::black_box(from));
-                        std::hint::black_box(&to);
-                        Ok(())
-                    })?,
-                    time(1, || {
-                        Ok(self.client.write_now(self.stream, address, from)?)
-                    })?,
-                    time(1, || Ok(self.client.read(self.stream, address, to)?))?,
-                ];
-                if run > 0 {
-                    for (all, took) in ns.iter_mut().zip(took) {
-                        all.extend(took);
-                    }
-                }
-            }
-            let rate =
-                |ns: &mut Vec<f64>| bytes as f64 / f64::from(1 << 30) / (median(ns, 0.5) / 1e9);
-            Ok(ns.each_mut().map(rate))
-        };
-        Ok(Copies {
-            small: rates(MIB, 200 * rounds)?,
-            large: rates(64 * MIB, 6 * rounds)?,
-            fresh_ms: [fresh, fresh_to].map(|mut ns| median(&mut ns, 0.5) / 1e6),
-        })
-    }
-
-    fn alloc(&self, bytes: u64) -> Result<u64, WorkerError> {
-        let context = self.context;
-        Ok(self.client.call(&MemoryAlloc { context, bytes })?.value)
-    }
-}
-
-/// Copies: GiB/s of memcpy, to the device, from the device; milliseconds of first copies.
-struct Copies {
-    small: [f64; 3],
-    large: [f64; 3],
-    fresh_ms: [f64; 2],
 }
 
 /// Copies of 1 MiB within this process through the engine, in GiB/s: what the device itself can do.
