@@ -1,0 +1,75 @@
+//! What the doctor says.
+
+use std::process::Command;
+
+use crate::home::{Answer, Home};
+
+#[test]
+fn the_doctor_says_that_all_is_well() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB -s 30");
+    let words = home.ok("doctor");
+    assert!(words.contains("a: memory limit"), "{words}");
+    assert!(
+        words.ends_with("every limit that can be checked now is in force\n"),
+        "{words}"
+    );
+    assert!(words.contains("carries Mica's mark"), "{words}");
+    assert!(words.contains("a: limit tested"), "{words}");
+    assert!(
+        words.contains("one byte more than the limit was refused"),
+        "{words}"
+    );
+    assert!(home.json("doctor --json").is_object());
+}
+
+#[test]
+fn the_doctor_says_when_programs_would_get_another_library() {
+    let home = Home::new();
+    let built = Command::new("cc")
+        .args(["-shared", "-x", "c", "/dev/null", "-o"])
+        .arg(home.libraries.join("libmica_shim.so"))
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let answer = home.mica("doctor");
+    assert_ne!(answer.code, 0, "{answer:?}");
+    assert!(answer.out.contains("is not Mica's"), "{answer:?}");
+}
+
+#[test]
+fn a_program_that_loads_another_driver_is_told_so_at_its_end() {
+    let home = Home::new();
+    let real = home.path().join("libcuda.so.1");
+    let built = Command::new("cc")
+        .args(["-shared", "-x", "c", "/dev/null", "-o"])
+        .arg(&real)
+        .status()
+        .unwrap();
+    assert!(built.success());
+    // Long enough to be looked at while it runs.
+    let python = format!(
+        "import ctypes, time; ctypes.CDLL('{}'); time.sleep(1.5)",
+        real.display()
+    );
+    let opens: &[&str] = &["python3", "-c", &python];
+    let dropped = [&["env", "-u", "LD_PRELOAD", "-u", "LD_LIBRARY_PATH"], opens].concat();
+    // By its full path although Mica's library is there, and in a process that the program started.
+    let started = [&["sh", "-c", "\"$@\"; true", "sh"], opens].concat();
+    for escape in [&dropped[..], opens, &started] {
+        let run = [
+            "run", "-m", "64MiB", "--mode", "isolated", "--gpu", "software", "--",
+        ];
+        let words = [&run, escape].concat();
+        let answer: Answer = home.command(&words).output().unwrap().into();
+        assert_eq!(answer.code, 0, "{answer:?}");
+        let said = answer.err.matches("ran without limits").count();
+        assert_eq!(said, 1, "{escape:?}: {answer:?}");
+    }
+    let quiet: Answer = home
+        .command(&["run", "-m", "64MiB", "--", "true"])
+        .output()
+        .unwrap()
+        .into();
+    assert_eq!((quiet.code, quiet.err.as_str()), (0, ""));
+}

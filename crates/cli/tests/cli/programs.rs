@@ -1,0 +1,168 @@
+//! Programs that run in virtual GPUs.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::home::{Answer, Home, eventually};
+
+#[test]
+fn run_returns_the_programs_own_code() {
+    let home = Home::new();
+    assert_eq!(home.mica("run -m 64MiB -- true").code, 0);
+    assert_eq!(home.mica("run -m 64MiB -- false").code, 1);
+    let script = home.write(
+        "seven.sh",
+        "#!/bin/sh\necho $MICA_VGPU $MICA_MODE; exit 7\n",
+    );
+    let answer = home.mica(&format!("run -m 64MiB --name seventh -- sh {script}"));
+    assert_eq!(
+        (answer.code, answer.out.as_str()),
+        (7, "seventh isolated\n")
+    );
+    let killed = home.write("killed.sh", "kill -9 $$\n");
+    assert_eq!(home.mica(&format!("run -m 64MiB -- sh {killed}")).code, 137);
+    let said = home.fails(1, "run -m 64MiB -- no-such-program-here");
+    assert_eq!(said, "mica: no-such-program-here: no such program\n");
+    assert_eq!(
+        home.json("ls --json"),
+        serde_json::json!([]),
+        "nothing is left"
+    );
+}
+
+#[test]
+fn exec_runs_in_a_virtual_gpu_that_stays() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB -s 30");
+    let answer = home.mica("exec a -- printenv MICA_VGPU");
+    assert_eq!((answer.code, answer.out.as_str()), (0, "a\n"));
+    assert_eq!(home.mica("exec a -- false").code, 1);
+    assert_eq!(home.json("ls --json").as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn sixteen_programs_start_at_once_without_a_daemon() {
+    let home = Home::new();
+    let children: Vec<_> = (0..16)
+        .map(|_| {
+            home.command(&["run", "-m", "16MiB", "--", "true"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in children {
+        let answer = Answer::from(child.wait_with_output().unwrap());
+        assert_eq!(answer.code, 0, "{answer:?}");
+    }
+    assert_eq!(home.json("ls --json"), serde_json::json!([]));
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing_behind() {
+    let home = Home::new();
+    let temporary = home.path().join("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    let mut demo = home
+        .command(&["demo", "--json"])
+        .env("TMPDIR", &temporary)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let folder = || {
+        let mut entries = std::fs::read_dir(&temporary).unwrap();
+        entries.next().map(|entry| entry.unwrap().path())
+    };
+    eventually("its daemon listens", || {
+        folder().is_some_and(|folder| UnixStream::connect(folder.join("control.sock")).is_ok())
+    });
+    let socket = folder().unwrap().join("control.sock");
+    let status = Command::new("kill")
+        .args(["-INT", &demo.id().to_string()])
+        .status();
+    assert!(status.unwrap().success());
+    assert_eq!(demo.wait().unwrap().code(), Some(130));
+    assert!(UnixStream::connect(socket).is_err(), "its daemon is gone");
+    assert_eq!(folder(), None, "and its folder");
+    assert!(
+        !home.path().join("run").exists(),
+        "the user's daemon was not even asked"
+    );
+}
+
+/// A program with a session, which ends when nobody asks it anything.
+const TENANT: &str = env!("CARGO_BIN_EXE_mica");
+
+#[test]
+fn what_a_program_had_can_be_had_again_as_soon_as_mica_run_returns() {
+    let home = Home::new();
+    for round in 0..12 {
+        let answer = home.mica(&format!("run -m 64MiB -s 100 -- {TENANT} demo-tenant"));
+        assert_eq!(answer.code, 0, "round {round}: {answer:?}");
+    }
+}
+
+#[test]
+fn gpu_time_is_what_processors_spent_and_not_the_time_that_passed() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB -s 50");
+    let mut tenant = home
+        .command(&["exec", "a", "--", TENANT, "demo-tenant"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut questions = tenant.stdin.take().unwrap();
+    questions
+        .write_all(b"{\"work\":{\"data_bytes\":4096}}\n")
+        .unwrap();
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _end = Ends(&stop);
+        // Several for each processor, so that its kernels mostly wait for one.
+        for _ in 0..4 * processors {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let mut seconds = 0.0;
+        let mut worker = 0;
+        eventually("it has used the GPU", || {
+            let shown = home.json("show a --json");
+            let processes = shown["processes"].as_array().unwrap();
+            let its_worker = processes.iter().find(|p| p["role"] == "worker");
+            worker = its_worker.map_or(0, |p| p["pid"].as_u64().unwrap());
+            seconds = shown["gpu_seconds"].as_f64().unwrap();
+            seconds > 0.2
+        });
+        let spent = processor_seconds(worker);
+        let used = seconds * processors as f64;
+        assert!(used <= spent * 1.02 + 0.03, "{used} of {spent} seconds");
+    });
+    drop(questions);
+    tenant.wait().unwrap();
+}
+
+/// Ends busy threads, whether or not the test goes well.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Processor time of a process, in the hundredths of a second that the system shows.
+fn processor_seconds(pid: u64) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = &stat[stat.rfind(')').unwrap() + 1..];
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    ticks.map(|n| n.parse::<f64>().unwrap() / 100.0).sum()
+}

@@ -1,0 +1,108 @@
+//! Virtual GPUs and the configuration they live under.
+
+use crate::home::Home;
+
+#[test]
+fn a_virtual_gpu_is_made_listed_shown_resized_and_removed() {
+    let home = Home::new();
+    let created = home.json("create team-a -m 64MiB -s 30 --json");
+    assert_eq!(created["name"], "team-a");
+    assert_eq!(created["memory_limit_bytes"], 64 << 20);
+    assert_eq!(created["share_percent"], 30);
+    assert_eq!(created["state"], "ready");
+
+    let list = home.json("ls --json");
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    for key in [
+        "name",
+        "state",
+        "memory_limit_bytes",
+        "memory_used_bytes",
+        "memory_peak_bytes",
+        "share_percent",
+        "share_measured_percent",
+        "gpu_seconds",
+        "processes",
+    ] {
+        assert!(!list[0][key].is_null(), "{key} is missing in {list}");
+    }
+    let table = home.ok("ls");
+    let titles = table.lines().next().unwrap();
+    assert!(
+        titles.starts_with("NAME") && titles.contains("SHARE"),
+        "{table}"
+    );
+    assert!(
+        table.lines().nth(1).unwrap().starts_with("team-a"),
+        "{table}"
+    );
+    assert!(!table.contains('\x1b'), "no colours in a pipe");
+
+    let resized = home.json("resize team-a -m 96MiB -s 40 --json");
+    assert_eq!(resized["memory_limit_bytes"], 96 << 20);
+    let shown = home.json("show team-a --json");
+    assert_eq!(shown["memory_limit_bytes"], 96 << 20);
+    assert_eq!(shown["share_percent"], 40);
+
+    assert_eq!(home.ok("rm team-a"), "team-a removed\n");
+    assert_eq!(home.json("ls --json"), serde_json::json!([]));
+}
+
+#[test]
+fn refusals_say_why_and_what_to_do() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB -s 60");
+    let twice = home.fails(1, "create a -m 64MiB");
+    assert_eq!(
+        twice,
+        "mica: a virtual GPU named a exists\n  hint: choose another name, or remove it\n"
+    );
+    let share = home.fails(1, "create b -m 64MiB -s 60");
+    assert!(share.contains("40 %") || share.contains("60 %"), "{share}");
+    let large = home.fails(1, "resize a -m 1000TiB");
+    assert!(large.contains("at most"), "{large}");
+    for line in [
+        "show nope",
+        "rm nope",
+        "exec nope -- true",
+        "doctor nope",
+        "suspend nope",
+    ] {
+        let said = home.fails(1, line);
+        assert!(
+            said.contains("there is no virtual GPU named nope"),
+            "{line}: {said}"
+        );
+        assert!(said.contains("`mica ls`"), "{line}: {said}");
+    }
+    let mode = home.fails(1, "create c --mode direct --gpu software");
+    assert!(mode.contains("always isolated"), "{mode}");
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_its_line() {
+    let home = Home::new();
+    let example = home.ok("config");
+    let good = home.write("good.toml", &example);
+    assert_eq!(
+        home.ok(&format!("config --check {good}")),
+        format!("{good}: valid\n")
+    );
+    let unknown = home.write("unknown.toml", "[daemon]\nidle_exit_secs = 3\n");
+    let said = home.fails(1, &format!("config --check {unknown}"));
+    assert!(
+        said.contains("line 2: unknown field `idle_exit_secs`"),
+        "{said}"
+    );
+    let range = home.write("range.toml", "[sharing]\nlease_us = 0\n");
+    let said = home.fails(1, &format!("config --check {range}"));
+    assert!(
+        said.contains("line 2: sharing.lease_us: 0 is not between"),
+        "{said}"
+    );
+    let missing = home.fails(1, "config --check /nowhere/mica.toml");
+    assert!(
+        missing.contains("/nowhere/mica.toml cannot be read"),
+        "{missing}"
+    );
+}
