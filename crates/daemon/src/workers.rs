@@ -43,13 +43,14 @@ impl Daemon {
             let text = format!("{name} has {MOST_PENDING} sessions that wait for its worker");
             return Err((Refusal::Busy, text));
         }
-        if let Some(program) = Watched::open(pid)
-            && !vgpu
-                .programs
-                .iter()
-                .any(|p| p.pid == pid && p.start == program.start)
-        {
-            vgpu.programs.push(program);
+        match Watched::open(pid) {
+            Some(program) => {
+                let known = |p: &Watched| p.pid == pid && p.start == program.start;
+                if !vgpu.programs.iter().any(known) {
+                    vgpu.programs.push(program);
+                }
+            }
+            None => vgpu.has_unseen = true,
         }
         vgpu.ever_joined = true;
         vgpu.worker.pending.push((worker_end, pid, uid));

@@ -149,6 +149,28 @@ fn a_full_virtual_gpu_makes_the_asker_wait_until_memory_is_free() {
 }
 
 #[test]
+fn what_the_asker_itself_frees_ends_its_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let control = control(dir.path());
+    let mut spec = spec("a", 100);
+    spec.on_full = OnFull::Wait {
+        timeout_ms: 3_600_000,
+    };
+    let program = Program::join(&control.create(&spec).unwrap());
+    let quota = PageQuota::new(program.link.clone());
+    quota.charge(80 * MIB).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| quota.charge(60 * MIB));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!waiting.is_finished());
+        quota.release(80 * MIB);
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(control.get("a").unwrap().memory_used_bytes, 60 * MIB);
+}
+
+#[test]
 fn waiting_in_vain_ends_with_the_time_limit() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path());

@@ -201,10 +201,11 @@ impl HostLink {
         }
     }
 
-    /// Asks for at least `bytes` more credit; the answer is in the page when this returns `Ok`.
-    pub(crate) fn need_credit(&self, bytes: u64) -> Result<(), String> {
+    /// Asks for at least `bytes` more credit than `have_bytes`; it is in the page when this returns `Ok`.
+    pub(crate) fn need_credit(&self, bytes: u64, have_bytes: u64) -> Result<(), String> {
         let mut question = Message::new(Kind::NeedCredit);
         question.a = bytes;
+        question.b = have_bytes;
         match self.ask(question) {
             Some(answer) if answer.kind() == Some(Kind::Credit) && answer.a > 0 => Ok(()),
             Some(answer) => Err(answer.text()),

@@ -153,7 +153,7 @@ impl Quota for PageQuota {
         // Another thread may take the credit that was granted for this one, so ask again; each
         // round is a grant by the ledger, which ends in a refusal when the limit is reached.
         while let Err(short) = self.try_take(bytes) {
-            if let Err(reason) = self.link.need_credit(short) {
+            if let Err(reason) = self.link.need_credit(short, bytes - short) {
                 memory.denied.fetch_add(1, Relaxed);
                 return Err(Denied {
                     asked_bytes: bytes,

@@ -78,10 +78,11 @@ impl VgpuError {
         matches!(self, Self::Memory(_))
     }
 
-    /// The sentence with its cause.
+    /// The sentence with its cause, for those who tell the code themselves.
     pub fn sentence(&self) -> String {
         match self {
             Self::Memory(denied) => denied.to_string(),
+            Self::Device(error) => error.message.clone(),
             other => other.to_string(),
         }
     }

@@ -35,6 +35,7 @@ impl HostServer {
                         client: id,
                         message_id: message.id,
                         bytes: message.a,
+                        had_bytes: message.b,
                         deadline: Instant::now()
                             + Duration::from_millis(timeout_ms.min(86_400_000)),
                     });
@@ -77,7 +78,10 @@ impl HostServer {
                 let result = if blocked.contains(&waiter.vgpu) {
                     None
                 } else {
-                    Some(vgpu.ledger.grant(waiter.client, waiter.bytes))
+                    Some(
+                        vgpu.ledger
+                            .grant_beyond(waiter.client, waiter.bytes, waiter.had_bytes),
+                    )
                 };
                 let mut reply = Message::new(Kind::Credit);
                 reply.id = waiter.message_id;

@@ -11,6 +11,7 @@ use super::peer::{Body, Peer};
 use super::{Answer, Shared};
 use crate::api::{ApiError, Created, Done, GpuInfo, History, Resize, Severity, VgpuInfo, VgpuSpec};
 use crate::daemon::Daemon;
+use crate::placement::size;
 use crate::store::Outlives;
 
 impl Daemon {
@@ -143,15 +144,28 @@ pub(crate) async fn resize(
         registry.resize(&name, &change)?;
     }
     daemon.host.wake();
-    daemon.note("vgpu_resized", &name, format!("{name} was resized"));
+    let info = daemon.info_of(&name)?;
+    daemon.note("vgpu_resized", &name, resized(&info));
     save(&daemon, Outlives::Machine).await;
-    Ok(Json(daemon.info_of(&name)?))
+    Ok(Json(info))
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct RemoveQuery {
     force: bool,
+}
+
+/// What a resized virtual GPU has now.
+fn resized(info: &VgpuInfo) -> String {
+    format!(
+        "{} was resized: a limit of {}, {} % of the GPU{}, priority {}",
+        info.name,
+        size(info.memory_limit_bytes),
+        info.share_percent,
+        if info.cap { " at most" } else { "" },
+        format!("{:?}", info.priority).to_lowercase()
+    )
 }
 
 /// Removes a virtual GPU; with `force`, ends what runs in it.
@@ -246,6 +260,10 @@ pub(crate) async fn cancel(
         told += usize::from(client.socket.send(&Message::new(Kind::Cancel), &[]).is_ok());
     }
     Ok(Json(Done {
-        done: format!("{told} processes of {name} were told to cancel their kernels"),
+        done: match told {
+            0 => format!("nothing runs in {name}"),
+            1 => format!("a process of {name} was told to cancel its kernels"),
+            many => format!("{many} processes of {name} were told to cancel their kernels"),
+        },
     }))
 }

@@ -43,9 +43,13 @@ impl Account {
         self.driver_bytes = Some(driver_bytes);
     }
 
+    /// Granted and not in use.
+    pub(super) fn credit_bytes(&self) -> u64 {
+        self.page.memory.credit_bytes.load(Acquire)
+    }
+
     pub(super) fn used_bytes(&self) -> u64 {
-        self.granted_bytes
-            .saturating_sub(self.page.memory.credit_bytes.load(Acquire))
+        self.granted_bytes.saturating_sub(self.credit_bytes())
     }
 
     pub(super) fn recall(&mut self, wanted_bytes: u64, journal: &Journal) -> u64 {

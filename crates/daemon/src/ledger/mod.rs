@@ -266,6 +266,21 @@ impl Ledger {
         Ok(amount)
     }
 
+    /// The same for a process that had so much credit when it asked. What it has freed since is its own
+    /// already, and need not be granted.
+    pub(crate) fn grant_beyond(
+        &mut self,
+        client: u64,
+        need_bytes: u64,
+        had_bytes: u64,
+    ) -> Result<u64, Full> {
+        let credit = self.accounts.get(&client).map_or(0, Account::credit_bytes);
+        match need_bytes.saturating_sub(credit.saturating_sub(had_bytes)) {
+            0 => Ok(need_bytes),
+            rest => self.grant(client, rest),
+        }
+    }
+
     /// Takes unused credit back, up to `wanted_bytes`, from everybody but `except`; returns how much.
     pub(crate) fn recall(&mut self, wanted_bytes: u64, except: Option<u64>) -> u64 {
         let mut got = 0;

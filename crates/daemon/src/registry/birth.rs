@@ -73,6 +73,7 @@ impl Registry {
             ever_joined: false,
             clients: BTreeSet::new(),
             programs: Vec::new(),
+            has_unseen: false,
             worker: WorkerSlot::default(),
             tenant: Arc::new(Tenant {
                 id,
@@ -135,6 +136,7 @@ impl Registry {
             ever_joined: true,
             clients: BTreeSet::new(),
             programs: stored.programs.into_iter().filter_map(alive).collect(),
+            has_unseen: true,
             worker: WorkerSlot::default(),
             tenant: Arc::new(Tenant {
                 id,

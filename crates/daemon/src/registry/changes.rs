@@ -105,7 +105,10 @@ impl Registry {
                     1 => format!("a process runs in {name}"),
                     many => format!("{many} processes run in {name}"),
                 },
-                Some("end them, or remove it with --force".into()),
+                Some(match running {
+                    1 => "end it, or remove the virtual GPU with --force".into(),
+                    _ => "end them, or remove the virtual GPU with --force".into(),
+                }),
             ));
         }
         let Some(mut vgpu) = self.vgpus.remove(name) else {

@@ -124,6 +124,8 @@ pub(crate) struct Vgpu {
     pub(crate) ever_joined: bool,
     pub(crate) clients: BTreeSet<u64>,
     pub(crate) programs: Vec<Watched>,
+    /// It may have programs that are not among these: from before a restart, or of another namespace.
+    pub(crate) has_unseen: bool,
     pub(crate) worker: WorkerSlot,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) reasons: BTreeSet<String>,
@@ -144,6 +146,8 @@ pub(crate) struct Waiter {
     pub(crate) client: u64,
     pub(crate) message_id: u32,
     pub(crate) bytes: u64,
+    /// Credit that it had when it asked; what it has freed since is part of what it waits for.
+    pub(crate) had_bytes: u64,
     pub(crate) deadline: Instant,
 }
 
@@ -250,10 +254,17 @@ impl Registry {
     /// serves, which may be from before a restart. A worker that waits for the next one does not count.
     pub(crate) fn programs_in(&self, vgpu: &Vgpu) -> usize {
         let worker = vgpu.worker.client;
-        let served = worker.and_then(|id| self.clients.get(&id)).map_or(0, |c| {
+        // What a worker says is some milliseconds old, and may be of programs that have just ended.
+        let worker_of = |id| self.clients.get(&id).filter(|_| vgpu.has_unseen);
+        let served = worker.and_then(worker_of).map_or(0, |c| {
             c.governed.page.traffic.sessions.load(Relaxed) as usize
         });
-        let direct = vgpu.clients.iter().filter(|id| worker != Some(**id));
+        // Nor is the end of a process heard of the moment it comes.
+        let lives = |id: &&u64| {
+            let process = self.clients.get(*id).and_then(|c| c.process.as_ref());
+            worker != Some(**id) && process.is_none_or(Watched::alive)
+        };
+        let direct = vgpu.clients.iter().filter(lives);
         direct.count() + vgpu.programs.len().max(served)
     }
 

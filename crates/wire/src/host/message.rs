@@ -17,7 +17,7 @@ pub enum Kind {
     /// resuming, `d` = client id given by the earlier daemon when resuming, `token` set; with the
     /// page's descriptor attached when resuming after a restart.
     Hello = 1,
-    /// Client: I need `a` bytes more credit (at least); answered by [`Kind::Credit`].
+    /// Client: I need `a` bytes more credit (at least) than the `b` I have; answered by [`Kind::Credit`].
     NeedCredit = 2,
     /// Client: what are the limit and use of my virtual GPU; answered by [`Kind::Memory`].
     AskMemory = 3,
