@@ -252,3 +252,28 @@ fn recursion_can_be_cancelled() {
     let (outcome, _) = device.launch("k", dim(1), dim(1), 0, Params::default().u64(at));
     assert_eq!(outcome, BlockOutcome::Cancelled);
 }
+
+#[test]
+fn narrow_addresses_wrap() {
+    let out = run(
+        ".shared .align 16 .b8 first[256];",
+        "// A stack whose pointer is -1 when it is empty: the offset brings the address back.
+         mov.u32 %r1, first; sub.u32 %r2, %i, %i; sub.u32 %r2, %r2, 12; add.u32 %r2, %r1, %r2;
+         setp.ne.u32 %p1, %i, 0; @%p1 bra WAIT;
+         st.shared.u32 [%r2+12], 7; st.shared.u32 [%r2+16], 8;
+WAIT:    bar.sync 0;
+         ld.shared.u32 %r3, [%r2+12];
+         shl.b32 %r4, %i, 2; add.u32 %r4, %r4, %r1; sub.u32 %r4, %r4, 16;
+         st.shared.u32 [%r4+80], %i; ld.shared.u32 %r5, [%r4+80];
+         xor.b32 %r6, %i, 5; shl.b32 %r6, %r6, 2; sub.u32 %r6, %r6, 16; add.u32 %r6, %r6, %r1;
+         bar.sync 0;
+         ld.shared.u32 %r7, [%r6+80]; ld.shared.u32 %r8, [%r6+16];
+         st.global.v4.u32 [%out], {%r3, %r5, %r7, %r8};",
+        32,
+    );
+    for (i, o) in (0u32..).zip(&out) {
+        let low = [7, 8].get((i ^ 5) as usize).copied();
+        assert_eq!(o[..3], [7, i, i ^ 5], "thread {i}");
+        assert!(low.is_none_or(|low| o[3] == low), "thread {i}: {o:?}");
+    }
+}

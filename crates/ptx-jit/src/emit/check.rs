@@ -116,7 +116,7 @@ impl Emit<'_, '_> {
         };
         let lanes = (0..self.lanes).map(|l| {
             let x = self.lane(&v, Class::B32, l);
-            let x = self.b.ins().uextend(types::I64, x);
+            let x = self.b.ins().sextend(types::I64, x);
             (self.b.ins().iadd(base, x), offset)
         });
         Host::Lanes(lanes.collect())
@@ -129,7 +129,7 @@ impl Emit<'_, '_> {
             (0..e.lanes)
                 .map(|l| {
                     let x = e.lane(&v, Class::B32, l);
-                    let x = e.b.ins().uextend(types::I64, x);
+                    let x = e.b.ins().sextend(types::I64, x);
                     e.add_imm(x, hull.low)
                 })
                 .collect::<Vec<Value>>()
@@ -142,7 +142,7 @@ impl Emit<'_, '_> {
                 .into_iter()
                 .map(|l| {
                     let x = self.lane(&v, Class::B32, l);
-                    (self.b.ins().uextend(types::I64, x), l)
+                    (self.b.ins().sextend(types::I64, x), l)
                 })
                 .collect();
             self.check(Window::Shared, &lanes, hull.low, span, align, 0, ask);
@@ -166,7 +166,35 @@ impl Emit<'_, '_> {
             bad = self.b.ins().bor(bad, odd);
         }
         let bad = self.b.ins().vhigh_bits(types::I32, bad);
-        self.refuse_if(bad, Window::Shared, align, span, 0, ask, wide);
+        if hull.low == 0 {
+            self.refuse_if(bad, Window::Shared, align, span, 0, ask, wide);
+            return;
+        }
+        // A base just below 0 that the offset brings back is no fault: the sums are looked at apart.
+        let (cold, on) = (self.cold(), self.b.create_block());
+        let here = self.b.current_block();
+        self.b.ins().brif(bad, cold, &[], on, &[]);
+        let made = std::mem::take(&mut self.made);
+        self.b.switch_to_block(cold);
+        let limit = self.limit(Window::Shared, span, 0);
+        let mut any = None;
+        for x in wide(self) {
+            let mut out = (self.b.ins()).icmp(IntCC::UnsignedGreaterThanOrEqual, x, limit);
+            if align > 1 {
+                let low = self.i64(i64::from(align - 1));
+                let low = self.b.ins().band(x, low);
+                let zero = self.i64(0);
+                let odd = self.b.ins().icmp(IntCC::NotEqual, low, zero);
+                out = self.b.ins().bor(out, odd);
+            }
+            any = Some(any.map_or(out, |any| self.b.ins().bor(any, out)));
+        }
+        if let Some(any) = any {
+            self.refuse_if(any, Window::Shared, align, span, 0, ask, wide);
+        }
+        self.b.ins().jump(on, &[]);
+        self.made = made;
+        self.go_on(on, here);
     }
 
     /// Checks lanes' 64-bit addresses in the arena as vectors. Whether it could.

@@ -225,7 +225,10 @@ impl Emit<'_, '_> {
                     }
                     // Wrapping lanes are outside shared memory, so the check sees them.
                     (V::A(x, s), Class::B32) if self.window_of(space) == Window::Shared => {
-                        V::A(self.b.ins().uextend(types::I64, x), s)
+                        V::A(self.b.ins().sextend(types::I64, x), s)
+                    }
+                    (v, Class::B32) if self.window_of(space) != Window::Arena => {
+                        self.sign_extend32(v)
                     }
                     (v, class) => self.resize(v, class, Class::B64),
                 }

@@ -299,6 +299,21 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// A 32-bit address as 64 bits. Sums of a base and an offset wrap in 32 bits, and a base just
+    /// below 0 that an offset brings back is as good as any: with its sign, the wide sum is right.
+    pub(crate) fn sign_extend32(&mut self, v: V) -> V {
+        if let V::U(x) = v {
+            let x = self.int(x);
+            return V::U(self.b.ins().sextend(types::I64, x));
+        }
+        let mut out = Vec::new();
+        for x in self.vectorize(&v, Class::B32) {
+            out.push(self.b.ins().swiden_low(x));
+            out.push(self.b.ins().swiden_high(x));
+        }
+        V::X(out)
+    }
+
     /// The low halves of two pairs of 64-bit lanes.
     pub(crate) fn narrow64(&mut self, a: Value, b: Value) -> Value {
         self.shuffle(

@@ -141,6 +141,10 @@ impl Env<'_> {
     ) -> Result<u64, Fault> {
         let mut space = space;
         let base = match addr.base {
+            // Narrow addresses wrap, as in compiled code.
+            AddrBase::Reg(r) if self.uses.contains(&(r, Class::B32)) => {
+                i64::from(self.reg(r) as u32 as i32) as u64
+            }
             AddrBase::Reg(r) => self.reg(r),
             AddrBase::Absolute => 0,
             AddrBase::Var(v) => {
