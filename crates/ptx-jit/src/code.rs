@@ -134,6 +134,20 @@ impl Code {
         Ok(Some((Code::map(&machine, locations)?, bytes)))
     }
 
+    /// Compiles a function of the runtime's own.
+    pub(crate) fn of_function(isa: &OwnedTargetIsa, func: Function) -> Result<Code, CompileError> {
+        let mut ctx = Context::for_function(func);
+        let code = ctx
+            .compile(&**isa, &mut ControlPlane::default())
+            .map_err(|e| CompileError::Backend(format!("{:?}", e.inner)))?;
+        Code::map(code.buffer.data(), Vec::new())
+    }
+
+    /// Where it starts.
+    pub(crate) fn address(&self) -> usize {
+        self.base as usize
+    }
+
     /// Maps code that was compiled before; `None` when the bytes are not such.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Result<Code, CompileError>> {
         let (code, locations) = crate::store::decode(bytes)?;

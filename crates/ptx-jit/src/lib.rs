@@ -135,6 +135,7 @@ impl JitModule {
             }
         }
         let isa = code::target(options.optimize)?;
+        run::install(&isa)?;
         let has_fma = cfg!(target_arch = "aarch64")
             || isa
                 .isa_flags()

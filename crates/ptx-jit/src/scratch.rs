@@ -12,6 +12,8 @@ pub(crate) const KERNEL: i32 = 16;
 pub(crate) const LANES: i32 = 24;
 /// `u32`: threads in the block.
 pub(crate) const THREADS: i32 = 28;
+/// `u32`: what the last poll of a loop said; not 0 means to end the block.
+pub(crate) const CANCELLED: i32 = 36;
 /// `u32` per thread: see the constants below.
 pub(crate) const CONT: i32 = 64;
 /// Most threads in a block.

@@ -63,6 +63,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             instance: 0,
             site: 0,
             sigs: HashMap::new(),
+            poll_sig: None,
             merged: memory::Merged::default(),
             made: value::Made::default(),
             lazy: HashMap::new(),
@@ -243,8 +244,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         let (slow, on) = (self.cold(), self.b.create_block());
         self.b.ins().brif(word, slow, &[], on, &[]);
         self.b.switch_to_block(slow);
-        let ctx = self.ctx;
-        let cancelled = self.call(run::POLL, &[ctx]);
+        let cancelled = self.call_poll();
         let out = self.cold();
         self.b.ins().brif(cancelled, out, &[], on, &[]);
         self.b.switch_to_block(out);

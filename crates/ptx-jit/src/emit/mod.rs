@@ -48,6 +48,7 @@ use std::collections::HashMap;
 use crate::CompileError;
 use crate::patch;
 use crate::plan::Plan;
+use crate::run;
 use crate::scratch;
 use crate::unit::{BlockId, Reg};
 
@@ -122,6 +123,7 @@ pub(crate) struct Emit<'e, 'm> {
     /// The slow site of the instruction being emitted, which also names its line.
     pub(crate) site: u32,
     sigs: HashMap<usize, ir::SigRef>,
+    poll_sig: Option<ir::SigRef>,
     merged: memory::Merged,
     /// Predicates of the current block of which only bounds are computed.
     lazy: HashMap<Reg, lazy::Lazy>,
@@ -281,15 +283,26 @@ impl<'e, 'm> Emit<'e, 'm> {
                 s
             }
         };
-        let table = self
-            .b
-            .ins()
-            .load(types::I64, fixed(), self.scratch, scratch::HELPERS);
-        let f = self
-            .b
-            .ins()
-            .load(types::I64, fixed(), table, (helper * 8) as i32);
+        let f = self.helper(helper);
         let call = self.b.ins().call_indirect(sig, f, args);
         self.b.inst_results(call)[0]
+    }
+
+    /// The address of a runtime function.
+    fn helper(&mut self, index: usize) -> Value {
+        let table = (self.b.ins()).load(types::I64, fixed(), self.scratch, scratch::HELPERS);
+        (self.b.ins()).load(types::I64, fixed(), table, (index * 8) as i32)
+    }
+
+    /// Waits while the device wants it. Not 0 means to end the block. Overwrites no register.
+    pub(crate) fn call_poll(&mut self) -> Value {
+        let sig = match self.poll_sig {
+            Some(s) => s,
+            None => self.b.import_signature(run::poll_signature()),
+        };
+        self.poll_sig = Some(sig);
+        let f = self.helper(run::POLL);
+        self.b.ins().call_indirect(sig, f, &[self.ctx]);
+        (self.b.ins()).load(types::I32, flags(), self.scratch, scratch::CANCELLED)
     }
 }

@@ -1,12 +1,16 @@
 //! The functions that compiled code calls. All take and give 64-bit words.
 
+use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{BlockContext, Fault, FaultKind, stop};
 use mica_ptx::ast::SpecialReg;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::coherence::{cohere, decohere};
 use super::env::{Env, MAX_USES, coordinates, services};
-use super::{DIVERGED_BAD, NO_STOP, dispatch, scalar_ops};
+use super::{DIVERGED_BAD, NO_STOP, dispatch, quiet, scalar_ops};
+use crate::CompileError;
+use crate::code::Code;
 use crate::emit::Window;
 use crate::kernel::Kernel;
 use crate::scratch::{self, status};
@@ -14,26 +18,37 @@ use crate::scratch::{self, status};
 type Ctx = *mut BlockContext;
 
 /// Addresses of the functions, in the order of the constants in `run`.
+static TABLE: OnceLock<(Vec<usize>, Code)> = OnceLock::new();
+
+/// Makes the table. Nothing compiled can run before.
+pub(crate) fn install(isa: &OwnedTargetIsa) -> Result<(), CompileError> {
+    if TABLE.get().is_some() {
+        return Ok(());
+    }
+    let quiet = quiet::compile(isa, poll as *const () as usize)?;
+    let table = vec![
+        fault as *const () as usize,
+        quiet.address(),
+        diverge as *const () as usize,
+        slow as *const () as usize,
+        special as *const () as usize,
+        trap as *const () as usize,
+        bad_pc as *const () as usize,
+        memcheck as *const () as usize,
+        sin as *const () as usize,
+        cos as *const () as usize,
+        lg2 as *const () as usize,
+        ex2 as *const () as usize,
+        tanh as *const () as usize,
+        div_approx as *const () as usize,
+    ];
+    // Whoever comes second finds one that is as good.
+    let _ = TABLE.set((table, quiet));
+    Ok(())
+}
+
 pub(crate) fn table() -> &'static [usize] {
-    static TABLE: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
-    TABLE.get_or_init(|| {
-        vec![
-            fault as *const () as usize,
-            poll as *const () as usize,
-            diverge as *const () as usize,
-            slow as *const () as usize,
-            special as *const () as usize,
-            trap as *const () as usize,
-            bad_pc as *const () as usize,
-            memcheck as *const () as usize,
-            sin as *const () as usize,
-            cos as *const () as usize,
-            lg2 as *const () as usize,
-            ex2 as *const () as usize,
-            tanh as *const () as usize,
-            div_approx as *const () as usize,
-        ]
-    })
+    TABLE.get().map_or(&[], |t| &t.0)
 }
 
 /// The kernel a block runs.

@@ -12,13 +12,15 @@ mod env;
 mod helpers;
 mod matrix_ops;
 mod memory_ops;
+mod quiet;
 mod scalar_ops;
 mod texture_ops;
 mod whole_warp;
 
 pub(crate) use dispatch::run_block;
 pub(crate) use env::coordinates;
-pub(crate) use helpers::{pack_meta, special_code};
+pub(crate) use helpers::{install, pack_meta, special_code};
+pub(crate) use quiet::signature as poll_signature;
 
 /// `u32` in the scratch header: iterations of waiting loops.
 pub(crate) const SPIN_COUNT: i32 = 32;
