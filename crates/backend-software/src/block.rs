@@ -82,6 +82,7 @@ impl BlockRunner {
             stop: &raw const grid.stop,
             scratch: area.scratch(scratch_bytes),
             grid_workspace: grid.workspace,
+            proven: u32::from(grid.proven),
             ..BlockContext::empty()
         };
         Ok(Self { services, context })

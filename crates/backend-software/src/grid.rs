@@ -44,6 +44,8 @@ pub(crate) struct Grid {
     pub(crate) cancelled: AtomicBool,
     /// More resident blocks than workers: spinning ones must yield, so `stop` asks them to call.
     pub(crate) crowded: bool,
+    /// What the module said of this launch (`BlockContext::proven`).
+    pub(crate) proven: bool,
     /// When its blocks became claimable.
     pub(crate) ready_ns: AtomicU64,
 }
@@ -58,6 +60,7 @@ pub(crate) struct Shape {
     pub(crate) cooperative: bool,
     pub(crate) workspace: u64,
     pub(crate) crowded: bool,
+    pub(crate) proven: bool,
 }
 
 impl Grid {
@@ -103,6 +106,7 @@ impl Grid {
             stop: AtomicU32::new(running),
             cancelled: AtomicBool::new(false),
             crowded: shape.crowded,
+            proven: shape.proven,
             ready_ns: AtomicU64::new(0),
         }
     }
@@ -231,6 +235,11 @@ impl Params {
 
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.lines.as_ptr().cast()
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        // SAFETY: lines are plain bytes without gaps, and hold at least `len` of them.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Launch, Result, StreamId};
-use mica_kernel::{Dim3, KernelInfo};
+use mica_kernel::{Dim3, KernelInfo, LaunchFacts};
 
 use crate::area::SHARED;
 use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_PARAMS, MAX_THREADS, occupancy};
@@ -82,8 +82,18 @@ impl SoftwareGpu {
             self.core.settle();
         }
         // Compiling takes milliseconds, so no lock is held.
-        let prepared = module.executable.prepare(launch.kernel as usize, block);
-        prepared.map_err(|reason| {
+        // Copied first: what is proven must be what blocks read.
+        let params = Params::new(launch.params, info.params_len as usize);
+        let arena = self.core.memory.arena();
+        let facts = LaunchFacts {
+            arena_base: arena.base(),
+            arena_len: arena.len(),
+            params: params.as_slice(),
+            grid,
+            block,
+        };
+        let prepared = (module.executable).prepare(launch.kernel as usize, &facts);
+        let proven = prepared.map_err(|reason| {
             GpuError::new(
                 CuResult::NotSupported,
                 format!("kernel {} cannot run: {reason}", info.name),
@@ -113,7 +123,6 @@ impl SoftwareGpu {
             unsafe { (workspace as *mut u32).write(8) };
         }
         let crowded = launch.cooperative && grid.count() > self.core.workers as u64;
-        let params = Params::new(launch.params, info.params_len as usize);
         let mut state = self.core.state();
         let id = state.new_id();
         let grid = Grid::new(
@@ -132,6 +141,7 @@ impl SoftwareGpu {
                 cooperative: launch.cooperative,
                 workspace,
                 crowded,
+                proven,
             },
             params,
         );

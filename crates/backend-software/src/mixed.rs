@@ -1,11 +1,12 @@
 //! A module whose kernels run as native code, except those that the compiler refuses: they are
 //! interpreted, and the log says why.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use mica_kernel::{
     BlockContext, BlockOutcome, CodeLocation, Dim3, Executable, FaultKind, GlobalInfo, KernelInfo,
+    LaunchFacts,
 };
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
@@ -17,17 +18,14 @@ pub(crate) struct MixedModule {
     module: Arc<Module>,
     memcheck: bool,
     interpreter: OnceLock<Result<InterpModule, String>>,
-    /// For each kernel: the last block shape made ready, or one of the two below.
-    ready: Vec<AtomicU64>,
+    /// For each kernel, whether the compiler refused it.
+    interpreted: Vec<AtomicBool>,
 }
 
 thread_local! {
     /// Which engine this thread ran last, so that a fault is described by the one it happened in.
     static INTERPRETING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
-
-const NOT_YET: u64 = 0;
-const INTERPRETED: u64 = u64::MAX;
 
 impl MixedModule {
     pub(crate) fn new(jit: JitModule, module: Arc<Module>, memcheck: bool) -> Self {
@@ -37,13 +35,13 @@ impl MixedModule {
             module,
             memcheck,
             interpreter: OnceLock::new(),
-            ready: (0..kernels).map(|_| AtomicU64::new(NOT_YET)).collect(),
+            interpreted: (0..kernels).map(|_| AtomicBool::new(false)).collect(),
         }
     }
 
     fn is_interpreted(&self, kernel: usize) -> bool {
-        let ready = self.ready.get(kernel);
-        ready.is_some_and(|ready| ready.load(Ordering::Acquire) == INTERPRETED)
+        let interpreted = self.interpreted.get(kernel);
+        interpreted.is_some_and(|interpreted| interpreted.load(Ordering::Acquire))
     }
 
     fn interpreter(&self) -> Result<&InterpModule, String> {
@@ -88,33 +86,25 @@ impl Executable for MixedModule {
         }
     }
 
-    fn prepare(&self, kernel: usize, block: Dim3) -> Result<(), String> {
-        let Some(ready) = self.ready.get(kernel) else {
+    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {
+        let Some(interpreted) = self.interpreted.get(kernel) else {
             return Err("there is no such kernel".to_owned());
         };
-        // Block extents are at most 1024, so 21 bits each are enough; 1 keeps it from zero.
-        let shape =
-            u64::from(block.x) << 43 | u64::from(block.y) << 22 | u64::from(block.z) << 1 | 1;
-        let known = ready.load(Ordering::Acquire);
-        if known == shape || known == INTERPRETED {
-            return Ok(());
+        if interpreted.load(Ordering::Acquire) {
+            return Ok(false);
         }
-        match self.jit.prepare(kernel, block) {
-            Ok(()) => ready.store(shape, Ordering::Release),
-            Err(reason) => {
-                let name = self
-                    .jit
-                    .kernels()
-                    .get(kernel)
-                    .map_or("?", |k| k.name.as_str());
-                self.interpreter().map_err(|other| {
-                    format!("the compiler refuses it ({reason}), the interpreter too ({other})")
-                })?;
-                tracing::warn!(kernel = name, reason, "the kernel is interpreted");
-                ready.store(INTERPRETED, Ordering::Release);
-            }
-        }
-        Ok(())
+        let reason = match self.jit.prepare(kernel, launch) {
+            Ok(proven) => return Ok(proven),
+            Err(reason) => reason,
+        };
+        let kernels = self.jit.kernels();
+        let name = kernels.get(kernel).map_or("?", |k| k.name.as_str());
+        self.interpreter().map_err(|other| {
+            format!("the compiler refuses it ({reason}), the interpreter too ({other})")
+        })?;
+        tracing::warn!(kernel = name, reason, "the kernel is interpreted");
+        interpreted.store(true, Ordering::Release);
+        Ok(false)
     }
 
     fn function_address(&self, name: &str) -> Option<u64> {

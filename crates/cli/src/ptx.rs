@@ -98,7 +98,7 @@ fn compile(module: Arc<Module>) -> Result<Vec<Checked>> {
     Ok(kernels
         .map(|(index, info)| {
             let start = Instant::now();
-            let made = native.prepare(index, block);
+            let made = native.prepare_block(index, block);
             Checked {
                 kernel: info.name.clone(),
                 made: made.map(|()| start.elapsed().as_secs_f64() * 1e3),

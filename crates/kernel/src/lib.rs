@@ -115,6 +115,9 @@ pub struct BlockContext {
     /// its high half and `%envreg2` its low half: two `u32`s, the workspace's size and the barrier
     /// word that `cooperative_groups::grid_group::sync` counts on.
     pub grid_workspace: u64,
+    /// What [`Executable::prepare`] said of this launch: with this arena, these parameters, this grid and
+    /// this block. 1 lets it leave out checks that it has found needless; 0 is always right.
+    pub proven: u32,
 }
 
 impl BlockContext {
@@ -143,8 +146,24 @@ impl BlockContext {
             scratch: std::ptr::null_mut(),
             fault: Fault::default(),
             grid_workspace: 0,
+            proven: 0,
         }
     }
+}
+
+/// What is the same for all blocks of a launch, as their [`BlockContext`]s will have it.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchFacts<'a> {
+    /// First host address of the arena.
+    pub arena_base: u64,
+    /// Length of the arena in bytes.
+    pub arena_len: u64,
+    /// Kernel parameters as laid out by PTX.
+    pub params: &'a [u8],
+    /// Grid extent.
+    pub grid: Dim3,
+    /// Block extent.
+    pub block: Dim3,
 }
 
 /// A sized holder for the trait object, so that it can be behind a thin pointer.
@@ -359,14 +378,15 @@ pub trait Executable: Send + Sync {
     fn globals(&self) -> &[GlobalInfo];
     /// Scratch bytes that `run_block` needs for blocks of `threads` threads of `kernel`.
     fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize;
-    /// Makes a kernel ready for blocks of this shape: compiles it, where that is done late. The
-    /// device calls it at every launch, before the first block and outside any recovery scope.
+    /// Makes a kernel ready for a launch: compiles it, where that is done late, and says whether the
+    /// launch's blocks may have [`BlockContext::proven`] set. The device calls it at every launch, before
+    /// the first block and outside any recovery scope.
     ///
     /// # Errors
     /// A sentence that says why the kernel cannot run.
-    fn prepare(&self, kernel: usize, block: Dim3) -> Result<(), String> {
-        let _ = (kernel, block);
-        Ok(())
+    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {
+        let _ = (kernel, launch);
+        Ok(false)
     }
     /// Address value of a device function for `GlobalInfo::function_relocations`.
     fn function_address(&self, name: &str) -> Option<u64>;

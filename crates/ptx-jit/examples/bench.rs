@@ -1,6 +1,7 @@
-//! Times kernels on one thread against gcc's loops. `cargo run --release -p mica-ptx-jit --example bench [lanes]`
+//! Times kernels on one thread against gcc's loops. `cargo run --release -p mica-ptx-jit --example bench
+//! [lanes [kernel]|checks|compile files…]`
 
-use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable};
+use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable, LaunchFacts};
 use mica_ptx_jit::{JitModule, Options};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -42,6 +43,14 @@ impl Bench {
         params.resize(info.params_len as usize, 0);
         let top = self.arena.len() * 8;
         let base = self.arena.as_ptr() as u64;
+        let launch = LaunchFacts {
+            arena_base: base,
+            arena_len: top as u64,
+            params: &params,
+            grid,
+            block,
+        };
+        let proven = self.module.prepare(k, &launch).expect("compiles");
         let start = cpu_ms();
         for y in 0..grid.y {
             for x in 0..grid.x {
@@ -59,6 +68,7 @@ impl Bench {
                     ctaid: Dim3 { x, y, z: 0 },
                     stop: &self.stop,
                     scratch,
+                    proven: u32::from(proven),
                     ..BlockContext::empty()
                 };
                 // SAFETY: every pointer outlives the call.
@@ -120,7 +130,7 @@ fn compile_files(files: &[String]) {
         };
         for (i, k) in module.kernels().iter().enumerate() {
             let t = cpu_ms();
-            let r = module.prepare(i, d(256, 1));
+            let r = module.prepare_block(i, d(256, 1));
             let ms = cpu_ms() - t;
             if ms > 10.0 || r.is_err() {
                 println!(
@@ -136,6 +146,17 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.first().is_some_and(|a| a == "compile") {
         compile_files(&args[1..]);
+        return;
+    }
+    if args.first().is_some_and(|a| a == "checks") {
+        for p in mica_ptx_jit::price::bounds_checks(15).expect("runs") {
+            let cost = 100.0 * (p.checked_ns / p.unchecked_ns - 1.0);
+            let (with, without) = (p.checked_ns / 1e6, p.unchecked_ns / 1e6);
+            println!(
+                "{:12} {with:8.3} ms {without:8.3} ms without {cost:+.1} %",
+                p.kernel
+            );
+        }
         return;
     }
     let lanes = std::env::args()
@@ -229,7 +250,7 @@ fn main() {
             .position(|k| k.name == kernel)
             .expect("a kernel");
         let t = cpu_ms();
-        b.module.prepare(k, block).expect("compiles");
+        b.module.prepare_block(k, block).expect("compiles");
         let compile = cpu_ms() - t;
         let best = (0..runs)
             .map(|_| b.run(kernel, grid, block, &params))

@@ -159,6 +159,7 @@ fn code(out: &mut String, module: &Module, layout: &ModuleLayout, plan: &Plan) {
         memcheck: false,
         checks: true,
         has_fma: true,
+        proven: false,
         broadcasts: false,
     };
     let mut func =

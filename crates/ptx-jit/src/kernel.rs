@@ -1,7 +1,7 @@
 //! One kernel: its plan, and the versions compiled so far.
 
 use cranelift_codegen::isa::OwnedTargetIsa;
-use mica_kernel::Dim3;
+use mica_kernel::{Dim3, LaunchFacts};
 use mica_ptx::ast::{FuncId, Module, Op, ScalarType};
 use mica_ptx_ops::layout::ModuleLayout;
 use std::sync::{Arc, OnceLock};
@@ -28,8 +28,8 @@ pub(crate) struct Kernel {
     store: Option<(Arc<dyn CodeStore>, String)>,
     /// Threads per group that suit the kernel.
     lanes: u32,
-    /// For 1, 4, 8 and 16 lanes.
-    versions: [OnceLock<Result<Code, CompileError>>; 4],
+    /// For 1, 4, 8 and 16 lanes; then for 4, 8 and 16 where the proof holds.
+    versions: [OnceLock<Result<Code, CompileError>>; 7],
 }
 
 impl Kernel {
@@ -68,14 +68,32 @@ impl Kernel {
         })
     }
 
+    /// Whether a launch needs no checks for the accesses that the proof speaks of.
+    pub(crate) fn proves(&self, launch: &LaunchFacts<'_>) -> bool {
+        self.checks
+            && self.lanes > 1
+            && self.plan.proof.is_useful()
+            && self.plan.proof.holds(launch)
+    }
+
+    /// Compiles what blocks of this shape need.
+    pub(crate) fn ready(&self, block: Dim3, proven: bool) -> Result<(), String> {
+        match self.version(self.choose_lanes(block, proven), proven) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
     /// Compiles the scalar version or a vector version, once.
-    pub(crate) fn version(&self, lanes: u32) -> &Result<Code, CompileError> {
+    pub(crate) fn version(&self, lanes: u32, proven: bool) -> &Result<Code, CompileError> {
+        let proven = proven && lanes > 1;
         let i = match lanes {
             1 => 0,
             4 => 1,
             8 => 2,
             _ => 3,
         };
+        let i = if proven { i + 3 } else { i };
         self.versions[i].get_or_init(|| {
             let src = Source {
                 module: &self.module,
@@ -84,13 +102,15 @@ impl Kernel {
                 memcheck: self.memcheck,
                 checks: self.checks,
                 has_fma: self.has_fma,
+                proven,
                 broadcasts: crate::patch::supported(&**self.isa),
             };
             let Some((store, name)) = &self.store else {
                 return Code::compile(&self.isa, &src, lanes as usize).map(|c| c.0);
             };
             let func = self.plan.unit.roots[0].func;
-            let key = format!("{name} {} {lanes}", self.module.func(func).name);
+            let proven = if proven { " proven" } else { "" };
+            let key = format!("{name} {} {lanes}{proven}", self.module.func(func).name);
             if let Some(kept) = store.load(&key)
                 && let Some(code) = Code::from_bytes(&kept)
             {
@@ -102,8 +122,8 @@ impl Kernel {
         })
     }
 
-    pub(crate) fn code(&self, lanes: u32) -> Option<&Code> {
-        self.version(lanes).as_ref().ok()
+    pub(crate) fn code(&self, lanes: u32, proven: bool) -> Option<&Code> {
+        self.version(lanes, proven).as_ref().ok()
     }
 
     /// Versions that exist now.
@@ -121,7 +141,7 @@ impl Kernel {
     }
 
     /// How many threads run together in blocks of this shape: groups must lie in one row.
-    pub(crate) fn choose_lanes(&self, block: Dim3) -> u32 {
+    pub(crate) fn choose_lanes(&self, block: Dim3, proven: bool) -> u32 {
         let mut lanes = self.lanes;
         while lanes > 1 {
             let one_row = block.y * block.z == 1;
@@ -130,7 +150,7 @@ impl Kernel {
             } else {
                 block.x.is_multiple_of(lanes)
             };
-            if fits && self.code(lanes).is_some() {
+            if fits && self.code(lanes, proven).is_some() {
                 return lanes;
             }
             lanes = if lanes > 4 { lanes / 2 } else { 1 };

@@ -9,6 +9,7 @@
 //!          liveness which registers are needed where
 //!          shape    uniform, affine or varying over a group of lanes
 //!          stream   loops in which groups take turns
+//!          prove    addresses that a launch's parameters show to be in memory
 //!          plan     entries, spill slots, sites: what all versions agree on
 //!          emit     Cranelift IR, scalar or for 4, 8 or 16 lanes
 //!          code     machine code, mapped
@@ -31,6 +32,7 @@ mod loose;
 mod patch;
 mod plan;
 pub mod price;
+mod prove;
 mod run;
 mod scratch;
 mod shape;
@@ -41,7 +43,7 @@ mod unit;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{
     BlockContext, BlockOutcome, CodeLocation, Dim3, Executable, Fault, FaultKind, GlobalInfo,
-    KernelInfo,
+    KernelInfo, LaunchFacts,
 };
 use mica_ptx::ast::{FuncId, Module, Op};
 use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
@@ -173,17 +175,13 @@ impl JitModule {
             .as_ref()
     }
 
-    /// Compiles a kernel now, for blocks of this shape.
+    /// Compiles a kernel now, for blocks of this shape, with all checks.
     ///
     /// # Errors
     /// What stands in the way, as a sentence; `run_block` of such a kernel faults.
-    pub fn prepare(&self, kernel: usize, block: Dim3) -> Result<(), String> {
+    pub fn prepare_block(&self, kernel: usize, block: Dim3) -> Result<(), String> {
         let k = self.kernel(kernel).map_err(ToString::to_string)?;
-        let lanes = k.choose_lanes(block);
-        match k.version(lanes) {
-            Ok(_) => Ok(()),
-            Err(e) => Err(e.to_string()),
-        }
+        k.ready(block, false)
     }
 
     /// The code that holds a native address, with its kernel.
@@ -276,6 +274,13 @@ impl Executable for JitModule {
             .map_or(scratch::FRAMES as usize, |k| k.scratch_bytes(threads))
     }
 
+    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {
+        let k = self.kernel(kernel).map_err(ToString::to_string)?;
+        let proven = k.proves(launch);
+        k.ready(launch.block, proven)?;
+        Ok(proven)
+    }
+
     fn function_address(&self, name: &str) -> Option<u64> {
         let (id, _): (FuncId, _) = self.module.function(name)?;
         Some(scratch::FUNCTIONS + 16 * u64::from(id.0))
@@ -309,11 +314,12 @@ impl Executable for JitModule {
     }
 
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {
+        let proven = context.proven != 0;
         let lanes = self
             .kernel(kernel)
             .ok()
-            .map(|k| (k, k.choose_lanes(context.block)));
-        let Some((k, lanes)) = lanes.filter(|(k, lanes)| k.code(*lanes).is_some()) else {
+            .map(|k| (k, k.choose_lanes(context.block, proven)));
+        let Some((k, lanes)) = lanes.filter(|(k, lanes)| k.code(*lanes, proven).is_some()) else {
             context.fault = Fault {
                 kind: FaultKind::IllegalInstruction as u32,
                 ..Fault::default()

@@ -23,6 +23,7 @@ use crate::bits::BitSet;
 use crate::graph::Graph;
 use crate::liveness::live_in;
 use crate::loose::loose;
+use crate::prove::Proof;
 use crate::shape::{Guard, Shape, Shapes, solve};
 use crate::stream::streams;
 use crate::unit::{BlockId, Class, Place, Reg, Step, Term, Unit};
@@ -112,6 +113,8 @@ pub(crate) struct Plan {
     /// Registers that must be loaded when a thread resumes at a block: those that are used, or
     /// saved because they may be dirty, before it stops again.
     region_live: Vec<BitSet>,
+    /// What can be proven of a launch.
+    pub(crate) proof: Proof,
 }
 
 impl Plan {
@@ -135,6 +138,7 @@ impl Plan {
         let graph = Graph::build(&unit);
         let live = live_in(&unit, module, &graph);
         let loose = loose(&unit, module);
+        let proof = Proof::build(&unit, module, layout, &graph, &guards);
         let mut plan = Plan {
             unit,
             graph,
@@ -162,6 +166,7 @@ impl Plan {
             dirty_in: Vec::new(),
             dirty_out: Vec::new(),
             region_live: Vec::new(),
+            proof,
         };
         plan.find_entries(module);
         plan.place_slots();

@@ -3,7 +3,7 @@
 //! Compiles kernels of its own with and without checks and times both, turn by turn. Code without checks
 //! is made nowhere else: there is no option for it, and a program's module cannot get here.
 
-use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable};
+use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable, LaunchFacts};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -40,7 +40,7 @@ pub fn bounds_checks(rounds: usize) -> Result<Vec<Price>, CompileError> {
     unchecked.checks = false;
     let mut rig = Rig::new();
     let mut prices = Vec::new();
-    for kernel in ["vadd", "stencil", "nbody", "matmul32"] {
+    for kernel in ["vadd", "stencil", "reduce", "nbody", "matmul32"] {
         let mut best = [f64::MAX; 2];
         // The first round of each side compiles and warms up.
         for round in 0..=rounds {
@@ -102,6 +102,7 @@ impl Rig {
                 let params = pack(&[a, c], &[SIDE]);
                 (d(SIDE / 32, SIDE / 8), d(32, 8), params)
             }
+            "reduce" => (d(64, 1), d(256, 1), pack(&[a, c], &[N as u32])),
             "nbody" => {
                 let params = pack(&[a, c], &[BODIES, softening]);
                 (d(BODIES / 256, 1), d(256, 1), params)
@@ -113,11 +114,18 @@ impl Rig {
         };
         let found = module.kernels().iter().position(|k| k.name == kernel);
         let index = found.ok_or_else(|| CompileError::Backend(format!("no kernel {kernel}")))?;
-        module
-            .prepare(index, block)
-            .map_err(CompileError::Backend)?;
         let info = &module.kernels()[index];
         params.resize(info.params_len as usize, 0);
+        let launch = LaunchFacts {
+            arena_base: base,
+            arena_len: bytes,
+            params: &params,
+            grid,
+            block,
+        };
+        let proven = module
+            .prepare(index, &launch)
+            .map_err(CompileError::Backend)?;
         let threads = block.count() as u32;
         self.scratch
             .resize(module.scratch_bytes(index, threads) / 16 + 8, 0);
@@ -134,6 +142,7 @@ impl Rig {
             block,
             stop: &stop,
             scratch,
+            proven: u32::from(proven),
             ..BlockContext::empty()
         };
         let start = thread_ns();

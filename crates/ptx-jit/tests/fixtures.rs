@@ -51,7 +51,7 @@ fn every_kernel_compiles() {
             };
             let infos = mica_kernel::Executable::kernels(&module).to_vec();
             for (i, info) in infos.iter().enumerate() {
-                if let Err(e) = module.prepare(i, Dim3 { x: 32, y: 1, z: 1 }) {
+                if let Err(e) = module.prepare_block(i, Dim3 { x: 32, y: 1, z: 1 }) {
                     wrong.push(format!("{path:?}: {} with {lanes} lanes: {e}", info.name));
                 }
                 kernels += 1;

@@ -3,7 +3,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 use mica_kernel::{
-    BlockContext, BlockOutcome, Dim3, Executable, Fault, Services, ServicesRef, TextureView,
+    BlockContext, BlockOutcome, Dim3, Executable, Fault, LaunchFacts, Services, ServicesRef,
+    TextureView,
 };
 use mica_ptx_interp::InterpModule;
 use std::collections::HashMap;
@@ -74,6 +75,8 @@ pub struct Device {
     pub host: Arc<Host>,
     pub stop: AtomicU32,
     pub local_stride: u64,
+    /// Whether the last launch ran with `BlockContext::proven`.
+    pub proven: bool,
 }
 
 /// Parameters of a launch, packed as PTX lays them out.
@@ -127,6 +130,7 @@ impl Device {
             host: Arc::new(Host::default()),
             stop: AtomicU32::new(0),
             local_stride: 16384,
+            proven: false,
         };
         device.place_globals();
         let heap = device.alloc(1 << 20);
@@ -158,6 +162,12 @@ impl Device {
             .position(|g| g.name == name)
             .expect("a global");
         self.globals[index]
+    }
+
+    /// The first address, and the one past the last.
+    pub fn arena(&self) -> (u64, u64) {
+        let base = self.arena.as_ptr() as u64;
+        (base, base + 8 * ARENA_WORDS as u64)
     }
 
     pub fn alloc(&mut self, bytes: u64) -> u64 {
@@ -251,6 +261,15 @@ impl Device {
         self.scratch.resize(scratch.div_ceil(16) + 4, 0);
         let scratch = (self.scratch.as_mut_ptr() as usize).next_multiple_of(64) as *mut u8;
         let services = ServicesRef(Arc::as_ptr(&self.host) as *const dyn Services);
+        let facts = LaunchFacts {
+            arena_base: self.arena.as_ptr() as u64,
+            arena_len: 8 * ARENA_WORDS as u64,
+            params: &bytes,
+            grid,
+            block,
+        };
+        // What cannot be prepared says so when it is run.
+        self.proven = self.module.prepare(index, &facts).unwrap_or(false);
         let mut result = (BlockOutcome::Done, Fault::default());
         'grid: for z in 0..grid.z {
             for y in 0..grid.y {
@@ -273,6 +292,7 @@ impl Device {
                         stop: &self.stop,
                         services: &services,
                         scratch,
+                        proven: u32::from(self.proven),
                         ..BlockContext::empty()
                     };
                     // SAFETY: every pointer outlives the call; the arena is ours alone.

@@ -297,6 +297,9 @@ impl<'e, 'm> Emit<'e, 'm> {
             return;
         };
         for g in guards.clone() {
+            if self.src.proven && self.plan.proof.covers_guard(id, g.reg) {
+                continue;
+            }
             let Shape::Affine(stride) = self.plan.shape(g.reg) else {
                 continue;
             };

@@ -283,8 +283,12 @@ impl Emit<'_, '_> {
         })
     }
 
-    /// What has to be checked here, if an earlier step did not.
+    /// What has to be checked here, if neither an earlier step nor the launch's proof did.
     pub(crate) fn hull(&self, offset: i64, ask: Ask, by_register: bool) -> Option<Hull> {
+        let place = self.plan.slow.get(self.site as usize).map(|s| s.place);
+        if self.src.proven && place.is_some_and(|p| self.plan.proof.covers(p)) {
+            return None;
+        }
         let merged = self.merged.plan.get(&self.merged.at).copied();
         match merged.filter(|_| by_register) {
             Some(planned) => planned,

@@ -91,6 +91,8 @@ pub(crate) struct Source<'m> {
     /// Checks addresses. Off only to learn what it costs ([`crate::price`]).
     pub(crate) checks: bool,
     pub(crate) has_fma: bool,
+    /// For launches of which [`crate::prove`] has shown that what it speaks of needs no check.
+    pub(crate) proven: bool,
     /// Broadcasts from memory can be put in later ([`patch`]).
     pub(crate) broadcasts: bool,
 }

@@ -70,6 +70,7 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
         scratch: s,
         threads,
         lanes,
+        proven: c.proven != 0,
     };
     let whole = threads / lanes * lanes;
     let mut st = 0;
@@ -111,12 +112,14 @@ pub(crate) struct Dispatch<'a> {
     pub(crate) scratch: *mut u8,
     pub(crate) threads: u32,
     pub(crate) lanes: u32,
+    /// See [`BlockContext::proven`].
+    proven: bool,
 }
 
 impl Dispatch<'_> {
     /// Runs threads `[begin, end)` from an entry: groups of `lanes`, or one thread.
     fn run(&self, lanes: u32, begin: u32, end: u32, entry: u32) -> u64 {
-        let Some(code) = self.k.code(lanes) else {
+        let Some(code) = self.k.code(lanes, self.proven) else {
             return status::FAULT as u64;
         };
         let limit = if lanes == 1 { NO_STOP } else { u64::from(end) };

@@ -191,7 +191,7 @@ extern "C" fn diverge(ctx: Ctx, site: u64, t: u64, mask: u64) -> u64 {
         conts[(t + l) as usize] = if mask >> l & 1 == 1 { d.then } else { d.els };
     }
     let stop = d.join.map_or(NO_STOP, u64::from);
-    let Some(code) = k.code(1) else {
+    let Some(code) = k.code(1, false) else {
         return DIVERGED_BAD as u64;
     };
     for l in 0..lanes {
