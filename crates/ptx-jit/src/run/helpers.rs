@@ -149,12 +149,17 @@ extern "C" fn fault(
         }
     }
     let (ptx_line, source_line) = k.line(slow.place);
+    // A narrow address was extended by its sign; the program knows its 32 bits.
+    let address = match found.1 >> 32 {
+        0xffff_ffff if window != 0 => found.1 & 0xffff_ffff,
+        _ => found.1,
+    };
     set_fault(
         ctx,
         Fault {
             kind: found.0 as u32,
             ptx_line,
-            address: found.1,
+            address,
             bytes,
             is_write: write as u32,
             thread: coordinates(c.block, (t + found.2) as u32),
