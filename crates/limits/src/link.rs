@@ -22,8 +22,11 @@ use rustix::thread::futex;
 
 use crate::{Environment, MemoryView, SharedPage};
 
-/// How long a successor of the daemon is looked for between tries.
+/// Pauses between tries to reach the daemon's successor: one that was killed is mostly back at once.
+const RECONNECT_SOON: Duration = Duration::from_millis(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(50);
+/// Tries with the shorter pause.
+const SOON_TRIES: u32 = 100;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -271,10 +274,15 @@ impl HostLink {
             futex::Flags::empty(),
             i32::MAX as u32,
         );
+        let mut tries = 0;
         while !stop.load(Acquire) {
+            tries += 1;
             let resume = Some((&self.page, self.welcome.client_id));
             let Ok((socket, answer, fds)) = greet(&self.environment, self.role, resume) else {
-                std::thread::sleep(RECONNECT_EVERY);
+                std::thread::sleep(match tries {
+                    0..=SOON_TRIES => RECONNECT_SOON,
+                    _ => RECONNECT_EVERY,
+                });
                 continue;
             };
             if answer.kind() == Some(Kind::Welcome) {

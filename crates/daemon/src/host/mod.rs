@@ -30,7 +30,8 @@ const WAKE: u64 = 1;
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How often waiting requests are tried again: releases are not announced.
 const RETRY_EVERY: Duration = Duration::from_millis(10);
-/// How often ends of processes without a connection are looked for.
+/// How often ends of processes without a connection are looked for, and how often everything else is.
+const WATCH_EVERY: Duration = Duration::from_millis(15);
 const TICK: Duration = Duration::from_millis(50);
 /// Refused connections kept at most.
 const MOST_REFUSED: usize = 128;
@@ -82,6 +83,7 @@ pub(crate) struct HostServer {
     refused: VecDeque<(Instant, Arc<HostSocket>)>,
     next: u64,
     last_tick: Instant,
+    last_watch: Instant,
 }
 
 /// Why a connection ends, if it does.
@@ -113,6 +115,7 @@ impl HostServer {
             refused: VecDeque::new(),
             next: 2,
             last_tick: Instant::now(),
+            last_watch: Instant::now(),
         })
     }
 
@@ -120,8 +123,12 @@ impl HostServer {
     pub(crate) fn run(mut self) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         while !self.daemon.host.stop.load(Relaxed) {
-            let waiting = !self.daemon.registry().waiters.is_empty();
-            let wait = if waiting { RETRY_EVERY } else { TICK };
+            let (waiting, watching) = {
+                let registry = self.daemon.registry();
+                (!registry.waiters.is_empty(), registry.watches_processes())
+            };
+            let tick = if watching { WATCH_EVERY } else { TICK };
+            let wait = if waiting { RETRY_EVERY } else { tick };
             let timeout = rustix::time::Timespec {
                 tv_sec: 0,
                 tv_nsec: i64::from(wait.subsec_nanos()),
@@ -143,6 +150,10 @@ impl HostServer {
                 }
             }
             self.retry_waiters();
+            if self.last_watch.elapsed() >= tick {
+                self.last_watch = Instant::now();
+                self.daemon.collect_abandoned();
+            }
             if self.last_tick.elapsed() >= TICK {
                 self.last_tick = Instant::now();
                 self.tick();
@@ -300,7 +311,6 @@ impl HostServer {
         for name in without_worker {
             let _ = self.daemon.serve_pending(&name);
         }
-        self.daemon.collect_abandoned();
     }
 }
 

@@ -138,6 +138,12 @@ impl Registry {
         Ok(vgpu)
     }
 
+    /// Whether the end of a process that has no connection would change anything.
+    pub(crate) fn watches_processes(&self) -> bool {
+        let watches = |vgpu: &Vgpu| vgpu.holder.is_some() || !vgpu.programs.is_empty();
+        self.vgpus.values().any(watches)
+    }
+
     /// Names of ephemeral virtual GPUs that nothing holds any more.
     pub(crate) fn abandoned(&mut self) -> Vec<String> {
         self.vgpus

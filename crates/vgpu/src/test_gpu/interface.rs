@@ -36,34 +36,7 @@ impl Gpu for TestGpu {
     }
     fn context_destroy(&self, context: ContextId) -> Result<()> {
         let mut state = self.state();
-        let gone = state.contexts.remove(&context.0);
-        gone.ok_or(no(CuResult::InvalidContext, "no context"))?;
-        let id = context.0;
-        state.streams.retain(|_, c| *c != id);
-        state.events.retain(|_, c| *c != id);
-        state.textures.retain(|_, c| *c != id);
-        let modules: Vec<u64> = (state.modules.iter().filter(|(_, (c, _))| *c == id))
-            .map(|(module, _)| *module)
-            .collect();
-        for module in modules {
-            drop_module(&mut state, module);
-        }
-        let freed: u64 = (state.arrays.values().filter(|(c, _, _)| *c == id))
-            .map(|(_, data, _)| data.len() as u64)
-            .sum();
-        state.arrays.retain(|_, (c, _, _)| *c != id);
-        state.in_use -= freed;
-        let owned = std::mem::take(&mut state.memory);
-        for (address, (len, memory)) in owned {
-            match memory {
-                // The owner is in the address: see `memory_alloc`.
-                Memory::Owned(data) if address >> 44 == id => state.in_use -= data.len() as u64,
-                Memory::Host(_) if address >> 44 == id => {}
-                other => {
-                    state.memory.insert(address, (len, other));
-                }
-            }
-        }
+        state.drop_context(context.0)?;
         self.changed.notify_all();
         Ok(())
     }

@@ -11,6 +11,38 @@ impl State {
         self.next
     }
 
+    /// Ends a context and everything of it.
+    pub(super) fn drop_context(&mut self, id: u64) -> Result<()> {
+        let gone = self.contexts.remove(&id);
+        gone.ok_or(no(CuResult::InvalidContext, "no context"))?;
+        self.streams.retain(|_, c| *c != id);
+        self.events.retain(|_, c| *c != id);
+        self.textures.retain(|_, c| *c != id);
+        let modules: Vec<u64> = (self.modules.iter().filter(|(_, (c, _))| *c == id))
+            .map(|(module, _)| *module)
+            .collect();
+        for module in modules {
+            drop_module(self, module);
+        }
+        let freed: u64 = (self.arrays.values().filter(|(c, _, _)| *c == id))
+            .map(|(_, data, _)| data.len() as u64)
+            .sum();
+        self.arrays.retain(|_, (c, _, _)| *c != id);
+        self.in_use -= freed;
+        let owned = std::mem::take(&mut self.memory);
+        for (address, (len, memory)) in owned {
+            match memory {
+                // The owner is in the address: see `memory_alloc`.
+                Memory::Owned(data) if address >> 44 == id => self.in_use -= data.len() as u64,
+                Memory::Host(_) if address >> 44 == id => {}
+                other => {
+                    self.memory.insert(address, (len, other));
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn context_of(&self, stream: StreamId) -> Result<u64> {
         let context = *self.streams.get(&stream.0).ok_or(missing("no stream"))?;
         let state = self.contexts.get(&context).ok_or(missing("no context"))?;

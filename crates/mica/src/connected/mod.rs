@@ -1,11 +1,9 @@
 //! A virtual GPU behind a worker.
 
-use std::collections::HashMap;
+mod callbacks;
+
 use std::io::Write as _;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use mica_gpu::{
     DevicePtr, GlobalDescription, HostCallback, KernelDescription, ModuleInfo, ParamLayout,
@@ -19,9 +17,7 @@ use crate::backend::{Backend, LaunchCall, PendingBytes};
 use crate::device::DeviceInfo;
 use crate::vgpu::Memory;
 use crate::{Error, Result};
-
-/// How often the thread for host functions looks whether it is still needed.
-const NOTICE: Duration = Duration::from_millis(200);
+use callbacks::Callbacks;
 
 pub(crate) struct Connected {
     client: Arc<SessionClient>,
@@ -29,13 +25,6 @@ pub(crate) struct Connected {
     callbacks: Arc<Callbacks>,
     /// Host memory whose copies are over; freed when the next is made.
     spent: Arc<Mutex<Vec<SharedHostMemory>>>,
-}
-
-#[derive(Default)]
-struct Callbacks {
-    next: AtomicU64,
-    pending: Mutex<HashMap<u64, HostCallback>>,
-    has_thread: Mutex<bool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -98,48 +87,9 @@ impl Connected {
         Ok(self.client.post(request, &[])?)
     }
 
-    fn start_notices(&self) -> Result<()> {
-        let mut has_thread = lock(&self.callbacks.has_thread);
-        if *has_thread {
-            return Ok(());
-        }
-        let client = Arc::downgrade(&self.client);
-        let callbacks = Arc::downgrade(&self.callbacks);
-        let run = move || while serve_notices(&client, &callbacks) {};
-        std::thread::Builder::new()
-            .name("mica-callbacks".into())
-            .spawn(run)
-            .map_err(|error| Error::Argument(format!("no thread for host functions: {error}")))?;
-        *has_thread = true;
-        Ok(())
-    }
-
     fn free_spent(&self) {
         for memory in std::mem::take(&mut *lock(&self.spent)) {
             let _ = self.client.host_free(self.context(), memory);
-        }
-    }
-}
-
-/// Runs host functions that are due; `false` when nobody needs it any more.
-fn serve_notices(client: &Weak<SessionClient>, callbacks: &Weak<Callbacks>) -> bool {
-    let (Some(client), Some(callbacks)) = (client.upgrade(), callbacks.upgrade()) else {
-        return false;
-    };
-    match client.next_notice(NOTICE) {
-        Ok(Some(callback)) => {
-            let function = lock(&callbacks.pending).remove(&callback);
-            if let Some(function) = function {
-                // A function that panics must not leave its stream waiting for ever.
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(function));
-            }
-            client.post(&wire::CallbackDone { callback }, &[]).is_ok()
-        }
-        Ok(None) => true,
-        Err(_) => {
-            // The session is over: whoever waits for a function learns it by its drop.
-            lock(&callbacks.pending).clear();
-            false
         }
     }
 }
@@ -301,16 +251,14 @@ impl Backend for Connected {
     }
 
     fn stream_callback(&self, stream: u64, callback: HostCallback) -> Result<()> {
-        self.start_notices()?;
-        let number = self.callbacks.next.fetch_add(1, Relaxed) + 1;
-        lock(&self.callbacks.pending).insert(number, callback);
+        let number = Callbacks::keep(&self.callbacks, &self.client, callback)?;
         let request = wire::StreamCallback {
             stream,
             callback: number,
         };
         let posted = self.post(&request);
         if posted.is_err() {
-            lock(&self.callbacks.pending).remove(&number);
+            self.callbacks.forget(number);
         }
         posted
     }

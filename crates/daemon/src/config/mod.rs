@@ -3,15 +3,16 @@
 //! A key that is not known, a value out of range or a type that does not fit is refused with its line.
 //! Every key has a default, so no file is needed. `mica config` prints [`EXAMPLE`].
 
-use std::collections::BTreeMap;
+mod schema;
+
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
-use crate::api::Profile;
+pub use schema::{
+    Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, UserQuota,
+};
 
 /// The documented schema, with every default.
-pub const EXAMPLE: &str = include_str!("../config.example.toml");
+pub const EXAMPLE: &str = include_str!("../../config.example.toml");
 
 /// Why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
@@ -45,166 +46,6 @@ pub enum ConfigError {
         /// What is wrong with it.
         message: String,
     },
-}
-
-/// Everything that can be set.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// About the process.
-    pub daemon: DaemonSection,
-    /// The software GPU.
-    pub software_gpu: SoftwareSection,
-    /// Sharing of every GPU.
-    pub sharing: SharingSection,
-    /// What one user may have; the key is a user number or `default`.
-    pub quota: BTreeMap<String, UserQuota>,
-}
-
-/// About the process.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DaemonSection {
-    /// A daemon started on demand ends after so many seconds without virtual GPUs and requests.
-    pub idle_exit_seconds: u64,
-    /// Most connections of programs and workers.
-    pub max_connections: u32,
-    /// Most connections of one user.
-    pub max_connections_per_user: u32,
-    /// Most connections to the control API; the last sixteenth is for administrators.
-    pub max_control_connections: u32,
-    /// Most connections of one user to the control API.
-    pub max_control_connections_per_user: u32,
-    /// Seconds a client of the control API has for a request, and for taking a piece of the answer.
-    pub request_seconds: u64,
-    /// Command that starts a worker; empty: this program with `worker`.
-    pub worker_command: Vec<String>,
-    /// Users besides root and the daemon's own who may do everything.
-    pub admin_uids: Vec<u32>,
-}
-
-/// The software GPU.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SoftwareSection {
-    /// `auto`: only where there is no other GPU; `always`; `never`.
-    pub offer: Offer,
-    /// Its memory; 0: half of the host's.
-    pub memory_bytes: u64,
-}
-
-/// When the software GPU is offered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Offer {
-    /// Where there is no other GPU.
-    #[default]
-    Auto,
-    /// Beside other GPUs too.
-    Always,
-    /// Never.
-    Never,
-}
-
-/// Sharing of every GPU.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SharingSection {
-    /// Memory limits may exceed the device.
-    pub overcommit_memory: bool,
-    /// Guaranteed shares may exceed 100 percent (they are then scaled down).
-    pub overcommit_share: bool,
-    /// Memory limit of a virtual GPU that names none; 0: derived from its share.
-    pub default_memory_bytes: u64,
-    /// Part of each NVIDIA GPU's memory kept for the driver itself.
-    pub reserve_bytes: u64,
-    /// Whether memory the driver reports beyond what was charged counts against the limit.
-    pub charge_unattributed: bool,
-    /// Cut of the hardware's time for virtual GPUs that name none.
-    pub profile: Profile,
-    /// Policy of leases: `weighted_fair`, `round_robin`, `strict_priority`, `earliest_deadline`.
-    pub policy: Policy,
-    /// When leases are used: `auto`, `always`, `never`.
-    pub leases: Leases,
-    /// Length of a lease.
-    pub lease_us: u64,
-    /// Longest time a lease's work may take to drain before others go on without it.
-    pub drain_limit_us: u64,
-    /// Synchronizations a second from which a process counts as bursty.
-    pub bursty_drains_per_second: u32,
-}
-
-/// Policy of leases.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// Least charged for its weight.
-    #[default]
-    WeightedFair,
-    /// Each in turn.
-    RoundRobin,
-    /// Most urgent first, with aging.
-    StrictPriority,
-    /// Earliest deadline first, deadlines from shares.
-    EarliestDeadline,
-}
-
-/// When leases are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Leases {
-    /// Where they help.
-    #[default]
-    Auto,
-    /// Whenever two processes have work.
-    Always,
-    /// Only for caps and devices without slices.
-    Never,
-}
-
-/// What one user may have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UserQuota {
-    /// Sum of memory limits.
-    pub memory_bytes: Option<u64>,
-    /// Sum of guaranteed shares, over all GPUs.
-    pub share_percent: Option<u32>,
-    /// Virtual GPUs.
-    pub vgpus: Option<u32>,
-}
-
-impl Default for DaemonSection {
-    fn default() -> Self {
-        Self {
-            idle_exit_seconds: 60,
-            max_connections: 16_384,
-            max_connections_per_user: 4_096,
-            max_control_connections: 2_048,
-            max_control_connections_per_user: 1_024,
-            request_seconds: 10,
-            worker_command: Vec::new(),
-            admin_uids: Vec::new(),
-        }
-    }
-}
-
-impl Default for SharingSection {
-    fn default() -> Self {
-        Self {
-            overcommit_memory: false,
-            overcommit_share: false,
-            default_memory_bytes: 0,
-            reserve_bytes: 1 << 30,
-            charge_unattributed: true,
-            profile: Profile::Balanced,
-            policy: Policy::WeightedFair,
-            leases: Leases::Auto,
-            lease_us: 8_000,
-            drain_limit_us: 100_000,
-            bursty_drains_per_second: 300,
-        }
-    }
 }
 
 impl Config {
