@@ -7,6 +7,9 @@
 //! when the program has an RPATH, and by the library path, which also reaches what it starts.
 
 use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -77,7 +80,16 @@ pub(crate) fn start(joined: &Created, command: &[String], trace: Option<&Path>) 
         child.env("CUDA_VISIBLE_DEVICES", &joined.gpu_uuid);
     }
     if let Some(trace) = trace {
+        // The library in the program says nothing, so what would fail there fails here.
+        (OpenOptions::new().append(true).create(true).open(trace))
+            .with_context(|| format!("the trace cannot be written to {}", trace.display()))?;
         child.env("MICA_TRACE", std::path::absolute(trace)?);
+    }
+    if ignores_preloads(program) {
+        eprintln!(
+            "mica: {program} runs with the rights of another user or group, so the system keeps Mica's \
+             libcuda.so.1 out of it: it will not find the virtual GPU"
+        );
     }
     let parent = std::process::id();
     // SAFETY: only async-signal-safe calls between fork and exec.
@@ -93,11 +105,34 @@ pub(crate) fn start(joined: &Created, command: &[String], trace: Option<&Path>) 
     }
     match child.spawn() {
         Ok(child) => Ok(child),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            bail!("{program}: no such program")
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!("{program}: no such program"),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!("{program} is not a program that may be run here")
         }
         Err(error) => Err(error).with_context(|| format!("{program} cannot be started")),
     }
+}
+
+/// Whether a program changes its rights when it starts: then LD_PRELOAD and LD_LIBRARY_PATH are ignored.
+fn ignores_preloads(program: &str) -> bool {
+    let paths = match program.contains('/') {
+        true => vec![PathBuf::from(program)],
+        false => std::env::var_os("PATH")
+            .map(|path| {
+                std::env::split_paths(&path)
+                    .map(|p| p.join(program))
+                    .collect()
+            })
+            .unwrap_or_default(),
+    };
+    let Some(file) = paths.iter().find_map(|path| path.metadata().ok()) else {
+        return false;
+    };
+    // SAFETY: both only ask.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let mode = file.mode();
+    mode & libc::S_ISUID != 0 && file.uid() != user
+        || mode & libc::S_ISGID != 0 && file.gid() != group
 }
 
 fn prepend(first: &Path, variable: &str) -> OsString {

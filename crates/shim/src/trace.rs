@@ -1,7 +1,8 @@
 //! `MICA_TRACE=path`: one line for each call with its arguments and result, and a summary at the end.
 //!
 //! Only when asked for: slots then lead through a stub that notes the call and puts itself into its
-//! return address, so that the result is seen too. Calls cost a few microseconds more.
+//! return address, so that the result is seen too. A line is written when its call returns, so calls made
+//! within another come before it. Calls cost a few microseconds more.
 
 use std::arch::naked_asm;
 use std::cell::RefCell;
@@ -39,7 +40,32 @@ static NANOSECONDS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
 struct Pending {
     number: usize,
     return_address: usize,
+    /// Where on the stack that was.
+    place: usize,
     begun_ns: u64,
+    /// Its arguments, a boxed `String`, or null.
+    arguments: *mut String,
+}
+
+impl Pending {
+    const NONE: Self = Self {
+        number: 0,
+        return_address: 0,
+        place: 0,
+        begun_ns: 0,
+        arguments: std::ptr::null_mut(),
+    };
+
+    /// Name and arguments, once.
+    fn text(&self) -> String {
+        let symbol = ENTRY_POINTS[self.number].symbol;
+        if self.arguments.is_null() {
+            return symbol.to_owned();
+        }
+        // SAFETY: boxed when the call was entered, and taken out of the list before this.
+        let arguments = unsafe { Box::from_raw(self.arguments) };
+        format!("{symbol}{arguments}")
+    }
 }
 
 /// The calls a thread is in.
@@ -52,7 +78,7 @@ thread_local! {
     // Without a destructor, so that it is usable to the thread's very end.
     static FOLLOWED: RefCell<Followed> = const {
         RefCell::new(Followed {
-            calls: [Pending { number: 0, return_address: 0, begun_ns: 0 }; DEPTH],
+            calls: [Pending::NONE; DEPTH],
             count: 0,
         })
     };
@@ -67,6 +93,7 @@ unsafe extern "C" fn leave() {
         "push rax",
         "push rax",
         "mov edi, eax",
+        "mov rsi, rsp",
         "call {left}",
         "mov r11, rax",
         "pop rax",
@@ -92,10 +119,13 @@ extern "C" fn entered(registers: *mut Registers) -> *mut c_void {
                     return false;
                 }
                 let at = followed.count;
+                let arguments = Box::into_raw(Box::new(arguments(registers, number)));
                 followed.calls[at] = Pending {
                     number,
                     return_address: registers.return_address,
+                    place: std::ptr::from_ref(&registers.return_address) as usize,
                     begun_ns: monotonic_ns(),
+                    arguments,
                 };
                 followed.count += 1;
                 true
@@ -103,24 +133,26 @@ extern "C" fn entered(registers: *mut Registers) -> *mut c_void {
             .unwrap_or(false)
     }));
     if followed.unwrap_or(false) {
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            write(&format!(
-                "{}{}",
-                ENTRY_POINTS[number].symbol,
-                arguments(registers, number)
-            ));
-        }));
         registers.return_address = leave as *const () as usize;
     }
     TARGETS[number].load(Relaxed)
 }
 
-extern "C" fn left(status: u32) -> usize {
-    let call = FOLLOWED.with(|followed| {
-        let mut followed = followed.borrow_mut();
-        followed.count -= 1;
-        followed.calls[followed.count]
-    });
+extern "C" fn left(status: u32, stack: usize) -> usize {
+    // Two words were pushed where the return address had been before.
+    let place = stack + 8;
+    let call = loop {
+        let call = FOLLOWED.with(|followed| {
+            let mut followed = followed.borrow_mut();
+            followed.count -= 1;
+            followed.calls[followed.count]
+        });
+        if call.place == place {
+            break call;
+        }
+        // A call whose frame is gone: the program has jumped out of it.
+        let _ = std::panic::catch_unwind(|| write(&format!("{} did not return", call.text())));
+    };
     let took = monotonic_ns().saturating_sub(call.begun_ns);
     NANOSECONDS[call.number].fetch_add(took, Relaxed);
     if status != 0 {
@@ -128,11 +160,8 @@ extern "C" fn left(status: u32) -> usize {
     }
     let _ = std::panic::catch_unwind(|| {
         let name = CuResult::from_code(status).map_or("", CuResult::name);
-        let symbol = ENTRY_POINTS[call.number].symbol;
-        write(&format!(
-            "  {symbol} = {status} {name} {:.1} us",
-            took as f64 / 1e3
-        ));
+        let took = took as f64 / 1e3;
+        write(&format!("{} = {status} {name} {took:.1} us", call.text()));
     });
     call.return_address
 }
@@ -220,12 +249,21 @@ pub(crate) fn install() {
         exports::point(number, stub.0);
     }
     ON.store(true, Relaxed);
-    // SAFETY: the handler writes to a file.
-    unsafe { libc::atexit(summary) };
 }
+
+/// Runs after the program's own exit handlers, which may still make calls.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = summary;
 
 /// Calls by total time.
 extern "C" fn summary() {
+    if on() {
+        let _ = std::panic::catch_unwind(write_summary);
+    }
+}
+
+fn write_summary() {
     let mut rows: Vec<_> = (0..COUNT)
         .map(|number| (NANOSECONDS[number].load(Relaxed), number))
         .filter(|(_, number)| CALLS[*number].load(Relaxed) > 0)

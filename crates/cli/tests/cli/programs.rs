@@ -26,6 +26,13 @@ fn run_returns_the_programs_own_code() {
     assert_eq!(home.mica(&format!("run -m 64MiB -- sh {killed}")).code, 137);
     let said = home.fails(1, "run -m 64MiB -- no-such-program-here");
     assert_eq!(said, "mica: no-such-program-here: no such program\n");
+    let said = home.fails(1, "run -m 64MiB -- /");
+    assert_eq!(said, "mica: / is not a program that may be run here\n");
+    let said = home.fails(1, "run -m 64MiB --trace /no/such/folder/trace -- true");
+    assert!(
+        said.starts_with("mica: the trace cannot be written to /no/such/folder/trace: "),
+        "{said}"
+    );
     assert_eq!(
         home.json("ls --json"),
         serde_json::json!([]),
