@@ -144,6 +144,7 @@ impl Arbiter {
     pub(super) fn stop_leasing(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         self.settle(now_ns);
         self.holder = None;
+        self.overrunning.clear();
         self.leasing = false;
         for (_, id) in std::mem::take(&mut self.throttled) {
             if let Some(tenant) = self.tenants.get_mut(&id) {

@@ -71,10 +71,7 @@ impl Arbiter {
             return Some(end_ns - margin_ns);
         }
         if now_ns >= end_ns + self.settings.drain_limit_ns {
-            self.overruns += 1;
-            if let Some(client) = self.clients.get_mut(&id) {
-                client.tab.overran();
-            }
+            self.begin_overrun(now_ns);
             self.close_holder(now_ns, orders);
             return None;
         }
@@ -161,6 +158,7 @@ impl Arbiter {
         };
         client.tab.held_ns += held_ns;
         let due_ns = client.due_ns();
+        self.leased_ns += held_ns;
         self.charge(id, due_ns, now_ns);
     }
 
@@ -169,22 +167,28 @@ impl Arbiter {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        let key = (client.charged_ns, id);
         let due_ns = client.due_ns();
-        if due_ns == 0 {
+        if due_ns > 0 {
+            self.charge_waiting(id, due_ns, now_ns);
+        }
+    }
+
+    /// Charges a client that may be waiting, which keeps its place.
+    pub(super) fn charge_waiting(&mut self, id: ClientId, used_ns: u64, now_ns: u64) {
+        let Some(client) = self.clients.get(&id) else {
             return;
-        }
-        let (tenant_id, charged_ns) = (client.tenant, client.charged_ns + due_ns);
+        };
+        let (tenant_id, charged_ns) = (client.tenant, client.charged_ns);
         if let Some(tenant) = self.tenants.get_mut(&tenant_id)
-            && tenant.waiting.remove(&key)
+            && tenant.waiting.remove(&(charged_ns, id))
         {
-            tenant.waiting.insert((charged_ns, id));
+            tenant.waiting.insert((charged_ns + used_ns, id));
         }
-        self.charge(id, due_ns, now_ns);
+        self.charge(id, used_ns, now_ns);
         self.update_ready(tenant_id, now_ns);
     }
 
-    /// Whoever waits must be charged by [`Arbiter::charge_late`], which keeps its place.
+    /// Whoever waits must be charged by [`Arbiter::charge_waiting`].
     fn charge(&mut self, id: ClientId, used_ns: u64, now_ns: u64) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -195,7 +199,9 @@ impl Arbiter {
         };
         tenant.charged_ns += used_ns;
         tenant.refill(now_ns, self.settings.lease_ns);
-        tenant.budget_ns -= used_ns as f64;
+        if tenant.entitlement.cap {
+            tenant.budget_ns -= used_ns as f64;
+        }
         self.policy.charge(client.tenant, used_ns, now_ns);
     }
 

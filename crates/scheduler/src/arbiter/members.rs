@@ -139,6 +139,9 @@ impl Arbiter {
         // Under the old entitlement up to now, under the new one from now on.
         tenant.refill(now_ns, self.settings.lease_ns);
         let old = std::mem::replace(&mut tenant.entitlement, entitlement);
+        if old.cap != entitlement.cap {
+            tenant.budget_ns = 0.0;
+        }
         if old.suspended != entitlement.suspended {
             let members = tenant.clients.clone();
             for client in members {

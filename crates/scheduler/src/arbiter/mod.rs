@@ -16,6 +16,7 @@
 mod engage;
 mod lease;
 mod members;
+mod overrun;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::policy::{Claim, Policy, TenantId};
 use lease::Holder;
 use members::{Client, Tenant};
+use overrun::Overrun;
 pub use types::{ClientId, Entitlement, Gate, Handover, Input, LeaseUse, Order, Settings};
 
 /// Sequence numbers have thirty bits.
@@ -41,6 +43,9 @@ pub struct Arbiter {
     reason_at_ns: u64,
     next_tick_ns: u64,
     overruns: u64,
+    overrunning: Vec<Overrun>,
+    /// Time charged for leases, whoever held them.
+    leased_ns: u64,
 }
 
 impl Arbiter {
@@ -57,6 +62,8 @@ impl Arbiter {
             reason_at_ns: 0,
             next_tick_ns: 0,
             overruns: 0,
+            overrunning: Vec::new(),
+            leased_ns: 0,
         }
     }
 
@@ -132,6 +139,7 @@ impl Arbiter {
             }
             self.update_ready(tenant, now_ns);
         }
+        self.settle_overruns(now_ns);
         let mut wake_ns = self.next_tick_ns;
         if let Some(again_ns) = self.look_at_holder(now_ns, orders) {
             wake_ns = wake_ns.min(again_ns);

@@ -36,6 +36,56 @@ fn a_cap_holds_alone_and_in_company() {
 }
 
 #[test]
+fn a_cap_set_later_counts_from_then_on() {
+    let mut sim = Sim::always();
+    for id in 1..=2 {
+        sim.tenant(id, entitlement(30.0));
+        sim.program(id, id, BURSTY);
+    }
+    // Seconds of use without a cap are no debt under one.
+    sim.run(5_000 * MS);
+    let mut capped = entitlement(30.0);
+    capped.cap = true;
+    sim.tenant(1, capped);
+    sim.run(300 * MS);
+    sim.reset();
+    sim.run(3_000 * MS);
+    let percent = 100.0 * sim.done(1) / 3e9;
+    assert!((28.5..=31.5).contains(&percent), "{percent}");
+    // Nor is a cap's own debt one after it was lifted and set again.
+    sim.tenant(1, entitlement(30.0));
+    sim.run(1_000 * MS);
+    sim.tenant(1, capped);
+    sim.run(300 * MS);
+    sim.reset();
+    sim.run(3_000 * MS);
+    let percent = 100.0 * sim.done(1) / 3e9;
+    assert!((28.5..=31.5).contains(&percent), "{percent}");
+}
+
+#[test]
+fn kernels_longer_than_the_drain_limit_are_charged_to_a_cap_too() {
+    for think_ns in [Some(0), None] {
+        let mut sim = Sim::telling();
+        let mut capped = entitlement(30.0);
+        capped.cap = true;
+        sim.tenant(1, capped);
+        let slow = Behaviour {
+            kernel_ns: 200 * MS,
+            depth: 1,
+            think_ns,
+        };
+        sim.program(1, 1, slow);
+        sim.run(3_000 * MS);
+        assert!(sim.arbiter.overruns() > 0);
+        sim.reset();
+        sim.run(16_000 * MS);
+        let percent = 100.0 * sim.done(1) / 16e9;
+        assert!((27.0..=33.0).contains(&percent), "{percent} {think_ns:?}");
+    }
+}
+
+#[test]
 fn high_priority_waits_at_most_one_slice() {
     for sim in [Sim::always(), Sim::telling()] {
         high_priority_waits(sim);

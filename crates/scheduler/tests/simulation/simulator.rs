@@ -46,6 +46,8 @@ pub(crate) struct Program {
     pub(crate) asked_at: Option<u64>,
     pub(crate) draining: bool,
     pub(crate) rang: bool,
+    /// The last lease it was granted, until that is known to have been given back.
+    pub(crate) leased: Option<u32>,
     /// Gives its lease back when it has nothing to run, as real clients do.
     pub(crate) tells: bool,
     /// Of a hundred of its moments on the GPU, how many are taken away by strangers.
@@ -55,6 +57,11 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn step(&mut self, now: u64) {
+        // A lease that was taken away is given back too once its work has drained.
+        let taken = self.tells && self.gate == Gate::Closed && self.queue.is_empty();
+        if let Some(sequence) = self.leased.take_if(|_| taken) {
+            self.rang |= std::mem::replace(&mut self.input.yielded, sequence) != sequence;
+        }
         if self.behaviour.think_ns.is_some() && self.input.syncing > 0 {
             if !self.queue.is_empty() {
                 return;
@@ -190,6 +197,7 @@ impl Sim {
                 asked_at: None,
                 draining: false,
                 rang: false,
+                leased: None,
                 tells: self.tells,
                 stolen_percent: 0,
                 moments: 0,
@@ -213,6 +221,9 @@ impl Sim {
             if let Some(program) = self.programs.get_mut(&order.client) {
                 program.gate = order.gate;
                 program.sequence = order.sequence;
+                if matches!(order.gate, Gate::Leased { .. }) {
+                    program.leased = Some(order.sequence);
+                }
             }
         }
     }
