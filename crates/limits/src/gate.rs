@@ -68,20 +68,21 @@ impl Gate {
     /// Waits until a submission may go. `drain` waits for the work already submitted; it runs when a
     /// lease has ended, before it is given back.
     ///
-    /// Returns at once if the daemon is gone: hardware slices stay in force without it.
-    pub fn enter(&self, drain: &mut dyn FnMut()) {
+    /// Returns the sequence number of the lease under which it may go, if it needs one. Returns at once if
+    /// the daemon is gone: hardware slices stay in force without it.
+    pub fn enter(&self, drain: &mut dyn FnMut()) -> Option<u32> {
         let page = self.link.page();
         let mut waited_since = None;
-        loop {
+        let lease = loop {
             let word = page.lease.gate.load(Acquire);
             if self.link.is_down() {
-                break;
+                break None;
             }
             match gate::state(word) {
-                gate::OPEN => break,
+                gate::OPEN => break None,
                 gate::LEASED if page.counters.yielded.load(Relaxed) != gate::sequence(word) => {
                     if monotonic_ns() < page.lease.lease_end_ns.load(Relaxed) {
-                        break;
+                        break Some(gate::sequence(word));
                     }
                     drain();
                     self.give_back(gate::sequence(word));
@@ -95,13 +96,14 @@ impl Gate {
                 self.link.ring();
             }
             self.sleep(word);
-        }
+        };
         if let Some(since) = waited_since {
             page.counters.waiting.fetch_sub(1, SeqCst);
             page.counters
                 .gate_wait_ns
                 .fetch_add(monotonic_ns() - since, Relaxed);
         }
+        lease
     }
 
     /// Gives the current lease back, if this client holds one; the work must be drained.
@@ -112,9 +114,12 @@ impl Gate {
         }
     }
 
-    fn give_back(&self, sequence: u32) {
-        let page = self.link.page();
-        if page.counters.yielded.swap(sequence, SeqCst) != sequence {
+    /// Gives the lease of this number back: what was submitted under it has drained. Says nothing about a
+    /// lease that was granted since, and does nothing if a later one has been given back already.
+    pub fn give_back(&self, sequence: u32) {
+        let later = |yielded| gate::is_later(sequence, yielded).then_some(sequence);
+        let yielded = &self.link.page().counters.yielded;
+        if yielded.fetch_update(SeqCst, SeqCst, later).is_ok() {
             self.link.ring();
         }
     }

@@ -81,6 +81,8 @@ pub struct HostLink {
     page: SharedPage,
     doorbell: Mutex<OwnedFd>,
     socket: Mutex<Arc<HostSocket>>,
+    /// How often the socket was replaced; changed with its lock held.
+    replaced: AtomicU32,
     answers: Mutex<HashMap<u32, Option<Message>>>,
     answered: Condvar,
     next_id: AtomicU32,
@@ -118,6 +120,7 @@ impl HostLink {
             page: SharedPage::adopt(page).map_err(LinkError::Page)?,
             doorbell: Mutex::new(doorbell),
             socket: Mutex::new(Arc::new(socket)),
+            replaced: AtomicU32::new(0),
             answers: Mutex::default(),
             answered: Condvar::new(),
             next_id: AtomicU32::new(1),
@@ -225,18 +228,28 @@ impl HostLink {
         })
     }
 
-    /// Sends a question and waits for its answer; `None` if the link is down.
-    fn ask(&self, mut question: Message) -> Option<Message> {
-        if self.is_down() {
-            return None;
+    /// Sends a question and waits for its answer; `None` if the link is down. Asks again if the daemon was
+    /// replaced meanwhile: nobody will answer what the old one was asked.
+    fn ask(&self, question: Message) -> Option<Message> {
+        while !self.is_down() {
+            if let Some(answer) = self.ask_once(question) {
+                return Some(answer);
+            }
         }
+        None
+    }
+
+    fn ask_once(&self, mut question: Message) -> Option<Message> {
         let id = self.next_id.fetch_add(1, Relaxed) | 1 << 31;
         question.id = id;
         lock(&self.answers).insert(id, None);
-        let socket = lock(&self.socket).clone();
-        let sent = socket.send(&question, &[]).is_ok();
+        let (socket, replaced) = {
+            let socket = lock(&self.socket);
+            (socket.clone(), self.replaced.load(Relaxed))
+        };
+        let mut lost = socket.send(&question, &[]).is_err();
         let mut answers = lock(&self.answers);
-        while sent && !self.is_down() {
+        while !lost && !self.is_down() {
             if let Some(Some(answer)) = answers.get(&id) {
                 let answer = *answer;
                 answers.remove(&id);
@@ -247,8 +260,14 @@ impl HostLink {
                 .answered
                 .wait_timeout(answers, Duration::from_millis(500));
             answers = waited.unwrap_or_else(PoisonError::into_inner).0;
+            lost = self.replaced.load(Relaxed) != replaced;
         }
         answers.remove(&id);
+        drop(answers);
+        if lost {
+            // The thread that reads notices next, if it has not.
+            std::thread::sleep(Duration::from_millis(1));
+        }
         None
     }
 
@@ -262,13 +281,23 @@ impl HostLink {
         }
     }
 
+    /// The link is up again, through another socket.
+    fn replace(&self, socket: HostSocket) {
+        let mut current = lock(&self.socket);
+        *current = Arc::new(socket);
+        self.replaced.fetch_add(1, Relaxed);
+        self.down.store(false, Release);
+    }
+
+    fn wake_askers(&self) {
+        // Taking the lock orders this after any waiter's check, so none sleeps through it.
+        let _answers = lock(&self.answers);
+        self.answered.notify_all();
+    }
+
     fn reconnect(&self, handler: &mut impl FnMut(Push), stop: &AtomicBool) {
         self.down.store(true, Release);
-        {
-            // Taking the lock orders this after any waiter's check, so none sleeps through it.
-            let _answers = lock(&self.answers);
-            self.answered.notify_all();
-        }
+        self.wake_askers();
         let _ = futex::wake(
             &self.page.lease.gate,
             futex::Flags::empty(),
@@ -291,9 +320,9 @@ impl HostLink {
                     self.raw_fds[1].store(doorbell.as_raw_fd(), Relaxed);
                     *lock(&self.doorbell) = doorbell;
                 }
-                *lock(&self.socket) = Arc::new(socket);
-                self.down.store(false, Release);
-                return;
+                self.replace(socket);
+                // Whoever was too slow to see the link down sees another one.
+                return self.wake_askers();
             }
             // Nobody will ever know this worker again: it must not stay behind.
             if self.role == Role::Worker && answer.a == Refusal::Token as u64 {
@@ -364,3 +393,6 @@ pub fn open_session(environment: &Environment) -> Result<(Welcome, OwnedFd), Lin
         None => Err(LinkError::Unexpected(message.kind)),
     }
 }
+
+#[cfg(test)]
+mod tests;

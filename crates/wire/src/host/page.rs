@@ -37,6 +37,12 @@ pub mod gate {
     pub const fn sequence(word: u32) -> u32 {
         word >> 2
     }
+
+    /// Whether a sequence number comes after another one; they begin again after the largest.
+    pub const fn is_later(sequence: u32, than: u32) -> bool {
+        let ahead = sequence.wrapping_sub(than) & (u32::MAX >> 2);
+        ahead != 0 && ahead <= u32::MAX >> 3
+    }
 }
 
 /// Bits of [`ClientToDaemon::flags`].
@@ -183,3 +189,15 @@ pub struct ClientPage {
 }
 
 const _: () = assert!(size_of::<ClientPage>() <= PAGE_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::gate::is_later;
+
+    #[test]
+    fn sequence_numbers_are_in_order_also_where_they_begin_again() {
+        let largest = u32::MAX >> 2;
+        assert!(is_later(6, 5) && !is_later(5, 6) && !is_later(5, 5));
+        assert!(is_later(0, largest) && is_later(1, largest) && !is_later(largest, 0));
+    }
+}
