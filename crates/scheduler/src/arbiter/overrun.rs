@@ -5,11 +5,16 @@
 
 use super::{Arbiter, ClientId};
 
+/// Longest time that is charged to one: a process that was stopped uses nothing and says nothing.
+const LONGEST_NS: u64 = 30_000_000_000;
+
 #[derive(Debug)]
 pub(super) struct Overrun {
     client: ClientId,
     sequence: u32,
     charged_until_ns: u64,
+    /// When it is forgotten at the latest.
+    until_ns: u64,
     /// What all leases had been charged by then.
     leased_ns: u64,
 }
@@ -34,6 +39,7 @@ impl Arbiter {
             client: holder.client,
             sequence: client.sequence,
             charged_until_ns: now_ns,
+            until_ns: now_ns + LONGEST_NS,
             leased_ns: self.leased_ns,
         });
     }
@@ -53,7 +59,7 @@ impl Arbiter {
             let goes_on = self.clients.get(&overrun.client).is_some_and(|client| {
                 client.sequence == overrun.sequence && client.input.yielded != overrun.sequence
             });
-            if goes_on {
+            if goes_on && now_ns < overrun.until_ns {
                 self.overrunning.push(overrun);
             }
         }
