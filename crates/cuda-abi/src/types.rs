@@ -154,6 +154,11 @@ pub struct MemAllocationProp {
     pub flags: u64,
 }
 
+impl MemAllocationProp {
+    /// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
+    pub const MANAGED: i32 = 2;
+}
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

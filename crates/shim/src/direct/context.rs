@@ -15,7 +15,7 @@ use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
 use super::driver::real;
 use super::state::{Direct, state};
 use super::sync;
-use super::{control, ledger};
+use super::{books, capture, control, ledger};
 
 /// What a context takes on an H200 with driver 580.
 const CONTEXT_BYTES: u64 = 520 << 20;
@@ -71,6 +71,16 @@ pub(crate) fn owner() -> usize {
         0 => current(),
         only => only,
     }
+}
+
+/// Whether there is exactly one context.
+pub(crate) fn is_only() -> bool {
+    ONLY.load(Relaxed) != 0
+}
+
+/// Whether the calling thread's context is all there is.
+pub(crate) fn current_is_only() -> bool {
+    is_only() && current() == ONLY.load(Relaxed)
 }
 
 /// Whether the program sees one device, as every program in a virtual GPU that `mica run` started.
@@ -130,11 +140,14 @@ pub(crate) unsafe fn synchronize(
 ) -> CuStatus {
     if names_a_context(context) {
         // SAFETY: the program's argument.
-        return sync::waiting(|| unsafe { real(context) });
+        return sync::waiting(
+            || is_only() && ONLY.load(Relaxed) == context as usize,
+            || unsafe { real(context) },
+        );
     }
     let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
     // SAFETY: takes no arguments.
-    sync::waiting(|| unsafe { wait() })
+    sync::waiting(current_is_only, || unsafe { wait() })
 }
 
 /// Waits for the work of every context of the process; true if all of it could be waited for.
@@ -243,14 +256,18 @@ pub(crate) unsafe fn primary_release(
     device: Device,
 ) -> CuStatus {
     // SAFETY: the program's argument.
-    let status = unsafe { real(device) };
-    if let (Some(direct), 0) = (state(), status) {
-        let mut books = direct.contexts.books();
-        if !is_active(device)
-            && let Some(context) = books.primary.remove(&device)
-        {
-            ended(direct, books, context);
-        }
+    let call = || unsafe { real(device) };
+    let Some(direct) = state() else {
+        return call();
+    };
+    // Held over the call: another thread must not make the next one before this one's end is booked.
+    let mut books = direct.contexts.books();
+    let status = call();
+    if status == 0
+        && !is_active(device)
+        && let Some(context) = books.primary.remove(&device)
+    {
+        ended(direct, books, context);
     }
     status
 }
@@ -353,6 +370,7 @@ fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
     bytes += uncounted + direct.linear.remove_all(|entry| entry.context == context);
     bytes += direct.objects.remove_all(|entry| entry.context == context);
     direct.release(bytes);
-    direct.pools.reconcile(direct);
+    capture::context_ended(context);
+    books::compare(direct);
     control::contexts_changed();
 }

@@ -129,7 +129,7 @@ fn watch_leases(direct: &'static Direct) {
             let waiting = page.counters.waiting.load(Relaxed) > 0;
             // Nothing submitted for two ticks and nothing running: others may have the rest.
             if same && !waiting && sync::idle(page) && page.lease.gate.load(Acquire) == word {
-                direct.gate.yield_now();
+                give_up_rest(direct, word);
             }
         } else if now < end + GRACE_NS {
             sleep_on_gate(direct, word, Some(end + GRACE_NS - now));
@@ -139,16 +139,28 @@ fn watch_leases(direct: &'static Direct) {
     }
 }
 
-/// Gives back an ended lease that no thread has come to the gate to give back.
+/// Gives back a lease whose holder seems to have nothing running, once that is certain.
+fn give_up_rest(direct: &Direct, word: u32) {
+    let page = direct.link.page();
+    // A program that has waited for one of several streams may have work on the others.
+    if !sync::finished(page) {
+        drain_here();
+    }
+    if sync::idle(page) && sync::finished(page) {
+        direct.gate.give_back(gate::sequence(word));
+    }
+}
+
+/// Gives back an ended lease that no thread has come to the gate to give back; also one that was taken away
+/// meanwhile, so that the daemon knows when its work was over.
 fn finish_lease(direct: &Direct, word: u32) {
     let page = direct.link.page();
-    if !sync::idle(page) && !drain_here() {
+    let over = sync::idle(page) && sync::finished(page);
+    if !over && !drain_here() {
         // It cannot be drained now; what is queued runs into the others' time, once.
         sleep_on_gate(direct, word, Some(LEASE_TICK_NS));
     }
-    if page.lease.gate.load(Acquire) == word {
-        direct.gate.yield_now();
-    }
+    direct.gate.give_back(gate::sequence(word));
 }
 
 /// Waits on this thread for everything the process has submitted.

@@ -5,13 +5,14 @@ use std::ffi::c_void;
 use mica_cuda_abi::{CuStatus, DevicePtr, Handle, Symbol};
 
 use super::launch::submit;
-use super::sync;
+use super::{streams, sync};
 
 /// A copy of this size holds the copy engine as long as a kernel holds the processors.
 const LARGE: usize = 1 << 20;
 
+/// Lets a copy of so many bytes through, now or when it may go.
 #[inline(always)]
-fn pass(symbol: Symbol, bytes: usize, stream: Handle) {
+pub(crate) fn pass(symbol: Symbol, bytes: usize, stream: Handle) {
     if bytes >= LARGE {
         submit(symbol, stream);
     }
@@ -81,8 +82,9 @@ pub(crate) unsafe fn to_host(
     bytes: usize,
 ) -> CuStatus {
     pass(symbol, bytes, std::ptr::null_mut());
+    let on_default = || streams::all_on(symbol, std::ptr::null_mut());
     // SAFETY: the program's arguments.
-    sync::waiting(|| unsafe { real(to, from, bytes) })
+    sync::waiting(on_default, || unsafe { real(to, from, bytes) })
 }
 
 /// `cuMemcpyDtoD`, `cuMemcpy`: within the device they return before the copy is done.
@@ -150,6 +152,47 @@ pub(crate) unsafe fn deep_async(
     );
     // SAFETY: the program's arguments.
     unsafe { real(copy, stream) }
+}
+
+/// `cuMemcpy2D`, `cuMemcpy2DUnaligned`.
+pub(crate) unsafe fn flat(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*const c_void) -> CuStatus,
+    copy: *const c_void,
+) -> CuStatus {
+    // SAFETY: the program's descriptor.
+    let bytes = unsafe { extent_bytes(copy, FLAT_EXTENT, 2) };
+    pass(symbol, bytes, std::ptr::null_mut());
+    // SAFETY: the program's argument.
+    unsafe { real(copy) }
+}
+
+/// `cuMemcpy3D`, `cuMemcpy3DPeer`.
+pub(crate) unsafe fn deep(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*const c_void) -> CuStatus,
+    copy: *const c_void,
+) -> CuStatus {
+    // SAFETY: the program's descriptor.
+    let bytes = unsafe { extent_bytes(copy, DEEP_EXTENT, 3) };
+    pass(symbol, bytes, std::ptr::null_mut());
+    // SAFETY: the program's argument.
+    unsafe { real(copy) }
+}
+
+/// `cuMemcpyPeer`.
+pub(crate) unsafe fn peer(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(DevicePtr, Handle, DevicePtr, Handle, usize) -> CuStatus,
+    to: DevicePtr,
+    there: Handle,
+    from: DevicePtr,
+    here: Handle,
+    bytes: usize,
+) -> CuStatus {
+    pass(symbol, bytes, std::ptr::null_mut());
+    // SAFETY: the program's arguments.
+    unsafe { real(to, there, from, here, bytes) }
 }
 
 /// `cuMemcpyPeerAsync`.

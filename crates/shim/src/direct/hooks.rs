@@ -13,8 +13,8 @@ use mica_cuda_abi::{
 
 use super::driver::real;
 use super::{
-    arrays, capture, context, copies, external, graphs, info, init, launch, memory, modules, pools,
-    procaddr, stacks, sync, vmm,
+    arrays, bulk, capture, context, copies, external, graphs, info, init, launch, memory, modules,
+    pools, procaddr, stacks, sync, vmm,
 };
 
 /// A hook's address.
@@ -115,6 +115,8 @@ hooks! {
         => vmm::create;
     hook [cuMemRelease](handle: AllocationHandle) => vmm::release;
     hook [cuMemRetainAllocationHandle](out: *mut AllocationHandle, address: *mut c_void) => vmm::retain;
+    hook [cuMemImportFromShareableHandle](out: *mut AllocationHandle, handle: *mut c_void, kind: u32)
+        => vmm::import;
     hook [cuMemMap](address: DevicePtr, bytes: usize, offset: usize, handle: AllocationHandle, flags: u64)
         => vmm::map;
     hook [cuMemUnmap](address: DevicePtr, bytes: usize) => vmm::unmap;
@@ -202,6 +204,57 @@ hooks! {
     hook [cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, cuMemcpy, cuMemcpy_ptds]
         (to: DevicePtr, from: DevicePtr, bytes: usize) => copies::linear;
 
+    hook [cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds]
+        (copy: *const c_void) => copies::flat;
+    hook [cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, cuMemcpy3DPeer, cuMemcpy3DPeer_ptds](copy: *const c_void)
+        => copies::deep;
+    hook [cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz](copy: *const c_void, stream: Handle)
+        => copies::deep_async;
+    hook [cuMemcpyPeer, cuMemcpyPeer_ptds]
+        (to: DevicePtr, there: Handle, from: DevicePtr, here: Handle, bytes: usize) => copies::peer;
+    hook [cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz]
+        (to: *mut c_void, from: *mut c_void, sizes: *const usize, count: usize, attributes: *mut c_void,
+         places: *mut c_void, attribute_count: usize, failed: *mut usize, stream: Handle) => bulk::batch;
+    hook [cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz]
+        (to: *mut c_void, from: *mut c_void, sizes: *const usize, count: usize, attributes: *mut c_void,
+         places: *mut c_void, attribute_count: usize, stream: Handle) => bulk::batch_v2;
+    hook [cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz]
+        (count: usize, copies: *mut c_void, failed: *mut usize, flags: u64, stream: Handle)
+        => bulk::deep_batch;
+    hook [cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz]
+        (count: usize, copies: *mut c_void, flags: u64, stream: Handle) => bulk::deep_batch_v2;
+    hook [cuMemBatchDecompressAsync, cuMemBatchDecompressAsync_ptsz]
+        (params: *mut c_void, count: usize, flags: u32, failed: *mut usize, stream: Handle)
+        => bulk::decompress;
+    hook [cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz]
+        (from: DevicePtr, bytes: usize, device: i32, stream: Handle) => bulk::prefetch;
+    hook [cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz]
+        (from: DevicePtr, bytes: usize, to: MemLocation, flags: u32, stream: Handle) => bulk::prefetch_v2;
+    bare_hook [cuMemsetD8_v2, cuMemsetD8_v2_ptds](to: DevicePtr, value: u8, count: usize) => bulk::fill;
+    bare_hook [cuMemsetD16_v2, cuMemsetD16_v2_ptds](to: DevicePtr, value: u16, count: usize) => bulk::fill;
+    bare_hook [cuMemsetD32_v2, cuMemsetD32_v2_ptds](to: DevicePtr, value: u32, count: usize) => bulk::fill;
+    bare_hook [cuMemsetD8Async, cuMemsetD8Async_ptsz]
+        (to: DevicePtr, value: u8, count: usize, stream: Handle) => bulk::fill_async;
+    bare_hook [cuMemsetD16Async, cuMemsetD16Async_ptsz]
+        (to: DevicePtr, value: u16, count: usize, stream: Handle) => bulk::fill_async;
+    bare_hook [cuMemsetD32Async, cuMemsetD32Async_ptsz]
+        (to: DevicePtr, value: u32, count: usize, stream: Handle) => bulk::fill_async;
+    bare_hook [cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds]
+        (to: DevicePtr, pitch: usize, value: u8, width: usize, height: usize) => bulk::fill_rows;
+    bare_hook [cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds]
+        (to: DevicePtr, pitch: usize, value: u16, width: usize, height: usize) => bulk::fill_rows;
+    bare_hook [cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds]
+        (to: DevicePtr, pitch: usize, value: u32, width: usize, height: usize) => bulk::fill_rows;
+    bare_hook [cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz]
+        (to: DevicePtr, pitch: usize, value: u8, width: usize, height: usize, stream: Handle)
+        => bulk::fill_rows_async;
+    bare_hook [cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz]
+        (to: DevicePtr, pitch: usize, value: u16, width: usize, height: usize, stream: Handle)
+        => bulk::fill_rows_async;
+    bare_hook [cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz]
+        (to: DevicePtr, pitch: usize, value: u32, width: usize, height: usize, stream: Handle)
+        => bulk::fill_rows_async;
+
     hook [cuStreamSynchronize, cuStreamSynchronize_ptsz](stream: Handle) => sync::stream;
     hook [cuCtxSynchronize]() => sync::whole_context;
     hook [cuCtxSynchronize_v2](context: Handle) => context::synchronize;
@@ -220,6 +273,7 @@ hooks! {
     hook [cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz]
         (stream: Handle, mode: u32, graph: Handle, callback: *const c_void, user: *mut c_void)
         => capture::begin_recapture;
+    hook [cuStreamDestroy, cuStreamDestroy_v2](stream: Handle) => capture::stream_destroyed;
     hook [cuStreamEndCapture, cuStreamEndCapture_ptsz](stream: Handle, graph: *mut Handle) => capture::end;
 }
 

@@ -12,7 +12,7 @@ use mica_limits::monotonic_ns;
 use mica_wire::host::page::gate;
 
 use super::state::{page, state};
-use super::{capture, context, sync};
+use super::{capture, context, streams, sync};
 
 const DEPTH_MIN: u32 = 2;
 const DEPTH_MAX: u32 = 1024;
@@ -37,6 +37,7 @@ pub(crate) fn submit(symbol: Symbol, stream: Handle) {
         wait_for_turn(symbol, stream);
     }
     // Two threads may lose a count between them; nothing is decided by one launch.
+    streams::used(symbol, stream);
     let launches = &page.counters.launches;
     launches.store(launches.load(Relaxed).wrapping_add(1), Relaxed);
 }
@@ -56,11 +57,10 @@ fn take_turn(symbol: Symbol, stream: usize) {
         return;
     }
     loop {
-        direct.gate.enter(&mut || {
+        let lease = direct.gate.enter(&mut || {
             drain();
         });
-        let word = direct.link.page().lease.gate.load(Relaxed);
-        if gate::state(word) != gate::LEASED {
+        if lease.is_none() {
             return;
         }
         if OUTSTANDING.fetch_add(1, Relaxed) + 1 < DEPTH.load(Relaxed) {
@@ -104,16 +104,18 @@ pub(crate) fn drained() {
 /// Waits for the work of all contexts; false if it may not be waited for now.
 fn synchronize() -> bool {
     // Waiting for a context while one of its streams is captured would end the capture.
-    if capture::any() {
+    let Some(_none_begins) = capture::hold_off() else {
         return false;
-    }
+    };
     let (Some(page), Some(direct)) = (page(), state()) else {
         return false;
     };
-    let before = sync::launches(page);
+    let (before, streams) = (sync::launches(page), streams::seen());
+    page.counters.syncing.fetch_add(1, Relaxed);
     let done = context::synchronize_all(direct);
+    page.counters.syncing.fetch_sub(1, Relaxed);
     drained();
-    sync::waited(page, before);
+    sync::waited(page, before, streams);
     done
 }
 

@@ -6,6 +6,7 @@
 
 mod arrays;
 mod books;
+mod bulk;
 mod capture;
 mod commands;
 mod context;
@@ -25,6 +26,7 @@ mod pools;
 mod procaddr;
 mod stacks;
 mod state;
+mod streams;
 mod sync;
 mod vmm;
 

@@ -4,14 +4,14 @@
 //! behind the one that runs is next to nothing: the GPU then ends the process's turn when the running one
 //! is done, whatever its slice (two 4 ms kernels in flight got 8 ms of a 14 ms slice, three got all of it).
 
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use mica_cuda_abi::{CuStatus, Handle, Symbol};
 use mica_wire::host::page::ClientPage;
 
 use super::state::{page, state};
-use super::{books, context, launch};
+use super::{books, context, launch, streams};
 
 /// Events recorded lately, each in the place its address gives, and the launches there were then. Two
 /// events may share a place: then one of them tells nothing.
@@ -21,12 +21,16 @@ const PLACES: usize = 64;
 const SHALLOW: u64 = 1;
 /// Launches at the last drain: polling again after it is no further drain.
 static LAST_DRAIN: AtomicU64 = AtomicU64::new(0);
-/// The same for the last moment with next to nothing submitted.
+/// Launches when it was last certain that nothing ran, on whatever stream.
+static FINISHED: AtomicU64 = AtomicU64::new(0);
+/// Launches at the last moment with next to nothing submitted.
 static LAST_SHALLOW: AtomicU64 = AtomicU64::new(0);
 
 struct Recorded {
     event: AtomicU64,
     launches: AtomicU64,
+    /// All of them were on its stream.
+    everything: AtomicBool,
 }
 
 impl Recorded {
@@ -34,6 +38,7 @@ impl Recorded {
         Self {
             event: AtomicU64::new(0),
             launches: AtomicU64::new(0),
+            everything: AtomicBool::new(false),
         }
     }
 
@@ -46,12 +51,13 @@ impl Recorded {
 
 /// `cuStreamSynchronize`.
 pub(crate) unsafe fn stream(
-    _: Symbol,
+    symbol: Symbol,
     real: unsafe extern "C" fn(Handle) -> CuStatus,
     stream: Handle,
 ) -> CuStatus {
+    let everything = || streams::all_on(symbol, stream);
     // SAFETY: the program's argument.
-    waiting(|| unsafe { real(stream) })
+    waiting(everything, || unsafe { real(stream) })
 }
 
 /// `cuCtxSynchronize`.
@@ -60,7 +66,7 @@ pub(crate) unsafe fn whole_context(
     real: unsafe extern "C" fn() -> CuStatus,
 ) -> CuStatus {
     // SAFETY: takes no arguments.
-    waiting(|| unsafe { real() })
+    waiting(context::current_is_only, || unsafe { real() })
 }
 
 /// `cuEventSynchronize`.
@@ -86,15 +92,15 @@ pub(crate) unsafe fn event(
 
 /// `cuStreamQuery`.
 pub(crate) unsafe fn stream_query(
-    _: Symbol,
+    symbol: Symbol,
     real: unsafe extern "C" fn(Handle) -> CuStatus,
     stream: Handle,
 ) -> CuStatus {
     let before = page().map(launches);
     // SAFETY: the program's argument.
     let status = unsafe { real(stream) };
-    if let (Some(page), 0) = (page(), status) {
-        all_done(page, before);
+    if let (Some(page), Some(before), 0) = (page(), before, status) {
+        all_done(page, before, streams::all_on(symbol, stream));
     }
     status
 }
@@ -115,35 +121,38 @@ pub(crate) unsafe fn event_query(
 
 /// `cuEventRecord`.
 pub(crate) unsafe fn record(
-    _: Symbol,
+    symbol: Symbol,
     real: unsafe extern "C" fn(Handle, Handle) -> CuStatus,
     event: Handle,
     stream: Handle,
 ) -> CuStatus {
-    recorded(event);
+    recorded(event, streams::all_on(symbol, stream));
     // SAFETY: the program's arguments.
     unsafe { real(event, stream) }
 }
 
 /// `cuEventRecordWithFlags`.
 pub(crate) unsafe fn record_with_flags(
-    _: Symbol,
+    symbol: Symbol,
     real: unsafe extern "C" fn(Handle, Handle, u32) -> CuStatus,
     event: Handle,
     stream: Handle,
     flags: u32,
 ) -> CuStatus {
-    recorded(event);
+    recorded(event, streams::all_on(symbol, stream));
     // SAFETY: the program's arguments.
     unsafe { real(event, stream, flags) }
 }
 
-/// A call that waits for submitted work.
-pub(crate) fn waiting(call: impl FnOnce() -> CuStatus) -> CuStatus {
+/// A call that waits for submitted work; `everything` tells whether for all there is.
+pub(crate) fn waiting(
+    everything: impl FnOnce() -> bool,
+    call: impl FnOnce() -> CuStatus,
+) -> CuStatus {
     let Some(page) = page() else {
         return call();
     };
-    let before = launches(page);
+    let (before, used, everything) = (launches(page), streams::seen(), everything());
     page.counters.syncing.fetch_add(1, Relaxed);
     let status = call();
     page.counters.syncing.fetch_sub(1, Relaxed);
@@ -152,7 +161,10 @@ pub(crate) fn waiting(call: impl FnOnce() -> CuStatus) -> CuStatus {
         if let Some(direct) = state() {
             context::notice(direct);
         }
-        all_done(page, Some(before));
+        all_done(page, before, everything);
+        if everything && launches(page) == before {
+            streams::nothing_runs(used);
+        }
     }
     status
 }
@@ -161,11 +173,12 @@ pub(crate) fn launches(page: &ClientPage) -> u64 {
     page.counters.launches.load(Relaxed)
 }
 
-fn recorded(event: Handle) {
+fn recorded(event: Handle, everything: bool) {
     if let Some(page) = page() {
         let place = Recorded::place(event);
         place.event.store(event as u64, Relaxed);
         place.launches.store(launches(page), Relaxed);
+        place.everything.store(everything, Relaxed);
     }
 }
 
@@ -176,18 +189,25 @@ fn event_done(page: &ClientPage, event: Handle) {
     }
     let (before, now) = (place.launches.load(Relaxed), launches(page));
     match now.wrapping_sub(before) {
-        0 => all_done(page, Some(before)),
+        0 => all_done(page, before, place.everything.load(Relaxed)),
         1..=SHALLOW if LAST_SHALLOW.swap(now, Relaxed) != now => count_drain(page),
         _ => {}
     }
 }
 
-/// Everything of the first `before` launches is done: a drain if none came since.
-fn all_done(page: &ClientPage, before: Option<u64>) {
+/// The first `before` launches are done, all of them if `everything`, else those of one stream: a drain, as far
+/// as the program can tell, if none came since.
+fn all_done(page: &ClientPage, before: u64, everything: bool) {
     let now = launches(page);
-    if before == Some(now) && LAST_DRAIN.swap(now, Relaxed) != now {
-        launch::drained();
+    if before != now {
+        return;
+    }
+    if LAST_DRAIN.swap(now, Relaxed) != now {
         count_drain(page);
+    }
+    if everything {
+        FINISHED.store(now, Relaxed);
+        launch::drained();
     }
 }
 
@@ -197,13 +217,20 @@ fn count_drain(page: &ClientPage) {
 }
 
 /// A wait of our own has seen all of the first `before` launches done.
-pub(crate) fn waited(page: &ClientPage, before: u64) {
+pub(crate) fn waited(page: &ClientPage, before: u64, streams: u64) {
     if launches(page) == before {
         LAST_DRAIN.store(before, Relaxed);
+        FINISHED.store(before, Relaxed);
+        streams::nothing_runs(streams);
     }
 }
 
-/// Whether nothing has been submitted since the last drain.
+/// Whether it is certain that nothing submitted still runs.
+pub(crate) fn finished(page: &ClientPage) -> bool {
+    FINISHED.load(Relaxed) == launches(page)
+}
+
+/// Whether nothing has been submitted since the last drain, as far as the program's own waits tell.
 pub(crate) fn idle(page: &ClientPage) -> bool {
     LAST_DRAIN.load(Relaxed) == launches(page) && page.counters.syncing.load(Relaxed) == 0
 }

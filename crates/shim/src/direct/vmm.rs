@@ -119,11 +119,34 @@ pub(crate) unsafe fn retain(
     address: *mut c_void,
 ) -> CuStatus {
     // SAFETY: the program's arguments.
-    let status = unsafe { real(out, address) };
-    if let (Some(direct), 0) = (state(), status) {
-        // SAFETY: the driver has just written `out`.
+    unsafe { one_more(out, || real(out, address)) }
+}
+
+/// `cuMemImportFromShareableHandle`: of our own memory, one more hold on it.
+pub(crate) unsafe fn import(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut AllocationHandle, *mut c_void, u32) -> CuStatus,
+    out: *mut AllocationHandle,
+    handle: *mut c_void,
+    kind: u32,
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    unsafe { one_more(out, || real(out, handle, kind)) }
+}
+
+/// # Safety
+/// `call` writes a handle to `out` when it succeeds.
+unsafe fn one_more(out: *mut AllocationHandle, call: impl FnOnce() -> CuStatus) -> CuStatus {
+    let Some(direct) = state() else {
+        return call();
+    };
+    // Under the lock, as releasing is: what is held again must not be given back meanwhile.
+    let mut books = direct.handles.books();
+    let status = call();
+    if status == 0 {
+        // SAFETY: our contract.
         let handle = unsafe { out.read() };
-        if let Some(memory) = direct.handles.books().memory.get_mut(&handle) {
+        if let Some(memory) = books.memory.get_mut(&handle) {
             memory.held += 1;
         }
     }
@@ -141,13 +164,17 @@ pub(crate) unsafe fn map(
     flags: u64,
 ) -> CuStatus {
     // SAFETY: the program's arguments.
-    let status = unsafe { real(address, bytes, offset, handle, flags) };
-    if let (Some(direct), 0) = (state(), status) {
-        let mut books = direct.handles.books();
-        if let Some(memory) = books.memory.get_mut(&handle) {
-            memory.mapped += 1;
-            books.mappings.insert(address, handle);
-        }
+    let call = || unsafe { real(address, bytes, offset, handle, flags) };
+    let Some(direct) = state() else {
+        return call();
+    };
+    let mut books = direct.handles.books();
+    let status = call();
+    if status == 0
+        && let Some(memory) = books.memory.get_mut(&handle)
+    {
+        memory.mapped += 1;
+        books.mappings.insert(address, handle);
     }
     status
 }

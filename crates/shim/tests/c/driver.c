@@ -106,18 +106,38 @@ static void hold(void) {
     close(open(inside, O_CREAT | O_WRONLY, 0600));
     while (!access(path, F_OK)) usleep(1000);
 }
+static int waiting; // in cuCtxSynchronize now
 API CUresult cuCtxSynchronize(void) {
+    __atomic_add_fetch(&waiting, 1, __ATOMIC_SEQ_CST);
     hold();
+    __atomic_sub_fetch(&waiting, 1, __ATOMIC_SEQ_CST);
     __atomic_or_fetch(&standin_synced, 1ull << ((uintptr_t)current >> 12), __ATOMIC_RELAXED);
     __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED);
     return current ? 0 : 201;
 }
+// Graphs with allocation nodes: memory is reserved at the first launch and kept until trimmed.
+static uint64_t graph_bytes[8], exec_bytes[8], graph_reserved, captured_bytes;
+static int graph_count, exec_count;
 API CUresult cuEventRecord(void *e, void *s) { (void)e; (void)s; return 0; }
 API CUresult cuEventSynchronize(void *e) { (void)e; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
 API CUresult cuStreamSynchronize(void *s) { (void)s; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
 static void *captured;
-API CUresult cuStreamBeginCapture_v2(void *s, int mode) { (void)mode; captured = s; return 0; }
-API CUresult cuStreamEndCapture(void *s, void **g) { *g = s; captured = 0; return 0; }
+API uint64_t standin_broken; // captures begun while a context was waited for
+API CUresult cuStreamBeginCapture_v2(void *s, int mode) {
+    (void)mode;
+    captured = s;
+    standin_broken += waiting;
+    return 0;
+}
+// Streams 0x5 and 0x6 end well, any other was invalidated.
+API CUresult cuStreamEndCapture(void *s, void **g) {
+    captured = 0;
+    *g = (void *)(intptr_t)(0x100 + graph_count++ % 8);
+    graph_bytes[(intptr_t)*g - 0x100] = captured_bytes;
+    captured_bytes = 0;
+    return (uintptr_t)s > 6 ? 901 : 0;
+}
+API CUresult cuStreamDestroy_v2(void *s) { if (s == captured) captured = 0; return 0; }
 API CUresult cuStreamIsCapturing(void *s, int *status) { *status = s == captured; return 0; }
 API CUresult cuMemGetInfo_v2(size_t *f, size_t *t) { *t = standin_capacity; *f = standin_capacity - used; return 0; }
 
@@ -134,7 +154,7 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *p, size_t *pitch, size_t w, size_t 
     return cuMemAlloc_v2(p, *pitch * h);
 }
 API CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, void *s) {
-    (void)s;
+    if (captured && s == captured) { captured_bytes += bytes; *p = 0x600000000000ull; return 0; }
     pthread_mutex_lock(&lock);
     pool_live += bytes;
     while (pool_reserved < pool_live) pool_reserved += 32u << 20;
@@ -150,6 +170,8 @@ API CUresult cuMemFree_v2(CUdeviceptr p) {
     if (pool) { pthread_mutex_lock(&lock); pool_live -= bytes; pthread_mutex_unlock(&lock); }
     return 0;
 }
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, void *pool, void *s) { (void)pool; return cuMemAllocAsync(p, bytes, s); }
+API CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t bytes, void *s) { (void)p; return value == 0x5A && bytes == 4 << 20 && s == (void *)5 ? 0 : 1; }
 API CUresult cuMemFreeAsync(CUdeviceptr p, void *s) { (void)s; return cuMemFree_v2(p); }
 API CUresult cuDeviceGetMemPool(void **pool, int d) { (void)d; *pool = (void *)0x2000; return 0; }
 API CUresult cuMemPoolGetAttribute(void *pool, int which, void *v) { (void)pool; *(uint64_t *)v = which == 5 ? pool_reserved : pool_live; return 0; }
@@ -161,6 +183,8 @@ API CUresult cuMemPoolTrimTo(void *pool, size_t keep) {
     return 0;
 }
 API CUresult cuMemCreate(uint64_t *h, size_t bytes, const void *prop, unsigned long long f) { (void)prop; (void)f; *h = take(bytes, 0); return *h ? 0 : 2; }
+API CUresult cuMemImportFromShareableHandle(uint64_t *h, void *exported, int kind) { (void)kind; *h = (uint64_t)exported; return 0; }
+API CUresult cuMemPoolCreate(void **pool, const void *props) { (void)props; *pool = (void *)0x3000; return 0; }
 API CUresult cuMemRelease(uint64_t h) { (void)h; return 0; }
 API CUresult cuMemMap(CUdeviceptr p, size_t b, size_t o, uint64_t h, unsigned long long f) { (void)p; (void)b; (void)o; (void)h; (void)f; return 0; }
 API CUresult cuMemUnmap(CUdeviceptr p, size_t b) { (void)p; (void)b; return 0; }
@@ -179,9 +203,6 @@ API CUresult cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz,
     cuLaunchKernel(f, gx, gy, gz, bx, by, bz, sh, s, params, extra);
     return 77; // tells the variants apart
 }
-// Graphs with allocation nodes: memory is reserved at the first launch and kept until trimmed.
-static uint64_t graph_bytes[8], exec_bytes[8], graph_reserved;
-static int graph_count, exec_count;
 API CUresult cuGraphCreate(void **g, unsigned f) { (void)f; *g = (void *)(intptr_t)(0x100 + graph_count++ % 8); graph_bytes[((intptr_t)*g) - 0x100] = 0; return 0; }
 API CUresult cuGraphDestroy(void *g) { (void)g; return 0; }
 API CUresult cuGraphAddMemAllocNode(void **n, void *g, const void *needs, size_t count, char *params) {

@@ -134,8 +134,21 @@ static int kinds(void) {
     EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1) == 2);
     CHECK(F(int, "cuMemUnmap", CUdeviceptr, size_t)(0x1000000, 2 << 20));
     CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 2 << 20));
+    // Imported from ourselves it is held once more, and paid for until the last hold goes.
+    CHECK(F(int, "cuMemFree_v2", CUdeviceptr)(p));
+    CHECK(F(int, "cuMemCreate", uint64_t *, size_t, void *, unsigned long long)(&h, 2 << 20, &prop, 0));
+    CHECK(F(int, "cuMemImportFromShareableHandle", uint64_t *, void *, unsigned)(&again, (void *)(uintptr_t)h, 1));
+    CHECK(F(int, "cuMemRelease", uint64_t)(again));
+    EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1) == 2);
+    CHECK(F(int, "cuMemRelease", uint64_t)(h));
+    CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1));
+    // Managed memory may lie on the device, whatever a pool of it says.
+    prop.type = 2, prop.where = 3;
+    void *managed;
+    CHECK(F(int, "cuMemPoolCreate", void **, void *)(&managed, &prop));
+    EXPECT(F(int, "cuMemAllocFromPoolAsync", CUdeviceptr *, size_t, void *, void *)(&p, 32 << 20, managed, 0) == 2);
     // Host memory costs nothing.
-    prop.where = 2;
+    prop.type = 1, prop.where = 2;
     CHECK(F(int, "cuMemCreate", uint64_t *, size_t, void *, unsigned long long)(&again, 64 << 20, &prop, 0));
     puts("ok");
     return 0;
@@ -190,6 +203,15 @@ static int graph(void) {
     CHECK(F(int, "cuGraphAddMemAllocNode", void **, void *, void *, size_t, void *)(&n, g, 0, 0, &params));
     CHECK(F(int, "cuGraphInstantiateWithFlags", void **, void *, unsigned long long)(&e, g, 0));
     EXPECT(F(int, "cuGraphLaunch", void *, void *)(e, 0) == 2);
+    // Captured by a capture that broke: nobody launches it, so it counts for no later graph.
+    for (intptr_t stream = 7; stream >= 5; stream -= 2) {
+        CHECK(F(int, "cuStreamBeginCapture_v2", void *, int)((void *)stream, 0));
+        CHECK(F(int, "cuMemAllocAsync", CUdeviceptr *, size_t, void *)(&p, 40 << 20, (void *)stream));
+        int ended = F(int, "cuStreamEndCapture", void *, void **)((void *)stream, &g);
+        EXPECT(ended == (stream == 7 ? 901 : 0));
+    }
+    CHECK(F(int, "cuGraphInstantiateWithFlags", void **, void *, unsigned long long)(&e, g, 0));
+    CHECK(F(int, "cuGraphLaunch", void *, void *)(e, 0));
     puts("ok");
     return 0;
 }
@@ -282,6 +304,10 @@ static int serve(void) {
         if (c == 'w') { CHECK(F(int, "cuEventSynchronize", void *)((void *)(0x1000L * getchar()))); puts("waited"); }
         if (c == 'b') { CHECK(F(int, "cuStreamBeginCapture_v2", void *, int)((void *)0x5, 0)); puts("capturing"); }
         if (c == 'e') { void *g; CHECK(F(int, "cuStreamEndCapture", void *, void **)((void *)0x5, &g)); puts("captured"); }
+        if (c == 'z') { CHECK(F(int, "cuMemsetD8Async", CUdeviceptr, unsigned char, size_t, void *)(0x1000, 0x5A, 4 << 20, (void *)0x5)); puts("filled"); }
+        if (c == 'd') { CHECK(F(int, "cuStreamDestroy_v2", void *)((void *)0x5)); puts("destroyed"); }
+        if (c == 'y') { CHECK(F(int, "cuStreamSynchronize", void *)((void *)(intptr_t)(getchar() - '0'))); puts("stream synced"); }
+        if (c == 'x') printf("broken %llu\n", (unsigned long long)counter("standin_broken"));
         if (c == 'c') { void *ctx; CHECK(F(int, "cuCtxCreate_v2", void **, unsigned, int)(&ctx, 0, 0)); puts("created"); }
         if (c == 'm') printf("waited for %llu\n", (unsigned long long)counter("standin_synced"));
         if (c == 'a') { CUdeviceptr p; printf("alloc %d\n", F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1 << 20)); }

@@ -32,6 +32,21 @@ fn a_closed_gate_holds_launches_until_it_opens() {
     });
 }
 
+#[test]
+fn a_large_fill_waits_like_a_launch() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    daemon.set_gate(gate::CLOSED, 1, 0);
+    served.send("z");
+    eventually("a thread at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+    daemon.set_gate(gate::OPEN, 2, 0);
+    assert_eq!(served.answer(), "filled");
+    assert_eq!(page.counters.launches.load(SeqCst), 1);
+}
+
 /// An hour from now.
 fn far() -> u64 {
     mica_limits::monotonic_ns() + 3_600_000_000_000
@@ -136,6 +151,98 @@ fn a_captured_stream_is_never_held() {
     });
     daemon.set_gate(gate::OPEN, 2, 0);
     assert_eq!(served.answer(), "launched 2");
+}
+
+#[test]
+fn a_capture_whose_stream_is_destroyed_is_over() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    assert_eq!(served.ask("b"), "capturing");
+    assert_eq!(served.ask("d"), "destroyed");
+    assert_eq!(page.client.captures.load(SeqCst), 0);
+    // Leases are drained again.
+    assert_eq!(served.ask("l"), "launched 1");
+    daemon.set_gate(gate::LEASED, 5, 1);
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == 5
+    });
+    assert_eq!(served.ask("m"), "waited for 2");
+}
+
+#[test]
+fn a_capture_that_begins_during_a_drain_waits_for_its_end() {
+    let (directory, daemon) = with_limit(64 * MIB);
+    let hold = directory.path().join("hold");
+    let inside = directory.path().join("hold.inside");
+    let mut program = limited(&["serve"], &daemon);
+    program.env("STANDIN_HOLD", &hold);
+    let mut served = Served::start(program);
+    let page = daemon.pages().remove(0);
+    served.ask("l");
+    std::fs::write(&hold, "").unwrap();
+    daemon.set_gate(gate::LEASED, 5, 1);
+    eventually("the lease is being drained", || inside.exists());
+    served.send("b");
+    eventually("the capture is announced", || {
+        page.client.captures.load(SeqCst) == 1
+    });
+    std::fs::remove_file(&hold).unwrap();
+    assert_eq!(served.answer(), "capturing");
+    assert_eq!(served.ask("x"), "broken 0");
+}
+
+#[test]
+fn a_wait_for_one_of_several_streams_is_no_proof_that_nothing_runs() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    // On stream 5, as all launches here.
+    assert_eq!(served.ask("l"), "launched 1");
+    assert_eq!(served.ask("y6"), "stream synced");
+    daemon.set_gate(gate::LEASED, 5, far());
+    eventually("the idle lease came back", || {
+        page.counters.yielded.load(SeqCst) == 5
+    });
+    assert_eq!(served.ask("m"), "waited for 2", "drained before that");
+    // The only stream there is: no need to wait for more.
+    let syncs = served.ask("s");
+    daemon.set_gate(gate::OPEN, 6, 0);
+    assert_eq!(served.ask("l"), "launched 2");
+    assert_eq!(served.ask("y5"), "stream synced");
+    daemon.set_gate(gate::LEASED, 7, far());
+    eventually("the idle lease came back", || {
+        page.counters.yielded.load(SeqCst) == 7
+    });
+    let number = |text: &str| {
+        text.strip_prefix("synced ")
+            .unwrap()
+            .parse::<u32>()
+            .unwrap()
+    };
+    assert_eq!(number(&served.ask("s")), number(&syncs) + 2);
+}
+
+#[test]
+fn a_lease_that_was_taken_away_is_given_back_when_its_work_is_done() {
+    let (directory, daemon) = with_limit(64 * MIB);
+    let hold = directory.path().join("hold");
+    let inside = directory.path().join("hold.inside");
+    let mut program = limited(&["serve"], &daemon);
+    program.env("STANDIN_HOLD", &hold);
+    let mut served = Served::start(program);
+    let page = daemon.pages().remove(0);
+    served.ask("l");
+    std::fs::write(&hold, "").unwrap();
+    daemon.set_gate(gate::LEASED, 5, 1);
+    eventually("the lease is being drained", || inside.exists());
+    daemon.set_gate(gate::CLOSED, 5, 0);
+    assert_eq!(page.counters.yielded.load(SeqCst), 0);
+    assert_eq!(page.counters.syncing.load(SeqCst), 1);
+    std::fs::remove_file(&hold).unwrap();
+    eventually("the daemon hears that it is over", || {
+        page.counters.yielded.load(SeqCst) == 5
+    });
 }
 
 #[test]

@@ -181,3 +181,10 @@ pub(crate) fn captured(graph: Handle, others: bool) {
         books.graphs.insert(graph as usize, bytes);
     }
 }
+
+/// A capture has ended without a graph: nobody will launch what was captured.
+pub(crate) fn capture_failed(others: bool) {
+    if let Some(direct) = in_use().filter(|_| !others) {
+        direct.graphs.books().captured = 0;
+    }
+}

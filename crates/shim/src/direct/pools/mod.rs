@@ -43,8 +43,7 @@ pub(crate) unsafe fn alloc_async(
         return call();
     };
     if capture::is_capturing(symbol, stream) {
-        direct.graphs.capturing(bytes as u64);
-        return call();
+        return captured(direct, bytes, call);
     }
     match direct.pools.of_current_device() {
         Some(pool) => pool.alloc(direct, bytes as u64, out, stream, call),
@@ -68,11 +67,19 @@ pub(crate) unsafe fn alloc_from_pool(
         return call();
     };
     if capture::is_capturing(symbol, stream) {
-        direct.graphs.capturing(bytes as u64);
-        return call();
+        return captured(direct, bytes, call);
     }
     let pool = direct.pools.get(pool as usize);
     pool.alloc(direct, bytes as u64, out, stream, call)
+}
+
+/// An allocation that becomes a node of a graph.
+fn captured(direct: &Direct, bytes: usize, call: impl FnOnce() -> CuStatus) -> CuStatus {
+    let status = call();
+    if status == 0 {
+        direct.graphs.capturing(bytes as u64);
+    }
+    status
 }
 
 /// `cuMemPoolCreate`.
@@ -86,10 +93,11 @@ pub(crate) unsafe fn create(
     let status = unsafe { real(out, props) };
     if let (Some(direct), 0) = (state(), status) {
         // SAFETY: the driver has just read `props` and written `out`.
-        let (handle, location) = unsafe { (out.read() as usize, (*props).location) };
-        direct
-            .pools
-            .add(handle, location.kind == MemLocation::DEVICE);
+        let (handle, props) = unsafe { (out.read() as usize, &*props) };
+        // Managed memory may come to lie on the device wherever it begins.
+        let on_device =
+            props.location.kind == MemLocation::DEVICE || props.kind == MemAllocationProp::MANAGED;
+        direct.pools.add(handle, on_device);
     }
     status
 }

@@ -1,0 +1,241 @@
+//! What moves or writes memory other than by a plain copy: fills, batches of copies, prefetches. Large ones pass
+//! the gate like copies.
+
+use std::ffi::c_void;
+
+use mica_cuda_abi::{CuStatus, DevicePtr, Handle, MemLocation, Symbol};
+
+use super::copies::pass;
+use super::launch::submit;
+
+fn filled<V>(count: usize, rows: usize) -> usize {
+    size_of::<V>().saturating_mul(count).saturating_mul(rows)
+}
+
+/// `cuMemsetD8`, `cuMemsetD16`, `cuMemsetD32`.
+pub(crate) unsafe fn fill<V>(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(DevicePtr, V, usize) -> CuStatus,
+    to: DevicePtr,
+    value: V,
+    count: usize,
+) -> CuStatus {
+    pass(symbol, filled::<V>(count, 1), std::ptr::null_mut());
+    // SAFETY: the program's arguments.
+    unsafe { real(to, value, count) }
+}
+
+/// The same on a stream.
+pub(crate) unsafe fn fill_async<V>(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(DevicePtr, V, usize, Handle) -> CuStatus,
+    to: DevicePtr,
+    value: V,
+    count: usize,
+    stream: Handle,
+) -> CuStatus {
+    pass(symbol, filled::<V>(count, 1), stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(to, value, count, stream) }
+}
+
+/// `cuMemsetD2D8`, `cuMemsetD2D16`, `cuMemsetD2D32`.
+pub(crate) unsafe fn fill_rows<V>(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(DevicePtr, usize, V, usize, usize) -> CuStatus,
+    to: DevicePtr,
+    pitch: usize,
+    value: V,
+    width: usize,
+    height: usize,
+) -> CuStatus {
+    pass(symbol, filled::<V>(width, height), std::ptr::null_mut());
+    // SAFETY: the program's arguments.
+    unsafe { real(to, pitch, value, width, height) }
+}
+
+/// The same on a stream.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn fill_rows_async<V>(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(DevicePtr, usize, V, usize, usize, Handle) -> CuStatus,
+    to: DevicePtr,
+    pitch: usize,
+    value: V,
+    width: usize,
+    height: usize,
+    stream: Handle,
+) -> CuStatus {
+    pass(symbol, filled::<V>(width, height), stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(to, pitch, value, width, height, stream) }
+}
+
+/// Bytes that a batch of copies moves.
+///
+/// # Safety
+/// `sizes` is null or the program's list of `count` sizes.
+unsafe fn batch_bytes(sizes: *const usize, count: usize) -> usize {
+    if sizes.is_null() || count == 0 {
+        return 0;
+    }
+    // SAFETY: our contract.
+    let sizes = unsafe { std::slice::from_raw_parts(sizes, count) };
+    sizes.iter().copied().fold(0, usize::saturating_add)
+}
+
+/// `cuMemcpyBatchAsync`.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn batch(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(
+        *mut c_void,
+        *mut c_void,
+        *const usize,
+        usize,
+        *mut c_void,
+        *mut c_void,
+        usize,
+        *mut usize,
+        Handle,
+    ) -> CuStatus,
+    to: *mut c_void,
+    from: *mut c_void,
+    sizes: *const usize,
+    count: usize,
+    attributes: *mut c_void,
+    places: *mut c_void,
+    attribute_count: usize,
+    failed: *mut usize,
+    stream: Handle,
+) -> CuStatus {
+    // SAFETY: the program's list.
+    pass(symbol, unsafe { batch_bytes(sizes, count) }, stream);
+    // SAFETY: the program's arguments.
+    unsafe {
+        real(
+            to,
+            from,
+            sizes,
+            count,
+            attributes,
+            places,
+            attribute_count,
+            failed,
+            stream,
+        )
+    }
+}
+
+/// `cuMemcpyBatchAsync_v2`, which does not say what failed.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn batch_v2(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(
+        *mut c_void,
+        *mut c_void,
+        *const usize,
+        usize,
+        *mut c_void,
+        *mut c_void,
+        usize,
+        Handle,
+    ) -> CuStatus,
+    to: *mut c_void,
+    from: *mut c_void,
+    sizes: *const usize,
+    count: usize,
+    attributes: *mut c_void,
+    places: *mut c_void,
+    attribute_count: usize,
+    stream: Handle,
+) -> CuStatus {
+    // SAFETY: the program's list.
+    pass(symbol, unsafe { batch_bytes(sizes, count) }, stream);
+    // SAFETY: the program's arguments.
+    unsafe {
+        real(
+            to,
+            from,
+            sizes,
+            count,
+            attributes,
+            places,
+            attribute_count,
+            stream,
+        )
+    }
+}
+
+/// `cuMemcpy3DBatchAsync`: taken for large whatever it holds.
+pub(crate) unsafe fn deep_batch(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(usize, *mut c_void, *mut usize, u64, Handle) -> CuStatus,
+    count: usize,
+    copies: *mut c_void,
+    failed: *mut usize,
+    flags: u64,
+    stream: Handle,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(count, copies, failed, flags, stream) }
+}
+
+/// `cuMemcpy3DBatchAsync_v2`.
+pub(crate) unsafe fn deep_batch_v2(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(usize, *mut c_void, u64, Handle) -> CuStatus,
+    count: usize,
+    copies: *mut c_void,
+    flags: u64,
+    stream: Handle,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(count, copies, flags, stream) }
+}
+
+/// `cuMemBatchDecompressAsync`.
+pub(crate) unsafe fn decompress(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*mut c_void, usize, u32, *mut usize, Handle) -> CuStatus,
+    params: *mut c_void,
+    count: usize,
+    flags: u32,
+    failed: *mut usize,
+    stream: Handle,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(params, count, flags, failed, stream) }
+}
+
+/// `cuMemPrefetchAsync`.
+pub(crate) unsafe fn prefetch(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(DevicePtr, usize, i32, Handle) -> CuStatus,
+    from: DevicePtr,
+    bytes: usize,
+    device: i32,
+    stream: Handle,
+) -> CuStatus {
+    pass(symbol, bytes, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(from, bytes, device, stream) }
+}
+
+/// `cuMemPrefetchAsync_v2`.
+pub(crate) unsafe fn prefetch_v2(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(DevicePtr, usize, MemLocation, u32, Handle) -> CuStatus,
+    from: DevicePtr,
+    bytes: usize,
+    to: MemLocation,
+    flags: u32,
+    stream: Handle,
+) -> CuStatus {
+    pass(symbol, bytes, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(from, bytes, to, flags, stream) }
+}
