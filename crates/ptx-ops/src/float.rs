@@ -4,6 +4,7 @@
 //! is done exactly (or with a sticky bit), and the result is rounded once. The common cases (round
 //! to nearest, `f32` and `f64`) take the processor's own instructions, which round the same way.
 
+mod directed;
 mod format;
 mod narrow;
 mod value;
@@ -143,6 +144,8 @@ pub fn fma(format: Format, modes: Modes, a: u64, b: u64, c: u64) -> u64 {
         quiet32(a.mul_add(b, c))
     } else if modes.rounding == Rounding::Nearest && format == F64 {
         quiet64(f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)))
+    } else if let (F32, Some(bits)) = (format, directed::fma(modes.rounding, a, b, c)) {
+        bits
     } else if let (Some((x, y)), Some((z, _))) = (
         narrow_pair(format, modes, a, b),
         narrow_pair(format, modes, c, c),

@@ -85,6 +85,27 @@ impl Emit<'_, '_> {
                 let v = self.map(&srcs, class, &f, Some(&f));
                 self.set_float(*dst, v);
             }
+            Op::Fma {
+                ty: ScalarType::F32,
+                round,
+                ftz,
+                sat,
+                relu: false,
+                oob: false,
+                dst,
+                a,
+                b,
+                c,
+            } => {
+                let round = match round {
+                    Rounding::Rz => 0,
+                    Rounding::Rm => 1,
+                    Rounding::Rp => 2,
+                    _ => return Ok(false),
+                };
+                let mode = round | i64::from(*ftz) << 2 | i64::from(*sat) << 3;
+                return self.values(run::FMA_DIRECTED, &[a, b, c], *dst, mode);
+            }
             Op::FloatDiv {
                 ty,
                 prec,
@@ -209,11 +230,22 @@ impl Emit<'_, '_> {
         if ty != ScalarType::F32 || matches!(prec, Precision::Ieee(_)) {
             return Ok(false);
         }
+        let mode = i64::from(ftz) | i64::from(prec == Precision::Full) << 1;
+        self.values(helper, srcs, dst, mode)
+    }
+
+    /// Calls a runtime function of f32 values and a mode.
+    fn values(
+        &mut self,
+        helper: usize,
+        srcs: &[&mica_ptx::ast::Operand],
+        dst: mica_ptx::ast::RegId,
+        mode: i64,
+    ) -> Result<bool, CompileError> {
         let vs = srcs
             .iter()
             .map(|o| self.get_float(o, Class::B32).map(|v| (v, Class::B32)))
             .collect::<Result<Vec<_>, _>>()?;
-        let mode = i64::from(ftz) | i64::from(prec == Precision::Full) << 1;
         let v = self.map(
             &vs,
             Class::B32,

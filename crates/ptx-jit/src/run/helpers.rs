@@ -3,6 +3,7 @@
 use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{BlockContext, Fault, FaultKind, stop};
 use mica_ptx::ast::SpecialReg;
+use mica_ptx_ops::float::{F32, Modes, Rounding};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
@@ -41,6 +42,7 @@ pub(crate) fn install(isa: &OwnedTargetIsa) -> Result<(), CompileError> {
         ex2 as *const () as usize,
         tanh as *const () as usize,
         div_approx as *const () as usize,
+        fma_directed as *const () as usize,
     ];
     // Whoever comes second finds one that is as good.
     let _ = TABLE.set((table, quiet));
@@ -362,6 +364,21 @@ unary!(ex2, mica_ptx_ops::approx::ex2_f32);
 
 extern "C" fn tanh(x: u64, _mode: u64) -> u64 {
     u64::from(mica_ptx_ops::approx::tanh_f32(x as u32))
+}
+
+/// `fma.rz`, `.rm` and `.rp` of f32; the mode is the rounding, then `ftz` and `sat`.
+extern "C" fn fma_directed(a: u64, b: u64, c: u64, mode: u64) -> u64 {
+    let modes = Modes {
+        rounding: match mode & 3 {
+            0 => Rounding::Zero,
+            1 => Rounding::Down,
+            _ => Rounding::Up,
+        },
+        ftz: mode & 4 != 0,
+        sat: mode & 8 != 0,
+        relu: false,
+    };
+    mica_ptx_ops::float::fma(F32, modes, a, b, c)
 }
 
 extern "C" fn div_approx(a: u64, b: u64, mode: u64) -> u64 {

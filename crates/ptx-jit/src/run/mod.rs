@@ -46,3 +46,4 @@ pub(crate) const LG2: usize = 10;
 pub(crate) const EX2: usize = 11;
 pub(crate) const TANH: usize = 12;
 pub(crate) const DIV_APPROX: usize = 13;
+pub(crate) const FMA_DIRECTED: usize = 14;
