@@ -29,6 +29,7 @@ mod journal;
 mod ledger;
 mod metrics;
 mod monitor;
+mod namespaces;
 pub mod nvidia;
 mod openapi;
 mod paths;

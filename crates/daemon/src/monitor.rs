@@ -184,8 +184,9 @@ fn book_processes(registry: &mut Registry, gpu: usize, processes: &[ProcessReadi
             let reading = by_pid.get(&client.pid);
             client.sm_percent = reading.and_then(|r| r.sm_percent).unwrap_or(0.0);
             client.driver_seconds += client.sm_percent / 100.0 * seconds;
-            if let Some(bytes) = reading.and_then(|r| r.memory_used_bytes) {
-                vgpu.ledger.end_look(*id, bytes);
+            match reading.and_then(|r| r.memory_used_bytes) {
+                Some(bytes) => vgpu.ledger.end_look(*id, bytes),
+                None => vgpu.ledger.not_listed(*id),
             }
         }
     }

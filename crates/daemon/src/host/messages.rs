@@ -8,7 +8,8 @@ use mica_wire::host::message::{Kind, Message, NOTE_KERNEL_FAULT, NOTE_UNKNOWN_SY
 use super::answers::{memory_answer, send_pieces, welcome};
 use super::join::{Joined, join};
 use super::{Flow, HostServer};
-use crate::api::Severity;
+use crate::api::{Severity, VgpuInfo};
+use crate::namespaces::seen_by;
 
 /// Entry points remembered for a process at most.
 const MOST_NAMES: usize = 64;
@@ -50,15 +51,7 @@ impl HostServer {
                 reply.map_or(Flow::Close, answer)
             }
             Some(Kind::AskStats) => {
-                let text = {
-                    let registry = self.daemon.registry();
-                    let info = registry
-                        .clients
-                        .get(&client)
-                        .and_then(|client| registry.vgpus.get(&client.vgpu))
-                        .map(|vgpu| registry.vgpu_info(vgpu));
-                    serde_json::to_string(&info).unwrap_or_default()
-                };
+                let text = serde_json::to_string(&self.stats_for(client)).unwrap_or_default();
                 send_pieces(&text, answer)
             }
             Some(Kind::Note) => {
@@ -93,6 +86,23 @@ impl HostServer {
                 Flow::Close
             }
         }
+    }
+
+    /// The virtual GPU of a client, with its processes as that client sees them.
+    fn stats_for(&self, client: u64) -> Option<VgpuInfo> {
+        let registry = self.daemon.registry();
+        let asker = registry.clients.get(&client)?;
+        let pid = asker.pid;
+        let mut info = registry.vgpu_info(registry.vgpus.get(&asker.vgpu)?);
+        drop(registry);
+        let seen = seen_by(pid, info.processes.iter().map(|process| process.pid));
+        let mut seen = seen.into_iter();
+        info.processes.retain_mut(|process| {
+            let number = seen.next().flatten();
+            process.pid = number.unwrap_or(process.pid);
+            number.is_some()
+        });
+        Some(info)
     }
 
     pub(super) fn hello(&mut self, number: u64, message: &Message, fds: Vec<OwnedFd>) -> Flow {

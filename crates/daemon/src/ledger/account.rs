@@ -14,6 +14,8 @@ pub(super) struct Account {
     pub(super) unattributed_bytes: u64,
     /// What the driver reported for the process last.
     pub(super) driver_bytes: Option<u64>,
+    /// Looks in a row in which the driver did not name the process.
+    pub(super) unlisted: u32,
     /// What was in use when the driver began to be asked.
     pub(super) used_before_look: u64,
     pub(super) slot: u64,
@@ -41,6 +43,17 @@ impl Account {
         let bounds = [beyond(most), beyond(least)];
         self.unattributed_bytes = self.unattributed_bytes.clamp(bounds[0], bounds[1]);
         self.driver_bytes = Some(driver_bytes);
+        self.unlisted = 0;
+    }
+
+    /// The driver does not name the process. One that it did name has ended its contexts, and holds nothing
+    /// any more; once may be chance.
+    pub(super) fn not_listed(&mut self) {
+        self.unlisted += 1;
+        if self.unlisted > 1 && self.driver_bytes.is_some() {
+            self.driver_bytes = Some(0);
+            self.unattributed_bytes = 0;
+        }
     }
 
     /// Granted and not in use.

@@ -105,6 +105,7 @@ impl Ledger {
                 granted_bytes: entry.granted_bytes,
                 unattributed_bytes: 0,
                 driver_bytes: None,
+                unlisted: 0,
                 used_before_look: 0,
                 slot,
                 entry,
@@ -194,6 +195,13 @@ impl Ledger {
     pub(crate) fn end_look(&mut self, client: u64, driver_bytes: u64) {
         if let Some(account) = self.accounts.get_mut(&client) {
             account.end_look(driver_bytes);
+        }
+    }
+
+    /// The driver was asked and does not know the process.
+    pub(crate) fn not_listed(&mut self, client: u64) {
+        if let Some(account) = self.accounts.get_mut(&client) {
+            account.not_listed();
         }
     }
 

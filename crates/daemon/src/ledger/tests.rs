@@ -162,3 +162,35 @@ fn memory_freed_while_the_driver_was_asked_is_not_unattributed() {
     assert_eq!(ledger.unattributed_by(1), 0);
     assert_eq!(ledger.driver_bytes(1), Some(0));
 }
+
+#[test]
+fn one_that_ended_its_contexts_is_held_to_nothing_the_driver_said_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = ledger(dir.path());
+    for client in 1..=2 {
+        ledger.open(entry(client), Arc::new(SharedPage::create().unwrap()));
+    }
+    let look = |ledger: &mut Ledger, listed: bool| {
+        ledger.begin_look();
+        match listed {
+            true => ledger.end_look(1, LIMIT / 2),
+            false => ledger.not_listed(1),
+        }
+        ledger.not_listed(2);
+    };
+    look(&mut ledger, true);
+    assert_eq!(ledger.unattributed_bytes(), LIMIT / 2);
+    look(&mut ledger, false);
+    assert_eq!(ledger.unattributed_bytes(), LIMIT / 2, "it may be chance");
+    look(&mut ledger, true);
+    look(&mut ledger, false);
+    assert_eq!(ledger.unattributed_bytes(), LIMIT / 2);
+    look(&mut ledger, false);
+    assert_eq!(ledger.unattributed_bytes(), 0);
+    assert!(ledger.grant(2, LIMIT).is_ok());
+    assert_eq!(
+        ledger.driver_bytes(2),
+        None,
+        "never named, nothing is known"
+    );
+}
