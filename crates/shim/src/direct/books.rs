@@ -32,7 +32,7 @@ pub(crate) fn look() {
 pub(crate) fn refresh(direct: &Direct) {
     // A capture in global mode forbids some calls to every thread; it will be over soon.
     if STALE.load(Relaxed) && !capture::any() {
-        control::inside_driver(|| {
+        control::inside_driver_now(|| {
             STALE.store(false, Relaxed);
             compare(direct);
         });

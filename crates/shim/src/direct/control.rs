@@ -8,7 +8,7 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use mica_limits::monotonic_ns;
@@ -52,9 +52,14 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Calls into the driver on one of our threads, unless the process is about to end.
-pub(crate) fn inside_driver<R>(call: impl FnOnce() -> R) -> Option<R> {
-    let _inside = IN_DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+/// Calls into the driver on one of our threads, unless the process is about to end or another one is inside.
+/// Never waits: whoever drains a suspended process is inside until the thread that calls this resumes it.
+pub(crate) fn inside_driver_now<R>(call: impl FnOnce() -> R) -> Option<R> {
+    let _inside = match IN_DRIVER.try_lock() {
+        Ok(inside) => inside,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
     (!exiting()).then(call)
 }
 
@@ -165,7 +170,8 @@ fn finish_lease(direct: &Direct, word: u32) {
 
 /// Waits on this thread for everything the process has submitted.
 fn drain_here() -> bool {
-    inside_driver(launch::drain).unwrap_or(false)
+    let _inside = IN_DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    !exiting() && launch::drain()
 }
 
 fn sleep_on_gate(direct: &Direct, word: u32, limit_ns: Option<u64>) {

@@ -237,6 +237,31 @@ fn a_slice_that_cannot_be_set_is_said() {
 }
 
 #[test]
+fn commands_are_carried_out_while_a_lease_is_drained() {
+    let (directory, daemon) = with_limit(64 * MIB);
+    let hold = directory.path().join("hold");
+    let inside = directory.path().join("hold.inside");
+    let mut program = limited(&["serve"], &daemon);
+    program.env("STANDIN_HOLD", &hold);
+    let mut served = Served::start(program);
+    let page = daemon.pages().remove(0);
+    served.ask("l");
+    // A drain that does not end, as that of a suspended process until it is resumed.
+    std::fs::write(&hold, "").unwrap();
+    daemon.set_gate(gate::LEASED, 5, 1);
+    eventually("the lease is being drained", || inside.exists());
+    for _ in 0..3 {
+        assert_eq!(served.ask("y5"), "stream synced");
+        let command = page.commands.command.fetch_add(1, SeqCst) + 1;
+        daemon::wake(&page.commands.command);
+        eventually("the command was carried out", || {
+            page.client.command_done.load(SeqCst) == command
+        });
+    }
+    std::fs::remove_file(&hold).unwrap();
+}
+
+#[test]
 fn a_successor_of_the_daemon_takes_over() {
     let (directory, daemon) = with_limit(8 * MIB);
     let mut served = Served::start(limited(&["serve"], &daemon));
