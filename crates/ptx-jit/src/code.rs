@@ -219,3 +219,43 @@ impl Drop for Code {
         unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use mica_ptx_ops::layout::ModuleLayout;
+
+    #[test]
+    fn broadcasts_are_found_in_real_kernels() {
+        let isa = target(false).expect("a target");
+        if !patch::supported(&*isa) {
+            return;
+        }
+        let text = include_str!("../examples/bench.ptx");
+        let module = mica_ptx::parse(text.as_bytes()).expect("parses");
+        let layout = ModuleLayout::new(&module).expect("a layout");
+        for (kernel, lanes) in [
+            ("nbody", 4),
+            ("nbody", 8),
+            ("matmul16", 16),
+            ("matmul32", 16),
+        ] {
+            let (func, _) = module.function(kernel).expect("a kernel");
+            let plan = Plan::build(&module, &layout, func).expect("a plan");
+            let src = Source {
+                module: &module,
+                layout: &layout,
+                plan: &plan,
+                memcheck: false,
+                checks: true,
+                has_fma: true,
+                proven: false,
+                broadcasts: true,
+            };
+            // `None` would mean that code was not as expected, and is compiled without them.
+            let made = Code::attempt(&isa, &src, lanes).expect("compiles");
+            assert!(made.is_some(), "{kernel}, {lanes} lanes");
+        }
+    }
+}

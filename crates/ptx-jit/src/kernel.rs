@@ -2,7 +2,7 @@
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{Dim3, LaunchFacts};
-use mica_ptx::ast::{FuncId, Module, Op, ScalarType};
+use mica_ptx::ast::{FloatUnOp, FuncId, Module, Op, Precision, ScalarType};
 use mica_ptx_ops::layout::ModuleLayout;
 use std::sync::{Arc, OnceLock};
 
@@ -186,6 +186,8 @@ fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
     let mut wide = 0;
     let mut scalarized = 0;
     let mut vector = 0;
+    let mut divides = false;
+    let in_loop = in_loops(plan);
     for &b in &plan.graph.rpo {
         let block = &unit.blocks[b as usize];
         for s in &block.steps {
@@ -205,6 +207,7 @@ fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
             });
             if varying {
                 vector += 1;
+                divides |= in_loop[b as usize] && is_divider(op);
                 if is_scalarized(op) {
                     scalarized += 1;
                 }
@@ -247,8 +250,38 @@ fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
     }
     match pressure {
         0..=3 => 16,
+        // Two vectors of everything do not fit beside temporaries, and the divider gains nothing by a
+        // second chain: n-body takes 4 % less with one.
+        6..=7 if divides => 4,
         4..=7 => 8,
         _ => 4,
+    }
+}
+
+/// By block, whether a loop comes back to it.
+fn in_loops(plan: &Plan) -> Vec<bool> {
+    let mut found = vec![false; plan.unit.blocks.len()];
+    for &h in &plan.graph.rpo {
+        if plan.graph.is_header[h as usize] {
+            for b in plan.graph.loop_body(h) {
+                found[b as usize] = true;
+            }
+        }
+    }
+    found
+}
+
+/// Whether vector code keeps the divider busy with the instruction.
+fn is_divider(op: &Op) -> bool {
+    match op {
+        Op::FloatUn { op, ty, .. } => {
+            let slow = matches!(op, FloatUnOp::Rsqrt | FloatUnOp::Sqrt | FloatUnOp::Rcp);
+            slow && *ty == ScalarType::F32
+        }
+        Op::FloatDiv { ty, prec, .. } => {
+            *ty == ScalarType::F32 && matches!(prec, Precision::Ieee(_))
+        }
+        _ => false,
     }
 }
 
