@@ -100,7 +100,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
     (
         "Pinned, mapped and registered host memory",
         &["cuMemHost", "cuMemAllocHost", "cuMemFreeHost"],
-        "First versions are for 32-bit programs of CUDA 2.",
+        "First versions are for 32-bit programs of CUDA 2. Registered memory has an address of its own on the device; memory that a file or other processes share, and ranges that share some of their pages, are not registered.",
     ),
     (
         "Managed memory",

@@ -8,7 +8,7 @@ use mica_wire::session::{ContextSynchronize, GraphDestroy, GraphLaunch};
 
 use super::capture;
 use super::context::{Context, current};
-use super::copy_calls::Memcpy3d;
+use super::copy_boxes::Memcpy3d;
 use super::events::Event;
 use super::flatten::{Flat, build, drop_kept, flatten};
 use super::graph_ops::{Kept, Op};

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use mica_cuda_abi::{Handle, MemAllocNodeParams};
 
 use super::context::current;
-use super::copy_calls::Memcpy3d;
+use super::copy_boxes::Memcpy3d;
 use super::events::Event;
 use super::graph_ops::Op;
 use super::graph_params::{

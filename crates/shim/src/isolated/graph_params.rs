@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{Handle, MemAllocNodeParams};
 
 use super::context::current;
-use super::copy_calls::Memcpy3d;
+use super::copy_boxes::Memcpy3d;
 use super::events::Event;
 use super::fills::fill_op;
 use super::functions::function_of;

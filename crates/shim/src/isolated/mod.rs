@@ -22,6 +22,7 @@ mod context;
 mod context_calls;
 mod context_storage;
 mod copies;
+mod copy_boxes;
 mod copy_calls;
 mod device;
 mod events;
