@@ -568,6 +568,8 @@ const OBSERVED: &[&str] = &[
     "cuGetProcAddress",
     "cuGetProcAddress_v2",
     "cuInit",
+    "cuStreamBatchMemOp",
+    "cuStreamBatchMemOp_v2",
     "cuStreamBeginCapture",
     "cuStreamBeginCaptureToGraph",
     "cuStreamBeginCapture_v2",
@@ -577,6 +579,11 @@ const OBSERVED: &[&str] = &[
     "cuStreamEndCapture",
     "cuStreamQuery",
     "cuStreamSynchronize",
+    "cuStreamWaitValue32",
+    "cuStreamWaitValue32_v2",
+    "cuStreamWaitValue64",
+    "cuStreamWaitValue64_v2",
+    "cuWaitExternalSemaphoresAsync",
 ];
 
 /// Direct mode: questions about memory.

@@ -13,8 +13,8 @@ use mica_cuda_abi::{
 
 use super::driver::real;
 use super::{
-    arrays, bulk, capture, context, copies, external, graphs, info, init, launch, memory, modules,
-    pools, procaddr, stacks, sync, vmm,
+    arrays, bulk, capture, context, copies, external, graphs, host_waits, info, init, launch,
+    memory, modules, pools, procaddr, stacks, sync, vmm,
 };
 
 /// A hook's address.
@@ -264,6 +264,16 @@ hooks! {
     bare_hook [cuEventRecord, cuEventRecord_ptsz](event: Handle, stream: Handle) => sync::record;
     bare_hook [cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz](event: Handle, stream: Handle, flags: u32)
         => sync::record_with_flags;
+
+    hook [cuStreamWaitValue32, cuStreamWaitValue32_ptsz, cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz]
+        (stream: Handle, address: DevicePtr, value: u32, flags: u32) => host_waits::value;
+    hook [cuStreamWaitValue64, cuStreamWaitValue64_ptsz, cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz]
+        (stream: Handle, address: DevicePtr, value: u64, flags: u32) => host_waits::value;
+    hook [cuStreamBatchMemOp, cuStreamBatchMemOp_ptsz, cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz]
+        (stream: Handle, count: u32, operations: *mut c_void, flags: u32) => host_waits::batch;
+    hook [cuWaitExternalSemaphoresAsync, cuWaitExternalSemaphoresAsync_ptsz]
+        (semaphores: *const Handle, params: *const c_void, count: u32, stream: Handle)
+        => host_waits::semaphores;
 
     hook [cuStreamBeginCapture, cuStreamBeginCapture_ptsz](stream: Handle) => capture::begin_v1;
     hook [cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz](stream: Handle, mode: u32) => capture::begin;

@@ -12,7 +12,7 @@ use mica_limits::monotonic_ns;
 use mica_wire::host::page::gate;
 
 use super::state::{page, state};
-use super::{capture, context, streams, sync};
+use super::{capture, context, host_waits, streams, sync};
 
 const DEPTH_MIN: u32 = 2;
 const DEPTH_MAX: u32 = 1024;
@@ -58,7 +58,9 @@ fn take_turn(symbol: Symbol, stream: usize) {
     }
     loop {
         let lease = direct.gate.enter(&mut || {
-            drain();
+            if !host_waits::seen() {
+                drain();
+            }
         });
         if lease.is_none() {
             return;
@@ -67,7 +69,7 @@ fn take_turn(symbol: Symbol, stream: usize) {
             return;
         }
         DEPTH_REACHED.store(true, Relaxed);
-        if !synchronize() {
+        if host_waits::seen() || !synchronize() {
             return;
         }
         // The lease may have ended, and been given back by another thread, while this one waited: what

@@ -16,6 +16,7 @@ pub(crate) mod driver;
 mod external;
 mod graphs;
 mod hooks;
+mod host_waits;
 mod info;
 mod init;
 mod launch;

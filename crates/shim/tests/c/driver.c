@@ -118,6 +118,7 @@ API CUresult cuCtxSynchronize(void) {
 // Graphs with allocation nodes: memory is reserved at the first launch and kept until trimmed.
 static uint64_t graph_bytes[8], exec_bytes[8], graph_reserved, captured_bytes;
 static int graph_count, exec_count;
+API CUresult cuStreamWaitValue32_v2(void *s, CUdeviceptr p, uint32_t value, unsigned f) { (void)s; (void)p; (void)f; return value == 7 ? 0 : 1; }
 API CUresult cuEventRecord(void *e, void *s) { (void)e; (void)s; return 0; }
 API CUresult cuEventSynchronize(void *e) { (void)e; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
 API CUresult cuStreamSynchronize(void *s) { (void)s; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }

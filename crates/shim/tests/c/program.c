@@ -305,6 +305,7 @@ static int serve(void) {
         if (c == 'b') { CHECK(F(int, "cuStreamBeginCapture_v2", void *, int)((void *)0x5, 0)); puts("capturing"); }
         if (c == 'e') { void *g; CHECK(F(int, "cuStreamEndCapture", void *, void **)((void *)0x5, &g)); puts("captured"); }
         if (c == 'z') { CHECK(F(int, "cuMemsetD8Async", CUdeviceptr, unsigned char, size_t, void *)(0x1000, 0x5A, 4 << 20, (void *)0x5)); puts("filled"); }
+        if (c == 'v') { CHECK(F(int, "cuStreamWaitValue32_v2", void *, CUdeviceptr, uint32_t, unsigned)((void *)0x5, 0x1000, 7, 0)); puts("waits"); }
         if (c == 'd') { CHECK(F(int, "cuStreamDestroy_v2", void *)((void *)0x5)); puts("destroyed"); }
         if (c == 'y') { CHECK(F(int, "cuStreamSynchronize", void *)((void *)(intptr_t)(getchar() - '0'))); puts("stream synced"); }
         if (c == 'x') printf("broken %llu\n", (unsigned long long)counter("standin_broken"));

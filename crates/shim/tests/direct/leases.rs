@@ -294,3 +294,29 @@ fn a_lease_that_ends_while_the_queue_is_waited_for_lets_nothing_more_through() {
     daemon.set_gate(gate::OPEN, 2, 0);
     assert!(served.answer().starts_with("launched"));
 }
+
+#[test]
+fn a_thread_whose_stream_waits_for_the_host_is_not_made_to_wait_for_it() {
+    let (directory, daemon) = with_limit(64 * MIB);
+    let hold = directory.path().join("hold");
+    let mut program = limited(&["serve"], &daemon);
+    program.env("STANDIN_HOLD", &hold);
+    let mut served = Served::start(program);
+    let page = daemon.pages().remove(0);
+    // What is queued from here on waits for a word that this thread will write, after some launches more.
+    std::fs::write(&hold, "").unwrap();
+    assert_eq!(served.ask("v"), "waits");
+    daemon.set_gate(gate::LEASED, 1, far());
+    for launched in 1..40 {
+        assert_eq!(served.ask("l"), format!("launched {launched}"));
+    }
+    // Nor when its lease has ended: it goes back, and the thread waits for the next one.
+    daemon.set_gate(gate::LEASED, 2, 1);
+    served.send("l");
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == 2
+    });
+    daemon.set_gate(gate::LEASED, 3, far());
+    assert_eq!(served.answer(), "launched 40");
+    std::fs::remove_file(&hold).unwrap();
+}
