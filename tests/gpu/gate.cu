@@ -1,0 +1,134 @@
+// What passes the gate, and what a lease or a cap is charged for. Each mode prints one line.
+//
+//   gate long MS SECONDS      kernels of MS milliseconds, a wait after each: the part of the time they would take alone
+//   gate streams MS SECONDS   the same on one stream, while another one is waited for and the first is polled
+//   gate host ROUNDS          a stream that waits for a word which the launching thread writes after many launches
+//   gate facts                what the driver does where its documentation is silent
+//
+//   nvcc -O2 -std=c++17 -arch=sm_90 gate.cu -lcuda -lpthread -o gate
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <unistd.h>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#define CHECK(x) do { int code_ = (x); if (code_) { printf("%s:%d %s = %d\n", __FILE__, __LINE__, #x, code_); exit(1); } } while (0)
+
+__global__ void work(long rounds, float *out) {
+    float a = threadIdx.x, b = 1.000001f;
+    for (long i = 0; i < rounds; i++) a = a * b + 0.5f;
+    if (a == 42.0f) *out = a;
+}
+__global__ void nothing() {}
+
+static double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+static long rounds_per_ms() {
+    cudaEvent_t a, b;
+    CHECK(cudaEventCreate(&a));
+    CHECK(cudaEventCreate(&b));
+    const long rounds = 200000;
+    float best = 1e9f;
+    // The shortest of many: others may have had the GPU meanwhile.
+    for (int i = 0; i < 40; i++) {
+        float ms;
+        CHECK(cudaEventRecord(a));
+        work<<<132, 256>>>(rounds, nullptr);
+        CHECK(cudaEventRecord(b));
+        CHECK(cudaEventSynchronize(b));
+        CHECK(cudaEventElapsedTime(&ms, a, b));
+        if (ms < best) best = ms;
+    }
+    return (long)(rounds / best);
+}
+
+static int share(bool streams, double ms, double seconds) {
+    long rounds = (long)(rounds_per_ms() * ms);
+    cudaStream_t a, b;
+    CHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+    CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+    double begun = now();
+    int done = 0;
+    while (now() - begun < seconds) {
+        work<<<132, 256, 0, a>>>(rounds, nullptr);
+        if (streams) {
+            nothing<<<1, 1, 0, b>>>();
+            CHECK(cudaStreamSynchronize(b));
+            while (cudaStreamQuery(a) == cudaErrorNotReady) usleep(200);
+        } else {
+            CHECK(cudaStreamSynchronize(a));
+        }
+        done++;
+    }
+    printf("%.1f\n", 100 * done * ms / 1000 / (now() - begun));
+    return 0;
+}
+
+static int host(int rounds) {
+    cudaStream_t s;
+    CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    volatile unsigned *word;
+    CHECK(cudaHostAlloc((void **)&word, 4096, cudaHostAllocMapped));
+    *word = 0;
+    CUdeviceptr at;
+    CHECK(cuMemHostGetDevicePointer(&at, (void *)word, 0));
+    for (int round = 1; round <= rounds; round++) {
+        CHECK(cuStreamWaitValue32(s, at, round, CU_STREAM_WAIT_VALUE_GEQ));
+        for (int i = 0; i < 100; i++) nothing<<<1, 1, 0, s>>>();
+        *word = round;
+        CHECK(cudaStreamSynchronize(s));
+    }
+    puts("ok");
+    return 0;
+}
+
+static int facts() {
+    CHECK(cudaFree(0));
+    int pageable = 0, active = 0;
+    unsigned flags;
+    CHECK(cuDeviceGetAttribute(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0));
+    printf("ordinary host memory can move to the GPU: %s\n", pageable ? "yes, uncharged" : "no");
+
+    CUmemAllocationProp prop;
+    memset(&prop, 0, sizeof prop);
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemGenericAllocationHandle own, imported;
+    int fd;
+    CHECK(cuMemCreate(&own, 2 << 20, &prop, 0));
+    CHECK(cuMemExportToShareableHandle(&fd, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    CHECK(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    printf("imported from itself: %s handle\n", own == imported ? "the same" : "another");
+
+    cudaStream_t s;
+    CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+    nothing<<<1, 1, 0, s>>>();
+    int destroyed = cuStreamDestroy(s);
+    printf("a stream destroyed under capture: %d, then a wait for the context: %d\n", destroyed, (int)cudaDeviceSynchronize());
+
+    void *p;
+    cuuint64_t reserved = 0;
+    CUmemoryPool pool;
+    CHECK(cudaMallocAsync(&p, 64 << 20, 0));
+    CHECK(cuDeviceGetMemPool(&pool, 0));
+    CHECK(cudaDeviceReset());
+    CHECK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    int asked = cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+    printf("after a reset: context active %d, the pool answers %d, %llu MiB reserved\n", active, asked, (unsigned long long)reserved >> 20);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *mode = argc > 1 ? argv[1] : "";
+    double a = argc > 2 ? atof(argv[2]) : 0, b = argc > 3 ? atof(argv[3]) : 0;
+    if (!strcmp(mode, "long")) return share(false, a, b);
+    if (!strcmp(mode, "streams")) return share(true, a, b);
+    if (!strcmp(mode, "host")) return host((int)a);
+    if (!strcmp(mode, "facts")) return facts();
+    return 2;
+}
