@@ -62,7 +62,7 @@ const BROADCAST: u8 = 0x18;
 /// Whether the bytes start with a whole `vpmovzxdq` from memory by base, index and displacement.
 fn starts_with_stand_in(bytes: &[u8]) -> bool {
     // VEX, the map of `0f 38`; W = 0, no third operand, 128 bits, prefix 66.
-    let [0xc4, map, 0b0_1111_0_01, WIDEN, modrm, tail @ ..] = bytes else {
+    let [0xc4, map, 0b0111_1001, WIDEN, modrm, tail @ ..] = bytes else {
         return false;
     };
     if map & 0b1_1111 != 0b10 {
