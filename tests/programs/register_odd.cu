@@ -31,6 +31,13 @@ int main() {
     stop = true;
     writer.join();
     for (int i = 0; i < 40000; i++) if (i != 19999) EXPECT_EQ(heap[i], i >= 20000 && i < 29999 ? 140 : 0);
+    // Large, from the middle of a page to the middle of another.
+    std::vector<int> large(20 << 20, 5);
+    CHECK(cudaHostRegister(&large[3], (large.size() - 7) * 4, cudaHostRegisterMapped));
+    add_to(&large[3], (int)large.size() - 7);
+    EXPECT(large[2] == 5 && large[3] == 12 && large[10 << 20] == 12 && large[large.size() - 5] == 12 && large[large.size() - 4] == 5);
+    CHECK(cudaHostUnregister(&large[3]));
+    EXPECT(large[2] == 5 && large[3] == 12 && large[10 << 20] == 12 && large[large.size() - 5] == 12 && large[large.size() - 4] == 5);
     // Two in one page; each is free to go first.
     alignas(4096) static int page[2048];
     for (int first : {0, 1}) {

@@ -28,6 +28,8 @@ use super::support::{Answer, Code, invalid, lock, not_supported};
 use crate::log;
 
 const PAGE: u64 = 4096;
+/// Bytes that are exchanged in one step.
+const PIECE: usize = 32 << 20;
 
 /// Pages that are registered, for one or more registrations.
 struct Pages {
@@ -197,7 +199,7 @@ fn restore((first, room): (u64, u64), inner: &Range<u64>) {
 }
 
 /// Puts the pages at `copy` where others are, with the contents of those: the inner ones, which are
-/// nobody else's, in one step.
+/// nobody else's, in large pieces.
 ///
 /// # Safety
 /// The pages are the program's and can be read; `copy` is as many that nobody knows of.
@@ -208,15 +210,16 @@ unsafe fn exchange(
 ) -> rustix::io::Result<()> {
     let at = |address: u64| copy + (address - first);
     let mut done = Ok(());
-    if !inner.is_empty() {
-        let len = (inner.end - inner.start) as usize;
-        let (from, to) = (at(inner.start), inner.start);
+    // By pieces, so that the program need not have all of it twice.
+    for start in inner.clone().step_by(PIECE) {
+        let len = PIECE.min((inner.end - start) as usize);
+        let (from, to) = (at(start), start);
         // SAFETY: both are mapped and as long as said; our contract.
-        done = unsafe {
+        done = done.and_then(|()| unsafe {
             std::ptr::copy_nonoverlapping(to as *const u8, from as *mut u8, len);
             let (from, to) = (from as *mut c_void, to as *mut c_void);
             mremap_fixed(from, len, len, MremapFlags::MAYMOVE, to).map(drop)
-        };
+        });
     }
     for page in (first..first + room).step_by(PAGE as usize) {
         if done.is_ok() && !inner.contains(&page) {
