@@ -15,7 +15,9 @@ thread_local! {
     static DEVICE: device::Device = device::Device::new().expect("address space");
 }
 
-fuzz_target!(|bytes: &[u8]| DEVICE.with(|device| device.take(bytes)));
+fuzz_target!(|bytes: &[u8]| {
+    DEVICE.with(|device| device.take(bytes));
+});
 
 fuzz_mutator!(
     |bytes: &mut [u8], size: usize, max_size: usize, seed: u32| {
