@@ -114,6 +114,16 @@ impl Gate {
         }
     }
 
+    /// Gives the current lease back if its time is over; the work must be drained.
+    pub fn yield_ended(&self) {
+        let lease = &self.link.page().lease;
+        let word = lease.gate.load(Acquire);
+        // The end is written before the word, so it is no older than that.
+        if gate::state(word) == gate::LEASED && monotonic_ns() >= lease.lease_end_ns.load(Relaxed) {
+            self.give_back(gate::sequence(word));
+        }
+    }
+
     /// Gives the lease of this number back: what was submitted under it has drained. Says nothing about a
     /// lease that was granted since, and does nothing if a later one has been given back already.
     pub fn give_back(&self, sequence: u32) {

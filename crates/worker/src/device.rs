@@ -106,6 +106,14 @@ impl LeaseGate {
         })
     }
 
+    /// Gives back a lease that has ended and that nobody uses; not one that has just come.
+    fn yield_ended(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if *running == 0 {
+            self.gate.yield_ended();
+        }
+    }
+
     /// Gives back a lease that nobody uses.
     fn yield_unused(&self) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,21 +127,20 @@ impl LeaseGate {
 struct DeviceGate {
     shared: Arc<LeaseGate>,
     runs: AtomicBool,
-    /// Counted among those that wait for a lease.
+    /// Counted among those that have something to run. They are while they hold a lease too: if it is taken
+    /// from them, they need no processor to ask for another.
     asks: AtomicBool,
     /// What it has said that it used.
     used_ns: AtomicU64,
 }
 
 impl DeviceGate {
-    /// Says that it wants a lease; false if it has said so already.
-    fn ask(&self) -> bool {
-        let is_new = !self.asks.swap(true, SeqCst);
-        if is_new {
+    /// Says that it has something to run.
+    fn ask(&self) {
+        if !self.asks.swap(true, SeqCst) {
             let counters = &self.shared.link.page().counters;
             counters.waiting.fetch_add(1, SeqCst);
         }
-        is_new
     }
 
     fn ask_no_more(&self) {
@@ -163,11 +170,7 @@ impl Drop for DeviceGate {
 
 impl ExecutionGate for DeviceGate {
     fn may_run(&self) -> bool {
-        let may = self.shared.gate.may_run();
-        if may && self.asks.load(Relaxed) {
-            self.ask_no_more();
-        }
-        may
+        self.shared.gate.may_run()
     }
 
     fn remaining(&self) -> Option<Duration> {
@@ -209,9 +212,9 @@ impl ExecutionGate for DeviceGate {
 
     fn busy(&self) {
         self.set_runs(true);
-        // Asked for here and not only by the thread that waits: it takes a while to wake.
+        self.ask();
+        // Said here and not only by the thread that waits: it takes a while to wake.
         if !self.shared.gate.may_run() {
-            self.ask();
             self.shared.link.ring();
         }
     }
@@ -228,26 +231,21 @@ impl ExecutionGate for DeviceGate {
         let began = mica_limits::monotonic_ns();
         // Before the lease is given back, so that whoever hears of that sees that we want another.
         self.ask();
-        shared.yield_unused();
+        shared.yield_ended();
         shared.link.ring();
         while !cancel.load(Acquire) {
             let word = page.lease.gate.load(Acquire);
             if shared.gate.may_run() {
                 break;
             }
-            // A lease can end while its holder slept through it: give it back, or it is lost time. Another
-            // thread may have seen it and taken it for an answer.
-            shared.yield_unused();
-            if self.ask() {
-                shared.link.ring();
-            }
+            // A lease can end while its holder slept through it: give it back, or it is lost time.
+            shared.yield_ended();
             let nap = Timespec {
                 tv_sec: 0,
                 tv_nsec: 5_000_000,
             };
             let _ = futex::wait(&page.lease.gate, futex::Flags::empty(), word, Some(&nap));
         }
-        self.ask_no_more();
         let waited = mica_limits::monotonic_ns().saturating_sub(began);
         page.counters.gate_wait_ns.fetch_add(waited, Relaxed);
         // Before it looks again, so that nobody else gives the lease back in between.

@@ -109,9 +109,13 @@ fn a_device_waits_for_its_lease_and_gives_it_back_when_idle() {
     assert!(asked.join().unwrap());
     assert!(device.may_run());
     assert!(device.remaining().unwrap() > Duration::from_secs(1));
-    assert_eq!((daemon.waiting(), daemon.yielded()), (0, 0));
+    assert_eq!(
+        (daemon.waiting(), daemon.yielded()),
+        (1, 0),
+        "it has work, and would want another if this one were taken"
+    );
     device.idle();
-    assert_eq!(daemon.yielded(), 7);
+    assert_eq!((daemon.waiting(), daemon.yielded()), (0, 7));
     assert!(daemon.rang());
     assert!(!device.may_run(), "what was given back is not used");
 }
@@ -142,14 +146,14 @@ fn a_lease_that_has_ended_is_given_back_once_every_device_is_drained() {
     assert!(!one.may_run() && !two.may_run());
     assert_eq!(one.remaining(), Some(Duration::ZERO));
     let first = ask(&one);
-    until(|| daemon.waiting() == 1);
+    until(|| daemon.rang());
     assert_eq!(daemon.yielded(), 0, "the other has not paused yet");
     let second = ask(&two);
     until(|| daemon.yielded() == 1);
     until(|| daemon.waiting() == 2);
     daemon.grant(2);
     assert!(first.join().unwrap() && second.join().unwrap());
-    assert_eq!((daemon.waiting(), daemon.yielded()), (0, 1));
+    assert_eq!((daemon.waiting(), daemon.yielded()), (2, 1));
     assert!(daemon.page.counters.gate_wait_ns.load(SeqCst) > 0);
 }
 
@@ -183,7 +187,35 @@ fn without_a_daemon_the_gate_is_open() {
     };
     assert!(asked.join().unwrap());
     assert!(device.may_run());
+    device.idle();
     assert_eq!(page.counters.waiting.load(SeqCst), 0);
     stop.store(true, SeqCst);
     reader.join().unwrap();
+}
+
+#[test]
+fn a_lease_that_was_taken_and_given_again_is_not_given_back() {
+    let daemon = Daemon::new();
+    let device = daemon.gate.for_device();
+    daemon.grant(1);
+    device.busy();
+    daemon.set(gate::CLOSED, 1, monotonic_ns());
+    assert!(!device.may_run());
+    let asked = ask(&device);
+    until(|| daemon.rang());
+    daemon.grant(2);
+    assert!(asked.join().unwrap());
+    assert!(device.may_run());
+    assert_eq!((daemon.waiting(), daemon.yielded()), (1, 0));
+}
+
+#[test]
+fn what_was_used_is_told_once() {
+    let daemon = Daemon::new();
+    let (one, two) = (daemon.gate.for_device(), daemon.gate.for_device());
+    one.used(500);
+    two.used(70);
+    one.used(500);
+    one.used(600);
+    assert_eq!(daemon.page.counters.used_ns.load(SeqCst), 670);
 }

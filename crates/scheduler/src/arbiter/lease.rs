@@ -1,9 +1,12 @@
 //! The lease in force: its grant, its end, and the time charged for it.
 
-use super::members::Tab;
 use super::{Arbiter, ClientId, Gate, Order, SEQUENCE_MASK};
 use crate::Priority;
 use crate::policy::TenantId;
+
+/// Where work holds still by itself: how long whoever held a lease has to say what it used of it, before
+/// the next one gets it.
+const SAYS_SO_NS: u64 = 1_000_000;
 
 #[derive(Debug)]
 pub(super) struct Holder {
@@ -70,15 +73,16 @@ impl Arbiter {
             self.set_end(id, end_ns, orders);
             return Some(end_ns - margin_ns);
         }
-        if now_ns >= end_ns + self.settings.drain_limit_ns {
+        let urgent = self.is_more_urgent(contender, tenant_id);
+        let is_late = now_ns >= end_ns + self.drain_limit_ns();
+        if is_late && !self.settings.ends_at_once {
             self.begin_overrun(now_ns);
             self.close_holder(now_ns, orders);
             return None;
         }
-        let urgent = self.is_more_urgent(contender, tenant_id);
-        if urgent && self.settings.ends_at_once {
-            // Its work holds still by itself within microseconds: whoever is urgent need not wait for
-            // it to say so.
+        if self.settings.ends_at_once && (urgent || is_late) {
+            // Its work holds still by itself within microseconds: whoever is urgent need not wait for it
+            // to say so, nor anybody for long: it may have no processor to say it with.
             self.close_holder(now_ns, orders);
             for order in orders.iter_mut().filter(|order| order.client == id) {
                 // It watches its gate while it runs.
@@ -93,11 +97,19 @@ impl Arbiter {
             return Some(end_ns - margin_ns);
         }
         // A yield rings the doorbell; only idleness has to be looked for.
-        let limit_ns = end_ns.max(now_ns) + self.settings.drain_limit_ns;
+        let limit_ns = end_ns.max(now_ns) + self.drain_limit_ns();
         Some(match self.settings.idle_ns {
             Some(idle_ns) => now_ns + idle_ns / 4,
             None => limit_ns,
         })
+    }
+
+    /// How long after its end a lease may be given back.
+    fn drain_limit_ns(&self) -> u64 {
+        match self.settings.ends_at_once {
+            true => self.settings.drain_limit_ns.min(SAYS_SO_NS),
+            false => self.settings.drain_limit_ns,
+        }
     }
 
     pub(super) fn is_more_urgent(&self, contender: Option<TenantId>, holder: TenantId) -> bool {
@@ -261,7 +273,7 @@ impl Arbiter {
         client.sequence = (client.sequence + 1) & SEQUENCE_MASK;
         client.gate = Gate::Leased { end_ns };
         client.leases += 1;
-        client.tab = Tab::default();
+        client.tab = client.tab.next();
         // Having just been woken it counts as busy, or it would lose the lease before its first launch.
         client.busy_at_ns = now_ns;
         client.input.waiting = 0;

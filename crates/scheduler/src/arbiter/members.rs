@@ -65,22 +65,42 @@ pub(super) struct Client {
     pub(super) rate: Rate,
 }
 
-/// Whoever holds a lease pays for one part in so many at least, even if it had no processor meanwhile:
-/// one that never has must not keep the device from those that have.
+/// Whoever holds a lease pays for one part in so many at least, even if it had no processor meanwhile.
 const LEAST_PART: u64 = 64;
+/// One that had none for so many leases in a row pays more: it must not keep the device from those that
+/// could use it.
+const VAIN_LEASES: u32 = 8;
+const VAIN_PART: u64 = 4;
 
 /// What a client owes for its last lease.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tab {
     pub(super) held_ns: u64,
     used_ns: u64,
     paid_ns: u64,
+    /// Leases before this one of which nothing was used.
+    vain: u32,
 }
 
 impl Tab {
-    /// It did not give the lease back in time: strangers are not all of the reason.
-    pub(super) fn overran(&mut self) {
-        self.used_ns = self.used_ns.max(self.held_ns / 2);
+    /// The tab of the next lease.
+    pub(super) fn next(&self) -> Self {
+        let vain = match self.used_ns {
+            0 => self.vain.saturating_add(1),
+            _ => 0,
+        };
+        Self {
+            vain,
+            ..Self::default()
+        }
+    }
+
+    fn owed_ns(&self) -> u64 {
+        let part = match self.vain < VAIN_LEASES {
+            true => LEAST_PART,
+            false => VAIN_PART,
+        };
+        (self.used_ns.min(self.held_ns)).max(self.held_ns / part)
     }
 }
 
@@ -95,8 +115,7 @@ impl Client {
             }
             None => tab.used_ns = tab.held_ns,
         }
-        let owed_ns = (tab.used_ns.min(tab.held_ns)).max(tab.held_ns / LEAST_PART);
-        let due_ns = owed_ns.saturating_sub(tab.paid_ns);
+        let due_ns = tab.owed_ns().saturating_sub(tab.paid_ns);
         tab.paid_ns += due_ns;
         due_ns
     }

@@ -30,7 +30,6 @@ impl Arbiter {
             return;
         };
         self.overruns += 1;
-        client.tab.overran();
         if client.input.used_ns.is_some() {
             // What it goes on to use it says itself.
             return;

@@ -50,6 +50,8 @@ pub(crate) struct Program {
     pub(crate) leased: Option<u32>,
     /// Gives its lease back when it has nothing to run, as real clients do.
     pub(crate) tells: bool,
+    /// Its work stops when its lease does, and goes on with the next.
+    pub(crate) holds_still: bool,
     /// Of a hundred of its moments on the GPU, how many are taken away by strangers.
     pub(crate) stolen_percent: u64,
     moments: u64,
@@ -62,6 +64,20 @@ impl Program {
         if let Some(sequence) = self.leased.take_if(|_| taken) {
             self.rang |= std::mem::replace(&mut self.input.yielded, sequence) != sequence;
         }
+        if self.holds_still && !self.queue.is_empty() && self.input.waiting == 0 {
+            // What has begun wants to go on, whoever has the GPU now.
+            self.input.waiting = 1;
+            self.rang = true;
+        }
+        if self.holds_still
+            && matches!(self.gate, Gate::Leased { end_ns } if now >= end_ns)
+            && self.input.yielded != self.sequence
+            && self.stolen_percent == 0
+        {
+            // Nothing has to drain; one without a processor cannot say so.
+            self.input.yielded = self.sequence;
+            self.rang = true;
+        }
         if self.behaviour.think_ns.is_some() && self.input.syncing > 0 {
             if !self.queue.is_empty() {
                 return;
@@ -71,6 +87,9 @@ impl Program {
             self.resume_at = now + self.behaviour.think_ns.unwrap_or(0);
         }
         if now < self.resume_at {
+            if self.holds_still {
+                self.input.waiting = 0;
+            }
             let held = matches!(self.gate, Gate::Leased { .. });
             if self.tells && held && self.queue.is_empty() && self.input.yielded != self.sequence {
                 self.input.yielded = self.sequence;
@@ -86,6 +105,14 @@ impl Program {
             self.queue.push(self.behaviour.kernel_ns);
         }
         self.input.syncing = 1;
+    }
+
+    fn may_run(&self, now: u64) -> bool {
+        match self.gate {
+            Gate::Open => true,
+            Gate::Leased { end_ns } => now < end_ns && self.input.yielded != self.sequence,
+            Gate::Closed => false,
+        }
     }
 
     pub(crate) fn may_submit(&mut self, now: u64) -> bool {
@@ -133,6 +160,7 @@ pub(crate) struct Sim {
     pub(crate) idle_ns: u64,
     pub(crate) lease_ns: u64,
     pub(crate) tells: bool,
+    pub(crate) holds_still: bool,
 }
 
 pub(crate) fn entitlement(weight: f64) -> Entitlement {
@@ -149,6 +177,7 @@ impl Sim {
         Self {
             lease_ns: settings.lease_ns,
             tells: settings.idle_ns.is_none(),
+            holds_still: settings.ends_at_once,
             arbiter: Arbiter::new(settings),
             programs: BTreeMap::new(),
             now: MS,
@@ -199,6 +228,7 @@ impl Sim {
                 rang: false,
                 leased: None,
                 tells: self.tells,
+                holds_still: self.holds_still,
                 stolen_percent: 0,
                 moments: 0,
             },
@@ -271,7 +301,7 @@ impl Sim {
         let busy: Vec<u64> = self
             .programs
             .iter()
-            .filter(|(_, p)| !p.queue.is_empty())
+            .filter(|(_, p)| !p.queue.is_empty() && (!p.holds_still || p.may_run(self.now)))
             .map(|(id, _)| *id)
             .collect();
         if busy.is_empty() {
