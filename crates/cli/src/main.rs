@@ -69,7 +69,8 @@ fn dispatch(command: &Command) -> Result<i32> {
             Ok(0)
         }
         Command::Man { folder } => {
-            clap_mangen::generate_to(Cli::command(), folder)
+            std::fs::create_dir_all(folder)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
                 .with_context(|| format!("man pages cannot be written to {}", folder.display()))?;
             Ok(0)
         }

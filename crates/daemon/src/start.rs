@@ -29,6 +29,18 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// Another user's daemon, which serves that user alone.
+    #[error("the Mica daemon at {socket} serves another user alone")]
+    Foreign {
+        /// Its socket.
+        socket: PathBuf,
+    },
+    /// It was started, and ended with a reason.
+    #[error("the Mica daemon ended at once: {reason}")]
+    Ended {
+        /// What it said.
+        reason: String,
+    },
     /// It was started and did not answer.
     #[error("the Mica daemon was started and did not answer; its log is {log}")]
     Silent {
@@ -176,7 +188,12 @@ pub fn ensure_running_at(
     if answers(&client) {
         return Ok(client);
     }
+    if is_foreign(client.socket()) {
+        let socket = client.socket().to_owned();
+        return Err(StartError::Foreign { socket });
+    }
     make_runtime_dir(paths);
+    let said_before = log_len(paths);
     let started = Instant::now();
     let mut spawned = None;
     let mut turn = None;
@@ -190,6 +207,9 @@ pub fn ensure_running_at(
         }
         if answers(&client) {
             return Ok(client);
+        }
+        if let Some(reason) = last_words(paths, said_before) {
+            return Err(StartError::Ended { reason });
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -212,6 +232,31 @@ fn take_turn(paths: &Paths) -> Option<std::fs::File> {
 
 fn answers(client: &ControlClient) -> bool {
     std::os::unix::net::UnixStream::connect(client.socket()).is_ok()
+}
+
+/// Whether there is a socket that this user may not use.
+fn is_foreign(socket: &Path) -> bool {
+    let refused = std::os::unix::net::UnixStream::connect(socket);
+    refused.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+fn log_len(paths: &Paths) -> u64 {
+    std::fs::metadata(paths.log_file()).map_or(0, |log| log.len())
+}
+
+/// Why a daemon that was started says it cannot run. Whatever else it logs begins with a time.
+fn last_words(paths: &Paths, said_before: u64) -> Option<String> {
+    if log_len(paths) <= said_before {
+        return None;
+    }
+    let log = std::fs::read(paths.log_file()).ok()?;
+    let new = String::from_utf8_lossy(log.get(usize::try_from(said_before).ok()?..)?).into_owned();
+    let reason = new
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("mica: "));
+    // A line without its end is still being written.
+    reason.filter(|_| new.ends_with('\n')).map(str::to_owned)
 }
 
 /// The log and the lock are in the runtime directory, which the first daemon would make too late.

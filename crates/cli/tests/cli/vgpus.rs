@@ -1,6 +1,6 @@
 //! Virtual GPUs and the configuration they live under.
 
-use crate::home::Home;
+use crate::home::{Answer, Home};
 
 #[test]
 fn a_virtual_gpu_is_made_listed_shown_resized_and_removed() {
@@ -105,4 +105,20 @@ fn a_wrong_configuration_is_refused_with_its_line() {
         missing.contains("/nowhere/mica.toml cannot be read"),
         "{missing}"
     );
+}
+
+#[test]
+fn a_daemon_that_cannot_start_on_demand_says_why() {
+    let home = Home::new();
+    let wrong = home.write("wrong.toml", "[daemon]\nidle_exit_secs = 3\n");
+    let mut create = home.command(&["create", "a", "-m", "64MiB"]);
+    let answer = Answer::from(create.env("MICA_CONFIG", wrong).output().unwrap());
+    assert_eq!(answer.code, 1, "{answer:?}");
+    assert!(
+        answer
+            .err
+            .contains("line 2: unknown field `idle_exit_secs`"),
+        "{answer:?}"
+    );
+    assert!(!answer.err.contains("did not answer"), "{answer:?}");
 }

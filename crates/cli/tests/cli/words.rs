@@ -82,7 +82,6 @@ fn completions_and_manual_pages_come_from_the_same_words() {
         assert!(text.contains("resize"), "{shell}");
     }
     let folder = home.path().join("man");
-    std::fs::create_dir(&folder).unwrap();
     home.ok(&format!("man {}", folder.display()));
     for page in ["mica.1", "mica-run.1", "mica-resize.1"] {
         let text = std::fs::read_to_string(folder.join(page)).unwrap();
