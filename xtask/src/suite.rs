@@ -23,6 +23,7 @@ const WITH_EVERY_RUNTIME: &[&str] = &[
     "graph_capture",
     "malloc_async",
     "managed",
+    "process_life",
     "properties",
     "streams_events",
     "symbols",
