@@ -7,6 +7,7 @@
 use mica_ptx::ast::{AddrBase, Module, Op, Space};
 use mica_ptx::visit::Access as Touch;
 use mica_ptx_ops::layout::ModuleLayout;
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
 use super::dominate::Dominators;
@@ -23,6 +24,14 @@ pub(super) type At = (BlockId, usize);
 const DEEPEST: usize = 100;
 const MOST_BLOCKS: usize = 2000;
 
+/// What is known of a register is followed, and of what that is compared with, but no further: each step
+/// could have as many branches as there are before it.
+const MOST_FACTS: usize = 2;
+
+/// A kernel that takes more is checked: looking must end, and every launch evaluates all nodes.
+const MOST_WORK: usize = 1 << 20;
+const MOST_NODES: usize = 1 << 13;
+
 /// Where a register is written.
 #[derive(Clone, Default)]
 struct Written {
@@ -38,11 +47,14 @@ pub(super) struct Builder<'a> {
     pub(super) layout: &'a ModuleLayout,
     pub(super) graph: &'a Graph,
     pub(super) dominators: Dominators,
+    pub(super) loops: Vec<(BlockId, Vec<BlockId>)>,
     written: Vec<Written>,
     proof: Proof,
-    /// By register with one definition.
-    known: HashMap<Reg, Option<Id>>,
+    /// By register with one definition, and how many facts led there.
+    known: HashMap<(Reg, usize), Option<Id>>,
     depth: usize,
+    facts_deep: usize,
+    worked: Cell<usize>,
 }
 
 impl Proof {
@@ -63,15 +75,24 @@ impl Proof {
             layout,
             graph,
             dominators: Dominators::of(graph),
+            loops: (graph.rpo.iter().copied())
+                .filter(|h| graph.is_header[*h as usize])
+                .map(|h| (h, graph.loop_body(h)))
+                .collect(),
             written: vec![Written::default(); unit.regs.len()],
             proof: Proof::default(),
             known: HashMap::new(),
             depth: 0,
+            facts_deep: 0,
+            worked: Cell::new(0),
         };
         b.find_definitions();
         b.find_accesses();
-        for (&block, guards) in guards {
-            for g in guards {
+        // In order: code that is kept on disk must leave out what this very list speaks of.
+        let mut blocks: Vec<BlockId> = guards.keys().copied().collect();
+        blocks.sort_unstable();
+        for block in blocks {
+            for g in guards.get(&block).into_iter().flatten() {
                 let width = Width {
                     bits: 32,
                     signed: g.signed,
@@ -82,6 +103,9 @@ impl Proof {
                     b.proof.guards.insert((block, g.reg));
                 }
             }
+        }
+        if b.worked.get() > MOST_WORK || b.proof.nodes.len() > MOST_NODES {
+            return Proof::default();
         }
         b.proof
     }
@@ -183,9 +207,15 @@ impl Builder<'_> {
         }
     }
 
+    /// Counts what is done. Whether it is too much.
+    pub(super) fn work(&self, n: usize) -> bool {
+        self.worked.set(self.worked.get().saturating_add(n));
+        self.worked.get() > MOST_WORK || self.proof.nodes.len() > MOST_NODES
+    }
+
     /// The values of a register that is read at `at`.
     pub(super) fn register(&mut self, reg: Reg, at: At) -> Option<Id> {
-        if self.depth > DEEPEST {
+        if self.depth > DEEPEST || self.work(1) {
             return None;
         }
         self.depth += 1;
@@ -201,31 +231,42 @@ impl Builder<'_> {
         }
         match w.at[..] {
             [definition] if self.precedes(definition, at) => {
-                let mut id = match self.known.get(&reg) {
+                let key = (reg, self.facts_deep);
+                let id = match self.known.get(&key) {
                     Some(known) => (*known)?,
                     None => {
                         let made = self.instruction(definition);
-                        self.known.insert(reg, made);
+                        self.known.insert(key, made);
                         made?
                     }
                 };
-                for fact in self.facts(at.0) {
-                    if fact.reg != reg || fact.width.bits != self.bits(reg) {
-                        continue;
-                    }
-                    let instance = self.unit.blocks[fact.at.0 as usize].instance;
-                    let than = self.operand(&fact.than, instance, fact.at, fact.width);
-                    if let Some(than) = than {
-                        id = self.node(Node::Known(id, fact.relation, than, fact.width));
-                    }
-                }
-                Some(id)
+                Some(self.narrowed(id, reg, at.0))
             }
             [a, b] => self
                 .counter(reg, a, b, at)
                 .or_else(|| self.counter(reg, b, a, at)),
             _ => None,
         }
+    }
+
+    /// The values `id` of a register, knowing what branches have shown of it.
+    fn narrowed(&mut self, mut id: Id, reg: Reg, block: BlockId) -> Id {
+        if self.facts_deep == MOST_FACTS {
+            return id;
+        }
+        self.facts_deep += 1;
+        for fact in self.facts(block) {
+            if fact.reg != reg || fact.width.bits != self.bits(reg) {
+                continue;
+            }
+            let instance = self.unit.blocks[fact.at.0 as usize].instance;
+            let than = self.operand(&fact.than, instance, fact.at, fact.width);
+            if let Some(than) = than {
+                id = self.node(Node::Known(id, fact.relation, than, fact.width));
+            }
+        }
+        self.facts_deep -= 1;
+        id
     }
 
     /// The one instruction that writes a register, when it comes before `at`.

@@ -89,9 +89,8 @@ impl Builder<'_> {
     /// The header of the innermost loop around `inside`, when `before` comes before it, and in every loop
     /// around that one: the count then starts anew whenever the loop does.
     fn loop_of(&self, before: BlockId, inside: BlockId) -> Option<BlockId> {
-        let around: Vec<(BlockId, Vec<BlockId>)> = (self.graph.rpo.iter().copied())
-            .filter(|h| self.graph.is_header[*h as usize])
-            .map(|h| (h, self.graph.loop_body(h)))
+        self.work(self.loops.len());
+        let around: Vec<&(BlockId, Vec<BlockId>)> = (self.loops.iter())
             .filter(|(_, body)| body.contains(&inside))
             .collect();
         // Loops that overlap without one's being in the other, or that have two ways in, are left alone.

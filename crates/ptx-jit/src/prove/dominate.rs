@@ -7,6 +7,8 @@ pub(super) struct Dominators {
     /// Position in reverse post-order; `u32::MAX` when never reached.
     position: Vec<u32>,
     parent: Vec<Option<BlockId>>,
+    /// When a walk over the tree comes to a block, and when it has seen all below it.
+    seen: Vec<(u32, u32)>,
 }
 
 impl Dominators {
@@ -20,6 +22,7 @@ impl Dominators {
         let mut d = Dominators {
             position,
             parent: vec![None; n],
+            seen: vec![(0, 0); n],
         };
         let Some(&root) = graph.rpo.first() else {
             return d;
@@ -40,7 +43,33 @@ impl Dominators {
                 }
             }
         }
+        d.walk(root);
         d
+    }
+
+    fn walk(&mut self, root: BlockId) {
+        let mut below: Vec<Vec<BlockId>> = vec![Vec::new(); self.parent.len()];
+        for (b, parent) in self.parent.iter().enumerate() {
+            if let Some(p) = parent {
+                below[*p as usize].push(b as BlockId);
+            }
+        }
+        let mut time = 1;
+        self.seen[root as usize].0 = time;
+        let mut stack = vec![root];
+        while let Some(&b) = stack.last() {
+            time += 1;
+            match below[b as usize].pop() {
+                Some(next) => {
+                    self.seen[next as usize].0 = time;
+                    stack.push(next);
+                }
+                None => {
+                    self.seen[b as usize].1 = time;
+                    stack.pop();
+                }
+            }
+        }
     }
 
     fn common(&self, mut a: BlockId, mut b: BlockId) -> BlockId {
@@ -65,16 +94,7 @@ impl Dominators {
 
     /// Whether every path to `b` passes `a`, which may be `b`.
     pub(super) fn dominates(&self, a: BlockId, b: BlockId) -> bool {
-        let mut at = Some(b);
-        while let Some(x) = at {
-            if x == a {
-                return true;
-            }
-            if self.position[x as usize] < self.position[a as usize] {
-                return false;
-            }
-            at = self.parent(x);
-        }
-        false
+        let ((from, to), (at, _)) = (self.seen[a as usize], self.seen[b as usize]);
+        from != 0 && from <= at && at < to
     }
 }

@@ -25,6 +25,9 @@ impl Builder<'_> {
         let mut at = Some(block);
         while let Some(b) = at {
             at = self.dominators.parent(b);
+            if self.work(1) {
+                break;
+            }
             let [from] = self.graph.preds[b as usize][..] else {
                 continue;
             };
