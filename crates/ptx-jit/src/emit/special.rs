@@ -102,6 +102,10 @@ impl Emit<'_, '_> {
         if class == Class::Pred {
             return Ok(V::U(self.imm(types::I8, 0)));
         }
+        if let (V::A(x, s), Class::B64) = (&v, class) {
+            // An index is too small to wrap.
+            return Ok(V::A(self.b.ins().uextend(types::I64, *x), *s));
+        }
         Ok(self.resize(v, have, class))
     }
 

@@ -39,7 +39,7 @@ impl Solver<'_> {
                 a,
                 b,
                 ..
-            } if plain(*ty) => add(shape(self, a), shape(self, b), 1),
+            } if plain(*ty) => add(shape(self, a), shape(self, b), 1, ty.bits()),
             Op::IntBin {
                 op: IntBinOp::Sub,
                 ty,
@@ -47,7 +47,7 @@ impl Solver<'_> {
                 a,
                 b,
                 ..
-            } if plain(*ty) => add(shape(self, a), shape(self, b), -1),
+            } if plain(*ty) => add(shape(self, a), shape(self, b), -1, ty.bits()),
             Op::IntBin {
                 op: IntBinOp::Shl,
                 ty,
@@ -71,7 +71,8 @@ impl Solver<'_> {
                 ..
             } if plain(*ty) && !carry.reads && !carry.writes => {
                 let p = self.product(instance, i, *mode, *ty, a, b);
-                add(p, shape(self, c), 1)
+                let twice = u32::from(*mode == MulMode::Wide);
+                add(p, shape(self, c), 1, ty.bits() << twice)
             }
             Op::Cvt {
                 dst_ty,
@@ -232,15 +233,16 @@ pub(crate) fn sign_extend(bits: u64, ty: ScalarType) -> i64 {
     }
 }
 
-fn add(a: Shape, b: Shape, sign: i64) -> Shape {
-    match (a, b) {
+fn add(a: Shape, b: Shape, sign: i64, bits: u32) -> Shape {
+    let sum = match (a, b) {
         (Shape::Undef, _) | (_, Shape::Undef) => Shape::Undef,
         (Shape::Varying, _) | (_, Shape::Varying) => Shape::Varying,
         (Shape::Uniform, Shape::Uniform) => Shape::Uniform,
         (Shape::Affine(s), Shape::Uniform) => Shape::Affine(s),
         (Shape::Uniform, Shape::Affine(s)) => Shape::Affine(s.wrapping_mul(sign)),
         (Shape::Affine(s), Shape::Affine(t)) => Shape::Affine(s.wrapping_add(t.wrapping_mul(sign))),
-    }
+    };
+    scale(sum, 1, bits)
 }
 
 fn scale(a: Shape, by: i64, bits: u32) -> Shape {
