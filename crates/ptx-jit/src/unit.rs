@@ -11,6 +11,8 @@
 
 mod build;
 
+pub(crate) use build::WRITES_PARAM;
+
 use mica_ptx::ast::{
     AddrBase, FuncId, Function, Inst, Module, Op, Operand, Order, ParamPlace, ScalarType, Space,
     VarId,

@@ -17,6 +17,7 @@ use mica_ptx::ast::{
     AddrBase, Address, Callee, FuncId, Function, Linkage, Module, Op, Operand, RelocTarget,
     ScalarType, Space, VarId,
 };
+use mica_ptx::visit::Ref;
 
 /// Why a module cannot be laid out.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -366,12 +367,17 @@ fn takes_parameter_address(module: &Module, id: FuncId, function: &Function) -> 
         space != Space::Param && matches!(a.base, AddrBase::Var(var) if own(var))
     };
     function.body.iter().any(|inst| match &inst.op {
-        Op::Mov { src, .. } | Op::Cvta { src, .. } => operand(src),
-        Op::IntBin { a, b, .. } | Op::Selp { a, b, .. } => operand(a) || operand(b),
-        Op::Ld { space, addr, .. } | Op::St { space, addr, .. } => address(*space, addr),
-        Op::CpAsyncBulkTensor(t) => address(Space::Generic, &t.tensor_map),
-        Op::CacheControl { space, addr, .. } => address(*space, addr),
-        _ => false,
+        Op::Ld { space, addr, .. } => address(*space, addr),
+        Op::St {
+            space, addr, src, ..
+        } => address(*space, addr) || src.iter().any(operand),
+        // Arguments are copied.
+        Op::Call { .. } => false,
+        op => {
+            let mut found = false;
+            op.visit(&mut |r| found |= matches!(r, Ref::Var(var) if own(var)));
+            found
+        }
     })
 }
 

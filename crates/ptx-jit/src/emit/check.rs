@@ -7,7 +7,8 @@ use cranelift_codegen::ir::{
 use mica_kernel::BlockContext;
 use std::mem::offset_of;
 
-use super::memory::{Ask, Host, Hull, Window};
+use super::memory::{Ask, Host, Window, near};
+use super::merge::Hull;
 use super::{Emit, Hoisted, V, fixed, flags};
 use crate::run;
 use crate::scratch::status;
@@ -110,9 +111,9 @@ impl Emit<'_, '_> {
         let v = V::X(vs.to_vec());
         let base = self.window_base(Window::Shared, 0);
         let base = base.unwrap_or_else(|| self.i64(0));
-        let (base, offset) = match i32::try_from(offset) {
-            Ok(o) => (base, o),
-            Err(_) => (self.add_imm(base, offset), 0),
+        let (base, offset) = match near(offset) {
+            Some(o) => (base, o),
+            None => (self.add_imm(base, offset), 0),
         };
         let lanes = (0..self.lanes).map(|l| {
             let x = self.lane(&v, Class::B32, l);
@@ -279,9 +280,6 @@ impl Emit<'_, '_> {
             let room = c.ins().ushr(room, n);
             let one = c.ins().iconst(types::I64, 1);
             let most = c.ins().iadd(room, one);
-            if window == Window::Arena {
-                return most;
-            }
             let fits = c.ins().icmp(IntCC::UnsignedGreaterThanOrEqual, len, span);
             let zero = c.ins().iconst(types::I64, 0);
             c.ins().select(fits, most, zero)

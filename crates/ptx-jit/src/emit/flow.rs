@@ -8,7 +8,7 @@ use mica_kernel::BlockContext;
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-use super::{Emit, Source, V, fixed, flags, memory, value};
+use super::{Emit, Source, V, fixed, flags, merge, value};
 use crate::CompileError;
 use crate::run;
 use crate::scratch::{self, status};
@@ -64,7 +64,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             site: 0,
             sigs: HashMap::new(),
             poll_sig: None,
-            merged: memory::Merged::default(),
+            merged: merge::Merged::default(),
             made: value::Made::default(),
             lazy: HashMap::new(),
             patches: 0,
@@ -177,7 +177,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         self.b.switch_to_block(cl);
         let block = &self.plan.unit.blocks[id as usize];
         self.instance = block.instance;
-        self.merged = memory::Merged::default();
+        self.merged = merge::Merged::default();
         self.lazy.clear();
         if self.lanes == 1 {
             self.stop_here(id);

@@ -1,20 +1,16 @@
-//! Addresses: which window they are in, and what is checked together.
+//! Addresses: which window they are in, and where that is on the host.
 //!
-//! Every access is checked once for the whole group where its address is uniform or affine. Accesses
-//! of one block that share a base register are checked together by the first of them: if their hull
-//! is not inside the window, one of them is not.
+//! Every access is checked once for the whole group where its address is uniform or affine.
 
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 use mica_kernel::BlockContext;
-use mica_ptx::ast::{AddrBase, Address, Op, ScalarType, Space, VarId};
-use mica_ptx::visit::Access as Touch;
-use std::collections::HashMap;
+use mica_ptx::ast::{AddrBase, Address, ScalarType, Space, VarId};
 use std::mem::offset_of;
 
+use super::merge::Hull;
 use super::{Emit, V, fixed};
 use crate::CompileError;
-use crate::liveness::visit_step;
-use crate::unit::{BlockId, Class, Reg, Step, VarPlace};
+use crate::unit::{Class, VarPlace, WRITES_PARAM};
 
 /// What an address is relative to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,22 +28,6 @@ pub(crate) enum Host {
     Lanes(Vec<(Value, i32)>),
 }
 
-/// Which checks of a block are done where.
-#[derive(Default)]
-pub(crate) struct Merged {
-    /// The step being emitted.
-    pub(crate) at: usize,
-    /// By step: the hull to check there, or none when an earlier step did.
-    plan: HashMap<usize, Option<Hull>>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Hull {
-    pub(crate) low: i64,
-    pub(crate) high: i64,
-    pub(crate) align: u32,
-}
-
 /// What one access asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask {
@@ -57,73 +37,6 @@ pub(crate) struct Ask {
 }
 
 impl Emit<'_, '_> {
-    /// Finds accesses of a block that can be checked together.
-    pub(crate) fn plan_checks(&mut self, id: BlockId) {
-        if self.src.memcheck {
-            return;
-        }
-        let unit = &self.plan.unit;
-        let module = self.src.module;
-        let block = &unit.blocks[id as usize];
-        let mut open: HashMap<(Reg, Window, u32), (usize, Hull)> = HashMap::new();
-        let mut plan: HashMap<usize, Option<Hull>> = HashMap::new();
-        for (at, step) in block.steps.iter().enumerate() {
-            if let Step::Inst(i) = step {
-                let op = &unit.func(module, block.instance).body[*i as usize].op;
-                let found = match op {
-                    Op::Ld {
-                        space,
-                        ty,
-                        addr,
-                        dst,
-                        ..
-                    } => Some((space, ty, addr, dst.len())),
-                    Op::St {
-                        space,
-                        ty,
-                        addr,
-                        src,
-                        ..
-                    } => Some((space, ty, addr, src.len())),
-                    _ => None,
-                };
-                if let Some((space, ty, addr, n)) = found {
-                    let bytes = ty.bytes() * n as u32;
-                    if let (AddrBase::Reg(r), Some(w)) = (addr.base, mergeable(*space)) {
-                        let key = (unit.reg(block.instance, r), w, bytes);
-                        let end = addr.offset.saturating_add(i64::from(bytes));
-                        let fits = addr.offset.unsigned_abs() < 1 << 24;
-                        match open.get_mut(&key) {
-                            Some((leader, hull))
-                                if fits && (addr.offset - hull.low) % i64::from(bytes) == 0 =>
-                            {
-                                hull.low = hull.low.min(addr.offset);
-                                hull.high = hull.high.max(end);
-                                plan.insert(*leader, Some(*hull));
-                                plan.insert(at, None);
-                            }
-                            None if fits => {
-                                let hull = Hull {
-                                    low: addr.offset,
-                                    high: end,
-                                    align: bytes,
-                                };
-                                open.insert(key, (at, hull));
-                            }
-                            _ => {}
-                        }
-                    }
-                }
-            }
-            visit_step(unit, module, block.instance, *step, &mut |r, a| {
-                if a == Touch::Def {
-                    open.retain(|k, _| k.0 != r);
-                }
-            });
-        }
-        self.merged.plan = plan;
-    }
-
     // ---- addresses ---------------------------------------------------------------------------
 
     /// A variable's address in its own space.
@@ -192,6 +105,16 @@ impl Emit<'_, '_> {
         ask: Ask,
     ) -> Result<Host, CompileError> {
         let unit = &self.plan.unit;
+        let to_params = match addr.base {
+            AddrBase::Var(var) => {
+                let place = unit.var_place(self.src.module, self.src.layout, self.instance, var);
+                space == Space::Param && matches!(place, VarPlace::KernelParam(_))
+            }
+            _ => self.window_of(space) == Window::Params,
+        };
+        if ask.write && to_params {
+            return Err(self.refuse(WRITES_PARAM));
+        }
         let mut space = space;
         let value = match addr.base {
             AddrBase::Var(var) => {
@@ -270,11 +193,12 @@ impl Emit<'_, '_> {
                 } else {
                     offset_of!(BlockContext, params_device)
                 };
-                Host::One(self.field(types::I64, field), (o as i64 + offset) as i32)
+                let p = self.field(types::I64, field);
+                self.host_near(p, o as i64 + offset)
             }
             VarPlace::Shared(o) => {
                 let p = self.field(types::I64, offset_of!(BlockContext, shared_base));
-                Host::One(p, (o as i64 + offset) as i32)
+                self.host_near(p, o as i64 + offset)
             }
             VarPlace::Global(_) | VarPlace::None => match self.var_address(var, offset)? {
                 V::U(p) => Host::One(p, 0),
@@ -283,20 +207,10 @@ impl Emit<'_, '_> {
         })
     }
 
-    /// What has to be checked here, if neither an earlier step nor the launch's proof did.
-    pub(crate) fn hull(&self, offset: i64, ask: Ask, by_register: bool) -> Option<Hull> {
-        let place = self.plan.slow.get(self.site as usize).map(|s| s.place);
-        if self.src.proven && place.is_some_and(|p| self.plan.proof.covers(p)) {
-            return None;
-        }
-        let merged = self.merged.plan.get(&self.merged.at).copied();
-        match merged.filter(|_| by_register) {
-            Some(planned) => planned,
-            None => Some(Hull {
-                low: offset,
-                high: offset.wrapping_add(i64::from(ask.bytes)),
-                align: ask.align,
-            }),
+    fn host_near(&mut self, p: Value, offset: i64) -> Host {
+        match near(offset) {
+            Some(o) => Host::One(p, o),
+            None => Host::One(self.add_imm(p, offset), 0),
         }
     }
 
@@ -318,7 +232,7 @@ impl Emit<'_, '_> {
             None => (true, Hull::default()),
         };
         let span = (hull.high - hull.low) as u64;
-        let small = i32::try_from(offset).ok();
+        let small = near(offset);
         let place = |e: &mut Self, x: Value, lane: usize| {
             let host = match e.window_base(window, lane) {
                 Some(base) => e.b.ins().iadd(base, x),
@@ -366,12 +280,11 @@ impl Emit<'_, '_> {
     }
 }
 
-fn mergeable(space: Space) -> Option<Window> {
-    match space {
-        Space::Generic | Space::Global | Space::Const => Some(Window::Arena),
-        Space::Shared | Space::SharedCluster => Some(Window::Shared),
-        _ => None,
-    }
+/// An offset that an address can have in an instruction, with room for what is added for each element.
+pub(crate) fn near(offset: i64) -> Option<i32> {
+    i32::try_from(offset)
+        .ok()
+        .filter(|o| o.unsigned_abs() < 1 << 30)
 }
 
 pub(crate) fn mem_type(ty: ScalarType) -> Type {

@@ -23,6 +23,7 @@ mod int;
 mod lazy;
 mod load;
 mod memory;
+mod merge;
 mod moves;
 mod ops;
 mod product;
@@ -126,7 +127,7 @@ pub(crate) struct Emit<'e, 'm> {
     pub(crate) site: u32,
     sigs: HashMap<usize, ir::SigRef>,
     poll_sig: Option<ir::SigRef>,
-    merged: memory::Merged,
+    merged: merge::Merged,
     /// Predicates of the current block of which only bounds are computed.
     lazy: HashMap<Reg, lazy::Lazy>,
     /// Vectors made in the current Cranelift block: constants and broadcasts.

@@ -206,6 +206,9 @@ impl Env<'_> {
         if offset % u64::from(align.max(1)) != 0 {
             return Err(bad(FaultKind::MisalignedAddress));
         }
+        if write && space == Space::Param && is_kernel {
+            return Err(bad(FaultKind::IllegalAddress));
+        }
         if len < u64::from(bytes) || offset > len - u64::from(bytes) {
             return Err(bad(FaultKind::IllegalAddress));
         }

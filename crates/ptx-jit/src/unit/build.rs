@@ -1,12 +1,16 @@
 //! Builds a unit: inlines calls and cuts bodies into blocks.
 
-use mica_ptx::ast::{Callee, FuncId, Function, Inst, Module, Op};
+use mica_ptx::ast::{CallArg, Callee, FuncId, Function, Inst, Module, Op, ParamPlace, VarId};
 use mica_ptx_ops::layout::ModuleLayout;
 use mica_ptx_ops::support::is_provided;
 use std::collections::{HashMap, HashSet};
 
 use super::{Block, BlockId, Class, Instance, Root, Step, Term, Unit, is_lockstep, is_sync};
 use crate::CompileError;
+
+/// Why a kernel is refused that writes its own parameters: all blocks share them, and what is proven of
+/// a launch is proven of what it was launched with.
+pub(crate) const WRITES_PARAM: &str = "a store to a kernel's parameters";
 
 /// Inlined instructions beyond which further calls go out of line.
 const INLINE_BUDGET: usize = 60_000;
@@ -274,7 +278,18 @@ impl Builder<'_> {
         end: &mut u64,
     ) -> Result<BlockId, CompileError> {
         let module = self.module;
+        let is_param =
+            |v: &VarId| f.is_kernel && f.params.iter().any(|p| p.place == ParamPlace::Var(*v));
+        if let Op::Call { rets, .. } = &inst.op
+            && (rets.iter()).any(|r| matches!(r, CallArg::Var(v) if is_param(v)))
+        {
+            return Err(self.refuse(f, inst, WRITES_PARAM));
+        }
         match callee {
+            // Its parameters would be taken for the launch's.
+            Callee::Direct(c) if module.func(*c).is_kernel => {
+                return Err(self.refuse(f, inst, "a call of a kernel"));
+            }
             Callee::Direct(c) if is_provided(module.func(*c)) => {
                 self.unit.blocks[at as usize].steps.push(Step::Inst(call));
                 return Ok(at);

@@ -1,7 +1,11 @@
 //! What a launch's parameters prove must be true: code without checks runs only where checks would say
 //! nothing, and faults are those of the interpreter.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod hostile;
+mod program;
+mod random;
 
 use common::{Device, Params, compiled, dim};
 use mica_kernel::{BlockOutcome, Fault};
