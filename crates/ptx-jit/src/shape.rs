@@ -10,7 +10,7 @@
 
 mod rules;
 
-pub(crate) use rules::sign_extend;
+pub(crate) use rules::{plain, sign_extend};
 
 use mica_ptx::ast::{Dim, Module, Op, Operand, SpecialReg};
 use mica_ptx::visit::Access;

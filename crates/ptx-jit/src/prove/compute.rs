@@ -6,6 +6,7 @@ use mica_ptx::ast::{
 
 use super::build::{At, Builder};
 use super::{Id, Node, Width};
+use crate::shape::plain;
 use crate::unit::{Class, Place, Reg, Step, VarPlace};
 
 impl Builder<'_> {
@@ -223,10 +224,4 @@ impl Builder<'_> {
             })
         })
     }
-}
-
-/// A plain integer or bit type of 32 or 64 bits.
-pub(super) fn plain(ty: ScalarType) -> bool {
-    use ScalarType::*;
-    matches!(ty, B32 | U32 | S32 | B64 | U64 | S64)
 }

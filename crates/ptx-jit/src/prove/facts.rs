@@ -3,8 +3,8 @@
 use mica_ptx::ast::{Cmp, IntBinOp, Op, Operand, RegId, ScalarType};
 
 use super::build::{At, Builder};
-use super::compute::plain;
 use super::{Relation, Width};
+use crate::shape::plain;
 use crate::unit::{BlockId, Reg, Term};
 
 /// What a branch has shown of a register.

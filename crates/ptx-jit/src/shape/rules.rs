@@ -219,7 +219,7 @@ impl Solver<'_> {
 }
 
 /// A plain integer or bit type of 32 or 64 bits.
-fn plain(ty: ScalarType) -> bool {
+pub(crate) fn plain(ty: ScalarType) -> bool {
     use ScalarType::*;
     matches!(ty, B32 | U32 | S32 | B64 | U64 | S64)
 }
