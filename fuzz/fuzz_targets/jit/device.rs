@@ -116,14 +116,14 @@ impl Device {
             memcheck: bytes.len().is_multiple_of(7),
             ..Options::default()
         };
-        // Compiled code asks at every turn of a loop, the interpreter at every instruction.
+        // Compiled code asks at every turn of a loop, the interpreter now and then.
         let compiled = JitModule::compile(Arc::clone(&module), options);
         let was_run = compiled.is_ok();
         if let Ok(compiled) = compiled {
             self.run(&compiled, 300);
         }
         if let Ok(interpreted) = InterpModule::new(module) {
-            self.run(&interpreted, 20_000);
+            self.run(&interpreted, 100);
         }
         was_run
     }
