@@ -1,24 +1,8 @@
 //! Makes random kernels: sums, products, conversions, branches, loops, and loads at what comes of them.
 #![allow(unreachable_pub, reason = "a module of a test")]
 
+use super::common::Rng;
 use std::fmt::Write;
-
-pub struct Rng(pub u64);
-
-impl Rng {
-    fn next(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % n
-    }
-    pub fn pick<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.next(list.len())]
-    }
-    pub fn one_in(&mut self, n: usize) -> bool {
-        self.next(n) == 0
-    }
-}
 
 /// Numbers at which something wraps or ends.
 pub const WORDS: &[u32] = &[

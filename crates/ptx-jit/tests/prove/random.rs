@@ -3,10 +3,10 @@
 //!
 //! A failure names its seed. `MICA_RANDOM=n` runs more, `MICA_SEED=n` starts elsewhere.
 
-use super::common::{Device, Params, compiled};
+use super::common::{Device, Params, Rng, compiled};
 use mica_kernel::{BlockOutcome, Dim3};
 
-use super::program::{Rng, WORDS, program};
+use super::program::{WORDS, program};
 
 /// One launch: where `from` is, the rest of the parameters, and the shape.
 #[derive(Clone, Copy, Debug)]

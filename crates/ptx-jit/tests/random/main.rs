@@ -7,23 +7,9 @@
 mod common;
 mod templates;
 
-use common::{Device, Params, dim};
+use common::{Device, Params, Rng, dim};
 use mica_kernel::BlockOutcome;
 use std::fmt::Write;
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % n
-    }
-    fn pick<'a>(&mut self, list: &[&'a str]) -> &'a str {
-        list[self.next(list.len())]
-    }
-}
 
 const KINDS: &[(char, &str, usize)] = &[
     ('i', "%r", 6),
