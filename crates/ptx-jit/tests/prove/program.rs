@@ -275,6 +275,65 @@ impl Generator {
         }
     }
 
+    /// What real kernels do, one step from the edge: an index, a guard or a loop, an access.
+    fn plain(&mut self) {
+        let d = self.name("r");
+        let line = match self.rng.next(5) {
+            0 => format!("mov.u32 {d}, %tx;"),
+            1 => format!("add.s32 {d}, %i, %k;"),
+            2 => format!("sub.s32 {d}, %i, %k;"),
+            3 => format!("add.s32 {d}, %i, {};", self.rng.next(9) as i32 - 4),
+            _ => format!("mov.u32 {d}, %i;"),
+        };
+        self.line(&line);
+        self.scope.words = vec![d.clone()];
+        for _ in 0..self.rng.next(3) {
+            let (p, s) = (self.name("p"), self.sign());
+            let than = self.rng.pick(&["%n", "%n", "%k", "0", "32"]);
+            let cmp = self.rng.pick(&["lt", "le", "gt", "ge", "ge", "ge"]);
+            let (a, b) = if self.rng.one_in(4) {
+                (than, &*d)
+            } else {
+                (&*d, than)
+            };
+            self.line(&format!("setp.{cmp}.{s}32 {p}, {a}, {b};"));
+            let not = self.rng.pick(&["", "", "!"]);
+            self.line(&format!("@{not}{p} bra $END;"));
+        }
+        if self.rng.one_in(2) {
+            return self.element(&d);
+        }
+        let (p, q, fuel) = (self.name("p"), self.name("p"), self.name("r"));
+        let step = self.rng.pick(&["1", "2", "32", "%nx", "%k", "-1"]);
+        let bound = self.rng.pick(&["%n", "%n", "%n", "%k", "64"]);
+        let (s, cmp) = (self.sign(), self.rng.pick(&["lt", "lt", "lt", "le", "ne"]));
+        let late = self.rng.one_in(6);
+        self.line(&format!("mov.u32 {fuel}, 0;"));
+        self.text.push_str("$AGAIN:\n");
+        self.line(&format!("add.u32 {fuel}, {fuel}, 1;"));
+        self.line(&format!("setp.gt.u32 {q}, {fuel}, 70;"));
+        self.line(&format!("@{q} bra $END;"));
+        if !late {
+            self.element(&d);
+        }
+        self.line(&format!("add.s32 {d}, {d}, {step};"));
+        if late {
+            self.element(&d);
+        }
+        self.line(&format!("setp.{cmp}.{s}32 {p}, {d}, {bound};"));
+        self.line(&format!("@{p} bra $AGAIN;"));
+    }
+
+    /// Loads `from[index]`.
+    fn element(&mut self, index: &str) {
+        self.accesses += 1;
+        let (w, at, s) = (self.name("rd"), self.name("rd"), self.sign());
+        self.line(&format!("mul.wide.{s}32 {w}, {index}, 4;"));
+        self.line(&format!("add.s64 {at}, %from, {w};"));
+        self.line(&format!("ld.global.u32 %t0, [{at}];"));
+        self.line("mad.lo.u32 %acc, %acc, 31, %t0;");
+    }
+
     fn step(&mut self, depth: usize) {
         match self.rng.next(16) {
             0..=4 => self.arithmetic(),
@@ -321,9 +380,12 @@ pub fn program(seed: u64) -> String {
         next: 0,
         accesses: 0,
     };
-    let steps = 2 + g.rng.next(8);
-    for _ in 0..steps {
-        g.step(0);
+    if g.rng.one_in(2) {
+        g.plain();
+    } else {
+        for _ in 0..2 + g.rng.next(8) {
+            g.step(0);
+        }
     }
     if g.accesses == 0 {
         g.access();

@@ -71,6 +71,9 @@ fn random_addresses_fault_where_the_interpreter_says() {
             };
             // Right at the edge, well inside, or far away.
             let inside: i64 = rng.pick(&[256, 512, 16, 128, 0, 4, 2048, 1024, 3, 1 << 20]);
+            // Often `n` words, or one more or less.
+            let words = 4 * (i64::from(l.n % 256) + rng.pick(&[-1, 0, 0, 1]));
+            let inside = if rng.one_in(2) { words } else { inside };
             let from = if l.at_end { -inside } else { inside };
             let l = Launch {
                 from: if rng.one_in(8) { -from } else { from },
