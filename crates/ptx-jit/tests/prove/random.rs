@@ -65,7 +65,11 @@ fn random_addresses_fault_where_the_interpreter_says() {
             let l = Launch {
                 at_end: rng.one_in(2),
                 from: 0,
-                n: rng.pick(WORDS),
+                n: match rng.one_in(2) {
+                    true => rng.pick(WORDS),
+                    // About as many as there are threads.
+                    false => rng.pick(&[32, 63, 64, 64, 65, 66, 96, 128]),
+                },
                 k: rng.pick(WORDS),
                 block: rng.pick(&[(32, 1), (32, 1), (33, 1), (16, 2), (6, 4), (64, 1)]),
             };
