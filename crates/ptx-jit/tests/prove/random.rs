@@ -73,8 +73,8 @@ fn random_addresses_fault_where_the_interpreter_says() {
                 k: rng.pick(WORDS),
                 block: rng.pick(&[(32, 1), (32, 1), (33, 1), (16, 2), (6, 4), (64, 1)]),
             };
-            // Right at the edge, well inside, or far away.
-            let inside: i64 = rng.pick(&[256, 512, 16, 128, 0, 4, 2048, 1024, 3, 1 << 20]);
+            // Right at the edge, well inside, or far away from what is written.
+            let inside: i64 = rng.pick(&[256, 512, 16, 128, 0, 4, 2048, 1024, 3, 1 << 19]);
             // Often `n` words, or one more or less.
             let words = 4 * (i64::from(l.n % 256) + rng.pick(&[-1, 0, 0, 1]));
             let inside = if rng.one_in(2) { words } else { inside };
