@@ -9,12 +9,14 @@ use std::time::Instant;
 use mica_limits::Environment;
 use mica_wire::host::message::{Kind, Message, Refusal, Role};
 
-use crate::api::{GpuKind, Mode, Severity};
+use crate::api::{GpuKind, Mode, Priority, Severity};
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::host::session_pair;
 use crate::watched::Watched;
 
+/// Niceness of an urgent virtual GPU's worker: its threads compete for cores with those of other workers.
+const URGENT_NICE: i32 = -10;
 /// Sessions of one virtual GPU that may wait for its worker.
 const MOST_PENDING: usize = 1024;
 
@@ -118,7 +120,7 @@ impl Daemon {
                 .env("MICA_WORKER_NVIDIA", "1")
                 .env("CUDA_VISIBLE_DEVICES", uuid);
         }
-        command
+        let child = command
             .env(Environment::SOCKET, self.paths.host_socket())
             .env(Environment::TOKEN, token)
             // The names are `mica_worker::WorkerConfig`'s.
@@ -130,7 +132,13 @@ impl Daemon {
             .env("MICA_WORKER_TF32", flag(!full))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .spawn()
+            .spawn()?;
+        if spec.priority == Priority::High {
+            // Before it has other threads, which are as urgent as the first. Refused without privileges.
+            let pid = rustix::process::Pid::from_child(&child);
+            let _ = rustix::process::setpriority_process(Some(pid), URGENT_NICE);
+        }
+        Ok(child)
     }
 
     /// Waits for a worker's end on a thread of its own, so that it leaves no zombie.

@@ -15,7 +15,7 @@ mod session;
 mod shared_page;
 mod slices;
 
-pub use clock::monotonic_ns;
+pub use clock::{monotonic_ns, run_before_others};
 pub use environment::{Environment, remember_environment, variable};
 pub use gate::Gate;
 pub use link::{HostLink, LinkError, Push, Welcome, open_session};
