@@ -66,6 +66,7 @@ pub fn run(config_file: Option<PathBuf>) -> Result<(), DaemonError> {
         let _ = rustix::process::setsid();
         leave_the_starters_cores();
     }
+    crate::workers::go_before_workers();
     let config_file = config_file
         .or_else(|| std::env::var_os("MICA_CONFIG").map(Into::into))
         .or_else(default_config);

@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use mica_limits::Environment;
@@ -17,6 +17,20 @@ use crate::watched::Watched;
 
 /// Niceness of an urgent virtual GPU's worker: its threads compete for cores with those of other workers.
 const URGENT_NICE: i32 = -10;
+/// Niceness of the others, where the daemon has changed its own.
+static USUAL_NICE: OnceLock<i32> = OnceLock::new();
+
+/// The daemon does little and others wait for it, so it goes before the threads that compute; its workers do not
+/// inherit that. For a process without other threads. Refused without privileges.
+pub(crate) fn go_before_workers() {
+    use rustix::process::{getpriority_process, setpriority_process};
+    if let Ok(usual) = getpriority_process(None)
+        && setpriority_process(None, usual.min(URGENT_NICE)).is_ok()
+    {
+        let _ = USUAL_NICE.set(usual);
+    }
+}
+
 /// Sessions of one virtual GPU that may wait for its worker.
 const MOST_PENDING: usize = 1024;
 
@@ -120,7 +134,11 @@ impl Daemon {
                 .env("MICA_WORKER_NVIDIA", "1")
                 .env("CUDA_VISIBLE_DEVICES", uuid);
         }
-        let child = command
+        let urgent = (spec.priority == Priority::High).then_some(URGENT_NICE);
+        if let Some(nice) = urgent.or(USUAL_NICE.get().copied()) {
+            command.env("MICA_WORKER_NICE", nice.to_string());
+        }
+        command
             .env(Environment::SOCKET, self.paths.host_socket())
             .env(Environment::TOKEN, token)
             // The names are `mica_worker::WorkerConfig`'s.
@@ -132,13 +150,7 @@ impl Daemon {
             .env("MICA_WORKER_TF32", flag(!full))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .spawn()?;
-        if spec.priority == Priority::High {
-            // Before it has other threads, which are as urgent as the first. Refused without privileges.
-            let pid = rustix::process::Pid::from_child(&child);
-            let _ = rustix::process::setpriority_process(Some(pid), URGENT_NICE);
-        }
-        Ok(child)
+            .spawn()
     }
 
     /// Waits for a worker's end on a thread of its own, so that it leaves no zombie.

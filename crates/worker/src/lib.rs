@@ -57,6 +57,8 @@ pub struct WorkerConfig {
     pub tf32: bool,
     /// Whether the device is an NVIDIA GPU, the only one the environment shows; else the software GPU.
     pub nvidia: bool,
+    /// Niceness of all its threads; `None` to leave it.
+    pub nice: Option<i32>,
 }
 
 impl WorkerConfig {
@@ -69,6 +71,8 @@ impl WorkerConfig {
     pub const TENSOR_CORES: &str = "MICA_WORKER_TENSOR_CORES";
     /// Name of the variable that is 0 where `tf32` is forbidden.
     pub const TF32: &str = "MICA_WORKER_TF32";
+    /// Name of the variable with the niceness the worker gives itself.
+    pub const NICE: &str = "MICA_WORKER_NICE";
     /// Name of the variable that is 1 for a worker on an NVIDIA GPU.
     pub const NVIDIA: &str = "MICA_WORKER_NVIDIA";
 
@@ -94,6 +98,7 @@ impl WorkerConfig {
             tensor_cores: number::<u64>(Self::TENSOR_CORES)? != Some(0),
             tf32: number::<u64>(Self::TF32)? != Some(0),
             nvidia: number::<u64>(Self::NVIDIA)? == Some(1),
+            nice: number(Self::NICE)?,
         })
     }
 }
@@ -153,6 +158,10 @@ pub(crate) struct Worker {
 /// # Errors
 /// If the daemon or the device cannot be had.
 pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
+    if let Some(nice) = config.nice {
+        // Before there are other threads, which inherit it. Refused without privileges.
+        let _ = rustix::process::setpriority_process(None, nice);
+    }
     let link = HostLink::connect(config.environment.clone(), Role::Worker)?;
     if config.nvidia {
         let devices = Arc::new(nvidia::device()?);
