@@ -126,7 +126,12 @@ struct Inside {
 
 impl Inside {
     fn run(mut self) {
-        run_at_once(self.has_slices);
+        if !self.has_slices {
+            // The software GPU's own threads keep every core busy, and a waking thread would wait for their turn
+            // to end, some milliseconds. This one runs for microseconds at a time. Refused without privileges,
+            // and harmless then: a grant that comes late is time nobody uses.
+            mica_limits::run_before_others();
+        }
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let mut orders = Vec::new();
         loop {
@@ -327,17 +332,6 @@ impl Inside {
             }
         }
     }
-}
-
-/// A grant that comes late is time nobody uses. Refused without privileges, and harmless then.
-fn run_at_once(has_slices: bool) {
-    let _ = rustix::process::setpriority_process(None, -10);
-    if has_slices {
-        return;
-    }
-    // The software GPU's own threads keep every core busy, and a waking thread would wait for their turn to end,
-    // some milliseconds. This one runs for microseconds at a time.
-    mica_limits::run_before_others();
 }
 
 fn timespec(ns: u64) -> Timespec {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use mica_wire::host::page::{client_flags, gate};
 
 use crate::served::Served;
-use crate::{MIB, eventually, limited, with_limit};
+use crate::{MIB, eventually, limited, that_can_be_held, with_limit};
 
 #[test]
 fn a_closed_gate_holds_launches_until_it_opens() {
@@ -173,11 +173,7 @@ fn a_capture_whose_stream_is_destroyed_is_over() {
 #[test]
 fn a_capture_that_begins_during_a_drain_waits_for_its_end() {
     let (directory, daemon) = with_limit(64 * MIB);
-    let hold = directory.path().join("hold");
-    let inside = directory.path().join("hold.inside");
-    let mut program = limited(&["serve"], &daemon);
-    program.env("STANDIN_HOLD", &hold);
-    let mut served = Served::start(program);
+    let (mut served, hold, inside) = that_can_be_held(directory.path(), &daemon);
     let page = daemon.pages().remove(0);
     served.ask("l");
     std::fs::write(&hold, "").unwrap();
@@ -226,11 +222,7 @@ fn a_wait_for_one_of_several_streams_is_no_proof_that_nothing_runs() {
 #[test]
 fn a_lease_that_was_taken_away_is_given_back_when_its_work_is_done() {
     let (directory, daemon) = with_limit(64 * MIB);
-    let hold = directory.path().join("hold");
-    let inside = directory.path().join("hold.inside");
-    let mut program = limited(&["serve"], &daemon);
-    program.env("STANDIN_HOLD", &hold);
-    let mut served = Served::start(program);
+    let (mut served, hold, inside) = that_can_be_held(directory.path(), &daemon);
     let page = daemon.pages().remove(0);
     served.ask("l");
     std::fs::write(&hold, "").unwrap();
@@ -267,11 +259,7 @@ fn no_more_is_queued_under_a_lease_than_can_finish_soon() {
 #[test]
 fn a_lease_that_ends_while_the_queue_is_waited_for_lets_nothing_more_through() {
     let (directory, daemon) = with_limit(64 * MIB);
-    let hold = directory.path().join("hold");
-    let inside = directory.path().join("hold.inside");
-    let mut program = limited(&["serve"], &daemon);
-    program.env("STANDIN_HOLD", &hold);
-    let mut served = Served::start(program);
+    let (mut served, hold, inside) = that_can_be_held(directory.path(), &daemon);
     let page = daemon.pages().remove(0);
     served.ask("l");
     daemon.set_gate(gate::LEASED, 1, far());

@@ -6,6 +6,7 @@ mod loading;
 mod programs;
 mod served;
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -30,6 +31,14 @@ fn with_limit(limit: u64) -> (tempfile::TempDir, Arc<Daemon>) {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(directory.path(), limit, false);
     (directory, daemon)
+}
+
+/// A program whose work does not finish while the first file is there; the second appears when somebody waits for it.
+fn that_can_be_held(folder: &Path, daemon: &Daemon) -> (Served, PathBuf, PathBuf) {
+    let hold = folder.join("hold");
+    let mut program = limited(&["serve"], daemon);
+    program.env("STANDIN_HOLD", &hold);
+    (Served::start(program), hold, folder.join("hold.inside"))
 }
 
 /// Waits for something that must come, however loaded the machine is.
@@ -239,11 +248,7 @@ fn a_slice_that_cannot_be_set_is_said() {
 #[test]
 fn commands_are_carried_out_while_a_lease_is_drained() {
     let (directory, daemon) = with_limit(64 * MIB);
-    let hold = directory.path().join("hold");
-    let inside = directory.path().join("hold.inside");
-    let mut program = limited(&["serve"], &daemon);
-    program.env("STANDIN_HOLD", &hold);
-    let mut served = Served::start(program);
+    let (mut served, hold, inside) = that_can_be_held(directory.path(), &daemon);
     let page = daemon.pages().remove(0);
     served.ask("l");
     // A drain that does not end, as that of a suspended process until it is resumed.
