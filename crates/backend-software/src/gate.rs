@@ -4,7 +4,6 @@
 //! a lease of a few milliseconds. The device asks before each block, pauses running blocks when the
 //! gate closes, and says when it has nothing more to run.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Decides when kernels may run. Copies are not held back.
@@ -26,9 +25,16 @@ pub trait ExecutionGate: Send + Sync {
     }
     /// There is something to run from now on, whether or not it may.
     fn busy(&self) {}
-    /// Called once no block runs. Asks for permission and waits until [`ExecutionGate::may_run`] is true or `cancel` is set;
-    /// says whether it is open. Looks at `cancel` at least every 10 ms.
-    fn wait(&self, cancel: &AtomicBool) -> bool;
+    /// The device saw it open, so blocks can run from now on, until it says that they hold still. It asks
+    /// once more before it starts any, so what was granted may still be given back before this is said.
+    fn runs(&self) {}
+    /// No block runs; none will before [`ExecutionGate::runs`].
+    fn holds_still(&self) {}
+    /// Called once no block runs. Asks for permission and waits until [`ExecutionGate::may_run`] is true or
+    /// `is_over` says that there is nothing to wait for: the device ends, or another of its threads saw the
+    /// gate open, and runs blocks that must be told when it closes. Looks there at least every 10 ms, and
+    /// before it gives anything back.
+    fn wait(&self, is_over: &dyn Fn() -> bool);
     /// The device has been taken for so long in all, time in which its threads had no processor not
     /// counted. Said before [`ExecutionGate::wait`] and [`ExecutionGate::idle`], and now and then.
     fn used(&self, _total_ns: u64) {}

@@ -148,8 +148,13 @@ impl Core {
                     continue;
                 }
                 self.tell_use(&state);
+                gate.holds_still();
                 drop(state);
-                gate.wait(&self.shutdown);
+                // Others may see the gate open, run, and need to be told of its end, all while this thread
+                // waits for a processor.
+                gate.wait(&|| {
+                    self.shutdown.load(Ordering::SeqCst) || self.gate_open.load(Ordering::SeqCst)
+                });
                 state = self.state();
                 self.ask_gate(&mut state);
                 continue;

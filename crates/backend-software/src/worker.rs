@@ -201,7 +201,11 @@ impl Core {
         let Some(gate) = &self.gate else {
             return true;
         };
-        let open = gate.may_run();
+        let mut open = gate.may_run();
+        if open && !self.gate_open.load(Ordering::SeqCst) {
+            gate.runs();
+            open = gate.may_run();
+        }
         if open != self.gate_open.swap(open, Ordering::SeqCst) {
             self.refresh_stops(state);
             if open {
@@ -312,7 +316,8 @@ impl Core {
                 break false;
             }
             let suspended = grid.context.is_suspended();
-            if !suspended && self.gate_open.load(Ordering::SeqCst) {
+            // Asked anew: it may have closed before this thread got to run.
+            if !suspended && self.gate_open.load(Ordering::SeqCst) && self.ask_gate(&mut state) {
                 break true;
             }
             if suspended && !is_replaced && !grid.cooperative {

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Bench, config, word};
 use mica_backend_software::{Config, ExecutionGate, OutputKind, SoftwareGpu};
@@ -12,13 +12,11 @@ use mica_cuda_abi::CuResult;
 use mica_gpu::{DevicePtr, Gpu, StreamFlags};
 
 fn until(mut condition: impl FnMut() -> bool) {
-    for _ in 0..100_000 {
-        if condition() {
-            return;
-        }
+    let since = Instant::now();
+    while !condition() {
+        assert!(since.elapsed().as_secs() < 60, "it never happened");
         std::thread::sleep(Duration::from_micros(100));
     }
-    panic!("it never happened");
 }
 
 #[test]
@@ -219,18 +217,23 @@ struct Switch {
     open: AtomicBool,
     asked: AtomicU64,
     idle: AtomicU64,
+    /// Workers see it open by themselves, and the thread that waits for that sleeps through the first time.
+    sleeps_through: bool,
 }
 
 impl ExecutionGate for Switch {
     fn may_run(&self) -> bool {
         self.open.load(Ordering::SeqCst)
     }
-    fn wait(&self, cancel: &AtomicBool) -> bool {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        while !self.may_run() && !cancel.load(Ordering::SeqCst) {
+    fn can_watch(&self) -> bool {
+        self.sleeps_through
+    }
+    fn wait(&self, is_over: &dyn Fn() -> bool) {
+        let is_first = self.asked.fetch_add(1, Ordering::SeqCst) == 0;
+        let sleeps_through = self.sleeps_through && is_first;
+        while (sleeps_through || !self.may_run()) && !is_over() {
             std::thread::sleep(Duration::from_micros(200));
         }
-        self.may_run()
     }
     fn idle(&self) {
         self.idle.fetch_add(1, Ordering::SeqCst);
@@ -239,7 +242,19 @@ impl ExecutionGate for Switch {
 
 #[test]
 fn a_closed_gate_holds_running_and_new_blocks() {
-    let gate = Arc::new(Switch::default());
+    closes_and_opens(Switch::default());
+}
+
+#[test]
+fn a_gate_that_opens_and_closes_while_its_waiter_sleeps_holds_blocks() {
+    closes_and_opens(Switch {
+        sleeps_through: true,
+        ..Switch::default()
+    });
+}
+
+fn closes_and_opens(gate: Switch) {
+    let gate = Arc::new(gate);
     let gpu = SoftwareGpu::new(Config {
         gate: Some(gate.clone()),
         ..config()

@@ -219,21 +219,28 @@ impl ExecutionGate for DeviceGate {
         }
     }
 
-    fn wait(&self, cancel: &AtomicBool) -> bool {
+    fn runs(&self) {
+        self.set_runs(true);
+    }
+
+    fn holds_still(&self) {
+        self.set_runs(false);
+    }
+
+    fn wait(&self, is_over: &dyn Fn() -> bool) {
         let shared = &self.shared;
         if self.may_run() {
-            return true;
+            return;
         }
-        // The device has paused its blocks before it asks, so a lease that has run out is drained,
-        // unless another device still runs.
-        self.set_runs(false);
+        // The device holds still, so a lease that has run out is drained, unless another device still runs
+        // or a thread of this one has seen another lease since.
         let page = shared.link.page();
         let began = mica_limits::monotonic_ns();
         // Before the lease is given back, so that whoever hears of that sees that we want another.
         self.ask();
         shared.yield_ended();
         shared.link.ring();
-        while !cancel.load(Acquire) {
+        while !is_over() {
             let word = page.lease.gate.load(Acquire);
             if shared.gate.may_run() {
                 break;
@@ -250,7 +257,6 @@ impl ExecutionGate for DeviceGate {
         page.counters.gate_wait_ns.fetch_add(waited, Relaxed);
         // Before it looks again, so that nobody else gives the lease back in between.
         self.set_runs(true);
-        shared.gate.may_run()
     }
 
     fn idle(&self) {

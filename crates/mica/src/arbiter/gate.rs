@@ -81,26 +81,30 @@ impl ExecutionGate for TenantGate {
         }
     }
 
-    fn wait(&self, cancel: &AtomicBool) -> bool {
+    fn wait(&self, is_over: &dyn Fn() -> bool) {
         let arbiter = &self.arbiter;
         let mut state = arbiter.state();
         let mut now = monotonic_ns();
         if arbiter.unpark(&mut state, self.id, now) {
-            return true;
+            return;
         }
         if state.lease.is_some_and(|(holder, _)| holder == self.id) {
-            // The device has paused before it asks: the lease that ran out is drained.
-            if self.holds() {
-                return true;
+            if self.holds() || is_over() {
+                return;
             }
+            // The device has paused before it asks: the lease that ran out is drained.
             arbiter.end_lease(&mut state, now);
         }
         loop {
             if self.holds() {
-                return true;
+                return;
+            }
+            if is_over() {
+                state.give_up(self.id);
+                return;
             }
             if !state.want(self.id, now) {
-                return true;
+                return;
             }
             // Whoever holds an endless lease must share it from now on.
             if let Some((_, began)) = state.lease {
@@ -113,13 +117,9 @@ impl ExecutionGate for TenantGate {
             }
             arbiter.grant(&mut state, now);
             if self.holds() {
-                return true;
+                return;
             }
-            if cancel.load(Acquire) {
-                state.give_up(self.id);
-                return false;
-            }
-            // Woken by a grant; the time limit is for caps that end and for `cancel`.
+            // Woken by a grant; the time limit is for caps that end and for `is_over`.
             let waited = (arbiter.changed).wait_timeout(state, Duration::from_millis(1));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             now = monotonic_ns();
