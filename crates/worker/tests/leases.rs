@@ -89,10 +89,14 @@ fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Waits for permission on a thread of its own.
+/// Holds still and waits for permission, on a thread of its own; whether it has it then.
 fn ask(device: &Arc<dyn ExecutionGate>) -> std::thread::JoinHandle<bool> {
     let device = Arc::clone(device);
-    std::thread::spawn(move || device.wait(&AtomicBool::new(false)))
+    std::thread::spawn(move || {
+        device.holds_still();
+        device.wait(&|| false);
+        device.may_run()
+    })
 }
 
 #[test]
