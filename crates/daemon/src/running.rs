@@ -212,8 +212,9 @@ fn take_lock(paths: &Paths) -> Result<OwnedFd, DaemonError> {
         .open(paths.lock_file())
         .map_err(system("opening the lock file"))?;
     let fd = OwnedFd::from(file);
-    // A few tries: one that is just ending, or a child between fork and exec, may hold it a moment longer.
-    for _ in 0..20 {
+    // Tried for two seconds: one that is just ending, or a child between fork and exec, may hold it a moment
+    // longer, and a busy machine makes moments long.
+    for _ in 0..400 {
         match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(fd),
             Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(5)),

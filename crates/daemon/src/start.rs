@@ -15,7 +15,7 @@ use crate::running::Running;
 /// the daemon itself.
 const ON_DEMAND: &str = "MICA_DAEMON_ON_DEMAND";
 /// How long a daemon may take to answer.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Why no daemon could be reached or started.
 #[derive(Debug, thiserror::Error)]
