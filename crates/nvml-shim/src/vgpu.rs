@@ -17,7 +17,7 @@ use crate::json::Value;
 /// How long a picture is used.
 const FRESH: Duration = Duration::from_millis(100);
 /// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// More than any description has.
 const MOST_BYTES: usize = 1 << 20;
 
