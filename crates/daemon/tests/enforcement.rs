@@ -104,7 +104,8 @@ fn child_without_a_mechanism() {
         .client
         .flags
         .fetch_or(client_flags::CONTEXT, SeqCst);
-    std::thread::sleep(std::time::Duration::from_secs(60));
+    // Until it is ended, or the test is.
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
 }
 
 fn ungoverned(created: &mica_daemon::api::Created) -> Child {
@@ -113,6 +114,7 @@ fn ungoverned(created: &mica_daemon::api::Created) -> Child {
         .env(CHILD, "1")
         .env(Environment::SOCKET, &created.host_socket)
         .env(Environment::TOKEN, &created.token)
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
         .unwrap()
@@ -132,6 +134,8 @@ fn a_process_that_no_mechanism_reaches_is_ended_or_shown() {
         })
         .unwrap();
     let (mut ended, mut kept) = (ungoverned(&strict), ungoverned(&lenient));
+    // Waiting would close it, and the process would end by itself.
+    let _input = ended.stdin.take();
     assert_eq!(ended.wait().unwrap().signal(), Some(9));
     eventually("the other is shown as degraded", || {
         control.get("lenient").unwrap().state == VgpuState::Degraded
@@ -159,16 +163,17 @@ fn a_process_on_the_gpu_that_never_joined_is_noticed() {
     let _daemon = start(dir.path(), &card);
     let control = control(dir.path());
     let created = control.create(&spec("a", 64)).unwrap();
-    let sleep = |token: Option<&str>| {
-        let mut sleep = Command::new("sleep");
-        sleep.arg("60");
+    let idle = |token: Option<&str>| {
+        // Ends with the test at the latest.
+        let mut idle = Command::new("cat");
+        idle.stdin(Stdio::piped());
         if let Some(token) = token {
-            sleep.env(Environment::TOKEN, token);
+            idle.env(Environment::TOKEN, token);
         }
-        sleep.spawn().unwrap()
+        idle.spawn().unwrap()
     };
     // The daemon runs in this process, which is nobody's program: an ordinary child is a stranger.
-    let (mut stranger, mut stray) = (sleep(None), sleep(Some(&created.token)));
+    let (mut stranger, mut stray) = (idle(None), idle(Some(&created.token)));
     *card.0.lock().unwrap() = vec![stranger.id(), stray.id(), std::process::id()];
     eventually("it is degraded", || {
         control.get("a").unwrap().state == VgpuState::Degraded
