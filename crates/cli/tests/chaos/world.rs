@@ -13,7 +13,7 @@ use crate::tenant::{self, Kind, Tenant};
 const TENANTS: usize = 8;
 const SHARE: u32 = 10;
 /// Nothing may take so long, however busy the machine is.
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_secs(180);
 
 /// Who is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -117,7 +117,7 @@ impl Drop for Home {
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{what}: never");
+        assert!(began.elapsed() < Duration::from_secs(180), "{what}: never");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
