@@ -289,7 +289,7 @@ fn a_program_that_dies_in_the_middle_of_everything_leaves_nothing() {
             let reason = served.join().unwrap();
             assert_eq!(reason, None);
             b.assert_clean();
-            assert!(began.elapsed() < Duration::from_secs(30));
+            assert!(began.elapsed() < Duration::from_secs(120));
             waiter.join().unwrap()
         });
         assert!(sleeper.is_err());

@@ -211,7 +211,7 @@ impl<'a> Session<'a> {
 
     /// Waits until a word of device memory satisfies `test`.
     pub(super) fn wait_for_word(&self, at: DevicePtr, test: impl Fn(u32) -> bool) -> Check {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_secs(120);
         while !test(self.peek(at, 1)?[0]) {
             if Instant::now() > end {
                 return Err(Problem::Wrong("a kernel makes no progress".to_owned()));

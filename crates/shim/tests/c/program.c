@@ -247,6 +247,7 @@ static int module(void) {
 }
 
 static size_t piece_bytes;
+static pthread_barrier_t race_end;
 static void *race_thread(void *x) {
     int (*alloc)(CUdeviceptr *, size_t) = sym("cuMemAlloc_v2");
     int (*release)(CUdeviceptr) = sym("cuMemFree_v2");
@@ -258,12 +259,15 @@ static void *race_thread(void *x) {
         if (mine[k]) { if (release(mine[k])) exit(4); mine[k] = 0; }
         else if (alloc(&mine[k], piece_bytes + (seed >> 40) % 4096)) mine[k] = 0;
     }
+    // All threads together hold more than the limit, also where they ran one after another.
+    pthread_barrier_wait(&race_end);
     for (int k = 0; k < 64; k++) if (mine[k]) release(mine[k]);
     return 0;
 }
 static int race(size_t piece) {
     piece_bytes = piece;
     start();
+    pthread_barrier_init(&race_end, 0, 8);
     pthread_t t[8];
     for (long i = 0; i < 8; i++) pthread_create(&t[i], 0, race_thread, (void *)i);
     for (int i = 0; i < 8; i++) pthread_join(t[i], 0);

@@ -3,7 +3,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use crate::HANG;
 
 /// A program that does one thing for each byte it is sent, and says so.
 pub(crate) struct Served {
@@ -40,31 +42,33 @@ impl Served {
     }
 
     pub(crate) fn answer(&mut self) -> String {
-        self.answers.recv_timeout(Duration::from_secs(30)).unwrap()
+        self.answers.recv_timeout(HANG).unwrap()
     }
 
     /// The answer, while `meanwhile` is done now and then.
     pub(crate) fn answer_while(&mut self, mut meanwhile: impl FnMut()) -> String {
-        for _ in 0..1000 {
+        let began = Instant::now();
+        loop {
             if let Ok(answer) = self.answers.recv_timeout(Duration::from_millis(30)) {
                 return answer;
             }
+            assert!(began.elapsed() < HANG, "no answer");
             meanwhile();
         }
-        panic!("no answer");
     }
 
     /// The answer, unless something else happens first.
     pub(crate) fn answer_or(&mut self, happened: impl Fn() -> bool) -> Option<String> {
-        for _ in 0..1000 {
+        let began = Instant::now();
+        loop {
             if let Ok(answer) = self.answers.recv_timeout(Duration::from_millis(30)) {
                 return Some(answer);
             }
             if happened() {
                 return None;
             }
+            assert!(began.elapsed() < HANG, "no answer");
         }
-        panic!("no answer");
     }
 
     pub(crate) fn ask(&mut self, what: &str) -> String {
