@@ -156,7 +156,10 @@ pub(crate) fn show(args: &NameArgs) -> Result<()> {
                 show_bytes(process.memory_used_bytes),
                 slice(process.slice_us),
                 slice(process.slice_read_us),
-                process.mechanism.clone(),
+                match process.does_not_drain {
+                    true => format!("{} (does not drain)", process.mechanism),
+                    false => process.mechanism.clone(),
+                },
                 process.launches_total.to_string(),
                 format!("{:.2} s", process.gate_wait_seconds),
             ]);

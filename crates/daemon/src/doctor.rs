@@ -108,6 +108,18 @@ impl Registry {
                 let what = format!("hardware slice of process {}", client.pid);
                 check(&what, verdict, evidence);
             }
+            if client.governed.undrained.load(Relaxed) {
+                let overruns = client.governed.overruns.load(Relaxed);
+                check(
+                    &format!("work of process {}", client.pid),
+                    Verdict::Warning,
+                    format!(
+                        "does not drain: {overruns} leases were taken away while it ran on, so it has none for a \
+                         while; its time is divided by {}",
+                        Mechanism::from_number(client.governed.mechanism.load(Relaxed)).name()
+                    ),
+                );
+            }
             let unknown = client.governed.page.client.unknown_symbols.load(Relaxed);
             if unknown > 0 || !client.unknown_names.is_empty() {
                 let names: Vec<&str> = client.unknown_names.iter().map(String::as_str).collect();

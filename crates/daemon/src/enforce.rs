@@ -6,6 +6,8 @@
 //!   each second      the same, seen in the page                ended, its death frees everything
 //!   each second      a GPU process of the virtual GPU that     degraded, and an event
 //!                    never joined
+//!   each second      work that does not drain                  an event; degraded if only leases would hold
+//!                                                              its share or cap
 //! ```
 //! With `allow_degraded` nothing is refused or ended: the reason stands in every view instead. Whether
 //! slices can be set is only known once there is a context, so a process without any mechanism is ended
@@ -19,8 +21,10 @@ use mica_wire::host::page::{ClientPage, client_flags};
 
 use crate::api::{GpuKind, Mode, PrecisionPolicy, Severity, VgpuSpec};
 use crate::registry::Registry;
+use crate::tenant::Mechanism;
 
 const NO_SHARE: &str = "the share is not in force";
+const UNDRAINED: &str = "its work does not drain";
 const OUTSIDE: &str = "uses the GPU outside its limits";
 /// How far up a process's parents are followed.
 const MOST_PARENTS: usize = 64;
@@ -114,6 +118,48 @@ pub(crate) fn check_shares(registry: &mut Registry, news: &mut Vec<News>) {
             }
         }
         replace(vgpu, NO_SHARE, reasons, news);
+    }
+}
+
+/// Tells of processes that are given no leases because their work does not drain, and marks them where leases are
+/// all that holds a limit.
+pub(crate) fn check_drains(registry: &mut Registry, news: &mut Vec<News>) {
+    let Registry { vgpus, clients, .. } = &mut *registry;
+    for vgpu in vgpus.values_mut() {
+        let mut reasons = Vec::new();
+        for id in &vgpu.clients {
+            let Some(client) = clients.get_mut(id) else {
+                continue;
+            };
+            let pid = client.pid;
+            let undrained = client.governed.undrained.load(Acquire);
+            let before = std::mem::replace(&mut client.undrained, undrained);
+            let mut tell = |severity, kind, text| {
+                news.push((severity, kind, vgpu.name.clone(), pid, text));
+            };
+            let mechanism = Mechanism::from_number(client.governed.mechanism.load(Relaxed));
+            if undrained && (vgpu.spec.cap || mechanism == Mechanism::None) {
+                let what = if vgpu.spec.cap { "cap" } else { "share" };
+                reasons.push((
+                    pid,
+                    format!("the {what} is not in force for process {pid}: {UNDRAINED}"),
+                ));
+            } else if undrained && !before {
+                tell(
+                    Severity::Warning,
+                    "process_undrained",
+                    format!(
+                        "process {pid} is given no leases for a while: {UNDRAINED} when they end; \
+                         hardware slices divide its time"
+                    ),
+                );
+            }
+            if before && !undrained {
+                let text = format!("process {pid} drains again and is given leases");
+                tell(Severity::Info, "process_drained", text);
+            }
+        }
+        replace(vgpu, UNDRAINED, reasons, news);
     }
 }
 

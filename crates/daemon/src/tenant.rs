@@ -23,6 +23,10 @@ pub(crate) struct Governed {
     pub(crate) charged_ns: AtomicU64,
     /// Leases it was granted.
     pub(crate) leases: AtomicU64,
+    /// Leases that were taken away because its work ran on.
+    pub(crate) overruns: AtomicU64,
+    /// Whether it is given none for a while because of that.
+    pub(crate) undrained: AtomicBool,
 }
 
 /// What a GPU's thread tells about a virtual GPU.

@@ -191,6 +191,8 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
         gate_wait_seconds: page.counters.gate_wait_ns.load(Relaxed) as f64 / 1e9,
         leases_total: client.governed.leases.load(Relaxed),
         lease_seconds: charged,
+        does_not_drain: client.governed.undrained.load(Relaxed),
+        overruns_total: client.governed.overruns.load(Relaxed),
         gpu_seconds: if worker > 0.0 {
             worker
         } else if client.driver_seconds > 0.0 {

@@ -2,12 +2,12 @@
 
 mod support;
 
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use mica_limits::{Gate, monotonic_ns};
 use mica_wire::host::page::{client_flags, gate};
-use support::{Program, control, eventually, spec, start};
+use support::{Program, control, eventually, spec, start, start_with};
 
 /// Submits and finishes imaginary kernels until told to stop.
 fn work(program: &Program, stop: &AtomicBool) {
@@ -17,7 +17,7 @@ fn work(program: &Program, stop: &AtomicBool) {
         .fetch_or(client_flags::CONTEXT | client_flags::GATE_CONTROL, SeqCst);
     let gate = Gate::new(program.link.clone());
     while !stop.load(Relaxed) {
-        gate.enter(&mut || {});
+        gate.enter(&mut |_| true);
         page.counters.launches.fetch_add(1, Relaxed);
         page.counters.syncing.fetch_add(1, Relaxed);
         let until = monotonic_ns() + 50_000;
@@ -88,5 +88,87 @@ fn a_suspended_tenant_waits_at_its_gate_until_it_is_resumed() {
         control.resume("a").unwrap();
         eventually("it runs again", || launches() > held + 10);
         stop.store(true, Relaxed);
+    });
+}
+
+/// Submits work that ends only when `drained` says so, until told to stop.
+fn poll(program: &Program, drained: &AtomicBool, ended: &AtomicU32, stop: &AtomicBool) {
+    let page = program.link.page();
+    let gate = Gate::new(program.link.clone());
+    while !stop.load(Relaxed) {
+        gate.enter(&mut |sequence| {
+            ended.store(sequence, SeqCst);
+            drained.load(SeqCst)
+        });
+        page.counters.launches.fetch_add(1, Relaxed);
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn one_whose_work_does_not_drain_goes_on_with_slices_and_everybody_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start_with(dir.path(), "[sharing]\nleases = \"always\"\n");
+    let control = control(dir.path());
+    let created = [spec("a", 64), spec("b", 64)].map(|spec| control.create(&spec).unwrap());
+    let (one, two) = (Program::join(&created[0]), Program::join(&created[1]));
+    for program in [&one, &two] {
+        let flags =
+            client_flags::CONTEXT | client_flags::GATE_CONTROL | client_flags::SLICE_CONTROL;
+        program.link.page().client.flags.fetch_or(flags, SeqCst);
+    }
+    let (drained, ended) = (AtomicBool::new(false), AtomicU32::new(0));
+    let (stop_one, stop_two) = (AtomicBool::new(false), AtomicBool::new(false));
+    let launches = |program: &Program| program.link.page().counters.launches.load(Relaxed);
+    let of_two = || control.get("b").unwrap().processes[0].clone();
+    let told = |kind: &str| {
+        let events = control.past_events().unwrap();
+        events
+            .iter()
+            .filter(|e| e.kind == kind && e.vgpu.as_deref() == Some("b"))
+            .count()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(&one, &stop_one));
+        scope.spawn(|| poll(&two, &drained, &ended, &stop_two));
+        eventually("it is found", || of_two().does_not_drain);
+        let process = of_two();
+        assert_eq!(
+            (process.overruns_total, process.mechanism.as_str()),
+            (1, "hardware slices")
+        );
+        let before = (launches(&one), launches(&two));
+        eventually("both go on", || {
+            launches(&one) > before.0 + 100 && launches(&two) > before.1 + 100
+        });
+        eventually("it is told once", || told("process_undrained") == 1);
+        let report = control.doctor(Some("b")).unwrap();
+        assert!(
+            report
+                .checks
+                .iter()
+                .any(|c| c.evidence.contains("does not drain")),
+            "{report:?}"
+        );
+        // Its pause is over, but what it submitted runs on: nothing is tried.
+        std::thread::sleep(std::time::Duration::from_millis(1200));
+        assert!(of_two().does_not_drain);
+        assert_eq!(of_two().overruns_total, 1);
+        drained.store(true, SeqCst);
+        Gate::new(two.link.clone()).give_back(ended.load(SeqCst));
+        eventually("it is given leases again", || {
+            let process = of_two();
+            !process.does_not_drain && process.leases_total > 1
+        });
+        eventually("that is told", || told("process_drained") == 1);
+        assert_eq!(told("process_undrained"), 1);
+        stop_one.store(true, Relaxed);
+        stop_two.store(true, Relaxed);
+        // Whoever waits at its gate is let through.
+        eventually("nobody waits", || {
+            [&one, &two]
+                .iter()
+                .all(|p| p.link.page().counters.waiting.load(SeqCst) == 0)
+        });
     });
 }

@@ -1,13 +1,14 @@
 //! When work may be submitted.
 //!
 //! The fast path is one load of one word: no lease is in force, go. Otherwise the thread submits while
-//! it holds a lease, gives the lease back drained when it has run out, and sleeps on the word until
-//! the next one.
+//! it holds a lease and sleeps on the word until the next one. It never waits here for work that was
+//! submitted: that may wait for what this very thread does next.
 //!
 //! ```text
 //!   OPEN ── submit
 //!   LEASED ── before the end: submit
-//!          └─ after it: drain, mark yielded, ring, sleep
+//!          └─ after it: nothing runs: mark yielded, ring, sleep
+//!                       else: sleep; whoever waits for the work marks it yielded
 //!   CLOSED ── ring once, sleep until LEASED or OPEN
 //! ```
 
@@ -24,6 +25,10 @@ use crate::clock::monotonic_ns;
 
 /// Longest wait without sleeping for a turn that was announced.
 const AWAKE_NS: u64 = 1_500_000;
+/// A lost wake-up lasts no longer than this.
+const ASLEEP_NS: u32 = 200_000_000;
+/// The end of a lease may be moved without anybody being woken.
+const ENDED_NS: u32 = 500_000;
 
 /// The gate that submissions pass.
 #[derive(Clone, Debug)]
@@ -65,12 +70,13 @@ impl Gate {
         }
     }
 
-    /// Waits until a submission may go. `drain` waits for the work already submitted; it runs when a
-    /// lease has ended, before it is given back.
+    /// Waits until a submission may go. `drained` is asked when a lease has ended, with its number: whether
+    /// nothing submitted still runs. If so the lease is given back here; else `drained` must have seen to
+    /// it that somebody gives it back later. It must not wait itself.
     ///
     /// Returns the sequence number of the lease under which it may go, if it needs one. Returns at once if
     /// the daemon is gone: hardware slices stay in force without it.
-    pub fn enter(&self, drain: &mut dyn FnMut()) -> Option<u32> {
+    pub fn enter(&self, drained: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
         let page = self.link.page();
         let mut waited_since = None;
         let lease = loop {
@@ -84,9 +90,10 @@ impl Gate {
                     if monotonic_ns() < page.lease.lease_end_ns.load(Relaxed) {
                         break Some(gate::sequence(word));
                     }
-                    drain();
-                    self.give_back(gate::sequence(word));
-                    continue;
+                    if drained(gate::sequence(word)) {
+                        self.give_back(gate::sequence(word));
+                        continue;
+                    }
                 }
                 _ => {}
             }
@@ -135,10 +142,10 @@ impl Gate {
     }
 
     fn sleep(&self, word: u32) {
-        // The time limit only bounds how long a lost wake-up could last.
+        let leased = gate::state(word) == gate::LEASED;
         let limit = Timespec {
             tv_sec: 0,
-            tv_nsec: 200_000_000,
+            tv_nsec: i64::from(if leased { ENDED_NS } else { ASLEEP_NS }),
         };
         let gate = &self.link.page().lease.gate;
         let woken = futex::wait(gate, futex::Flags::empty(), word, Some(&limit)).is_ok();

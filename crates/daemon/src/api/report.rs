@@ -72,6 +72,11 @@ pub struct ProcessInfo {
     pub leases_total: u64,
     /// Time it held them and was charged for.
     pub lease_seconds: f64,
+    /// Its work does not end when its leases do (kernels that wait for the host, say), so it is given none for
+    /// a while: hardware slices alone divide its time.
+    pub does_not_drain: bool,
+    /// Leases that were taken away because its work ran on.
+    pub overruns_total: u64,
     /// GPU time, as far as it can be measured.
     pub gpu_seconds: f64,
     /// Allocations refused.

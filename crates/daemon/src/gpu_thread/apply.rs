@@ -92,15 +92,20 @@ impl Inside {
             let (charged_ns, leases) = self.arbiter.client_charged(*id);
             governed.charged_ns.store(charged_ns, Relaxed);
             governed.leases.store(leases, Relaxed);
+            let undrained = self.arbiter.is_undrained(*id);
+            governed
+                .overruns
+                .store(self.arbiter.client_overruns(*id), Relaxed);
             let client = &governed.page.client;
             let flags = client.flags.load(Acquire);
             let has = |bit| flags & bit != 0;
             let sliced = has(client_flags::SLICE_CONTROL) && client.slice_status.load(Relaxed) == 0;
             let gated = has(client_flags::GATE_CONTROL);
-            let leased = leasing && !self.is_free(governed);
+            let leased = leasing && !undrained && !self.is_free(governed);
             let mechanism = match (sliced, leased) {
                 (true, true) => Mechanism::Both,
                 (true, false) => Mechanism::Slices,
+                (false, _) if undrained => Mechanism::None,
                 (false, true) => Mechanism::Leases,
                 // Leases come as soon as there is somebody to share with.
                 (false, false) if gated && !self.has_slices => Mechanism::Alone,
@@ -109,6 +114,8 @@ impl Inside {
                 (false, false) => Mechanism::None,
             };
             governed.mechanism.store(mechanism as u8, Relaxed);
+            // After what it means for the mechanism.
+            governed.undrained.store(undrained, Release);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use mica_limits::SharedPage;
 use mica_wire::host::message::{Message, PROTOCOL_VERSION, Refusal, Role};
@@ -145,6 +145,8 @@ pub(super) fn join(
         mechanism: AtomicU8::new(0),
         charged_ns: AtomicU64::new(0),
         leases: AtomicU64::new(0),
+        overruns: AtomicU64::new(0),
+        undrained: AtomicBool::new(false),
     });
     // The claim is the client's own word: the earlier daemon's journal bounds it, else what is left, for
     // many who claim the same may not have more than the limit together.
@@ -163,6 +165,7 @@ pub(super) fn join(
         socket: socket.clone(),
         sm_percent: 0.0,
         without_mechanism: false,
+        undrained: false,
         unknown_names: BTreeSet::new(),
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),

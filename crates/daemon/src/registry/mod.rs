@@ -56,6 +56,8 @@ pub(crate) struct Client {
     pub(crate) sm_percent: f64,
     /// Found at the last look to have a context that no mechanism reaches.
     pub(crate) without_mechanism: bool,
+    /// Found at the last look to be given no leases because its work does not drain.
+    pub(crate) undrained: bool,
     /// Entry points it looked up that pass the limits unseen.
     pub(crate) unknown_names: BTreeSet<String>,
     /// GPU time by the driver's percentages.

@@ -102,15 +102,15 @@ fn a_lease_that_came_since_is_not_given_back_with_the_old_one() {
     let yielded = &host.page.counters.yielded;
     lease.lease_end_ns.store(u64::MAX, Release);
     lease.gate.store(gate::word(gate::LEASED, 5), Release);
-    assert_eq!(gate.enter(&mut || {}), Some(5));
+    assert_eq!(gate.enter(&mut |_| true), Some(5));
     // Given back by one thread and granted again, while another still drains.
     gate.give_back(5);
     lease.gate.store(gate::word(gate::LEASED, 6), Release);
     gate.give_back(5);
-    assert_eq!(gate.enter(&mut || {}), Some(6));
+    assert_eq!(gate.enter(&mut |_| true), Some(6));
     gate.give_back(6);
     gate.give_back(5);
     assert_eq!(yielded.load(Acquire), 6, "the later one stays given back");
     lease.gate.store(gate::word(gate::OPEN, 7), Release);
-    assert_eq!(gate.enter(&mut || {}), None);
+    assert_eq!(gate.enter(&mut |_| true), None);
 }

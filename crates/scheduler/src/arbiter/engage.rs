@@ -26,6 +26,7 @@ impl Arbiter {
     /// Judges how the clients behave and whether leases help.
     pub(super) fn reconsider(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         self.judge(now_ns);
+        self.pardon(now_ns, orders);
         let mut active = 0;
         let mut bursty = false;
         let mut capped = false;
@@ -37,7 +38,7 @@ impl Arbiter {
             if !self.recently_active(client, now_ns) || tenant.entitlement.suspended {
                 continue;
             }
-            if client.free {
+            if client.is_free() {
                 continue;
             }
             active += 1;
@@ -120,7 +121,7 @@ impl Arbiter {
         self.leasing = true;
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
         for id in &ids {
-            if self.clients.get(id).is_some_and(|c| !c.free) {
+            if self.clients.get(id).is_some_and(|c| !c.is_free()) {
                 self.reset_gate(*id, now_ns, orders);
             }
         }
@@ -128,7 +129,7 @@ impl Arbiter {
         let first = ids
             .iter()
             .filter_map(|id| Some((*id, self.clients.get(id)?)))
-            .filter(|(_, c)| !c.free && self.recently_active(c, now_ns))
+            .filter(|(_, c)| !c.is_free() && self.recently_active(c, now_ns))
             .filter(|(_, c)| {
                 self.tenants
                     .get(&c.tenant)

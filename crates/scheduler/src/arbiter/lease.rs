@@ -78,6 +78,7 @@ impl Arbiter {
         if is_late && !self.settings.ends_at_once {
             self.begin_overrun(now_ns);
             self.close_holder(now_ns, orders);
+            self.mark_if_sliced(id, now_ns, orders);
             return None;
         }
         if self.settings.ends_at_once && (urgent || is_late) {

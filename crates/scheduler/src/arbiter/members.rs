@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::undrained::Undrained;
 use super::{Arbiter, ClientId, Entitlement, Gate, Input, Order, SEQUENCE_MASK, claim};
 use crate::policy::TenantId;
 
@@ -47,6 +48,8 @@ pub(super) struct Client {
     pub(super) tenant: TenantId,
     /// Passes no gate, or needs none.
     pub(super) free: bool,
+    /// Whether it is known not to drain, and how often that was found.
+    pub(super) undrained: Undrained,
     /// The hardware divides its time too.
     pub(super) sliced: bool,
     pub(super) input: Input,
@@ -105,6 +108,11 @@ impl Tab {
 }
 
 impl Client {
+    /// Whether it submits without leases.
+    pub(super) fn is_free(&self) -> bool {
+        self.free || self.undrained.is_marked()
+    }
+
     /// What it owes beyond what was charged for this lease; taken for charged from now on.
     pub(super) fn due_ns(&mut self) -> u64 {
         let tab = &mut self.tab;
@@ -201,6 +209,7 @@ impl Arbiter {
             Client {
                 tenant,
                 free,
+                undrained: Undrained::default(),
                 sliced: true,
                 input: Input::default(),
                 sequence: sequence & SEQUENCE_MASK,
@@ -281,7 +290,7 @@ impl Arbiter {
         if client.busy_at_ns == now_ns || input.waiting > 0 {
             client.active_at_ns = now_ns.max(1);
         }
-        let wants = input.waiting > 0 && !holds && !client.free && client.gate == Gate::Closed;
+        let wants = input.waiting > 0 && !holds && !client.is_free() && client.gate == Gate::Closed;
         let key = (client.charged_ns, id);
         let tenant_id = client.tenant;
         let Some(tenant) = self.tenants.get_mut(&tenant_id) else {
@@ -339,7 +348,7 @@ impl Arbiter {
             .tenants
             .get(&tenant_id)
             .is_some_and(|t| t.entitlement.suspended);
-        let gate = if suspended || (self.leasing && !client.free) {
+        let gate = if suspended || (self.leasing && !client.is_free()) {
             Gate::Closed
         } else {
             Gate::Open

@@ -9,6 +9,7 @@
 //!   LEASES:  grant ─► holder submits ─► lease ends ─► holder drains and yields ─► charge ─► next
 //!                                         │  nobody else wants it: the lease is prolonged, nothing drains
 //!                                         └─ holder idle, dead or too slow: taken away
+//!   one whose work does not end goes on without leases for a while (`undrained`)
 //! ```
 //! The arbiter is told what the clients' pages say ([`Input`]) and says what their gates must be
 //! ([`Order`]). It does not read a clock.
@@ -18,6 +19,7 @@ mod lease;
 mod members;
 mod overrun;
 mod types;
+mod undrained;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -139,7 +141,7 @@ impl Arbiter {
             }
             self.update_ready(tenant, now_ns);
         }
-        self.settle_overruns(now_ns);
+        self.settle_overruns(now_ns, orders);
         let mut wake_ns = self.next_tick_ns;
         if let Some(again_ns) = self.look_at_holder(now_ns, orders) {
             wake_ns = wake_ns.min(again_ns);

@@ -1,17 +1,22 @@
 //! Work that goes on after its lease was taken away because it did not drain in time.
 //!
 //! It still uses the GPU, so it is still paid for: else one long kernel after another would pass any cap and
-//! any share. Ends when the client says that the work has drained, or is granted the next lease.
+//! any share. Ends when the client says that the work has drained, is granted the next lease, or is left to the
+//! hardware's slices, which hold its share from then on.
 
-use super::{Arbiter, ClientId};
+use super::undrained::is_given_back;
+use super::{Arbiter, ClientId, Order};
 
 /// Longest time that is charged to one: a process that was stopped uses nothing and says nothing.
 const LONGEST_NS: u64 = 30_000_000_000;
 
 #[derive(Debug)]
 pub(super) struct Overrun {
-    client: ClientId,
+    pub(super) client: ClientId,
     sequence: u32,
+    /// Leases it had been granted by then.
+    leases: u64,
+    began_ns: u64,
     charged_until_ns: u64,
     /// When it is forgotten at the latest.
     until_ns: u64,
@@ -30,6 +35,7 @@ impl Arbiter {
             return;
         };
         self.overruns += 1;
+        client.undrained.overran();
         if client.input.used_ns.is_some() {
             // What it goes on to use it says itself.
             return;
@@ -37,14 +43,17 @@ impl Arbiter {
         self.overrunning.push(Overrun {
             client: holder.client,
             sequence: client.sequence,
+            leases: client.leases,
+            began_ns: now_ns,
             charged_until_ns: now_ns,
             until_ns: now_ns + LONGEST_NS,
             leased_ns: self.leased_ns,
         });
     }
 
-    /// Charges what has run on since the last look, and forgets what has drained.
-    pub(super) fn settle_overruns(&mut self, now_ns: u64) {
+    /// Charges what has run on since the last look, forgets what has drained, and opens the gate of whom this
+    /// takes too long.
+    pub(super) fn settle_overruns(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         if self.overrunning.is_empty() {
             return;
         }
@@ -56,11 +65,15 @@ impl Arbiter {
             overrun.leased_ns = self.leased_ns;
             self.charge_waiting(overrun.client, elapsed_ns - beside_ns / 2, now_ns);
             let goes_on = self.clients.get(&overrun.client).is_some_and(|client| {
-                client.sequence == overrun.sequence && client.input.yielded != overrun.sequence
+                client.leases == overrun.leases
+                    && !is_given_back(overrun.sequence, client.input.yielded)
             });
-            if goes_on && now_ns < overrun.until_ns {
-                self.overrunning.push(overrun);
+            if !goes_on || now_ns >= overrun.until_ns {
+                continue;
             }
+            let ran_ns = now_ns.saturating_sub(overrun.began_ns);
+            self.mark_if_overdue(overrun.client, overrun.sequence, ran_ns, now_ns, orders);
+            self.overrunning.push(overrun);
         }
     }
 }

@@ -4,7 +4,9 @@ use mica_scheduler::Priority;
 use mica_scheduler::arbiter::{LeaseUse, Settings};
 use mica_scheduler::policy::PolicyKind;
 
-use crate::simulator::{BURSTY, Behaviour, DEEP, MS, STEP, Sim, US, assert_shares, entitlement};
+use crate::simulator::{
+    BURSTY, Behaviour, DEEP, MS, POLLING, STEP, Sim, US, assert_shares, entitlement,
+};
 
 #[test]
 fn a_cap_holds_alone_and_in_company() {
@@ -74,6 +76,7 @@ fn kernels_longer_than_the_drain_limit_are_charged_to_a_cap_too() {
             kernel_ns: 200 * MS,
             depth: 1,
             think_ns,
+            polls: false,
         };
         sim.program(1, 1, slow);
         sim.run(3_000 * MS);
@@ -104,6 +107,7 @@ fn high_priority_waits(mut sim: Sim) {
         kernel_ns: 40 * US,
         depth: 1,
         think_ns: Some(3 * MS),
+        polls: false,
     };
     sim.program(9, 9, periodic);
     sim.run(3_000 * MS);
@@ -178,12 +182,90 @@ fn a_holder_that_does_not_drain_delays_the_others_by_the_limit_only() {
         kernel_ns: 300 * MS,
         depth: 1,
         think_ns: Some(0),
+        polls: false,
     };
     sim.program(1, 1, slow);
     sim.program(2, 2, BURSTY);
     sim.run(3_000 * MS);
     assert!(sim.arbiter.overruns() > 0);
     assert!(sim.done(2) > 0.2e9, "{}", sim.done(2));
+}
+
+#[test]
+fn one_whose_kernels_wait_for_the_host_goes_on_without_leases() {
+    for sliced in [true, false] {
+        let mut sim = Sim::telling();
+        for id in 1..=3 {
+            sim.tenant(id, entitlement(30.0));
+        }
+        sim.program(1, 1, POLLING);
+        sim.program(2, 2, BURSTY);
+        sim.program(3, 3, BURSTY);
+        sim.arbiter.set_sliced(1, sliced);
+        let mut stalled_ns = 0;
+        let mut overruns = Vec::new();
+        for _ in 0..16 {
+            let before = sim.programs[&1].finished;
+            sim.run(500 * MS);
+            let ended = sim.programs[&1].finished - before;
+            stalled_ns += if ended == 0 { 500 * MS } else { 0 };
+            overruns.push(sim.arbiter.client_overruns(1));
+        }
+        // Found within the first second, then tried ever more rarely: after 1, 2 and 4 s.
+        assert!((1..=4).contains(&overruns[15]), "{sliced}: {overruns:?}");
+        assert!(stalled_ns <= 4_000 * MS, "{sliced}: {stalled_ns}");
+        // A GPU that serves in turn gives each about a third; leases between the others go on.
+        for id in [2, 3] {
+            assert!(sim.done(id) > 1.6e9, "{sliced}: {id} got {}", sim.done(id));
+        }
+    }
+}
+
+#[test]
+fn one_that_drains_again_gets_leases_again() {
+    let mut sim = Sim::telling();
+    for id in 1..=2 {
+        sim.tenant(id, entitlement(50.0));
+    }
+    let long = Behaviour {
+        kernel_ns: 3_000 * MS,
+        ..POLLING
+    };
+    sim.program(1, 1, BURSTY);
+    sim.program(2, 2, BURSTY);
+    sim.run(300 * MS);
+    sim.programs.get_mut(&1).unwrap().behaviour = long;
+    sim.run(500 * MS);
+    assert!(sim.arbiter.is_undrained(1));
+    // Its kernel still runs when the pause is over: nothing is tried.
+    sim.run(1_500 * MS);
+    assert!(sim.arbiter.is_undrained(1));
+    assert_eq!(sim.arbiter.client_overruns(1), 1);
+    let program = sim.programs.get_mut(&1).unwrap();
+    program.behaviour = BURSTY;
+    program.queue = vec![STEP];
+    sim.run(500 * MS);
+    assert!(!sim.arbiter.is_undrained(1));
+    sim.reset();
+    sim.run(2_000 * MS);
+    assert_shares(&sim.shares(&[1, 2]), &[50.0, 50.0], 2.0);
+    assert_eq!(sim.arbiter.client_overruns(1), 1);
+}
+
+#[test]
+fn a_capped_one_whose_kernels_wait_for_the_host_does_not_hang() {
+    let mut sim = Sim::telling();
+    let mut capped = entitlement(30.0);
+    capped.cap = true;
+    sim.tenant(1, capped);
+    sim.program(1, 1, POLLING);
+    for _ in 0..2 {
+        // It owes seven seconds for three in which its kernel polled, and then goes on.
+        let before = sim.programs[&1].finished;
+        sim.run(12_000 * MS);
+        assert!(sim.programs[&1].finished > before);
+    }
+    assert!(sim.arbiter.client_overruns(1) > 0);
 }
 
 #[test]
@@ -221,6 +303,7 @@ fn every_policy_survives_random_arrivals_departures_and_crashes() {
                         kernel_ns: STEP * (1 + random() % 50),
                         depth: 1 + (random() % 8) as usize,
                         think_ns: (random() % 2 == 0).then(|| (random() % 20) * 100 * US),
+                        polls: false,
                     };
                     let tenant = random() % 6;
                     sim.program(next, tenant, behaviour);

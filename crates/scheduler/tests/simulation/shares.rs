@@ -105,6 +105,7 @@ fn a_light_periodic_program_is_not_taken_for_a_bursty_one() {
         kernel_ns: 40 * US,
         depth: 1,
         think_ns: Some(2 * MS),
+        polls: false,
     };
     sim.program(2, 2, periodic);
     sim.run(2_000 * MS);
@@ -171,12 +172,14 @@ fn one_that_pauses_between_kernels_keeps_its_share_where_leases_end_at_once() {
         kernel_ns: 2 * MS,
         depth: 1,
         think_ns: Some(MS),
+        polls: false,
     };
     // Short kernels stand for blocks that hold still at once.
     let hog = Behaviour {
         kernel_ns: 40 * US,
         depth: 1,
         think_ns: None,
+        polls: false,
     };
     let share = |ends_at_once| {
         let mut sim = Sim::new(Settings {
@@ -214,6 +217,7 @@ fn two_long_kernels_in_flight_get_their_shares_under_leases_of_any_length() {
             kernel_ns: 4 * MS,
             depth: 2,
             think_ns: None,
+            polls: false,
         };
         for (id, share) in [(1, 70.0), (2, 30.0)] {
             sim.tenant(id, entitlement(share));
@@ -239,6 +243,7 @@ fn shares_where_processors_are_taken_away(metered: bool) -> Vec<f64> {
         kernel_ns: 40 * US,
         depth: 1,
         think_ns: None,
+        polls: false,
     };
     for (id, share, stolen_percent) in [(1, 50.0, 20), (2, 30.0, 40), (3, 20.0, 60)] {
         sim.tenant(id, entitlement(share));

@@ -19,17 +19,27 @@ pub(crate) struct Behaviour {
     pub(crate) depth: usize,
     /// Waits for each batch to end, then thinks this long.
     pub(crate) think_ns: Option<u64>,
+    /// Its kernels poll for what the host submits next, and end no sooner.
+    pub(crate) polls: bool,
 }
 
 pub(crate) const DEEP: Behaviour = Behaviour {
     kernel_ns: 400 * US,
     depth: 8,
     think_ns: None,
+    polls: false,
 };
 pub(crate) const BURSTY: Behaviour = Behaviour {
     kernel_ns: 60 * US,
     depth: 1,
     think_ns: Some(0),
+    polls: false,
+};
+pub(crate) const POLLING: Behaviour = Behaviour {
+    kernel_ns: 60 * US,
+    depth: 2,
+    think_ns: None,
+    polls: true,
 };
 
 #[derive(Debug)]
@@ -48,6 +58,9 @@ pub(crate) struct Program {
     pub(crate) rang: bool,
     /// The last lease it was granted, until that is known to have been given back.
     pub(crate) leased: Option<u32>,
+    /// Kernels that must end before a lease that was taken away counts as drained.
+    pub(crate) to_drain: usize,
+    pub(crate) finished: u64,
     /// Gives its lease back when it has nothing to run, as real clients do.
     pub(crate) tells: bool,
     /// Its work stops when its lease does, and goes on with the next.
@@ -60,7 +73,8 @@ pub(crate) struct Program {
 impl Program {
     pub(crate) fn step(&mut self, now: u64) {
         // A lease that was taken away is given back too once its work has drained.
-        let taken = self.tells && self.gate == Gate::Closed && self.queue.is_empty();
+        let held = matches!(self.gate, Gate::Leased { .. });
+        let taken = self.tells && !held && (self.queue.is_empty() || self.to_drain == 0);
         if let Some(sequence) = self.leased.take_if(|_| taken) {
             self.rang |= std::mem::replace(&mut self.input.yielded, sequence) != sequence;
         }
@@ -227,6 +241,8 @@ impl Sim {
                 draining: false,
                 rang: false,
                 leased: None,
+                to_drain: 0,
+                finished: 0,
                 tells: self.tells,
                 holds_still: self.holds_still,
                 stolen_percent: 0,
@@ -249,6 +265,9 @@ impl Sim {
     pub(crate) fn obey(&mut self, orders: Vec<Order>) {
         for order in orders {
             if let Some(program) = self.programs.get_mut(&order.client) {
+                if matches!(program.gate, Gate::Leased { .. }) {
+                    program.to_drain = program.queue.len();
+                }
                 program.gate = order.gate;
                 program.sequence = order.sequence;
                 if matches!(order.gate, Gate::Leased { .. }) {
@@ -320,10 +339,13 @@ impl Sim {
         if let Some(used_ns) = &mut program.input.used_ns {
             *used_ns += STEP;
         }
+        let goes_on = !program.behaviour.polls || program.queue.len() > 1;
         let head = program.queue.first_mut().unwrap();
         *head = head.saturating_sub(STEP);
-        if *head == 0 {
+        if *head == 0 && goes_on {
             program.queue.remove(0);
+            program.finished += 1;
+            program.to_drain = program.to_drain.saturating_sub(1);
             if program.queue.is_empty() && program.draining {
                 program.draining = false;
                 program.input.syncing = 0;

@@ -18,7 +18,7 @@ use mica_cuda_abi::{CuResult, CuStatus, Handle, Symbol};
 
 use super::driver::real;
 use super::state::page;
-use super::{context, graphs, streams};
+use super::{context, drain, graphs, streams};
 
 const STATUS_NONE: u32 = 0;
 /// Longest time that a capture waits for a wait of ours: work that never ends must not hold it for good.
@@ -79,7 +79,7 @@ fn beginning(symbol: Symbol, stream: Handle, call: impl FnOnce() -> CuStatus) ->
     };
     page.client.captures.fetch_add(1, SeqCst);
     let since = Instant::now();
-    while WAITS.load(SeqCst) > 0 && since.elapsed() < PATIENCE {
+    while WAITS.load(SeqCst) > 0 && since.elapsed() < PATIENCE && !drain::is_stuck() {
         std::thread::sleep(Duration::from_micros(20));
     }
     let status = call();

@@ -4,6 +4,7 @@
 //!   mica-link     reads the socket
 //!   mica-command  sleeps on the command word: slices, suspension
 //!   mica-lease    sleeps on the gate word: gives a lease back that nobody is at the gate to give back
+//!   mica-drain    waits for the GPU for the others
 //! ```
 
 use std::sync::atomic::AtomicBool;
@@ -17,13 +18,15 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use super::state::{Direct, state};
-use super::{commands, launch, sync};
+use super::{commands, drain, sync};
 use crate::log;
 
 /// While a lease is held its holder is looked at this often; idle, it gives the lease back early.
 const LEASE_TICK_NS: u64 = 250_000;
 /// A thread that is at the gate gives the lease back itself; it gets this long.
 const GRACE_NS: u64 = 100_000;
+/// While an ended lease is being drained there is nothing to do but to see it taken away.
+const DRAINING_NS: u64 = 10_000_000;
 const STACK_BYTES: usize = 512 << 10;
 
 static EXITING: AtomicBool = AtomicBool::new(false);
@@ -38,6 +41,7 @@ pub(crate) fn start(direct: &'static Direct) -> bool {
     unsafe { libc::atexit(at_exit) };
     spawn("mica-link", move || direct.link.serve(|_| {}, &NEVER))
         && spawn("mica-command", move || commands::run(direct))
+        && spawn("mica-drain", move || drain::run(direct))
         && spawn("mica-lease", move || watch_leases(direct))
 }
 
@@ -61,6 +65,12 @@ pub(crate) fn inside_driver_now<R>(call: impl FnOnce() -> R) -> Option<R> {
         Err(TryLockError::WouldBlock) => return None,
     };
     (!exiting()).then(call)
+}
+
+/// Waits in the driver on one of our threads; false if the process is about to end.
+pub(crate) fn inside_driver(wait: impl FnOnce() -> bool) -> bool {
+    let _inside = IN_DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    !exiting() && wait()
 }
 
 /// Whether the process is about to end.
@@ -148,30 +158,22 @@ fn watch_leases(direct: &'static Direct) {
 fn give_up_rest(direct: &Direct, word: u32) {
     let page = direct.link.page();
     // A program that has waited for one of several streams may have work on the others.
-    if !sync::finished(page) {
-        drain_here();
+    if !sync::finished(page) && !drain::is_waiting() {
+        drain::wait(drain::ask(), LEASE_TICK_NS);
     }
     if sync::idle(page) && sync::finished(page) {
         direct.gate.give_back(gate::sequence(word));
     }
 }
 
-/// Gives back an ended lease that no thread has come to the gate to give back; also one that was taken away
-/// meanwhile, so that the daemon knows when its work was over.
+/// Gives back an ended lease that no thread has come to the gate to give back, once its work has drained.
 fn finish_lease(direct: &Direct, word: u32) {
-    let page = direct.link.page();
-    let over = sync::idle(page) && sync::finished(page);
-    if !over && !drain_here() {
-        // It cannot be drained now; what is queued runs into the others' time, once.
-        sleep_on_gate(direct, word, Some(LEASE_TICK_NS));
+    if sync::idle(direct.link.page()) && sync::finished(direct.link.page()) {
+        direct.gate.give_back(gate::sequence(word));
+    } else {
+        drain::lease_ended(gate::sequence(word));
+        sleep_on_gate(direct, word, Some(DRAINING_NS));
     }
-    direct.gate.give_back(gate::sequence(word));
-}
-
-/// Waits on this thread for everything the process has submitted.
-fn drain_here() -> bool {
-    let _inside = IN_DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-    !exiting() && launch::drain()
 }
 
 fn sleep_on_gate(direct: &Direct, word: u32, limit_ns: Option<u64>) {

@@ -1,8 +1,8 @@
 //! Programs whose streams wait for a word that the host writes.
 //!
 //! What such a stream waits for may be written by the very thread that submits next: were that thread made to
-//! wait for its queue, neither would ever go on. After the first such call no thread of the program waits for
-//! the queue in our name; a lease that ends is given back with what is still queued.
+//! wait for its queue, neither would go on before the wait is given up. After the first such call no thread of the
+//! program waits because much is queued. A lease that ends is drained as anybody's is, and taken away if that fails.
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;

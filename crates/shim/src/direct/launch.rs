@@ -11,8 +11,8 @@ use mica_cuda_abi::{CuStatus, Handle, LaunchConfig, Symbol};
 use mica_limits::monotonic_ns;
 use mica_wire::host::page::gate;
 
-use super::state::{page, state};
-use super::{capture, context, host_waits, streams, sync};
+use super::state::{Direct, page, state};
+use super::{capture, context, drain, host_waits, streams, sync};
 
 const DEPTH_MIN: u32 = 2;
 const DEPTH_MAX: u32 = 1024;
@@ -57,19 +57,18 @@ fn take_turn(symbol: Symbol, stream: usize) {
         return;
     }
     loop {
-        let lease = direct.gate.enter(&mut || {
-            if !host_waits::seen() {
-                drain();
+        let lease = direct.gate.enter(&mut |sequence| {
+            let over = page().is_none_or(sync::finished);
+            if !over {
+                drain::lease_ended(sequence);
             }
+            over
         });
-        if lease.is_none() {
-            return;
-        }
-        if OUTSTANDING.fetch_add(1, Relaxed) + 1 < DEPTH.load(Relaxed) {
+        if lease.is_none() || OUTSTANDING.fetch_add(1, Relaxed) + 1 < DEPTH.load(Relaxed) {
             return;
         }
         DEPTH_REACHED.store(true, Relaxed);
-        if host_waits::seen() || !synchronize() {
+        if !wait_for_queue(direct) {
             return;
         }
         // The lease may have ended, and been given back by another thread, while this one waited: what
@@ -77,8 +76,20 @@ fn take_turn(symbol: Symbol, stream: usize) {
     }
 }
 
-/// Waits for everything submitted, and learns from how long it took how much may be queued.
-/// False if that was not possible.
+/// Waits while as much is queued as may be, for the queue or the end of the lease; false if nobody should wait for
+/// it: then the submission goes with the rest.
+fn wait_for_queue(direct: &Direct) -> bool {
+    if host_waits::seen() || drain::is_stuck() || capture::any() {
+        return false;
+    }
+    let end_ns = direct.link.page().lease.lease_end_ns.load(Relaxed);
+    let left_ns = end_ns.saturating_sub(monotonic_ns());
+    let done = drain::wait(drain::ask(), left_ns.min(drain::PATIENCE_NS));
+    done || !drain::is_stuck()
+}
+
+/// Waits for everything submitted, however long that takes, and learns from it how much may be queued.
+/// False if that was not possible. Never on a thread of the program.
 pub(crate) fn drain() -> bool {
     let begun = monotonic_ns();
     if !synchronize() {

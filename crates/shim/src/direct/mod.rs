@@ -12,6 +12,7 @@ mod commands;
 mod context;
 mod control;
 mod copies;
+mod drain;
 pub(crate) mod driver;
 mod external;
 mod graphs;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use mica_wire::host::page::{client_flags, gate};
 
+use crate::daemon::Daemon;
 use crate::served::Served;
 use crate::{MIB, eventually, limited, that_can_be_held, with_limit};
 
@@ -290,7 +291,6 @@ fn a_thread_whose_stream_waits_for_the_host_is_not_made_to_wait_for_it() {
     let mut program = limited(&["serve"], &daemon);
     program.env("STANDIN_HOLD", &hold);
     let mut served = Served::start(program);
-    let page = daemon.pages().remove(0);
     // What is queued from here on waits for a word that this thread will write, after some launches more.
     std::fs::write(&hold, "").unwrap();
     assert_eq!(served.ask("v"), "waits");
@@ -298,13 +298,61 @@ fn a_thread_whose_stream_waits_for_the_host_is_not_made_to_wait_for_it() {
     for launched in 1..40 {
         assert_eq!(served.ask("l"), format!("launched {launched}"));
     }
-    // Nor when its lease has ended: it goes back, and the thread waits for the next one.
-    daemon.set_gate(gate::LEASED, 2, 1);
+    std::fs::remove_file(&hold).unwrap();
+}
+
+/// What the daemon does with a lease that is not given back in time.
+fn take_away(daemon: &Daemon, sequence: u32) {
+    daemon.set_gate(gate::CLOSED, sequence, 0);
+    daemon.set_gate(gate::OPEN, sequence + 1, 0);
+}
+
+#[test]
+fn work_that_waits_for_the_next_submission_holds_nobody_when_its_lease_ends() {
+    let (directory, daemon) = with_limit(64 * MIB);
+    let (mut served, hold, inside) = that_can_be_held(directory.path(), &daemon);
+    let page = daemon.pages().remove(0);
+    assert_eq!(served.ask("l"), "launched 1");
+    // From here on what runs ends only when this program has gone on.
+    std::fs::write(&hold, "").unwrap();
+    daemon.set_gate(gate::LEASED, 5, 1);
     served.send("l");
-    eventually("the lease came back", || {
-        page.counters.yielded.load(SeqCst) == 2
+    eventually("the thread is at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
     });
-    daemon.set_gate(gate::LEASED, 3, far());
-    assert_eq!(served.answer(), "launched 40");
+    eventually("somebody waits for the work", || inside.exists());
+    assert_eq!(page.counters.yielded.load(SeqCst), 0, "it has not drained");
+    take_away(&daemon, 5);
+    assert_eq!(served.answer(), "launched 2");
+    for launched in 3..40 {
+        assert_eq!(served.ask("l"), format!("launched {launched}"));
+    }
+    assert_eq!(served.ask("b"), "capturing");
+    assert_eq!(served.ask("e"), "captured");
+    assert_eq!(page.counters.yielded.load(SeqCst), 0, "it has not drained");
+    // The program goes on, and so does its kernel.
+    std::fs::remove_file(&hold).unwrap();
+    eventually("the daemon hears that it is over", || {
+        page.counters.yielded.load(SeqCst) == 5
+    });
+    // Later leases are drained as ever.
+    daemon.set_gate(gate::LEASED, 9, 1);
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == 9
+    });
+}
+
+#[test]
+fn work_that_waits_for_the_next_submission_holds_nobody_while_a_lease_lasts() {
+    let (directory, daemon) = with_limit(64 * MIB);
+    let (mut served, hold, inside) = that_can_be_held(directory.path(), &daemon);
+    served.ask("l");
+    daemon.set_gate(gate::LEASED, 1, far());
+    std::fs::write(&hold, "").unwrap();
+    // More than may be queued: one of these waits for what never ends, for a while.
+    for launched in 2..40 {
+        assert_eq!(served.ask("l"), format!("launched {launched}"));
+    }
+    assert!(inside.exists(), "the queue was never waited for");
     std::fs::remove_file(&hold).unwrap();
 }

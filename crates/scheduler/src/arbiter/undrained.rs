@@ -1,0 +1,145 @@
+//! Processes whose work does not end when their leases do: kernels that wait for what the host does next, host
+//! functions that wait for a submission, single kernels longer than the drain limit.
+//!
+//! A gate cannot help there: the process may be waiting for the very submission that the gate holds. So it is
+//! *marked*: its gate opens, it is given no leases, and the hardware's slices alone hold its share, as they do
+//! wherever no leases are in force. It is tried again once it says that the work has drained, after a pause that
+//! doubles each time.
+//!
+//! ```text
+//!   lease ends ── drain limit ──┬─ sliced, no cap: marked
+//!                               └─ else: gate closed, charged ── PATIENCE ── marked: neither share nor cap holds
+//!   marked ── drained and the pause is over ── leases again
+//! ```
+
+use super::{Arbiter, ClientId, Order, SEQUENCE_MASK};
+
+/// First pause before leases are tried again, and how often it is doubled at most.
+const FIRST_PAUSE_NS: u64 = 1_000_000_000;
+const MOST_DOUBLINGS: u32 = 6;
+/// One that is found again so soon after its last pause gets twice as long a one.
+const RELAPSE_NS: u64 = 60_000_000_000;
+/// Where leases are all that holds a share or a cap, work may run on for so long before the gate opens all the
+/// same: longer than kernels take that end by themselves, shorter than a person takes for a program that hangs.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// What is known of one process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Undrained {
+    marked: Option<Mark>,
+    /// Leases taken away because their work ran on.
+    overruns: u64,
+    /// Pauses in a row.
+    pauses: u32,
+    pardoned_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Number of the lease whose work runs on.
+    sequence: u32,
+    retry_ns: u64,
+}
+
+impl Undrained {
+    pub(super) fn is_marked(&self) -> bool {
+        self.marked.is_some()
+    }
+
+    pub(super) fn overran(&mut self) {
+        self.overruns += 1;
+    }
+
+    fn mark(&mut self, sequence: u32, now_ns: u64) {
+        let again = self.pauses > 0 && now_ns.saturating_sub(self.pardoned_ns) < RELAPSE_NS;
+        let doublings = if again { self.pauses } else { 0 };
+        self.pauses = doublings + 1;
+        self.marked = Some(Mark {
+            sequence,
+            retry_ns: now_ns + (FIRST_PAUSE_NS << doublings.min(MOST_DOUBLINGS)),
+        });
+    }
+
+    /// Whether leases may be tried again.
+    fn is_over(&self, yielded: u32, now_ns: u64) -> bool {
+        self.marked
+            .is_some_and(|mark| now_ns >= mark.retry_ns && is_given_back(mark.sequence, yielded))
+    }
+}
+
+/// Whether a client that gave back the lease numbered `yielded` has given back this one too. Numbers begin again
+/// after the largest.
+pub(super) fn is_given_back(sequence: u32, yielded: u32) -> bool {
+    yielded.wrapping_sub(sequence) & SEQUENCE_MASK <= SEQUENCE_MASK / 2
+}
+
+impl Arbiter {
+    /// Whether a process is given no leases because its work does not drain.
+    pub fn is_undrained(&self, client: ClientId) -> bool {
+        let client = self.clients.get(&client);
+        client.is_some_and(|c| c.undrained.is_marked())
+    }
+
+    /// Leases that were taken away from a process because its work ran on.
+    pub fn client_overruns(&self, client: ClientId) -> u64 {
+        let client = self.clients.get(&client);
+        client.map_or(0, |c| c.undrained.overruns)
+    }
+
+    /// The client's lease was taken away: if the hardware holds its share, leave it to that.
+    pub(super) fn mark_if_sliced(&mut self, id: ClientId, now_ns: u64, orders: &mut Vec<Order>) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let sequence = client.sequence;
+        if client.sliced && !self.is_capped(id) {
+            // What it took until now is charged; from here on the hardware divides.
+            self.overrunning.retain(|overrun| overrun.client != id);
+            self.mark(id, sequence, now_ns, orders);
+        }
+    }
+
+    /// The work of a lease that was taken away has run on for so long already.
+    pub(super) fn mark_if_overdue(
+        &mut self,
+        id: ClientId,
+        sequence: u32,
+        ran_ns: u64,
+        now_ns: u64,
+        orders: &mut Vec<Order>,
+    ) {
+        if ran_ns >= PATIENCE_NS && !self.is_undrained(id) {
+            self.mark(id, sequence, now_ns, orders);
+        }
+    }
+
+    /// Gives leases again to those that have drained and whose pause is over.
+    pub(super) fn pardon(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+        let over = |(id, c): (&ClientId, &super::Client)| {
+            c.undrained.is_over(c.input.yielded, now_ns).then_some(*id)
+        };
+        let ids: Vec<ClientId> = self.clients.iter().filter_map(over).collect();
+        for id in ids {
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.undrained.marked = None;
+                client.undrained.pardoned_ns = now_ns;
+            }
+            self.reset_gate(id, now_ns, orders);
+        }
+    }
+
+    fn mark(&mut self, id: ClientId, sequence: u32, now_ns: u64, orders: &mut Vec<Order>) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.undrained.mark(sequence, now_ns);
+        }
+        self.reset_gate(id, now_ns, orders);
+    }
+
+    fn is_capped(&self, id: ClientId) -> bool {
+        let tenant = self
+            .clients
+            .get(&id)
+            .and_then(|c| self.tenants.get(&c.tenant));
+        tenant.is_some_and(|t| t.entitlement.cap)
+    }
+}
