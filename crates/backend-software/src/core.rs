@@ -185,7 +185,7 @@ impl Core {
             gate_open: AtomicBool::new(config.gate.is_none()),
             executing: AtomicUsize::new(0),
             output: config.output.clone(),
-            meter: Meter::default(),
+            meter: Meter::new(config.worker_count() as u64),
             metered: Mutex::default(),
             state: Mutex::default(),
             work: Condvar::new(),

@@ -159,10 +159,10 @@ impl Grid {
         blocks > 0 && self.done.0.fetch_add(blocks, Ordering::AcqRel) + blocks == self.total
     }
 
-    /// Takes the blocks nobody claimed off the list; true if that finishes the grid.
-    pub(crate) fn abandon(&self) -> bool {
+    /// Takes the blocks nobody claimed off the list. Gives how many, which are still to be counted as finished.
+    pub(crate) fn abandon(&self) -> u64 {
         let claimed = self.next.0.swap(ALL_CLAIMED, Ordering::AcqRel);
-        self.finish(self.total.saturating_sub(claimed))
+        self.total.saturating_sub(claimed)
     }
 
     /// Hands all blocks out at once, for cooperative launches.

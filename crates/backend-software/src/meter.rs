@@ -122,11 +122,17 @@ pub(crate) struct Meter(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Processors of the device.
+    processors: u64,
     /// Visits that go on.
     open: Vec<Visit>,
-    /// What visits that are over used, and the time that passed in them.
+    /// What visits that are over used.
     used_ns: u64,
-    passed_ns: u64,
+    /// Grids of which some blocks are nobody's yet.
+    unclaimed: u64,
+    /// Processor time that could have been used until `wanted_until_ns`.
+    wanted_ns: u64,
+    wanted_until_ns: u64,
     /// Time in which somebody was inside, without the stretch that goes on.
     busy_ns: u64,
     busy_since_ns: u64,
@@ -142,15 +148,53 @@ struct Inner {
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     used_ns: u64,
-    passed_ns: u64,
+    wanted_ns: u64,
     busy_ns: u64,
 }
 
+impl Inner {
+    /// Counts what was wanted until `now`: while there are blocks that nobody has claimed, all processors,
+    /// though a thread that waits for one has not even come inside; else those of the threads inside.
+    fn count_wanted(&mut self, now: u64) {
+        let passed_ns = now.saturating_sub(self.wanted_until_ns);
+        self.wanted_until_ns = self.wanted_until_ns.max(now);
+        let inside = self.open.len() as u64;
+        self.wanted_ns += match (inside, self.unclaimed) {
+            (0, _) => 0,
+            (inside, 0) => passed_ns * inside.min(self.processors),
+            _ => passed_ns * self.processors,
+        };
+    }
+}
+
 impl Meter {
+    /// The meter of a device with so many processors.
+    pub(crate) fn new(processors: u64) -> Self {
+        Self(Mutex::new(Inner {
+            processors,
+            ..Inner::default()
+        }))
+    }
+
+    /// There is a grid whose blocks can be claimed.
+    pub(crate) fn offer(&self, now: u64) {
+        let mut inner = lock(&self.0);
+        inner.count_wanted(now);
+        inner.unclaimed += 1;
+    }
+
+    /// The last of its blocks has been claimed.
+    pub(crate) fn exhaust(&self, now: u64) {
+        let mut inner = lock(&self.0);
+        inner.count_wanted(now);
+        inner.unclaimed = inner.unclaimed.saturating_sub(1);
+    }
+
     /// A thread begins.
     pub(crate) fn enter(&self, visit: &Visit) {
         let mut inner = lock(&self.0);
         let now = visit.since_ns;
+        inner.count_wanted(now);
         if inner.open.is_empty() {
             inner.busy_since_ns = now;
             if let Some(since) = inner.gap_since_ns.take() {
@@ -166,9 +210,9 @@ impl Meter {
         let Some(at) = inner.open.iter().position(|v| v.clock == visit.clock) else {
             return;
         };
+        inner.count_wanted(now);
         inner.open.swap_remove(at);
         inner.used_ns += used_ns;
-        inner.passed_ns += now.saturating_sub(visit.since_ns);
         if inner.open.is_empty() {
             inner.busy_ns += now.saturating_sub(inner.busy_since_ns);
             inner.gap_since_ns = Some(now);
@@ -200,15 +244,18 @@ impl Meter {
         inner.shown_ns
     }
 
-    /// Nanoseconds for which a device of so many processors was taken, whether by one block or by many;
-    /// of a stretch in which its threads had to wait for processors, only the part in which they had them.
-    pub(crate) fn occupied_ns(&self, processors: u64) -> u64 {
+    /// Nanoseconds for which the device was taken, whether by one block or by many; of a stretch in which
+    /// its threads had to wait for processors, only the part in which they had them.
+    pub(crate) fn occupied_ns(&self) -> u64 {
+        self.occupied_at(now_ns())
+    }
+
+    fn occupied_at(&self, now: u64) -> u64 {
         let mut inner = lock(&self.0);
-        let now = now_ns();
+        inner.count_wanted(now);
         let (mut stand, mut open) = (inner.mark, Mark::default());
         for visit in &inner.open {
             open.used_ns += visit.used_by(now);
-            open.passed_ns += now.saturating_sub(visit.since_ns);
         }
         if !inner.open.is_empty() {
             open.busy_ns = now.saturating_sub(inner.busy_since_ns);
@@ -219,13 +266,11 @@ impl Meter {
             grown
         };
         let used_ns = step(&mut stand.used_ns, inner.used_ns + open.used_ns);
-        let passed_ns = step(&mut stand.passed_ns, inner.passed_ns + open.passed_ns);
+        let wanted_ns = step(&mut stand.wanted_ns, inner.wanted_ns);
         let busy_ns = step(&mut stand.busy_ns, inner.busy_ns + open.busy_ns);
         inner.mark = stand;
-        // More threads than processors cannot all run at once.
-        let most_ns = passed_ns.min(processors * busy_ns);
-        if most_ns > 0 {
-            let part = (used_ns as f64 / most_ns as f64).min(1.0);
+        if wanted_ns > 0 {
+            let part = (used_ns as f64 / wanted_ns as f64).min(1.0);
             inner.occupied_ns += (busy_ns as f64 * part) as u64;
         }
         inner.occupied_ns
@@ -304,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_only_waits_uses_little() {
-        let meter = Meter::default();
+        let meter = Meter::new(2);
         let began = Visit::begin(now_ns());
         meter.enter(&began);
         std::thread::sleep(std::time::Duration::from_millis(20));
@@ -316,19 +361,19 @@ mod tests {
         assert!(used_ns < passed_ns / 2, "{used_ns} of {passed_ns}");
         meter.leave(&began, used_ns, now);
         assert!(meter.total_ns() >= seen_ns);
-        assert!(meter.occupied_ns(2) < passed_ns / 2);
+        assert!(meter.occupied_ns() < passed_ns / 2);
     }
 
     /// What a device of two processors was occupied by visits of (thread, from, to, used).
     fn occupied(visits: &[(i32, u64, u64, u64)]) -> u64 {
-        let meter = Meter::default();
+        let meter = Meter::new(2);
         for (thread, from, _, _) in visits {
             meter.enter(&visit(*thread, *from));
         }
         for (thread, from, to, used) in visits {
             meter.leave(&visit(*thread, *from), *used, *to);
         }
-        meter.occupied_ns(2)
+        meter.occupied_ns()
     }
 
     #[test]
@@ -341,20 +386,38 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_never_came_counts_while_there_is_work_for_it() {
+        let meter = Meter::new(2);
+        meter.offer(0);
+        meter.enter(&visit(1, 0));
+        meter.exhaust(1000);
+        meter.leave(&visit(1, 0), 1500, 1500);
+        // Of 1000 ns for two and 500 ns for one it had 1500 ns of processor time.
+        assert_eq!(meter.occupied_at(1600), 1500 * 1500 / 2500);
+        meter.enter(&visit(1, 2000));
+        meter.leave(&visit(1, 2000), 1000, 3000);
+        assert_eq!(
+            meter.occupied_at(3000),
+            900 + 500 + 1000,
+            "a gap, and alone"
+        );
+    }
+
+    #[test]
     fn short_gaps_between_visits_are_the_devices_and_long_ones_nobodys() {
-        let meter = Meter::default();
+        let meter = Meter::new(2);
         let turn = |from: u64, to: u64| {
             meter.enter(&visit(1, from));
             meter.leave(&visit(1, from), to - from, to);
         };
         meter.stir(0);
         turn(GAP_NS / 2, GAP_NS);
-        assert_eq!(meter.occupied_ns(2), GAP_NS);
+        assert_eq!(meter.occupied_at(GAP_NS), GAP_NS);
         turn(20 * GAP_NS, 21 * GAP_NS);
-        assert_eq!(meter.occupied_ns(2), 3 * GAP_NS);
+        assert_eq!(meter.occupied_at(22 * GAP_NS), 3 * GAP_NS);
         meter.stir(30 * GAP_NS);
         turn(30 * GAP_NS, 31 * GAP_NS);
-        assert_eq!(meter.occupied_ns(2), 4 * GAP_NS);
-        assert_eq!(meter.occupied_ns(2), 4 * GAP_NS);
+        assert_eq!(meter.occupied_at(31 * GAP_NS), 4 * GAP_NS);
+        assert_eq!(meter.occupied_at(32 * GAP_NS), 4 * GAP_NS);
     }
 }

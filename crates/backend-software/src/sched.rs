@@ -173,6 +173,7 @@ impl Core {
         if grid.cooperative {
             self.start_resident(state, &grid);
         } else {
+            self.meter.offer(now);
             self.find_hands(state, grid);
         }
         self.want_monitor(state);
@@ -239,7 +240,11 @@ impl Core {
             .collect();
         for grid in active {
             grid.refresh_stop(true);
-            if grid.abandon() {
+            let left = grid.abandon();
+            if left > 0 {
+                self.meter.exhaust(now_ns());
+            }
+            if grid.finish(left) {
                 self.finish_grid(state, &grid);
             }
         }

@@ -184,7 +184,7 @@ impl Core {
     /// Tells the gate how long the device has been taken.
     fn tell_use(&self, state: &State) {
         if let Some(gate) = &self.gate {
-            let occupied_ns = self.meter.occupied_ns(self.workers as u64);
+            let occupied_ns = self.meter.occupied_ns();
             gate.used(occupied_ns + state.lull.kept_ns(now_ns()));
         }
     }

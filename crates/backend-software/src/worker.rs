@@ -251,6 +251,9 @@ impl Core {
             if run.is_empty() {
                 break;
             }
+            if run.end == grid.total {
+                self.meter.exhaust(before);
+            }
             let blocks = run.end - run.start;
             if let Err(error) = runner.run(run) {
                 self.raise(&grid.context, error);

@@ -50,7 +50,7 @@ impl Tenant {
         };
         let grown_ns = used_ns.saturating_sub(self.settled_ns);
         self.settled_ns = used_ns;
-        grown_ns.clamp(held_ns / LEAST_PART, held_ns)
+        grown_ns.max(held_ns / LEAST_PART)
     }
 }
 

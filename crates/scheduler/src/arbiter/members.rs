@@ -103,7 +103,7 @@ impl Tab {
             true => LEAST_PART,
             false => VAIN_PART,
         };
-        (self.used_ns.min(self.held_ns)).max(self.held_ns / part)
+        self.used_ns.max(self.held_ns / part)
     }
 }
 
@@ -119,7 +119,11 @@ impl Client {
         match self.input.used_ns {
             Some(used_ns) => {
                 let seen_ns = self.used_seen_ns.replace(used_ns).unwrap_or(used_ns);
-                tab.used_ns += used_ns.saturating_sub(seen_ns);
+                // Without leases nobody pays; otherwise all of it counts: also what ran on after the end of
+                // the lease, because the thread that should have stopped it had no processor.
+                if self.gate != Gate::Open {
+                    tab.used_ns += used_ns.saturating_sub(seen_ns);
+                }
             }
             None => tab.used_ns = tab.held_ns,
         }

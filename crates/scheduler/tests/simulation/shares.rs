@@ -286,3 +286,30 @@ fn one_that_never_has_a_processor_does_not_keep_the_others_from_theirs() {
     let got = sim.done(2);
     assert!(got > 400.0 * MS as f64, "{got} ns of four seconds");
 }
+
+#[test]
+fn what_runs_on_after_its_lease_is_charged_to_whoever_measures_it() {
+    let mut sim = Sim::new(Settings {
+        leases: LeaseUse::Always,
+        idle_ns: None,
+        ends_at_once: true,
+        ..Settings::default()
+    });
+    for (id, kernel_ns) in [(1, 60 * MS), (2, 40 * US)] {
+        sim.tenant(id, entitlement(50.0));
+        let behaviour = Behaviour {
+            kernel_ns,
+            depth: 1,
+            think_ns: None,
+        };
+        sim.program(id, id, behaviour);
+        let program = sim.programs.get_mut(&id).unwrap();
+        program.input.used_ns = Some(0);
+        // The thread that should stop the first one's kernels never gets a processor.
+        program.holds_still = id == 2;
+    }
+    sim.run(1_000 * MS);
+    sim.reset();
+    sim.run(8_000 * MS);
+    assert_shares(&sim.shares(&[1, 2]), &[50.0, 50.0], 2.0);
+}
