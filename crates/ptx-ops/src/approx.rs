@@ -1,10 +1,13 @@
 //! The approximate instructions: `rcp`, `rsqrt`, `sqrt`, `sin`, `cos`, `lg2`, `ex2`, `tanh`, `div`.
 //!
-//! Each is computed in `f64` and rounded to its type, which is at least as near as PTX's error bounds ask.
+//! Each is computed in `f64` and rounded to its type, which is at least as near as PTX's error bounds ask;
+//! `ex2` of `f32` in `f32`, step by step as compiled code does it for many lanes at once ([`ex2`]).
 //! The special cases (infinities, zeros, subnormals under `.ftz`) are those of the PTX tables; the
 //! last bits may differ from a GPU's, as they may between two GPUs.
 
 use crate::float::{BF16, F16, F32, Format, from_f64, to_f64};
+
+pub mod ex2;
 
 fn unary(ftz: bool, x: u32, f: impl Fn(f64) -> f64) -> u32 {
     let bits = if ftz {
@@ -67,7 +70,13 @@ pub fn lg2_f32(ftz: bool, x: u32) -> u32 {
 
 /// `ex2.approx.f32`.
 pub fn ex2_f32(ftz: bool, x: u32) -> u32 {
-    unary(ftz, x, f64::exp2)
+    let result = ex2::single(f32::from_bits(x));
+    let bits = if result.is_nan() {
+        F32.nan()
+    } else {
+        u64::from(result.to_bits())
+    };
+    (if ftz { F32.flush(bits) } else { bits }) as u32
 }
 
 /// `tanh.approx.f32`.

@@ -144,7 +144,9 @@ pub fn fma(format: Format, modes: Modes, a: u64, b: u64, c: u64) -> u64 {
         quiet32(a.mul_add(b, c))
     } else if modes.rounding == Rounding::Nearest && format == F64 {
         quiet64(f64::from_bits(a).mul_add(f64::from_bits(b), f64::from_bits(c)))
-    } else if let (F32, Some(bits)) = (format, directed::fma(modes.rounding, a, b, c)) {
+    } else if format == F32
+        && let Some(bits) = directed::fma(modes.rounding, a, b, c)
+    {
         bits
     } else if let (Some((x, y)), Some((z, _))) = (
         narrow_pair(format, modes, a, b),

@@ -52,6 +52,11 @@ impl Emit<'_, '_> {
             let flush = ftz && ty == ScalarType::F32;
             return Ok(Some(self.float_compare(float_cc(cmp), x, y, class, flush)));
         }
+        if ty == ScalarType::F16 && !ftz {
+            let (x, y) = (self.get_half(a)?, self.get_half(b)?);
+            let cc = float_cc(cmp);
+            return Ok(Some(self.float_compare(cc, x, y, Class::B32, false)));
+        }
         if !simple(ty) {
             return Ok(None);
         }

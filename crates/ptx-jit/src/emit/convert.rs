@@ -1,4 +1,4 @@
-//! `cvt` between integers, f32 and f64. Other formats go to the runtime.
+//! `cvt` between integers, f32 and f64; `half` has f16. Other formats go to the runtime.
 
 use cranelift_codegen::ir::{InstBuilder, Type, Value, condcodes::FloatCC, types};
 use mica_ptx::ast::{IntRounding, Op, Operand, RegId, ScalarType, TypeClass};
@@ -23,6 +23,9 @@ fn is_float(ty: ScalarType) -> bool {
 
 impl Emit<'_, '_> {
     pub(crate) fn convert(&mut self, op: &Op) -> Result<bool, CompileError> {
+        if self.convert_half(op)? {
+            return Ok(true);
+        }
         let Op::Cvt {
             dst_ty,
             src_ty,

@@ -1,9 +1,11 @@
-//! Floating point on f32 and f64, rounding to nearest. Other formats and roundings go to the
-//! runtime.
+//! Floating point on f32 and f64, rounding to nearest. `directed` does other roundings, `half` f16; what
+//! is left goes to the runtime.
 
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::FloatCC, condcodes::IntCC, types};
 use mica_ptx::ast::{FloatBinOp, FloatUnOp, Op, Precision, Rounding, ScalarType};
 
+use super::directed::{Exact, Finish};
+use super::half::is_half;
 use super::{Emit, V};
 use crate::CompileError;
 use crate::run;
@@ -16,6 +18,11 @@ fn plain(ty: ScalarType) -> bool {
 impl Emit<'_, '_> {
     pub(crate) fn floating(&mut self, op: &Op) -> Result<bool, CompileError> {
         match op {
+            Op::FloatBin { ty, .. } | Op::Fma { ty, .. } | Op::FloatUn { ty, .. }
+                if is_half(*ty) =>
+            {
+                return self.half(op);
+            }
             Op::FloatBin {
                 op,
                 ty,
@@ -85,8 +92,30 @@ impl Emit<'_, '_> {
                 let v = self.map(&srcs, class, &f, Some(&f));
                 self.set_float(*dst, v);
             }
+            Op::FloatBin {
+                op,
+                ty,
+                round,
+                ftz,
+                sat,
+                dst,
+                a,
+                b,
+                xorsign_abs: false,
+                ..
+            } if plain(*ty) => {
+                let Some(op) = Exact::of(*op) else {
+                    return Ok(false);
+                };
+                let finish = Finish {
+                    round: *round,
+                    ftz: *ftz,
+                    sat: *sat,
+                };
+                return self.directed(op, *ty, finish, *dst, &[a, b]);
+            }
             Op::Fma {
-                ty: ScalarType::F32,
+                ty,
                 round,
                 ftz,
                 sat,
@@ -96,15 +125,13 @@ impl Emit<'_, '_> {
                 a,
                 b,
                 c,
-            } => {
-                let round = match round {
-                    Rounding::Rz => 0,
-                    Rounding::Rm => 1,
-                    Rounding::Rp => 2,
-                    _ => return Ok(false),
+            } if plain(*ty) => {
+                let finish = Finish {
+                    round: *round,
+                    ftz: *ftz,
+                    sat: *sat,
                 };
-                let mode = round | i64::from(*ftz) << 2 | i64::from(*sat) << 3;
-                return self.values(run::FMA_DIRECTED, &[a, b, c], *dst, mode);
+                return self.directed(Exact::Fma, *ty, finish, *dst, &[a, b, c]);
             }
             Op::FloatDiv {
                 ty,
@@ -114,7 +141,17 @@ impl Emit<'_, '_> {
                 a,
                 b,
             } if plain(*ty) => {
-                if !matches!(prec, Precision::Ieee(Rounding::Rn)) {
+                if let Precision::Ieee(round) = prec
+                    && *round != Rounding::Rn
+                {
+                    let finish = Finish {
+                        round: *round,
+                        ftz: *ftz,
+                        sat: false,
+                    };
+                    return self.directed(Exact::Div, *ty, finish, *dst, &[a, b]);
+                }
+                if !matches!(prec, Precision::Ieee(_)) {
                     // Approximate division has its own rules for large divisors.
                     return self.pure(run::DIV_APPROX, &[a, b], *dst, *ty, *prec, *ftz);
                 }
@@ -193,7 +230,7 @@ impl Emit<'_, '_> {
         Ok(true)
     }
 
-    /// A transcendental function of f32, by a direct call.
+    /// A transcendental function of f32; most by a direct call.
     fn transcendental(
         &mut self,
         op: FloatUnOp,
@@ -210,6 +247,7 @@ impl Emit<'_, '_> {
             FloatUnOp::Sin => run::SIN,
             FloatUnOp::Cos => run::COS,
             FloatUnOp::Lg2 => run::LG2,
+            FloatUnOp::Ex2 if self.src.has_fma => return self.ex2(ftz, dst, a).map(|()| true),
             FloatUnOp::Ex2 => run::EX2,
             FloatUnOp::Tanh => run::TANH,
             _ => return Ok(false),
@@ -265,7 +303,7 @@ impl Emit<'_, '_> {
         Ok(true)
     }
 
-    fn input(&mut self, v: Value, flush: bool) -> Value {
+    pub(crate) fn input(&mut self, v: Value, flush: bool) -> Value {
         let v = self.float(v);
         if flush { self.flush(v) } else { v }
     }
@@ -344,7 +382,7 @@ impl Emit<'_, '_> {
     }
 
     /// Minimum or maximum: a number wins over NaN unless `nan`, and -0 is below +0.
-    fn min_max(&mut self, a: Value, b: Value, min: bool, nan: bool) -> Value {
+    pub(crate) fn min_max(&mut self, a: Value, b: Value, min: bool, nan: bool) -> Value {
         let r = if min {
             self.b.ins().fmin(a, b)
         } else {

@@ -3,10 +3,9 @@
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::IntCC, types};
 use mica_ptx::ast::{BoolOp, Module, Op, PredSrc, Rounding, ScalarType};
 
-use super::{Emit, V, flags};
+use super::{Emit, V};
 use crate::CompileError;
 use crate::plan::Plan;
-use crate::run;
 use crate::unit::{Class, Place, Step};
 
 impl Emit<'_, '_> {
@@ -93,66 +92,6 @@ impl Emit<'_, '_> {
             _ => return Ok(false),
         }
         Ok(true)
-    }
-
-    /// Has the runtime do the instruction, thread by thread.
-    pub(crate) fn slow(&mut self) -> Result<(), CompileError> {
-        let index = self.site;
-        let site = self.plan.slow[index as usize].clone();
-        let srcs: Vec<(V, Class)> = site
-            .uses
-            .iter()
-            .map(|(r, c)| (self.read(self.reg(*r)), *c))
-            .collect();
-        let uniform = srcs.iter().all(|(v, _)| matches!(v, V::U(_)))
-            && site.defs.iter().all(|(r, _)| {
-                matches!(self.plan.shape(self.reg(*r)), crate::shape::Shape::Uniform)
-            })
-            && !site.defs.is_empty();
-        let lanes = if uniform { 1 } else { self.lanes };
-        let mut outs: Vec<Vec<Value>> = vec![Vec::new(); site.defs.len()];
-        let n = srcs.len();
-        for l in 0..lanes {
-            let buffer = self.buffer(2 * (n + site.defs.len()));
-            for (i, (v, c)) in srcs.iter().enumerate() {
-                let x = self.lane(v, *c, l);
-                let x = self.int(x);
-                let x = if *c == Class::B128 {
-                    x
-                } else {
-                    self.cast(x, types::I64)
-                };
-                self.b.ins().store(flags(), x, buffer, 16 * i as i32);
-            }
-            let ctx = self.ctx;
-            let at = self.i64(i64::from(index));
-            let t = self.thread_of(l);
-            let sp = match self.plan.unit.has_calls() {
-                true => self.read(self.plan.unit.sp),
-                false => V::U(self.i64(0)),
-            };
-            let sp = self.lane(&sp, Class::B64, 0);
-            let bad = self.call(run::SLOW, &[ctx, at, t, buffer, sp]);
-            let (out, on) = (self.cold(), self.b.create_block());
-            self.b.ins().brif(bad, out, &[], on, &[]);
-            self.b.switch_to_block(out);
-            self.b.ins().return_(&[bad]);
-            self.b.switch_to_block(on);
-            for (i, (_, c)) in site.defs.iter().enumerate() {
-                let ty = self.class_type(*c);
-                let buffer = self.buffer(2 * (n + site.defs.len()));
-                outs[i].push(self.b.ins().load(ty, flags(), buffer, 16 * (n + i) as i32));
-            }
-        }
-        for ((r, c), vs) in site.defs.iter().zip(outs) {
-            let v = if lanes == 1 {
-                V::U(vs[0])
-            } else {
-                self.from_lanes(&vs, *c)
-            };
-            self.set(*r, v);
-        }
-        Ok(())
     }
 
     // ---- predicates --------------------------------------------------------------------------

@@ -41,6 +41,10 @@ pub(crate) fn decohere(k: &Kernel, scratch_ptr: *mut u8, t: u32, lanes: u32, sav
             4 => {
                 let all = elements::<u32>(k, scratch_ptr, s, t, lanes);
                 let mut v = all[0];
+                if stride == 0 {
+                    all.fill(v);
+                    continue;
+                }
                 for x in &mut all[1..] {
                     v = v.wrapping_add(stride as u32);
                     *x = v;
@@ -49,6 +53,10 @@ pub(crate) fn decohere(k: &Kernel, scratch_ptr: *mut u8, t: u32, lanes: u32, sav
             8 => {
                 let all = elements::<u64>(k, scratch_ptr, s, t, lanes);
                 let mut v = all[0];
+                if stride == 0 {
+                    all.fill(v);
+                    continue;
+                }
                 for x in &mut all[1..] {
                     v = v.wrapping_add(stride as u64);
                     *x = v;
@@ -77,21 +85,26 @@ pub(crate) fn cohere(
         match s.slot.class.slot_bytes() {
             4 => {
                 let all = elements::<u32>(k, scratch_ptr, s, t, lanes);
-                let first = all[0];
                 if s.slot.class == Class::Pred {
+                    let first = all[0];
                     return all.iter().all(|x| (*x != 0) == (first != 0));
                 }
-                let step = stride as u32;
-                (0u32..)
-                    .zip(&*all)
-                    .all(|(l, x)| *x == first.wrapping_add(step.wrapping_mul(l)))
+                // Nearly always all are as they should be: no lane is worth a branch of its own.
+                let (mut want, mut wrong) = (all[0], 0);
+                for x in all {
+                    wrong |= *x ^ want;
+                    want = want.wrapping_add(stride as u32);
+                }
+                wrong == 0
             }
             8 => {
                 let all = elements::<u64>(k, scratch_ptr, s, t, lanes);
-                let (first, step) = (all[0], stride as u64);
-                (0u64..)
-                    .zip(&*all)
-                    .all(|(l, x)| *x == first.wrapping_add(step.wrapping_mul(l)))
+                let (mut want, mut wrong) = (all[0], 0);
+                for x in all {
+                    wrong |= *x ^ want;
+                    want = want.wrapping_add(stride as u64);
+                }
+                wrong == 0
             }
             _ => {
                 let all = elements::<[u64; 2]>(k, scratch_ptr, s, t, lanes);

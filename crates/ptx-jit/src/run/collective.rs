@@ -126,6 +126,7 @@ fn env_of<'a>(d: &Dispatch<'a>, site: &'a SyncSite, t: u32) -> Env<'a> {
         sp,
         uses: &site.uses,
         values,
+        texture: Default::default(),
     }
 }
 

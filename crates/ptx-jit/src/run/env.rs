@@ -1,11 +1,12 @@
 //! Operands and memory as the runtime's own operations see them.
 
-use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Services};
+use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Services, TextureView};
 use mica_ptx::ast::{
     AddrBase, Address, Dim, Operand, PredSrc, RegId, ScalarType, Space, SpecialReg, VarId,
 };
 
 use mica_ptx_ops::typed::mask;
+use std::cell::Cell;
 
 use crate::kernel::Kernel;
 use crate::scratch;
@@ -23,6 +24,8 @@ pub(crate) struct Env<'a> {
     pub(crate) sp: u64,
     pub(crate) uses: &'a [(RegId, Class)],
     pub(crate) values: [u64; MAX_USES],
+    /// The texture that a lane before this one asked for, by its handle: most often all ask for one.
+    pub(crate) texture: Cell<Option<(u64, TextureView)>>,
 }
 
 /// The index of a thread as its three coordinates.

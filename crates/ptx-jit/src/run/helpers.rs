@@ -3,7 +3,6 @@
 use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{BlockContext, Fault, FaultKind, stop};
 use mica_ptx::ast::SpecialReg;
-use mica_ptx_ops::float::{F32, Modes, Rounding};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +15,7 @@ use crate::emit::Window;
 use crate::kernel::Kernel;
 use crate::scratch::{self, status};
 
-type Ctx = *mut BlockContext;
+pub(super) type Ctx = *mut BlockContext;
 
 /// Addresses of the functions, in the order of the constants in `run`.
 static TABLE: OnceLock<(Vec<usize>, Code)> = OnceLock::new();
@@ -42,7 +41,7 @@ pub(crate) fn install(isa: &OwnedTargetIsa) -> Result<(), CompileError> {
         ex2 as *const () as usize,
         tanh as *const () as usize,
         div_approx as *const () as usize,
-        fma_directed as *const () as usize,
+        super::row::slow_row as *const () as usize,
     ];
     // Whoever comes second finds one that is as good.
     let _ = TABLE.set((table, quiet));
@@ -79,7 +78,7 @@ pub(crate) fn pack_meta(w: Window, align: u32, span: u64, lanes: usize, write: b
         | u64::from(write) << 56) as i64
 }
 
-fn set_fault(ctx: Ctx, f: Fault) {
+pub(super) fn set_fault(ctx: Ctx, f: Fault) {
     // SAFETY: the context is valid, and only this thread of the host runs the block.
     unsafe { (*ctx).fault = f };
 }
@@ -240,6 +239,7 @@ extern "C" fn slow(ctx: Ctx, site: u64, t: u64, buffer: *mut u64, sp: u64) -> u6
         sp,
         uses: &s.uses,
         values: [0; MAX_USES],
+        texture: Default::default(),
     };
     for i in 0..s.uses.len().min(MAX_USES) {
         // SAFETY: generated code stored this many.
@@ -364,21 +364,6 @@ unary!(ex2, mica_ptx_ops::approx::ex2_f32);
 
 extern "C" fn tanh(x: u64, _mode: u64) -> u64 {
     u64::from(mica_ptx_ops::approx::tanh_f32(x as u32))
-}
-
-/// `fma.rz`, `.rm` and `.rp` of f32; the mode is the rounding, then `ftz` and `sat`.
-extern "C" fn fma_directed(a: u64, b: u64, c: u64, mode: u64) -> u64 {
-    let modes = Modes {
-        rounding: match mode & 3 {
-            0 => Rounding::Zero,
-            1 => Rounding::Down,
-            _ => Rounding::Up,
-        },
-        ftz: mode & 4 != 0,
-        sat: mode & 8 != 0,
-        relu: false,
-    };
-    mica_ptx_ops::float::fma(F32, modes, a, b, c)
 }
 
 extern "C" fn div_approx(a: u64, b: u64, mode: u64) -> u64 {

@@ -13,6 +13,7 @@ mod helpers;
 mod matrix_ops;
 mod memory_ops;
 mod quiet;
+mod row;
 mod scalar_ops;
 mod texture_ops;
 mod whole_warp;
@@ -21,6 +22,7 @@ pub(crate) use dispatch::run_block;
 pub(crate) use env::coordinates;
 pub(crate) use helpers::{install, pack_meta, special_code};
 pub(crate) use quiet::signature as poll_signature;
+pub(crate) use row::CELL;
 
 /// `u32` in the scratch header: iterations of waiting loops.
 pub(crate) const SPIN_COUNT: i32 = 32;
@@ -46,4 +48,4 @@ pub(crate) const LG2: usize = 10;
 pub(crate) const EX2: usize = 11;
 pub(crate) const TANH: usize = 12;
 pub(crate) const DIV_APPROX: usize = 13;
-pub(crate) const FMA_DIRECTED: usize = 14;
+pub(crate) const SLOW_ROW: usize = 14;

@@ -18,9 +18,17 @@ fn view(env: &Env<'_>, o: Operand) -> Result<TextureView, Fault> {
         }
         o => env.value(o),
     };
-    env.services()
+    if let Some((known, view)) = env.texture.get()
+        && known == handle
+    {
+        return Ok(view);
+    }
+    let view = env
+        .services()
         .and_then(|s| s.texture(handle))
-        .ok_or_else(|| env.fault(FaultKind::InvalidAddressSpace))
+        .ok_or_else(|| env.fault(FaultKind::InvalidAddressSpace))?;
+    env.texture.set(Some((handle, view)));
+    Ok(view)
 }
 
 fn three<T: Default + Copy>(list: &[Operand], f: impl Fn(Operand) -> T) -> [T; 3] {

@@ -1,0 +1,87 @@
+//! One instruction for all lanes of a group, where compiled code does not do it inline.
+//!
+//! Compiled code stores each register that the instruction reads as a row of lanes, and finds each result
+//! as such a row after them. One call for a group costs it far less than one for each lane.
+
+use super::env::{Env, MAX_USES};
+use super::helpers::{Ctx, kernel, set_fault};
+use super::scalar_ops;
+use crate::scratch::status;
+use crate::unit::Class;
+
+/// Bytes from one row to the next, for each lane.
+pub(crate) const CELL: usize = 16;
+
+/// Bytes from one lane to the next in a row of this class.
+fn step(class: Class) -> usize {
+    match class {
+        Class::B128 => 16,
+        Class::B64 => 8,
+        _ => 4,
+    }
+}
+
+/// `rows` holds the registers, then the results, for `lanes` threads from `t` on.
+pub(super) extern "C" fn slow_row(
+    ctx: Ctx,
+    site: u64,
+    t: u64,
+    rows: *mut u8,
+    sp: u64,
+    lanes: u64,
+) -> u64 {
+    let k = kernel(ctx);
+    let s = &k.plan.slow[site as usize];
+    let lanes = lanes as usize;
+    let mut env = Env {
+        kernel: k,
+        ctx,
+        place: s.place,
+        thread: t as u32,
+        sp,
+        uses: &s.uses,
+        values: [0; MAX_USES],
+        texture: Default::default(),
+    };
+    let at = |row: usize, lane: usize, class: Class| row * lanes * CELL + lane * step(class);
+    for lane in 0..lanes {
+        env.thread = t as u32 + lane as u32;
+        for (row, (value, (_, class))) in env.values.iter_mut().zip(&s.uses).enumerate() {
+            // SAFETY: compiled code stored a row of this class for each register.
+            *value = unsafe {
+                let at = rows.add(at(row, lane, *class));
+                match step(*class) {
+                    4 if *class == Class::Pred => u64::from(at.cast::<u32>().read_unaligned() != 0),
+                    4 => u64::from(at.cast::<u32>().read_unaligned()),
+                    _ => at.cast::<u64>().read_unaligned(),
+                }
+            };
+        }
+        let mut out = |r: mica_ptx::ast::RegId, v: u128| {
+            let Some(i) = s.defs.iter().position(|d| d.0 == r) else {
+                return;
+            };
+            let class = s.defs[i].1;
+            // What a register does not hold is left out; of a predicate all bits of a lane are set.
+            let word = match class {
+                Class::Pred if v != 0 => u32::MAX,
+                Class::B16 => v as u32 & 0xffff,
+                _ => v as u32,
+            };
+            // SAFETY: there is a row of this class for each result.
+            unsafe {
+                let at = rows.add(at(s.uses.len() + i, lane, class));
+                match step(class) {
+                    4 => at.cast::<u32>().write_unaligned(word),
+                    8 => at.cast::<u64>().write_unaligned(v as u64),
+                    _ => at.cast::<u128>().write_unaligned(v),
+                }
+            }
+        };
+        if let Err(f) = scalar_ops::execute(&env, &mut out) {
+            set_fault(ctx, f);
+            return status::FAULT as u64;
+        }
+    }
+    status::OK as u64
+}
