@@ -129,6 +129,9 @@ pub fn sounds_limited(name: &str) -> bool {
         "ArrayCreate",
         "Import",
         "PoolCreate",
+        "Memcpy",
+        "Memset",
+        "Prefetch",
     ];
     // The debugger's own interface, which programs do not call.
     let debugger = name.starts_with("cudbg");
@@ -193,6 +196,7 @@ mod tests {
     fn names_that_take_memory_are_noticed() {
         assert!(sounds_limited("cuMemAllocTiered"));
         assert!(sounds_limited("cuLaunchSwarm"));
+        assert!(sounds_limited("cuMemcpyTieredAsync"));
         assert!(!sounds_limited("cuDeviceGetMood"));
     }
 }

@@ -11,6 +11,7 @@ mod entry;
 mod result;
 mod service;
 mod types;
+mod work;
 
 pub use entry::{
     Class, DefaultStream, ENTRY_POINTS, EntryPoint, Symbol, find_symbol, resolve, sounds_limited,
@@ -23,3 +24,4 @@ pub use types::{
     ExternalMemoryDescriptor, Handle, LaunchConfig, MemAllocNodeParams, MemAllocationProp,
     MemLocation,
 };
+pub use work::Work;

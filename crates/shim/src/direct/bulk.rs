@@ -5,20 +5,22 @@ use std::ffi::c_void;
 
 use mica_cuda_abi::{CuStatus, DevicePtr, Handle, MemLocation, Symbol};
 
-use super::copies::pass;
+use super::copies::{Bytes, pass};
 use super::launch::submit;
 
-fn filled<V>(count: usize, rows: usize) -> usize {
-    size_of::<V>().saturating_mul(count).saturating_mul(rows)
+fn filled<V>(count: impl Bytes, rows: usize) -> usize {
+    size_of::<V>()
+        .saturating_mul(count.count())
+        .saturating_mul(rows)
 }
 
 /// `cuMemsetD8`, `cuMemsetD16`, `cuMemsetD32`.
-pub(crate) unsafe fn fill<V>(
+pub(crate) unsafe fn fill<P, V, N: Bytes>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, V, usize) -> CuStatus,
-    to: DevicePtr,
+    real: unsafe extern "C" fn(P, V, N) -> CuStatus,
+    to: P,
     value: V,
-    count: usize,
+    count: N,
 ) -> CuStatus {
     pass(symbol, filled::<V>(count, 1), std::ptr::null_mut());
     // SAFETY: the program's arguments.
@@ -40,16 +42,17 @@ pub(crate) unsafe fn fill_async<V>(
 }
 
 /// `cuMemsetD2D8`, `cuMemsetD2D16`, `cuMemsetD2D32`.
-pub(crate) unsafe fn fill_rows<V>(
+pub(crate) unsafe fn fill_rows<P, V, N: Bytes>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, usize, V, usize, usize) -> CuStatus,
-    to: DevicePtr,
-    pitch: usize,
+    real: unsafe extern "C" fn(P, N, V, N, N) -> CuStatus,
+    to: P,
+    pitch: N,
     value: V,
-    width: usize,
-    height: usize,
+    width: N,
+    height: N,
 ) -> CuStatus {
-    pass(symbol, filled::<V>(width, height), std::ptr::null_mut());
+    let bytes = filled::<V>(width, height.count());
+    pass(symbol, bytes, std::ptr::null_mut());
     // SAFETY: the program's arguments.
     unsafe { real(to, pitch, value, width, height) }
 }
@@ -238,4 +241,101 @@ pub(crate) unsafe fn prefetch_v2(
     pass(symbol, bytes, stream);
     // SAFETY: the program's arguments.
     unsafe { real(from, bytes, to, flags, stream) }
+}
+
+/// `cuMemPrefetchBatchAsync`, `cuMemDiscardAndPrefetchBatchAsync`.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn prefetch_batch(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(
+        *mut c_void,
+        *const usize,
+        usize,
+        *mut c_void,
+        *mut c_void,
+        usize,
+        u64,
+        Handle,
+    ) -> CuStatus,
+    from: *mut c_void,
+    sizes: *const usize,
+    count: usize,
+    places: *mut c_void,
+    place_of: *mut c_void,
+    place_count: usize,
+    flags: u64,
+    stream: Handle,
+) -> CuStatus {
+    // SAFETY: the program's list.
+    pass(symbol, unsafe { batch_bytes(sizes, count) }, stream);
+    // SAFETY: the program's arguments.
+    unsafe {
+        real(
+            from,
+            sizes,
+            count,
+            places,
+            place_of,
+            place_count,
+            flags,
+            stream,
+        )
+    }
+}
+
+/// `cuMemDiscardBatchAsync`.
+pub(crate) unsafe fn discard_batch(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*mut c_void, *const usize, usize, u64, Handle) -> CuStatus,
+    from: *mut c_void,
+    sizes: *const usize,
+    count: usize,
+    flags: u64,
+    stream: Handle,
+) -> CuStatus {
+    // SAFETY: the program's list.
+    pass(symbol, unsafe { batch_bytes(sizes, count) }, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(from, sizes, count, flags, stream) }
+}
+
+/// `cuMemcpyWithAttributesAsync`.
+pub(crate) unsafe fn with_attributes(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(DevicePtr, DevicePtr, usize, *mut c_void, Handle) -> CuStatus,
+    to: DevicePtr,
+    from: DevicePtr,
+    bytes: usize,
+    attributes: *mut c_void,
+    stream: Handle,
+) -> CuStatus {
+    pass(symbol, bytes, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(to, from, bytes, attributes, stream) }
+}
+
+/// `cuMemcpy3DWithAttributesAsync`: taken for large whatever it is.
+pub(crate) unsafe fn deep_with_attributes(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*mut c_void, u64, Handle) -> CuStatus,
+    copy: *mut c_void,
+    flags: u64,
+    stream: Handle,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(copy, flags, stream) }
+}
+
+/// `cuMemMapArrayAsync`: the GPU changes the mappings of sparse arrays itself, in the stream's order.
+pub(crate) unsafe fn map_arrays(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*mut c_void, u32, Handle) -> CuStatus,
+    maps: *mut c_void,
+    count: u32,
+    stream: Handle,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(maps, count, stream) }
 }

@@ -18,86 +18,149 @@ pub(crate) fn pass(symbol: Symbol, bytes: usize, stream: Handle) {
     }
 }
 
-/// `cuMemcpyHtoDAsync`.
-pub(crate) unsafe fn to_device_async(
+/// A number of bytes; before CUDA 3.2 they had 32 bits.
+pub(crate) trait Bytes: Copy {
+    fn count(self) -> usize;
+}
+
+impl Bytes for usize {
+    fn count(self) -> usize {
+        self
+    }
+}
+
+impl Bytes for u32 {
+    fn count(self) -> usize {
+        self as usize
+    }
+}
+
+/// `cuMemcpyHtoDAsync`, `cuMemcpyDtoHAsync`, `cuMemcpyDtoDAsync`, `cuMemcpyAsync`.
+#[inline(always)]
+pub(crate) unsafe fn linear_async<To, From, N: Bytes>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, *const c_void, usize, Handle) -> CuStatus,
-    to: DevicePtr,
-    from: *const c_void,
-    bytes: usize,
+    real: unsafe extern "C" fn(To, From, N, Handle) -> CuStatus,
+    to: To,
+    from: From,
+    bytes: N,
     stream: Handle,
 ) -> CuStatus {
-    pass(symbol, bytes, stream);
+    pass(symbol, bytes.count(), stream);
     // SAFETY: the program's arguments.
     unsafe { real(to, from, bytes, stream) }
 }
 
-/// `cuMemcpyDtoHAsync`.
-pub(crate) unsafe fn to_host_async(
+/// `cuMemcpyHtoD`, `cuMemcpyDtoD`, `cuMemcpy`: within the device they return before the copy is done.
+pub(crate) unsafe fn linear<To, From, N: Bytes>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, DevicePtr, usize, Handle) -> CuStatus,
-    to: *mut c_void,
-    from: DevicePtr,
-    bytes: usize,
-    stream: Handle,
+    real: unsafe extern "C" fn(To, From, N) -> CuStatus,
+    to: To,
+    from: From,
+    bytes: N,
 ) -> CuStatus {
-    pass(symbol, bytes, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(to, from, bytes, stream) }
-}
-
-/// `cuMemcpyDtoDAsync`, `cuMemcpyAsync`.
-pub(crate) unsafe fn linear_async(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, DevicePtr, usize, Handle) -> CuStatus,
-    to: DevicePtr,
-    from: DevicePtr,
-    bytes: usize,
-    stream: Handle,
-) -> CuStatus {
-    pass(symbol, bytes, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(to, from, bytes, stream) }
-}
-
-/// `cuMemcpyHtoD`.
-pub(crate) unsafe fn to_device(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, *const c_void, usize) -> CuStatus,
-    to: DevicePtr,
-    from: *const c_void,
-    bytes: usize,
-) -> CuStatus {
-    pass(symbol, bytes, std::ptr::null_mut());
+    pass(symbol, bytes.count(), std::ptr::null_mut());
     // SAFETY: the program's arguments.
     unsafe { real(to, from, bytes) }
 }
 
 /// `cuMemcpyDtoH`: also waits for what was submitted before it.
-pub(crate) unsafe fn to_host(
+pub(crate) unsafe fn to_host<From, N: Bytes>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, DevicePtr, usize) -> CuStatus,
+    real: unsafe extern "C" fn(*mut c_void, From, N) -> CuStatus,
     to: *mut c_void,
-    from: DevicePtr,
-    bytes: usize,
+    from: From,
+    bytes: N,
 ) -> CuStatus {
-    pass(symbol, bytes, std::ptr::null_mut());
-    let on_default = || streams::all_on(symbol, std::ptr::null_mut());
+    pass(symbol, bytes.count(), std::ptr::null_mut());
     // SAFETY: the program's arguments.
-    sync::waiting(on_default, || unsafe { real(to, from, bytes) })
+    waits(symbol, || unsafe { real(to, from, bytes) })
 }
 
-/// `cuMemcpyDtoD`, `cuMemcpy`: within the device they return before the copy is done.
-pub(crate) unsafe fn linear(
+/// A copy that waits for what was submitted before it.
+fn waits(symbol: Symbol, call: impl FnOnce() -> CuStatus) -> CuStatus {
+    let on_default = || streams::all_on(symbol, std::ptr::null_mut());
+    sync::waiting(on_default, call)
+}
+
+/// `cuMemcpyHtoA`, `cuMemcpyDtoA`, `cuMemcpyAtoD`: an array and an offset in it, on either side.
+pub(crate) unsafe fn array<A, B, C, N: Bytes>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, DevicePtr, usize) -> CuStatus,
-    to: DevicePtr,
-    from: DevicePtr,
-    bytes: usize,
+    real: unsafe extern "C" fn(A, B, C, N) -> CuStatus,
+    a: A,
+    b: B,
+    c: C,
+    bytes: N,
 ) -> CuStatus {
-    pass(symbol, bytes, std::ptr::null_mut());
+    pass(symbol, bytes.count(), std::ptr::null_mut());
     // SAFETY: the program's arguments.
-    unsafe { real(to, from, bytes) }
+    unsafe { real(a, b, c, bytes) }
+}
+
+/// `cuMemcpyAtoH`: also waits.
+pub(crate) unsafe fn array_to_host<N: Bytes>(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*mut c_void, Handle, N, N) -> CuStatus,
+    to: *mut c_void,
+    from: Handle,
+    offset: N,
+    bytes: N,
+) -> CuStatus {
+    pass(symbol, bytes.count(), std::ptr::null_mut());
+    // SAFETY: the program's arguments.
+    waits(symbol, || unsafe { real(to, from, offset, bytes) })
+}
+
+/// `cuMemcpyHtoAAsync`, `cuMemcpyAtoHAsync`.
+pub(crate) unsafe fn array_async<A, B, C, N: Bytes>(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(A, B, C, N, Handle) -> CuStatus,
+    a: A,
+    b: B,
+    c: C,
+    bytes: N,
+    stream: Handle,
+) -> CuStatus {
+    pass(symbol, bytes.count(), stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(a, b, c, bytes, stream) }
+}
+
+/// `cuMemcpyAtoA`.
+pub(crate) unsafe fn between_arrays<N: Bytes>(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(Handle, N, Handle, N, N) -> CuStatus,
+    to: Handle,
+    to_offset: N,
+    from: Handle,
+    from_offset: N,
+    bytes: N,
+) -> CuStatus {
+    pass(symbol, bytes.count(), std::ptr::null_mut());
+    // SAFETY: the program's arguments.
+    unsafe { real(to, to_offset, from, from_offset, bytes) }
+}
+
+/// `cuMemcpy2D`, `cuMemcpy3D` and what is like them, as they were before CUDA 3.2: taken for large.
+pub(crate) unsafe fn described_v1(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*const c_void) -> CuStatus,
+    copy: *const c_void,
+) -> CuStatus {
+    submit(symbol, std::ptr::null_mut());
+    // SAFETY: the program's argument.
+    unsafe { real(copy) }
+}
+
+/// The same on a stream.
+pub(crate) unsafe fn described_async_v1(
+    symbol: Symbol,
+    real: unsafe extern "C" fn(*const c_void, Handle) -> CuStatus,
+    copy: *const c_void,
+    stream: Handle,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(copy, stream) }
 }
 
 /// Where the extents lie in `CUDA_MEMCPY2D` and `CUDA_MEMCPY3D`: width in bytes, rows, slices.

@@ -185,9 +185,9 @@ hooks! {
         => launch::legacy_grid_async;
 
     bare_hook [cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz]
-        (to: DevicePtr, from: *const c_void, bytes: usize, stream: Handle) => copies::to_device_async;
+        (to: DevicePtr, from: *const c_void, bytes: usize, stream: Handle) => copies::linear_async;
     bare_hook [cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz]
-        (to: *mut c_void, from: DevicePtr, bytes: usize, stream: Handle) => copies::to_host_async;
+        (to: *mut c_void, from: DevicePtr, bytes: usize, stream: Handle) => copies::linear_async;
     bare_hook [cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyAsync, cuMemcpyAsync_ptsz]
         (to: DevicePtr, from: DevicePtr, bytes: usize, stream: Handle) => copies::linear_async;
     bare_hook [cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz]
@@ -198,7 +198,7 @@ hooks! {
     bare_hook [cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz](copy: *const c_void, stream: Handle)
         => copies::deep_async;
     hook [cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds](to: DevicePtr, from: *const c_void, bytes: usize)
-        => copies::to_device;
+        => copies::linear;
     hook [cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds](to: *mut c_void, from: DevicePtr, bytes: usize)
         => copies::to_host;
     hook [cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, cuMemcpy, cuMemcpy_ptds]
@@ -212,6 +212,62 @@ hooks! {
         => copies::deep_async;
     hook [cuMemcpyPeer, cuMemcpyPeer_ptds]
         (to: DevicePtr, there: Handle, from: DevicePtr, here: Handle, bytes: usize) => copies::peer;
+    hook [cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds](to: Handle, offset: usize, from: *const c_void, bytes: usize)
+        => copies::array;
+    hook [cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds](to: Handle, offset: usize, from: DevicePtr, bytes: usize)
+        => copies::array;
+    hook [cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds](to: DevicePtr, from: Handle, offset: usize, bytes: usize)
+        => copies::array;
+    hook [cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds](to: *mut c_void, from: Handle, offset: usize, bytes: usize)
+        => copies::array_to_host;
+    hook [cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds]
+        (to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize)
+        => copies::between_arrays;
+    hook [cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz]
+        (to: Handle, offset: usize, from: *const c_void, bytes: usize, stream: Handle) => copies::array_async;
+    hook [cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz]
+        (to: *mut c_void, from: Handle, offset: usize, bytes: usize, stream: Handle) => copies::array_async;
+
+    hook [cuMemcpyHtoD](to: u32, from: *const c_void, bytes: u32) => copies::linear;
+    hook [cuMemcpyDtoH](to: *mut c_void, from: u32, bytes: u32) => copies::to_host;
+    hook [cuMemcpyDtoD](to: u32, from: u32, bytes: u32) => copies::linear;
+    hook [cuMemcpyHtoDAsync](to: u32, from: *const c_void, bytes: u32, stream: Handle) => copies::linear_async;
+    hook [cuMemcpyDtoHAsync](to: *mut c_void, from: u32, bytes: u32, stream: Handle) => copies::linear_async;
+    hook [cuMemcpyDtoDAsync](to: u32, from: u32, bytes: u32, stream: Handle) => copies::linear_async;
+    hook [cuMemcpyHtoA](to: Handle, offset: u32, from: *const c_void, bytes: u32) => copies::array;
+    hook [cuMemcpyDtoA](to: Handle, offset: u32, from: u32, bytes: u32) => copies::array;
+    hook [cuMemcpyAtoD](to: u32, from: Handle, offset: u32, bytes: u32) => copies::array;
+    hook [cuMemcpyAtoH](to: *mut c_void, from: Handle, offset: u32, bytes: u32) => copies::array_to_host;
+    hook [cuMemcpyAtoA](to: Handle, to_offset: u32, from: Handle, from_offset: u32, bytes: u32)
+        => copies::between_arrays;
+    hook [cuMemcpyHtoAAsync](to: Handle, offset: u32, from: *const c_void, bytes: u32, stream: Handle)
+        => copies::array_async;
+    hook [cuMemcpyAtoHAsync](to: *mut c_void, from: Handle, offset: u32, bytes: u32, stream: Handle)
+        => copies::array_async;
+    hook [cuMemcpy2D, cuMemcpy2DUnaligned, cuMemcpy3D](copy: *const c_void) => copies::described_v1;
+    hook [cuMemcpy2DAsync, cuMemcpy3DAsync](copy: *const c_void, stream: Handle)
+        => copies::described_async_v1;
+    hook [cuMemsetD8](to: u32, value: u8, count: u32) => bulk::fill;
+    hook [cuMemsetD16](to: u32, value: u16, count: u32) => bulk::fill;
+    hook [cuMemsetD32](to: u32, value: u32, count: u32) => bulk::fill;
+    hook [cuMemsetD2D8](to: u32, pitch: u32, value: u8, width: u32, height: u32) => bulk::fill_rows;
+    hook [cuMemsetD2D16](to: u32, pitch: u32, value: u16, width: u32, height: u32) => bulk::fill_rows;
+    hook [cuMemsetD2D32](to: u32, pitch: u32, value: u32, width: u32, height: u32) => bulk::fill_rows;
+
+    hook [cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz](maps: *mut c_void, count: u32, stream: Handle)
+        => bulk::map_arrays;
+    hook [cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz]
+        (to: DevicePtr, from: DevicePtr, bytes: usize, attributes: *mut c_void, stream: Handle)
+        => bulk::with_attributes;
+    hook [cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz]
+        (copy: *mut c_void, flags: u64, stream: Handle) => bulk::deep_with_attributes;
+    hook [cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync_ptsz,
+          cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync_ptsz]
+        (from: *mut c_void, sizes: *const usize, count: usize, places: *mut c_void, place_of: *mut c_void,
+         place_count: usize, flags: u64, stream: Handle) => bulk::prefetch_batch;
+    hook [cuMemDiscardBatchAsync, cuMemDiscardBatchAsync_ptsz]
+        (from: *mut c_void, sizes: *const usize, count: usize, flags: u64, stream: Handle)
+        => bulk::discard_batch;
     hook [cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz]
         (to: *mut c_void, from: *mut c_void, sizes: *const usize, count: usize, attributes: *mut c_void,
          places: *mut c_void, attribute_count: usize, failed: *mut usize, stream: Handle) => bulk::batch;
@@ -298,7 +354,7 @@ mod tests {
             let forwarded = entry.direct() == mica_cuda_abi::Direct::Forwarded;
             assert!(
                 hooked != forwarded,
-                "{}: bring crates/cuda-abi/src/service.rs and docs/SUPPORT.md up to date",
+                "{}: bring the lists in crates/cuda-abi/src and docs/SUPPORT.md up to date",
                 entry.symbol
             );
         }

@@ -101,10 +101,18 @@ fn hook_for(name: &str, address: usize, version: i32, flags: u64) -> Option<*con
     }
     static BY_REAL: OnceLock<HashMap<usize, usize>> = OnceLock::new();
     let by_real = BY_REAL.get_or_init(|| {
-        let hooked = HOOKS.iter().enumerate();
-        let real =
-            |(at, (symbol, _)): (usize, &(Symbol, _))| (driver::real_address(*symbol) as usize, at);
-        hooked.map(real).collect()
+        let version = |at: usize| HOOKS[at].0.entry().version;
+        let mut by_real = HashMap::with_capacity(HOOKS.len());
+        for (at, (symbol, _)) in HOOKS.iter().enumerate() {
+            // A driver may serve several symbols with one function: then the newest has its real signature.
+            let place = by_real
+                .entry(driver::real_address(*symbol) as usize)
+                .or_insert(at);
+            if version(at) >= version(*place) {
+                *place = at;
+            }
+        }
+        by_real
     });
     if let Some(at) = by_real.get(&address) {
         return Some(HOOKS[*at].1.0);

@@ -162,7 +162,7 @@ mod tests {
             let explained = explained.iter().any(|name| entry.symbol.starts_with(name));
             assert!(
                 served.contains(&number) != refused || refused && explained,
-                "{}: bring crates/cuda-abi/src/service.rs and docs/SUPPORT.md up to date",
+                "{}: bring the lists in crates/cuda-abi/src and docs/SUPPORT.md up to date",
                 entry.symbol
             );
         }

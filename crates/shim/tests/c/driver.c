@@ -173,6 +173,10 @@ API CUresult cuMemFree_v2(CUdeviceptr p) {
 }
 API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, void *pool, void *s) { (void)pool; return cuMemAllocAsync(p, bytes, s); }
 API CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t bytes, void *s) { (void)p; return value == 0x5A && bytes == 4 << 20 && s == (void *)5 ? 0 : 1; }
+API CUresult cuMemcpyHtoA_v2(void *a, size_t offset, const void *from, size_t bytes) { (void)from; return a == (void *)0xA && offset == 3 && bytes == 2 << 20 ? 0 : 1; }
+API CUresult cuMemcpyAtoHAsync_v2(void *to, void *a, size_t offset, size_t bytes, void *s) { (void)to; return a == (void *)0xA && offset == 4 && bytes == 2 << 20 && s == (void *)5 ? 0 : 1; }
+API CUresult cuMemcpyAtoA_v2(void *to, size_t a, void *from, size_t b, size_t bytes) { return to == (void *)0xA && a == 1 && from == (void *)0xB && b == 2 && bytes == 2 << 20 ? 0 : 1; }
+API CUresult cuMemMapArrayAsync(void *maps, unsigned count, void *s) { (void)maps; return count == 9 && s == (void *)5 ? 0 : 1; }
 API CUresult cuMemFreeAsync(CUdeviceptr p, void *s) { (void)s; return cuMemFree_v2(p); }
 API CUresult cuDeviceGetMemPool(void **pool, int d) { (void)d; *pool = (void *)0x2000; return 0; }
 API CUresult cuMemPoolGetAttribute(void *pool, int which, void *v) { (void)pool; *(uint64_t *)v = which == 5 ? pool_reserved : pool_live; return 0; }

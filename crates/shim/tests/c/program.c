@@ -309,6 +309,12 @@ static int serve(void) {
         if (c == 'b') { CHECK(F(int, "cuStreamBeginCapture_v2", void *, int)((void *)0x5, 0)); puts("capturing"); }
         if (c == 'e') { void *g; CHECK(F(int, "cuStreamEndCapture", void *, void **)((void *)0x5, &g)); puts("captured"); }
         if (c == 'z') { CHECK(F(int, "cuMemsetD8Async", CUdeviceptr, unsigned char, size_t, void *)(0x1000, 0x5A, 4 << 20, (void *)0x5)); puts("filled"); }
+        if (c == 'A') switch (getchar()) {
+            case '1': CHECK(F(int, "cuMemcpyHtoA_v2", void *, size_t, void *, size_t)((void *)0xA, 3, 0, 2 << 20)); puts("copied"); break;
+            case '2': CHECK(F(int, "cuMemcpyAtoHAsync_v2", void *, void *, size_t, size_t, void *)(0, (void *)0xA, 4, 2 << 20, (void *)5)); puts("copied"); break;
+            case '3': CHECK(F(int, "cuMemcpyAtoA_v2", void *, size_t, void *, size_t, size_t)((void *)0xA, 1, (void *)0xB, 2, 2 << 20)); puts("copied"); break;
+            default: CHECK(F(int, "cuMemMapArrayAsync", void *, unsigned, void *)(0, 9, (void *)5)); puts("copied");
+        }
         if (c == 'v') { CHECK(F(int, "cuStreamWaitValue32_v2", void *, CUdeviceptr, uint32_t, unsigned)((void *)0x5, 0x1000, 7, 0)); puts("waits"); }
         if (c == 'd') { CHECK(F(int, "cuStreamDestroy_v2", void *)((void *)0x5)); puts("destroyed"); }
         if (c == 'y') { CHECK(F(int, "cuStreamSynchronize", void *)((void *)(intptr_t)(getchar() - '0'))); puts("stream synced"); }

@@ -48,6 +48,24 @@ fn a_large_fill_waits_like_a_launch() {
     assert_eq!(page.counters.launches.load(SeqCst), 1);
 }
 
+#[test]
+fn copies_of_arrays_and_sparse_mappings_wait_like_launches() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    for (turn, what) in ["A1", "A2", "A3", "A4"].into_iter().enumerate() {
+        let sequence = 2 * turn as u32;
+        daemon.set_gate(gate::CLOSED, sequence + 1, 0);
+        served.send(what);
+        eventually("a thread at the gate", || {
+            page.counters.waiting.load(SeqCst) == 1
+        });
+        assert_eq!(page.counters.launches.load(SeqCst), turn as u64);
+        daemon.set_gate(gate::OPEN, sequence + 2, 0);
+        assert_eq!(served.answer(), "copied");
+    }
+}
+
 /// An hour from now.
 fn far() -> u64 {
     mica_limits::monotonic_ns() + 3_600_000_000_000

@@ -235,11 +235,12 @@ pub(crate) unsafe fn launch(
 
 /// `cuGraphUpload`.
 pub(crate) unsafe fn upload(
-    _: Symbol,
+    symbol: Symbol,
     real: unsafe extern "C" fn(Handle, Handle) -> CuStatus,
     exec: Handle,
     stream: Handle,
 ) -> CuStatus {
+    submit(symbol, stream);
     // SAFETY: the program's arguments.
     with_memory(exec, || unsafe { real(exec, stream) })
 }
