@@ -6,7 +6,12 @@ use mica_daemon::client::{ControlClient, ControlError};
 /// A client of the running daemon; starts one on demand.
 pub(crate) fn connect() -> Result<ControlClient> {
     let exe = std::env::current_exe().context("this program's own path is unknown")?;
-    mica_daemon::ensure_running(&exe).context("no Mica daemon runs and none could be started")
+    mica_daemon::ensure_running(&exe).map_err(|error| match error {
+        mica_daemon::StartError::Foreign { .. } => anyhow!(
+            "{error}\n  hint: unset MICA_RUNTIME_DIR to use the system's daemon, or one of your own"
+        ),
+        other => anyhow::Error::new(other).context("no Mica daemon runs and none could be started"),
+    })
 }
 
 /// A client of the daemon if one runs already.
