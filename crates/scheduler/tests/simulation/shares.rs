@@ -301,6 +301,7 @@ fn what_runs_on_after_its_lease_is_charged_to_whoever_measures_it() {
             kernel_ns,
             depth: 1,
             think_ns: None,
+            polls: false,
         };
         sim.program(id, id, behaviour);
         let program = sim.programs.get_mut(&id).unwrap();
