@@ -37,13 +37,13 @@ int main() {
     CHECK(cudaStreamSynchronize(s));
     CHECK(cudaGraphExecDestroy(exec));
     // The destructor may run a moment later, on a thread of the driver's.
-    for (int i = 0; i < 2000 && !*(volatile int *)&destroyed; i++) { CHECK(cudaDeviceSynchronize()); struct timespec t = {0, 1000000}; nanosleep(&t, nullptr); }
+    for (int i = 0; i < 60000 && !*(volatile int *)&destroyed; i++) { CHECK(cudaDeviceSynchronize()); struct timespec t = {0, 1000000}; nanosleep(&t, nullptr); }
     EXPECT_EQ(destroyed, 1);
     CHECK(cudaUserObjectCreate(&object, &one, destroy, 2, cudaUserObjectNoDestructorSync));
     CHECK(cudaUserObjectRelease(object, 1));
     EXPECT_EQ(destroyed, 1);
     CHECK(cudaUserObjectRelease(object, 1));
-    for (int i = 0; i < 2000 && *(volatile int *)&destroyed < 2; i++) { struct timespec t = {0, 1000000}; nanosleep(&t, nullptr); }
+    for (int i = 0; i < 60000 && *(volatile int *)&destroyed < 2; i++) { struct timespec t = {0, 1000000}; nanosleep(&t, nullptr); }
     EXPECT_EQ(destroyed, 2);
     return finish();
 }

@@ -300,7 +300,7 @@ pub(crate) fn must_be_ok(output: &Output) -> Result<usize> {
 pub(crate) fn in_virtual_gpu() -> Command {
     let mut command = Command::new("timeout");
     command
-        .arg("120")
+        .arg("300")
         .arg(target().join("release/mica"))
         .args(["run", "--memory", "1GiB", "--mode", "isolated"])
         .args(["--gpu", "software", "--"]);
