@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use mica_backend_cuda::{CudaDriver, CudaGpu};
 use mica_limits::{HostLink, Slice};
 use mica_wire::host::page::client_flags;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
@@ -27,10 +28,33 @@ const LOOK_EVERY: Timespec = Timespec {
 /// # Errors
 /// There is no driver, or it cannot share the GPU.
 pub(crate) fn device() -> Result<SharedDevice, WorkerError> {
+    keep_clear_of_the_programs_addresses();
     let failed = |error: mica_backend_cuda::DriverError| WorkerError::Device(error.to_string());
     let driver = CudaDriver::load().map_err(failed)?;
     let gpu = CudaGpu::open(driver, 0).map_err(failed)?;
     Ok(SharedDevice(Arc::new(gpu)))
+}
+
+/// Moves what the driver will map far below where programs have their own mappings.
+///
+/// Device addresses are this process's, and a program that uses them must not have anything of its own
+/// there: `cudaMemcpyDefault` tells by the address which side is meant. Systems hand out addresses downwards
+/// from a place that differs by at most a tebibyte from process to process, so what lies several below
+/// it meets nothing. No memory is taken; if even the addresses are refused, all is as it would have been.
+fn keep_clear_of_the_programs_addresses() {
+    const BYTES: usize = 4 << 40;
+    // SAFETY: no address is given, so nothing that exists is replaced; nobody can touch what is mapped.
+    let kept = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            BYTES,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
+    };
+    if let Err(error) = kept {
+        tracing::warn!("device addresses may equal addresses of programs: {error}");
+    }
 }
 
 /// Starts the thread that keeps the slice.

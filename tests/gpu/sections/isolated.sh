@@ -7,3 +7,5 @@ for source in $sources; do
   name=$(basename "$source" .cu); [ -x "$work/$name" ] || continue
   LIMIT=60 check "isolated $name" "$mica" run --mode isolated -m 4GiB -- "$work/$name"
 done
+build "$gpu/apart.cu"
+LIMIT=60 check "isolated addresses apart" "$mica" run --mode isolated -m 4GiB -- "$work/apart"
