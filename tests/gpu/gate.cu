@@ -3,11 +3,15 @@
 //   gate long MS SECONDS      kernels of MS milliseconds, a wait after each: the part of the time they would take alone
 //   gate streams MS SECONDS   the same on one stream, while another one is waited for and the first is polled
 //   gate host ROUNDS          a stream that waits for a word which the launching thread writes after many launches
+//   gate poll ROUNDS          a kernel that polls for a word which the launching thread writes after many launches
+//   gate callback ROUNDS      a host function that waits for what the launching thread does after many launches
 //   gate facts                what the driver does where its documentation is silent
 //
 //   nvcc -O2 -std=c++17 -arch=sm_90 gate.cu -lcuda -lpthread -o gate
+#include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <unistd.h>
@@ -23,6 +27,9 @@ __global__ void work(long rounds, float *out) {
     if (a == 42.0f) *out = a;
 }
 __global__ void nothing() {}
+__global__ void poll(volatile unsigned *word, unsigned value) {
+    while (*word < value) __nanosleep(500);
+}
 
 static double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -67,21 +74,35 @@ static int share(bool streams, double ms, double seconds) {
     return 0;
 }
 
-static int host(int rounds) {
-    cudaStream_t s;
+static std::atomic<unsigned> reached{0};
+static void wait_for_round(void *round) {
+    while (reached.load() < (unsigned)(uintptr_t)round) usleep(20);
+}
+
+// Rounds of work that ends only when this thread has gone on. What it launches meanwhile goes to the same stream for
+// 'v' (a wait for a value) and to another one else.
+static int host(char what, int rounds) {
+    cudaStream_t s, other;
     CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     volatile unsigned *word;
     CHECK(cudaHostAlloc((void **)&word, 4096, cudaHostAllocMapped));
     *word = 0;
     CUdeviceptr at;
     CHECK(cuMemHostGetDevicePointer(&at, (void *)word, 0));
+    double longest = 0, begun = now();
     for (int round = 1; round <= rounds; round++) {
-        CHECK(cuStreamWaitValue32(s, at, round, CU_STREAM_WAIT_VALUE_GEQ));
-        for (int i = 0; i < 100; i++) nothing<<<1, 1, 0, s>>>();
+        double from = now();
+        if (what == 'v') CHECK(cuStreamWaitValue32(s, at, round, CU_STREAM_WAIT_VALUE_GEQ));
+        if (what == 'p') poll<<<1, 1, 0, s>>>((volatile unsigned *)at, round);
+        if (what == 'c') CHECK(cudaLaunchHostFunc(s, wait_for_round, (void *)(uintptr_t)round));
+        for (int i = 0; i < 100; i++) nothing<<<1, 1, 0, what == 'v' ? s : other>>>();
         *word = round;
+        reached = round;
         CHECK(cudaStreamSynchronize(s));
+        if (now() - from > longest) longest = now() - from;
     }
-    puts("ok");
+    printf("%d rounds in %.1f s, the longest took %.0f ms\nok\n", rounds, now() - begun, longest * 1e3);
     return 0;
 }
 
@@ -128,7 +149,9 @@ int main(int argc, char **argv) {
     double a = argc > 2 ? atof(argv[2]) : 0, b = argc > 3 ? atof(argv[3]) : 0;
     if (!strcmp(mode, "long")) return share(false, a, b);
     if (!strcmp(mode, "streams")) return share(true, a, b);
-    if (!strcmp(mode, "host")) return host((int)a);
+    if (!strcmp(mode, "host")) return host('v', (int)a);
+    if (!strcmp(mode, "poll")) return host('p', (int)a);
+    if (!strcmp(mode, "callback")) return host('c', (int)a);
     if (!strcmp(mode, "facts")) return facts();
     return 2;
 }
