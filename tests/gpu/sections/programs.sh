@@ -11,7 +11,11 @@ program_one() { # SIDE SOURCE: one line into the results
     out=$(timeout 90 "$mica" run -m 4GiB -- "$work/$name" 2>"$work/$name.direct.err"); code=$?
   fi
   if [ $code = 0 ] && [ "$(tail -n 1 <<<"$out")" = ok ]; then echo "pass $1 $name"
-  else echo "FAIL $1 $name: exit $code; $(tail -n 12 <<<"$out" | tr '\n' ' '); $(tail -n 2 "$work/$name.$1.err" | tr '\n' ' ')"; fi
+  else
+    # One write, so that programs side by side do not mix; all of it stays in the kept file.
+    printf '%s\n' "FAIL $1 $name: exit $code; $(tail -n 12 <<<"$out" | tr '\n' ' '); $(tail -n 2 "$work/$name.$1.err" | tr '\n' ' ')
+$(sed "s/^/  $name | /" <<<"$out")"
+  fi
 }
 export -f program_one; export mica
 for side in native direct; do
