@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+
 use mica_daemon::api::{OnFull, Resize, VgpuState};
 use mica_limits::{PageQuota, Quota};
 use support::{MIB, Program, control, eventually, spec, start};
@@ -168,6 +171,93 @@ fn what_the_asker_itself_frees_ends_its_wait() {
         waiting.join().unwrap().unwrap();
     });
     assert_eq!(control.get("a").unwrap().memory_used_bytes, 60 * MIB);
+}
+
+#[test]
+fn what_is_wanted_now_or_not_at_all_neither_waits_nor_counts_as_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let control = control(dir.path());
+    let mut spec = spec("a", 100);
+    spec.on_full = OnFull::Wait {
+        timeout_ms: 3_600_000,
+    };
+    let program = Program::join(&control.create(&spec).unwrap());
+    let quota = PageQuota::new(program.link.clone());
+    quota.charge(90 * MIB).unwrap();
+    assert!(!quota.charge_now(20 * MIB));
+    assert!(quota.charge_now(10 * MIB));
+    assert_eq!(control.get("a").unwrap().alloc_denied_total, 0);
+    let told = control.past_events().unwrap();
+    assert!(told.iter().all(|e| e.kind != "memory_denied"), "{told:?}");
+}
+
+#[test]
+fn nobody_overtakes_one_that_waits_for_much_by_asking_for_little() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let control = control(dir.path());
+    let mut spec = spec("a", 100);
+    spec.on_full = OnFull::Wait {
+        timeout_ms: 3_600_000,
+    };
+    let created = control.create(&spec).unwrap();
+    let programs = [0; 3].map(|_| Program::join(&created));
+    let [holder, large, small] = [0, 1, 2].map(|k| PageQuota::new(programs[k].link.clone()));
+    holder.charge(80 * MIB).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| large.charge(60 * MIB));
+        // 20 MiB are left, and are refused once somebody waits for more.
+        eventually("the large request waits", || {
+            let had = small.charge_now(MIB);
+            if had {
+                // Credit of its own, until it is recalled for the one that waits.
+                small.release(MIB);
+            }
+            !had
+        });
+        let behind = scope.spawn(|| small.charge(2 * MIB));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!waiting.is_finished());
+        holder.release(80 * MIB);
+        waiting.join().unwrap().unwrap();
+        behind.join().unwrap().unwrap();
+    });
+    assert_eq!(control.get("a").unwrap().memory_used_bytes, 62 * MIB);
+}
+
+#[test]
+fn those_who_wait_share_exactly_what_a_third_frees() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let control = control(dir.path());
+    let mut spec = spec("a", 96);
+    spec.on_full = OnFull::Wait {
+        timeout_ms: 3_600_000,
+    };
+    let created = control.create(&spec).unwrap();
+    let programs = [0; 4].map(|_| Program::join(&created));
+    let in_use = AtomicU64::new(0);
+    let peak = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (k, program) in programs.iter().enumerate() {
+            let (in_use, peak) = (&in_use, &peak);
+            scope.spawn(move || {
+                let quota = PageQuota::new(program.link.clone());
+                for round in 0..200_u64 {
+                    // Any two of these fit, never all four: everybody waits now and then.
+                    let bytes = (20 + (round * 7 + k as u64 * 5) % 28) * MIB;
+                    quota.charge(bytes).unwrap();
+                    peak.fetch_max(in_use.fetch_add(bytes, SeqCst) + bytes, SeqCst);
+                    std::thread::yield_now();
+                    in_use.fetch_sub(bytes, SeqCst);
+                    quota.release(bytes);
+                }
+            });
+        }
+    });
+    assert!(peak.load(SeqCst) <= 96 * MIB, "{}", peak.load(SeqCst));
+    assert_eq!(control.get("a").unwrap().memory_used_bytes, 0);
 }
 
 #[test]

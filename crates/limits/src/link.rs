@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,11 +20,14 @@ use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
 use rustix::thread::futex;
 
+use crate::clock::monotonic_ns;
 use crate::{Environment, MemoryView, SharedPage};
 
 /// Pauses between tries to reach the daemon's successor: one that was killed is mostly back at once.
 const RECONNECT_SOON: Duration = Duration::from_millis(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(50);
+/// A daemon that was killed or upgraded is back within this; whoever needs memory meanwhile waits so long for it.
+const REPLACED_WITHIN_NS: u64 = 2_000_000_000;
 /// Tries with the shorter pause.
 const SOON_TRIES: u32 = 100;
 
@@ -87,6 +90,8 @@ pub struct HostLink {
     answered: Condvar,
     next_id: AtomicU32,
     down: AtomicBool,
+    /// When the daemon was last found to be gone.
+    went_ns: AtomicU64,
     /// The socket's and the doorbell's numbers, for a forked child that can take no lock.
     raw_fds: [AtomicI32; 2],
     welcome: Welcome,
@@ -125,6 +130,7 @@ impl HostLink {
             answered: Condvar::new(),
             next_id: AtomicU32::new(1),
             down: AtomicBool::new(false),
+            went_ns: AtomicU64::new(0),
             welcome,
             environment,
             role,
@@ -208,11 +214,13 @@ impl HostLink {
     }
 
     /// Asks for at least `bytes` more credit than `have_bytes`; it is in the page when this returns `Ok`.
-    pub(crate) fn need_credit(&self, bytes: u64, have_bytes: u64) -> Result<(), String> {
+    /// Waits for it as the virtual GPU says, unless it is wanted `now` or not at all.
+    pub(crate) fn need_credit(&self, bytes: u64, have_bytes: u64, now: bool) -> Result<(), String> {
         let mut question = Message::new(Kind::NeedCredit);
         question.a = bytes;
         question.b = have_bytes;
-        match self.ask(question) {
+        question.c = u64::from(now);
+        match self.ask_patiently(question) {
             Some(answer) if answer.kind() == Some(Kind::Credit) && answer.a > 0 => Ok(()),
             Some(answer) => Err(answer.text()),
             None => Err("the Mica daemon is not running, so the limit cannot be raised".into()),
@@ -226,6 +234,22 @@ impl HostLink {
             used_bytes: answer.b,
             device_free_bytes: (answer.c > 0).then_some(answer.d),
         })
+    }
+
+    /// Asks as [`HostLink::ask`] does; a daemon that has just gone is given the time to be replaced.
+    fn ask_patiently(&self, question: Message) -> Option<Message> {
+        loop {
+            if let Some(answer) = self.ask(question) {
+                return Some(answer);
+            }
+            let went_ns = self.went_ns.load(Relaxed);
+            while self.is_down() {
+                if monotonic_ns().saturating_sub(went_ns) > REPLACED_WITHIN_NS {
+                    return None;
+                }
+                std::thread::sleep(RECONNECT_SOON);
+            }
+        }
     }
 
     /// Sends a question and waits for its answer; `None` if the link is down. Asks again if the daemon was
@@ -296,6 +320,7 @@ impl HostLink {
     }
 
     fn reconnect(&self, handler: &mut impl FnMut(Push), stop: &AtomicBool) {
+        self.went_ns.store(monotonic_ns(), Relaxed);
         self.down.store(true, Release);
         self.wake_askers();
         let _ = futex::wake(

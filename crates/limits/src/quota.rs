@@ -145,16 +145,19 @@ impl PageQuota {
             }
         }
     }
-}
 
-impl Quota for PageQuota {
-    fn charge(&self, bytes: u64) -> Result<(), Denied> {
+    /// Takes `bytes` if they can be had now; never waits, and a refusal counts for nothing.
+    pub fn charge_now(&self, bytes: u64) -> bool {
+        self.take(bytes, true).is_ok()
+    }
+
+    fn take(&self, bytes: u64, now: bool) -> Result<(), Denied> {
         let memory = &self.link.page().memory;
         // Another thread may take the credit that was granted for this one, so ask again; each
         // round is a grant by the ledger, which ends in a refusal when the limit is reached.
         while let Err(short) = self.try_take(bytes) {
-            if let Err(reason) = self.link.need_credit(short, bytes - short) {
-                memory.denied.fetch_add(1, Relaxed);
+            if let Err(reason) = self.link.need_credit(short, bytes - short, now) {
+                memory.denied.fetch_add(u64::from(!now), Relaxed);
                 return Err(Denied {
                     asked_bytes: bytes,
                     reason,
@@ -169,6 +172,12 @@ impl Quota for PageQuota {
             }
         }
         Ok(())
+    }
+}
+
+impl Quota for PageQuota {
+    fn charge(&self, bytes: u64) -> Result<(), Denied> {
+        self.take(bytes, false)
     }
 
     fn release(&self, bytes: u64) {

@@ -8,6 +8,9 @@ use super::HostServer;
 use crate::api::{OnFull, Severity};
 use crate::registry::Waiter;
 
+/// A request that is not to wait, nor to be told of.
+const NOW: u64 = 1;
+
 impl HostServer {
     /// Answers a request for credit, or puts it among the waiting.
     pub(super) fn need_credit(&mut self, id: u64, message: &Message) -> Option<Message> {
@@ -19,15 +22,23 @@ impl HostServer {
         }
         let name = client.vgpu.clone();
         let pid = client.pid;
+        let now = message.c == NOW;
+        // In order of arrival: whoever comes while others wait waits behind them, however little it wants.
+        let others_wait = registry.waiters.iter().any(|waiter| waiter.vgpu == name);
         let Some(vgpu) = registry.vgpus.get_mut(&name) else {
             return denied("the virtual GPU was removed");
         };
-        match vgpu.ledger.grant(id, message.a) {
+        let granted = match others_wait {
+            true => Err(vgpu.ledger.full(message.a)),
+            false => vgpu.ledger.grant(id, message.a),
+        };
+        match granted {
             Ok(bytes) => {
                 let mut credit = Message::new(Kind::Credit);
                 credit.a = bytes;
                 Some(credit)
             }
+            Err(full) if now => denied(&full.to_string()),
             Err(full) => match vgpu.spec.on_full {
                 OnFull::Wait { timeout_ms } if message.a <= vgpu.ledger.limit_bytes() => {
                     registry.waiters.push(Waiter {
@@ -58,6 +69,7 @@ impl HostServer {
 
     pub(super) fn retry_waiters(&mut self) {
         let mut answers = Vec::new();
+        let mut in_vain = Vec::new();
         {
             let mut registry = self.daemon.registry();
             if registry.waiters.is_empty() {
@@ -90,17 +102,13 @@ impl HostServer {
                         reply.a = bytes;
                         answers.push((client.socket.clone(), reply));
                     }
-                    Some(Err(full)) if now >= waiter.deadline => {
-                        answers.push((
-                            client.socket.clone(),
-                            reply.with_text(&format!("waited in vain: {full}")),
-                        ));
-                    }
-                    None if now >= waiter.deadline => {
-                        answers.push((
-                            client.socket.clone(),
-                            reply.with_text("waited in vain behind an earlier request"),
-                        ));
+                    refused if now >= waiter.deadline => {
+                        let text = match refused {
+                            Some(Err(full)) => format!("waited in vain: {full}"),
+                            _ => "waited in vain behind an earlier request".to_owned(),
+                        };
+                        answers.push((client.socket.clone(), reply.with_text(&text)));
+                        in_vain.push((waiter.vgpu, client.pid, text));
                     }
                     _ => {
                         blocked.push(waiter.vgpu.clone());
@@ -111,6 +119,12 @@ impl HostServer {
         }
         for (socket, reply) in answers {
             let _ = socket.send(&reply, &[]);
+        }
+        for (vgpu, pid, text) in in_vain {
+            let (severity, kind) = (Severity::Warning, "memory_denied");
+            self.daemon
+                .events
+                .add(severity, kind, Some(&vgpu), Some(pid), text);
         }
     }
 }

@@ -242,13 +242,7 @@ impl Ledger {
         }
         let available = self.available_bytes();
         let processes = self.accounts.len();
-        let full = Full {
-            asked_bytes: need_bytes,
-            used_bytes: self.used_bytes(),
-            limit_bytes: self.limit_bytes,
-            processes,
-            unattributed_bytes: self.unattributed_bytes(),
-        };
+        let full = self.full(need_bytes);
         let Some(account) = self.accounts.get_mut(&client) else {
             return Err(full);
         };
@@ -274,7 +268,18 @@ impl Ledger {
         Ok(amount)
     }
 
-    /// The same for a process that had so much credit when it asked. What it has freed since is its own
+    /// Why so much more cannot be granted.
+    pub(crate) fn full(&self, asked_bytes: u64) -> Full {
+        Full {
+            asked_bytes,
+            used_bytes: self.used_bytes(),
+            limit_bytes: self.limit_bytes,
+            processes: self.accounts.len(),
+            unattributed_bytes: self.unattributed_bytes(),
+        }
+    }
+
+    /// Grants as [`Ledger::grant`] does to a process that had so much credit when it asked. What it has freed since is its own
     /// already, and need not be granted.
     pub(crate) fn grant_beyond(
         &mut self,
@@ -315,11 +320,9 @@ impl Ledger {
         if granted > limit_bytes && !drain {
             self.limit_bytes = old;
             return Err(Full {
-                asked_bytes: 0,
                 used_bytes: granted,
                 limit_bytes,
-                processes: self.accounts.len(),
-                unattributed_bytes: self.unattributed_bytes(),
+                ..self.full(0)
             });
         }
         for account in self.accounts.values() {

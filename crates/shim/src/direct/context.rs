@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
+use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
 
 use super::driver::real;
 use super::state::{Direct, state};
@@ -188,7 +188,7 @@ fn adopt(direct: &Direct) {
     let mut books = direct.contexts.books();
     if let Entry::Vacant(unknown) = books.bytes.entry(context) {
         // It exists already: if the limit does not allow it, the daemon sees that from the driver.
-        let charged = direct.quota_only(estimate());
+        let charged = direct.charge_now(estimate());
         unknown.insert(if charged { estimate() } else { 0 });
         books.count();
         if let Some(device) = current_device() {
@@ -227,15 +227,26 @@ pub(crate) unsafe fn primary_retain(
     let Some(direct) = state() else {
         return call();
     };
-    // Held while the context is made: a second thread must not charge for the same one.
-    let mut books = direct.contexts.books();
-    if books.primary.contains_key(&device) {
-        drop(books);
-        return call();
-    }
     let bytes = estimate();
-    let status = direct.charged(bytes, call);
-    if status == 0 {
+    // Held while the context is made: a second thread must not charge for the same one.
+    let mut books = loop {
+        let books = direct.contexts.books();
+        if books.primary.contains_key(&device) {
+            drop(books);
+            return call();
+        }
+        if direct.charge_now(bytes) {
+            break books;
+        }
+        drop(books);
+        if direct.make_room(bytes).is_err() {
+            return CuResult::OutOfMemory as CuStatus;
+        }
+    };
+    let status = call();
+    if status != 0 {
+        direct.release(bytes);
+    } else {
         // SAFETY: the driver has just written `out`.
         let context = unsafe { out.read() } as usize;
         if let Some(twice) = books.bytes.insert(context, bytes) {

@@ -14,7 +14,7 @@ use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
 
 use super::context::{current_device, owner};
 use super::driver::real;
-use super::state::{Direct, OutOfMemory, state};
+use super::state::{Direct, state};
 
 const LIMIT_STACK: u32 = 0;
 const LIMIT_MALLOC_HEAP: u32 = 2;
@@ -61,15 +61,18 @@ impl Stacks {
     }
 }
 
-/// Charges what `grown` needs beyond what it is charged already; returns what it is charged then.
-fn grow(direct: &Direct, limit: u32, grown: &Grown) -> Result<u64, OutOfMemory> {
+/// Charges what `grown` needs beyond what it is charged already; returns what it is charged then, or how much cannot
+/// be had now.
+fn grow(direct: &Direct, limit: u32, grown: &Grown) -> Result<u64, u64> {
     let needed = grown
         .value
         .max(grown.kernel)
         .saturating_sub(grown.first)
         .saturating_mul(unit(limit));
-    direct.charge(needed.saturating_sub(grown.charged))?;
-    Ok(needed.max(grown.charged))
+    match needed.saturating_sub(grown.charged) {
+        more if direct.charge_now(more) => Ok(needed.max(grown.charged)),
+        more => Err(more),
+    }
 }
 
 /// `cuCtxSetLimit`.
@@ -85,16 +88,24 @@ pub(crate) unsafe fn set_limit(
     let (Some(direct), LIMIT_STACK | LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
         return call();
     };
-    let mut books = direct.stacks.books();
-    let before = *books
-        .entry((context, limit))
-        .or_insert_with(|| as_first(limit));
-    let mut grown = Grown {
-        value: value as u64,
-        ..before
-    };
-    let Ok(charged) = grow(direct, limit, &grown) else {
-        return OUT_OF_MEMORY;
+    let (mut books, before, mut grown, charged) = loop {
+        let mut books = direct.stacks.books();
+        let before = *books
+            .entry((context, limit))
+            .or_insert_with(|| as_first(limit));
+        let grown = Grown {
+            value: value as u64,
+            ..before
+        };
+        match grow(direct, limit, &grown) {
+            Ok(charged) => break (books, before, grown, charged),
+            Err(more) => {
+                drop(books);
+                if direct.make_room(more).is_err() {
+                    return OUT_OF_MEMORY;
+                }
+            }
+        }
     };
     let status = call();
     if status == 0 {
@@ -160,23 +171,30 @@ fn needs_local(told: CuStatus, bytes: c_int) -> CuStatus {
     if context == 0 {
         return 0;
     }
-    let mut books = direct.stacks.books();
-    let grown = books
-        .entry((context, LIMIT_STACK))
-        .or_insert_with(|| as_first(LIMIT_STACK));
-    if bytes <= grown.kernel {
-        return 0;
-    }
-    let more = Grown {
-        kernel: bytes,
-        ..*grown
-    };
-    match grow(direct, LIMIT_STACK, &more) {
-        Ok(charged) => {
-            *grown = Grown { charged, ..more };
-            0
+    loop {
+        let mut books = direct.stacks.books();
+        let grown = books
+            .entry((context, LIMIT_STACK))
+            .or_insert_with(|| as_first(LIMIT_STACK));
+        if bytes <= grown.kernel {
+            return 0;
         }
-        Err(OutOfMemory) => OUT_OF_MEMORY,
+        let more = Grown {
+            kernel: bytes,
+            ..*grown
+        };
+        match grow(direct, LIMIT_STACK, &more) {
+            Ok(charged) => {
+                *grown = Grown { charged, ..more };
+                return 0;
+            }
+            Err(missing) => {
+                drop(books);
+                if direct.make_room(missing).is_err() {
+                    return OUT_OF_MEMORY;
+                }
+            }
+        }
     }
 }
 

@@ -102,9 +102,10 @@ impl Direct {
         }
     }
 
-    /// Charges memory, giving pools that shrank unseen the chance to return theirs first.
+    /// Charges memory, giving pools that shrank unseen the chance to return theirs first. May wait, if that is how
+    /// the virtual GPU is set up, for what other threads free: never with one of the books' locks held.
     pub(crate) fn charge(&self, bytes: u64) -> Result<(), OutOfMemory> {
-        if bytes == 0 || self.quota.charge(bytes).is_ok() {
+        if self.charge_now(bytes) {
             return Ok(());
         }
         books::compare(self);
@@ -114,10 +115,17 @@ impl Direct {
         })
     }
 
-    /// Charges without comparing pools and graphs with the driver first: they are what is being
-    /// settled.
-    pub(crate) fn quota_only(&self, bytes: u64) -> bool {
-        bytes == 0 || self.quota.charge(bytes).is_ok()
+    /// Charges what can be had now, without waiting, or nothing.
+    pub(crate) fn charge_now(&self, bytes: u64) -> bool {
+        bytes == 0 || self.quota.charge_now(bytes)
+    }
+
+    /// Waits until so much could be charged, as [`Direct::charge`] does, and leaves it to [`Direct::charge_now`]
+    /// under whatever lock the charge must be made with. Others may be faster: then both come again.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<(), OutOfMemory> {
+        self.charge(bytes)?;
+        self.release(bytes);
+        Ok(())
     }
 
     /// Gives charged memory back.

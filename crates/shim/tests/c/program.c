@@ -246,6 +246,34 @@ static int module(void) {
     return 0;
 }
 
+// 64 MiB limit that makes whoever asks for more wait: a thread waits for what this one gives back.
+static void *asks(void *what) {
+    CUdeviceptr p;
+    int got = !strcmp(what, "pool") ? F(int, "cuMemAllocAsync", CUdeviceptr *, size_t, void *)(&p, 40 << 20, 0)
+            : !strcmp(what, "linear") ? F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 40 << 20)
+            : F(int, "cuCtxSetLimit", unsigned, size_t)(2, 48u << 20);
+    return (void *)(intptr_t)got;
+}
+static int waits(const char *what) {
+    start();
+    CUdeviceptr p, q;
+    CHECK(F(int, "cuMemAllocAsync", CUdeviceptr *, size_t, void *)(&q, 8 << 20, 0));
+    CHECK(F(int, "cuMemFreeAsync", CUdeviceptr, void *)(q, 0));
+    CHECK(F(int, "cuMemPoolTrimTo", void *, size_t)((void *)0x2000, 0));
+    CHECK(F(int, "cuMemAllocAsync", CUdeviceptr *, size_t, void *)(&p, 60 << 20, 0));
+    pthread_t t;
+    void *got;
+    pthread_create(&t, 0, asks, (void *)what);
+    usleep(200000); // most likely it waits by now
+    void *f;
+    EXPECT(F(int, "cuModuleGetFunction", void **, void *, const char *)(&f, 0, "1000") == 0);
+    CHECK(F(int, "cuMemFreeAsync", CUdeviceptr, void *)(p, 0));
+    CHECK(F(int, "cuMemPoolTrimTo", void *, size_t)((void *)0x2000, 0));
+    pthread_join(t, &got);
+    printf("%d\n", (int)(intptr_t)got);
+    return 0;
+}
+
 static size_t piece_bytes;
 static pthread_barrier_t race_end;
 static void *race_thread(void *x) {
@@ -367,6 +395,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "pool")) return pool();
     if (!strcmp(what, "graph")) return graph();
     if (!strcmp(what, "module")) return module();
+    if (!strcmp(what, "waits")) return waits(argv[2]);
     if (!strcmp(what, "race")) return race(a);
     if (!strcmp(what, "fork")) return forked();
     if (!strcmp(what, "serve")) return serve();

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
@@ -30,6 +31,8 @@ struct Ledger {
 pub(crate) struct Daemon {
     limit: u64,
     refuse: bool,
+    /// Whoever asks for more than there is waits.
+    pub(crate) waits: AtomicBool,
     ledger: Mutex<Ledger>,
     /// Set in every page from its beginning.
     gate: Mutex<(u32, u64)>,
@@ -53,6 +56,7 @@ impl Daemon {
         let daemon = Arc::new(Self {
             limit,
             refuse,
+            waits: AtomicBool::new(false),
             ledger: Mutex::default(),
             gate: Mutex::new((gate::word(gate::OPEN, 0), 0)),
             sockets: Mutex::default(),
@@ -105,7 +109,7 @@ impl Daemon {
             .unwrap();
         while let Ok((question, _)) = socket.receive() {
             let mut answer = match question.kind() {
-                Some(Kind::NeedCredit) => self.credit(&page, question.a),
+                Some(Kind::NeedCredit) => self.credit_or_wait(&page, &question),
                 Some(Kind::AskMemory) => self.memory(),
                 Some(Kind::Note) => {
                     self.ledger.lock().unwrap().notes.push(question.text());
@@ -119,6 +123,29 @@ impl Daemon {
             }
         }
         self.ledger.lock().unwrap().clients.remove(&id);
+    }
+
+    /// As a virtual GPU does that lets whoever asks wait, but for those that want it now.
+    fn credit_or_wait(&self, page: &SharedPage, question: &Message) -> Message {
+        loop {
+            let freed = page
+                .memory
+                .credit_bytes
+                .load(SeqCst)
+                .saturating_sub(question.b);
+            let answer = match question.a.saturating_sub(freed) {
+                0 => {
+                    let mut own = Message::new(Kind::Credit);
+                    own.a = question.a;
+                    own
+                }
+                more => self.credit(page, more),
+            };
+            if answer.a > 0 || question.c == 1 || !self.waits.load(SeqCst) {
+                return answer;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     /// Grants in steps, taking unused credit from others before refusing.

@@ -156,6 +156,19 @@ fn variables_of_modules_and_local_memory_of_kernels_are_charged() {
 }
 
 #[test]
+fn a_thread_that_waits_for_memory_keeps_no_other_from_giving_some_back() {
+    for what in ["pool", "linear", "stack"] {
+        let (_directory, daemon) = with_limit(64 * MIB);
+        daemon.waits.store(true, SeqCst);
+        let mut command = limited(&["waits", what], &daemon);
+        command.stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        eventually(what, || child.try_wait().unwrap().is_some());
+        assert_eq!(printed(&child.wait_with_output().unwrap()), "0", "{what}");
+    }
+}
+
+#[test]
 fn racing_processes_never_exceed_the_limit() {
     let limit = 9 * MIB + 12_345;
     let (directory, daemon) = with_limit(limit);

@@ -17,7 +17,9 @@ pub enum Kind {
     /// resuming, `d` = client id given by the earlier daemon when resuming, `token` set; with the
     /// page's descriptor attached when resuming after a restart.
     Hello = 1,
-    /// Client: I need `a` bytes more credit (at least) than the `b` I have; answered by [`Kind::Credit`].
+    /// Client: I need `a` bytes more credit (at least) than the `b` I have; answered by [`Kind::Credit`]. With `c` = 1
+    /// at once: what does not fit now is refused without waiting, and nobody is told, for it will be asked again or is
+    /// not needed.
     NeedCredit = 2,
     /// Client: what are the limit and use of my virtual GPU; answered by [`Kind::Memory`].
     AskMemory = 3,

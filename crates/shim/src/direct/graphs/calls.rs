@@ -2,9 +2,9 @@
 
 use std::ffi::{c_char, c_void};
 
-use mica_cuda_abi::{CuStatus, Device, Handle, MemAllocNodeParams, Symbol};
+use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, MemAllocNodeParams, Symbol};
 
-use super::{Exec, compare, in_use, reserve, with_memory};
+use super::{Books, Exec, compare, in_use, paid, with_memory};
 use crate::direct::books;
 use crate::direct::launch::submit;
 use crate::direct::state::state;
@@ -203,13 +203,19 @@ unsafe fn instantiated(
     let Some(direct) = in_use() else {
         return call();
     };
-    let mut books = direct.graphs.books();
-    let bytes = books.graphs.get(&(graph as usize)).copied().unwrap_or(0);
-    let at_once = bytes > 0 && flags & FLAG_UPLOAD != 0;
-    let status = match at_once {
-        true => reserve(direct, &mut books, bytes, call),
-        false => call(),
+    let needs = |books: &Books| books.graphs.get(&(graph as usize)).copied().unwrap_or(0);
+    let ahead = |books: &Books| match flags & FLAG_UPLOAD != 0 {
+        true => needs(books),
+        false => 0,
     };
+    let Some((mut books, reserved)) = paid(direct, ahead) else {
+        return CuResult::OutOfMemory as CuStatus;
+    };
+    let (bytes, at_once) = (needs(&books), reserved > 0);
+    let status = call();
+    if at_once {
+        compare(direct, &mut books, reserved);
+    }
     if status == 0 {
         let made = Exec {
             bytes,

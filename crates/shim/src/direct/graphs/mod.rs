@@ -73,13 +73,15 @@ fn with_memory(exec: Handle, call: impl FnOnce() -> CuStatus) -> CuStatus {
     let Some(direct) = in_use() else {
         return call();
     };
-    let mut books = direct.graphs.books();
-    let missing = books.missing(exec as usize);
+    let Some((mut books, missing)) = paid(direct, |books| books.missing(exec as usize)) else {
+        return CuResult::OutOfMemory as CuStatus;
+    };
     if missing == 0 {
         drop(books);
         return call();
     }
-    let status = reserve(direct, &mut books, missing, call);
+    let status = call();
+    compare(direct, &mut books, missing);
     if status == 0 {
         let known = books.execs.entry(exec as usize);
         known
@@ -92,19 +94,18 @@ fn with_memory(exec: Handle, call: impl FnOnce() -> CuStatus) -> CuStatus {
     status
 }
 
-/// A call for which the driver may reserve so many bytes more.
-fn reserve(
-    direct: &Direct,
-    books: &mut Books,
-    bytes: u64,
-    call: impl FnOnce() -> CuStatus,
-) -> CuStatus {
-    if direct.charge(bytes).is_err() {
-        return CuResult::OutOfMemory as CuStatus;
+/// The books, with as much charged as a call under their lock may make the driver reserve; `None` if that exceeds the
+/// limit.
+fn paid(direct: &Direct, needed: impl Fn(&Books) -> u64) -> Option<(MutexGuard<'_, Books>, u64)> {
+    loop {
+        let books = direct.graphs.books();
+        let bytes = needed(&books);
+        if direct.charge_now(bytes) {
+            return Some((books, bytes));
+        }
+        drop(books);
+        direct.make_room(bytes).ok()?;
     }
-    let status = call();
-    compare(direct, books, bytes);
-    status
 }
 
 /// Makes the charge what the driver has reserved; `ahead` was charged beyond it.
@@ -114,7 +115,7 @@ fn compare(direct: &Direct, books: &mut Books, ahead: u64) {
     if reserved <= paid {
         direct.release(paid - reserved);
         books.charged = reserved;
-    } else if direct.quota_only(reserved - paid) {
+    } else if direct.charge_now(reserved - paid) {
         books.charged = reserved;
     } else {
         // Reserved by the driver already and beyond the limit: the daemon sees the difference and

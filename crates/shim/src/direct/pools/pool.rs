@@ -107,7 +107,7 @@ impl Pool {
             return;
         };
         let charged = self.charged.load(SeqCst);
-        if reserved > charged && direct.quota_only(reserved - charged) {
+        if reserved > charged && direct.charge_now(reserved - charged) {
             self.charged.store(reserved, SeqCst);
         }
         if reserved >= charged {
@@ -180,14 +180,24 @@ impl Pool {
         stream: Handle,
         call: impl FnOnce() -> CuStatus,
     ) -> CuStatus {
-        let guard = self.lock();
         let least = footprint(bytes.max(GRANULE));
-        let ahead = if least < GROWTH && direct.quota_only(GROWTH) {
-            GROWTH
-        } else if direct.charge(least).is_ok() {
-            least
-        } else {
-            return OUT_OF_MEMORY;
+        let (guard, ahead) = loop {
+            let guard = self.lock();
+            if self.live.load(SeqCst).saturating_add(bytes) <= self.charged.load(SeqCst) {
+                // Somebody has freed some, or made the pool grow, meanwhile.
+                break (guard, 0);
+            }
+            let wanted = [GROWTH, least];
+            let ahead = wanted
+                .into_iter()
+                .find(|ahead| *ahead >= least && direct.charge_now(*ahead));
+            if let Some(ahead) = ahead {
+                break (guard, ahead);
+            }
+            drop(guard);
+            if direct.make_room(least).is_err() {
+                return OUT_OF_MEMORY;
+            }
         };
         let status = call();
         if status != 0 {
@@ -231,7 +241,7 @@ impl Pool {
             direct.release(paid - now);
             return 0;
         }
-        if direct.quota_only(reserved - paid) {
+        if direct.charge_now(reserved - paid) {
             self.charged.store(reserved, SeqCst);
             return 0;
         }
