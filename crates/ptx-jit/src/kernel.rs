@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::code::Code;
 use crate::emit::Source;
-use crate::plan::{Plan, Saved};
+use crate::plan::{Plan, Spread};
 use crate::scratch;
 use crate::shape::Shape;
 use crate::unit::{Class, Place, Step, Term};
@@ -20,8 +20,8 @@ pub(crate) struct Kernel {
     pub(crate) plan: Plan,
     pub(crate) memcheck: bool,
     pub(crate) checks: bool,
-    /// By diverge site: what vector code saves there.
-    pub(crate) diverge_saved: Vec<Vec<Saved>>,
+    /// By diverge site.
+    pub(crate) spreads: Vec<Spread>,
     isa: Arc<OwnedTargetIsa>,
     has_fma: bool,
     /// Where code is kept, and under what name.
@@ -46,11 +46,7 @@ impl Kernel {
         store: Option<(Arc<dyn CodeStore>, String)>,
     ) -> Result<Kernel, CompileError> {
         let plan = Plan::build(&module, &layout, func)?;
-        let diverge_saved = plan
-            .diverges
-            .iter()
-            .map(|d| plan.saved_at(&[plan.entries[d.then as usize], plan.entries[d.els as usize]]))
-            .collect();
+        let spreads = plan.spreads(&module);
         let lanes = suitable_lanes(&module, &plan).min(most_lanes);
         let lanes = if memcheck { 1 } else { lanes };
         Ok(Kernel {
@@ -59,7 +55,7 @@ impl Kernel {
             plan,
             memcheck,
             checks,
-            diverge_saved,
+            spreads,
             isa,
             has_fma,
             store,

@@ -11,6 +11,9 @@
 
 mod cut;
 mod slots;
+mod spread;
+
+pub(crate) use spread::Spread;
 
 use cut::{add_preheaders, split};
 use mica_ptx::ast::{MbarrierOp, Module, Op, Order, RegId};

@@ -52,7 +52,14 @@ impl Emit<'_, '_> {
         }
         let flush = *ftz && from == ScalarType::F32;
         if is_float(to) && is_int(from) && nearest(*round) && !*sat {
-            self.int_to_float(to, from, *dst, src)?;
+            let v = self.int_to_float(to, from, src)?;
+            self.set(*dst, v);
+            return Ok(true);
+        }
+        // What f32 does not hold exactly is beyond f16 anyway.
+        if to == ScalarType::F16 && is_int(from) && nearest(*round) && !*sat {
+            let v = self.int_to_float(ScalarType::F32, from, src)?;
+            self.set_half(*dst, v, false);
             return Ok(true);
         }
         if is_int(to) && is_float(from) {
@@ -265,9 +272,8 @@ impl Emit<'_, '_> {
         &mut self,
         to: ScalarType,
         from: ScalarType,
-        dst: RegId,
         src: &Operand,
-    ) -> Result<(), CompileError> {
+    ) -> Result<V, CompileError> {
         let have = match src {
             Operand::Reg(r) => self.class_of(*r),
             _ => Class::of(from),
@@ -304,8 +310,7 @@ impl Emit<'_, '_> {
             &scalar,
             if has { Some(&vector) } else { None },
         );
-        self.set(dst, v);
-        Ok(())
+        Ok(v)
     }
 
     fn float_to_int(

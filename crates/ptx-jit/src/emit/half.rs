@@ -128,19 +128,7 @@ impl Emit<'_, '_> {
             }
             (ScalarType::F16, ScalarType::F32, None) if nearest(*round) => {
                 let x = self.get_float(src, Class::B32)?;
-                let sat = *sat;
-                let f = |e: &mut Self, v: &[Value]| {
-                    let x = e.float(v[0]);
-                    let x = if sat { e.saturate(x) } else { x };
-                    e.narrow_half(x)
-                };
-                let scalar = |e: &mut Self, v: &[Value]| {
-                    let h = f(e, v);
-                    e.cast(h, types::I16)
-                };
-                let v = self.map(&[(x, Class::B32)], Class::B16, &scalar, Some(&f));
-                let v = self.resize(v, Class::B16, self.class_of(*dst));
-                self.set(*dst, v);
+                self.set_half(*dst, x, *sat);
             }
             (ScalarType::F16x2, ScalarType::F32, Some(low)) if nearest(*round) && !*sat => {
                 let a = self.get_float(src, Class::B32)?;
@@ -161,6 +149,22 @@ impl Emit<'_, '_> {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Writes `f32` values rounded to `f16`.
+    pub(crate) fn set_half(&mut self, dst: RegId, x: V, sat: bool) {
+        let f = |e: &mut Self, v: &[Value]| {
+            let x = e.float(v[0]);
+            let x = if sat { e.saturate(x) } else { x };
+            e.narrow_half(x)
+        };
+        let scalar = |e: &mut Self, v: &[Value]| {
+            let h = f(e, v);
+            e.cast(h, types::I16)
+        };
+        let v = self.map(&[(x, Class::B32)], Class::B16, &scalar, Some(&f));
+        let v = self.resize(v, Class::B16, self.class_of(dst));
+        self.set(dst, v);
     }
 
     /// An `f16` operand as `f32`, for comparisons.

@@ -104,11 +104,16 @@ impl Plan {
     pub(crate) fn saved_at(&self, blocks: &[BlockId]) -> Vec<Saved> {
         self.live_at(blocks)
             .into_iter()
-            .map(|r| Saved {
-                slot: self.slots[&r],
-                shape: self.shape(r),
-            })
+            .map(|r| self.saved_register(r))
             .collect()
+    }
+
+    /// How vector code saves a register.
+    pub(crate) fn saved_register(&self, r: Reg) -> Saved {
+        Saved {
+            slot: self.slots[&r],
+            shape: self.shape(r),
+        }
     }
 
     /// Registers needed at any of `blocks`, the stack pointer included.

@@ -191,7 +191,8 @@ extern "C" fn diverge(ctx: Ctx, site: u64, t: u64, mask: u64) -> u64 {
     let lanes = unsafe { *scratch_ptr.add(scratch::LANES as usize).cast::<u32>() };
     let d = &k.plan.diverges[site as usize];
     let t = t as u32;
-    decohere(k, scratch_ptr, t, lanes, &k.diverge_saved[site as usize]);
+    let spread = &k.spreads[site as usize];
+    decohere(k, scratch_ptr, t, lanes, &spread.before);
     let conts = dispatch::conts(scratch_ptr);
     for l in 0..lanes {
         conts[(t + l) as usize] = if mask >> l & 1 == 1 { d.then } else { d.els };
@@ -215,10 +216,11 @@ extern "C" fn diverge(ctx: Ctx, site: u64, t: u64, mask: u64) -> u64 {
     unsafe { *scratch_ptr.add(scratch::CURRENT as usize).cast::<u32>() = t };
     if let Some(join) = d.join {
         let all = (0..lanes).all(|l| conts[(t + l) as usize] == join);
-        if all && cohere(k, scratch_ptr, t, lanes, &k.plan.saved[join as usize]) {
+        if all && cohere(k, scratch_ptr, t, lanes, &spread.compare) {
             return 1;
         }
     }
+    decohere(k, scratch_ptr, t, lanes, &spread.apart);
     if (0..lanes).any(|l| conts[(t + l) as usize] != scratch::EXITED) {
         // SAFETY: as above.
         unsafe { *scratch_ptr.add(scratch::PENDING as usize).cast::<u32>() = 1 };
