@@ -133,10 +133,8 @@ fn one_whose_work_does_not_drain_goes_on_with_slices_and_everybody_is_told() {
         scope.spawn(|| poll(&two, &drained, &ended, &stop_two));
         eventually("it is found", || of_two().does_not_drain);
         let process = of_two();
-        assert_eq!(
-            (process.overruns_total, process.mechanism.as_str()),
-            (1, "hardware slices")
-        );
+        assert!(process.overruns_total > 0);
+        assert_eq!(process.mechanism, "hardware slices");
         let before = (launches(&one), launches(&two));
         eventually("both go on", || {
             launches(&one) > before.0 + 100 && launches(&two) > before.1 + 100
@@ -151,9 +149,9 @@ fn one_whose_work_does_not_drain_goes_on_with_slices_and_everybody_is_told() {
             "{report:?}"
         );
         // Its pause is over, but what it submitted runs on: nothing is tried.
-        std::thread::sleep(std::time::Duration::from_millis(1200));
+        std::thread::sleep(std::time::Duration::from_millis(2300));
         assert!(of_two().does_not_drain);
-        assert_eq!(of_two().overruns_total, 1);
+        assert_eq!(of_two().overruns_total, process.overruns_total);
         drained.store(true, SeqCst);
         Gate::new(two.link.clone()).give_back(ended.load(SeqCst));
         eventually("it is given leases again", || {

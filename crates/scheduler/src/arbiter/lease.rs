@@ -25,6 +25,9 @@ impl Arbiter {
         let input = client.input;
         if input.yielded == client.sequence {
             self.close_holder(now_ns, orders);
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.undrained.drained();
+            }
             return None;
         }
         let busy_at_ns = client.busy_at_ns;
@@ -78,7 +81,6 @@ impl Arbiter {
         if is_late && !self.settings.ends_at_once {
             self.begin_overrun(now_ns);
             self.close_holder(now_ns, orders);
-            self.mark_if_sliced(id, now_ns, orders);
             return None;
         }
         if self.settings.ends_at_once && (urgent || is_late) {

@@ -175,7 +175,12 @@ impl Arbiter {
         }
         if old.suspended != entitlement.suspended {
             let members = tenant.clients.clone();
+            // What is held still uses nothing, and cannot drain.
+            self.overrunning.retain(|o| !members.contains(&o.client));
             for client in members {
+                if let Some(client) = self.clients.get_mut(&client) {
+                    client.undrained.drained();
+                }
                 self.reset_gate(client, now_ns, orders);
             }
         }

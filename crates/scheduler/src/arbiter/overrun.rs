@@ -16,7 +16,6 @@ pub(super) struct Overrun {
     sequence: u32,
     /// Leases it had been granted by then.
     leases: u64,
-    began_ns: u64,
     charged_until_ns: u64,
     /// When it is forgotten at the latest.
     until_ns: u64,
@@ -35,7 +34,7 @@ impl Arbiter {
             return;
         };
         self.overruns += 1;
-        client.undrained.overran();
+        client.undrained.overran(now_ns);
         if client.input.used_ns.is_some() {
             // What it goes on to use it says itself.
             return;
@@ -44,7 +43,6 @@ impl Arbiter {
             client: holder.client,
             sequence: client.sequence,
             leases: client.leases,
-            began_ns: now_ns,
             charged_until_ns: now_ns,
             until_ns: now_ns + LONGEST_NS,
             leased_ns: self.leased_ns,
@@ -64,16 +62,20 @@ impl Arbiter {
             overrun.charged_until_ns = now_ns;
             overrun.leased_ns = self.leased_ns;
             self.charge_waiting(overrun.client, elapsed_ns - beside_ns / 2, now_ns);
-            let goes_on = self.clients.get(&overrun.client).is_some_and(|client| {
-                client.leases == overrun.leases
-                    && !is_given_back(overrun.sequence, client.input.yielded)
-            });
-            if !goes_on || now_ns >= overrun.until_ns {
+            let Some(client) = self.clients.get_mut(&overrun.client) else {
+                continue;
+            };
+            if is_given_back(overrun.sequence, client.input.yielded) {
+                client.undrained.drained();
                 continue;
             }
-            let ran_ns = now_ns.saturating_sub(overrun.began_ns);
-            self.mark_if_overdue(overrun.client, overrun.sequence, ran_ns, now_ns, orders);
-            self.overrunning.push(overrun);
+            if client.leases != overrun.leases || now_ns >= overrun.until_ns {
+                continue;
+            }
+            let (id, sequence) = (overrun.client, overrun.sequence);
+            if self.mark_if_overdue(id, sequence, now_ns, orders) {
+                self.overrunning.push(overrun);
+            }
         }
     }
 }

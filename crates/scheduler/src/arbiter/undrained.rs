@@ -1,32 +1,37 @@
 //! Processes whose work does not end when their leases do: kernels that wait for what the host does next, host
 //! functions that wait for a submission, single kernels longer than the drain limit.
 //!
-//! A gate cannot help there: the process may be waiting for the very submission that the gate holds. So it is
-//! *marked*: its gate opens, it is given no leases, and the hardware's slices alone hold its share, as they do
-//! wherever no leases are in force. It is tried again once it says that the work has drained, after a pause that
-//! doubles each time.
+//! A gate cannot help for long there: the process may be waiting for the very submission that the gate holds. Its lease
+//! is taken away at the drain limit, so nobody else waits; if its work still runs a while later it is *marked*: its gate
+//! opens, it is given no leases, and the hardware's slices alone hold its share, as they do wherever no leases are in
+//! force. It is tried again once it says that the work has drained, after a pause that doubles each time.
 //!
 //! ```text
-//!   lease ends ── drain limit ──┬─ sliced, no cap: marked
-//!                               └─ else: gate closed, charged ── PATIENCE ── marked: neither share nor cap holds
+//!   lease ends ── drain limit: taken away, charged on ──┬─ PATIENCE: marked (sliced, no cap)
+//!                                  │                    └─ PATIENCE_UNSLICED: marked, neither share nor cap holds
+//!                                  └─ drained: as if nothing had been
 //!   marked ── drained and the pause is over ── leases again
 //! ```
 
 use super::{Arbiter, ClientId, Order, SEQUENCE_MASK};
 
 /// First pause before leases are tried again, and how often it is doubled at most.
-const FIRST_PAUSE_NS: u64 = 1_000_000_000;
-const MOST_DOUBLINGS: u32 = 6;
+const FIRST_PAUSE_NS: u64 = 2_000_000_000;
+const MOST_DOUBLINGS: u32 = 5;
 /// One that is found again so soon after its last pause gets twice as long a one.
 const RELAPSE_NS: u64 = 60_000_000_000;
-/// Where leases are all that holds a share or a cap, work may run on for so long before the gate opens all the
-/// same: longer than kernels take that end by themselves, shorter than a person takes for a program that hangs.
-const PATIENCE_NS: u64 = 2_000_000_000;
+/// So long a process may be kept from submitting while its work runs on: longer than a graph of a whole training step
+/// takes, which leases serve better than slices do, and shorter than what a server's clients take for an outage.
+const PATIENCE_NS: u64 = 500_000_000;
+/// The same where leases are all that holds a share or a cap: shorter than a person takes for a program that hangs.
+const PATIENCE_UNSLICED_NS: u64 = 2_000_000_000;
 
 /// What is known of one process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undrained {
     marked: Option<Mark>,
+    /// When the first lease was taken away of those since which nothing has drained.
+    since_ns: Option<u64>,
     /// Leases taken away because their work ran on.
     overruns: u64,
     /// Pauses in a row.
@@ -46,14 +51,21 @@ impl Undrained {
         self.marked.is_some()
     }
 
-    pub(super) fn overran(&mut self) {
+    pub(super) fn overran(&mut self, now_ns: u64) {
         self.overruns += 1;
+        self.since_ns.get_or_insert(now_ns);
+    }
+
+    /// A lease was given back, its work drained.
+    pub(super) fn drained(&mut self) {
+        self.since_ns = None;
     }
 
     fn mark(&mut self, sequence: u32, now_ns: u64) {
         let again = self.pauses > 0 && now_ns.saturating_sub(self.pardoned_ns) < RELAPSE_NS;
         let doublings = if again { self.pauses } else { 0 };
         self.pauses = doublings + 1;
+        self.since_ns = None;
         self.marked = Some(Mark {
             sequence,
             retry_ns: now_ns + (FIRST_PAUSE_NS << doublings.min(MOST_DOUBLINGS)),
@@ -86,31 +98,32 @@ impl Arbiter {
         client.map_or(0, |c| c.undrained.overruns)
     }
 
-    /// The client's lease was taken away: if the hardware holds its share, leave it to that.
-    pub(super) fn mark_if_sliced(&mut self, id: ClientId, now_ns: u64, orders: &mut Vec<Order>) {
-        let Some(client) = self.clients.get(&id) else {
-            return;
-        };
-        let sequence = client.sequence;
-        if client.sliced && !self.is_capped(id) {
-            // What it took until now is charged; from here on the hardware divides.
-            self.overrunning.retain(|overrun| overrun.client != id);
-            self.mark(id, sequence, now_ns, orders);
-        }
-    }
-
-    /// The work of a lease that was taken away has run on for so long already.
+    /// The work of a lease that was taken away runs on: opens the gate of a process that this keeps for too long.
+    /// Whether it is charged further: not where the hardware divides from here on.
     pub(super) fn mark_if_overdue(
         &mut self,
         id: ClientId,
         sequence: u32,
-        ran_ns: u64,
         now_ns: u64,
         orders: &mut Vec<Order>,
-    ) {
-        if ran_ns >= PATIENCE_NS && !self.is_undrained(id) {
+    ) -> bool {
+        let Some(client) = self.clients.get(&id) else {
+            return false;
+        };
+        let held_by_slices = client.sliced && !self.is_capped(id);
+        let patience_ns = match held_by_slices {
+            true => PATIENCE_NS,
+            false => PATIENCE_UNSLICED_NS,
+        };
+        let known = client.undrained;
+        let overdue = known
+            .since_ns
+            .is_some_and(|since| now_ns >= since + patience_ns);
+        if overdue && !known.is_marked() {
             self.mark(id, sequence, now_ns, orders);
+            return !held_by_slices;
         }
+        true
     }
 
     /// Gives leases again to those that have drained and whose pause is over.

@@ -211,8 +211,8 @@ fn one_whose_kernels_wait_for_the_host_goes_on_without_leases() {
             stalled_ns += if ended == 0 { 500 * MS } else { 0 };
             overruns.push(sim.arbiter.client_overruns(1));
         }
-        // Found within the first second, then tried ever more rarely: after 1, 2 and 4 s.
-        assert!((1..=4).contains(&overruns[15]), "{sliced}: {overruns:?}");
+        // Found within the first seconds, then tried ever more rarely: after 2 and 4 s, one lease or two each time.
+        assert!((1..=8).contains(&overruns[15]), "{sliced}: {overruns:?}");
         assert!(stalled_ns <= 4_000 * MS, "{sliced}: {stalled_ns}");
         // A GPU that serves in turn gives each about a third; leases between the others go on.
         for id in [2, 3] {
@@ -222,25 +222,67 @@ fn one_whose_kernels_wait_for_the_host_goes_on_without_leases() {
 }
 
 #[test]
+fn one_whose_kernels_only_take_long_keeps_its_leases() {
+    let mut sim = Sim::telling();
+    for id in 1..=2 {
+        sim.tenant(id, entitlement(50.0));
+    }
+    let long = Behaviour {
+        kernel_ns: 150 * MS,
+        ..BURSTY
+    };
+    sim.program(1, 1, long);
+    sim.program(2, 2, BURSTY);
+    for _ in 0..40 {
+        sim.run(100 * MS);
+        assert!(!sim.arbiter.is_undrained(1));
+    }
+    assert!(sim.arbiter.client_overruns(1) > 2);
+}
+
+#[test]
+fn one_that_was_suspended_with_work_under_way_is_not_said_not_to_drain() {
+    let mut sim = Sim::telling();
+    for id in 1..=2 {
+        sim.tenant(id, entitlement(50.0));
+        sim.program(id, id, BURSTY);
+    }
+    sim.run(300 * MS);
+    let long = Behaviour {
+        kernel_ns: 10_000 * MS,
+        ..BURSTY
+    };
+    sim.programs.get_mut(&1).unwrap().behaviour = long;
+    sim.run(250 * MS);
+    assert!(sim.arbiter.client_overruns(1) > 0);
+    let mut held = entitlement(50.0);
+    held.suspended = true;
+    sim.tenant(1, held);
+    sim.run(1_000 * MS);
+    assert!(!sim.arbiter.is_undrained(1));
+}
+
+#[test]
 fn one_that_drains_again_gets_leases_again() {
     let mut sim = Sim::telling();
     for id in 1..=2 {
         sim.tenant(id, entitlement(50.0));
     }
     let long = Behaviour {
-        kernel_ns: 3_000 * MS,
+        kernel_ns: 4_000 * MS,
         ..POLLING
     };
     sim.program(1, 1, BURSTY);
     sim.program(2, 2, BURSTY);
     sim.run(300 * MS);
     sim.programs.get_mut(&1).unwrap().behaviour = long;
-    sim.run(500 * MS);
+    sim.run(900 * MS);
     assert!(sim.arbiter.is_undrained(1));
     // Its kernel still runs when the pause is over: nothing is tried.
-    sim.run(1_500 * MS);
+    let overruns = sim.arbiter.client_overruns(1);
+    sim.run(2_500 * MS);
     assert!(sim.arbiter.is_undrained(1));
-    assert_eq!(sim.arbiter.client_overruns(1), 1);
+    assert_eq!(sim.arbiter.client_overruns(1), overruns);
     let program = sim.programs.get_mut(&1).unwrap();
     program.behaviour = BURSTY;
     program.queue = vec![STEP];
@@ -249,7 +291,7 @@ fn one_that_drains_again_gets_leases_again() {
     sim.reset();
     sim.run(2_000 * MS);
     assert_shares(&sim.shares(&[1, 2]), &[50.0, 50.0], 2.0);
-    assert_eq!(sim.arbiter.client_overruns(1), 1);
+    assert_eq!(sim.arbiter.client_overruns(1), overruns);
 }
 
 #[test]
