@@ -2,6 +2,8 @@
 // libcuda.so.1 as cudart does. Each prints one line and exits 0 if what it checks itself held.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -354,6 +356,37 @@ static int serve(void) {
     return 0;
 }
 
+// Launches and waits, launches and waits, for as long as stdin is open.
+static int burst(void) {
+    start();
+    launch_t f = (launch_t)sym("cuLaunchKernel");
+    int (*wait)(void *) = sym("cuStreamSynchronize");
+    struct pollfd in = { 0, POLLIN, 0 };
+    setvbuf(stdout, 0, _IOLBF, 0);
+    for (unsigned long round = 0; poll(&in, 1, 0) == 0; round++) {
+        CHECK(launch(f));
+        CHECK(wait((void *)0x5));
+        usleep(50);
+        if (round % 100 == 99) printf("%lu\n", round + 1);
+    }
+    return 0;
+}
+
+// Rounds of work that ends only when this thread has launched some more, which takes it longer than a lease.
+static int polls(int rounds) {
+    start();
+    launch_t f = (launch_t)sym("cuLaunchKernel");
+    const char *hold = getenv("STANDIN_HOLD");
+    for (int round = 0; round < rounds; round++) {
+        close(open(hold, O_CREAT | O_WRONLY, 0600));
+        for (int i = 0; i < 20; i++) { CHECK(launch(f)); usleep(500); }
+        unlink(hold);
+        CHECK(F(int, "cuCtxSynchronize", void)());
+    }
+    puts("ok");
+    return 0;
+}
+
 static int bench(void) {
     start();
     launch_t f = (launch_t)sym("cuLaunchKernel");
@@ -399,6 +432,8 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "race")) return race(a);
     if (!strcmp(what, "fork")) return forked();
     if (!strcmp(what, "serve")) return serve();
+    if (!strcmp(what, "burst")) return burst();
+    if (!strcmp(what, "polls")) return polls((int)a);
     if (!strcmp(what, "bench")) return bench();
     return 2;
 }

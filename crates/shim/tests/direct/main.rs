@@ -5,6 +5,7 @@ mod leases;
 mod loading;
 mod programs;
 mod served;
+mod together;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
