@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use mica_daemon::api::{OnFull, Resize, VgpuState};
+use mica_daemon::api::{OnFull, Resize, VgpuSpec, VgpuState};
 use mica_limits::{PageQuota, Quota};
 use support::{MIB, Program, control, eventually, spec, start};
 
@@ -129,13 +129,22 @@ fn resize_takes_effect_at_once_and_below_use_is_refused() {
     assert_eq!(resize(2000, false).unwrap_err().reason(), Some("no_memory"));
 }
 
+/// A virtual GPU that makes askers wait for memory, longer than any test.
+fn that_waits(memory_mib: u64) -> VgpuSpec {
+    VgpuSpec {
+        on_full: OnFull::Wait {
+            timeout_ms: 3_600_000,
+        },
+        ..spec("a", memory_mib)
+    }
+}
+
 #[test]
 fn a_full_virtual_gpu_makes_the_asker_wait_until_memory_is_free() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path());
     let control = control(dir.path());
-    let mut spec = spec("a", 100);
-    spec.on_full = OnFull::Wait { timeout_ms: 60_000 };
+    let spec = that_waits(100);
     let created = control.create(&spec).unwrap();
     let (one, two) = (Program::join(&created), Program::join(&created));
     let quota_one = PageQuota::new(one.link.clone());
@@ -156,10 +165,7 @@ fn what_the_asker_itself_frees_ends_its_wait() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path());
     let control = control(dir.path());
-    let mut spec = spec("a", 100);
-    spec.on_full = OnFull::Wait {
-        timeout_ms: 3_600_000,
-    };
+    let spec = that_waits(100);
     let program = Program::join(&control.create(&spec).unwrap());
     let quota = PageQuota::new(program.link.clone());
     quota.charge(80 * MIB).unwrap();
@@ -178,10 +184,7 @@ fn what_is_wanted_now_or_not_at_all_neither_waits_nor_counts_as_refused() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path());
     let control = control(dir.path());
-    let mut spec = spec("a", 100);
-    spec.on_full = OnFull::Wait {
-        timeout_ms: 3_600_000,
-    };
+    let spec = that_waits(100);
     let program = Program::join(&control.create(&spec).unwrap());
     let quota = PageQuota::new(program.link.clone());
     quota.charge(90 * MIB).unwrap();
@@ -197,10 +200,7 @@ fn nobody_overtakes_one_that_waits_for_much_by_asking_for_little() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path());
     let control = control(dir.path());
-    let mut spec = spec("a", 100);
-    spec.on_full = OnFull::Wait {
-        timeout_ms: 3_600_000,
-    };
+    let spec = that_waits(100);
     let created = control.create(&spec).unwrap();
     let programs = [0; 3].map(|_| Program::join(&created));
     let [holder, large, small] = [0, 1, 2].map(|k| PageQuota::new(programs[k].link.clone()));
@@ -231,10 +231,7 @@ fn those_who_wait_share_exactly_what_a_third_frees() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path());
     let control = control(dir.path());
-    let mut spec = spec("a", 96);
-    spec.on_full = OnFull::Wait {
-        timeout_ms: 3_600_000,
-    };
+    let spec = that_waits(96);
     let created = control.create(&spec).unwrap();
     let programs = [0; 4].map(|_| Program::join(&created));
     let in_use = AtomicU64::new(0);
