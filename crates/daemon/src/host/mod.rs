@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Refused connections kept at most.
 const MOST_REFUSED: usize = 128;
 /// A worker that has not said hello for so long is given up.
-const WORKER_WITHIN: Duration = Duration::from_secs(20);
+const WORKER_WITHIN: Duration = Duration::from_secs(60);
 
 /// The outside of the host thread.
 #[derive(Debug)]

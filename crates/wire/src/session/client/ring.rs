@@ -25,7 +25,7 @@ use crate::session::{
 };
 
 /// How long the worker may take to answer the handshake.
-const HANDSHAKE: Duration = Duration::from_secs(20);
+const HANDSHAKE: Duration = Duration::from_secs(60);
 /// How often a waiting thread looks whether the worker still lives.
 const LIVENESS: Timespec = Timespec {
     tv_sec: 0,
