@@ -137,18 +137,21 @@ fn compare(lines: &[&str], width: usize, input: &[u32]) {
     }
 }
 
-/// Long runs of numbers that need nothing special (a whole group is inline), then everything mixed.
-fn mixed(rng: &mut Rng, i: usize, plain: u64, special: &[u64]) -> u64 {
-    let rare = i % COUNT >= COUNT / 2;
-    match rng.next(4) {
-        0 if rare => special[rng.next(special.len())],
-        1 if rare => rng.next(usize::MAX) as u64 ^ (rng.next(usize::MAX) as u64) << 13,
-        _ => plain,
-    }
-}
-
-fn bits(rng: &mut Rng) -> u64 {
-    rng.next(usize::MAX) as u64 ^ (rng.next(usize::MAX) as u64) << 20
+/// Three rows of operands. Each begins with a long run of plain numbers, made from random bits, so that
+/// whole groups are inline; then everything is mixed.
+fn operands(seed: u64, special: &[u64], plain: impl Fn(usize, u64) -> u64) -> Vec<u64> {
+    let mut rng = Rng(seed);
+    let mut bits = move || rng.next(usize::MAX) as u64 ^ (rng.next(usize::MAX) as u64) << 20;
+    (0..3 * COUNT)
+        .map(|i| {
+            let rare = i % COUNT >= COUNT / 2;
+            match bits() % 4 {
+                0 if rare => special[bits() as usize % special.len()],
+                1 if rare => bits(),
+                _ => plain(i, bits()),
+            }
+        })
+        .collect()
 }
 
 #[test]
@@ -172,14 +175,10 @@ fn single_precision() {
         0x4b00_0000,
     ]
     .to_vec();
-    let mut rng = Rng(0x1234_5678_9abc_def1);
-    let input: Vec<u32> = (0..3 * COUNT)
-        .map(|i| {
-            // Exponents near each other, so that sums cancel and round.
-            let plain = bits(&mut rng) & 0x83ff_ffff | 0x3c00_0000;
-            mixed(&mut rng, i, plain, &special) as u32
-        })
-        .collect();
+    // Exponents near each other, so that sums cancel and round.
+    let plain = |_, bits| bits & 0x83ff_ffff | 0x3c00_0000;
+    let input = operands(0x1234_5678_9abc_def1, &special, plain);
+    let input: Vec<u32> = input.into_iter().map(|x| x as u32).collect();
     compare(SINGLE, 4, &input);
 }
 
@@ -204,14 +203,10 @@ fn double_precision() {
     ]
     .map(f64::to_bits)
     .to_vec();
-    let mut rng = Rng(0x1357_9bdf_0246_8ace);
-    let input: Vec<u32> = (0..3 * COUNT)
-        .flat_map(|i| {
-            let plain = bits(&mut rng) & 0x807f_ffff_ffff_ffff | 0x3f80_0000_0000_0000;
-            let x = mixed(&mut rng, i, plain, &special);
-            [x as u32, (x >> 32) as u32]
-        })
-        .collect();
+    let plain = |_, bits| bits & 0x807f_ffff_ffff_ffff | 0x3f80_0000_0000_0000;
+    let input = operands(0x1357_9bdf_0246_8ace, &special, plain);
+    let halves = |x: u64| [x as u32, (x >> 32) as u32];
+    let input: Vec<u32> = input.into_iter().flat_map(halves).collect();
     compare(DOUBLE, 8, &input);
 }
 
@@ -241,16 +236,12 @@ fn half_precision() {
         0x3880_0000,
     ]
     .to_vec();
-    let mut rng = Rng(0x0f1e_2d3c_4b5a_6978);
-    let input: Vec<u32> = (0..3 * COUNT)
-        .map(|i| {
-            let plain = match i % 2 {
-                0 => bits(&mut rng) & 0x9fff_9fff | 0x2000_2000,
-                // As an f32, near what f16 can hold.
-                _ => bits(&mut rng) & 0x8fff_ffff | 0x3000_0000,
-            };
-            mixed(&mut rng, i, plain, &special) as u32
-        })
-        .collect();
+    let plain = |i, bits| match i % 2 {
+        0 => bits & 0x9fff_9fff | 0x2000_2000,
+        // As an f32, near what f16 can hold.
+        _ => bits & 0x8fff_ffff | 0x3000_0000,
+    };
+    let input = operands(0x0f1e_2d3c_4b5a_6978, &special, plain);
+    let input: Vec<u32> = input.into_iter().map(|x| x as u32).collect();
     compare(HALF, 4, &input);
 }

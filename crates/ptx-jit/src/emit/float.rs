@@ -42,13 +42,7 @@ impl Emit<'_, '_> {
                 let (op, sat, nan) = (*op, *sat, *nan);
                 let f = |e: &mut Self, v: &[Value]| {
                     let (a, b) = (e.input(v[0], flush), e.input(v[1], flush));
-                    let r = match op {
-                        FloatBinOp::Add => e.b.ins().fadd(a, b),
-                        FloatBinOp::Sub => e.b.ins().fsub(a, b),
-                        FloatBinOp::Mul => e.b.ins().fmul(a, b),
-                        FloatBinOp::Min => e.min_max(a, b, true, nan),
-                        FloatBinOp::Max => e.min_max(a, b, false, nan),
-                    };
+                    let r = e.two_floats(op, a, b, nan);
                     e.output(r, flush, sat)
                 };
                 let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
@@ -230,6 +224,17 @@ impl Emit<'_, '_> {
         Ok(true)
     }
 
+    /// An operation on two floats, rounded to nearest.
+    pub(crate) fn two_floats(&mut self, op: FloatBinOp, a: Value, b: Value, nan: bool) -> Value {
+        match op {
+            FloatBinOp::Add => self.b.ins().fadd(a, b),
+            FloatBinOp::Sub => self.b.ins().fsub(a, b),
+            FloatBinOp::Mul => self.b.ins().fmul(a, b),
+            FloatBinOp::Min => self.min_max(a, b, true, nan),
+            FloatBinOp::Max => self.min_max(a, b, false, nan),
+        }
+    }
+
     /// A transcendental function of f32; most by a direct call.
     fn transcendental(
         &mut self,
@@ -382,7 +387,7 @@ impl Emit<'_, '_> {
     }
 
     /// Minimum or maximum: a number wins over NaN unless `nan`, and -0 is below +0.
-    pub(crate) fn min_max(&mut self, a: Value, b: Value, min: bool, nan: bool) -> Value {
+    fn min_max(&mut self, a: Value, b: Value, min: bool, nan: bool) -> Value {
         let r = if min {
             self.b.ins().fmin(a, b)
         } else {

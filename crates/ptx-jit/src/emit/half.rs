@@ -4,7 +4,7 @@
 //! gives; an `fma` is first rounded to odd. Flushing and `.relu` are left to the runtime.
 
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::FloatCC, condcodes::IntCC, types};
-use mica_ptx::ast::{FloatBinOp, FloatUnOp, Op, Operand, RegId, Rounding, ScalarType};
+use mica_ptx::ast::{FloatUnOp, Op, Operand, RegId, Rounding, ScalarType};
 
 use super::ops::nearest;
 use super::{Emit, V};
@@ -37,13 +37,7 @@ impl Emit<'_, '_> {
                 let (op, sat, nan) = (*op, *sat, *nan);
                 self.halves(*ty, *dst, &[a, b], &|e, h| {
                     let (a, b) = (e.widen_half(h[0]), e.widen_half(h[1]));
-                    let r = match op {
-                        FloatBinOp::Add => e.b.ins().fadd(a, b),
-                        FloatBinOp::Sub => e.b.ins().fsub(a, b),
-                        FloatBinOp::Mul => e.b.ins().fmul(a, b),
-                        FloatBinOp::Min => e.min_max(a, b, true, nan),
-                        FloatBinOp::Max => e.min_max(a, b, false, nan),
-                    };
+                    let r = e.two_floats(op, a, b, nan);
                     let r = if sat { e.saturate(r) } else { r };
                     e.narrow_half(r)
                 })?;

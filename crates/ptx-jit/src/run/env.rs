@@ -9,6 +9,7 @@ use mica_ptx_ops::typed::mask;
 use std::cell::Cell;
 
 use crate::kernel::Kernel;
+use crate::plan::SlowSite;
 use crate::scratch;
 use crate::unit::{Class, Place, VarPlace};
 
@@ -35,6 +36,28 @@ pub(crate) fn coordinates(block: Dim3, thread: u32) -> Dim3 {
         x: thread % x,
         y: thread / x % y,
         z: thread / x / y,
+    }
+}
+
+impl<'a> Env<'a> {
+    /// A thread at an instruction that the runtime does; its registers are still to be filled in.
+    pub(crate) fn at(
+        kernel: &'a Kernel,
+        ctx: *mut BlockContext,
+        site: &'a SlowSite,
+        thread: u32,
+        sp: u64,
+    ) -> Env<'a> {
+        Env {
+            kernel,
+            ctx,
+            place: site.place,
+            thread,
+            sp,
+            uses: &site.uses,
+            values: [0; MAX_USES],
+            texture: Cell::default(),
+        }
     }
 }
 

@@ -233,16 +233,7 @@ extern "C" fn diverge(ctx: Ctx, site: u64, t: u64, mask: u64) -> u64 {
 extern "C" fn slow(ctx: Ctx, site: u64, t: u64, buffer: *mut u64, sp: u64) -> u64 {
     let k = kernel(ctx);
     let s = &k.plan.slow[site as usize];
-    let mut env = Env {
-        kernel: k,
-        ctx,
-        place: s.place,
-        thread: t as u32,
-        sp,
-        uses: &s.uses,
-        values: [0; MAX_USES],
-        texture: Default::default(),
-    };
+    let mut env = Env::at(k, ctx, s, t as u32, sp);
     for i in 0..s.uses.len().min(MAX_USES) {
         // SAFETY: generated code stored this many.
         env.values[i] = unsafe { *buffer.add(2 * i) };

@@ -3,7 +3,7 @@
 //! Compiled code stores each register that the instruction reads as a row of lanes, and finds each result
 //! as such a row after them. One call for a group costs it far less than one for each lane.
 
-use super::env::{Env, MAX_USES};
+use super::env::Env;
 use super::helpers::{Ctx, kernel, set_fault};
 use super::scalar_ops;
 use crate::scratch::status;
@@ -33,16 +33,7 @@ pub(super) extern "C" fn slow_row(
     let k = kernel(ctx);
     let s = &k.plan.slow[site as usize];
     let lanes = lanes as usize;
-    let mut env = Env {
-        kernel: k,
-        ctx,
-        place: s.place,
-        thread: t as u32,
-        sp,
-        uses: &s.uses,
-        values: [0; MAX_USES],
-        texture: Default::default(),
-    };
+    let mut env = Env::at(k, ctx, s, t as u32, sp);
     let at = |row: usize, lane: usize, class: Class| row * lanes * CELL + lane * step(class);
     for lane in 0..lanes {
         env.thread = t as u32 + lane as u32;
