@@ -161,6 +161,7 @@ fn code(out: &mut String, module: &Module, layout: &ModuleLayout, plan: &Plan) {
         has_fma: true,
         proven: false,
         broadcasts: false,
+        wide: false,
     };
     let mut func =
         ClFunction::with_name_signature(UserFuncName::default(), signature(CallConv::SystemV));

@@ -7,7 +7,7 @@ use mica_ptx_ops::layout::ModuleLayout;
 use std::sync::{Arc, OnceLock};
 
 use crate::code::Code;
-use crate::emit::Source;
+use crate::emit::{Source, is_wide};
 use crate::plan::{Plan, Spread};
 use crate::scratch;
 use crate::shape::Shape;
@@ -47,7 +47,8 @@ impl Kernel {
     ) -> Result<Kernel, CompileError> {
         let plan = Plan::build(&module, &layout, func)?;
         let spreads = plan.spreads(&module);
-        let lanes = suitable_lanes(&module, &plan).min(most_lanes);
+        let wide = has_fma && crate::patch::supported(&**isa);
+        let lanes = suitable_lanes(&module, &plan, wide).min(most_lanes);
         let lanes = if memcheck { 1 } else { lanes };
         Ok(Kernel {
             module,
@@ -100,6 +101,7 @@ impl Kernel {
                 has_fma: self.has_fma,
                 proven,
                 broadcasts: crate::patch::supported(&**self.isa),
+                wide: crate::patch::supported(&**self.isa),
             };
             let Some((store, name)) = &self.store else {
                 return Code::compile(&self.isa, &src, lanes as usize).map(|c| c.0);
@@ -173,19 +175,20 @@ impl Kernel {
 
 /// How many lanes to run together: more hide latency and share scalar work, until registers run
 /// out or the code grows too long.
-fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
+fn suitable_lanes(module: &Module, plan: &Plan, wide: bool) -> u32 {
     let unit = &plan.unit;
     if unit.has_calls() || unit.regs.contains(&Class::B128) {
         return 1;
     }
     let mut steps = 0;
-    let mut wide = 0;
+    let mut pairs = 0;
     let mut scalarized = 0;
     let mut vector = 0;
     let mut divides = false;
     let in_loop = in_loops(plan);
     for &b in &plan.graph.rpo {
         let block = &unit.blocks[b as usize];
+        let narrow = in_loop[b as usize] && !(wide && is_wide(module, plan, b));
         for s in &block.steps {
             steps += 1;
             let Step::Inst(i) = s else { continue };
@@ -198,12 +201,12 @@ fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
             crate::liveness::visit_step(unit, module, block.instance, *s, &mut |r, _| {
                 varying |= plan.shape(r) == Shape::Varying;
                 if plan.shape(r) == Shape::Varying && unit.regs[r as usize] == Class::B64 {
-                    wide += 1;
+                    pairs += 1;
                 }
             });
             if varying {
                 vector += 1;
-                divides |= in_loop[b as usize] && is_divider(op);
+                divides |= narrow && is_divider(op);
                 if is_scalarized(op) {
                     scalarized += 1;
                 }
@@ -238,7 +241,7 @@ fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
         })
         .max()
         .unwrap_or(0);
-    if scalarized * 2 > vector || wide * 2 > vector {
+    if scalarized * 2 > vector || pairs * 2 > vector {
         return 4;
     }
     if steps > 1500 {
@@ -247,7 +250,7 @@ fn suitable_lanes(module: &Module, plan: &Plan) -> u32 {
     match pressure {
         0..=3 => 16,
         // Two vectors of everything do not fit beside temporaries, and the divider gains nothing by a
-        // second chain: n-body takes 4 % less with one.
+        // second chain.
         6..=7 if divides => 4,
         4..=7 => 8,
         _ => 4,

@@ -1,4 +1,4 @@
-//! An instruction that x86-64 has and Cranelift does not, put in the place of another.
+//! Instructions that x86-64 has and Cranelift does not, put in the place of others.
 //!
 //! A uniform load for vector code wants `vbroadcastss` from memory. Cranelift makes a load and a shuffle
 //! of it for every use, and shuffles take the place of arithmetic: n-body takes 8 % longer, tiled matmul
@@ -8,7 +8,9 @@
 //! The emitter marks the stand-in by its source location, and here the marked ones get the byte. Each is
 //! decoded first, to its last byte (moves that the register allocator added may follow under the same mark):
 //! where a marked stretch does not start with one, or not as many are found as were marked, the code is not
-//! used, and the caller compiles again without.
+//! used, and the caller compiles again without. [`wide`] does the same for instructions of 256 bits.
+
+pub(crate) mod wide;
 
 use cranelift_codegen::isa::TargetIsa;
 
@@ -16,6 +18,8 @@ use cranelift_codegen::isa::TargetIsa;
 const MARK: u32 = 1 << 31;
 /// Told apart from a marked neighbour by this bit.
 const ODD: u32 = 1 << 30;
+/// Set as well where 256 bits are wanted.
+const WIDE: u32 = 1 << 29;
 
 /// Whether code for this target can be changed so.
 pub(crate) fn supported(isa: &dyn TargetIsa) -> bool {
@@ -29,26 +33,40 @@ pub(crate) fn mark(own: u32, n: u32) -> u32 {
     own | MARK | if n & 1 == 1 { ODD } else { 0 }
 }
 
+/// The same for an instruction of 256 bits.
+pub(crate) fn mark_wide(own: u32, n: u32) -> u32 {
+    mark(own, n) | WIDE
+}
+
 /// A location without marks.
 pub(crate) fn plain(location: u32) -> u32 {
-    location & !(MARK | ODD)
+    location & !(MARK | ODD | WIDE)
 }
 
 /// Replaces the marked instructions. `locations` are `(start, end, location)`; `expected` is how many
 /// were emitted. `false` when anything is not as expected; the code is then useless.
 pub(crate) fn replace(code: &mut [u8], locations: &[(u32, u32, u32)], expected: u32) -> bool {
     let mut found = 0;
+    let mut run = wide::Run::default();
     for &(start, end, location) in locations {
         if location & MARK == 0 {
+            continue;
+        }
+        if location & WIDE != 0 {
+            if run.widen(code, start, end).is_none() {
+                return false;
+            }
+            found += 1;
             continue;
         }
         let Some(stretch) = code.get_mut(start as usize..end as usize) else {
             return false;
         };
-        if !starts_with_stand_in(stretch) {
+        if stand_in_len(stretch, WIDEN).is_some() {
+            stretch[OPCODE] = BROADCAST;
+        } else {
             return false;
         }
-        stretch[OPCODE] = BROADCAST;
         found += 1;
     }
     found == expected
@@ -59,28 +77,29 @@ const OPCODE: usize = 3;
 const WIDEN: u8 = 0x35;
 const BROADCAST: u8 = 0x18;
 
-/// Whether the bytes start with a whole `vpmovzxdq` from memory by base, index and displacement.
-fn starts_with_stand_in(bytes: &[u8]) -> bool {
+/// The length of the `vpmovzxdq` (or other `opcode`) from memory, by base, index and displacement, that
+/// the bytes start with.
+fn stand_in_len(bytes: &[u8], opcode: u8) -> Option<usize> {
     // VEX, the map of `0f 38`; W = 0, no third operand, 128 bits, prefix 66.
-    let [0xc4, map, 0b0111_1001, WIDEN, modrm, tail @ ..] = bytes else {
-        return false;
+    let [0xc4, map, 0b0111_1001, found, modrm, tail @ ..] = bytes else {
+        return None;
     };
-    if map & 0b1_1111 != 0b10 {
-        return false;
+    if map & 0b1_1111 != 0b10 || *found != opcode {
+        return None;
     }
     let (mode, base) = (modrm >> 6, modrm & 0b111);
     let scaled = usize::from(base == 0b100);
     let displacement = match mode {
         // Relative to the instruction, or without a base: neither is what is emitted.
         0 if base == 0b101 || (scaled == 1 && tail.first().is_none_or(|s| s & 0b111 == 0b101)) => {
-            return false;
+            return None;
         }
         0 => 0,
         1 => 1,
         2 => 4,
-        _ => return false,
+        _ => return None,
     };
-    tail.len() >= scaled + displacement
+    (tail.len() >= scaled + displacement).then_some(OPCODE + 2 + scaled + displacement)
 }
 
 #[cfg(test)]
@@ -118,16 +137,13 @@ mod tests {
             &[0xc4, 0xc2, 0x79, 0x35, 0x86, 0, 1, 0, 0],       // 256(%r14)
             &[0xc4, 0x22, 0x79, 0x35, 0xbc, 0xb4, 0, 1, 0, 0], // 256(%rsp, %r14, 4)
         ] {
-            assert!(starts_with_stand_in(bytes), "{bytes:02x?}");
+            let len = Some(bytes.len());
+            assert_eq!(stand_in_len(bytes, WIDEN), len, "{bytes:02x?}");
             // A move may follow, but nothing may be missing.
-            assert!(
-                starts_with_stand_in(&[bytes, &[0x4c, 0x89, 0xd9]].concat()),
-                "{bytes:02x?}"
-            );
-            assert!(
-                !starts_with_stand_in(&bytes[..bytes.len() - 1]),
-                "{bytes:02x?}"
-            );
+            let more = [bytes, &[0x4c, 0x89, 0xd9]].concat();
+            assert_eq!(stand_in_len(&more, WIDEN), len, "{bytes:02x?}");
+            let less = &bytes[..bytes.len() - 1];
+            assert_eq!(stand_in_len(less, WIDEN), None, "{bytes:02x?}");
         }
     }
 

@@ -14,6 +14,8 @@ pub(crate) const LANES: i32 = 24;
 pub(crate) const THREADS: i32 = 28;
 /// `u32`: what the last poll of a loop said; not 0 means to end the block.
 pub(crate) const CANCELLED: i32 = 36;
+/// `f32`: 1, for vector code.
+pub(crate) const ONE: i32 = 40;
 /// `u32` per thread: see the constants below.
 pub(crate) const CONT: i32 = 64;
 /// Most threads in a block.

@@ -17,6 +17,9 @@ fn plain(ty: ScalarType) -> bool {
 
 impl Emit<'_, '_> {
     pub(crate) fn floating(&mut self, op: &Op) -> Result<bool, CompileError> {
+        if self.wide_float(op)? {
+            return Ok(true);
+        }
         match op {
             Op::FloatBin { ty, .. } | Op::Fma { ty, .. } | Op::FloatUn { ty, .. }
                 if is_half(*ty) =>

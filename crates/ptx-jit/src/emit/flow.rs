@@ -8,7 +8,7 @@ use mica_kernel::BlockContext;
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-use super::{Emit, Source, V, fixed, flags, merge, value};
+use super::{Emit, Source, V, fixed, flags, merge, value, wide};
 use crate::CompileError;
 use crate::run;
 use crate::scratch::{self, status};
@@ -20,12 +20,13 @@ use crate::unit::{BlockId, Place, Step};
 const SPINS: u64 = 128;
 
 impl<'e, 'm> Emit<'e, 'm> {
-    /// Emits the whole function. Also gives how many instructions are marked to be replaced.
+    /// Emits the whole function. Also gives how many instructions are marked to be replaced, or `None` when
+    /// that will not do.
     pub(crate) fn function(
         mut b: FunctionBuilder<'e>,
         src: &'e Source<'m>,
         lanes: usize,
-    ) -> Result<(FunctionBuilder<'e>, u32), CompileError> {
+    ) -> Result<(FunctionBuilder<'e>, Option<u32>), CompileError> {
         let plan = src.plan;
         let start = b.create_block();
         b.append_block_params_for_function_params(start);
@@ -65,6 +66,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             sigs: HashMap::new(),
             poll_sig: None,
             merged: merge::Merged::default(),
+            wide: wide::Wide::default(),
             made: value::Made::default(),
             lazy: HashMap::new(),
             patches: 0,
@@ -83,7 +85,8 @@ impl<'e, 'm> Emit<'e, 'm> {
         }
         e.returns();
         e.b.seal_all_blocks();
-        Ok((e.b, e.patches))
+        let patches = (!e.wide.spoiled).then_some(e.patches);
+        Ok((e.b, patches))
     }
 
     /// The loop over groups (vector code), then the jump to the entry.
@@ -190,6 +193,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         }
         self.save_all(&self.plan.presave(id));
         self.plan_checks(id);
+        self.begin_wide(id);
         for (at, step) in block.steps.iter().enumerate() {
             match *step {
                 Step::Inst(i) => {
@@ -209,6 +213,7 @@ impl<'e, 'm> Emit<'e, 'm> {
                 Step::Rets { call, callee } => self.take_results(call, callee)?,
             }
         }
+        self.end_wide(id);
         self.term(id)
     }
 

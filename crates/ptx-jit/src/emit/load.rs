@@ -6,6 +6,7 @@ use mica_ptx::ast::{Op, Order, RegId, ScalarType};
 use super::memory::{Ask, Host, mem_type};
 use super::{Emit, V, flags};
 use crate::CompileError;
+use crate::patch;
 use crate::unit::Class;
 
 impl Emit<'_, '_> {
@@ -60,10 +61,17 @@ impl Emit<'_, '_> {
 
     /// Loads a uniform float for vector code: into every lane at once, the scalar being lane 0.
     fn load_broadcast(&mut self, p: Value, off: i32) -> Value {
-        let wide = self.marked(|e| e.b.ins().uload32x2(flags(), p, off));
+        let on = self.wide.on;
+        let wide = match on {
+            true => self.marked_wide(|e| e.b.ins().uload32x2(flags(), p, off)),
+            false => self.marked_as(patch::mark, |e| e.b.ins().uload32x2(flags(), p, off)),
+        };
         let wide = self.cast(wide, types::F32X4);
         let v = self.b.ins().extractlane(wide, 0);
         self.remember_splat(v, wide);
+        if on {
+            self.wide.splats.insert(v, wide);
+        }
         v
     }
 

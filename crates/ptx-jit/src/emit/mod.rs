@@ -37,6 +37,7 @@ mod slow;
 mod special;
 mod store;
 mod value;
+mod wide;
 
 use cranelift_codegen::cursor::{Cursor, CursorPosition, FuncCursor};
 use cranelift_codegen::ir::{
@@ -49,9 +50,9 @@ pub(crate) use memory::Window;
 use mica_ptx::ast::Module;
 use mica_ptx_ops::layout::ModuleLayout;
 use std::collections::HashMap;
+pub(crate) use wide::is_wide;
 
 use crate::CompileError;
-use crate::patch;
 use crate::plan::Plan;
 use crate::run;
 use crate::scratch;
@@ -100,6 +101,8 @@ pub(crate) struct Source<'m> {
     pub(crate) proven: bool,
     /// Broadcasts from memory can be put in later ([`patch`]).
     pub(crate) broadcasts: bool,
+    /// Instructions of 256 bits can, too ([`patch::wide`]).
+    pub(crate) wide: bool,
 }
 
 pub(crate) struct Emit<'e, 'm> {
@@ -132,6 +135,7 @@ pub(crate) struct Emit<'e, 'm> {
     sigs: HashMap<usize, ir::SigRef>,
     poll_sig: Option<ir::SigRef>,
     merged: merge::Merged,
+    wide: wide::Wide,
     /// Predicates of the current block of which only bounds are computed.
     lazy: HashMap<Reg, lazy::Lazy>,
     /// Vectors made in the current Cranelift block: constants and broadcasts.
@@ -262,10 +266,14 @@ impl<'e, 'm> Emit<'e, 'm> {
         self.b.ins().imul(v, c)
     }
 
-    /// Emits one instruction that becomes another one.
-    pub(crate) fn marked(&mut self, f: impl FnOnce(&mut Self) -> Value) -> Value {
+    /// Emits one instruction that becomes another one, marked by `mark`.
+    pub(crate) fn marked_as(
+        &mut self,
+        mark: fn(u32, u32) -> u32,
+        f: impl FnOnce(&mut Self) -> Value,
+    ) -> Value {
         let own = self.site + 1;
-        let mark = patch::mark(own, self.patches);
+        let mark = mark(own, self.patches);
         self.patches += 1;
         self.b.set_srcloc(ir::SourceLoc::new(mark));
         let v = f(self);

@@ -69,6 +69,7 @@ impl Emit<'_, '_> {
         if let Some(v) = self.cooked(r) {
             return v;
         }
+        self.narrow(r);
         match self.home(r) {
             Home::Scalar(v, _) => V::U(self.b.use_var(v)),
             Home::Affine(v, _, s) => V::A(self.b.use_var(v), s),
@@ -78,6 +79,7 @@ impl Emit<'_, '_> {
 
     pub(crate) fn write(&mut self, r: Reg, v: V) {
         self.lazy.remove(&r);
+        self.wide.forget(r);
         let class = self.plan.unit.regs[r as usize];
         match self.home(r) {
             Home::Scalar(var, ty) => {

@@ -1,0 +1,119 @@
+//! Blocks of float arithmetic, which vector code computes with 256 bits: random ones, in loops, with more
+//! values alive than there are registers, against the interpreter and narrower code.
+
+mod common;
+
+use common::{Device, Params, Rng, compiled};
+use std::fmt::Write;
+
+const THREADS: usize = 64;
+/// Floats of each thread.
+const OWN: usize = 6;
+
+const TWO: [&str; 4] = ["add.f32", "sub.f32", "mul.f32", "div.rn.f32"];
+const ONE: [&str; 4] = [
+    "sqrt.rn.f32",
+    "rcp.rn.f32",
+    "rsqrt.approx.f32",
+    "sqrt.approx.f32",
+];
+
+/// A loop whose body is nothing but arithmetic, on `own` values that stay and `passing` ones that do not.
+fn program(rng: &mut Rng, own: usize, passing: usize, steps: usize) -> String {
+    let mut body = String::new();
+    let mut written: Vec<usize> = Vec::new();
+    for _ in 0..steps {
+        let source = |rng: &mut Rng| match rng.next(8) {
+            0 => format!("%u{}", rng.next(3)),
+            1 => format!("0f{:08x}", (rng.next(9) as f32 - 3.5).to_bits()),
+            2..=4 if !written.is_empty() => format!("%t{}", written[rng.next(written.len())]),
+            _ => format!("%f{}", rng.next(own)),
+        };
+        let (a, b, c) = (source(rng), source(rng), format!("%f{}", rng.next(own)));
+        let dst = match rng.next(3) {
+            0 => format!("%f{}", rng.next(own)),
+            _ => {
+                let t = rng.next(passing);
+                written.push(t);
+                format!("%t{t}")
+            }
+        };
+        // At least one operand is the thread's own, but for the last kind.
+        let _ = match rng.next(7) {
+            0 => writeln!(body, "  {} {dst}, {c};", ONE[rng.next(4)]),
+            1..=2 => writeln!(body, "  fma.rn.f32 {dst}, {a}, {c}, {b};"),
+            3 => writeln!(body, "  fma.rn.f32 {dst}, {a}, {b}, {c};"),
+            4..=5 => writeln!(body, "  {} {dst}, {a}, {c};", TWO[rng.next(4)]),
+            _ => writeln!(body, "  {} %u2, %u{}, %u1;", TWO[rng.next(3)], rng.next(3)),
+        };
+    }
+    let (mut load, mut store) = (String::new(), String::new());
+    for i in 0..own {
+        // What comes from memory may be any NaN, and only what is computed is PTX's own.
+        let _ = writeln!(load, "  ld.global.f32 %l{i}, [%own+{}];", 4 * i);
+        let _ = writeln!(load, "  mul.f32 %f{i}, %l{i}, 0f3fc00000;");
+        let _ = writeln!(store, "  st.global.f32 [%to+{}], %f{i};", 4 * i);
+    }
+    format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n\
+         .visible .entry k(.param .u64 from, .param .u64 to)\n{{\n\
+         .reg .f32 %l<{OWN}>, %f<{OWN}>, %t<{passing}>, %u<3>;\n.reg .b64 %from, %own, %to;\n\
+         .reg .b32 %i, %x;\n.reg .pred %p;\n\
+         ld.param.u64 %from, [from]; ld.param.u64 %to, [to];\n\
+         mov.u32 %x, %tid.x;\n mad.wide.u32 %own, %x, {bytes}, %from;\n\
+         mad.wide.u32 %to, %x, {bytes}, %to;\n{load}  mov.u32 %i, 0;\n  bar.sync 0;\n\
+         LOOP:\n  ld.global.f32 %u0, [%from]; ld.global.f32 %u1, [%from+40];\n\
+         ld.global.f32 %u2, [%from+4];\n{body}  add.u32 %i, %i, 1;\n\
+         setp.lt.u32 %p, %i, 3;\n  @%p bra LOOP;\n  bar.sync 0;\n{store}  ret;\n}}\n",
+        bytes = 4 * OWN,
+    )
+}
+
+fn input(rng: &mut Rng) -> Vec<u32> {
+    let special = [
+        0x0000_0000,
+        0x8000_0000,
+        0x7f80_0000,
+        0xff80_0000,
+        0x7fc0_0001,
+        0xffa0_1234,
+        0x0000_0001,
+        0x807f_ffff,
+        0x7f7f_ffff,
+    ];
+    (0..THREADS * OWN)
+        .map(|_| match rng.next(12) {
+            0 => special[rng.next(special.len())],
+            1 => (rng.next(1 << 16) << 16 | rng.next(1 << 16)) as u32,
+            _ => (rng.next(4000) as f32 / 97.0 - 9.0).to_bits(),
+        })
+        .collect()
+}
+
+#[test]
+fn wide_blocks_compute_what_narrow_ones_do() {
+    let count = std::env::var("MICA_RANDOM")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    for seed in 0..count.unwrap_or(60u64) {
+        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            rng.next(2);
+        }
+        let (own, passing) = (rng.next(OWN - 1) + 2, rng.next(14) + 1);
+        let steps = 10 + rng.next(50);
+        let text = program(&mut rng, own, passing, steps);
+        let input = input(&mut rng);
+        let run = |mut d: Device| {
+            let from = d.upload(&input);
+            let to = d.upload(&vec![0; input.len()]);
+            d.run("k", 1, THREADS as u32, Params::default().u64(from).u64(to));
+            d.read(to, input.len())
+        };
+        let want = run(Device::interpreter(&text));
+        for lanes in [1, 4, 8, 16] {
+            let got = run(compiled(&text, lanes));
+            assert_eq!(got, want, "seed {seed}, {lanes} lanes:\n{text}");
+        }
+    }
+}
