@@ -255,6 +255,9 @@ impl Arbiter {
                 .get(&tenant_id)
                 .and_then(|t| t.waiting.first().copied());
             match next {
+                // What it submitted last may be waiting for what it submits next: a lease would let it go on for a
+                // moment, only to be drained in vain again.
+                Some((_, client)) if self.runs_on(client) => self.mark(client, now_ns, orders),
                 Some((_, client)) => return self.grant(client, now_ns, orders),
                 // Cannot be, but must not loop either.
                 None => self.policy.unready(tenant_id),

@@ -13,7 +13,7 @@ const LONGEST_NS: u64 = 30_000_000_000;
 #[derive(Debug)]
 pub(super) struct Overrun {
     pub(super) client: ClientId,
-    sequence: u32,
+    pub(super) sequence: u32,
     /// Leases it had been granted by then.
     leases: u64,
     charged_until_ns: u64,
@@ -72,10 +72,18 @@ impl Arbiter {
             if client.leases != overrun.leases || now_ns >= overrun.until_ns {
                 continue;
             }
-            let (id, sequence) = (overrun.client, overrun.sequence);
-            if self.mark_if_overdue(id, sequence, now_ns, orders) {
-                self.overrunning.push(overrun);
+            let id = overrun.client;
+            self.overrunning.push(overrun);
+            if self.is_overdue(id, now_ns) {
+                self.mark(id, now_ns, orders);
             }
         }
+    }
+
+    /// Whether work of a lease that was taken away from a process still runs.
+    pub(super) fn runs_on(&self, id: ClientId) -> bool {
+        let yielded = self.clients.get(&id).map(|c| c.input.yielded);
+        let mut overruns = self.overrunning.iter().filter(|o| o.client == id);
+        yielded.is_some_and(|yielded| overruns.any(|o| !is_given_back(o.sequence, yielded)))
     }
 }

@@ -2,13 +2,14 @@
 //! functions that wait for a submission, single kernels longer than the drain limit.
 //!
 //! A gate cannot help for long there: the process may be waiting for the very submission that the gate holds. Its lease
-//! is taken away at the drain limit, so nobody else waits; if its work still runs a while later it is *marked*: its gate
-//! opens, it is given no leases, and the hardware's slices alone hold its share, as they do wherever no leases are in
-//! force. It is tried again once it says that the work has drained, after a pause that doubles each time.
+//! is taken away at the drain limit, so nobody else waits; if its work still runs when its next turn comes, or a while
+//! later, it is *marked*: its gate opens, it is given no leases, and the hardware's slices alone hold its share, as they
+//! do wherever no leases are in force. It is tried again once it says that the work has drained, after a pause that
+//! doubles each time.
 //!
 //! ```text
-//!   lease ends ── drain limit: taken away, charged on ──┬─ PATIENCE: marked (sliced, no cap)
-//!                                  │                    └─ PATIENCE_UNSLICED: marked, neither share nor cap holds
+//!   lease ends ── drain limit: taken away, charged on ──┬─ its next turn, or PATIENCE: marked
+//!                                  │                    └─ no slices, or a cap: the limit does not hold from there
 //!                                  └─ drained: as if nothing had been
 //!   marked ── drained and the pause is over ── leases again
 //! ```
@@ -20,8 +21,8 @@ const FIRST_PAUSE_NS: u64 = 2_000_000_000;
 const MOST_DOUBLINGS: u32 = 5;
 /// One that is found again so soon after its last pause gets twice as long a one.
 const RELAPSE_NS: u64 = 60_000_000_000;
-/// So long a process may be kept from submitting while its work runs on: longer than a graph of a whole training step
-/// takes, which leases serve better than slices do, and shorter than what a server's clients take for an outage.
+/// So long at most a process is kept from submitting while its work runs on, if its turn does not come before. A graph
+/// of a whole training step ends within that, and charging it serves its neighbours better than slices do.
 const PATIENCE_NS: u64 = 500_000_000;
 /// The same where leases are all that holds a share or a cap: shorter than a person takes for a program that hangs.
 const PATIENCE_UNSLICED_NS: u64 = 2_000_000_000;
@@ -98,32 +99,17 @@ impl Arbiter {
         client.map_or(0, |c| c.undrained.overruns)
     }
 
-    /// The work of a lease that was taken away runs on: opens the gate of a process that this keeps for too long.
-    /// Whether it is charged further: not where the hardware divides from here on.
-    pub(super) fn mark_if_overdue(
-        &mut self,
-        id: ClientId,
-        sequence: u32,
-        now_ns: u64,
-        orders: &mut Vec<Order>,
-    ) -> bool {
+    /// Whether a process has been kept from submitting for too long by work that runs on.
+    pub(super) fn is_overdue(&self, id: ClientId, now_ns: u64) -> bool {
         let Some(client) = self.clients.get(&id) else {
             return false;
         };
-        let held_by_slices = client.sliced && !self.is_capped(id);
-        let patience_ns = match held_by_slices {
+        let patience_ns = match client.sliced && !self.is_capped(id) {
             true => PATIENCE_NS,
             false => PATIENCE_UNSLICED_NS,
         };
-        let known = client.undrained;
-        let overdue = known
-            .since_ns
-            .is_some_and(|since| now_ns >= since + patience_ns);
-        if overdue && !known.is_marked() {
-            self.mark(id, sequence, now_ns, orders);
-            return !held_by_slices;
-        }
-        true
+        let since_ns = client.undrained.since_ns;
+        !client.undrained.is_marked() && since_ns.is_some_and(|s| now_ns >= s + patience_ns)
     }
 
     /// Gives leases again to those that have drained and whose pause is over.
@@ -141,9 +127,20 @@ impl Arbiter {
         }
     }
 
-    fn mark(&mut self, id: ClientId, sequence: u32, now_ns: u64, orders: &mut Vec<Order>) {
-        if let Some(client) = self.clients.get_mut(&id) {
-            client.undrained.mark(sequence, now_ns);
+    /// Opens the gate of a process for as long as its work does not drain.
+    pub(super) fn mark(&mut self, id: ClientId, now_ns: u64, orders: &mut Vec<Order>) {
+        let is_capped = self.is_capped(id);
+        let overrun = self.overrunning.iter().rev().find(|o| o.client == id);
+        let sequence = overrun.map(|o| o.sequence);
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client
+            .undrained
+            .mark(sequence.unwrap_or(client.sequence), now_ns);
+        if client.sliced && !is_capped {
+            // What it took until now is charged; from here on the hardware divides.
+            self.overrunning.retain(|overrun| overrun.client != id);
         }
         self.reset_gate(id, now_ns, orders);
     }
