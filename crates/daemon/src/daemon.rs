@@ -194,12 +194,18 @@ impl Daemon {
                 format!("the worker of {} ended; {what}", client.vgpu),
             );
         } else if client.role != Role::Monitor {
+            let mut text = format!("process {} left {}", client.pid, client.vgpu);
+            // It may have been gone before anybody looked.
+            let overruns = client.governed.overruns.load(Relaxed);
+            if overruns > 0 {
+                text += &format!("; {overruns} of its leases were taken away, its work ran on");
+            }
             self.events.add(
                 Severity::Info,
                 "process_left",
                 Some(&client.vgpu),
                 Some(client.pid),
-                format!("process {} left {}", client.pid, client.vgpu),
+                text,
             );
         }
         self.collect_abandoned();

@@ -69,6 +69,11 @@ fn a_program_whose_work_waits_for_it_goes_on_beside_a_bursty_one() {
         !told.is_empty() && told[0].vgpu.as_deref() == Some("b"),
         "{told:?}"
     );
+    eventually("its end is told, and that its work ran on", || {
+        let told = control.past_events().unwrap();
+        told.iter()
+            .any(|event| event.kind == "process_left" && event.message.contains("ran on"))
+    });
     drop(beside.stdin.take());
     assert!(beside.wait().unwrap().success());
 }
