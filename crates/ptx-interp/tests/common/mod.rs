@@ -1,7 +1,10 @@
-//! A device just large enough to run kernels in tests: a boxed arena and a bump allocator. The
-//! compiler's tests use it too.
+//! A device just large enough to run kernels in tests: an arena and a bump allocator. The compiler's
+//! tests use it too.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
+mod arena;
+
+use arena::Arena;
 use mica_kernel::{
     BlockContext, BlockOutcome, Dim3, Executable, Fault, LaunchFacts, Services, ServicesRef,
     TextureView,
@@ -69,7 +72,7 @@ fn c_string(address: u64) -> String {
 pub struct Device {
     pub module: Box<dyn Executable>,
     scratch: Vec<u128>,
-    arena: Box<[u64]>,
+    arena: Arena,
     next: u64,
     globals: Vec<u64>,
     pub host: Arc<Host>,
@@ -118,7 +121,7 @@ impl Device {
     }
 
     pub fn new(module: Box<dyn Executable>) -> Device {
-        let arena = vec![0u64; ARENA_WORDS].into_boxed_slice();
+        let arena = Arena::new(ARENA_WORDS);
         // Past an unused page, and aligned, so that offset 0 is never a valid address.
         let next = (arena.as_ptr() as u64 + 4096).next_multiple_of(4096);
         let mut device = Device {

@@ -1,5 +1,6 @@
 //! Random kernels that compute addresses: whatever is proven of them, they fault where the interpreter
-//! says so, and only there.
+//! says so, and only there. A proof that is wrong ends the test program: memory lies between pages that
+//! nobody may touch.
 //!
 //! A failure names its seed. `MICA_RANDOM=n` runs more, `MICA_SEED=n` starts elsewhere.
 
