@@ -5,22 +5,20 @@ use std::ffi::c_void;
 
 use mica_cuda_abi::{CuStatus, DevicePtr, Handle, MemLocation, Symbol};
 
-use super::copies::{Bytes, pass};
+use super::copies::pass;
 use super::launch::submit;
 
-fn filled<V>(count: impl Bytes, rows: usize) -> usize {
-    size_of::<V>()
-        .saturating_mul(count.count())
-        .saturating_mul(rows)
+fn filled<V>(count: usize, rows: usize) -> usize {
+    size_of::<V>().saturating_mul(count).saturating_mul(rows)
 }
 
 /// `cuMemsetD8`, `cuMemsetD16`, `cuMemsetD32`.
-pub(crate) unsafe fn fill<P, V, N: Bytes>(
+pub(crate) unsafe fn fill<V>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(P, V, N) -> CuStatus,
-    to: P,
+    real: unsafe extern "C" fn(DevicePtr, V, usize) -> CuStatus,
+    to: DevicePtr,
     value: V,
-    count: N,
+    count: usize,
 ) -> CuStatus {
     pass(symbol, filled::<V>(count, 1), std::ptr::null_mut());
     // SAFETY: the program's arguments.
@@ -42,16 +40,16 @@ pub(crate) unsafe fn fill_async<V>(
 }
 
 /// `cuMemsetD2D8`, `cuMemsetD2D16`, `cuMemsetD2D32`.
-pub(crate) unsafe fn fill_rows<P, V, N: Bytes>(
+pub(crate) unsafe fn fill_rows<V>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(P, N, V, N, N) -> CuStatus,
-    to: P,
-    pitch: N,
+    real: unsafe extern "C" fn(DevicePtr, usize, V, usize, usize) -> CuStatus,
+    to: DevicePtr,
+    pitch: usize,
     value: V,
-    width: N,
-    height: N,
+    width: usize,
+    height: usize,
 ) -> CuStatus {
-    let bytes = filled::<V>(width, height.count());
+    let bytes = filled::<V>(width, height);
     pass(symbol, bytes, std::ptr::null_mut());
     // SAFETY: the program's arguments.
     unsafe { real(to, pitch, value, width, height) }

@@ -18,60 +18,43 @@ pub(crate) fn pass(symbol: Symbol, bytes: usize, stream: Handle) {
     }
 }
 
-/// A number of bytes; before CUDA 3.2 they had 32 bits.
-pub(crate) trait Bytes: Copy {
-    fn count(self) -> usize;
-}
-
-impl Bytes for usize {
-    fn count(self) -> usize {
-        self
-    }
-}
-
-impl Bytes for u32 {
-    fn count(self) -> usize {
-        self as usize
-    }
-}
-
 /// `cuMemcpyHtoDAsync`, `cuMemcpyDtoHAsync`, `cuMemcpyDtoDAsync`, `cuMemcpyAsync`.
 #[inline(always)]
-pub(crate) unsafe fn linear_async<To, From, N: Bytes>(
+pub(crate) unsafe fn linear_async<To, From>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(To, From, N, Handle) -> CuStatus,
+    real: unsafe extern "C" fn(To, From, usize, Handle) -> CuStatus,
     to: To,
     from: From,
-    bytes: N,
+    bytes: usize,
     stream: Handle,
 ) -> CuStatus {
-    pass(symbol, bytes.count(), stream);
+    pass(symbol, bytes, stream);
     // SAFETY: the program's arguments.
     unsafe { real(to, from, bytes, stream) }
 }
 
 /// `cuMemcpyHtoD`, `cuMemcpyDtoD`, `cuMemcpy`: within the device they return before the copy is done.
-pub(crate) unsafe fn linear<To, From, N: Bytes>(
+pub(crate) unsafe fn linear<To, From>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(To, From, N) -> CuStatus,
+    real: unsafe extern "C" fn(To, From, usize) -> CuStatus,
     to: To,
     from: From,
-    bytes: N,
+    bytes: usize,
 ) -> CuStatus {
-    pass(symbol, bytes.count(), std::ptr::null_mut());
+    pass(symbol, bytes, std::ptr::null_mut());
     // SAFETY: the program's arguments.
     unsafe { real(to, from, bytes) }
 }
 
 /// `cuMemcpyDtoH`: also waits for what was submitted before it.
-pub(crate) unsafe fn to_host<From, N: Bytes>(
+pub(crate) unsafe fn to_host<From>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, From, N) -> CuStatus,
+    real: unsafe extern "C" fn(*mut c_void, From, usize) -> CuStatus,
     to: *mut c_void,
     from: From,
-    bytes: N,
+    bytes: usize,
 ) -> CuStatus {
-    pass(symbol, bytes.count(), std::ptr::null_mut());
+    pass(symbol, bytes, std::ptr::null_mut());
     // SAFETY: the program's arguments.
     waits(symbol, || unsafe { real(to, from, bytes) })
 }
@@ -83,59 +66,59 @@ fn waits(symbol: Symbol, call: impl FnOnce() -> CuStatus) -> CuStatus {
 }
 
 /// `cuMemcpyHtoA`, `cuMemcpyDtoA`, `cuMemcpyAtoD`: an array and an offset in it, on either side.
-pub(crate) unsafe fn array<A, B, C, N: Bytes>(
+pub(crate) unsafe fn array<A, B, C>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(A, B, C, N) -> CuStatus,
+    real: unsafe extern "C" fn(A, B, C, usize) -> CuStatus,
     a: A,
     b: B,
     c: C,
-    bytes: N,
+    bytes: usize,
 ) -> CuStatus {
-    pass(symbol, bytes.count(), std::ptr::null_mut());
+    pass(symbol, bytes, std::ptr::null_mut());
     // SAFETY: the program's arguments.
     unsafe { real(a, b, c, bytes) }
 }
 
 /// `cuMemcpyAtoH`: also waits.
-pub(crate) unsafe fn array_to_host<N: Bytes>(
+pub(crate) unsafe fn array_to_host(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, Handle, N, N) -> CuStatus,
+    real: unsafe extern "C" fn(*mut c_void, Handle, usize, usize) -> CuStatus,
     to: *mut c_void,
     from: Handle,
-    offset: N,
-    bytes: N,
+    offset: usize,
+    bytes: usize,
 ) -> CuStatus {
-    pass(symbol, bytes.count(), std::ptr::null_mut());
+    pass(symbol, bytes, std::ptr::null_mut());
     // SAFETY: the program's arguments.
     waits(symbol, || unsafe { real(to, from, offset, bytes) })
 }
 
 /// `cuMemcpyHtoAAsync`, `cuMemcpyAtoHAsync`.
-pub(crate) unsafe fn array_async<A, B, C, N: Bytes>(
+pub(crate) unsafe fn array_async<A, B, C>(
     symbol: Symbol,
-    real: unsafe extern "C" fn(A, B, C, N, Handle) -> CuStatus,
+    real: unsafe extern "C" fn(A, B, C, usize, Handle) -> CuStatus,
     a: A,
     b: B,
     c: C,
-    bytes: N,
+    bytes: usize,
     stream: Handle,
 ) -> CuStatus {
-    pass(symbol, bytes.count(), stream);
+    pass(symbol, bytes, stream);
     // SAFETY: the program's arguments.
     unsafe { real(a, b, c, bytes, stream) }
 }
 
 /// `cuMemcpyAtoA`.
-pub(crate) unsafe fn between_arrays<N: Bytes>(
+pub(crate) unsafe fn between_arrays(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, N, Handle, N, N) -> CuStatus,
+    real: unsafe extern "C" fn(Handle, usize, Handle, usize, usize) -> CuStatus,
     to: Handle,
-    to_offset: N,
+    to_offset: usize,
     from: Handle,
-    from_offset: N,
-    bytes: N,
+    from_offset: usize,
+    bytes: usize,
 ) -> CuStatus {
-    pass(symbol, bytes.count(), std::ptr::null_mut());
+    pass(symbol, bytes, std::ptr::null_mut());
     // SAFETY: the program's arguments.
     unsafe { real(to, to_offset, from, from_offset, bytes) }
 }

@@ -1,6 +1,8 @@
 //! Which symbols are hooked, with their signatures, and the one way every hook is entered.
 //!
-//! A hook gets its own symbol, the real function and the program's arguments.
+//! A hook gets its own symbol, the real function and the program's arguments. Copies and fills of before CUDA 3.2, with
+//! numbers of 32 bits, share the hooks of their successors: each argument passes in a register of its own, whole, and
+//! what stands in the upper half of one can only make a copy look large.
 
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -184,11 +186,11 @@ hooks! {
     hook [cuLaunchGridAsync](function: Handle, width: i32, height: i32, stream: Handle)
         => launch::legacy_grid_async;
 
-    bare_hook [cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz]
+    bare_hook [cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz]
         (to: DevicePtr, from: *const c_void, bytes: usize, stream: Handle) => copies::linear_async;
-    bare_hook [cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz]
+    bare_hook [cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz]
         (to: *mut c_void, from: DevicePtr, bytes: usize, stream: Handle) => copies::linear_async;
-    bare_hook [cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyAsync, cuMemcpyAsync_ptsz]
+    bare_hook [cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz, cuMemcpyAsync, cuMemcpyAsync_ptsz]
         (to: DevicePtr, from: DevicePtr, bytes: usize, stream: Handle) => copies::linear_async;
     bare_hook [cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz]
         (to: DevicePtr, there: Handle, from: DevicePtr, here: Handle, bytes: usize, stream: Handle)
@@ -197,11 +199,11 @@ hooks! {
         => copies::flat_async;
     bare_hook [cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz](copy: *const c_void, stream: Handle)
         => copies::deep_async;
-    hook [cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds](to: DevicePtr, from: *const c_void, bytes: usize)
+    hook [cuMemcpyHtoD, cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds](to: DevicePtr, from: *const c_void, bytes: usize)
         => copies::linear;
-    hook [cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds](to: *mut c_void, from: DevicePtr, bytes: usize)
+    hook [cuMemcpyDtoH, cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds](to: *mut c_void, from: DevicePtr, bytes: usize)
         => copies::to_host;
-    hook [cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, cuMemcpy, cuMemcpy_ptds]
+    hook [cuMemcpyDtoD, cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, cuMemcpy, cuMemcpy_ptds]
         (to: DevicePtr, from: DevicePtr, bytes: usize) => copies::linear;
 
     hook [cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds]
@@ -212,47 +214,25 @@ hooks! {
         => copies::deep_async;
     hook [cuMemcpyPeer, cuMemcpyPeer_ptds]
         (to: DevicePtr, there: Handle, from: DevicePtr, here: Handle, bytes: usize) => copies::peer;
-    hook [cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds](to: Handle, offset: usize, from: *const c_void, bytes: usize)
+    hook [cuMemcpyHtoA, cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds](to: Handle, offset: usize, from: *const c_void, bytes: usize)
         => copies::array;
-    hook [cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds](to: Handle, offset: usize, from: DevicePtr, bytes: usize)
+    hook [cuMemcpyDtoA, cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds](to: Handle, offset: usize, from: DevicePtr, bytes: usize)
         => copies::array;
-    hook [cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds](to: DevicePtr, from: Handle, offset: usize, bytes: usize)
+    hook [cuMemcpyAtoD, cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds](to: DevicePtr, from: Handle, offset: usize, bytes: usize)
         => copies::array;
-    hook [cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds](to: *mut c_void, from: Handle, offset: usize, bytes: usize)
+    hook [cuMemcpyAtoH, cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds](to: *mut c_void, from: Handle, offset: usize, bytes: usize)
         => copies::array_to_host;
-    hook [cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds]
+    hook [cuMemcpyAtoA, cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds]
         (to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize)
         => copies::between_arrays;
-    hook [cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz]
+    hook [cuMemcpyHtoAAsync, cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz]
         (to: Handle, offset: usize, from: *const c_void, bytes: usize, stream: Handle) => copies::array_async;
-    hook [cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz]
+    hook [cuMemcpyAtoHAsync, cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz]
         (to: *mut c_void, from: Handle, offset: usize, bytes: usize, stream: Handle) => copies::array_async;
 
-    hook [cuMemcpyHtoD](to: u32, from: *const c_void, bytes: u32) => copies::linear;
-    hook [cuMemcpyDtoH](to: *mut c_void, from: u32, bytes: u32) => copies::to_host;
-    hook [cuMemcpyDtoD](to: u32, from: u32, bytes: u32) => copies::linear;
-    hook [cuMemcpyHtoDAsync](to: u32, from: *const c_void, bytes: u32, stream: Handle) => copies::linear_async;
-    hook [cuMemcpyDtoHAsync](to: *mut c_void, from: u32, bytes: u32, stream: Handle) => copies::linear_async;
-    hook [cuMemcpyDtoDAsync](to: u32, from: u32, bytes: u32, stream: Handle) => copies::linear_async;
-    hook [cuMemcpyHtoA](to: Handle, offset: u32, from: *const c_void, bytes: u32) => copies::array;
-    hook [cuMemcpyDtoA](to: Handle, offset: u32, from: u32, bytes: u32) => copies::array;
-    hook [cuMemcpyAtoD](to: u32, from: Handle, offset: u32, bytes: u32) => copies::array;
-    hook [cuMemcpyAtoH](to: *mut c_void, from: Handle, offset: u32, bytes: u32) => copies::array_to_host;
-    hook [cuMemcpyAtoA](to: Handle, to_offset: u32, from: Handle, from_offset: u32, bytes: u32)
-        => copies::between_arrays;
-    hook [cuMemcpyHtoAAsync](to: Handle, offset: u32, from: *const c_void, bytes: u32, stream: Handle)
-        => copies::array_async;
-    hook [cuMemcpyAtoHAsync](to: *mut c_void, from: Handle, offset: u32, bytes: u32, stream: Handle)
-        => copies::array_async;
     hook [cuMemcpy2D, cuMemcpy2DUnaligned, cuMemcpy3D](copy: *const c_void) => copies::described_v1;
     hook [cuMemcpy2DAsync, cuMemcpy3DAsync](copy: *const c_void, stream: Handle)
         => copies::described_async_v1;
-    hook [cuMemsetD8](to: u32, value: u8, count: u32) => bulk::fill;
-    hook [cuMemsetD16](to: u32, value: u16, count: u32) => bulk::fill;
-    hook [cuMemsetD32](to: u32, value: u32, count: u32) => bulk::fill;
-    hook [cuMemsetD2D8](to: u32, pitch: u32, value: u8, width: u32, height: u32) => bulk::fill_rows;
-    hook [cuMemsetD2D16](to: u32, pitch: u32, value: u16, width: u32, height: u32) => bulk::fill_rows;
-    hook [cuMemsetD2D32](to: u32, pitch: u32, value: u32, width: u32, height: u32) => bulk::fill_rows;
 
     hook [cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz](maps: *mut c_void, count: u32, stream: Handle)
         => bulk::map_arrays;
@@ -286,20 +266,20 @@ hooks! {
         (from: DevicePtr, bytes: usize, device: i32, stream: Handle) => bulk::prefetch;
     hook [cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz]
         (from: DevicePtr, bytes: usize, to: MemLocation, flags: u32, stream: Handle) => bulk::prefetch_v2;
-    bare_hook [cuMemsetD8_v2, cuMemsetD8_v2_ptds](to: DevicePtr, value: u8, count: usize) => bulk::fill;
-    bare_hook [cuMemsetD16_v2, cuMemsetD16_v2_ptds](to: DevicePtr, value: u16, count: usize) => bulk::fill;
-    bare_hook [cuMemsetD32_v2, cuMemsetD32_v2_ptds](to: DevicePtr, value: u32, count: usize) => bulk::fill;
+    bare_hook [cuMemsetD8, cuMemsetD8_v2, cuMemsetD8_v2_ptds](to: DevicePtr, value: u8, count: usize) => bulk::fill;
+    bare_hook [cuMemsetD16, cuMemsetD16_v2, cuMemsetD16_v2_ptds](to: DevicePtr, value: u16, count: usize) => bulk::fill;
+    bare_hook [cuMemsetD32, cuMemsetD32_v2, cuMemsetD32_v2_ptds](to: DevicePtr, value: u32, count: usize) => bulk::fill;
     bare_hook [cuMemsetD8Async, cuMemsetD8Async_ptsz]
         (to: DevicePtr, value: u8, count: usize, stream: Handle) => bulk::fill_async;
     bare_hook [cuMemsetD16Async, cuMemsetD16Async_ptsz]
         (to: DevicePtr, value: u16, count: usize, stream: Handle) => bulk::fill_async;
     bare_hook [cuMemsetD32Async, cuMemsetD32Async_ptsz]
         (to: DevicePtr, value: u32, count: usize, stream: Handle) => bulk::fill_async;
-    bare_hook [cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds]
+    bare_hook [cuMemsetD2D8, cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds]
         (to: DevicePtr, pitch: usize, value: u8, width: usize, height: usize) => bulk::fill_rows;
-    bare_hook [cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds]
+    bare_hook [cuMemsetD2D16, cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds]
         (to: DevicePtr, pitch: usize, value: u16, width: usize, height: usize) => bulk::fill_rows;
-    bare_hook [cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds]
+    bare_hook [cuMemsetD2D32, cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds]
         (to: DevicePtr, pitch: usize, value: u32, width: usize, height: usize) => bulk::fill_rows;
     bare_hook [cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz]
         (to: DevicePtr, pitch: usize, value: u8, width: usize, height: usize, stream: Handle)
