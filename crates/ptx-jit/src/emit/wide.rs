@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use super::{Emit, Home, V, flags};
 use crate::CompileError;
 use crate::bits::BitSet;
-use crate::liveness::visit_step;
+use crate::liveness::{visit_step, visit_term};
 use crate::patch::{self, wide};
 use crate::plan::Plan;
 use crate::scratch;
@@ -135,20 +135,32 @@ pub(crate) fn is_wide(module: &Module, plan: &Plan, id: BlockId) -> bool {
         work += 1;
         seen.extend(varying);
     }
-    let lives = |b: &BlockId, r: &Reg| plan.live_in[*b as usize].has(*r);
-    let joined = seen.iter().filter(|r| lives(&id, r)).count();
-    let succs = &plan.graph.succs[id as usize];
-    let parted = seen.iter().filter(|r| succs.iter().any(|s| lives(s, r)));
+    let joined = seen.iter().filter(|r| plan.live_in[id as usize].has(**r));
+    let after = live_after(module, plan, id);
+    let parted = seen.iter().filter(|r| after.has(**r));
     // Half of the work is saved.
-    work > joined + parted.count() + 1
+    work > joined.count() + parted.count() + 1
 }
 
-fn dead_steps(module: &Module, plan: &Plan, id: BlockId) -> HashSet<usize> {
-    let block = &plan.unit.blocks[id as usize];
+/// Registers that are read after a block's steps: by what ends it (`shfl` hands lanes to others), or later.
+fn live_after(module: &Module, plan: &Plan, id: BlockId) -> BitSet {
     let mut live = BitSet::new(plan.unit.regs.len());
     for s in &plan.graph.succs[id as usize] {
         live.union(&plan.live_in[*s as usize]);
     }
+    for pass in [Access::Def, Access::Use] {
+        visit_term(&plan.unit, module, id, &mut |r, access| match access {
+            a if a != pass => {}
+            Access::Def => live.remove(r),
+            Access::Use => live.insert(r),
+        });
+    }
+    live
+}
+
+fn dead_steps(module: &Module, plan: &Plan, id: BlockId) -> HashSet<usize> {
+    let block = &plan.unit.blocks[id as usize];
+    let mut live = live_after(module, plan, id);
     let mut dead = HashSet::new();
     for (at, s) in block.steps.iter().enumerate().rev() {
         let (mut uses, mut defs) = (Vec::new(), Vec::new());
@@ -326,9 +338,9 @@ impl Emit<'_, '_> {
         if !self.wide.on {
             return;
         }
+        let live = live_after(self.src.module, self.plan, id);
         for r in self.wide.fresh.clone() {
-            let wanted = |s: &BlockId| self.plan.live_in[*s as usize].has(r);
-            if self.plan.graph.succs[id as usize].iter().any(wanted) {
+            if live.has(r) {
                 self.narrow(r);
             }
         }

@@ -1,6 +1,7 @@
 //! Blocks of float arithmetic, which vector code computes with 256 bits: random ones, in loops, with more
 //! values alive than there are registers, against the interpreter and narrower code.
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use common::{Device, Params, Rng, compiled};
@@ -115,5 +116,33 @@ fn wide_blocks_compute_what_narrow_ones_do() {
             let got = run(compiled(&text, lanes));
             assert_eq!(got, want, "seed {seed}, {lanes} lanes:\n{text}");
         }
+    }
+}
+
+/// What ends a wide block may be the only one to read a result of it.
+#[test]
+fn what_a_wide_block_ends_with_reads_its_results() {
+    let chain = "fma.rn.f32 %a, %a, %b, 0f3f800000; mul.f32 %b, %a, 0f3f000000; ".repeat(6);
+    let text = format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n\
+         .visible .entry k(.param .u64 from, .param .u64 to)\n{{\n\
+         .reg .f32 %a, %b, %l, %c;\n.reg .b64 %from, %to;\n.reg .b32 %x;\n.reg .pred %p;\n\
+         ld.param.u64 %from, [from]; ld.param.u64 %to, [to];\n\
+         mov.u32 %x, %tid.x;\n mad.wide.u32 %from, %x, 4, %from; mad.wide.u32 %to, %x, 4, %to;\n\
+         ld.global.f32 %l, [%from]; mul.f32 %a, %l, 0f3fc00000; mul.f32 %b, %l, 0f3f000000;\n\
+         bar.sync 0;\n{chain}\n\
+         shfl.sync.bfly.b32 %c, %a, 1, 31, -1;\n\
+         st.global.f32 [%to], %c;\n  ret;\n}}\n"
+    );
+    let input: Vec<u32> = (0..64).map(|i| (i as f32 / 64.0 - 0.5).to_bits()).collect();
+    let run = |mut d: Device| {
+        let from = d.upload(&input);
+        let to = d.upload(&[0; 64]);
+        d.run("k", 1, 64, Params::default().u64(from).u64(to));
+        d.read(to, 64)
+    };
+    let want = run(Device::interpreter(&text));
+    for lanes in [1, 4, 8, 16] {
+        assert_eq!(run(compiled(&text, lanes)), want, "{lanes} lanes");
     }
 }
