@@ -56,19 +56,19 @@ fn a_program_whose_work_waits_for_it_goes_on_beside_a_bursty_one() {
     eventually("it is found not to drain", || {
         of_b().iter().any(|process| process.does_not_drain)
     });
+    let told = || {
+        let mut told = control.past_events().unwrap();
+        told.retain(|event| event.message.contains("does not drain"));
+        told
+    };
+    eventually("that is told", || !told().is_empty());
     let before = rounds.load(SeqCst);
+    drop(waits.stdin.take());
     eventually("it ends", || waits.try_wait().unwrap().is_some());
     assert_eq!(printed(&waits.wait_with_output().unwrap()), "ok");
     eventually("the other has gone on", || rounds.load(SeqCst) > before);
-    let told = control.past_events().unwrap();
-    let told: Vec<_> = told
-        .iter()
-        .filter(|event| event.message.contains("does not drain"))
-        .collect();
-    assert!(
-        !told.is_empty() && told[0].vgpu.as_deref() == Some("b"),
-        "{told:?}"
-    );
+    let told = told();
+    assert_eq!(told[0].vgpu.as_deref(), Some("b"), "{told:?}");
     eventually("its end is told, and that its work ran on", || {
         let told = control.past_events().unwrap();
         told.iter()
