@@ -55,6 +55,8 @@ pub(crate) fn target(optimize: bool) -> Result<OwnedTargetIsa, CompileError> {
     )?;
     set(&mut flags, "enable_probestack", "false")?;
     set(&mut flags, "enable_alias_analysis", "true")?;
+    // Where blocks start: control may come from elsewhere there, and `patch` must know.
+    set(&mut flags, "machine_code_cfg_info", "true")?;
     cranelift_native::builder()
         .map_err(|e| CompileError::Backend(e.into()))?
         .finish(settings::Flags::new(flags))
@@ -131,7 +133,7 @@ impl Code {
             .map(|l| (l.start, l.end, l.loc.bits()))
             .collect();
         let mut machine = code.buffer.data().to_vec();
-        if !patch::replace(&mut machine, &locations, patches) {
+        if !patch::replace(&mut machine, &locations, &code.bb_starts, patches) {
             return Ok(None);
         }
         for l in &mut locations {
@@ -214,6 +216,13 @@ impl Code {
         Some(found.filter(|l| off < l.1).map(|l| l.2))
     }
 
+    /// Whether any of it computes with 256 bits: such blocks, and nothing else, end with `vzeroupper`.
+    pub(crate) fn is_wide(&self) -> bool {
+        // SAFETY: the mapping is readable, and nothing writes to it.
+        let bytes = unsafe { std::slice::from_raw_parts(self.base, self.len) };
+        bytes.windows(3).any(|b| b == patch::wide::CLEAR)
+    }
+
     /// Bytes of machine code, rounded up to pages.
     pub(crate) fn bytes(&self) -> usize {
         self.len
@@ -263,10 +272,12 @@ mod tests {
             };
             // `None` would mean that code was not as expected, and is compiled without them.
             let made = Code::attempt(&isa, &src, lanes).expect("compiles");
-            let (_, bytes) = made.unwrap_or_else(|| panic!("{kernel}, {lanes} lanes"));
-            // The end of a wide block, `vzeroupper`, is where wide blocks are.
-            let wide = bytes.windows(3).any(|b| b == [0xc5, 0xf8, 0x77]);
-            assert_eq!(wide, (kernel, lanes) == ("nbody", 8), "{kernel}, {lanes}");
+            let (code, _) = made.unwrap_or_else(|| panic!("{kernel}, {lanes} lanes"));
+            assert_eq!(
+                code.is_wide(),
+                (kernel, lanes) == ("nbody", 8),
+                "{kernel}, {lanes}"
+            );
         }
     }
 }

@@ -24,6 +24,7 @@ pub(crate) struct Kernel {
     pub(crate) spreads: Vec<Spread>,
     isa: Arc<OwnedTargetIsa>,
     has_fma: bool,
+    wide: bool,
     /// Where code is kept, and under what name.
     store: Option<(Arc<dyn CodeStore>, String)>,
     /// Threads per group that suit the kernel.
@@ -40,6 +41,7 @@ impl Kernel {
         func: FuncId,
         isa: Arc<OwnedTargetIsa>,
         has_fma: bool,
+        wide: bool,
         most_lanes: u32,
         memcheck: bool,
         checks: bool,
@@ -47,7 +49,6 @@ impl Kernel {
     ) -> Result<Kernel, CompileError> {
         let plan = Plan::build(&module, &layout, func)?;
         let spreads = plan.spreads(&module);
-        let wide = has_fma && crate::patch::supported(&**isa);
         let lanes = suitable_lanes(&module, &plan, wide).min(most_lanes);
         let lanes = if memcheck { 1 } else { lanes };
         Ok(Kernel {
@@ -59,6 +60,7 @@ impl Kernel {
             spreads,
             isa,
             has_fma,
+            wide,
             store,
             lanes,
             versions: Default::default(),
@@ -101,7 +103,7 @@ impl Kernel {
                 has_fma: self.has_fma,
                 proven,
                 broadcasts: crate::patch::supported(&**self.isa),
-                wide: crate::patch::supported(&**self.isa),
+                wide: self.wide,
             };
             let Some((store, name)) = &self.store else {
                 return Code::compile(&self.isa, &src, lanes as usize).map(|c| c.0);

@@ -62,6 +62,9 @@ pub struct Options {
     /// Runs Cranelift's mid-end. Off by default: it sinks arithmetic to the end of long blocks, so
     /// that everything loaded before spills (tiled matmul 430 ms instead of 200).
     pub optimize: bool,
+    /// Computes blocks of float arithmetic with 256 bits where the processor can. Never with `optimize`,
+    /// which moves instructions out of their blocks.
+    pub wide: bool,
     /// Where compiled code is kept between processes, and the name of the module's text there (a
     /// hash of it: the store trusts that equal names mean equal text).
     pub store: Option<(Arc<dyn CodeStore>, String)>,
@@ -73,6 +76,7 @@ impl Default for Options {
             lanes: 16,
             memcheck: false,
             optimize: false,
+            wide: true,
             store: None,
         }
     }
@@ -164,6 +168,7 @@ impl JitModule {
                     self.layout.kernel_functions[index],
                     self.isa.clone(),
                     self.has_fma,
+                    self.wide(),
                     self.options.lanes,
                     self.options.memcheck,
                     self.checks,
@@ -173,6 +178,21 @@ impl JitModule {
                 )
             })
             .as_ref()
+    }
+
+    fn wide(&self) -> bool {
+        let wanted = self.options.wide && !self.options.optimize;
+        wanted && self.has_fma && patch::supported(&**self.isa)
+    }
+
+    /// How many versions of kernels made so far compute with 256 bits.
+    pub fn wide_versions(&self) -> usize {
+        let kernels = self.kernels.iter().filter_map(|k| k.get());
+        kernels
+            .filter_map(|k| k.as_ref().ok())
+            .flat_map(Kernel::compiled)
+            .filter(|c| c.is_wide())
+            .count()
     }
 
     /// Compiles a kernel now, for blocks of this shape, with all checks.
@@ -218,7 +238,7 @@ impl JitModule {
     pub fn cache_key(&self) -> String {
         let flags: Vec<String> = self.isa.isa_flags().iter().map(|f| f.to_string()).collect();
         format!(
-            "{} {} {} {} lanes={} memcheck={} optimize={}",
+            "{} {} {} {} lanes={} memcheck={} optimize={} wide={}",
             env!("CARGO_PKG_VERSION"),
             env!("MICA_JIT_SOURCES"),
             self.isa.triple(),
@@ -226,6 +246,7 @@ impl JitModule {
             self.options.lanes,
             self.options.memcheck,
             self.options.optimize,
+            self.options.wide,
         )
     }
 }

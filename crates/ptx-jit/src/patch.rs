@@ -43,9 +43,15 @@ pub(crate) fn plain(location: u32) -> u32 {
     location & !(MARK | ODD | WIDE)
 }
 
-/// Replaces the marked instructions. `locations` are `(start, end, location)`; `expected` is how many
-/// were emitted. `false` when anything is not as expected; the code is then useless.
-pub(crate) fn replace(code: &mut [u8], locations: &[(u32, u32, u32)], expected: u32) -> bool {
+/// Replaces the marked instructions. `locations` are `(start, end, location)`; blocks start at `starts`,
+/// ascending; `expected` is how many were emitted. `false` when anything is not as expected; the code is
+/// then useless.
+pub(crate) fn replace(
+    code: &mut [u8],
+    locations: &[(u32, u32, u32)],
+    starts: &[u32],
+    expected: u32,
+) -> bool {
     let mut found = 0;
     let mut run = wide::Run::default();
     for &(start, end, location) in locations {
@@ -53,7 +59,7 @@ pub(crate) fn replace(code: &mut [u8], locations: &[(u32, u32, u32)], expected: 
             continue;
         }
         if location & WIDE != 0 {
-            if run.widen(code, start, end).is_none() {
+            if run.widen(code, starts, start, end).is_none() {
                 return false;
             }
             found += 1;
@@ -113,7 +119,7 @@ mod tests {
     fn marked_instructions_are_replaced() {
         let mut code = [FIRST, FIRST].concat();
         let places = [(0, 6, mark(7, 0)), (6, 12, mark(7, 1))];
-        assert!(replace(&mut code, &places, 2));
+        assert!(replace(&mut code, &places, &[], 2));
         assert_eq!((code[3], code[9]), (0x18, 0x18));
         assert_eq!(places.map(|p| plain(p.2)), [7, 7]);
         // Only the opcodes changed.
@@ -124,7 +130,7 @@ mod tests {
     #[test]
     fn an_unmarked_instruction_stays() {
         let mut code = FIRST;
-        assert!(replace(&mut code, &[(0, 6, 7)], 0));
+        assert!(replace(&mut code, &[(0, 6, 7)], &[], 0));
         assert_eq!(code, FIRST);
     }
 
@@ -163,12 +169,12 @@ mod tests {
         ] {
             let end = wrong.len() as u32;
             assert!(
-                !replace(&mut wrong.to_vec(), &[(0, end, mark(1, 0))], 1),
+                !replace(&mut wrong.to_vec(), &[(0, end, mark(1, 0))], &[], 1),
                 "{wrong:02x?}"
             );
         }
         // A stretch that is not there, and one mark too few.
-        assert!(!replace(&mut FIRST.to_vec(), &[(0, 7, mark(1, 0))], 1));
-        assert!(!replace(&mut FIRST.to_vec(), &[(0, 6, mark(1, 0))], 2));
+        assert!(!replace(&mut FIRST.to_vec(), &[(0, 7, mark(1, 0))], &[], 1));
+        assert!(!replace(&mut FIRST.to_vec(), &[(0, 6, mark(1, 0))], &[], 2));
     }
 }

@@ -17,13 +17,16 @@
 //!
 //! Cranelift, which knows nothing of upper halves, may move or spill a vector between two marked instructions. So
 //! everything in between is decoded: moves from register to register are made wide, too; other vector registers
-//! that are loaded become narrow, and at anything unknown all do. An instruction that would
+//! that are loaded become narrow, and at anything unknown, or where a block starts, all do. An instruction that would
 //! read 256 bits where only 128 are known to be good spoils the code, and the kernel is compiled without.
 
 /// The lane that joins, as `insertlane` names it.
 pub(crate) const JOIN: u8 = 1;
 /// The one that takes the upper half.
 pub(crate) const UPPER: u8 = 2;
+
+/// `vzeroupper`, where a wide block ends.
+pub(crate) const CLEAR: [u8; 3] = [0xc5, 0xf8, 0x77];
 
 const INSERT: u8 = 0x21;
 const EXTEND: u8 = 0x25;
@@ -99,7 +102,17 @@ fn decode(bytes: &[u8]) -> Option<Vex> {
 impl Run {
     /// Replaces the marked instruction at `start`. `None` when it is not one of those above, or
     /// reads something narrow.
-    pub(super) fn widen(&mut self, code: &mut [u8], start: u32, end: u32) -> Option<()> {
+    pub(super) fn widen(
+        &mut self,
+        code: &mut [u8],
+        starts: &[u32],
+        start: u32,
+        end: u32,
+    ) -> Option<()> {
+        let next = starts.partition_point(|s| (*s as usize) < self.end);
+        if starts.get(next).is_some_and(|s| *s <= start) {
+            self.wide = [false; 16];
+        }
         let (start, end) = (start as usize, end as usize);
         if self.wide.contains(&true) {
             self.pass(code.get_mut(self.end..start)?);
@@ -122,7 +135,7 @@ impl Run {
             (2, 1, EXTEND) => {
                 len = super::stand_in_len(bytes, EXTEND)?;
                 let (clear, rest) = bytes[..len].split_at_mut(3);
-                clear.copy_from_slice(&[0xc5, 0xf8, 0x77]);
+                clear.copy_from_slice(&CLEAR);
                 rest.copy_from_slice(NOPS.iter().find(|n| n.len() == rest.len())?);
                 self.wide = [false; 16];
                 self.end = start + len;

@@ -3,9 +3,13 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod mixed;
 
 use common::{Device, Params, Rng, compiled};
+use mica_kernel::{BlockOutcome, Dim3};
+use mica_ptx_jit::{JitModule, Options};
 use std::fmt::Write;
+use std::sync::Arc;
 
 const THREADS: usize = 64;
 /// Floats of each thread.
@@ -70,7 +74,25 @@ fn program(rng: &mut Rng, own: usize, passing: usize, steps: usize) -> String {
     )
 }
 
-fn input(rng: &mut Rng) -> Vec<u32> {
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|n| n.parse().ok())
+}
+
+/// `MICA_RANDOM=n` runs as many as `n`, `MICA_SEED=n` those from `n` on.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let first = number("MICA_SEED").unwrap_or(0);
+    first..first + number("MICA_RANDOM").unwrap_or(count)
+}
+
+fn rng(seed: u64) -> Rng {
+    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..8 {
+        rng.next(2);
+    }
+    rng
+}
+
+fn input(rng: &mut Rng, words: usize) -> Vec<u32> {
     let special = [
         0x0000_0000,
         0x8000_0000,
@@ -82,7 +104,7 @@ fn input(rng: &mut Rng) -> Vec<u32> {
         0x807f_ffff,
         0x7f7f_ffff,
     ];
-    (0..THREADS * OWN)
+    (0..words)
         .map(|_| match rng.next(12) {
             0 => special[rng.next(special.len())],
             1 => (rng.next(1 << 16) << 16 | rng.next(1 << 16)) as u32,
@@ -93,18 +115,12 @@ fn input(rng: &mut Rng) -> Vec<u32> {
 
 #[test]
 fn wide_blocks_compute_what_narrow_ones_do() {
-    let count = std::env::var("MICA_RANDOM")
-        .ok()
-        .and_then(|n| n.parse().ok());
-    for seed in 0..count.unwrap_or(60u64) {
-        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..8 {
-            rng.next(2);
-        }
+    for seed in seeds(60) {
+        let mut rng = rng(seed);
         let (own, passing) = (rng.next(OWN - 1) + 2, rng.next(14) + 1);
         let steps = 10 + rng.next(50);
         let text = program(&mut rng, own, passing, steps);
-        let input = input(&mut rng);
+        let input = input(&mut rng, THREADS * OWN);
         let run = |mut d: Device| {
             let from = d.upload(&input);
             let to = d.upload(&vec![0; input.len()]);
@@ -144,5 +160,72 @@ fn what_a_wide_block_ends_with_reads_its_results() {
     let want = run(Device::interpreter(&text));
     for lanes in [1, 4, 8, 16] {
         assert_eq!(run(compiled(&text, lanes)), want, "{lanes} lanes");
+    }
+}
+
+/// Compiles a kernel; also says whether any of its code is wide.
+fn made(text: &str, lanes: u32, wide: bool, block: Dim3) -> (Device, bool) {
+    let parsed = mica_ptx::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}:\n{text}"));
+    let options = Options {
+        lanes,
+        wide,
+        ..Options::default()
+    };
+    let module = JitModule::compile(Arc::new(parsed), options).expect("a module");
+    if let Err(e) = module.prepare_block(0, block) {
+        panic!("{e}:\n{text}");
+    }
+    let is_wide = module.wide_versions() > 0;
+    (Device::new(Box::new(module)), is_wide)
+}
+
+#[test]
+fn wide_blocks_agree_with_the_interpreter_whatever_is_between_them() {
+    let (mut kernels, mut widened) = (0, 0);
+    for seed in seeds(150) {
+        let mut rng = rng(seed);
+        let (x, y) = match rng.one_in(4) {
+            true => rng.pick(&mixed::SHAPES),
+            false => (64, 1),
+        };
+        let block = Dim3 { x, y, z: 1 };
+        let threads = (x * y) as usize;
+        let input = input(&mut rng, threads * mixed::OWN + 16);
+        let text = mixed::program(rng);
+        let run = |mut d: Device| {
+            let from = d.upload(&input);
+            let to = d.upload(&vec![0; threads * mixed::OUT]);
+            let p = Params::default().u64(from).u64(to);
+            let grid = Dim3 { x: 1, y: 1, z: 1 };
+            let (end, fault) = d.launch("k", grid, block, 0, p);
+            assert_eq!(end, BlockOutcome::Done, "seed {seed}: {fault:?}");
+            d.read(to, threads * mixed::OUT)
+        };
+        let want = run(Device::interpreter(&text));
+        for (lanes, wide) in [(16, true), (8, true), (16, false), (8, false)] {
+            // Narrow code tells whose fault a difference is.
+            if !wide && seed % 8 != 0 {
+                continue;
+            }
+            let (device, is_wide) = made(&text, lanes, wide, block);
+            kernels += u32::from(wide);
+            widened += u32::from(is_wide);
+            assert!(wide || !is_wide);
+            let got = run(device);
+            let wrong = (0..want.len()).find(|i| want[*i] != got[*i]);
+            if let Some(i) = wrong {
+                let (thread, word) = (i / mixed::OUT, i % mixed::OUT);
+                panic!(
+                    "seed {seed}, {x} x {y}, {lanes} lanes, wide {wide} ({is_wide}): thread {thread} \
+                     word {word} is {:#x}, not {:#x}\n{text}",
+                    got[i], want[i]
+                );
+            }
+        }
+    }
+    println!("{widened} of {kernels} are wide");
+    let vectors = cfg!(target_arch = "x86_64") && std::is_x86_feature_detected!("avx2");
+    if vectors && std::is_x86_feature_detected!("fma") {
+        assert!(widened * 20 > kernels, "only {widened} of {kernels}");
     }
 }

@@ -2,6 +2,11 @@ use super::*;
 
 /// Widens instructions one after another, with what is between them.
 fn run(parts: &[(bool, &[u8])]) -> Option<Vec<u8>> {
+    run_from(parts, &[])
+}
+
+/// The same, where blocks start at `starts`.
+fn run_from(parts: &[(bool, &[u8])], starts: &[u32]) -> Option<Vec<u8>> {
     let mut code: Vec<u8> = Vec::new();
     let mut marked = Vec::new();
     for (is_marked, bytes) in parts {
@@ -13,7 +18,7 @@ fn run(parts: &[(bool, &[u8])]) -> Option<Vec<u8>> {
     }
     let mut run = Run::default();
     for (start, end) in marked {
-        run.widen(&mut code, start, end)?;
+        run.widen(&mut code, starts, start, end)?;
     }
     Some(code)
 }
@@ -111,4 +116,21 @@ fn only_what_is_listed_is_widened() {
     ] {
         assert_eq!(run(&[(true, JOINED), (true, wrong)]), None, "{wrong:02x?}");
     }
+}
+
+#[test]
+fn nothing_is_wide_where_a_block_starts() {
+    let nop: &[u8] = &[0x8b, 0xc0]; // mov %eax, %eax
+    let parts: &[(bool, &[u8])] = &[(true, JOINED), (false, nop), (true, ROOT)];
+    let (gap, root) = (JOINED.len() as u32, (JOINED.len() + nop.len()) as u32);
+    for before in [&[][..], &[0], &[0, root + 1]] {
+        assert!(run_from(parts, before).is_some(), "{before:?}");
+    }
+    for between in [&[gap][..], &[0, gap, root + 40], &[root], &[0, root]] {
+        assert_eq!(run_from(parts, between), None, "{between:?}");
+    }
+    // Two that follow each other at once.
+    let parts: &[(bool, &[u8])] = &[(true, JOINED), (true, ROOT)];
+    assert!(run_from(parts, &[0]).is_some());
+    assert_eq!(run_from(parts, &[0, gap]), None);
 }
