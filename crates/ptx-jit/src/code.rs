@@ -33,6 +33,13 @@ unsafe impl Sync for Code {}
 
 /// Cranelift's settings for this machine.
 pub(crate) fn target(optimize: bool) -> Result<OwnedTargetIsa, CompileError> {
+    cranelift_native::builder()
+        .map_err(|e| CompileError::Backend(e.into()))?
+        .finish(flags(optimize)?)
+        .map_err(|e| CompileError::Backend(e.to_string()))
+}
+
+fn flags(optimize: bool) -> Result<settings::Flags, CompileError> {
     let mut flags = settings::builder();
     let set = |flags: &mut settings::Builder, k: &str, v: &str| {
         flags
@@ -57,10 +64,7 @@ pub(crate) fn target(optimize: bool) -> Result<OwnedTargetIsa, CompileError> {
     set(&mut flags, "enable_alias_analysis", "true")?;
     // Where blocks start: control may come from elsewhere there, and `patch` must know.
     set(&mut flags, "machine_code_cfg_info", "true")?;
-    cranelift_native::builder()
-        .map_err(|e| CompileError::Backend(e.into()))?
-        .finish(settings::Flags::new(flags))
-        .map_err(|e| CompileError::Backend(e.to_string()))
+    Ok(settings::Flags::new(flags))
 }
 
 impl Code {
@@ -278,6 +282,52 @@ mod tests {
                 (kernel, lanes) == ("nbody", 8),
                 "{kernel}, {lanes}"
             );
+        }
+    }
+
+    /// Processors that lack some of what wide code needs.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn wide_code_is_made_only_where_all_it_needs_is_there() {
+        let text = include_str!("../examples/bench.ptx");
+        let module = mica_ptx::parse(text.as_bytes()).expect("parses");
+        let layout = ModuleLayout::new(&module).expect("a layout");
+        let (func, _) = module.function("nbody").expect("a kernel");
+        let plan = Plan::build(&module, &layout, func).expect("a plan");
+        const OLD: &str = "has_sse3 has_ssse3 has_sse41 has_sse42 has_popcnt";
+        for (features, wide) in [
+            (String::new(), false),
+            (OLD.into(), false),
+            (format!("{OLD} has_avx"), false),
+            (format!("{OLD} has_avx has_fma"), false),
+            (format!("{OLD} has_avx has_avx2"), false),
+            (format!("{OLD} has_avx has_avx2 has_fma"), true),
+            (
+                format!("{OLD} has_avx has_avx2 has_fma has_avx512f has_avx512vl has_avx512dq"),
+                true,
+            ),
+        ] {
+            let mut isa = cranelift_codegen::isa::lookup_by_name("x86_64-unknown-linux-gnu")
+                .expect("a target");
+            for f in features.split_whitespace() {
+                isa.enable(f).expect("a feature");
+            }
+            let isa = isa.finish(flags(false).expect("flags")).expect("a target");
+            let supported = patch::supported(&*isa);
+            let src = Source {
+                module: &module,
+                layout: &layout,
+                plan: &plan,
+                memcheck: false,
+                checks: true,
+                has_fma: features.contains("fma"),
+                proven: false,
+                broadcasts: supported,
+                wide: supported,
+            };
+            let (code, _) =
+                Code::compile(&isa, &src, 8).unwrap_or_else(|e| panic!("with `{features}`: {e}"));
+            assert_eq!(code.is_wide(), wide, "with `{features}`");
         }
     }
 }

@@ -191,7 +191,7 @@ fn wide_blocks_agree_with_the_interpreter_whatever_is_between_them() {
         let block = Dim3 { x, y, z: 1 };
         let threads = (x * y) as usize;
         let input = input(&mut rng, threads * mixed::OWN + 16);
-        let text = mixed::program(rng);
+        let text = mixed::program(rng, y > 1);
         let run = |mut d: Device| {
             let from = d.upload(&input);
             let to = d.upload(&vec![0; threads * mixed::OUT]);

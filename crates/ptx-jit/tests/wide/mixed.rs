@@ -56,12 +56,14 @@ const OTHER: [&str; 30] = [
     "add.f32 %r0, A, A;",
     "mul.f32 D, %r0, A;",
     "setp.gt.f32 %p, A, A; @%p add.f32 D, A, A;",
-    "st.global.f32 [%to], A; ld.global.f32 D, [%to]; add.f32 D, D, 0f00000000;",
+    "st.global.f32 [%out], A; ld.global.f32 D, [%out]; add.f32 D, D, 0f00000000;",
     "st.shared.f32 [%mine], A; ld.shared.f32 D, [%mine]; mul.f32 D, D, 0f3f800000;",
     "set.lt.f32.f32 D, A, A;",
     "slct.f32.f32 D, A, A, A;",
     "cvt.rpi.f32.f32 D, A;",
 ];
+
+const ROW: &str = "mov.u32 %y, %tid.y; mov.u32 %w, %ntid.x; mad.lo.u32 %x, %y, %w, %t;";
 
 struct Made {
     rng: Rng,
@@ -266,8 +268,8 @@ impl Made {
     }
 }
 
-/// A kernel `k(from, to)`.
-pub(crate) fn program(rng: Rng) -> String {
+/// A kernel `k(from, to)`, for blocks of one row or more.
+pub(crate) fn program(rng: Rng, rows: bool) -> String {
     let mut made = Made {
         rng,
         text: String::new(),
@@ -300,22 +302,23 @@ pub(crate) fn program(rng: Rng) -> String {
     made.some(2);
     made.line("bar.sync 0;");
     for i in 0..made.own {
-        made.line(&format!("st.global.f32 [%to+{}], %f{i};", 4 * i));
+        made.line(&format!("st.global.f32 [%out+{}], %f{i};", 4 * i));
     }
     for i in 0..if made.integers { 2 } else { 0 } {
-        made.line(&format!("st.global.b32 [%to+{}], %r{i};", 4 * (OWN + i)));
+        made.line(&format!("st.global.b32 [%out+{}], %r{i};", 4 * (OWN + i)));
     }
     format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n\
          .visible .entry k(.param .u64 from, .param .u64 to)\n{{\n\
-         .reg .f32 %l, %f<{OWN}>, %t<{passing}>, %u<4>;\n.reg .b64 %from, %own, %to;\n\
-         .reg .b32 %i, %x, %y, %w, %mine, %r<3>, %n<{loops}>;\n.reg .pred %p, %q;\n.reg .f64 %d;\n\
+         .reg .f32 %l, %f<{OWN}>, %t<{passing}>, %u<4>;\n.reg .b64 %from, %own, %to, %out;\n\
+         .reg .b32 %i, %x, %t, %y, %w, %base, %mine, %r<3>, %n<{loops}>;\n.reg .pred %p, %q;\n.reg .f64 %d;\n\
          .reg .b16 %h;\n.shared .align 4 .b8 tile[512];\n\
          ld.param.u64 %from, [from]; ld.param.u64 %to, [to];\n\
-         mov.u32 %x, %tid.x; mov.u32 %y, %tid.y; mov.u32 %w, %ntid.x;\n\
-         mad.lo.u32 %x, %y, %w, %x;\n mov.u32 %mine, tile; mad.lo.u32 %mine, %x, 4, %mine;\n\
-         mad.wide.u32 %own, %x, {from_bytes}, %from; mad.wide.u32 %to, %x, {to_bytes}, %to;\n\
+         mov.u32 {first}, %tid.x; {row}\n mov.u32 %base, tile; mad.lo.u32 %mine, %x, 4, %base;\n\
+         mad.wide.u32 %own, %x, {from_bytes}, %from; mad.wide.u32 %out, %x, {to_bytes}, %to;\n\
          mov.u32 %i, 3; mov.u32 %r0, %x; mov.u32 %r1, %x;\n{body}  ret;\n}}\n",
+        first = if rows { "%t" } else { "%x" },
+        row = if rows { ROW } else { "" },
         passing = made.passing,
         loops = made.loops + 1,
         from_bytes = 4 * OWN,
