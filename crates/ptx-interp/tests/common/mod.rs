@@ -24,13 +24,15 @@ pub struct Host {
     pub textures: Mutex<HashMap<u64, TextureView>>,
     pub heap: AtomicU64,
     pub pauses: AtomicU32,
+    /// How many pauses after the first go on; the next one cancels.
+    pub patience: AtomicU32,
     ticks: AtomicU64,
 }
 
 impl Services for Host {
     fn pause(&self) -> bool {
-        // The second pause cancels.
-        self.pauses.fetch_add(1, Ordering::SeqCst) == 0
+        let before = self.pauses.fetch_add(1, Ordering::SeqCst);
+        before <= self.patience.load(Ordering::SeqCst)
     }
     fn printf(&self, format: u64, args: u64) -> i32 {
         let text = c_string(format);

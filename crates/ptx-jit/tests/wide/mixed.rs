@@ -29,8 +29,13 @@ const ONE: [&str; 5] = [
     "sqrt.approx.f32",
     "rcp.approx.f32",
 ];
+/// A function that is one wide block.
+const WANDER: &str = ".func (.reg .f32 %r) wander(.reg .f32 %a, .reg .f32 %b)\n{\n\
+    .reg .f32 %x, %y;\n fma.rn.f32 %x, %a, %b, 0f3f800000; mul.f32 %y, %x, 0f3f400000;\n\
+    fma.rn.f32 %x, %y, %x, %b; add.f32 %y, %y, %x; div.rn.f32 %x, %y, %a; fma.rn.f32 %y, %x, %x, %y;\n\
+    sqrt.rn.f32 %x, %y; sub.f32 %r, %x, %y; ret;\n}\n";
 /// What no wide block holds. `D` and `A` stand for registers.
-const OTHER: [&str; 30] = [
+const OTHER: [&str; 32] = [
     "min.f32 D, A, A;",
     "max.NaN.f32 D, A, A;",
     "abs.f32 D, A;",
@@ -61,6 +66,8 @@ const OTHER: [&str; 30] = [
     "set.lt.f32.f32 D, A, A;",
     "slct.f32.f32 D, A, A, A;",
     "cvt.rpi.f32.f32 D, A;",
+    "call (D), wander, (A, A);",
+    "call (D), wander, (A, A);",
 ];
 
 const ROW: &str = "mov.u32 %y, %tid.y; mov.u32 %w, %ntid.x; mad.lo.u32 %x, %y, %w, %t;";
@@ -171,7 +178,7 @@ impl Made {
             let direct = self.rng.one_in(40);
             let mut name = (!direct).then(|| "%l".to_string());
             for (i, word) in template.split(' ').enumerate() {
-                let word = match word.trim_end_matches([',', ';']) {
+                let word = match word.trim_matches(['(', ')', ',', ';']) {
                     // An instruction that reads its result again means the same register.
                     "D" => {
                         let name = name.get_or_insert_with(|| self.result());
@@ -308,7 +315,7 @@ pub(crate) fn program(rng: Rng, rows: bool) -> String {
         made.line(&format!("st.global.b32 [%out+{}], %r{i};", 4 * (OWN + i)));
     }
     format!(
-        ".version 8.0\n.target sm_80\n.address_size 64\n\
+        ".version 8.0\n.target sm_80\n.address_size 64\n{WANDER}\
          .visible .entry k(.param .u64 from, .param .u64 to)\n{{\n\
          .reg .f32 %l, %f<{OWN}>, %t<{passing}>, %u<4>;\n.reg .b64 %from, %own, %to, %out;\n\
          .reg .b32 %i, %x, %t, %y, %w, %base, %mine, %r<3>, %n<{loops}>;\n.reg .pred %p, %q;\n.reg .f64 %d;\n\
