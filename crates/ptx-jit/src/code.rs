@@ -246,6 +246,26 @@ mod tests {
     use crate::plan::Plan;
     use mica_ptx_ops::layout::ModuleLayout;
 
+    fn source<'m>(
+        module: &'m mica_ptx::ast::Module,
+        layout: &'m ModuleLayout,
+        plan: &'m Plan,
+        has_fma: bool,
+        patched: bool,
+    ) -> Source<'m> {
+        Source {
+            module,
+            layout,
+            plan,
+            memcheck: false,
+            checks: true,
+            has_fma,
+            proven: false,
+            broadcasts: patched,
+            wide: patched,
+        }
+    }
+
     #[test]
     fn what_is_put_in_is_found_in_real_kernels() {
         let isa = target(false).expect("a target");
@@ -263,17 +283,7 @@ mod tests {
         ] {
             let (func, _) = module.function(kernel).expect("a kernel");
             let plan = Plan::build(&module, &layout, func).expect("a plan");
-            let src = Source {
-                module: &module,
-                layout: &layout,
-                plan: &plan,
-                memcheck: false,
-                checks: true,
-                has_fma: true,
-                proven: false,
-                broadcasts: true,
-                wide: true,
-            };
+            let src = source(&module, &layout, &plan, true, true);
             // `None` would mean that code was not as expected, and is compiled without them.
             let made = Code::attempt(&isa, &src, lanes).expect("compiles");
             let (code, _) = made.unwrap_or_else(|| panic!("{kernel}, {lanes} lanes"));
@@ -314,17 +324,7 @@ mod tests {
             }
             let isa = isa.finish(flags(false).expect("flags")).expect("a target");
             let supported = patch::supported(&*isa);
-            let src = Source {
-                module: &module,
-                layout: &layout,
-                plan: &plan,
-                memcheck: false,
-                checks: true,
-                has_fma: features.contains("fma"),
-                proven: false,
-                broadcasts: supported,
-                wide: supported,
-            };
+            let src = source(&module, &layout, &plan, features.contains("fma"), supported);
             let (code, _) =
                 Code::compile(&isa, &src, 8).unwrap_or_else(|e| panic!("with `{features}`: {e}"));
             assert_eq!(code.is_wide(), wide, "with `{features}`");

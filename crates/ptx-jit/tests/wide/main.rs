@@ -17,11 +17,12 @@ const THREADS: usize = 64;
 const OWN: usize = 6;
 
 const TWO: [&str; 4] = ["add.f32", "sub.f32", "mul.f32", "div.rn.f32"];
-const ONE: [&str; 4] = [
+const ONE: [&str; 5] = [
     "sqrt.rn.f32",
     "rcp.rn.f32",
     "rsqrt.approx.f32",
     "sqrt.approx.f32",
+    "rcp.approx.f32",
 ];
 
 /// A loop whose body is nothing but arithmetic, on `own` values that stay and `passing` ones that do not.
@@ -46,7 +47,7 @@ fn program(rng: &mut Rng, own: usize, passing: usize, steps: usize) -> String {
         };
         // At least one operand is the thread's own, but for the last kind.
         let _ = match rng.next(7) {
-            0 => writeln!(body, "  {} {dst}, {c};", ONE[rng.next(4)]),
+            0 => writeln!(body, "  {} {dst}, {c};", ONE[rng.next(5)]),
             1..=2 => writeln!(body, "  fma.rn.f32 {dst}, {a}, {c}, {b};"),
             3 => writeln!(body, "  fma.rn.f32 {dst}, {a}, {b}, {c};"),
             4..=5 => writeln!(body, "  {} {dst}, {a}, {c};", TWO[rng.next(4)]),

@@ -3,6 +3,7 @@
 //! instructions, memory, and arithmetic of other kinds.
 
 use crate::common::Rng;
+use crate::{ONE, TWO};
 use std::fmt::Write;
 
 /// Shapes of blocks of threads: whole groups, partial ones, none at all, rows.
@@ -21,14 +22,6 @@ pub(crate) const OWN: usize = 8;
 /// Words that each thread stores.
 pub(crate) const OUT: usize = OWN + 2;
 
-const TWO: [&str; 4] = ["add.f32", "sub.f32", "mul.f32", "div.rn.f32"];
-const ONE: [&str; 5] = [
-    "sqrt.rn.f32",
-    "rcp.rn.f32",
-    "rsqrt.approx.f32",
-    "sqrt.approx.f32",
-    "rcp.approx.f32",
-];
 /// A function that is one wide block.
 const WANDER: &str = ".func (.reg .f32 %r) wander(.reg .f32 %a, .reg .f32 %b)\n{\n\
     .reg .f32 %x, %y;\n fma.rn.f32 %x, %a, %b, 0f3f800000; mul.f32 %y, %x, 0f3f400000;\n\
