@@ -5,7 +5,9 @@ mod support;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
+use mica_daemon::Running;
 use mica_daemon::api::{OnFull, Resize, VgpuSpec, VgpuState};
+use mica_daemon::client::ControlClient;
 use mica_limits::{PageQuota, Quota};
 use support::{MIB, Program, control, eventually, spec, start};
 
@@ -129,81 +131,87 @@ fn resize_takes_effect_at_once_and_below_use_is_refused() {
     assert_eq!(resize(2000, false).unwrap_err().reason(), Some("no_memory"));
 }
 
-/// A virtual GPU that makes askers wait for memory, longer than any test.
-fn that_waits(memory_mib: u64) -> VgpuSpec {
-    VgpuSpec {
+/// A virtual GPU that makes askers wait for memory, longer than any test, and programs in it.
+struct Waiting<const PROGRAMS: usize> {
+    quotas: [PageQuota; PROGRAMS],
+    control: ControlClient,
+    _programs: [Program; PROGRAMS],
+    _daemon: Running,
+    _dir: tempfile::TempDir,
+}
+
+fn that_wait<const PROGRAMS: usize>(memory_mib: u64) -> Waiting<PROGRAMS> {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let control = control(dir.path());
+    let spec = VgpuSpec {
         on_full: OnFull::Wait {
             timeout_ms: 3_600_000,
         },
         ..spec("a", memory_mib)
+    };
+    let created = control.create(&spec).unwrap();
+    let programs = [0; PROGRAMS].map(|_| Program::join(&created));
+    Waiting {
+        quotas: std::array::from_fn(|k| PageQuota::new(programs[k].link.clone())),
+        control,
+        _programs: programs,
+        _daemon: daemon,
+        _dir: dir,
     }
+}
+
+impl<const PROGRAMS: usize> Waiting<PROGRAMS> {
+    fn used_bytes(&self) -> u64 {
+        self.control.get("a").unwrap().memory_used_bytes
+    }
+}
+
+/// Asks for more than there is, which waits until `free` has made room.
+fn waits_until(asker: &PageQuota, bytes: u64, free: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| asker.charge(bytes));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!waiting.is_finished());
+        free();
+        waiting.join().unwrap().unwrap();
+    });
 }
 
 #[test]
 fn a_full_virtual_gpu_makes_the_asker_wait_until_memory_is_free() {
-    let dir = tempfile::tempdir().unwrap();
-    let _daemon = start(dir.path());
-    let control = control(dir.path());
-    let spec = that_waits(100);
-    let created = control.create(&spec).unwrap();
-    let (one, two) = (Program::join(&created), Program::join(&created));
-    let quota_one = PageQuota::new(one.link.clone());
-    let quota_two = PageQuota::new(two.link.clone());
-    quota_one.charge(100 * MIB).unwrap();
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| quota_two.charge(30 * MIB));
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        assert!(!waiting.is_finished());
-        quota_one.release(40 * MIB);
-        waiting.join().unwrap().unwrap();
-    });
-    assert_eq!(control.get("a").unwrap().memory_used_bytes, 90 * MIB);
+    let full = that_wait::<2>(100);
+    let [one, two] = &full.quotas;
+    one.charge(100 * MIB).unwrap();
+    waits_until(two, 30 * MIB, || one.release(40 * MIB));
+    assert_eq!(full.used_bytes(), 90 * MIB);
 }
 
 #[test]
 fn what_the_asker_itself_frees_ends_its_wait() {
-    let dir = tempfile::tempdir().unwrap();
-    let _daemon = start(dir.path());
-    let control = control(dir.path());
-    let spec = that_waits(100);
-    let program = Program::join(&control.create(&spec).unwrap());
-    let quota = PageQuota::new(program.link.clone());
+    let full = that_wait::<1>(100);
+    let [quota] = &full.quotas;
     quota.charge(80 * MIB).unwrap();
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| quota.charge(60 * MIB));
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        assert!(!waiting.is_finished());
-        quota.release(80 * MIB);
-        waiting.join().unwrap().unwrap();
-    });
-    assert_eq!(control.get("a").unwrap().memory_used_bytes, 60 * MIB);
+    waits_until(quota, 60 * MIB, || quota.release(80 * MIB));
+    assert_eq!(full.used_bytes(), 60 * MIB);
 }
 
 #[test]
 fn what_is_wanted_now_or_not_at_all_neither_waits_nor_counts_as_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let _daemon = start(dir.path());
-    let control = control(dir.path());
-    let spec = that_waits(100);
-    let program = Program::join(&control.create(&spec).unwrap());
-    let quota = PageQuota::new(program.link.clone());
+    let full = that_wait::<1>(100);
+    let [quota] = &full.quotas;
     quota.charge(90 * MIB).unwrap();
     assert!(!quota.charge_now(20 * MIB));
     assert!(quota.charge_now(10 * MIB));
-    assert_eq!(control.get("a").unwrap().alloc_denied_total, 0);
-    let told = control.past_events().unwrap();
+    assert_eq!(full.control.get("a").unwrap().alloc_denied_total, 0);
+    let told = full.control.past_events().unwrap();
     assert!(told.iter().all(|e| e.kind != "memory_denied"), "{told:?}");
 }
 
 #[test]
 fn nobody_overtakes_one_that_waits_for_much_by_asking_for_little() {
-    let dir = tempfile::tempdir().unwrap();
-    let _daemon = start(dir.path());
-    let control = control(dir.path());
-    let spec = that_waits(100);
-    let created = control.create(&spec).unwrap();
-    let programs = [0; 3].map(|_| Program::join(&created));
-    let [holder, large, small] = [0, 1, 2].map(|k| PageQuota::new(programs[k].link.clone()));
+    let full = that_wait::<3>(100);
+    let [holder, large, small] = &full.quotas;
     holder.charge(80 * MIB).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| large.charge(60 * MIB));
@@ -223,24 +231,18 @@ fn nobody_overtakes_one_that_waits_for_much_by_asking_for_little() {
         waiting.join().unwrap().unwrap();
         behind.join().unwrap().unwrap();
     });
-    assert_eq!(control.get("a").unwrap().memory_used_bytes, 62 * MIB);
+    assert_eq!(full.used_bytes(), 62 * MIB);
 }
 
 #[test]
 fn those_who_wait_share_exactly_what_a_third_frees() {
-    let dir = tempfile::tempdir().unwrap();
-    let _daemon = start(dir.path());
-    let control = control(dir.path());
-    let spec = that_waits(96);
-    let created = control.create(&spec).unwrap();
-    let programs = [0; 4].map(|_| Program::join(&created));
+    let full = that_wait::<4>(96);
     let in_use = AtomicU64::new(0);
     let peak = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        for (k, program) in programs.iter().enumerate() {
+        for (k, quota) in full.quotas.iter().enumerate() {
             let (in_use, peak) = (&in_use, &peak);
             scope.spawn(move || {
-                let quota = PageQuota::new(program.link.clone());
                 for round in 0..200_u64 {
                     // Any two of these fit, never all four: everybody waits now and then.
                     let bytes = (20 + (round * 7 + k as u64 * 5) % 28) * MIB;
@@ -254,7 +256,7 @@ fn those_who_wait_share_exactly_what_a_third_frees() {
         }
     });
     assert!(peak.load(SeqCst) <= 96 * MIB, "{}", peak.load(SeqCst));
-    assert_eq!(control.get("a").unwrap().memory_used_bytes, 0);
+    assert_eq!(full.used_bytes(), 0);
 }
 
 #[test]
