@@ -106,7 +106,7 @@ static void print_pairs() {
     auto wait = [] { check(cudaDeviceSynchronize(), "wait"); };
     cudaFunction_t function;
     check(cudaGetFuncBySymbol(&function, (const void *)empty), "function");
-    Pair launch = in_turns(1000, 256, drivers, [&](const Driver &d) {
+    Pair launch = in_turns(300, 256, drivers, [&](const Driver &d) {
         check(d.launch((CUfunction)function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), "cuLaunchKernel");
     }, wait);
     auto alloc_free = [](const Driver &d) {
@@ -114,13 +114,13 @@ static void print_pairs() {
         check(d.alloc(&p, 1 << 20), "cuMemAlloc");
         check(d.free(p), "cuMemFree");
     };
-    Pair alone = in_turns(60, 50, drivers, alloc_free, wait);
+    Pair alone = in_turns(40, 25, drivers, alloc_free, wait);
     void *beside;
     check(cudaMalloc(&beside, 256 << 10), "other memory");
-    Pair second = in_turns(400, 100, drivers, alloc_free, wait);
+    Pair second = in_turns(200, 100, drivers, alloc_free, wait);
     cudaStream_t stream;
     check(cudaStreamCreate(&stream), "stream");
-    Pair pool = in_turns(400, 200, drivers, [&](const Driver &d) {
+    Pair pool = in_turns(200, 200, drivers, [&](const Driver &d) {
         CUdeviceptr p;
         check(d.alloc_async(&p, 1 << 20, (CUstream)stream), "cuMemAllocAsync");
         check(d.free_async(p, (CUstream)stream), "cuMemFreeAsync");
