@@ -15,8 +15,8 @@ pub trait ExecutionGate: Send + Sync {
     fn remaining(&self) -> Option<Duration> {
         None
     }
-    /// Whether [`ExecutionGate::watch`] may be used.
-    fn can_watch(&self) -> bool {
+    /// Whether [`ExecutionGate::watch`] may be used with `open`.
+    fn can_watch(&self, _open: bool) -> bool {
         false
     }
     /// Sleeps while the answer to [`ExecutionGate::may_run`] is `open`, at most for `limit`.

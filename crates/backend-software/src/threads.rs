@@ -15,8 +15,10 @@ use crate::worker::wait;
 const COPIERS: usize = 2;
 /// With a gate that cannot be watched, how long running blocks may overrun a lease before they are told.
 const GATE_POLL: Duration = Duration::from_micros(100);
-/// With one that can, how often it is looked whether anything runs at all.
+/// With one that can, how often it is looked whether anything runs at all. Each look takes a processor from a worker
+/// for some microseconds, so it is less often where nobody waits for the device.
 const GATE_WATCH: Duration = Duration::from_micros(500);
+const GATE_WATCH_ALONE: Duration = Duration::from_millis(1);
 /// A gate whose end has passed may stay open all the same; it is not asked without a pause.
 const GATE_LEAST: Duration = Duration::from_micros(20);
 const POLL: Duration = Duration::from_millis(5);
@@ -170,9 +172,12 @@ impl Core {
                 continue;
             };
             let left = gate.remaining().map(|left| left.max(GATE_LEAST));
-            if gate.can_watch() {
+            if gate.can_watch(true) {
                 drop(state);
-                gate.watch(true, left.map_or(GATE_WATCH, |left| left.min(GATE_WATCH)));
+                gate.watch(
+                    true,
+                    left.map_or(GATE_WATCH_ALONE, |left| left.min(GATE_WATCH)),
+                );
                 state = self.state();
             } else {
                 let period = left.map_or(GATE_POLL, |left| left.min(GATE_POLL));

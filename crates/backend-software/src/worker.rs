@@ -119,7 +119,7 @@ impl Core {
             }
             if !state.ready.is_empty()
                 && !self.gate_open.load(Ordering::SeqCst)
-                && let Some(gate) = self.gate.as_ref().filter(|gate| gate.can_watch())
+                && let Some(gate) = self.gate.as_ref().filter(|gate| gate.can_watch(false))
             {
                 // Woken by the grant itself, and not by the thread that is woken by it.
                 drop(state);

@@ -225,7 +225,7 @@ impl ExecutionGate for Switch {
     fn may_run(&self) -> bool {
         self.open.load(Ordering::SeqCst)
     }
-    fn can_watch(&self) -> bool {
+    fn can_watch(&self, _open: bool) -> bool {
         self.sleeps_through
     }
     fn wait(&self, is_over: &dyn Fn() -> bool) {

@@ -185,7 +185,7 @@ impl ExecutionGate for DeviceGate {
         }
     }
 
-    fn can_watch(&self) -> bool {
+    fn can_watch(&self, _open: bool) -> bool {
         true
     }
 

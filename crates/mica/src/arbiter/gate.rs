@@ -81,6 +81,18 @@ impl ExecutionGate for TenantGate {
         }
     }
 
+    /// A grant is not watched: the thread that waits for it hears of it, and it alone.
+    fn can_watch(&self, open: bool) -> bool {
+        open
+    }
+
+    fn watch(&self, open: bool, limit: Duration) {
+        let state = self.arbiter.state();
+        if self.holds() == open {
+            let _ = self.arbiter.closing.wait_timeout(state, limit);
+        }
+    }
+
     fn wait(&self, is_over: &dyn Fn() -> bool) {
         let arbiter = &self.arbiter;
         let mut state = arbiter.state();
@@ -109,7 +121,9 @@ impl ExecutionGate for TenantGate {
             // Whoever holds an endless lease must share it from now on.
             if let Some((_, began)) = state.lease {
                 let end = (began + SLICE_NS).max(now);
-                arbiter.lease_end_ns.fetch_min(end, Relaxed);
+                if arbiter.lease_end_ns.fetch_min(end, Relaxed) > end {
+                    arbiter.closing.notify_all();
+                }
                 let end = arbiter.lease_end_ns.load(Relaxed);
                 if now > end.saturating_add(GRACE_NS) {
                     arbiter.end_lease(&mut state, end);

@@ -69,6 +69,8 @@ pub(crate) struct Arbiter {
     total_bytes: u64,
     state: Mutex<State>,
     changed: Condvar,
+    /// A lease ends, or will end sooner than it was said to.
+    closing: Condvar,
     /// The holder's id, for the gates to read without the lock.
     holder: AtomicU64,
     /// When its lease ends; `u64::MAX` while nobody waits.
@@ -91,6 +93,7 @@ impl Arbiter {
             total_bytes,
             state: Mutex::new(state),
             changed: Condvar::new(),
+            closing: Condvar::new(),
             holder: AtomicU64::new(NOBODY),
             lease_end_ns: AtomicU64::new(0),
             parked: AtomicBool::new(false),
@@ -171,6 +174,7 @@ impl Arbiter {
         }
         self.parked.store(false, Relaxed);
         self.holder.store(NOBODY, Release);
+        self.closing.notify_all();
     }
 
     /// Lets a holder that has nothing to run keep the device until somebody asks.

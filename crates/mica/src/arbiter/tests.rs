@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use mica_backend_software::ExecutionGate;
 use mica_vgpu::Priority;
@@ -62,6 +63,23 @@ fn a_lease_whose_holder_has_nothing_to_run_is_taken_back() {
     // `idle` neither waits nor says that it is idle; `busy` is served all the same.
     busy.wait(&never);
     assert!(busy.may_run() && !idle.may_run());
+}
+
+#[test]
+fn whoever_watches_an_endless_lease_hears_of_its_end() {
+    let arbiter = Arbiter::new(0);
+    let one = arbiter.join(50.0, false, Priority::Normal);
+    let two = arbiter.join(50.0, false, Priority::Normal);
+    one.wait(&|| false);
+    assert!(one.can_watch(true) && one.remaining().is_none());
+    std::thread::scope(|scope| {
+        // Without the news it would take an hour.
+        let watcher = scope.spawn(|| one.watch(true, Duration::from_secs(3600)));
+        // Shortens the lease, and takes it once `one` has not given it back.
+        two.wait(&|| false);
+        watcher.join().unwrap();
+    });
+    assert!(two.may_run() && !one.may_run());
 }
 
 #[test]

@@ -380,7 +380,8 @@ impl Arbiter {
             client: id,
             gate,
             sequence: client.sequence,
-            wake: gate == Gate::Open,
+            // Also when it closes: whoever runs meanwhile watches it.
+            wake: true,
             waited_ns: None,
         });
         let input = client.input;
