@@ -4,7 +4,7 @@ use mica_cuda_abi::{Array3dDescriptor, ArrayDescriptor, CuStatus, Handle, Symbol
 
 use super::context::current;
 use super::ledger::Entry;
-use super::state::{footprint, state};
+use super::state::{footprint, making, state};
 
 /// `cuArrayCreate_v2`.
 pub(crate) unsafe fn create(
@@ -77,7 +77,7 @@ pub(crate) unsafe fn booked(
     out: *mut Handle,
     call: impl FnOnce() -> CuStatus,
 ) -> CuStatus {
-    let Some(direct) = state() else {
+    let Some(direct) = making(out) else {
         return call();
     };
     let bytes = footprint(bytes);

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
 
 use super::driver::real;
-use super::state::{Direct, state};
+use super::state::{Direct, making, state};
 use super::sync;
 use super::{books, capture, control, ledger};
 
@@ -224,7 +224,7 @@ pub(crate) unsafe fn primary_retain(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let call = || unsafe { real(out, device) };
-    let Some(direct) = state() else {
+    let Some(direct) = making(out) else {
         return call();
     };
     let bytes = estimate();
@@ -333,7 +333,7 @@ pub(crate) unsafe fn create_v4(
 /// # Safety
 /// `call` writes a context to `out` when it succeeds.
 unsafe fn charged_create(out: *mut Handle, call: impl FnOnce() -> CuStatus) -> CuStatus {
-    let Some(direct) = state() else {
+    let Some(direct) = making(out) else {
         return call();
     };
     let bytes = estimate();

@@ -7,6 +7,39 @@ use mica_limits::Quota;
 
 use super::state::{Direct, state};
 
+/// Lowers what the driver has told to what the virtual GPU has. Null where nobody asked: the driver answers the rest
+/// of such a call, and so does this.
+///
+/// # Safety
+/// `told` is null, or the driver has just written it.
+unsafe fn lower<T: Copy + PartialOrd + TryFrom<u64>>(told: *mut T, most: u64) {
+    // SAFETY: our contract.
+    let told = unsafe { told.as_mut() };
+    // What does not fit is more than was told.
+    if let (Some(told), Ok(most)) = (told, T::try_from(most))
+        && most < *told
+    {
+        *told = most;
+    }
+}
+
+/// # Safety
+/// As [`lower`], of both.
+unsafe fn lower_both<T: Copy + PartialOrd + TryFrom<u64>>(
+    status: CuStatus,
+    free: *mut T,
+    total: *mut T,
+) {
+    if let (Some(direct), 0) = (state(), status) {
+        let view = direct.quota.view();
+        // SAFETY: our contract.
+        unsafe {
+            lower(free, view.free_bytes());
+            lower(total, view.limit_bytes);
+        }
+    }
+}
+
 /// `cuMemGetInfo_v2`.
 pub(crate) unsafe fn memory(
     _: Symbol,
@@ -16,15 +49,8 @@ pub(crate) unsafe fn memory(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(free, total) };
-    if let (Some(direct), 0) = (state(), status) {
-        // SAFETY: the driver has just written both.
-        unsafe {
-            let (virtual_free, virtual_total) =
-                view(direct, free.read() as u64, total.read() as u64);
-            free.write(virtual_free as usize);
-            total.write(virtual_total as usize);
-        }
-    }
+    // SAFETY: written by the driver, where not null.
+    unsafe { lower_both(status, free, total) };
     status
 }
 
@@ -37,15 +63,8 @@ pub(crate) unsafe fn memory_v1(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(free, total) };
-    if let (Some(direct), 0) = (state(), status) {
-        // SAFETY: the driver has just written both.
-        unsafe {
-            let (virtual_free, virtual_total) =
-                view(direct, free.read().into(), total.read().into());
-            free.write(virtual_free as u32);
-            total.write(virtual_total as u32);
-        }
-    }
+    // SAFETY: written by the driver, where not null.
+    unsafe { lower_both(status, free, total) };
     status
 }
 
@@ -60,7 +79,7 @@ pub(crate) unsafe fn total(
     let status = unsafe { real(bytes, device) };
     if let (Some(direct), 0) = (state(), status) {
         // SAFETY: the driver has just written it.
-        unsafe { bytes.write(bytes.read().min(limit(direct) as usize)) };
+        unsafe { lower(bytes, limit(direct)) };
     }
     status
 }
@@ -75,9 +94,8 @@ pub(crate) unsafe fn total_v1(
     // SAFETY: the program's arguments.
     let status = unsafe { real(bytes, device) };
     if let (Some(direct), 0) = (state(), status) {
-        let limit = u32::try_from(limit(direct)).unwrap_or(u32::MAX);
         // SAFETY: the driver has just written it.
-        unsafe { bytes.write(bytes.read().min(limit)) };
+        unsafe { lower(bytes, limit(direct)) };
     }
     status
 }
@@ -87,13 +105,4 @@ fn limit(direct: &Direct) -> u64 {
         0 => direct.link.welcome().limit_bytes,
         limit => limit,
     }
-}
-
-/// Free and total bytes of the virtual GPU on a device with these.
-fn view(direct: &Direct, device_free: u64, device_total: u64) -> (u64, u64) {
-    let view = direct.quota.view();
-    (
-        view.free_bytes().min(device_free),
-        view.limit_bytes.min(device_total),
-    )
 }

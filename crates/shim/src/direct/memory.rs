@@ -4,7 +4,7 @@ use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle, Symbol};
 
 use super::context::{notice, owner};
 use super::ledger::Entry;
-use super::state::{Direct, footprint, state};
+use super::state::{Direct, footprint, making, state};
 
 /// Rows of pitched memory begin at multiples of this on every device so far.
 const PITCH: u64 = 512;
@@ -18,7 +18,7 @@ pub(crate) unsafe fn alloc(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let call = || unsafe { real(out, bytes) };
-    match state() {
+    match making(out) {
         // SAFETY: the driver has just written `out`.
         Some(direct) => own(direct, bytes as u64, call, || unsafe { out.read() }),
         None => call(),
@@ -34,7 +34,7 @@ pub(crate) unsafe fn alloc_v1(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let call = || unsafe { real(out, bytes) };
-    match state() {
+    match making(out) {
         // SAFETY: the driver has just written `out`.
         Some(direct) => own(direct, bytes.into(), call, || unsafe { out.read() }.into()),
         None => call(),
@@ -51,7 +51,7 @@ pub(crate) unsafe fn alloc_managed(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let call = || unsafe { real(out, bytes, flags) };
-    let Some(direct) = state() else {
+    let Some(direct) = making(out) else {
         return call();
     };
     // SAFETY: the driver has just written `out`.
@@ -79,7 +79,7 @@ pub(crate) unsafe fn alloc_pitch(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let call = || unsafe { real(out, pitch, width, height, element) };
-    let Some(direct) = state() else {
+    let Some(direct) = making(out).filter(|_| !pitch.is_null()) else {
         return call();
     };
     let bytes = pitched_bytes(width as u64, height as u64);
@@ -105,7 +105,7 @@ pub(crate) unsafe fn alloc_pitch_v1(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let call = || unsafe { real(out, pitch, width, height, element) };
-    let Some(direct) = state() else {
+    let Some(direct) = making(out).filter(|_| !pitch.is_null()) else {
         return call();
     };
     let bytes = pitched_bytes(width.into(), height.into());

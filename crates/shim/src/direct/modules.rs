@@ -12,7 +12,7 @@ use mica_fatbin::{Cubin, EntryKind, Format, Image, Region, locate};
 
 use super::driver::real;
 use super::ledger::Entry;
-use super::state::{footprint, state};
+use super::state::{footprint, making, state};
 use super::{books, context};
 use crate::image;
 
@@ -141,7 +141,7 @@ unsafe fn loaded(
     context: usize,
     call: impl FnOnce() -> CuStatus,
 ) -> CuStatus {
-    let Some(direct) = state() else {
+    let Some(direct) = making(out) else {
         return call();
     };
     // Smaller ones share pieces with others, as small allocations do.

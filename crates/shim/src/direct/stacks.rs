@@ -130,7 +130,7 @@ pub(crate) unsafe fn function(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, module, name) };
-    if status != 0 {
+    if status != 0 || out.is_null() {
         return status;
     }
     let get =
@@ -151,7 +151,7 @@ pub(crate) unsafe fn kernel(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, library, name) };
-    let Some(device) = current_device().filter(|_| status == 0) else {
+    let Some(device) = current_device().filter(|_| status == 0 && !out.is_null()) else {
         return status;
     };
     type Get = unsafe extern "C" fn(*mut c_int, c_int, Handle, Device) -> CuStatus;

@@ -50,6 +50,13 @@ pub(crate) fn state() -> Option<&'static Direct> {
     unsafe { STATE.load(Acquire).as_ref() }
 }
 
+/// The state, for a call that makes something whose handle goes to `out`. Without room for the handle the driver
+/// refuses the call: nothing is charged for it, so that the driver's word is what the program hears.
+#[inline]
+pub(crate) fn making<T>(out: *const T) -> Option<&'static Direct> {
+    state().filter(|_| !out.is_null())
+}
+
 /// The shared page; the submission path needs nothing else.
 #[inline(always)]
 pub(crate) fn page() -> Option<&'static ClientPage> {

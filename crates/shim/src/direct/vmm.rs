@@ -11,7 +11,7 @@ use mica_cuda_abi::{
     AllocationHandle, CuResult, CuStatus, DevicePtr, MemAllocationProp, MemLocation, Symbol,
 };
 
-use super::state::{Direct, footprint, state};
+use super::state::{Direct, footprint, making, state};
 
 /// One piece of physical memory.
 struct Memory {
@@ -69,7 +69,7 @@ pub(crate) unsafe fn create(
     let call = || unsafe { real(out, bytes, props, flags) };
     // SAFETY: null, or the program's properties.
     let location = unsafe { props.as_ref() }.map(|props| props.location.kind);
-    let (Some(direct), Some(MemLocation::DEVICE)) = (state(), location) else {
+    let (Some(direct), Some(MemLocation::DEVICE)) = (making(out), location) else {
         return call();
     };
     let bytes = footprint(bytes as u64);
@@ -137,7 +137,7 @@ pub(crate) unsafe fn import(
 /// # Safety
 /// `call` writes a handle to `out` when it succeeds.
 unsafe fn one_more(out: *mut AllocationHandle, call: impl FnOnce() -> CuStatus) -> CuStatus {
-    let Some(direct) = state() else {
+    let Some(direct) = making(out) else {
         return call();
     };
     // Under the lock, as releasing is: what is held again must not be given back meanwhile.

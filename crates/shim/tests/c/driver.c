@@ -87,7 +87,7 @@ API CUresult cuDeviceGet(int *d, int n) { *d = n; return inited ? 0 : 3; }
 API CUresult cuDeviceGetCount(int *n) { *n = 1; return inited ? 0 : 3; }
 API CUresult cuDeviceGetAttribute(int *v, int which, int d) { (void)d; *v = which == 16 ? 132 : which == 39 ? 2048 : 1; return 0; }
 API CUresult cuDeviceTotalMem_v2(size_t *bytes, int d) { (void)d; *bytes = standin_capacity; return 0; }
-API CUresult cuDevicePrimaryCtxRetain(void **ctx, int d) { (void)d; retained++; *ctx = (void *)0x1000; return 0; }
+API CUresult cuDevicePrimaryCtxRetain(void **ctx, int d) { (void)d; if (!ctx) return 1; retained++; *ctx = (void *)0x1000; return 0; }
 API CUresult cuDevicePrimaryCtxRelease_v2(int d) { (void)d; if (retained) retained--; return 0; }
 API CUresult cuDevicePrimaryCtxGetState(int d, unsigned *flags, int *active) { (void)d; *flags = 0; *active = retained > 0; return 0; }
 API CUresult cuCtxSetCurrent(void *ctx) { current = ctx; return 0; }
@@ -96,7 +96,7 @@ API CUresult cuCtxGetDevice(int *d) { *d = 0; return current ? 0 : 201; }
 API CUresult cuCtxGetLimit(size_t *v, unsigned which) { *v = which == 2 ? 8u << 20 : 1024; return 0; }
 API CUresult cuCtxSetLimit(unsigned which, size_t v) { (void)which; (void)v; return 0; }
 API uint64_t standin_synced; // contexts that were waited for, a bit each
-API CUresult cuCtxCreate_v2(void **ctx, unsigned flags, int d) { (void)flags; (void)d; *ctx = current = (void *)0x2000; return 0; }
+API CUresult cuCtxCreate_v2(void **ctx, unsigned flags, int d) { (void)flags; (void)d; if (!ctx) return 1; *ctx = current = (void *)0x2000; return 0; }
 // While the file named in STANDIN_HOLD is there, work does not finish; beside it another says that somebody waits.
 static void hold(void) {
     const char *path = getenv("STANDIN_HOLD");
@@ -140,21 +140,23 @@ API CUresult cuStreamEndCapture(void *s, void **g) {
 }
 API CUresult cuStreamDestroy_v2(void *s) { if (s == captured) captured = 0; return 0; }
 API CUresult cuStreamIsCapturing(void *s, int *status) { *status = s == captured; return 0; }
-API CUresult cuMemGetInfo_v2(size_t *f, size_t *t) { *t = standin_capacity; *f = standin_capacity - used; return 0; }
+API CUresult cuMemGetInfo_v2(size_t *f, size_t *t) { if (t) *t = standin_capacity; if (f) *f = standin_capacity - used; return 0; }
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
     __atomic_add_fetch(&standin_allocs, 1, __ATOMIC_RELAXED);
-    if (!bytes) return 1;
+    if (!bytes || !p) return 1;
     *p = take(bytes, 0);
     return *p ? 0 : 2;
 }
 API CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned f) { (void)f; return cuMemAlloc_v2(p, bytes); }
 API CUresult cuMemAllocPitch_v2(CUdeviceptr *p, size_t *pitch, size_t w, size_t h, unsigned e) {
     (void)e;
+    if (!p || !pitch) return 1;
     *pitch = (w + 1023) & ~1023ull; // wider than the shim foresees
     return cuMemAlloc_v2(p, *pitch * h);
 }
 API CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, void *s) {
+    if (!p) return 1;
     if (captured && s == captured) { captured_bytes += bytes; *p = 0x600000000000ull; return 0; }
     pthread_mutex_lock(&lock);
     pool_live += bytes;
@@ -171,7 +173,7 @@ API CUresult cuMemFree_v2(CUdeviceptr p) {
     if (pool) { pthread_mutex_lock(&lock); pool_live -= bytes; pthread_mutex_unlock(&lock); }
     return 0;
 }
-API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, void *pool, void *s) { (void)pool; return cuMemAllocAsync(p, bytes, s); }
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, void *pool, void *s) { return pool ? cuMemAllocAsync(p, bytes, s) : 1; }
 API CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t bytes, void *s) { (void)p; return value == 0x5A && bytes == 4 << 20 && s == (void *)5 ? 0 : 1; }
 API CUresult cuMemcpyHtoA_v2(void *a, size_t offset, const void *from, size_t bytes) { (void)from; return a == (void *)0xA && offset == 3 && bytes == 2 << 20 ? 0 : 1; }
 API CUresult cuMemcpyAtoHAsync_v2(void *to, void *a, size_t offset, size_t bytes, void *s) { (void)to; return a == (void *)0xA && offset == 4 && bytes == 2 << 20 && s == (void *)5 ? 0 : 1; }
@@ -181,20 +183,20 @@ API CUresult cuMemFreeAsync(CUdeviceptr p, void *s) { (void)s; return cuMemFree_
 API CUresult cuDeviceGetMemPool(void **pool, int d) { (void)d; *pool = (void *)0x2000; return 0; }
 API CUresult cuMemPoolGetAttribute(void *pool, int which, void *v) { (void)pool; *(uint64_t *)v = which == 5 ? pool_reserved : pool_live; return 0; }
 API CUresult cuMemPoolTrimTo(void *pool, size_t keep) {
-    (void)pool;
+    if (!pool) return 1;
     pthread_mutex_lock(&lock);
     while (pool_reserved >= pool_live + (32u << 20) && pool_reserved >= keep + (32u << 20)) pool_reserved -= 32u << 20;
     pthread_mutex_unlock(&lock);
     return 0;
 }
-API CUresult cuMemCreate(uint64_t *h, size_t bytes, const void *prop, unsigned long long f) { (void)prop; (void)f; *h = take(bytes, 0); return *h ? 0 : 2; }
-API CUresult cuMemImportFromShareableHandle(uint64_t *h, void *exported, int kind) { (void)kind; *h = (uint64_t)exported; return 0; }
-API CUresult cuMemPoolCreate(void **pool, const void *props) { (void)props; *pool = (void *)0x3000; return 0; }
+API CUresult cuMemCreate(uint64_t *h, size_t bytes, const void *prop, unsigned long long f) { (void)f; if (!h || !prop) return 1; *h = take(bytes, 0); return *h ? 0 : 2; }
+API CUresult cuMemImportFromShareableHandle(uint64_t *h, void *exported, int kind) { (void)kind; if (!h) return 1; *h = (uint64_t)exported; return 0; }
+API CUresult cuMemPoolCreate(void **pool, const void *props) { if (!pool || !props) return 1; *pool = (void *)0x3000; return 0; }
 API CUresult cuMemRelease(uint64_t h) { (void)h; return 0; }
 API CUresult cuMemMap(CUdeviceptr p, size_t b, size_t o, uint64_t h, unsigned long long f) { (void)p; (void)b; (void)o; (void)h; (void)f; return 0; }
 API CUresult cuMemUnmap(CUdeviceptr p, size_t b) { (void)p; (void)b; return 0; }
-API CUresult cuMemRetainAllocationHandle(uint64_t *h, void *p) { (void)p; *h = next_address; return 0; }
-API CUresult cuArray3DCreate_v2(void **a, const void *d) { (void)d; *a = (void *)take(1, 0); return 0; }
+API CUresult cuMemRetainAllocationHandle(uint64_t *h, void *p) { (void)p; if (!h) return 1; *h = next_address; return 0; }
+API CUresult cuArray3DCreate_v2(void **a, const void *d) { if (!a || !d) return 1; *a = (void *)take(1, 0); return 0; }
 API CUresult cuArrayDestroy(void *a) { int p = 0; return give((uint64_t)a, &p) ? 0 : 400; }
 
 API CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sh, void *s, void **params, void **extra) {
@@ -212,12 +214,14 @@ API CUresult cuGraphCreate(void **g, unsigned f) { (void)f; *g = (void *)(intptr
 API CUresult cuGraphDestroy(void *g) { (void)g; return 0; }
 API CUresult cuGraphAddMemAllocNode(void **n, void *g, const void *needs, size_t count, char *params) {
     (void)needs; (void)count;
+    if (!n || !params) return 1;
     graph_bytes[(intptr_t)g - 0x100] += *(size_t *)(params + 104);
     *n = (void *)1;
     return 0;
 }
 API CUresult cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f) {
     (void)f;
+    if (!e) return 1;
     *e = (void *)(intptr_t)(0x200 + exec_count++ % 8);
     exec_bytes[(intptr_t)*e - 0x200] = graph_bytes[(intptr_t)g - 0x100];
     return 0;
@@ -232,10 +236,10 @@ API CUresult cuGraphLaunch(void *e, void *s) {
 API CUresult cuDeviceGetGraphMemAttribute(int d, int which, void *v) { (void)d; *(uint64_t *)v = which == 2 ? graph_reserved : 0; return 0; }
 API CUresult cuDeviceGraphMemTrim(int d) { (void)d; graph_reserved = 0; return 0; }
 
-API CUresult cuModuleLoadData(void **m, const void *image) { (void)image; *m = (void *)take(1, 0); return 0; }
+API CUresult cuModuleLoadData(void **m, const void *image) { if (!m || !image) return 1; *m = (void *)take(1, 0); return 0; }
 API CUresult cuModuleUnload(void *m) { int p = 0; give((uint64_t)m, &p); return 0; }
 // A kernel named after its local memory.
-API CUresult cuModuleGetFunction(void **f, void *m, const char *name) { (void)m; *f = (void *)strtoull(name, 0, 0); return 0; }
+API CUresult cuModuleGetFunction(void **f, void *m, const char *name) { (void)m; if (!f || !name) return 1; *f = (void *)strtoull(name, 0, 0); return 0; }
 API CUresult cuFuncGetAttribute(int *v, int which, void *f) { *v = which == 3 ? (int)(intptr_t)f : 0; return 0; }
 API CUresult cuTexRefSetMipmapLevelBias(void *t, float bias) { (void)t; return bias == 2.5f ? 0 : 1; }
 API CUresult cuCtxGetDevice_v2(int *d, void *ctx) { (void)ctx; *d = 42; return 0; }

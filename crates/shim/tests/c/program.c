@@ -389,6 +389,40 @@ static int polls(int rounds) {
     return 0;
 }
 
+// Without room for an answer nothing is made: whatever the limit is, the program hears what the driver says.
+static int nulls(void) {
+    CHECK(F(int, "cuInit", unsigned)(0));
+    size_t huge = (size_t)1 << 40;
+    EXPECT(F(int, "cuDevicePrimaryCtxRetain", void **, int)(0, 0) == 1);
+    EXPECT(F(int, "cuCtxCreate_v2", void **, unsigned, int)(0, 0, 0) == 1);
+    EXPECT(F(int, "cuMemAlloc_v2", void *, size_t)(0, huge) == 1);
+    EXPECT(F(int, "cuMemAllocManaged", void *, size_t, unsigned)(0, huge, 1) == 1);
+    EXPECT(F(int, "cuMemAllocPitch_v2", void *, void *, size_t, size_t, unsigned)(0, 0, huge, 1, 4) == 1);
+    EXPECT(F(int, "cuMemAllocAsync", void *, size_t, void *)(0, huge, 0) == 1);
+    EXPECT(F(int, "cuMemAllocFromPoolAsync", void *, size_t, void *, void *)(0, huge, 0, 0) == 1);
+    EXPECT(F(int, "cuMemPoolCreate", void *, void *)(0, 0) == 1);
+    EXPECT(F(int, "cuMemPoolTrimTo", void *, size_t)(0, 0) == 1);
+    char device[64] = { 1, 0, 0, 0, 0, 0, 0, 0, 1 }, array[64];
+    memset(array, 0x7f, sizeof array);
+    EXPECT(F(int, "cuMemCreate", void *, size_t, void *, unsigned long long)(0, huge, device, 0) == 1);
+    EXPECT(F(int, "cuMemImportFromShareableHandle", void *, void *, int)(0, 0, 0) == 1);
+    EXPECT(F(int, "cuMemRetainAllocationHandle", void *, void *)(0, 0) == 1);
+    EXPECT(F(int, "cuArray3DCreate_v2", void *, void *)(0, array) == 1);
+    EXPECT(F(int, "cuModuleLoadData", void *, void *)(0, 0) == 1);
+    EXPECT(F(int, "cuModuleGetFunction", void *, void *, void *)(0, 0, 0) == 1);
+    EXPECT(F(int, "cuGraphAddMemAllocNode", void *, void *, void *, size_t, void *)(0, 0, 0, 0, 0) == 1);
+    EXPECT(F(int, "cuGraphInstantiateWithFlags", void *, void *, unsigned long long)(0, 0, 0) == 1);
+    // Neither figure is wanted, then one of the two.
+    int (*info)(size_t *, size_t *) = sym("cuMemGetInfo_v2");
+    size_t free = 0, total = 0;
+    CHECK(info(0, 0));
+    CHECK(info(&free, 0));
+    CHECK(info(0, &total));
+    EXPECT(free == total && total == 1 << 20);
+    puts("ok");
+    return 0;
+}
+
 static int bench(void) {
     start();
     launch_t f = (launch_t)sym("cuLaunchKernel");
@@ -436,6 +470,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "serve")) return serve();
     if (!strcmp(what, "burst")) return burst();
     if (!strcmp(what, "polls")) return polls((int)a);
+    if (!strcmp(what, "nulls")) return nulls();
     if (!strcmp(what, "bench")) return bench();
     return 2;
 }

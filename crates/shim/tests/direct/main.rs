@@ -121,6 +121,17 @@ fn contexts_are_charged() {
 }
 
 #[test]
+fn wrong_arguments_are_the_drivers_to_refuse() {
+    let (_directory, daemon) = with_limit(MIB);
+    let mut command = limited(&["nulls"], &daemon);
+    let output = command
+        .env("MICA_CONTEXT_BYTES", "6291456")
+        .output()
+        .unwrap();
+    assert_eq!(printed(&output), "ok");
+}
+
+#[test]
 fn every_kind_of_memory_counts() {
     let (_directory, daemon) = with_limit(8 * MIB);
     assert_eq!(

@@ -27,10 +27,10 @@ pub(crate) unsafe fn add_alloc_node(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, graph, needs, count, params) };
-    if let (Some(direct), 0) = (state(), status) {
-        // SAFETY: the driver has just read these parameters.
-        let bytes = unsafe { (*params).bytes } as u64;
-        direct.graphs.expect(graph as usize, bytes);
+    // SAFETY: null, or what the driver has just read.
+    let params = unsafe { params.as_ref() };
+    if let (Some(direct), Some(params), 0) = (state(), params, status) {
+        direct.graphs.expect(graph as usize, params.bytes as u64);
     }
     status
 }
@@ -127,7 +127,7 @@ pub(crate) unsafe fn clone(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, graph) };
-    if let (Some(direct), 0) = (in_use(), status) {
+    if let (Some(direct), false, 0) = (in_use(), out.is_null(), status) {
         let mut books = direct.graphs.books();
         let bytes = books.graphs.get(&(graph as usize)).copied().unwrap_or(0);
         // SAFETY: the driver has just written `out`.
@@ -200,7 +200,7 @@ unsafe fn instantiated(
     flags: u64,
     call: impl FnOnce() -> CuStatus,
 ) -> CuStatus {
-    let Some(direct) = in_use() else {
+    let Some(direct) = in_use().filter(|_| !out.is_null()) else {
         return call();
     };
     let needs = |books: &Books| books.graphs.get(&(graph as usize)).copied().unwrap_or(0);

@@ -16,7 +16,7 @@ pub(crate) use pool::Pool;
 use super::capture;
 use super::context::single_device;
 use super::driver::real;
-use super::state::{Direct, state};
+use super::state::{Direct, making, state};
 
 /// All pools that were used.
 #[derive(Default)]
@@ -39,7 +39,7 @@ pub(crate) unsafe fn alloc_async(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let call = || unsafe { real(out, bytes, stream) };
-    let Some(direct) = state() else {
+    let Some(direct) = making(out) else {
         return call();
     };
     if capture::is_capturing(symbol, stream) {
@@ -63,7 +63,7 @@ pub(crate) unsafe fn alloc_from_pool(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let call = || unsafe { real(out, bytes, pool, stream) };
-    let Some(direct) = state() else {
+    let Some(direct) = making(out).filter(|_| !pool.is_null()) else {
         return call();
     };
     if capture::is_capturing(symbol, stream) {
@@ -91,9 +91,11 @@ pub(crate) unsafe fn create(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, props) };
-    if let (Some(direct), 0) = (state(), status) {
-        // SAFETY: the driver has just read `props` and written `out`.
-        let (handle, props) = unsafe { (out.read() as usize, &*props) };
+    // SAFETY: null, or what the driver has just read.
+    let props = unsafe { props.as_ref() };
+    if let (Some(direct), Some(props), 0) = (making(out), props, status) {
+        // SAFETY: the driver has just written `out`.
+        let handle = unsafe { out.read() } as usize;
         // Managed memory may come to lie on the device wherever it begins.
         let on_device =
             props.location.kind == MemLocation::DEVICE || props.kind == MemAllocationProp::MANAGED;
@@ -125,7 +127,8 @@ pub(crate) unsafe fn trim(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(pool, keep) };
-    if let Some(direct) = state() {
+    // Only a pool that the driver knows becomes one of the books.
+    if let (Some(direct), 0) = (state(), status) {
         direct.pools.get(pool as usize).reconcile(direct);
     }
     status
