@@ -188,7 +188,11 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
         &["cuStreamWaitValue", "cuStreamBatchMemOp"],
         "A wait without end would hold a lease; writes of values are served.",
     ),
-    ("Streams", &["cuStream"], ""),
+    (
+        "Streams",
+        &["cuStream"],
+        "The first versions of writes of values are refused, as by a driver without the option for them.",
+    ),
     (
         "Graphics",
         &[

@@ -252,9 +252,7 @@ pub(super) const POSTED: &[&str] = &[
     "cuStreamDestroy",
     "cuStreamDestroy_v2",
     "cuStreamWaitEvent",
-    "cuStreamWriteValue32",
     "cuStreamWriteValue32_v2",
-    "cuStreamWriteValue64",
     "cuStreamWriteValue64_v2",
 ];
 

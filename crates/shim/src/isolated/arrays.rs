@@ -14,7 +14,7 @@ use super::context::{Context, current};
 use super::handles::{Kind, Object};
 use super::state::state;
 use super::support::{
-    Answer, Code, bad_handle, driver, entries, get, invalid, lock, not_supported, put,
+    Answer, Code, bad_handle, driver, entries, get, invalid, lock, not_supported, put, room_for,
 };
 
 /// An array of this process.
@@ -131,6 +131,10 @@ unsafe fn array_of(handle: Handle) -> Answer<&'static Array> {
 
 fn destroy_object(handle: u64) -> Answer {
     let (state, context) = current()?;
+    // Nothing, as freeing a null pointer.
+    if handle == 0 {
+        return Ok(());
+    }
     if lock(&MADE)
         .get_or_insert_default()
         .remove(&handle)
@@ -257,8 +261,10 @@ driver! {
         }
     }
 
-    fn mipmapped_create(_out: *mut Handle, _shape: *const Array3dDescriptor, _levels: u32) {
+    fn mipmapped_create(out: *mut Handle, shape: *const Array3dDescriptor, _levels: u32) {
         current()?;
+        room_for(out)?;
+        room_for(shape)?;
         not_supported("a mipmapped array")
     }
 

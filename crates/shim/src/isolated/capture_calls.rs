@@ -11,7 +11,7 @@ use super::graphs::{Graph, Node};
 use super::state::state;
 use super::streams::{Stream, resolve};
 use super::support::{
-    Answer, Code, bad_handle, driver, entries, get, invalid, lock, put, put_opt, stream_entries,
+    Answer, Code, driver, entries, get, invalid, lock, put, put_opt, stream_entries,
 };
 
 unsafe fn capture_info(
@@ -101,7 +101,7 @@ driver! {
     fn begin_capture_to_graph<const PT>(stream: Handle, graph: Handle, nodes: *const Handle, _edges: *const c_void, count: usize, mode: u32) {
         let (_, _, stream) = resolve::<PT>(stream)?;
         let Some(graph) = Graph::find(graph) else {
-            return bad_handle();
+            return invalid();
         };
         begin(stream, mode, graph, nodes_of(nodes, count)?)
     }

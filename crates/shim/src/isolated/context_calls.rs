@@ -11,7 +11,7 @@ use super::context::{
     Context, check_device, context_of, current, peek, pop, push, set_current, was_context,
 };
 use super::state::state;
-use super::support::{Answer, Code, driver, entries, invalid, lock, put, put_opt};
+use super::support::{Answer, Code, driver, entries, invalid, lock, put, put_opt, room_for};
 
 /// Flags a context may have: how to wait, mapped memory, local memory, coredumps, memory sync.
 const FLAGS: u32 = 0xff;
@@ -29,6 +29,19 @@ fn new_context(flags: u32) -> Answer<&'static Context> {
     begun?;
     push(Some(context));
     Ok(context)
+}
+
+/// The first version of the call does not change a context that exists already.
+fn set_primary_flags(device: i32, flags: u32, of_active: bool) -> Answer {
+    let state = check_device(device)?;
+    if flags & !FLAGS != 0 {
+        return invalid();
+    }
+    if !of_active && state.primary.epoch() != 0 {
+        return Err(CuResult::PrimaryContextActive.into());
+    }
+    state.primary.flags.store(flags, Relaxed);
+    Ok(())
 }
 
 /// The context that a second version of a call names; null means the current one.
@@ -80,12 +93,11 @@ driver! {
     }
 
     fn primary_set_flags(device: i32, flags: u32) {
-        let state = check_device(device)?;
-        if flags & !FLAGS != 0 {
-            return invalid();
-        }
-        state.primary.flags.store(flags, Relaxed);
-        Ok(())
+        set_primary_flags(device, flags, true)
+    }
+
+    fn primary_set_flags_v1(device: i32, flags: u32) {
+        set_primary_flags(device, flags, false)
     }
 
     fn primary_get_state(device: i32, flags: *mut u32, active: *mut i32) {
@@ -117,6 +129,7 @@ driver! {
 
     fn ctx_destroy(context: Handle) {
         let state = state()?;
+        room_for(context)?;
         let context = context_of(context)?;
         if context.is_primary {
             return Err(CuResult::InvalidContext.into());
@@ -151,6 +164,7 @@ driver! {
     fn ctx_push(context: Handle) {
         state()?;
         forbid_within()?;
+        room_for(context)?;
         push(Some(context_of(context)?));
         Ok(())
     }
@@ -271,13 +285,15 @@ driver! {
         context_of(context).map(drop)
     }
 
-    fn ctx_peer(_context: Handle, _flags: u32) {
+    fn ctx_peer(context: Handle, _flags: u32) {
         current()?;
+        context_of(context)?;
         Err(CuResult::PeerAccessUnsupported.into())
     }
 
-    fn ctx_exec_affinity(_out: *mut c_void, _kind: u32) {
+    fn ctx_exec_affinity(out: *mut c_void, _kind: u32) {
         current()?;
+        room_for(out)?;
         Err(CuResult::UnsupportedExecAffinity.into())
     }
 }
@@ -307,7 +323,7 @@ entries! {
     cuDevicePrimaryCtxRelease_v2 = primary_release;
     cuDevicePrimaryCtxReset = primary_reset;
     cuDevicePrimaryCtxReset_v2 = primary_reset;
-    cuDevicePrimaryCtxSetFlags = primary_set_flags;
+    cuDevicePrimaryCtxSetFlags = primary_set_flags_v1;
     cuDevicePrimaryCtxSetFlags_v2 = primary_set_flags;
     cuDevicePrimaryCtxGetState = primary_get_state;
     cuCtxCreate_v2 = ctx_create;

@@ -65,6 +65,10 @@ unsafe fn with_array(
     build: impl FnOnce(End) -> Answer<CopyOp>,
     wait: bool,
 ) -> Answer {
+    // Nothing to copy: neither end is looked at.
+    if bytes == 0 {
+        return Ok(());
+    }
     // SAFETY: the program's handle.
     let Some(array) = (unsafe { Array::find(array) }) else {
         return bad_handle();
@@ -154,13 +158,19 @@ driver! {
     }
     fn copy_dtoa<const PT>(dst: Handle, offset: usize, src: u64, bytes: usize) {
         let target = resolve::<PT>(std::ptr::null_mut())?;
-        let src = End::linear(device_place(target.0, src)?, bytes as u64);
-        with_array(target, dst, offset, bytes, |dst| Ok(CopyOp { src, dst, extent: (bytes as u64, 1, 1) }), true)
+        let build = |dst| {
+            let src = End::linear(device_place(target.0, src)?, bytes as u64);
+            Ok(CopyOp { src, dst, extent: (bytes as u64, 1, 1) })
+        };
+        with_array(target, dst, offset, bytes, build, true)
     }
     fn copy_atod<const PT>(dst: u64, src: Handle, offset: usize, bytes: usize) {
         let target = resolve::<PT>(std::ptr::null_mut())?;
-        let dst = End::linear(device_place(target.0, dst)?, bytes as u64);
-        with_array(target, src, offset, bytes, |src| Ok(CopyOp { src, dst, extent: (bytes as u64, 1, 1) }), true)
+        let build = |src| {
+            let dst = End::linear(device_place(target.0, dst)?, bytes as u64);
+            Ok(CopyOp { src, dst, extent: (bytes as u64, 1, 1) })
+        };
+        with_array(target, src, offset, bytes, build, true)
     }
 }
 

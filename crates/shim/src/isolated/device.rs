@@ -7,7 +7,7 @@ use mica_wire::session::MemoryInfo;
 
 use super::context::{check_device, current};
 use super::state::{self, DRIVER_VERSION, state};
-use super::support::{Answer, Code, driver, entries, get, invalid, put, put_opt, string};
+use super::support::{Answer, Code, driver, entries, get, invalid, put, put_opt, room_for, string};
 
 /// A name in the program's buffer, cut to fit and ended.
 unsafe fn put_text(out: *mut c_char, len: i32, text: &str) -> Answer {
@@ -77,8 +77,10 @@ driver! {
         put(out, state.client.snapshot().uuid)
     }
 
-    fn device_luid(_luid: *mut c_char, _mask: *mut u32, device: i32) {
+    fn device_luid(luid: *mut c_char, mask: *mut u32, device: i32) {
         check_device(device)?;
+        room_for(luid)?;
+        room_for(mask)?;
         Err(CuResult::NotSupported.into())
     }
 
@@ -151,7 +153,8 @@ driver! {
         put(out, 0)
     }
 
-    fn device_p2p_attribute(_out: *mut i32, _attribute: u32, a: i32, b: i32) {
+    fn device_p2p_attribute(out: *mut i32, _attribute: u32, a: i32, b: i32) {
+        room_for(out)?;
         check_device(a)?;
         check_device(b)?;
         // A device is no peer of itself.
@@ -198,8 +201,12 @@ driver! {
         put(out, 2)
     }
 
-    fn flush_rdma(_target: u32, _scope: u32) {
+    fn flush_rdma(target: u32, scope: u32) {
         current()?;
+        // The current context; to the owner or to all devices.
+        if target != 0 || !matches!(scope, 100 | 200) {
+            return invalid();
+        }
         Err(CuResult::NotSupported.into())
     }
 

@@ -278,11 +278,13 @@ driver! {
     }
 
     fn exec_event_record(exec: Handle, node: Handle, event: Handle) {
+        exec_of(exec)?;
         let event = Event::find(event).ok_or(Code(CuResult::InvalidHandle as u32))?;
         set_params(exec, node, |_| Ok(Op::EventRecord(event)))
     }
 
     fn exec_event_wait(exec: Handle, node: Handle, event: Handle) {
+        exec_of(exec)?;
         let event = Event::find(event).ok_or(Code(CuResult::InvalidHandle as u32))?;
         set_params(exec, node, |_| Ok(Op::EventWait(event)))
     }

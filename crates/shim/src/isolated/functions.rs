@@ -10,7 +10,9 @@ use super::context::{Context, any_context, current};
 use super::link;
 use super::modules::{Function, Library, Module, copy_image, new_library};
 use super::state::{State, state};
-use super::support::{Answer, Code, bad_handle, driver, entries, invalid, put, put_opt, string};
+use super::support::{
+    Answer, Code, bad_handle, driver, entries, invalid, put, put_opt, room_for, string,
+};
 use super::variables::{managed_of, variable_of};
 
 /// The function of a handle, be it called a function or a kernel.
@@ -92,18 +94,21 @@ driver! {
     }
 
     fn library_kernel_count(out: *mut u32, library: Handle) {
+        room_for(out)?;
         let library = library_of(library)?;
         let (state, context) = any_context()?;
         put(out, library.load(state, context)?.layouts.len() as u32)
     }
 
     fn library_enumerate(out: *mut Handle, count: u32, library: Handle) {
+        room_for(out)?;
         let library = library_of(library)?;
         let (state, context) = any_context()?;
         enumerate(out, count, library, state, context, true)
     }
 
     fn library_get_module(out: *mut Handle, library: Handle) {
+        room_for(out)?;
         let library = library_of(library)?;
         let (state, context) = current()?;
         library.load(state, context)?;
@@ -130,12 +135,14 @@ driver! {
         Ok(())
     }
 
-    fn library_unified_function(_out: *mut *mut c_void, library: Handle, _name: *const c_char) {
+    fn library_unified_function(out: *mut *mut c_void, library: Handle, _name: *const c_char) {
+        room_for(out)?;
         library_of(library)?;
         Err(CuResult::NotFound.into())
     }
 
     fn kernel_get_function(out: *mut Handle, kernel: Handle) {
+        room_for(out)?;
         let (state, context) = current()?;
         let function = function_of(kernel)?;
         function.resolve(state, context)?;
@@ -143,19 +150,23 @@ driver! {
     }
 
     fn kernel_get_library(out: *mut Handle, kernel: Handle) {
+        room_for(out)?;
         put(out, function_of(kernel)?.library.handle())
     }
 
     fn function_name(out: *mut *const c_char, function: Handle) {
+        room_for(out)?;
         put(out, function_of(function)?.name.as_ptr())
     }
 
     fn function_module(out: *mut Handle, function: Handle) {
+        room_for(out)?;
         let (_, context) = current()?;
         put(out, function_of(function)?.library.module(context, false).handle())
     }
 
     fn function_param_info(function: Handle, index: usize, offset: *mut usize, bytes: *mut usize) {
+        room_for(offset)?;
         let function = function_of(function)?;
         current()?;
         let layout = function.layout()?;
@@ -173,6 +184,7 @@ driver! {
     }
 
     fn function_is_loaded(out: *mut u32, function: Handle) {
+        room_for(out)?;
         function_of(function)?;
         put(out, 1)
     }
@@ -183,6 +195,7 @@ driver! {
     }
 
     fn function_get_attribute(out: *mut i32, attribute: u32, function: Handle) {
+        room_for(out)?;
         let state = state()?;
         put(out, attribute_of(state, function_of(function)?, attribute)?)
     }
@@ -242,24 +255,28 @@ driver! {
     }
 
     fn module_get_function(out: *mut Handle, module: Handle, name: *const c_char) {
-        let name = string(name)?;
+        // Unlike a library's, a module's handle is looked at first.
         let (state, module) = module_of(module)?;
+        room_for(out)?;
+        let name = string(name)?;
         put(out, module.library.function(state, module.context, &name)?.handle())
     }
 
     fn module_function_count(out: *mut u32, module: Handle) {
+        room_for(out)?;
         let (state, module) = module_of(module)?;
         put(out, module.library.load(state, module.context)?.layouts.len() as u32)
     }
 
     fn module_enumerate(out: *mut Handle, count: u32, module: Handle) {
+        room_for(out)?;
         let (state, module) = module_of(module)?;
         enumerate(out, count, module.library, state, module.context, false)
     }
 
     fn module_get_global(address: *mut u64, bytes: *mut usize, module: Handle, name: *const c_char) {
-        let name = string(name)?;
         let (state, module) = module_of(module)?;
+        let name = string(name)?;
         let (at, len) = variable_of(state, module.context, module.library, &name)?;
         put_opt(address, at);
         put_opt(bytes, len as usize);
@@ -275,9 +292,6 @@ unsafe fn enumerate(
     context: &'static Context,
     as_kernels: bool,
 ) -> Answer {
-    if out.is_null() {
-        return invalid();
-    }
     let loaded = library.load(state, context)?;
     for (index, layout) in loaded.layouts.iter().enumerate().take(count as usize) {
         let function = library.function(state, context, &layout.name)?;

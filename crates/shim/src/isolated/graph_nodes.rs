@@ -15,7 +15,7 @@ use super::graphs::{graph_of, node_of};
 use super::launch::LaunchAttribute;
 use super::memory::AllocationKind;
 use super::state::state;
-use super::support::{Answer, bad_handle, driver, entries, get, invalid, put};
+use super::support::{Answer, bad_handle, driver, entries, get, invalid, put, room_for};
 
 unsafe fn add(
     out: *mut Handle,
@@ -76,6 +76,8 @@ driver! {
     }
 
     fn add_event_record(out: *mut Handle, graph: Handle, after: *const Handle, count: usize, event: Handle) {
+        graph_of(graph)?;
+        room_for(out)?;
         match Event::find(event) {
             Some(event) => add(out, graph, after, count, Op::EventRecord(event)),
             None => bad_handle(),
@@ -83,6 +85,8 @@ driver! {
     }
 
     fn add_event_wait(out: *mut Handle, graph: Handle, after: *const Handle, count: usize, event: Handle) {
+        graph_of(graph)?;
+        room_for(out)?;
         match Event::find(event) {
             Some(event) => add(out, graph, after, count, Op::EventWait(event)),
             None => bad_handle(),

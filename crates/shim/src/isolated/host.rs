@@ -106,8 +106,13 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
     let Some(end) = end.filter(|end| *end <= ADDRESSES) else {
         return invalid();
     };
-    if state.memory.has_host(pointer..end) {
-        return Err(CuResult::HostMemoryAlreadyRegistered.into());
+    match state.memory.in_host(pointer..end).map(|found| found.kind) {
+        Some(AllocationKind::Registered) => {
+            return Err(CuResult::HostMemoryAlreadyRegistered.into());
+        }
+        // What the driver has allocated itself is no memory to register.
+        Some(_) => return invalid(),
+        None => {}
     }
     let may_be_read_only = flags & READ_ONLY != 0;
     let device = registered::register(state, context, (pointer, bytes as u64), may_be_read_only)?;
@@ -181,7 +186,12 @@ driver! {
     fn host_unregister(pointer: u64) {
         let (state, _) = current()?;
         let Some(found) = state.memory.take_host(pointer, &[AllocationKind::Registered]) else {
-            return Err(CuResult::HostMemoryNotRegistered.into());
+            let held = state.memory.find_host(pointer);
+            let allocated = held.is_some_and(|held| held.kind != AllocationKind::Registered);
+            return match pointer == 0 || allocated {
+                true => invalid(),
+                false => Err(CuResult::HostMemoryNotRegistered.into()),
+            };
         };
         registered::unregister(state, found.host, found.bytes)
     }

@@ -123,9 +123,11 @@ impl MemoryMap {
         holding(&self.by_host, address, |found| found.host)
     }
 
-    /// Whether any of these bytes of this process are the device's already.
-    pub(super) fn has_host(&self, bytes: std::ops::Range<u64>) -> bool {
-        self.find_host(bytes.start).is_some() || read(&self.by_host).range(bytes).next().is_some()
+    /// What of these bytes of this process is the device's already.
+    pub(super) fn in_host(&self, bytes: std::ops::Range<u64>) -> Option<Arc<Allocation>> {
+        let first = |(_, found): (&u64, &Arc<Allocation>)| Arc::clone(found);
+        self.find_host(bytes.start)
+            .or_else(|| read(&self.by_host).range(bytes).next().map(first))
     }
 
     /// The allocation that holds a pointer, whichever side it is meant for.
@@ -257,6 +259,10 @@ driver! {
 
     fn mem_address_range(base: *mut u64, bytes: *mut usize, address: u64) {
         let (state, _) = current()?;
+        // Nobody wants to know anything.
+        if base.is_null() && bytes.is_null() {
+            return Ok(());
+        }
         let Some(found) = state.memory.find(address) else {
             return Err(CuResult::NotFound.into());
         };

@@ -5,7 +5,7 @@ use mica_wire::session::KernelLayout;
 
 use super::functions::function_of;
 use super::state::{State, state};
-use super::support::{Answer, Code, driver, entries, get, invalid, put};
+use super::support::{Answer, Code, driver, entries, get, invalid, put, room_for};
 
 /// Blocks that run side by side on one multiprocessor; 0 if not even one fits.
 pub(super) fn blocks_per_multiprocessor(
@@ -72,6 +72,8 @@ unsafe fn potential(
     limit: i32,
 ) -> Answer {
     let state = state()?;
+    room_for(grid)?;
+    room_for(block)?;
     // SAFETY: the program's handle.
     let layout = unsafe { function_of(function)? }.layout()?;
     let most = if layout.max_threads == 0 {
@@ -150,7 +152,9 @@ driver! {
         put(out, (each * state.client.snapshot().multiprocessors) as i32)
     }
 
-    fn occupancy_cluster_size(out: *mut i32, function: Handle, _config: *const LaunchConfig) {
+    fn occupancy_cluster_size(out: *mut i32, function: Handle, config: *const LaunchConfig) {
+        room_for(out)?;
+        room_for(config)?;
         function_of(function)?;
         put(out, 1)
     }

@@ -226,8 +226,6 @@ stream_entries! {
     cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz = stream_copy_attributes;
     cuStreamGetAttribute, cuStreamGetAttribute_ptsz = stream_get_attribute;
     cuStreamSetAttribute, cuStreamSetAttribute_ptsz = stream_set_attribute;
-    cuStreamWriteValue32, cuStreamWriteValue32_ptsz = stream_write_value_32;
     cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz = stream_write_value_32;
-    cuStreamWriteValue64, cuStreamWriteValue64_ptsz = stream_write_value_64;
     cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz = stream_write_value_64;
 }

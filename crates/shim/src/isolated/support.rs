@@ -89,6 +89,15 @@ pub(super) unsafe fn put<T>(out: *mut T, value: T) -> Answer {
     Ok(())
 }
 
+/// Refuses a null pointer for an answer, in calls where the driver looks at it before any handle.
+#[inline]
+pub(super) fn room_for<T>(out: *const T) -> Answer {
+    match out.is_null() {
+        true => invalid(),
+        false => Ok(()),
+    }
+}
+
 /// As [`put`], where null means that nobody wants to know.
 ///
 /// # Safety

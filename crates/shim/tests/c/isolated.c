@@ -192,6 +192,60 @@ static void errors(void) {
     IS(n, 3);
 }
 
+CUresult cuGetErrorString(CUresult, const char **), cuGetProcAddress(const char *, void **, int, unsigned long long), cuModuleGetLoadingMode(int *);
+CUresult cuMemcpy3DPeer(const void *), cuMemcpy3DPeerAsync(const void *, Handle), cuThreadExchangeStreamCaptureMode(int *);
+CUresult cuMemGetAddressRange_v2(Ptr *, size_t *, Ptr), cuDevicePrimaryCtxSetFlags(int, unsigned), cuDevicePrimaryCtxSetFlags_v2(int, unsigned);
+CUresult cuCtxEnablePeerAccess(Handle, unsigned), cuMemcpyHtoA_v2(Handle, size_t, const void *, size_t), cuTexObjectDestroy(Ptr);
+
+static void nulls(void) {
+    start();
+    /* A real driver follows these null pointers and dies: no program can depend on what happens, this library goes on. */
+    IS(cuGetErrorName(0, 0), 1);
+    IS(cuGetErrorString(0, 0), 1);
+    IS(cuGetProcAddress(0, 0, 0, 0), 1);
+    IS(cuGetProcAddress_v2(0, 0, 0, 0, 0), 1);
+    IS(cuModuleGetLoadingMode(0), 1);
+    IS(cuMemcpy3DPeer(0), 1);
+    IS(cuMemcpy3DPeerAsync(0, 0), 1);
+    IS(cuThreadExchangeStreamCaptureMode(0), 1);
+    /* What is looked at first where more than one argument is wrong, and what is right all the same. */
+    Handle function;
+    Ptr p, base;
+    size_t bytes;
+    int value;
+    IS(cuModuleGetFunction(0, 0, "add"), 400);
+    IS(cuModuleGetFunction(&function, 0, 0), 400);
+    IS(cuModuleGetFunction(0, module, "add"), 1);
+    IS(cuModuleGetFunction(&function, module, 0), 1);
+    IS(cuModuleGetGlobal_v2(0, 0, 0, 0), 400);
+    OK(cuModuleGetGlobal_v2(0, 0, module, "seed"));
+    IS(cuFuncGetAttribute(0, 0, 0), 1);
+    IS(cuFuncGetAttribute(&value, 0, 0), 400);
+    IS(cuFuncGetParamInfo(0, 0, &bytes, 0), 400);
+    OK(cuMemAlloc_v2(&p, 100));
+    OK(cuMemGetAddressRange_v2(0, 0, 16));
+    IS(cuMemGetAddressRange_v2(&base, 0, 16), 500);
+    OK(cuMemGetAddressRange_v2(0, &bytes, p + 50));
+    IS(bytes, 100);
+    IS(cuDevicePrimaryCtxSetFlags(0, 0), 708);
+    OK(cuDevicePrimaryCtxSetFlags_v2(0, 0));
+    IS(cuCtxDestroy_v2(0), 1);
+    IS(cuCtxPushCurrent_v2(0), 1);
+    IS(cuCtxPushCurrent_v2(module), 201);
+    IS(cuCtxEnablePeerAccess(0, 0), 201);
+    OK(cuMemcpyHtoA_v2(0, 0, 0, 0));
+    IS(cuMemcpyHtoA_v2(0, 0, &value, 4), 400);
+    OK(cuTexObjectDestroy(0));
+    IS(cuTexObjectDestroy(5), 1);
+    IS(cuMemHostUnregister(0), 1);
+    IS(cuMemHostUnregister(&value), 713);
+    void *pinned;
+    OK(cuMemHostAlloc(&pinned, 4096, 0));
+    IS(cuMemHostRegister_v2(pinned, 4096, 0), 1);
+    IS(cuMemHostUnregister(pinned), 1);
+    OK(cuMemFreeHost(pinned));
+}
+
 static int called;
 static void host_function(void *data) { called += *(int *)data; }
 
@@ -523,7 +577,7 @@ int main(int argc, char **argv) {
         {"basics", basics}, {"contexts", contexts}, {"errors", errors}, {"streams", streams},
         {"host_memory", host_memory}, {"graphs", graphs}, {"look_up", look_up}, {"threads", threads},
         {"fork", forked}, {"orphan", orphan}, {"leave", leave},
-        {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
+        {"nulls", nulls}, {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (argc > 1 && !strcmp(all[i].name, argv[1])) {

@@ -212,6 +212,11 @@ fn errors_are_those_of_a_real_driver() {
 }
 
 #[test]
+fn null_pointers_are_refused_in_the_drivers_order() {
+    run("nulls");
+}
+
+#[test]
 fn streams_events_and_host_functions_keep_their_order() {
     run("streams");
 }
