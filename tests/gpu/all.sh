@@ -6,7 +6,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 total=${MICA_GPU_SECONDS:-520}
 # Section and the most seconds it may take.
-plan="overhead:60 gate:130 life:90 accounting:130 crash:60 users:40 container:40 smi:30 doctor:50 symbols:20 memory:60 programs:110 frameworks:100 isolated:60 conformance:100"
+plan="overhead:60 gate:130 life:90 accounting:130 crash:60 users:40 container:40 smi:30 doctor:50 symbols:20 memory:60 nulls:60 programs:150 frameworks:100 isolated:60 conformance:100"
 keep=${OUT:-$(mktemp -d)}; mkdir -p "$keep"; export OUT="$keep"
 wanted=" $* "
 rows=()
@@ -26,7 +26,7 @@ for entry in $plan bench:0; do
   set -- ${count:-? passed, ? failed, ? skipped}
   rows+=("$name|$1|$3|$5|$((SECONDS - begun)) s|$([ $code = 124 ] && echo 'ran out of time')")
   echo "== $name"
-  grep -E '^(FAIL|skip|note)|ratio|goal|SIGKILL|MiB' "$keep/$name.log" | cut -c1-260 | head -n 45
+  grep -E '^(FAIL|skip|note)|^  [a-z_ ]+ \| |ratio|goal|SIGKILL|MiB' "$keep/$name.log" | cut -c1-260 | head -n 60
   [ "$name" = bench ] && tail -n 45 "$keep/bench.log" | cut -c1-200
 done
 echo

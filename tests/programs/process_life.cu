@@ -9,7 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 // What processes do: fork before and after the first call, exec, cleared environments, closed descriptors,
-// small stacks, timers' signals, threads that end and are cancelled, late calls. Each case is a process of its own.
+// small stacks, timers' signals, threads that end and are cancelled, late calls. Each case is a process of its own,
+// with a bound on its time.
 __global__ void add(int *p, int v) { atomicAdd(p, v); }
 __global__ void spin(int *p) { for (int i = 0; i < 20000; i++) atomicAdd(p, 1); }
 __global__ void say(int i) { printf("%d", i); }
@@ -39,9 +40,10 @@ static void with_timer(int flags) {
     action.sa_handler = [](int) { signals = signals + 1; };
     action.sa_flags = flags;
     sigaction(SIGALRM, &action, nullptr);
-    itimerval every = {{0, 300}, {0, 300}}, never = {};
+    // Long system calls of a real driver must come to an end between two signals.
+    itimerval every = {{0, 2000}, {0, 2000}}, never = {};
     setitimer(ITIMER_REAL, &every, nullptr);
-    for (int i = 0; i < 5 || signals < 20; i++) {
+    for (int i = 0; i < 2 || (signals < 5 && i < 100); i++) {
         work();
         Device<int> d(1);
         spin<<<1, 1>>>(d);
@@ -51,6 +53,7 @@ static void with_timer(int flags) {
         CHECK(cudaFreeHost(pinned));
     }
     setitimer(ITIMER_REAL, &never, nullptr);
+    EXPECT(signals > 0);
 }
 static int *late;
 static struct Late { ~Late() { if (late) { cudaError_t e = cudaFree(late); if (e != cudaSuccess && e != cudaErrorCudartUnloading) _exit(7); } } } freed_after_main;
@@ -90,7 +93,16 @@ static struct { const char *name; void (*body)(); } cases[] = {
         work();
         if (!freopen("/dev/null", "w", stdout)) exit(3);
         pthread_t thread;
-        pthread_create(&thread, nullptr, [](void *) -> void * { for (;;) { say<<<1, 1>>>(1); cudaDeviceSynchronize(); pthread_testcancel(); } }, nullptr);
+        // Asked to end at any moment, it ends between calls only: a driver that prints may not be left in the middle.
+        pthread_create(&thread, nullptr, [](void *) -> void * {
+            for (int state;;) {
+                pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+                say<<<1, 1>>>(1);
+                cudaDeviceSynchronize();
+                pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+                pthread_testcancel();
+            }
+        }, nullptr);
         usleep(20000);
         pthread_cancel(thread);
         void *result = nullptr;
@@ -115,8 +127,32 @@ static struct { const char *name; void (*body)(); } cases[] = {
         pthread_create(&thread, nullptr, [](void *) -> void * { work(); exit(mismatches); }, nullptr);
         pthread_exit(nullptr);
     }},
-    {"a reset again and again", [] { for (int i = 0; i < 20; i++) { work(); CHECK(cudaDeviceReset()); } }},
+    {"a reset again and again", [] { for (int i = 0; i < 5; i++) { work(); CHECK(cudaDeviceReset()); } }},
 };
+static double now() { timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec / 1e9; }
+// A case in a process of its own, with whatever that starts: ended when it takes too long, named when it is slow.
+static void start(const char *name) {
+    const double bound = 20, slow = 3, begun = now();
+    fflush(stdout);
+    pid_t pid = fork();
+    if (!pid) { setpgid(0, 0); again(name); }
+    setpgid(pid, pid);
+    int status = -1;
+    pid_t ended;
+    while ((ended = waitpid(pid, &status, WNOHANG)) == 0 && now() - begun < bound) usleep(5000);
+    const double took = now() - begun;
+    if (ended == 0) {
+        kill(-pid, SIGKILL);
+        ended = waitpid(pid, &status, 0);
+        printf("%s: not over after %.0f s\n", name, bound);
+        mismatch();
+    } else if (status != 0) {
+        printf("%s: status %#x\n", name, status);
+        mismatch();
+    }
+    EXPECT_EQ(ended, pid);
+    if (took > slow) fprintf(stderr, "%s took %.1f s\n", name, took);
+}
 int main(int argc, char **argv) {
     static char path[4096];
     self = path;
@@ -125,13 +161,6 @@ int main(int argc, char **argv) {
         for (auto &c : cases) if (!strcmp(c.name, argv[1])) { c.body(); return mismatches; }
         return 2;
     }
-    for (auto &c : cases) {
-        fflush(stdout);
-        pid_t pid = fork();
-        if (!pid) again(c.name);
-        int status = -1;
-        EXPECT_EQ(waitpid(pid, &status, 0), pid);
-        if (status != 0) { printf("%s: status %#x\n", c.name, status); mismatch(); }
-    }
+    for (auto &c : cases) start(c.name);
     return finish();
 }
