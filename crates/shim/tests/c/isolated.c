@@ -572,12 +572,39 @@ static void cancelled(void) {
     IS(word, 7);
 }
 
+static void *until_cancelled(void *ready) {
+    OK(cuCtxSetCurrent(context));
+    for (;;) {
+        OK(cuCtxSynchronize());
+        *(volatile int *)ready = 1;
+        pthread_testcancel();
+    }
+}
+
+static void cancelled_thread(void) {
+    start();
+    for (int i = 0; i < 50; i++) {
+        volatile int ready = 0;
+        pthread_t thread;
+        void *result = 0;
+        OK(pthread_create(&thread, 0, until_cancelled, (void *)&ready));
+        while (!ready) usleep(100);
+        /* Most likely within a call, and not always at the same place. */
+        usleep(i * 7);
+        OK(pthread_cancel(thread));
+        OK(pthread_join(thread, &result));
+        TRUE(result == PTHREAD_CANCELED);
+    }
+    OK(cuCtxSynchronize());
+}
+
 int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"basics", basics}, {"contexts", contexts}, {"errors", errors}, {"streams", streams},
         {"host_memory", host_memory}, {"graphs", graphs}, {"look_up", look_up}, {"threads", threads},
         {"fork", forked}, {"orphan", orphan}, {"leave", leave},
         {"nulls", nulls}, {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
+        {"cancelled_thread", cancelled_thread},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (argc > 1 && !strcmp(all[i].name, argv[1])) {

@@ -182,8 +182,14 @@ fn built_shim() -> PathBuf {
 
 /// Runs one part of the program; it must say "ok" and nothing else.
 fn run(part: &str) -> Arc<Host> {
+    run_with(part, |_, _| {})
+}
+
+fn run_with(part: &str, set: impl FnOnce(&Host, &mut Command)) -> Arc<Host> {
     let host = Host::start();
-    let output = host.program(part).output().unwrap();
+    let mut command = host.program(part);
+    set(&host, &mut command);
+    let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(said.trim(), "ok", "{:?}; {}", output.status, host.log());
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -254,6 +260,14 @@ fn a_program_may_leave_in_the_middle_of_a_kernel() {
 #[test]
 fn copies_of_all_sizes_keep_their_order() {
     run("copies");
+}
+
+#[test]
+fn a_thread_that_is_cancelled_leaves_calls_in_order() {
+    // A trace writes to a file in every call, where the C library ends cancelled threads.
+    run_with("cancelled_thread", |host, command| {
+        command.env("MICA_TRACE", host.directory.path().join("trace"));
+    });
 }
 
 #[test]
