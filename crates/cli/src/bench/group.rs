@@ -79,6 +79,7 @@ pub(crate) fn compete(side: Side, tenants: &[Tenant]) -> Result<Vec<LoadReport>>
 }
 
 /// A command and the options of `mica run` for it.
+#[derive(Clone)]
 pub(crate) struct Program {
     /// Options of `mica run`; unused natively.
     pub(crate) options: Vec<String>,

@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::gpu::{Bench, SHARES, join, median, share_error, split};
-use super::group::{Program, Side, run_together, start_time};
+use super::group::{Program, Side, start_time};
 use super::report::Line;
 
 const GEMM_LOOP: &str = include_str!("pytorch/gemm_loop.py");
 const STEPS: &str = include_str!("pytorch/steps.py");
 
-/// Importing PyTorch and its first GEMM take this long on a busy machine.
-const WARM_UP: Duration = Duration::from_secs(10);
+/// Ways to submit GEMMs.
+const KINDS: [&str; 2] = ["plain", "graph"];
+/// Long enough that all have heard the order, and keep the GPU busy, before what they do counts.
+const TOGETHER: Duration = Duration::from_millis(700);
 /// Groups of processes, how many of them there are at a time, and how often those of a group take turns. Two processes
 /// that do the same differ for as long as they live (where their memory lies), so there are many; turns are short, so
 /// that what else happens on the machine falls on all of a group alike.
@@ -69,26 +72,47 @@ fn is_there(bench: &mut Bench, what: &str) -> bool {
     found
 }
 
-/// Tenants that multiply matrices, call by call and as CUDA graphs.
+/// Tenants that multiply matrices, call by call and as CUDA graphs. Processes stay for both, and on the bare driver for
+/// all of it: to start one takes longer than to measure it.
 pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
-    for kind in ["plain", "graph"] {
-        let mut solo = None;
-        for shares in SHARES {
-            let name = format!("PyTorch GEMM loops {kind} {}", join(shares));
-            if !bench.wanted(&name) || !is_there(bench, &name) {
-                continue;
-            }
-            let seconds = bench.seconds;
-            let solo = match solo {
-                Some(solo) => solo,
-                None => *solo.insert(gemm_rates(Side::Native, kind, &shares[..1], seconds)?[0]),
-            };
-            let native = gemm_rates(Side::Native, kind, shares, seconds)?;
-            let mica = gemm_rates(Side::Mica, kind, shares, seconds)?;
+    let row = |kind: &str, shares: &[u32]| format!("PyTorch GEMM loops {kind} {}", join(shares));
+    let wanted = |bench: &Bench, shares: &[u32]| {
+        let kinds = KINDS.into_iter();
+        let kinds = kinds.filter(|kind| bench.wanted(&row(kind, shares)));
+        kinds.collect::<Vec<_>>()
+    };
+    let most = SHARES
+        .iter()
+        .filter(|shares| !wanted(bench, shares).is_empty())
+        .map(|shares| shares.len())
+        .max();
+    let Some(most) = most else {
+        return Ok(());
+    };
+    if !is_there(bench, "PyTorch GEMM loops") {
+        return Ok(());
+    }
+    let bare = vec![python(GEMM_LOOP, &[], &[]); most];
+    let mut bare = Servant::start_all(Side::Native, &bare)?;
+    let shorter = bench.seconds.min(4.0);
+    for shares in SHARES {
+        let kinds = wanted(bench, shares);
+        if kinds.is_empty() {
+            continue;
+        }
+        let programs = shares.iter().map(|share| {
+            let share = share.to_string();
+            python(GEMM_LOOP, &[], &["--memory", "8GiB", "--share", &share])
+        });
+        let mut tenants = Servant::start_all(Side::Mica, &programs.collect::<Vec<_>>())?;
+        for kind in kinds {
+            let solo = gemm_rates(&mut bare[..1], kind, shorter)?[0];
+            let native = gemm_rates(&mut bare[..shares.len()], kind, shorter)?;
+            let mica = gemm_rates(&mut tenants, kind, bench.seconds)?;
             let error = share_error(&mica, shares);
             let part = |rates: &[f64]| 100.0 * rates.iter().sum::<f64>() / solo;
             bench.report.add(Line {
-                what: name,
+                what: row(kind, shares),
                 native: format!("{} ({:.1} % of solo)", split(&native), part(&native)),
                 mica: format!(
                     "{} ({:.1} % of solo), error {error:.2}",
@@ -99,34 +123,42 @@ pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
                 reached: Some(error <= 0.5 && part(&mica) >= 97.0),
             });
         }
+        Servant::end_all(tenants)?;
     }
-    Ok(())
+    Servant::end_all(bare)
 }
 
-/// GEMMs a second of each tenant.
-fn gemm_rates(side: Side, kind: &str, shares: &[u32], seconds: f64) -> Result<Vec<f64>> {
-    let start = start_time(shares.len(), WARM_UP)?.to_string();
-    let arguments = [kind.to_owned(), start, seconds.to_string()];
-    let programs: Vec<Program> = shares
-        .iter()
-        .map(|share| {
-            let share = share.to_string();
-            let options = ["--memory", "8GiB", "--share", &share];
-            python(GEMM_LOOP, &arguments, &options)
-        })
-        .collect();
-    let rates: Vec<Rate> = run_together(side, &programs)?;
-    Ok(rates.iter().map(|report| report.rate).collect())
+/// GEMMs a second of each of them, at the same time.
+fn gemm_rates(servants: &mut [Servant], kind: &str, seconds: f64) -> Result<Vec<f64>> {
+    let start = start_time(servants.len(), TOGETHER)?;
+    for servant in servants.iter_mut() {
+        servant.order(&format!("{kind} {start} {seconds}"))?;
+    }
+    let rates = servants.iter_mut().map(|servant| {
+        let Rate { rate } = servant.report()?;
+        Ok(rate)
+    });
+    rates.collect()
 }
 
-/// One process that measures a few steps whenever it is told to.
-struct Stepper {
+/// A process that is started once, says when it is ready, and answers orders, a line each.
+struct Servant {
     child: Child,
     orders: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-impl Stepper {
+impl Servant {
+    /// Starts them side by side, and waits until all are ready.
+    fn start_all(side: Side, programs: &[Program]) -> Result<Vec<Self>> {
+        let servants = programs.iter().map(|program| Self::start(side, program));
+        let mut servants = servants.collect::<Result<Vec<_>>>()?;
+        for servant in &mut servants {
+            servant.answer()?;
+        }
+        Ok(servants)
+    }
+
     fn start(side: Side, program: &Program) -> Result<Self> {
         let mut command = program.command(side)?;
         let mut child = command
@@ -148,31 +180,38 @@ impl Stepper {
     }
 
     fn answer(&mut self) -> Result<String> {
-        let line = self.answers.next().context("the steps ended early")?;
+        let line = self.answers.next().context("a process ended early")?;
         Ok(line?)
     }
 
-    fn measure(&mut self) -> Result<Steps> {
-        writeln!(self.orders, "go")?;
+    fn order(&mut self, line: &str) -> Result<()> {
+        writeln!(self.orders, "{line}")?;
+        Ok(())
+    }
+
+    fn report<T: DeserializeOwned>(&mut self) -> Result<T> {
         let line = self.answer()?;
         serde_json::from_str(&line).with_context(|| format!("not a report: {line}"))
     }
 
-    fn end(mut self) -> Result<()> {
-        drop(self.orders);
-        let status = self.child.wait()?;
-        anyhow::ensure!(status.success(), "the steps failed: {status}");
+    fn end_all(servants: Vec<Self>) -> Result<()> {
+        for mut servant in servants {
+            drop(servant.orders);
+            let status = servant.child.wait()?;
+            anyhow::ensure!(status.success(), "a process failed: {status}");
+        }
         Ok(())
     }
 }
 
 /// One turn of a group, each of its processes once.
-fn take_turns(group: &mut [Stepper], turn: usize) -> Result<[Steps; 3]> {
+fn take_turns(group: &mut [Servant], turn: usize) -> Result<[Steps; 3]> {
     let mut measured = [Steps::default(); 3];
     // Whoever goes first finds the machine as the last turn left it.
     for place in 0..3 {
         let who = (place + turn) % 3;
-        measured[who] = group[who].measure()?;
+        group[who].order("go")?;
+        measured[who] = group[who].report()?;
     }
     Ok(measured)
 }
@@ -188,21 +227,18 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
     let sides = [Side::Native, Side::Mica, Side::Native];
     let mut groups: Vec<Vec<[Steps; 3]>> = Vec::new();
     while groups.len() < GROUPS {
-        let mut waiting: Vec<Vec<Stepper>> = Vec::new();
-        for _ in 0..GROUPS_AT_A_TIME.min(GROUPS - groups.len()) {
-            let group = sides.map(|side| Stepper::start(side, &program));
-            waiting.push(group.into_iter().collect::<Result<_>>()?);
+        let now = GROUPS_AT_A_TIME.min(GROUPS - groups.len());
+        let all = (0..now).flat_map(|_| sides);
+        let started = all.map(|side| Servant::start(side, &program));
+        let mut started = started.collect::<Result<Vec<_>>>()?;
+        for servant in &mut started {
+            servant.answer()?;
         }
-        for stepper in waiting.iter_mut().flatten() {
-            stepper.answer()?;
-        }
-        for mut group in waiting {
-            let turns = (0..TURNS).map(|turn| take_turns(&mut group, turn));
+        for group in started.chunks_mut(sides.len()) {
+            let turns = (0..TURNS).map(|turn| take_turns(group, turn));
             groups.push(turns.collect::<Result<_>>()?);
-            for stepper in group {
-                stepper.end()?;
-            }
         }
+        Servant::end_all(started)?;
         eprintln!("{name}: {} of {GROUPS} groups", groups.len());
     }
     let figures: [(&str, Figure); 2] = [
