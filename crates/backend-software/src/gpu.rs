@@ -150,7 +150,7 @@ impl Gpu for SoftwareGpu {
     fn stream_query(&self, stream: StreamId) -> Result<bool> {
         let state = self.core.state();
         state.healthy_stream(stream.0)?;
-        Ok(self.core.is_clear(&state, stream.0))
+        Ok(self.core.is_done(&state, stream.0))
     }
 
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {

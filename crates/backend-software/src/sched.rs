@@ -36,6 +36,18 @@ impl Core {
         stream.queue.is_empty() && is_first_in_order(state, stream, u64::MAX)
     }
 
+    /// Whether a stream's work is done. A blocking stream's is although the default stream works: that holds up
+    /// only what comes. The default stream stands for the blocking ones too, as in `wait_for_stream`.
+    pub(crate) fn is_done(&self, state: &State, stream: u64) -> bool {
+        let Some(known) = state.streams.get(&stream) else {
+            return false;
+        };
+        match known.kind {
+            StreamKind::Default => self.is_clear(state, stream),
+            StreamKind::Blocking | StreamKind::NonBlocking => known.queue.is_empty(),
+        }
+    }
+
     /// Starts the first operations of `stream`, and of all that wait for what this completes.
     pub(crate) fn pump(self: &Arc<Self>, state: &mut State, stream: u64) {
         let mut list = vec![stream];

@@ -129,6 +129,19 @@ fn query_tells_whether_work_is_done(s: &Session<'_>) -> Check {
     drop(hold);
     s.gpu.stream_synchronize(stream)?;
     ensure!(s.gpu.stream_query(stream)?, "a synchronized stream is done");
+    // The default stream holds up what a blocking one is given later, which is nothing yet.
+    let blocking = s.blocking_stream()?;
+    let hold = s.hold(s.stream)?;
+    ensure!(
+        s.gpu.stream_query(blocking)?,
+        "a blocking stream that was given nothing is not done"
+    );
+    ensure!(
+        !s.gpu.stream_query(s.stream)?,
+        "the held default stream is done"
+    );
+    drop(hold);
+    s.gpu.stream_synchronize(s.stream)?;
     Ok(())
 }
 
