@@ -34,14 +34,20 @@ pub(crate) fn prepare(mode: Mode) -> Result<PathBuf> {
     }
 }
 
+/// Where the library with a newer driver's names is written.
+pub(crate) fn newer_library() -> PathBuf {
+    let paths = mica_daemon::Paths::from_environment();
+    paths.runtime_dir.join("lib-newer").join("libcuda.so.1")
+}
+
 /// The folder with a library that also has a newer driver's names.
 fn prepare_newer(own: &Path, names: &[String]) -> Result<PathBuf> {
-    let folder = own.with_file_name("lib-newer");
+    let file = newer_library();
+    let folder = file.parent().unwrap_or(own).to_path_buf();
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("{} cannot be made", folder.display()))?;
     let mica = find()?.join(LIBRARIES[0].0);
     let library = newer::library(names, &mica);
-    let file = folder.join("libcuda.so.1");
     if std::fs::read(&file).ok().as_ref() != Some(&library) {
         let fresh = folder.join(format!("libcuda.{}.new", std::process::id()));
         std::fs::write(&fresh, &library)
