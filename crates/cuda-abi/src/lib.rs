@@ -20,8 +20,8 @@ pub use entry::{
 pub use result::CuResult;
 pub use service::{Direct, Isolated};
 pub use types::{
-    AllocationHandle, Array3dDescriptor, ArrayDescriptor, CuStatus, Device, DevicePtr,
-    ExternalMemoryDescriptor, Handle, LaunchConfig, MemAllocNodeParams, MemAllocationProp,
-    MemLocation,
+    AllocationHandle, Array3dDescriptor, Array3dDescriptorV1, ArrayDescriptor, ArrayDescriptorV1,
+    CuStatus, Device, DevicePtr, ExternalMemoryDescriptor, Handle, LaunchConfig,
+    MemAllocNodeParams, MemAllocationProp, MemLocation,
 };
 pub use work::Work;

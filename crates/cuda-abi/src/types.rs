@@ -27,6 +27,38 @@ pub struct ArrayDescriptor {
     pub channels: u32,
 }
 
+/// `CUDA_ARRAY_DESCRIPTOR` of before CUDA 3.2.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArrayDescriptorV1 {
+    /// Elements in a row.
+    pub width: u32,
+    /// Rows; 0 for one-dimensional arrays.
+    pub height: u32,
+    /// A `CUarray_format` by number.
+    pub format: u32,
+    /// Channels of an element.
+    pub channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR` of before CUDA 3.2.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Array3dDescriptorV1 {
+    /// Elements in a row.
+    pub width: u32,
+    /// Rows; 0 for one-dimensional arrays.
+    pub height: u32,
+    /// Slices or layers; 0 for flat arrays.
+    pub depth: u32,
+    /// A `CUarray_format` by number.
+    pub format: u32,
+    /// Channels of an element.
+    pub channels: u32,
+    /// Bits such as [`Array3dDescriptor::SPARSE`].
+    pub flags: u32,
+}
+
 /// `CUDA_ARRAY3D_DESCRIPTOR` (version 2).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +129,31 @@ impl From<ArrayDescriptor> for Array3dDescriptor {
             format: flat.format,
             channels: flat.channels,
             ..Self::default()
+        }
+    }
+}
+
+impl From<ArrayDescriptorV1> for Array3dDescriptor {
+    fn from(flat: ArrayDescriptorV1) -> Self {
+        Self {
+            width: flat.width as usize,
+            height: flat.height as usize,
+            format: flat.format,
+            channels: flat.channels,
+            ..Self::default()
+        }
+    }
+}
+
+impl From<Array3dDescriptorV1> for Array3dDescriptor {
+    fn from(deep: Array3dDescriptorV1) -> Self {
+        Self {
+            width: deep.width as usize,
+            height: deep.height as usize,
+            depth: deep.depth as usize,
+            format: deep.format,
+            channels: deep.channels,
+            flags: deep.flags,
         }
     }
 }

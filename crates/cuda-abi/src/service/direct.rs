@@ -2,7 +2,9 @@
 
 /// Direct mode: memory.
 pub(super) const CHARGED: &[&str] = &[
+    "cuArray3DCreate",
     "cuArray3DCreate_v2",
+    "cuArrayCreate",
     "cuArrayCreate_v2",
     "cuArrayDestroy",
     "cuCtxCreate",

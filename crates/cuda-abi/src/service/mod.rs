@@ -108,6 +108,30 @@ mod tests {
         }
     }
 
+    /// What may take device memory and is not charged, and why.
+    const UNCHARGED: &[(&str, &str)] = &[
+        ("cuExternalMemoryGetMappedBuffer", IMPORTED),
+        ("cuExternalMemoryGetMappedMipmappedArray", IMPORTED),
+        ("cuIpcOpenMemHandle", PAID),
+        ("cuIpcOpenMemHandle_v2", PAID),
+        ("cuMemPoolImportFromShareableHandle", PAID),
+        ("cuMemPoolImportPointer", PAID),
+        ("cuMulticastCreate", "memory is bound to it later"),
+    ];
+    const IMPORTED: &str = "charged when it was imported";
+    const PAID: &str = "charged to the process that made it";
+
+    #[test]
+    fn what_takes_memory_is_charged_or_it_is_said_why_not() {
+        for entry in ENTRY_POINTS {
+            let charged = entry.direct() == Direct::Charged;
+            let excused = UNCHARGED.iter().any(|(name, _)| *name == entry.symbol);
+            let takes = entry.class == crate::Class::Allocates;
+            assert!(!takes || charged != excused, "{}", entry.symbol);
+            assert!(takes || !excused, "{} takes none", entry.symbol);
+        }
+    }
+
     #[test]
     fn variants_for_a_threads_own_stream_are_served_alike() {
         for entry in ENTRY_POINTS {

@@ -1,34 +1,20 @@
 //! Arrays, mipmapped arrays, and the end of everything booked by handle.
 
-use mica_cuda_abi::{Array3dDescriptor, ArrayDescriptor, CuStatus, Handle, Symbol};
+use mica_cuda_abi::{Array3dDescriptor, CuStatus, Handle, Symbol};
 
 use super::context::current;
 use super::ledger::Entry;
 use super::state::{footprint, making, state};
 
-/// `cuArrayCreate_v2`.
-pub(crate) unsafe fn create(
+/// `cuArrayCreate` and `cuArray3DCreate`, each also as before CUDA 3.2, with sizes of 32 bits.
+pub(crate) unsafe fn create<D: Copy + Into<Array3dDescriptor>>(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *const ArrayDescriptor) -> CuStatus,
+    real: unsafe extern "C" fn(*mut Handle, *const D) -> CuStatus,
     out: *mut Handle,
-    descriptor: *const ArrayDescriptor,
+    descriptor: *const D,
 ) -> CuStatus {
     // SAFETY: null, or the program's descriptor.
-    let bytes =
-        unsafe { descriptor.as_ref() }.map_or(0, |flat| Array3dDescriptor::from(*flat).bytes());
-    // SAFETY: the program's arguments.
-    unsafe { booked(bytes, out, || real(out, descriptor)) }
-}
-
-/// `cuArray3DCreate_v2`.
-pub(crate) unsafe fn create_3d(
-    _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *const Array3dDescriptor) -> CuStatus,
-    out: *mut Handle,
-    descriptor: *const Array3dDescriptor,
-) -> CuStatus {
-    // SAFETY: null, or the program's descriptor.
-    let bytes = unsafe { descriptor.as_ref() }.map_or(0, Array3dDescriptor::bytes);
+    let bytes = unsafe { descriptor.as_ref() }.map_or(0, |array| (*array).into().bytes());
     // SAFETY: the program's arguments.
     unsafe { booked(bytes, out, || real(out, descriptor)) }
 }

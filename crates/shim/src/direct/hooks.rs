@@ -8,9 +8,9 @@ use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mica_cuda_abi::{
-    AllocationHandle, Array3dDescriptor, ArrayDescriptor, CuResult, CuStatus, Device, DevicePtr,
-    ExternalMemoryDescriptor, Handle, LaunchConfig, MemAllocNodeParams, MemAllocationProp,
-    MemLocation, Symbol,
+    AllocationHandle, Array3dDescriptor, Array3dDescriptorV1, ArrayDescriptor, ArrayDescriptorV1,
+    CuResult, CuStatus, Device, DevicePtr, ExternalMemoryDescriptor, Handle, LaunchConfig,
+    MemAllocNodeParams, MemAllocationProp, MemLocation, Symbol,
 };
 
 use super::driver::real;
@@ -136,7 +136,9 @@ hooks! {
     hook [cuLibraryGetKernel](out: *mut Handle, library: Handle, name: *const c_char) => stacks::kernel;
 
     hook [cuArrayCreate_v2](out: *mut Handle, descriptor: *const ArrayDescriptor) => arrays::create;
-    hook [cuArray3DCreate_v2](out: *mut Handle, descriptor: *const Array3dDescriptor) => arrays::create_3d;
+    hook [cuArrayCreate](out: *mut Handle, descriptor: *const ArrayDescriptorV1) => arrays::create;
+    hook [cuArray3DCreate](out: *mut Handle, descriptor: *const Array3dDescriptorV1) => arrays::create;
+    hook [cuArray3DCreate_v2](out: *mut Handle, descriptor: *const Array3dDescriptor) => arrays::create;
     hook [cuMipmappedArrayCreate](out: *mut Handle, descriptor: *const Array3dDescriptor, levels: u32)
         => arrays::create_mipmapped;
     hook [cuArrayDestroy, cuMipmappedArrayDestroy](array: Handle) => arrays::destroy;

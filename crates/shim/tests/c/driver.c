@@ -197,6 +197,8 @@ API CUresult cuMemMap(CUdeviceptr p, size_t b, size_t o, uint64_t h, unsigned lo
 API CUresult cuMemUnmap(CUdeviceptr p, size_t b) { (void)p; (void)b; return 0; }
 API CUresult cuMemRetainAllocationHandle(uint64_t *h, void *p) { (void)p; if (!h) return 1; *h = next_address; return 0; }
 API CUresult cuArray3DCreate_v2(void **a, const void *d) { if (!a || !d) return 1; *a = (void *)take(1, 0); return 0; }
+API CUresult cuArray3DCreate(void **a, const unsigned *d) { if (!a || !d) return 1; *a = (void *)take((uint64_t)d[0] * d[1] * d[2], 0); return 0; }
+API CUresult cuArrayCreate(void **a, const unsigned *d) { if (!a || !d) return 1; *a = (void *)take((uint64_t)d[0] * d[1], 0); return 0; }
 API CUresult cuArrayDestroy(void *a) { int p = 0; return give((uint64_t)a, &p) ? 0 : 400; }
 
 API CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sh, void *s, void **params, void **extra) {

@@ -144,6 +144,18 @@ static int kinds(void) {
     EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1) == 2);
     CHECK(F(int, "cuMemRelease", uint64_t)(h));
     CHECK(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1));
+    // Arrays of before CUDA 3.2: bytes of one channel, 2 MiB are left.
+    CHECK(F(int, "cuMemFree_v2", CUdeviceptr)(p));
+    unsigned flat[] = { 1 << 11, 1 << 11, 1, 1 }, deep[] = { 1 << 10, 1 << 10, 2, 1, 1, 0 };
+    void *a;
+    EXPECT(F(int, "cuArrayCreate", void **, void *)(&a, flat) == 2);
+    flat[1] >>= 1;
+    CHECK(F(int, "cuArrayCreate", void **, void *)(&a, flat));
+    EXPECT(F(int, "cuArray3DCreate", void **, void *)(&a, deep) == 2);
+    CHECK(F(int, "cuArrayDestroy", void *)(a));
+    CHECK(F(int, "cuArray3DCreate", void **, void *)(&a, deep));
+    EXPECT(F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1) == 2);
+    CHECK(F(int, "cuArrayDestroy", void *)(a));
     // Managed memory may lie on the device, whatever a pool of it says.
     prop.type = 2, prop.where = 3;
     void *managed;
