@@ -12,6 +12,9 @@ nulls_compare() { # NAME SIDE COMMAND...: every answer that differs from the dri
     cut -c1-160 <<<"$lines" | sed "s/^/  $name $side | /" | head -n 60
   fi
 }
+printf '[software_gpu]\noffer = "always"\n' >"$work/software.toml"
+background env MICA_RUNTIME_DIR="$work/software" "$mica" daemon --config "$work/software.toml" >"$work/software.log" 2>&1
+wait_for 10 env MICA_RUNTIME_DIR="$work/software" "$mica" ls
 for name in driver_nulls answers_in_doubt; do
   [ -x "$work/$name" ] || continue
   out=$(timeout -k 5 40 "$work/$name" 2>&1); code=$?

@@ -17,6 +17,9 @@ use super::driver::real;
 use super::state::{Direct, state};
 
 const LIMIT_STACK: u32 = 0;
+/// Local memory a thread can have on any GPU. A larger stack is the driver's to refuse, and its answer is not that
+/// memory is short.
+const MOST_LOCAL: usize = 512 << 10;
 const LIMIT_MALLOC_HEAP: u32 = 2;
 const ATTRIBUTE_PROCESSORS: i32 = 16;
 const ATTRIBUTE_THREADS_PER_PROCESSOR: i32 = 39;
@@ -85,6 +88,9 @@ pub(crate) unsafe fn set_limit(
     // SAFETY: the program's arguments.
     let call = || unsafe { real(limit, value) };
     let context = owner();
+    if limit == LIMIT_STACK && value > MOST_LOCAL {
+        return call();
+    }
     let (Some(direct), LIMIT_STACK | LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
         return call();
     };

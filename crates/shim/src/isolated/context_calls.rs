@@ -181,6 +181,7 @@ driver! {
 
     fn ctx_get_device(out: *mut i32) {
         state()?;
+        forbid_within()?;
         if peek().is_none() {
             return Err(CuResult::InvalidContext.into());
         }
@@ -189,6 +190,7 @@ driver! {
 
     fn ctx_get_device_v2(out: *mut i32, context: Handle) {
         state()?;
+        forbid_within()?;
         named_or_current(context)?;
         put(out, 0)
     }

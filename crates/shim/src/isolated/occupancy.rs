@@ -4,6 +4,7 @@ use mica_cuda_abi::{CuResult, Handle, LaunchConfig};
 use mica_wire::session::KernelLayout;
 
 use super::functions::function_of;
+use super::modules::Function;
 use super::state::{State, state};
 use super::support::{Answer, Code, driver, entries, get, invalid, put, room_for};
 
@@ -46,6 +47,15 @@ pub(super) fn blocks_per_multiprocessor(
     blocks.max(1)
 }
 
+/// The same for a launch of a function, which may have no more shared memory than it was set up for.
+fn resident(state: &State, function: &Function, threads: u32, dynamic: u64) -> Answer<u32> {
+    let layout = function.layout()?;
+    Ok(match dynamic > u64::from(function.most_dynamic(state)) {
+        true => 0,
+        false => blocks_per_multiprocessor(state, layout, threads, dynamic),
+    })
+}
+
 type SharedOf = unsafe extern "C" fn(i32) -> usize;
 
 unsafe fn max_active(out: *mut i32, function: Handle, threads: i32, dynamic: usize) -> Answer {
@@ -55,10 +65,10 @@ unsafe fn max_active(out: *mut i32, function: Handle, threads: i32, dynamic: usi
     }
     // SAFETY: the program's handle and pointer.
     unsafe {
-        let layout = function_of(function)?.layout()?;
+        let function = function_of(function)?;
         put(
             out,
-            blocks_per_multiprocessor(state, layout, threads as u32, dynamic as u64) as i32,
+            resident(state, function, threads as u32, dynamic as u64)? as i32,
         )
     }
 }
@@ -75,7 +85,8 @@ unsafe fn potential(
     room_for(grid)?;
     room_for(block)?;
     // SAFETY: the program's handle.
-    let layout = unsafe { function_of(function)? }.layout()?;
+    let function = unsafe { function_of(function)? };
+    let layout = function.layout()?;
     let most = if layout.max_threads == 0 {
         1024
     } else {
@@ -93,7 +104,7 @@ unsafe fn potential(
             Some(shared_of) => unsafe { shared_of(threads as i32) },
             None => dynamic,
         };
-        let blocks = blocks_per_multiprocessor(state, layout, threads, shared as u64);
+        let blocks = resident(state, function, threads, shared as u64)?;
         if blocks * threads > best {
             (best, best_blocks, best_threads) = (blocks * threads, blocks, threads);
         }
@@ -146,9 +157,8 @@ driver! {
     fn occupancy_clusters(out: *mut i32, function: Handle, config: *const LaunchConfig) {
         let state = state()?;
         let config = get(config)?;
-        let layout = function_of(function)?.layout()?;
         let threads = config.block.iter().product();
-        let each = blocks_per_multiprocessor(state, layout, threads, config.shared_bytes.into());
+        let each = resident(state, function_of(function)?, threads, config.shared_bytes.into())?;
         put(out, (each * state.client.snapshot().multiprocessors) as i32)
     }
 
