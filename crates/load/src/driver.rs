@@ -1,6 +1,6 @@
 //! The few driver calls a load makes, through whatever `libcuda.so.1` the loader finds.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 /// Why a load cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +111,25 @@ pub(crate) fn check(call: &'static str, code: c_int) -> Result<(), DriverError> 
     }
 }
 
+/// The driver that lies behind whatever `libcuda.so.1` is in front in this process; `None` where it is in front itself.
+fn driver_behind(front: &Table) -> Option<Table> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let paths = maps.lines().filter_map(|line| {
+        let path = &line[line.find('/')?..];
+        path.contains("/libcuda.so").then_some(path)
+    });
+    paths
+        .filter_map(|path| {
+            let path = CString::new(path).ok()?;
+            // SAFETY: only what the process has loaded already.
+            let library =
+                unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+            (!library.is_null()).then_some(library)
+        })
+        .filter_map(|library| Table::load(library).ok())
+        .find(|table| table.launch_kernel as usize != front.launch_kernel as usize)
+}
+
 /// An initialized driver with one context, one stream and the load's kernel.
 pub struct Driver {
     pub(crate) table: Table,
@@ -168,6 +187,14 @@ impl Driver {
         driver.submit(10)?;
         driver.synchronize()?;
         Ok(driver)
+    }
+
+    /// The same device, context and handles, called past the library in front.
+    pub(crate) fn behind(&self) -> Option<Self> {
+        Some(Self {
+            table: driver_behind(&self.table)?,
+            ..*self
+        })
     }
 
     /// Loads PTX that ends in NUL and finds a kernel in it.

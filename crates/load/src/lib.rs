@@ -7,8 +7,10 @@
 
 mod driver;
 mod kernel;
+mod micro;
 mod pattern;
 mod verify;
 
 pub use driver::{Driver, DriverError};
+pub use micro::InTurns;
 pub use pattern::{Load, LoadReport, Pattern, run};

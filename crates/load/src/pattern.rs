@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::driver::{Driver, DriverError};
+use crate::micro::InTurns;
 
 /// A way to submit kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,8 @@ pub struct LoadReport {
     pub launch_sync_us: f64,
     /// Allocation and free of 1 MiB in microseconds.
     pub alloc_free_us: f64,
+    /// What calls cost past Mica and through it; `None` where nothing stands before the driver.
+    pub in_turns: Option<InTurns>,
     /// From process start to the first kernel's end, in milliseconds.
     pub startup_ms: f64,
     /// Iterations per microsecond, for `Calibrate`.
@@ -83,7 +86,7 @@ pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
         Pattern::Graph => graphs(&driver, load)?,
         Pattern::Burst => bursts(&driver, load)?,
         Pattern::Latency => latency(&driver, load)?,
-        Pattern::Micro => micro(&driver)?,
+        Pattern::Micro => crate::micro::run(&driver)?,
         Pattern::Calibrate => calibrate(&driver)?,
         Pattern::Verify => crate::verify::run(&driver, load)?,
     };
@@ -228,70 +231,6 @@ fn latency(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
         p99_us: at(0.99),
         ..window.report(samples.len() as f64)
     })
-}
-
-/// The median of `repeats` timings of `count` calls each, in nanoseconds a call.
-fn median_ns(
-    repeats: usize,
-    count: u32,
-    mut call: impl FnMut() -> Result<(), DriverError>,
-    mut after: impl FnMut() -> Result<(), DriverError>,
-) -> Result<f64, DriverError> {
-    let mut samples = Vec::with_capacity(repeats);
-    for _ in 0..repeats {
-        let start = Instant::now();
-        for _ in 0..count {
-            call()?;
-        }
-        samples.push(start.elapsed().as_nanos() as f64 / f64::from(count));
-        after()?;
-    }
-    samples.sort_by(f64::total_cmp);
-    Ok(samples[samples.len() / 2])
-}
-
-fn micro(driver: &Driver) -> Result<LoadReport, DriverError> {
-    stay_on_one_core();
-    let nothing = || Ok(());
-    Ok(LoadReport {
-        // 500 launches stay below the queue's depth, so this is the cost at the caller.
-        launch_ns: median_ns(101, 500, || driver.submit(0), || driver.synchronize())?,
-        launch_sync_us: median_ns(
-            2001,
-            1,
-            || driver.submit(0).and_then(|()| driver.synchronize()),
-            nothing,
-        )? / 1e3,
-        alloc_free_us: median_ns(501, 1, || driver.alloc_and_free(1 << 20), nothing)? / 1e3,
-        ..LoadReport::default()
-    })
-}
-
-/// Keeps this thread on the third core it may use, or the last: what is compared must not differ by the core it ran on.
-fn stay_on_one_core() {
-    let bytes = size_of::<libc::cpu_set_t>();
-    // SAFETY: a set of processors is plain bits, none of them set.
-    let (mut allowed, mut chosen): (libc::cpu_set_t, libc::cpu_set_t) =
-        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    // SAFETY: the set is live and of that size.
-    if unsafe { libc::sched_getaffinity(0, bytes, &mut allowed) } != 0 {
-        return;
-    }
-    let limit = libc::CPU_SETSIZE as usize;
-    // SAFETY: the numbers are within the set.
-    let Some(core) = (0..limit)
-        .filter(|core| unsafe { libc::CPU_ISSET(*core, &allowed) })
-        .take(3)
-        .last()
-    else {
-        return;
-    };
-    // SAFETY: as above.
-    unsafe {
-        libc::CPU_SET(core, &mut chosen);
-        // Refused, the figures are noisier and still true.
-        libc::sched_setaffinity(0, bytes, &chosen);
-    }
 }
 
 fn calibrate(driver: &Driver) -> Result<LoadReport, DriverError> {
