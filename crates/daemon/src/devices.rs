@@ -65,6 +65,10 @@ pub trait Devices: Send {
     fn lost(&mut self, _index: usize) -> Option<String> {
         None
     }
+    /// Why the GPU at this place cannot be shared as it is set up now, if it cannot.
+    fn unshareable(&mut self, _index: usize) -> Option<String> {
+        None
+    }
     /// Processes on it.
     fn processes(&mut self, index: usize) -> Vec<ProcessReading>;
     /// Memory of the processes on it, by process number; asked between full readings.

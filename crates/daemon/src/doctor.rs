@@ -28,15 +28,15 @@ impl Registry {
             let facts = &gpu.facts;
             let driver = facts.driver.as_ref();
             let driver = driver.map_or_else(String::new, |driver| format!(", driver {driver}"));
+            let wrong = gpu.lost.as_ref().or(gpu.unshareable.as_ref());
             checks.push(Check {
                 what: format!("gpu {index}"),
                 vgpu: None,
-                verdict: if gpu.lost.is_some() {
-                    Verdict::Failed
-                } else {
-                    Verdict::Ok
+                verdict: match wrong {
+                    Some(_) => Verdict::Failed,
+                    None => Verdict::Ok,
                 },
-                evidence: gpu.lost.clone().unwrap_or_else(|| {
+                evidence: wrong.cloned().unwrap_or_else(|| {
                     format!("{}, {}{driver}", facts.name, size(facts.memory_total_bytes))
                 }),
             });

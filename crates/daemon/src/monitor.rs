@@ -99,7 +99,10 @@ fn observe(
             index,
             devices.read(driver_index),
             devices.processes(driver_index),
-            devices.lost(driver_index),
+            (
+                devices.lost(driver_index),
+                devices.unshareable(driver_index),
+            ),
         ));
     }
     // A second look before anybody is told: a process may be between two states.
@@ -124,8 +127,9 @@ fn observe(
     let mut news = Vec::new();
     {
         let mut registry = daemon.registry();
-        for (index, reading, processes, lost) in readings {
+        for (index, reading, processes, (lost, unshareable)) in readings {
             note_lost(daemon, &mut registry, index, lost);
+            note_unshareable(daemon, &mut registry, index, unshareable);
             if let Some(reading) = reading {
                 registry.gpus[index].reading = reading;
             }
@@ -167,6 +171,28 @@ fn note_lost(daemon: &Daemon, registry: &mut Registry, index: usize, lost: Optio
         ),
     };
     gpu.lost = lost;
+    daemon.events.add(severity, kind, None, None, text);
+}
+
+/// A GPU that was set up so that processes cannot share it, or can again.
+fn note_unshareable(daemon: &Daemon, registry: &mut Registry, index: usize, why: Option<String>) {
+    let gpu = &mut registry.gpus[index];
+    if gpu.unshareable == why {
+        return;
+    }
+    let (severity, kind, text) = match &why {
+        Some(why) => (
+            Severity::Error,
+            "gpu_unshareable",
+            format!("gpu {index} cannot be shared: {why}"),
+        ),
+        None => (
+            Severity::Info,
+            "gpu_shareable",
+            format!("gpu {index} can be shared again"),
+        ),
+    };
+    gpu.unshareable = why;
     daemon.events.add(severity, kind, None, None, text);
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mica_backend_cuda::nvml::Nvml;
+use mica_backend_cuda::nvml::{ComputeMode, DeviceFacts as Settings, Nvml};
 
 use crate::api::GpuKind;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, NoDevices, ProcessReading};
@@ -64,6 +64,10 @@ impl Devices for Nvidia {
         failure.is_gone().then(|| failure.to_string())
     }
 
+    fn unshareable(&mut self, index: usize) -> Option<String> {
+        why_unshareable(self.nvml.facts(u32::try_from(index).ok()?).ok()?)
+    }
+
     fn process_memory(&mut self, index: usize) -> Vec<(u32, u64)> {
         let number = u32::try_from(index).ok();
         let listed = number.and_then(|number| self.nvml.process_memory(number).ok());
@@ -105,5 +109,51 @@ impl Devices for Nvidia {
             entry.sm_percent = Some(sum / f64::from(count.max(1)));
         }
         all.into_values().collect()
+    }
+}
+
+/// Why several processes cannot share a GPU with these settings.
+fn why_unshareable(settings: Settings) -> Option<String> {
+    let by_mode = |mode, allowed| {
+        format!(
+            "its compute mode is {mode}, which allows {allowed}: set it to default with `nvidia-smi -c 0`"
+        )
+    };
+    match settings.compute_mode {
+        Some(ComputeMode::Prohibited) => Some(by_mode("prohibited", "no contexts at all")),
+        Some(ComputeMode::Exclusive) => Some(by_mode("exclusive", "one process only")),
+        // Programs would see one instance, and the driver tells nobody's memory.
+        _ if settings.mig == Some(true) => {
+            Some("it is divided by MIG: turn that off with `nvidia-smi -mig 0`".into())
+        }
+        Some(ComputeMode::Shared) | None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_modes_that_forbid_sharing_are_objected_to() {
+        let with = |compute_mode, mig| {
+            why_unshareable(Settings {
+                compute_mode,
+                mig,
+                persistence: None,
+            })
+        };
+        assert_eq!(with(None, None), None);
+        assert_eq!(with(Some(ComputeMode::Shared), Some(false)), None);
+        let says = |answer: Option<String>, word| answer.is_some_and(|text| text.contains(word));
+        assert!(says(
+            with(Some(ComputeMode::Exclusive), None),
+            "one process"
+        ));
+        assert!(says(
+            with(Some(ComputeMode::Prohibited), None),
+            "no contexts"
+        ));
+        assert!(says(with(Some(ComputeMode::Shared), Some(true)), "MIG"));
     }
 }

@@ -12,7 +12,8 @@ pub(crate) struct Candidate {
     pub(crate) share_reserved_percent: u32,
     pub(crate) vgpus: u32,
     pub(crate) load_percent: f64,
-    pub(crate) lost: Option<String>,
+    /// Why it cannot be used, if it cannot.
+    pub(crate) unusable: Option<String>,
     pub(crate) largest: Option<(String, u64)>,
 }
 
@@ -54,7 +55,7 @@ impl Candidate {
     }
 
     fn refusal(&self, wish: &Wish) -> Option<ApiError> {
-        if let Some(why) = &self.lost {
+        if let Some(why) = &self.unusable {
             return Some(error(
                 "state",
                 format!("gpu {} cannot be used: {why}", self.index),
@@ -191,7 +192,7 @@ mod tests {
             share_reserved_percent: 10 * vgpus,
             vgpus,
             load_percent: load,
-            lost: None,
+            unusable: None,
             largest: (reserved_gib > 0).then(|| ("team-a".into(), reserved_gib * GIB)),
         }
     }

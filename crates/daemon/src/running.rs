@@ -193,6 +193,7 @@ pub(crate) fn start_gpus(
                 reading: driver_index
                     .and_then(|index| devices.read(index))
                     .unwrap_or_default(),
+                unshareable: driver_index.and_then(|index| devices.unshareable(index)),
                 facts,
                 driver_index,
                 thread,

@@ -15,9 +15,9 @@ use mica_wire::host::message::Role;
 use mica_wire::host::page::client_flags;
 use support::{MIB, Program, control, eventually, spec};
 
-/// One NVIDIA GPU whose processes the test decides.
+/// One NVIDIA GPU whose processes and mode the test decides.
 #[derive(Clone, Default)]
-struct Card(Arc<Mutex<Vec<u32>>>);
+struct Card(Arc<Mutex<Vec<u32>>>, Arc<Mutex<Option<String>>>);
 
 impl Devices for Card {
     fn list(&mut self) -> Vec<DeviceFacts> {
@@ -32,6 +32,10 @@ impl Devices for Card {
 
     fn read(&mut self, _: usize) -> Option<DeviceReading> {
         Some(DeviceReading::default())
+    }
+
+    fn unshareable(&mut self, _: usize) -> Option<String> {
+        self.1.lock().unwrap().clone()
     }
 
     fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
@@ -87,6 +91,31 @@ fn limits_that_direct_mode_cannot_hold_are_refused_or_shown() {
     assert!(metrics.contains("mica_vgpu_degraded"), "{metrics}");
     let report = control.doctor(Some("b")).unwrap();
     assert!(!report.healthy);
+}
+
+#[test]
+fn a_card_in_a_mode_that_forbids_sharing_is_refused_and_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let card = Card::default();
+    *card.1.lock().unwrap() = Some("it is one process's".into());
+    let _daemon = start(dir.path(), &card);
+    let control = control(dir.path());
+    // From the first request on, not from the first look.
+    let refused = control.create(&spec("a", 64)).unwrap_err();
+    assert!(refused.to_string().contains("one process's"), "{refused}");
+    assert!(!control.doctor(None).unwrap().healthy);
+    *card.1.lock().unwrap() = None;
+    eventually("it may be shared", || {
+        control.create(&spec("a", 64)).is_ok()
+    });
+    assert!(control.doctor(None).unwrap().healthy);
+    // The mode can change under what is there.
+    *card.1.lock().unwrap() = Some("it is divided".into());
+    eventually("it shows", || {
+        control.get("a").unwrap().state == VgpuState::Degraded
+    });
+    let shown = control.get("a").unwrap();
+    assert!(shown.reasons[0].contains("divided"), "{shown:?}");
 }
 
 const CHILD: &str = "MICA_TEST_UNGOVERNED";

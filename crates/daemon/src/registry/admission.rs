@@ -41,7 +41,7 @@ impl Registry {
                         .reading
                         .utilization_percent
                         .unwrap_or(gpu.charged_percent),
-                    lost: gpu.lost.clone(),
+                    unusable: gpu.lost.clone().or_else(|| gpu.unshareable.clone()),
                     largest: here()
                         .max_by_key(|v| v.ledger.limit_bytes())
                         .map(|v| (v.name.clone(), v.ledger.limit_bytes())),

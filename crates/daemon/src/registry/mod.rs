@@ -37,6 +37,8 @@ pub(crate) struct Gpu {
     pub(crate) reading: DeviceReading,
     pub(crate) thread: Arc<GpuThread>,
     pub(crate) lost: Option<String>,
+    /// Why it cannot be shared as it is set up, if it cannot.
+    pub(crate) unshareable: Option<String>,
     pub(crate) charged_percent: f64,
     /// Processes that use it and belong to no virtual GPU, with the memory they hold.
     pub(crate) outsiders: Vec<(u32, u64)>,
@@ -247,9 +249,18 @@ impl Registry {
     pub(crate) fn reasons(&self, vgpu: &Vgpu) -> Vec<String> {
         let lost = self.gpus.get(vgpu.gpu).and_then(|gpu| gpu.lost.as_ref());
         let lost = lost.map(|why| format!("its GPU {} is lost: {why}", vgpu.gpu));
+        let unshareable = self.unshareable(vgpu);
+        let unshareable =
+            unshareable.map(|why| format!("its GPU {} cannot be shared: {why}", vgpu.gpu));
         lost.into_iter()
+            .chain(unshareable)
             .chain(vgpu.reasons.iter().cloned())
             .collect()
+    }
+
+    fn unshareable(&self, vgpu: &Vgpu) -> Option<&String> {
+        let gpu = self.gpus.get(vgpu.gpu);
+        gpu.and_then(|gpu| gpu.unshareable.as_ref())
     }
 
     /// How many programs use a virtual GPU: those that are known, or at least those that its worker
@@ -275,7 +286,7 @@ impl Registry {
         let lost = self.gpus.get(vgpu.gpu).is_none_or(|gpu| gpu.lost.is_some());
         if lost {
             VgpuState::Lost
-        } else if !vgpu.reasons.is_empty() {
+        } else if !vgpu.reasons.is_empty() || self.unshareable(vgpu).is_some() {
             VgpuState::Degraded
         } else if vgpu.suspended {
             VgpuState::Suspended
