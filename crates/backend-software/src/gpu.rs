@@ -153,6 +153,12 @@ impl Gpu for SoftwareGpu {
         Ok(self.core.is_done(&state, stream.0))
     }
 
+    fn stream_is_clear(&self, stream: StreamId) -> Result<bool> {
+        let state = self.core.state();
+        state.healthy_stream(stream.0)?;
+        Ok(self.core.is_clear(&state, stream.0))
+    }
+
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         self.queue_wait(stream, event)
     }

@@ -28,7 +28,7 @@ impl Core {
         number
     }
 
-    /// Whether a new operation on the stream could run at once.
+    /// Whether a new operation on the stream could run at once, as no work comes before it.
     pub(crate) fn is_clear(&self, state: &State, stream: u64) -> bool {
         let Some(stream) = state.streams.get(&stream) else {
             return false;

@@ -99,6 +99,11 @@ pub trait Gpu: Send + Sync {
     fn stream_synchronize(&self, stream: StreamId) -> Result<()>;
     /// Whether the stream's work is done.
     fn stream_query(&self, stream: StreamId) -> Result<bool>;
+    /// Whether work that comes on the stream would run at once: neither it nor a stream that is ordered against it
+    /// has work. Asked before a window is copied; a device without windows need not tell.
+    fn stream_is_clear(&self, _stream: StreamId) -> Result<bool> {
+        Ok(false)
+    }
     /// Makes later work on `stream` wait for `event`.
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()>;
     /// Runs `callback` after the stream's earlier work, before its later work.

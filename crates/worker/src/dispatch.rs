@@ -85,6 +85,7 @@ impl Desk {
             Call::GraphInstantiate(c) => c.context,
             Call::StreamSynchronize(c) => stream(c.stream),
             Call::StreamQuery(c) => stream(c.stream),
+            Call::StreamClear(c) => stream(c.stream),
             Call::Read(c) => stream(c.stream),
             Call::MemoryAllocAsync(c) => stream(c.stream),
             Call::EventSynchronize(c) => event(c.event),
@@ -165,6 +166,9 @@ impl Desk {
             Call::StreamSynchronize(c) => done(s.stream_synchronize(c.stream)?),
             Call::StreamQuery(c) => encode(&wire::Truth {
                 value: s.stream_query(c.stream)?,
+            }),
+            Call::StreamClear(c) => encode(&wire::Truth {
+                value: s.stream_is_clear(c.stream)?,
             }),
             Call::StreamWaitEvent(c) => done(s.stream_wait_event(c.stream, c.event)?),
             Call::StreamCallback(c) => {

@@ -198,6 +198,28 @@ fn a_window_is_opened_under_a_running_kernel() {
 }
 
 #[test]
+fn a_copy_on_an_idle_blocking_stream_comes_behind_the_default_streams_work() {
+    let p = program();
+    let request = StreamCreate {
+        context: p.new.context,
+        non_blocking: false,
+        priority: 0,
+    };
+    let blocking = p.client.call(&request).unwrap().value;
+    let address = p.alloc(4 << 20);
+    let zeros = vec![0; 4 << 20];
+    let default = p.new.default_stream;
+    p.client.write_now(default, address, &zeros).unwrap();
+    for round in 1..=5_u32 {
+        p.bump(default, address, 2_000_000);
+        let mut seen = vec![0; 1 << 20];
+        p.client.read(blocking, address, &mut seen).unwrap();
+        assert_eq!(seen[..4], round.to_le_bytes());
+    }
+    p.end();
+}
+
+#[test]
 fn waits_for_short_kernels_are_not_held_up_by_endless_ones() {
     let p = program();
     let context = p.new.context;

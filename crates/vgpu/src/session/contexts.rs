@@ -258,11 +258,18 @@ impl Session {
         self.watch(context, result)
     }
 
-    /// Whether a stream is idle.
+    /// Whether a stream's work is done.
     pub fn stream_query(&self, stream: u64) -> Result<bool> {
         self.check()?;
         let (id, context) = self.stream_id(stream)?;
         self.watch(context, self.gpu.stream_query(id))
+    }
+
+    /// Whether new work of a stream would run at once.
+    pub fn stream_is_clear(&self, stream: u64) -> Result<bool> {
+        self.check()?;
+        let (id, context) = self.stream_id(stream)?;
+        self.watch(context, self.gpu.stream_is_clear(id))
     }
 
     /// Makes later work of a stream wait for an event.

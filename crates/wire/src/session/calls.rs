@@ -200,13 +200,15 @@ calls! {
     21 Posted StreamDestroy { /** Stream. */ stream: u64, } -> Done;
     "Destroys a stream once its work is done."
     22 Waiting StreamSynchronize { /** Stream. */ stream: u64, } -> Done; "Waits for a stream."
-    23 Quick StreamQuery { /** Stream. */ stream: u64, } -> Truth; "Whether a stream is idle."
+    23 Quick StreamQuery { /** Stream. */ stream: u64, } -> Truth; "Whether a stream's work is done."
     24 Posted StreamWaitEvent { /** Stream. */ stream: u64, /** Event. */ event: u64, } -> Done;
     "Makes later work of a stream wait for an event."
     25 Posted StreamCallback { /** Stream. */ stream: u64, /** The program's number for it. */ callback: u64, } -> Done;
     "Asks for a notice in stream order; the stream waits for `CallbackDone`."
     26 Posted CallbackDone { /** Number from the notice. */ callback: u64, } -> Done;
     "The host function has returned."
+    27 Quick StreamClear { /** Stream. */ stream: u64, } -> Truth;
+    "Whether new work of a stream would run at once: nothing of it, or of what is ordered before it, is left."
 
     30 Quick EventCreate { /** Context. */ context: u64, /** No timestamps. */ disable_timing: bool, } -> Number;
     "Makes an event."

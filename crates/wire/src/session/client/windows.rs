@@ -19,7 +19,7 @@ use super::turns::Turn;
 use super::window::Window;
 use super::{DeviceBox, HostBox, SessionClient};
 use crate::session::calls::{
-    ContextDestroy, MemoryFree, MemoryFreeAsync, MemoryWindow, Request, StreamQuery,
+    ContextDestroy, MemoryFree, MemoryFreeAsync, MemoryWindow, Request, StreamClear,
     StreamSynchronize,
 };
 use crate::session::transport::ClientTransport;
@@ -153,8 +153,8 @@ impl<T: ClientTransport> SessionClient<T> {
         for waited in 0..=TURN_ATTEMPTS {
             self.transport.begin_turn(stream)?;
             let turn = Turn(&self.transport, stream);
-            // Work that came since the wait, or that a default stream orders, is the stream's too.
-            if self.is_quiet()? || waited > 0 && self.call(&StreamQuery { stream })?.value {
+            // Work that came since the wait, or that the default stream has, may come before the copy.
+            if self.is_quiet()? || waited > 0 && self.call(&StreamClear { stream })?.value {
                 return Ok(Some(turn));
             }
             // Waiting with the turn would keep others from what this may be waiting for.
