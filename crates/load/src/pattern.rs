@@ -54,6 +54,8 @@ pub struct LoadReport {
     pub seconds: f64,
     /// Kernels a second.
     pub rate: f64,
+    /// By how much it was too late for the start of the window, in milliseconds: then nothing of this counts.
+    pub late_ms: u64,
     /// Median latency in microseconds, for `Latency`.
     pub p50_us: f64,
     /// 99th percentile.
@@ -98,6 +100,7 @@ pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
 struct Window {
     start: Instant,
     end: Instant,
+    late_ms: u64,
 }
 
 impl Window {
@@ -106,10 +109,15 @@ impl Window {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_millis());
         let wait_ms = u128::from(load.start_unix_ms).saturating_sub(now_ms);
+        let late_ms = match load.start_unix_ms {
+            0 => 0,
+            start_ms => now_ms.saturating_sub(u128::from(start_ms)) as u64,
+        };
         let start = Instant::now() + Duration::from_millis(wait_ms as u64);
         Self {
             start,
             end: start + Duration::from_secs_f64(load.seconds),
+            late_ms,
         }
     }
 
@@ -127,6 +135,7 @@ impl Window {
             kernels,
             seconds,
             rate: kernels / seconds,
+            late_ms: self.late_ms,
             ..LoadReport::default()
         }
     }

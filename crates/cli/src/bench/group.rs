@@ -58,9 +58,27 @@ pub(crate) fn load(pattern: Pattern, iterations: u32, depth: u32, seconds: f64) 
     }
 }
 
-/// Runs all tenants at once and returns their reports in order.
+/// Runs all tenants at once and returns their reports in order. Whoever is late leaves the GPU to the others for a
+/// moment, so then all of it is done again.
 pub(crate) fn compete(side: Side, tenants: &[Tenant]) -> Result<Vec<LoadReport>> {
-    let start_unix_ms = start_time(tenants.len(), Duration::from_millis(2500))?;
+    let mut late_ms = 0;
+    for ahead_ms in [2500, 5000, 10_000] {
+        let reports = compete_once(side, tenants, Duration::from_millis(ahead_ms))?;
+        late_ms = reports
+            .iter()
+            .map(|report| report.late_ms)
+            .max()
+            .unwrap_or(0);
+        if late_ms == 0 {
+            return Ok(reports);
+        }
+        eprintln!("a load was ready {late_ms} ms too late: measured again, with more time before");
+    }
+    bail!("a load was ready {late_ms} ms too late three times: is the machine overloaded?")
+}
+
+fn compete_once(side: Side, tenants: &[Tenant], ahead: Duration) -> Result<Vec<LoadReport>> {
+    let start_unix_ms = start_time(tenants.len(), ahead)?;
     let exe = own_path()?;
     let mut programs = Vec::new();
     for tenant in tenants {
