@@ -30,6 +30,7 @@ int nvmlDeviceGetHandleByUUID(const char *wanted, void **device)
 }
 int nvmlDeviceGetIndex(void *device, unsigned *index) { *index = (unsigned long)device & 0xff; return 0; }
 int nvmlDeviceGetMemoryInfo_v2(void *device, void *m) { (void)device; (void)m; return 0; }
+int nvmlDeviceGetDynamicPstatesInfo(void *device, unsigned *load) { (void)device; load[1] = load[5] = 1; load[2] = 99; load[6] = 98; return 0; }
 int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) { (void)device; rates[0] = 99; rates[1] = 5; return 0; }
 int nvmlShutdown(void) { initialized = 0; return 0; }
 int nvmlDeviceGetName(void *device, char *text, unsigned room) { (void)device; return snprintf(text, room, "Test GPU") < 0; }

@@ -103,6 +103,40 @@ pub(crate) struct Sample {
     pub(crate) decoder: c_uint,
 }
 
+/// `nvmlSample_t` with a whole number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// Microseconds since the epoch.
+    pub(crate) timestamp_us: u64,
+    /// The value; narrower ones lie in its first bytes.
+    pub(crate) value: u64,
+}
+
+/// One domain of `nvmlGpuDynamicPstatesInfo_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Domain {
+    /// Whether the rest means anything.
+    pub(crate) present: c_uint,
+    /// Percent of the last second in which it was busy.
+    pub(crate) percent: c_uint,
+    /// Where clocks rise.
+    pub(crate) rises: c_uint,
+    /// Where clocks fall.
+    pub(crate) falls: c_uint,
+}
+
+/// `nvmlGpuDynamicPstatesInfo_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Reserved.
+    pub(crate) flags: c_uint,
+    /// Multiprocessors, memory, video, bus; four more are unused.
+    pub(crate) domains: [Domain; 8],
+}
+
 /// `nvmlPciInfo_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -129,5 +163,7 @@ const _: () = {
     assert!(size_of::<ProcessV1>() == 16);
     assert!(size_of::<Process>() == 24);
     assert!(size_of::<Sample>() == 32);
+    assert!(size_of::<Reading>() == 16);
+    assert!(size_of::<Load>() == 132);
     assert!(size_of::<PciInfo>() == 68);
 };

@@ -12,7 +12,7 @@ macro_rules! for_each_function {
                 nvmlDeviceCreateGpuInstanceWithPlacement nvmlDeviceDiscoverGpus
                 nvmlDeviceFreezeNvLinkUtilizationCounter nvmlDeviceGetAPIRestriction
                 nvmlDeviceGetAccountingBufferSize nvmlDeviceGetAccountingMode
-                nvmlDeviceGetAccountingStats_v2 nvmlDeviceGetActiveVgpus
+                nvmlDeviceGetActiveVgpus
                 nvmlDeviceGetAdaptiveClockInfoStatus nvmlDeviceGetAdaptiveTgpModeInfo_v1
                 nvmlDeviceGetAddressingMode nvmlDeviceGetApplicationsClock nvmlDeviceGetArchitecture
                 nvmlDeviceGetAttributes nvmlDeviceGetAttributes_v2 nvmlDeviceGetAutoBoostedClocksEnabled
@@ -31,7 +31,7 @@ macro_rules! for_each_function {
                 nvmlDeviceGetDefaultApplicationsClock nvmlDeviceGetDefaultEccMode
                 nvmlDeviceGetDetailedEccErrors nvmlDeviceGetDeviceHandleFromMigDeviceHandle
                 nvmlDeviceGetDisplayActive nvmlDeviceGetDisplayMode nvmlDeviceGetDramEncryptionMode
-                nvmlDeviceGetDriverModel nvmlDeviceGetDriverModel_v2 nvmlDeviceGetDynamicPstatesInfo
+                nvmlDeviceGetDriverModel nvmlDeviceGetDriverModel_v2
                 nvmlDeviceGetEccMode nvmlDeviceGetEncoderCapacity nvmlDeviceGetEncoderSessions
                 nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderUtilization
                 nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetFBCSessions nvmlDeviceGetFBCStats
@@ -73,7 +73,7 @@ macro_rules! for_each_function {
                 nvmlDeviceGetPowerUsage nvmlDeviceGetRemappedRows nvmlDeviceGetRemappedRows_v2
                 nvmlDeviceGetRepairStatus nvmlDeviceGetRetiredPages
                 nvmlDeviceGetRetiredPagesPendingStatus nvmlDeviceGetRetiredPages_v2
-                nvmlDeviceGetRowRemapperHistogram nvmlDeviceGetSamples nvmlDeviceGetSerial
+                nvmlDeviceGetRowRemapperHistogram nvmlDeviceGetSerial
                 nvmlDeviceGetSramEccErrorStatus nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts
                 nvmlDeviceGetSupportedClocksEventReasons nvmlDeviceGetSupportedClocksThrottleReasons
                 nvmlDeviceGetSupportedEventTypes nvmlDeviceGetSupportedGraphicsClocks
@@ -188,6 +188,7 @@ macro_rules! for_each_function {
                 nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetProcessUtilization
                 nvmlDeviceGetProcessesUtilizationInfo nvmlDeviceGetRunningProcessDetailList
                 nvmlDeviceGetAccountingPids nvmlDeviceGetAccountingStats
+                nvmlDeviceGetAccountingStats_v2 nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetSamples
             }
         }
     };

@@ -72,6 +72,20 @@ int main(int argc, char **argv)
     printf("samples %d", find("nvmlDeviceGetProcessUtilization")(device, samples, &room, 0ull));
     for (unsigned i = 0; i < room; i++)
         printf(" %u:%u", samples[i].pid, samples[i].sm);
+    unsigned kind = 0, load[33] = { 0 };
+    room = 0;
+    printf("\nload asked %d", find("nvmlDeviceGetSamples")(device, 1, 0ull, &kind, &room, (void *)0));
+    printf(" %u\n", room);
+    struct { unsigned long long at; union { unsigned whole; double broken; } value; } loads[8];
+    for (unsigned which = 1; which <= 2; which++) {
+        room = 8;
+        printf("load %d", find("nvmlDeviceGetSamples")(device, which, 5ull, &kind, &room, loads));
+        printf(" %u %u of type %u\n", room, loads[0].value.whole, kind);
+    }
+    int answer = find("nvmlDeviceGetDynamicPstatesInfo")(device, load);
+    if (!answer)
+        printf("domains %u %u\n", load[2], load[6]);
+    printf("accounting %d", find("nvmlDeviceGetAccountingStats_v2")(device, (void *)0));
     unsigned value = 0;
     printf("\ntemperature %d\n", find("nvmlDeviceGetTemperature")(device, 0, &value));
     printf("words %s\n", ((const char *(*)(int))find("nvmlErrorString"))(6));

@@ -159,6 +159,9 @@ processes asked 7 2
 processes 0 70:200 71:100
 graphics 0 0
 samples 0 70:30 71:12
+load asked 0 1
+load 0 1 42 of type 1
+load 0 1 0 of type 1
 ";
 
 #[test]
@@ -177,7 +180,9 @@ name 0 Test GPU
 short name 0
 uuid 0 GPU-00001001
 by uuid 0 1
-{SHARED}temperature 13
+{SHARED}domains 42 0
+accounting 3
+temperature 13
 words Not Found
 shutdown 0
 "
@@ -213,7 +218,8 @@ name 0 Mica Software GPU
 short name 7
 {uuid}
 by uuid 0 1
-{SHARED}temperature 3
+{SHARED}accounting 3
+temperature 3
 words Not Found
 shutdown 0
 "

@@ -10,6 +10,7 @@ mod processes;
 mod system;
 
 use std::ffi::{c_char, c_uint};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::abi::{Device, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Return, SUCCESS, UNKNOWN};
 
@@ -65,6 +66,12 @@ pub(crate) fn check(device: Device) -> Result<(), Return> {
         SOFTWARE_DEVICE => Ok(()),
         _ => Err(INVALID_ARGUMENT),
     }
+}
+
+/// The time stamp of what is measured now.
+pub(crate) fn microseconds_now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_micros() as u64)
 }
 
 /// Writes one value for the caller.

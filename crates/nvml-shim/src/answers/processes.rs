@@ -1,9 +1,8 @@
 //! Processes of the virtual GPU, and of nobody else.
 
 use std::ffi::{c_uint, c_void};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{answers, check, put_list};
+use super::{answers, check, microseconds_now, put_list};
 use crate::abi::{Device, NOT_FOUND, NOT_SUPPORTED, Process, ProcessV1, Return, SUCCESS, Sample};
 use crate::state::View;
 use crate::vgpu::Picture;
@@ -40,10 +39,7 @@ fn listed_v1(picture: &Picture) -> Vec<ProcessV1> {
 }
 
 fn samples(picture: &Picture, after_us: u64) -> Vec<Sample> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let timestamp_us = now
-        .map_or(0, |now| now.as_micros() as u64)
-        .max(after_us + 1);
+    let timestamp_us = microseconds_now().max(after_us.saturating_add(1));
     let sample = |process: &crate::vgpu::VgpuProcess| Sample {
         pid: process.pid,
         timestamp_us,
@@ -116,6 +112,10 @@ answers! {
         _pid: c_uint,
         _stats: *mut c_void,
     ) |view, _real| {
+        refused(&view, device)
+    }
+
+    fn nvmlDeviceGetAccountingStats_v2(device: Device, _stats: *mut c_void) |view, _real| {
         refused(&view, device)
     }
 }
