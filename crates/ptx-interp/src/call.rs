@@ -97,6 +97,8 @@ impl Machine<'_> {
         let local = self.local_start(t);
         match (arg, param.place) {
             (CallArg::Var(var), ParamPlace::Var(_)) => {
+                // Of a function that takes any arguments, one call may pass less than another.
+                let bytes = bytes.min(self.module.var(var).size);
                 let kernel_param = self.plans.param_home(var) == crate::address::ParamHome::Kernel;
                 let from = self.variable_address_in(caller, var);
                 let to = local + callee.local + areas.params + u64::from(param.offset);

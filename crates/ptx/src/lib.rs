@@ -12,6 +12,7 @@ mod error;
 mod layout;
 mod lexer;
 mod parse;
+mod variadic;
 mod verify;
 pub mod visit;
 

@@ -29,6 +29,7 @@ mod vector;
 use crate::ast::{Module, SourceLoc};
 use crate::error::{Error, Position, Result};
 use crate::lexer::{Kind, Lexer, Token};
+pub(crate) use function::MAX_PARAM_BYTES;
 
 /// The longest text the parser takes.
 pub const MAX_TEXT_BYTES: usize = 256 << 20;

@@ -277,3 +277,33 @@ WAIT:    bar.sync 0;
         assert!(low.is_none_or(|low| o[3] == low), "thread {i}: {o:?}");
     }
 }
+
+#[test]
+fn functions_take_any_number_of_arguments() {
+    let out = run(
+        ".func (.param .b32 res) second(.param .b32 n, .param .align 8 .b8 %VAParam[]) {
+           .reg .b64 %a; .reg .b32 %v<3>; .reg .pred %is;
+           mov.u64 %a, %VAParam; ld.param.u32 %v0, [n];
+           ld.local.u32 %v1, [%a]; setp.eq.u32 %is, %v0, 1; @%is bra out;
+           ld.local.u32 %v2, [%a+8]; mad.lo.u32 %v1, %v2, 100, %v1;
+         out: st.param.b32 [res], %v1; ret; }",
+        "add.u32 %r1, %i, 7;
+         { .param .b32 n; .param .align 8 .b8 more[4]; .param .b32 res;
+           st.param.b32 [n], 1; st.param.b32 [more], %r1;
+           call.uni (res), second, (n, more); ld.param.b32 %r2, [res]; }
+         { .param .b32 n; .param .align 8 .b8 more[12]; .param .b32 res;
+           st.param.b32 [n], 2; st.param.b32 [more], %r1; st.param.b32 [more+8], %i;
+           call.uni (res), second, (n, more); ld.param.b32 %r3, [res]; }
+         mov.u64 %d1, second;
+         { .param .b32 n; .param .align 8 .b8 more[16]; .param .b32 res;
+           st.param.b32 [n], 2; st.param.b32 [more], 3; st.param.b32 [more+8], %r1;
+           any: .callprototype (.param .b32 _) _ (.param .b32 _, .param .align 8 .b8 _[]);
+           call (res), %d1, (n, more), any; ld.param.b32 %r4, [res]; }
+         st.global.v4.u32 [%out], {%r2, %r3, %r4, 0};",
+        40,
+    );
+    for (i, words) in (0..).zip(out) {
+        let passed = i + 7;
+        assert_eq!(words, [passed, 100 * i + passed, 100 * passed + 3, 0]);
+    }
+}

@@ -19,7 +19,7 @@ pub(super) struct RawParam<'a> {
 }
 
 /// The largest parameter area (kernels take 32764 bytes; device functions could take more).
-const MAX_PARAM_BYTES: u64 = 1 << 24;
+pub(crate) const MAX_PARAM_BYTES: u64 = 1 << 24;
 
 impl<'a> Parser<'a> {
     /// `.entry` or `.func`, after the keyword.

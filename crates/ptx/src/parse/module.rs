@@ -32,6 +32,7 @@ impl<'a> Parser<'a> {
     /// Resolves what had to wait for the end, and gives the module out.
     pub(super) fn finish(mut self) -> Result<Module> {
         self.resolve_relocs()?;
+        crate::variadic::size_last_parameters(&mut self.module);
         crate::layout::place_shared(&mut self.module).map_err(|name| Error::Limit {
             at: crate::error::Position::new(self.text, self.offset_of(&name)),
             what: "this module's shared memory is too large",
