@@ -46,6 +46,7 @@ mod occupancy;
 mod pools;
 mod procaddr;
 mod ptx_join;
+mod ptx_private;
 mod registered;
 mod state;
 mod stream_calls;

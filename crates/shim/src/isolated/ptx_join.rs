@@ -1,12 +1,14 @@
 //! Several texts of PTX become one.
 //!
 //! Texts are joined under one header: the highest version and target of all. A declaration of
-//! something that another text defines is left out; something that nobody defines is an error.
+//! something that another text defines is left out; something that nobody defines is an error. Of
+//! several definitions the strong one stands, else the largest common or the first weak one.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use mica_cuda_abi::CuResult;
 
+use super::ptx_private::{apart, numbered};
 use super::support::Answer;
 
 /// A text without comments.
@@ -31,7 +33,7 @@ fn without_comments(text: &str) -> String {
 }
 
 /// Top-level statements: up to a `;` outside of braces, or a closing brace.
-fn statements(text: &str) -> Vec<&str> {
+pub(super) fn statements(text: &str) -> Vec<&str> {
     let (mut all, mut start, mut depth, mut quoted) = (Vec::new(), 0, 0_usize, false);
     let mut has_equals = false;
     for (at, byte) in text.bytes().enumerate() {
@@ -62,7 +64,13 @@ fn statements(text: &str) -> Vec<&str> {
 }
 
 /// Takes the header's lines out of a text.
-fn take_header(text: &str, version: &mut (u32, u32), target: &mut (u32, String)) -> String {
+fn take_header(
+    text: &str,
+    number: usize,
+    version: &mut (u32, u32),
+    target: &mut (u32, String),
+    files: &mut String,
+) -> String {
     let mut body = String::with_capacity(text.len());
     for line in text.lines() {
         let words = line.trim_start();
@@ -80,16 +88,21 @@ fn take_header(text: &str, version: &mut (u32, u32), target: &mut (u32, String))
             if number > target.0 {
                 *target = (number, first.to_owned());
             }
-        } else if !words.starts_with(".address_size") && !words.starts_with(".file") {
-            body.push_str(line);
-            body.push('\n');
+        } else if !words.starts_with(".address_size") {
+            // A `.file` has no semicolon: it would become a part of what comes next.
+            let to = match words.starts_with(".file") {
+                true => &mut *files,
+                false => &mut body,
+            };
+            to.push_str(numbered(line, number).as_deref().unwrap_or(line));
+            to.push('\n');
         }
     }
     body
 }
 
 /// What a statement declares or defines: its name, if it is a function or a variable.
-fn name_of(statement: &str) -> Option<String> {
+pub(super) fn name_of(statement: &str) -> Option<String> {
     let head = statement.split(['{', '=', ';']).next()?;
     let is_function = head.contains(".func") || head.contains(".entry");
     let mut head = head.to_owned();
@@ -142,11 +155,16 @@ pub(super) fn join(texts: &[String]) -> Answer<String> {
         more.push(GRID_BARRIER.to_owned());
         return join(&more);
     }
-    let (mut version, mut target) = ((0, 0), (0, String::new()));
+    let (mut version, mut target, mut files) = ((0, 0), (0, String::new()), String::new());
     let bodies: Vec<String> = texts
         .iter()
-        .map(|text| take_header(&without_comments(text), &mut version, &mut target))
+        .enumerate()
+        .map(|(i, text)| {
+            let text = without_comments(text);
+            take_header(&text, i, &mut version, &mut target, &mut files)
+        })
         .collect();
+    let bodies = apart(bodies);
     if version == (0, 0) || target.0 == 0 {
         return Err(CuResult::InvalidPtx.into());
     }
@@ -155,24 +173,37 @@ pub(super) fn join(texts: &[String]) -> Answer<String> {
         let is_function = statement.contains(".func") || statement.contains(".entry");
         statement.contains(".extern") || (is_function && !statement.contains('{'))
     };
-    let defined: HashSet<String> = all
-        .iter()
-        .filter(|statement| !is_declaration(statement))
-        .filter_map(|statement| name_of(statement))
-        .collect();
+    let mut standing: HashMap<String, usize> = HashMap::new();
+    for (at, statement) in all.iter().enumerate() {
+        if is_declaration(statement) {
+            continue;
+        }
+        let Some(name) = name_of(statement) else {
+            continue;
+        };
+        let stands = standing.entry(name).or_insert(at);
+        if strength(statement) > strength(all[*stands]) {
+            *stands = at;
+        }
+    }
     let mut joined = format!(
-        ".version {}.{}\n.target {}\n.address_size 64\n",
+        ".version {}.{}\n.target {}\n.address_size 64\n{files}",
         version.0, version.1, target.1
     );
     let mut declared = HashSet::new();
-    let mut written = HashSet::new();
     let [mut first, mut variables, mut rest] = [const { String::new() }; 3];
-    for statement in &all {
+    for (at, statement) in all.iter().enumerate() {
         let name = name_of(statement);
         if !is_declaration(statement) {
-            // Of weak definitions, which several texts may have, the first stands.
-            let is_new = name.is_none_or(|name| written.insert(name));
-            if statement.contains(".weak") && !is_new {
+            let other = name.filter(|name| standing[name] != at);
+            // Two strong ones are an error, which the parser reports.
+            if let Some(other) = other.filter(|_| strength(statement) < Strength::Strong) {
+                // Its own text may call it before the one that stands.
+                let head = statement.split('{').next().unwrap_or("");
+                if statement.contains('{') && head.contains(".func") && declared.insert(other) {
+                    first.push_str(&head.replace(".weak", ".visible"));
+                    first.push_str(";\n");
+                }
                 continue;
             }
             // Variables come before all code, which may be of another text.
@@ -190,7 +221,7 @@ pub(super) fn join(texts: &[String]) -> Answer<String> {
         if !declared.insert(name.clone()) {
             continue;
         }
-        if defined.contains(&name) {
+        if standing.contains_key(&name) {
             // Calls may come before the definition; it is declared as what it is defined as.
             if statement.contains(".func") {
                 first.push_str(&statement.replace(".extern", ".visible"));
@@ -209,6 +240,28 @@ pub(super) fn join(texts: &[String]) -> Answer<String> {
     joined.push_str(&variables);
     joined.push_str(&rest);
     Ok(joined)
+}
+
+/// Which of several definitions of a name stands: the greatest, and the first of equals.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Strength {
+    Weak,
+    /// By its elements, as all have one type.
+    Common(u64),
+    Strong,
+}
+
+fn strength(statement: &str) -> Strength {
+    let head = statement.split(['{', '=', ';']).next().unwrap_or("");
+    if head.contains(".weak") {
+        return Strength::Weak;
+    }
+    if head.contains(".common") {
+        let number = |part: &str| part.trim().parse().unwrap_or(1_u64);
+        let dimensions = head.split('[').skip(1).filter_map(|d| d.split(']').next());
+        return Strength::Common(dimensions.map(number).fold(1, u64::saturating_mul));
+    }
+    Strength::Strong
 }
 
 /// Functions that the device brings itself.
@@ -233,6 +286,40 @@ mod tests {
         assert!(!joined.contains(".extern"));
         assert!(joined.contains("t[2] = {1, 2};"));
         assert_eq!(joined.matches("twice(").count(), 2);
+    }
+
+    #[test]
+    fn the_strong_definition_stands_and_else_the_largest_common_one() {
+        let head = ".version 7.0\n.target sm_70\n.address_size 64\n";
+        let a = format!(
+            "{head}.weak .func f() {{ .reg .u32 weak; ret; }}\n.visible .entry k() {{ call f; ret; }}\n.common .global .b8 c[4];\n.common .global .u32 d;\n.weak .global .u32 w = 1;"
+        );
+        let b = format!(
+            "{head}.visible .func f() {{ .reg .u32 strong; ret; }}\n.common .global .b8 c[16];\n.visible .global .u32 d = 5;\n.weak .global .u32 w = 2;"
+        );
+        for (texts, w) in [([&a, &b], 1), ([&b, &a], 2)] {
+            let joined = join(&texts.map(String::clone)).unwrap();
+            assert!(joined.contains("strong;") && !joined.contains("weak;"));
+            assert!(joined.contains("c[16]") && !joined.contains("c[4]"));
+            assert_eq!(joined.matches(".u32 d").count(), 1);
+            assert!(joined.contains(".u32 d = 5"));
+            assert!(joined.contains(&format!(".u32 w = {w};")));
+            assert_eq!(joined.matches(".u32 w").count(), 1);
+            mica_ptx::parse(joined.as_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn texts_with_strings_of_their_own_and_their_files() {
+        let text = |name: &str| {
+            format!(
+                ".version 7.0\n.target sm_70\n.address_size 64\n.global .align 1 .b8 $str[2] = {{65}};\n.visible .entry {name}() {{ .reg .b64 d;\n\t.loc 1 3 0\n mov.u64 d, $str; ret; }}\n.file 1 \"{name}.cu\"\n"
+            )
+        };
+        let joined = join(&[text("one"), text("two")]).unwrap();
+        mica_ptx::parse(joined.as_bytes()).unwrap();
+        assert!(joined.contains(".loc 1 3 0") && joined.contains(".loc 10001 3 0"));
+        assert!(joined.contains(".file 1 \"one.cu\"\n.file 10001 \"two.cu\""));
     }
 
     #[test]
