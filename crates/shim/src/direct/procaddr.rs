@@ -1,7 +1,8 @@
 //! `cuGetProcAddress`: the driver answers, then its address is exchanged for the hook in front of it.
 //!
 //! Mapping by address gets every version and per-thread-stream variant right. Symbols this library
-//! does not know pass; those that sound as if they took memory or submitted work are reported.
+//! does not know pass, newer versions of known ones too, whose arguments may be others; those that sound as if
+//! they took memory or submitted work are reported.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, c_char, c_void};
@@ -9,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use mica_cuda_abi::{
-    CuStatus, DefaultStream, ENTRY_POINTS, Symbol, resolve, sounds_limited, variants,
+    CuStatus, DefaultStream, ENTRY_POINTS, Symbol, find_symbol, resolve, sounds_limited, variants,
 };
 
 use super::driver;
@@ -80,12 +81,32 @@ unsafe fn exchange(name: *const c_char, out: *mut *const c_void, version: i32, f
             return;
         }
     }
-    if let Some(hook) = hook_for(name, address as usize, version, flags) {
+    if let Some(symbol) = newer_symbol(address) {
+        passes(&symbol);
+    } else if let Some(hook) = hook_for(name, address as usize, version, flags) {
         // SAFETY: our contract.
         unsafe { out.write(hook) };
     } else {
         passes(name);
     }
+}
+
+/// The name by which the driver exports an address, if this library does not know that name.
+fn newer_symbol(address: *const c_void) -> Option<String> {
+    let driver = super::loaded()?;
+    if driver.by_address.contains_key(&(address as usize)) {
+        return None;
+    }
+    // SAFETY: an all-zero record is storage for the call below, which fills it.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: only compares the address with what is loaded.
+    if unsafe { libc::dladdr(address, &mut found) } == 0 || found.dli_sname.is_null() {
+        return None;
+    }
+    // SAFETY: a name in the driver, which is never unloaded.
+    let name = unsafe { CStr::from_ptr(found.dli_sname) }.to_str().ok()?;
+    let exported = found.dli_saddr.cast_const() == address && name.starts_with("cu");
+    (exported && find_symbol(name).is_none()).then(|| name.to_owned())
 }
 
 /// Reports a name that passes if it is one of those that should not do so unseen.

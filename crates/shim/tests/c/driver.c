@@ -247,13 +247,14 @@ API CUresult cuTexRefSetMipmapLevelBias(void *t, float bias) { (void)t; return b
 API CUresult cuCtxGetDevice_v2(int *d, void *ctx) { (void)ctx; *d = 42; return 0; }
 // Of a release newer than the shim.
 API CUresult cuMemTieredAllocNew(void) { return 0; }
+API CUresult cuMemAlloc_v3(int tier, CUdeviceptr *p, size_t bytes) { return tier == 3 ? cuMemAlloc_v2(p, bytes) : 1; }
 API CUresult cuLaunchSwarmNew(int a, int b, int c, int d, int e, int f, int g, double h) {
     return a == 1 && b == 2 && c == 3 && d == 4 && e == 5 && f == 6 && g == 7 && h == 0.5 ? 1234 : 999;
 }
 
 static const struct { const char *name; int version; int per_thread; void *address; } EXPORTS[] = {
     { "cuLaunchKernel", 7000, 1, cuLaunchKernel_ptsz }, { "cuLaunchKernel", 4000, 0, cuLaunchKernel },
-    { "cuMemAlloc", 3020, 0, cuMemAlloc_v2 }, { "cuCtxGetDevice", 13000, 0, cuCtxGetDevice_v2 },
+    { "cuMemAlloc", 14000, 0, cuMemAlloc_v3 }, { "cuMemAlloc", 3020, 0, cuMemAlloc_v2 }, { "cuCtxGetDevice", 13000, 0, cuCtxGetDevice_v2 },
     { "cuCtxGetDevice", 2000, 0, cuCtxGetDevice }, { "cuInit", 2000, 0, cuInit },
     { "cuMemTieredAllocNew", 14000, 0, cuMemTieredAllocNew }, { "cuDeviceGet", 2000, 0, cuDeviceGet },
 };

@@ -85,6 +85,12 @@ static int lookup(void) {
         EXPECT(d == 0);
     }
     CHECK(get("cuMemTieredAllocNew", &p, 14000, 0, 0));
+    // A newer version of what the shim knows has arguments of its own.
+    CUdeviceptr a;
+    CHECK(get("cuMemAlloc", &p, 14000, 0, 0));
+    CHECK(((int (*)(int, CUdeviceptr *, size_t))p)(3, &a, 4096));
+    CHECK(get("cuMemAlloc", &p, 13000, 0, 0));
+    CHECK(((int (*)(CUdeviceptr *, size_t))p)(&a, 4096));
     EXPECT(get("", &p, 12000, 0, 0) == 500);
     puts("ok");
     return 0;

@@ -70,9 +70,10 @@ fn under_limits_calls_pass_and_lookups_lead_to_hooks() {
         printed(&limited(&["lookup"], &daemon).output().unwrap()),
         "ok"
     );
-    eventually("the note", || !daemon.notes().is_empty());
+    eventually("the notes", || daemon.notes().len() >= 2);
     let notes = daemon.notes();
     assert!(notes[0].contains("cuMemTieredAllocNew"), "{notes:?}");
+    assert!(notes[1].contains("cuMemAlloc_v3"), "{notes:?}");
 }
 
 #[test]
