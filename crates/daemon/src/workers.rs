@@ -123,7 +123,12 @@ impl Daemon {
                 command
             }
             None => {
-                let mut command = Command::new(std::env::current_exe()?);
+                let mut own = std::env::current_exe()?;
+                if !own.exists() {
+                    // Its file was replaced since it was started; the program is still there.
+                    own = "/proc/self/exe".into();
+                }
+                let mut command = Command::new(own);
                 command.arg("worker");
                 command
             }

@@ -54,7 +54,12 @@ impl Home {
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mica"));
+        self.command_of(Path::new(env!("CARGO_BIN_EXE_mica")), words)
+    }
+
+    /// The same with another copy of `mica`.
+    pub(crate) fn command_of(&self, mica: &Path, words: &[&str]) -> Command {
+        let mut command = Command::new(mica);
         command
             .args(words)
             .env("MICA_RUNTIME_DIR", self.path().join("run"))

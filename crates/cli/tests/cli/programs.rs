@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use mica_limits::{Environment, open_session};
+
 use crate::home::{Answer, Home, eventually};
 
 #[test]
@@ -172,4 +174,26 @@ fn processor_seconds(pid: u64) -> f64 {
     let after_name = &stat[stat.rfind(')').unwrap() + 1..];
     let ticks = after_name.split_whitespace().skip(11).take(2);
     ticks.map(|n| n.parse::<f64>().unwrap() / 100.0).sum()
+}
+
+#[test]
+fn workers_start_although_the_file_of_the_running_daemon_was_replaced() {
+    let home = Home::new();
+    let installed = home.path().join("mica");
+    std::fs::copy(env!("CARGO_BIN_EXE_mica"), &installed).unwrap();
+    let words = ["create", "a", "-m", "64MiB", "--gpu", "software"];
+    let made = home.command_of(&installed, &words).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    // As an upgrade does it: the daemon's own file has no name any more.
+    std::fs::remove_file(&installed).unwrap();
+    let given = home.ok("exec a -- env");
+    let variable = |wanted: &str| {
+        let value = |line: &str| Some(line.strip_prefix(wanted)?.strip_prefix('=')?.to_owned());
+        given.lines().find_map(value).unwrap()
+    };
+    let environment = Environment {
+        socket: variable(Environment::SOCKET).into(),
+        token: Environment::parse_token(&variable(Environment::TOKEN)).unwrap(),
+    };
+    open_session(&environment).unwrap();
 }
