@@ -118,6 +118,20 @@ fn a_card_in_a_mode_that_forbids_sharing_is_refused_and_shown() {
     assert!(shown.reasons[0].contains("divided"), "{shown:?}");
 }
 
+#[test]
+fn whoever_watches_a_virtual_gpu_is_told_who_was_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path(), &Card::default());
+    let control = control(dir.path());
+    let created = control.create(&spec("a", 64)).unwrap();
+    let link = HostLink::connect(support::environment(&created), Role::Worker);
+    assert!(link.is_err());
+    let told = control.past_events().unwrap();
+    let told = told.iter().find(|e| e.kind == "process_refused").unwrap();
+    assert_eq!(told.vgpu.as_deref(), Some("a"));
+    assert!(told.message.contains("token"), "{told:?}");
+}
+
 const CHILD: &str = "MICA_TEST_UNGOVERNED";
 
 /// Not a test by itself: the process that `ungoverned` starts. Joins, and says that it has a context

@@ -144,10 +144,15 @@ impl HostServer {
                 Flow::Keep
             }
             Err((kind, text)) => {
+                // Whoever has the token is told, by `mica run` too: the program itself hears a number at most.
+                let registry = self.daemon.registry();
+                let vgpu = registry.by_token(&message.token);
+                let vgpu = vgpu.map(|(vgpu, _)| vgpu.name.clone());
+                drop(registry);
                 self.daemon.events.add(
                     Severity::Warning,
                     "process_refused",
-                    None,
+                    vgpu.as_deref(),
                     Some(pid),
                     format!("process {pid} of user {uid} was refused: {text}"),
                 );
