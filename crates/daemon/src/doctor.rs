@@ -9,6 +9,7 @@ use mica_wire::host::message::Role;
 use mica_wire::host::page::client_flags;
 
 use crate::api::{Check, Doctor, GpuKind, Verdict};
+use crate::enforce::why_no_slice;
 use crate::placement::size;
 use crate::registry::{Client, Gpu, Registry, Vgpu};
 use crate::tenant::Mechanism;
@@ -266,7 +267,7 @@ fn slice(client: &Client) -> (Verdict, String) {
     }
     if flags & client_flags::SLICE_CONTROL == 0 {
         let gated = flags & client_flags::GATE_CONTROL != 0;
-        let text = format!("slices cannot be set (status {status})");
+        let text = format!("slices cannot be set ({})", why_no_slice(status));
         return match gated {
             true => (Verdict::Warning, format!("{text}; leases are used instead")),
             false => (Verdict::Failed, format!("{text} and there is no gate")),

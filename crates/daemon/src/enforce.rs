@@ -6,6 +6,7 @@
 //!   each second      the same, seen in the page                ended, its death frees everything
 //!   each second      a GPU process of the virtual GPU that     degraded, and an event
 //!                    never joined
+//!   each second      a context whose slice cannot be set        an event: leases divide its time instead
 //!   each second      work that does not drain                  an event; degraded if only leases would hold
 //!                                                              its share or cap
 //! ```
@@ -74,11 +75,58 @@ pub(crate) fn without_mechanism(page: &ClientPage) -> Option<String> {
     let has = |bit| flags & bit != 0;
     let reached = has(client_flags::SLICE_CONTROL) || has(client_flags::GATE_CONTROL);
     (has(client_flags::CONTEXT) && !reached).then(|| {
-        format!(
-            "slices cannot be set (status {}) and its submissions pass no gate",
-            page.client.slice_status.load(Relaxed)
-        )
+        let why = why_no_slice(page.client.slice_status.load(Relaxed));
+        format!("slices cannot be set ({why}) and its submissions pass no gate")
     })
+}
+
+/// Why a process's slice cannot be set, by the number it gives for that (`RmError::code` of `mica_rm`).
+pub(crate) fn why_no_slice(status: i32) -> String {
+    match status {
+        0 => "not tried yet".into(),
+        i32::MIN => "its channel groups on the GPU are not to be seen".into(),
+        i32::MIN..0 => std::io::Error::from_raw_os_error(-status).to_string(),
+        _ => format!("the driver refused it with status {status:#x}"),
+    }
+}
+
+/// Tells once of each process whose slices cannot be set, so that leases divide its time instead.
+pub(crate) fn check_slices(registry: &mut Registry, news: &mut Vec<News>) {
+    let Registry {
+        vgpus,
+        clients,
+        gpus,
+        ..
+    } = &mut *registry;
+    for client in clients.values_mut() {
+        let vgpu = vgpus.get(&client.vgpu);
+        let gpu = vgpu.and_then(|vgpu| gpus.get(vgpu.gpu));
+        let client_page = &client.governed.page.client;
+        let flags = client_page.flags.load(Acquire);
+        let has = |bit| flags & bit != 0;
+        let status = client_page.slice_status.load(Relaxed);
+        let refused = gpu.is_some_and(|gpu| gpu.facts.kind == GpuKind::Nvidia)
+            && has(client_flags::CONTEXT)
+            && has(client_flags::GATE_CONTROL)
+            && !has(client_flags::SLICE_CONTROL)
+            && status != 0;
+        if refused && !std::mem::replace(&mut client.told_unsliced, true) {
+            let (pid, why) = (client.pid, why_no_slice(status));
+            let text = format!(
+                "hardware slices of process {pid} cannot be set ({why}): leases divide its time instead"
+            );
+            news.push((
+                Severity::Warning,
+                "slices_refused",
+                client.vgpu.clone(),
+                pid,
+                text,
+            ));
+        }
+        if has(client_flags::SLICE_CONTROL) {
+            client.told_unsliced = false;
+        }
+    }
 }
 
 /// Ends or marks processes that no mechanism reaches.

@@ -10,7 +10,7 @@ use mica_wire::host::message::Role;
 use crate::api::{Sample, Severity};
 use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
-use crate::enforce::{Family, check_drains, check_shares, mark_strays};
+use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
 use crate::ledger::Ledger;
 use crate::registry::Registry;
 use crate::store::Outlives;
@@ -142,6 +142,7 @@ fn observe(
         registry.vgpus.values_mut().for_each(|v| v.ledger.trim());
         measure(&mut registry, seconds);
         check_shares(&mut registry, &mut news);
+        check_slices(&mut registry, &mut news);
         check_drains(&mut registry, &mut news);
         mark_strays(&mut registry, &strays, &mut news);
     }

@@ -119,6 +119,36 @@ fn a_card_in_a_mode_that_forbids_sharing_is_refused_and_shown() {
 }
 
 #[test]
+fn slices_that_are_refused_are_told_and_leases_take_their_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path(), &Card::default());
+    let control = control(dir.path());
+    let created = control.create(&spec("a", 64)).unwrap();
+    let program = Program::join(&created);
+    let client = &program.link.page().client;
+    client.slice_status.store(0x56, SeqCst);
+    let flags = client_flags::CONTEXT | client_flags::GATE_CONTROL;
+    client.flags.fetch_or(flags, SeqCst);
+    let mut told = Vec::new();
+    eventually("it is told", || {
+        let all = control.past_events().unwrap();
+        told = all
+            .into_iter()
+            .filter(|e| e.kind == "slices_refused")
+            .collect();
+        !told.is_empty()
+    });
+    assert_eq!(told[0].vgpu.as_deref(), Some("a"));
+    assert!(told[0].message.contains("0x56"), "{told:?}");
+    eventually("leases are named", || {
+        control.get("a").unwrap().mechanism == "leases"
+    });
+    let report = control.doctor(Some("a")).unwrap();
+    let says = |check: &mica_daemon::api::Check| check.evidence.contains("leases are used instead");
+    assert!(report.checks.iter().any(says), "{report:?}");
+}
+
+#[test]
 fn whoever_watches_a_virtual_gpu_is_told_who_was_refused() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path(), &Card::default());

@@ -165,6 +165,7 @@ pub(super) fn join(
         socket: socket.clone(),
         sm_percent: 0.0,
         without_mechanism: false,
+        told_unsliced: false,
         undrained: false,
         unknown_names: BTreeSet::new(),
         driver_seconds: 0.0,

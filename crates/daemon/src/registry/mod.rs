@@ -58,6 +58,8 @@ pub(crate) struct Client {
     pub(crate) sm_percent: f64,
     /// Found at the last look to have a context that no mechanism reaches.
     pub(crate) without_mechanism: bool,
+    /// It was told that its slices cannot be set.
+    pub(crate) told_unsliced: bool,
     /// Found at the last look to be given no leases because its work does not drain.
     pub(crate) undrained: bool,
     /// Entry points it looked up that pass the limits unseen.
