@@ -85,7 +85,7 @@ pub(crate) fn why_no_slice(status: i32) -> String {
     match status {
         0 => "not tried yet".into(),
         i32::MIN => "its channel groups on the GPU are not to be seen".into(),
-        i32::MIN..0 => std::io::Error::from_raw_os_error(-status).to_string(),
+        _ if status < 0 => std::io::Error::from_raw_os_error(-status).to_string(),
         _ => format!("the driver refused it with status {status:#x}"),
     }
 }
