@@ -132,24 +132,25 @@ impl BlockRunner {
         }));
         context.services = std::ptr::null();
         services.block_ended();
-        match attempt {
+        let suspects = match attempt {
             Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),
-            Ok(Ok(BlockOutcome::Faulted)) => {}
+            Ok(Ok(BlockOutcome::Faulted)) => 1,
             Ok(Err(trap)) => describe(context, &trap, grid),
             Err(_) => {
                 context.fault.kind = FaultKind::LaunchFailed as u32;
                 tracing::error!(kernel = grid.name(), "the kernel's engine panicked");
+                1
             }
-        }
-        Err(report(context, services))
+        };
+        Err(report(context, services, suspects))
     }
 }
 
-/// Fills the fault from what the processor said.
-fn describe(context: &mut BlockContext, trap: &Trap, grid: &Grid) {
+/// Fills the fault from what the processor said. Among how many threads is the one that did it?
+fn describe(context: &mut BlockContext, trap: &Trap, grid: &Grid) -> u32 {
     let executable = &grid.module.executable;
     let (base, len) = (context.arena_base, context.arena_len);
-    let fault = &mut context.fault;
+    let mut fault = context.fault;
     let in_arena = trap.address.wrapping_sub(base) < len;
     let kind = match trap.signal {
         libc::SIGSEGV | libc::SIGBUS if in_arena => FaultKind::IllegalAddress,
@@ -161,20 +162,26 @@ fn describe(context: &mut BlockContext, trap: &Trap, grid: &Grid) {
             .unwrap_or(FaultKind::LaunchFailed),
     };
     fault.kind = kind as u32;
-    fault.address = if in_arena { trap.address } else { 0 };
+    fault.address = match kind {
+        _ if in_arena => trap.address,
+        FaultKind::LaunchFailed if trap.address != 0 => Fault::STACK_FULL,
+        _ => 0,
+    };
     fault.is_write = u32::from(trap.is_write);
     fault.bytes = 0;
-    if let Some(place) = executable.locate(trap.pc) {
+    if let Some(place) = executable.locate(trap.pc, context) {
         fault.ptx_line = place.ptx_line;
         fault.source_line = place.source_line;
     }
-    if let Some(thread) = executable.faulting_thread(context) {
-        context.fault.thread = thread;
+    if let Some(thread) = executable.faulting_thread(trap.pc, context) {
+        fault.thread = thread;
     }
+    context.fault = fault;
+    executable.faulting_group(trap.pc)
 }
 
 /// The sentence for the log and the program's sticky error.
-fn report(context: &BlockContext, services: &BlockServices) -> GpuError {
+fn report(context: &BlockContext, services: &BlockServices, suspects: u32) -> GpuError {
     let grid = &*services.grid;
     let fault = &context.fault;
     let (block, thread) = (context.ctaid, fault.thread);
@@ -209,6 +216,9 @@ fn report(context: &BlockContext, services: &BlockServices) -> GpuError {
         }
         CuResult::Assert => "a failed assertion".to_owned(),
         CuResult::InvalidPc => format!("a call to {:#x}, which is no code", fault.address),
+        CuResult::LaunchFailed if fault.address == Fault::STACK_FULL => {
+            "the stack is full (cudaLimitStackSize)".to_owned()
+        }
         _ => "a trap".to_owned(),
     };
     let file = grid.module.executable.source_file(fault.ptx_line);
@@ -219,14 +229,17 @@ fn report(context: &BlockContext, services: &BlockServices) -> GpuError {
         (source, _, None) => format!(", source line {source}"),
     };
     // The place first: where room is short, the end of a long kernel name is missed least.
+    let (x, y, z) = (thread.x, thread.y, thread.z);
+    // Threads that run together lie in one row.
+    let thread = match suspects {
+        0 | 1 => format!("thread ({x},{y},{z})"),
+        n => format!("thread ({x},{y},{z}) to ({},{y},{z})", x + n - 1),
+    };
     let message = format!(
-        "{what}{line}, block ({},{},{}), thread ({},{},{}) in kernel {}",
+        "{what}{line}, block ({},{},{}), {thread} in kernel {}",
         block.x,
         block.y,
         block.z,
-        thread.x,
-        thread.y,
-        thread.z,
         grid.name(),
     );
     services

@@ -59,9 +59,9 @@ impl MixedModule {
         made.as_ref().map_err(Clone::clone)
     }
 
-    /// The engine whose code is at `pc`, or runs on this thread.
-    fn engine_at(&self, pc: u64) -> Option<&dyn Executable> {
-        if self.jit.contains_pc(pc) {
+    /// The engine that this thread ran last.
+    fn engine(&self) -> Option<&dyn Executable> {
+        if !INTERPRETING.get() {
             return Some(&self.jit);
         }
         let made = self.interpreter.get()?.as_ref().ok()?;
@@ -116,23 +116,23 @@ impl Executable for MixedModule {
     }
 
     fn trap_kind(&self, pc: u64) -> Option<FaultKind> {
-        self.engine_at(pc)?.trap_kind(pc)
+        self.engine()?.trap_kind(pc)
     }
 
-    fn locate(&self, pc: u64) -> Option<CodeLocation> {
-        self.engine_at(pc)?.locate(pc)
+    fn locate(&self, pc: u64, context: &BlockContext) -> Option<CodeLocation> {
+        self.engine()?.locate(pc, context)
     }
 
     fn source_file(&self, ptx_line: u32) -> Option<&str> {
         self.module.source_file(ptx_line)
     }
 
-    fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
-        if INTERPRETING.get() {
-            let made = self.interpreter.get()?.as_ref().ok()?;
-            return made.faulting_thread(context);
-        }
-        self.jit.faulting_thread(context)
+    fn faulting_thread(&self, pc: u64, context: &BlockContext) -> Option<Dim3> {
+        self.engine()?.faulting_thread(pc, context)
+    }
+
+    fn faulting_group(&self, pc: u64) -> u32 {
+        self.engine().map_or(1, |engine| engine.faulting_group(pc))
     }
 
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {

@@ -23,6 +23,10 @@ struct Rig {
 
 impl Rig {
     fn new(engine: Engine, memcheck: bool) -> Self {
+        Self::of(IMAGE, engine, memcheck)
+    }
+
+    fn of(image: &str, engine: Engine, memcheck: bool) -> Self {
         let printed = Printed::default();
         let sink = Arc::clone(&printed);
         let output: OutputSink = Arc::new(move |kind, text: &[u8]| {
@@ -41,7 +45,7 @@ impl Rig {
         let stream = gpu.default_stream(context).unwrap();
         let options = ModuleOptions { memcheck };
         let module = gpu
-            .module_load(context, IMAGE.as_bytes(), &options)
+            .module_load(context, image.as_bytes(), &options)
             .unwrap();
         Self {
             gpu,
@@ -198,6 +202,7 @@ fn recursion_uses_the_stack_limit_and_overflows_as_a_fault() {
         rig.launch("recurse", 1, 32, &[out.0, 100_000]).unwrap();
         let error = rig.sync().unwrap_err();
         assert!(error.code.is_sticky(), "{engine:?}: {error}");
+        assert!(error.message.contains("stack is full"), "{error}");
     });
 }
 
@@ -243,6 +248,76 @@ fn a_fault_names_kernel_thread_address_and_source_line() {
                 error.message.contains(part),
                 "{engine:?}: {part} in {error}"
             );
+        }
+    });
+}
+
+/// Accesses that compiled code leaves to its runtime. All are of the 16 bytes that the table has for the thread.
+const BY_THE_RUNTIME: &str = ".version 8.4
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 table, .param .u32 which) {
+  .reg .b32 %r<6>; .reg .b64 %d<4>; .reg .b16 %h<4>; .reg .pred %p<3>;
+  .shared .align 16 .b8 room[1024];
+  ld.param.u64 %d1, [table]; ld.param.u32 %r1, [which];
+  mov.u32 %r2, %tid.x; mul.wide.u32 %d2, %r2, 8; add.u64 %d1, %d1, %d2;
+  ld.global.u64 %d1, [%d1];
+  mov.u32 %r3, room; mad.lo.u32 %r3, %r2, 16, %r3;
+  setp.eq.u32 %p1, %r1, 0; setp.eq.u32 %p2, %r1, 1;
+  @%p1 bra copy;
+  @%p2 bra half;
+  cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d1], [%r3], 16;
+  ret;
+copy:
+  cp.async.ca.shared.global [%r3], [%d1], 16;
+  cp.async.wait_all;
+  ret;
+half:
+  atom.global.add.noftz.f16 %h1, [%d1], %h0;
+  ret;
+}
+";
+
+fn runtime_rig(engine: Engine, memcheck: bool, culprit: u64) -> (Rig, DevicePtr) {
+    let rig = Rig::of(BY_THE_RUNTIME, engine, memcheck);
+    let (table, good) = (rig.alloc(64 * 8), rig.alloc(16));
+    let mut words: Vec<u32> = (0..64)
+        .flat_map(|t| {
+            let at = if t == 45 { good.0 + culprit } else { good.0 };
+            [at as u32, (at >> 32) as u32]
+        })
+        .collect();
+    rig.copy(table, &mut words, true);
+    (rig, table)
+}
+
+#[test]
+fn a_fault_in_the_runtime_names_thread_and_line() {
+    on_both(|engine| {
+        for (which, line) in [(0, 17), (1, 21), (2, 14)] {
+            let (rig, table) = runtime_rig(engine, false, 8 << 20);
+            rig.launch("k", 1, 64, &[table.0, which]).unwrap();
+            let error = rig.sync().unwrap_err();
+            assert_eq!(error.code, CuResult::IllegalAddress);
+            for part in ["thread (45,0,0)", &format!("PTX line {line},")] {
+                let found = error.message.contains(part);
+                assert!(found, "{engine:?} {which}: {part} in {error}");
+            }
+        }
+    });
+}
+
+#[test]
+fn memcheck_sees_what_the_runtime_does() {
+    on_both(|engine| {
+        for which in 0..3 {
+            let (rig, table) = runtime_rig(engine, true, 0);
+            rig.launch("k", 1, 64, &[table.0, which]).unwrap();
+            rig.sync().unwrap();
+            let (rig, table) = runtime_rig(engine, true, 16);
+            rig.launch("k", 1, 64, &[table.0, which]).unwrap();
+            let error = rig.sync().expect_err("out of bounds");
+            assert_eq!(error.code, CuResult::IllegalAddress, "{engine:?} {which}");
         }
     });
 }

@@ -177,7 +177,7 @@ pub struct Fault {
     pub kind: u32,
     /// The source line of the PTX instruction, 0 when unknown.
     pub ptx_line: u32,
-    /// The offending address, where there is one.
+    /// The offending address, where there is one; [`Fault::STACK_FULL`] where a call found no room.
     pub address: u64,
     /// Access size in bytes, 0 when unknown.
     pub bytes: u32,
@@ -187,6 +187,11 @@ pub struct Fault {
     pub thread: Dim3,
     /// Index of the `.file`/`.loc` source line when the module has debug lines, 0 otherwise.
     pub source_line: u32,
+}
+
+impl Fault {
+    /// The address of a `LaunchFailed` that was no trap but a full stack.
+    pub const STACK_FULL: u64 = u64::MAX;
 }
 
 /// The kinds of fault, with the `CUresult` each one becomes.
@@ -403,9 +408,10 @@ pub trait Executable: Send + Sync {
         let _ = pc;
         None
     }
-    /// The line that the code at `pc` came from. Called after recovery, never in the handler.
-    fn locate(&self, pc: u64) -> Option<CodeLocation> {
-        let _ = pc;
+    /// The line that the code at `pc` came from, or that it ran for. Called after recovery, never in
+    /// the handler.
+    fn locate(&self, pc: u64, context: &BlockContext) -> Option<CodeLocation> {
+        let _ = (pc, context);
         None
     }
     /// The source file that a line of the PTX text came from, where the text says so.
@@ -415,9 +421,15 @@ pub trait Executable: Send + Sync {
     }
     /// The thread that was running when the code at `pc` faulted, where the code keeps track of it
     /// in `context.scratch` or elsewhere. Called after recovery on the faulted thread.
-    fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
-        let _ = context;
+    fn faulting_thread(&self, pc: u64, context: &BlockContext) -> Option<Dim3> {
+        let _ = (pc, context);
         None
+    }
+    /// How many threads, from [`Executable::faulting_thread`] on, the code at `pc` ran for at once: it
+    /// is one of them that faulted.
+    fn faulting_group(&self, pc: u64) -> u32 {
+        let _ = pc;
+        1
     }
     /// Runs one block to its end.
     ///

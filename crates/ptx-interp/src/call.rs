@@ -40,7 +40,7 @@ impl Machine<'_> {
         // Frames of functions without memory cost none of the stack: bound them by number.
         let deepest = self.state.threads[t].callers.len() >= 100_000;
         if end > self.env.local_stride && areas.size > 0 || deepest {
-            return Err(self.fault(t, FaultKind::LaunchFailed));
+            return Err(self.stack_full(t));
         }
         let count = 2 * self.module.func(function).regs.len();
         let thread = self.thread(t);

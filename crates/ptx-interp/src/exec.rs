@@ -182,7 +182,7 @@ impl Machine<'_> {
                 self.set(t, dst, start);
                 Ok(())
             }
-            _ => Err(self.fault(t, FaultKind::LaunchFailed)),
+            _ => Err(self.stack_full(t)),
         }
     }
 

@@ -100,7 +100,7 @@ impl Executable for InterpModule {
         function.defined.then(|| call::function_value(id))
     }
 
-    fn locate(&self, _pc: u64) -> Option<CodeLocation> {
+    fn locate(&self, _pc: u64, _context: &BlockContext) -> Option<CodeLocation> {
         state::with_current(|state| state.location)
     }
 
@@ -108,7 +108,7 @@ impl Executable for InterpModule {
         self.module.source_file(ptx_line)
     }
 
-    fn faulting_thread(&self, _context: &BlockContext) -> Option<Dim3> {
+    fn faulting_thread(&self, _pc: u64, _context: &BlockContext) -> Option<Dim3> {
         state::with_current(|state| state.threads.get(state.current).map(|t| t.tid))?
     }
 

@@ -191,6 +191,10 @@ impl<'a> Machine<'a> {
         self.access_fault(t, kind, 0, 0, false)
     }
 
+    pub(crate) fn stack_full(&self, t: usize) -> Stop {
+        self.access_fault(t, FaultKind::LaunchFailed, Fault::STACK_FULL, 0, false)
+    }
+
     pub(crate) fn access_fault(
         &self,
         t: usize,

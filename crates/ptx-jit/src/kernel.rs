@@ -123,12 +123,16 @@ impl Kernel {
         self.version(lanes, proven).as_ref().ok()
     }
 
+    /// Versions that exist now, with the lanes that each one has.
+    pub(crate) fn with_lanes(&self) -> impl Iterator<Item = (u32, &Code)> {
+        let lanes = [1, 4, 8, 16, 4, 8, 16];
+        let versions = self.versions.iter().zip(lanes);
+        versions.filter_map(|(v, lanes)| Some((lanes, v.get()?.as_ref().ok()?)))
+    }
+
     /// Versions that exist now.
     pub(crate) fn compiled(&self) -> impl Iterator<Item = &Code> {
-        self.versions
-            .iter()
-            .filter_map(|v| v.get())
-            .filter_map(|r| r.as_ref().ok())
+        self.with_lanes().map(|(_, code)| code)
     }
 
     pub(crate) fn scratch_bytes(&self, threads: u32) -> usize {

@@ -205,16 +205,16 @@ impl JitModule {
     }
 
     /// The code that holds a native address, with its kernel.
-    fn code_at(&self, pc: u64) -> Option<(&Kernel, Option<u32>)> {
+    fn code_at(&self, pc: u64) -> Option<(&Kernel, u32, Option<u32>)> {
         let kernels = self
             .kernels
             .iter()
             .filter_map(|k| k.get())
             .filter_map(|k| k.as_ref().ok());
         for k in kernels {
-            for code in k.compiled() {
+            for (lanes, code) in k.with_lanes() {
                 if let Some(site) = code.locate(pc as usize) {
-                    return Some((k, site));
+                    return Some((k, lanes, site));
                 }
             }
         }
@@ -311,9 +311,15 @@ impl Executable for JitModule {
         self.code_at(pc).is_some()
     }
 
-    fn locate(&self, pc: u64) -> Option<CodeLocation> {
-        let (k, site) = self.code_at(pc)?;
-        let place = k.plan.slow.get(site? as usize)?.place;
+    fn locate(&self, pc: u64, context: &BlockContext) -> Option<CodeLocation> {
+        let (k, place) = match self.code_at(pc) {
+            Some((k, _, site)) => (k, k.plan.slow.get(site? as usize)?.place),
+            // The runtime did what an instruction asks for.
+            None => {
+                let (_, place) = run::last_access(context)?;
+                (run::kernel(std::ptr::from_ref(context).cast_mut()), place)
+            }
+        };
         let (ptx_line, source_line) = k.line(place);
         Some(CodeLocation {
             ptx_line,
@@ -325,13 +331,22 @@ impl Executable for JitModule {
         self.module.source_file(ptx_line)
     }
 
-    fn faulting_thread(&self, context: &BlockContext) -> Option<Dim3> {
+    fn faulting_thread(&self, pc: u64, context: &BlockContext) -> Option<Dim3> {
         if context.scratch.is_null() {
             return None;
+        }
+        if self.code_at(pc).is_none()
+            && let Some((thread, _)) = run::last_access(context)
+        {
+            return Some(run::coordinates(context.block, thread));
         }
         // SAFETY: scratch memory begins with the header, which `run_block` filled.
         let t = unsafe { *context.scratch.cast::<u32>() };
         Some(run::coordinates(context.block, t))
+    }
+
+    fn faulting_group(&self, pc: u64) -> u32 {
+        self.code_at(pc).map_or(1, |(_, lanes, _)| lanes)
     }
 
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome {

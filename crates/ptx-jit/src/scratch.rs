@@ -16,6 +16,12 @@ pub(crate) const THREADS: i32 = 28;
 pub(crate) const CANCELLED: i32 = 36;
 /// `f32`: 1, for vector code.
 pub(crate) const ONE: i32 = 40;
+/// `u32`: thread whose memory the runtime accesses for it, [`NOBODY`] before the first time.
+pub(crate) const ACCESS: i32 = 44;
+/// Two `u32`: the instance and the instruction that it does so for.
+pub(crate) const ACCESS_PLACE: i32 = 48;
+/// No thread.
+pub(crate) const NOBODY: u32 = u32::MAX;
 /// `u32` per thread: see the constants below.
 pub(crate) const CONT: i32 = 64;
 /// Most threads in a block.

@@ -61,7 +61,8 @@ impl Emit<'_, '_> {
                 let line = self.lines(Some(inst));
                 let t = self.thread();
                 let ctx = self.ctx;
-                self.call(run::TRAP, &[ctx, t, line]);
+                let none = self.i64(0);
+                self.call(run::TRAP, &[ctx, t, line, none]);
                 let s = self.i64(status::FAULT);
                 self.b.ins().return_(&[s]);
             }

@@ -5,7 +5,7 @@
 //! caller needs later are saved after its own frame.
 
 use cranelift_codegen::ir::{InstBuilder, JumpTableData, Value, condcodes::IntCC, types};
-use mica_kernel::BlockContext;
+use mica_kernel::{BlockContext, Fault};
 use mica_ptx::ast::{CallArg, Callee, FuncId, Op, Param, ParamPlace, RegId};
 use std::mem::offset_of;
 
@@ -208,7 +208,8 @@ impl Emit<'_, '_> {
         let t = self.thread();
         let ctx = self.ctx;
         let line = self.lines(Some(inst));
-        self.call(run::TRAP, &[ctx, t, line]);
+        let full = self.i64(Fault::STACK_FULL as i64);
+        self.call(run::TRAP, &[ctx, t, line, full]);
         let s = self.i64(status::FAULT);
         self.b.ins().return_(&[s]);
     }

@@ -238,7 +238,26 @@ impl Env<'_> {
         if len < u64::from(bytes) || offset > len - u64::from(bytes) {
             return Err(bad(FaultKind::IllegalAddress));
         }
+        let exact = self.kernel.memcheck && start == c.arena_base;
+        let within = |s: &dyn Services| s.check_access(address, u64::from(bytes), write);
+        if exact && !self.services().is_none_or(within) {
+            return Err(bad(FaultKind::IllegalAddress));
+        }
+        self.note_access();
         Ok(start + offset)
+    }
+
+    /// Leaves word of who accesses memory and where: what lies inside the arena may still be a hole.
+    fn note_access(&self) {
+        let header = self.context().scratch;
+        // SAFETY: the header is inside scratch memory, which is aligned and this block's own.
+        unsafe {
+            *header.add(scratch::ACCESS as usize).cast::<u32>() = self.thread;
+            let place = [self.place.instance, self.place.inst];
+            *header
+                .add(scratch::ACCESS_PLACE as usize)
+                .cast::<[u32; 2]>() = place;
+        }
     }
 
     pub(crate) fn load(&self, host: u64, bytes: u32) -> u64 {

@@ -14,6 +14,7 @@ use crate::code::Code;
 use crate::emit::Window;
 use crate::kernel::Kernel;
 use crate::scratch::{self, status};
+use crate::unit::Place;
 
 pub(super) type Ctx = *mut BlockContext;
 
@@ -305,9 +306,27 @@ fn simple_fault(ctx: Ctx, kind: FaultKind, t: u64, line: u64, address: u64) -> u
     0
 }
 
-/// `trap`, and a full stack.
-extern "C" fn trap(ctx: Ctx, t: u64, line: u64) -> u64 {
-    simple_fault(ctx, FaultKind::LaunchFailed, t, line, 0)
+/// `trap`, and a full stack: `address` says which.
+extern "C" fn trap(ctx: Ctx, t: u64, line: u64, address: u64) -> u64 {
+    simple_fault(ctx, FaultKind::LaunchFailed, t, line, address)
+}
+
+/// Whose memory the runtime accessed last, and for which instruction.
+pub(crate) fn last_access(context: &BlockContext) -> Option<(u32, Place)> {
+    if context.scratch.is_null() {
+        return None;
+    }
+    // SAFETY: scratch memory begins with the header, which `run_block` filled.
+    let (thread, [instance, inst]) = unsafe {
+        let header = context.scratch;
+        (
+            *header.add(scratch::ACCESS as usize).cast::<u32>(),
+            *header
+                .add(scratch::ACCESS_PLACE as usize)
+                .cast::<[u32; 2]>(),
+        )
+    };
+    (thread != scratch::NOBODY).then_some((thread, Place { instance, inst }))
 }
 
 extern "C" fn bad_pc(ctx: Ctx, t: u64, line: u64, address: u64) -> u64 {

@@ -20,7 +20,7 @@ mod whole_warp;
 
 pub(crate) use dispatch::run_block;
 pub(crate) use env::coordinates;
-pub(crate) use helpers::{install, pack_meta, special_code};
+pub(crate) use helpers::{install, kernel, last_access, pack_meta, special_code};
 pub(crate) use quiet::signature as poll_signature;
 pub(crate) use row::CELL;
 
