@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use mica_daemon::api::{Created, Event, Mode};
+use mica_daemon::api::{Created, Event, GpuKind, Mode};
 use mica_daemon::client::ControlClient;
 
-use crate::args::{ExecArgs, RunArgs};
+use crate::args::{ExecArgs, RunArgs, WatchArgs};
 use crate::control;
 use crate::escape;
 use crate::libraries;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     spec.ephemeral = true;
     spec.note = Some(args.command.join(" "));
     let created = client.create(&spec).map_err(control::explain)?;
-    let result = start(&created, &args.command, args.trace.as_deref())
+    let result = start(&created, &args.command, &args.watch)
         .and_then(|child| wait(child, &args.command[0], created.mode));
     say_what_happened(&client, &created.name, since);
     remove(&client, &created.name);
@@ -47,14 +47,14 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
     let client = control::connect()?;
     let since = SystemTime::now();
     let joined = client.join(&args.name).map_err(control::explain)?;
-    let child = start(&joined, &args.command, args.trace.as_deref())?;
+    let child = start(&joined, &args.command, &args.watch)?;
     let code = wait(child, &args.command[0], joined.mode);
     say_what_happened(&client, &joined.name, since);
     code
 }
 
 /// Starts a program with the environment that puts it into a virtual GPU.
-pub(crate) fn start(joined: &Created, command: &[String], trace: Option<&Path>) -> Result<Child> {
+fn start(joined: &Created, command: &[String], watch: &WatchArgs) -> Result<Child> {
     let (program, arguments) = command.split_first().context("no program was named")?;
     let libraries = libraries::prepare(joined.mode)?;
     let mut child = Command::new(program);
@@ -79,7 +79,15 @@ pub(crate) fn start(joined: &Created, command: &[String], trace: Option<&Path>) 
         // One virtual GPU is on one card: the program sees that card as device 0.
         child.env("CUDA_VISIBLE_DEVICES", &joined.gpu_uuid);
     }
-    if let Some(trace) = trace {
+    if watch.memcheck {
+        if joined.gpu_kind != GpuKind::Software {
+            bail!(
+                "--memcheck is for the software GPU (--gpu software); on an NVIDIA GPU compute-sanitizer does it"
+            );
+        }
+        child.env(mica_limits::MEMCHECK, "1");
+    }
+    if let Some(trace) = &watch.trace {
         // The library in the program says nothing, so what would fail there fails here.
         (OpenOptions::new().append(true).create(true).open(trace))
             .with_context(|| format!("the trace cannot be written to {}", trace.display()))?;

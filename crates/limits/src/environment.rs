@@ -30,6 +30,15 @@ pub fn variable(name: &str) -> Option<OsString> {
     }
 }
 
+/// The variable that asks for exact bounds of every access of a kernel.
+pub const MEMCHECK: &str = "MICA_MEMCHECK";
+
+/// Whether accesses of kernels are checked against exact bounds: the software GPU can, others leave it
+/// to their own tools.
+pub fn memcheck() -> bool {
+    variable(MEMCHECK).is_some_and(|value| !value.is_empty() && value != "0")
+}
+
 /// What `mica run` puts into a program's environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {

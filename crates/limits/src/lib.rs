@@ -16,7 +16,7 @@ mod shared_page;
 mod slices;
 
 pub use clock::{monotonic_ns, run_before_others};
-pub use environment::{Environment, remember_environment, variable};
+pub use environment::{Environment, MEMCHECK, memcheck, remember_environment, variable};
 pub use gate::Gate;
 pub use link::{HostLink, LinkError, Push, Welcome, open_session};
 pub use quota::{Denied, LocalQuota, MemoryView, PageQuota, Quota};

@@ -281,7 +281,9 @@ impl Backend for Embedded {
     }
 
     fn module_load(&self, image: &[u8]) -> Result<(u64, ModuleInfo)> {
-        let options = ModuleOptions::default();
+        let options = ModuleOptions {
+            memcheck: mica_limits::memcheck(),
+        };
         let loaded = self.session.module_load(self.context(), image, &options)?;
         Ok((loaded.module, loaded.info))
     }

@@ -163,6 +163,17 @@ pub(crate) struct SpecArgs {
     pub(crate) allow_degraded: bool,
 }
 
+/// How closely a program is watched.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArgs {
+    /// Write one line per driver call to this file, and a summary
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Check every access of a kernel against the exact bounds of its allocation (software GPU, slower)
+    #[arg(long)]
+    pub(crate) memcheck: bool,
+}
+
 /// `mica run`.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -171,9 +182,8 @@ pub(crate) struct RunArgs {
     /// Name of the virtual GPU (default: made up)
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Write one line per driver call to this file, and a summary
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,
@@ -184,9 +194,8 @@ pub(crate) struct RunArgs {
 pub(crate) struct ExecArgs {
     /// The virtual GPU
     pub(crate) name: String,
-    /// Write one line per driver call to this file, and a summary
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,

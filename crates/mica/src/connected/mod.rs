@@ -293,7 +293,8 @@ impl Backend for Connected {
     }
 
     fn module_load(&self, image: &[u8]) -> Result<(u64, ModuleInfo)> {
-        let loaded = self.client.module_load(self.context(), image, false)?;
+        let exact = mica_limits::memcheck();
+        let loaded = self.client.module_load(self.context(), image, exact)?;
         let kernels = loaded.kernels.into_iter().map(kernel).collect();
         let globals = loaded.globals.into_iter();
         let globals = globals.map(|global| GlobalDescription {

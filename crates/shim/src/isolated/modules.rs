@@ -152,7 +152,8 @@ impl Library {
             return Ok(Arc::clone(loaded));
         }
         let image = Arc::clone(&lock(&self.image));
-        let answer = state.client.module_load(context.wire(), &image, false);
+        let exact = mica_limits::memcheck();
+        let answer = state.client.module_load(context.wire(), &image, exact);
         let loaded = Arc::new(Loaded::new(context.checked(answer)?));
         for (_, address, bytes) in lock(&loaded.globals).values() {
             let id = state.number();

@@ -598,13 +598,28 @@ static void cancelled_thread(void) {
     OK(cuCtxSynchronize());
 }
 
+/* With exact bounds: the byte after an allocation is no part of it, though the page goes on. */
+static void exact_bounds(void) {
+    start();
+    Ptr p;
+    Handle wild;
+    OK(cuMemAlloc_v2(&p, 40));
+    OK(cuModuleGetFunction(&wild, module, "wild"));
+    Ptr last = p + 36, past = p + 40;
+    void *good[] = {&last}, *bad[] = {&past};
+    OK(cuLaunchKernel(wild, 1, 1, 1, 1, 1, 1, 0, stream, good, 0));
+    OK(cuCtxSynchronize());
+    OK(cuLaunchKernel(wild, 1, 1, 1, 1, 1, 1, 0, stream, bad, 0));
+    IS(cuCtxSynchronize(), getenv("MICA_MEMCHECK") ? 700 : 0);
+}
+
 int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"basics", basics}, {"contexts", contexts}, {"errors", errors}, {"streams", streams},
         {"host_memory", host_memory}, {"graphs", graphs}, {"look_up", look_up}, {"threads", threads},
         {"fork", forked}, {"orphan", orphan}, {"leave", leave},
         {"nulls", nulls}, {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
-        {"cancelled_thread", cancelled_thread},
+        {"cancelled_thread", cancelled_thread}, {"exact_bounds", exact_bounds},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (argc > 1 && !strcmp(all[i].name, argv[1])) {

@@ -271,6 +271,19 @@ fn a_thread_that_is_cancelled_leaves_calls_in_order() {
 }
 
 #[test]
+fn exact_bounds_are_checked_where_they_are_asked_for() {
+    run("exact_bounds");
+    let host = run_with("exact_bounds", |_, command| {
+        command.env("MICA_MEMCHECK", "1");
+    });
+    let log = host.log();
+    assert!(
+        log.contains("invalid write") && log.contains("kernel wild"),
+        "{log}"
+    );
+}
+
+#[test]
 fn a_program_killed_in_the_middle_of_a_copy_leaves_nothing() {
     for _ in 0..3 {
         let host = Host::start();
