@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use mica_fatbin::{Cubin, DEFAULT_PAYLOAD_LIMIT, Entry, EntryKind, Image};
 use mica_kernel::{Dim3, Executable};
 use mica_ptx::ast::Module;
+use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::JitModule;
 use serde_json::{Value, json};
 
@@ -23,11 +24,20 @@ enum Piece {
     Machine(Option<Cubin>),
 }
 
-/// A kernel and what the compiler made of it.
+/// A kernel and what becomes of it.
 struct Checked {
     kernel: String,
-    /// Milliseconds it took, or why there is no code.
-    made: Result<f64, String>,
+    made: Made,
+}
+
+/// How a kernel would run.
+enum Made {
+    /// As native code; milliseconds that took.
+    Native(f64),
+    /// Interpreted, because the compiler refuses it.
+    Interpreted(String),
+    /// Not at all.
+    Refused(String),
 }
 
 pub(crate) fn show(args: &PtxArgs) -> Result<()> {
@@ -44,7 +54,7 @@ pub(crate) fn show(args: &PtxArgs) -> Result<()> {
             has_ptx = true;
             problems += description.unsupported.len();
             let made = check.iter().flatten();
-            problems += made.filter(|checked| checked.made.is_err()).count();
+            problems += made.filter(|c| matches!(c.made, Made::Refused(_))).count();
         }
         if args.json {
             pieces.push(as_json(&entry.arch(), &piece));
@@ -93,15 +103,33 @@ fn examine(entry: &Entry<'_>, args: &PtxArgs) -> Result<Piece> {
 /// Compiles every kernel for this machine, as a first launch would.
 fn compile(module: Arc<Module>) -> Result<Vec<Checked>> {
     let block = Dim3 { x: 128, y: 1, z: 1 };
-    let native = JitModule::compile(module, mica_ptx_jit::Options::default())?;
+    let interpreted = InterpModule::new(Arc::clone(&module));
+    let instead = |why: String| match &interpreted {
+        Ok(_) => Made::Interpreted(why),
+        Err(_) => Made::Refused(why),
+    };
+    let native = match JitModule::compile(module, mica_ptx_jit::Options::default()) {
+        Ok(native) => native,
+        Err(error) => {
+            let Ok(interpreted) = &interpreted else {
+                return Err(error.into());
+            };
+            let kernels = interpreted.kernels().iter().map(|info| Checked {
+                kernel: info.name.clone(),
+                made: Made::Interpreted(error.to_string()),
+            });
+            return Ok(kernels.collect());
+        }
+    };
     let kernels = native.kernels().iter().enumerate();
     Ok(kernels
         .map(|(index, info)| {
             let start = Instant::now();
             let made = native.prepare_block(index, block);
+            let ms = start.elapsed().as_secs_f64() * 1e3;
             Checked {
                 kernel: info.name.clone(),
-                made: made.map(|()| start.elapsed().as_secs_f64() * 1e3),
+                made: made.map_or_else(instead, |()| Made::Native(ms)),
             }
         })
         .collect())
@@ -120,8 +148,9 @@ fn print(entry: &Entry<'_>, piece: &Piece) {
             println!("compiled for this machine");
             for checked in check {
                 match &checked.made {
-                    Ok(ms) => println!("  {:>8.1} ms  {}", ms, checked.kernel),
-                    Err(why) => println!("  refused      {}: {why}", checked.kernel),
+                    Made::Native(ms) => println!("  {:>8.1} ms  {}", ms, checked.kernel),
+                    Made::Interpreted(why) => println!("  interpreted  {}: {why}", checked.kernel),
+                    Made::Refused(why) => println!("  refused      {}: {why}", checked.kernel),
                 }
             }
             println!();
@@ -169,7 +198,14 @@ fn as_json(arch: &str, piece: &Piece) -> Value {
         .map(|u| json!({ "what": u.what, "function": u.function, "line": u.line }))
         .collect();
     let compiled: Option<Vec<Value>> = check.as_ref().map(|check| {
-        let one = |c: &Checked| json!({ "kernel": c.kernel, "ms": c.made.as_ref().ok(), "refused": c.made.as_ref().err() });
+        let one = |c: &Checked| {
+            let (ms, interpreted, refused) = match &c.made {
+                Made::Native(ms) => (Some(ms), None, None),
+                Made::Interpreted(why) => (None, Some(why), None),
+                Made::Refused(why) => (None, None, Some(why)),
+            };
+            json!({ "kernel": c.kernel, "ms": ms, "interpreted": interpreted, "refused": refused })
+        };
         check.iter().map(one).collect()
     });
     json!({

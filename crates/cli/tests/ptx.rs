@@ -75,6 +75,21 @@ fn what_cannot_run_is_listed_and_fails_the_check() {
 }
 
 #[test]
+fn what_only_the_interpreter_runs_is_said_and_passes_the_check() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let body = "  .reg .b64 %d<2>;\n  alloca.u64 %d0, 16, 8;\n  ret;";
+    let path = file(
+        &dir,
+        "k.ptx",
+        &format!("{HEAD}.visible .entry k() {{\n{body}\n}}"),
+    );
+    let checked = mica(&[&path, "--check"]);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    let shown = text(&checked.stdout);
+    assert!(shown.contains("interpreted  k: `k` uses alloca"), "{shown}");
+}
+
+#[test]
 fn a_mistake_is_shown_where_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = file(
