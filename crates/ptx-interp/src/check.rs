@@ -21,7 +21,7 @@ pub enum UnsupportedError {
         function: Option<String>,
     },
     /// The module cannot be laid out.
-    #[error("the module cannot be placed")]
+    #[error(transparent)]
     Layout(#[from] LayoutError),
 }
 

@@ -14,7 +14,7 @@
 
 use mica_kernel::{Dim3, GlobalInfo, KernelInfo, ParamInfo};
 use mica_ptx::ast::{
-    AddrBase, Address, Callee, FuncId, Function, Linkage, Module, Op, Operand, RelocTarget,
+    AddrBase, Address, Callee, FuncId, Function, Linkage, Module, Op, Operand, Reloc, RelocTarget,
     ScalarType, Space, VarId,
 };
 use mica_ptx::visit::Ref;
@@ -184,8 +184,8 @@ impl ModuleLayout {
         }
         for (i, var) in module.vars.iter().enumerate() {
             if let (Some(init), Some(global)) = (&var.init, self.global_of_var[i]) {
-                for reloc in &init.relocs {
-                    self.relocate(module, VarId(i as u32), global, reloc)?;
+                for reloc in whole_addresses(&init.relocs) {
+                    self.relocate(module, VarId(i as u32), global, &reloc)?;
                 }
             }
         }
@@ -197,7 +197,7 @@ impl ModuleLayout {
         module: &Module,
         var: VarId,
         global: usize,
-        reloc: &mica_ptx::ast::Reloc,
+        reloc: &Reloc,
     ) -> Result<(), LayoutError> {
         let variable = module.var(var);
         let refuse = |what| LayoutError::Initializer {
@@ -241,6 +241,35 @@ impl ModuleLayout {
         }
         Ok(())
     }
+}
+
+/// Addresses that are given byte by byte, as members of packed structures are, as the eight bytes they are.
+fn whole_addresses(relocs: &[Reloc]) -> Vec<Reloc> {
+    let mut whole = Vec::with_capacity(relocs.len());
+    let mut rest = relocs;
+    while let Some((first, others)) = rest.split_first() {
+        let is_next = |(at, reloc): (u8, &Reloc)| {
+            let expected = Reloc {
+                byte: Some(at),
+                offset: first.offset + u64::from(at),
+                ..*first
+            };
+            *reloc == expected
+        };
+        let run = rest.get(..8).unwrap_or_default();
+        if run.len() == 8 && (0..).zip(run).all(is_next) {
+            whole.push(Reloc {
+                size: 8,
+                byte: None,
+                ..*first
+            });
+            rest = &rest[8..];
+        } else {
+            whole.push(*first);
+            rest = others;
+        }
+    }
+    whole
 }
 
 fn kernel_info(module: &Module, id: FuncId, function: &Function, frames: &[Frame]) -> KernelInfo {

@@ -79,3 +79,25 @@ fn what_has_no_place_is_refused() {
     assert!(matches!(&error, LayoutError::UnresolvedVariable { name, .. } if name == "missing"));
     assert!(error.to_string().contains("missing"));
 }
+
+#[test]
+fn addresses_may_be_given_byte_by_byte() {
+    let bytes = |symbol: &str| {
+        let one = |byte: u32| format!("{:#x}({symbol})", 0xff_u64 << (8 * byte));
+        (0..8).map(one).collect::<Vec<_>>().join(", ")
+    };
+    let found = layout(&format!(
+        ".global .u32 a;\n.func f() {{ ret; }}
+         .global .u8 packed[20] = {{1, {}, 7, {}, 9}};",
+        bytes("generic(a)"),
+        bytes("f"),
+    ))
+    .expect("a layout");
+    let packed = &found.globals[1];
+    assert_eq!(packed.relocations, [(1, 0, 0)]);
+    assert_eq!(packed.function_relocations, [(10, "f".to_owned())]);
+    assert_eq!((packed.init[0], packed.init[9], packed.init[18]), (1, 7, 9));
+    let refused = layout(".global .u32 a;\n.global .u8 odd[2] = {0xff(a), 0xff00(a)};");
+    let refused = refused.expect_err("part of an address").to_string();
+    assert!(refused.contains("a single byte of an address"), "{refused}");
+}
