@@ -7,9 +7,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use mica_fatbin::{Cubin, DEFAULT_PAYLOAD_LIMIT, Entry, EntryKind, Image};
 use mica_kernel::{Dim3, Executable};
-use mica_ptx::ast::Module;
+use mica_ptx::ast::{Module, Unsupported};
 use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::JitModule;
+use mica_ptx_ops::layout::ModuleLayout;
 use serde_json::{Value, json};
 
 use crate::args::PtxArgs;
@@ -90,6 +91,14 @@ fn examine(entry: &Entry<'_>, args: &PtxArgs) -> Result<Piece> {
     let module = mica_ptx::parse(&payload).with_context(|| located(&args.file, &entry.arch()))?;
     let mut description = mica_ptx::describe(&module);
     description.unsupported = mica_ptx_ops::support::unsupported(&module);
+    if let Err(error) = ModuleLayout::new(&module) {
+        description.unsupported.push(Unsupported {
+            what: error.to_string(),
+            function: None,
+            line: error.line(),
+            column: 1,
+        });
+    }
     let runnable = description.unsupported.is_empty();
     let check = match args.check && runnable {
         true => {

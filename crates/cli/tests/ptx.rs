@@ -90,6 +90,19 @@ fn what_only_the_interpreter_runs_is_said_and_passes_the_check() {
 }
 
 #[test]
+fn variables_that_are_nowhere_are_listed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = file(
+        &dir,
+        "k.ptx",
+        &format!("{HEAD}.extern .global .u32 gone;\n.visible .entry k() {{ ret; }}"),
+    );
+    let shown = text(&mica(&[&path]).stdout);
+    assert!(shown.contains("not supported"), "{shown}");
+    assert!(shown.contains("`gone`"), "{shown}");
+}
+
+#[test]
 fn a_mistake_is_shown_where_it_is() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = file(

@@ -48,6 +48,17 @@ pub enum LayoutError {
     },
 }
 
+impl LayoutError {
+    /// Line of the PTX text that it is about, 1 where that is the whole text.
+    pub fn line(&self) -> u32 {
+        match self {
+            LayoutError::UnresolvedVariable { line, .. }
+            | LayoutError::Initializer { line, .. } => *line,
+            LayoutError::AddressSize { .. } => 1,
+        }
+    }
+}
+
 /// Kernels, globals and frames of a module.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleLayout {
