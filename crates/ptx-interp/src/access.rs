@@ -102,6 +102,12 @@ pub(crate) unsafe fn zero(to: u64, bytes: u64) {
     }
 }
 
+/// Whether a vector is one access, which other blocks see whole or not at all: where it has an order, as on a GPU.
+/// Single-pass scans rely on it. Vectors of sixteen bytes are two accesses here.
+fn is_whole(order: Order, elements: usize, total: u32) -> bool {
+    order != Order::Weak && elements > 1 && total <= 8
+}
+
 impl Machine<'_> {
     /// Reads at a checked place.
     pub(crate) fn read_place(&self, place: Place, offset: u32, bytes: u32) -> u64 {
@@ -138,10 +144,15 @@ impl Machine<'_> {
         addr: Address,
     ) -> Result<(), Stop> {
         let element = ty.bytes();
-        let place = self.place(t, space, addr, element * dst.len() as u32, false)?;
+        let total = element * dst.len() as u32;
+        let place = self.place(t, space, addr, total, false)?;
+        let whole = is_whole(order, dst.len(), total).then(|| self.read_place(place, 0, total));
         for (i, dst) in dst.iter().enumerate() {
             let offset = i as u32 * element;
-            let low = self.read_place(place, offset, element.min(8));
+            let low = match whole {
+                Some(all) => all >> (8 * offset) & (u64::MAX >> (64 - 8 * element)),
+                None => self.read_place(place, offset, element.min(8)),
+            };
             if let Some(r) = *dst {
                 self.set_typed(t, r, ty, low);
                 if element == 16 {
@@ -167,12 +178,27 @@ impl Machine<'_> {
         if matches!(order, Order::Release(_)) {
             fence(Ordering::SeqCst);
         }
-        let host = match self.place(t, space, addr, element * src.len() as u32, true)? {
+        let total = element * src.len() as u32;
+        let host = match self.place(t, space, addr, total, true)? {
             Place::Host(host) => host,
             Place::Parameter(_) => {
                 return Err(self.fault(t, mica_kernel::FaultKind::IllegalAddress));
             }
         };
+        if is_whole(order, src.len(), total) {
+            let part = |(i, src): (usize, &mica_ptx::ast::Operand)| {
+                let bits = self.value(t, *src) & (u64::MAX >> (64 - 8 * element));
+                bits << (8 * element * i as u32)
+            };
+            let all = src
+                .iter()
+                .enumerate()
+                .map(part)
+                .fold(0, |all, part| all | part);
+            // SAFETY: `place` checked the whole vector, its alignment too.
+            unsafe { write(host, total, all) };
+            return Ok(host);
+        }
         for (i, src) in src.iter().enumerate() {
             let at = host + i as u64 * u64::from(element);
             let low = self.value(t, *src);

@@ -1,9 +1,9 @@
 //! Loads: whole vectors where lanes are contiguous, lane by lane elsewhere.
 
-use cranelift_codegen::ir::{InstBuilder, Value, types};
+use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 use mica_ptx::ast::{Op, Order, RegId, ScalarType};
 
-use super::memory::{Ask, Host, mem_type};
+use super::memory::{Ask, Host, WHOLE_BYTES, mem_type};
 use super::{Emit, V, flags};
 use crate::CompileError;
 use crate::patch;
@@ -31,6 +31,10 @@ impl Emit<'_, '_> {
         };
         let host = self.access(*space, addr, ask)?;
         let plain = *order == Order::Weak;
+        if !plain && dst.len() > 1 && bytes <= WHOLE_BYTES {
+            self.load_whole(host, *ty, dst);
+            return Ok(());
+        }
         match host {
             Host::One(p, off) => {
                 for (i, d) in dst.iter().enumerate() {
@@ -96,9 +100,59 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// Elements that belong together, as on a GPU: a status and the value that it is about are one access of
+    /// look-back scans, and must not come from different moments.
+    fn load_whole(&mut self, host: Host, ty: ScalarType, dst: &[Option<RegId>]) {
+        let (lanes, uniform) = match host {
+            Host::One(p, off) => (vec![(p, off)], true),
+            Host::Affine(p, off, stride) => {
+                let at = |e: &mut Self, l: usize| e.add_imm(p, stride.wrapping_mul(l as i64));
+                let lanes = (0..self.lanes).map(|l| (at(self, l), off)).collect();
+                (lanes, false)
+            }
+            Host::Lanes(lanes) => (lanes, false),
+        };
+        let size = ty.bytes();
+        let mut columns = vec![Vec::new(); dst.len()];
+        for (p, off) in lanes {
+            let words = self.load_words(p, off, size * dst.len() as u32);
+            for (i, d) in dst.iter().enumerate() {
+                let Some(d) = d else { continue };
+                let at = i as u32 * size;
+                let word = words[(at / 8) as usize];
+                let part = match at % 8 {
+                    0 => word,
+                    at => self.b.ins().ushr_imm_u(word, i64::from(at) * 8),
+                };
+                let part = self.cast(part, mem_type(ty));
+                columns[i].push(self.extended(part, ty, *d));
+            }
+        }
+        for (d, column) in dst.iter().zip(columns) {
+            let Some(d) = d else { continue };
+            let v = match uniform {
+                true => V::U(column[0]),
+                false => self.from_lanes(&column, self.class_of(*d)),
+            };
+            self.set(*d, v);
+        }
+    }
+
+    /// So many bytes in one access, as words of at most eight.
+    fn load_words(&mut self, p: Value, off: i32, bytes: u32) -> Vec<Value> {
+        let at = self.add_imm(p, i64::from(off));
+        let Some(word) = Type::int(bytes as u16 * 8).filter(|_| bytes <= 8) else {
+            // There is no atomic load of sixteen bytes, but an aligned one is whole. The one before it keeps it from
+            // being taken for an earlier load of the same place.
+            self.b.ins().atomic_load(types::I64, flags(), at);
+            let v = self.b.ins().load(types::I64X2, flags(), at, 0);
+            return (0..2).map(|i| self.b.ins().extractlane(v, i)).collect();
+        };
+        vec![self.b.ins().atomic_load(word, flags(), at)]
+    }
+
     /// Loads one element and extends it to the register's width.
     fn load_one(&mut self, p: Value, off: i32, ty: ScalarType, d: RegId, plain: bool) -> Value {
-        let class = self.class_of(d);
         let memory = mem_type(ty);
         let want = self.scalar_type(self.reg(d));
         if plain && memory.bits() == want.bits() {
@@ -110,8 +164,13 @@ impl Emit<'_, '_> {
             let p = self.add_imm(p, i64::from(off));
             self.b.ins().atomic_load(memory, flags(), p)
         };
-        let wide = self.class_type(class);
-        if wide.bits() > memory.bits() {
+        self.extended(v, ty, d)
+    }
+
+    /// An element as its register keeps it.
+    fn extended(&mut self, v: Value, ty: ScalarType, d: RegId) -> Value {
+        let wide = self.class_type(self.class_of(d));
+        if wide.bits() > mem_type(ty).bits() {
             if ty.is_signed() {
                 return self.b.ins().sextend(wide, v);
             }

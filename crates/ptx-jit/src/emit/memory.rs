@@ -287,6 +287,10 @@ pub(crate) fn near(offset: i64) -> Option<i32> {
         .filter(|o| o.unsigned_abs() < 1 << 30)
 }
 
+/// Most bytes of a vector that other blocks see whole or not at all, where the instruction has an order. PTX does not
+/// promise that; GPUs do it, and single-pass scans rely on it.
+pub(crate) const WHOLE_BYTES: u32 = 16;
+
 pub(crate) fn mem_type(ty: ScalarType) -> Type {
     match ty.bytes() {
         1 => types::I8,

@@ -1,9 +1,9 @@
 //! Stores: whole vectors where lanes are contiguous, lane by lane elsewhere.
 
-use cranelift_codegen::ir::{InstBuilder, Value, types};
+use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 use mica_ptx::ast::{Op, Operand, Order, ScalarType};
 
-use super::memory::{Ask, Host, mem_type};
+use super::memory::{Ask, Host, WHOLE_BYTES, mem_type};
 use super::{Emit, V, flags};
 use crate::CompileError;
 use crate::unit::Class;
@@ -42,13 +42,11 @@ impl Emit<'_, '_> {
             })
             .collect::<Result<_, _>>()?;
         let plain = !matches!(order, Order::Release(_));
+        let whole = *order != Order::Weak && src.len() > 1 && bytes <= WHOLE_BYTES;
         match host {
             Host::One(p, off) => {
                 // Every lane stores to the same place; the last one wins.
-                for (i, (v, c)) in values.iter().enumerate() {
-                    let x = self.lane(v, *c, self.lanes - 1);
-                    self.store_one(p, off + i as i32 * size as i32, *ty, x, plain);
-                }
+                self.store_lane((p, off), *ty, &values, self.lanes - 1, (plain, whole));
             }
             Host::Affine(p, off, stride) => {
                 if plain && self.store_vectors(p, off, stride, *ty, &values) {
@@ -56,22 +54,74 @@ impl Emit<'_, '_> {
                 }
                 for l in 0..self.lanes {
                     let at = self.add_imm(p, stride.wrapping_mul(l as i64));
-                    for (i, (v, c)) in values.iter().enumerate() {
-                        let x = self.lane(v, *c, l);
-                        self.store_one(at, off + i as i32 * size as i32, *ty, x, plain);
-                    }
+                    self.store_lane((at, off), *ty, &values, l, (plain, whole));
                 }
             }
             Host::Lanes(lanes) => {
-                for (l, (at, off)) in lanes.iter().enumerate() {
-                    for (i, (v, c)) in values.iter().enumerate() {
-                        let x = self.lane(v, *c, l);
-                        self.store_one(*at, off + i as i32 * size as i32, *ty, x, plain);
-                    }
+                for (l, place) in lanes.iter().enumerate() {
+                    self.store_lane(*place, *ty, &values, l, (plain, whole));
                 }
             }
         }
         Ok(())
+    }
+
+    /// One lane's elements, each by itself or all in one access.
+    fn store_lane(
+        &mut self,
+        (p, off): (Value, i32),
+        ty: ScalarType,
+        values: &[(V, Class)],
+        lane: usize,
+        (plain, whole): (bool, bool),
+    ) {
+        let elements: Vec<Value> = values.iter().map(|(v, c)| self.lane(v, *c, lane)).collect();
+        if whole {
+            self.store_whole(p, off, ty, &elements, plain);
+            return;
+        }
+        for (i, x) in elements.into_iter().enumerate() {
+            self.store_one(p, off + i as i32 * ty.bytes() as i32, ty, x, plain);
+        }
+    }
+
+    /// Elements that belong together: nobody may see some of them without the others.
+    fn store_whole(&mut self, p: Value, off: i32, ty: ScalarType, elements: &[Value], plain: bool) {
+        let size = ty.bytes();
+        let bytes = size * elements.len() as u32;
+        let word = Type::int(bytes.min(8) as u16 * 8).unwrap_or(types::I64);
+        let mut words: Vec<Value> = Vec::new();
+        for (i, v) in elements.iter().enumerate() {
+            let v = self.int(*v);
+            let v = self.cast(v, mem_type(ty));
+            let v = match mem_type(ty).bits() < word.bits() {
+                true => self.b.ins().uextend(word, v),
+                false => v,
+            };
+            match i as u32 * size % 8 {
+                0 => words.push(v),
+                at => {
+                    let v = self.b.ins().ishl_imm_u(v, i64::from(at) * 8);
+                    if let Some(last) = words.last_mut() {
+                        *last = self.b.ins().bor(*last, v);
+                    }
+                }
+            }
+        }
+        match words[..] {
+            [low, high] => {
+                let both = self.b.ins().scalar_to_vector(types::I64X2, low);
+                let both = self.b.ins().insertlane(both, high, 1);
+                self.b.ins().store(flags(), both, p, off);
+            }
+            _ if plain => {
+                self.b.ins().store(flags(), words[0], p, off);
+            }
+            _ => {
+                let p = self.add_imm(p, i64::from(off));
+                self.b.ins().atomic_store(flags(), words[0], p);
+            }
+        }
     }
 
     pub(crate) fn store_one(&mut self, p: Value, off: i32, ty: ScalarType, v: Value, plain: bool) {
