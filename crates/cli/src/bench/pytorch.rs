@@ -218,9 +218,12 @@ impl Servant {
 /// One turn of a group, each of its processes once.
 fn take_turns(group: &mut [Servant], turn: usize) -> Result<[Steps; 3]> {
     let mut measured = [Steps::default(); 3];
-    // Whoever goes first finds the machine as the last turn left it.
+    // Whoever goes first finds the machine as the last turn left it, and each one as the one before left it.
     for place in 0..3 {
-        let who = (place + turn) % 3;
+        let who = match turn % 2 {
+            0 => (place + turn / 2) % 3,
+            _ => (2 - place + turn / 2) % 3,
+        };
         group[who].order("go")?;
         measured[who] = group[who].report()?;
     }
