@@ -15,6 +15,8 @@ pub enum OutputKind {
     /// A sentence about a kernel that faulted, for the one who runs the program. Without a sink it
     /// is in the log only: the caller has it as an error already.
     Fault,
+    /// Why a module was refused; as [`OutputKind::Fault`].
+    Refused,
 }
 
 /// Receives what kernels print, in order, at synchronization.

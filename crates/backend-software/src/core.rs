@@ -233,7 +233,7 @@ impl Core {
             sink(kind, text);
             return;
         }
-        if kind == OutputKind::Fault {
+        if matches!(kind, OutputKind::Fault | OutputKind::Refused) {
             return;
         }
         unsafe extern "C" {
@@ -244,7 +244,7 @@ impl Core {
         let file = unsafe {
             match kind {
                 OutputKind::Print => stdout,
-                OutputKind::Assert | OutputKind::Fault => stderr,
+                OutputKind::Assert | OutputKind::Fault | OutputKind::Refused => stderr,
             }
         };
         // SAFETY: the text is valid for its length; the stream is locked by the C library.

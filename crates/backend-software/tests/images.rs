@@ -1,6 +1,8 @@
 //! Images as programs carry them: fatbins of all kinds, and what is refused with which words.
 
-use mica_backend_software::{Config, SoftwareGpu};
+use std::sync::{Arc, Mutex};
+
+use mica_backend_software::{Config, OutputKind, SoftwareGpu};
 use mica_cuda_abi::CuResult;
 use mica_gpu::{Gpu, ModuleOptions};
 
@@ -56,6 +58,29 @@ fn machine_code_alone_is_refused_with_what_is_inside() {
     assert!(error.message.contains("sm_90"), "{error}");
     let error = load(b"\x7fELF and nothing more").unwrap_err();
     assert_eq!(error.code, CuResult::InvalidImage);
+}
+
+#[test]
+fn the_sink_hears_why_a_module_was_refused() {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&heard);
+    let config = Config {
+        memory_bytes: Some(64 << 20),
+        workers: Some(1),
+        output: Some(Arc::new(move |kind, text: &[u8]| {
+            let text = String::from_utf8_lossy(text).into_owned();
+            sink.lock().unwrap().push((kind, text));
+        })),
+        ..Config::default()
+    };
+    let gpu = SoftwareGpu::new(config).unwrap();
+    let context = gpu.context_create().unwrap();
+    let image = include_bytes!("../../fatbin/tests/data/sm_90.cubin");
+    let error = gpu.module_load(context, image, &ModuleOptions::default());
+    assert_eq!(
+        *heard.lock().unwrap(),
+        [(OutputKind::Refused, error.unwrap_err().message)]
+    );
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     let created = client.create(&spec).map_err(control::explain)?;
     let result = start(&created, &args.command, &args.watch)
         .and_then(|child| wait(child, &args.command[0], created.mode));
-    say_what_happened(&client, &created.name, since);
+    say_what_happened(&client, &created.name, since, &result);
     remove(&client, &created.name);
     result
 }
@@ -49,7 +49,7 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
     let joined = client.join(&args.name).map_err(control::explain)?;
     let child = start(&joined, &args.command, &args.watch)?;
     let code = wait(child, &args.command[0], joined.mode);
-    say_what_happened(&client, &joined.name, since);
+    say_what_happened(&client, &joined.name, since, &code);
     code
 }
 
@@ -190,19 +190,26 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
 }
 
 /// Says on stderr what the program could not say itself: that a kernel faulted and where, that it, or one it
-/// started, was not held to its limits, or was ended because it could not be.
-fn say_what_happened(client: &ControlClient, name: &str, since: SystemTime) {
+/// started, was not held to its limits, or was ended because it could not be. Of one that failed also why modules
+/// were refused: one that did not got along without them.
+fn say_what_happened(client: &ControlClient, name: &str, since: SystemTime, code: &Result<i32>) {
     let told = client.past_events().unwrap_or_default();
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
     let of_this = |event: &&Event| {
         event.vgpu.as_deref() == Some(name) && event.time_seconds >= since.as_secs_f64()
     };
+    let failed = !matches!(code, Ok(0));
+    let mut refused: Vec<&str> = Vec::new();
     let mut escaped = false;
     for event in told.iter().filter(of_this) {
         let outside = ["process_outside", "process_refused"].contains(&event.kind.as_str());
         escaped |= outside;
         if outside || event.kind == "kernel_fault" {
             eprintln!("mica: {}", event.message);
+        }
+        if failed && event.kind == "module_refused" && !refused.contains(&event.message.as_str()) {
+            eprintln!("mica: a module was refused: {}", event.message);
+            refused.push(&event.message);
         }
     }
     if !escaped {

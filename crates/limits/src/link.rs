@@ -14,7 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mica_wire::host::message::{
-    Kind, Message, NOTE_KERNEL_FAULT, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION, Refusal, Role,
+    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION,
+    Refusal, Role,
 };
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
@@ -190,6 +191,12 @@ impl HostLink {
     /// Tells what a kernel did that the program only gets a code for.
     pub fn note_kernel_fault(&self, text: &str) {
         self.send_note(2, NOTE_KERNEL_FAULT, text);
+    }
+
+    /// Tells why a module was refused, for which the program only gets a code. Some load modules only to see whether
+    /// they can, so it is no error yet.
+    pub fn note_module_refused(&self, text: &str) {
+        self.send_note(1, NOTE_MODULE_REFUSED, text);
     }
 
     fn send_note(&self, severity: u64, about: u64, text: &str) {

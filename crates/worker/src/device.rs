@@ -46,10 +46,13 @@ impl DeviceSource for SoftwareDevices {
             OutputKind::Assert => output.add(1, bytes),
             // The program's own output stays its own: it gets a code, and `mica run` and `mica events`
             // tell what happened.
-            OutputKind::Fault => {
+            OutputKind::Fault | OutputKind::Refused => {
                 if let Some(gate) = &gate {
                     let text = String::from_utf8_lossy(bytes);
-                    gate.link.note_kernel_fault(text.trim());
+                    match kind {
+                        OutputKind::Fault => gate.link.note_kernel_fault(text.trim()),
+                        _ => gate.link.note_module_refused(text.trim()),
+                    }
                 }
             }
         };

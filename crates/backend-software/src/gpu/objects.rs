@@ -6,6 +6,7 @@ use mica_gpu::{
     ArrayDescriptor, ArrayId, ContextId, ModuleId, ModuleOptions, Result, TextureDescriptor,
 };
 
+use crate::OutputKind;
 use crate::attributes;
 use crate::context::Context;
 use crate::device::SoftwareGpu;
@@ -33,7 +34,10 @@ impl SoftwareGpu {
         options: &ModuleOptions,
     ) -> Result<ModuleId> {
         let context = self.healthy(context)?;
-        let compiled = self.cache.compile(image, options)?;
+        let compiled = self.cache.compile(image, options).inspect_err(|error| {
+            let text = error.message.as_bytes();
+            self.core.write(OutputKind::Refused, text);
+        })?;
         let memory = Arc::clone(&self.core.memory);
         let module = Arc::new(Module::new(memory, context.id, &compiled)?);
         let mut state = self.core.state();

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
-use mica_wire::host::message::{Kind, Message, NOTE_KERNEL_FAULT, NOTE_UNKNOWN_SYMBOL, Refusal};
+use mica_wire::host::message::{
+    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, Refusal,
+};
 
 use super::answers::{memory_answer, send_pieces, welcome};
 use super::join::{Joined, join};
@@ -71,6 +73,7 @@ impl HostServer {
                     };
                     let kind = match message.b {
                         NOTE_KERNEL_FAULT => "kernel_fault",
+                        NOTE_MODULE_REFUSED => "module_refused",
                         _ => "note",
                     };
                     let text = message.text();

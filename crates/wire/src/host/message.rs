@@ -99,6 +99,8 @@ pub enum Refusal {
 pub const NOTE_UNKNOWN_SYMBOL: u64 = 1;
 /// What a [`Kind::Note`] is about, in `b`: a kernel of the program faulted.
 pub const NOTE_KERNEL_FAULT: u64 = 2;
+/// A module of the program was refused.
+pub const NOTE_MODULE_REFUSED: u64 = 3;
 
 /// One message.
 #[repr(C)]
