@@ -27,7 +27,8 @@ pub struct Price {
     pub unchecked_ns: f64,
 }
 
-/// Times kernels of contiguous, shared and broadcast accesses, the best of `rounds` for each side.
+/// Times kernels of contiguous, shared and broadcast accesses: medians of `rounds` in turns, and of their ratios, for
+/// the machine's speed changes from round to round.
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -41,23 +42,28 @@ pub fn bounds_checks(rounds: usize) -> Result<Vec<Price>, CompileError> {
     let mut rig = Rig::new();
     let mut prices = Vec::new();
     for kernel in ["vadd", "stencil", "reduce", "nbody", "matmul32"] {
-        let mut best = [f64::MAX; 2];
+        let (mut unchecked_ns, mut ratios) = (Vec::new(), Vec::new());
         // The first round of each side compiles and warms up.
         for round in 0..=rounds {
-            for (module, best) in [&checked, &unchecked].into_iter().zip(&mut best) {
-                let ns = rig.run(module, kernel)?;
-                if round > 0 {
-                    *best = best.min(ns);
-                }
+            let ns = [rig.run(&checked, kernel)?, rig.run(&unchecked, kernel)?];
+            if round > 0 {
+                unchecked_ns.push(ns[1]);
+                ratios.push(ns[0] / ns[1]);
             }
         }
+        let unchecked_ns = median(unchecked_ns);
         prices.push(Price {
             kernel,
-            checked_ns: best[0],
-            unchecked_ns: best[1],
+            checked_ns: unchecked_ns * median(ratios),
+            unchecked_ns,
         });
     }
     Ok(prices)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Memory that kernels run in.

@@ -162,7 +162,7 @@ fn two_threads() -> Result<Line> {
 
 /// What checking every address costs, one thread, in processor time.
 fn bounds_checks(report: &mut Report) -> Result<()> {
-    for price in mica_ptx_jit::price::bounds_checks(ROUNDS)? {
+    for price in mica_ptx_jit::price::bounds_checks(5 * ROUNDS)? {
         let cost = price.checked_ns / price.unchecked_ns - 1.0;
         report.add(Line {
             what: format!("bounds checks, {}", price.kernel),
