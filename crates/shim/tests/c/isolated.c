@@ -43,6 +43,14 @@ CUresult cuMemAllocAsync(Ptr *, size_t, Handle), cuMemFreeAsync(Ptr, Handle), cu
 #define OK(call) IS(call, 0)
 #define TRUE(what) do { if (!(what)) { printf("line %d: not so: %s\n", __LINE__, #what); exit(1); } } while (0)
 
+/* Allocations of this thread, in whatever library. */
+static __thread long allocations;
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
+void *malloc(size_t n) { allocations++; return __libc_malloc(n); }
+void *calloc(size_t n, size_t each) { allocations++; return __libc_calloc(n, each); }
+void *realloc(void *p, size_t n) { allocations++; return __libc_realloc(p, n); }
+int posix_memalign(void **p, size_t align, size_t n) { allocations++; *p = __libc_memalign(align, n); return *p ? 0 : 12; }
+
 static const char PTX[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .global .align 4 .u32 seed = 5;\n"
@@ -613,6 +621,27 @@ static void exact_bounds(void) {
     IS(cuCtxSynchronize(), getenv("MICA_MEMCHECK") ? 700 : 0);
 }
 
+/* What a program does in its loops allocates nothing. */
+static void no_allocations(void) {
+    start();
+    Ptr p;
+    Handle event;
+    unsigned words[16] = {0};
+    OK(cuMemAlloc_v2(&p, 4000));
+    OK(cuEventCreate(&event, 2));
+    long before = 0;
+    for (int i = 0; i < 2200; i++) {
+        /* Not counted at first: whatever is made once. */
+        if (i == 200) before = allocations;
+        OK(launch_add(p, 1000, 1, stream));
+        if (i % 10 == 0) OK(cuEventRecord(event, stream));
+        if (i % 50 == 0) OK(cuMemcpyHtoD_v2(p, words, sizeof words));
+        if (i % 100 == 0) OK(cuStreamSynchronize(stream));
+    }
+    IS(allocations - before, 0);
+    TRUE(allocations > 0);
+}
+
 int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"basics", basics}, {"contexts", contexts}, {"errors", errors}, {"streams", streams},
@@ -620,6 +649,7 @@ int main(int argc, char **argv) {
         {"fork", forked}, {"orphan", orphan}, {"leave", leave},
         {"nulls", nulls}, {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
         {"cancelled_thread", cancelled_thread}, {"exact_bounds", exact_bounds},
+        {"no_allocations", no_allocations},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (argc > 1 && !strcmp(all[i].name, argv[1])) {

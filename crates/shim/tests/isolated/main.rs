@@ -204,6 +204,11 @@ fn a_kernel_runs_and_its_results_come_back() {
 }
 
 #[test]
+fn launches_records_and_small_copies_allocate_nothing() {
+    run("no_allocations");
+}
+
+#[test]
 fn contexts_are_stacked_and_reset() {
     run("contexts");
 }
