@@ -90,6 +90,7 @@ pub(crate) fn run(filter: &str, extent: Extent) -> Result<()> {
         let ended = (client.run)().and_then(|output| suite::must_be_ok(&output));
         let seconds = start.elapsed().as_secs_f64();
         let result = match &ended {
+            Ok(0) => "ok".into(),
             Ok(lines) => format!("ok, {lines} cases"),
             Err(error) => {
                 failed += 1;
