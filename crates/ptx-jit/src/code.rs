@@ -3,6 +3,8 @@
 //! Code calls the runtime through a table whose address is in scratch memory, so it needs no
 //! relocation and could as well come from a file.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use cranelift_codegen::Context;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{Function, UserFuncName};
@@ -84,7 +86,12 @@ impl Code {
                 wide,
                 ..*src
             };
-            if let Some(made) = Code::attempt(isa, &src, lanes)? {
+            // The generator panics where it is given what it does not expect. That would be our mistake, and must not be
+            // the end of others' work: the kernel is interpreted then.
+            let attempt = || Code::attempt(isa, &src, lanes);
+            let made = catch_unwind(AssertUnwindSafe(attempt));
+            let made = made.unwrap_or_else(|_| Err(CompileError::Backend("it panicked".into())))?;
+            if let Some(made) = made {
                 return Ok(made);
             }
         }

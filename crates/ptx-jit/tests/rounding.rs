@@ -56,6 +56,10 @@ const HALF: &[&str] = &[
     "max.NaN.f16x2 %r3, %r0, %r1;",
     "neg.f16x2 %r3, %r0;",
     "abs.f16x2 %r3, %r0;",
+    // Registers that are wider than what is put into them.
+    "{ .reg .b64 %w; cvt.rn.f32.s32 %w, %r0; shr.u64 %w, %w, 16; cvt.u32.u64 %r3, %w; }",
+    "{ .reg .b64 %w; cvt.rni.f32.f32 %w, %r0; shr.u64 %w, %w, 16; cvt.u32.u64 %r3, %w; }",
+    "{ .reg .b64 %w; cvt.f32.f16 %w, %h0; shr.u64 %w, %w, 16; cvt.u32.u64 %r3, %w; }",
     "fma.rn.f16 %h2, %h0, %h1, %h0; cvt.u32.u16 %r3, %h2;",
     "add.f16 %h2, %h0, %h1; cvt.u32.u16 %r3, %h2;",
     "neg.f16 %h2, %h0; cvt.u32.u16 %r3, %h2;",

@@ -23,6 +23,13 @@ fn is_float(ty: ScalarType) -> bool {
 
 impl Emit<'_, '_> {
     pub(crate) fn convert(&mut self, op: &Op) -> Result<bool, CompileError> {
+        // A register may be wider than what is converted to; for floats nobody does that, so it need not be fast.
+        if let Op::Cvt { dst_ty, dst, .. } = op
+            && is_float(*dst_ty)
+            && Class::of(*dst_ty) != self.class_of(*dst)
+        {
+            return Ok(false);
+        }
         if self.convert_half(op)? {
             return Ok(true);
         }
