@@ -128,8 +128,10 @@ fn observe(
     {
         let mut registry = daemon.registry();
         for (index, reading, processes, (lost, unshareable)) in readings {
-            note_lost(daemon, &mut registry, index, lost);
-            note_unshareable(daemon, &mut registry, index, unshareable);
+            let gpu = &mut registry.gpus[index];
+            note_trouble(daemon, index, &LOST, &mut gpu.lost, lost);
+            let known = &mut gpu.unshareable;
+            note_trouble(daemon, index, &UNSHAREABLE, known, unshareable);
             if let Some(reading) = reading {
                 registry.gpus[index].reading = reading;
             }
@@ -153,47 +155,45 @@ fn observe(
     }
 }
 
-/// A GPU that went away, or came back.
-fn note_lost(daemon: &Daemon, registry: &mut Registry, index: usize, lost: Option<String>) {
-    let gpu = &mut registry.gpus[index];
-    if gpu.lost == lost {
-        return;
-    }
-    let (severity, kind, text) = match &lost {
-        Some(why) => (
-            Severity::Error,
-            "gpu_lost",
-            format!("gpu {index} is lost: {why}"),
-        ),
-        None => (
-            Severity::Info,
-            "gpu_returned",
-            format!("gpu {index} is back"),
-        ),
-    };
-    gpu.lost = lost;
-    daemon.events.add(severity, kind, None, None, text);
+/// What can be wrong with a GPU: the event that tells so and its words, and the event and words when it is over.
+struct Trouble {
+    begins: (&'static str, &'static str),
+    ends: (&'static str, &'static str),
 }
 
-/// A GPU that was set up so that processes cannot share it, or can again.
-fn note_unshareable(daemon: &Daemon, registry: &mut Registry, index: usize, why: Option<String>) {
-    let gpu = &mut registry.gpus[index];
-    if gpu.unshareable == why {
+/// It went away, or came back.
+const LOST: Trouble = Trouble {
+    begins: ("gpu_lost", "is lost"),
+    ends: ("gpu_returned", "is back"),
+};
+/// It was set up so that processes cannot share it, or can again.
+const UNSHAREABLE: Trouble = Trouble {
+    begins: ("gpu_unshareable", "cannot be shared"),
+    ends: ("gpu_shareable", "can be shared again"),
+};
+
+/// Notes why a GPU is in trouble, or that it is no more; tells when that changes.
+fn note_trouble(
+    daemon: &Daemon,
+    index: usize,
+    trouble: &Trouble,
+    known: &mut Option<String>,
+    now: Option<String>,
+) {
+    if *known == now {
         return;
     }
-    let (severity, kind, text) = match &why {
-        Some(why) => (
-            Severity::Error,
-            "gpu_unshareable",
-            format!("gpu {index} cannot be shared: {why}"),
-        ),
-        None => (
-            Severity::Info,
-            "gpu_shareable",
-            format!("gpu {index} can be shared again"),
-        ),
+    let (severity, kind, text) = match &now {
+        Some(why) => {
+            let (kind, words) = trouble.begins;
+            (Severity::Error, kind, format!("gpu {index} {words}: {why}"))
+        }
+        None => {
+            let (kind, words) = trouble.ends;
+            (Severity::Info, kind, format!("gpu {index} {words}"))
+        }
     };
-    gpu.unshareable = why;
+    *known = now;
     daemon.events.add(severity, kind, None, None, text);
 }
 
