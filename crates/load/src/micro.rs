@@ -34,14 +34,12 @@ pub(crate) fn run(driver: &Driver) -> Result<LoadReport, DriverError> {
         None => None,
     };
     Ok(LoadReport {
-        launch_ns: median_ns(101, LAUNCHES, || driver.submit(0), || driver.synchronize())?,
         launch_sync_us: median_ns(
             2001,
             1,
             || driver.submit(0).and_then(|()| driver.synchronize()),
             nothing,
         )? / 1e3,
-        alloc_free_us: median_ns(501, 1, || driver.alloc_and_free(1 << 20), nothing)? / 1e3,
         in_turns,
         ..LoadReport::default()
     })

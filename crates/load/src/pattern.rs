@@ -60,12 +60,8 @@ pub struct LoadReport {
     pub p50_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
-    /// Empty launch in nanoseconds, for `Micro`.
-    pub launch_ns: f64,
-    /// Launch and synchronize in microseconds.
+    /// Launch and synchronize in microseconds, for `Micro`.
     pub launch_sync_us: f64,
-    /// Allocation and free of 1 MiB in microseconds.
-    pub alloc_free_us: f64,
     /// What calls cost past Mica and through it; `None` where nothing stands before the driver.
     pub in_turns: Option<InTurns>,
     /// From process start to the first kernel's end, in milliseconds.

@@ -282,13 +282,22 @@ impl Bench {
             ),
         ];
         for (what, past, more, unit, most) in figures {
-            let over = median(processes, more);
+            let (native, mica, reached) = if processes.is_empty() {
+                ("no driver was found behind Mica".into(), "-".into(), false)
+            } else {
+                let over = median(processes, more);
+                (
+                    format!("{:.2} {unit}", median(processes, past)),
+                    format!("{over:+.2} {unit}"),
+                    over <= most,
+                )
+            };
             self.report.add(Line {
                 what: format!("overhead: {what}, in turns in one process"),
-                native: format!("{:.2} {unit}", median(processes, past)),
-                mica: format!("{over:+.2} {unit}"),
+                native,
+                mica,
                 goal: format!("≤ +{most} {unit}"),
-                reached: Some(over <= most),
+                reached: Some(reached),
             });
         }
     }
@@ -311,9 +320,7 @@ impl Bench {
             });
         }
         let in_turns: Vec<InTurns> = pairs.iter().filter_map(|pair| pair.1.in_turns).collect();
-        if !in_turns.is_empty() {
-            self.calls_in_turns(&in_turns);
-        }
+        self.calls_in_turns(&in_turns);
         let figures: [Figure; 2] = [
             ("launch + sync", |r| r.launch_sync_us, "µs", f64::INFINITY),
             ("start-up to first kernel", |r| r.startup_ms, "ms", 20.0),

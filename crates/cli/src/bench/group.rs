@@ -97,7 +97,6 @@ fn compete_once(side: Side, tenants: &[Tenant], ahead: Duration) -> Result<Vec<L
 }
 
 /// A command and the options of `mica run` for it.
-#[derive(Clone)]
 pub(crate) struct Program {
     /// Options of `mica run`; unused natively.
     pub(crate) options: Vec<String>,

@@ -93,8 +93,8 @@ pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
     if !is_there(bench, "PyTorch GEMM loops") {
         return Ok(());
     }
-    let bare = vec![python(GEMM_LOOP, &[], &[]); most];
-    let mut bare = Servant::start_all(Side::Native, &bare)?;
+    let bare = python(GEMM_LOOP, &[], &[]);
+    let mut bare = Servant::start_all((0..most).map(|_| (Side::Native, &bare)))?;
     let shorter = bench.seconds.min(4.0);
     // The bare driver knows no shares: as many tenants get the same whatever was asked.
     let mut measured: BTreeMap<(&str, usize), Vec<f64>> = BTreeMap::new();
@@ -115,7 +115,8 @@ pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
             let share = share.to_string();
             python(GEMM_LOOP, &[], &["--memory", "8GiB", "--share", &share])
         });
-        let mut tenants = Servant::start_all(Side::Mica, &programs.collect::<Vec<_>>())?;
+        let programs = programs.collect::<Vec<_>>();
+        let mut tenants = Servant::start_all(programs.iter().map(|program| (Side::Mica, program)))?;
         for kind in kinds {
             let solo = natively(kind, 1)?[0];
             let native = natively(kind, shares.len())?;
@@ -161,8 +162,8 @@ struct Servant {
 
 impl Servant {
     /// Starts them side by side, and waits until all are ready.
-    fn start_all(side: Side, programs: &[Program]) -> Result<Vec<Self>> {
-        let servants = programs.iter().map(|program| Self::start(side, program));
+    fn start_all<'a>(all: impl Iterator<Item = (Side, &'a Program)>) -> Result<Vec<Self>> {
+        let servants = all.map(|(side, program)| Self::start(side, program));
         let mut servants = servants.collect::<Result<Vec<_>>>()?;
         for servant in &mut servants {
             servant.answer()?;
@@ -245,11 +246,7 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
     while groups.len() < GROUPS {
         let now = GROUPS_AT_A_TIME.min(GROUPS - groups.len());
         let all = (0..now).flat_map(|_| sides);
-        let started = all.map(|side| Servant::start(side, &program));
-        let mut started = started.collect::<Result<Vec<_>>>()?;
-        for servant in &mut started {
-            servant.answer()?;
-        }
+        let mut started = Servant::start_all(all.map(|side| (side, &program)))?;
         for group in started.chunks_mut(sides.len()) {
             let turns = (0..TURNS).map(|turn| take_turns(group, turn));
             groups.push(turns.collect::<Result<_>>()?);
