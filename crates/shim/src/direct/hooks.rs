@@ -66,6 +66,10 @@ macro_rules! hooks {
     };
 }
 
+/// Hooked only for programs that call the exported name. The runtime, which looks functions up by name and version, knows
+/// their arguments, and asks for the device ten times a launch.
+pub(crate) const ONLY_EXPORTED: &[Symbol] = &[Symbol::cuCtxGetDevice_v2];
+
 hooks! {
     hook [cuInit](flags: u32) => init::init;
     hook [cuGetProcAddress](name: *const i8, out: *mut *const c_void, version: i32, flags: u64)

@@ -14,7 +14,7 @@ use mica_cuda_abi::{
 };
 
 use super::driver;
-use super::hooks::HOOKS;
+use super::hooks::{HOOKS, ONLY_EXPORTED};
 use super::state::state;
 use crate::{exports, log, trace};
 
@@ -125,6 +125,9 @@ fn hook_for(name: &str, address: usize, version: i32, flags: u64) -> Option<*con
         let version = |at: usize| HOOKS[at].0.entry().version;
         let mut by_real = HashMap::with_capacity(HOOKS.len());
         for (at, (symbol, _)) in HOOKS.iter().enumerate() {
+            if ONLY_EXPORTED.contains(symbol) {
+                continue;
+            }
             // A driver may serve several symbols with one function: then the newest has its real signature.
             let place = by_real
                 .entry(driver::real_address(*symbol) as usize)
@@ -151,7 +154,7 @@ fn hook_for(name: &str, address: usize, version: i32, flags: u64) -> Option<*con
     let symbol = ENTRY_POINTS[number].symbol;
     let hook = HOOKS
         .iter()
-        .find(|(hooked, _)| hooked.entry().symbol == symbol)?;
+        .find(|(hooked, _)| hooked.entry().symbol == symbol && !ONLY_EXPORTED.contains(hooked))?;
     Some(hook.1.0)
 }
 
