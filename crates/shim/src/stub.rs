@@ -38,10 +38,10 @@ unsafe impl Sync for Stub {}
 
 /// Defines the common part of stubs that lead to a [`Catch`].
 macro_rules! common {
-    ($name:ident => $catch:path) => {
+    ($visible:vis $name:ident => $catch:path) => {
         /// On entry the stack holds the stub's own word above the caller's return address.
         #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
+        $visible unsafe extern "C" fn $name() {
             std::arch::naked_asm!(
                 "push rbp",
                 "push rdi",

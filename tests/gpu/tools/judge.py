@@ -17,7 +17,7 @@ def fill(result, limit=10 << 30):
     return wrong, ", ".join(f"{name} {got['bytes'] // MIB}" for name, got in ways.items()) + f" of {most // MIB}"
 
 
-def race(result, limit=6 << 30):
+def race(result, limit=10 << 30):
     wrong = []
     if result["errors"] or result["failed"]:
         wrong.append("errors")

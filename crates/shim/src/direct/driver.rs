@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use mica_cuda_abi::{ENTRY_POINTS, Symbol};
 
+use super::submission::{self, LAUNCHES, SUBMISSION};
 use crate::exports::{self, COUNT};
 
 /// Name of the variable with the driver's path.
@@ -36,7 +37,10 @@ static REAL: [AtomicPtr<c_void>; COUNT] =
 /// Address of the real function.
 #[inline(always)]
 pub(crate) fn real_address(symbol: Symbol) -> *mut c_void {
-    REAL[symbol as usize].load(Relaxed)
+    match submission::place(symbol) {
+        Some(place) => SUBMISSION.real[place].load(Relaxed),
+        None => REAL[symbol as usize].load(Relaxed),
+    }
 }
 
 /// The real function as a value of type `$type`.
@@ -74,6 +78,9 @@ pub(crate) fn load() -> Option<Driver> {
             REAL[number].store(address, Release);
             by_address.entry(address as usize).or_insert(number);
         }
+    }
+    for (place, symbol) in LAUNCHES.into_iter().enumerate() {
+        SUBMISSION.real[place].store(REAL[symbol as usize].load(Relaxed), Release);
     }
     Some(Driver {
         handle,

@@ -14,9 +14,10 @@ use mica_cuda_abi::{
 };
 
 use super::driver::real;
+use super::submission::launch_path;
 use super::{
     arrays, bulk, capture, context, copies, external, graphs, host_waits, info, init, launch,
-    memory, modules, pools, procaddr, stacks, sync, vmm,
+    memory, modules, pools, procaddr, stacks, submission, sync, vmm,
 };
 
 /// A hook's address.
@@ -51,6 +52,35 @@ macro_rules! bare_hook {
             let function = real!($symbol as unsafe extern "C" fn($($type),*) -> CuStatus);
             // SAFETY: the program's own arguments for the driver's function of this name.
             unsafe { $target(Symbol::$symbol, function, $($arg),*) }
+        }
+    };
+}
+
+/// `cuLaunchKernel`: its stream is the ninth argument, on the stack.
+macro_rules! launch_hook {
+    ($symbol:ident () $wait:path) => {
+        #[unsafe(naked)]
+        #[allow(non_snake_case, reason = "the driver's name")]
+        unsafe extern "C" fn $symbol() {
+            launch_path!($symbol, $wait, "mov rax, [rsp + 24]")
+        }
+    };
+}
+
+/// `cuLaunchKernelEx`: its stream is in the configuration, its first argument.
+macro_rules! launch_ex_hook {
+    ($symbol:ident () $wait:path) => {
+        #[unsafe(naked)]
+        #[allow(non_snake_case, reason = "the driver's name")]
+        unsafe extern "C" fn $symbol() {
+            launch_path!(
+                $symbol,
+                $wait,
+                "test rdi, rdi",
+                "je 2f",
+                "mov rax, [rdi + {in_config}]",
+                in_config = const std::mem::offset_of!(LaunchConfig, stream)
+            )
         }
     };
 }
@@ -176,12 +206,8 @@ hooks! {
     hook [cuGraphExecDestroy](exec: Handle) => graphs::exec_destroy;
     hook [cuDeviceGraphMemTrim](device: Device) => graphs::trim;
 
-    bare_hook [cuLaunchKernel, cuLaunchKernel_ptsz]
-        (function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32,
-         stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel;
-    bare_hook [cuLaunchKernelEx, cuLaunchKernelEx_ptsz]
-        (config: *const LaunchConfig, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void)
-        => launch::kernel_ex;
+    launch_hook [cuLaunchKernel, cuLaunchKernel_ptsz]() => submission::wait;
+    launch_ex_hook [cuLaunchKernelEx, cuLaunchKernelEx_ptsz]() => submission::wait;
     bare_hook [cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz]
         (function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32,
          stream: Handle, params: *mut *mut c_void) => launch::cooperative;

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use mica_cuda_abi::{CuStatus, Handle, LaunchConfig, Symbol};
+use mica_cuda_abi::{CuStatus, Handle, Symbol};
 use mica_limits::monotonic_ns;
 use mica_wire::host::page::gate;
 
@@ -130,67 +130,6 @@ fn synchronize() -> bool {
     drained();
     sync::waited(page, before, streams);
     done
-}
-
-/// `cuLaunchKernel`.
-#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
-#[inline(always)]
-pub(crate) unsafe fn kernel(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(
-        Handle,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        Handle,
-        *mut *mut c_void,
-        *mut *mut c_void,
-    ) -> CuStatus,
-    function: Handle,
-    gx: u32,
-    gy: u32,
-    gz: u32,
-    bx: u32,
-    by: u32,
-    bz: u32,
-    shared: u32,
-    stream: Handle,
-    params: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> CuStatus {
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    unsafe {
-        real(
-            function, gx, gy, gz, bx, by, bz, shared, stream, params, extra,
-        )
-    }
-}
-
-/// `cuLaunchKernelEx`.
-#[inline(always)]
-pub(crate) unsafe fn kernel_ex(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(
-        *const LaunchConfig,
-        Handle,
-        *mut *mut c_void,
-        *mut *mut c_void,
-    ) -> CuStatus,
-    config: *const LaunchConfig,
-    function: Handle,
-    params: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> CuStatus {
-    // SAFETY: null, or the program's configuration.
-    let stream = unsafe { config.as_ref() }.map_or(std::ptr::null_mut(), |config| config.stream);
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(config, function, params, extra) }
 }
 
 /// `cuLaunchCooperativeKernel`.

@@ -29,6 +29,7 @@ mod procaddr;
 mod stacks;
 mod state;
 mod streams;
+mod submission;
 mod sync;
 mod vmm;
 

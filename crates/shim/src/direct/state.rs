@@ -17,6 +17,7 @@ use super::graphs::GraphMemory;
 use super::ledger::Ledger;
 use super::pools::Pools;
 use super::stacks::Stacks;
+use super::submission::SUBMISSION;
 use super::vmm::Handles;
 use crate::log;
 
@@ -40,7 +41,6 @@ pub(crate) struct Direct {
 }
 
 static STATE: AtomicPtr<Direct> = AtomicPtr::new(std::ptr::null_mut());
-static PAGE: AtomicPtr<ClientPage> = AtomicPtr::new(std::ptr::null_mut());
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The state, or `None` before `cuInit`, without limits and in a forked child.
@@ -61,7 +61,7 @@ pub(crate) fn making<T>(out: *const T) -> Option<&'static Direct> {
 #[inline(always)]
 pub(crate) fn page() -> Option<&'static ClientPage> {
     // SAFETY: null, or within the state leaked by `publish`.
-    unsafe { PAGE.load(Relaxed).as_ref() }
+    unsafe { SUBMISSION.page.load(Relaxed).as_ref() }
 }
 
 /// Whether this is a child of a process that had initialized CUDA.
@@ -73,7 +73,9 @@ pub(crate) fn forked() -> bool {
 pub(crate) fn publish(direct: Direct) -> &'static Direct {
     let direct: &'static Direct = Box::leak(Box::new(direct));
     let page: &'static ClientPage = direct.link.page();
-    PAGE.store(std::ptr::from_ref(page).cast_mut(), Release);
+    SUBMISSION
+        .page
+        .store(std::ptr::from_ref(page).cast_mut(), Release);
     STATE.store(std::ptr::from_ref(direct).cast_mut(), Release);
     // SAFETY: the handler only stores to atomics and closes descriptors.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
@@ -84,7 +86,7 @@ pub(crate) fn publish(direct: Direct) -> &'static Direct {
 /// parent, and the parent's death would go unnoticed while it lives.
 extern "C" fn in_child() {
     let state = STATE.swap(std::ptr::null_mut(), Release);
-    PAGE.store(std::ptr::null_mut(), Release);
+    SUBMISSION.page.store(std::ptr::null_mut(), Release);
     // SAFETY: null or leaked, as in `state`.
     if let Some(direct) = unsafe { state.as_ref() } {
         FORKED.store(true, Release);
