@@ -116,8 +116,12 @@ impl Registry {
                     Verdict::Warning,
                     format!(
                         "does not drain: {overruns} leases were taken away while it ran on, so it has none for a \
-                         while; its time is divided by {}",
-                        Mechanism::from_number(client.governed.mechanism.load(Relaxed)).name()
+                         while; its time is divided by {}{}",
+                        Mechanism::from_number(client.governed.mechanism.load(Relaxed)).name(),
+                        match client.governed.held_by_stops.load(Relaxed) {
+                            true => ", its cap held by stopping and starting it",
+                            false => "",
+                        }
                     ),
                 );
             }

@@ -186,7 +186,8 @@ pub(crate) fn check_drains(registry: &mut Registry, news: &mut Vec<News>) {
                 news.push((severity, kind, vgpu.name.clone(), pid, text));
             };
             let mechanism = Mechanism::from_number(client.governed.mechanism.load(Relaxed));
-            if undrained && (vgpu.spec.cap || mechanism == Mechanism::None) {
+            let stops = client.governed.held_by_stops.load(Relaxed);
+            if undrained && ((vgpu.spec.cap && !stops) || mechanism == Mechanism::None) {
                 let what = if vgpu.spec.cap { "cap" } else { "share" };
                 reasons.push((
                     pid,
@@ -198,7 +199,11 @@ pub(crate) fn check_drains(registry: &mut Registry, news: &mut Vec<News>) {
                     "process_undrained",
                     format!(
                         "process {pid} is given no leases for a while: {UNDRAINED} when they end; \
-                         hardware slices divide its time"
+                         {}",
+                        match stops {
+                            true => "its cap is held by stopping and starting it",
+                            false => "hardware slices divide its time",
+                        }
                     ),
                 );
             }

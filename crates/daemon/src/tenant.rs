@@ -27,6 +27,8 @@ pub(crate) struct Governed {
     pub(crate) overruns: AtomicU64,
     /// Whether it is given none for a while because of that.
     pub(crate) undrained: AtomicBool,
+    /// Whether its cap is held by stopping and starting it then.
+    pub(crate) held_by_stops: AtomicBool,
 }
 
 /// What a GPU's thread tells about a virtual GPU.

@@ -3,7 +3,7 @@
 mod support;
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use mica_limits::{Gate, monotonic_ns};
 use mica_wire::host::page::{client_flags, gate};
@@ -170,5 +170,71 @@ fn one_whose_work_does_not_drain_goes_on_with_slices_and_everybody_is_told() {
                 .iter()
                 .all(|p| p.link.page().counters.waiting.load(SeqCst) == 0)
         });
+    });
+}
+
+/// Stops and starts its channels as told, and counts the time in which they run.
+fn obey_stops(program: &Program, ran_ns: &AtomicU64, stop: &AtomicBool) {
+    let page = program.link.page();
+    let (mut stopped, mut at_ns) = (false, monotonic_ns());
+    while !stop.load(Relaxed) {
+        let told = page.commands.suspend.load(SeqCst) != 0;
+        let now_ns = monotonic_ns();
+        if !stopped {
+            ran_ns.fetch_add(now_ns - at_ns, Relaxed);
+        }
+        at_ns = now_ns;
+        if told != stopped {
+            stopped = told;
+            match told {
+                true => page.client.flags.fetch_or(client_flags::SUSPENDED, SeqCst),
+                false => page
+                    .client
+                    .flags
+                    .fetch_and(!client_flags::SUSPENDED, SeqCst),
+            };
+            program.link.ring();
+        }
+        std::thread::sleep(std::time::Duration::from_micros(300));
+    }
+}
+
+#[test]
+fn a_capped_one_whose_kernel_never_ends_is_stopped_and_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let control = control(dir.path());
+    let mut wanted = spec("a", 64);
+    (wanted.share_percent, wanted.cap) = (Some(30), true);
+    let program = Program::join(&control.create(&wanted).unwrap());
+    let page = program.link.page();
+    let flags = client_flags::CONTEXT | client_flags::GATE_CONTROL | client_flags::SLICE_CONTROL;
+    page.client.flags.fetch_or(flags, SeqCst);
+    let (ran_ns, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| obey_stops(&program, &ran_ns, &stop));
+        // One launch, and a wait for its end.
+        page.counters.launches.fetch_add(1, Relaxed);
+        page.counters.syncing.fetch_add(1, SeqCst);
+        let undrained = || control.get("a").unwrap().processes[0].does_not_drain;
+        eventually("it is found", undrained);
+        // It owes for the time until then.
+        eventually("it has been stopped and goes on", || {
+            static STOPPED: AtomicBool = AtomicBool::new(false);
+            let told = page.commands.suspend.load(SeqCst) != 0;
+            STOPPED.fetch_or(told, Relaxed) && !told
+        });
+        let before = (ran_ns.load(Relaxed), monotonic_ns());
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let ran = (ran_ns.load(Relaxed) - before.0) as f64;
+        let percent = 100.0 * ran / (monotonic_ns() - before.1) as f64;
+        // A busy machine wakes threads late, on either side.
+        assert!((22.0..=38.0).contains(&percent), "{percent}");
+        let vgpu = control.get("a").unwrap();
+        assert!(vgpu.reasons.is_empty(), "{:?}", vgpu.reasons);
+        let report = control.doctor(Some("a")).unwrap();
+        let said = |c: &mica_daemon::api::Check| c.evidence.contains("stopping and starting");
+        assert!(report.checks.iter().any(said), "{report:?}");
+        stop.store(true, Relaxed);
     });
 }

@@ -34,12 +34,14 @@ impl Inside {
         self.has_slices && (flags & client_flags::CONTEXT == 0 || !refused)
     }
 
+    /// Stops and starts channels: of suspended tenants, and of processes that only stops hold to their cap.
     pub(super) fn suspend(&self) {
-        for governed in self.clients.values() {
+        for (id, governed) in &self.clients {
             let suspended = self
                 .tenants
                 .get(&governed.tenant.id)
-                .is_some_and(|(_, e)| e.suspended);
+                .is_some_and(|(_, e)| e.suspended)
+                || self.arbiter.must_stop(*id);
             let commands = &governed.page.commands;
             if commands.suspend.swap(suspended.into(), Release) != u32::from(suspended) {
                 command(&governed.page);
@@ -93,6 +95,8 @@ impl Inside {
             governed.charged_ns.store(charged_ns, Relaxed);
             governed.leases.store(leases, Relaxed);
             let undrained = self.arbiter.is_undrained(*id);
+            let stops = self.arbiter.is_held_by_stops(*id);
+            governed.held_by_stops.store(stops, Relaxed);
             governed
                 .overruns
                 .store(self.arbiter.client_overruns(*id), Relaxed);

@@ -178,6 +178,9 @@ impl Inside {
             }
             let mut wake_ns = self.arbiter.advance(now, &mut orders);
             self.obey(&mut orders);
+            if self.arbiter.stops_changed() {
+                self.suspend();
+            }
             if self.has_slices
                 && let Some(handover) = self.arbiter.upcoming(now)
                 && let Some(at_ns) = self.handovers.prepare_at(&handover)
@@ -215,10 +218,10 @@ impl Inside {
     }
 
     fn set_timer(&self, wake_ns: u64) {
-        // Without clients the timer is off; leases need the arbiter's time, slices the plan's.
+        // Without clients the timer is off; leases and stops need the arbiter's time, slices the plan's.
         let at_ns = if self.clients.is_empty() {
             0
-        } else if self.arbiter.is_leasing() {
+        } else if self.arbiter.is_leasing() || self.arbiter.holds_by_stops() {
             wake_ns.min(self.next_plan_ns).max(1)
         } else {
             self.next_plan_ns.max(1)
@@ -353,7 +356,8 @@ fn arbiter_entitlement(entitlement: &Entitlement) -> arbiter::Entitlement {
 fn input(page: &SharedPage, has_slices: bool) -> Input {
     let counters = &page.counters;
     // Only Mica's own worker on a software GPU can tell. What a program says of itself is not believed.
-    let metered = page.client.flags.load(Acquire) & client_flags::METERED != 0 && !has_slices;
+    let flags = page.client.flags.load(Acquire);
+    let metered = flags & client_flags::METERED != 0 && !has_slices;
     Input {
         // Before the counters it is compared with.
         yielded: counters.yielded.load(Acquire),
@@ -363,6 +367,7 @@ fn input(page: &SharedPage, has_slices: bool) -> Input {
         syncing: counters.syncing.load(Relaxed),
         gpu_time_ns: counters.gpu_time_ns.load(Relaxed),
         used_ns: metered.then(|| counters.used_ns.load(Relaxed)),
+        stopped: flags & client_flags::SUSPENDED != 0,
     }
 }
 

@@ -147,6 +147,7 @@ pub(super) fn join(
         leases: AtomicU64::new(0),
         overruns: AtomicU64::new(0),
         undrained: AtomicBool::new(false),
+        held_by_stops: AtomicBool::new(false),
     });
     // The claim is the client's own word: the earlier daemon's journal bounds it, else what is left, for
     // many who claim the same may not have more than the limit together.

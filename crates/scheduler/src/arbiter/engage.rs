@@ -119,6 +119,9 @@ impl Arbiter {
 
     pub(super) fn start_leasing(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         self.leasing = true;
+        for tenant in self.tenants.values_mut() {
+            tenant.refill(now_ns, self.settings.lease_ns);
+        }
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
         for id in &ids {
             if self.clients.get(id).is_some_and(|c| !c.is_free()) {
@@ -139,6 +142,16 @@ impl Arbiter {
             .map(|(id, _)| id);
         if let Some(first) = first {
             self.grant(first, now_ns, orders);
+        }
+        // What the others submitted while their gates were open runs on, perhaps for ever; a cap counts it.
+        let owing = ids.into_iter().filter(|id| {
+            let client = self.clients.get(id);
+            let closed = client.filter(|c| !c.is_free() && self.recently_active(c, now_ns));
+            let tells = self.settings.idle_ns.is_none();
+            tells && Some(*id) != first && closed.is_some() && self.is_capped(*id)
+        });
+        for id in owing.collect::<Vec<_>>() {
+            self.runs_on_without_lease(id, now_ns);
         }
     }
 

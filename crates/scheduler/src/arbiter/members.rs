@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::stops::{Stops, TURN_NS};
 use super::undrained::Undrained;
 use super::{Arbiter, ClientId, Entitlement, Gate, Input, Order, SEQUENCE_MASK, claim};
 use crate::policy::TenantId;
@@ -19,6 +20,8 @@ pub(super) struct Tenant {
     pub(super) ready: bool,
     /// When its cap lets it go on; its entry among the throttled.
     pub(super) throttled_until_ns: Option<u64>,
+    /// One of its processes is held to its cap by stops, whose turns are longer.
+    pub(super) held_by_stops: bool,
 }
 
 impl Tenant {
@@ -30,7 +33,10 @@ impl Tenant {
 
     pub(super) fn refill(&mut self, now_ns: u64, lease_ns: u64) {
         // Enough to make up for a few of the others' leases, during which it had to wait.
-        let most_ns = 4 * lease_ns;
+        let most_ns = match self.held_by_stops {
+            true => TURN_NS.max(4 * lease_ns),
+            false => 4 * lease_ns,
+        };
         let elapsed = now_ns.saturating_sub(self.budget_at_ns) as f64;
         self.budget_at_ns = now_ns;
         if let Some(ratio) = self.cap_ratio() {
@@ -50,8 +56,11 @@ pub(super) struct Client {
     pub(super) free: bool,
     /// Whether it is known not to drain, and how often that was found.
     pub(super) undrained: Undrained,
-    /// The hardware divides its time too.
+    /// The hardware divides its time too, and can stop it.
     pub(super) sliced: bool,
+    pub(super) stops: Option<Stops>,
+    /// It was told to stop and did not.
+    pub(super) unstoppable: bool,
     pub(super) input: Input,
     pub(super) sequence: u32,
     pub(super) gate: Gate,
@@ -166,6 +175,7 @@ impl Arbiter {
             charged_ns: 0,
             ready: false,
             throttled_until_ns: None,
+            held_by_stops: false,
         });
         // Under the old entitlement up to now, under the new one from now on.
         tenant.refill(now_ns, self.settings.lease_ns);
@@ -220,6 +230,8 @@ impl Arbiter {
                 free,
                 undrained: Undrained::default(),
                 sliced: true,
+                stops: None,
+                unstoppable: false,
                 input: Input::default(),
                 sequence: sequence & SEQUENCE_MASK,
                 gate: Gate::Open,

@@ -9,7 +9,7 @@
 //!   LEASES:  grant ─► holder submits ─► lease ends ─► holder drains and yields ─► charge ─► next
 //!                                         │  nobody else wants it: the lease is prolonged, nothing drains
 //!                                         └─ holder idle, dead or too slow: taken away
-//!   one whose work does not end goes on without leases for a while (`undrained`)
+//!   one whose work does not end goes on without leases for a while (`undrained`), under a cap with stops (`stops`)
 //! ```
 //! The arbiter is told what the clients' pages say ([`Input`]) and says what their gates must be
 //! ([`Order`]). It does not read a clock.
@@ -18,6 +18,7 @@ mod engage;
 mod lease;
 mod members;
 mod overrun;
+mod stops;
 mod types;
 mod undrained;
 
@@ -48,6 +49,7 @@ pub struct Arbiter {
     overrunning: Vec<Overrun>,
     /// Time charged for leases, whoever held them.
     leased_ns: u64,
+    stops_changed: bool,
 }
 
 impl Arbiter {
@@ -66,6 +68,7 @@ impl Arbiter {
             overruns: 0,
             overrunning: Vec::new(),
             leased_ns: 0,
+            stops_changed: false,
         }
     }
 
@@ -129,7 +132,7 @@ impl Arbiter {
             self.reconsider(now_ns, orders);
         }
         if !self.leasing {
-            return self.next_tick_ns;
+            return self.next_tick_ns.min(self.advance_stops(now_ns));
         }
         while let Some((due_ns, tenant)) = self.throttled.first().copied() {
             if due_ns > now_ns {
@@ -142,7 +145,7 @@ impl Arbiter {
             self.update_ready(tenant, now_ns);
         }
         self.settle_overruns(now_ns, orders);
-        let mut wake_ns = self.next_tick_ns;
+        let mut wake_ns = self.next_tick_ns.min(self.advance_stops(now_ns));
         if let Some(again_ns) = self.look_at_holder(now_ns, orders) {
             wake_ns = wake_ns.min(again_ns);
         }

@@ -27,20 +27,28 @@ impl Arbiter {
     /// The holder's lease is about to be taken away while its work runs on.
     pub(super) fn begin_overrun(&mut self, now_ns: u64) {
         self.settle(now_ns);
-        let Some(holder) = &self.holder else {
-            return;
-        };
-        let Some(client) = self.clients.get_mut(&holder.client) else {
+        let Some(id) = self.holder() else {
             return;
         };
         self.overruns += 1;
-        client.undrained.overran(now_ns);
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.undrained.overran();
+        }
+        self.runs_on_without_lease(id, now_ns);
+    }
+
+    /// What a client has submitted runs on and is charged, until it says that it has drained.
+    pub(super) fn runs_on_without_lease(&mut self, id: ClientId, now_ns: u64) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.undrained.runs_on(now_ns);
         if client.input.used_ns.is_some() {
             // What it goes on to use it says itself.
             return;
         }
         self.overrunning.push(Overrun {
-            client: holder.client,
+            client: id,
             sequence: client.sequence,
             leases: client.leases,
             charged_until_ns: now_ns,

@@ -76,6 +76,8 @@ pub struct Input {
     /// Time for which it has used the device so far, where it measures that: this and not the time for
     /// which it held leases is charged, for a processor may have been taken from it meanwhile.
     pub used_ns: Option<u64>,
+    /// Its channels are stopped: nothing of it runs.
+    pub stopped: bool,
 }
 
 /// State of a client's gate.

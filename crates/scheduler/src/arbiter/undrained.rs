@@ -9,7 +9,8 @@
 //!
 //! ```text
 //!   lease ends ── drain limit: taken away, charged on ──┬─ its next turn, or PATIENCE: marked
-//!                                  │                    └─ no slices, or a cap: the limit does not hold from there
+//!                                  │                    ├─ under a cap: stopped and let go on (`stops`)
+//!                                  │                    └─ neither slices nor stops: the limit does not hold from there
 //!                                  └─ drained: as if nothing had been
 //!   marked ── drained and the pause is over ── leases again
 //! ```
@@ -31,7 +32,7 @@ const PATIENCE_UNSLICED_NS: u64 = 2_000_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undrained {
     marked: Option<Mark>,
-    /// When the first lease was taken away of those since which nothing has drained.
+    /// Since when work runs on without a lease, nothing having drained.
     since_ns: Option<u64>,
     /// Leases taken away because their work ran on.
     overruns: u64,
@@ -52,8 +53,11 @@ impl Undrained {
         self.marked.is_some()
     }
 
-    pub(super) fn overran(&mut self, now_ns: u64) {
+    pub(super) fn overran(&mut self) {
         self.overruns += 1;
+    }
+
+    pub(super) fn runs_on(&mut self, now_ns: u64) {
         self.since_ns.get_or_insert(now_ns);
     }
 
@@ -104,7 +108,7 @@ impl Arbiter {
         let Some(client) = self.clients.get(&id) else {
             return false;
         };
-        let patience_ns = match client.sliced && !self.is_capped(id) {
+        let patience_ns = match client.sliced && !(self.is_capped(id) && client.unstoppable) {
             true => PATIENCE_NS,
             false => PATIENCE_UNSLICED_NS,
         };
@@ -138,14 +142,15 @@ impl Arbiter {
         client
             .undrained
             .mark(sequence.unwrap_or(client.sequence), now_ns);
-        if client.sliced && !is_capped {
-            // What it took until now is charged; from here on the hardware divides.
+        if client.sliced && !(is_capped && client.unstoppable) {
+            // What it took until now is charged; from here on the hardware divides, and stops hold a cap.
             self.overrunning.retain(|overrun| overrun.client != id);
         }
         self.reset_gate(id, now_ns, orders);
+        self.hold(id, now_ns);
     }
 
-    fn is_capped(&self, id: ClientId) -> bool {
+    pub(super) fn is_capped(&self, id: ClientId) -> bool {
         let tenant = self
             .clients
             .get(&id)

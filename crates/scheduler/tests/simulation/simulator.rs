@@ -42,6 +42,14 @@ pub(crate) const POLLING: Behaviour = Behaviour {
     polls: true,
 };
 
+/// One kernel that never ends.
+pub(crate) const ENDLESS: Behaviour = Behaviour {
+    kernel_ns: u64::MAX,
+    depth: 1,
+    think_ns: Some(0),
+    polls: false,
+};
+
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) tenant: u64,
@@ -68,6 +76,10 @@ pub(crate) struct Program {
     /// Of a hundred of its moments on the GPU, how many are taken away by strangers.
     pub(crate) stolen_percent: u64,
     moments: u64,
+    /// When its channels will have been switched.
+    switches_at: u64,
+    /// It does not do what it is told.
+    pub(crate) never_stops: bool,
 }
 
 impl Program {
@@ -247,6 +259,8 @@ impl Sim {
                 holds_still: self.holds_still,
                 stolen_percent: 0,
                 moments: 0,
+                switches_at: 0,
+                never_stops: false,
             },
         );
         let mut orders = Vec::new();
@@ -265,8 +279,12 @@ impl Sim {
     pub(crate) fn obey(&mut self, orders: Vec<Order>) {
         for order in orders {
             if let Some(program) = self.programs.get_mut(&order.client) {
-                if matches!(program.gate, Gate::Leased { .. }) {
+                if program.gate != Gate::Closed {
                     program.to_drain = program.queue.len();
+                }
+                if program.gate == Gate::Open && order.gate == Gate::Closed {
+                    // Says when what it has submitted is done, as if a lease had ended.
+                    program.leased = Some(order.sequence);
                 }
                 program.gate = order.gate;
                 program.sequence = order.sequence;
@@ -310,8 +328,22 @@ impl Sim {
                     program.step(self.now);
                 }
             }
+            self.stop_and_go();
             self.serve();
             self.now += STEP;
+        }
+    }
+
+    /// Stops and starts channels as told, half a millisecond later.
+    fn stop_and_go(&mut self) {
+        for (id, program) in &mut self.programs {
+            let stop = self.arbiter.must_stop(*id) && !program.never_stops;
+            if stop == program.input.stopped {
+                program.switches_at = self.now + 500 * US;
+            } else if self.now >= program.switches_at {
+                program.input.stopped = stop;
+                program.rang = true;
+            }
         }
     }
 
@@ -320,7 +352,9 @@ impl Sim {
         let busy: Vec<u64> = self
             .programs
             .iter()
-            .filter(|(_, p)| !p.queue.is_empty() && (!p.holds_still || p.may_run(self.now)))
+            .filter(|(_, p)| {
+                !p.input.stopped && !p.queue.is_empty() && (!p.holds_still || p.may_run(self.now))
+            })
             .map(|(id, _)| *id)
             .collect();
         if busy.is_empty() {

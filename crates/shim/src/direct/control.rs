@@ -126,6 +126,9 @@ fn watch_leases(direct: &'static Direct) {
         let held = gate::state(word) == gate::LEASED
             && page.counters.yielded.load(Relaxed) != gate::sequence(word);
         if !held {
+            if gate::state(word) == gate::CLOSED {
+                gate_closed(direct, word);
+            }
             sleep_on_gate(direct, word, None);
             continue;
         }
@@ -163,6 +166,22 @@ fn give_up_rest(direct: &Direct, word: u32) {
     }
     if sync::idle(page) && sync::finished(page) {
         direct.gate.give_back(gate::sequence(word));
+    }
+}
+
+/// What was submitted while the gate was open, or under a lease that was taken away, may run on for long: the daemon is
+/// told when it has drained.
+fn gate_closed(direct: &Direct, word: u32) {
+    let page = direct.link.page();
+    let sequence = gate::sequence(word);
+    let suspended = page.commands.suspend.load(Relaxed) != 0;
+    if suspended || !gate::is_later(sequence, page.counters.yielded.load(Relaxed)) {
+        return;
+    }
+    if sync::idle(page) && sync::finished(page) {
+        direct.gate.give_back(sequence);
+    } else {
+        drain::lease_ended(sequence);
     }
 }
 
