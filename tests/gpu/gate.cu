@@ -5,6 +5,7 @@
 //   gate host ROUNDS          a stream that waits for a word which the launching thread writes after many launches
 //   gate poll ROUNDS          a kernel that polls for a word which the launching thread writes after many launches
 //   gate callback ROUNDS      a host function that waits for what the launching thread does after many launches
+//   gate endless SKIP SECONDS one kernel that ends when told: the rounds it made in a second, those of the first SKIP seconds aside
 //   gate facts                what the driver does where its documentation is silent
 //
 //   nvcc -O2 -std=c++17 -arch=sm_90 gate.cu -lcuda -lpthread -o gate
@@ -29,6 +30,21 @@ __global__ void work(long rounds, float *out) {
 __global__ void nothing() {}
 __global__ void poll(volatile unsigned *word, unsigned value) {
     while (*word < value) __nanosleep(500);
+}
+
+// Until told to end: rounds of arithmetic, counted.
+__global__ void endless(volatile unsigned *end, volatile unsigned *rounds, float *out) {
+    __shared__ bool ends;
+    float a = threadIdx.x, b = 1.000001f;
+    for (;;) {
+        if (threadIdx.x == 0) ends = *end != 0;
+        __syncthreads();
+        if (ends) break;
+        for (int i = 0; i < 20000; i++) a = a * b + 0.5f;
+        if (blockIdx.x == 0 && threadIdx.x == 0) (*rounds)++;
+        __syncthreads();
+    }
+    if (a == 42.0f) *out = a;
 }
 
 static double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -71,6 +87,24 @@ static int share(bool streams, double ms, double seconds) {
         done++;
     }
     printf("%.1f\n", 100 * done * ms / 1000 / (now() - begun));
+    return 0;
+}
+
+static int never_drains(double skip, double seconds) {
+    volatile unsigned *words;
+    CHECK(cudaHostAlloc((void **)&words, 4096, cudaHostAllocMapped));
+    words[0] = words[64] = 0;
+    unsigned *on_device;
+    CHECK(cudaHostGetDevicePointer((void **)&on_device, (void *)words, 0));
+    endless<<<132, 256>>>(on_device, on_device + 64, nullptr);
+    CHECK(cudaGetLastError());
+    usleep((useconds_t)(skip * 1e6));
+    unsigned before = words[64];
+    double begun = now();
+    usleep((useconds_t)(seconds * 1e6));
+    printf("%.1f\n", (words[64] - before) / (now() - begun));
+    words[0] = 1;
+    CHECK(cudaDeviceSynchronize());
     return 0;
 }
 
@@ -156,6 +190,7 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "host")) return host('v', (int)a);
     if (!strcmp(mode, "poll")) return host('p', (int)a);
     if (!strcmp(mode, "callback")) return host('c', (int)a);
+    if (!strcmp(mode, "endless")) return never_drains(a, b);
     if (!strcmp(mode, "facts")) return facts();
     return 2;
 }

@@ -1,4 +1,4 @@
-# What a lease and a cap are charged for, and threads that must never be made to wait. About 70 s.
+# What a lease and a cap are charged for, and threads that must never be made to wait. About 110 s.
 build "$gpu/gate.cu" "$gpu/load.cu"
 within() { python3 -c 'import sys; sys.exit(not float(sys.argv[2]) <= float(sys.argv[1]) <= float(sys.argv[3]))' "${1:-0}" "$2" "$3"; }
 # Work that waits for the thread that launches, beside a bursty tenant: a value in memory, a kernel that polls, a host function.
@@ -16,6 +16,16 @@ for mode in long streams; do
   got=$(timeout 30 "$mica" run -m 2GiB -s 30 --cap -- "$work/gate" "$mode" 300 12 2>"$work/err" | tail -n 1)
   within "$got" 26 34 && pass "cap 30, kernels of 300 ms, $mode: $got" || fail "cap 30, kernels of 300 ms, $mode" "$got $(tail -n 2 "$work/err" | tr '\n' ' ')"
 done
+# One kernel that never ends: neither a gate nor a wait holds it. Alone, and beside a tenant that takes the rest.
+alone=$("$work/gate" endless 0.5 2 | tail -n 1)
+percent() { python3 -c 'import sys; print(round(100 * float(sys.argv[1] or 0) / float(sys.argv[2]), 1))' "$1" "$alone"; }
+got=$(percent "$(timeout 30 "$mica" run -m 2GiB -s 30 --cap -- "$work/gate" endless 5 6 2>"$work/err" | tail -n 1)")
+within "$got" 28.5 31.5 && pass "cap 30, a kernel without an end: $got" || fail "cap 30, a kernel without an end" "$got $(tail -n 2 "$work/err" | tr '\n' ' ')"
+background "$mica" run -m 2GiB -s 70 -- "$work/load" saturate --seconds 14 --us 400 --depth 8 >/dev/null 2>&1; beside=$child
+got=$(percent "$(timeout 30 "$mica" run -m 2GiB -s 30 --cap -- "$work/gate" endless 5 6 2>"$work/err" | tail -n 1)")
+within "$got" 27 33 && pass "the same beside a saturating tenant: $got" || fail "a capped kernel without an end beside a saturating tenant" "$got $(tail -n 2 "$work/err" | tr '\n' ' ')"
+"$mica" events --json | grep -E 'undrained|degraded' | tail -n 2 | cut -c1-240 | while IFS= read -r line; do note "$line"; done
+end "$beside"
 # Resized from a share to a cap after a while under leases: the past is no debt.
 "$mica" create late -m 2GiB -s 30 >/dev/null
 background "$mica" run -m 2GiB -s 30 -- "$work/load" burst --seconds 14 --us 50 --depth 1 >/dev/null 2>&1; beside=$child
