@@ -24,6 +24,8 @@ const LEAST_NS: f64 = 200_000.0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stops {
     stop: bool,
+    /// It had stopped when it was last looked at, so nothing of it has run since: it says that it goes on after it does.
+    rested: bool,
     since_ns: u64,
     charged_until_ns: u64,
 }
@@ -73,6 +75,7 @@ impl Arbiter {
         };
         let mut stops = client.stops.unwrap_or(Stops {
             stop: false,
+            rested: false,
             since_ns: now_ns,
             charged_until_ns: now_ns,
         });
@@ -84,14 +87,17 @@ impl Arbiter {
             self.clients.get_mut(&id)?.unstoppable = true;
             return None;
         }
-        let part = match client.input.stopped {
-            true => 0.0,
-            false => self.part_of(tenant_id, now_ns),
-        };
+        let stopped = client.input.stopped;
+        let part = self.part_of(tenant_id, now_ns);
         let elapsed_ns = now_ns.saturating_sub(stops.charged_until_ns);
         stops.charged_until_ns = now_ns;
         self.tenants.get_mut(&tenant_id)?.held_by_stops = true;
-        self.charge_waiting(id, (elapsed_ns as f64 * part) as u64, now_ns);
+        if !stops.rested {
+            self.charge_waiting(id, (elapsed_ns as f64 * part) as u64, now_ns);
+        }
+        self.tenants
+            .get_mut(&tenant_id)?
+            .refill(now_ns, self.settings.lease_ns);
         let budget_ns = self.tenants.get(&tenant_id)?.budget_ns;
         let enough_ns = TURN_NS as f64 * cap * ENOUGH;
         let stop = if stops.stop {
@@ -103,6 +109,7 @@ impl Arbiter {
             stops.since_ns = now_ns;
         }
         stops.stop = stop;
+        stops.rested = stopped;
         self.set_stops(id, Some(stops));
         let wait_ns = match stop {
             true => (enough_ns - budget_ns) / cap,
@@ -129,7 +136,7 @@ impl Arbiter {
             .sum();
         // Its own processes divide that among them.
         let own_clients = self.clients.values().filter(|c| c.tenant == id);
-        let running = own_clients.filter(|c| c.stops.is_some() && !c.input.stopped);
+        let running = own_clients.filter(|c| c.stops.is_some_and(|s| !s.rested));
         own / (own + others) / running.count().max(1) as f64
     }
 

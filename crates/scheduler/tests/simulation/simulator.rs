@@ -334,12 +334,12 @@ impl Sim {
         }
     }
 
-    /// Stops and starts channels as told, half a millisecond later.
+    /// Stops and starts channels as told, three milliseconds later.
     fn stop_and_go(&mut self) {
         for (id, program) in &mut self.programs {
             let stop = self.arbiter.must_stop(*id) && !program.never_stops;
             if stop == program.input.stopped {
-                program.switches_at = self.now + 500 * US;
+                program.switches_at = self.now + 3 * MS;
             } else if self.now >= program.switches_at {
                 program.input.stopped = stop;
                 program.rang = true;
