@@ -270,10 +270,16 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
             let turns = (0..TURNS).map(|turn| take_turns(group, turn));
             groups.push(turns.collect::<Result<_>>()?);
             group[1].order("turns")?;
-            in_one.push(group[1].report::<Turns>()?);
+            let turns = group[1].report::<Turns>()?;
+            eprintln!(
+                "{name}: {} of {GROUPS} groups; in one process ×{:.4} training, ×{:.4} inference",
+                groups.len(),
+                turns.train,
+                turns.infer
+            );
+            in_one.push(turns);
         }
         Servant::end_all(started)?;
-        eprintln!("{name}: {} of {GROUPS} groups", groups.len());
     }
     let figures: [(&str, Figure, Ratio); 2] = [
         ("training", |steps| steps.train_ms, |turns| turns.train),
