@@ -1,5 +1,6 @@
 """Small-transformer training and inference steps. Says ready when warm; then, for each line of input:
 go     prints the fastest times in milliseconds;
+past   prints those of steps whose calls go past Mica to the driver;
 turns  prints the ratio of steps through Mica to steps past it, taken in turns in this process."""
 import ctypes, glob, json, os, statistics, struct, sys, time
 # The core on which all of them are measured, and until then its neighbours: memory must not be nearer to some than to others.
@@ -84,8 +85,14 @@ for thread in os.listdir("/proc/self/task"):
     try: os.sched_setaffinity(int(thread), core)
     except ProcessLookupError: pass
 fastest(train, 5), fastest(infer, 5); print("ready", flush=True)
+found = None
 for line in sys.stdin:
-    if line.strip() == "turns":
-        found = places(); answer = {"train": in_turns(found, train, 3, 3), "infer": in_turns(found, infer, 2, 5), "led": len(found)}
-    else: answer = {"train_ms": fastest(train, 7), "infer_ms": fastest(infer, 25)}
+    order = line.strip()
+    if order != "go" and found is None: found = places()
+    if order == "turns":
+        answer = {"train": in_turns(found, train, 3, 3), "infer": in_turns(found, infer, 2, 5), "led": len(found)}
+    else:
+        if order == "past": lead(found, False)
+        answer = {"train_ms": fastest(train, 7), "infer_ms": fastest(infer, 25)}
+        if order == "past": lead(found, True)
     print(json.dumps(answer), flush=True)
