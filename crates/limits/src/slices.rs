@@ -15,6 +15,12 @@ pub struct Slice {
 }
 
 impl Slice {
+    /// Whether the page asks for what it asked for last, and that was done.
+    pub fn is_as_asked(&self, page: &ClientPage) -> bool {
+        let same = self.asked_us == page.commands.slice_us.load(Relaxed);
+        same && page.client.slice_status.load(Relaxed) == 0
+    }
+
     /// Sets the slice that the page asks for on the channel groups there are, and on those made later;
     /// says in the page what came of it.
     ///

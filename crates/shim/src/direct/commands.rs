@@ -46,10 +46,12 @@ pub(crate) fn run(direct: &'static Direct) {
         let woken = WOKEN.swap(false, AcqRel);
         let generation = mica_rm::generation();
         let overwritten = mica_rm::take_overwritten();
-        let changed = applied.command != Some(command) || applied.generation != generation;
-        if has_context(page) && (woken || overwritten || changed) {
+        let others = woken || overwritten || applied.generation != generation;
+        if has_context(page) && (others || applied.command != Some(command)) {
+            // Stops and starts follow one another quickly; to set a slice again takes longer than to stop.
+            let set = others || applied.command.is_none() || !applied.slice.is_as_asked(page);
             applied.generation = generation;
-            if let Err(error) = applied.slice.apply(page) {
+            if set && let Err(error) = applied.slice.apply(page) {
                 log::line(&format!("the time slice cannot be set: {error}"));
             }
             apply_suspension(direct, &mut applied);
