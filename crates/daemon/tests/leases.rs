@@ -5,8 +5,9 @@ mod support;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
+use mica_daemon::client::ControlClient;
 use mica_limits::{Gate, monotonic_ns};
-use mica_wire::host::page::{client_flags, gate};
+use mica_wire::host::page::{client_flags, gate, suspend};
 use support::{Program, control, eventually, spec, start, start_with};
 
 /// Submits and finishes imaginary kernels until told to stop.
@@ -84,7 +85,10 @@ fn a_suspended_tenant_waits_at_its_gate_until_it_is_resumed() {
         let held = launches();
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert_eq!(launches(), held);
-        assert_eq!(program.link.page().commands.suspend.load(SeqCst), 1);
+        assert_eq!(
+            program.link.page().commands.suspend.load(SeqCst),
+            suspend::STOP
+        );
         control.resume("a").unwrap();
         eventually("it runs again", || launches() > held + 10);
         stop.store(true, Relaxed);
@@ -199,17 +203,58 @@ fn obey_stops(program: &Program, ran_ns: &AtomicU64, stop: &AtomicBool) {
     }
 }
 
+/// A program in a virtual GPU with a cap of so many percent, whose channels can be stopped.
+fn capped(control: &ControlClient, percent: u32) -> Program {
+    let mut wanted = spec("a", 64);
+    (wanted.share_percent, wanted.cap) = (Some(percent), true);
+    let program = Program::join(&control.create(&wanted).unwrap());
+    let flags = client_flags::CONTEXT | client_flags::GATE_CONTROL | client_flags::SLICE_CONTROL;
+    program.link.page().client.flags.fetch_or(flags, SeqCst);
+    program
+}
+
+#[test]
+fn one_stopped_for_its_cap_may_go_on_without_the_daemon_and_does_with_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path());
+    let control = control(dir.path());
+    let program = capped(&control, 5);
+    let page = program.link.page();
+    let told = || page.commands.suspend.load(SeqCst);
+    let (ran_ns, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let obeying = scope.spawn(|| obey_stops(&program, &ran_ns, &stop));
+        page.counters.launches.fetch_add(1, Relaxed);
+        page.counters.syncing.fetch_add(1, SeqCst);
+        // What it owes by the time it is found takes it seconds at this cap.
+        eventually("it is stopped", || told() == suspend::PAUSE);
+        // Suspended by a person, it must not go on by itself.
+        control.suspend("a").unwrap();
+        eventually("it is suspended", || told() == suspend::STOP);
+        control.resume("a").unwrap();
+        eventually("its cap holds it again", || told() == suspend::PAUSE);
+        stop.store(true, Relaxed);
+        obeying.join().unwrap();
+        drop(daemon);
+        eventually("the program notices", || program.link.is_down());
+        assert_ne!(
+            told(),
+            suspend::STOP,
+            "nobody is left who could let it go on"
+        );
+        page.counters.syncing.fetch_sub(1, SeqCst);
+        let _next = start(dir.path());
+        eventually("the next one lets it go on", || told() == suspend::RUN);
+    });
+}
+
 #[test]
 fn a_capped_one_whose_kernel_never_ends_is_stopped_and_started() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path());
     let control = control(dir.path());
-    let mut wanted = spec("a", 64);
-    (wanted.share_percent, wanted.cap) = (Some(30), true);
-    let program = Program::join(&control.create(&wanted).unwrap());
+    let program = capped(&control, 30);
     let page = program.link.page();
-    let flags = client_flags::CONTEXT | client_flags::GATE_CONTROL | client_flags::SLICE_CONTROL;
-    page.client.flags.fetch_or(flags, SeqCst);
     let (ran_ns, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| obey_stops(&program, &ran_ns, &stop));

@@ -330,11 +330,10 @@ impl HostLink {
         self.went_ns.store(monotonic_ns(), Relaxed);
         self.down.store(true, Release);
         self.wake_askers();
-        let _ = futex::wake(
-            &self.page.lease.gate,
-            futex::Flags::empty(),
-            i32::MAX as u32,
-        );
+        // Whoever sleeps on a word of the daemon's must look at what is without it.
+        for word in [&self.page.lease.gate, &self.page.commands.command] {
+            let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        }
         let mut tries = 0;
         while !stop.load(Acquire) {
             tries += 1;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use mica_limits::SharedPage;
 use mica_scheduler::{Priority, slices};
-use mica_wire::host::page::client_flags;
+use mica_wire::host::page::{client_flags, suspend};
 use rustix::thread::futex;
 
 use super::Inside;
@@ -37,13 +37,15 @@ impl Inside {
     /// Stops and starts channels: of suspended tenants, and of processes that only stops hold to their cap.
     pub(super) fn suspend(&self) {
         for (id, governed) in &self.clients {
-            let suspended = self
-                .tenants
-                .get(&governed.tenant.id)
-                .is_some_and(|(_, e)| e.suspended)
-                || self.arbiter.must_stop(*id);
-            let commands = &governed.page.commands;
-            if commands.suspend.swap(suspended.into(), Release) != u32::from(suspended) {
+            let tenant = self.tenants.get(&governed.tenant.id);
+            let wanted = if tenant.is_some_and(|(_, e)| e.suspended) {
+                suspend::STOP
+            } else if self.arbiter.must_stop(*id) {
+                suspend::PAUSE
+            } else {
+                suspend::RUN
+            };
+            if governed.page.commands.suspend.swap(wanted, Release) != wanted {
                 command(&governed.page);
             }
         }

@@ -1,13 +1,15 @@
 //! Carries out what the daemon writes into the page: the time slice and suspension.
 //!
-//! What cannot be carried out is said in the page or in the daemon's event log.
+//! What cannot be carried out is said in the page or in the daemon's event log. Channels that were stopped are started
+//! again, tried until it succeeds, as soon as nobody wants them stopped.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Duration;
 
 use mica_limits::Slice;
-use mica_wire::host::page::{ClientPage, client_flags};
+use mica_rm::RmError;
+use mica_wire::host::page::{ClientPage, client_flags, suspend};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
@@ -34,7 +36,10 @@ struct Applied {
     generation: u64,
     command: Option<u32>,
     slice: Slice,
-    suspended: bool,
+    /// Channels are stopped, or some of them may be.
+    stopped: bool,
+    /// The last command whose suspension or resumption failed.
+    failed: Option<u32>,
 }
 
 /// The thread's body.
@@ -47,19 +52,24 @@ pub(crate) fn run(direct: &'static Direct) {
         let generation = mica_rm::generation();
         let overwritten = mica_rm::take_overwritten();
         let others = woken || overwritten || applied.generation != generation;
-        if has_context(page) && (others || applied.command != Some(command)) {
+        let let_go = applied.stopped && !is_stop_wanted(page, direct.link.is_down());
+        if has_context(page) && (others || let_go || applied.command != Some(command)) {
             // Stops and starts follow one another quickly; to set a slice again takes longer than to stop.
             let set = others || applied.command.is_none() || !applied.slice.is_as_asked(page);
             applied.generation = generation;
             if set && let Err(error) = applied.slice.apply(page) {
                 log::line(&format!("the time slice cannot be set: {error}"));
             }
-            apply_suspension(direct, &mut applied);
+            apply_suspension(direct, &mut applied, command);
             applied.command = Some(command);
             page.client.command_done.store(command, Release);
             direct.link.ring();
         }
-        books::refresh(direct);
+        // With the channels stopped, a thread of the program may wait for them inside the driver with a lock held, and
+        // whoever waits for that lock here would never start them again.
+        if !applied.stopped {
+            books::refresh(direct);
+        }
         if !WOKEN.load(Acquire) {
             sleep(page, command, LOOK_EVERY);
         }
@@ -70,31 +80,46 @@ fn has_context(page: &ClientPage) -> bool {
     page.client.flags.load(Acquire) & client_flags::CONTEXT != 0
 }
 
-fn apply_suspension(direct: &Direct, applied: &mut Applied) {
+/// Whether the channels are to be stopped now. What only a daemon lets go on must not wait for one that is gone.
+fn is_stop_wanted(page: &ClientPage, is_down: bool) -> bool {
+    match page.commands.suspend.load(Relaxed) {
+        suspend::RUN => false,
+        suspend::PAUSE => !is_down,
+        _ => true,
+    }
+}
+
+fn apply_suspension(direct: &Direct, applied: &mut Applied, command: u32) {
     let page = direct.link.page();
-    let wanted = page.commands.suspend.load(Relaxed) != 0;
-    let outcome = match (wanted, applied.suspended) {
+    let wanted = is_stop_wanted(page, direct.link.is_down());
+    let outcome = match (wanted, applied.stopped) {
         // Again while suspended: channels made meanwhile are to stop too.
         (true, _) => mica_rm::suspend(),
         (false, true) => mica_rm::resume(),
         (false, false) => return,
     };
-    match outcome {
-        Ok(()) => {
-            applied.suspended = wanted;
-            if wanted {
-                page.client.flags.fetch_or(client_flags::SUSPENDED, Release);
-            } else {
-                page.client
-                    .flags
-                    .fetch_and(!client_flags::SUSPENDED, Release);
-            }
-        }
-        Err(error) => {
-            let text = format!("the process cannot be suspended or resumed: {error}");
-            log::line(&text);
-            direct.link.note(2, &text);
-        }
+    let none = matches!(outcome, Err(RmError::NoGroup | RmError::NotObserved));
+    // A refusal may have come after some of the channels were stopped, or before all were started.
+    applied.stopped = match outcome {
+        Ok(()) => wanted,
+        Err(_) => !none,
+    };
+    let flags = &page.client.flags;
+    if wanted && outcome.is_ok() {
+        flags.fetch_or(client_flags::SUSPENDED, Release);
+    } else if !applied.stopped {
+        flags.fetch_and(!client_flags::SUSPENDED, Release);
+    }
+    let Err(error) = outcome else {
+        applied.failed = None;
+        return;
+    };
+    let is_news = applied.failed.replace(command) != Some(command);
+    // Without channels there was nothing to resume.
+    if is_news && (wanted || !none) {
+        let text = format!("the process cannot be suspended or resumed: {error}");
+        log::line(&text);
+        direct.link.note(2, &text);
     }
 }
 
@@ -105,4 +130,23 @@ fn sleep(page: &ClientPage, command: u32, limit: Duration) {
     };
     let word = &page.commands.command;
     let _ = futex::wait(word, futex::Flags::empty(), command, Some(&limit));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_ends_with_the_daemon_and_a_stop_does_not() {
+        let page = ClientPage::default();
+        let wanted = |what, is_down| {
+            page.commands.suspend.store(what, Relaxed);
+            is_stop_wanted(&page, is_down)
+        };
+        for is_down in [false, true] {
+            assert!(!wanted(suspend::RUN, is_down));
+            assert!(wanted(suspend::STOP, is_down));
+            assert_eq!(wanted(suspend::PAUSE, is_down), !is_down);
+        }
+    }
 }

@@ -45,6 +45,16 @@ pub mod gate {
     }
 }
 
+/// What [`DaemonCommands::suspend`] holds.
+pub mod suspend {
+    /// The channels run.
+    pub const RUN: u32 = 0;
+    /// They are stopped, whatever becomes of the daemon.
+    pub const STOP: u32 = 1;
+    /// They are stopped until the daemon says otherwise or is gone: nobody else would let them go on.
+    pub const PAUSE: u32 = 2;
+}
+
 /// Bits of [`ClientToDaemon::flags`].
 pub mod client_flags {
     /// The process has made a context on the device; slices can be set.
@@ -77,7 +87,7 @@ pub struct DaemonToClient {
 pub struct DaemonCommands {
     /// Grows when anything in this group changes; a futex word.
     pub command: AtomicU32,
-    /// 1: stop the process's channels, 0: let them run.
+    /// One of [`suspend`]: whether the process's channels are stopped.
     pub suspend: AtomicU32,
     /// Wanted length of the hardware time slice in microseconds; 0: leave the driver's own.
     pub slice_us: AtomicU64,
