@@ -143,15 +143,10 @@ impl Arbiter {
         if let Some(first) = first {
             self.grant(first, now_ns, orders);
         }
-        // What the others submitted while their gates were open runs on, perhaps for ever; a cap counts it.
-        let owing = ids.into_iter().filter(|id| {
-            let client = self.clients.get(id);
-            let closed = client.filter(|c| !c.is_free() && self.recently_active(c, now_ns));
-            let tells = self.settings.idle_ns.is_none();
-            tells && Some(*id) != first && closed.is_some() && self.is_capped(*id)
-        });
-        for id in owing.collect::<Vec<_>>() {
-            self.runs_on_without_lease(id, now_ns);
+        for id in ids {
+            if self.is_active(id, now_ns) {
+                self.charge_what_runs(id, now_ns);
+            }
         }
     }
 
@@ -166,6 +161,10 @@ impl Arbiter {
             }
         }
         let ids: Vec<ClientId> = self.clients.keys().copied().collect();
+        for client in self.clients.values_mut() {
+            // Nobody is kept from submitting any more, so nobody's patience is tried from here on.
+            client.undrained.drained();
+        }
         for id in ids {
             if self.clients.get(&id).is_some_and(|c| c.gate != Gate::Open) {
                 self.reset_gate(id, now_ns, orders);

@@ -14,6 +14,10 @@ pub(super) struct Holder {
     pub(super) tenant: TenantId,
     pub(super) charged_until_ns: u64,
     pub(super) end_ns: u64,
+    /// For how long others have wanted the lease after its end, up to the last look. They may want it on and off, by
+    /// their caps, and each time nobody does it is prolonged.
+    overdue_ns: u64,
+    looked_ns: u64,
 }
 
 impl Arbiter {
@@ -50,6 +54,15 @@ impl Arbiter {
             .get(&tenant_id)
             .is_some_and(|t| t.within_cap() && !t.entitlement.suspended);
         let wanted_elsewhere = contender.is_some() || !allowed;
+        let mut overdue_ns = 0;
+        if let Some(holder) = &mut self.holder {
+            let since_ns = holder.looked_ns.max(end_ns);
+            if wanted_elsewhere {
+                holder.overdue_ns += now_ns.saturating_sub(since_ns);
+            }
+            holder.looked_ns = now_ns;
+            overdue_ns = holder.overdue_ns;
+        }
         if wanted_elsewhere && idle {
             self.skip_charge(now_ns);
             self.close_holder(now_ns, orders);
@@ -77,7 +90,7 @@ impl Arbiter {
             return Some(end_ns - margin_ns);
         }
         let urgent = self.is_more_urgent(contender, tenant_id);
-        let is_late = now_ns >= end_ns + self.drain_limit_ns();
+        let is_late = now_ns >= end_ns && overdue_ns >= self.drain_limit_ns();
         if is_late && !self.settings.ends_at_once {
             self.begin_overrun(now_ns);
             self.close_holder(now_ns, orders);
@@ -100,7 +113,7 @@ impl Arbiter {
             return Some(end_ns - margin_ns);
         }
         // A yield rings the doorbell; only idleness has to be looked for.
-        let limit_ns = end_ns.max(now_ns) + self.drain_limit_ns();
+        let limit_ns = end_ns.max(now_ns) + self.drain_limit_ns().saturating_sub(overdue_ns);
         Some(match self.settings.idle_ns {
             Some(idle_ns) => now_ns + idle_ns / 4,
             None => limit_ns,
@@ -193,11 +206,11 @@ impl Arbiter {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
-        let (tenant_id, charged_ns) = (client.tenant, client.charged_ns);
+        let (tenant_id, place_ns) = (client.tenant, client.place_ns);
         if let Some(tenant) = self.tenants.get_mut(&tenant_id)
-            && tenant.waiting.remove(&(charged_ns, id))
+            && tenant.waiting.remove(&(place_ns, id))
         {
-            tenant.waiting.insert((charged_ns + used_ns, id));
+            tenant.waiting.insert((place_ns + used_ns, id));
         }
         self.charge(id, used_ns, now_ns);
         self.update_ready(tenant_id, now_ns);
@@ -205,10 +218,20 @@ impl Arbiter {
 
     /// Whoever waits must be charged by [`Arbiter::charge_waiting`].
     fn charge(&mut self, id: ClientId, used_ns: u64, now_ns: u64) {
+        self.charge_without_turn(id, used_ns, now_ns);
+        if let Some(client) = self.clients.get(&id) {
+            self.policy.charge(client.tenant, used_ns, now_ns);
+        }
+    }
+
+    /// Charges a client that waits for no lease for what the hardware gave it: its cap counts that, and its tenant's
+    /// turn for a lease comes no later for it.
+    pub(super) fn charge_without_turn(&mut self, id: ClientId, used_ns: u64, now_ns: u64) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
         client.charged_ns += used_ns;
+        client.place_ns += used_ns;
         let Some(tenant) = self.tenants.get_mut(&client.tenant) else {
             return;
         };
@@ -217,7 +240,6 @@ impl Arbiter {
         if tenant.entitlement.cap {
             tenant.budget_ns -= used_ns as f64;
         }
-        self.policy.charge(client.tenant, used_ns, now_ns);
     }
 
     /// What has not been charged yet is not charged at all.
@@ -257,7 +279,9 @@ impl Arbiter {
             match next {
                 // What it submitted last may be waiting for what it submits next: a lease would let it go on for a
                 // moment, only to be drained in vain again.
-                Some((_, client)) if self.runs_on(client) => self.mark(client, now_ns, orders),
+                Some((_, client)) if self.ran_on(client, now_ns) => {
+                    self.mark(client, now_ns, orders)
+                }
                 Some((_, client)) => return self.grant(client, now_ns, orders),
                 // Cannot be, but must not loop either.
                 None => self.policy.unready(tenant_id),
@@ -274,7 +298,10 @@ impl Arbiter {
         let client = self.clients.get_mut(&id)?;
         let tenant_id = client.tenant;
         let tenant = self.tenants.get_mut(&tenant_id)?;
-        tenant.waiting.remove(&(client.charged_ns, id));
+        tenant.waiting.remove(&(client.place_ns, id));
+        tenant.floor_ns = tenant.floor_ns.max(client.place_ns);
+        // From here on its lease is charged.
+        self.overrunning.retain(|overrun| overrun.client != id);
         let end_ns = now_ns + self.settings.lease_ns;
         client.sequence = (client.sequence + 1) & SEQUENCE_MASK;
         client.gate = Gate::Leased { end_ns };
@@ -299,6 +326,8 @@ impl Arbiter {
             tenant: tenant_id,
             charged_until_ns: now_ns,
             end_ns,
+            overdue_ns: 0,
+            looked_ns: now_ns,
         });
         self.update_ready(tenant_id, now_ns);
         Some(match self.settings.idle_ns {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::stops::{Stops, TURN_NS};
+use super::tab::Tab;
 use super::undrained::Undrained;
 use super::{Arbiter, ClientId, Entitlement, Gate, Input, Order, SEQUENCE_MASK, claim};
 use crate::policy::TenantId;
@@ -22,6 +23,8 @@ pub(super) struct Tenant {
     pub(super) throttled_until_ns: Option<u64>,
     /// One of its processes is held to its cap by stops, whose turns are longer.
     pub(super) held_by_stops: bool,
+    /// Place of the last of its processes that had a turn: whoever comes anew gets none before that.
+    pub(super) floor_ns: u64,
 }
 
 impl Tenant {
@@ -59,12 +62,14 @@ pub(super) struct Client {
     /// The hardware divides its time too, and can stop it.
     pub(super) sliced: bool,
     pub(super) stops: Option<Stops>,
-    /// It was told to stop and did not.
-    pub(super) unstoppable: bool,
+    /// It was told to stop and did not; when that is tried again.
+    pub(super) unstoppable_until_ns: Option<u64>,
     pub(super) input: Input,
     pub(super) sequence: u32,
     pub(super) gate: Gate,
     pub(super) charged_ns: u64,
+    /// Its place among its tenant's processes, the lowest first: what it was charged, without what it let pass.
+    pub(super) place_ns: u64,
     pub(super) tab: Tab,
     /// What it said last that it had used in all.
     pub(super) used_seen_ns: Option<u64>,
@@ -77,49 +82,15 @@ pub(super) struct Client {
     pub(super) rate: Rate,
 }
 
-/// Whoever holds a lease pays for one part in so many at least, even if it had no processor meanwhile.
-const LEAST_PART: u64 = 64;
-/// One that had none for so many leases in a row pays more: it must not keep the device from those that
-/// could use it.
-const VAIN_LEASES: u32 = 8;
-const VAIN_PART: u64 = 4;
-
-/// What a client owes for its last lease.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tab {
-    pub(super) held_ns: u64,
-    used_ns: u64,
-    paid_ns: u64,
-    /// Leases before this one of which nothing was used.
-    vain: u32,
-}
-
-impl Tab {
-    /// The tab of the next lease.
-    pub(super) fn next(&self) -> Self {
-        let vain = match self.used_ns {
-            0 => self.vain.saturating_add(1),
-            _ => 0,
-        };
-        Self {
-            vain,
-            ..Self::default()
-        }
-    }
-
-    fn owed_ns(&self) -> u64 {
-        let part = match self.vain < VAIN_LEASES {
-            true => LEAST_PART,
-            false => VAIN_PART,
-        };
-        self.used_ns.max(self.held_ns / part)
-    }
-}
-
 impl Client {
     /// Whether it submits without leases.
     pub(super) fn is_free(&self) -> bool {
         self.free || self.undrained.is_marked()
+    }
+
+    /// Whether it did not stop when it was told to.
+    pub(super) fn is_unstoppable(&self) -> bool {
+        self.unstoppable_until_ns.is_some()
     }
 
     /// What it owes beyond what was charged for this lease; taken for charged from now on.
@@ -176,6 +147,7 @@ impl Arbiter {
             ready: false,
             throttled_until_ns: None,
             held_by_stops: false,
+            floor_ns: 0,
         });
         // Under the old entitlement up to now, under the new one from now on.
         tenant.refill(now_ns, self.settings.lease_ns);
@@ -183,15 +155,20 @@ impl Arbiter {
         if old.cap != entitlement.cap {
             tenant.budget_ns = 0.0;
         }
+        let members = tenant.clients.clone();
         if old.suspended != entitlement.suspended {
-            let members = tenant.clients.clone();
             // What is held still uses nothing, and cannot drain.
             self.overrunning.retain(|o| !members.contains(&o.client));
-            for client in members {
-                if let Some(client) = self.clients.get_mut(&client) {
+            for client in &members {
+                if let Some(client) = self.clients.get_mut(client) {
                     client.undrained.drained();
                 }
-                self.reset_gate(client, now_ns, orders);
+                self.reset_gate(*client, now_ns, orders);
+            }
+        }
+        if old.suspended != entitlement.suspended || old.cap != entitlement.cap {
+            for client in members {
+                self.charge_what_runs(client, now_ns);
             }
         }
         self.next_tick_ns = now_ns;
@@ -231,11 +208,12 @@ impl Arbiter {
                 undrained: Undrained::default(),
                 sliced: true,
                 stops: None,
-                unstoppable: false,
+                unstoppable_until_ns: None,
                 input: Input::default(),
                 sequence: sequence & SEQUENCE_MASK,
                 gate: Gate::Open,
                 charged_ns: 0,
+                place_ns: 0,
                 tab: Tab::default(),
                 used_seen_ns: None,
                 leases: 0,
@@ -283,8 +261,9 @@ impl Arbiter {
         };
         if let Some(tenant) = self.tenants.get_mut(&client.tenant) {
             tenant.clients.retain(|c| *c != id);
-            tenant.waiting.remove(&(client.charged_ns, id));
+            tenant.waiting.remove(&(client.place_ns, id));
         }
+        self.note_held(client.tenant);
         self.update_ready(client.tenant, now_ns);
     }
 
@@ -312,7 +291,6 @@ impl Arbiter {
             client.active_at_ns = now_ns.max(1);
         }
         let wants = input.waiting > 0 && !holds && !client.is_free() && client.gate == Gate::Closed;
-        let key = (client.charged_ns, id);
         let tenant_id = client.tenant;
         let Some(tenant) = self.tenants.get_mut(&tenant_id) else {
             return;
@@ -322,10 +300,11 @@ impl Arbiter {
         }
         if wants {
             client.wants_since_ns = Some(now_ns);
-            tenant.waiting.insert(key);
+            client.place_ns = client.place_ns.max(tenant.floor_ns);
+            tenant.waiting.insert((client.place_ns, id));
         } else {
             client.wants_since_ns = None;
-            tenant.waiting.remove(&key);
+            tenant.waiting.remove(&(client.place_ns, id));
         }
         self.update_ready(tenant_id, now_ns);
     }
@@ -333,13 +312,14 @@ impl Arbiter {
     /// Tells the policy whether a tenant wants and may have the GPU.
     pub(super) fn update_ready(&mut self, id: TenantId, now_ns: u64) {
         let most_ns = self.settings.lease_ns;
+        let waits = self.waits_for_held(id, now_ns);
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
         tenant.refill(now_ns, most_ns);
         let wants = self.leasing && !tenant.waiting.is_empty() && !tenant.entitlement.suspended;
-        let ready = wants && tenant.within_cap();
-        if wants && !ready {
+        let ready = wants && tenant.within_cap() && !waits;
+        if wants && !tenant.within_cap() {
             let ratio = tenant.cap_ratio().unwrap_or(1.0);
             let wait_ns = (-tenant.budget_ns / ratio).max(0.0) as u64 + 1_000;
             let due_ns = now_ns + wait_ns;
@@ -386,7 +366,7 @@ impl Arbiter {
         if let Some(tenant) = self.tenants.get_mut(&tenant_id)
             && client.wants_since_ns.take().is_some()
         {
-            tenant.waiting.remove(&(client.charged_ns, id));
+            tenant.waiting.remove(&(client.place_ns, id));
         }
         orders.push(Order {
             client: id,

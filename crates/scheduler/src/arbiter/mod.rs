@@ -19,6 +19,7 @@ mod lease;
 mod members;
 mod overrun;
 mod stops;
+mod tab;
 mod types;
 mod undrained;
 

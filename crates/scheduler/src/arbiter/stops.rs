@@ -8,15 +8,17 @@
 //! A stop costs the process half a millisecond, so turns are longer than leases. Beside others that have work the
 //! hardware's slices give it no more than its share: it is charged for that part of the time, and so rarely stopped.
 
-use super::{Arbiter, ClientId};
+use super::{Arbiter, Client, ClientId, Gate, Tenant};
 use crate::policy::TenantId;
 
 /// What a tenant may save up while one of its processes is held like this, in time of the clock.
 pub(super) const TURN_NS: u64 = 50_000_000;
 /// So much of that must be there before it goes on.
 const ENOUGH: f64 = 0.8;
-/// One that has not stopped so long after it was told to never will.
+/// One that has not stopped so long after it was told to never will,
 const PATIENCE_NS: u64 = 1_000_000_000;
+/// unless the whole process stood still: it is told again after this.
+const AGAIN_NS: u64 = 60_000_000_000;
 /// Not looked at more often than this.
 const LEAST_NS: f64 = 200_000.0;
 
@@ -26,6 +28,8 @@ pub(super) struct Stops {
     stop: bool,
     /// It had stopped when it was last looked at, so nothing of it has run since: it says that it goes on after it does.
     rested: bool,
+    /// It had work in its last turn, or has had some since.
+    busy: bool,
     since_ns: u64,
     charged_until_ns: u64,
 }
@@ -65,49 +69,80 @@ impl Arbiter {
 
     /// Begins, goes on or ends to hold one whose work does not drain.
     pub(super) fn hold(&mut self, id: ClientId, now_ns: u64) -> Option<u64> {
-        let client = self.clients.get(&id)?;
+        let client = self.clients.get_mut(&id)?;
         let tenant_id = client.tenant;
-        let cap = self.tenants.get(&tenant_id)?.cap_ratio();
-        let can = client.undrained.is_marked() && client.sliced && !client.unstoppable;
-        let (Some(cap), true) = (cap, can) else {
-            self.set_stops(id, None);
-            return None;
+        client
+            .unstoppable_until_ns
+            .take_if(|until| now_ns >= *until);
+        let can = client.undrained.is_marked() && client.sliced && !client.is_unstoppable();
+        let tenant = self.tenants.get(&tenant_id);
+        let again_ns = match tenant.and_then(Tenant::cap_ratio).filter(|_| can) {
+            Some(cap) => self.turn(id, cap, now_ns),
+            None => {
+                self.set_stops(id, None);
+                None
+            }
         };
+        // Who of its tenant waits for a lease may have to wait for this one, or no longer.
+        self.update_ready(tenant_id, now_ns);
+        again_ns
+    }
+
+    /// Whose turn it is, the process's or that of others; returns when to look again.
+    fn turn(&mut self, id: ClientId, cap: f64, now_ns: u64) -> Option<u64> {
+        let client = self.clients.get(&id)?;
+        let (tenant_id, stopped) = (client.tenant, client.input.stopped);
+        let active = self.recently_active(client, now_ns);
+        if client.stops.is_none() {
+            // Charged here from now on.
+            self.overrunning.retain(|overrun| overrun.client != id);
+        }
         let mut stops = client.stops.unwrap_or(Stops {
             stop: false,
             rested: false,
+            busy: true,
             since_ns: now_ns,
             charged_until_ns: now_ns,
         });
-        if stops.stop
-            && !client.input.stopped
-            && now_ns.saturating_sub(stops.since_ns) > PATIENCE_NS
-        {
+        if stops.stop && !stopped && now_ns.saturating_sub(stops.since_ns) > PATIENCE_NS {
             self.set_stops(id, None);
-            self.clients.get_mut(&id)?.unstoppable = true;
+            self.clients.get_mut(&id)?.unstoppable_until_ns = Some(now_ns + AGAIN_NS);
             return None;
         }
-        let stopped = client.input.stopped;
         let part = self.part_of(tenant_id, now_ns);
         let elapsed_ns = now_ns.saturating_sub(stops.charged_until_ns);
         stops.charged_until_ns = now_ns;
         self.tenants.get_mut(&tenant_id)?.held_by_stops = true;
         if !stops.rested {
-            self.charge_waiting(id, (elapsed_ns as f64 * part) as u64, now_ns);
+            self.charge_without_turn(id, (elapsed_ns as f64 * part) as u64, now_ns);
         }
-        self.tenants
-            .get_mut(&tenant_id)?
-            .refill(now_ns, self.settings.lease_ns);
-        let budget_ns = self.tenants.get(&tenant_id)?.budget_ns;
+        let last_ns = self.last_place(tenant_id);
+        let client = self.clients.get_mut(&id)?;
+        let tenant = self.tenants.get_mut(&tenant_id)?;
+        tenant.refill(now_ns, self.settings.lease_ns);
+        let budget_ns = tenant.budget_ns;
         let enough_ns = TURN_NS as f64 * cap * ENOUGH;
         let stop = if stops.stop {
             budget_ns < enough_ns
         } else {
             budget_ns <= 0.0
         };
+        stops.busy |= active;
         if stop != stops.stop {
             stops.since_ns = now_ns;
         }
+        if stops.stop && !stop {
+            stops.busy = active;
+            tenant.floor_ns = tenant.floor_ns.max(last_ns);
+        }
+        // What it let pass is not made up for, nor does it wait long for what it took until it was found.
+        let least_ns = match stops.busy && client.stops.is_some() {
+            true => 0,
+            false => tenant.floor_ns,
+        };
+        client.place_ns = client
+            .place_ns
+            .clamp(least_ns, tenant.floor_ns + 2 * TURN_NS);
         stops.stop = stop;
         stops.rested = stopped;
         self.set_stops(id, Some(stops));
@@ -119,25 +154,59 @@ impl Arbiter {
         Some(now_ns + wait_ns.clamp(LEAST_NS, TURN_NS as f64) as u64)
     }
 
-    /// The part of the time that the hardware gives one of a tenant's processes beside those that have work.
+    /// Whether a tenant's leases must wait for one of its processes that is held: while it stands still and has had
+    /// less than whoever waits for a lease, or leases would spend for ever what its next turn needs; and in its turn,
+    /// for both would be charged in full for what they get together.
+    pub(super) fn waits_for_held(&self, id: TenantId, now_ns: u64) -> bool {
+        let tenant = self.tenants.get(&id).filter(|t| t.held_by_stops);
+        let Some((first_ns, _)) = tenant.and_then(|t| t.waiting.first()) else {
+            return false;
+        };
+        let goes_first = |client: &Client, stops: Stops| match stops.stop {
+            true => client.place_ns < *first_ns,
+            false => now_ns.saturating_sub(stops.since_ns) < TURN_NS,
+        };
+        let mut clients = self.clients.values().filter(|c| c.tenant == id);
+        clients.any(|c| c.stops.is_some_and(|s| s.busy && goes_first(c, s)))
+    }
+
+    /// Place of the one that has had least, of a tenant's processes that are held or wait for a lease.
+    fn last_place(&self, id: TenantId) -> u64 {
+        let clients = self.clients.values().filter(|c| c.tenant == id);
+        let held = clients.filter(|c| c.stops.is_some_and(|s| s.busy));
+        let waiting = self.tenants.get(&id).and_then(|t| t.waiting.first());
+        let places = held.map(|c| c.place_ns).chain(waiting.map(|(ns, _)| *ns));
+        places.min().unwrap_or(0)
+    }
+
+    /// The part of the time that the hardware has given one of a tenant's processes beside those that ran.
     fn part_of(&self, id: TenantId, now_ns: u64) -> f64 {
-        let weight = |tenant: &super::Tenant| tenant.entitlement.weight.max(0.001);
+        let weight = |tenant: &Tenant| tenant.entitlement.weight.max(0.001);
         let Some(own) = self.tenants.get(&id).map(weight) else {
             return 1.0;
         };
-        let busy = |tenant: &super::Tenant| {
-            let mut clients = tenant.clients.iter().filter_map(|c| self.clients.get(c));
-            !tenant.entitlement.suspended && clients.any(|c| self.recently_active(c, now_ns))
-        };
+        let ran = |tenant: &Tenant| tenant.clients.iter().any(|c| self.ran(*c, now_ns));
         let others = self.tenants.iter().filter(|(t, _)| **t != id);
-        let others: f64 = others
-            .filter(|(_, t)| busy(t))
-            .map(|(_, t)| weight(t))
-            .sum();
+        let others: f64 = others.filter(|(_, t)| ran(t)).map(|(_, t)| weight(t)).sum();
         // Its own processes divide that among them.
         let own_clients = self.clients.values().filter(|c| c.tenant == id);
         let running = own_clients.filter(|c| c.stops.is_some_and(|s| !s.rested));
         own / (own + others) / running.count().max(1) as f64
+    }
+
+    /// Whether a process ran since the last look, as far as can be told: one at a closed gate has work and runs nothing.
+    fn ran(&self, id: ClientId, now_ns: u64) -> bool {
+        let Some(client) = self.clients.get(&id) else {
+            return false;
+        };
+        let may = match client.stops {
+            Some(stops) => !stops.rested,
+            None if client.gate == Gate::Closed => {
+                self.overrunning.iter().any(|overrun| overrun.client == id)
+            }
+            None => true,
+        };
+        may && !client.input.stopped && self.recently_active(client, now_ns)
     }
 
     fn set_stops(&mut self, id: ClientId, stops: Option<Stops>) {
@@ -149,11 +218,16 @@ impl Arbiter {
         let tenant = client.tenant;
         client.stops = stops;
         if stops.is_none() {
-            let held = |c: &super::Client| c.tenant == tenant && c.stops.is_some();
-            let any = self.clients.values().any(held);
-            if let Some(tenant) = self.tenants.get_mut(&tenant) {
-                tenant.held_by_stops = any;
-            }
+            self.note_held(tenant);
+        }
+    }
+
+    /// Sees whether any of a tenant's processes is held.
+    pub(super) fn note_held(&mut self, id: TenantId) {
+        let held = |c: &Client| c.tenant == id && c.stops.is_some();
+        let any = self.clients.values().any(held);
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.held_by_stops = any;
         }
     }
 }

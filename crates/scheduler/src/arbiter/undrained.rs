@@ -108,7 +108,7 @@ impl Arbiter {
         let Some(client) = self.clients.get(&id) else {
             return false;
         };
-        let patience_ns = match client.sliced && !(self.is_capped(id) && client.unstoppable) {
+        let patience_ns = match client.sliced && !(self.is_capped(id) && client.is_unstoppable()) {
             true => PATIENCE_NS,
             false => PATIENCE_UNSLICED_NS,
         };
@@ -128,6 +128,7 @@ impl Arbiter {
                 client.undrained.pardoned_ns = now_ns;
             }
             self.reset_gate(id, now_ns, orders);
+            self.charge_what_runs(id, now_ns);
         }
     }
 
@@ -142,7 +143,7 @@ impl Arbiter {
         client
             .undrained
             .mark(sequence.unwrap_or(client.sequence), now_ns);
-        if client.sliced && !(is_capped && client.unstoppable) {
+        if client.sliced && !(is_capped && client.is_unstoppable()) {
             // What it took until now is charged; from here on the hardware divides, and stops hold a cap.
             self.overrunning.retain(|overrun| overrun.client != id);
         }

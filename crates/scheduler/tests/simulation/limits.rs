@@ -5,7 +5,7 @@ use mica_scheduler::arbiter::{LeaseUse, Settings};
 use mica_scheduler::policy::PolicyKind;
 
 use crate::simulator::{
-    BURSTY, Behaviour, DEEP, ENDLESS, MS, POLLING, STEP, Sim, US, assert_shares, entitlement,
+    BURSTY, Behaviour, DEEP, MS, POLLING, STEP, Sim, US, assert_shares, entitlement,
 };
 
 #[test]
@@ -309,83 +309,6 @@ fn a_capped_one_whose_kernels_wait_for_the_host_does_not_hang() {
         assert!(sim.programs[&1].finished > before);
     }
     assert!(sim.arbiter.client_overruns(1) > 0);
-}
-
-#[test]
-fn a_capped_one_whose_work_does_not_drain_is_held_by_stops() {
-    for (behaviour, percent) in [(POLLING, 30.0), (ENDLESS, 30.0), (ENDLESS, 70.0)] {
-        let mut sim = Sim::telling();
-        let mut capped = entitlement(percent);
-        capped.cap = true;
-        sim.tenant(1, capped);
-        sim.tenant(2, entitlement(50.0));
-        sim.program(1, 1, behaviour);
-        // It pays for the time in which it was found first.
-        sim.run(5_000 * MS);
-        // Leases are tried again with one whose kernels end at last.
-        assert!(behaviour.polls || sim.arbiter.is_held_by_stops(1));
-        sim.reset();
-        sim.run(20_000 * MS);
-        let got = 100.0 * sim.done(1) / 20e9;
-        assert!((got - percent).abs() <= 1.5, "{got}, not {percent}");
-        // Without the cap it runs all the time.
-        capped.cap = false;
-        sim.tenant(1, capped);
-        sim.run(20 * MS);
-        sim.reset();
-        sim.run(1_000 * MS);
-        assert!(!sim.arbiter.is_held_by_stops(1));
-        assert!(sim.done(1) >= 0.99e9, "{}", sim.done(1));
-    }
-}
-
-#[test]
-fn two_processes_of_a_capped_tenant_that_do_not_drain_have_one_cap() {
-    let mut sim = Sim::telling();
-    let mut capped = entitlement(40.0);
-    capped.cap = true;
-    sim.tenant(1, capped);
-    sim.program(1, 1, ENDLESS);
-    sim.program(2, 1, ENDLESS);
-    sim.run(8_000 * MS);
-    sim.reset();
-    sim.run(20_000 * MS);
-    let got = 100.0 * sim.done(1) / 20e9;
-    assert!((38.0..=42.0).contains(&got), "{got}");
-}
-
-#[test]
-fn one_that_does_not_stop_when_told_is_no_longer_said_to_be_held() {
-    let mut sim = Sim::telling();
-    let mut capped = entitlement(30.0);
-    capped.cap = true;
-    sim.tenant(1, capped);
-    sim.program(1, 1, ENDLESS);
-    sim.programs.get_mut(&1).unwrap().never_stops = true;
-    sim.run(1_000 * MS);
-    assert!(sim.arbiter.is_held_by_stops(1));
-    sim.run(4_000 * MS);
-    assert!(sim.arbiter.is_undrained(1) && !sim.arbiter.is_held_by_stops(1));
-    assert!(!sim.arbiter.must_stop(1));
-}
-
-#[test]
-fn beside_others_a_capped_one_is_stopped_only_for_what_it_takes_from_them() {
-    let mut sim = Sim::new(Settings {
-        idle_ns: None,
-        ..Settings::default()
-    });
-    let mut capped = entitlement(50.0);
-    capped.cap = true;
-    sim.tenant(1, capped);
-    sim.tenant(2, entitlement(50.0));
-    sim.program(1, 1, POLLING);
-    sim.program(2, 2, DEEP);
-    sim.run(8_000 * MS);
-    sim.reset();
-    sim.run(8_000 * MS);
-    // The simulated GPU gives each half, as slices would.
-    assert_shares(&sim.shares(&[1, 2]), &[50.0, 50.0], 3.0);
 }
 
 #[test]

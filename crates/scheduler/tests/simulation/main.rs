@@ -3,3 +3,4 @@
 mod limits;
 mod shares;
 mod simulator;
+mod stops;

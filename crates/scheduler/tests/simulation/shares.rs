@@ -314,3 +314,19 @@ fn what_runs_on_after_its_lease_is_charged_to_whoever_measures_it() {
     sim.run(8_000 * MS);
     assert_shares(&sim.shares(&[1, 2]), &[50.0, 50.0], 2.0);
 }
+
+#[test]
+fn a_process_that_comes_late_takes_its_part_of_its_tenants_share_and_no_more() {
+    let mut sim = Sim::telling();
+    sim.tenant(1, entitlement(50.0));
+    sim.tenant(2, entitlement(50.0));
+    sim.program(1, 1, DEEP);
+    sim.program(3, 2, BURSTY);
+    sim.run(20_000 * MS);
+    sim.program(2, 1, DEEP);
+    sim.run(100 * MS);
+    sim.reset();
+    sim.run(5_000 * MS);
+    let got = [1, 2, 3].map(|id| 100.0 * sim.programs[&id].done_ns as f64 / 5e9);
+    assert_shares(&got, &[25.0, 25.0, 50.0], 2.0);
+}

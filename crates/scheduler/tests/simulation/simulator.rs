@@ -3,7 +3,7 @@
 //! Programs behave as real ones do: they submit through a gate that obeys the page protocol, keep a
 //! queue, synchronize, think. The GPU serves queues in turn. Nothing sleeps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mica_scheduler::Priority;
 use mica_scheduler::arbiter::{Arbiter, Entitlement, Gate, Input, LeaseUse, Order, Settings};
@@ -187,6 +187,10 @@ pub(crate) struct Sim {
     pub(crate) lease_ns: u64,
     pub(crate) tells: bool,
     pub(crate) holds_still: bool,
+    suspended: BTreeSet<u64>,
+    /// Weights by which the GPU divides its time among tenants, where it does; else queues have turns.
+    pub(crate) slices: BTreeMap<u64, f64>,
+    served: BTreeMap<u64, f64>,
 }
 
 pub(crate) fn entitlement(weight: f64) -> Entitlement {
@@ -210,6 +214,9 @@ impl Sim {
             next: 0,
             turn: 0,
             idle_ns: 0,
+            suspended: BTreeSet::new(),
+            slices: BTreeMap::new(),
+            served: BTreeMap::new(),
         }
     }
 
@@ -230,6 +237,10 @@ impl Sim {
     }
 
     pub(crate) fn tenant(&mut self, id: u64, entitlement: Entitlement) {
+        match entitlement.suspended {
+            true => self.suspended.insert(id),
+            false => self.suspended.remove(&id),
+        };
         let mut orders = Vec::new();
         self.arbiter
             .set_tenant(id, entitlement, self.now, &mut orders);
@@ -337,7 +348,8 @@ impl Sim {
     /// Stops and starts channels as told, three milliseconds later.
     fn stop_and_go(&mut self) {
         for (id, program) in &mut self.programs {
-            let stop = self.arbiter.must_stop(*id) && !program.never_stops;
+            let told = self.arbiter.must_stop(*id) || self.suspended.contains(&program.tenant);
+            let stop = told && !program.never_stops;
             if stop == program.input.stopped {
                 program.switches_at = self.now + 3 * MS;
             } else if self.now >= program.switches_at {
@@ -362,7 +374,10 @@ impl Sim {
             return;
         }
         self.turn += 1;
-        let id = busy[self.turn % busy.len()];
+        let id = match self.slices.is_empty() {
+            true => busy[self.turn % busy.len()],
+            false => self.pick_by_slices(&busy),
+        };
         let program = self.programs.get_mut(&id).unwrap();
         program.moments += 1;
         // Whole leases at a time, as schedulers of systems do it.
@@ -389,6 +404,29 @@ impl Sim {
                 program.input.syncing = 0;
             }
         }
+    }
+
+    /// The tenant that has had least for its weight, and of its processes one after the other.
+    fn pick_by_slices(&mut self, busy: &[u64]) -> u64 {
+        let tenants: BTreeSet<u64> = busy.iter().map(|id| self.programs[id].tenant).collect();
+        let had = |id: &u64| self.served.get(id).copied().unwrap_or(0.0);
+        let least = tenants
+            .iter()
+            .copied()
+            .min_by(|a, b| had(a).total_cmp(&had(b)));
+        let least = least.unwrap();
+        let now = had(&least);
+        // Nobody saves up while it has nothing to run.
+        for (id, had) in &mut self.served {
+            if !tenants.contains(id) {
+                *had = had.max(now);
+            }
+        }
+        let weight = self.slices.get(&least).copied().unwrap_or(1.0);
+        self.served.insert(least, now + 1.0 / weight);
+        let own = |id: &&u64| self.programs[*id].tenant == least;
+        let own: Vec<u64> = busy.iter().filter(own).copied().collect();
+        own[self.turn % own.len()]
     }
 
     pub(crate) fn done(&self, tenant: u64) -> f64 {
