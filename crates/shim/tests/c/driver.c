@@ -201,17 +201,34 @@ API CUresult cuArray3DCreate(void **a, const unsigned *d) { if (!a || !d) return
 API CUresult cuArrayCreate(void **a, const unsigned *d) { if (!a || !d) return 1; *a = (void *)take((uint64_t)d[0] * d[1], 0); return 0; }
 API CUresult cuArrayDestroy(void *a) { int p = 0; return give((uint64_t)a, &p) ? 0 : 400; }
 
+// The arguments of the last launch that was no ordinary one: eleven, the stream in its configuration, and whether the stack
+// was not aligned.
+API uint64_t standin_seen[13];
+static int seen(const void *frame, uint64_t stream, const uint64_t *a, int count, int result) {
+    memcpy(standin_seen, a, count * sizeof *a);
+    standin_seen[11] = stream;
+    standin_seen[12] = (uintptr_t)frame % 16;
+    return result;
+}
 API CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sh, void *s, void **params, void **extra) {
-    (void)gx; (void)gy; (void)gz; (void)bx; (void)by; (void)bz; (void)sh; (void)params;
-    // All eleven arguments must arrive: the last ones lie on the stack.
+    const uint64_t a[] = { (uint64_t)f, gx, gy, gz, bx, by, bz, sh, (uint64_t)s, (uint64_t)params, (uint64_t)extra };
+    if ((uint64_t)f >> 44 == 0xF) return seen(__builtin_frame_address(0), 0, a, 11, 40);
     if ((uint64_t)f != 0xF00D || (uint64_t)s != 0x5 || (uint64_t)extra != 0xE0) return 999;
     __atomic_add_fetch(&standin_launches, 1, __ATOMIC_RELAXED);
     return 0;
 }
 API CUresult cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sh, void *s, void **params, void **extra) {
+    const uint64_t a[] = { (uint64_t)f, gx, gy, gz, bx, by, bz, sh, (uint64_t)s, (uint64_t)params, (uint64_t)extra };
+    if ((uint64_t)f >> 44 == 0xF) return seen(__builtin_frame_address(0), 0, a, 11, 41);
     cuLaunchKernel(f, gx, gy, gz, bx, by, bz, sh, s, params, extra);
     return 77; // tells the variants apart
 }
+static int launch_ex(const void *frame, const char *config, void *f, void **params, void **extra, int result) {
+    const uint64_t a[] = { (uint64_t)config, (uint64_t)f, (uint64_t)params, (uint64_t)extra };
+    return config ? seen(frame, *(const uint64_t *)(config + 32), a, 4, result) : 1;
+}
+API CUresult cuLaunchKernelEx(const char *c, void *f, void **params, void **extra) { return launch_ex(__builtin_frame_address(0), c, f, params, extra, 42); }
+API CUresult cuLaunchKernelEx_ptsz(const char *c, void *f, void **params, void **extra) { return launch_ex(__builtin_frame_address(0), c, f, params, extra, 43); }
 API CUresult cuGraphCreate(void **g, unsigned f) { (void)f; *g = (void *)(intptr_t)(0x100 + graph_count++ % 8); graph_bytes[((intptr_t)*g) - 0x100] = 0; return 0; }
 API CUresult cuGraphDestroy(void *g) { (void)g; return 0; }
 API CUresult cuGraphAddMemAllocNode(void **n, void *g, const void *needs, size_t count, char *params) {

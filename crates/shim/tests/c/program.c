@@ -33,6 +33,7 @@ static void start(void) {
 }
 typedef int (*launch_t)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 static int launch(launch_t f) { return f((void *)0xF00D, 1, 1, 1, 1, 1, 1, 0, (void *)0x5, 0, (void **)0xE0); }
+#include "launches.h"
 
 static int forward(void) {
     // Before cuInit, the very first call resolves everything with its float argument unharmed.
@@ -333,6 +334,7 @@ static int forked(void) {
         // The child's books are not the parent's; the driver itself decides what it may do.
         F(int, "cuMemAlloc_v2", CUdeviceptr *, size_t)(&p, 1 << 20);
         launch((launch_t)sym("cuLaunchKernel"));
+        for (int which = 0; which < 4; which++) if (launch_checked(which, 6)) _exit(1);
         _exit(0);
     }
     int status;
@@ -368,6 +370,8 @@ static int serve(void) {
         if (c == 'v') { CHECK(F(int, "cuStreamWaitValue32_v2", void *, CUdeviceptr, uint32_t, unsigned)((void *)0x5, 0x1000, 7, 0)); puts("waits"); }
         if (c == 'd') { CHECK(F(int, "cuStreamDestroy_v2", void *)((void *)0x5)); puts("destroyed"); }
         if (c == 'y') { CHECK(F(int, "cuStreamSynchronize", void *)((void *)(intptr_t)(getchar() - '0'))); puts("stream synced"); }
+        if (c == 'k') { int which = getchar() - '0'; CHECK(launch_checked(which, getchar() - '0')); puts("arrived"); }
+        if (c == 'n') { CHECK(launch_without_config(getchar() - '0')); puts("refused"); }
         if (c == 'x') printf("broken %llu\n", (unsigned long long)counter("standin_broken"));
         if (c == 'c') { void *ctx; CHECK(F(int, "cuCtxCreate_v2", void **, unsigned, int)(&ctx, 0, 0)); puts("created"); }
         if (c == 'm') printf("waited for %llu\n", (unsigned long long)counter("standin_synced"));

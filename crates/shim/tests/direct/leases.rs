@@ -67,7 +67,7 @@ fn copies_of_arrays_and_sparse_mappings_wait_like_launches() {
 }
 
 /// An hour from now.
-fn far() -> u64 {
+pub(crate) fn far() -> u64 {
     mica_limits::monotonic_ns() + 3_600_000_000_000
 }
 

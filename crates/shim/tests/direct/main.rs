@@ -1,6 +1,7 @@
 //! The shim in front of a stand-in driver, with a small daemon beside it.
 
 mod daemon;
+mod launches;
 mod leases;
 mod loading;
 mod programs;
