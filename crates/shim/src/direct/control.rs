@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use mica_limits::monotonic_ns;
-use mica_wire::host::page::{client_flags, gate};
+use mica_wire::host::page::{client_flags, gate, suspend};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
@@ -121,8 +121,13 @@ pub(crate) fn contexts_changed() {
 fn watch_leases(direct: &'static Direct) {
     let page = direct.link.page();
     let mut launches_before = 0;
+    let mut seen = page.lease.gate.load(Acquire);
     while !exiting() {
         let word = page.lease.gate.load(Acquire);
+        let before = std::mem::replace(&mut seen, word);
+        if word != before && gate::state(word) == gate::OPEN {
+            gate_opened(direct, before, word);
+        }
         let held = gate::state(word) == gate::LEASED
             && page.counters.yielded.load(Relaxed) != gate::sequence(word);
         if !held {
@@ -174,13 +179,25 @@ fn give_up_rest(direct: &Direct, word: u32) {
 fn gate_closed(direct: &Direct, word: u32) {
     let page = direct.link.page();
     let sequence = gate::sequence(word);
-    let suspended = page.commands.suspend.load(Relaxed) != 0;
+    // One that is only paused goes on soon, and the daemon waits for word of it.
+    let suspended = page.commands.suspend.load(Relaxed) == suspend::STOP;
     if suspended || !gate::is_later(sequence, page.counters.yielded.load(Relaxed)) {
         return;
     }
     if sync::idle(page) && sync::finished(page) {
         direct.gate.give_back(sequence);
     } else {
+        drain::lease_ended(sequence);
+    }
+}
+
+/// A lease that ended, or a gate that closed, while the whole process stood still: the daemon waits to hear that its
+/// work has drained.
+fn gate_opened(direct: &Direct, before: u32, word: u32) {
+    let sequence = gate::before(gate::sequence(word));
+    let was_open = gate::state(before) == gate::OPEN && gate::sequence(before) == sequence;
+    let yielded = direct.link.page().counters.yielded.load(Relaxed);
+    if !was_open && gate::is_later(sequence, yielded) {
         drain::lease_ended(sequence);
     }
 }

@@ -257,6 +257,30 @@ fn a_lease_that_was_taken_away_is_given_back_when_its_work_is_done() {
 }
 
 #[test]
+fn one_that_stood_still_while_its_gate_closed_and_opened_says_when_it_has_drained() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    assert_eq!(served.ask("l"), "launched 1");
+    // With a lease taken away meanwhile, and with the gate closed for the first time.
+    for (sequence, before) in [(5, gate::LEASED), (9, gate::OPEN)] {
+        daemon.set_gate(before, sequence - u32::from(before == gate::OPEN), far());
+        assert!(served.ask("l").starts_with("launched"));
+        served.freeze();
+        take_away(&daemon, sequence);
+        served.thaw();
+        eventually("the daemon hears that it is over", || {
+            page.counters.yielded.load(SeqCst) == sequence
+        });
+    }
+    // A gate that opens as ever is no news.
+    let waited = served.ask("s");
+    daemon.set_gate(gate::OPEN, 11, 0);
+    assert_eq!(served.ask("l"), "launched 4");
+    assert_eq!(page.counters.yielded.load(SeqCst), 9, "{waited}");
+}
+
+#[test]
 fn no_more_is_queued_under_a_lease_than_can_finish_soon() {
     let (_directory, daemon) = with_limit(64 * MIB);
     let mut served = Served::start(limited(&["serve"], &daemon));

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use crate::HANG;
+use crate::{HANG, eventually};
 
 /// A program that does one thing for each byte it is sent, and says so.
 pub(crate) struct Served {
@@ -30,6 +30,25 @@ impl Served {
         let mut served = Self { child, answers };
         assert_eq!(served.answer(), "ready");
         served
+    }
+
+    /// Has the whole process stand still.
+    pub(crate) fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+        let stat = format!("/proc/{}/stat", self.child.id());
+        eventually("it stands still", || {
+            let stat = std::fs::read_to_string(&stat).unwrap();
+            stat.rsplit(") ").next().unwrap().starts_with('T')
+        });
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a signal to a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
     pub(crate) fn send(&mut self, what: &str) {

@@ -38,6 +38,11 @@ pub mod gate {
         word >> 2
     }
 
+    /// The sequence number before this one.
+    pub const fn before(sequence: u32) -> u32 {
+        sequence.wrapping_sub(1) & (u32::MAX >> 2)
+    }
+
     /// Whether a sequence number comes after another one; they begin again after the largest.
     pub const fn is_later(sequence: u32, than: u32) -> bool {
         let ahead = sequence.wrapping_sub(than) & (u32::MAX >> 2);
