@@ -1,4 +1,4 @@
-# What a lease and a cap are charged for, and threads that must never be made to wait. About 110 s.
+# What a lease and a cap are charged for, and threads that must never be made to wait. About 125 s.
 build "$gpu/gate.cu" "$gpu/load.cu"
 within() { python3 -c 'import sys; sys.exit(not float(sys.argv[2]) <= float(sys.argv[1]) <= float(sys.argv[3]))' "${1:-0}" "$2" "$3"; }
 # Work that waits for the thread that launches, beside a bursty tenant: a value in memory, a kernel that polls, a host function.
@@ -34,4 +34,10 @@ sleep 6; "$mica" resize late --cap true >/dev/null 2>"$work/err" || note "resize
 before=$(field late launches_total); sleep 3; after=$(field late launches_total)
 [ "${after:-0}" -gt "${before:-0}" ] && pass "a cap set under leases: goes on, $((after - before)) launches in 3 s" || fail "a cap set under leases" "$before, then $after launches"
 end "$late"; "$mica" rm late --force >/dev/null 2>&1; end "$beside"
+# The daemon is killed while a capped kernel stands still nearly all the time: it runs on, at full speed. Last, for nobody
+# starts another.
+background timeout 30 "$mica" run -m 2GiB -s 5 --cap -- "$work/gate" endless 7 3 >"$work/orphan" 2>"$work/err"; orphan=$child
+sleep 5; kill -9 "$("$mica" stats --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["daemon"]["pid"])')"
+wait "$orphan"; got=$(percent "$(tail -n 1 "$work/orphan")")
+within "$got" 90 105 && pass "a capped kernel after the daemon's death: $got" || fail "a capped kernel after the daemon's death" "$got $(tail -n 2 "$work/err" | tr '\n' ' ')"
 while IFS= read -r fact; do note "$fact"; done < <(timeout 20 "$work/gate" facts 2>&1)
