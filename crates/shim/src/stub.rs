@@ -42,16 +42,29 @@ macro_rules! common {
         /// On entry the stack holds the stub's own word above the caller's return address.
         #[unsafe(naked)]
         $visible unsafe extern "C" fn $name() {
+            // A thread may be in here for long, at a gate: debuggers and profilers are to find its caller.
             std::arch::naked_asm!(
+                ".cfi_startproc",
+                ".cfi_def_cfa rsp, 16",
                 "push rbp",
+                ".cfi_adjust_cfa_offset 8",
+                ".cfi_offset rbp, -24",
                 "push rdi",
+                ".cfi_adjust_cfa_offset 8",
                 "push rsi",
+                ".cfi_adjust_cfa_offset 8",
                 "push rdx",
+                ".cfi_adjust_cfa_offset 8",
                 "push rcx",
+                ".cfi_adjust_cfa_offset 8",
                 "push r8",
+                ".cfi_adjust_cfa_offset 8",
                 "push r9",
+                ".cfi_adjust_cfa_offset 8",
                 "push rax",
+                ".cfi_adjust_cfa_offset 8",
                 "sub rsp, 128",
+                ".cfi_adjust_cfa_offset 128",
                 "movups [rsp], xmm0",
                 "movups [rsp + 16], xmm1",
                 "movups [rsp + 32], xmm2",
@@ -62,6 +75,7 @@ macro_rules! common {
                 "movups [rsp + 112], xmm7",
                 "mov rdi, rsp",
                 "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
                 "and rsp, -16",
                 "call {catch}",
                 "mov rsp, rbp",
@@ -83,8 +97,12 @@ macro_rules! common {
                 "pop rsi",
                 "pop rdi",
                 "pop rbp",
+                ".cfi_def_cfa rsp, 16",
+                ".cfi_restore rbp",
                 "add rsp, 8",
+                ".cfi_def_cfa rsp, 8",
                 "jmp r11",
+                ".cfi_endproc",
                 catch = sym $catch,
             )
         }

@@ -90,6 +90,27 @@ fn arguments_arrive_without_limits_without_the_daemon_and_in_a_trace() {
 }
 
 #[test]
+fn a_thread_at_the_gate_can_be_followed_back_to_the_program() {
+    let (_directory, daemon) = with_limit(64 * MIB);
+    let mut served = served(&daemon);
+    let page = daemon.pages().remove(0);
+    for (turn, launch) in LAUNCHES.into_iter().enumerate() {
+        let sequence = 2 * turn as u32 + 1;
+        daemon.set_gate(gate::CLOSED, sequence, 0);
+        served.send(&format!("k{launch}5"));
+        eventually("a thread at the gate", || {
+            page.counters.waiting.load(SeqCst) == 1
+        });
+        assert_eq!(served.look_back(), "found");
+        daemon.set_gate(gate::OPEN, sequence + 1, 0);
+        assert_eq!(served.answer(), "arrived");
+        eventually("nobody at the gate", || {
+            page.counters.waiting.load(SeqCst) == 0
+        });
+    }
+}
+
+#[test]
 fn a_launch_without_a_configuration_is_the_drivers_to_refuse() {
     let (_directory, daemon) = with_limit(64 * MIB);
     let mut served = served(&daemon);

@@ -46,6 +46,12 @@ impl Served {
         self.signal(libc::SIGCONT);
     }
 
+    /// Has it say whether the thread it stands in can be followed back.
+    pub(crate) fn look_back(&mut self) -> String {
+        self.signal(libc::SIGUSR1);
+        self.answer()
+    }
+
     fn signal(&self, signal: i32) {
         // SAFETY: a signal to a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
