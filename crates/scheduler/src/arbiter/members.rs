@@ -62,7 +62,7 @@ pub(super) struct Client {
     /// The hardware divides its time too, and can stop it.
     pub(super) sliced: bool,
     pub(super) stops: Option<Stops>,
-    /// It was told to stop and did not; when that is tried again.
+    /// It was told to stop and did not; when that is tried again. `None` as soon as it does.
     pub(super) unstoppable_until_ns: Option<u64>,
     pub(super) input: Input,
     pub(super) sequence: u32,

@@ -41,12 +41,13 @@ impl Arbiter {
         stops.is_some_and(|s| s.stop)
     }
 
-    /// Whether a process is held to its cap by stopping it.
+    /// Whether a process is held to its cap by stopping it, as far as is known.
     pub fn is_held_by_stops(&self, client: ClientId) -> bool {
-        self.clients.get(&client).is_some_and(|c| c.stops.is_some())
+        let client = self.clients.get(&client);
+        client.is_some_and(|c| c.stops.is_some() && !c.is_unstoppable())
     }
 
-    /// Whether any is: then the arbiter must be called when it says, leases or not.
+    /// Whether any is told to stop and to go on: then the arbiter must be called when it says, leases or not.
     pub fn holds_by_stops(&self) -> bool {
         self.clients.values().any(|c| c.stops.is_some())
     }
@@ -69,12 +70,10 @@ impl Arbiter {
 
     /// Begins, goes on or ends to hold one whose work does not drain.
     pub(super) fn hold(&mut self, id: ClientId, now_ns: u64) -> Option<u64> {
-        let client = self.clients.get_mut(&id)?;
+        let client = self.clients.get(&id)?;
         let tenant_id = client.tenant;
-        client
-            .unstoppable_until_ns
-            .take_if(|until| now_ns >= *until);
-        let can = client.undrained.is_marked() && client.sliced && !client.is_unstoppable();
+        let may = client.unstoppable_until_ns.is_none_or(|ns| now_ns >= ns);
+        let can = client.undrained.is_marked() && client.sliced && may;
         let tenant = self.tenants.get(&tenant_id);
         let again_ns = match tenant.and_then(Tenant::cap_ratio).filter(|_| can) {
             Some(cap) => self.turn(id, cap, now_ns),
@@ -108,6 +107,9 @@ impl Arbiter {
             self.set_stops(id, None);
             self.clients.get_mut(&id)?.unstoppable_until_ns = Some(now_ns + AGAIN_NS);
             return None;
+        }
+        if stops.stop && stopped {
+            self.clients.get_mut(&id)?.unstoppable_until_ns = None;
         }
         let part = self.part_of(tenant_id, now_ns);
         let elapsed_ns = now_ns.saturating_sub(stops.charged_until_ns);
