@@ -219,8 +219,15 @@ impl Arbiter {
     /// Whoever waits must be charged by [`Arbiter::charge_waiting`].
     fn charge(&mut self, id: ClientId, used_ns: u64, now_ns: u64) {
         self.charge_without_turn(id, used_ns, now_ns);
-        if let Some(client) = self.clients.get(&id) {
-            self.policy.charge(client.tenant, used_ns, now_ns);
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        self.policy.charge(client.tenant, used_ns, now_ns);
+        if let Some(tenant) = self.tenants.get_mut(&client.tenant)
+            && tenant.waiting.is_empty()
+        {
+            // It has kept nobody of its tenant waiting, and owes nothing to whoever comes next.
+            tenant.floor_ns = tenant.floor_ns.max(client.place_ns);
         }
     }
 

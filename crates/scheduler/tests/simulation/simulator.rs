@@ -190,7 +190,7 @@ pub(crate) struct Sim {
     suspended: BTreeSet<u64>,
     /// Weights by which the GPU divides its time among tenants, where it does; else queues have turns.
     pub(crate) slices: BTreeMap<u64, f64>,
-    served: BTreeMap<u64, f64>,
+    served: BTreeMap<u64, (f64, usize)>,
 }
 
 pub(crate) fn entitlement(weight: f64) -> Entitlement {
@@ -409,24 +409,21 @@ impl Sim {
     /// The tenant that has had least for its weight, and of its processes one after the other.
     fn pick_by_slices(&mut self, busy: &[u64]) -> u64 {
         let tenants: BTreeSet<u64> = busy.iter().map(|id| self.programs[id].tenant).collect();
-        let had = |id: &u64| self.served.get(id).copied().unwrap_or(0.0);
-        let least = tenants
-            .iter()
-            .copied()
-            .min_by(|a, b| had(a).total_cmp(&had(b)));
-        let least = least.unwrap();
-        let now = had(&least);
+        let had = |id: &u64| self.served.get(id).copied().unwrap_or_default();
+        let least = |a: &u64, b: &u64| had(a).0.total_cmp(&had(b).0);
+        let least = tenants.iter().copied().min_by(least).unwrap();
+        let (now, turns) = had(&least);
         // Nobody saves up while it has nothing to run.
-        for (id, had) in &mut self.served {
+        for (id, (had, _)) in &mut self.served {
             if !tenants.contains(id) {
                 *had = had.max(now);
             }
         }
         let weight = self.slices.get(&least).copied().unwrap_or(1.0);
-        self.served.insert(least, now + 1.0 / weight);
+        self.served.insert(least, (now + 1.0 / weight, turns + 1));
         let own = |id: &&u64| self.programs[*id].tenant == least;
         let own: Vec<u64> = busy.iter().filter(own).copied().collect();
-        own[self.turn % own.len()]
+        own[turns % own.len()]
     }
 
     pub(crate) fn done(&self, tenant: u64) -> f64 {
