@@ -309,3 +309,28 @@ fn nobody_stands_still_for_ever_whatever_comes_and_goes() {
         assert!(ids.copied().all(|id| !sim.arbiter.must_stop(id)), "{first}");
     }
 }
+
+#[test]
+fn long_kernels_under_a_cap_go_on_beside_one_that_takes_the_rest() {
+    for depth in [1, 3] {
+        let mut sim = Sim::telling();
+        sim.tenant(1, capped(30.0));
+        sim.tenant(2, entitlement(70.0));
+        sim.slices = [(1, 30.0), (2, 70.0)].into_iter().collect();
+        let long = Behaviour {
+            kernel_ns: 300 * MS,
+            depth,
+            think_ns: Some(0),
+            polls: false,
+        };
+        sim.program(2, 2, DEEP);
+        sim.program(1, 1, long);
+        // Found, tried again with leases, and found again.
+        for _ in 0..8 {
+            sim.reset();
+            sim.run(3_000 * MS);
+            let got = 100.0 * sim.done(1) / 3e9;
+            assert!((18.0..=32.0).contains(&got), "{got}");
+        }
+    }
+}
