@@ -358,6 +358,8 @@ fn input(page: &SharedPage, has_slices: bool) -> Input {
     // Only Mica's own worker on a software GPU can tell. What a program says of itself is not believed.
     let flags = page.client.flags.load(Acquire);
     let metered = flags & client_flags::METERED != 0 && !has_slices;
+    // Before the launches it is compared with: whatever comes meanwhile has not finished.
+    let finished = counters.finished.load(Acquire);
     Input {
         // Before the counters it is compared with.
         yielded: counters.yielded.load(Acquire),
@@ -368,6 +370,7 @@ fn input(page: &SharedPage, has_slices: bool) -> Input {
         gpu_time_ns: counters.gpu_time_ns.load(Relaxed),
         used_ns: metered.then(|| counters.used_ns.load(Relaxed)),
         stopped: flags & client_flags::SUSPENDED != 0,
+        finished: finished > 0 && finished == counters.launches.load(Relaxed),
     }
 }
 

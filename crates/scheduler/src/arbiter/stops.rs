@@ -28,10 +28,20 @@ pub(super) struct Stops {
     stop: bool,
     /// It had stopped when it was last looked at, so nothing of it has run since: it says that it goes on after it does.
     rested: bool,
+    /// All it had submitted, so many launches, had finished then.
+    idle: bool,
+    launches: u64,
     /// It had work in its last turn, or has had some since.
     busy: bool,
     since_ns: u64,
     charged_until_ns: u64,
+}
+
+impl Stops {
+    /// Whether anything of it may have run when it was last looked at.
+    fn may_run(&self) -> bool {
+        !self.rested && !self.idle
+    }
 }
 
 impl Arbiter {
@@ -90,7 +100,8 @@ impl Arbiter {
     /// Whose turn it is, the process's or that of others; returns when to look again.
     fn turn(&mut self, id: ClientId, cap: f64, now_ns: u64) -> Option<u64> {
         let client = self.clients.get(&id)?;
-        let (tenant_id, stopped) = (client.tenant, client.input.stopped);
+        let (tenant_id, input) = (client.tenant, client.input);
+        let stopped = input.stopped;
         let active = self.recently_active(client, now_ns);
         if client.stops.is_none() {
             // Charged here from now on.
@@ -99,6 +110,8 @@ impl Arbiter {
         let mut stops = client.stops.unwrap_or(Stops {
             stop: false,
             rested: false,
+            idle: false,
+            launches: input.launches,
             busy: true,
             since_ns: now_ns,
             charged_until_ns: now_ns,
@@ -115,7 +128,9 @@ impl Arbiter {
         let elapsed_ns = now_ns.saturating_sub(stops.charged_until_ns);
         stops.charged_until_ns = now_ns;
         self.tenants.get_mut(&tenant_id)?.held_by_stops = true;
-        if !stops.rested {
+        // What it has submitted since it was idle may have run at once.
+        let was_idle = stops.idle && stops.launches == input.launches;
+        if !stops.rested && !was_idle {
             self.charge_without_turn(id, (elapsed_ns as f64 * part) as u64, now_ns);
         }
         let last_ns = self.last_place(tenant_id);
@@ -147,6 +162,7 @@ impl Arbiter {
             .clamp(least_ns, tenant.floor_ns + 2 * TURN_NS);
         stops.stop = stop;
         stops.rested = stopped;
+        (stops.idle, stops.launches) = (input.finished, input.launches);
         self.set_stops(id, Some(stops));
         let wait_ns = match stop {
             true => (enough_ns - budget_ns) / cap,
@@ -192,7 +208,7 @@ impl Arbiter {
         let others: f64 = others.filter(|(_, t)| ran(t)).map(|(_, t)| weight(t)).sum();
         // Its own processes divide that among them.
         let own_clients = self.clients.values().filter(|c| c.tenant == id);
-        let running = own_clients.filter(|c| c.stops.is_some_and(|s| !s.rested));
+        let running = own_clients.filter(|c| c.stops.is_some_and(|s| s.may_run()));
         own / (own + others) / running.count().max(1) as f64
     }
 
@@ -202,7 +218,7 @@ impl Arbiter {
             return false;
         };
         let may = match client.stops {
-            Some(stops) => !stops.rested,
+            Some(stops) => stops.may_run(),
             None if client.gate == Gate::Closed => {
                 self.overrunning.iter().any(|overrun| overrun.client == id)
             }

@@ -78,6 +78,8 @@ pub struct Input {
     pub used_ns: Option<u64>,
     /// Its channels are stopped: nothing of it runs.
     pub stopped: bool,
+    /// It is certain that all its launches have finished.
+    pub finished: bool,
 }
 
 /// State of a client's gate.

@@ -71,6 +71,8 @@ pub(crate) struct Program {
     pub(crate) finished: u64,
     /// Gives its lease back when it has nothing to run, as real clients do.
     pub(crate) tells: bool,
+    /// Says when all it has submitted is done.
+    pub(crate) says_finished: bool,
     /// Its work stops when its lease does, and goes on with the next.
     pub(crate) holds_still: bool,
     /// Of a hundred of its moments on the GPU, how many are taken away by strangers.
@@ -84,6 +86,12 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn step(&mut self, now: u64) {
+        self.advance(now);
+        self.input.finished =
+            self.says_finished && self.queue.is_empty() && self.input.launches > 0;
+    }
+
+    fn advance(&mut self, now: u64) {
         // A lease that was taken away is given back too once its work has drained.
         let held = matches!(self.gate, Gate::Leased { .. });
         let taken = self.tells && !held && (self.queue.is_empty() || self.to_drain == 0);
@@ -267,6 +275,7 @@ impl Sim {
                 to_drain: 0,
                 finished: 0,
                 tells: self.tells,
+                says_finished: self.tells,
                 holds_still: self.holds_still,
                 stolen_percent: 0,
                 moments: 0,

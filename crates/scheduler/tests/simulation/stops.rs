@@ -41,6 +41,33 @@ fn a_capped_one_whose_work_does_not_drain_is_held_by_stops() {
 }
 
 #[test]
+fn an_idle_one_that_is_held_takes_nothing_from_its_tenant() {
+    let slow = Behaviour {
+        kernel_ns: 700 * MS,
+        depth: 1,
+        think_ns: Some(60_000 * MS),
+        polls: false,
+    };
+    for tells in [true, false] {
+        let mut sim = Sim::telling();
+        sim.tenant(1, capped(40.0));
+        sim.program(1, 1, slow);
+        sim.run(1_000 * MS);
+        assert!(sim.arbiter.is_held_by_stops(1));
+        sim.programs.get_mut(&1).unwrap().says_finished = tells;
+        while sim.programs[&1].finished == 0 {
+            sim.run(10 * MS);
+        }
+        sim.program(2, 1, DEEP);
+        sim.reset();
+        sim.run(800 * MS);
+        let got = 100.0 * sim.done(1) / 0.8e9;
+        // One that does not say that it is idle is charged by the clock until leases are tried again.
+        assert_eq!((37.0..=42.0).contains(&got), tells, "{got} {tells}");
+    }
+}
+
+#[test]
 fn two_processes_of_a_capped_tenant_that_do_not_drain_have_one_cap() {
     let mut sim = Sim::telling();
     sim.tenant(1, capped(40.0));

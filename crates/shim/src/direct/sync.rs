@@ -21,8 +21,6 @@ const PLACES: usize = 64;
 const SHALLOW: u64 = 1;
 /// Launches at the last drain: polling again after it is no further drain.
 static LAST_DRAIN: AtomicU64 = AtomicU64::new(0);
-/// Launches when it was last certain that nothing ran, on whatever stream.
-static FINISHED: AtomicU64 = AtomicU64::new(0);
 /// Launches at the last moment with next to nothing submitted.
 static LAST_SHALLOW: AtomicU64 = AtomicU64::new(0);
 
@@ -206,7 +204,7 @@ fn all_done(page: &ClientPage, before: u64, everything: bool) {
         count_drain(page);
     }
     if everything {
-        FINISHED.store(now, Relaxed);
+        page.counters.finished.store(now, Relaxed);
         launch::drained();
     }
 }
@@ -220,14 +218,14 @@ fn count_drain(page: &ClientPage) {
 pub(crate) fn waited(page: &ClientPage, before: u64, streams: u64) {
     if launches(page) == before {
         LAST_DRAIN.store(before, Relaxed);
-        FINISHED.store(before, Relaxed);
+        page.counters.finished.store(before, Relaxed);
         streams::nothing_runs(streams);
     }
 }
 
 /// Whether it is certain that nothing submitted still runs.
 pub(crate) fn finished(page: &ClientPage) -> bool {
-    FINISHED.load(Relaxed) == launches(page)
+    page.counters.finished.load(Relaxed) == launches(page)
 }
 
 /// Whether nothing has been submitted since the last drain, as far as the program's own waits tell.

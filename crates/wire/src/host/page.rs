@@ -125,6 +125,8 @@ pub struct ClientCounters {
     /// Nanoseconds for which the device was taken, up to date when a lease is given back; only of
     /// clients that say so in their flags.
     pub used_ns: AtomicU64,
+    /// `launches` when it was last certain that nothing of them still ran; zero where the client cannot tell.
+    pub finished: AtomicU64,
 }
 
 /// Memory credit. Both sides change `credit_bytes` with compare-and-swap.
