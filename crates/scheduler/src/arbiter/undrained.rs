@@ -108,9 +108,13 @@ impl Arbiter {
         let Some(client) = self.clients.get(&id) else {
             return false;
         };
-        let patience_ns = match client.sliced && !(self.is_capped(id) && client.is_unstoppable()) {
-            true => PATIENCE_NS,
-            false => PATIENCE_UNSLICED_NS,
+        let tenant = self.tenants.get(&client.tenant);
+        let patience_ns = match tenant.and_then(super::Tenant::cap_ratio) {
+            _ if !client.sliced => PATIENCE_UNSLICED_NS,
+            None => PATIENCE_NS,
+            Some(_) if client.is_unstoppable() => PATIENCE_UNSLICED_NS,
+            // It pays for all of that time, the longer the smaller its cap.
+            Some(cap) => (PATIENCE_NS as f64 * (2.0 * cap).clamp(0.1, 1.0)) as u64,
         };
         let since_ns = client.undrained.since_ns;
         !client.undrained.is_marked() && since_ns.is_some_and(|s| now_ns >= s + patience_ns)

@@ -68,6 +68,20 @@ fn an_idle_one_that_is_held_takes_nothing_from_its_tenant() {
 }
 
 #[test]
+fn one_with_a_small_cap_does_not_stand_still_for_long_when_it_is_found() {
+    let mut sim = Sim::telling();
+    sim.tenant(1, capped(5.0));
+    sim.program(1, 1, ENDLESS);
+    sim.run(600 * MS);
+    assert!(sim.arbiter.must_stop(1));
+    sim.run(4_400 * MS);
+    sim.reset();
+    sim.run(20_000 * MS);
+    let got = 100.0 * sim.done(1) / 20e9;
+    assert!((4.0..=6.0).contains(&got), "{got}");
+}
+
+#[test]
 fn two_processes_of_a_capped_tenant_that_do_not_drain_have_one_cap() {
     let mut sim = Sim::telling();
     sim.tenant(1, capped(40.0));
