@@ -39,10 +39,12 @@ pub(crate) fn start(direct: &'static Direct) -> bool {
     // SAFETY: the handler stores to an atomic and takes a lock for a bounded time. Registered after
     // the driver's own handlers, so that it runs before them.
     unsafe { libc::atexit(at_exit) };
+    // What the gate was before anything was submitted: the thread that watches it may begin much later.
+    let gate = direct.link.page().lease.gate.load(Acquire);
     spawn("mica-link", move || direct.link.serve(|_| {}, &NEVER))
         && spawn("mica-command", move || commands::run(direct))
         && spawn("mica-drain", move || drain::run(direct))
-        && spawn("mica-lease", move || watch_leases(direct))
+        && spawn("mica-lease", move || watch_leases(direct, gate))
 }
 
 /// From here on no thread of ours enters the driver: it is about to take itself down.
@@ -118,10 +120,9 @@ pub(crate) fn contexts_changed() {
     }
 }
 
-fn watch_leases(direct: &'static Direct) {
+fn watch_leases(direct: &'static Direct, mut seen: u32) {
     let page = direct.link.page();
     let mut launches_before = 0;
-    let mut seen = page.lease.gate.load(Acquire);
     while !exiting() {
         let word = page.lease.gate.load(Acquire);
         let before = std::mem::replace(&mut seen, word);
