@@ -280,8 +280,9 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
         for group in started.chunks_mut(sides.len()) {
             let turns = (0..TURNS).map(|turn| take_turns(group, turn));
             groups.push(turns.collect::<Result<_>>()?);
-            group[1].order("turns")?;
-            let turns = group[1].report::<Turns>()?;
+            let mica = &mut group[TAKERS[MICA].0];
+            mica.order("turns")?;
+            let turns = mica.report::<Turns>()?;
             eprintln!(
                 "{name}: {} of {GROUPS} groups; in one process ×{:.4} training, ×{:.4} inference",
                 groups.len(),

@@ -5,7 +5,7 @@ use mica_scheduler::arbiter::{LeaseUse, Settings};
 use mica_scheduler::policy::PolicyKind;
 
 use crate::simulator::{
-    BURSTY, Behaviour, DEEP, MS, POLLING, STEP, Sim, US, assert_shares, entitlement,
+    BURSTY, Behaviour, DEEP, MS, POLLING, STEP, Sim, US, assert_shares, capped, entitlement,
 };
 
 #[test]
@@ -13,18 +13,14 @@ fn a_cap_holds_alone_and_in_company() {
     for alone in [true, false] {
         for behaviour in [DEEP, BURSTY] {
             let mut sim = Sim::new(Settings::default());
-            let mut capped = entitlement(30.0);
-            capped.cap = true;
-            sim.tenant(1, capped);
+            sim.tenant(1, capped(30.0));
             sim.program(1, 1, behaviour);
             if !alone {
                 sim.tenant(2, entitlement(20.0));
                 sim.program(2, 2, DEEP);
             }
             sim.run(300 * MS);
-            sim.reset();
-            sim.run(5_000 * MS);
-            let percent = 100.0 * sim.done(1) / 5e9;
+            let percent = sim.percent(1, 5_000 * MS);
             assert!(
                 (28.5..=31.5).contains(&percent),
                 "{percent} alone={alone} {behaviour:?}"
@@ -46,22 +42,16 @@ fn a_cap_set_later_counts_from_then_on() {
     }
     // Seconds of use without a cap are no debt under one.
     sim.run(5_000 * MS);
-    let mut capped = entitlement(30.0);
-    capped.cap = true;
-    sim.tenant(1, capped);
+    sim.tenant(1, capped(30.0));
     sim.run(300 * MS);
-    sim.reset();
-    sim.run(3_000 * MS);
-    let percent = 100.0 * sim.done(1) / 3e9;
+    let percent = sim.percent(1, 3_000 * MS);
     assert!((28.5..=31.5).contains(&percent), "{percent}");
     // Nor is a cap's own debt one after it was lifted and set again.
     sim.tenant(1, entitlement(30.0));
     sim.run(1_000 * MS);
-    sim.tenant(1, capped);
+    sim.tenant(1, capped(30.0));
     sim.run(300 * MS);
-    sim.reset();
-    sim.run(3_000 * MS);
-    let percent = 100.0 * sim.done(1) / 3e9;
+    let percent = sim.percent(1, 3_000 * MS);
     assert!((28.5..=31.5).contains(&percent), "{percent}");
 }
 
@@ -69,9 +59,7 @@ fn a_cap_set_later_counts_from_then_on() {
 fn kernels_longer_than_the_drain_limit_are_charged_to_a_cap_too() {
     for think_ns in [Some(0), None] {
         let mut sim = Sim::telling();
-        let mut capped = entitlement(30.0);
-        capped.cap = true;
-        sim.tenant(1, capped);
+        sim.tenant(1, capped(30.0));
         let slow = Behaviour {
             kernel_ns: 200 * MS,
             depth: 1,
@@ -81,9 +69,7 @@ fn kernels_longer_than_the_drain_limit_are_charged_to_a_cap_too() {
         sim.program(1, 1, slow);
         sim.run(3_000 * MS);
         assert!(sim.arbiter.overruns() > 0);
-        sim.reset();
-        sim.run(16_000 * MS);
-        let percent = 100.0 * sim.done(1) / 16e9;
+        let percent = sim.percent(1, 16_000 * MS);
         assert!((27.0..=33.0).contains(&percent), "{percent} {think_ns:?}");
     }
 }
@@ -298,9 +284,7 @@ fn one_that_drains_again_gets_leases_again() {
 #[test]
 fn a_capped_one_whose_kernels_wait_for_the_host_does_not_hang() {
     let mut sim = Sim::telling();
-    let mut capped = entitlement(30.0);
-    capped.cap = true;
-    sim.tenant(1, capped);
+    sim.tenant(1, capped(30.0));
     sim.program(1, 1, POLLING);
     for _ in 0..2 {
         // It owes seven seconds for three in which its kernel polled, and then goes on.

@@ -210,6 +210,14 @@ pub(crate) fn entitlement(weight: f64) -> Entitlement {
     }
 }
 
+/// The same, and no more even alone.
+pub(crate) fn capped(percent: f64) -> Entitlement {
+    Entitlement {
+        cap: true,
+        ..entitlement(percent)
+    }
+}
+
 impl Sim {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
@@ -438,6 +446,13 @@ impl Sim {
     pub(crate) fn done(&self, tenant: u64) -> f64 {
         let own = self.programs.values().filter(|p| p.tenant == tenant);
         own.map(|p| p.done_ns as f64).sum()
+    }
+
+    /// What a tenant has of the GPU in the time from now on, in percent.
+    pub(crate) fn percent(&mut self, tenant: u64, ns: u64) -> f64 {
+        self.reset();
+        self.run(ns);
+        100.0 * self.done(tenant) / ns as f64
     }
 
     pub(crate) fn shares(&self, tenants: &[u64]) -> Vec<f64> {

@@ -2,18 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mica_scheduler::arbiter::{Entitlement, Settings};
+use mica_scheduler::arbiter::Settings;
 
 use crate::simulator::{
-    BURSTY, Behaviour, DEEP, ENDLESS, MS, POLLING, Sim, assert_shares, entitlement,
+    BURSTY, Behaviour, DEEP, ENDLESS, MS, POLLING, Sim, assert_shares, capped, entitlement,
 };
-
-fn capped(percent: f64) -> Entitlement {
-    Entitlement {
-        cap: true,
-        ..entitlement(percent)
-    }
-}
 
 #[test]
 fn a_capped_one_whose_work_does_not_drain_is_held_by_stops() {
@@ -26,9 +19,7 @@ fn a_capped_one_whose_work_does_not_drain_is_held_by_stops() {
         sim.run(5_000 * MS);
         // Leases are tried again with one whose kernels end at last.
         assert!(behaviour.polls || sim.arbiter.is_held_by_stops(1));
-        sim.reset();
-        sim.run(20_000 * MS);
-        let got = 100.0 * sim.done(1) / 20e9;
+        let got = sim.percent(1, 20_000 * MS);
         assert!((got - percent).abs() <= 1.5, "{got}, not {percent}");
         // Without the cap it runs all the time.
         sim.tenant(1, entitlement(percent));
@@ -59,9 +50,7 @@ fn an_idle_one_that_is_held_takes_nothing_from_its_tenant() {
             sim.run(10 * MS);
         }
         sim.program(2, 1, DEEP);
-        sim.reset();
-        sim.run(800 * MS);
-        let got = 100.0 * sim.done(1) / 0.8e9;
+        let got = sim.percent(1, 800 * MS);
         // One that does not say that it is idle is charged by the clock until leases are tried again.
         assert_eq!((37.0..=42.0).contains(&got), tells, "{got} {tells}");
     }
@@ -75,9 +64,7 @@ fn one_with_a_small_cap_does_not_stand_still_for_long_when_it_is_found() {
     sim.run(600 * MS);
     assert!(sim.arbiter.must_stop(1));
     sim.run(4_400 * MS);
-    sim.reset();
-    sim.run(20_000 * MS);
-    let got = 100.0 * sim.done(1) / 20e9;
+    let got = sim.percent(1, 20_000 * MS);
     assert!((4.0..=6.0).contains(&got), "{got}");
 }
 
@@ -88,9 +75,7 @@ fn two_processes_of_a_capped_tenant_that_do_not_drain_have_one_cap() {
     sim.program(1, 1, ENDLESS);
     sim.program(2, 1, ENDLESS);
     sim.run(8_000 * MS);
-    sim.reset();
-    sim.run(20_000 * MS);
-    let got = 100.0 * sim.done(1) / 20e9;
+    let got = sim.percent(1, 20_000 * MS);
     assert!((38.0..=42.0).contains(&got), "{got}");
 }
 
@@ -139,9 +124,7 @@ fn a_process_held_by_stops_and_one_with_leases_divide_their_cap() {
         assert_shares(&got, &[20.0, 20.0], 1.5);
         // Whoever is left has all of it.
         sim.kill(1);
-        sim.reset();
-        sim.run(10_000 * MS);
-        let got = 100.0 * sim.done(1) / 10e9;
+        let got = sim.percent(1, 10_000 * MS);
         assert!((38.5..=41.5).contains(&got), "{got}");
     }
 }
@@ -267,9 +250,7 @@ fn one_that_was_frozen_when_told_to_stop_is_told_again() {
     sim.programs.get_mut(&1).unwrap().never_stops = false;
     sim.run(70_000 * MS);
     assert!(sim.arbiter.is_held_by_stops(1));
-    sim.reset();
-    sim.run(5_000 * MS);
-    let got = 100.0 * sim.done(1) / 5e9;
+    let got = sim.percent(1, 5_000 * MS);
     assert!((28.0..=32.0).contains(&got), "{got}");
 }
 
@@ -368,9 +349,7 @@ fn long_kernels_under_a_cap_go_on_beside_one_that_takes_the_rest() {
         sim.program(1, 1, long);
         // Found, tried again with leases, and found again.
         for _ in 0..8 {
-            sim.reset();
-            sim.run(3_000 * MS);
-            let got = 100.0 * sim.done(1) / 3e9;
+            let got = sim.percent(1, 3_000 * MS);
             assert!((18.0..=32.0).contains(&got), "{got}");
         }
     }

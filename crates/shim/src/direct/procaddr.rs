@@ -14,7 +14,7 @@ use mica_cuda_abi::{
 };
 
 use super::driver;
-use super::hooks::{HOOKS, ONLY_EXPORTED};
+use super::hooks::{Address, HOOKS, ONLY_EXPORTED};
 use super::state::state;
 use crate::{exports, log, trace};
 
@@ -120,26 +120,23 @@ fn hook_for(name: &str, address: usize, version: i32, flags: u64) -> Option<*con
     if !super::LIMITED.load(Acquire) {
         return None;
     }
-    static BY_REAL: OnceLock<HashMap<usize, usize>> = OnceLock::new();
+    let hooks = || (HOOKS.iter()).filter(|(symbol, _)| !ONLY_EXPORTED.contains(symbol));
+    static BY_REAL: OnceLock<HashMap<usize, &(Symbol, Address)>> = OnceLock::new();
     let by_real = BY_REAL.get_or_init(|| {
-        let version = |at: usize| HOOKS[at].0.entry().version;
         let mut by_real = HashMap::with_capacity(HOOKS.len());
-        for (at, (symbol, _)) in HOOKS.iter().enumerate() {
-            if ONLY_EXPORTED.contains(symbol) {
-                continue;
-            }
+        for hook in hooks() {
             // A driver may serve several symbols with one function: then the newest has its real signature.
             let place = by_real
-                .entry(driver::real_address(*symbol) as usize)
-                .or_insert(at);
-            if version(at) >= version(*place) {
-                *place = at;
+                .entry(driver::real_address(hook.0) as usize)
+                .or_insert(hook);
+            if hook.0.entry().version >= place.0.entry().version {
+                *place = hook;
             }
         }
         by_real
     });
-    if let Some(at) = by_real.get(&address) {
-        return Some(HOOKS[*at].1.0);
+    if let Some(hook) = by_real.get(&address) {
+        return Some(hook.1.0);
     }
     if super::loaded().is_some_and(|driver| driver.by_address.contains_key(&address)) {
         return None;
@@ -152,9 +149,7 @@ fn hook_for(name: &str, address: usize, version: i32, flags: u64) -> Option<*con
     };
     let number = resolve(name, u32::try_from(version).ok()?, stream)?;
     let symbol = ENTRY_POINTS[number].symbol;
-    let hook = HOOKS
-        .iter()
-        .find(|(hooked, _)| hooked.entry().symbol == symbol && !ONLY_EXPORTED.contains(hooked))?;
+    let hook = hooks().find(|(hooked, _)| hooked.entry().symbol == symbol)?;
     Some(hook.1.0)
 }
 

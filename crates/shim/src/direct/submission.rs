@@ -1,8 +1,8 @@
-//! Launches on their common path: one or two lines of code, two of data.
+//! Launches on their common path: sixty bytes of code, and three cache lines of data with the shared page's two.
 //!
 //! A large program's own work fills the caches between two launches, and then each line that is touched is a wait. As
-//! the compiler writes it, a hook keeps six registers for the path that waits at the gate and reads four variables that
-//! lie apart; PyTorch's steps were 0.4 % longer for it.
+//! the compiler writes it, a hook keeps six registers for the path that waits at the gate and reads three variables that
+//! lie apart. In a loop of nothing but launches this is 14 cycles less.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU64};

@@ -90,7 +90,7 @@ for line in sys.stdin:
     order = line.strip()
     if order != "go" and found is None: found = places()
     if order == "turns":
-        answer = {"train": in_turns(found, train, 2, 3), "infer": in_turns(found, infer, 1.5, 5), "led": len(found)}
+        answer = {"train": in_turns(found, train, 2, 3), "infer": in_turns(found, infer, 1.5, 5)}
     else:
         if order == "past": lead(found, False)
         answer = {"train_ms": fastest(train, 7), "infer_ms": fastest(infer, 25)}
