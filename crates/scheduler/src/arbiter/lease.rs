@@ -243,10 +243,11 @@ impl Arbiter {
             return;
         };
         tenant.charged_ns += used_ns;
-        tenant.refill(now_ns, self.settings.lease_ns);
         if tenant.entitlement.cap {
             tenant.budget_ns -= used_ns as f64;
         }
+        // After that, or what it earned in the time it is charged for would be cut off where its budget is full.
+        tenant.refill(now_ns, self.settings.lease_ns);
     }
 
     /// What has not been charged yet is not charged at all.
@@ -302,13 +303,13 @@ impl Arbiter {
         now_ns: u64,
         orders: &mut Vec<Order>,
     ) -> Option<u64> {
+        // From here on its lease is charged.
+        self.forget_overrun(id);
         let client = self.clients.get_mut(&id)?;
         let tenant_id = client.tenant;
         let tenant = self.tenants.get_mut(&tenant_id)?;
         tenant.waiting.remove(&(client.place_ns, id));
         tenant.floor_ns = tenant.floor_ns.max(client.place_ns);
-        // From here on its lease is charged.
-        self.overrunning.retain(|overrun| overrun.client != id);
         let end_ns = now_ns + self.settings.lease_ns;
         client.sequence = (client.sequence + 1) & SEQUENCE_MASK;
         client.gate = Gate::Leased { end_ns };

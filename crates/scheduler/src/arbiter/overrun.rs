@@ -39,6 +39,11 @@ impl Arbiter {
         self.runs_on_without_lease(id, now_ns, now_ns);
     }
 
+    /// What runs on of a client is charged in another way from now on.
+    pub(super) fn forget_overrun(&mut self, id: ClientId) {
+        self.overrunning.retain(|overrun| overrun.client != id);
+    }
+
     /// What a client submitted before its gate closed may run on for ever; a cap counts it.
     pub(super) fn charge_what_runs(&mut self, id: ClientId, now_ns: u64) {
         let Some(client) = self.clients.get(&id) else {

@@ -19,6 +19,9 @@ const ENOUGH: f64 = 0.8;
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// unless the whole process stood still: it is told again after this.
 const AGAIN_NS: u64 = 60_000_000_000;
+/// Its kernels hold still soon after a stop has begun, and the driver takes until they do and a while longer to say so.
+/// No more than this is believed of what a process says of that time.
+const LONGEST_STOP_NS: u64 = 1_000_000;
 /// Not looked at more often than this.
 const LEAST_NS: f64 = 200_000.0;
 
@@ -103,11 +106,12 @@ impl Arbiter {
         let (tenant_id, input) = (client.tenant, client.input);
         let stopped = input.stopped;
         let active = self.recently_active(client, now_ns);
-        if client.stops.is_none() {
+        let before = client.stops;
+        if before.is_none() {
             // Charged here from now on.
-            self.overrunning.retain(|overrun| overrun.client != id);
+            self.forget_overrun(id);
         }
-        let mut stops = client.stops.unwrap_or(Stops {
+        let mut stops = before.unwrap_or(Stops {
             stop: false,
             rested: false,
             idle: false,
@@ -125,7 +129,10 @@ impl Arbiter {
             self.clients.get_mut(&id)?.unstoppable_until_ns = None;
         }
         let part = self.part_of(tenant_id, now_ns);
-        let elapsed_ns = now_ns.saturating_sub(stops.charged_until_ns);
+        let mut elapsed_ns = now_ns.saturating_sub(stops.charged_until_ns);
+        if stopped && !stops.rested {
+            elapsed_ns = elapsed_ns.saturating_sub(input.stop_took_ns.min(LONGEST_STOP_NS));
+        }
         stops.charged_until_ns = now_ns;
         self.tenants.get_mut(&tenant_id)?.held_by_stops = true;
         // What it has submitted since it was idle may have run at once.

@@ -149,7 +149,7 @@ impl Arbiter {
             .mark(sequence.unwrap_or(client.sequence), now_ns);
         if client.sliced && !(is_capped && client.is_unstoppable()) {
             // What it took until now is charged; from here on the hardware divides, and stops hold a cap.
-            self.overrunning.retain(|overrun| overrun.client != id);
+            self.forget_overrun(id);
         }
         self.reset_gate(id, now_ns, orders);
         self.hold(id, now_ns);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mica_scheduler::arbiter::Settings;
 
 use crate::simulator::{
-    BURSTY, Behaviour, DEEP, ENDLESS, MS, POLLING, Sim, assert_shares, capped, entitlement,
+    BURSTY, Behaviour, DEEP, ENDLESS, MS, POLLING, Sim, US, assert_shares, capped, entitlement,
 };
 
 #[test]
@@ -66,6 +66,19 @@ fn one_with_a_small_cap_does_not_stand_still_for_long_when_it_is_found() {
     sim.run(4_400 * MS);
     let got = sim.percent(1, 20_000 * MS);
     assert!((4.0..=6.0).contains(&got), "{got}");
+}
+
+#[test]
+fn a_cap_held_by_stops_is_exact_however_long_a_stop_takes() {
+    for percent in [5.0, 30.0, 70.0] {
+        let mut sim = Sim::telling();
+        sim.tenant(1, capped(percent));
+        sim.program(1, 1, ENDLESS);
+        sim.programs.get_mut(&1).unwrap().stopping_ns = 600 * US;
+        sim.run(5_000 * MS);
+        let got = sim.percent(1, 20_000 * MS);
+        assert!((got / percent - 1.0).abs() <= 0.02, "{got}, not {percent}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Duration;
 
-use mica_limits::Slice;
+use mica_limits::{Slice, monotonic_ns};
 use mica_rm::RmError;
 use mica_wire::host::page::{ClientPage, client_flags, suspend};
 use rustix::thread::futex;
@@ -92,12 +92,17 @@ fn is_stop_wanted(page: &ClientPage, is_down: bool) -> bool {
 fn apply_suspension(direct: &Direct, applied: &mut Applied, command: u32) {
     let page = direct.link.page();
     let wanted = is_stop_wanted(page, direct.link.is_down());
+    let began_ns = monotonic_ns();
     let outcome = match (wanted, applied.stopped) {
         // Again while suspended: channels made meanwhile are to stop too.
         (true, _) => mica_rm::suspend(),
         (false, true) => mica_rm::resume(),
         (false, false) => return,
     };
+    if !applied.stopped {
+        let took_ns = monotonic_ns() - began_ns;
+        page.client.stop_took_ns.store(took_ns, Relaxed);
+    }
     let none = matches!(outcome, Err(RmError::NoGroup | RmError::NotObserved));
     // A refusal may have come after some of the channels were stopped, or before all were started.
     applied.stopped = match outcome {
