@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use mica_wire::host::page::gate;
+use mica_wire::host::page::{ClientPage, gate};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
@@ -45,6 +45,17 @@ impl Gate {
             link,
             awake: Arc::default(),
         }
+    }
+
+    /// The page shared with the daemon.
+    pub fn page(&self) -> &ClientPage {
+        self.link.page()
+    }
+
+    /// Has the threads at the gate look whether they still want to pass.
+    pub fn wake(&self) {
+        let gate = &self.link.page().lease.gate;
+        let _ = futex::wake(gate, futex::Flags::empty(), i32::MAX as u32);
     }
 
     /// Whether a submission may go at once, without a lease. This is all the common case costs.
@@ -77,11 +88,21 @@ impl Gate {
     /// Returns the sequence number of the lease under which it may go, if it needs one. Returns at once if
     /// the daemon is gone: hardware slices stay in force without it.
     pub fn enter(&self, drained: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+        self.enter_unless(&|| false, drained)
+    }
+
+    /// As [`Gate::enter`]; also returns when `over` says that the submission is not wanted any more, which is looked
+    /// at after a [`Gate::wake`].
+    pub fn enter_unless(
+        &self,
+        over: &dyn Fn() -> bool,
+        drained: &mut dyn FnMut(u32) -> bool,
+    ) -> Option<u32> {
         let page = self.link.page();
         let mut waited_since = None;
         let lease = loop {
             let word = page.lease.gate.load(Acquire);
-            if self.link.is_down() {
+            if self.link.is_down() || over() {
                 break None;
             }
             match gate::state(word) {

@@ -2,13 +2,16 @@
 //!
 //! The same few lines decide in every mode: in the program (direct), in a worker (isolated), in a
 //! Rust program without a daemon (embedded). [`Quota`] says whether memory may be had, [`Gate`] when
-//! work may be submitted. [`HostLink`] is the connection both use when a daemon is there.
+//! work may be submitted. [`HostLink`] is the connection both use when a daemon is there; [`Leases`] and
+//! [`Commands`] are what a client on an NVIDIA GPU does with what the daemon says.
 //!
 //! Owns no policy: who gets how much is the daemon's to say.
 
 mod clock;
+mod commands;
 mod environment;
 mod gate;
+mod leases;
 mod link;
 mod quota;
 mod session;
@@ -16,8 +19,10 @@ mod shared_page;
 mod slices;
 
 pub use clock::{monotonic_ns, run_before_others};
+pub use commands::Commands;
 pub use environment::{Environment, MEMCHECK, memcheck, remember_environment, variable};
 pub use gate::Gate;
+pub use leases::{Leases, Waited};
 pub use link::{HostLink, LinkError, Push, Welcome, open_session};
 pub use quota::{Denied, LocalQuota, MemoryView, PageQuota, Quota};
 pub use session::connect_session;

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 use mica_cuda_abi::{CuResult, CuStatus, Handle, Symbol};
 
 use super::driver::real;
+use super::launch::LEASES;
 use super::state::page;
-use super::{context, drain, graphs, streams};
+use super::{context, graphs, streams};
 
 const STATUS_NONE: u32 = 0;
 /// Longest time that a capture waits for a wait of ours: work that never ends must not hold it for good.
@@ -79,7 +80,7 @@ fn beginning(symbol: Symbol, stream: Handle, call: impl FnOnce() -> CuStatus) ->
     };
     page.client.captures.fetch_add(1, SeqCst);
     let since = Instant::now();
-    while WAITS.load(SeqCst) > 0 && since.elapsed() < PATIENCE && !drain::is_stuck() {
+    while WAITS.load(SeqCst) > 0 && since.elapsed() < PATIENCE && !LEASES.is_stuck() {
         std::thread::sleep(Duration::from_micros(20));
     }
     let status = call();

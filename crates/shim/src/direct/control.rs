@@ -8,25 +8,18 @@
 //! ```
 
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-use mica_limits::monotonic_ns;
-use mica_wire::host::page::{client_flags, gate, suspend};
-use rustix::thread::futex;
-use rustix::time::Timespec;
+use mica_limits::Commands;
 
+use super::books;
+use super::launch::{self, LEASES};
 use super::state::{Direct, state};
-use super::{commands, drain, sync};
 use crate::log;
 
-/// While a lease is held its holder is looked at this often; idle, it gives the lease back early.
-const LEASE_TICK_NS: u64 = 250_000;
-/// A thread that is at the gate gives the lease back itself; it gets this long.
-const GRACE_NS: u64 = 100_000;
-/// While an ended lease is being drained there is nothing to do but to see it taken away.
-const DRAINING_NS: u64 = 10_000_000;
+static COMMANDS: Commands = Commands::new();
 const STACK_BYTES: usize = 512 << 10;
 
 static EXITING: AtomicBool = AtomicBool::new(false);
@@ -42,9 +35,21 @@ pub(crate) fn start(direct: &'static Direct) -> bool {
     // What the gate was before anything was submitted: the thread that watches it may begin much later.
     let gate = direct.link.page().lease.gate.load(Acquire);
     spawn("mica-link", move || direct.link.serve(|_| {}, &NEVER))
-        && spawn("mica-command", move || commands::run(direct))
-        && spawn("mica-drain", move || drain::run(direct))
-        && spawn("mica-lease", move || watch_leases(direct, gate))
+        && spawn("mica-command", move || {
+            let each_round = |stopped: bool| {
+                if !stopped {
+                    books::refresh(direct);
+                }
+            };
+            COMMANDS.run(&direct.link, exiting, each_round, log::line);
+        })
+        && spawn("mica-drain", move || {
+            let wait = || inside_driver(launch::drain);
+            LEASES.drain(&direct.gate, exiting, wait, log::line);
+        })
+        && spawn("mica-lease", move || {
+            LEASES.watch(&direct.gate, gate, exiting);
+        })
 }
 
 /// From here on no thread of ours enters the driver: it is about to take itself down.
@@ -106,120 +111,13 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
 /// A context was made: say so, and set its slice.
 pub(crate) fn context_made() {
     if let Some(direct) = state() {
-        let page = direct.link.page();
-        page.client.flags.fetch_or(client_flags::CONTEXT, Release);
-        contexts_changed();
-        direct.link.ring();
+        COMMANDS.context_made(&direct.link);
     }
 }
 
 /// Channel groups came or went.
 pub(crate) fn contexts_changed() {
     if let Some(direct) = state() {
-        commands::wake(direct);
+        COMMANDS.wake(&direct.link);
     }
-}
-
-fn watch_leases(direct: &'static Direct, mut seen: u32) {
-    let page = direct.link.page();
-    let mut launches_before = 0;
-    while !exiting() {
-        let word = page.lease.gate.load(Acquire);
-        let before = std::mem::replace(&mut seen, word);
-        if word != before && gate::state(word) == gate::OPEN {
-            gate_opened(direct, before, word);
-        }
-        let held = gate::state(word) == gate::LEASED
-            && page.counters.yielded.load(Relaxed) != gate::sequence(word);
-        if !held {
-            if gate::state(word) == gate::CLOSED {
-                gate_closed(direct, word);
-            }
-            sleep_on_gate(direct, word, None);
-            continue;
-        }
-        let now = monotonic_ns();
-        let end = page.lease.lease_end_ns.load(Relaxed);
-        if now < end {
-            let launches = page.counters.launches.load(Relaxed);
-            sleep_on_gate(
-                direct,
-                word,
-                Some((end - now + GRACE_NS).min(LEASE_TICK_NS)),
-            );
-            let same =
-                page.counters.launches.load(Relaxed) == launches && launches == launches_before;
-            launches_before = launches;
-            let waiting = page.counters.waiting.load(Relaxed) > 0;
-            // Nothing submitted for two ticks and nothing running: others may have the rest.
-            if same && !waiting && sync::idle(page) && page.lease.gate.load(Acquire) == word {
-                give_up_rest(direct, word);
-            }
-        } else if now < end + GRACE_NS {
-            sleep_on_gate(direct, word, Some(end + GRACE_NS - now));
-        } else {
-            finish_lease(direct, word);
-        }
-    }
-}
-
-/// Gives back a lease whose holder seems to have nothing running, once that is certain.
-fn give_up_rest(direct: &Direct, word: u32) {
-    let page = direct.link.page();
-    // A program that has waited for one of several streams may have work on the others.
-    if !sync::finished(page) && !drain::is_waiting() {
-        drain::wait(drain::ask(), LEASE_TICK_NS);
-    }
-    if sync::idle(page) && sync::finished(page) {
-        direct.gate.give_back(gate::sequence(word));
-    }
-}
-
-/// What was submitted while the gate was open, or under a lease that was taken away, may run on for long: the daemon is
-/// told when it has drained.
-fn gate_closed(direct: &Direct, word: u32) {
-    let page = direct.link.page();
-    let sequence = gate::sequence(word);
-    // One that is only paused goes on soon, and the daemon waits for word of it.
-    let suspended = page.commands.suspend.load(Relaxed) == suspend::STOP;
-    if suspended || !gate::is_later(sequence, page.counters.yielded.load(Relaxed)) {
-        return;
-    }
-    if sync::idle(page) && sync::finished(page) {
-        direct.gate.give_back(sequence);
-    } else {
-        drain::lease_ended(sequence);
-    }
-}
-
-/// A lease that ended, or a gate that closed, while the whole process stood still: the daemon waits to hear that its
-/// work has drained.
-fn gate_opened(direct: &Direct, before: u32, word: u32) {
-    let sequence = gate::before(gate::sequence(word));
-    let was_open = gate::state(before) == gate::OPEN && gate::sequence(before) == sequence;
-    let yielded = direct.link.page().counters.yielded.load(Relaxed);
-    if !was_open && gate::is_later(sequence, yielded) {
-        drain::lease_ended(sequence);
-    }
-}
-
-/// Gives back an ended lease that no thread has come to the gate to give back, once its work has drained.
-fn finish_lease(direct: &Direct, word: u32) {
-    if sync::idle(direct.link.page()) && sync::finished(direct.link.page()) {
-        direct.gate.give_back(gate::sequence(word));
-    } else {
-        drain::lease_ended(gate::sequence(word));
-        sleep_on_gate(direct, word, Some(DRAINING_NS));
-    }
-}
-
-fn sleep_on_gate(direct: &Direct, word: u32, limit_ns: Option<u64>) {
-    // Without a limit of its own the sleep still ends now and then, to notice the process's end.
-    let limit_ns = limit_ns.unwrap_or(1_000_000_000);
-    let limit = Timespec {
-        tv_sec: (limit_ns / 1_000_000_000) as i64,
-        tv_nsec: (limit_ns % 1_000_000_000) as _,
-    };
-    let gate = &direct.link.page().lease.gate;
-    let _ = futex::wait(gate, futex::Flags::empty(), word, Some(&limit));
 }

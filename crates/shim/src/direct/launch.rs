@@ -5,27 +5,16 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use mica_cuda_abi::{CuStatus, Handle, Symbol};
-use mica_limits::monotonic_ns;
+use mica_limits::Leases;
 use mica_wire::host::page::gate;
 
-use super::state::{Direct, page, state};
-use super::{capture, context, drain, host_waits, streams, sync};
+use super::state::{page, state};
+use super::{capture, context, host_waits, streams};
 
-const DEPTH_MIN: u32 = 2;
-const DEPTH_MAX: u32 = 1024;
-/// A lease whose work took longer than this to finish had too much queued.
-const DRAIN_LONG_NS: u64 = 3_000_000;
-const DRAIN_SHORT_NS: u64 = 1_000_000;
-
-/// Submissions that may be outstanding under a lease.
-static DEPTH: AtomicU32 = AtomicU32::new(16);
-/// Submissions since the last wait, under leases.
-static OUTSTANDING: AtomicU32 = AtomicU32::new(0);
-/// Whether the depth was reached since the last hand-over.
-static DEPTH_REACHED: AtomicBool = AtomicBool::new(false);
+/// This process's part in leases.
+pub(crate) static LEASES: Leases = Leases::new();
 
 /// Lets one submission through, now or when it may go.
 #[inline(always)]
@@ -56,66 +45,13 @@ fn take_turn(symbol: Symbol, stream: usize) {
     if capture::is_capturing(symbol, stream as Handle) {
         return;
     }
-    loop {
-        let lease = direct.gate.enter(&mut |sequence| {
-            let over = page().is_none_or(sync::finished);
-            if !over {
-                drain::lease_ended(sequence);
-            }
-            over
-        });
-        if lease.is_none() || OUTSTANDING.fetch_add(1, Relaxed) + 1 < DEPTH.load(Relaxed) {
-            return;
-        }
-        DEPTH_REACHED.store(true, Relaxed);
-        if !wait_for_queue(direct) {
-            return;
-        }
-        // The lease may have ended, and been given back by another thread, while this one waited: what
-        // went now would run in somebody else's time.
-    }
+    let patient = || !host_waits::seen() && !capture::any();
+    LEASES.take_turn(&direct.gate, &patient, &|| false);
 }
 
-/// Waits while as much is queued as may be, for the queue or the end of the lease; false if nobody should wait for
-/// it: then the submission goes with the rest.
-fn wait_for_queue(direct: &Direct) -> bool {
-    if host_waits::seen() || drain::is_stuck() || capture::any() {
-        return false;
-    }
-    let end_ns = direct.link.page().lease.lease_end_ns.load(Relaxed);
-    let left_ns = end_ns.saturating_sub(monotonic_ns());
-    let done = drain::wait(drain::ask(), left_ns.min(drain::PATIENCE_NS));
-    done || !drain::is_stuck()
-}
-
-/// Waits for everything submitted, however long that takes, and learns from it how much may be queued.
-/// False if that was not possible. Never on a thread of the program.
+/// Waits for the work of all contexts, however long that takes; false if that is not possible now. Never on a thread
+/// of the program.
 pub(crate) fn drain() -> bool {
-    let begun = monotonic_ns();
-    if !synchronize() {
-        return false;
-    }
-    let took = monotonic_ns() - begun;
-    let depth = DEPTH.load(Relaxed);
-    let reached = DEPTH_REACHED.swap(false, Relaxed);
-    if took > DRAIN_LONG_NS {
-        DEPTH.store((depth / 2).max(DEPTH_MIN), Relaxed);
-    } else if took < DRAIN_SHORT_NS && reached {
-        DEPTH.store((depth * 2).min(DEPTH_MAX), Relaxed);
-    }
-    true
-}
-
-/// Everything submitted so far has finished.
-#[inline]
-pub(crate) fn drained() {
-    if OUTSTANDING.load(Relaxed) != 0 {
-        OUTSTANDING.store(0, Relaxed);
-    }
-}
-
-/// Waits for the work of all contexts; false if it may not be waited for now.
-fn synchronize() -> bool {
     // Waiting for a context while one of its streams is captured would end the capture.
     let Some(_none_begins) = capture::hold_off() else {
         return false;
@@ -123,13 +59,12 @@ fn synchronize() -> bool {
     let (Some(page), Some(direct)) = (page(), state()) else {
         return false;
     };
-    let (before, streams) = (sync::launches(page), streams::seen());
-    page.counters.syncing.fetch_add(1, Relaxed);
-    let done = context::synchronize_all(direct);
-    page.counters.syncing.fetch_sub(1, Relaxed);
-    drained();
-    sync::waited(page, before, streams);
-    done
+    let streams = streams::seen();
+    let waited = LEASES.wait_for_all(page, || context::synchronize_all(direct));
+    if waited.nothing_since {
+        streams::nothing_runs(streams);
+    }
+    waited.done
 }
 
 /// `cuLaunchCooperativeKernel`.

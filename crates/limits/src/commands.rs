@@ -7,27 +7,88 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Duration;
 
-use mica_limits::{Slice, monotonic_ns};
 use mica_rm::RmError;
 use mica_wire::host::page::{ClientPage, client_flags, suspend};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::books;
-use super::control::exiting;
-use super::state::Direct;
-use crate::log;
+use crate::{HostLink, Slice, monotonic_ns};
 
 /// New channel groups are looked for this often; mostly there are none.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-static WOKEN: AtomicBool = AtomicBool::new(false);
+/// Whoever carries out the daemon's commands in this process.
+#[derive(Debug)]
+pub struct Commands {
+    woken: AtomicBool,
+}
 
-/// Has the thread look at once.
-pub(crate) fn wake(direct: &Direct) {
-    WOKEN.store(true, Release);
-    let command = &direct.link.page().commands.command;
-    let _ = futex::wake(command, futex::Flags::empty(), 1);
+impl Default for Commands {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Commands {
+    /// Nobody yet.
+    pub const fn new() -> Self {
+        Self {
+            woken: AtomicBool::new(false),
+        }
+    }
+
+    /// Has the thread look at once.
+    pub fn wake(&self, link: &HostLink) {
+        self.woken.store(true, Release);
+        let command = &link.page().commands.command;
+        let _ = futex::wake(command, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// A context was made: says so, and has its slice set.
+    pub fn context_made(&self, link: &HostLink) {
+        let flags = &link.page().client.flags;
+        flags.fetch_or(client_flags::CONTEXT, Release);
+        self.wake(link);
+        link.ring();
+    }
+
+    /// The thread's body, until `over` says that the process is about to end. `each_round` is told whether channels
+    /// are stopped: then a thread may wait for them inside the driver with a lock held, and whoever waited for that
+    /// lock there would never start them again. `tell` gets what cannot be carried out.
+    pub fn run(
+        &self,
+        link: &HostLink,
+        over: impl Fn() -> bool,
+        mut each_round: impl FnMut(bool),
+        tell: impl Fn(&str),
+    ) {
+        let page = link.page();
+        let mut applied = Applied::default();
+        while !over() {
+            let command = page.commands.command.load(Acquire);
+            let woken = self.woken.swap(false, AcqRel);
+            let generation = mica_rm::generation();
+            let overwritten = mica_rm::take_overwritten();
+            let others = woken || overwritten || applied.generation != generation;
+            let let_go = applied.stopped && !is_stop_wanted(page, link.is_down());
+            if has_context(page) && (others || let_go || applied.command != Some(command)) {
+                // Stops and starts follow one another quickly; to set a slice again takes longer than to stop.
+                let set = others || applied.command.is_none() || !applied.slice.is_as_asked(page);
+                applied.generation = generation;
+                if set && let Err(error) = applied.slice.apply(page) {
+                    tell(&format!("the time slice cannot be set: {error}"));
+                }
+                apply_suspension(link, &mut applied, command, &tell);
+                applied.command = Some(command);
+                page.client.command_done.store(command, Release);
+                link.ring();
+            }
+            each_round(applied.stopped);
+            if !self.woken.load(Acquire) {
+                sleep(page, command, LOOK_EVERY);
+            }
+        }
+    }
 }
 
 /// What has been applied.
@@ -40,40 +101,6 @@ struct Applied {
     stopped: bool,
     /// The last command whose suspension or resumption failed.
     failed: Option<u32>,
-}
-
-/// The thread's body.
-pub(crate) fn run(direct: &'static Direct) {
-    let page = direct.link.page();
-    let mut applied = Applied::default();
-    while !exiting() {
-        let command = page.commands.command.load(Acquire);
-        let woken = WOKEN.swap(false, AcqRel);
-        let generation = mica_rm::generation();
-        let overwritten = mica_rm::take_overwritten();
-        let others = woken || overwritten || applied.generation != generation;
-        let let_go = applied.stopped && !is_stop_wanted(page, direct.link.is_down());
-        if has_context(page) && (others || let_go || applied.command != Some(command)) {
-            // Stops and starts follow one another quickly; to set a slice again takes longer than to stop.
-            let set = others || applied.command.is_none() || !applied.slice.is_as_asked(page);
-            applied.generation = generation;
-            if set && let Err(error) = applied.slice.apply(page) {
-                log::line(&format!("the time slice cannot be set: {error}"));
-            }
-            apply_suspension(direct, &mut applied, command);
-            applied.command = Some(command);
-            page.client.command_done.store(command, Release);
-            direct.link.ring();
-        }
-        // With the channels stopped, a thread of the program may wait for them inside the driver with a lock held, and
-        // whoever waits for that lock here would never start them again.
-        if !applied.stopped {
-            books::refresh(direct);
-        }
-        if !WOKEN.load(Acquire) {
-            sleep(page, command, LOOK_EVERY);
-        }
-    }
 }
 
 fn has_context(page: &ClientPage) -> bool {
@@ -89,9 +116,9 @@ fn is_stop_wanted(page: &ClientPage, is_down: bool) -> bool {
     }
 }
 
-fn apply_suspension(direct: &Direct, applied: &mut Applied, command: u32) {
-    let page = direct.link.page();
-    let wanted = is_stop_wanted(page, direct.link.is_down());
+fn apply_suspension(link: &HostLink, applied: &mut Applied, command: u32, tell: &impl Fn(&str)) {
+    let page = link.page();
+    let wanted = is_stop_wanted(page, link.is_down());
     let began_ns = monotonic_ns();
     let outcome = match (wanted, applied.stopped) {
         // Again while suspended: channels made meanwhile are to stop too.
@@ -123,8 +150,8 @@ fn apply_suspension(direct: &Direct, applied: &mut Applied, command: u32) {
     // Without channels there was nothing to resume.
     if is_news && (wanted || !none) {
         let text = format!("the process cannot be suspended or resumed: {error}");
-        log::line(&text);
-        direct.link.note(2, &text);
+        tell(&text);
+        link.note(2, &text);
     }
 }
 
