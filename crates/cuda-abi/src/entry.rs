@@ -1,5 +1,7 @@
 //! Looking up entry points: by symbol, and as `cuGetProcAddress` does.
 
+use crate::Direct;
+
 /// Which stream a call without an explicit one means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultStream {
@@ -120,22 +122,50 @@ pub fn resolve(base: &str, cuda_version: u32, stream: DefaultStream) -> Option<u
 }
 
 /// Whether a name that is not in the table sounds as if it took memory or submitted work; such a
-/// symbol passes the limits unseen and is reported.
+/// symbol passes the limits unseen and is reported. A newer version of what direct mode stands in front of does.
 pub fn sounds_limited(name: &str) -> bool {
     const WORDS: &[&str] = &[
         "Alloc",
         "Launch",
         "MemCreate",
         "ArrayCreate",
+        "CtxCreate",
         "Import",
         "PoolCreate",
         "Memcpy",
         "Memset",
         "Prefetch",
+        "GraphAdd",
+        "Instantiate",
     ];
     // The debugger's own interface, which programs do not call.
     let debugger = name.starts_with("cudbg");
-    name.starts_with("cu") && !debugger && WORDS.iter().any(|word| name.contains(word))
+    let hooked = |(_, entry): (usize, &EntryPoint)| {
+        matches!(
+            entry.direct(),
+            Direct::Charged | Direct::Gated | Direct::Shown
+        )
+    };
+    name.starts_with("cu")
+        && !debugger
+        && (WORDS.iter().any(|word| name.contains(word)) || variants(base(name)).any(hooked))
+}
+
+/// A symbol's name without its version and its default stream.
+fn base(symbol: &str) -> &str {
+    let legacy = legacy_symbol(symbol);
+    match legacy.rsplit_once("_v") {
+        Some((base, version)) if version.bytes().all(|digit| digit.is_ascii_digit()) => base,
+        _ => legacy,
+    }
+}
+
+/// The symbol of a variant for the legacy default stream.
+pub(crate) fn legacy_symbol(symbol: &str) -> &str {
+    symbol
+        .strip_suffix("_ptds")
+        .or_else(|| symbol.strip_suffix("_ptsz"))
+        .unwrap_or(symbol)
 }
 
 #[cfg(test)]
@@ -198,5 +228,17 @@ mod tests {
         assert!(sounds_limited("cuLaunchSwarm"));
         assert!(sounds_limited("cuMemcpyTieredAsync"));
         assert!(!sounds_limited("cuDeviceGetMood"));
+        assert!(!sounds_limited("cudbgLaunchMood"));
+    }
+
+    #[test]
+    fn newer_versions_of_what_is_limited_are_noticed() {
+        assert!(sounds_limited("cuDevicePrimaryCtxRetain_v2"));
+        assert!(sounds_limited("cuLibraryLoadData_v2"));
+        assert!(sounds_limited("cuGraphUpload_v2_ptsz"));
+        assert!(sounds_limited("cuMemMap_v2"));
+        assert!(sounds_limited("cuMemGetInfo_v3"));
+        assert!(!sounds_limited("cuCtxGetDevice_v3"));
+        assert!(!sounds_limited("cuStreamGetCaptureInfo_v4_ptsz"));
     }
 }

@@ -184,7 +184,7 @@ fn channels(format: u32, declared: u32) -> u32 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemLocation {
-    /// A `CUmemLocationType`; [`MemLocation::DEVICE`] is the one that costs device memory.
+    /// A `CUmemLocationType`.
     pub kind: i32,
     /// Ordinal of the device or node.
     pub id: i32,
@@ -193,6 +193,16 @@ pub struct MemLocation {
 impl MemLocation {
     /// `CU_MEM_LOCATION_TYPE_DEVICE`.
     pub const DEVICE: i32 = 1;
+    /// `CU_MEM_LOCATION_TYPE_HOST`.
+    pub const HOST: i32 = 2;
+    /// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`; between them lies one node of the host.
+    const HOST_NUMA_CURRENT: i32 = 4;
+
+    /// Whether it is the host's own memory. All else costs device memory: since CUDA 13.4 parts of a device have a kind
+    /// of their own, and later releases may have more.
+    pub fn on_host(&self) -> bool {
+        (Self::HOST..=Self::HOST_NUMA_CURRENT).contains(&self.kind)
+    }
 }
 
 /// `CUmemAllocationProp`, and the beginning of `CUmemPoolProps`.

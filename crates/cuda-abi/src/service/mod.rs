@@ -8,6 +8,7 @@ mod direct;
 mod isolated;
 
 use crate::EntryPoint;
+use crate::entry::legacy_symbol;
 use crate::work::GATED;
 use direct::{CHARGED, OBSERVED, SHOWN};
 use isolated::{LOCAL, POSTED, SYNCHRONOUS};
@@ -66,11 +67,7 @@ impl EntryPoint {
 
     /// The symbol of its variant for the legacy default stream.
     pub(crate) fn legacy_symbol(&self) -> &'static str {
-        let symbol = self.symbol;
-        symbol
-            .strip_suffix("_ptds")
-            .or_else(|| symbol.strip_suffix("_ptsz"))
-            .unwrap_or(symbol)
+        legacy_symbol(self.symbol)
     }
 }
 

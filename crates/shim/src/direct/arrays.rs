@@ -2,7 +2,7 @@
 
 use mica_cuda_abi::{Array3dDescriptor, CuStatus, Handle, Symbol};
 
-use super::context::current;
+use super::context::owner;
 use super::ledger::Entry;
 use super::state::{footprint, making, state};
 
@@ -51,6 +51,9 @@ pub(crate) unsafe fn destroy(
         (Some(entry), _) => direct.objects.insert(object as u64, entry),
         (None, _) => {}
     }
+    if status == 0 {
+        direct.handles.array_ended(direct, object);
+    }
     status
 }
 
@@ -73,7 +76,7 @@ pub(crate) unsafe fn booked(
         let handle = unsafe { out.read() };
         direct
             .objects
-            .insert(handle as u64, Entry::own(bytes, current()));
+            .insert(handle as u64, Entry::own(bytes, owner()));
     }
     status
 }

@@ -324,16 +324,3 @@ pub(crate) unsafe fn deep_with_attributes(
     // SAFETY: the program's arguments.
     unsafe { real(copy, flags, stream) }
 }
-
-/// `cuMemMapArrayAsync`: the GPU changes the mappings of sparse arrays itself, in the stream's order.
-pub(crate) unsafe fn map_arrays(
-    symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, u32, Handle) -> CuStatus,
-    maps: *mut c_void,
-    count: u32,
-    stream: Handle,
-) -> CuStatus {
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(maps, count, stream) }
-}

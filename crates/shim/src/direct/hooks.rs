@@ -115,7 +115,16 @@ hooks! {
         => context::create_v3;
     hook [cuCtxCreate_v4](out: *mut Handle, params: *mut c_void, flags: u32, device: Device)
         => context::create_v4;
+    hook [cuGLCtxCreate, cuGLCtxCreate_v2](out: *mut Handle, flags: u32, device: Device) => context::create;
+    hook [cuVDPAUCtxCreate, cuVDPAUCtxCreate_v2]
+        (out: *mut Handle, flags: u32, device: Device, vdp_device: u32, vdp_address: *mut c_void)
+        => context::create_vdpau;
     hook [cuCtxDestroy, cuCtxDestroy_v2](context: Handle) => context::destroy;
+    hook [cuCtxAttach](out: *mut Handle, flags: u32) => context::attach;
+    hook [cuCtxDetach](context: Handle) => context::detach;
+    hook [cuGreenCtxCreate](out: *mut Handle, resources: Handle, device: Device, flags: u32) => context::green::create;
+    hook [cuGreenCtxDestroy](green: Handle) => context::green::destroy;
+    hook [cuCtxFromGreenCtx](out: *mut Handle, green: Handle) => context::green::context;
     hook [cuCtxGetDevice_v2](out: *mut Device, context: Handle) => context::device_of;
     hook [cuCtxSetLimit](limit: u32, value: usize) => stacks::set_limit;
 
@@ -153,6 +162,8 @@ hooks! {
     hook [cuMemRetainAllocationHandle](out: *mut AllocationHandle, address: *mut c_void) => vmm::retain;
     hook [cuMemImportFromShareableHandle](out: *mut AllocationHandle, handle: *mut c_void, kind: u32)
         => vmm::import;
+    hook [cuMemExportToShareableHandle](out: *mut c_void, handle: AllocationHandle, kind: u32, flags: u64)
+        => vmm::export;
     hook [cuMemMap](address: DevicePtr, bytes: usize, offset: usize, handle: AllocationHandle, flags: u64)
         => vmm::map;
     hook [cuMemUnmap](address: DevicePtr, bytes: usize) => vmm::unmap;
@@ -167,6 +178,9 @@ hooks! {
          jit_count: u32, options: *mut c_void, values: *mut c_void, count: u32) => modules::load_library;
     hook [cuModuleUnload, cuLibraryUnload](module: Handle) => modules::unload;
     hook [cuModuleGetFunction](out: *mut Handle, module: Handle, name: *const c_char) => stacks::function;
+    hook [cuModuleEnumerateFunctions](out: *mut Handle, count: u32, module: Handle) => stacks::functions;
+    hook [cuFuncLoad](function: Handle) => stacks::load;
+    hook [cuLibraryEnumerateKernels](out: *mut Handle, count: u32, library: Handle) => stacks::kernels;
     hook [cuLibraryGetKernel](out: *mut Handle, library: Handle, name: *const c_char) => stacks::kernel;
 
     hook [cuArrayCreate_v2](out: *mut Handle, descriptor: *const ArrayDescriptor) => arrays::create;
@@ -266,8 +280,8 @@ hooks! {
     hook [cuMemcpy2DAsync, cuMemcpy3DAsync](copy: *const c_void, stream: Handle)
         => copies::described_async_v1;
 
-    hook [cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz](maps: *mut c_void, count: u32, stream: Handle)
-        => bulk::map_arrays;
+    hook [cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz](maps: *mut vmm::ArrayMapping, count: u32, stream: Handle)
+        => vmm::map_arrays;
     hook [cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz]
         (to: DevicePtr, from: DevicePtr, bytes: usize, attributes: *mut c_void, stream: Handle)
         => bulk::with_attributes;

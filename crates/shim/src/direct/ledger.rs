@@ -101,6 +101,7 @@ impl Ledger {
         match entry.pool {
             None => drop(shard.remove(&key)),
             Some(_) if entry.cached.is_some() => return None,
+            Some(pool) if pool.has_ended() => drop(shard.remove(&key)),
             Some(pool) => entry.cached = Some(pool.shrinks()),
         }
         Some(before)

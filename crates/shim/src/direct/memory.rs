@@ -178,7 +178,13 @@ pub(crate) fn release(pointer: DevicePtr, call: impl FnOnce() -> CuStatus) -> Cu
     }
     let status = call();
     match (entry, status) {
-        (Some(Entry { pool: Some(_), .. }), 0) | (None, _) => {}
+        (
+            Some(Entry {
+                pool: Some(pool), ..
+            }),
+            0,
+        ) => pool.release_if_over(direct),
+        (None, _) => {}
         (Some(entry), 0) => {
             if entry.managed {
                 direct.uncount(entry.bytes, false);

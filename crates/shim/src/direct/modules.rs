@@ -1,9 +1,11 @@
 //! Modules and libraries: what their global variables take is charged before they are loaded.
 //!
-//! Code itself, and what is not known beforehand (images in files, many of them compressed), the driver
+//! Code itself, and what is not looked into beforehand (a process's later images, if they are many), the driver
 //! takes when it pleases: the daemon is asked to compare its figure with the books soon, and counts it.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -32,7 +34,11 @@ pub(crate) unsafe fn load_data(
     image: *const c_void,
 ) -> CuStatus {
     // SAFETY: the program's arguments.
-    unsafe { loaded(out, image, context::owner(), || real(out, image)) }
+    unsafe {
+        loaded(out, image_bytes(image), context::owner(), || {
+            real(out, image)
+        })
+    }
 }
 
 /// `cuModuleLoadDataEx`.
@@ -53,13 +59,13 @@ pub(crate) unsafe fn load_data_ex(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     unsafe {
-        loaded(out, image, context::owner(), || {
+        loaded(out, image_bytes(image), context::owner(), || {
             real(out, image, count, options, values)
         })
     }
 }
 
-/// `cuModuleLoad`: what is in the file is not looked into.
+/// `cuModuleLoad`.
 pub(crate) unsafe fn load_file(
     _: Symbol,
     real: unsafe extern "C" fn(*mut Handle, *const c_char) -> CuStatus,
@@ -67,7 +73,7 @@ pub(crate) unsafe fn load_file(
     path: *const c_char,
 ) -> CuStatus {
     // SAFETY: the program's arguments.
-    unsafe { loaded(out, std::ptr::null(), 0, || real(out, path)) }
+    unsafe { loaded(out, file_bytes(path), context::owner(), || real(out, path)) }
 }
 
 /// `cuLibraryLoadData`, `cuLibraryLoadFromFile`.
@@ -93,13 +99,16 @@ pub(crate) unsafe fn load_library(
     values: *mut c_void,
     count: u32,
 ) -> CuStatus {
-    let image = match symbol {
-        Symbol::cuLibraryLoadData => code,
-        _ => std::ptr::null(),
+    // SAFETY: the program's argument, which is either.
+    let bytes = unsafe {
+        match symbol {
+            Symbol::cuLibraryLoadData => image_bytes(code),
+            _ => file_bytes(code.cast()),
+        }
     };
     // SAFETY: the program's arguments.
     unsafe {
-        loaded(out, image, 0, || {
+        loaded(out, bytes, 0, || {
             real(
                 out,
                 code,
@@ -133,11 +142,13 @@ pub(crate) unsafe fn unload(
     status
 }
 
+/// A call that loads an image with so many bytes of variables.
+///
 /// # Safety
-/// `image` is null or what the program wants loaded; `call` writes a handle to `out` when it succeeds.
+/// `call` writes a handle to `out` when it succeeds.
 unsafe fn loaded(
     out: *mut Handle,
-    image: *const c_void,
+    variables: u64,
     context: usize,
     call: impl FnOnce() -> CuStatus,
 ) -> CuStatus {
@@ -145,8 +156,7 @@ unsafe fn loaded(
         return call();
     };
     // Smaller ones share pieces with others, as small allocations do.
-    // SAFETY: our contract.
-    let bytes = footprint(unsafe { global_bytes(image) });
+    let bytes = footprint(variables);
     let status = direct.charged(bytes, call);
     if status == 0 {
         if bytes > 0 {
@@ -159,17 +169,23 @@ unsafe fn loaded(
     status
 }
 
+/// Whether so much more may be looked into.
+fn may_look_into(bytes: u64) -> bool {
+    LOOKED_INTO.load(Relaxed) <= LOOK_INTO
+        && LOOKED_INTO.fetch_add(bytes, Relaxed).saturating_add(bytes) <= LOOK_INTO
+}
+
 /// Bytes of the global variables in an image, as far as that can be told cheaply.
 ///
 /// # Safety
 /// `image` is null or an image that the program wants loaded.
-unsafe fn global_bytes(image: *const c_void) -> u64 {
-    if image.is_null() || LOOKED_INTO.load(Relaxed) > LOOK_INTO {
+unsafe fn image_bytes(image: *const c_void) -> u64 {
+    if image.is_null() || state().is_none() || LOOKED_INTO.load(Relaxed) > LOOK_INTO {
         return 0;
     }
     let regions = locate(&image::read_memory, image as u64).unwrap_or_default();
     let in_region = |region: &Region| {
-        if LOOKED_INTO.fetch_add(region.len, Relaxed) + region.len > LOOK_INTO {
+        if !may_look_into(region.len) {
             return 0;
         }
         // SAFETY: the image's own headers say that it is so long.
@@ -178,6 +194,29 @@ unsafe fn global_bytes(image: *const c_void) -> u64 {
         in_image(bytes).unwrap_or(0)
     };
     regions.iter().map(in_region).fold(0, u64::saturating_add)
+}
+
+/// The same of an image in a file.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn file_bytes(path: *const c_char) -> u64 {
+    if path.is_null() || state().is_none() {
+        return 0;
+    }
+    // SAFETY: our contract.
+    let path = Path::new(OsStr::from_bytes(
+        unsafe { CStr::from_ptr(path) }.to_bytes(),
+    ));
+    // Anything but a file might make its reader wait.
+    let length = std::fs::metadata(path)
+        .ok()
+        .filter(std::fs::Metadata::is_file);
+    let bytes = length.and_then(|file| {
+        let fits = file.len() <= LOOK_INTO && may_look_into(file.len());
+        fits.then(|| std::fs::read(path).ok())?
+    });
+    bytes.and_then(|bytes| in_image(&bytes)).unwrap_or(0)
 }
 
 fn in_image(bytes: &[u8]) -> Option<u64> {
@@ -246,9 +285,14 @@ fn in_statement(statement: &str) -> u64 {
             each = bits / 8;
         }
     }
-    let lengths = declaration.split('[').skip(1);
-    let lengths = lengths.filter_map(|part| part.split(']').next()?.trim().parse::<u64>().ok());
-    lengths.fold(each.saturating_mul(lanes), u64::saturating_mul)
+    // Several names may share a type: `.b8 a[4][8], b[16]`.
+    let elements = |name: &str| {
+        let lengths = name.split('[').skip(1);
+        let lengths = lengths.filter_map(|part| part.split(']').next()?.trim().parse::<u64>().ok());
+        lengths.fold(1, u64::saturating_mul)
+    };
+    let elements = after.split(',').map(elements).fold(0, u64::saturating_add);
+    each.saturating_mul(lanes).saturating_mul(elements)
 }
 
 #[cfg(test)]
@@ -266,5 +310,7 @@ mod tests {
             .weak .global .b64 last[2];";
         assert_eq!(in_ptx(text), 1_048_576 + 4 + 16 * 6 + 16);
         assert_eq!(in_ptx("no ptx at all [12"), 0);
+        let several = ".global .align 4 .b8 a[1048576], b[1048576], c;";
+        assert_eq!(in_ptx(several), 2 * 1_048_576 + 1);
     }
 }

@@ -12,9 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
 
+use super::books;
 use super::context::{current_device, owner};
 use super::driver::real;
-use super::state::{Direct, state};
+use super::state::{Direct, making, state};
 
 const LIMIT_STACK: u32 = 0;
 /// Local memory a thread can have on any GPU. A larger stack is the driver's to refuse, and its answer is not that
@@ -92,7 +93,10 @@ pub(crate) unsafe fn set_limit(
         return call();
     }
     let (Some(direct), LIMIT_STACK | LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
-        return call();
+        let status = call();
+        // What launches from the device may take is not told; the daemon sees it.
+        books::look();
+        return status;
     };
     let (mut books, before, mut grown, charged) = loop {
         let mut books = direct.stacks.books();
@@ -139,12 +143,107 @@ pub(crate) unsafe fn function(
     if status != 0 || out.is_null() {
         return status;
     }
+    // SAFETY: the driver has just written `out`.
+    function_needs(unsafe { out.read() })
+}
+
+/// A function that is about to be used.
+fn function_needs(function: Handle) -> CuStatus {
     let get =
         real!(cuFuncGetAttribute as unsafe extern "C" fn(*mut c_int, c_int, Handle) -> CuStatus);
     let mut bytes = 0;
-    // SAFETY: the driver has just written `out`; writes one number.
-    let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, out.read()) };
+    // SAFETY: the driver's own handle; writes one number.
+    let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, function) };
     needs_local(told, bytes)
+}
+
+/// `cuFuncLoad`: what was enumerated may say what it needs only now.
+pub(crate) unsafe fn load(
+    _: Symbol,
+    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    function: Handle,
+) -> CuStatus {
+    // SAFETY: the program's argument.
+    match unsafe { real(function) } {
+        0 => function_needs(function),
+        status => status,
+    }
+}
+
+/// `cuModuleEnumerateFunctions`.
+pub(crate) unsafe fn functions(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> CuStatus,
+    out: *mut Handle,
+    count: u32,
+    module: Handle,
+) -> CuStatus {
+    let total =
+        real!(cuModuleGetFunctionCount as unsafe extern "C" fn(*mut u32, Handle) -> CuStatus);
+    // SAFETY: the program's arguments.
+    unsafe {
+        enumerated(
+            out,
+            count,
+            module,
+            || real(out, count, module),
+            total,
+            function_needs,
+        )
+    }
+}
+
+/// `cuLibraryEnumerateKernels`.
+pub(crate) unsafe fn kernels(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> CuStatus,
+    out: *mut Handle,
+    count: u32,
+    library: Handle,
+) -> CuStatus {
+    let total =
+        real!(cuLibraryGetKernelCount as unsafe extern "C" fn(*mut u32, Handle) -> CuStatus);
+    // SAFETY: the program's arguments.
+    unsafe {
+        enumerated(
+            out,
+            count,
+            library,
+            || real(out, count, library),
+            total,
+            kernel_needs,
+        )
+    }
+}
+
+/// A call that writes as many handles of what `code` holds as there are, `count` at most.
+///
+/// # Safety
+/// `out` is null, or has room for them; `total` tells how many `code` holds.
+unsafe fn enumerated(
+    out: *const Handle,
+    count: u32,
+    code: Handle,
+    call: impl FnOnce() -> CuStatus,
+    total: unsafe extern "C" fn(*mut u32, Handle) -> CuStatus,
+    needs: impl Fn(Handle) -> CuStatus,
+) -> CuStatus {
+    let status = call();
+    if status != 0 || making(out).is_none() {
+        return status;
+    }
+    let mut all = 0;
+    // SAFETY: writes one number.
+    if unsafe { total(&mut all, code) } != 0 {
+        return status;
+    }
+    // SAFETY: the driver has just written so many.
+    let written = unsafe { std::slice::from_raw_parts(out, count.min(all) as usize) };
+    let refused = written
+        .iter()
+        .map(|one| needs(*one))
+        .find(|needs| *needs != 0);
+    refused.unwrap_or(status)
 }
 
 /// `cuLibraryGetKernel`.
@@ -157,14 +256,23 @@ pub(crate) unsafe fn kernel(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, library, name) };
-    let Some(device) = current_device().filter(|_| status == 0 && !out.is_null()) else {
+    if status != 0 || out.is_null() {
         return status;
+    }
+    // SAFETY: the driver has just written `out`.
+    kernel_needs(unsafe { out.read() })
+}
+
+/// A kernel that is about to be used on the current device.
+fn kernel_needs(kernel: Handle) -> CuStatus {
+    let Some(device) = current_device() else {
+        return 0;
     };
     type Get = unsafe extern "C" fn(*mut c_int, c_int, Handle, Device) -> CuStatus;
     let get = real!(cuKernelGetAttribute as Get);
     let mut bytes = 0;
-    // SAFETY: the driver has just written `out`; writes one number.
-    let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, out.read(), device) };
+    // SAFETY: the driver's own handle; writes one number.
+    let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, kernel, device) };
     needs_local(told, bytes)
 }
 

@@ -23,6 +23,8 @@ use crate::log;
 
 /// The driver hands out larger pieces of device memory in these steps.
 pub(crate) const GRANULE: u64 = 2 << 20;
+/// And smaller ones in these, those of pools too: addresses are multiples of it.
+pub(crate) const UNIT: u64 = 512;
 
 /// Everything a hook needs.
 pub(crate) struct Direct {
@@ -170,10 +172,8 @@ impl Direct {
 #[derive(Debug)]
 pub(crate) struct OutOfMemory;
 
-/// What an allocation of so many bytes takes from the device.
+/// What an allocation of so many bytes takes from the device. Small ones share a granule, in units.
 pub(crate) fn footprint(bytes: u64) -> u64 {
-    if bytes < GRANULE {
-        return bytes;
-    }
-    bytes.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX)
+    let step = if bytes < GRANULE { UNIT } else { GRANULE };
+    bytes.checked_next_multiple_of(step).unwrap_or(u64::MAX)
 }

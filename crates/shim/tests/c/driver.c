@@ -97,6 +97,13 @@ API CUresult cuCtxGetLimit(size_t *v, unsigned which) { *v = which == 2 ? 8u << 
 API CUresult cuCtxSetLimit(unsigned which, size_t v) { (void)which; (void)v; return 0; }
 API uint64_t standin_synced; // contexts that were waited for, a bit each
 API CUresult cuCtxCreate_v2(void **ctx, unsigned flags, int d) { (void)flags; (void)d; if (!ctx) return 1; *ctx = current = (void *)0x2000; return 0; }
+static int attached;
+API CUresult cuCtxAttach(void **ctx, unsigned flags) { (void)flags; attached++; *ctx = current; return 0; }
+API CUresult cuCtxDetach(void *ctx) { if (ctx != current) return 201; if (attached) attached--; else current = 0; return 0; }
+API CUresult cuCtxDestroy_v2(void *ctx) { if (ctx == current) current = 0; return 0; }
+API CUresult cuGreenCtxCreate(void **green, void *what, int d, unsigned f) { (void)what; (void)d; (void)f; retained++; *green = (void *)0x5000; return 0; }
+API CUresult cuGreenCtxDestroy(void *green) { if (green != (void *)0x5000) return 1; retained--; return 0; }
+API CUresult cuCtxFromGreenCtx(void **ctx, void *green) { (void)green; *ctx = (void *)0x6000; return 0; }
 // While the file named in STANDIN_HOLD is there, work does not finish; beside it another says that somebody waits.
 static void hold(void) {
     const char *path = getenv("STANDIN_HOLD");
@@ -116,12 +123,17 @@ API CUresult cuCtxSynchronize(void) {
     return current ? 0 : 201;
 }
 // Graphs with allocation nodes: memory is reserved at the first launch and kept until trimmed.
-static uint64_t graph_bytes[8], exec_bytes[8], graph_reserved, captured_bytes;
+static uint64_t graph_bytes[4096], exec_bytes[4096], graph_reserved, captured_bytes;
+#define GRAPH 0x10000
+#define EXEC 0x20000
 static int graph_count, exec_count;
 API CUresult cuStreamWaitValue32_v2(void *s, CUdeviceptr p, uint32_t value, unsigned f) { (void)s; (void)p; (void)f; return value == 7 ? 0 : 1; }
 API CUresult cuEventRecord(void *e, void *s) { (void)e; (void)s; return 0; }
 API CUresult cuEventSynchronize(void *e) { (void)e; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
-API CUresult cuStreamSynchronize(void *s) { (void)s; __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
+// Work of this stream never ends.
+#define STUCK ((void *)0x57)
+API CUresult cuStreamQuery(void *s) { return s == STUCK ? 600 : 0; }
+API CUresult cuStreamSynchronize(void *s) { while (s == STUCK) pause(); __atomic_add_fetch(&standin_syncs, 1, __ATOMIC_RELAXED); return 0; }
 static void *captured;
 API uint64_t standin_broken; // captures begun while a context was waited for
 API CUresult cuStreamBeginCapture_v2(void *s, int mode) {
@@ -130,12 +142,19 @@ API CUresult cuStreamBeginCapture_v2(void *s, int mode) {
     standin_broken += waiting;
     return 0;
 }
+static void *capture_graph; // where what is captured goes, if it is not a graph of its own
+API CUresult cuStreamBeginCaptureToGraph(void *s, void *g, const void *needs, const void *data, size_t count, int mode) {
+    (void)needs; (void)data; (void)count;
+    capture_graph = g;
+    return cuStreamBeginCapture_v2(s, mode);
+}
 // Streams 0x5 and 0x6 end well, any other was invalidated.
 API CUresult cuStreamEndCapture(void *s, void **g) {
     captured = 0;
-    *g = (void *)(intptr_t)(0x100 + graph_count++ % 8);
-    graph_bytes[(intptr_t)*g - 0x100] = captured_bytes;
+    *g = capture_graph ? capture_graph : (void *)(intptr_t)(GRAPH + graph_count++);
+    graph_bytes[(intptr_t)*g - GRAPH] += captured_bytes;
     captured_bytes = 0;
+    capture_graph = 0;
     return (uintptr_t)s > 6 ? 901 : 0;
 }
 API CUresult cuStreamDestroy_v2(void *s) { if (s == captured) captured = 0; return 0; }
@@ -178,7 +197,7 @@ API CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t bytes, v
 API CUresult cuMemcpyHtoA_v2(void *a, size_t offset, const void *from, size_t bytes) { (void)from; return a == (void *)0xA && offset == 3 && bytes == 2 << 20 ? 0 : 1; }
 API CUresult cuMemcpyAtoHAsync_v2(void *to, void *a, size_t offset, size_t bytes, void *s) { (void)to; return a == (void *)0xA && offset == 4 && bytes == 2 << 20 && s == (void *)5 ? 0 : 1; }
 API CUresult cuMemcpyAtoA_v2(void *to, size_t a, void *from, size_t b, size_t bytes) { return to == (void *)0xA && a == 1 && from == (void *)0xB && b == 2 && bytes == 2 << 20 ? 0 : 1; }
-API CUresult cuMemMapArrayAsync(void *maps, unsigned count, void *s) { (void)maps; return count == 9 && s == (void *)5 ? 0 : 1; }
+API CUresult cuMemMapArrayAsync(void *maps, unsigned count, void *s) { return count == (maps ? 1 : 9) && s == (void *)5 ? 0 : 1; }
 API CUresult cuMemFreeAsync(CUdeviceptr p, void *s) { (void)s; return cuMemFree_v2(p); }
 API CUresult cuDeviceGetMemPool(void **pool, int d) { (void)d; *pool = (void *)0x2000; return 0; }
 API CUresult cuMemPoolGetAttribute(void *pool, int which, void *v) { (void)pool; *(uint64_t *)v = which == 5 ? pool_reserved : pool_live; return 0; }
@@ -189,10 +208,26 @@ API CUresult cuMemPoolTrimTo(void *pool, size_t keep) {
     pthread_mutex_unlock(&lock);
     return 0;
 }
-API CUresult cuMemCreate(uint64_t *h, size_t bytes, const void *prop, unsigned long long f) { (void)f; if (!h || !prop) return 1; *h = take(bytes, 0); return *h ? 0 : 2; }
-API CUresult cuMemImportFromShareableHandle(uint64_t *h, void *exported, int kind) { (void)kind; if (!h) return 1; *h = (uint64_t)exported; return 0; }
+// A handle's number may come again once it is released, whatever is still mapped: it does where the flags say so.
+static uint64_t released;
+API CUresult cuMemCreate(uint64_t *h, size_t bytes, const void *prop, unsigned long long again) {
+    if (!h || !prop) return 1;
+    *h = take(bytes, 0);
+    if (*h && again) *h = released;
+    return *h ? 0 : 2;
+}
+// Descriptors are small numbers, and what is imported from one has a number of its own, as with the real driver.
+static int descriptor = 40;
+API CUresult cuMemExportToShareableHandle(int *out, uint64_t h, int kind, unsigned long long f) { (void)h; (void)f; if (!out || kind != 1) return 1; *out = descriptor++; return 0; }
+API CUresult cuMemImportFromShareableHandle(uint64_t *h, void *exported, int kind) {
+    (void)kind;
+    if (!h) return 1;
+    *h = (uintptr_t)exported < 4096 ? 0x90000 + (uintptr_t)exported : (uintptr_t)exported;
+    return 0;
+}
+API CUresult cuMemPoolDestroy(void *pool) { return pool ? 0 : 1; }
 API CUresult cuMemPoolCreate(void **pool, const void *props) { if (!pool || !props) return 1; *pool = (void *)0x3000; return 0; }
-API CUresult cuMemRelease(uint64_t h) { (void)h; return 0; }
+API CUresult cuMemRelease(uint64_t h) { released = h; return 0; }
 API CUresult cuMemMap(CUdeviceptr p, size_t b, size_t o, uint64_t h, unsigned long long f) { (void)p; (void)b; (void)o; (void)h; (void)f; return 0; }
 API CUresult cuMemUnmap(CUdeviceptr p, size_t b) { (void)p; (void)b; return 0; }
 API CUresult cuMemRetainAllocationHandle(uint64_t *h, void *p) { (void)p; if (!h) return 1; *h = next_address; return 0; }
@@ -229,26 +264,33 @@ static int launch_ex(const void *frame, const char *config, void *f, void **para
 }
 API CUresult cuLaunchKernelEx(const char *c, void *f, void **params, void **extra) { return launch_ex(__builtin_frame_address(0), c, f, params, extra, 42); }
 API CUresult cuLaunchKernelEx_ptsz(const char *c, void *f, void **params, void **extra) { return launch_ex(__builtin_frame_address(0), c, f, params, extra, 43); }
-API CUresult cuGraphCreate(void **g, unsigned f) { (void)f; *g = (void *)(intptr_t)(0x100 + graph_count++ % 8); graph_bytes[((intptr_t)*g) - 0x100] = 0; return 0; }
+API CUresult cuGraphCreate(void **g, unsigned f) { (void)f; *g = (void *)(intptr_t)(GRAPH + graph_count++); return 0; }
 API CUresult cuGraphDestroy(void *g) { (void)g; return 0; }
 API CUresult cuGraphAddMemAllocNode(void **n, void *g, const void *needs, size_t count, char *params) {
     (void)needs; (void)count;
     if (!n || !params) return 1;
-    graph_bytes[(intptr_t)g - 0x100] += *(size_t *)(params + 104);
+    graph_bytes[(intptr_t)g - GRAPH] += *(size_t *)(params + 104);
     *n = (void *)1;
+    return 0;
+}
+API CUresult cuGraphAddNode_v2(void **n, void *g, const void *needs, const void *data, size_t count, char *params) {
+    (void)data;
+    if (*(int *)params == 10) return cuGraphAddMemAllocNode(n, g, needs, count, params + 16);
+    if (*(int *)params != 4) return 1;
+    graph_bytes[(intptr_t)g - GRAPH] += graph_bytes[*(intptr_t *)(params + 16) - GRAPH];
     return 0;
 }
 API CUresult cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f) {
     (void)f;
     if (!e) return 1;
-    *e = (void *)(intptr_t)(0x200 + exec_count++ % 8);
-    exec_bytes[(intptr_t)*e - 0x200] = graph_bytes[(intptr_t)g - 0x100];
+    *e = (void *)(intptr_t)(EXEC + exec_count++);
+    exec_bytes[(intptr_t)*e - EXEC] = graph_bytes[(intptr_t)g - GRAPH];
     return 0;
 }
 API CUresult cuGraphExecDestroy(void *e) { (void)e; return 0; }
 API CUresult cuGraphLaunch(void *e, void *s) {
     (void)s;
-    uint64_t need = exec_bytes[(intptr_t)e - 0x200];
+    uint64_t need = exec_bytes[(intptr_t)e - EXEC];
     if (need > graph_reserved) graph_reserved = need; // ended graphs' memory is used again
     return 0;
 }
@@ -260,6 +302,15 @@ API CUresult cuModuleUnload(void *m) { int p = 0; give((uint64_t)m, &p); return 
 // A kernel named after its local memory.
 API CUresult cuModuleGetFunction(void **f, void *m, const char *name) { (void)m; if (!f || !name) return 1; *f = (void *)strtoull(name, 0, 0); return 0; }
 API CUresult cuFuncGetAttribute(int *v, int which, void *f) { *v = which == 3 ? (int)(intptr_t)f : 0; return 0; }
+// And all the kernels of a module or a library.
+static CUresult all_of(void **f, unsigned count) { for (unsigned i = 0; i < count && i < 2; i++) f[i] = (void *)(intptr_t)(i ? 1088 : 1000); return 0; }
+API CUresult cuModuleGetFunctionCount(unsigned *count, void *m) { (void)m; *count = 2; return 0; }
+API CUresult cuModuleEnumerateFunctions(void **f, unsigned count, void *m) { (void)m; return all_of(f, count); }
+API CUresult cuLibraryGetKernelCount(unsigned *count, void *l) { (void)l; *count = 2; return 0; }
+API CUresult cuLibraryEnumerateKernels(void **k, unsigned count, void *l) { (void)l; return all_of(k, count); }
+API CUresult cuKernelGetAttribute(int *v, int which, void *k, int d) { (void)d; return cuFuncGetAttribute(v, which, k); }
+API CUresult cuFuncLoad(void *f) { (void)f; return 0; }
+API CUresult cuModuleLoad(void **m, const char *path) { return cuModuleLoadData(m, path); }
 API CUresult cuTexRefSetMipmapLevelBias(void *t, float bias) { (void)t; return bias == 2.5f ? 0 : 1; }
 API CUresult cuCtxGetDevice_v2(int *d, void *ctx) { (void)ctx; *d = 42; return 0; }
 // Of a release newer than the shim.

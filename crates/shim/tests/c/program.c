@@ -44,7 +44,7 @@ static int forward(void) {
     CHECK(launch((launch_t)sym("cuLaunchKernel")));
     EXPECT(counter("standin_launches") == 1);
     // The driver here lacks this one.
-    EXPECT(F(int, "cuGreenCtxDestroy", void *)(0) == 801);
+    EXPECT(F(int, "cuTexRefDestroy", void *)(0) == 801);
     puts("ok");
     return 0;
 }
@@ -270,6 +270,8 @@ static int module(void) {
     puts("ok");
     return 0;
 }
+
+#include "ways.h"
 
 // 64 MiB limit that makes whoever asks for more wait: a thread waits for what this one gives back.
 static void *asks(void *what) {
@@ -502,6 +504,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "pool")) return pool();
     if (!strcmp(what, "graph")) return graph();
     if (!strcmp(what, "module")) return module();
+    for (size_t way = 0; way < sizeof WAYS / sizeof *WAYS; way++) if (!strcmp(what, WAYS[way].name)) return WAYS[way].run();
     if (!strcmp(what, "waits")) return waits(argv[2]);
     if (!strcmp(what, "race")) return race(a);
     if (!strcmp(what, "fork")) return forked();

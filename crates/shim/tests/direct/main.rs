@@ -81,10 +81,12 @@ fn under_limits_calls_pass_and_lookups_lead_to_hooks() {
 fn memory_ends_at_the_byte() {
     let limit = 10 * MIB + 77;
     let (_directory, daemon) = with_limit(limit);
-    let output = limited(&["fill", "1000000", "485837"], &daemon)
+    // Small pieces lie in units of 512 bytes, and so does the last one that fits.
+    let free = limit - 10 * 1_000_448;
+    let last = (free / 512 * 512).to_string();
+    let output = limited(&["fill", "1000000", &last], &daemon)
         .output()
         .unwrap();
-    let free = 10 * MIB + 77 - 10_000_000;
     let expected = format!("10 pieces, free {free} of {limit}, device {limit}");
     assert_eq!(printed(&output), expected);
 }
@@ -97,6 +99,13 @@ fn large_pieces_are_charged_as_the_driver_takes_them() {
         printed(&output),
         format!("4 pieces, free 0 of {0}, device {0}", 16 * MIB)
     );
+}
+
+#[test]
+fn a_byte_takes_what_the_driver_gives_for_it() {
+    let (_directory, daemon) = with_limit(64 << 10);
+    let output = limited(&["fill", "1"], &daemon).output().unwrap();
+    assert!(printed(&output).starts_with("128 pieces, free 0 of 65536"));
 }
 
 #[test]
@@ -167,6 +176,30 @@ fn variables_of_modules_and_local_memory_of_kernels_are_charged() {
         printed(&limited(&["module"], &daemon).output().unwrap()),
         "ok"
     );
+}
+
+#[test]
+fn memory_counts_until_it_is_really_given_back() {
+    let ways = [
+        ("ended pool", 64),
+        ("stuck pool", 60),
+        ("child graph", 64),
+        ("handles", 8),
+        ("listed", 64),
+    ];
+    for (way, limit) in ways {
+        let (_directory, daemon) = with_limit(limit * MIB);
+        let output = limited(&[way], &daemon).output().unwrap();
+        assert_eq!(printed(&output), "ok", "{way}");
+    }
+}
+
+#[test]
+fn however_a_context_ends_it_is_given_back() {
+    let (_directory, daemon) = with_limit(16 * MIB);
+    let mut command = limited(&["context ends"], &daemon);
+    command.env("MICA_CONTEXT_BYTES", "6291456");
+    assert_eq!(printed(&command.output().unwrap()), "ok");
 }
 
 #[test]
@@ -348,7 +381,7 @@ fn a_trace_shows_every_call_with_its_result() {
                 trace.contains("cuTexRefSetMipmapLevelBias(0x0, 2.5)"),
                 "{trace}"
             );
-            assert!(trace.contains("cuGreenCtxDestroy(0x0) = 801"), "{trace}");
+            assert!(trace.contains("cuTexRefDestroy(0x0) = 801"), "{trace}");
         }
     }
 }

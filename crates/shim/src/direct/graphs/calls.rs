@@ -30,16 +30,39 @@ pub(crate) unsafe fn add_alloc_node(
     // SAFETY: null, or what the driver has just read.
     let params = unsafe { params.as_ref() };
     if let (Some(direct), Some(params), 0) = (state(), params, status) {
-        direct.graphs.expect(graph as usize, params.bytes as u64);
+        direct.graphs.expect(graph, params.bytes as u64);
     }
     status
 }
 
-/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`, and where `CUgraphNodeParams` holds such a node's size.
+/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC` and `CU_GRAPH_NODE_TYPE_GRAPH`.
 const NODE_ALLOC: i32 = 10;
-const NODE_ALLOC_BYTES: usize = 16 + std::mem::offset_of!(MemAllocNodeParams, bytes);
+const NODE_CHILD: i32 = 4;
+/// `CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE`: the parent takes the child, and ends it.
+const MOVED: i32 = 1;
 
-/// Books a node added through the general call if it allocates.
+/// `CUgraphNodeParams`, as far as nodes that take memory go.
+#[repr(C)]
+struct NodeParams {
+    kind: i32,
+    reserved: [i32; 3],
+    of_kind: OfKind,
+}
+
+#[repr(C)]
+union OfKind {
+    alloc: MemAllocNodeParams,
+    child: Child,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Child {
+    graph: Handle,
+    ownership: i32,
+}
+
+/// Books a node added through the general call if it allocates, or is a graph that does.
 ///
 /// # Safety
 /// `params` is the program's `CUgraphNodeParams`, which the driver has just accepted.
@@ -47,11 +70,32 @@ unsafe fn expect_node(status: CuStatus, graph: Handle, params: *const c_void) {
     let Some(direct) = state().filter(|_| status == 0 && !params.is_null()) else {
         return;
     };
-    // SAFETY: the first word of the parameters is the node's type.
-    if unsafe { params.cast::<i32>().read() } == NODE_ALLOC {
-        // SAFETY: parameters of this type have their size there.
-        let bytes = unsafe { params.byte_add(NODE_ALLOC_BYTES).cast::<usize>().read() };
-        direct.graphs.expect(graph as usize, bytes as u64);
+    // SAFETY: our contract; the structure is larger than what is known of it here.
+    let params = unsafe { &*params.cast::<NodeParams>() };
+    match params.kind {
+        NODE_ALLOC => {
+            // SAFETY: what a node of this kind has.
+            let bytes = unsafe { params.of_kind.alloc.bytes };
+            direct.graphs.expect(graph, bytes as u64);
+        }
+        NODE_CHILD => {
+            // SAFETY: what a node of this kind has.
+            let child = unsafe { params.of_kind.child };
+            has_child(graph, child.graph, child.ownership == MOVED);
+        }
+        _ => {}
+    }
+}
+
+/// What a child graph allocates, its parent does. One that was moved ends with its parent, unseen.
+fn has_child(graph: Handle, child: Handle, moved: bool) {
+    if let Some(direct) = in_use() {
+        let mut books = direct.graphs.books();
+        let bytes = books.of(child);
+        books.add(graph, bytes);
+        if moved {
+            books.graphs.remove(&(child as usize));
+        }
     }
 }
 
@@ -98,7 +142,7 @@ pub(crate) unsafe fn add_node_v2(
     status
 }
 
-/// `cuGraphAddChildGraphNode`: the child's allocations become the parent's.
+/// `cuGraphAddChildGraphNode`.
 pub(crate) unsafe fn add_child(
     _: Symbol,
     real: unsafe extern "C" fn(*mut Handle, Handle, *const Handle, usize, Handle) -> CuStatus,
@@ -110,10 +154,8 @@ pub(crate) unsafe fn add_child(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, graph, needs, count, child) };
-    if let (Some(direct), 0) = (in_use(), status) {
-        let mut books = direct.graphs.books();
-        let bytes = books.graphs.get(&(child as usize)).copied().unwrap_or(0);
-        *books.graphs.entry(graph as usize).or_default() += bytes;
+    if status == 0 {
+        has_child(graph, child, false);
     }
     status
 }
@@ -129,7 +171,7 @@ pub(crate) unsafe fn clone(
     let status = unsafe { real(out, graph) };
     if let (Some(direct), false, 0) = (in_use(), out.is_null(), status) {
         let mut books = direct.graphs.books();
-        let bytes = books.graphs.get(&(graph as usize)).copied().unwrap_or(0);
+        let bytes = books.of(graph);
         // SAFETY: the driver has just written `out`.
         books.graphs.insert(unsafe { out.read() } as usize, bytes);
     }
@@ -142,11 +184,18 @@ pub(crate) unsafe fn destroy(
     real: unsafe extern "C" fn(Handle) -> CuStatus,
     graph: Handle,
 ) -> CuStatus {
-    if let Some(direct) = in_use() {
-        direct.graphs.books().graphs.remove(&(graph as usize));
-    }
     // SAFETY: the program's argument.
-    unsafe { real(graph) }
+    let call = || unsafe { real(graph) };
+    let Some(direct) = in_use() else {
+        return call();
+    };
+    // Out of the books first: the driver may give its number to the next graph at once.
+    let needed = direct.graphs.books().graphs.remove(&(graph as usize));
+    let status = call();
+    if let (Some(bytes), 1..) = (needed, status) {
+        direct.graphs.books().add(graph, bytes);
+    }
+    status
 }
 
 /// `cuGraphInstantiateWithFlags`.
@@ -203,7 +252,7 @@ unsafe fn instantiated(
     let Some(direct) = in_use().filter(|_| !out.is_null()) else {
         return call();
     };
-    let needs = |books: &Books| books.graphs.get(&(graph as usize)).copied().unwrap_or(0);
+    let needs = |books: &Books| books.of(graph);
     let ahead = |books: &Books| match flags & FLAG_UPLOAD != 0 {
         true => needs(books),
         false => 0,
@@ -257,12 +306,19 @@ pub(crate) unsafe fn exec_destroy(
     real: unsafe extern "C" fn(Handle) -> CuStatus,
     exec: Handle,
 ) -> CuStatus {
-    if let Some(direct) = in_use() {
-        direct.graphs.books().execs.remove(&(exec as usize));
-        books::stale();
-    }
     // SAFETY: the program's argument.
-    unsafe { real(exec) }
+    let call = || unsafe { real(exec) };
+    let Some(direct) = in_use() else {
+        return call();
+    };
+    // As with graphs.
+    let known = direct.graphs.books().execs.remove(&(exec as usize));
+    let status = call();
+    if let (Some(known), 1..) = (known, status) {
+        direct.graphs.books().execs.insert(exec as usize, known);
+    }
+    books::stale();
+    status
 }
 
 /// `cuDeviceGraphMemTrim`.

@@ -54,6 +54,17 @@ impl Books {
             None => self.graphs.values().sum(),
         }
     }
+
+    /// What a graph's allocation nodes need.
+    fn of(&self, graph: Handle) -> u64 {
+        self.graphs.get(&(graph as usize)).copied().unwrap_or(0)
+    }
+
+    /// A graph needs so many bytes more.
+    fn add(&mut self, graph: Handle, bytes: u64) {
+        let known = self.graphs.entry(graph as usize).or_default();
+        *known = known.saturating_add(bytes);
+    }
 }
 
 /// Memory of graphs.
@@ -140,9 +151,9 @@ impl GraphMemory {
     }
 
     /// A node was added to a graph that will need so many bytes.
-    fn expect(&self, graph: usize, bytes: u64) {
+    fn expect(&self, graph: Handle, bytes: u64) {
         let bytes = self.note_use(bytes);
-        *self.books().graphs.entry(graph).or_default() += bytes;
+        self.books().add(graph, bytes);
     }
 
     /// An allocation was captured.
@@ -179,7 +190,8 @@ pub(crate) fn captured(graph: Handle, others: bool) {
         if !others {
             books.captured = 0;
         }
-        books.graphs.insert(graph as usize, bytes);
+        // The graph may have nodes from before its capture, or others that were added to it meanwhile.
+        books.add(graph, bytes);
     }
 }
 

@@ -13,10 +13,10 @@ use mica_cuda_abi::{CuStatus, Device, DevicePtr, Handle, MemAllocationProp, MemL
 
 pub(crate) use pool::Pool;
 
-use super::capture;
 use super::context::single_device;
 use super::driver::real;
 use super::state::{Direct, making, state};
+use super::{capture, streams};
 
 /// All pools that were used.
 #[derive(Default)]
@@ -45,8 +45,9 @@ pub(crate) unsafe fn alloc_async(
     if capture::is_capturing(symbol, stream) {
         return captured(direct, bytes, call);
     }
+    let own = streams::own_handle(symbol, stream);
     match direct.pools.of_current_device() {
-        Some(pool) => pool.alloc(direct, bytes as u64, out, stream, call),
+        Some(pool) => pool.alloc(direct, bytes as u64, out, own, call),
         // Without a pool the driver refuses too; let it say how.
         None => call(),
     }
@@ -69,8 +70,16 @@ pub(crate) unsafe fn alloc_from_pool(
     if capture::is_capturing(symbol, stream) {
         return captured(direct, bytes, call);
     }
-    let pool = direct.pools.get(pool as usize);
-    pool.alloc(direct, bytes as u64, out, stream, call)
+    let own = streams::own_handle(symbol, stream);
+    let handle = pool as usize;
+    let known = direct.pools.find(handle);
+    let pool = known.unwrap_or_else(|| direct.pools.add(handle, true));
+    let status = pool.alloc(direct, bytes as u64, out, own, call);
+    if known.is_none() && status != 0 {
+        // Perhaps no pool at all, or one that has ended: the driver must not be asked about it later.
+        direct.pools.take(handle);
+    }
+    status
 }
 
 /// An allocation that becomes a node of a graph.
@@ -97,8 +106,7 @@ pub(crate) unsafe fn create(
         // SAFETY: the driver has just written `out`.
         let handle = unsafe { out.read() } as usize;
         // Managed memory may come to lie on the device wherever it begins.
-        let on_device =
-            props.location.kind == MemLocation::DEVICE || props.kind == MemAllocationProp::MANAGED;
+        let on_device = !props.location.on_host() || props.kind == MemAllocationProp::MANAGED;
         direct.pools.add(handle, on_device);
     }
     status
@@ -111,9 +119,17 @@ pub(crate) unsafe fn destroy(
     pool: Handle,
 ) -> CuStatus {
     // SAFETY: the program's argument.
-    let status = unsafe { real(pool) };
-    if let (Some(direct), 0) = (state(), status) {
-        direct.pools.forget(direct, pool as usize);
+    let call = || unsafe { real(pool) };
+    let Some(direct) = state() else {
+        return call();
+    };
+    // Out of the books first: the driver may give its number to the next pool at once.
+    let known = direct.pools.take(pool as usize);
+    let status = call();
+    match (known, status) {
+        (Some(pool), 0) => pool.end(direct),
+        (Some(pool), _) => direct.pools.put_back(pool),
+        (None, _) => {}
     }
     status
 }
@@ -166,25 +182,22 @@ pub(crate) unsafe fn set_default_at(
 }
 
 impl Pools {
-    fn get(&self, handle: usize) -> &'static Pool {
+    fn find(&self, handle: usize) -> Option<&'static Pool> {
         // SAFETY: null, or a pool, which is never freed.
         if let Some(last) = unsafe { self.last.load(Acquire).as_ref() }
             && last.handle == handle
         {
-            return last;
+            return Some(last);
         }
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        match known.get(&handle) {
-            Some(pool) => {
-                self.last
-                    .store(std::ptr::from_ref(*pool).cast_mut(), Release);
-                pool
-            }
-            None => {
-                drop(known);
-                self.add(handle, true)
-            }
-        }
+        let pool = *known.get(&handle)?;
+        self.last
+            .store(std::ptr::from_ref(pool).cast_mut(), Release);
+        Some(pool)
+    }
+
+    fn get(&self, handle: usize) -> &'static Pool {
+        self.find(handle).unwrap_or_else(|| self.add(handle, true))
     }
 
     fn add(&self, handle: usize, on_device: bool) -> &'static Pool {
@@ -194,15 +207,20 @@ impl Pools {
         known.entry(handle).or_insert_with(fresh)
     }
 
-    fn forget(&self, direct: &Direct, handle: usize) {
+    /// Forgets a pool.
+    fn take(&self, handle: usize) -> Option<&'static Pool> {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let gone = known.remove(&handle);
         self.last.store(std::ptr::null_mut(), Release);
         drop(known);
         self.forget_defaults();
-        if let Some(pool) = gone {
-            pool.end(direct);
-        }
+        gone
+    }
+
+    /// A pool that [`Pools::take`] forgot is there still.
+    fn put_back(&self, pool: &'static Pool) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(pool.handle, pool);
     }
 
     fn forget_defaults(&self) {

@@ -12,22 +12,25 @@
 //! ```
 
 use std::ffi::c_void;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle};
 
+use crate::direct::books;
 use crate::direct::driver::real;
 use crate::direct::ledger::Entry;
-use crate::direct::state::{Direct, GRANULE, footprint};
+use crate::direct::state::{Direct, GRANULE, UNIT, footprint};
 
 /// How much a pool grows at once.
 const GROWTH: u64 = 32 << 20;
-/// What pool allocations are rounded to.
-const UNIT: u64 = 512;
 const ATTR_RESERVED_CURRENT: u32 = 5;
 const OUT_OF_MEMORY: CuStatus = CuResult::OutOfMemory as CuStatus;
+const NOT_READY: CuStatus = CuResult::NotReady as CuStatus;
+/// Longest that a refused allocation waits for its stream.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One pool.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub(crate) struct Pool {
     shrinks: AtomicU64,
     /// Held while what the pool reserves is read and the charge is made equal to it.
     changing: Mutex<()>,
+    /// The program has destroyed it; the driver keeps its memory until the last allocation is freed.
+    ended: AtomicBool,
 }
 
 impl PartialEq for Pool {
@@ -62,6 +67,7 @@ impl Pool {
             charged: AtomicU64::new(0),
             shrinks: AtomicU64::new(0),
             changing: Mutex::new(()),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -125,13 +131,27 @@ impl Pool {
         });
     }
 
-    /// The pool was destroyed.
+    /// The pool was destroyed: what is still allocated from it, and what it holds beside that, stays charged until
+    /// the last of it is freed.
     pub(super) fn end(&self, direct: &Direct) {
-        let _changing = self.lock();
-        direct
-            .linear
-            .remove_all(|entry| entry.pool.is_some_and(|pool| pool == self));
-        direct.release(self.charged.swap(0, SeqCst));
+        self.ended.store(true, SeqCst);
+        direct.linear.remove_all(|entry| {
+            entry.pool.is_some_and(|pool| pool == self) && entry.cached.is_some()
+        });
+        self.release_if_over(direct);
+    }
+
+    /// Whether it was destroyed: then nothing that is freed lies in its cache.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(SeqCst)
+    }
+
+    /// Some of its memory was freed.
+    pub(crate) fn release_if_over(&self, direct: &Direct) {
+        if self.has_ended() && self.live.load(SeqCst) == 0 {
+            let _changing = self.lock();
+            direct.release(self.charged.swap(0, SeqCst));
+        }
     }
 
     pub(super) fn alloc(
@@ -254,15 +274,20 @@ impl Pool {
     /// Gives an allocation back that turned out to exceed the limit.
     fn undo(&self, direct: &Direct, pointer: DevicePtr, stream: Handle, keep: u64) {
         let free = real!(cuMemFreeAsync as unsafe extern "C" fn(DevicePtr, Handle) -> CuStatus);
-        let wait = real!(cuStreamSynchronize as unsafe extern "C" fn(Handle) -> CuStatus);
+        let done = real!(cuStreamQuery as unsafe extern "C" fn(Handle) -> CuStatus);
         let trim = real!(cuMemPoolTrimTo as unsafe extern "C" fn(Handle, usize) -> CuStatus);
         // SAFETY: allocated a moment ago on this stream, not yet known to the program.
         crate::direct::memory::release(pointer, || unsafe { free(pointer, stream) });
+        // The pool has it back when the stream has come so far, and the stream may wait for this very thread.
+        let since = Instant::now();
         // SAFETY: the program's own stream, outside any capture.
-        unsafe { wait(stream) };
+        while unsafe { done(stream) } == NOT_READY && since.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_micros(50));
+        }
         // SAFETY: a pool the driver has just allocated from.
         unsafe { trim(self.handle as Handle, keep as usize) };
         self.reconcile(direct);
+        books::stale();
     }
 
     /// Memory of this pool went back to its cache.

@@ -3,19 +3,22 @@
 //! A context is charged an estimate before it is made; the daemon compares with the driver's own
 //! figure afterwards. When one ends, everything that was booked under it is given back.
 
+mod calls;
+pub(crate) mod green;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ffi::c_void;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
+use mica_cuda_abi::{CuResult, CuStatus, Device, Handle};
 
 use super::driver::real;
 use super::state::{Direct, making, state};
-use super::sync;
 use super::{books, capture, control, ledger};
+
+pub(crate) use calls::*;
 
 /// What a context takes on an H200 with driver 580.
 const CONTEXT_BYTES: u64 = 520 << 20;
@@ -32,6 +35,10 @@ struct Books {
     bytes: HashMap<usize, u64>,
     /// The primary context of each device, while it is active.
     primary: HashMap<Device, usize>,
+    /// How often a context was attached to beyond its making.
+    attached: HashMap<usize, u32>,
+    /// Green contexts as contexts, each with the primary one that it is a part of.
+    green: HashMap<usize, usize>,
 }
 
 /// All contexts.
@@ -68,9 +75,16 @@ pub(crate) fn current() -> usize {
 #[inline]
 pub(crate) fn owner() -> usize {
     match ONLY.load(Relaxed) {
-        0 => current(),
+        0 => whole(current()),
         only => only,
     }
+}
+
+/// The primary context that a green one is a part of; of any other context itself.
+#[cold]
+fn whole(context: usize) -> usize {
+    let primary = |direct: &Direct| direct.contexts.books().green.get(&context).copied();
+    state().and_then(primary).unwrap_or(context)
 }
 
 /// Whether there is exactly one context.
@@ -100,54 +114,6 @@ pub(crate) fn current_device() -> Option<Device> {
     let mut device = 0;
     // SAFETY: writes one ordinal.
     (unsafe { get(&mut device) } == 0).then_some(device)
-}
-
-/// Whether the second version of a call was given a context at all.
-///
-/// Some programs take the version with the longest name for the newest of the same signature (Numba's
-/// own binding does) and pass none: the driver would follow whatever stands in the register. Contexts
-/// are made through hooks or are current; where none is, the driver decides.
-fn names_a_context(context: Handle) -> bool {
-    let now = current();
-    let address = context as usize;
-    now == 0
-        || address == 0
-        || address == now
-        || state().is_none_or(|direct| direct.contexts.books().bytes.contains_key(&address))
-}
-
-/// `cuCtxGetDevice_v2`.
-pub(crate) unsafe fn device_of(
-    _: Symbol,
-    real: unsafe extern "C" fn(*mut Device, Handle) -> CuStatus,
-    out: *mut Device,
-    context: Handle,
-) -> CuStatus {
-    if names_a_context(context) {
-        // SAFETY: the program's arguments.
-        return unsafe { real(out, context) };
-    }
-    let get = real!(cuCtxGetDevice as unsafe extern "C" fn(*mut Device) -> CuStatus);
-    // SAFETY: the program's argument.
-    unsafe { get(out) }
-}
-
-/// `cuCtxSynchronize_v2`.
-pub(crate) unsafe fn synchronize(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    context: Handle,
-) -> CuStatus {
-    if names_a_context(context) {
-        // SAFETY: the program's argument.
-        return sync::waiting(
-            || is_only() && ONLY.load(Relaxed) == context as usize,
-            || unsafe { real(context) },
-        );
-    }
-    let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
-    // SAFETY: takes no arguments.
-    sync::waiting(current_is_only, || unsafe { wait() })
 }
 
 /// Waits for the work of every context of the process; true if all of it could be waited for.
@@ -215,16 +181,14 @@ fn made() {
     control::context_made();
 }
 
-/// `cuDevicePrimaryCtxRetain`.
-pub(crate) unsafe fn primary_retain(
-    _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Device) -> CuStatus,
-    out: *mut Handle,
+/// A call that retains a device's primary context, which it makes if nobody has.
+fn retaining(
+    direct: Option<&'static Direct>,
     device: Device,
+    call: impl FnOnce() -> CuStatus,
+    primary: impl FnOnce() -> usize,
 ) -> CuStatus {
-    // SAFETY: the program's arguments.
-    let call = || unsafe { real(out, device) };
-    let Some(direct) = making(out) else {
+    let Some(direct) = direct else {
         return call();
     };
     let bytes = estimate();
@@ -247,8 +211,7 @@ pub(crate) unsafe fn primary_retain(
     if status != 0 {
         direct.release(bytes);
     } else {
-        // SAFETY: the driver has just written `out`.
-        let context = unsafe { out.read() } as usize;
+        let context = primary();
         if let Some(twice) = books.bytes.insert(context, bytes) {
             direct.release(twice);
         }
@@ -260,14 +223,8 @@ pub(crate) unsafe fn primary_retain(
     status
 }
 
-/// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`.
-pub(crate) unsafe fn primary_release(
-    _: Symbol,
-    real: unsafe extern "C" fn(Device) -> CuStatus,
-    device: Device,
-) -> CuStatus {
-    // SAFETY: the program's argument.
-    let call = || unsafe { real(device) };
+/// A call that may end a device's primary context.
+fn releasing(device: Device, call: impl FnOnce() -> CuStatus) -> CuStatus {
     let Some(direct) = state() else {
         return call();
     };
@@ -291,45 +248,6 @@ fn is_active(device: Device) -> bool {
     unsafe { get(device, &mut flags, &mut active) != 0 || active != 0 }
 }
 
-/// `cuCtxCreate` and `cuCtxCreate_v2`.
-pub(crate) unsafe fn create(
-    _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32, Device) -> CuStatus,
-    out: *mut Handle,
-    flags: u32,
-    device: Device,
-) -> CuStatus {
-    // SAFETY: the program's arguments.
-    unsafe { charged_create(out, || real(out, flags, device)) }
-}
-
-/// `cuCtxCreate_v3`.
-pub(crate) unsafe fn create_v3(
-    _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *mut c_void, i32, u32, Device) -> CuStatus,
-    out: *mut Handle,
-    params: *mut c_void,
-    count: i32,
-    flags: u32,
-    device: Device,
-) -> CuStatus {
-    // SAFETY: the program's arguments.
-    unsafe { charged_create(out, || real(out, params, count, flags, device)) }
-}
-
-/// `cuCtxCreate_v4`.
-pub(crate) unsafe fn create_v4(
-    _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *mut c_void, u32, Device) -> CuStatus,
-    out: *mut Handle,
-    params: *mut c_void,
-    flags: u32,
-    device: Device,
-) -> CuStatus {
-    // SAFETY: the program's arguments.
-    unsafe { charged_create(out, || real(out, params, flags, device)) }
-}
-
 /// # Safety
 /// `call` writes a context to `out` when it succeeds.
 unsafe fn charged_create(out: *mut Handle, call: impl FnOnce() -> CuStatus) -> CuStatus {
@@ -350,29 +268,12 @@ unsafe fn charged_create(out: *mut Handle, call: impl FnOnce() -> CuStatus) -> C
     status
 }
 
-/// `cuCtxDestroy`.
-pub(crate) unsafe fn destroy(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    context: Handle,
-) -> CuStatus {
-    let Some(direct) = state() else {
-        // SAFETY: the program's argument.
-        return unsafe { real(context) };
-    };
-    let books = direct.contexts.books();
-    // SAFETY: the program's argument.
-    let status = unsafe { real(context) };
-    if status == 0 {
-        ended(direct, books, context as usize);
-    }
-    status
-}
-
 /// Gives back what a context held.
 fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
     let mut bytes = books.bytes.remove(&context).unwrap_or(0);
     bytes += direct.stacks.ended(context);
+    books.attached.remove(&context);
+    books.green.retain(|_, primary| *primary != context);
     books.count();
     drop(books);
     let managed = |entry: &ledger::Entry| entry.context == context && entry.managed;
@@ -381,6 +282,7 @@ fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
     bytes += uncounted + direct.linear.remove_all(|entry| entry.context == context);
     bytes += direct.objects.remove_all(|entry| entry.context == context);
     direct.release(bytes);
+    direct.handles.context_ended(direct, context);
     capture::context_ended(context);
     books::compare(direct);
     control::contexts_changed();
