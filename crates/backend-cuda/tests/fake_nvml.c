@@ -16,13 +16,14 @@ static int initialized;
 int nvmlInitWithFlags(unsigned flags) { initialized = 1; return flags; }
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return initialized ? 0 : 1; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(0x1000ul + index); return index < 2 ? 0 : 2; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(0x1000ul + index); return !initialized ? 1 : index < 2 ? 0 : 2; }
+static int wrong(void *device) { return !initialized ? 1 : (unsigned long)device >> 1 == 0x800 ? 0 : 2; }
 int nvmlDeviceGetUUID(void *device, char *text, unsigned room) { return snprintf(text, room, "GPU-%08lx", (unsigned long)device) < 0; }
 int nvmlDeviceGetHandleByUUID(const char *wanted, void **device)
 {
     unsigned count = 0;
     char text[96];
-    nvmlDeviceGetCount_v2(&count);
+    if (nvmlDeviceGetCount_v2(&count)) return 1;
     for (unsigned index = 0; index < count; index++)
         if (!nvmlDeviceGetHandleByIndex_v2(index, device) && !nvmlDeviceGetUUID(*device, text, 96) && !strcmp(text, wanted))
             return 0;
@@ -33,12 +34,14 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, void *m) { (void)device; (void)m; r
 int nvmlDeviceGetDynamicPstatesInfo(void *device, unsigned *load) { (void)device; load[1] = load[5] = 1; load[2] = 99; load[6] = 98; return 0; }
 int nvmlDeviceGetUtilizationRates(void *device, unsigned *rates) { (void)device; rates[0] = 99; rates[1] = 5; return 0; }
 int nvmlShutdown(void) { initialized = 0; return 0; }
-int nvmlDeviceGetName(void *device, char *text, unsigned room) { (void)device; return snprintf(text, room, "Test GPU") < 0; }
+int nvmlDeviceGetName(void *device, char *text, unsigned room) { return wrong(device) ? wrong(device) : snprintf(text, room, "Test GPU") < 0; }
+int nvmlDeviceSetComputeMode(void *device, int mode) { (void)mode; return wrong(device); }
 int nvmlDeviceGetPciInfo_v3(void *device, pci *info) { memset(info, 0, sizeof *info); snprintf(info->bus_id, 32, "00000000:%02lX:00.0", (unsigned long)device & 0xff); return 0; }
-int nvmlDeviceGetMemoryInfo(void *device, memory *m) { (void)device; m->total = 100; m->free = 60; m->used = 40; return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, memory *m) { if (wrong(device)) return wrong(device); m->total = 100; m->free = 60; m->used = 40; return 0; }
 int nvmlSystemGetDriverVersion(char *text, unsigned room) { return snprintf(text, room, "580.1") < 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process *list)
 {
+    if (wrong(device) || !count) return wrong(device) ? wrong(device) : 2;
     unsigned room = *count;
     if (device == (void *)0x1001ul) { *count = 0; return 0; }
     *count = 2;
@@ -49,6 +52,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, proce
 }
 int nvmlDeviceGetProcessUtilization(void *device, sample *list, unsigned *count, unsigned long long since)
 {
+    if (wrong(device) || !count) return wrong(device) ? wrong(device) : 2;
     unsigned room = *count;
     if (device == (void *)0x1001ul) return 6;
     *count = 2;

@@ -11,10 +11,12 @@ pub(crate) const SUCCESS: Return = 0;
 pub(crate) const UNINITIALIZED: Return = 1;
 pub(crate) const INVALID_ARGUMENT: Return = 2;
 pub(crate) const NOT_SUPPORTED: Return = 3;
+pub(crate) const NO_PERMISSION: Return = 4;
 pub(crate) const NOT_FOUND: Return = 6;
 pub(crate) const INSUFFICIENT_SIZE: Return = 7;
 pub(crate) const LIBRARY_NOT_FOUND: Return = 12;
 pub(crate) const FUNCTION_NOT_FOUND: Return = 13;
+pub(crate) const GPU_IS_LOST: Return = 15;
 pub(crate) const VERSION_MISMATCH: Return = 25;
 pub(crate) const UNKNOWN: Return = 999;
 

@@ -2,7 +2,8 @@
 //!
 //! A slot leads to a stub that answers "not initialized" until `nvmlInit`, then to the real
 //! function. What the real library lacks is answered as an older NVML would; without one, as a
-//! device that does not support the query.
+//! device that does not support the query. In a virtual GPU what changes the whole GPU, for all who share it, is not
+//! permitted.
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use mica_backend_cuda::library::Library;
 
-use crate::abi::{FUNCTION_NOT_FOUND, NOT_SUPPORTED, Return, UNINITIALIZED};
+use crate::abi::{FUNCTION_NOT_FOUND, NO_PERMISSION, NOT_SUPPORTED, Return, UNINITIALIZED};
 use crate::names::for_each_function;
 
 unsafe extern "C" fn before_init() -> Return {
@@ -24,6 +25,34 @@ unsafe extern "C" fn not_supported() -> Return {
 
 unsafe extern "C" fn not_in_this_driver() -> Return {
     FUNCTION_NOT_FOUND
+}
+
+unsafe extern "C" fn not_permitted() -> Return {
+    NO_PERMISSION
+}
+
+/// Whether a function changes what others on the GPU have: clocks, modes, counters, instances.
+fn changes_the_gpu(name: &str) -> bool {
+    const VERBS: [&str; 12] = [
+        "Set",
+        "Reset",
+        "Clear",
+        "Create",
+        "Destroy",
+        "Remove",
+        "Modify",
+        "Freeze",
+        "Update",
+        "Activate",
+        "Force",
+        "ReadWrite",
+    ];
+    // These are about the calling thread, and about what the caller itself made.
+    let own = ["CpuAffinity", "EventSet", "GpmSample"];
+    let is_question = name.contains("Get") || name.contains("Query");
+    VERBS.iter().any(|verb| name.contains(verb))
+        && !is_question
+        && !own.iter().any(|word| name.contains(word))
 }
 
 macro_rules! define {
@@ -67,19 +96,66 @@ macro_rules! define {
 }
 for_each_function!(define);
 
-/// Leads every slot to the real library, or to the stub for a device without one.
-pub(crate) fn connect(real: Option<&Library>) {
+/// Leads every slot to the real library, or to the stub for a device without one; in a virtual GPU, what changes the
+/// whole GPU to a refusal.
+pub(crate) fn connect(real: Option<&Library>, in_vgpu: bool) {
     for (name, slot) in SLOTS {
         let missing = match real {
             Some(_) => not_in_this_driver as *const () as *mut c_void,
             None => not_supported as *const () as *mut c_void,
         };
         let address = real.and_then(|library| library.symbol(name));
-        slot.store(address.unwrap_or(missing), Release);
+        let target = match address {
+            Some(_) if in_vgpu && changes_the_gpu(name) => {
+                not_permitted as *const () as *mut c_void
+            }
+            Some(address) => address,
+            None => missing,
+        };
+        slot.store(target, Release);
     }
 }
 
 /// Where a slot leads now.
 pub(crate) fn target(slot: &AtomicPtr<c_void>) -> *mut c_void {
     slot.load(Acquire)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_the_gpu_is_known_by_its_name() {
+        let changing: Vec<&str> = SLOTS
+            .iter()
+            .map(|(name, _)| *name)
+            .filter(|name| changes_the_gpu(name))
+            .collect();
+        for name in [
+            "nvmlDeviceSetComputeMode",
+            "nvmlDeviceSetPowerManagementLimit",
+            "nvmlDeviceSetMigMode",
+            "nvmlDeviceResetGpuLockedClocks",
+            "nvmlDeviceClearEccErrorCounts",
+            "nvmlDeviceCreateGpuInstance",
+            "nvmlGpuInstanceDestroy",
+            "nvmlDeviceRemoveGpu_v2",
+            "nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1",
+        ] {
+            assert!(changing.contains(&name), "{name}");
+        }
+        for name in [
+            "nvmlDeviceSetCpuAffinity",
+            "nvmlDeviceClearCpuAffinity",
+            "nvmlEventSetCreate",
+            "nvmlSystemEventSetFree",
+            "nvmlDeviceGetCurrentClocksEventReasons",
+            "nvmlGpmQueryIfStreamingEnabled",
+            "nvmlDeviceGetComputeMode",
+            "nvmlInit_v2",
+        ] {
+            assert!(!changing.contains(&name), "{name}");
+        }
+    }
 }

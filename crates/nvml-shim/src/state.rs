@@ -16,6 +16,8 @@ use crate::vgpu::{Picture, Vgpu};
 struct Surroundings {
     real: Option<Library>,
     vgpu: Option<Vgpu>,
+    /// The environment names a virtual GPU, in a way that leads to none.
+    misled: bool,
 }
 
 static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
@@ -48,9 +50,10 @@ pub(crate) enum View {
 
 fn surroundings() -> &'static Surroundings {
     SURROUNDINGS.get_or_init(|| {
-        let vgpu = match Environment::read() {
-            Some(Ok(environment)) => Some(Vgpu::new(environment)),
-            _ => None,
+        let (vgpu, misled) = match Environment::read() {
+            Some(Ok(environment)) => (Some(Vgpu::new(environment)), false),
+            Some(Err(_)) => (None, true),
+            None => (None, false),
         };
         let software = vgpu
             .as_ref()
@@ -66,8 +69,8 @@ fn surroundings() -> &'static Surroundings {
             // SAFETY: `Library` never unloads what it has accepted.
             let _ = unsafe { mica_rm::show_only(library.handle(), is_ours) };
         }
-        forward::connect(real.as_ref());
-        Surroundings { real, vgpu }
+        forward::connect(real.as_ref(), vgpu.is_some());
+        Surroundings { real, vgpu, misled }
     })
 }
 
@@ -94,6 +97,7 @@ pub(crate) fn initialize(real: impl FnOnce() -> Return) -> Return {
             // In a virtual GPU that cannot be seen, the whole GPU must not be shown in its place.
             None => return UNKNOWN,
         },
+        None if found.misled => return UNKNOWN,
         None => None,
     };
     match (picture, &found.real) {

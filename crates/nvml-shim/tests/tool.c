@@ -88,7 +88,18 @@ int main(int argc, char **argv)
     printf("accounting %d", find("nvmlDeviceGetAccountingStats_v2")(device, (void *)0));
     unsigned value = 0;
     printf("\ntemperature %d\n", find("nvmlDeviceGetTemperature")(device, 0, &value));
+    printf("by a wrong handle %d", find("nvmlDeviceGetComputeRunningProcesses_v3")((void *)0x77, &room, list));
+    printf(" %d", find("nvmlDeviceGetProcessUtilization")((void *)0x77, samples, &room, 0ull));
+    printf(" %d", find("nvmlDeviceGetSamples")((void *)0x77, 1, 0ull, &kind, &room, loads));
+    printf(" without room %d", find("nvmlDeviceGetComputeRunningProcesses_v3")(device, (void *)0, list));
+    printf(" %d\n", find("nvmlDeviceGetProcessUtilization")(device, samples, (void *)0, 0ull));
+    printf("set mode %d\n", find("nvmlDeviceSetComputeMode")(device, 3));
     printf("words %s\n", ((const char *(*)(int))find("nvmlErrorString"))(6));
     printf("shutdown %d\n", find("nvmlShutdown")());
+    printf("after it %d", find("nvmlDeviceGetCount_v2")(&count));
+    room = 8;
+    printf(" %d", find("nvmlDeviceGetComputeRunningProcesses_v3")(device, &room, list));
+    printf(" %d", find("nvmlDeviceGetMemoryInfo")(device, &m));
+    printf(" %d\n", find("nvmlDeviceGetHandleByIndex_v2")(0, &device));
     return 0;
 }

@@ -183,8 +183,11 @@ by uuid 0 1
 {SHARED}domains 42 0
 accounting 3
 temperature 13
+by a wrong handle 2 2 2 without room 2 2
+set mode 4
 words Not Found
 shutdown 0
+after it 1 1 1 1
 "
     );
     assert_eq!(setup.run(&socket, real), expected);
@@ -220,8 +223,11 @@ short name 7
 by uuid 0 1
 {SHARED}accounting 3
 temperature 3
+by a wrong handle 2 2 2 without room 2 2
+set mode 3
 words Not Found
 shutdown 0
+after it 1 1 1 1
 "
     );
     assert_eq!(output, expected);
@@ -235,6 +241,7 @@ fn outside_a_virtual_gpu_the_real_library_answers() {
     assert!(output.contains("\ncount 0 2\n"), "{output}");
     assert!(output.contains("\nuuid 0 GPU-00001000\n"), "{output}");
     assert!(output.contains("\nmemory 0 100 40 60\n"), "{output}");
+    assert!(output.contains("\nset mode 0\n"), "{output}");
 }
 
 #[test]
@@ -243,4 +250,11 @@ fn without_a_daemon_nothing_is_shown() {
     let real = setup.real.to_str().expect("a plain path");
     let output = setup.run(&setup.path("nobody"), real);
     assert_eq!(output, "before init 1\ninit 999\n");
+    // Nor where the way to it is spoilt.
+    let spoilt = [
+        (Environment::SOCKET, "/nonexistent"),
+        (Environment::TOKEN, "short"),
+        ("MICA_LIBNVML", real),
+    ];
+    assert_eq!(run(&setup.tool, &spoilt), "before init 1\ninit 999\n");
 }

@@ -186,17 +186,31 @@ on_software! {
     };
 }
 
+/// There is one device, whatever the real library says; whether it was initialized it says itself.
+///
+/// # Safety
+/// `place` is null or valid for a write.
+unsafe fn one(view: &View, place: *mut c_uint, real: impl FnOnce() -> Return) -> Return {
+    let code = match view {
+        View::Real(_) => real(),
+        View::Outside | View::Software(_) => SUCCESS,
+    };
+    match code {
+        // SAFETY: our contract.
+        SUCCESS => unsafe { put(place, 1) },
+        code => code,
+    }
+}
+
 answers! {
-    fn nvmlDeviceGetCount(place: *mut c_uint) |view, _real| {
-        let _ = view;
-        // SAFETY: null is refused; otherwise the caller's own place.
-        unsafe { put(place, 1) }
+    fn nvmlDeviceGetCount(place: *mut c_uint) |view, real| {
+        // SAFETY: the caller's own place.
+        unsafe { one(&view, place, real) }
     }
 
-    fn nvmlDeviceGetCount_v2(place: *mut c_uint) |view, _real| {
-        let _ = view;
-        // SAFETY: null is refused; otherwise the caller's own place.
-        unsafe { put(place, 1) }
+    fn nvmlDeviceGetCount_v2(place: *mut c_uint) |view, real| {
+        // SAFETY: the caller's own place.
+        unsafe { one(&view, place, real) }
     }
 
     fn nvmlDeviceGetHandleByIndex(index: c_uint, place: *mut Device) |view, _real| {

@@ -2,6 +2,7 @@
 
 use std::ffi::c_uint;
 
+use super::processes::seen;
 use super::{answers, check, microseconds_now, put, put_list};
 use crate::abi::{
     Device, INVALID_ARGUMENT, Load, Memory, MemoryV2, NOT_SUPPORTED, Reading, SUCCESS, Utilization,
@@ -111,13 +112,12 @@ answers! {
         list: *mut Reading,
     ) |view, real| {
         let picture = match (&view, kind) {
-            (View::Real(picture), GPU_LOAD | MEMORY_LOAD) if !device.is_null() => picture,
-            (View::Software(picture), GPU_LOAD | MEMORY_LOAD) => match check(device) {
-                Ok(()) => picture,
+            (_, GPU_LOAD | MEMORY_LOAD) => match seen(&view, device) {
+                Ok(picture) => picture,
                 Err(code) => return code,
             },
             (View::Software(_), _) => return NOT_SUPPORTED,
-            // Power and clocks are the physical GPU's; wrong handles the real library refuses.
+            // Power and clocks are the physical GPU's.
             _ => return real(),
         };
         if count.is_null() {

@@ -1,22 +1,40 @@
 //! Processes of the virtual GPU, and of nobody else.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_char, c_uint, c_void};
 
 use super::{answers, check, microseconds_now, put_list};
-use crate::abi::{Device, NOT_FOUND, NOT_SUPPORTED, Process, ProcessV1, Return, SUCCESS, Sample};
-use crate::state::View;
+use crate::abi::{
+    Device, GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Process, ProcessV1, Return,
+    SUCCESS, Sample, UNINITIALIZED,
+};
+use crate::forward::{slots, target};
+use crate::state::{View, inside};
 use crate::vgpu::Picture;
 
 /// The picture, once the handle is known to be good.
-fn seen(view: &View, device: Device) -> Result<&Picture, Return> {
+pub(super) fn seen(view: &View, device: Device) -> Result<&Picture, Return> {
     match view {
         View::Outside => Err(NOT_SUPPORTED),
-        // The only handles handed out are those of the virtual GPU's own device.
-        View::Real(picture) => match device.is_null() {
-            true => Err(crate::abi::INVALID_ARGUMENT),
-            false => Ok(picture),
-        },
+        View::Real(picture) => accepted(device).map(|()| picture),
         View::Software(picture) => check(device).map(|()| picture),
+    }
+}
+
+/// Whether the real library takes the handle, and was initialized: any question about the device tells.
+fn accepted(device: Device) -> Result<(), Return> {
+    let mut name: [c_char; 96] = [0; 96];
+    // SAFETY: the slot leads to NVML's function of this type or to a stub.
+    let ask = unsafe {
+        std::mem::transmute::<
+            *mut c_void,
+            unsafe extern "C" fn(Device, *mut c_char, c_uint) -> Return,
+        >(target(&slots::nvmlDeviceGetName))
+    };
+    // SAFETY: the caller's handle, which the real library checks, and room for any name.
+    match inside(|| unsafe { ask(device, name.as_mut_ptr(), name.len() as c_uint) }) {
+        code @ (UNINITIALIZED | INVALID_ARGUMENT | GPU_IS_LOST) => Err(code),
+        _ if device.is_null() => Err(INVALID_ARGUMENT),
+        _ => Ok(()),
     }
 }
 
@@ -83,6 +101,7 @@ answers! {
         after_us: u64,
     ) |view, _real| {
         match seen(&view, device).map(|picture| samples(picture, after_us)) {
+            Ok(_) if count.is_null() => INVALID_ARGUMENT,
             Ok(entries) if entries.is_empty() => NOT_FOUND,
             // SAFETY: the caller's own counter and list.
             Ok(entries) => unsafe { put_list(count, list, &entries) },
