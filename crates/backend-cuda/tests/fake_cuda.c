@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef void *handle;
 typedef struct {
@@ -15,6 +16,8 @@ typedef struct { unsigned mode[3], filter, flags; } texture;
 
 int fake_version = 13000, fake_mode, fake_contexts, fake_current;
 char fake_launch[256];
+/* While `fake_hold` is set what runs does not end; `fake_inside` waits for it. */
+volatile int fake_hold, fake_inside, fake_launches, fake_copies, fake_callbacks;
 int fake_shared_limit;
 
 static struct { uint64_t at; size_t bytes; } blocks[256];
@@ -47,14 +50,22 @@ int cuDeviceGetPCIBusId(char *text, int room, int device) { (void)device; return
 int cuCtxCreate_v2(handle *context, unsigned flags, int device) { *context = malloc(16); fake_contexts++; return flags + device; }
 int cuCtxDestroy_v2(handle context) { free(context); fake_contexts--; return 0; }
 int cuCtxSetCurrent(handle context) { fake_current = context != 0; return 0; }
-int cuCtxSynchronize(void) { return 0; }
+static int work_ends(void)
+{
+    __atomic_add_fetch(&fake_inside, 1, __ATOMIC_SEQ_CST);
+    while (fake_hold)
+        usleep(200);
+    __atomic_sub_fetch(&fake_inside, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+int cuCtxSynchronize(void) { return work_ends(); }
 static size_t limits[8];
 int cuCtxGetLimit(size_t *value, unsigned limit) { if (limit > 7) return 215; *value = limits[limit]; return 0; }
 int cuCtxSetLimit(unsigned limit, size_t value) { if (limit > 7) return 215; limits[limit] = value; return 0; }
 int cuMemGetInfo_v2(size_t *a, size_t *b) { *a = 1 << 20; *b = 1ul << 34; return 0; }
 int cuStreamCreateWithPriority(handle *stream, unsigned flags, int priority) { unsigned *s = malloc(8); s[0] = flags; s[1] = priority; *stream = s; return 0; }
 int cuStreamDestroy_v2(handle stream) { free(stream); return 0; }
-int cuStreamSynchronize(handle stream) { (void)stream; return 0; }
+int cuStreamSynchronize(handle stream) { (void)stream; return work_ends(); }
 int cuStreamQuery(handle stream) { return stream && ((unsigned *)stream)[1] == 7 ? 600 : 0; }
 int cuStreamWaitEvent(handle stream, handle event, unsigned flags) { (void)stream; return event ? flags : 400; }
 int cuStreamAddCallback(handle stream, void (*run)(handle, int, void *), void *data, unsigned flags) { if (flags) return 1; run(stream, 0, data); return 0; }
@@ -62,7 +73,7 @@ int cuEventCreate(handle *event, unsigned flags) { unsigned *e = malloc(4); *e =
 int cuEventDestroy_v2(handle event) { free(event); return 0; }
 int cuEventRecord(handle event, handle stream) { (void)event; (void)stream; return 0; }
 int cuEventQuery(handle event) { return *(unsigned *)event == 2 ? 600 : 0; }
-int cuEventSynchronize(handle event) { (void)event; return 0; }
+int cuEventSynchronize(handle event) { (void)event; return work_ends(); }
 int cuEventElapsedTime(float *ms, handle a, handle b) { (void)a; (void)b; *ms = 1.5f; return 0; }
 int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *options, void **values)
 {
@@ -86,6 +97,7 @@ int cuFuncGetAttribute(int *value, unsigned number, handle function) { (void)fun
 int cuFuncSetAttribute(handle function, unsigned number, int value) { (void)function; if (number != 8 || value > 200000) return 1; fake_shared_limit = value; return 0; }
 static int note(const char *how, unsigned gx, unsigned bz, unsigned shared, void **params)
 {
+    __atomic_add_fetch(&fake_launches, 1, __ATOMIC_SEQ_CST);
     snprintf(fake_launch, sizeof fake_launch, "%s grid.x %u block.z %u shared %u: %llx %u", how, gx, bz, shared, *(unsigned long long *)params[0], *(unsigned *)params[1]);
     return 0;
 }
@@ -104,7 +116,7 @@ int cuMemAlloc_v2(uint64_t *at, size_t bytes) { if (!bytes) return 1; if (bytes 
 int cuMemFree_v2(uint64_t at) { int i = find(at); if (i < 0 || blocks[i].at != at) return 1; free((void *)at); blocks[i].at = 0; return 0; }
 int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t at) { int i = find(at); if (i < 0) return 500; *base = blocks[i].at; *bytes = blocks[i].bytes; return 0; }
 int cuPointerGetAttribute(unsigned *value, unsigned number, uint64_t at) { if (number != 2 || find(at) < 0) return 1; *value = 2; return 0; }
-int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, handle stream) { (void)stream; memcpy((void *)to, from, bytes); return 0; }
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, handle stream) { (void)stream; fake_copies++; memcpy((void *)to, from, bytes); return 0; }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, handle stream) { (void)stream; memcpy(to, (void *)from, bytes); return 0; }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, handle stream) { (void)stream; memmove((void *)to, (void *)from, bytes); return 0; }
 typedef struct { shape form; char bytes[]; } array;

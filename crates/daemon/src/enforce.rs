@@ -53,10 +53,6 @@ pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
         false => "in direct mode",
     };
     let mut add = |what: &str| all.push(format!("{what} cannot be enforced {how}"));
-    if spec.cap && isolated {
-        // Caps are kept by leases, and a worker on such a GPU passes none.
-        add("a cap");
-    }
     if spec.max_streams.is_some() && !isolated {
         add("a limit on streams");
     }
@@ -366,8 +362,9 @@ mod tests {
         assert_eq!(unenforceable(&spec, GpuKind::Nvidia).len(), 1);
         spec.tensor_cores = true;
         assert!(unenforceable(&spec, GpuKind::Nvidia).is_empty());
+        // Workers pass the gate as programs in direct mode do.
         spec.cap = true;
-        assert_eq!(unenforceable(&spec, GpuKind::Nvidia).len(), 1);
+        assert!(unenforceable(&spec, GpuKind::Nvidia).is_empty());
     }
 
     #[test]

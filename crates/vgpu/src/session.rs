@@ -6,6 +6,7 @@
 
 mod arrays;
 mod contexts;
+mod drain;
 mod events;
 mod late;
 mod launches;
@@ -120,6 +121,7 @@ pub struct Session {
     freed: Arc<Mutex<Vec<u64>>>,
     frees_pending: AtomicU64,
     windows: OnceLock<Box<dyn Windows>>,
+    drains: drain::Drains,
 }
 
 impl std::fmt::Debug for Session {
@@ -151,6 +153,7 @@ impl Session {
             freed: Arc::default(),
             frees_pending: AtomicU64::new(0),
             windows: OnceLock::new(),
+            drains: drain::Drains::default(),
         })
     }
 
@@ -233,6 +236,7 @@ impl Session {
         for (_, context) in tables.contexts.iter() {
             let spent = self.gpu.context_gpu_time_ns(context.id).unwrap_or(0);
             counters.past_gpu_time_ns.fetch_add(spent, Relaxed);
+            self.see_drains_out(context.id);
             if let Err(error) = self.gpu.context_destroy(context.id) {
                 tracing::warn!(%error, "a context of an ended session could not be destroyed");
             }

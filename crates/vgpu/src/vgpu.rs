@@ -241,6 +241,16 @@ impl Vgpu {
         self.suspended.load(Acquire)
     }
 
+    /// Waits for everything submitted by all sessions; whether all of it could be waited for. On no thread of a
+    /// session: what runs may wait for what that session does next.
+    pub fn drain(&self) -> bool {
+        let mut done = true;
+        for session in self.live_sessions() {
+            done &= session.drain();
+        }
+        done
+    }
+
     /// Ends running and queued kernels of every session, as a driver's watchdog does: a context that
     /// had any is broken from then on, and its program is told `CUDA_ERROR_LAUNCH_TIMEOUT` by every
     /// call. Contexts without kernels do not notice. Says how many kernels there were.

@@ -43,9 +43,12 @@ pub(crate) fn start(
         }
         loop {
             let command = link.page().commands.command.load(Acquire);
-            obey(&worker, &link, command, &mut suspended);
+            // On an NVIDIA GPU a thread of its own does: this one may wait for a lock that is held by one that waits
+            // for stopped channels.
+            if !nvidia {
+                obey(&worker, &link, command, &mut suspended);
+            }
             report(&worker, &link);
-            // On an NVIDIA GPU the thread that keeps its slice says so, once there is something to keep.
             if !nvidia && worker.vgpu.statistics().sessions > 0 {
                 client.flags.fetch_or(client_flags::CONTEXT, Release);
             }
@@ -95,8 +98,6 @@ fn report(worker: &Worker, link: &HostLink) {
     worker.vgpu.collect();
     let statistics = worker.vgpu.statistics();
     let page = link.page();
-    let counters = &page.counters;
-    counters.launches.store(statistics.launches, Relaxed);
     for remark in worker.vgpu.take_remarks() {
         link.note(1, &remark);
     }
@@ -109,6 +110,12 @@ fn report(worker: &Worker, link: &HostLink) {
         .store(statistics.bytes_to_host, Relaxed);
     traffic.faults.store(statistics.faults, Relaxed);
     traffic.sessions.store(statistics.sessions, Relaxed);
+    // On an NVIDIA GPU submissions and waits are counted where they are made.
+    if worker.submitter.is_some() {
+        return;
+    }
+    let counters = &page.counters;
+    counters.launches.store(statistics.launches, Relaxed);
     let before = counters.gpu_time_ns.swap(statistics.gpu_time_ns, Relaxed);
     let ran = before != statistics.gpu_time_ns;
     counters.syncing.store(u32::from(ran), Relaxed);

@@ -28,7 +28,8 @@ impl<T: Into<VgpuError>> From<T> for Failure {
     }
 }
 
-type Outcome = Result<Vec<u8>, Failure>;
+/// What came of a call: the encoded answer.
+pub(crate) type Outcome = Result<Vec<u8>, Failure>;
 
 /// What a session's threads work on.
 pub(crate) struct Desk {

@@ -18,6 +18,7 @@ mod control;
 mod convert;
 mod device;
 mod dispatch;
+mod gated;
 mod nvidia;
 mod output;
 mod serve;
@@ -150,6 +151,8 @@ pub(crate) struct Worker {
     pub(crate) vgpu: Arc<Vgpu>,
     pub(crate) devices: Arc<dyn DeviceSource>,
     pub(crate) sessions: AtomicU32,
+    /// Passes submissions to an NVIDIA GPU; the software GPU has a gate of its own.
+    pub(crate) submitter: Option<Arc<gated::Submitter>>,
 }
 
 /// Serves the virtual GPU that the environment names until the daemon says otherwise, or nobody has
@@ -164,9 +167,7 @@ pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
     }
     let link = HostLink::connect(config.environment.clone(), Role::Worker)?;
     if config.nvidia {
-        let devices = Arc::new(nvidia::device()?);
-        nvidia::keep_slice(Arc::clone(&link))?;
-        return run_with(config, link, devices);
+        return run_with(config, link, Arc::new(nvidia::device()?));
     }
     let welcome = link.welcome().clone();
     let gate = LeaseGate::new(Gate::new(Arc::clone(&link)), Arc::clone(&link));
@@ -192,10 +193,18 @@ pub fn run_with(
     spec.precision.tf32 = config.tf32;
     let first = devices.open(Arc::new(OutputBuffer::default()))?;
     let vgpu = Vgpu::new(first, quota, spec);
+    let submitter = match config.nvidia {
+        true => Some(gated::Submitter::start(
+            Arc::clone(&link),
+            Arc::clone(&vgpu),
+        )?),
+        false => None,
+    };
     let worker = Arc::new(Worker {
         vgpu,
         devices,
         sessions: AtomicU32::new(0),
+        submitter,
     });
     let (end, ended) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));

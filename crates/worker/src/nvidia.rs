@@ -1,27 +1,15 @@
 //! An NVIDIA GPU behind a worker: the same sessions and the same engine, on the real driver.
 //!
 //! The worker alone opens the device. Its share is kept by the hardware's time slices on its own channel
-//! groups, as in direct mode; it passes no leases, so what needs them is refused before a worker is
-//! started. What the driver takes beyond what the engine charges (contexts, code) the daemon sees from the
+//! groups and by leases (`gated`), as in direct mode. What the driver takes beyond what the engine charges (contexts, code) the daemon sees from the
 //! driver's own figure for the worker, and counts.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
 
 use mica_backend_cuda::{CudaDriver, CudaGpu};
-use mica_limits::{HostLink, Slice};
-use mica_wire::host::page::client_flags;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use rustix::thread::futex;
-use rustix::time::Timespec;
 
 use crate::{SharedDevice, WorkerError};
-
-/// New channel groups are looked for this often; mostly there are none.
-const LOOK_EVERY: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 100_000_000,
-};
 
 /// The one GPU that the environment shows this worker. Contexts keep its sessions apart.
 ///
@@ -55,39 +43,4 @@ fn keep_clear_of_the_programs_addresses() {
     if let Err(error) = kept {
         tracing::warn!("device addresses may equal addresses of programs: {error}");
     }
-}
-
-/// Starts the thread that keeps the slice.
-pub(crate) fn keep_slice(link: Arc<HostLink>) -> Result<(), WorkerError> {
-    let run = move || {
-        let page = link.page();
-        let mut slice = Slice::default();
-        let mut applied = None;
-        loop {
-            let command = page.commands.command.load(Acquire);
-            let state = (command, mica_rm::generation());
-            let overwritten = mica_rm::take_overwritten();
-            let has_context = !mica_rm::compute_group_ids().is_empty();
-            if has_context && (overwritten || applied != Some(state)) {
-                applied = Some(state);
-                if let Err(error) = slice.apply(page) {
-                    link.note(
-                        2,
-                        &format!("the worker's time slice cannot be set: {error}"),
-                    );
-                }
-                // After the slice was tried: the daemon ends a process that has a context and neither
-                // mechanism.
-                page.client.flags.fetch_or(client_flags::CONTEXT, Release);
-                link.ring();
-            }
-            let word = &page.commands.command;
-            let _ = futex::wait(word, futex::Flags::empty(), command, Some(&LOOK_EVERY));
-        }
-    };
-    std::thread::Builder::new()
-        .name("slices".into())
-        .spawn(run)
-        .map(drop)
-        .map_err(WorkerError::Thread)
 }

@@ -11,7 +11,11 @@
 //!     └─ back ◄─┴─► leave; wait, running blocks; take the ring; answer └──► lead
 //! ```
 //!
-//! A watcher sees the program's end and frees everything.
+//! A watcher sees the program's end and frees everything. Where submissions pass a gate, one that must wait there
+//! is waited for by the thread that read it, as a wait is (`held`).
+
+mod carry;
+mod held;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -19,16 +23,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-use mica_cuda_abi::CuResult;
 use mica_limits::HostLink;
-use mica_vgpu::{Vgpu, VgpuError};
+use mica_vgpu::Vgpu;
 use mica_wire::session::server::{RingServer, SessionPort};
 use mica_wire::session::transport::ServerTransport;
-use mica_wire::session::{Call, Class, RecordHeader, SLOTS, SessionError, Violation};
+use mica_wire::session::{Call, Class, Field, SLOTS, SessionError, Truth, Violation};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::dispatch::{Desk, Failure};
+use crate::dispatch::Desk;
+use crate::gated::{Gated, Placed, Submitter};
 use crate::windows::PortWindows;
 use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Worker, WorkerError};
 
@@ -42,6 +46,8 @@ struct Crew {
     resting: AtomicUsize,
     threads: AtomicUsize,
     over: AtomicBool,
+    /// The way to the gate, where submissions must pass one before the device.
+    gated: Option<Gated>,
 }
 
 impl Worker {
@@ -71,8 +77,10 @@ impl Worker {
         let (worker, link) = (Arc::clone(self), Arc::clone(link));
         let run = move || {
             let output = Arc::new(OutputBuffer::default());
-            let served = (worker.devices.open(Arc::clone(&output)))
-                .and_then(|gpu| serve_session(&worker.vgpu, gpu, output, socket, Some(pid)));
+            let served = (worker.devices.open(Arc::clone(&output))).and_then(|gpu| {
+                let submitter = worker.submitter.clone();
+                serve(&worker.vgpu, gpu, output, socket, Some(pid), submitter)
+            });
             match served {
                 Ok(Some(violation)) => {
                     link.note(
@@ -106,6 +114,18 @@ pub fn serve_session(
     socket: OwnedFd,
     pid: Option<u32>,
 ) -> Result<Option<String>, WorkerError> {
+    serve(vgpu, gpu, output, socket, pid, None)
+}
+
+/// As [`serve_session`], where submissions pass the worker's gate.
+fn serve(
+    vgpu: &Arc<Vgpu>,
+    gpu: Arc<dyn mica_gpu::Gpu>,
+    output: Arc<OutputBuffer>,
+    socket: OwnedFd,
+    pid: Option<u32>,
+    submitter: Option<Arc<Submitter>>,
+) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
     let port = SessionPort::accept(socket, gpu.take_window_file())?;
     let session = vgpu
@@ -119,6 +139,7 @@ pub fn serve_session(
         resting: AtomicUsize::new(0),
         threads: AtomicUsize::new(0),
         over: AtomicBool::new(false),
+        gated: submitter.map(Gated::new),
     });
     let broken = Arc::new(Mutex::new(None));
     Crew::hire(&crew, &broken).map_err(WorkerError::Thread)?;
@@ -127,7 +148,13 @@ pub fn serve_session(
     crew.over.store(true, Release);
     crew.desk.callbacks.end();
     port.wake_readers();
+    if let Some(gated) = &crew.gated {
+        gated.wake();
+    }
     crew.desk.session.close();
+    if let Some(gated) = &crew.gated {
+        gated.ended();
+    }
     port.end("its session was closed");
     let violation = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
     Ok(violation)
@@ -169,9 +196,7 @@ enum Turn {
 
 impl Crew {
     fn hire(crew: &Arc<Self>, broken: &Broken) -> std::io::Result<()> {
-        // A program can wait in as many calls as there are reply slots; one more thread reads.
-        if crew.threads.fetch_add(1, AcqRel) > SLOTS {
-            crew.threads.fetch_sub(1, AcqRel);
+        if !crew.may_hire() {
             return Ok(());
         }
         let (member, broken) = (Arc::clone(crew), Arc::clone(broken));
@@ -183,19 +208,47 @@ impl Crew {
                 let mut body = Vec::new();
                 while !member.over.load(Acquire) {
                     if let Err(violation) = Crew::attend(&member, &broken, &mut body) {
-                        let reason = violation.to_string();
-                        tracing::warn!(reason, "a session is ended");
-                        member.over.store(true, Release);
-                        let mut slot = broken.lock().unwrap_or_else(PoisonError::into_inner);
-                        slot.get_or_insert(reason.clone());
-                        drop(slot);
-                        // Closes the socket, which the watcher sees.
-                        member.desk.port.end(&reason);
+                        member.end(&broken, &violation);
                     }
                 }
                 member.threads.fetch_sub(1, AcqRel);
             })
             .map(drop)
+    }
+
+    /// Counts one more thread, if there may be one: a program can wait in as many calls as there are reply slots;
+    /// one more thread reads.
+    fn may_hire(&self) -> bool {
+        let may = self.threads.fetch_add(1, AcqRel) <= SLOTS;
+        if !may {
+            self.threads.fetch_sub(1, AcqRel);
+        }
+        may
+    }
+
+    /// Ends the session of a program that broke the rules.
+    fn end(&self, broken: &Broken, violation: &Violation) {
+        let reason = violation.to_string();
+        tracing::warn!(reason, "a session is ended");
+        self.over.store(true, Release);
+        let mut slot = broken.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.get_or_insert(reason.clone());
+        drop(slot);
+        // Closes the socket, which the watcher sees.
+        self.desk.port.end(&reason);
+    }
+
+    /// Gives the ring up: another thread reads it from now on.
+    fn leave_ring(crew: &Arc<Self>, reader: MutexGuard<'_, RingServer>, broken: &Broken) {
+        let port = &crew.desk.port;
+        port.leave();
+        drop(reader);
+        if crew.resting.load(Acquire) == 0 && Crew::hire(crew, broken).is_err() {
+            tracing::error!("no thread can be started; calls of this session wait in line");
+        }
+        if port.left() {
+            port.wake_one();
+        }
     }
 
     /// Leads if nobody does; then sleeps until there is something to do.
@@ -261,6 +314,31 @@ impl Crew {
                 gpu.settle();
             }
             let position = reader.position();
+            let over = || crew.over.load(Acquire);
+            let placed = match &crew.gated {
+                Some(gated) => gated.place(desk, header, call, tail, &over),
+                None => Placed::Now(call),
+            };
+            let call = match placed {
+                Placed::Now(call) => call,
+                Placed::InLine => continue,
+                Placed::NotReady => {
+                    if let Some(slot) = header.reply_slot() {
+                        port.answer(slot, 0, not_ready());
+                    }
+                    continue;
+                }
+                Placed::First(held) => {
+                    Crew::leave_ring(crew, reader, broken);
+                    Crew::hold(crew, broken, held)?;
+                    match crew.reader.try_lock().ok() {
+                        Some(again) => reader = again,
+                        None => return Ok(Turn::Relieved),
+                    }
+                    port.attend();
+                    continue;
+                }
+            };
             if call.class() != Class::Waiting {
                 crew.carry_out(header, call, tail, || {
                     port.carried_out(position);
@@ -271,14 +349,7 @@ impl Crew {
                 continue;
             }
             port.carried_out(position);
-            port.leave();
-            drop(reader);
-            if crew.resting.load(Acquire) == 0 && Crew::hire(crew, broken).is_err() {
-                tracing::error!("no thread can be started; calls of this session wait in line");
-            }
-            if port.left() {
-                port.wake_one();
-            }
+            Crew::leave_ring(crew, reader, broken);
             let mut back = None;
             crew.carry_out(header, call, tail, || {
                 back = crew.reader.try_lock().ok();
@@ -295,86 +366,6 @@ impl Crew {
         }
         Ok(Turn::Again)
     }
-
-    /// Carries out a call; `before_answer` runs when all is done but the telling.
-    fn carry_out(
-        &self,
-        header: RecordHeader,
-        call: Call,
-        tail: &[u8],
-        before_answer: impl FnOnce(),
-    ) -> Result<(), Violation> {
-        let desk = &self.desk;
-        if let (Call::Continue(more), Some(slot)) = (&call, header.reply_slot()) {
-            desk.port.continue_answer(slot, more.offset);
-            return Ok(());
-        }
-        let context = desk.context_of(&call);
-        let name = call.name();
-        // A call that makes something is refused before it is made; one that waits, after.
-        let late_first = matches!(
-            call,
-            Call::ModuleLoad(_)
-                | Call::MemoryAlloc(_)
-                | Call::MemoryAllocAsync(_)
-                | Call::StreamCreate(_)
-                | Call::EventCreate(_)
-                | Call::GraphInstantiate(_)
-        );
-        let tells_late = header.reply_slot().is_some() && context != 0;
-        if let (true, true, Some(slot)) = (tells_late, late_first, header.reply_slot())
-            && let Some((code, message)) = self.take_late(context)
-        {
-            desk.port.answer(slot, code as u32, message.into_bytes());
-            return Ok(());
-        }
-        let performed = desk.perform(call, tail);
-        before_answer();
-        let outcome = match performed {
-            Err(Failure::Violation(violation)) => return Err(violation),
-            Err(Failure::Refused(error)) => Err((error.code(), sentence(name, &error))),
-            Ok(bytes) => Ok(bytes),
-        };
-        match (header.reply_slot(), outcome) {
-            (None, Ok(_)) => {}
-            (None, Err((code, message))) => {
-                tracing::debug!(name, message, "a posted call failed");
-                desk.session.late().note(context, code, message);
-                desk.port.show_late(desk.session.late().count());
-            }
-            (Some(slot), Ok(bytes)) => {
-                let late = match tells_late && !late_first {
-                    true => self.take_late(context),
-                    false => None,
-                };
-                match late {
-                    Some((code, message)) => {
-                        desk.port.answer(slot, code as u32, message.into_bytes());
-                    }
-                    None => desk.port.answer(slot, 0, bytes),
-                }
-            }
-            (Some(slot), Err((code, message))) => {
-                if tells_late && code.is_sticky() {
-                    // Posted calls that come later can be refused at once in the program.
-                    desk.session.late().note(context, code, message.clone());
-                    desk.port.show_late(desk.session.late().count());
-                }
-                desk.port.answer(slot, code as u32, message.into_bytes());
-            }
-        }
-        Ok(())
-    }
-
-    fn take_late(&self, context: u64) -> Option<(CuResult, String)> {
-        let late = self.desk.session.late();
-        if late.count() == 0 {
-            return None;
-        }
-        let taken = late.take(context);
-        self.desk.port.show_late(late.count());
-        taken
-    }
 }
 
 /// Whether a launch just before this call need not be given to other threads first: the call waits for
@@ -389,6 +380,9 @@ fn runs_what_it_waits_for(call: &Call) -> bool {
     )
 }
 
-fn sentence(call: &str, error: &VgpuError) -> String {
-    format!("{call}: {}", error.sentence())
+/// The answer to whether work is done that is not.
+fn not_ready() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Truth { value: false }.put(&mut bytes);
+    bytes
 }

@@ -1,91 +1,36 @@
 //! The worker's part in the daemon's leases, against a page that the test writes as the daemon would.
 
-use std::os::fd::{AsFd, OwnedFd};
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use common::host::{Host, until};
 use mica_backend_software::ExecutionGate;
-use mica_limits::{Environment, Gate, HostLink, SharedPage, monotonic_ns};
-use mica_wire::host::message::{Kind, Message, Role};
+use mica_limits::{Gate, monotonic_ns};
 use mica_wire::host::page::gate;
-use mica_wire::host::socket::HostSocket;
 use mica_worker::LeaseGate;
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, accept, bind, listen, socket};
-use rustix::thread::futex;
-
-/// Long enough that no lease of a test ends by itself.
-const LONG_NS: u64 = 600_000_000_000;
 
 struct Daemon {
-    page: Arc<SharedPage>,
-    doorbell: OwnedFd,
+    host: Host,
     gate: Arc<LeaseGate>,
-    link: Arc<HostLink>,
-    _socket: HostSocket,
-    _dir: tempfile::TempDir,
+}
+
+impl std::ops::Deref for Daemon {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
 }
 
 impl Daemon {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("socket");
-        let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        listen(&listener, 1).unwrap();
-        let page = SharedPage::create().unwrap();
-        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let environment = Environment {
-            socket: path,
-            token: [0; 16],
-        };
-        let worker = std::thread::spawn(|| HostLink::connect(environment, Role::Worker).unwrap());
-        let socket = HostSocket::from_fd(accept(&listener).unwrap());
-        socket.receive().unwrap();
-        let welcome = Message::new(Kind::Welcome);
-        socket
-            .send(&welcome, &[page.fd(), doorbell.as_fd()])
-            .unwrap();
-        let link = worker.join().unwrap();
-        Self {
-            gate: LeaseGate::new(Gate::new(Arc::clone(&link)), Arc::clone(&link)),
-            link,
-            page: Arc::new(page),
-            doorbell,
-            _socket: socket,
-            _dir: dir,
-        }
-    }
-
-    fn set(&self, state: u32, sequence: u32, end_ns: u64) {
-        let lease = &self.page.lease;
-        lease.lease_end_ns.store(end_ns, SeqCst);
-        lease.gate.store(gate::word(state, sequence), SeqCst);
-        let _ = futex::wake(&lease.gate, futex::Flags::empty(), i32::MAX as u32);
-    }
-
-    fn grant(&self, sequence: u32) {
-        self.set(gate::LEASED, sequence, monotonic_ns() + LONG_NS);
-    }
-
-    fn waiting(&self) -> u32 {
-        self.page.counters.waiting.load(SeqCst)
-    }
-
-    fn yielded(&self) -> u32 {
-        self.page.counters.yielded.load(SeqCst)
-    }
-
-    fn rang(&self) -> bool {
-        rustix::io::read(&self.doorbell, &mut [0; 8]).is_ok()
-    }
-}
-
-fn until(condition: impl Fn() -> bool) {
-    while !condition() {
-        std::thread::sleep(Duration::from_micros(100));
+        let host = Host::new(0);
+        let gate = LeaseGate::new(Gate::new(Arc::clone(&host.link)), Arc::clone(&host.link));
+        Self { host, gate }
     }
 }
 

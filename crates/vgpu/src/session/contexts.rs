@@ -34,6 +34,12 @@ impl Session {
         self.stream_id(stream).ok().map(|(_, context)| context)
     }
 
+    /// Whether a stream is the default one of its context, which waits for the others.
+    pub fn is_default_stream(&self, stream: u64) -> bool {
+        let tables = self.read();
+        tables.streams.get(stream).is_ok_and(|s| s.is_default)
+    }
+
     /// The context of an event.
     pub fn context_of_event(&self, event: u64) -> Option<u64> {
         Some(self.read().events.get(event).ok()?.context)
@@ -109,6 +115,7 @@ impl Session {
         counters.modules.fetch_sub(modules.len() as u32, Relaxed);
         let spent = self.gpu.context_gpu_time_ns(id).unwrap_or(0);
         counters.past_gpu_time_ns.fetch_add(spent, Relaxed);
+        self.see_drains_out(id);
         let result = self.gpu.context_destroy(id);
         self.late.forget(context);
         lock(&self.faulted).remove(&context);
@@ -164,7 +171,7 @@ impl Session {
         Ok(self.gpu.cancel(id, stream)?)
     }
 
-    fn context_ids(&self) -> Vec<ContextId> {
+    pub(super) fn context_ids(&self) -> Vec<ContextId> {
         self.read().contexts.iter().map(|(_, c)| c.id).collect()
     }
 

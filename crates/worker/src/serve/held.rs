@@ -1,0 +1,74 @@
+//! Carries out what waits for its turn at the gate, in order.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use mica_wire::session::{Class, Violation};
+
+use super::{Broken, Crew};
+use crate::gated::Held;
+
+impl Crew {
+    /// Waits for the turn of a call and carries it out, then those in line behind it. The ring is somebody else's
+    /// meanwhile.
+    pub(super) fn hold(crew: &Arc<Self>, broken: &Broken, first: Held) -> Result<(), Violation> {
+        let Some(gated) = &crew.gated else {
+            return Ok(());
+        };
+        let over = || crew.over.load(Acquire);
+        let mut next = Some(first);
+        while let Some(one) = next {
+            if !gated.wait_turn(&one, &over) {
+                return Ok(());
+            }
+            let carry_out = |one: Held| crew.carry_out(one.header, one.call, &one.tail, || {});
+            if one.call.class() != Class::Waiting {
+                carry_out(one)?;
+                next = gated.next();
+                continue;
+            }
+            // Whoever waits for the device keeps nobody in line, as it keeps nobody from the ring.
+            next = match gated.next() {
+                Some(rest) => Crew::hold_elsewhere(crew, broken, rest),
+                None => None,
+            };
+            carry_out(one)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with the line on another thread; gives it back if there cannot be one.
+    fn hold_elsewhere(crew: &Arc<Self>, broken: &Broken, rest: Held) -> Option<Held> {
+        if !crew.may_hire() {
+            return Some(rest);
+        }
+        let (member, reports) = (Arc::clone(crew), Arc::clone(broken));
+        // Taken by the thread, or left here if there is none.
+        let slot = Arc::new(std::sync::Mutex::new(Some(rest)));
+        let taken = Arc::clone(&slot);
+        let take = |slot: &std::sync::Mutex<Option<Held>>| {
+            let mut slot = slot
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            slot.take()
+        };
+        let started = std::thread::Builder::new()
+            .name("held".into())
+            .spawn(move || {
+                if let Some(rest) = take(&taken)
+                    && let Err(violation) = Crew::hold(&member, &reports, rest)
+                {
+                    member.end(&reports, &violation);
+                }
+                member.threads.fetch_sub(1, AcqRel);
+            });
+        match started {
+            Ok(_) => None,
+            Err(error) => {
+                tracing::error!(%error, "no thread can be started; calls of this session wait in line");
+                crew.threads.fetch_sub(1, AcqRel);
+                take(&slot)
+            }
+        }
+    }
+}
