@@ -2,6 +2,8 @@
 
 mod gpu;
 mod group;
+mod isolated;
+mod overhead;
 pub(crate) mod priority;
 mod pytorch;
 mod report;
