@@ -76,7 +76,10 @@ fn ask_too_much(client: &ControlClient, vgpu: &VgpuInfo) -> Result<(Verdict, Str
     Ok(match answer {
         Err(denied) => (
             Verdict::Ok,
-            format!("a process that asked for one byte more than the limit was refused: {denied}"),
+            format!(
+                "a process that asked for one byte more than the limit was refused: {}",
+                denied.reason
+            ),
         ),
         Ok(()) => (Verdict::Failed, format!("{bytes} bytes were granted")),
     })
@@ -111,10 +114,7 @@ fn probe(vgpu: &VgpuInfo) -> anyhow::Result<(Verdict, String)> {
         _ => {
             let error = String::from_utf8_lossy(&output.stderr);
             let error = error.lines().last().unwrap_or_default();
-            (
-                Verdict::Unknown,
-                format!("the probe said nothing: {said}{error}"),
-            )
+            (Verdict::Unknown, format!("the probe failed: {said}{error}"))
         }
     })
 }

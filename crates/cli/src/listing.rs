@@ -22,14 +22,18 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
     if args.json || args.output == Some(OutputArg::Json) {
         return print_json(&vgpus);
     }
-    let table = vgpu_table(&vgpus, args.output == Some(OutputArg::Wide));
+    print_vgpus(&vgpus, args.output == Some(OutputArg::Wide));
+    Ok(())
+}
+
+fn print_vgpus(vgpus: &[VgpuInfo], wide: bool) {
+    let table = vgpu_table(vgpus, wide);
     if table.is_empty() {
         println!("no virtual GPUs; make one with `mica create NAME -m 8GiB -s 30`");
     } else {
         print!("{}", table.render());
     }
-    warn_degraded(&vgpus);
-    Ok(())
+    warn_degraded(vgpus);
 }
 
 fn vgpu_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
@@ -184,11 +188,11 @@ pub(crate) fn gpus(args: &JsonArgs) -> Result<()> {
     print!("{}", table.render());
     let paint = Paint::stdout();
     for gpu in &gpus {
-        if let Some(reason) = &gpu.lost {
-            println!(
-                "{}",
-                paint.bad(&format!("GPU {} is lost: {reason}", gpu.index))
-            );
+        let wrong = gpu.lost.iter().map(|reason| ("is lost", reason));
+        let wrong = wrong.chain(gpu.unshareable.iter().map(|why| ("cannot be shared", why)));
+        for (what, reason) in wrong {
+            let line = format!("GPU {} {what}: {reason}", gpu.index);
+            println!("{}", paint.bad(&line));
         }
     }
     Ok(())
@@ -218,8 +222,7 @@ pub(crate) fn stats(args: &StatsArgs) -> Result<()> {
     if args.json {
         return print_json(&stats);
     }
-    print!("{}", vgpu_table(&stats.vgpus, true).render());
-    warn_degraded(&stats.vgpus);
+    print_vgpus(&stats.vgpus, true);
     Ok(())
 }
 

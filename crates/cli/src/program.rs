@@ -26,6 +26,9 @@ use crate::escape;
 use crate::libraries;
 use crate::spec::specification;
 
+/// Below this a virtual GPU has hardly room for more than a context (520 MiB on an H200).
+const CONTEXT_BYTES: u64 = 640 << 20;
+
 /// Runs a program in a virtual GPU of its own; returns its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     let client = control::connect()?;
@@ -37,7 +40,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     let created = client.create(&spec).map_err(control::explain)?;
     let result = start(&created, &args.command, &args.watch)
         .and_then(|child| wait(child, &args.command[0], created.mode));
-    say_what_happened(&client, &created.name, since, &result);
+    say_what_happened(&client, &created, since, &result);
     remove(&client, &created.name);
     result
 }
@@ -49,7 +52,7 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
     let joined = client.join(&args.name).map_err(control::explain)?;
     let child = start(&joined, &args.command, &args.watch)?;
     let code = wait(child, &args.command[0], joined.mode);
-    say_what_happened(&client, &joined.name, since, &code);
+    say_what_happened(&client, &joined, since, &code);
     code
 }
 
@@ -191,8 +194,14 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
 
 /// Says on stderr what the program could not say itself: that a kernel faulted and where, that it, or one it
 /// started, was not held to its limits, or was ended because it could not be. Of one that failed also why modules
-/// were refused: one that did not got along without them.
-fn say_what_happened(client: &ControlClient, name: &str, since: SystemTime, code: &Result<i32>) {
+/// and memory were refused: one that did not got along without them.
+fn say_what_happened(
+    client: &ControlClient,
+    joined: &Created,
+    since: SystemTime,
+    code: &Result<i32>,
+) {
+    let name = joined.name.as_str();
     let told = client.past_events().unwrap_or_default();
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
     let of_this = |event: &&Event| {
@@ -200,6 +209,7 @@ fn say_what_happened(client: &ControlClient, name: &str, since: SystemTime, code
     };
     let failed = !matches!(code, Ok(0));
     let mut refused: Vec<&str> = Vec::new();
+    let mut denied = None;
     let mut escaped = false;
     for event in told.iter().filter(of_this) {
         let outside = ["process_outside", "process_refused"].contains(&event.kind.as_str());
@@ -207,9 +217,18 @@ fn say_what_happened(client: &ControlClient, name: &str, since: SystemTime, code
         if outside || event.kind == "kernel_fault" {
             eprintln!("mica: {}", event.message);
         }
+        if event.kind == "memory_denied" {
+            denied = Some(&event.message);
+        }
         if failed && event.kind == "module_refused" && !refused.contains(&event.message.as_str()) {
             eprintln!("mica: a module was refused: {}", event.message);
             refused.push(&event.message);
+        }
+    }
+    if let (true, Some(denied)) = (failed, denied) {
+        eprintln!("mica: memory was refused, the last time because {denied}");
+        if joined.gpu_kind == GpuKind::Nvidia && joined.memory_limit_bytes < CONTEXT_BYTES {
+            eprintln!("  hint: a context alone takes some 520 MiB of an NVIDIA GPU");
         }
     }
     if !escaped {

@@ -15,6 +15,9 @@ impl FromStr for Size {
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(split);
+        if number.is_empty() {
+            return Err(format!("{text:?} is no size; write 8GiB or 512MiB"));
+        }
         let shift = match unit.trim().to_ascii_lowercase().as_str() {
             "" | "b" => 0,
             "k" | "kib" => 10,
@@ -102,6 +105,8 @@ mod tests {
         assert!("0".parse::<Size>().is_err());
         assert!("99999999TiB".parse::<Size>().is_err());
         assert!("8 apples".parse::<Size>().unwrap_err().contains("apples"));
+        let no_number = "GiB".parse::<Size>().unwrap_err();
+        assert_eq!(no_number, "\"GiB\" is no size; write 8GiB or 512MiB");
     }
 
     #[test]

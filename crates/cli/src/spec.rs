@@ -35,7 +35,7 @@ pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<V
             Some(seconds) if seconds >= 0.0 => OnFull::Wait {
                 timeout_ms: (seconds * 1e3) as u64,
             },
-            Some(seconds) => bail!("--wait {seconds}: a time cannot be negative"),
+            Some(seconds) => bail!("--wait {seconds}: write how many seconds, such as 30"),
             None => OnFull::Fail,
         },
         max_streams: args.max_streams,

@@ -10,7 +10,7 @@ use mica_wire::host::page::client_flags;
 
 use crate::api::{Check, Doctor, GpuKind, Verdict};
 use crate::enforce::why_no_slice;
-use crate::placement::size;
+use crate::placement::{count, size};
 use crate::registry::{Client, Gpu, Registry, Vgpu};
 use crate::tenant::Mechanism;
 
@@ -22,10 +22,15 @@ const FULL_PERCENT: f32 = 90.0;
 const IDLE_PERCENT: f32 = 1.0;
 
 impl Registry {
-    /// What is in force for one virtual GPU, or all a user may see, and how that is known.
-    pub(crate) fn doctor(&self, wanted: impl Fn(&Vgpu) -> bool) -> Doctor {
+    /// What is in force for the virtual GPUs that are `wanted`, and how that is known; of the GPUs, those `looked_at`.
+    pub(crate) fn doctor(
+        &self,
+        looked_at: impl Fn(usize) -> bool,
+        wanted: impl Fn(&Vgpu) -> bool,
+    ) -> Doctor {
         let mut checks = Vec::new();
-        for (index, gpu) in self.gpus.iter().enumerate() {
+        let gpus = || (self.gpus.iter().enumerate()).filter(|(index, _)| looked_at(*index));
+        for (index, gpu) in gpus() {
             let facts = &gpu.facts;
             let driver = facts.driver.as_ref();
             let driver = driver.map_or_else(String::new, |driver| format!(", driver {driver}"));
@@ -42,7 +47,7 @@ impl Registry {
                 }),
             });
         }
-        for (index, gpu) in self.gpus.iter().enumerate() {
+        for (index, gpu) in gpus() {
             checks.extend(outsiders(index, gpu));
         }
         for vgpu in self.vgpus.values().filter(|v| wanted(v)) {
@@ -79,7 +84,10 @@ impl Registry {
             },
             match members.len() {
                 0 => "no process to divide time among yet".into(),
-                count => format!("{mechanism}, by the pages of {count} processes"),
+                pages => {
+                    let pages = count(pages as u64, "process", "processes");
+                    format!("{mechanism}, by the pages of {pages}")
+                }
             },
         );
         let (used, limit) = (vgpu.ledger.used_bytes(), vgpu.ledger.limit_bytes());
@@ -92,11 +100,11 @@ impl Registry {
                 Verdict::Warning
             },
             format!(
-                "{} of {} in use, {} granted, {} allocations refused so far",
+                "{} of {} in use, {} granted, {} refused so far",
                 size(used),
                 size(limit),
                 size(granted),
-                vgpu.ledger.denied_total()
+                count(vgpu.ledger.denied_total(), "request", "requests")
             ),
         );
         if self.kind(vgpu) == GpuKind::Nvidia {
@@ -166,15 +174,14 @@ impl Registry {
             })
             .map(|s| s.share_measured_percent)
             .collect();
-        let mut evidence = format!(
-            "{asked} % asked, {:.1} % measured over {} s by {}",
-            mean(&all),
-            all.len(),
-            match vgpu.time_source {
-                "none" => "nothing yet",
-                source => source,
-            }
-        );
+        let mut evidence = match vgpu.time_source {
+            "none" => format!("{asked} % asked, nothing has run yet"),
+            source => format!(
+                "{asked} % asked, {:.1} % measured over {} s by {source}",
+                mean(&all),
+                all.len(),
+            ),
+        };
         if contended.is_empty() {
             evidence += "; never contended";
         } else {

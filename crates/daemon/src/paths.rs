@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 /// Sockets of the daemon that root runs for all users.
 const SYSTEM_DIR: &str = "/run/mica";
 
+/// Longest path of a socket that the kernel takes.
+const LONGEST_SOCKET: usize = 107;
+
 /// Directories and files of one daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
@@ -32,8 +35,14 @@ impl Paths {
     /// Makes the directory of the sockets if needed.
     ///
     /// # Errors
-    /// It cannot be made, or is not this user's alone to write.
+    /// It cannot be made, is not this user's alone to write, or is too long a path for sockets.
     pub fn make_runtime_dir(&self) -> Result<(), crate::DaemonError> {
+        let spare = LONGEST_SOCKET.checked_sub(self.control_socket().as_os_str().len());
+        if spare.is_none() {
+            let path = self.runtime_dir.clone();
+            let what = format!("is too long for sockets, whose paths have {LONGEST_SOCKET} bytes");
+            return Err(crate::DaemonError::Directory { path, what });
+        }
         let mode = if self.shared { 0o755 } else { 0o700 };
         crate::daemon::make_directory(&self.runtime_dir, mode)
     }
@@ -42,8 +51,14 @@ impl Paths {
     /// `/tmp/mica-UID`; `MICA_STATE_DIR`, else `/var/lib/mica` for root, else
     /// `XDG_STATE_HOME/mica`, else `~/.local/state/mica`, else `state` beside the sockets.
     fn with(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32) -> Self {
+        // Those of the desktop count only where they are whole paths, by their own rules; a person who writes ours
+        // means the folder they are in.
         let set = |name: &str| variable(name).filter(|path| path.is_absolute());
-        let chosen_runtime = set("MICA_RUNTIME_DIR");
+        let chosen = |name: &str| {
+            let path = variable(name).filter(|path| !path.as_os_str().is_empty())?;
+            std::path::absolute(path).ok()
+        };
+        let chosen_runtime = chosen("MICA_RUNTIME_DIR");
         let runtime_dir = match &chosen_runtime {
             Some(dir) => dir.clone(),
             None if uid == 0 => SYSTEM_DIR.into(),
@@ -52,7 +67,7 @@ impl Paths {
                 None => PathBuf::from(format!("/tmp/mica-{uid}")),
             },
         };
-        let state_dir = match set("MICA_STATE_DIR") {
+        let state_dir = match chosen("MICA_STATE_DIR") {
             Some(dir) => dir,
             // A daemon with sockets of its own choosing must not share state with the usual one.
             None if chosen_runtime.is_some() => runtime_dir.join("state"),
@@ -149,5 +164,23 @@ mod tests {
     fn a_chosen_runtime_directory_keeps_its_state_apart() {
         let paths = paths(&[("MICA_RUNTIME_DIR", "/x"), ("HOME", "/root")], 0);
         assert_eq!(paths.state_dir, Path::new("/x/state"));
+    }
+
+    #[test]
+    fn a_chosen_directory_may_be_relative_and_must_not_be_too_long() {
+        let here = std::env::current_dir().unwrap();
+        let near = paths(&[("MICA_RUNTIME_DIR", "near"), ("MICA_STATE_DIR", "by")], 0);
+        assert_eq!(
+            (near.runtime_dir, near.state_dir),
+            (here.join("near"), here.join("by"))
+        );
+        assert_eq!(
+            paths(&[("MICA_RUNTIME_DIR", "")], 0).runtime_dir,
+            Path::new("/run/mica")
+        );
+        let long = format!("/tmp/{}", "x".repeat(100));
+        let refused = paths(&[("MICA_RUNTIME_DIR", &long)], 0).make_runtime_dir();
+        assert!(refused.unwrap_err().to_string().contains("too long"));
+        assert!(!Path::new(&long).exists());
     }
 }

@@ -158,6 +158,12 @@ pub(crate) fn error(reason: &str, message: String, hint: Option<String>) -> ApiE
     }
 }
 
+/// So many of something: `1 process`, `2 processes`.
+pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
+    let noun = if number == 1 { one } else { many };
+    format!("{number} {noun}")
+}
+
 /// Bytes as people read them.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(&str, u64); 4] = [

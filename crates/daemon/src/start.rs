@@ -35,6 +35,9 @@ pub enum StartError {
         /// Its socket.
         socket: PathBuf,
     },
+    /// There is no place for its sockets.
+    #[error(transparent)]
+    Directory(DaemonError),
     /// It was started, and ended with a reason.
     #[error("the Mica daemon ended at once: {reason}")]
     Ended {
@@ -193,7 +196,8 @@ pub fn ensure_running_at(
         let socket = client.socket().to_owned();
         return Err(StartError::Foreign { socket });
     }
-    make_runtime_dir(paths);
+    // The log and the lock are there, and the first daemon would make it too late.
+    paths.make_runtime_dir().map_err(StartError::Directory)?;
     let said_before = log_len(paths);
     let started = Instant::now();
     let mut spawned = None;
@@ -258,15 +262,6 @@ fn last_words(paths: &Paths, said_before: u64) -> Option<String> {
         .find_map(|line| line.strip_prefix("mica: "));
     // A line without its end is still being written.
     reason.filter(|_| new.ends_with('\n')).map(str::to_owned)
-}
-
-/// The log and the lock are in the runtime directory, which the first daemon would make too late.
-fn make_runtime_dir(paths: &Paths) {
-    use std::os::unix::fs::DirBuilderExt;
-    let _ = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(if paths.shared { 0o755 } else { 0o700 })
-        .create(&paths.runtime_dir);
 }
 
 fn spawn(exe: &Path, arguments: &[&str], paths: &Paths) -> Result<(), StartError> {

@@ -143,6 +143,7 @@ impl Registry {
             temperature_celsius: gpu.reading.temperature_celsius,
             power_watts: gpu.reading.power_watts,
             lost: gpu.lost.clone(),
+            unshareable: gpu.unshareable.clone(),
         }
     }
 

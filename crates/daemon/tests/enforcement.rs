@@ -118,6 +118,53 @@ fn a_card_in_a_mode_that_forbids_sharing_is_refused_and_shown() {
     assert!(shown.reasons[0].contains("divided"), "{shown:?}");
 }
 
+/// Two cards, of which the second cannot be shared.
+struct Pair(Card);
+
+impl Devices for Pair {
+    fn list(&mut self) -> Vec<DeviceFacts> {
+        let first = self.0.list().remove(0);
+        let second = DeviceFacts {
+            uuid: "GPU-2".into(),
+            ..first.clone()
+        };
+        vec![first, second]
+    }
+
+    fn read(&mut self, index: usize) -> Option<DeviceReading> {
+        self.0.read(index)
+    }
+
+    fn unshareable(&mut self, index: usize) -> Option<String> {
+        (index == 1).then(|| "it is one process's".into())
+    }
+
+    fn processes(&mut self, index: usize) -> Vec<ProcessReading> {
+        self.0.processes(index)
+    }
+}
+
+#[test]
+fn what_is_wrong_with_one_card_is_nothing_to_who_is_on_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = Running::start(Options {
+        paths: Paths::under(dir.path()),
+        config_file: None,
+        on_demand: false,
+        devices: Box::new(Pair(Card::default())),
+    })
+    .unwrap();
+    let control = control(dir.path());
+    let gpus = control.gpus().unwrap();
+    let wrong: Vec<_> = gpus.iter().map(|gpu| gpu.unshareable.as_deref()).collect();
+    assert_eq!(wrong, [None, Some("it is one process's")]);
+    control.create(&spec("a", 64)).unwrap();
+    assert!(!control.doctor(None).unwrap().healthy);
+    let report = control.doctor(Some("a")).unwrap();
+    assert!(report.healthy, "{report:?}");
+    assert!(report.checks.iter().any(|check| check.what == "gpu 0"));
+}
+
 #[test]
 fn slices_that_are_refused_are_told_and_leases_take_their_place() {
     let dir = tempfile::tempdir().unwrap();

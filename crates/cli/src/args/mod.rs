@@ -40,7 +40,7 @@ pub(crate) enum Command {
     /// Make a virtual GPU that stays until it is removed
     Create(CreateArgs),
     /// List virtual GPUs
-    #[command(visible_alias = "list")]
+    #[command(visible_alias = "list", alias = "ps")]
     Ls(ListArgs),
     /// Show one virtual GPU and its processes
     Show(NameArgs),
@@ -123,10 +123,10 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SpecArgs {
     /// Most memory it may use, such as 8GiB (default: the share's part of the GPU)
-    #[arg(short, long, value_name = "SIZE")]
+    #[arg(short, long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) memory: Option<Size>,
     /// Guaranteed percent of one GPU's time (default: an even part of what is free)
-    #[arg(short, long, value_name = "PERCENT")]
+    #[arg(short, long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub(crate) share: Option<Share>,
     /// Never exceed the share, even when the GPU is idle
     #[arg(long)]
@@ -134,8 +134,8 @@ pub(crate) struct SpecArgs {
     /// Who goes first
     #[arg(long, value_enum, default_value_t = PriorityArg::Normal)]
     pub(crate) priority: PriorityArg,
-    /// Which GPU: its index, or "software" (default: chosen by --placement)
-    #[arg(long, value_name = "GPU")]
+    /// Which GPU: its index, "nvidia" or "software" (default: chosen by --placement)
+    #[arg(long, value_name = "GPU", allow_negative_numbers = true)]
     pub(crate) gpu: Option<String>,
     /// How a GPU is chosen
     #[arg(long, value_enum, default_value_t = PlacementArg::Fit)]
@@ -147,7 +147,7 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_enum)]
     pub(crate) profile: Option<ProfileArg>,
     /// When memory is full, wait up to this many seconds instead of failing
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub(crate) wait: Option<f64>,
     /// Most streams at once
     #[arg(long, value_name = "N")]
@@ -252,10 +252,10 @@ pub(crate) struct ResizeArgs {
     /// The virtual GPU
     pub(crate) name: String,
     /// New memory limit
-    #[arg(short, long, value_name = "SIZE")]
+    #[arg(short, long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) memory: Option<Size>,
     /// New share
-    #[arg(short, long, value_name = "PERCENT")]
+    #[arg(short, long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub(crate) share: Option<Share>,
     /// Whether it may never exceed its share
     #[arg(long)]

@@ -43,6 +43,26 @@ fn run_returns_the_programs_own_code() {
 }
 
 #[test]
+fn one_that_failed_for_want_of_memory_is_explained() {
+    let home = Home::new();
+    // The doctor asks for more than the limit in its place.
+    let script = |name: &str, code: u32| {
+        let mica = env!("CARGO_BIN_EXE_mica");
+        home.write(
+            name,
+            &format!("{mica} doctor want >/dev/null; exit {code}\n"),
+        )
+    };
+    let (failing, going_on) = (script("failing.sh", 7), script("going_on.sh", 0));
+    let answer = home.mica(&format!("run -m 64MiB --name want -- sh {failing}"));
+    assert_eq!(answer.code, 7);
+    let words = "mica: memory was refused, the last time because 64.0 MiB more do not fit: 0 B of 64 MiB are in use";
+    assert!(answer.err.starts_with(words), "{answer:?}");
+    let answer = home.mica(&format!("run -m 64MiB --name want -- sh {going_on}"));
+    assert_eq!((answer.code, answer.err.as_str()), (0, ""));
+}
+
+#[test]
 fn exec_runs_in_a_virtual_gpu_that_stays() {
     let home = Home::new();
     home.ok("create a -m 64MiB -s 30");

@@ -68,10 +68,31 @@ fn wrong_words_are_usage_errors_that_say_what_to_write() {
         "nothing to change"
     );
     assert!(home.fails(2, "run").contains("<CMD>"));
+    let below = home.fails(2, "run -m -5 -- true");
+    assert!(below.contains("\"-5\" is no size; write 8GiB"), "{below}");
+    let below = home.fails(2, "run -s -5 -- true");
+    assert!(
+        below.contains("\"-5\" is no whole number of percent"),
+        "{below}"
+    );
     assert!(
         !home.path().join("run").exists(),
         "wrong words start no daemon"
     );
+}
+
+#[test]
+fn a_place_that_sockets_cannot_be_in_is_named_at_once() {
+    let home = Home::new();
+    let file = home.write("file", "");
+    let long = format!("{}/{}", home.path().display(), "x".repeat(100));
+    for (place, why) in [(file, "cannot be made"), (long, "is too long for sockets")] {
+        let mut command = home.command(&["ls"]);
+        let answer = command.env("MICA_RUNTIME_DIR", &place).output().unwrap();
+        let said = String::from_utf8_lossy(&answer.stderr).into_owned();
+        assert_eq!(answer.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("{place}: {why}")), "{said}");
+    }
 }
 
 #[test]

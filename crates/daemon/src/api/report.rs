@@ -242,6 +242,9 @@ pub struct GpuInfo {
     /// Why it cannot be used, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
+    /// Why it cannot be shared, if its settings forbid that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unshareable: Option<String>,
 }
 
 /// One second in the life of a virtual GPU.

@@ -208,11 +208,20 @@ pub(super) fn join(
         },
         Some(&name),
         Some(pid),
-        format!("{} {pid} joined {name}", role_name(role)),
+        joined_words(role, pid, &name),
     );
     Ok(Joined::Client {
         id,
         governed,
         resumed,
     })
+}
+
+fn joined_words(role: Role, pid: u32, name: &str) -> String {
+    match role {
+        Role::Worker => format!("process {pid} serves {name}"),
+        Role::Direct | Role::Program | Role::Monitor => {
+            format!("process {pid} ({}) joined {name}", process_name(pid))
+        }
+    }
 }

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use crate::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use crate::daemon::Daemon;
 use crate::placement::error;
+use crate::registry::Vgpu;
 use peer::Peer;
 
 type Shared = State<Arc<Daemon>>;
@@ -67,9 +68,14 @@ pub(crate) async fn doctor(
     if let Some(name) = &query.vgpu {
         daemon.owned(&registry, peer, name)?;
     }
-    let report = registry.doctor(|vgpu| {
-        query.vgpu.as_ref().is_none_or(|name| *name == vgpu.name)
-            && daemon.may_see(&registry, peer, vgpu)
+    let named = |vgpu: &Vgpu| query.vgpu.as_ref().is_none_or(|name| *name == vgpu.name);
+    // What is wrong with other cards is nothing to a virtual GPU.
+    let its = |gpu: usize| {
+        let mut there = registry.vgpus.values().filter(|vgpu| named(vgpu));
+        query.vgpu.is_none() || there.any(|vgpu| vgpu.gpu == gpu)
+    };
+    let report = registry.doctor(its, |vgpu| {
+        named(vgpu) && daemon.may_see(&registry, peer, vgpu)
     });
     checks.extend(report.checks);
     Ok(Json(Doctor::of(checks)))

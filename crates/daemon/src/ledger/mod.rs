@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use mica_limits::SharedPage;
 
 use crate::journal::{Entry, Journal};
+use crate::placement::size;
 use absent::Absent;
 use account::Account;
 
@@ -34,7 +35,10 @@ pub(crate) const STEP_BYTES: u64 = 64 << 20;
 /// A request that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{asked_bytes} bytes more do not fit: {used_bytes} of {limit_bytes} bytes are in use{}",
+    "{} more do not fit: {} of {} are in use{}",
+    size(*asked_bytes),
+    size(*used_bytes),
+    size(*limit_bytes),
     self.by_whom()
 )]
 pub(crate) struct Full {
@@ -57,7 +61,7 @@ impl Full {
             many => format!(" by {many} processes"),
         };
         if self.unattributed_bytes > 0 {
-            let bytes = self.unattributed_bytes;
+            let bytes = size(self.unattributed_bytes);
             text += &format!(", and {bytes} more by the driver for them");
         }
         text
