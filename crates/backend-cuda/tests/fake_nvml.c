@@ -63,3 +63,6 @@ int nvmlDeviceGetProcessUtilization(void *device, sample *list, unsigned *count,
 }
 int nvmlDeviceGetComputeMode(void *device, int *mode) { *mode = device == (void *)0x1001ul ? 3 : 0; return 0; }
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) { (void)device; (void)now; (void)pending; return 3; }
+#ifdef CUDA
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA; return initialized ? 0 : 1; }
+#endif

@@ -1,5 +1,9 @@
 //! Making, changing and removing virtual GPUs, and the processes that serve them.
 
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, bail};
 use mica_daemon::api::{Resize, VgpuInfo};
 
@@ -102,6 +106,9 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
             client.reload()
         }
         .map_err(explain)?;
+        if args.stop {
+            wait_for_end(client.socket());
+        }
         println!("{}", done.done);
         return Ok(());
     }
@@ -113,6 +120,14 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
         .with_writer(std::io::stderr)
         .init();
     Ok(mica_daemon::run(args.config.clone())?)
+}
+
+/// Whoever comes next must not meet the one that ends. A successor may be quick to take its place: that is not waited for.
+fn wait_for_end(socket: &Path) {
+    let since = Instant::now();
+    while UnixStream::connect(socket).is_ok() && since.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 pub(crate) fn config(args: &ConfigArgs) -> Result<()> {

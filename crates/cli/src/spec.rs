@@ -76,6 +76,6 @@ fn gpu_index(text: &str, client: &ControlClient) -> Result<u32> {
     };
     match gpus.iter().find(|gpu| gpu.kind == wanted) {
         Some(gpu) => Ok(gpu.index),
-        None => bail!("--gpu {text}: the daemon has no {wanted} GPU (see `mica gpus`)"),
+        None => bail!("--gpu {text}: the daemon has no {wanted} GPU (`mica doctor` may say why)"),
     }
 }

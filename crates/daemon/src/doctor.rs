@@ -316,7 +316,16 @@ pub(crate) fn driver_checks() -> Vec<Check> {
         let (verdict, evidence) = kernel_module(&text);
         check("kernel module", verdict, evidence);
     }
-    if let Some((path, unknown)) = mica_backend_cuda::symbols::unknown_entry_points() {
+    let entry_points = mica_backend_cuda::symbols::unknown_entry_points();
+    if let Some(why) = crate::nvidia::absent() {
+        // Where there is no driver at all, nobody expects a card of it.
+        let verdict = match entry_points {
+            Some(_) => Verdict::Warning,
+            None => Verdict::Ok,
+        };
+        check("NVIDIA GPUs", verdict, format!("none: {why}"));
+    }
+    if let Some((path, unknown)) = entry_points {
         let path = path.display();
         if unknown.is_empty() {
             let text =

@@ -1,7 +1,9 @@
 //! NVIDIA GPUs, read through NVML.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
+use mica_backend_cuda::driver::{DriverError, OLDEST_VERSION};
 use mica_backend_cuda::nvml::{ComputeMode, DeviceFacts as Settings, Nvml};
 
 use crate::api::GpuKind;
@@ -15,7 +17,15 @@ pub struct Nvidia {
     newest_us: HashMap<usize, u64>,
 }
 
-/// NVIDIA GPUs if their management library loads, else none; the reason is logged.
+/// Why no NVIDIA GPU is there.
+static ABSENT: OnceLock<String> = OnceLock::new();
+
+/// Why the host's NVIDIA GPUs, if it has any, are not to be had.
+pub(crate) fn absent() -> Option<&'static str> {
+    ABSENT.get().map(String::as_str)
+}
+
+/// NVIDIA GPUs if their management library loads, else none; the reason is logged, and the doctor tells it.
 pub fn devices() -> Box<dyn Devices> {
     match Nvml::load() {
         Ok(nvml) => Box::new(Nvidia {
@@ -24,6 +34,7 @@ pub fn devices() -> Box<dyn Devices> {
         }),
         Err(error) => {
             tracing::info!("no NVIDIA GPU: {error}");
+            let _ = ABSENT.set(error.to_string());
             Box::new(NoDevices)
         }
     }
@@ -65,6 +76,9 @@ impl Devices for Nvidia {
     }
 
     fn unshareable(&mut self, index: usize) -> Option<String> {
+        if let Some(found) = self.nvml.cuda_version().filter(|v| *v < OLDEST_VERSION) {
+            return Some(DriverError::TooOld { found }.to_string());
+        }
         why_unshareable(self.nvml.facts(u32::try_from(index).ok()?).ok()?)
     }
 

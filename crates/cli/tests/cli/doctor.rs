@@ -76,3 +76,45 @@ fn a_program_that_loads_another_driver_is_told_so_at_its_end() {
         .into();
     assert_eq!((quiet.code, quiet.err.as_str()), (0, ""));
 }
+
+#[test]
+fn a_driver_that_is_missing_or_too_old_is_told_of() {
+    let home = Home::new();
+    let with = |nvml: &str, words: &[&str]| -> Answer {
+        let mut command = home.command(words);
+        command.env("MICA_LIBNVML", nvml).output().unwrap().into()
+    };
+    let none = with("/no/such/library", &["doctor"]);
+    assert!(
+        none.out
+            .contains("NVIDIA GPUs\n         none: /no/such/library cannot be loaded"),
+        "{none:?}"
+    );
+    let asked = with(
+        "/no/such/library",
+        &["run", "--gpu", "nvidia", "--", "true"],
+    );
+    assert!(asked.err.contains("`mica doctor` may say why"), "{asked:?}");
+    home.ok("daemon --stop");
+
+    let old = home.path().join("libold.so");
+    let built = Command::new("cc")
+        .args(["-w", "-shared", "-fPIC", "-DCUDA=11040", "-o"])
+        .arg(&old)
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../backend-cuda/tests/fake_nvml.c"
+        ))
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let refused = with(old.to_str().unwrap(), &["run", "-m", "1MiB", "--", "true"]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    let why = "the driver supports CUDA 11.4, Mica needs 12.0 or newer: update the NVIDIA driver";
+    assert!(refused.err.contains(why), "{refused:?}");
+    let listed = home.ok("gpus");
+    assert!(
+        listed.contains(&format!("GPU 0 cannot be shared: {why}")),
+        "{listed}"
+    );
+}
