@@ -126,9 +126,9 @@ fn apply_suspension(link: &HostLink, applied: &mut Applied, command: u32, tell: 
         (false, true) => mica_rm::resume(),
         (false, false) => return,
     };
-    if !applied.stopped {
+    if !wanted {
         let took_ns = monotonic_ns() - began_ns;
-        page.client.stop_took_ns.store(took_ns, Relaxed);
+        page.client.start_took_ns.store(took_ns, Relaxed);
     }
     let none = matches!(outcome, Err(RmError::NoGroup | RmError::NotObserved));
     // A refusal may have come after some of the channels were stopped, or before all were started.

@@ -370,7 +370,7 @@ fn input(page: &SharedPage, has_slices: bool) -> Input {
         gpu_time_ns: counters.gpu_time_ns.load(Relaxed),
         used_ns: metered.then(|| counters.used_ns.load(Relaxed)),
         stopped: flags & client_flags::SUSPENDED != 0,
-        stop_took_ns: page.client.stop_took_ns.load(Relaxed),
+        start_took_ns: page.client.start_took_ns.load(Relaxed),
         finished: finished > 0 && finished == counters.launches.load(Relaxed),
     }
 }

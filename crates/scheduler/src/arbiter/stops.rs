@@ -19,9 +19,8 @@ const ENOUGH: f64 = 0.8;
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// unless the whole process stood still: it is told again after this.
 const AGAIN_NS: u64 = 60_000_000_000;
-/// Its kernels hold still soon after a stop has begun, and the driver takes until they do and a while longer to say so.
-/// No more than this is believed of what a process says of that time.
-const LONGEST_STOP_NS: u64 = 1_000_000;
+/// What a process says of the time it took to go on is believed so far.
+const LONGEST_START_NS: u64 = 1_000_000;
 /// Not looked at more often than this.
 const LEAST_NS: f64 = 200_000.0;
 
@@ -29,7 +28,7 @@ const LEAST_NS: f64 = 200_000.0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stops {
     stop: bool,
-    /// It had stopped when it was last looked at, so nothing of it has run since: it says that it goes on after it does.
+    /// It had stopped when it was last looked at.
     rested: bool,
     /// All it had submitted, so many launches, had finished then.
     idle: bool,
@@ -130,14 +129,16 @@ impl Arbiter {
         }
         let part = self.part_of(tenant_id, now_ns);
         let mut elapsed_ns = now_ns.saturating_sub(stops.charged_until_ns);
-        if stopped && !stops.rested {
-            elapsed_ns = elapsed_ns.saturating_sub(input.stop_took_ns.min(LONGEST_STOP_NS));
+        if stops.rested {
+            // It says that it goes on after it does.
+            let started_ns = input.start_took_ns.min(LONGEST_START_NS);
+            elapsed_ns = elapsed_ns.min(if stopped { 0 } else { started_ns });
         }
         stops.charged_until_ns = now_ns;
         self.tenants.get_mut(&tenant_id)?.held_by_stops = true;
         // What it has submitted since it was idle may have run at once.
         let was_idle = stops.idle && stops.launches == input.launches;
-        if !stops.rested && !was_idle {
+        if !was_idle {
             self.charge_without_turn(id, (elapsed_ns as f64 * part) as u64, now_ns);
         }
         let last_ns = self.last_place(tenant_id);

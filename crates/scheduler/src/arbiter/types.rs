@@ -78,8 +78,8 @@ pub struct Input {
     pub used_ns: Option<u64>,
     /// Its channels are stopped: nothing of it runs.
     pub stopped: bool,
-    /// For so long it had been stopping when it had stopped.
-    pub stop_took_ns: u64,
+    /// For so long it had been about to go on when it last said that it does; it runs before it says so.
+    pub start_took_ns: u64,
     /// It is certain that all its launches have finished.
     pub finished: bool,
 }

@@ -80,9 +80,9 @@ pub(crate) struct Program {
     moments: u64,
     /// When its channels will have been switched.
     switches_at: u64,
-    told_to_stop: bool,
-    /// It holds still so long before it says that it has stopped.
-    pub(crate) stopping_ns: u64,
+    told_to_go: bool,
+    /// It runs so long before it says that it goes on.
+    pub(crate) starting_ns: u64,
     /// It does not do what it is told.
     pub(crate) never_stops: bool,
 }
@@ -291,8 +291,8 @@ impl Sim {
                 stolen_percent: 0,
                 moments: 0,
                 switches_at: 0,
-                told_to_stop: false,
-                stopping_ns: 0,
+                told_to_go: false,
+                starting_ns: 0,
                 never_stops: false,
             },
         );
@@ -372,12 +372,12 @@ impl Sim {
         for (id, program) in &mut self.programs {
             let told = self.arbiter.must_stop(*id) || self.suspended.contains(&program.tenant);
             let stop = told && !program.never_stops;
-            program.told_to_stop = stop;
+            program.told_to_go = !stop;
             if stop == program.input.stopped {
                 program.switches_at = self.now + 3 * MS;
             } else if self.now >= program.switches_at {
                 program.input.stopped = stop;
-                program.input.stop_took_ns = program.stopping_ns;
+                program.input.start_took_ns = program.starting_ns;
                 program.rang = true;
             }
         }
@@ -389,8 +389,8 @@ impl Sim {
             .programs
             .iter()
             .filter(|(_, p)| {
-                let stopping = self.now + p.stopping_ns >= p.switches_at;
-                let stands = p.input.stopped || (p.told_to_stop && stopping);
+                let starts = p.told_to_go && self.now + p.starting_ns >= p.switches_at;
+                let stands = p.input.stopped && !starts;
                 !stands && !p.queue.is_empty() && (!p.holds_still || p.may_run(self.now))
             })
             .map(|(id, _)| *id)

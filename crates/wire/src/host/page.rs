@@ -167,8 +167,8 @@ pub struct ClientToDaemon {
     pub captures: AtomicU32,
     /// Grows when the driver may have taken memory that was not charged: the daemon looks soon.
     pub looks_wanted: AtomicU32,
-    /// Nanoseconds that the last stop of the channels took; written before the flag that says so.
-    pub stop_took_ns: AtomicU64,
+    /// Nanoseconds that the last start of stopped channels took; written before the flag that says so.
+    pub start_took_ns: AtomicU64,
 }
 
 /// What the client has moved and broken so far, where it can tell; zeros where it cannot.
