@@ -102,25 +102,30 @@ fn start(joined: &Created, command: &[String], watch: &WatchArgs) -> Result<Chil
              libcuda.so.1 out of it: it will not find the virtual GPU"
         );
     }
-    let parent = std::process::id();
-    // SAFETY: only async-signal-safe calls between fork and exec.
-    unsafe {
-        child.pre_exec(move || {
-            // A killed `mica run` leaves no program behind.
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            if libc::getppid() as u32 != parent {
-                return Err(std::io::ErrorKind::Interrupted.into());
-            }
-            Ok(())
-        });
-    }
-    match child.spawn() {
+    // A killed `mica run` leaves no program behind.
+    match ends_with_us(&mut child, libc::SIGKILL).spawn() {
         Ok(child) => Ok(child),
         Err(error) if error.kind() == ErrorKind::NotFound => bail!("{program}: no such program"),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             bail!("{program} is not a program that may be run here")
         }
         Err(error) => Err(error).with_context(|| format!("{program} cannot be started")),
+    }
+}
+
+/// The kernel sends the child this signal when this process ends, however it ends. To be started by a thread that stays:
+/// its end counts as the process's.
+pub(crate) fn ends_with_us(command: &mut Command, signal: libc::c_int) -> &mut Command {
+    let parent = std::process::id();
+    // SAFETY: only async-signal-safe calls between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, signal);
+            if libc::getppid() as u32 != parent {
+                return Err(ErrorKind::Interrupted.into());
+            }
+            Ok(())
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use mica_load::{Load, LoadReport, Pattern};
 use serde::de::DeserializeOwned;
 
-use crate::program::own_path;
+use crate::program::{ends_with_us, own_path};
 
 /// One competitor.
 #[derive(Clone, Debug)]
@@ -116,6 +116,7 @@ impl Program {
         words.extend(self.command.iter().cloned());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdout(Stdio::piped());
+        ends_with_us(&mut command, libc::SIGTERM);
         Ok(command)
     }
 }

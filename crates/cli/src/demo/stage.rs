@@ -20,7 +20,7 @@ use mica_daemon::client::ControlClient;
 
 use super::tenant::{Answer, Ask};
 use crate::control::explain;
-use crate::program::own_path;
+use crate::program::{ends_with_us, own_path};
 
 /// Longest that anything in the demo may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -240,20 +240,10 @@ fn make_folder() -> Result<PathBuf> {
     bail!("no folder for the demo can be made in {}", base.display())
 }
 
-/// The kernel ends the child when this process ends, however it ends. The child has a process group of
-/// its own, so that Ctrl-C reaches only the demo, which takes everything down in order.
+/// Ends with the demo, however that ends. The child has a process group of its own, so that Ctrl-C reaches only the
+/// demo, which takes everything down in order.
 fn die_with_parent(command: &mut Command, signal: libc::c_int) -> &mut Command {
-    let parent = std::process::id();
-    // SAFETY: only async-signal-safe calls between fork and exec.
-    unsafe {
-        command.process_group(0).pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, signal);
-            if libc::getppid() as u32 != parent {
-                return Err(std::io::ErrorKind::Interrupted.into());
-            }
-            Ok(())
-        })
-    }
+    ends_with_us(command.process_group(0), signal)
 }
 
 /// Sleeps, unless the demo was told to end.
