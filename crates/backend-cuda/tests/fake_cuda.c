@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef void *handle;
@@ -50,11 +51,24 @@ int cuDeviceGetPCIBusId(char *text, int room, int device) { (void)device; return
 int cuCtxCreate_v2(handle *context, unsigned flags, int device) { *context = malloc(16); fake_contexts++; return flags + device; }
 int cuCtxDestroy_v2(handle context) { free(context); fake_contexts--; return 0; }
 int cuCtxSetCurrent(handle context) { fake_current = context != 0; return 0; }
+static uint64_t now_ns(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000ull + t.tv_nsec; }
+/* Kernels take FAKE_KERNEL_US microseconds, one after the other; without it none. */
+static uint64_t busy_until_ns;
+static void work_begins(void)
+{
+    const char *us = getenv("FAKE_KERNEL_US");
+    uint64_t before = __atomic_load_n(&busy_until_ns, __ATOMIC_SEQ_CST), now = now_ns(), after;
+    do
+        after = (before > now ? before : now) + (us ? strtoull(us, 0, 10) * 1000 : 0);
+    while (!__atomic_compare_exchange_n(&busy_until_ns, &before, after, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+}
 static int work_ends(void)
 {
     __atomic_add_fetch(&fake_inside, 1, __ATOMIC_SEQ_CST);
     while (fake_hold)
         usleep(200);
+    while (now_ns() < __atomic_load_n(&busy_until_ns, __ATOMIC_SEQ_CST))
+        usleep(10);
     __atomic_sub_fetch(&fake_inside, 1, __ATOMIC_SEQ_CST);
     return 0;
 }
@@ -98,6 +112,7 @@ int cuFuncSetAttribute(handle function, unsigned number, int value) { (void)func
 static int note(const char *how, unsigned gx, unsigned bz, unsigned shared, void **params)
 {
     __atomic_add_fetch(&fake_launches, 1, __ATOMIC_SEQ_CST);
+    work_begins();
     snprintf(fake_launch, sizeof fake_launch, "%s grid.x %u block.z %u shared %u: %llx %u", how, gx, bz, shared, *(unsigned long long *)params[0], *(unsigned *)params[1]);
     return 0;
 }

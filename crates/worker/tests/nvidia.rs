@@ -4,23 +4,21 @@ mod common;
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use common::host::{Host, until};
+use common::nvidia::{PTX, Program};
+use common::stand_in;
 use mica_backend_cuda::library::Library;
 use mica_backend_cuda::{CudaDriver, CudaGpu};
 use mica_wire::host::message::{Kind, Message};
 use mica_wire::host::page::{client_flags, gate, suspend};
-use mica_wire::session::client::SessionClient;
 use mica_wire::session::*;
 use mica_worker::{SharedDevice, WorkerConfig, run_with};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 const MIB: u64 = 1 << 20;
-const PTX: &[u8] = b".version 8.0\n.target sm_90\n.global .u32 counter;\n\0";
 
 /// A worker with its stand-ins: a driver whose work ends when the test says so, and the daemon's end of the page.
 struct Bench {
@@ -33,7 +31,7 @@ impl Bench {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("libcuda.so.1");
-        build(&path);
+        stand_in::build(&path);
         let library = Library::open(&path).unwrap();
         let gpu = CudaGpu::open(CudaDriver::load_from(&path).unwrap(), 0).unwrap();
         let host = Host::new(256 * MIB);
@@ -95,84 +93,8 @@ impl Bench {
         let mut message = Message::new(Kind::Session);
         message.b = std::process::id().into();
         self.host.send(&message, theirs);
-        let client = Arc::new(SessionClient::connect(ours, "test").unwrap());
-        let new = client.call(&ContextCreate { flags: 0 }).unwrap();
-        let module = client.module_load(new.context, PTX, false).unwrap().module;
-        Program {
-            client,
-            context: new.context,
-            stream: new.default_stream,
-            module,
-        }
+        Program::begin(ours)
     }
-}
-
-/// A program in a session with the worker.
-#[derive(Clone)]
-struct Program {
-    client: Arc<SessionClient>,
-    context: u64,
-    stream: u64,
-    module: u64,
-}
-
-impl Program {
-    fn launch(&self) {
-        self.launch_on(self.stream);
-    }
-
-    fn launch_on(&self, stream: u64) {
-        let launch = self.kernel(stream);
-        self.client.launch(&launch, &[0; 12]).unwrap();
-    }
-
-    fn kernel(&self, stream: u64) -> Launch {
-        Launch {
-            stream,
-            module: self.module,
-            kernel: 0,
-            grid: [1; 3],
-            block: [1; 3],
-            dynamic_shared: 0,
-            cooperative: false,
-        }
-    }
-
-    fn synchronize(&self) {
-        let stream = self.stream;
-        self.client.call(&StreamSynchronize { stream }).unwrap();
-    }
-
-    fn is_done(&self, stream: u64) -> bool {
-        self.client.call(&StreamQuery { stream }).unwrap().value
-    }
-
-    fn alloc(&self, bytes: u64) -> u64 {
-        let context = self.context;
-        let request = MemoryAlloc { context, bytes };
-        self.client.call(&request).unwrap().value
-    }
-
-    fn another_stream(&self) -> u64 {
-        let request = StreamCreate {
-            context: self.context,
-            non_blocking: true,
-            priority: 0,
-        };
-        self.client.call(&request).unwrap().value
-    }
-}
-
-fn build(path: &Path) {
-    let source: PathBuf =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-cuda/tests/fake_cuda.c");
-    let status = Command::new("cc")
-        .args(["-shared", "-fPIC", "-std=gnu11", "-o"])
-        .arg(path)
-        .arg(source)
-        .status()
-        .expect("a C compiler is installed, as Rust links with one");
-    assert!(status.success());
 }
 
 /// Runs on a thread of its own.

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod host;
+pub(crate) mod nvidia;
+pub(crate) mod stand_in;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

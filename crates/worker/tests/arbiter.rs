@@ -1,0 +1,177 @@
+//! Workers on an NVIDIA GPU and a real daemon: its arbiter divides their time, caps and suspends them. The card is
+//! made up, and the driver a stand-in.
+
+mod common;
+
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+use common::nvidia::Program;
+use common::stand_in;
+use mica_daemon::api::{Created, GpuKind, Mode, VgpuSpec};
+use mica_daemon::client::ControlClient;
+use mica_daemon::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
+use mica_daemon::{Options, Paths, Running};
+use mica_limits::{Environment, open_session};
+use mica_worker::WorkerConfig;
+
+const MIB: u64 = 1 << 20;
+
+/// Not a test of its own: the worker that the daemon starts for the tests below.
+#[test]
+#[ignore = "no test: the daemon that the tests below start runs it as their worker"]
+fn worker() {
+    if Environment::read().is_some() {
+        mica_worker::run(&WorkerConfig::from_environment().unwrap()).unwrap();
+    }
+}
+
+#[derive(Debug)]
+struct Card;
+
+impl Devices for Card {
+    fn list(&mut self) -> Vec<DeviceFacts> {
+        vec![DeviceFacts {
+            kind: GpuKind::Nvidia,
+            name: "test card".into(),
+            uuid: "GPU-1".into(),
+            memory_total_bytes: 2048 * MIB,
+            driver: Some("580.1".into()),
+        }]
+    }
+
+    fn read(&mut self, _: usize) -> Option<DeviceReading> {
+        Some(DeviceReading::default())
+    }
+
+    fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
+        Vec::new()
+    }
+}
+
+/// A daemon whose workers find a driver whose kernels take 50 µs.
+fn start(dir: &Path) -> (Running, ControlClient) {
+    let driver = dir.join("libcuda.so.1");
+    stand_in::build(&driver);
+    let exe = std::env::current_exe().unwrap();
+    let command = format!(
+        "[daemon]\nworker_command = [\"env\", \"FAKE_KERNEL_US=50\", \"MICA_LIBCUDA={}\", {:?}, \"--exact\", \"worker\", \"--ignored\"]\n",
+        driver.display(),
+        exe.display()
+    );
+    let config = dir.join("mica.toml");
+    std::fs::write(&config, command).unwrap();
+    let running = Running::start(Options {
+        paths: Paths::under(dir),
+        config_file: Some(config),
+        on_demand: false,
+        devices: Box::new(Card),
+    })
+    .unwrap();
+    let control = ControlClient::new(Paths::under(dir).control_socket());
+    (running, control)
+}
+
+fn isolated(name: &str, share: u32) -> VgpuSpec {
+    VgpuSpec {
+        name: Some(name.into()),
+        memory_limit_bytes: Some(64 * MIB),
+        share_percent: Some(share),
+        mode: Some(Mode::Isolated),
+        ..VgpuSpec::default()
+    }
+}
+
+fn join(created: &Created) -> Program {
+    let mut token = [0; 16];
+    for (index, byte) in token.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&created.token[2 * index..2 * index + 2], 16).unwrap();
+    }
+    let environment = Environment {
+        socket: created.host_socket.clone().into(),
+        token,
+    };
+    Program::begin(open_session(&environment).unwrap().1)
+}
+
+/// A kernel and a wait for it, again and again.
+fn bursts(program: &Program, rounds: &AtomicU64, stop: &AtomicBool) {
+    while !stop.load(SeqCst) {
+        program.launch();
+        program.synchronize();
+        rounds.fetch_add(1, SeqCst);
+    }
+}
+
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..3000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{what} never came");
+}
+
+#[test]
+fn two_bursty_isolated_tenants_take_turns_by_leases() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, control) = start(dir.path());
+    let created = ["a", "b"].map(|name| control.create(&isolated(name, 50)).unwrap());
+    let programs = created.each_ref().map(join);
+    let (stop, rounds) = (
+        AtomicBool::new(false),
+        [AtomicU64::new(0), AtomicU64::new(0)],
+    );
+    std::thread::scope(|scope| {
+        for (program, rounds) in programs.iter().zip(&rounds) {
+            scope.spawn(|| bursts(program, rounds, &stop));
+        }
+        eventually("leases", || {
+            control.gpus().unwrap()[0].lease_state == "leases"
+        });
+        let before = rounds.each_ref().map(|r| r.load(SeqCst));
+        eventually("both go on under leases", || {
+            (0..2).all(|i| rounds[i].load(SeqCst) > before[i] + 200)
+        });
+        assert_eq!(control.get("a").unwrap().mechanism, "leases");
+        stop.store(true, SeqCst);
+    });
+    eventually("an open gate", || {
+        control.gpus().unwrap()[0].lease_state != "leases"
+    });
+}
+
+#[test]
+fn a_capped_isolated_tenant_is_accepted_held_and_can_be_suspended() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, control) = start(dir.path());
+    let mut spec = isolated("a", 20);
+    spec.cap = true;
+    let program = join(&control.create(&spec).unwrap());
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| bursts(&program, &rounds, &stop));
+        let goes_on = |what: &str| {
+            let before = rounds.load(SeqCst);
+            eventually(what, || rounds.load(SeqCst) > before + 200);
+        };
+        goes_on("work under a cap");
+        eventually("leases", || {
+            control.gpus().unwrap()[0].lease_state == "leases"
+        });
+        assert!(control.get("a").unwrap().reasons.is_empty());
+        control.suspend("a").unwrap();
+        // What was under way ends, and then nothing begins.
+        eventually("a standstill", || {
+            let before = rounds.load(SeqCst);
+            std::thread::sleep(Duration::from_millis(300));
+            rounds.load(SeqCst) == before
+        });
+        control.resume("a").unwrap();
+        goes_on("work after it was resumed");
+        stop.store(true, SeqCst);
+    });
+}
