@@ -1,27 +1,16 @@
 //! Finds and loads NVIDIA's own libraries, and never one of Mica's stand-ins for them.
 //!
 //! The tenant's library path may name a shim with the same file name first, so the dynamic linker's
-//! own search is not used: an override, the linker's cache, then the usual places, each checked for
+//! own search is not used: an override, or what the linker would find ([`library_files`]), each checked for
 //! the mark every shim exports.
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 
+use mica_cuda_abi::library_files;
+
 /// Every Mica shim exports a symbol of one of these names.
 pub const SHIM_MARKERS: [&str; 2] = ["MICA_SHIM_MARKER", "mica_shim_marker"];
-
-/// Where distributions, containers and WSL put the driver's libraries.
-const USUAL_PLACES: [&str; 9] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-    "/run/opengl-driver/lib",
-    "/usr/lib/wsl/lib",
-];
 
 /// Why no library was loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +70,8 @@ impl Library {
         for path in candidates(name) {
             match Self::open(&path) {
                 Ok(library) => return Ok(library),
+                // One of ours is in every tenant's library path, and says nothing of the real one.
+                Err(LibraryError::Shim { .. }) => {}
                 // Another place may have the real one; the first problem says most.
                 Err(error) => problem = problem.or(Some(error)),
             }
@@ -163,84 +154,17 @@ fn last_message() -> String {
     message.to_string_lossy().into_owned()
 }
 
-/// Existing files of this name, each real file once.
+/// Existing files of this name, best first.
 pub(crate) fn candidates(name: &str) -> Vec<PathBuf> {
-    let cached = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
-    let listed = cache_entries(&cached, name).into_iter();
-    let usual = USUAL_PLACES.iter().map(|place| Path::new(place).join(name));
-    let mut real = Vec::new();
-    listed
-        .chain(usual)
-        .filter(|path| match path.canonicalize() {
-            Ok(file) if !real.contains(&file) => {
-                real.push(file);
-                true
-            }
-            _ => false,
-        })
-        .collect()
-}
-
-/// Paths that the linker's cache gives for a library, in its order.
-fn cache_entries(cache: &[u8], name: &str) -> Vec<PathBuf> {
-    const MAGIC: &[u8] = b"glibc-ld.so.cache";
-    const HEADER_BYTES: usize = 48;
-    const ENTRY_BYTES: usize = 24;
-    // Old files begin with an older table; offsets count from the newer one's header.
-    let Some(start) = cache.windows(MAGIC.len()).position(|w| w == MAGIC) else {
-        return Vec::new();
-    };
-    let table = &cache[start..];
-    let word = |at: usize| {
-        let bytes = table.get(at..at + 4)?;
-        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
-    };
-    let text = |at: usize| {
-        let bytes = table.get(at..)?;
-        let end = bytes.iter().position(|byte| *byte == 0)?;
-        std::str::from_utf8(&bytes[..end]).ok()
-    };
-    let count = word(20).unwrap_or(0).min(table.len() / ENTRY_BYTES);
-    let mut paths = Vec::new();
-    for index in 0..count {
-        let entry = HEADER_BYTES + index * ENTRY_BYTES;
-        let (Some(key), Some(value)) = (word(entry + 4), word(entry + 8)) else {
-            break;
-        };
-        if text(key) == Some(name)
-            && let Some(path) = text(value)
-        {
-            paths.push(path.into());
-        }
-    }
-    paths
+    library_files(
+        name,
+        &std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default(),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_linkers_cache_gives_the_c_library() {
-        let cache = std::fs::read("/etc/ld.so.cache").expect("glibc systems have one");
-        let found = cache_entries(&cache, "libc.so.6");
-        assert!(found.iter().any(|path| path.exists()), "{found:?}");
-        assert!(cache_entries(&cache, "libnothing.so.77").is_empty());
-    }
-
-    #[test]
-    fn a_damaged_cache_gives_nothing() {
-        let cache = std::fs::read("/etc/ld.so.cache").expect("glibc systems have one");
-        for cut in [0, 10, 21, 47, 49, 60, cache.len() / 2] {
-            let cut = cut.min(cache.len());
-            cache_entries(&cache[..cut], "libc.so.6");
-        }
-        let mut noise = cache.clone();
-        for byte in &mut noise[20..] {
-            *byte = 0xFF;
-        }
-        assert!(cache_entries(&noise, "libc.so.6").is_empty());
-    }
 
     #[test]
     fn a_missing_library_names_its_variable() {

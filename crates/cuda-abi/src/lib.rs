@@ -1,13 +1,14 @@
 //! The CUDA driver interface: types, result codes, the one table of entry points.
 //!
 //! Owns what is true of the interface itself: which symbols exist, since when, what they do, how the
-//! structures that limits depend on are laid out. Calls nothing.
+//! structures that limits depend on are laid out, where its library lies. Calls nothing.
 #![forbid(unsafe_code)]
 
 #[macro_use]
 mod table;
 
 mod entry;
+mod places;
 mod result;
 mod service;
 mod types;
@@ -17,6 +18,7 @@ pub use entry::{
     Class, DefaultStream, ENTRY_POINTS, EntryPoint, Symbol, find_symbol, resolve, sounds_limited,
     variants,
 };
+pub use places::library_files;
 pub use result::CuResult;
 pub use service::{Direct, Isolated};
 pub use types::{

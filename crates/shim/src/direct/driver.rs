@@ -3,13 +3,13 @@
 //! Never takes a Mica shim for the driver, wherever it lies and whatever it is called.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, OsString, c_void};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::{CStr, CString, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use mica_cuda_abi::{ENTRY_POINTS, Symbol};
+use mica_cuda_abi::{ENTRY_POINTS, Symbol, library_files};
 
 use super::submission::{self, LAUNCHES, SUBMISSION};
 use crate::exports::{self, COUNT};
@@ -17,18 +17,6 @@ use crate::exports::{self, COUNT};
 /// Name of the variable with the driver's path.
 pub(crate) const OVERRIDE: &str = "MICA_LIBCUDA";
 const FILE_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
-const DIRECTORIES: [&str; 10] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/lib/x86_64-linux-gnu",
-    "/lib64",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/cuda/compat",
-    "/usr/lib/wsl/lib",
-    "/run/opengl-driver/lib",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-];
 
 /// The real functions, by symbol; one that the driver lacks is a function that says so.
 static REAL: [AtomicPtr<c_void>; COUNT] =
@@ -66,7 +54,7 @@ pub(crate) struct Driver {
 
 /// Loads the driver and fills the table of real functions.
 pub(crate) fn load() -> Option<Driver> {
-    let (handle, path) = candidates().into_iter().find_map(|path| open(&path))?;
+    let (handle, path) = find()?;
     let mut by_address = HashMap::with_capacity(COUNT);
     for (number, entry) in ENTRY_POINTS.iter().enumerate() {
         let Ok(name) = CString::new(entry.symbol) else {
@@ -97,9 +85,6 @@ pub(crate) fn has(number: usize) -> bool {
 /// Opens a file if it is a driver and not this library.
 fn open(path: &Path) -> Option<(*mut c_void, PathBuf)> {
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
-    if !path.exists() {
-        return None;
-    }
     // SAFETY: opens a library by path; the driver's own initializers are trusted as they are
     // without us.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -118,48 +103,17 @@ fn open(path: &Path) -> Option<(*mut c_void, PathBuf)> {
     Some((handle, path.to_path_buf()))
 }
 
-/// Files that may be the driver, best first. With the override set there is no other.
-fn candidates() -> Vec<PathBuf> {
+/// The first driver among the files that may be it, best first. With the override set there is no other.
+fn find() -> Option<(*mut c_void, PathBuf)> {
     if let Some(path) = mica_limits::variable(OVERRIDE) {
-        return vec![path.into()];
+        return open(Path::new(&path));
     }
     let search = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let mut directories: Vec<PathBuf> = search
-        .as_bytes()
-        .split(|byte| matches!(byte, b':' | b';'))
-        .filter(|part| !part.is_empty())
-        .map(|part| OsString::from_vec(part.to_vec()).into())
-        .collect();
-    directories.extend(configured_directories());
-    directories.extend(DIRECTORIES.map(PathBuf::from));
     // The versioned name everywhere first: the other one may be a stub to link against.
-    let named = |name: &'static str| {
-        directories
-            .iter()
-            .map(move |directory| directory.join(name))
-    };
-    FILE_NAMES.into_iter().flat_map(named).collect()
-}
-
-/// Directories the loader is configured with.
-fn configured_directories() -> Vec<PathBuf> {
-    let mut files = vec![PathBuf::from("/etc/ld.so.conf")];
-    if let Ok(entries) = std::fs::read_dir("/etc/ld.so.conf.d") {
-        files.extend(entries.flatten().map(|entry| entry.path()));
-    }
-    files.sort();
-    files
-        .iter()
-        .filter_map(|file| std::fs::read_to_string(file).ok())
-        .flat_map(|text| {
-            let lines = text.lines().map(str::trim);
-            let paths: Vec<PathBuf> = lines
-                .filter(|l| l.starts_with('/'))
-                .map(Into::into)
-                .collect();
-            paths
-        })
-        .collect()
+    let files = FILE_NAMES
+        .into_iter()
+        .flat_map(|name| library_files(name, &search));
+    files.into_iter().find_map(|path| open(&path))
 }
 
 /// Address of the real function with this number.
