@@ -59,6 +59,17 @@ impl Commands {
         &self,
         link: &HostLink,
         over: impl Fn() -> bool,
+        each_round: impl FnMut(bool),
+        tell: impl Fn(&str),
+    ) {
+        self.run_on(&CHANNELS, link, over, each_round, tell);
+    }
+
+    fn run_on(
+        &self,
+        channels: &Channels,
+        link: &HostLink,
+        over: impl Fn() -> bool,
         mut each_round: impl FnMut(bool),
         tell: impl Fn(&str),
     ) {
@@ -78,7 +89,7 @@ impl Commands {
                 if set && let Err(error) = applied.slice.apply(page) {
                     tell(&format!("the time slice cannot be set: {error}"));
                 }
-                apply_suspension(link, &mut applied, command, &tell);
+                apply_suspension(channels, link, &mut applied, command, &tell);
                 applied.command = Some(command);
                 page.client.command_done.store(command, Release);
                 link.ring();
@@ -90,6 +101,17 @@ impl Commands {
         }
     }
 }
+
+/// How this process's channels are stopped and started.
+struct Channels {
+    stop: fn() -> Result<(), RmError>,
+    start: fn() -> Result<(), RmError>,
+}
+
+const CHANNELS: Channels = Channels {
+    stop: mica_rm::suspend,
+    start: mica_rm::resume,
+};
 
 /// What has been applied.
 #[derive(Default)]
@@ -116,14 +138,20 @@ fn is_stop_wanted(page: &ClientPage, is_down: bool) -> bool {
     }
 }
 
-fn apply_suspension(link: &HostLink, applied: &mut Applied, command: u32, tell: &impl Fn(&str)) {
+fn apply_suspension(
+    channels: &Channels,
+    link: &HostLink,
+    applied: &mut Applied,
+    command: u32,
+    tell: &impl Fn(&str),
+) {
     let page = link.page();
     let wanted = is_stop_wanted(page, link.is_down());
     let began_ns = monotonic_ns();
     let outcome = match (wanted, applied.stopped) {
         // Again while suspended: channels made meanwhile are to stop too.
-        (true, _) => mica_rm::suspend(),
-        (false, true) => mica_rm::resume(),
+        (true, _) => (channels.stop)(),
+        (false, true) => (channels.start)(),
         (false, false) => return,
     };
     if !wanted {
@@ -166,7 +194,10 @@ fn sleep(page: &ClientPage, command: u32, limit: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
+    use crate::link::tests::Host;
 
     #[test]
     fn a_pause_ends_with_the_daemon_and_a_stop_does_not() {
@@ -180,5 +211,65 @@ mod tests {
             assert!(wanted(suspend::STOP, is_down));
             assert_eq!(wanted(suspend::PAUSE, is_down), !is_down);
         }
+    }
+
+    /// How often the made-up channels were stopped and started.
+    static STOPS: AtomicU32 = AtomicU32::new(0);
+    static STARTS: AtomicU32 = AtomicU32::new(0);
+
+    fn count(times: &AtomicU32) -> Result<(), RmError> {
+        times.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    #[test]
+    fn channels_are_stopped_and_started_as_asked_and_started_when_the_daemon_goes() {
+        let host = Host::start();
+        let (link, socket) = host.connected();
+        let (commands, over) = (Commands::new(), AtomicBool::new(false));
+        let channels = Channels {
+            stop: || count(&STOPS),
+            start: || count(&STARTS),
+        };
+        let page = link.page();
+        let stopped = || page.client.flags.load(Acquire) & client_flags::SUSPENDED != 0;
+        let until = |what: &dyn Fn() -> bool| {
+            while !what() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let ask = |what| {
+            page.commands.suspend.store(what, Relaxed);
+            let command = page.commands.command.fetch_add(1, Release) + 1;
+            let _ = futex::wake(&page.commands.command, futex::Flags::empty(), 1);
+            until(&|| page.client.command_done.load(Acquire) == command);
+        };
+        let ending = || over.load(Acquire);
+        std::thread::scope(|scope| {
+            scope.spawn(|| commands.run_on(&channels, &link, ending, |_| {}, |_| {}));
+            commands.context_made(&link);
+            for what in [suspend::PAUSE, suspend::STOP] {
+                ask(what);
+                assert!(stopped());
+                // Channels made meanwhile are to stop too.
+                let stops = STOPS.load(Relaxed);
+                commands.wake(&link);
+                until(&|| STOPS.load(Relaxed) > stops);
+                ask(suspend::RUN);
+                assert!(!stopped());
+            }
+            assert_eq!(STARTS.load(Relaxed), 2);
+            ask(suspend::PAUSE);
+            // What only a daemon would let go on goes on without one.
+            drop(socket);
+            let reader = scope.spawn(|| link.serve(|_| {}, &over));
+            until(&|| !stopped());
+            assert_eq!(STARTS.load(Relaxed), 3);
+            over.store(true, Release);
+            commands.wake(&link);
+            // Whoever looks for the daemon's successor is refused.
+            drop(host);
+            reader.join().unwrap();
+        });
     }
 }

@@ -426,4 +426,4 @@ pub fn open_session(environment: &Environment) -> Result<(Welcome, OwnedFd), Lin
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

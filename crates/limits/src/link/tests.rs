@@ -11,7 +11,7 @@ use mica_wire::host::page::gate;
 use crate::{Gate, PageQuota, Quota};
 
 /// A daemon as far as one client needs it: listens, greets, is asked.
-struct Host {
+pub(crate) struct Host {
     _directory: tempfile::TempDir,
     listener: OwnedFd,
     environment: Environment,
@@ -19,7 +19,7 @@ struct Host {
 }
 
 impl Host {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("host.sock");
         let seqpacket = SocketType::SEQPACKET;
@@ -50,7 +50,7 @@ impl Host {
         socket
     }
 
-    fn connected(&self) -> (Arc<HostLink>, HostSocket) {
+    pub(crate) fn connected(&self) -> (Arc<HostLink>, HostSocket) {
         std::thread::scope(|scope| {
             let greeting = scope.spawn(|| self.greet());
             let link = HostLink::connect(self.environment.clone(), Role::Direct).unwrap();
