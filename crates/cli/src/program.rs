@@ -80,7 +80,13 @@ fn start(joined: &Created, command: &[String], watch: &WatchArgs) -> Result<Chil
         );
     if joined.mode == Mode::Direct && !joined.gpu_uuid.is_empty() {
         // One virtual GPU is on one card: the program sees that card as device 0.
-        child.env("CUDA_VISIBLE_DEVICES", &joined.gpu_uuid);
+        if let Some(wanted) = other_device_wanted(std::env::var(VISIBLE).ok(), joined) {
+            eprintln!(
+                "mica: {VISIBLE}={wanted} is replaced: the virtual GPU is on GPU {} (--gpu chooses another)",
+                joined.gpu
+            );
+        }
+        child.env(VISIBLE, &joined.gpu_uuid);
     }
     if watch.memcheck {
         if joined.gpu_kind != GpuKind::Software {
@@ -127,6 +133,16 @@ pub(crate) fn ends_with_us(command: &mut Command, signal: libc::c_int) -> &mut C
             Ok(())
         })
     }
+}
+
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// What the environment says of devices, if that may be another one than the virtual GPU's. Numbers are told by CUDA's
+/// order, which may differ from ours: but the first one is nearly always the first.
+fn other_device_wanted(visible: Option<String>, joined: &Created) -> Option<String> {
+    let same =
+        |wanted: &String| *wanted == joined.gpu_uuid || (joined.gpu == 0 && wanted.trim() == "0");
+    visible.filter(|wanted| !same(wanted))
 }
 
 /// Whether a program changes its rights when it starts: then LD_PRELOAD and LD_LIBRARY_PATH are ignored.
@@ -249,4 +265,31 @@ fn remove(client: &ControlClient, name: &str) {
 /// For tests and benchmarks: this program's own path.
 pub(crate) fn own_path() -> Result<PathBuf> {
     std::env::current_exe().context("this program's own path is unknown")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_device_than_the_virtual_gpus_is_spoken_of() {
+        let joined = |gpu| Created {
+            name: "a".into(),
+            token: String::new(),
+            host_socket: String::new(),
+            mode: Mode::Direct,
+            gpu,
+            gpu_kind: GpuKind::Nvidia,
+            gpu_uuid: "GPU-1".into(),
+            memory_limit_bytes: 1,
+            share_percent: 1,
+        };
+        let spoken_of = |wanted: &str, gpu| other_device_wanted(Some(wanted.into()), &joined(gpu));
+        assert_eq!(other_device_wanted(None, &joined(0)), None);
+        assert_eq!(spoken_of("GPU-1", 3), None);
+        assert_eq!(spoken_of("0", 0), None);
+        assert_eq!(spoken_of("0", 1).as_deref(), Some("0"));
+        assert_eq!(spoken_of("1", 0).as_deref(), Some("1"));
+        assert_eq!(spoken_of("0,1", 0).as_deref(), Some("0,1"));
+    }
 }

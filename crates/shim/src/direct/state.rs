@@ -174,6 +174,9 @@ pub(crate) struct OutOfMemory;
 
 /// What an allocation of so many bytes takes from the device. Small ones share a granule, in units.
 pub(crate) fn footprint(bytes: u64) -> u64 {
-    let step = if bytes < GRANULE { UNIT } else { GRANULE };
-    bytes.checked_next_multiple_of(step).unwrap_or(u64::MAX)
+    let whole = match bytes {
+        ..GRANULE => bytes.checked_next_multiple_of(UNIT),
+        _ => bytes.checked_next_multiple_of(GRANULE),
+    };
+    whole.unwrap_or(u64::MAX)
 }
