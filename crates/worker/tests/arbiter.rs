@@ -2,6 +2,8 @@
 //! made up, and the driver a stand-in.
 
 mod common;
+#[path = "../../daemon/tests/support/mod.rs"]
+mod support;
 
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,14 +12,12 @@ use std::time::Duration;
 
 use common::nvidia::Program;
 use common::stand_in;
-use mica_daemon::api::{Created, GpuKind, Mode, VgpuSpec};
+use mica_daemon::Running;
+use mica_daemon::api::{Created, Mode, VgpuSpec};
 use mica_daemon::client::ControlClient;
-use mica_daemon::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
-use mica_daemon::{Options, Paths, Running};
 use mica_limits::{Environment, open_session};
 use mica_worker::WorkerConfig;
-
-const MIB: u64 = 1 << 20;
+use support::{control, environment, eventually, spec, start_with};
 
 /// Not a test of its own: the worker that the daemon starts for the tests below.
 #[test]
@@ -25,29 +25,6 @@ const MIB: u64 = 1 << 20;
 fn worker() {
     if Environment::read().is_some() {
         mica_worker::run(&WorkerConfig::from_environment().unwrap()).unwrap();
-    }
-}
-
-#[derive(Debug)]
-struct Card;
-
-impl Devices for Card {
-    fn list(&mut self) -> Vec<DeviceFacts> {
-        vec![DeviceFacts {
-            kind: GpuKind::Nvidia,
-            name: "test card".into(),
-            uuid: "GPU-1".into(),
-            memory_total_bytes: 2048 * MIB,
-            driver: Some("580.1".into()),
-        }]
-    }
-
-    fn read(&mut self, _: usize) -> Option<DeviceReading> {
-        Some(DeviceReading::default())
-    }
-
-    fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
-        Vec::new()
     }
 }
 
@@ -61,39 +38,19 @@ fn start(dir: &Path) -> (Running, ControlClient) {
         driver.display(),
         exe.display()
     );
-    let config = dir.join("mica.toml");
-    std::fs::write(&config, command).unwrap();
-    let running = Running::start(Options {
-        paths: Paths::under(dir),
-        config_file: Some(config),
-        on_demand: false,
-        devices: Box::new(Card),
-    })
-    .unwrap();
-    let control = ControlClient::new(Paths::under(dir).control_socket());
-    (running, control)
+    (start_with(dir, &command), control(dir))
 }
 
 fn isolated(name: &str, share: u32) -> VgpuSpec {
     VgpuSpec {
-        name: Some(name.into()),
-        memory_limit_bytes: Some(64 * MIB),
         share_percent: Some(share),
         mode: Some(Mode::Isolated),
-        ..VgpuSpec::default()
+        ..spec(name, 64)
     }
 }
 
 fn join(created: &Created) -> Program {
-    let mut token = [0; 16];
-    for (index, byte) in token.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&created.token[2 * index..2 * index + 2], 16).unwrap();
-    }
-    let environment = Environment {
-        socket: created.host_socket.clone().into(),
-        token,
-    };
-    Program::begin(open_session(&environment).unwrap().1)
+    Program::begin(open_session(&environment(created)).unwrap().1)
 }
 
 /// A kernel and a wait for it, again and again.
@@ -103,16 +60,6 @@ fn bursts(program: &Program, rounds: &AtomicU64, stop: &AtomicBool) {
         program.synchronize();
         rounds.fetch_add(1, SeqCst);
     }
-}
-
-fn eventually(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..3000 {
-        if condition() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("{what} never came");
 }
 
 #[test]
