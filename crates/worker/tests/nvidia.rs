@@ -446,3 +446,35 @@ fn a_host_function_that_returns_is_heard_while_its_program_is_at_the_gate() {
     program.synchronize();
     assert_eq!(bench.get("fake_launches"), 1);
 }
+
+#[test]
+fn as_many_waits_as_a_program_can_have_get_through_in_line() {
+    let bench = Bench::new();
+    let program = bench.program();
+    bench.host.set(gate::CLOSED, 1, 0);
+    let threads: Vec<_> = (0..SLOTS)
+        .map(|_| {
+            apart(&program, |program| {
+                for _ in 0..20 {
+                    program.launch();
+                    program.synchronize();
+                }
+            })
+        })
+        .collect();
+    until(|| bench.host.waiting() == 1);
+    for turn in 2..50 {
+        bench.host.grant(turn);
+        std::thread::yield_now();
+        bench.host.set(gate::CLOSED, turn, 0);
+    }
+    bench.host.set(gate::OPEN, 50, 0);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let launches = 20 * SLOTS as u64;
+    assert_eq!(
+        (bench.launches(), bench.get("fake_launches") as u64),
+        (launches, launches)
+    );
+}
