@@ -1,4 +1,4 @@
-# Programs in isolated mode on the real GPU: a worker owns the device, the program has no access to it.
+# Programs in isolated mode on the real GPU: a worker owns the device, the program has no access to it. About 200 s.
 few="vector_add reduction matmul_tiled streams_events atomics memcpy_kinds texture_2d graph_capture driver_module library_api printf_device quota"
 sources=$(for name in $few; do echo "tests/programs/$name.cu"; done)
 # shellcheck disable=SC2086
@@ -15,6 +15,13 @@ rc=${PIPESTATUS[0]}
 [ "$rc" = 0 ] && pass "isolated: bursty tenants and a cap, as the table above says" || fail "isolated: bursty tenants and a cap" "see the table above"
 build "$gpu/gate.cu" "$gpu/load.cu"
 within() { python3 -c 'import sys; sys.exit(not float(sys.argv[2]) <= float(sys.argv[1]) <= float(sys.argv[3]))' "${1:-0}" "$2" "$3"; }
+# Work that waits for the thread that launches, under leases: a kernel that polls, a host function whose return must be heard.
+background "$mica" run --mode isolated -m 2GiB -s 50 -- "$work/load" burst --seconds 60 --us 50 --depth 1 >/dev/null 2>&1; beside=$child
+sleep 3
+for mode in poll callback; do
+  LIMIT=40 check "isolated, work that waits for its launcher, $mode" "$mica" run --mode isolated -m 2GiB -s 50 -- "$work/gate" "$mode" 500
+done
+end "$beside"
 # A cap on one kernel that never ends: the worker's channels are stopped and started.
 alone=$("$work/gate" endless 0.5 2 | tail -n 1)
 got=$(timeout 30 "$mica" run --mode isolated -m 2GiB -s 30 --cap -- "$work/gate" endless 5 6 2>"$work/err" | tail -n 1)
@@ -37,3 +44,10 @@ got=$(tail -n 1 "$work/endless")
 "$mica" doctor --json >"$logs/isolated.doctor.json" 2>/dev/null
 "$mica" events --json | grep -E 'undrained|degraded|suspended' | tail -n 3 | cut -c1-240 | while IFS= read -r line; do note "$line"; done
 "$mica" rm still --force >/dev/null 2>&1
+# What becomes of memory when a suspended tenant's program is killed: its context's channels are stopped.
+"$mica" create killed --mode isolated -m 2GiB -s 50 >/dev/null
+background "$mica" exec killed -- "$work/load" saturate --seconds 30 --us 400 --depth 8 >/dev/null 2>&1; victim=$child
+sleep 5; held=$(field killed memory_used_bytes); "$mica" suspend killed >/dev/null; sleep 0.5; kill -9 "$victim"; sleep 3
+note "isolated, killed while suspended: $held bytes held before, $(field killed memory_used_bytes) 3 s after"
+"$mica" resume killed >/dev/null; sleep 2; note "and $(field killed memory_used_bytes) 2 s after it was resumed"
+"$mica" rm killed --force >/dev/null 2>&1
