@@ -314,29 +314,30 @@ impl Crew {
                 gpu.settle();
             }
             let position = reader.position();
-            let over = || crew.over.load(Acquire);
-            let placed = match &crew.gated {
-                Some(gated) => gated.place(desk, header, call, tail, &over),
-                None => Placed::Now(call),
-            };
-            let call = match placed {
-                Placed::Now(call) => call,
-                Placed::InLine => continue,
-                Placed::NotReady => {
-                    if let Some(slot) = header.reply_slot() {
-                        port.answer(slot, 0, not_ready());
+            let call = match &crew.gated {
+                None => call,
+                Some(gated) => {
+                    let over = || crew.over.load(Acquire);
+                    match gated.place(desk, header, call, tail, &over) {
+                        Placed::Now(call) => call,
+                        Placed::InLine => continue,
+                        Placed::NotReady => {
+                            if let Some(slot) = header.reply_slot() {
+                                port.answer(slot, 0, not_ready());
+                            }
+                            continue;
+                        }
+                        Placed::First(held) => {
+                            Crew::leave_ring(crew, reader, broken);
+                            Crew::hold(crew, broken, held)?;
+                            match crew.reader.try_lock().ok() {
+                                Some(again) => reader = again,
+                                None => return Ok(Turn::Relieved),
+                            }
+                            port.attend();
+                            continue;
+                        }
                     }
-                    continue;
-                }
-                Placed::First(held) => {
-                    Crew::leave_ring(crew, reader, broken);
-                    Crew::hold(crew, broken, held)?;
-                    match crew.reader.try_lock().ok() {
-                        Some(again) => reader = again,
-                        None => return Ok(Turn::Relieved),
-                    }
-                    port.attend();
-                    continue;
                 }
             };
             if call.class() != Class::Waiting {

@@ -1,7 +1,7 @@
 //! Carries out what waits for its turn at the gate, in order.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mica_wire::session::{Class, Violation};
 
@@ -44,12 +44,10 @@ impl Crew {
         }
         let (member, reports) = (Arc::clone(crew), Arc::clone(broken));
         // Taken by the thread, or left here if there is none.
-        let slot = Arc::new(std::sync::Mutex::new(Some(rest)));
+        let slot = Arc::new(Mutex::new(Some(rest)));
         let taken = Arc::clone(&slot);
-        let take = |slot: &std::sync::Mutex<Option<Held>>| {
-            let mut slot = slot
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let take = |slot: &Mutex<Option<Held>>| {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
             slot.take()
         };
         let started = std::thread::Builder::new()
