@@ -19,12 +19,25 @@ static int inited, retained;
 static uint64_t used, next_address = 0x700000000000ull;
 static struct { uint64_t at, bytes; int pool; } blocks[65536];
 static int block_count;
-static uint64_t pool_reserved, pool_live;
+// Pools grow and shrink by 32 MiB. One that was destroyed ends with its last allocation.
+#define POOLS 64
+#define STEP (32u << 20)
+static struct { uint64_t reserved, live; int made; } pools[POOLS] = { { 0, 0, 1 } };
 static __thread void *current;
 
 // Read by the test programs through dlsym of this library.
 API uint64_t standin_launches, standin_syncs, standin_allocs, standin_frees, standin_peak;
 API uint64_t standin_capacity = 1ull << 40;
+API uint64_t standin_physical; // what a GPU would have given away: all but what pools' allocations take of their pools
+
+// Every so many calls that make or end something fail, where STANDIN_FAILS says how many; but not stream-ordered frees, by
+// which the shim takes back what a pool had no room for.
+static __thread int surely;
+static int fails(void) {
+    static __thread unsigned calls;
+    const char *every = getenv("STANDIN_FAILS");
+    return every && !surely && ++calls % atoi(every) == 0;
+}
 
 // Use and peak over all processes that name the same file in STANDIN_SHARED.
 static uint64_t *shared;
@@ -41,13 +54,20 @@ static void account(uint64_t bytes) {
     while (now < 1ull << 60 && now > peak && !__atomic_compare_exchange_n(&shared[1], &peak, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
 }
 
-static uint64_t freed_at, freed_bytes; // the last piece freed to the pool, given out again
+static uint64_t freed_at, freed_bytes; // the last piece freed to a pool, given out again
+static int freed_pool;
+// Of a pool by its number from 1 on, or of the device itself.
 static uint64_t take(uint64_t bytes, int pool) {
+    if (fails()) return 0;
     pthread_mutex_lock(&lock);
     uint64_t at = 0;
     if (used + bytes <= standin_capacity) {
         at = next_address;
-        if (pool && freed_bytes == bytes) { at = freed_at; freed_bytes = 0; }
+        if (pool) {
+            uint64_t live = pools[pool - 1].live += bytes;
+            for (; pools[pool - 1].reserved < live; standin_physical += STEP) pools[pool - 1].reserved += STEP;
+        } else standin_physical += bytes;
+        if (pool && freed_bytes == bytes && freed_pool == pool) { at = freed_at; freed_bytes = 0; }
         else next_address += (bytes + 511) & ~511ull;
         used += bytes;
         account(bytes);
@@ -65,12 +85,19 @@ static uint64_t take(uint64_t bytes, int pool) {
 
 static uint64_t give(uint64_t at, int *pool) {
     uint64_t bytes = 0;
+    if (fails()) return 0;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < block_count; i++) {
         if (blocks[i].at == at) {
             bytes = blocks[i].bytes;
             *pool = blocks[i].pool;
-            if (*pool) { freed_at = at; freed_bytes = bytes; }
+            if (*pool) {
+                freed_at = at, freed_bytes = bytes, freed_pool = *pool;
+                if (!(pools[*pool - 1].live -= bytes) && !pools[*pool - 1].made) {
+                    standin_physical -= pools[*pool - 1].reserved;
+                    pools[*pool - 1].reserved = freed_bytes = 0;
+                }
+            } else standin_physical -= bytes;
             blocks[i].at = 0;
             used -= bytes;
             account(-bytes);
@@ -174,66 +201,147 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *p, size_t *pitch, size_t w, size_t 
     *pitch = (w + 1023) & ~1023ull; // wider than the shim foresees
     return cuMemAlloc_v2(p, *pitch * h);
 }
-API CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, void *s) {
-    if (!p) return 1;
+#define DEFAULT_POOL 0x2000
+static int pool_of(void *pool) { return ((uintptr_t)pool - DEFAULT_POOL) / 0x1000 + 1; }
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, void *pool, void *s) {
+    if (!p || !pool) return 1;
     if (captured && s == captured) { captured_bytes += bytes; *p = 0x600000000000ull; return 0; }
-    pthread_mutex_lock(&lock);
-    pool_live += bytes;
-    while (pool_reserved < pool_live) pool_reserved += 32u << 20;
-    pthread_mutex_unlock(&lock);
-    *p = take(bytes, 1);
-    return 0;
+    *p = take(bytes, pool_of(pool));
+    return *p ? 0 : 2;
 }
+API CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, void *s) { return cuMemAllocFromPoolAsync(p, bytes, (void *)DEFAULT_POOL, s); }
 API CUresult cuMemFree_v2(CUdeviceptr p) {
     int pool = 0;
     uint64_t bytes = give(p, &pool);
     if (!bytes) return 1;
     __atomic_add_fetch(&standin_frees, 1, __ATOMIC_RELAXED);
-    if (pool) { pthread_mutex_lock(&lock); pool_live -= bytes; pthread_mutex_unlock(&lock); }
     return 0;
 }
-API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, void *pool, void *s) { return pool ? cuMemAllocAsync(p, bytes, s) : 1; }
 API CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char value, size_t bytes, void *s) { (void)p; return value == 0x5A && bytes == 4 << 20 && s == (void *)5 ? 0 : 1; }
 API CUresult cuMemcpyHtoA_v2(void *a, size_t offset, const void *from, size_t bytes) { (void)from; return a == (void *)0xA && offset == 3 && bytes == 2 << 20 ? 0 : 1; }
 API CUresult cuMemcpyAtoHAsync_v2(void *to, void *a, size_t offset, size_t bytes, void *s) { (void)to; return a == (void *)0xA && offset == 4 && bytes == 2 << 20 && s == (void *)5 ? 0 : 1; }
 API CUresult cuMemcpyAtoA_v2(void *to, size_t a, void *from, size_t b, size_t bytes) { return to == (void *)0xA && a == 1 && from == (void *)0xB && b == 2 && bytes == 2 << 20 ? 0 : 1; }
 API CUresult cuMemMapArrayAsync(void *maps, unsigned count, void *s) { return count == (maps ? 1 : 9) && s == (void *)5 ? 0 : 1; }
-API CUresult cuMemFreeAsync(CUdeviceptr p, void *s) { (void)s; return cuMemFree_v2(p); }
-API CUresult cuDeviceGetMemPool(void **pool, int d) { (void)d; *pool = (void *)0x2000; return 0; }
-API CUresult cuMemPoolGetAttribute(void *pool, int which, void *v) { (void)pool; *(uint64_t *)v = which == 5 ? pool_reserved : pool_live; return 0; }
+API CUresult cuMemFreeAsync(CUdeviceptr p, void *s) {
+    (void)s;
+    surely = 1;
+    CUresult result = cuMemFree_v2(p);
+    surely = 0;
+    return result;
+}
+API CUresult cuDeviceGetMemPool(void **pool, int d) { (void)d; *pool = (void *)DEFAULT_POOL; return 0; }
+API CUresult cuMemPoolGetAttribute(void *pool, int which, void *v) { int n = pool_of(pool) - 1; *(uint64_t *)v = which == 5 ? pools[n].reserved : pools[n].live; return 0; }
 API CUresult cuMemPoolTrimTo(void *pool, size_t keep) {
     if (!pool) return 1;
+    int n = pool_of(pool) - 1;
     pthread_mutex_lock(&lock);
-    while (pool_reserved >= pool_live + (32u << 20) && pool_reserved >= keep + (32u << 20)) pool_reserved -= 32u << 20;
+    for (; pools[n].reserved >= pools[n].live + STEP && pools[n].reserved > keep; standin_physical -= STEP) pools[n].reserved -= STEP;
     pthread_mutex_unlock(&lock);
     return 0;
 }
-// A handle's number may come again once it is released, whatever is still mapped: it does where the flags say so.
-static uint64_t released;
-API CUresult cuMemCreate(uint64_t *h, size_t bytes, const void *prop, unsigned long long again) {
-    if (!h || !prop) return 1;
-    *h = take(bytes, 0);
-    if (*h && again) *h = released;
-    return *h ? 0 : 2;
+API CUresult cuMemPoolCreate(void **pool, const void *props) {
+    if (!pool || !props) return 1;
+    pthread_mutex_lock(&lock);
+    int n = 0;
+    while (n < POOLS && (pools[n].made || pools[n].live)) n++;
+    if (n < POOLS) pools[n].made = 1;
+    pthread_mutex_unlock(&lock);
+    *pool = (void *)(uintptr_t)(DEFAULT_POOL + 0x1000 * n);
+    return n < POOLS ? 0 : 2;
 }
-// Descriptors are small numbers, and what is imported from one has a number of its own, as with the real driver.
-static int descriptor = 40;
-API CUresult cuMemExportToShareableHandle(int *out, uint64_t h, int kind, unsigned long long f) { (void)h; (void)f; if (!out || kind != 1) return 1; *out = descriptor++; return 0; }
-API CUresult cuMemImportFromShareableHandle(uint64_t *h, void *exported, int kind) {
-    (void)kind;
-    if (!h) return 1;
-    *h = (uintptr_t)exported < 4096 ? 0x90000 + (uintptr_t)exported : (uintptr_t)exported;
+API CUresult cuMemPoolDestroy(void *pool) {
+    if (!pool || fails()) return 1;
+    int n = pool_of(pool) - 1;
+    pthread_mutex_lock(&lock);
+    pools[n].made = 0;
+    if (!pools[n].live) { standin_physical -= pools[n].reserved; pools[n].reserved = 0; }
+    if (freed_pool == n + 1) freed_bytes = 0;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
-API CUresult cuMemPoolDestroy(void *pool) { return pool ? 0 : 1; }
-API CUresult cuMemPoolCreate(void **pool, const void *props) { if (!pool || !props) return 1; *pool = (void *)0x3000; return 0; }
-API CUresult cuMemRelease(uint64_t h) { released = h; return 0; }
-API CUresult cuMemMap(CUdeviceptr p, size_t b, size_t o, uint64_t h, unsigned long long f) { (void)p; (void)b; (void)o; (void)h; (void)f; return 0; }
-API CUresult cuMemUnmap(CUdeviceptr p, size_t b) { (void)p; (void)b; return 0; }
+// Physical memory lives while it is held or mapped. A handle's number may come again once it is released, whatever is still
+// mapped: it does where the flags say so. What is imported has a number of its own, as with the real driver.
+#define PIECES 65536
+static struct { uint64_t bytes, refs; } pieces[PIECES];
+static struct { uint64_t number; int piece, times; } held[PIECES];
+static struct { uint64_t at; int piece; } maps[PIECES];
+static int piece_count, held_count, map_count, exported[4096], descriptor = 40;
+static uint64_t released, next_number = 0x500000000000ull;
+static void drop(int piece) { if (!--pieces[piece].refs) standin_physical -= pieces[piece].bytes; }
+static int find_held(uint64_t number) { int i = held_count; while (i-- && !(held[i].number == number && held[i].times)) {} return i; }
+static void hold_piece(uint64_t number, int piece) {
+    int i = find_held(number);
+    if (i < 0) { i = held_count++; held[i].number = number, held[i].piece = piece; }
+    held[i].times++;
+    pieces[piece].refs++;
+}
+API CUresult cuMemCreate(uint64_t *h, size_t bytes, const void *prop, unsigned long long again) {
+    if (!h || !prop) return 1;
+    if (fails()) return 2;
+    pthread_mutex_lock(&lock);
+    *h = again ? released : (next_number += 64);
+    pieces[piece_count].bytes = ((const int *)prop)[2] >= 2 && ((const int *)prop)[2] <= 4 ? 0 : bytes;
+    standin_physical += pieces[piece_count].bytes;
+    hold_piece(*h, piece_count++);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+API CUresult cuMemExportToShareableHandle(int *out, uint64_t h, int kind, unsigned long long f) {
+    (void)f;
+    if (!out || kind != 1 || fails()) return 1;
+    pthread_mutex_lock(&lock);
+    *out = 40 + (descriptor++ - 40) % 4000;
+    exported[*out] = find_held(h) < 0 ? -1 : held[find_held(h)].piece;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+API CUresult cuMemImportFromShareableHandle(uint64_t *h, void *from, int kind) {
+    (void)kind;
+    if (!h || fails()) return 1;
+    if ((uintptr_t)from >= 4096) { *h = (uintptr_t)from; from = 0; }
+    pthread_mutex_lock(&lock);
+    if (from) *h = next_number += 64;
+    int i = find_held(*h);
+    if (from && exported[(uintptr_t)from] >= 0 && pieces[exported[(uintptr_t)from]].refs) hold_piece(*h, exported[(uintptr_t)from]);
+    else if (i >= 0) hold_piece(*h, held[i].piece);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+API CUresult cuMemRelease(uint64_t h) {
+    if (fails()) return 1;
+    pthread_mutex_lock(&lock);
+    released = h;
+    int i = find_held(h);
+    if (i >= 0) { held[i].times--; drop(held[i].piece); }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+API CUresult cuMemMap(CUdeviceptr p, size_t b, size_t o, uint64_t h, unsigned long long f) {
+    (void)b; (void)o; (void)f;
+    if (fails()) return 1;
+    pthread_mutex_lock(&lock);
+    int i = find_held(h), m = 0;
+    while (m < map_count && maps[m].at) m++;
+    if (m == map_count) map_count++;
+    maps[m].at = p, maps[m].piece = i < 0 ? -1 : held[i].piece;
+    if (i >= 0) pieces[held[i].piece].refs++;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+API CUresult cuMemUnmap(CUdeviceptr p, size_t b) {
+    if (fails()) return 1;
+    pthread_mutex_lock(&lock);
+    for (int m = 0; m < map_count; m++) if (maps[m].at >= p && maps[m].at < p + b) {
+        if (maps[m].piece >= 0) drop(maps[m].piece);
+        maps[m].at = 0;
+    }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
 API CUresult cuMemRetainAllocationHandle(uint64_t *h, void *p) { (void)p; if (!h) return 1; *h = next_address; return 0; }
-API CUresult cuArray3DCreate_v2(void **a, const void *d) { if (!a || !d) return 1; *a = (void *)take(1, 0); return 0; }
-API CUresult cuArray3DCreate(void **a, const unsigned *d) { if (!a || !d) return 1; *a = (void *)take((uint64_t)d[0] * d[1] * d[2], 0); return 0; }
-API CUresult cuArrayCreate(void **a, const unsigned *d) { if (!a || !d) return 1; *a = (void *)take((uint64_t)d[0] * d[1], 0); return 0; }
+API CUresult cuArray3DCreate_v2(void **a, const void *d) { if (!a || !d) return 1; *a = (void *)take(1, 0); return *a ? 0 : 2; }
+API CUresult cuArray3DCreate(void **a, const unsigned *d) { if (!a || !d) return 1; *a = (void *)take((uint64_t)d[0] * d[1] * d[2], 0); return *a ? 0 : 2; }
+API CUresult cuArrayCreate(void **a, const unsigned *d) { if (!a || !d) return 1; *a = (void *)take((uint64_t)d[0] * d[1], 0); return *a ? 0 : 2; }
 API CUresult cuArrayDestroy(void *a) { int p = 0; return give((uint64_t)a, &p) ? 0 : 400; }
 
 // The arguments of the last launch that was no ordinary one: eleven, the stream in its configuration, and whether the stack
@@ -297,8 +405,8 @@ API CUresult cuGraphLaunch(void *e, void *s) {
 API CUresult cuDeviceGetGraphMemAttribute(int d, int which, void *v) { (void)d; *(uint64_t *)v = which == 2 ? graph_reserved : 0; return 0; }
 API CUresult cuDeviceGraphMemTrim(int d) { (void)d; graph_reserved = 0; return 0; }
 
-API CUresult cuModuleLoadData(void **m, const void *image) { if (!m || !image) return 1; *m = (void *)take(1, 0); return 0; }
-API CUresult cuModuleUnload(void *m) { int p = 0; give((uint64_t)m, &p); return 0; }
+API CUresult cuModuleLoadData(void **m, const void *image) { if (!m || !image) return 1; *m = (void *)take(1, 0); return *m ? 0 : 2; }
+API CUresult cuModuleUnload(void *m) { int p = 0; return give((uint64_t)m, &p) || !m ? 0 : 400; }
 // A kernel named after its local memory.
 API CUresult cuModuleGetFunction(void **f, void *m, const char *name) { (void)m; if (!f || !name) return 1; *f = (void *)strtoull(name, 0, 0); return 0; }
 API CUresult cuFuncGetAttribute(int *v, int which, void *f) { *v = which == 3 ? (int)(intptr_t)f : 0; return 0; }

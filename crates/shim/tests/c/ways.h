@@ -208,7 +208,90 @@ static int listed(void) {
     return 0;
 }
 
+// Four threads take and give back memory in all ways at once, with a driver that fails now and then. Whenever all hold still,
+// what is charged covers what the device has given away; and in the end nothing is charged.
+#define HANDS 24
+struct hand { int way; uint64_t a, b; void *pool; };
+static pthread_barrier_t stillness;
+static void give_hand(struct hand *hand) {
+    int (*give[])(uint64_t) = { sym("cuMemFree_v2"), sym("cuMemFree_v2"), sym("cuMemFree_v2"), sym("cuArrayDestroy"), 0, sym("cuMemFree_v2"), 0, sym("cuModuleUnload") };
+    int (*later)(CUdeviceptr, void *) = sym("cuMemFreeAsync");
+    int (*drop)(uint64_t) = sym("cuMemRelease"), (*unmap)(CUdeviceptr, size_t) = sym("cuMemUnmap");
+    switch (hand->way) {
+    case 4: while (drop(hand->a)) {} if (hand->b) while (drop(hand->b)) {} break;
+    case 6: while (later(hand->a, 0)) {} break;
+    case 8: while (unmap(hand->a, 2 * MIB)) {} break;
+    case 9: while (F(int, "cuMemPoolDestroy", void *)(hand->pool)) {} while (later(hand->a, 0)) {} break;
+    default: while (give[hand->way](hand->a)) {}
+    }
+    hand->way = -1;
+}
+static int take_hand(struct hand *hand, uint64_t seed, uint64_t place) {
+    size_t bytes = seed % (3 * MIB) + 1, pitch;
+    struct { uint64_t width, height, depth; unsigned format, channels, flags; } array = { bytes, 1, 0, 1, 1, 0 };
+    int fd, way = seed / 7 % 10;
+    hand->b = 0;
+    hand->way = way;
+    switch (way) {
+    case 0: return alloc(&hand->a, bytes);
+    case 1: return F(int, "cuMemAllocManaged", uint64_t *, size_t, unsigned)(&hand->a, bytes, 1);
+    case 2: return F(int, "cuMemAllocPitch_v2", uint64_t *, size_t *, size_t, size_t, unsigned)(&hand->a, &pitch, bytes / 16 + 1, 16, 4);
+    case 3: return F(int, "cuArray3DCreate_v2", uint64_t *, void *)(&hand->a, &array);
+    case 5: case 6: return F(int, "cuMemAllocAsync", uint64_t *, size_t, void *)(&hand->a, bytes, 0);
+    case 7: return F(int, "cuModuleLoadData", uint64_t *, const void *)(&hand->a, ".version 8.0\n.target sm_90\n.global .b8 a[70000], b[12];\n");
+    case 9:
+        if (F(int, "cuMemPoolCreate", void **, void *)(&hand->pool, &on_device)) return 1;
+        if (!F(int, "cuMemAllocFromPoolAsync", uint64_t *, size_t, void *, void *)(&hand->a, bytes, hand->pool, 0)) return 0;
+        while (F(int, "cuMemPoolDestroy", void *)(hand->pool)) {}
+        return 1;
+    default:
+        if (F(int, "cuMemCreate", uint64_t *, size_t, void *, unsigned long long)(&hand->a, 2 * MIB, &on_device, 0)) return 1;
+        if (!F(int, "cuMemExportToShareableHandle", int *, uint64_t, int, unsigned long long)(&fd, hand->a, 1, 0)
+            && F(int, "cuMemImportFromShareableHandle", uint64_t *, void *, int)(&hand->b, (void *)(intptr_t)fd, 1)) hand->b = 0;
+        if (way == 4) return 0;
+        // Mapped, and held by nothing else.
+        if (F(int, "cuMemMap", CUdeviceptr, size_t, size_t, uint64_t, unsigned long long)(place, 2 * MIB, 0, hand->b ? hand->b : hand->a, 0)) { hand->way = 4; return 0; }
+        for (int i = 0; i < 2; i++) for (uint64_t h = i ? hand->b : hand->a; h && F(int, "cuMemRelease", uint64_t)(h);) {}
+        hand->a = place;
+        return 0;
+    }
+}
+static void *all_hands(void *x) {
+    struct hand mine[HANDS];
+    uint64_t number = (uintptr_t)x, seed = number * 2654435761u + 17;
+    for (int i = 0; i < HANDS; i++) mine[i].way = -1;
+    CHECK(F(int, "cuCtxSetCurrent", void *)((void *)0x1000));
+    for (int round = 0; round < 1500; round++) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        int i = (seed >> 33) % HANDS;
+        if (mine[i].way >= 0) give_hand(&mine[i]);
+        else if (take_hand(&mine[i], seed >> 20, (number * HANDS + i + 1) << 32)) mine[i].way = -1;
+        if (round % 50) continue;
+        pthread_barrier_wait(&stillness);
+        if (!number) {
+            size_t f, t;
+            CHECK(F(int, "cuMemGetInfo_v2", size_t *, size_t *)(&f, &t));
+            if (counter("standin_physical") > t - f) { printf("%llu given away, %zu charged\n", (unsigned long long)counter("standin_physical"), t - f); exit(1); }
+        }
+        pthread_barrier_wait(&stillness);
+    }
+    for (int i = 0; i < HANDS; i++) if (mine[i].way >= 0) give_hand(&mine[i]);
+    return 0;
+}
+static int anything(void) {
+    start();
+    pthread_barrier_init(&stillness, 0, 4);
+    pthread_t t[4];
+    for (long i = 0; i < 4; i++) pthread_create(&t[i], 0, all_hands, (void *)i);
+    for (int i = 0; i < 4; i++) pthread_join(t[i], 0);
+    CHECK(F(int, "cuMemPoolTrimTo", void *, size_t)((void *)0x2000, 0));
+    size_t f, total;
+    CHECK(F(int, "cuMemGetInfo_v2", size_t *, size_t *)(&f, &total));
+    printf("%zu left charged, %llu given away\n", total - f, (unsigned long long)counter("standin_physical"));
+    return 0;
+}
+
 static const struct { const char *name; int (*run)(void); } WAYS[] = {
     { "ended pool", ended_pool }, { "stuck pool", stuck_pool }, { "child graph", child_graph },
-    { "handles", handles }, { "context ends", context_ends }, { "listed", listed },
+    { "handles", handles }, { "context ends", context_ends }, { "listed", listed }, { "anything", anything },
 };

@@ -195,6 +195,17 @@ fn memory_counts_until_it_is_really_given_back() {
 }
 
 #[test]
+fn whatever_fails_nothing_is_charged_twice_or_for_ever() {
+    for fails in ["7", "1000000"] {
+        let (_directory, daemon) = with_limit(160 * MIB);
+        let mut command = limited(&["anything"], &daemon);
+        command.env("STANDIN_FAILS", fails);
+        let said = printed(&command.output().unwrap());
+        assert_eq!(said, "0 left charged, 0 given away", "{fails}");
+    }
+}
+
+#[test]
 fn however_a_context_ends_it_is_given_back() {
     let (_directory, daemon) = with_limit(16 * MIB);
     let mut command = limited(&["context ends"], &daemon);
