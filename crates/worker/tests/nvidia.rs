@@ -387,9 +387,16 @@ fn a_worker_whose_work_does_not_drain_obeys() {
 #[test]
 fn a_session_that_dies_at_the_gate_leaves_nothing_and_holds_up_nobody() {
     let bench = Bench::new();
-    let (one, two) = (bench.program(), bench.program());
+    let (one, two, three) = (bench.program(), bench.program(), bench.program());
     two.launch();
     two.synchronize();
+    // One that ends with work that it never waits for: that has ended with it.
+    three.launch();
+    until(|| bench.launches() == 2);
+    let finished = || bench.host.page.counters.finished.load(SeqCst);
+    assert_eq!(finished(), 1);
+    drop(three);
+    until(|| finished() == 2);
     bench.host.set(gate::CLOSED, 1, 0);
     for _ in 0..10 {
         one.launch();
@@ -400,13 +407,13 @@ fn a_session_that_dies_at_the_gate_leaves_nothing_and_holds_up_nobody() {
     drop(one);
     until(|| bench.get("fake_contexts") == contexts - 1);
     until(|| bench.host.waiting() == 0);
-    assert_eq!(bench.launches(), 1);
+    assert_eq!(bench.launches(), 2);
     two.alloc(4096);
     two.launch();
     until(|| bench.host.waiting() == 1);
     bench.host.set(gate::OPEN, 2, 0);
     two.synchronize();
-    assert_eq!((bench.launches(), bench.get("fake_launches")), (2, 2));
+    assert_eq!((bench.launches(), bench.get("fake_launches")), (3, 3));
     until(|| bench.host.page.traffic.sessions.load(SeqCst) == 1);
     let has_context = || bench.host.page.client.flags.load(SeqCst) & client_flags::CONTEXT != 0;
     assert!(has_context());

@@ -112,6 +112,11 @@ impl Leases {
         }
     }
 
+    /// Has the thread that drains look whether anything still runs: what was submitted may have ended unseen.
+    pub fn look(&self) {
+        self.drain.ask();
+    }
+
     /// A program's wait has seen the first `before` launches done, all of them if `everything`, else those of one
     /// stream.
     #[inline]

@@ -244,7 +244,10 @@ impl Submitter {
             let flags = &self.page().client.flags;
             flags.fetch_and(!client_flags::CONTEXT, Release);
         }
+        drop(alive);
         self.commands.wake(&self.link);
+        // Their work ended with them, and nobody has waited for it.
+        self.leases.look();
     }
 
     fn lock_alive(&self) -> MutexGuard<'_, u32> {
