@@ -28,7 +28,12 @@ static __thread void *current;
 // Read by the test programs through dlsym of this library.
 API uint64_t standin_launches, standin_syncs, standin_allocs, standin_frees, standin_peak;
 API uint64_t standin_capacity = 1ull << 40;
-API uint64_t standin_physical; // what a GPU would have given away: all but what pools' allocations take of their pools
+// What a GPU would have given away, now and at most: all but what pools' allocations take of their pools.
+API uint64_t standin_physical, standin_physical_peak;
+static void physical(int64_t bytes) {
+    standin_physical += bytes;
+    if (standin_physical > standin_physical_peak) standin_physical_peak = standin_physical;
+}
 
 // Every so many calls that make or end something fail, where STANDIN_FAILS says how many; but not stream-ordered frees, by
 // which the shim takes back what a pool had no room for.
@@ -65,8 +70,8 @@ static uint64_t take(uint64_t bytes, int pool) {
         at = next_address;
         if (pool) {
             uint64_t live = pools[pool - 1].live += bytes;
-            for (; pools[pool - 1].reserved < live; standin_physical += STEP) pools[pool - 1].reserved += STEP;
-        } else standin_physical += bytes;
+            for (; pools[pool - 1].reserved < live; physical(STEP)) pools[pool - 1].reserved += STEP;
+        } else physical(bytes);
         if (pool && freed_bytes == bytes && freed_pool == pool) { at = freed_at; freed_bytes = 0; }
         else next_address += (bytes + 511) & ~511ull;
         used += bytes;
@@ -94,10 +99,10 @@ static uint64_t give(uint64_t at, int *pool) {
             if (*pool) {
                 freed_at = at, freed_bytes = bytes, freed_pool = *pool;
                 if (!(pools[*pool - 1].live -= bytes) && !pools[*pool - 1].made) {
-                    standin_physical -= pools[*pool - 1].reserved;
+                    physical(-(int64_t)pools[*pool - 1].reserved);
                     pools[*pool - 1].reserved = freed_bytes = 0;
                 }
-            } else standin_physical -= bytes;
+            } else physical(-(int64_t)bytes);
             blocks[i].at = 0;
             used -= bytes;
             account(-bytes);
@@ -235,7 +240,7 @@ API CUresult cuMemPoolTrimTo(void *pool, size_t keep) {
     if (!pool) return 1;
     int n = pool_of(pool) - 1;
     pthread_mutex_lock(&lock);
-    for (; pools[n].reserved >= pools[n].live + STEP && pools[n].reserved > keep; standin_physical -= STEP) pools[n].reserved -= STEP;
+    for (; pools[n].reserved >= pools[n].live + STEP && pools[n].reserved > keep; physical(-(int64_t)STEP)) pools[n].reserved -= STEP;
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -254,90 +259,12 @@ API CUresult cuMemPoolDestroy(void *pool) {
     int n = pool_of(pool) - 1;
     pthread_mutex_lock(&lock);
     pools[n].made = 0;
-    if (!pools[n].live) { standin_physical -= pools[n].reserved; pools[n].reserved = 0; }
+    if (!pools[n].live) { physical(-(int64_t)pools[n].reserved); pools[n].reserved = 0; }
     if (freed_pool == n + 1) freed_bytes = 0;
     pthread_mutex_unlock(&lock);
     return 0;
 }
-// Physical memory lives while it is held or mapped. A handle's number may come again once it is released, whatever is still
-// mapped: it does where the flags say so. What is imported has a number of its own, as with the real driver.
-#define PIECES 65536
-static struct { uint64_t bytes, refs; } pieces[PIECES];
-static struct { uint64_t number; int piece, times; } held[PIECES];
-static struct { uint64_t at; int piece; } maps[PIECES];
-static int piece_count, held_count, map_count, exported[4096], descriptor = 40;
-static uint64_t released, next_number = 0x500000000000ull;
-static void drop(int piece) { if (!--pieces[piece].refs) standin_physical -= pieces[piece].bytes; }
-static int find_held(uint64_t number) { int i = held_count; while (i-- && !(held[i].number == number && held[i].times)) {} return i; }
-static void hold_piece(uint64_t number, int piece) {
-    int i = find_held(number);
-    if (i < 0) { i = held_count++; held[i].number = number, held[i].piece = piece; }
-    held[i].times++;
-    pieces[piece].refs++;
-}
-API CUresult cuMemCreate(uint64_t *h, size_t bytes, const void *prop, unsigned long long again) {
-    if (!h || !prop) return 1;
-    if (fails()) return 2;
-    pthread_mutex_lock(&lock);
-    *h = again ? released : (next_number += 64);
-    pieces[piece_count].bytes = ((const int *)prop)[2] >= 2 && ((const int *)prop)[2] <= 4 ? 0 : bytes;
-    standin_physical += pieces[piece_count].bytes;
-    hold_piece(*h, piece_count++);
-    pthread_mutex_unlock(&lock);
-    return 0;
-}
-API CUresult cuMemExportToShareableHandle(int *out, uint64_t h, int kind, unsigned long long f) {
-    (void)f;
-    if (!out || kind != 1 || fails()) return 1;
-    pthread_mutex_lock(&lock);
-    *out = 40 + (descriptor++ - 40) % 4000;
-    exported[*out] = find_held(h) < 0 ? -1 : held[find_held(h)].piece;
-    pthread_mutex_unlock(&lock);
-    return 0;
-}
-API CUresult cuMemImportFromShareableHandle(uint64_t *h, void *from, int kind) {
-    (void)kind;
-    if (!h || fails()) return 1;
-    if ((uintptr_t)from >= 4096) { *h = (uintptr_t)from; from = 0; }
-    pthread_mutex_lock(&lock);
-    if (from) *h = next_number += 64;
-    int i = find_held(*h);
-    if (from && exported[(uintptr_t)from] >= 0 && pieces[exported[(uintptr_t)from]].refs) hold_piece(*h, exported[(uintptr_t)from]);
-    else if (i >= 0) hold_piece(*h, held[i].piece);
-    pthread_mutex_unlock(&lock);
-    return 0;
-}
-API CUresult cuMemRelease(uint64_t h) {
-    if (fails()) return 1;
-    pthread_mutex_lock(&lock);
-    released = h;
-    int i = find_held(h);
-    if (i >= 0) { held[i].times--; drop(held[i].piece); }
-    pthread_mutex_unlock(&lock);
-    return 0;
-}
-API CUresult cuMemMap(CUdeviceptr p, size_t b, size_t o, uint64_t h, unsigned long long f) {
-    (void)b; (void)o; (void)f;
-    if (fails()) return 1;
-    pthread_mutex_lock(&lock);
-    int i = find_held(h), m = 0;
-    while (m < map_count && maps[m].at) m++;
-    if (m == map_count) map_count++;
-    maps[m].at = p, maps[m].piece = i < 0 ? -1 : held[i].piece;
-    if (i >= 0) pieces[held[i].piece].refs++;
-    pthread_mutex_unlock(&lock);
-    return 0;
-}
-API CUresult cuMemUnmap(CUdeviceptr p, size_t b) {
-    if (fails()) return 1;
-    pthread_mutex_lock(&lock);
-    for (int m = 0; m < map_count; m++) if (maps[m].at >= p && maps[m].at < p + b) {
-        if (maps[m].piece >= 0) drop(maps[m].piece);
-        maps[m].at = 0;
-    }
-    pthread_mutex_unlock(&lock);
-    return 0;
-}
+#include "physical.h"
 API CUresult cuMemRetainAllocationHandle(uint64_t *h, void *p) { (void)p; if (!h) return 1; *h = next_address; return 0; }
 API CUresult cuArray3DCreate_v2(void **a, const void *d) { if (!a || !d) return 1; *a = (void *)take(1, 0); return *a ? 0 : 2; }
 API CUresult cuArray3DCreate(void **a, const unsigned *d) { if (!a || !d) return 1; *a = (void *)take((uint64_t)d[0] * d[1] * d[2], 0); return *a ? 0 : 2; }

@@ -3,7 +3,7 @@
 //! A pool keeps what is freed, so most allocations take nothing from the device. Whether one did is
 //! known without asking the driver when the address it returned lay in the pool's cache; else the
 //! pool's reserved size is read. Growth is charged before it can happen: the driver grows pools in
-//! steps of 32 MiB, or by the allocation if that is larger.
+//! steps of 32 MiB, or by the allocation if that is larger. A pool that was seen to grow by less is believed.
 //!
 //! ```text
 //!   live + bytes ≤ charged ── call ── address in the cache: done (no lock but the address's own)
@@ -24,7 +24,7 @@ use crate::direct::driver::real;
 use crate::direct::ledger::Entry;
 use crate::direct::state::{Direct, GRANULE, UNIT, footprint};
 
-/// How much a pool grows at once.
+/// How much a pool grows at once, at least, as far as is known before it has grown.
 const GROWTH: u64 = 32 << 20;
 const ATTR_RESERVED_CURRENT: u32 = 5;
 const OUT_OF_MEMORY: CuStatus = CuResult::OutOfMemory as CuStatus;
@@ -42,6 +42,8 @@ pub(crate) struct Pool {
     live: AtomicU64,
     /// Reserved bytes, all charged. Changed with `changing` held.
     charged: AtomicU64,
+    /// The least that it was seen to grow by.
+    growth: AtomicU64,
     /// How often the pool was seen to shrink: cached addresses of before are void.
     shrinks: AtomicU64,
     /// Held while what the pool reserves is read and the charge is made equal to it.
@@ -65,6 +67,7 @@ impl Pool {
             on_device,
             live: AtomicU64::new(0),
             charged: AtomicU64::new(0),
+            growth: AtomicU64::new(GROWTH),
             shrinks: AtomicU64::new(0),
             changing: Mutex::new(()),
             ended: AtomicBool::new(false),
@@ -200,22 +203,19 @@ impl Pool {
         stream: Handle,
         call: impl FnOnce() -> CuStatus,
     ) -> CuStatus {
-        let least = footprint(bytes.max(GRANULE));
+        // Less would have to be taken back from the driver when it has grown by more: too late.
+        let ahead = footprint(bytes).max(self.growth.load(SeqCst));
         let (guard, ahead) = loop {
             let guard = self.lock();
             if self.live.load(SeqCst).saturating_add(bytes) <= self.charged.load(SeqCst) {
                 // Somebody has freed some, or made the pool grow, meanwhile.
                 break (guard, 0);
             }
-            let wanted = [GROWTH, least];
-            let ahead = wanted
-                .into_iter()
-                .find(|ahead| *ahead >= least && direct.charge_now(*ahead));
-            if let Some(ahead) = ahead {
+            if direct.charge_now(ahead) {
                 break (guard, ahead);
             }
             drop(guard);
-            if direct.make_room(least).is_err() {
+            if direct.make_room(ahead).is_err() {
                 return OUT_OF_MEMORY;
             }
         };
@@ -254,6 +254,10 @@ impl Pool {
         let charged = self.charged.load(SeqCst);
         let paid = charged + ahead;
         let reserved = self.reserved().unwrap_or(paid);
+        if reserved > charged {
+            let growth = (reserved - charged).max(GRANULE);
+            self.growth.fetch_min(growth, SeqCst);
+        }
         if reserved <= paid {
             // No less than before: what was charged then goes back by comparing, not here.
             let now = reserved.max(charged);
