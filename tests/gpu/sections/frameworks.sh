@@ -1,4 +1,4 @@
-# PyTorch (training, SDPA, graphs, compile), Triton, CuPy and JAX: natively one after the other, then all four as tenants at once.
+# PyTorch (training, SDPA, graphs, compile), Triton, CuPy and JAX: natively one after the other, then all four as tenants at once. SIDES=direct: only the latter.
 framework_one() { # SIDE FILE [ARGUMENT]
   local out code name="$1 $2"; shift
   local file=$1; shift
@@ -10,7 +10,7 @@ framework_one() { # SIDE FILE [ARGUMENT]
   if [ $code = 0 ] && [ "$(tail -n 1 <<<"$out")" = ok ]; then echo "pass  $name $* ($(head -n 1 <<<"$out" | grep -v '^ok$'))"
   else echo "FAIL  $name $*: exit $code; $(tail -n 2 <<<"$out" | tr '\n' ' '); $(tail -n 3 "$work/$file.err" | tr '\n' ' ')"; fi
 }
-for side in native direct; do
+for side in ${SIDES:-native direct}; do
   ones=()
   for one in "torch_train.py --compile" triton_add.py cupy_ops.py jax_ops.py; do
     # shellcheck disable=SC2086

@@ -1,5 +1,6 @@
 # Every native program of tests/programs, on the bare driver and in direct mode, eight at a time, each for 40 seconds
-# at most. Prints what differs. What cannot be begun within PROGRAMS_SECONDS is left out, and counted.
+# at most. Prints what differs. What cannot be begun within PROGRAMS_SECONDS is left out, and counted. SIDES=direct leaves out
+# the bare driver.
 programs_end=$(($(date +%s) + ${PROGRAMS_SECONDS:-100})); export programs_end
 build tests/programs/*.cu >"$work/builds"
 cat "$work/builds"; failed=$((failed + $(grep -c FAIL "$work/builds")))
@@ -21,7 +22,7 @@ $({ echo "$out"; tail -n 5 "$work/$name.$1.err"; } | sed "s/^/  $name | /")"
   fi
 }
 export -f program_one; export mica
-for side in native direct; do
+for side in ${SIDES:-native direct}; do
   # The longest first, so that nothing waits for it at the end.
   { echo tests/programs/process_life.cu; ls tests/programs/*.cu | grep -v process_life; } |
     xargs -P 8 -I{} bash -c "program_one $side {}" >"$logs/programs.$side"
