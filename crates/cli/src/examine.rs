@@ -21,7 +21,7 @@ use mica_wire::host::message::Role;
 /// Whether programs get Mica's `libcuda.so.1`.
 pub(crate) fn libraries() -> Check {
     let (verdict, evidence) = match crate::libraries::prepare(Mode::Direct) {
-        Ok(folder) => judge(&folder.join("libcuda.so.1")),
+        Ok(prepared) => judge(&prepared.folder.join("libcuda.so.1")),
         Err(error) => (Verdict::Failed, format!("{error:#}")),
     };
     Check {

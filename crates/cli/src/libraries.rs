@@ -20,18 +20,28 @@ const LIBRARIES: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// The folder with the libraries under the driver's names; made if needed. In isolated mode the driver
-/// of this host means nothing to the program.
-pub(crate) fn prepare(mode: Mode) -> Result<PathBuf> {
-    let folder = prepare_own()?;
+/// What a program is started with.
+pub(crate) struct Prepared {
+    /// The folder with the libraries under the driver's names.
+    pub(crate) folder: PathBuf,
+    /// Direct mode has no driver to lead the program to.
+    pub(crate) lacks_driver: bool,
+}
+
+/// Makes the folder if needed. In isolated mode the driver of this host means nothing to the program.
+pub(crate) fn prepare(mode: Mode) -> Result<Prepared> {
+    let own = prepare_own()?;
     let beyond = match mode {
         Mode::Direct => symbols::newer_entry_points(),
         Mode::Isolated => None,
     };
-    match beyond {
-        Some((_, names)) if !names.is_empty() => prepare_newer(&folder, &names),
-        _ => Ok(folder),
-    }
+    Ok(Prepared {
+        lacks_driver: mode == Mode::Direct && beyond.is_none(),
+        folder: match beyond {
+            Some((_, names)) if !names.is_empty() => prepare_newer(&own, &names)?,
+            _ => own,
+        },
+    })
 }
 
 /// Where the library with a newer driver's names is written.

@@ -59,7 +59,8 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
 /// Starts a program with the environment that puts it into a virtual GPU.
 fn start(joined: &Created, command: &[String], watch: &WatchArgs) -> Result<Child> {
     let (program, arguments) = command.split_first().context("no program was named")?;
-    let libraries = libraries::prepare(joined.mode)?;
+    let prepared = libraries::prepare(joined.mode)?;
+    let libraries = &prepared.folder;
     let mut child = Command::new(program);
     child
         .args(arguments)
@@ -73,7 +74,7 @@ fn start(joined: &Created, command: &[String], watch: &WatchArgs) -> Result<Chil
                 Mode::Isolated => "isolated",
             },
         )
-        .env("LD_LIBRARY_PATH", prepend(&libraries, "LD_LIBRARY_PATH"))
+        .env("LD_LIBRARY_PATH", prepend(libraries, "LD_LIBRARY_PATH"))
         .env(
             "LD_PRELOAD",
             prepend(&libraries.join("libcuda.so.1"), "LD_PRELOAD"),
@@ -101,6 +102,12 @@ fn start(joined: &Created, command: &[String], watch: &WatchArgs) -> Result<Chil
         (OpenOptions::new().append(true).create(true).open(trace))
             .with_context(|| format!("the trace cannot be written to {}", trace.display()))?;
         child.env("MICA_TRACE", std::path::absolute(trace)?);
+    }
+    if prepared.lacks_driver {
+        eprintln!(
+            "mica: the NVIDIA driver's libcuda.so.1 was not found (MICA_LIBCUDA says where it is): the program will \
+             find no GPU"
+        );
     }
     if ignores_preloads(program) {
         eprintln!(

@@ -77,6 +77,34 @@ fn a_program_that_loads_another_driver_is_told_so_at_its_end() {
     assert_eq!((quiet.code, quiet.err.as_str()), (0, ""));
 }
 
+/// NVML of a host with two cards whose driver knows this version of CUDA.
+fn fake_nvml(home: &Home, cuda: u32) -> String {
+    let library = home.path().join(format!("libnvml{cuda}.so"));
+    let source = "/../backend-cuda/tests/fake_nvml.c";
+    let built = Command::new("cc")
+        .args(["-w", "-shared", "-fPIC", &format!("-DCUDA={cuda}"), "-o"])
+        .arg(&library)
+        .arg(format!("{}{source}", env!("CARGO_MANIFEST_DIR")))
+        .status()
+        .unwrap();
+    assert!(built.success());
+    library.display().to_string()
+}
+
+#[test]
+fn a_card_without_the_drivers_library_is_told_of_when_a_program_starts() {
+    let home = Home::new();
+    let mut command = home.command(&["run", "-m", "1", "--", "true"]);
+    command
+        .env("MICA_LIBNVML", fake_nvml(&home, 13000))
+        .env("MICA_LIBCUDA", "/no/such/library");
+    let answer: Answer = command.output().unwrap().into();
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let words =
+        "mica: the NVIDIA driver's libcuda.so.1 was not found (MICA_LIBCUDA says where it is)";
+    assert!(answer.err.starts_with(words), "{answer:?}");
+}
+
 #[test]
 fn a_driver_that_is_missing_or_too_old_is_told_of() {
     let home = Home::new();
@@ -97,18 +125,7 @@ fn a_driver_that_is_missing_or_too_old_is_told_of() {
     assert!(asked.err.contains("`mica doctor` may say why"), "{asked:?}");
     home.ok("daemon --stop");
 
-    let old = home.path().join("libold.so");
-    let built = Command::new("cc")
-        .args(["-w", "-shared", "-fPIC", "-DCUDA=11040", "-o"])
-        .arg(&old)
-        .arg(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../backend-cuda/tests/fake_nvml.c"
-        ))
-        .status()
-        .unwrap();
-    assert!(built.success());
-    let refused = with(old.to_str().unwrap(), &["run", "-m", "1MiB", "--", "true"]);
+    let refused = with(&fake_nvml(&home, 11040), &["run", "-m", "1", "--", "true"]);
     assert_eq!(refused.code, 1, "{refused:?}");
     let why = "the driver supports CUDA 11.4, Mica needs 12.0 or newer: update the NVIDIA driver";
     assert!(refused.err.contains(why), "{refused:?}");
