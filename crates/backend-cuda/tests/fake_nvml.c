@@ -11,6 +11,9 @@ typedef struct { unsigned pid; unsigned long long at; unsigned sm, mem, enc, dec
 const int mica_shim_marker = 1;
 #endif
 
+#ifndef UNIT
+#define UNIT 1ull
+#endif
 static int initialized;
 /* As in the real library, some functions call others by name. */
 int nvmlInitWithFlags(unsigned flags) { initialized = 1; return flags; }
@@ -37,7 +40,7 @@ int nvmlShutdown(void) { initialized = 0; return 0; }
 int nvmlDeviceGetName(void *device, char *text, unsigned room) { return wrong(device) ? wrong(device) : snprintf(text, room, "Test GPU") < 0; }
 int nvmlDeviceSetComputeMode(void *device, int mode) { (void)mode; return wrong(device); }
 int nvmlDeviceGetPciInfo_v3(void *device, pci *info) { memset(info, 0, sizeof *info); snprintf(info->bus_id, 32, "00000000:%02lX:00.0", (unsigned long)device & 0xff); return 0; }
-int nvmlDeviceGetMemoryInfo(void *device, memory *m) { if (wrong(device)) return wrong(device); m->total = 100; m->free = 60; m->used = 40; return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, memory *m) { if (wrong(device)) return wrong(device); m->total = 100 * UNIT; m->free = 60 * UNIT; m->used = 40 * UNIT; return 0; }
 int nvmlSystemGetDriverVersion(char *text, unsigned room) { return snprintf(text, room, "580.1") < 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, process *list)
 {

@@ -82,7 +82,8 @@ fn fake_nvml(home: &Home, cuda: u32) -> String {
     let library = home.path().join(format!("libnvml{cuda}.so"));
     let source = "/../backend-cuda/tests/fake_nvml.c";
     let built = Command::new("cc")
-        .args(["-w", "-shared", "-fPIC", &format!("-DCUDA={cuda}"), "-o"])
+        .args(["-w", "-shared", "-fPIC", "-DUNIT=(1ull<<30)"])
+        .args([&format!("-DCUDA={cuda}"), "-o"])
         .arg(&library)
         .arg(format!("{}{source}", env!("CARGO_MANIFEST_DIR")))
         .status()
@@ -94,7 +95,7 @@ fn fake_nvml(home: &Home, cuda: u32) -> String {
 #[test]
 fn a_card_without_the_drivers_library_is_told_of_when_a_program_starts() {
     let home = Home::new();
-    let mut command = home.command(&["run", "-m", "1", "--", "true"]);
+    let mut command = home.command(&["run", "-m", "1MiB", "--", "true"]);
     command
         .env("MICA_LIBNVML", fake_nvml(&home, 13000))
         .env("MICA_LIBCUDA", "/no/such/library");
@@ -125,7 +126,10 @@ fn a_driver_that_is_missing_or_too_old_is_told_of() {
     assert!(asked.err.contains("`mica doctor` may say why"), "{asked:?}");
     home.ok("daemon --stop");
 
-    let refused = with(&fake_nvml(&home, 11040), &["run", "-m", "1", "--", "true"]);
+    let refused = with(
+        &fake_nvml(&home, 11040),
+        &["run", "-m", "1MiB", "--", "true"],
+    );
     assert_eq!(refused.code, 1, "{refused:?}");
     let why = "the driver supports CUDA 11.4, Mica needs 12.0 or newer: update the NVIDIA driver";
     assert!(refused.err.contains(why), "{refused:?}");
