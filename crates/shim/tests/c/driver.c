@@ -240,7 +240,7 @@ API CUresult cuMemPoolTrimTo(void *pool, size_t keep) {
     if (!pool) return 1;
     int n = pool_of(pool) - 1;
     pthread_mutex_lock(&lock);
-    for (; pools[n].reserved >= pools[n].live + STEP && pools[n].reserved > keep; physical(-(int64_t)STEP)) pools[n].reserved -= STEP;
+    for (; pools[n].reserved >= pools[n].live + STEP && pools[n].reserved >= keep + STEP; physical(-(int64_t)STEP)) pools[n].reserved -= STEP;
     pthread_mutex_unlock(&lock);
     return 0;
 }

@@ -271,11 +271,11 @@ impl Pool {
         }
         self.charged.store(paid, SeqCst);
         drop(guard);
-        self.undo(direct, pointer, stream, paid);
+        self.undo(direct, pointer, stream, charged);
         OUT_OF_MEMORY
     }
 
-    /// Gives an allocation back that turned out to exceed the limit.
+    /// Gives an allocation back that turned out to exceed the limit, and what the pool grew by beyond `keep`.
     fn undo(&self, direct: &Direct, pointer: DevicePtr, stream: Handle, keep: u64) {
         let free = real!(cuMemFreeAsync as unsafe extern "C" fn(DevicePtr, Handle) -> CuStatus);
         let done = real!(cuStreamQuery as unsafe extern "C" fn(Handle) -> CuStatus);
