@@ -129,9 +129,9 @@ hooks! {
     hook [cuCtxSetLimit](limit: u32, value: usize) => stacks::set_limit;
 
     hook [cuMemGetInfo_v2](free: *mut usize, total: *mut usize) => info::memory;
-    hook [cuMemGetInfo](free: *mut u32, total: *mut u32) => info::memory_v1;
+    hook [cuMemGetInfo](free: *mut u32, total: *mut u32) => info::memory;
     hook [cuDeviceTotalMem_v2](bytes: *mut usize, device: Device) => info::total;
-    hook [cuDeviceTotalMem](bytes: *mut u32, device: Device) => info::total_v1;
+    hook [cuDeviceTotalMem](bytes: *mut u32, device: Device) => info::total;
 
     hook [cuMemAlloc_v2](out: *mut DevicePtr, bytes: usize) => memory::alloc;
     hook [cuMemAlloc](out: *mut u32, bytes: u32) => memory::alloc_v1;

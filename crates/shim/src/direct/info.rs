@@ -23,72 +23,31 @@ unsafe fn lower<T: Copy + PartialOrd + TryFrom<u64>>(told: *mut T, most: u64) {
     }
 }
 
-/// # Safety
-/// As [`lower`], of both.
-unsafe fn lower_both<T: Copy + PartialOrd + TryFrom<u64>>(
-    status: CuStatus,
+/// `cuMemGetInfo`, of either size of sizes.
+pub(crate) unsafe fn memory<T: Copy + PartialOrd + TryFrom<u64>>(
+    _: Symbol,
+    real: unsafe extern "C" fn(*mut T, *mut T) -> CuStatus,
     free: *mut T,
     total: *mut T,
-) {
+) -> CuStatus {
+    // SAFETY: the program's arguments.
+    let status = unsafe { real(free, total) };
     if let (Some(direct), 0) = (state(), status) {
         let view = direct.quota.view();
-        // SAFETY: our contract.
+        // SAFETY: written by the driver, where not null.
         unsafe {
             lower(free, view.free_bytes());
             lower(total, view.limit_bytes);
         }
     }
-}
-
-/// `cuMemGetInfo_v2`.
-pub(crate) unsafe fn memory(
-    _: Symbol,
-    real: unsafe extern "C" fn(*mut usize, *mut usize) -> CuStatus,
-    free: *mut usize,
-    total: *mut usize,
-) -> CuStatus {
-    // SAFETY: the program's arguments.
-    let status = unsafe { real(free, total) };
-    // SAFETY: written by the driver, where not null.
-    unsafe { lower_both(status, free, total) };
     status
 }
 
-/// `cuMemGetInfo`, with 32-bit sizes.
-pub(crate) unsafe fn memory_v1(
+/// `cuDeviceTotalMem`, of either size of sizes.
+pub(crate) unsafe fn total<T: Copy + PartialOrd + TryFrom<u64>>(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut u32, *mut u32) -> CuStatus,
-    free: *mut u32,
-    total: *mut u32,
-) -> CuStatus {
-    // SAFETY: the program's arguments.
-    let status = unsafe { real(free, total) };
-    // SAFETY: written by the driver, where not null.
-    unsafe { lower_both(status, free, total) };
-    status
-}
-
-/// `cuDeviceTotalMem_v2`.
-pub(crate) unsafe fn total(
-    _: Symbol,
-    real: unsafe extern "C" fn(*mut usize, Device) -> CuStatus,
-    bytes: *mut usize,
-    device: Device,
-) -> CuStatus {
-    // SAFETY: the program's arguments.
-    let status = unsafe { real(bytes, device) };
-    if let (Some(direct), 0) = (state(), status) {
-        // SAFETY: the driver has just written it.
-        unsafe { lower(bytes, limit(direct)) };
-    }
-    status
-}
-
-/// `cuDeviceTotalMem`, with a 32-bit size.
-pub(crate) unsafe fn total_v1(
-    _: Symbol,
-    real: unsafe extern "C" fn(*mut u32, Device) -> CuStatus,
-    bytes: *mut u32,
+    real: unsafe extern "C" fn(*mut T, Device) -> CuStatus,
+    bytes: *mut T,
     device: Device,
 ) -> CuStatus {
     // SAFETY: the program's arguments.

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
 
-use super::{ONLY, charged_create, current, current_is_only, ended, is_only, releasing, retaining};
+use super::{
+    ONLY, charged_create, current, current_is_only, ended, green, is_only, releasing, retaining,
+};
 use crate::direct::driver::real;
 use crate::direct::state::{making, state};
 use crate::direct::sync;
@@ -157,10 +159,8 @@ fn names_a_context(context: Handle) -> bool {
     now == 0
         || address == 0
         || address == now
-        || state().is_none_or(|direct| {
-            let books = direct.contexts.books();
-            books.bytes.contains_key(&address) || books.green.contains_key(&address)
-        })
+        || green::whole(address) != address
+        || state().is_none_or(|direct| direct.contexts.books().bytes.contains_key(&address))
 }
 
 /// `cuCtxGetDevice_v2`.

@@ -2,19 +2,47 @@
 //! allocated in one is the primary context's.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, PoisonError};
 
 use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
 
 use super::{releasing, retaining};
 use crate::direct::driver::real;
-use crate::direct::state::{making, state};
+use crate::direct::state::making;
 
-/// The device of each green context.
-static DEVICES: Mutex<Option<HashMap<usize, Device>>> = Mutex::new(None);
+#[derive(Default)]
+struct Books {
+    /// The device of each green context.
+    devices: HashMap<usize, Device>,
+    /// Green contexts as contexts, each with the primary one that it is a part of.
+    primary: HashMap<usize, usize>,
+}
 
-fn devices() -> MutexGuard<'static, Option<HashMap<usize, Device>>> {
-    DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
+/// Never held while the driver is called: who allocates must not wait for a context that ends.
+static BOOKS: Mutex<Option<Books>> = Mutex::new(None);
+/// Whether there was any: most programs have none.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+fn books<R>(change: impl FnOnce(&mut Books) -> R) -> R {
+    let mut books = BOOKS.lock().unwrap_or_else(PoisonError::into_inner);
+    change(books.get_or_insert_default())
+}
+
+/// The primary context that a green one is a part of; any other context itself.
+pub(super) fn whole(context: usize) -> usize {
+    match ANY.load(Acquire) {
+        true => books(|books| books.primary.get(&context).copied()).unwrap_or(context),
+        false => context,
+    }
+}
+
+/// A primary context has ended.
+pub(super) fn ended(context: usize) {
+    if ANY.load(Acquire) {
+        books(|books| books.primary.retain(|_, primary| *primary != context));
+    }
 }
 
 /// `cuGreenCtxCreate`.
@@ -32,7 +60,7 @@ pub(crate) unsafe fn create(
     if let (Some(_), 0) = (making(out), status) {
         // SAFETY: the driver has just written `out`.
         let green = unsafe { out.read() } as usize;
-        devices().get_or_insert_default().insert(green, device);
+        books(|books| books.devices.insert(green, device));
     }
     status
 }
@@ -60,17 +88,13 @@ pub(crate) unsafe fn destroy(
 ) -> CuStatus {
     // SAFETY: the program's argument.
     let call = || unsafe { real(green) };
-    let device = devices()
-        .as_mut()
-        .and_then(|all| all.remove(&(green as usize)));
+    let device = books(|books| books.devices.remove(&(green as usize)));
     let Some(device) = device else {
         return call();
     };
     let status = releasing(device, call);
     if status != 0 {
-        devices()
-            .get_or_insert_default()
-            .insert(green as usize, device);
+        books(|books| books.devices.insert(green as usize, device));
     }
     status
 }
@@ -84,17 +108,15 @@ pub(crate) unsafe fn context(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, green) };
-    if let (Some(direct), 0) = (state().filter(|_| !out.is_null()), status) {
-        let device = devices()
-            .as_ref()
-            .and_then(|all| all.get(&(green as usize)).copied());
-        if let Some(device) = device {
-            // SAFETY: the driver has just written `out`.
-            let context = unsafe { out.read() } as usize;
-            let mut books = direct.contexts.books();
-            if let Some(primary) = books.primary.get(&device).copied() {
-                books.green.insert(context, primary);
-            }
+    if let (Some(direct), 0) = (making(out), status) {
+        // SAFETY: the driver has just written `out`.
+        let context = unsafe { out.read() } as usize;
+        let device = books(|books| books.devices.get(&(green as usize)).copied());
+        let primary =
+            device.and_then(|device| direct.contexts.books().primary.get(&device).copied());
+        if let Some(primary) = primary {
+            books(|books| books.primary.insert(context, primary));
+            ANY.store(true, Release);
         }
     }
     status

@@ -37,8 +37,6 @@ struct Books {
     primary: HashMap<Device, usize>,
     /// How often a context was attached to beyond its making.
     attached: HashMap<usize, u32>,
-    /// Green contexts as contexts, each with the primary one that it is a part of.
-    green: HashMap<usize, usize>,
 }
 
 /// All contexts.
@@ -75,16 +73,9 @@ pub(crate) fn current() -> usize {
 #[inline]
 pub(crate) fn owner() -> usize {
     match ONLY.load(Relaxed) {
-        0 => whole(current()),
+        0 => green::whole(current()),
         only => only,
     }
-}
-
-/// The primary context that a green one is a part of; of any other context itself.
-#[cold]
-fn whole(context: usize) -> usize {
-    let primary = |direct: &Direct| direct.contexts.books().green.get(&context).copied();
-    state().and_then(primary).unwrap_or(context)
 }
 
 /// Whether there is exactly one context.
@@ -273,9 +264,9 @@ fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
     let mut bytes = books.bytes.remove(&context).unwrap_or(0);
     bytes += direct.stacks.ended(context);
     books.attached.remove(&context);
-    books.green.retain(|_, primary| *primary != context);
     books.count();
     drop(books);
+    green::ended(context);
     let managed = |entry: &ledger::Entry| entry.context == context && entry.managed;
     let uncounted = direct.linear.remove_all(managed);
     direct.uncount(uncounted, false);
