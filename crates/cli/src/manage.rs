@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use mica_daemon::api::{Resize, VgpuInfo};
+use mica_daemon::client::ControlClient;
 
 use crate::args::{ConfigArgs, CreateArgs, DaemonArgs, NameArgs, RemoveArgs, ResizeArgs};
 use crate::control::{connect, connect_existing, explain};
@@ -30,7 +31,18 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
         created.gpu_kind,
         created.name
     );
+    if args.spec.allow_degraded {
+        say_if_degraded(&client, &created.name);
+    }
     Ok(())
+}
+
+/// Says at once what was allowed not to be in force, and is not.
+pub(crate) fn say_if_degraded(client: &ControlClient, name: &str) {
+    let reasons = client.get(name).map(|vgpu| vgpu.reasons);
+    for reason in reasons.unwrap_or_default() {
+        eprintln!("mica: {name} is degraded: {reason}");
+    }
 }
 
 pub(crate) fn resize(args: &ResizeArgs) -> Result<()> {

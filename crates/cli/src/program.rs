@@ -24,6 +24,7 @@ use crate::args::{ExecArgs, RunArgs, WatchArgs};
 use crate::control;
 use crate::escape;
 use crate::libraries;
+use crate::manage;
 use crate::spec::specification;
 
 /// Below this a virtual GPU has hardly room for more than a context (520 MiB on an H200).
@@ -38,6 +39,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     spec.ephemeral = true;
     spec.note = Some(args.command.join(" "));
     let created = client.create(&spec).map_err(control::explain)?;
+    if spec.allow_degraded {
+        manage::say_if_degraded(&client, &created.name);
+    }
     let result = start(&created, &args.command, &args.watch)
         .and_then(|child| wait(child, &args.command[0], created.mode));
     say_what_happened(&client, &created, since, &result);

@@ -107,6 +107,29 @@ fn a_card_without_the_drivers_library_is_told_of_when_a_program_starts() {
 }
 
 #[test]
+fn what_is_not_in_force_is_said_when_it_is_made() {
+    let home = Home::new();
+    let nvml = fake_nvml(&home, 13000);
+    let answer = |words: &str| -> Answer {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut command = home.command(&words);
+        command.env("MICA_LIBNVML", &nvml);
+        command.output().unwrap().into()
+    };
+    let why = "a limit on streams cannot be enforced in direct mode\n";
+    let refused = answer("run --max-streams 2 -m 1MiB -- true");
+    assert!(
+        refused.code == 1 && refused.err.contains(why),
+        "{refused:?}"
+    );
+    let run = answer("run --name a --max-streams 2 --allow-degraded -m 1MiB -- true");
+    let said = format!("mica: a is degraded: {why}");
+    assert!(run.code == 0 && run.err.starts_with(&said), "{run:?}");
+    let made = answer("create b --max-streams 2 --allow-degraded -m 1MiB");
+    assert_eq!(made.err, format!("mica: b is degraded: {why}"));
+}
+
+#[test]
 fn a_driver_that_is_missing_or_too_old_is_told_of() {
     let home = Home::new();
     let with = |nvml: &str, words: &[&str]| -> Answer {
