@@ -355,7 +355,11 @@ API CUresult cuLaunchSwarmNew(int a, int b, int c, int d, int e, int f, int g, d
     return a == 1 && b == 2 && c == 3 && d == 4 && e == 5 && f == 6 && g == 7 && h == 0.5 ? 1234 : 999;
 }
 
+// A driver may hand out another address than it exports.
+static CUresult unexported_free(CUdeviceptr p) { return cuMemFree_v2(p); }
+
 static const struct { const char *name; int version; int per_thread; void *address; } EXPORTS[] = {
+    { "cuMemFree", 3020, 0, unexported_free },
     { "cuLaunchKernel", 7000, 1, cuLaunchKernel_ptsz }, { "cuLaunchKernel", 4000, 0, cuLaunchKernel },
     { "cuMemAlloc", 14000, 0, cuMemAlloc_v3 }, { "cuMemAlloc", 3020, 0, cuMemAlloc_v2 }, { "cuCtxGetDevice", 13000, 0, cuCtxGetDevice_v2 },
     { "cuCtxGetDevice", 2000, 0, cuCtxGetDevice }, { "cuInit", 2000, 0, cuInit },

@@ -96,6 +96,13 @@ static int lookup(void) {
     CHECK(((int (*)(int, CUdeviceptr *, size_t))p)(3, &a, 4096));
     CHECK(get("cuMemAlloc", &p, 13000, 0, 0));
     CHECK(((int (*)(CUdeviceptr *, size_t))p)(&a, 4096));
+    // Found by its name where the driver hands out an address that it does not export.
+    size_t before, after, total;
+    CHECK(F(int, "cuMemGetInfo_v2", size_t *, size_t *)(&before, &total));
+    CHECK(get("cuMemFree", &p, 13000, 0, 0));
+    CHECK(((int (*)(CUdeviceptr))p)(a));
+    CHECK(F(int, "cuMemGetInfo_v2", size_t *, size_t *)(&after, &total));
+    EXPECT(after - before == 4096);
     EXPECT(get("", &p, 12000, 0, 0) == 500);
     puts("ok");
     return 0;
