@@ -158,14 +158,22 @@ impl From<Array3dDescriptorV1> for Array3dDescriptor {
     }
 }
 
-/// Bits of one channel; block-compressed and planar formats by their average.
+/// Bits of one channel; block-compressed and planar formats by their average, or what is no less. A format that is newer
+/// than this is as wide as any.
 fn bits_per_channel(format: u32) -> u64 {
     match format {
+        0x01 | 0x08 | 0xc0..=0xc2 | 0xc6..=0xc8 => 8,
         0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => 16,
         0x03 | 0x0a | 0x20 | 0x50 => 32,
+        // Block-compressed.
         0x91 | 0x92 | 0x97 | 0x98 => 4,
-        0x9f..=0xa4 | 0xa6 | 0xa7 | 0xa9 | 0xb1 | 0xb5 => 16,
-        _ => 8,
+        0x93..=0x96 | 0x99..=0x9e => 8,
+        // Video, of 8 bits and of 10 to 16.
+        0x51..=0x53 | 0x55 | 0x57 | 0x59 | 0x5b | 0x5d => 8,
+        0xa2 | 0xa5 | 0xa8 | 0xb0 | 0xb2 | 0xb4 => 8,
+        0x54 | 0x56 | 0x58 | 0x5a | 0x5c | 0x5e => 16,
+        0x9f..=0xa1 | 0xa3 | 0xa4 | 0xa6 | 0xa7 | 0xa9 | 0xb1 | 0xb3 | 0xb5 => 16,
+        _ => 32,
     }
 }
 
@@ -299,6 +307,24 @@ mod tests {
             ..float4
         };
         assert_eq!(sparse.bytes(), 0);
+    }
+
+    #[test]
+    fn wide_and_unknown_formats_are_not_taken_for_narrow_ones() {
+        let bytes = |format, channels| {
+            let array = Array3dDescriptor {
+                width: 64,
+                height: 16,
+                format,
+                channels,
+                ..Default::default()
+            };
+            array.bytes()
+        };
+        // Y444_PLANAR10 and UINT16_PLANAR_444 keep two bytes a channel.
+        assert_eq!((bytes(0xb3, 3), bytes(0x5e, 3)), (6144, 6144));
+        assert_eq!((bytes(0xb2, 3), bytes(0x5d, 3)), (3072, 3072));
+        assert_eq!(bytes(0x7777, 4), 64 * 16 * 16);
     }
 
     #[test]
