@@ -20,6 +20,15 @@ n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0); m = n.nvmlDeviceGetMemoryInfo
 assert m.total == 8 << 30, m.total
 print([p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(h)])' >"$work/pynvml" 2>&1
 [ "$(cat "$work/pynvml")" = "[$(pid_of one)]" ] && pass "pynvml in one lists $(cat "$work/pynvml")" || fail "pynvml in one" "$(tail -n 1 "$work/pynvml")"
+"$mica" exec one -- python3 -c '
+import pynvml as n
+n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
+try: n.nvmlDeviceSetComputeMode(h, n.NVML_COMPUTEMODE_DEFAULT); print("it was permitted")
+except n.NVMLError_NoPermission: pass
+n.nvmlShutdown()
+try: n.nvmlDeviceGetCount(); print("it answers after its end")
+except n.NVMLError_Uninitialized: print("ok")' >"$work/pynvml" 2>&1
+[ "$(cat "$work/pynvml")" = ok ] && pass "pynvml in one changes nothing of the card" || fail "pynvml in one changes nothing of the card" "$(tail -n 1 "$work/pynvml")"
 if python3 -c 'import nvitop' 2>/dev/null; then
   table=$("$mica" exec two -- python3 -m nvitop --once 2>&1)
   others=$(pid_of one); own=$(pid_of two)
