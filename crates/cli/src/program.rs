@@ -6,7 +6,7 @@
 //! The program finds Mica's `libcuda.so.1` because it is preloaded under that name, which also holds
 //! when the program has an RPATH, and by the library path, which also reaches what it starts.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     let mut spec = specification(&args.spec, &client)?;
     spec.name = args.name.clone();
     spec.ephemeral = true;
-    spec.note = Some(args.command.join(" "));
+    spec.note = Some(args.command.join(OsStr::new(" ")).display().to_string());
     let created = client.create(&spec).map_err(control::explain)?;
     if spec.allow_degraded {
         manage::say_if_degraded(&client, &created.name);
@@ -61,11 +61,12 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
 }
 
 /// Starts a program with the environment that puts it into a virtual GPU.
-fn start(joined: &Created, command: &[String], watch: &WatchArgs) -> Result<Child> {
-    let (program, arguments) = command.split_first().context("no program was named")?;
+fn start(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<Child> {
+    let (path, arguments) = command.split_first().context("no program was named")?;
+    let program = path.display();
     let prepared = libraries::prepare(joined.mode)?;
     let libraries = &prepared.folder;
-    let mut child = Command::new(program);
+    let mut child = Command::new(path);
     child
         .args(arguments)
         .env("MICA_HOST_SOCKET", &joined.host_socket)
@@ -113,7 +114,7 @@ fn start(joined: &Created, command: &[String], watch: &WatchArgs) -> Result<Chil
              find no GPU"
         );
     }
-    if ignores_preloads(program) {
+    if ignores_preloads(path) {
         eprintln!(
             "mica: {program} runs with the rights of another user or group, so the system keeps Mica's \
              libcuda.so.1 out of it: it will not find the virtual GPU"
@@ -157,8 +158,8 @@ fn other_device_wanted(visible: Option<String>, joined: &Created) -> Option<Stri
 }
 
 /// Whether a program changes its rights when it starts: then LD_PRELOAD and LD_LIBRARY_PATH are ignored.
-fn ignores_preloads(program: &str) -> bool {
-    let paths = match program.contains('/') {
+fn ignores_preloads(program: &OsStr) -> bool {
+    let paths = match program.as_encoded_bytes().contains(&b'/') {
         true => vec![PathBuf::from(program)],
         false => std::env::var_os("PATH")
             .map(|path| {
@@ -198,7 +199,7 @@ extern "C" fn pass_on(signal: libc::c_int) {
     }
 }
 
-fn wait(mut child: Child, program: &str, mode: Mode) -> Result<i32> {
+fn wait(mut child: Child, program: &OsStr, mode: Mode) -> Result<i32> {
     PROGRAM.store(child.id() as i32, Ordering::Relaxed);
     escape::watch(child.id(), mode);
     for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
@@ -212,7 +213,7 @@ fn wait(mut child: Child, program: &str, mode: Mode) -> Result<i32> {
     }
     let status = child
         .wait()
-        .with_context(|| format!("{program} cannot be waited for"))?;
+        .with_context(|| format!("{} cannot be waited for", program.display()))?;
     PROGRAM.store(0, Ordering::Relaxed);
     Ok(exit_code(status))
 }

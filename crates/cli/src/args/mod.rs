@@ -2,6 +2,7 @@
 
 mod values;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -186,7 +187,7 @@ pub(crate) struct RunArgs {
     pub(crate) watch: WatchArgs,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
-    pub(crate) command: Vec<String>,
+    pub(crate) command: Vec<OsString>,
 }
 
 /// `mica exec`.
@@ -198,7 +199,7 @@ pub(crate) struct ExecArgs {
     pub(crate) watch: WatchArgs,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
-    pub(crate) command: Vec<String>,
+    pub(crate) command: Vec<OsString>,
 }
 
 /// `mica create`.

@@ -1,6 +1,8 @@
 //! Programs that run in virtual GPUs.
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -40,6 +42,15 @@ fn run_returns_the_programs_own_code() {
         serde_json::json!([]),
         "nothing is left"
     );
+}
+
+#[test]
+fn arguments_are_the_programs_own_whatever_bytes_they_have() {
+    let home = Home::new();
+    let mut command = home.command(&["run", "-m", "64MiB", "--", "printf", "%s"]);
+    let output = command.arg(OsStr::from_bytes(b"a\xffb")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"a\xffb");
 }
 
 #[test]
