@@ -73,6 +73,12 @@ fn a_killed_daemon_is_succeeded_with_the_ledger_exact() {
         info.processes.len() == 2 && info.memory_used_bytes == 160 * MIB
     });
     assert_eq!(control.get("a").unwrap().memory_limit_bytes, 300 * MIB);
+    let told = control.past_events().unwrap();
+    let mut returned = told.iter().filter(|event| event.kind == "process_returned");
+    assert!(
+        returned.all(|event| event.message.ends_with("is back in a")),
+        "{told:?}"
+    );
     // Exactly what is left can be had, and not a byte more.
     quota_two.charge(140 * MIB).unwrap();
     assert!(quota_one.charge(1).is_err());

@@ -208,7 +208,7 @@ pub(super) fn join(
         },
         Some(&name),
         Some(pid),
-        joined_words(role, pid, &name),
+        joined_words(role, pid, &name, resumed),
     );
     Ok(Joined::Client {
         id,
@@ -217,11 +217,12 @@ pub(super) fn join(
     })
 }
 
-fn joined_words(role: Role, pid: u32, name: &str) -> String {
-    match role {
-        Role::Worker => format!("process {pid} serves {name}"),
-        Role::Direct | Role::Program | Role::Monitor => {
-            format!("process {pid} ({}) joined {name}", process_name(pid))
-        }
-    }
+fn joined_words(role: Role, pid: u32, name: &str, resumed: bool) -> String {
+    let did = match (role, resumed) {
+        (Role::Worker, false) => "serves",
+        (Role::Worker, true) => "still serves",
+        (Role::Direct | Role::Program | Role::Monitor, false) => "joined",
+        (Role::Direct | Role::Program | Role::Monitor, true) => "is back in",
+    };
+    format!("process {pid} ({}) {did} {name}", process_name(pid))
 }
