@@ -225,7 +225,7 @@ pub struct MemAllocationProp {
     pub location: MemLocation,
     /// Unused on Linux.
     pub win32: *const c_void,
-    /// Compression and usage flags.
+    /// Compression and usage flags; of a pool, the most it may hold, 0 for no such limit.
     pub flags: u64,
 }
 

@@ -19,10 +19,10 @@ static int inited, retained;
 static uint64_t used, next_address = 0x700000000000ull;
 static struct { uint64_t at, bytes; int pool; } blocks[65536];
 static int block_count;
-// Pools grow and shrink by 32 MiB. One that was destroyed ends with its last allocation.
+// Pools grow and shrink by 32 MiB, or by as much as they may hold. One that was destroyed ends with its last allocation.
 #define POOLS 64
 #define STEP (32u << 20)
-static struct { uint64_t reserved, live; int made; } pools[POOLS] = { { 0, 0, 1 } };
+static struct { uint64_t reserved, live, step; int made; } pools[POOLS] = { { 0, 0, STEP, 1 } };
 static __thread void *current;
 
 // Read by the test programs through dlsym of this library.
@@ -70,7 +70,7 @@ static uint64_t take(uint64_t bytes, int pool) {
         at = next_address;
         if (pool) {
             uint64_t live = pools[pool - 1].live += bytes;
-            for (; pools[pool - 1].reserved < live; physical(STEP)) pools[pool - 1].reserved += STEP;
+            for (; pools[pool - 1].reserved < live; physical(pools[pool - 1].step)) pools[pool - 1].reserved += pools[pool - 1].step;
         } else physical(bytes);
         if (pool && freed_bytes == bytes && freed_pool == pool) { at = freed_at; freed_bytes = 0; }
         else next_address += (bytes + 511) & ~511ull;
@@ -240,7 +240,8 @@ API CUresult cuMemPoolTrimTo(void *pool, size_t keep) {
     if (!pool) return 1;
     int n = pool_of(pool) - 1;
     pthread_mutex_lock(&lock);
-    for (; pools[n].reserved >= pools[n].live + STEP && pools[n].reserved >= keep + STEP; physical(-(int64_t)STEP)) pools[n].reserved -= STEP;
+    uint64_t step = pools[n].step;
+    for (; pools[n].reserved >= pools[n].live + step && pools[n].reserved >= keep + step; physical(-(int64_t)step)) pools[n].reserved -= step;
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -249,7 +250,8 @@ API CUresult cuMemPoolCreate(void **pool, const void *props) {
     pthread_mutex_lock(&lock);
     int n = 0;
     while (n < POOLS && (pools[n].made || pools[n].live)) n++;
-    if (n < POOLS) pools[n].made = 1;
+    uint64_t most = ((const uint64_t *)props)[3];
+    if (n < POOLS) pools[n].made = 1, pools[n].step = most && most < STEP ? most : STEP;
     pthread_mutex_unlock(&lock);
     *pool = (void *)(uintptr_t)(DEFAULT_POOL + 0x1000 * n);
     return n < POOLS ? 0 : 2;

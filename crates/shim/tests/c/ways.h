@@ -32,6 +32,22 @@ static int ended_pool(void) {
     return 0;
 }
 
+// 60 MiB limit. A pool that may hold little needs no room for more.
+static int small_pool(void) {
+    start();
+    void *pool;
+    CUdeviceptr p, q;
+    struct prop little = on_device;
+    little.flags = 8 * MIB;
+    CHECK(alloc(&q, 50 * MIB));
+    EXPECT(F(int, "cuMemAllocAsync", CUdeviceptr *, size_t, void *)(&p, 4 * MIB, 0) == 2);
+    CHECK(F(int, "cuMemPoolCreate", void **, void *)(&pool, &little));
+    CHECK(F(int, "cuMemAllocFromPoolAsync", CUdeviceptr *, size_t, void *, void *)(&p, 4 * MIB, pool, 0));
+    EXPECT(free_is(2 * MIB));
+    puts("ok");
+    return 0;
+}
+
 // 60 MiB limit. A pool grows by more than was foreseen, and than fits: refused, also where the stream's work waits for this
 // very thread.
 static int stuck_pool(void) {
@@ -294,6 +310,6 @@ static int anything(void) {
 }
 
 static const struct { const char *name; int (*run)(void); } WAYS[] = {
-    { "ended pool", ended_pool }, { "stuck pool", stuck_pool }, { "child graph", child_graph },
+    { "ended pool", ended_pool }, { "small pool", small_pool }, { "stuck pool", stuck_pool }, { "child graph", child_graph },
     { "handles", handles }, { "context ends", context_ends }, { "listed", listed }, { "anything", anything },
 };

@@ -183,6 +183,7 @@ fn memory_counts_until_it_is_really_given_back() {
     let ways = [
         ("ended pool", 64),
         ("stuck pool", 60),
+        ("small pool", 60),
         ("child graph", 64),
         ("handles", 8),
         ("listed", 64),

@@ -107,7 +107,10 @@ pub(crate) unsafe fn create(
         let handle = unsafe { out.read() } as usize;
         // Managed memory may come to lie on the device wherever it begins.
         let on_device = !props.location.on_host() || props.kind == MemAllocationProp::MANAGED;
-        direct.pools.add(handle, on_device);
+        direct
+            .pools
+            .add(handle, on_device)
+            .holds_at_most(props.flags);
     }
     status
 }

@@ -74,6 +74,13 @@ impl Pool {
         }
     }
 
+    /// A pool with a limit of its own grows by no more than that.
+    pub(super) fn holds_at_most(&self, bytes: u64) {
+        if bytes > 0 {
+            self.growth.fetch_min(footprint(bytes).max(GRANULE), SeqCst);
+        }
+    }
+
     /// What an address that is freed now is marked with.
     pub(crate) fn shrinks(&self) -> u64 {
         self.shrinks.load(SeqCst)
