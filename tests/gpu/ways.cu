@@ -112,6 +112,8 @@ static void sparse_array(CUstream stream) {
     CUDA_ARRAY_SPARSE_PROPERTIES tile;
     check(cuArrayGetSparseProperties(&tile, array), "properties");
     CUmemAllocationProp of = props();
+    // Tiles cannot be exported.
+    of.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     of.allocFlags.usage = CU_MEM_CREATE_USAGE_TILE_POOL;
     CUmemGenericAllocationHandle handle;
     check(cuMemCreate(&handle, HELD, &of, 0), "tile pool");
