@@ -14,7 +14,7 @@ use support::{MIB, control, environment, eventually, spec, start_with};
 /// Not a test of its own: the worker that the daemon starts for the tests below. It answers every message
 /// of a session with its process number and the session's, and dies of a `Cancel`.
 #[test]
-#[ignore = "no test: the daemon that the tests below start runs it as their worker"]
+#[ignore = "no test: each test below starts a daemon, which runs this (--exact worker --ignored) as the worker of a virtual GPU"]
 fn worker() {
     let Some(environment) = Environment::read() else {
         return;

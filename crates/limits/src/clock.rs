@@ -1,6 +1,9 @@
-//! The clock both sides of a lease agree on.
+//! The clock both sides of a lease agree on, and sleep by it.
 
-use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::AtomicU32;
+
+use rustix::thread::futex;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Nanoseconds of CLOCK_MONOTONIC, the same in every process of the host.
 pub fn monotonic_ns() -> u64 {
@@ -8,6 +11,15 @@ pub fn monotonic_ns() -> u64 {
     (now.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(now.tv_nsec as u64)
+}
+
+/// Sleeps while a futex word has this value, so long at most; whether it was woken.
+pub(crate) fn sleep_on(word: &AtomicU32, value: u32, flags: futex::Flags, limit_ns: u64) -> bool {
+    let limit = Timespec {
+        tv_sec: (limit_ns / 1_000_000_000) as i64,
+        tv_nsec: (limit_ns % 1_000_000_000) as _,
+    };
+    futex::wait(word, flags, value, Some(&limit)).is_ok()
 }
 
 /// From now on this thread runs as soon as it can, whoever else has the processor. Refused without privileges.

@@ -5,17 +5,16 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::time::Duration;
 
 use mica_rm::RmError;
 use mica_wire::host::page::{ClientPage, client_flags, suspend};
 use rustix::thread::futex;
-use rustix::time::Timespec;
 
+use crate::clock::sleep_on;
 use crate::{HostLink, Slice, monotonic_ns};
 
 /// New channel groups are looked for this often; mostly there are none.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY_NS: u64 = 500_000_000;
 
 /// Whoever carries out the daemon's commands in this process.
 #[derive(Debug)]
@@ -96,7 +95,8 @@ impl Commands {
             }
             each_round(applied.stopped);
             if !self.woken.load(Acquire) {
-                sleep(page, command, LOOK_EVERY);
+                let word = &page.commands.command;
+                sleep_on(word, command, futex::Flags::empty(), LOOK_EVERY_NS);
             }
         }
     }
@@ -183,18 +183,10 @@ fn apply_suspension(
     }
 }
 
-fn sleep(page: &ClientPage, command: u32, limit: Duration) {
-    let limit = Timespec {
-        tv_sec: limit.as_secs() as i64,
-        tv_nsec: limit.subsec_nanos() as _,
-    };
-    let word = &page.commands.command;
-    let _ = futex::wait(word, futex::Flags::empty(), command, Some(&limit));
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
 
     use super::*;
     use crate::link::tests::Host;

@@ -18,17 +18,16 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use mica_wire::host::page::{ClientPage, gate};
 use rustix::thread::futex;
-use rustix::time::Timespec;
 
 use crate::HostLink;
-use crate::clock::monotonic_ns;
+use crate::clock::{monotonic_ns, sleep_on};
 
 /// Longest wait without sleeping for a turn that was announced.
 const AWAKE_NS: u64 = 1_500_000;
 /// A lost wake-up lasts no longer than this.
-const ASLEEP_NS: u32 = 200_000_000;
+const ASLEEP_NS: u64 = 200_000_000;
 /// The end of a lease may be moved without anybody being woken.
-const ENDED_NS: u32 = 500_000;
+const ENDED_NS: u64 = 500_000;
 
 /// The gate that submissions pass.
 #[derive(Clone, Debug)]
@@ -164,12 +163,9 @@ impl Gate {
 
     fn sleep(&self, word: u32) {
         let leased = gate::state(word) == gate::LEASED;
-        let limit = Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::from(if leased { ENDED_NS } else { ASLEEP_NS }),
-        };
+        let limit_ns = if leased { ENDED_NS } else { ASLEEP_NS };
         let gate = &self.link.page().lease.gate;
-        let woken = futex::wait(gate, futex::Flags::empty(), word, Some(&limit)).is_ok();
+        let woken = sleep_on(gate, word, futex::Flags::empty(), limit_ns);
         // Woken without a change: this process's turn is about to come, so one of its threads waits awake.
         if !woken || gate.load(Acquire) != word || self.awake.swap(true, Acquire) {
             return;

@@ -1,8 +1,8 @@
 //! An NVIDIA GPU behind a worker: the same sessions and the same engine, on the real driver.
 //!
 //! The worker alone opens the device. Its share is kept by the hardware's time slices on its own channel
-//! groups and by leases (`gated`), as in direct mode. What the driver takes beyond what the engine charges (contexts, code) the daemon sees from the
-//! driver's own figure for the worker, and counts.
+//! groups and by leases (`gated`), as in direct mode. What the driver takes beyond what the engine charges
+//! (contexts, code) the daemon sees from the driver's own figure for the worker, and counts.
 
 use std::sync::Arc;
 

@@ -21,7 +21,7 @@ use support::{control, environment, eventually, spec, start_with};
 
 /// Not a test of its own: the worker that the daemon starts for the tests below.
 #[test]
-#[ignore = "no test: the daemon that the tests below start runs it as their worker"]
+#[ignore = "no test: each test below starts a daemon, which runs this (--exact worker --ignored) as the worker of a virtual GPU"]
 fn worker() {
     if Environment::read().is_some() {
         mica_worker::run(&WorkerConfig::from_environment().unwrap()).unwrap();

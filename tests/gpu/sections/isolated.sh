@@ -1,4 +1,4 @@
-# Programs in isolated mode on the real GPU: a worker owns the device, the program has no access to it. About 200 s.
+# Programs in isolated mode on the real GPU: a worker owns the device, the program has no access to it. About 110 s.
 few="vector_add reduction matmul_tiled streams_events atomics memcpy_kinds texture_2d graph_capture driver_module library_api printf_device quota"
 sources=$(for name in $few; do echo "tests/programs/$name.cu"; done)
 # shellcheck disable=SC2086

@@ -15,11 +15,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::thread::futex;
-use rustix::time::Timespec;
 
 use super::Leases;
 use crate::Gate;
-use crate::clock::monotonic_ns;
+use crate::clock::{monotonic_ns, sleep_on};
 
 /// Longest wait of a thread that submits for its queue while nobody else wants the GPU: far longer than what a
 /// queue of the depth that leases allow takes to finish.
@@ -148,9 +147,5 @@ impl Leases {
 
 fn sleep(word: &AtomicU32, value: u32, limit_ns: u64) {
     let limit_ns = limit_ns.min(LONGEST_SLEEP_NS);
-    let limit = Timespec {
-        tv_sec: (limit_ns / 1_000_000_000) as i64,
-        tv_nsec: (limit_ns % 1_000_000_000) as _,
-    };
-    let _ = futex::wait(word, futex::Flags::PRIVATE, value, Some(&limit));
+    sleep_on(word, value, futex::Flags::PRIVATE, limit_ns);
 }

@@ -4,11 +4,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use mica_wire::host::page::{gate, suspend};
 use rustix::thread::futex;
-use rustix::time::Timespec;
 
 use super::{Leases, is_finished};
 use crate::Gate;
-use crate::clock::monotonic_ns;
+use crate::clock::{monotonic_ns, sleep_on};
 
 /// While a lease is held its holder is looked at this often; idle, it gives the lease back early.
 const LEASE_TICK_NS: u64 = 250_000;
@@ -114,10 +113,6 @@ impl Leases {
 fn sleep(gate: &Gate, word: u32, limit_ns: Option<u64>) {
     // Without a limit of its own the sleep still ends now and then, to notice the process's end.
     let limit_ns = limit_ns.unwrap_or(1_000_000_000);
-    let limit = Timespec {
-        tv_sec: (limit_ns / 1_000_000_000) as i64,
-        tv_nsec: (limit_ns % 1_000_000_000) as _,
-    };
     let gate = &gate.page().lease.gate;
-    let _ = futex::wait(gate, futex::Flags::empty(), word, Some(&limit));
+    sleep_on(gate, word, futex::Flags::empty(), limit_ns);
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
 
 use super::{
-    ONLY, charged_create, current, current_is_only, ended, green, is_only, releasing, retaining,
+    Books, ONLY, charged_create, current, current_is_only, ended, green, is_only, releasing,
+    retaining,
 };
 use crate::direct::driver::real;
 use crate::direct::state::{making, state};
@@ -94,14 +95,27 @@ pub(crate) unsafe fn destroy(
     real: unsafe extern "C" fn(Handle) -> CuStatus,
     context: Handle,
 ) -> CuStatus {
+    // SAFETY: the program's argument.
+    unsafe { ending(real, context, |_, _| true) }
+}
+
+/// A call that ends a context if it succeeds and `ends` says so; nobody else looks at the books meanwhile.
+///
+/// # Safety
+/// As `real`.
+unsafe fn ending(
+    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    context: Handle,
+    ends: impl FnOnce(&mut Books, usize) -> bool,
+) -> CuStatus {
     let Some(direct) = state() else {
-        // SAFETY: the program's argument.
+        // SAFETY: as the caller promises.
         return unsafe { real(context) };
     };
-    let books = direct.contexts.books();
-    // SAFETY: the program's argument.
+    let mut books = direct.contexts.books();
+    // SAFETY: as the caller promises.
     let status = unsafe { real(context) };
-    if status == 0 {
+    if status == 0 && ends(&mut books, context as usize) {
         ended(direct, books, context as usize);
     }
     status
@@ -130,22 +144,21 @@ pub(crate) unsafe fn detach(
     real: unsafe extern "C" fn(Handle) -> CuStatus,
     context: Handle,
 ) -> CuStatus {
-    let Some(direct) = state() else {
-        // SAFETY: the program's argument.
-        return unsafe { real(context) };
-    };
-    let mut books = direct.contexts.books();
-    // SAFETY: the program's argument.
-    let status = unsafe { real(context) };
-    let context = context as usize;
-    // A primary context ends by its own calls.
-    if status == 0 && !books.primary.values().any(|primary| *primary == context) {
-        match books.attached.get_mut(&context) {
-            Some(times @ 1..) => *times -= 1,
-            _ => ended(direct, books, context),
+    let is_last = |books: &mut Books, context| {
+        // A primary context ends by its own calls.
+        if books.primary.values().any(|primary| *primary == context) {
+            return false;
         }
-    }
-    status
+        match books.attached.get_mut(&context) {
+            Some(times @ 1..) => {
+                *times -= 1;
+                false
+            }
+            _ => true,
+        }
+    };
+    // SAFETY: the program's argument.
+    unsafe { ending(real, context, is_last) }
 }
 
 /// Whether the second version of a call was given a context at all.
