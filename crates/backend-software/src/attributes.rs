@@ -3,6 +3,8 @@
 //! Limits are the ones this device enforces; where a GPU's number has no counterpart on a CPU it is
 //! compute capability 8.0's, so that programs which size their work by it behave.
 
+use std::sync::OnceLock;
+
 use mica_gpu::DeviceProperties;
 use sha2::{Digest, Sha256};
 
@@ -52,8 +54,37 @@ impl Facts {
     }
 }
 
+/// Reads what the device tells of the host, once: a process that is about to give up its view of the file system
+/// calls this first.
+pub fn read_host_facts() {
+    let _ = clock_khz();
+    machine_id();
+    host_cores();
+}
+
+/// Processor cores that this process may use, as they were when first asked for.
+pub(crate) fn host_cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// What tells this machine from others; empty where nothing does.
+fn machine_id() -> &'static [u8] {
+    static ID: OnceLock<Vec<u8>> = OnceLock::new();
+    ID.get_or_init(|| {
+        let id = std::fs::read("/etc/machine-id");
+        let id = id.or_else(|_| std::fs::read("/proc/sys/kernel/hostname"));
+        id.unwrap_or_default()
+    })
+}
+
 /// Megahertz of the first core, in kilohertz.
 fn clock_khz() -> Option<i32> {
+    static CLOCK: OnceLock<Option<i32>> = OnceLock::new();
+    *CLOCK.get_or_init(read_clock_khz)
+}
+
+fn read_clock_khz() -> Option<i32> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
     let mhz: f64 = line.split(':').nth(1)?.trim().parse().ok()?;
@@ -78,12 +109,9 @@ pub(crate) fn properties(facts: &Facts, memory: u64) -> DeviceProperties {
 
 /// The same for the same machine and ordinal, and for nothing else.
 fn uuid(ordinal: u32) -> [u8; 16] {
-    let machine = std::fs::read("/etc/machine-id")
-        .or_else(|_| std::fs::read("/proc/sys/kernel/hostname"))
-        .unwrap_or_default();
     let mut hash = Sha256::new();
     hash.update(b"mica software gpu");
-    hash.update(machine.trim_ascii());
+    hash.update(machine_id().trim_ascii());
     hash.update(ordinal.to_le_bytes());
     let digest = hash.finalize();
     let mut uuid = [0; 16];

@@ -79,7 +79,7 @@ impl Config {
     }
 
     pub(crate) fn worker_count(&self) -> usize {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = crate::attributes::host_cores;
         self.workers.unwrap_or_else(cores).clamp(1, 1024)
     }
 

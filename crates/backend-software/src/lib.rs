@@ -42,8 +42,11 @@ mod threads;
 mod transfer;
 mod worker;
 
+pub use attributes::read_host_facts;
 pub use compile::{Compiled, Compiler};
 pub use config::{Config, Engine, OutputKind, OutputSink};
 pub use device::SoftwareGpu;
 pub use gate::ExecutionGate;
 pub use help::lend_this_thread;
+pub use mica_ptx_jit::reserve_code_region;
+pub use pipeline::kernel_cache_folder;

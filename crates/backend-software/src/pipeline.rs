@@ -54,8 +54,9 @@ fn cache_bytes() -> u64 {
     mib.unwrap_or(DEFAULT_CACHE_MIB).saturating_mul(1 << 20)
 }
 
-/// `MICA_KERNEL_CACHE`, else `XDG_CACHE_HOME/mica/kernels`, else `~/.cache/mica/kernels`.
-fn cache_dir() -> Option<PathBuf> {
+/// Folder of compiled kernels: `MICA_KERNEL_CACHE`, else `XDG_CACHE_HOME/mica/kernels`, else
+/// `~/.cache/mica/kernels`; `None` where none are kept.
+pub fn kernel_cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     match set(CACHE_DIR) {
         Some(value) if value == "off" => None,
@@ -69,7 +70,7 @@ fn cache_dir() -> Option<PathBuf> {
 }
 
 fn open_store() -> Option<Arc<dyn CodeStore>> {
-    let dir = cache_dir()?;
+    let dir = kernel_cache_folder()?;
     match DiskStore::open(&dir, cache_bytes()) {
         Ok(store) => Some(Arc::new(store)),
         Err(error) => {

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use mica_daemon::api::{
-    Check, Doctor, Event, GpuInfo, OnFull, PrecisionPolicy, Severity, Verdict, VgpuInfo, VgpuState,
+    Check, ConfinementInfo, Doctor, Event, GpuInfo, OnFull, PrecisionPolicy, Severity, Verdict,
+    VgpuInfo, VgpuState,
 };
 use serde::Serialize;
 
@@ -170,8 +171,25 @@ pub(crate) fn show(args: &NameArgs) -> Result<()> {
         }
         print!("\n{}", table.render());
     }
+    for worker in &vgpu.processes {
+        if let Some(confinement) = &worker.confinement {
+            println!("\n{}", confinement_in_words(worker.pid, confinement));
+        }
+    }
     warn_degraded(std::slice::from_ref(&vgpu));
     Ok(())
+}
+
+/// What confines a worker, and what does not.
+fn confinement_in_words(pid: u32, confinement: &ConfinementInfo) -> String {
+    let mut text = format!(
+        "worker {pid} is confined by: {}",
+        confinement.applied.join(", ")
+    );
+    for missing in &confinement.missing {
+        text += &format!("\n  not by {}: {}", missing.layer, missing.reason);
+    }
+    text
 }
 
 pub(crate) fn gpus(args: &JsonArgs) -> Result<()> {

@@ -11,12 +11,13 @@ use mica_wire::host::message::Role;
 
 use crate::api::{DaemonInfo, Severity};
 use crate::config::{Config, ConfigError};
+use crate::confinement::Cgroups;
 use crate::devices::Devices;
 use crate::events::EventLog;
 use crate::gpu_thread::Change;
 use crate::host::HostThread;
 use crate::paths::Paths;
-use crate::registry::Registry;
+use crate::registry::{Registry, WorkerSlot};
 use crate::store::{self, Outlives, StoreError, Stored};
 use crate::watched::Watched;
 
@@ -97,6 +98,7 @@ pub(crate) struct Daemon {
     pub(crate) on_demand: bool,
     pub(crate) events: EventLog,
     pub(crate) host: HostThread,
+    pub(crate) cgroups: Cgroups,
     pub(crate) started: Instant,
     pub(crate) last_request: Mutex<Instant>,
     registry: Mutex<Registry>,
@@ -121,6 +123,7 @@ impl Daemon {
             on_demand,
             events: EventLog::default(),
             host: HostThread::new()?,
+            cgroups: Cgroups::find(&registry.config.workers),
             started: Instant::now(),
             last_request: Mutex::new(Instant::now()),
             registry: Mutex::new(registry),
@@ -170,29 +173,40 @@ impl Daemon {
         let client = self.registry().client_gone(id);
         let Some(client) = client else { return };
         if client.role == Role::Worker {
-            // What it did not serve cannot be served any more; the next program starts a new one.
+            // What it did not serve cannot be served any more.
             if let Some(process) = &client.process {
                 process.kill();
             }
-            let in_use = match self.registry().vgpu_mut(&client.vgpu) {
+            let (slot, alive) = match self.registry().vgpu_mut(&client.vgpu) {
                 Ok(vgpu) => {
-                    vgpu.worker.pending.clear();
-                    vgpu.programs.iter().any(Watched::alive)
+                    let is_its = |(number, slot): (&u64, &WorkerSlot)| {
+                        (slot.client == Some(id)).then_some(*number)
+                    };
+                    let number = vgpu.workers.iter().find_map(is_its);
+                    let slot = number.and_then(|number| vgpu.workers.remove(&number));
+                    let program = slot.and_then(|slot| slot.program);
+                    let served = |p: &&Watched| Some((p.pid, p.start)) == program;
+                    let alive = vgpu
+                        .programs
+                        .iter()
+                        .find(served)
+                        .is_some_and(Watched::alive);
+                    (program.map(|(pid, _)| pid), alive)
                 }
                 // It was ended with its virtual GPU, which is no news.
                 Err(_) => return,
             };
-            let (severity, what) = match in_use {
-                true => (Severity::Warning, "its sessions are over"),
-                false => (Severity::Info, "nobody used it"),
+            let program = slot.map_or("a program".into(), |pid| format!("process {pid}"));
+            let (severity, what) = match alive {
+                true => (
+                    Severity::Warning,
+                    format!("the GPU work of {program} is lost"),
+                ),
+                false => (Severity::Info, format!("{program} has ended")),
             };
-            self.events.add(
-                severity,
-                "worker_ended",
-                Some(&client.vgpu),
-                Some(client.pid),
-                format!("the worker of {} ended; {what}", client.vgpu),
-            );
+            let text = format!("a worker of {} ended: {what}", client.vgpu);
+            let (vgpu, pid) = (Some(&*client.vgpu), Some(client.pid));
+            self.events.add(severity, "worker_ended", vgpu, pid, text);
         } else if client.role != Role::Monitor {
             let mut text = format!("process {} left {}", client.pid, client.vgpu);
             // It may have been gone before anybody looked.

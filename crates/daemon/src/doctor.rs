@@ -117,6 +117,14 @@ impl Registry {
                 let what = format!("hardware slice of process {}", client.pid);
                 check(&what, verdict, evidence);
             }
+            if client.role == Role::Worker {
+                let (verdict, evidence) = match &client.confinement {
+                    Some(confinement) => confinement.verdict(),
+                    None => (Verdict::Failed, "the worker is not confined".into()),
+                };
+                let what = format!("confinement of worker {}", client.pid);
+                check(&what, verdict, evidence);
+            }
             if client.governed.undrained.load(Relaxed) {
                 let overruns = client.governed.overruns.load(Relaxed);
                 check(

@@ -19,7 +19,7 @@ use zerocopy::FromBytes;
 use crate::api::{OnFull, VgpuSpec};
 use crate::config::Config;
 use crate::daemon::Daemon;
-use crate::host::{HostServer, session_pair};
+use crate::host::{Door, HostServer, session_pair};
 use crate::http;
 use crate::journal::Journal;
 use crate::paths::Paths;
@@ -100,7 +100,8 @@ impl Target {
     /// Any bytes as messages of programs and workers. Each message is preceded by a byte that chooses
     /// its connection, its token, its descriptor and its length.
     pub fn host(&self, bytes: &[u8]) {
-        let Ok((listener, _listened)) = session_pair() else {
+        let (Ok((listener, _listened)), Ok((workers, _workers))) = (session_pair(), session_pair())
+        else {
             return;
         };
         let (token, worker_token) = {
@@ -117,7 +118,7 @@ impl Target {
             };
             (vgpu.token, vgpu.worker_token)
         };
-        let Ok(mut server) = HostServer::new(self.daemon.clone(), listener) else {
+        let Ok(mut server) = HostServer::new(self.daemon.clone(), listener, workers) else {
             return;
         };
         let mut peers: [Option<(u64, HostSocket)>; 4] = Default::default();
@@ -142,7 +143,11 @@ impl Target {
             }
             let peer = &mut peers[usize::from(choice & 3)];
             if peer.is_none() {
-                *peer = server.adopt_pair();
+                let door = match choice & 0x80 {
+                    0 => Door::Programs,
+                    _ => Door::Workers,
+                };
+                *peer = server.adopt_pair(door);
             }
             let Some((number, socket)) = peer else { return };
             let sent = match choice & 0x40 {

@@ -15,6 +15,7 @@
 pub mod api;
 pub mod client;
 pub mod config;
+mod confinement;
 mod daemon;
 pub mod devices;
 mod doctor;

@@ -34,6 +34,8 @@ use crate::http;
         api::VgpuSpec,
         api::Resize,
         api::VgpuInfo,
+        api::ConfinementInfo,
+        api::MissingLayer,
         api::ProcessInfo,
         api::GpuInfo,
         api::Created,

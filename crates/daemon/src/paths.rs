@@ -37,14 +37,16 @@ impl Paths {
     /// # Errors
     /// It cannot be made, is not this user's alone to write, or is too long a path for sockets.
     pub fn make_runtime_dir(&self) -> Result<(), crate::DaemonError> {
-        let spare = LONGEST_SOCKET.checked_sub(self.control_socket().as_os_str().len());
+        let spare = LONGEST_SOCKET.checked_sub(self.worker_socket().as_os_str().len());
         if spare.is_none() {
             let path = self.runtime_dir.clone();
             let what = format!("is too long for sockets, whose paths have {LONGEST_SOCKET} bytes");
             return Err(crate::DaemonError::Directory { path, what });
         }
-        let mode = if self.shared { 0o755 } else { 0o700 };
-        crate::daemon::make_directory(&self.runtime_dir, mode)
+        let private = self.private_mode();
+        let mode = if self.shared { 0o755 } else { private };
+        crate::daemon::make_directory(&self.runtime_dir, mode)?;
+        crate::daemon::make_directory(&self.worker_dir(), private)
     }
 
     /// `MICA_RUNTIME_DIR`, else `/run/mica` for root, else `XDG_RUNTIME_DIR/mica`, else
@@ -94,9 +96,25 @@ impl Paths {
         }
     }
 
-    /// The socket of programs and workers.
+    /// The socket of programs and tools.
     pub fn host_socket(&self) -> PathBuf {
         self.runtime_dir.join("host.sock")
+    }
+
+    /// Mode of a folder for this daemon alone. Workers of a privileged daemon are other users and must get through
+    /// to the folder of their socket; they can list nothing on the way.
+    fn private_mode(&self) -> u32 {
+        if uid() == 0 { 0o711 } else { 0o700 }
+    }
+
+    /// The folder of the workers' socket: all that a confined worker sees of the daemon.
+    fn worker_dir(&self) -> PathBuf {
+        self.runtime_dir.join("worker")
+    }
+
+    /// The socket of workers, which no other role is accepted on.
+    pub fn worker_socket(&self) -> PathBuf {
+        self.worker_dir().join("host.sock")
     }
 
     /// The socket of the control API.

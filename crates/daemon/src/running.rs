@@ -71,7 +71,15 @@ impl Running {
         let mut threads = Vec::new();
         let mode = if paths.shared { 0o666 } else { 0o600 };
         let host = listener(&paths.host_socket(), SocketType::SEQPACKET, mode)?;
-        let server = HostServer::new(daemon.clone(), host).map_err(system("epoll"))?;
+        // Workers of a privileged daemon are other users; their folder lets nobody else through who is not let
+        // through to the sockets.
+        let worker_mode = if crate::paths::uid() == 0 {
+            0o666
+        } else {
+            0o600
+        };
+        let workers = listener(&paths.worker_socket(), SocketType::SEQPACKET, worker_mode)?;
+        let server = HostServer::new(daemon.clone(), host, workers).map_err(system("epoll"))?;
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
                 .name(name.into())
@@ -153,6 +161,7 @@ impl Drop for Running {
         // The sockets go first, so that a successor that takes the lock finds a clean directory.
         let _ = std::fs::remove_file(self.daemon.paths.control_socket());
         let _ = std::fs::remove_file(self.daemon.paths.host_socket());
+        let _ = std::fs::remove_file(self.daemon.paths.worker_socket());
         self.daemon.stop();
         self.daemon.stop_http.send_replace(true);
         self.daemon.host.stop.store(true, Relaxed);

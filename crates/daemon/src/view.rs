@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_wire::host::message::Role;
 
 use crate::api::{Created, GpuInfo, GpuKind, ProcessInfo, VgpuInfo};
-use crate::registry::{Client, Registry, Traffic, Vgpu};
+use crate::registry::{Client, Confinement, Registry, Traffic, Vgpu};
 use crate::tenant::Mechanism;
 
 impl Registry {
@@ -209,6 +209,7 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
         unknown_symbol_names: client.unknown_names.iter().cloned().collect(),
         driver_version: page.client.driver_version.load(Relaxed),
         slice_status: page.client.slice_status.load(Relaxed),
+        confinement: client.confinement.as_ref().map(Confinement::info),
     }
 }
 

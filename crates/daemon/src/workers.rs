@@ -1,19 +1,20 @@
-//! Workers: started when a program comes, handed their sessions, buried when they end.
+//! Workers: one for each program, started when the program comes, handed its sessions, buried when they end.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use mica_limits::Environment;
-use mica_wire::host::message::{Kind, Message, Refusal, Role};
+use mica_wire::host::message::{Kind, Message, Refusal};
 
-use crate::api::{GpuKind, Mode, Priority, Severity};
+use crate::api::{GpuKind, Mode, Priority, Severity, VgpuSpec};
 use crate::config::Config;
+use crate::confinement;
 use crate::daemon::Daemon;
 use crate::host::session_pair;
-use crate::watched::Watched;
+use crate::registry::{Vgpu, WorkerSlot};
+use crate::watched::{Watched, parent_of};
 
 /// Niceness of an urgent virtual GPU's worker: its threads compete for cores with those of other workers.
 const URGENT_NICE: i32 = -10;
@@ -31,12 +32,37 @@ pub(crate) fn go_before_workers() {
     }
 }
 
-/// Sessions of one virtual GPU that may wait for its worker.
-const MOST_PENDING: usize = 1024;
+/// Workers, and so programs, of one virtual GPU at a time.
+const MOST_WORKERS: usize = 256;
+/// Sessions of one program that may wait for its worker.
+const MOST_PENDING: usize = 16;
+
+/// A session that waits for its worker to say hello.
+#[derive(Debug)]
+pub(crate) struct PendingSession {
+    /// The worker's end of the session.
+    socket: OwnedFd,
+    pid: u32,
+    uid: u32,
+    /// The program's pidfd, which a worker in a process namespace of its own cannot open.
+    life: Option<OwnedFd>,
+}
+
+/// What a worker must know of its virtual GPU.
+struct WorkerOrder {
+    token: String,
+    spec: VgpuSpec,
+    /// The card's UUID; `None` for the software GPU.
+    nvidia: Option<String>,
+    owner_uid: u32,
+    /// Names the worker's cgroup.
+    slot: u64,
+    limit_bytes: u64,
+}
 
 impl Daemon {
-    /// Makes a session between a program and the worker of its virtual GPU, starting the worker if there
-    /// is none; returns the program's end.
+    /// Makes a session between a program and a worker of its own, starting the worker if there is none for this
+    /// program; returns the program's end.
     pub(crate) fn open_session(
         self: &Arc<Self>,
         name: &str,
@@ -54,32 +80,42 @@ impl Daemon {
                 format!("{name} is a direct virtual GPU and has no worker"),
             ));
         }
+        let fresh = registry.fresh_id();
         let vgpu = registry.vgpus.get_mut(name).ok_or_else(gone)?;
-        if vgpu.worker.pending.len() >= MOST_PENDING {
-            let text = format!("{name} has {MOST_PENDING} sessions that wait for its worker");
+        let program = Watched::open(pid);
+        let known = program.as_ref().map(|p| (p.pid, p.start));
+        let slot = slot_of_program(vgpu, known, fresh)?;
+        let life = program.as_ref().and_then(|p| p.pidfd.try_clone().ok());
+        let pending = &mut vgpu
+            .workers
+            .entry(slot)
+            .or_insert_with(|| WorkerSlot::of(known))
+            .pending;
+        if pending.len() >= MOST_PENDING {
+            let text = format!("process {pid} has {MOST_PENDING} sessions that wait for a worker");
             return Err((Refusal::Busy, text));
         }
-        match Watched::open(pid) {
-            Some(program) => {
-                let known = |p: &Watched| p.pid == pid && p.start == program.start;
-                if !vgpu.programs.iter().any(known) {
-                    vgpu.programs.push(program);
-                }
-            }
+        pending.push(PendingSession {
+            socket: worker_end,
+            pid,
+            uid,
+            life,
+        });
+        match program {
+            Some(program) if vgpu.programs.iter().any(|p| p.is(&program)) => {}
+            Some(program) => vgpu.programs.push(program),
             None => vgpu.has_unseen = true,
         }
         vgpu.ever_joined = true;
-        vgpu.worker.pending.push((worker_end, pid, uid));
         drop(registry);
         // A successor should know who is served.
         self.dirty.store(true, Relaxed);
-        self.serve_pending(name)?;
+        self.serve_pending(name, slot)?;
         Ok(program_end)
     }
 
-    /// Sees to it that somebody serves the sessions that wait: the worker that is there, one that is
-    /// expected back from before a restart, or a new one.
-    pub(crate) fn serve_pending(self: &Arc<Self>, name: &str) -> Result<(), (Refusal, String)> {
+    /// Sees to it that the sessions that wait in a slot are served: by its worker, or by a new one.
+    fn serve_pending(self: &Arc<Self>, name: &str, slot: u64) -> Result<(), (Refusal, String)> {
         let mut registry = self.registry();
         let config = registry.config.clone();
         let nvidia = registry.vgpus.get(name).and_then(|vgpu| {
@@ -89,51 +125,50 @@ impl Daemon {
         let Some(vgpu) = registry.vgpus.get_mut(name) else {
             return Ok(());
         };
-        if let Some(client) = vgpu.worker.client {
+        let order = WorkerOrder {
+            token: Environment::token_hex(&vgpu.worker_token),
+            spec: vgpu.spec.clone(),
+            nvidia,
+            owner_uid: vgpu.owner_uid,
+            slot,
+            limit_bytes: vgpu.ledger.limit_bytes(),
+        };
+        let id = vgpu.id;
+        let Some(worker) = vgpu.workers.get_mut(&slot) else {
+            return Ok(());
+        };
+        if let Some(client) = worker.client {
             drop(registry);
             self.deliver_sessions(client);
-        } else if vgpu.worker.started.is_none() && !vgpu.ledger.expects(Some(Role::Worker as u32)) {
-            let token = Environment::token_hex(&vgpu.worker_token);
-            let child = self
-                .start_worker(&config, &token, &vgpu.spec, nvidia.as_deref())
-                .map_err(|error| (Refusal::Busy, format!("no worker can be started: {error}")))?;
-            vgpu.worker.started = Some(Instant::now());
-            vgpu.worker.pid = Some(child.id());
-            let id = vgpu.id;
-            drop(registry);
-            self.watch_worker(child, name.to_owned(), id)
-                .map_err(|error| (Refusal::Busy, format!("no worker can be watched: {error}")))?;
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn start_worker(
-        &self,
-        config: &Config,
-        token: &str,
-        spec: &crate::api::VgpuSpec,
-        nvidia: Option<&str>,
-    ) -> std::io::Result<Child> {
-        let flag = |allowed: bool| if allowed { "1" } else { "0" };
-        let full = spec.precision_policy == crate::api::PrecisionPolicy::Full;
-        let mut command = match config.daemon.worker_command.split_first() {
-            Some((program, arguments)) => {
-                let mut command = Command::new(program);
-                command.args(arguments);
-                command
-            }
-            None => {
-                let mut own = std::env::current_exe()?;
-                if !own.exists() {
-                    // Its file was replaced since it was started; the program is still there.
-                    own = "/proc/self/exe".into();
-                }
-                let mut command = Command::new(own);
-                command.arg("worker");
-                command
+        if worker.pid.is_some() {
+            return Ok(());
+        }
+        let child = match self.start_worker(&config, &order) {
+            Ok(child) => child,
+            Err(error) => {
+                vgpu.workers.remove(&slot);
+                return Err((Refusal::Busy, format!("no worker can be started: {error}")));
             }
         };
-        if let Some(uuid) = nvidia {
+        worker.pid = Some(child.id());
+        drop(registry);
+        self.watch_worker(child, name.to_owned(), id, slot)
+            .map_err(|error| (Refusal::Busy, format!("no worker can be watched: {error}")))
+    }
+
+    fn start_worker(&self, config: &Config, order: &WorkerOrder) -> std::io::Result<Child> {
+        let flag = |allowed: bool| if allowed { "1" } else { "0" };
+        let spec = &order.spec;
+        let full = spec.precision_policy == crate::api::PrecisionPolicy::Full;
+        let mut command = worker_command(config)?;
+        // The daemon's own environment may hold what no tenant should read.
+        command.env_clear().envs(
+            std::env::vars_os()
+                .filter(|(name, _)| name.to_str().is_some_and(confinement::is_for_workers)),
+        );
+        if let Some(uuid) = &order.nvidia {
             // One virtual GPU is on one card: the worker sees that card as device 0.
             command
                 .env("MICA_WORKER_NVIDIA", "1")
@@ -143,9 +178,17 @@ impl Daemon {
         if let Some(nice) = urgent.or(USUAL_NICE.get().copied()) {
             command.env("MICA_WORKER_NICE", nice.to_string());
         }
+        let cgroup = self
+            .cgroups
+            .make(order.slot, spec.priority, order.memory_bytes());
+        command.envs(confinement::variables(
+            &config.workers,
+            order.owner_uid,
+            cgroup.as_deref(),
+        ));
         command
-            .env(Environment::SOCKET, self.paths.host_socket())
-            .env(Environment::TOKEN, token)
+            .env(Environment::SOCKET, self.paths.worker_socket())
+            .env(Environment::TOKEN, &order.token)
             // The names are `mica_worker::WorkerConfig`'s.
             .env(
                 "MICA_WORKER_MAX_STREAMS",
@@ -153,6 +196,7 @@ impl Daemon {
             )
             .env("MICA_WORKER_TENSOR_CORES", flag(spec.tensor_cores))
             .env("MICA_WORKER_TF32", flag(!full))
+            .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -164,6 +208,7 @@ impl Daemon {
         mut child: Child,
         name: String,
         vgpu_id: u64,
+        slot: u64,
     ) -> std::io::Result<()> {
         let daemon = self.clone();
         std::thread::Builder::new()
@@ -172,17 +217,17 @@ impl Daemon {
             .spawn(move || {
                 let pid = child.id();
                 let status = child.wait();
+                daemon.cgroups.remove(slot);
                 let mut registry = daemon.registry();
                 let Ok(vgpu) = registry.vgpu_mut(&name) else {
                     return;
                 };
-                let said_hello = vgpu.worker.client.is_some();
-                if vgpu.id != vgpu_id || vgpu.worker.pid != Some(pid) || said_hello {
+                let served = vgpu.workers.get(&slot).is_none_or(|s| s.client.is_some());
+                if vgpu.id != vgpu_id || served {
                     return;
                 }
-                vgpu.worker.started = None;
-                vgpu.worker.pid = None;
-                vgpu.worker.pending.clear();
+                // Dropping the descriptors of its sessions tells the program.
+                vgpu.workers.remove(&slot);
                 drop(registry);
                 let how = status.map_or_else(|e| e.to_string(), |status| status.to_string());
                 daemon.events.add(
@@ -190,7 +235,7 @@ impl Daemon {
                     "worker_died",
                     Some(&name),
                     Some(pid),
-                    format!("the worker of {name} ended before it served anybody: {how}"),
+                    format!("a worker of {name} ended before it served its program: {how}"),
                 );
             })?;
         Ok(())
@@ -207,21 +252,77 @@ impl Daemon {
             let Ok(vgpu) = registry.vgpu_mut(&name) else {
                 return;
             };
-            if vgpu.worker.client != Some(client) {
+            let mut workers = vgpu.workers.values_mut();
+            let Some(slot) = workers.find(|slot| slot.client == Some(client)) else {
                 return;
-            }
-            let first = vgpu.worker.next_session;
-            let pending = std::mem::take(&mut vgpu.worker.pending);
-            vgpu.worker.next_session += pending.len() as u64;
+            };
+            let first = slot.next_session;
+            let pending = std::mem::take(&mut slot.pending);
+            slot.next_session += pending.len() as u64;
             let sessions: Vec<_> = (first..).zip(pending).collect();
             (socket, sessions)
         };
-        for (number, (fd, pid, uid)) in sessions {
+        for (number, session) in sessions {
             let mut message = Message::new(Kind::Session);
             message.a = number + 1;
-            message.b = pid.into();
-            message.c = uid.into();
-            let _ = socket.send(&message, &[fd.as_fd()]);
+            message.b = session.pid.into();
+            message.c = session.uid.into();
+            let fds = std::iter::once(session.socket.as_fd());
+            let fds: Vec<_> = fds.chain(session.life.as_ref().map(AsFd::as_fd)).collect();
+            let _ = socket.send(&message, &fds);
         }
     }
+}
+
+impl WorkerOrder {
+    /// Host memory that the worker may hold: on the software GPU the device's memory is the host's.
+    fn memory_bytes(&self) -> Option<u64> {
+        self.nvidia.is_none().then_some(self.limit_bytes)
+    }
+}
+
+impl Vgpu {
+    /// The slot of a worker that was started for a program and says hello now: the process itself, or the child
+    /// that it became inside a process namespace.
+    pub(crate) fn slot_of_worker(&self, pid: u32) -> Option<u64> {
+        let parent = parent_of(pid);
+        let started = |slot: &WorkerSlot| slot.client.is_none() && slot.pid.is_some();
+        let mut slots = self.workers.iter();
+        let found =
+            slots.find(|(_, slot)| started(slot) && (slot.pid == Some(pid) || slot.pid == parent));
+        found.map(|(number, _)| *number)
+    }
+}
+
+/// The slot of the worker that serves this program already, or a new one.
+fn slot_of_program(
+    vgpu: &Vgpu,
+    program: Option<(u32, u64)>,
+    fresh: u64,
+) -> Result<u64, (Refusal, String)> {
+    let serves = |slot: &WorkerSlot| program.is_some() && slot.program == program;
+    if let Some((number, _)) = vgpu.workers.iter().find(|(_, slot)| serves(slot)) {
+        return Ok(*number);
+    }
+    if vgpu.workers.len() >= MOST_WORKERS {
+        let text = format!("{} programs use {} already", vgpu.workers.len(), vgpu.name);
+        return Err((Refusal::Busy, text));
+    }
+    Ok(fresh)
+}
+
+fn worker_command(config: &Config) -> std::io::Result<Command> {
+    if let Some((program, arguments)) = config.daemon.worker_command.split_first() {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        return Ok(command);
+    }
+    let mut own = std::env::current_exe()?;
+    if !own.exists() {
+        // Its file was replaced since it was started; the program is still there.
+        own = "/proc/self/exe".into();
+    }
+    let mut command = Command::new(own);
+    command.arg("worker");
+    Ok(command)
 }

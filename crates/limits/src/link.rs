@@ -199,6 +199,15 @@ impl HostLink {
         self.send_note(1, NOTE_MODULE_REFUSED, text);
     }
 
+    /// Tells which layers of a worker's confinement are in force, and why the layer `missing` is not, if one is named.
+    pub fn confined(&self, applied: u64, missing: u64, why: &str) {
+        let mut message = Message::new(Kind::Confined).with_text(why);
+        message.a = applied;
+        message.b = missing;
+        let socket = lock(&self.socket).clone();
+        let _ = socket.send(&message, &[]);
+    }
+
     fn send_note(&self, severity: u64, about: u64, text: &str) {
         let mut message = Message::new(Kind::Note).with_text(text);
         message.a = severity;

@@ -23,6 +23,7 @@
 mod bits;
 mod code;
 mod emit;
+mod executable;
 #[cfg(test)]
 mod golden;
 mod graph;
@@ -49,6 +50,7 @@ use mica_ptx::ast::{FuncId, Module, Op};
 use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
 use std::sync::{Arc, OnceLock};
 
+pub use executable::reserve_code_region;
 use kernel::Kernel;
 pub use store::{CodeStore, DiskStore};
 

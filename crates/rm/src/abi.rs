@@ -14,6 +14,11 @@ pub(crate) const ESC_ALLOC: u32 = 0x2B;
 /// An envelope around another escape, for parameters too large for the request number.
 pub(crate) const ESC_XFER: u32 = 211;
 
+/// The first request on the file of managed memory; its argument begins with a word of flags.
+pub(crate) const UVM_INITIALIZE: c_ulong = 0x3000_0001;
+/// In those flags: kernels do not reach memory that only the host has mapped.
+pub(crate) const UVM_WITHOUT_HMM: u64 = 1;
+
 /// A device.
 pub(crate) const CLASS_DEVICE: u32 = 0x0080;
 /// A subdevice: one physical GPU of a device.

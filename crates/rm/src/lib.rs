@@ -30,6 +30,8 @@ pub use control::{
     pin_timeslice_us, restore_timeslice, set_timeslice_us, set_timeslice_us_on, status, timeslices,
 };
 pub use error::RmError;
-pub use observer::{generation, observe, observed, take_overwritten};
+pub use observer::{
+    generation, keep_kernels_from_host_memory, observe, observed, take_overwritten,
+};
 pub use pids::{Shown, show_only};
 pub use suspend::{SuspendHow, resume, resume_groups, suspend, suspend_groups, suspend_with};

@@ -26,6 +26,16 @@ static OVERWRITTEN: AtomicBool = AtomicBool::new(false);
 /// 0: the driver's own slices pass.
 static PINNED_US: AtomicU64 = AtomicU64::new(0);
 
+/// Whether kernels are kept from memory that only the host has mapped.
+static WITHOUT_HMM: AtomicBool = AtomicBool::new(false);
+
+/// Keeps kernels of this process from memory that only the host has mapped: the kernel module shows it to them by
+/// default on newer systems. Call this before `cuInit`; what came of it is in the device's attribute for pageable
+/// memory.
+pub fn keep_kernels_from_host_memory() {
+    WITHOUT_HMM.store(true, Release);
+}
+
 /// Watches the requests of the library behind `handle`; call it after the real libcuda is loaded and
 /// before `cuInit`. Watching the same library again changes nothing.
 ///
@@ -93,6 +103,11 @@ fn set_errno(value: i32) {
 
 /// What stands in libcuda's slot for `ioctl`.
 unsafe extern "C" fn watched_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if request == abi::UVM_INITIALIZE && !argument.is_null() && WITHOUT_HMM.load(Acquire) {
+        let flags = argument.cast::<u64>();
+        // SAFETY: the argument of this request begins with a word of flags, which libcuda fills.
+        unsafe { flags.write_unaligned(flags.read_unaligned() | abi::UVM_WITHOUT_HMM) };
+    }
     let (kind, nr, bytes) = abi::parts(request);
     if kind != abi::ESCAPE_TYPE || argument.is_null() || !observed() {
         // SAFETY: the caller's own arguments.

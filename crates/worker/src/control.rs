@@ -1,4 +1,4 @@
-//! The worker's clockwork: counters to the page, suspension, the end when nobody is left.
+//! The worker's clockwork: counters to the page, suspension, the end after its program's.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -36,6 +36,7 @@ pub(crate) fn start(
     let run = move || {
         let mut idle_since = Instant::now();
         let mut suspended = false;
+        let mut served = false;
         let client = &link.page().client;
         if !nvidia {
             let flags = client_flags::GATE_CONTROL | client_flags::METERED;
@@ -56,10 +57,14 @@ pub(crate) fn start(
             if worker.sessions.load(Acquire) > 0 {
                 tick = TICK;
                 idle_since = Instant::now();
-            } else if idle_exit.is_some_and(|limit| idle_since.elapsed() >= limit)
+                served = true;
+            } else if idle_exit.is_some_and(|limit| served || idle_since.elapsed() >= limit)
                 && worker.close_to_sessions()
             {
-                let _ = end.send("nobody has used it for a while");
+                let _ = end.send(match served {
+                    true => "its program has ended",
+                    false => "no program came",
+                });
                 return;
             }
             let word = &link.page().commands.command;

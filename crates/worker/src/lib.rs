@@ -1,9 +1,9 @@
 //! Serves one virtual GPU over the wire.
 //!
-//! One process per virtual GPU: it alone touches the device, so a fault in it ends this virtual
-//! GPU's contexts and nobody else's. The daemon hands it a socket for each program; each program gets
-//! a [`serve_session`] of its own. When a program's socket closes, everything it held is freed. When
-//! the daemon goes, work goes on, and its successor is told of what is held.
+//! One process per program: it alone touches the device, so a fault in it ends this program's contexts and nobody
+//! else's. It confines itself before it reads a byte from the program ([`confine`]). The daemon hands it a socket;
+//! [`serve_session`] serves the program there. When the program's socket closes, everything it held is freed and the
+//! worker ends. When the daemon goes, work goes on, and its successor is told of what is held.
 //!
 //! ```text
 //!   daemon ── Session + socket ──► Worker ──► handshake ──► threads that take calls in turn
@@ -14,6 +14,7 @@
 
 pub mod bench;
 mod callbacks;
+mod confine;
 mod control;
 mod convert;
 mod device;
@@ -24,6 +25,7 @@ mod output;
 mod serve;
 mod windows;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc;
@@ -34,6 +36,7 @@ use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::host::message::{Kind, Role};
 use mica_wire::session::SessionError;
 
+pub use confine::{Confinement, confine};
 pub use device::{DeviceSource, LeaseGate, SharedDevice, SoftwareDevices};
 pub use output::OutputBuffer;
 pub use serve::serve_session;
@@ -48,7 +51,7 @@ const CLOSED: u32 = u32::MAX;
 pub struct WorkerConfig {
     /// The daemon's socket and the worker's token.
     pub environment: Environment,
-    /// Ends the worker after so long without a session; `None` to wait for the daemon's word.
+    /// Ends the worker when its program has ended, or after so long without one; `None` to wait for the daemon's word.
     pub idle_exit: Option<Duration>,
     /// Most streams of the virtual GPU; 0 for no limit.
     pub max_streams: u32,
@@ -60,6 +63,8 @@ pub struct WorkerConfig {
     pub nvidia: bool,
     /// Niceness of all its threads; `None` to leave it.
     pub nice: Option<i32>,
+    /// How the worker confines itself; `None` to stay as it was started.
+    pub confinement: Option<Confinement>,
 }
 
 impl WorkerConfig {
@@ -100,6 +105,7 @@ impl WorkerConfig {
             tf32: number::<u64>(Self::TF32)? != Some(0),
             nvidia: number::<u64>(Self::NVIDIA)? == Some(1),
             nice: number(Self::NICE)?,
+            confinement: Confinement::from_environment()?,
         })
     }
 }
@@ -132,6 +138,15 @@ pub enum WorkerError {
         /// What it holds.
         text: String,
     },
+    /// The list of required layers names one that there is not.
+    #[error("{}: {name}", Confinement::REQUIRE, name = .0)]
+    Layer(#[from] mica_jail::UnknownLayer),
+    /// The process could not be confined.
+    #[error(transparent)]
+    Jail(#[from] mica_jail::JailError),
+    /// A layer of confinement that is required is not in force.
+    #[error("the worker does not serve: {0}")]
+    Confinement(String),
     /// No connection to the daemon.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -146,6 +161,15 @@ pub enum WorkerError {
     Thread(#[source] std::io::Error),
 }
 
+/// A program that a worker serves.
+pub(crate) struct Program {
+    /// Its number, as the daemon sees it: for messages only.
+    pub(crate) pid: u32,
+    /// A descriptor that can be read once the program has ended; a worker in a process namespace of its own cannot
+    /// open one.
+    pub(crate) life: Option<OwnedFd>,
+}
+
 /// What every session of a worker shares.
 pub(crate) struct Worker {
     pub(crate) vgpu: Arc<Vgpu>,
@@ -155,17 +179,13 @@ pub(crate) struct Worker {
     pub(crate) submitter: Option<Arc<gated::Submitter>>,
 }
 
-/// Serves the virtual GPU that the environment names until the daemon says otherwise, or nobody has
-/// used it for the configured time.
+/// Serves a program of the virtual GPU that the environment names until the program ends, the daemon says otherwise,
+/// or no program has come for the configured time. Confines the process first, see [`confine`].
 ///
 /// # Errors
 /// If the daemon or the device cannot be had.
 pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
-    if let Some(nice) = config.nice {
-        // Before there are other threads, which inherit it. Refused without privileges.
-        let _ = rustix::process::setpriority_process(None, nice);
-    }
-    let link = HostLink::connect(config.environment.clone(), Role::Worker)?;
+    let link = join_confined(config)?;
     if config.nvidia {
         return run_with(config, link, Arc::new(nvidia::device()?));
     }
@@ -177,6 +197,22 @@ pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
         Some(gate),
     ));
     run_with(config, link, devices)
+}
+
+/// Confines this process, connects to the daemon and tells it what is in force: everything of [`run`] that comes
+/// before the device.
+///
+/// # Errors
+/// The process cannot be confined as required, or the daemon refuses it.
+pub fn join_confined(config: &WorkerConfig) -> Result<Arc<HostLink>, WorkerError> {
+    if let Some(nice) = config.nice {
+        // Before there are other threads, which inherit it. Refused without privileges.
+        let _ = rustix::process::setpriority_process(None, nice);
+    }
+    let confined = confine(config)?;
+    let link = HostLink::connect(config.environment.clone(), Role::Worker)?;
+    confine::report(config, confined.as_ref(), &link)?;
+    Ok(link)
 }
 
 /// As [`run`], with a connection and devices of the caller's.
@@ -215,8 +251,13 @@ pub fn run_with(
             link.serve(
                 |(message, fds)| match message.kind() {
                     Some(Kind::Session) => {
-                        if let Some(socket) = fds.into_iter().next() {
-                            worker.begin_session(socket, message.b as u32, &link);
+                        let mut fds = fds.into_iter();
+                        if let Some(socket) = fds.next() {
+                            let program = Program {
+                                pid: message.b as u32,
+                                life: fds.next(),
+                            };
+                            worker.begin_session(socket, program, &link);
                         }
                     }
                     Some(Kind::Cancel) => {

@@ -7,19 +7,29 @@
 use std::sync::Arc;
 
 use mica_backend_cuda::{CudaDriver, CudaGpu};
+use mica_gpu::Gpu;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::{SharedDevice, WorkerError};
 
-/// The one GPU that the environment shows this worker. Contexts keep its sessions apart.
+/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS`: kernels reach whatever the process has mapped.
+const PAGEABLE_MEMORY_ACCESS: u32 = 88;
+
+/// The one GPU that the environment shows this worker.
 ///
 /// # Errors
-/// There is no driver, or it cannot share the GPU.
+/// There is no driver, it cannot share the GPU, or kernels could reach the worker's own memory.
 pub(crate) fn device() -> Result<SharedDevice, WorkerError> {
     keep_clear_of_the_programs_addresses();
     let failed = |error: mica_backend_cuda::DriverError| WorkerError::Device(error.to_string());
+    mica_rm::keep_kernels_from_host_memory();
     let driver = CudaDriver::load().map_err(failed)?;
     let gpu = CudaGpu::open(driver, 0).map_err(failed)?;
+    if gpu.attribute(PAGEABLE_MEMORY_ACCESS) == Some(1) {
+        let text = "kernels on this GPU could read and write the worker's own memory: load the kernel module \
+                    nvidia-uvm with uvm_disable_hmm=1";
+        return Err(WorkerError::Device(text.into()));
+    }
     Ok(SharedDevice(Arc::new(gpu)))
 }
 

@@ -29,12 +29,11 @@ use mica_wire::session::server::{RingServer, SessionPort};
 use mica_wire::session::transport::ServerTransport;
 use mica_wire::session::{Call, Class, Field, SLOTS, SessionError, Truth, Violation};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::dispatch::Desk;
 use crate::gated::{Gated, Placed, Submitter};
 use crate::windows::PortWindows;
-use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Worker, WorkerError};
+use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Program, Worker, WorkerError};
 
 /// Enough for blocks of kernels.
 const STACK_BYTES: usize = 8 << 20;
@@ -59,7 +58,13 @@ impl Worker {
     }
 
     /// Serves a program on a socket, on threads of its own.
-    pub(crate) fn begin_session(self: &Arc<Self>, socket: OwnedFd, pid: u32, link: &Arc<HostLink>) {
+    pub(crate) fn begin_session(
+        self: &Arc<Self>,
+        socket: OwnedFd,
+        program: Program,
+        link: &Arc<HostLink>,
+    ) {
+        let Program { pid, life } = program;
         let most = MOST_SESSIONS;
         let counted = self
             .sessions
@@ -79,7 +84,7 @@ impl Worker {
             let output = Arc::new(OutputBuffer::default());
             let served = (worker.devices.open(Arc::clone(&output))).and_then(|gpu| {
                 let submitter = worker.submitter.clone();
-                serve(&worker.vgpu, gpu, output, socket, Some(pid), submitter)
+                serve(&worker.vgpu, gpu, output, socket, life, submitter)
             });
             match served {
                 Ok(Some(violation)) => {
@@ -103,7 +108,7 @@ impl Worker {
 }
 
 /// Serves one program until its socket closes, it dies, or it breaks the rules; everything it held
-/// has been freed on return, which says what rule it broke.
+/// has been freed on return, which says what rule it broke. `life` can be read once the program has ended.
 ///
 /// # Errors
 /// If there was no session: no handshake, or a virtual GPU that is lost.
@@ -112,9 +117,9 @@ pub fn serve_session(
     gpu: Arc<dyn mica_gpu::Gpu>,
     output: Arc<OutputBuffer>,
     socket: OwnedFd,
-    pid: Option<u32>,
+    life: Option<OwnedFd>,
 ) -> Result<Option<String>, WorkerError> {
-    serve(vgpu, gpu, output, socket, pid, None)
+    serve(vgpu, gpu, output, socket, life, None)
 }
 
 /// As [`serve_session`], where submissions pass the worker's gate.
@@ -123,7 +128,7 @@ fn serve(
     gpu: Arc<dyn mica_gpu::Gpu>,
     output: Arc<OutputBuffer>,
     socket: OwnedFd,
-    pid: Option<u32>,
+    life: Option<OwnedFd>,
     submitter: Option<Arc<Submitter>>,
 ) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
@@ -143,7 +148,7 @@ fn serve(
     });
     let broken = Arc::new(Mutex::new(None));
     Crew::hire(&crew, &broken).map_err(WorkerError::Thread)?;
-    watch(&port, pid);
+    watch(&port, life.as_ref());
     // From here on nothing new is begun; what runs is cancelled and freed.
     crew.over.store(true, Release);
     crew.desk.callbacks.end();
@@ -161,15 +166,12 @@ fn serve(
 }
 
 /// Returns when the program's end of the socket is closed or the program is dead.
-fn watch(port: &SessionPort, pid: Option<u32>) {
-    // A child that the program forked may hold the socket; the program's death is seen all the same.
-    let process = pid
-        .and_then(|pid| Pid::from_raw(pid as i32))
-        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+fn watch(port: &SessionPort, life: Option<&OwnedFd>) {
     loop {
         let mut fds = vec![PollFd::from_borrowed_fd(port.as_fd(), PollFlags::RDHUP)];
-        if let Some(process) = &process {
-            fds.push(PollFd::new(process, PollFlags::IN));
+        // A child that the program forked may hold the socket; the program's death is seen all the same.
+        if let Some(life) = life {
+            fds.push(PollFd::new(life, PollFlags::IN));
         }
         match poll(&mut fds, None) {
             Ok(_) if fds.iter().any(|fd| !fd.revents().is_empty()) => return,

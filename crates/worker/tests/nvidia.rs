@@ -44,6 +44,7 @@ impl Bench {
             tf32: true,
             nvidia: true,
             nice: None,
+            confinement: None,
         };
         let link = Arc::clone(&host.link);
         std::thread::spawn(move || {

@@ -10,7 +10,10 @@ mod spec;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use report::{GpuInfo, GpuKind, History, ProcessInfo, Sample, VgpuInfo, VgpuState};
+pub use report::{
+    ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, Sample, VgpuInfo,
+    VgpuState,
+};
 pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Priority, Profile, Resize, VgpuSpec};
 
 /// How to join a virtual GPU: the answer to create and join.

@@ -95,6 +95,29 @@ pub struct ProcessInfo {
     pub driver_version: u32,
     /// Result of the last slice control: 0, or the driver's status, or a negative errno.
     pub slice_status: i32,
+    /// What a worker has given up before it served; nothing for other processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<ConfinementInfo>,
+}
+
+/// The layers of a worker's confinement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ConfinementInfo {
+    /// Layers in force.
+    pub applied: Vec<String>,
+    /// Layers that are not.
+    pub missing: Vec<MissingLayer>,
+}
+
+/// A layer of confinement that is not in force.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct MissingLayer {
+    /// Name of the layer.
+    pub layer: String,
+    /// Why it is not in force.
+    pub reason: String,
 }
 
 /// A virtual GPU now.

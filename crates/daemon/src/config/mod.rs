@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub use schema::{
     Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, UserQuota,
+    WorkersSection,
 };
 
 /// The documented schema, with every default.
@@ -129,6 +130,18 @@ impl Config {
                 1 << 50,
             )?;
         }
+        let workers = &self.workers;
+        range("workers.uid_count", workers.uid_count.into(), 1, 1 << 31)?;
+        // The last numbers mean "nobody" and "no change" to the kernel.
+        let highest = u64::from(u32::MAX) - 1 - u64::from(workers.uid_count);
+        range(
+            "workers.first_uid",
+            workers.first_uid.into(),
+            1_000,
+            highest,
+        )?;
+        mica_jail::Layer::parse_list(&workers.require.join(","))
+            .map_err(|error| ("workers.require", error.to_string()))?;
         for user in self.quota.keys() {
             if user != "default" && user.parse::<u32>().is_err() {
                 return Err((

@@ -12,6 +12,8 @@ use crate::api::Profile;
 pub struct Config {
     /// About the process.
     pub daemon: DaemonSection,
+    /// The processes that serve programs in isolated mode.
+    pub workers: WorkersSection,
     /// The software GPU.
     pub software_gpu: SoftwareSection,
     /// Sharing of every GPU.
@@ -40,6 +42,31 @@ pub struct DaemonSection {
     pub worker_command: Vec<String>,
     /// Users besides root and the daemon's own who may do everything.
     pub admin_uids: Vec<u32>,
+}
+
+/// The processes that serve programs in isolated mode.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkersSection {
+    /// Whether workers give up every right they do not need before they serve.
+    pub confine: bool,
+    /// Layers of the confinement without which no worker serves.
+    pub require: Vec<String>,
+    /// First user number of workers, where the daemon is root. No account may have a number of this range.
+    pub first_uid: u32,
+    /// User numbers in the range; the workers of one owner are one user.
+    pub uid_count: u32,
+}
+
+impl Default for WorkersSection {
+    fn default() -> Self {
+        Self {
+            confine: true,
+            require: Vec::new(),
+            first_uid: 1_900_000_000,
+            uid_count: 1 << 27,
+        }
+    }
 }
 
 /// The software GPU.

@@ -11,12 +11,14 @@ use mica_wire::host::message::{Message, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::socket::HostSocket;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::Door;
 use crate::api::Severity;
+use crate::confinement::worker_user;
 use crate::daemon::Daemon;
 use crate::enforce::{unenforceable, without_mechanism};
 use crate::gpu_thread::Change;
 use crate::journal::Entry;
-use crate::registry::Client;
+use crate::registry::{Client, WorkerSlot};
 use crate::tenant::Governed;
 use crate::view::{process_name, role_name};
 use crate::watched::Watched;
@@ -39,6 +41,7 @@ pub(super) fn join(
     fds: Vec<OwnedFd>,
     pid: u32,
     uid: u32,
+    door: Door,
     socket: &Arc<HostSocket>,
 ) -> Result<Joined, (Refusal, String)> {
     if message.b != u64::from(PROTOCOL_VERSION) {
@@ -59,14 +62,17 @@ pub(super) fn join(
         Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
         None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
     };
-    if is_worker_token != (role == Role::Worker) {
+    if is_worker_token != (role == Role::Worker) || (door == Door::Workers) != is_worker_token {
         return Err((
             Refusal::Permission,
             format!("this token is not for a {}", role_name(role)),
         ));
     }
-    let own = rustix::process::geteuid().as_raw();
-    let allowed = uid == 0 || uid == owner || (role == Role::Worker && uid == own);
+    let own = crate::paths::uid();
+    let allowed = match role {
+        Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
+        Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,
+    };
     if !allowed {
         return Err((
             Refusal::Permission,
@@ -87,8 +93,10 @@ pub(super) fn join(
         let session = daemon.open_session(&name, pid, uid)?;
         return Ok(Joined::Program { session });
     }
-    if role == Role::Worker && vgpu.worker.client.is_some() {
-        return Err((Refusal::State, format!("{name} has a worker already")));
+    let slot = vgpu.slot_of_worker(pid);
+    if role == Role::Worker && slot.is_none() && fds.is_empty() {
+        let text = format!("process {pid} was not started as a worker of {name}");
+        return Err((Refusal::State, text));
     }
     let allow_degraded = vgpu.spec.allow_degraded;
     if role == Role::Direct && !allow_degraded {
@@ -168,6 +176,7 @@ pub(super) fn join(
         without_mechanism: false,
         told_unsliced: false,
         undrained: false,
+        confinement: None,
         unknown_names: BTreeSet::new(),
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),
@@ -195,8 +204,10 @@ pub(super) fn join(
         thread.send(Change::Client(governed.clone()));
     }
     if role == Role::Worker {
-        vgpu.worker.client = Some(id);
-        vgpu.worker.pid = Some(pid);
+        // One from before a restart comes without a slot.
+        let slot = slot.unwrap_or(id);
+        let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(None));
+        worker.client = Some(id);
     }
     drop(registry);
     daemon.events.add(

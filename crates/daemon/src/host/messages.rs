@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use mica_wire::host::message::{
-    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, Refusal,
+    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, Refusal, Role,
 };
 
 use super::answers::{memory_answer, send_pieces, welcome};
@@ -83,6 +83,19 @@ impl HostServer {
                 }
                 Flow::Keep
             }
+            Some(Kind::Confined) => {
+                let mut registry = self.daemon.registry();
+                if let Some(client) = registry.clients.get_mut(&client)
+                    && client.role == Role::Worker
+                {
+                    let confinement = client.confinement.get_or_insert_default();
+                    confinement.applied = message.a;
+                    if message.b.is_power_of_two() {
+                        confinement.missing.insert(message.b, message.text());
+                    }
+                }
+                Flow::Keep
+            }
             _ => {
                 let text = format!("message kind {} makes no sense here", message.kind);
                 answer(refusal(Refusal::Protocol, &text));
@@ -112,9 +125,9 @@ impl HostServer {
         let Some(connection) = self.connections.get_mut(&number) else {
             return Flow::Close;
         };
-        let (pid, uid) = (connection.pid, connection.uid);
+        let (pid, uid, door) = (connection.pid, connection.uid, connection.door);
         let socket = connection.socket.clone();
-        match join(&self.daemon, message, fds, pid, uid, &socket) {
+        match join(&self.daemon, message, fds, pid, uid, door, &socket) {
             Ok(joined) => {
                 let mut fds = Vec::new();
                 match &joined {

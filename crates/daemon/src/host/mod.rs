@@ -22,10 +22,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socketpair};
 
 use crate::daemon::Daemon;
+use crate::registry::WorkerSlot;
 use messages::refusal;
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
+const WORKER_LISTENER: u64 = 2;
+/// The number of the first connection.
+const FIRST: u64 = 3;
 /// A connection must say hello within this time.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How often waiting requests are tried again: releases are not announced.
@@ -60,10 +64,20 @@ impl HostThread {
     }
 }
 
+/// Which socket a peer came through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// The one that programs and tools see.
+    Programs,
+    /// The one that workers see.
+    Workers,
+}
+
 /// A connection.
 #[derive(Debug)]
 struct Connection {
     socket: Arc<HostSocket>,
+    door: Door,
     pid: u32,
     uid: u32,
     since: Instant,
@@ -75,6 +89,7 @@ struct Connection {
 pub(crate) struct HostServer {
     daemon: Arc<Daemon>,
     listener: OwnedFd,
+    worker_listener: OwnedFd,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
     per_user: HashMap<u32, u32>,
@@ -93,7 +108,11 @@ enum Flow {
 }
 
 impl HostServer {
-    pub(crate) fn new(daemon: Arc<Daemon>, listener: OwnedFd) -> std::io::Result<Self> {
+    pub(crate) fn new(
+        daemon: Arc<Daemon>,
+        listener: OwnedFd,
+        worker_listener: OwnedFd,
+    ) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let add = |fd: &OwnedFd, number| {
             epoll::add(
@@ -104,16 +123,18 @@ impl HostServer {
             )
         };
         add(&listener, LISTENER)?;
+        add(&worker_listener, WORKER_LISTENER)?;
         add(&daemon.host.wake, WAKE)?;
         Ok(Self {
             daemon,
             listener,
+            worker_listener,
             epoll,
             connections: HashMap::new(),
             per_user: HashMap::new(),
             greeting: 0,
             refused: VecDeque::new(),
-            next: 2,
+            next: FIRST,
             last_tick: Instant::now(),
             last_watch: Instant::now(),
         })
@@ -141,7 +162,8 @@ impl HostServer {
             );
             for event in &events {
                 match event.data.u64() {
-                    LISTENER => self.accept(),
+                    LISTENER => self.accept(Door::Programs),
+                    WORKER_LISTENER => self.accept(Door::Workers),
                     WAKE => {
                         let mut bytes = [0; 8];
                         let _ = rustix::io::read(&self.daemon.host.wake, &mut bytes);
@@ -161,11 +183,15 @@ impl HostServer {
         }
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, door: Door) {
         // A bound on one round keeps a flood of connections from starving those already there.
         for _ in 0..64 {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let fd = match accept_with(&self.listener, flags) {
+            let listener = match door {
+                Door::Programs => &self.listener,
+                Door::Workers => &self.worker_listener,
+            };
+            let fd = match accept_with(listener, flags) {
                 Ok(fd) => fd,
                 Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
                     std::thread::sleep(Duration::from_millis(5));
@@ -191,12 +217,12 @@ impl HostServer {
                 continue;
             }
             let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs();
-            self.admit(socket, pid, uid);
+            self.admit(socket, door, pid, uid);
         }
     }
 
     /// Serves a connection from now on; its number.
-    fn admit(&mut self, socket: Arc<HostSocket>, pid: u32, uid: u32) -> Option<u64> {
+    fn admit(&mut self, socket: Arc<HostSocket>, door: Door, pid: u32, uid: u32) -> Option<u64> {
         let number = self.next;
         self.next += 1;
         epoll::add(
@@ -212,6 +238,7 @@ impl HostServer {
             number,
             Connection {
                 socket,
+                door,
                 pid,
                 uid,
                 since: Instant::now(),
@@ -287,29 +314,16 @@ impl HostServer {
         {
             self.refused.pop_front();
         }
-        let mut without_worker = Vec::new();
-        {
-            let mut registry = self.daemon.registry();
-            for vgpu in registry.vgpus.values_mut() {
-                // One that was expected back after a restart may have died.
-                if vgpu.ledger.bury() && !vgpu.worker.pending.is_empty() {
-                    without_worker.push(vgpu.name.clone());
-                }
-                vgpu.ledger.trim();
-                let given_up = vgpu.worker.client.is_none()
-                    && vgpu
-                        .worker
-                        .started
-                        .is_some_and(|s| s.elapsed() > WORKER_WITHIN);
-                if given_up {
-                    vgpu.worker.started = None;
-                    // Dropping the descriptors ends the sessions at the programs' side.
-                    vgpu.worker.pending.clear();
-                }
-            }
-        }
-        for name in without_worker {
-            let _ = self.daemon.serve_pending(&name);
+        let mut registry = self.daemon.registry();
+        for vgpu in registry.vgpus.values_mut() {
+            // A process that was expected back after a restart may have died.
+            vgpu.ledger.bury();
+            vgpu.ledger.trim();
+            // Dropping the descriptors of its sessions tells the program.
+            let in_time = |slot: &WorkerSlot| {
+                slot.client.is_some() || slot.started.elapsed() <= WORKER_WITHIN
+            };
+            vgpu.workers.retain(|_, slot| in_time(slot));
         }
     }
 }
@@ -317,11 +331,11 @@ impl HostServer {
 #[cfg(any(test, feature = "fuzzing"))]
 impl HostServer {
     /// A connection of a process that does not exist, and its other end.
-    pub(crate) fn adopt_pair(&mut self) -> Option<(u64, HostSocket)> {
+    pub(crate) fn adopt_pair(&mut self, door: Door) -> Option<(u64, HostSocket)> {
         let (own, other) = session_pair().ok()?;
         rustix::io::ioctl_fionbio(&own, true).ok()?;
         let socket = Arc::new(HostSocket::from_fd(own));
-        let number = self.admit(socket, i32::MAX as u32, crate::paths::uid())?;
+        let number = self.admit(socket, door, i32::MAX as u32, crate::paths::uid())?;
         Some((number, HostSocket::from_fd(other)))
     }
 

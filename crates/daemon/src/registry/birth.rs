@@ -1,11 +1,11 @@
 //! How virtual GPUs come to be: made for a user, or put back after a restart.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::admission::{check_name, check_spec, random_token};
-use super::{Registry, Traffic, Vgpu, WorkerSlot};
+use super::{Registry, Traffic, Vgpu};
 use crate::api::{ApiError, VgpuSpec};
 use crate::enforce::{mode_on, unenforceable};
 use crate::journal::Entry;
@@ -74,7 +74,7 @@ impl Registry {
             clients: BTreeSet::new(),
             programs: Vec::new(),
             has_unseen: false,
-            worker: WorkerSlot::default(),
+            workers: BTreeMap::new(),
             tenant: Arc::new(Tenant {
                 id,
                 ..Tenant::default()
@@ -137,7 +137,7 @@ impl Registry {
             clients: BTreeSet::new(),
             programs: stored.programs.into_iter().filter_map(alive).collect(),
             has_unseen: true,
-            worker: WorkerSlot::default(),
+            workers: BTreeMap::new(),
             tenant: Arc::new(Tenant {
                 id,
                 ..Tenant::default()

@@ -154,10 +154,10 @@ impl Registry {
                     vgpu.holder = None;
                     vgpu.ever_joined = true;
                 }
-                let worker = vgpu.worker.client;
-                let in_use = vgpu.clients.iter().any(|client| worker != Some(*client))
+                let is_worker = |id: &u64| vgpu.workers.values().any(|w| w.client == Some(*id));
+                let in_use = vgpu.clients.iter().any(|client| !is_worker(client))
                     || !vgpu.programs.is_empty()
-                    || !vgpu.worker.pending.is_empty()
+                    || vgpu.workers.values().any(|w| !w.pending.is_empty())
                     || vgpu.holder.is_some()
                     || vgpu.ledger.expects(None);
                 let expected = !vgpu.ever_joined && vgpu.made.elapsed() < FIRST_PROCESS_WITHIN;
@@ -181,11 +181,6 @@ impl Registry {
             let gpu_time_ns = counters.gpu_time_ns.load(Relaxed);
             let rest_ns = gpu_time_ns.saturating_sub(client.last_gpu_time_ns);
             vgpu.gpu_seconds += rest_ns as f64 / 1e9;
-            if vgpu.worker.client == Some(id) {
-                vgpu.worker.client = None;
-                vgpu.worker.started = None;
-                vgpu.worker.pid = None;
-            }
             if let Some(gpu) = self.gpus.get(vgpu.gpu) {
                 gpu.thread.send(Change::ClientGone(id));
             }

@@ -8,7 +8,6 @@ mod birth;
 mod changes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -27,6 +26,7 @@ use crate::ledger::Ledger;
 use crate::placement::error;
 use crate::tenant::{Entitlement, Governed, Tenant};
 use crate::watched::Watched;
+use crate::workers::PendingSession;
 
 /// A physical GPU.
 #[derive(Debug)]
@@ -42,6 +42,15 @@ pub(crate) struct Gpu {
     pub(crate) charged_percent: f64,
     /// Processes that use it and belong to no virtual GPU, with the memory they hold.
     pub(crate) outsiders: Vec<(u32, u64)>,
+}
+
+/// What is in force of a worker's confinement.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Confinement {
+    /// One bit for each layer.
+    pub(crate) applied: u64,
+    /// The bits of layers that are not in force, with the reasons.
+    pub(crate) missing: BTreeMap<u64, String>,
 }
 
 /// A connected process.
@@ -62,6 +71,8 @@ pub(crate) struct Client {
     pub(crate) told_unsliced: bool,
     /// Found at the last look to be given no leases because its work does not drain.
     pub(crate) undrained: bool,
+    /// What a worker told of its confinement.
+    pub(crate) confinement: Option<Confinement>,
     /// Entry points it looked up that pass the limits unseen.
     pub(crate) unknown_names: BTreeSet<String>,
     /// GPU time by the driver's percentages.
@@ -71,15 +82,33 @@ pub(crate) struct Client {
     pub(crate) last_gpu_time_ns: u64,
 }
 
-/// The worker of an isolated virtual GPU.
-#[derive(Debug, Default)]
+/// The worker of one program in an isolated virtual GPU.
+#[derive(Debug)]
 pub(crate) struct WorkerSlot {
+    /// The worker's connection, once it has said hello.
     pub(crate) client: Option<u64>,
-    pub(crate) started: Option<Instant>,
+    pub(crate) started: Instant,
+    /// The process that was started; the one that says hello may be its child.
     pub(crate) pid: Option<u32>,
-    /// Sessions that wait for the worker to say hello: descriptor, program's number and user.
-    pub(crate) pending: Vec<(OwnedFd, u32, u32)>,
+    /// The program served: process number and start time; `None` where it cannot be seen.
+    pub(crate) program: Option<(u32, u64)>,
+    /// Sessions that wait for the worker to say hello.
+    pub(crate) pending: Vec<PendingSession>,
     pub(crate) next_session: u64,
+}
+
+impl WorkerSlot {
+    /// A slot for a worker that is about to be started.
+    pub(crate) fn of(program: Option<(u32, u64)>) -> Self {
+        Self {
+            client: None,
+            started: Instant::now(),
+            pid: None,
+            program,
+            pending: Vec::new(),
+            next_session: 0,
+        }
+    }
 }
 
 /// What processes have moved and broken.
@@ -132,7 +161,8 @@ pub(crate) struct Vgpu {
     pub(crate) programs: Vec<Watched>,
     /// It may have programs that are not among these: from before a restart, or of another namespace.
     pub(crate) has_unseen: bool,
-    pub(crate) worker: WorkerSlot,
+    /// The workers of its programs, by a number of their own.
+    pub(crate) workers: BTreeMap<u64, WorkerSlot>,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) reasons: BTreeSet<String>,
     pub(crate) dead_launches: u64,
@@ -265,21 +295,18 @@ impl Registry {
         gpu.and_then(|gpu| gpu.unshareable.as_ref())
     }
 
-    /// How many programs use a virtual GPU: those that are known, or at least those that its worker
-    /// serves, which may be from before a restart. A worker that waits for the next one does not count.
+    /// How many programs use a virtual GPU: those that are known, or at least those that its workers
+    /// serve, which may be from before a restart.
     pub(crate) fn programs_in(&self, vgpu: &Vgpu) -> usize {
-        let worker = vgpu.worker.client;
+        let clients = || vgpu.clients.iter().filter_map(|id| self.clients.get(id));
         // What a worker says is some milliseconds old, and may be of programs that have just ended.
-        let worker_of = |id| self.clients.get(&id).filter(|_| vgpu.has_unseen);
-        let served = worker.and_then(worker_of).map_or(0, |c| {
-            c.governed.page.traffic.sessions.load(Relaxed) as usize
-        });
+        let served: usize = clients()
+            .filter(|c| vgpu.has_unseen && c.role == Role::Worker)
+            .map(|c| c.governed.page.traffic.sessions.load(Relaxed) as usize)
+            .sum();
         // Nor is the end of a process heard of the moment it comes.
-        let lives = |id: &&u64| {
-            let process = self.clients.get(*id).and_then(|c| c.process.as_ref());
-            worker != Some(**id) && process.is_none_or(Watched::alive)
-        };
-        let direct = vgpu.clients.iter().filter(lives);
+        let lives = |c: &&Client| c.process.as_ref().is_none_or(Watched::alive);
+        let direct = clients().filter(|c| c.role != Role::Worker).filter(lives);
         direct.count() + vgpu.programs.len().max(served)
     }
 

@@ -27,6 +27,9 @@ pub enum Kind {
     Note = 4,
     /// Client (monitor): describe the virtual GPU; answered by [`Kind::Stats`] in JSON pieces.
     AskStats = 5,
+    /// Worker: `a` = layers of its confinement that are in force, one bit each; `b` = the bit of one that is not, with
+    /// the reason in `text`, or 0.
+    Confined = 6,
     /// Daemon: accepted. `a` = limit bytes, `b` = device total bytes, `c` = client id, `d` = GPU
     /// index; `text` = name of the virtual GPU; descriptors: page, doorbell. For
     /// [`Role::Program`]: one descriptor, the session socket to the worker.
@@ -37,8 +40,8 @@ pub enum Kind {
     Memory = 18,
     /// Daemon: refused; `a` = [`Refusal`], `text` says why.
     Refused = 19,
-    /// Daemon to worker: serve a new session on the attached descriptor. `a` = session id,
-    /// `b` = pid, `c` = uid of the program.
+    /// Daemon to worker: serve a new session on the first attached descriptor. `a` = session id,
+    /// `b` = pid, `c` = uid of the program, whose pidfd is the second descriptor where there is one.
     Session = 20,
     /// Daemon: a piece of JSON in `text`; `a` = bytes in this piece, `b` = bytes still to come.
     Stats = 21,
@@ -53,8 +56,8 @@ impl Kind {
     pub fn from_number(number: u32) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, NeedCredit, AskMemory, Note, AskStats, Welcome, Credit, Memory, Refused,
-            Session, Stats, Shutdown, Cancel,
+            Hello, NeedCredit, AskMemory, Note, AskStats, Confined, Welcome, Credit, Memory,
+            Refused, Session, Stats, Shutdown, Cancel,
         ]
         .into_iter()
         .find(|k| *k as u32 == number)

@@ -1,0 +1,152 @@
+//! The way in: every layer in the order in which it can still be applied.
+
+use std::io;
+use std::path::Path;
+
+use rustix::process::{Resource, Rlimit, WaitOptions, setrlimit};
+use rustix::thread::UnshareFlags;
+
+use crate::layer::{Layer, Report};
+use crate::{Jail, JailError, files, landlocked, syscalls, user};
+
+/// Descriptors a worker may have open: sockets and memory files of one program.
+const MOST_DESCRIPTORS: u64 = 4096;
+
+/// Confines this process and returns what is in force. Where a process namespace can be had, the calling process
+/// only waits for a child from here on and ends as the child does: everything after this call runs in the child.
+///
+/// Call this before any other thread is started and before the first byte of a tenant is read.
+///
+/// # Errors
+/// A layer was begun and could not be finished: the process must end. A layer that cannot be begun is no error.
+pub fn enter(jail: &Jail) -> Result<Report, JailError> {
+    let mut report = Report::default();
+    join_cgroup(jail.cgroup.as_deref(), &mut report);
+    report.note(Layer::ResourceLimits, limit_resources());
+    if threads()? > 1 {
+        // Namespaces, users and capabilities belong to threads: those that exist already would keep theirs.
+        report.fail_the_rest("the process had other threads already");
+        return Ok(report);
+    }
+    let own_user_namespace = separate(jail, &mut report)?;
+    if report.has(Layer::Processes) {
+        live_as_child(jail)?;
+    }
+    if report.has(Layer::Files) {
+        files::move_in(jail)?;
+    }
+    user::drop_privileges(jail.user, own_user_namespace, &mut report);
+    if report.has(Layer::Processes) {
+        end_with_parent()?;
+    }
+    report.note(Layer::Landlock, landlocked::restrict(jail));
+    report.note(Layer::Seccomp, syscalls::restrict(jail));
+    Ok(report)
+}
+
+fn join_cgroup(folder: Option<&Path>, report: &mut Report) {
+    match folder {
+        Some(folder) => {
+            report.note(
+                Layer::Cgroup,
+                std::fs::write(folder.join("cgroup.procs"), "0"),
+            );
+        }
+        None => report.failed(Layer::Cgroup, "the daemon may make no cgroups here"),
+    }
+}
+
+fn limit_resources() -> io::Result<()> {
+    let both = |bytes| Rlimit {
+        current: Some(bytes),
+        maximum: Some(bytes),
+    };
+    setrlimit(Resource::Core, both(0))?;
+    setrlimit(Resource::Msgqueue, both(0))?;
+    let descriptors = rustix::process::getrlimit(Resource::Nofile);
+    let most = descriptors.maximum.unwrap_or(MOST_DESCRIPTORS);
+    setrlimit(Resource::Nofile, both(most.min(MOST_DESCRIPTORS)))?;
+    Ok(())
+}
+
+fn threads() -> Result<usize, JailError> {
+    let tasks = std::fs::read_dir("/proc/self/task");
+    let tasks = tasks.map_err(|e| JailError::new("its threads cannot be counted", e))?;
+    Ok(tasks.count())
+}
+
+/// Leaves the daemon's namespaces; says whether that took a user namespace.
+fn separate(jail: &Jail, report: &mut Report) -> Result<bool, JailError> {
+    let all = UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWNET
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWUTS;
+    let layers = [
+        (Layer::Files, UnshareFlags::NEWNS),
+        (Layer::Processes, UnshareFlags::NEWPID),
+        (Layer::Network, UnshareFlags::NEWNET),
+        (Layer::Ipc, UnshareFlags::NEWIPC | UnshareFlags::NEWUTS),
+    ];
+    if unshare(all).is_ok() {
+        layers.iter().for_each(|(layer, _)| report.applied(*layer));
+        return Ok(false);
+    }
+    // Without privileges a user namespace brings them, over nothing but the other new namespaces.
+    let ids = (rustix::process::geteuid(), rustix::process::getegid());
+    if jail.user.is_none() && unshare(all | UnshareFlags::NEWUSER).is_ok() {
+        user::map_to_itself(ids.0.as_raw(), ids.1.as_raw())?;
+        layers.iter().for_each(|(layer, _)| report.applied(*layer));
+        return Ok(true);
+    }
+    for (layer, flags) in layers {
+        report.note(layer, unshare(flags));
+    }
+    Ok(false)
+}
+
+fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: there is one thread, and nothing in this process relies on a file table or namespace that it shares.
+    Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
+}
+
+/// Goes on in a child, the first process of the new namespace. The parent keeps nothing but the wait for the child.
+fn live_as_child(jail: &Jail) -> Result<(), JailError> {
+    // SAFETY: there is one thread, so the child finds every lock free.
+    let child = unsafe { libc::fork() };
+    match child {
+        -1 => Err(JailError::new("fork", io::Error::last_os_error())),
+        0 => Ok(()),
+        child => {
+            user::drop_privileges(jail.user, false, &mut Report::default());
+            std::process::exit(status_of(child))
+        }
+    }
+}
+
+/// Waits for the child and returns a status as a shell would: the child's own, or 128 and the signal.
+fn status_of(child: i32) -> i32 {
+    let Some(child) = rustix::process::Pid::from_raw(child) else {
+        return 1;
+    };
+    loop {
+        match rustix::process::waitpid(Some(child), WaitOptions::empty()) {
+            Ok(Some((_, status))) => {
+                return match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => code,
+                    (None, Some(signal)) => 128 + signal,
+                    (None, None) => continue,
+                };
+            }
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return 1,
+        }
+    }
+}
+
+/// The child does not outlive a parent that was killed. After the change of user, which resets this.
+fn end_with_parent() -> Result<(), JailError> {
+    let signal = Some(rustix::process::Signal::KILL);
+    rustix::process::set_parent_process_death_signal(signal)
+        .map_err(|e| JailError::new("the end with its parent cannot be arranged", e))
+}

@@ -1,0 +1,127 @@
+//! The worker's confinement: what it keeps, and what the daemon is told of it.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use mica_jail::{Jail, Layer, Profile, Report};
+use mica_limits::HostLink;
+
+use crate::{WorkerConfig, WorkerError, number};
+
+/// How the daemon wants a worker confined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confinement {
+    /// User that a privileged worker becomes.
+    pub user: Option<u32>,
+    /// Folder of the cgroup made for the worker.
+    pub cgroup: Option<PathBuf>,
+    /// Layers without which the worker does not serve.
+    pub required: Vec<Layer>,
+}
+
+impl Confinement {
+    /// Name of the variable that is 1 for a worker that confines itself.
+    pub const JAIL: &str = "MICA_WORKER_JAIL";
+    /// Name of the variable with the number of the user a privileged worker becomes.
+    pub const USER: &str = "MICA_WORKER_USER";
+    /// Name of the variable with the folder of the worker's cgroup.
+    pub const CGROUP: &str = "MICA_WORKER_CGROUP";
+    /// Name of the variable with the layers that must be in force.
+    pub const REQUIRE: &str = "MICA_WORKER_REQUIRE";
+
+    pub(crate) fn from_environment() -> Result<Option<Self>, WorkerError> {
+        if number::<u64>(Self::JAIL)? != Some(1) {
+            return Ok(None);
+        }
+        let required = std::env::var(Self::REQUIRE).unwrap_or_default();
+        Ok(Some(Self {
+            user: number(Self::USER)?,
+            cgroup: std::env::var_os(Self::CGROUP).map(PathBuf::from),
+            required: Layer::parse_list(&required)?,
+        }))
+    }
+}
+
+/// Confines this process as configured. Everything after this call is confined, and may run in a child of the
+/// process that made the call.
+///
+/// # Errors
+/// A layer was begun and not finished; a layer that is missing without being required is no error.
+pub fn confine(config: &WorkerConfig) -> Result<Option<Report>, WorkerError> {
+    let Some(wanted) = &config.confinement else {
+        return Ok(None);
+    };
+    // Read now: the files are out of sight afterwards.
+    mica_backend_software::read_host_facts();
+    let mut jail = Jail {
+        profile: Profile::Software,
+        user: wanted.user,
+        read_only: Vec::new(),
+        libraries: Vec::new(),
+        read_write: Vec::new(),
+        devices: Vec::new(),
+        cgroup: wanted.cgroup.clone(),
+        code: None,
+    };
+    // A daemon that is replaced makes its socket anew, so the folder is needed and not the socket.
+    jail.read_only
+        .extend(config.environment.socket.parent().map(Path::to_owned));
+    if config.nvidia {
+        let uuid = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+        jail.profile = Profile::Nvidia;
+        jail.libraries = mica_jail::driver_libraries();
+        jail.devices = mica_jail::nodes_of(&uuid);
+        jail.read_only.push("/sys/devices/system".into());
+        jail.read_only.push("/sys/bus/pci".into());
+        jail.read_only.push("/sys/module/nvidia".into());
+        jail.read_only.push("/sys/module/nvidia_uvm".into());
+    } else {
+        jail.read_write.extend(make_kernel_cache(wanted.user));
+        let region = mica_backend_software::reserve_code_region();
+        jail.code = Some(region.map_err(|e| WorkerError::Device(e.to_string()))?);
+    }
+    Ok(Some(mica_jail::enter(&jail)?))
+}
+
+/// Makes the folder of compiled kernels, for the user that the worker becomes. Without it every kernel is compiled
+/// anew, so trouble with it is logged and no error.
+fn make_kernel_cache(user: Option<u32>) -> Option<PathBuf> {
+    let folder = mica_backend_software::kernel_cache_folder()?;
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)
+        .and_then(|()| match user {
+            Some(user) => std::os::unix::fs::lchown(&folder, Some(user), Some(user)),
+            None => Ok(()),
+        });
+    match made {
+        Ok(()) => Some(folder),
+        Err(error) => {
+            tracing::warn!(%error, "compiled kernels are not kept in {}", folder.display());
+            None
+        }
+    }
+}
+
+/// Tells the daemon what is in force, and refuses to go on where something required is not.
+pub(crate) fn report(
+    config: &WorkerConfig,
+    report: Option<&Report>,
+    link: &HostLink,
+) -> Result<(), WorkerError> {
+    let (Some(report), Some(wanted)) = (report, &config.confinement) else {
+        return Ok(());
+    };
+    for (layer, why) in report.missing() {
+        link.confined(report.applied_bits(), layer.bit(), why);
+    }
+    link.confined(report.applied_bits(), 0, "");
+    match report.missing_of(&wanted.required) {
+        None => Ok(()),
+        Some(why) => {
+            link.note(2, &why);
+            Err(WorkerError::Confinement(why))
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a worker can do once it is confined: nothing outside. The worker of these tests is hostile
+//! (`examples/probe.rs`): it makes the system calls that lead out, and each must be refused.
+
+#[path = "../../daemon/tests/support/mod.rs"]
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use mica_daemon::api::{ConfinementInfo, GpuKind, Mode, VgpuSpec};
+use mica_limits::open_session;
+use support::{control, environment, spec, start_software, start_with};
+
+const NOBODY: u32 = 65534;
+
+/// The hostile worker, which cargo builds beside the tests.
+fn probe() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let target = tests.parent().and_then(Path::parent).unwrap();
+    let probe = target.join("examples/probe");
+    assert!(
+        probe.exists(),
+        "{} is not built: cargo build -p mica-worker --examples",
+        probe.display()
+    );
+    probe
+}
+
+/// What the hostile worker could do, what it could not, and what confined it.
+struct Outcome {
+    permitted: Vec<String>,
+    refused: Vec<String>,
+    confinement: ConfinementInfo,
+}
+
+/// Has the hostile worker try everything, as the worker of a software GPU or of a card.
+fn try_everything(dir: &Path, kind: GpuKind) -> Outcome {
+    let pid = std::process::id();
+    let command = format!(
+        "[daemon]\nworker_command = [\"env\", \"PROBE_DAEMON_PID={pid}\", {:?}]\n",
+        probe().display()
+    );
+    let _daemon = match kind {
+        GpuKind::Software => start_software(dir, &command),
+        GpuKind::Nvidia => start_with(dir, &command),
+    };
+    let control = control(dir);
+    let isolated = VgpuSpec {
+        mode: Some(Mode::Isolated),
+        ..spec("t", 64)
+    };
+    let created = control.create(&isolated).unwrap();
+    let _session = open_session(&environment(&created)).unwrap();
+    let (mut permitted, mut refused) = (Vec::new(), Vec::new());
+    for event in control.events(Some(0)).unwrap() {
+        let text = event.unwrap().message;
+        match text
+            .strip_prefix("probe: ")
+            .map(|text| text.split_once(' '))
+        {
+            Some(Some(("PERMITTED", what))) => permitted.push(what.to_owned()),
+            Some(Some(("refused", what))) => refused.push(what.to_owned()),
+            Some(_) => break,
+            None => assert!(!text.contains("ended before"), "{text}"),
+        }
+    }
+    let shown = control.get("t").unwrap();
+    let mut workers = shown.processes.into_iter().filter_map(|p| p.confinement);
+    Outcome {
+        permitted,
+        refused,
+        confinement: workers.next().unwrap(),
+    }
+}
+
+fn check_nothing_gets_out(kind: GpuKind) {
+    let dir = tempfile::tempdir().unwrap();
+    let outcome = try_everything(dir.path(), kind);
+    let attempts = outcome.refused.len() + outcome.permitted.len();
+    assert!(attempts > 100, "only {attempts} attempts were made");
+    // The settings of the kernel may be read where the driver of a card needs them.
+    let expected = |what: &String| kind == GpuKind::Nvidia && what.starts_with("open /proc/sys");
+    let permitted: Vec<_> = outcome.permitted.iter().filter(|w| !expected(w)).collect();
+    assert!(permitted.is_empty(), "a worker may: {permitted:#?}");
+    for layer in [
+        "user",
+        "files",
+        "processes",
+        "network",
+        "ipc",
+        "capabilities",
+        "no_new_privileges",
+        "seccomp",
+    ] {
+        let applied = outcome.confinement.applied.iter().any(|a| a == layer);
+        assert!(
+            applied,
+            "{layer} is not in force: {:#?}",
+            outcome.confinement
+        );
+    }
+}
+
+#[test]
+fn a_confined_worker_of_the_software_gpu_reaches_nothing_outside() {
+    check_nothing_gets_out(GpuKind::Software);
+}
+
+#[test]
+fn a_confined_worker_of_a_card_reaches_nothing_outside() {
+    check_nothing_gets_out(GpuKind::Nvidia);
+}
+
+/// Not a test of its own: the one below runs it as another user.
+#[test]
+#[ignore = "no test: a_confined_worker_of_an_unprivileged_daemon_reaches_nothing_outside runs it as nobody"]
+fn as_this_user() {
+    check_nothing_gets_out(GpuKind::Software);
+    check_nothing_gets_out(GpuKind::Nvidia);
+}
+
+#[test]
+fn a_confined_worker_of_an_unprivileged_daemon_reaches_nothing_outside() {
+    if !rustix::process::geteuid().is_root() {
+        // The first tests are this one then.
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    // The checkout may lie where nobody else may read.
+    let folder = dir.path().join("bin");
+    std::fs::create_dir_all(folder.join("examples")).unwrap();
+    std::fs::create_dir_all(folder.join("deps")).unwrap();
+    let tests = folder.join("deps/jail");
+    std::fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
+    std::fs::copy(probe(), folder.join("examples/probe")).unwrap();
+    let output = Command::new(&tests)
+        .args(["--exact", "as_this_user", "--ignored", "--nocapture"])
+        .env("TMPDIR", dir.path())
+        .env("HOME", dir.path())
+        .env_remove("XDG_RUNTIME_DIR")
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}"
+    );
+}
