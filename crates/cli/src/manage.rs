@@ -164,6 +164,9 @@ pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
 }
 
 pub(crate) fn worker() -> Result<()> {
+    // The daemon reads what a worker writes to its standard error; a worker outlives a daemon that is replaced.
+    // SAFETY: ignores a signal; no other thread runs yet.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     Ok(mica_worker::run(
         &mica_worker::WorkerConfig::from_environment()?,
     )?)

@@ -253,8 +253,13 @@ fn say_what_happened(
         if event.kind == "memory_denied" {
             denied = Some(&event.message);
         }
-        if failed && event.kind == "module_refused" && !refused.contains(&event.message.as_str()) {
-            eprintln!("mica: a module was refused: {}", event.message);
+        let explains = match event.kind.as_str() {
+            "module_refused" => Some("a module was refused: "),
+            "worker_died" | "worker_failed" => Some(""),
+            _ => None,
+        };
+        if let Some(begin) = explains.filter(|_| failed && !refused.contains(&&*event.message)) {
+            eprintln!("mica: {begin}{}", event.message);
             refused.push(&event.message);
         }
     }

@@ -48,6 +48,7 @@ pub(crate) fn variables(
     let mut variables = vec![
         ("MICA_WORKER_JAIL", "1".into()),
         ("MICA_WORKER_REQUIRE", workers.require.join(",").into()),
+        ("MICA_WORKER_WITHOUT", workers.without.join(",").into()),
     ];
     if let Some(user) = worker_user(workers, owner_uid) {
         variables.push(("MICA_WORKER_USER", user.to_string().into()));

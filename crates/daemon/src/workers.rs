@@ -1,7 +1,8 @@
 //! Workers: one for each program, started when the program comes, handed its sessions, buried when they end.
 
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
@@ -199,6 +200,7 @@ impl Daemon {
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
     }
 
@@ -213,9 +215,10 @@ impl Daemon {
         let daemon = self.clone();
         std::thread::Builder::new()
             .name("worker-end".into())
-            .stack_size(64 << 10)
+            .stack_size(128 << 10)
             .spawn(move || {
                 let pid = child.id();
+                let last_words = child.stderr.take().map(|words| log_words(pid, words));
                 let status = child.wait();
                 daemon.cgroups.remove(slot);
                 let mut registry = daemon.registry();
@@ -229,7 +232,10 @@ impl Daemon {
                 // Dropping the descriptors of its sessions tells the program.
                 vgpu.workers.remove(&slot);
                 drop(registry);
-                let how = status.map_or_else(|e| e.to_string(), |status| status.to_string());
+                let mut how = status.map_or_else(|e| e.to_string(), |status| status.to_string());
+                if let Some(words) = last_words.filter(|words| !words.is_empty()) {
+                    how += &format!(": {words}");
+                }
                 daemon.events.add(
                     Severity::Error,
                     "worker_died",
@@ -309,6 +315,29 @@ fn slot_of_program(
         return Err((Refusal::Busy, text));
     }
     Ok(fresh)
+}
+
+/// Puts what a worker writes to its standard error into the daemon's log, until the worker ends; returns the last line.
+/// A worker may be its tenant's by then, so lines are short, few and escaped.
+fn log_words(pid: u32, words: ChildStderr) -> String {
+    const MOST_LINES: usize = 200;
+    const LINE_BYTES: u64 = 1024;
+    let mut words = BufReader::new(words);
+    let mut last = String::new();
+    for number in 0_usize.. {
+        let mut line = Vec::new();
+        match (&mut words).take(LINE_BYTES).read_until(b'\n', &mut line) {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => break,
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text: String = text.trim_end().escape_debug().collect();
+        if number < MOST_LINES {
+            tracing::warn!("worker {pid}: {text}");
+        }
+        last = text;
+    }
+    last
 }
 
 fn worker_command(config: &Config) -> std::io::Result<Command> {

@@ -21,7 +21,12 @@ const MOST_DESCRIPTORS: u64 = 4096;
 /// A layer was begun and could not be finished: the process must end. A layer that cannot be begun is no error.
 pub fn enter(jail: &Jail) -> Result<Report, JailError> {
     let mut report = Report::default();
-    join_cgroup(jail.cgroup.as_deref(), &mut report);
+    for layer in &jail.without {
+        report.failed(*layer, "switched off in the configuration");
+    }
+    if !jail.without.contains(&Layer::Cgroup) {
+        join_cgroup(jail.cgroup.as_deref(), &mut report);
+    }
     report.note(Layer::ResourceLimits, limit_resources());
     if threads()? > 1 {
         // Namespaces, users and capabilities belong to threads: those that exist already would keep theirs.
@@ -35,12 +40,17 @@ pub fn enter(jail: &Jail) -> Result<Report, JailError> {
     if report.has(Layer::Files) {
         files::move_in(jail)?;
     }
-    user::drop_privileges(jail.user, own_user_namespace, &mut report);
+    let user = jail.user.filter(|_| !jail.without.contains(&Layer::User));
+    user::drop_privileges(user, own_user_namespace, &mut report);
     if report.has(Layer::Processes) {
         end_with_parent()?;
     }
-    report.note(Layer::Landlock, landlocked::restrict(jail));
-    report.note(Layer::Seccomp, syscalls::restrict(jail));
+    if !jail.without.contains(&Layer::Landlock) {
+        report.note(Layer::Landlock, landlocked::restrict(jail));
+    }
+    if !jail.without.contains(&Layer::Seccomp) {
+        report.note(Layer::Seccomp, syscalls::restrict(jail));
+    }
     Ok(report)
 }
 
@@ -77,30 +87,37 @@ fn threads() -> Result<usize, JailError> {
 
 /// Leaves the daemon's namespaces; says whether that took a user namespace.
 fn separate(jail: &Jail, report: &mut Report) -> Result<bool, JailError> {
-    let all = UnshareFlags::NEWNS
-        | UnshareFlags::NEWPID
-        | UnshareFlags::NEWNET
-        | UnshareFlags::NEWIPC
-        | UnshareFlags::NEWUTS;
-    let layers = [
+    let mut layers = vec![
         (Layer::Files, UnshareFlags::NEWNS),
         (Layer::Processes, UnshareFlags::NEWPID),
         (Layer::Network, UnshareFlags::NEWNET),
         (Layer::Ipc, UnshareFlags::NEWIPC | UnshareFlags::NEWUTS),
     ];
+    layers.retain(|(layer, _)| !jail.without.contains(layer));
+    if jail.without.contains(&Layer::Files) {
+        // Process numbers would not be those that /proc shows.
+        report.failed_unless_known(Layer::Processes, "needs a root directory of its own");
+        layers.retain(|(layer, _)| *layer != Layer::Processes);
+    }
+    let flags = layers.iter().map(|(_, flags)| *flags);
+    let all = flags.fold(UnshareFlags::empty(), |all, flags| all | flags);
     if unshare(all).is_ok() {
         layers.iter().for_each(|(layer, _)| report.applied(*layer));
         return Ok(false);
     }
     // Without privileges a user namespace brings them, over nothing but the other new namespaces.
     let ids = (rustix::process::geteuid(), rustix::process::getegid());
-    if jail.user.is_none() && unshare(all | UnshareFlags::NEWUSER).is_ok() {
+    let may_map = jail.user.is_none() && !jail.without.contains(&Layer::User);
+    if may_map && unshare(all | UnshareFlags::NEWUSER).is_ok() {
         user::map_to_itself(ids.0.as_raw(), ids.1.as_raw())?;
         layers.iter().for_each(|(layer, _)| report.applied(*layer));
         return Ok(true);
     }
     for (layer, flags) in layers {
-        report.note(layer, unshare(flags));
+        match layer == Layer::Processes && !report.has(Layer::Files) {
+            true => report.failed(layer, "needs a root directory of its own"),
+            false => drop(report.note(layer, unshare(flags))),
+        }
     }
     Ok(false)
 }

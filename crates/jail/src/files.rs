@@ -58,14 +58,15 @@ pub(crate) fn move_in(jail: &Jail) -> Result<(), JailError> {
     rustix::process::chdir("/").map_err(failed("the new root directory"))?;
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(failed("the new root directory"))?;
-    restrict(&root, RDONLY).map_err(|e| JailError::new("a root that cannot be written", e))
+    restrict(&root, RDONLY, 0).map_err(|e| JailError::new("a root that cannot be written", e))
 }
 
 fn pieces(jail: &Jail) -> Result<Vec<Piece>, JailError> {
     let inert = NOSUID | NODEV | NOEXEC;
     let of = |paths: &[PathBuf], attributes: u64| -> Result<Vec<Piece>, JailError> {
-        let there = paths.iter().filter(|path| path.exists());
-        there.map(|path| piece(path, attributes)).collect()
+        outermost(paths)
+            .map(|path| piece(path, attributes))
+            .collect()
     };
     let mut pieces = of(&jail.read_only, inert | RDONLY)?;
     pieces.extend(of(&jail.libraries, NOSUID | NODEV | RDONLY)?);
@@ -76,6 +77,17 @@ fn pieces(jail: &Jail) -> Result<Vec<Piece>, JailError> {
     Ok(pieces)
 }
 
+/// Those of the paths that exist and lie below no other of them: a folder is mounted with all it holds.
+fn outermost(paths: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
+    let is_covered = |path: &Path| {
+        let mut others = paths.iter().filter(|other| other.is_dir());
+        others.any(|other| path != other && path.starts_with(other))
+    };
+    paths
+        .iter()
+        .filter(move |path| path.exists() && !is_covered(path))
+}
+
 fn piece(path: &Path, attributes: u64) -> Result<Piece, JailError> {
     let name = |what: &str| format!("{what} {}", path.display());
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -83,7 +95,8 @@ fn piece(path: &Path, attributes: u64) -> Result<Piece, JailError> {
         | OpenTreeFlags::AT_RECURSIVE;
     let tree = rustix::mount::open_tree(CWD, path, flags)
         .map_err(|e| JailError::new(&name("a mount of"), e))?;
-    restrict(&tree, attributes).map_err(|e| JailError::new(&name("the rights of"), e))?;
+    restrict(&tree, attributes, libc::AT_RECURSIVE)
+        .map_err(|e| JailError::new(&name("the rights of"), e))?;
     Ok(Piece {
         path: path.to_owned(),
         is_folder: path.is_dir(),
@@ -91,8 +104,9 @@ fn piece(path: &Path, attributes: u64) -> Result<Piece, JailError> {
     })
 }
 
-/// Adds attributes to a mount and all below it; takes none away, as a namespace without privileges may not.
-fn restrict(mount: &OwnedFd, attributes: u64) -> io::Result<()> {
+/// Adds attributes to a mount, and with `AT_RECURSIVE` to all below it; takes none away, as a namespace without
+/// privileges may not.
+fn restrict(mount: &OwnedFd, attributes: u64, recursive: i32) -> io::Result<()> {
     #[repr(C)]
     struct MountAttr {
         attr_set: u64,
@@ -106,7 +120,7 @@ fn restrict(mount: &OwnedFd, attributes: u64) -> io::Result<()> {
         propagation: 0,
         userns_fd: 0,
     };
-    let flags = AtFlags::EMPTY_PATH.bits() | libc::AT_RECURSIVE as u32;
+    let flags = AtFlags::EMPTY_PATH.bits() | recursive as u32;
     // SAFETY: the path is a constant, the structure lives through the call and its size is given.
     let code = unsafe {
         libc::syscall(
@@ -161,13 +175,34 @@ fn attach(piece: &Piece, root: &CString) -> io::Result<()> {
 fn mount_proc(root: &CString, profile: Profile) {
     let root = Path::new(std::ffi::OsStr::from_bytes(root.as_bytes()));
     let target = root.join("proc");
-    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
-    // The driver of a card reads its settings below /proc/driver.
-    let options = match profile {
-        Profile::Software => c"subset=pid,hidepid=2",
-        Profile::Nvidia => c"hidepid=2",
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    // The driver of a card reads its settings below /proc/driver, and names its threads: a write to
+    // /proc/self/task/N/comm that fails ends cuInit with error 304.
+    let (flags, options) = match profile {
+        Profile::Software => (flags | MountFlags::RDONLY, c"subset=pid,hidepid=2"),
+        Profile::Nvidia => (flags, c"hidepid=2"),
     };
     if std::fs::create_dir_all(&target).is_ok() {
         let _ = rustix::mount::mount("proc", &target, "proc", flags, Some(options));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_a_folder_that_is_mounted_is_not_mounted_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let paths = [
+            inner.clone(),
+            dir.path().to_owned(),
+            dir.path().join("absent"),
+        ];
+        assert_eq!(outermost(&paths).collect::<Vec<_>>(), [dir.path()]);
+        let apart = [inner.clone(), dir.path().join("in")];
+        assert_eq!(outermost(&apart).collect::<Vec<_>>(), [&inner]);
     }
 }

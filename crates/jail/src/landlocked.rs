@@ -8,7 +8,7 @@ use landlock::{
     Scope,
 };
 
-use crate::Jail;
+use crate::{Jail, Profile};
 
 /// The rights these rules are about. Newer ones, which newer kernels know, may concern sockets that a worker uses.
 const KNOWN: ABI = ABI::V6;
@@ -39,9 +39,14 @@ fn build(jail: &Jail) -> Result<RestrictionStatus, landlock::RulesetError> {
         .scope(Scope::from_all(KNOWN))?
         .create()?;
     let proc = [std::path::PathBuf::from("/proc")];
+    // The driver of a card names its threads there.
+    let proc_rights = match jail.profile {
+        Profile::Software => read,
+        Profile::Nvidia => read | AccessFs::WriteFile | AccessFs::Truncate,
+    };
     for (paths, rights) in [
         (&jail.read_only[..], read),
-        (&proc[..], read),
+        (&proc[..], proc_rights),
         (&jail.libraries[..], read | AccessFs::Execute),
         (&jail.read_write[..], write),
         (&jail.devices[..], device),

@@ -136,12 +136,17 @@ impl Report {
         self.missing.insert(layer, why.into());
     }
 
+    /// Gives a reason for a layer that is not in force, if it has none yet.
+    pub(crate) fn failed_unless_known(&mut self, layer: Layer, why: &str) {
+        if !self.has(layer) {
+            self.missing.entry(layer).or_insert_with(|| why.to_owned());
+        }
+    }
+
     /// Gives one reason for every layer that is not in force and has none yet.
     pub(crate) fn fail_the_rest(&mut self, why: &str) {
         for layer in Layer::ALL {
-            if !self.has(layer) {
-                self.missing.entry(layer).or_insert_with(|| why.to_owned());
-            }
+            self.failed_unless_known(layer, why);
         }
     }
 

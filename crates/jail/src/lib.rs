@@ -58,6 +58,8 @@ pub struct Jail {
     pub devices: Vec<PathBuf>,
     /// Folder of the cgroup to join.
     pub cgroup: Option<PathBuf>,
+    /// Layers that the configuration switches off.
+    pub without: Vec<Layer>,
     /// Addresses reserved for compiled code: only these may become executable. `None`: any that are not writable.
     pub code: Option<Range<usize>>,
 }

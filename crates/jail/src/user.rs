@@ -29,7 +29,7 @@ pub(crate) fn drop_privileges(user: Option<u32>, own_user_namespace: bool, repor
             report.note(Layer::User, become_user(id));
         }
         None if own_user_namespace => report.applied(Layer::User),
-        None => report.failed(
+        None => report.failed_unless_known(
             Layer::User,
             "user namespaces are not permitted here, and the daemon is not root",
         ),

@@ -14,8 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mica_wire::host::message::{
-    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION,
-    Refusal, Role,
+    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, NOTE_WORKER_FAILED,
+    PROTOCOL_VERSION, Refusal, Role,
 };
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
@@ -197,6 +197,11 @@ impl HostLink {
     /// they can, so it is no error yet.
     pub fn note_module_refused(&self, text: &str) {
         self.send_note(1, NOTE_MODULE_REFUSED, text);
+    }
+
+    /// Tells why a worker cannot serve its program.
+    pub fn note_worker_failed(&self, text: &str) {
+        self.send_note(2, NOTE_WORKER_FAILED, text);
     }
 
     /// Tells which layers of a worker's confinement are in force, and why the layer `missing` is not, if one is named.

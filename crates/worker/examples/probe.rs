@@ -63,9 +63,41 @@ fn main() {
     privileges(&attempt);
     kernel(&attempt);
     memory(&attempt);
+    needed(&link, config.nvidia);
     link.note(0, "probe: done");
     // The test still asks what confines this worker.
     std::thread::sleep(std::time::Duration::from_secs(3));
+}
+
+/// What a worker must still be able to do.
+fn needed(link: &HostLink, nvidia: bool) {
+    let tell = |name: &str, done: std::io::Result<()>| {
+        if let Err(error) = done {
+            link.note(0, &format!("probe: UNABLE to {name}: {error}"));
+        }
+    };
+    tell(
+        "read its own memory map",
+        std::fs::read("/proc/self/maps").map(drop),
+    );
+    match nvidia {
+        // As the driver does, which fails where it cannot.
+        true => tell(
+            "name a thread",
+            std::fs::write("/proc/self/task/1/comm", "probe"),
+        ),
+        false => {
+            let folder = mica_backend_software::kernel_cache_folder().unwrap_or_default();
+            tell(
+                "keep a kernel",
+                std::fs::write(folder.join("probe"), "code"),
+            );
+            tell(
+                "forget a kernel",
+                std::fs::remove_file(folder.join("probe")),
+            );
+        }
+    }
 }
 
 fn files(attempt: &Attempt<'_>) {

@@ -17,6 +17,8 @@ pub struct Confinement {
     pub cgroup: Option<PathBuf>,
     /// Layers without which the worker does not serve.
     pub required: Vec<Layer>,
+    /// Layers that are switched off.
+    pub without: Vec<Layer>,
 }
 
 impl Confinement {
@@ -28,16 +30,19 @@ impl Confinement {
     pub const CGROUP: &str = "MICA_WORKER_CGROUP";
     /// Name of the variable with the layers that must be in force.
     pub const REQUIRE: &str = "MICA_WORKER_REQUIRE";
+    /// Name of the variable with the layers that are switched off.
+    pub const WITHOUT: &str = "MICA_WORKER_WITHOUT";
 
     pub(crate) fn from_environment() -> Result<Option<Self>, WorkerError> {
         if number::<u64>(Self::JAIL)? != Some(1) {
             return Ok(None);
         }
-        let required = std::env::var(Self::REQUIRE).unwrap_or_default();
+        let layers = |name| Layer::parse_list(&std::env::var(name).unwrap_or_default());
         Ok(Some(Self {
             user: number(Self::USER)?,
             cgroup: std::env::var_os(Self::CGROUP).map(PathBuf::from),
-            required: Layer::parse_list(&required)?,
+            required: layers(Self::REQUIRE)?,
+            without: layers(Self::WITHOUT)?,
         }))
     }
 }
@@ -61,6 +66,7 @@ pub fn confine(config: &WorkerConfig) -> Result<Option<Report>, WorkerError> {
         read_write: Vec::new(),
         devices: Vec::new(),
         cgroup: wanted.cgroup.clone(),
+        without: wanted.without.clone(),
         code: None,
     };
     // A daemon that is replaced makes its socket anew, so the folder is needed and not the socket.
@@ -120,7 +126,7 @@ pub(crate) fn report(
     match report.missing_of(&wanted.required) {
         None => Ok(()),
         Some(why) => {
-            link.note(2, &why);
+            link.note_worker_failed(&format!("a worker does not serve: {why}"));
             Err(WorkerError::Confinement(why))
         }
     }

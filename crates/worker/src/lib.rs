@@ -186,6 +186,15 @@ pub(crate) struct Worker {
 /// If the daemon or the device cannot be had.
 pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
     let link = join_confined(config)?;
+    let served = serve_device(config, &link);
+    if let Err(error) = &served {
+        link.note_worker_failed(&format!("a worker cannot serve: {error}"));
+    }
+    served
+}
+
+fn serve_device(config: &WorkerConfig, link: &Arc<HostLink>) -> Result<(), WorkerError> {
+    let link = Arc::clone(link);
     if config.nvidia {
         return run_with(config, link, Arc::new(nvidia::device()?));
     }

@@ -11,7 +11,8 @@ pub(crate) struct Process {
     pub(crate) word: String,
 }
 
-/// Every living process whose environment names the folder, but for this one.
+/// Every living process whose environment names the folder, but for this one. A worker that waits for its child, which
+/// lives in a process namespace of its own, counts as one with it.
 pub(crate) fn of(folder: &Path) -> Vec<Process> {
     let own = std::process::id();
     let entries = std::fs::read_dir("/proc").unwrap();
@@ -33,7 +34,16 @@ pub(crate) fn of(folder: &Path) -> Vec<Process> {
         })
         .collect();
     found.sort_by(|a, b| a.word.cmp(&b.word));
+    let all = found.clone();
+    let is_worker = |pid: u32| all.iter().any(|p| p.pid == pid && p.word == "worker");
+    found.retain(|process| process.word != "worker" || !parent(process.pid).is_some_and(is_worker));
     found
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let words = stat.rsplit(')').next()?;
+    words.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Ends a process as nothing can refuse.

@@ -140,8 +140,12 @@ impl Config {
             1_000,
             highest,
         )?;
-        mica_jail::Layer::parse_list(&workers.require.join(","))
-            .map_err(|error| ("workers.require", error.to_string()))?;
+        for (key, names) in [
+            ("workers.require", &workers.require),
+            ("workers.without", &workers.without),
+        ] {
+            mica_jail::Layer::parse_list(&names.join(",")).map_err(|e| (key, e.to_string()))?;
+        }
         for user in self.quota.keys() {
             if user != "default" && user.parse::<u32>().is_err() {
                 return Err((

@@ -52,6 +52,8 @@ pub struct WorkersSection {
     pub confine: bool,
     /// Layers of the confinement without which no worker serves.
     pub require: Vec<String>,
+    /// Layers of the confinement that are switched off.
+    pub without: Vec<String>,
     /// First user number of workers, where the daemon is root. No account may have a number of this range.
     pub first_uid: u32,
     /// User numbers in the range; the workers of one owner are one user.
@@ -63,6 +65,7 @@ impl Default for WorkersSection {
         Self {
             confine: true,
             require: Vec::new(),
+            without: Vec::new(),
             first_uid: 1_900_000_000,
             uid_count: 1 << 27,
         }

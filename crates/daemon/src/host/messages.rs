@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use mica_wire::host::message::{
-    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, Refusal, Role,
+    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, NOTE_WORKER_FAILED,
+    Refusal, Role,
 };
 
 use super::answers::{memory_answer, send_pieces, welcome};
@@ -74,6 +75,7 @@ impl HostServer {
                     let kind = match message.b {
                         NOTE_KERNEL_FAULT => "kernel_fault",
                         NOTE_MODULE_REFUSED => "module_refused",
+                        NOTE_WORKER_FAILED => "worker_failed",
                         _ => "note",
                     };
                     let text = message.text();

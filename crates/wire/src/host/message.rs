@@ -104,6 +104,8 @@ pub const NOTE_UNKNOWN_SYMBOL: u64 = 1;
 pub const NOTE_KERNEL_FAULT: u64 = 2;
 /// A module of the program was refused.
 pub const NOTE_MODULE_REFUSED: u64 = 3;
+/// A worker cannot serve.
+pub const NOTE_WORKER_FAILED: u64 = 4;
 
 /// One message.
 #[repr(C)]
