@@ -17,8 +17,8 @@ struct Patched {
     after: Vec<u8>,
 }
 
-/// Compiles a kernel with 256 bits; `None` when this processor has none.
-fn patched(text: &str, kernel: &str, lanes: usize) -> Option<Patched> {
+/// Compiles a kernel for eight lanes with 256 bits; `None` when this processor has none.
+fn patched(text: &str, kernel: &str, proven: bool) -> Option<Patched> {
     let isa = crate::code::target(false).expect("a target");
     if !supported(&*isa) {
         return None;
@@ -34,7 +34,7 @@ fn patched(text: &str, kernel: &str, lanes: usize) -> Option<Patched> {
         memcheck: false,
         checks: true,
         has_fma: true,
-        proven: false,
+        proven,
         broadcasts: true,
         wide: true,
     };
@@ -42,7 +42,7 @@ fn patched(text: &str, kernel: &str, lanes: usize) -> Option<Patched> {
     let mut func = Function::with_name_signature(UserFuncName::default(), sig);
     let mut shared = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut func, &mut shared);
-    let (builder, patches) = Emit::function(builder, &src, lanes).expect("emitted");
+    let (builder, patches) = Emit::function(builder, &src, 8).expect("emitted");
     builder.finalize(isa.frontend_config());
     let mut ctx = Context::for_function(func);
     let code = ctx
@@ -69,14 +69,24 @@ fn patched(text: &str, kernel: &str, lanes: usize) -> Option<Patched> {
 
 #[test]
 fn no_legacy_instruction_stands_beside_wide_ones() {
-    let text = include_str!("../../examples/bench.ptx");
-    let Some(p) = patched(text, "nbody", 8) else {
-        return;
-    };
-    let before = vex::legacy_count(&p.before, &p.starts).expect("known instructions");
-    assert!(before > 0, "Cranelift makes none: nothing is tested");
-    assert_eq!(vex::legacy_count(&p.after, &p.starts), Some(0));
-    assert!(vex::is_clean(&p.after, &p.starts));
-    assert!(p.after.windows(3).any(|b| b == super::wide::CLEAR));
-    assert_eq!(p.after.len(), p.before.len());
+    let bench = include_str!("../../examples/bench.ptx");
+    let trial = include_str!("../width.ptx");
+    for (text, kernel, proven) in [
+        (bench, "nbody", false),
+        (bench, "nbody", true),
+        (trial, "trial", true),
+    ] {
+        let Some(p) = patched(text, kernel, proven) else {
+            return;
+        };
+        let before = vex::legacy_count(&p.before, &p.starts).expect("known instructions");
+        assert!(
+            before > 0,
+            "Cranelift makes none in {kernel}: nothing is tested"
+        );
+        assert_eq!(vex::legacy_count(&p.after, &p.starts), Some(0), "{kernel}");
+        assert!(vex::is_clean(&p.after, &p.starts), "{kernel}");
+        assert!(p.after.windows(3).any(|b| b == super::wide::CLEAR));
+        assert_eq!(p.after.len(), p.before.len());
+    }
 }
