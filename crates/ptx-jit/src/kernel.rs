@@ -12,7 +12,7 @@ use crate::plan::{Plan, Spread};
 use crate::scratch;
 use crate::shape::Shape;
 use crate::unit::{Class, Place, Step, Term};
-use crate::{CodeStore, CompileError};
+use crate::{CodeStore, CompileError, Width};
 
 pub(crate) struct Kernel {
     pub(crate) module: Arc<Module>,
@@ -41,7 +41,7 @@ impl Kernel {
         func: FuncId,
         isa: Arc<OwnedTargetIsa>,
         has_fma: bool,
-        wide: bool,
+        width: Width,
         most_lanes: u32,
         memcheck: bool,
         checks: bool,
@@ -49,6 +49,10 @@ impl Kernel {
     ) -> Result<Kernel, CompileError> {
         let plan = Plan::build(&module, &layout, func)?;
         let spreads = plan.spreads(&module);
+        // Blocks are looked at first: where none can be wide, nothing has to be measured.
+        let wide = width != Width::Bits128
+            && plan.graph.rpo.iter().any(|b| is_wide(&module, &plan, *b))
+            && width.is_wide(store.as_ref().map(|s| &*s.0));
         let lanes = suitable_lanes(&module, &plan, wide).min(most_lanes);
         let lanes = if memcheck { 1 } else { lanes };
         Ok(Kernel {
@@ -107,7 +111,11 @@ impl Kernel {
             };
             let func = self.plan.unit.roots[0].func;
             let proven = if proven { " proven" } else { "" };
-            let key = format!("{name} {} {lanes}{proven}", self.module.func(func).name);
+            let bits = if self.wide { 256 } else { 128 };
+            let key = format!(
+                "{name} {} {lanes}{proven} {bits}",
+                self.module.func(func).name
+            );
             if let Some(kept) = store.load(&key)
                 && let Some(code) = Code::from_bytes(&kept)
             {

@@ -40,6 +40,7 @@ mod shape;
 mod store;
 mod stream;
 mod unit;
+mod width;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{
@@ -53,6 +54,7 @@ use std::sync::{Arc, OnceLock};
 pub use executable::reserve_code_region;
 use kernel::Kernel;
 pub use store::{CodeStore, DiskStore};
+pub use width::Width;
 
 /// How to compile.
 #[derive(Clone, Debug)]
@@ -64,9 +66,9 @@ pub struct Options {
     /// Runs Cranelift's mid-end. Off by default: it sinks arithmetic to the end of long blocks, so
     /// that everything loaded before spills (tiled matmul 430 ms instead of 200).
     pub optimize: bool,
-    /// Computes blocks of float arithmetic with 256 bits where the processor can. Never with `optimize`,
-    /// which moves instructions out of their blocks.
-    pub wide: bool,
+    /// How many bits vector code computes with. Always 128 with `optimize`, which moves instructions out of
+    /// their blocks.
+    pub width: Width,
     /// Where compiled code is kept between processes, and the name of the module's text there (a
     /// hash of it: the store trusts that equal names mean equal text).
     pub store: Option<(Arc<dyn CodeStore>, String)>,
@@ -78,7 +80,7 @@ impl Default for Options {
             lanes: 16,
             memcheck: false,
             optimize: false,
-            wide: true,
+            width: Width::Auto,
             store: None,
         }
     }
@@ -170,7 +172,7 @@ impl JitModule {
                     self.layout.kernel_functions[index],
                     self.isa.clone(),
                     self.has_fma,
-                    self.wide(),
+                    self.width(),
                     self.options.lanes,
                     self.options.memcheck,
                     self.checks,
@@ -182,9 +184,13 @@ impl JitModule {
             .as_ref()
     }
 
-    fn wide(&self) -> bool {
-        let wanted = self.options.wide && !self.options.optimize;
-        wanted && self.has_fma && patch::supported(&**self.isa)
+    /// The width asked for, 128 where the processor cannot do more.
+    fn width(&self) -> Width {
+        let can = self.has_fma && patch::supported(&**self.isa);
+        match can && !self.options.optimize {
+            true => self.options.width,
+            false => Width::Bits128,
+        }
     }
 
     /// How many versions of kernels made so far compute with 256 bits.
@@ -236,11 +242,12 @@ impl JitModule {
             .sum()
     }
 
-    /// What compiled code depends on besides the PTX: version, target, features and options.
+    /// What compiled code depends on besides the PTX: version, target, features and options. Each kernel adds its
+    /// own name, lanes and width.
     pub fn cache_key(&self) -> String {
         let flags: Vec<String> = self.isa.isa_flags().iter().map(|f| f.to_string()).collect();
         format!(
-            "{} {} {} {} lanes={} memcheck={} optimize={} wide={}",
+            "{} {} {} {} lanes={} memcheck={} optimize={}",
             env!("CARGO_PKG_VERSION"),
             env!("MICA_JIT_SOURCES"),
             self.isa.triple(),
@@ -248,7 +255,6 @@ impl JitModule {
             self.options.lanes,
             self.options.memcheck,
             self.options.optimize,
-            self.options.wide,
         )
     }
 }

@@ -8,8 +8,11 @@
 //! The emitter marks the stand-in by its source location, and here the marked ones get the byte. Each is
 //! decoded first, to its last byte (moves that the register allocator added may follow under the same mark):
 //! where a marked stretch does not start with one, or not as many are found as were marked, the code is not
-//! used, and the caller compiles again without. [`wide`] does the same for instructions of 256 bits.
+//! used, and the caller compiles again without. [`wide`] does the same for instructions of 256 bits, and [`vex`]
+//! leaves no legacy SSE instruction beside them.
 
+mod decode;
+mod vex;
 pub(crate) mod wide;
 
 use cranelift_codegen::isa::TargetIsa;
@@ -53,6 +56,7 @@ pub(crate) fn replace(
     expected: u32,
 ) -> bool {
     let mut found = 0;
+    let mut has_wide = false;
     let mut run = wide::Run::default();
     for &(start, end, location) in locations {
         if location & MARK == 0 {
@@ -62,6 +66,7 @@ pub(crate) fn replace(
             if run.widen(code, starts, start, end).is_none() {
                 return false;
             }
+            has_wide = true;
             found += 1;
             continue;
         }
@@ -75,7 +80,10 @@ pub(crate) fn replace(
         }
         found += 1;
     }
-    found == expected
+    if found != expected {
+        return false;
+    }
+    !has_wide || vex::reencode(code, starts).is_some()
 }
 
 /// Where the opcode is, behind a prefix of three bytes.
@@ -107,6 +115,9 @@ fn stand_in_len(bytes: &[u8], opcode: u8) -> Option<usize> {
     };
     (tail.len() >= scaled + displacement).then_some(OPCODE + 2 + scaled + displacement)
 }
+
+#[cfg(test)]
+mod kernels;
 
 #[cfg(test)]
 mod tests {

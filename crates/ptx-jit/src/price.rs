@@ -169,7 +169,7 @@ impl Rig {
 }
 
 /// Processor time of this thread: others on the machine do not count.
-fn thread_ns() -> f64 {
+pub(crate) fn thread_ns() -> f64 {
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

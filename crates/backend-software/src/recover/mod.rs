@@ -106,6 +106,7 @@ pub(crate) unsafe fn run<R: Copy>(scope: Scope<'_>, f: impl FnOnce() -> R) -> Re
         slot.armed.store(outer, Ordering::Release);
     }
     if trapped != 0 {
+        pad::clear_upper_halves();
         // What `f` owned is abandoned with its frames.
         std::mem::forget(call);
         // SAFETY: the handler is done with it.
@@ -219,5 +220,45 @@ mod tests {
         };
         assert!(result.is_err());
         assert_eq!(control(), before);
+    }
+
+    #[test]
+    fn upper_halves_of_vectors_are_clear_after_a_trap() {
+        if !std::is_x86_feature_detected!("avx") {
+            return;
+        }
+        install().unwrap();
+        let arena = Arena::reserve(FRAME, FRAME).unwrap();
+        let scope = Scope {
+            arena: (arena.base(), arena.len()),
+            executable: None,
+        };
+        let at = arena.base();
+        let fill_and_fault = || {
+            // SAFETY: fills registers that are declared, then reads where the test wants the fault.
+            unsafe {
+                std::arch::asm!(
+                    "vpcmpeqd xmm7, xmm7, xmm7",
+                    "vinsertf128 ymm7, ymm7, xmm7, 1",
+                    "mov al, [{}]",
+                    in(reg) at,
+                    out("al") _,
+                    out("xmm7") _,
+                );
+            }
+        };
+        // SAFETY: no destructors.
+        assert!(unsafe { run(scope, fill_and_fault) }.is_err());
+        let upper: u64;
+        // SAFETY: reads an upper half into registers that are declared.
+        unsafe {
+            std::arch::asm!(
+                "vextractf128 xmm6, ymm7, 1",
+                "vmovq {}, xmm6",
+                out(reg) upper,
+                out("xmm6") _,
+            );
+        }
+        assert_eq!(upper, 0);
     }
 }

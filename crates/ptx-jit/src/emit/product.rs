@@ -109,6 +109,11 @@ impl<'e, 'm> Emit<'e, 'm> {
         }
         let srcs = [(x, class), (y, class)];
         let out = result_class(mode, ty);
+        // Vector lanes of 16-bit values have 32 bits: room for the whole product.
+        let product16 = |e: &mut Self, v: &[Value]| {
+            let (a, b) = (e.sign16(v[0], class, signed), e.sign16(v[1], class, signed));
+            e.b.ins().imul(a, b)
+        };
         Ok(match mode {
             MulMode::Lo => {
                 let f = |e: &mut Self, v: &[Value]| {
@@ -143,7 +148,16 @@ impl<'e, 'm> Emit<'e, 'm> {
                     let p = e.b.ins().ushr(p, n);
                     e.b.ins().ireduce(narrow, p)
                 };
-                self.map(&srcs, out, f, None)
+                let upper16 = |e: &mut Self, v: &[Value]| {
+                    let p = product16(e, v);
+                    let n = e.imm(types::I32, 16);
+                    e.b.ins().ushr(p, n)
+                };
+                let vector: Option<Scalar<'_, 'e, 'm>> = match class {
+                    Class::B16 => Some(&upper16),
+                    _ => None,
+                };
+                self.map(&srcs, out, f, vector)
             }
             MulMode::Wide => {
                 let wide = self.class_type(out);
@@ -155,7 +169,11 @@ impl<'e, 'm> Emit<'e, 'm> {
                     let (a, b) = e.extend2(a, b, wide, signed);
                     e.b.ins().imul(a, b)
                 };
-                self.map(&srcs, out, f, None)
+                let vector: Option<Scalar<'_, 'e, 'm>> = match class {
+                    Class::B16 => Some(&product16),
+                    _ => None,
+                };
+                self.map(&srcs, out, f, vector)
             }
         })
     }

@@ -274,7 +274,7 @@ fn widen_move(head: &mut [u8], prefix: u8, rex: Option<u8>) {
 }
 
 /// The length of an operand's bytes, from the one that says which it is.
-fn address_len(bytes: &[u8]) -> Option<usize> {
+pub(super) fn address_len(bytes: &[u8]) -> Option<usize> {
     let modrm = *bytes.first()?;
     let (mode, base) = (modrm >> 6, modrm & 0b111);
     if mode == 0b11 {

@@ -84,6 +84,8 @@ pub(crate) const INTEGER: &[&str] = &[
     "add.s16 Ds, As, As;",
     "mul.lo.s16 Ds, As, As;",
     "mul.wide.u16 Di, As, As;",
+    "mul.wide.s16 Di, As, As;",
+    "mul.hi.u16 Ds, As, As;",
     "shr.s16 Ds, As, N;",
     "min.s16 Ds, As, As;",
     "mov.u32 Di, %laneid;",

@@ -4,10 +4,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod mixed;
+mod spills;
 
 use common::{Device, Params, Rng, compiled};
 use mica_kernel::{BlockOutcome, Dim3, stop};
-use mica_ptx_jit::{JitModule, Options};
+use mica_ptx_jit::{JitModule, Options, Width};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -130,9 +131,13 @@ fn wide_blocks_compute_what_narrow_ones_do() {
             d.read(to, input.len())
         };
         let want = run(Device::interpreter(&text));
-        for lanes in [1, 4, 8, 16] {
-            let got = run(compiled(&text, lanes));
-            assert_eq!(got, want, "seed {seed}, {lanes} lanes:\n{text}");
+        for (lanes, wide) in [1, 4, 8, 16]
+            .into_iter()
+            .flat_map(|n| [(n, true), (n, false)])
+        {
+            let (device, _) = made(&text, lanes, wide, common::dim(THREADS as u32));
+            let got = run(device);
+            assert_eq!(got, want, "seed {seed}, {lanes} lanes, {wide}:\n{text}");
         }
     }
 }
@@ -230,7 +235,7 @@ fn made(text: &str, lanes: u32, wide: bool, block: Dim3) -> (Device, bool) {
     let parsed = mica_ptx::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{e}:\n{text}"));
     let options = Options {
         lanes,
-        wide,
+        width: if wide { Width::Bits256 } else { Width::Bits128 },
         ..Options::default()
     };
     let module = JitModule::compile(Arc::new(parsed), options).expect("a module");
