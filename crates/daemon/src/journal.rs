@@ -27,9 +27,21 @@ pub(crate) struct Entry {
     /// Of its virtual GPU.
     pub(crate) token: [u8; 16],
     pub(crate) granted_bytes: u64,
+    /// The user that the process acts for; `None` in a file of a Mica that did not write it.
+    pub(crate) uid: Option<u32>,
 }
 
 impl Entry {
+    /// Whether both are of one process in one role.
+    pub(crate) fn is_same_process(&self, other: &Self) -> bool {
+        let same_user = match (self.uid, other.uid) {
+            (Some(uid), Some(other)) => uid == other,
+            _ => true,
+        };
+        let who = |entry: &Self| (entry.pid, entry.start, entry.role);
+        who(self) == who(other) && same_user
+    }
+
     fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut bytes = [0; SLOT_BYTES];
         bytes[0..8].copy_from_slice(&self.client.to_le_bytes());
@@ -38,6 +50,8 @@ impl Entry {
         bytes[16..24].copy_from_slice(&self.start.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.token);
         bytes[40..48].copy_from_slice(&self.granted_bytes.to_le_bytes());
+        let uid = self.uid.map_or(0, |uid| u64::from(uid) + 1);
+        bytes[48..56].copy_from_slice(&uid.to_le_bytes());
         bytes
     }
 
@@ -52,6 +66,7 @@ impl Entry {
             start: long(16),
             token: std::array::from_fn(|i| bytes[24 + i]),
             granted_bytes: long(40),
+            uid: long(48).checked_sub(1).map(|uid| uid as u32),
         })
     }
 }
@@ -138,6 +153,7 @@ mod tests {
             start: 9,
             token: [3; 16],
             granted_bytes: 1 << 40,
+            uid: Some(u32::MAX),
         };
         let (journal, none) = Journal::open(&path).unwrap();
         assert!(none.is_empty());

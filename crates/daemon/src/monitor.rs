@@ -242,16 +242,14 @@ fn measure(registry: &mut Registry, seconds: f64) {
                 *last = now;
                 grown
             };
-            worker_seconds += step(
-                &mut client.last_gpu_time_ns,
-                counters.gpu_time_ns.load(Relaxed),
-            ) as f64
-                / 1e9;
-            launches += step(&mut client.last_launches, counters.launches.load(Relaxed));
-            gate_wait_ns += step(
-                &mut client.last_gate_wait_ns,
-                counters.gate_wait_ns.load(Relaxed),
-            );
+            let gpu_time_ns = client.gpu_time_ns();
+            worker_seconds += step(&mut client.last_gpu_time_ns, gpu_time_ns) as f64 / 1e9;
+            let new_launches = step(&mut client.last_launches, counters.launches.load(Relaxed));
+            let waited_ns = counters.gate_wait_ns.load(Relaxed);
+            let waited_ns = step(&mut client.last_gate_wait_ns, waited_ns);
+            // Any value may stand in a page.
+            launches = u64::saturating_add(launches, new_launches);
+            gate_wait_ns = u64::saturating_add(gate_wait_ns, waited_ns);
             driver_seconds += client.sm_percent / 100.0 * seconds;
         }
         // The most direct measurement there is: the worker's own, the driver's, the leases'.

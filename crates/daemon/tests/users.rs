@@ -7,11 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 use mica_daemon::client::ControlClient;
-use mica_daemon::devices::NoDevices;
 use mica_daemon::{Options, Paths, Running};
 use mica_limits::{Environment, HostLink};
 use mica_wire::host::message::Role;
-use support::{Program, control, environment, spec};
+use support::{Card, Program, control, environment, spec};
 
 const CHILD: &str = "MICA_TEST_AS_NOBODY";
 const NOBODY: u32 = 65534;
@@ -30,7 +29,7 @@ fn start(dir: &Path, shared: bool) -> Running {
         },
         config_file: Some(config),
         on_demand: false,
-        devices: Box::new(NoDevices),
+        devices: Box::new(Card),
     })
     .unwrap()
 }

@@ -96,6 +96,8 @@ pub struct HostLink {
     /// The socket's and the doorbell's numbers, for a forked child that can take no lock.
     raw_fds: [AtomicI32; 2],
     welcome: Welcome,
+    /// This client's number, by which the next daemon knows it; a daemon may have given it another one.
+    client_id: AtomicU64,
     environment: Environment,
     role: Role,
 }
@@ -132,6 +134,7 @@ impl HostLink {
             next_id: AtomicU32::new(1),
             down: AtomicBool::new(false),
             went_ns: AtomicU64::new(0),
+            client_id: AtomicU64::new(welcome.client_id),
             welcome,
             environment,
             role,
@@ -337,7 +340,7 @@ impl HostLink {
         let mut tries = 0;
         while !stop.load(Acquire) {
             tries += 1;
-            let resume = Some((&self.page, self.welcome.client_id));
+            let resume = Some((&self.page, self.client_id.load(Relaxed)));
             let Ok((socket, answer, fds)) = greet(&self.environment, self.role, resume) else {
                 std::thread::sleep(match tries {
                     0..=SOON_TRIES => RECONNECT_SOON,
@@ -346,6 +349,7 @@ impl HostLink {
                 continue;
             };
             if answer.kind() == Some(Kind::Welcome) {
+                self.client_id.store(answer.c, Relaxed);
                 self.raw_fds[0].store(socket.as_fd().as_raw_fd(), Relaxed);
                 if let Some(doorbell) = fds.into_iter().next_back() {
                     self.raw_fds[1].store(doorbell.as_raw_fd(), Relaxed);
@@ -356,7 +360,8 @@ impl HostLink {
                 return self.wake_askers();
             }
             // Nobody will ever know this worker again: it must not stay behind.
-            if self.role == Role::Worker && answer.a == Refusal::Token as u64 {
+            let unknown = [Refusal::Token, Refusal::Permission].map(|why| why as u64);
+            if self.role == Role::Worker && unknown.contains(&answer.a) {
                 handler((Message::new(Kind::Shutdown), Vec::new()));
             }
             std::thread::sleep(RECONNECT_EVERY);
