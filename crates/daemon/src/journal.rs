@@ -6,7 +6,7 @@
 //! a grant and after a recall.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -82,13 +82,7 @@ pub(crate) struct Journal {
 impl Journal {
     /// Opens the file and reads what an earlier daemon left, with the slots it is in.
     pub(crate) fn open(path: &Path) -> std::io::Result<(Self, Vec<(u64, Entry)>)> {
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)?;
+        let file = crate::files::open_or_create(path)?;
         let slots = (file.metadata()?.len() / SLOT_BYTES as u64).min(MOST_SLOTS);
         let mut entries = Vec::new();
         let mut free = Vec::new();

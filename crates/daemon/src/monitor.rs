@@ -35,6 +35,9 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
         if elapsed >= EVERY {
             last = Instant::now();
             observe(daemon, devices.as_mut(), &mut seen, elapsed.as_secs_f64());
+            if daemon.on_demand {
+                crate::log::cut_own(&daemon.paths.log_file());
+            }
         } else if wanted != looks {
             look_at_memory(daemon, devices.as_mut());
         }

@@ -70,7 +70,7 @@ pub(super) fn join(
     if !allowed {
         return Err((
             Refusal::Permission,
-            format!("user {uid} may not use {name}, which belongs to user {owner}"),
+            format!("user {uid} may not use the virtual GPU of this token"),
         ));
     }
     let vgpu = registry

@@ -22,7 +22,7 @@ impl Registry {
         let overcommit_share = self.config.sharing.overcommit_share;
         let vgpu = self.vgpu(name)?;
         let gpu = vgpu.gpu;
-        let candidate = self.candidates().into_iter().nth(gpu);
+        let candidate = self.candidates(vgpu.owner_uid).into_iter().nth(gpu);
         let old_limit = self.vgpu(name)?.ledger.limit_bytes();
         let old_share = self.vgpu(name)?.spec.share_percent.unwrap_or(0);
         let mut checked = self.vgpu(name)?.spec.clone();

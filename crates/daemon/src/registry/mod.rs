@@ -6,6 +6,7 @@
 mod admission;
 mod birth;
 mod changes;
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
