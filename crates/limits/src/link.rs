@@ -6,10 +6,10 @@
 //! shared with the old one so that nothing is counted twice or lost.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,9 +19,13 @@ use mica_wire::host::message::{
 };
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{SendFlags, send};
 use rustix::thread::futex;
 
 use crate::clock::monotonic_ns;
+use crate::kept::{Kept, RawKept};
 use crate::{Environment, MemoryView, SharedPage};
 
 /// Pauses between tries to reach the daemon's successor: one that was killed is mostly back at once.
@@ -29,6 +33,8 @@ const RECONNECT_SOON: Duration = Duration::from_millis(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(50);
 /// A daemon that was killed or upgraded is back within this; whoever needs memory meanwhile waits so long for it.
 const REPLACED_WITHIN_NS: u64 = 2_000_000_000;
+/// How often a reader that nothing comes for looks at its descriptor.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Tries with the shorter pause.
 const SOON_TRIES: u32 = 100;
 
@@ -83,8 +89,8 @@ pub type Push = (Message, Vec<OwnedFd>);
 #[derive(Debug)]
 pub struct HostLink {
     page: SharedPage,
-    doorbell: Mutex<OwnedFd>,
-    socket: Mutex<Arc<HostSocket>>,
+    doorbell: Mutex<Kept<OwnedFd>>,
+    socket: Mutex<Arc<Kept<HostSocket>>>,
     /// How often the socket was replaced; changed with its lock held.
     replaced: AtomicU32,
     answers: Mutex<HashMap<u32, Option<Message>>>,
@@ -94,7 +100,7 @@ pub struct HostLink {
     /// When the daemon was last found to be gone.
     went_ns: AtomicU64,
     /// The socket's and the doorbell's numbers, for a forked child that can take no lock.
-    raw_fds: [AtomicI32; 2],
+    raw_fds: [RawKept; 2],
     welcome: Welcome,
     /// This client's number, by which the next daemon knows it; a daemon may have given it another one.
     client_id: AtomicU64,
@@ -122,12 +128,12 @@ impl HostLink {
         let (Some(page), Some(doorbell)) = (fds.next(), fds.next()) else {
             return Err(LinkError::Unexpected(message.kind));
         };
-        let raw_fds = [socket.as_fd().as_raw_fd(), doorbell.as_raw_fd()].map(AtomicI32::new);
+        let raw_fds = [socket.as_fd(), doorbell.as_fd()].map(RawKept::new);
         Ok(Arc::new(Self {
             raw_fds,
             page: SharedPage::adopt(page).map_err(LinkError::Page)?,
-            doorbell: Mutex::new(doorbell),
-            socket: Mutex::new(Arc::new(socket)),
+            doorbell: Mutex::new(Kept::new(doorbell)),
+            socket: Mutex::new(Arc::new(Kept::new(socket))),
             replaced: AtomicU32::new(0),
             answers: Mutex::default(),
             answered: Condvar::new(),
@@ -160,25 +166,29 @@ impl HostLink {
 
     /// Tells the daemon to look at the page.
     pub fn ring(&self) {
-        let _ = rustix::io::write(&*lock(&self.doorbell), &1_u64.to_ne_bytes());
+        let bell = lock(&self.doorbell);
+        let Some(bell) = bell.get() else { return };
+        let bytes = 1_u64.to_ne_bytes();
+        // The daemon's is a socket; other things are refused by the kernel, whatever became of the number meanwhile.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if send(bell, &bytes, flags) == Err(Errno::NOTSOCK) {
+            let _ = rustix::io::write(bell, &bytes);
+        }
     }
 
     /// Closes this process's copies of the descriptors; only for a forked child, which must not keep
     /// its parent's connection alive. Takes no lock: another thread of the parent may have held it.
     pub fn close_in_child(&self) {
-        for fd in &self.raw_fds {
-            let fd = fd.swap(-1, Relaxed);
-            if fd >= 0 {
-                // SAFETY: the child uses the link no more, and leaks it.
-                unsafe { libc::close(fd) };
-            }
-        }
+        // The child uses the link no more, and leaks it.
+        self.raw_fds.iter().for_each(RawKept::close);
     }
 
     /// Leaves the virtual GPU: the daemon takes back everything this process held.
     pub fn disconnect(&self) {
         let socket = lock(&self.socket).clone();
-        let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+        if let Some(socket) = socket.get() {
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        }
     }
 
     /// Leaves a sentence in the daemon's event log.
@@ -207,7 +217,9 @@ impl HostLink {
         message.a = severity;
         message.b = about;
         let socket = lock(&self.socket).clone();
-        let _ = socket.send(&message, &[]);
+        if let Some(socket) = socket.get() {
+            let _ = socket.send(&message, &[]);
+        }
     }
 
     /// Reads the socket until `stop` says so, reconnecting when the daemon is replaced. Pushed
@@ -215,7 +227,9 @@ impl HostLink {
     pub fn serve(&self, mut handler: impl FnMut(Push), stop: &AtomicBool) {
         while !stop.load(Acquire) {
             let socket = lock(&self.socket).clone();
-            match socket.receive() {
+            // Without a descriptor of its own any more, it is reached anew.
+            let received = socket.get().map(HostSocket::receive);
+            match received.unwrap_or(Err(SocketError::Closed)) {
                 Ok((message, fds)) => self.dispatch(message, fds, &mut handler),
                 Err(error) if error.would_block() => {}
                 Err(_) => self.reconnect(&mut handler, stop),
@@ -281,7 +295,8 @@ impl HostLink {
             let socket = lock(&self.socket);
             (socket.clone(), self.replaced.load(Relaxed))
         };
-        let mut lost = socket.send(&question, &[]).is_err();
+        let sent = socket.get().map(|socket| socket.send(&question, &[]));
+        let mut lost = !matches!(sent, Some(Ok(())));
         let mut answers = lock(&self.answers);
         while !lost && !self.is_down() {
             if let Some(Some(answer)) = answers.get(&id) {
@@ -318,7 +333,7 @@ impl HostLink {
     /// The link is up again, through another socket.
     fn replace(&self, socket: HostSocket) {
         let mut current = lock(&self.socket);
-        *current = Arc::new(socket);
+        *current = Arc::new(Kept::new(socket));
         self.replaced.fetch_add(1, Relaxed);
         self.down.store(false, Release);
     }
@@ -350,10 +365,10 @@ impl HostLink {
             };
             if answer.kind() == Some(Kind::Welcome) {
                 self.client_id.store(answer.c, Relaxed);
-                self.raw_fds[0].store(socket.as_fd().as_raw_fd(), Relaxed);
+                self.raw_fds[0].set(&socket);
                 if let Some(doorbell) = fds.into_iter().next_back() {
-                    self.raw_fds[1].store(doorbell.as_raw_fd(), Relaxed);
-                    *lock(&self.doorbell) = doorbell;
+                    self.raw_fds[1].set(&doorbell);
+                    *lock(&self.doorbell) = Kept::new(doorbell);
                 }
                 self.replace(socket);
                 // Whoever was too slow to see the link down sees another one.
@@ -396,6 +411,8 @@ fn greet(
         source,
     };
     let socket = HostSocket::connect(&environment.socket).map_err(connect)?;
+    // The reader looks now and then whether its descriptor is still its own: a program that closes it does not wake the reader.
+    let _ = set_socket_timeout(&socket, Timeout::Recv, Some(LOOK_EVERY));
     let mut message = Message::new(Kind::Hello);
     message.a = role as u64;
     message.b = u64::from(PROTOCOL_VERSION);
@@ -404,13 +421,24 @@ fn greet(
         Some((page, client_id)) => {
             message.c = page.commands.granted_bytes.load(Acquire);
             message.d = client_id;
-            socket.send(&message, &[page.fd()])
+            let file = page.file().map_err(LinkError::Page)?;
+            socket.send(&message, &[file.as_fd()])
         }
         None => socket.send(&message, &[]),
     }
     .map_err(connect)?;
-    let (answer, fds) = socket.receive().map_err(connect)?;
+    let (answer, fds) = first_answer(&socket).map_err(connect)?;
     Ok((socket, answer, fds))
+}
+
+/// What the daemon says to a hello, however long it takes.
+fn first_answer(socket: &HostSocket) -> Result<(Message, Vec<OwnedFd>), SocketError> {
+    loop {
+        match socket.receive() {
+            Err(error) if error.would_block() => {}
+            other => return other,
+        }
+    }
 }
 
 /// Connects as a program that wants a session with its virtual GPU's worker; the descriptor is the

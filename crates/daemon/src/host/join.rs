@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use mica_limits::SharedPage;
 use mica_wire::host::message::{Message, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::socket::HostSocket;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::api::Severity;
 use crate::daemon::Daemon;
@@ -26,6 +25,8 @@ pub(super) enum Joined {
     Client {
         id: u64,
         governed: Arc<Governed>,
+        /// The client's end of its doorbell.
+        bell: OwnedFd,
         resumed: bool,
     },
     Program {
@@ -150,13 +151,13 @@ pub(super) fn join(
         Some(_) => message.d,
         None => registry.fresh_id(),
     };
+    let (doorbell, bell) = super::doorbell().map_err(|error| internal("a doorbell", error))?;
     let governed = Arc::new(Governed {
         id,
         role,
         tenant,
         page: Arc::new(page),
-        doorbell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| internal("a doorbell", error))?,
+        doorbell,
         mechanism: AtomicU8::new(0),
         charged_ns: AtomicU64::new(0),
         leases: AtomicU64::new(0),
@@ -234,6 +235,7 @@ pub(super) fn join(
     Ok(Joined::Client {
         id,
         governed,
+        bell,
         resumed,
     })
 }

@@ -121,6 +121,7 @@ impl HostServer {
                     Joined::Client {
                         id,
                         governed,
+                        bell,
                         resumed,
                     } => {
                         connection.client = Some(*id);
@@ -129,7 +130,7 @@ impl HostServer {
                         if !resumed {
                             fds.push(governed.page.fd());
                         }
-                        fds.push(governed.doorbell.as_fd());
+                        fds.push(bell.as_fd());
                     }
                     Joined::Program { session } => fds.push(session.as_fd()),
                 }

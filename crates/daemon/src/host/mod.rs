@@ -338,6 +338,13 @@ impl HostServer {
     }
 }
 
+/// Makes a doorbell: the daemon's end and the client's. A socket has a number of its own by which the client can tell it from
+/// whatever its program has opened under the same descriptor. Datagrams: a client that closes its end leaves no end to read.
+fn doorbell() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
+}
+
 /// Makes the two ends of a session.
 pub(crate) fn session_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     socketpair(
