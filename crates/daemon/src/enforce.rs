@@ -213,7 +213,7 @@ pub(crate) fn check_drains(registry: &mut Registry, news: &mut Vec<News>) {
 }
 
 /// Puts these reasons in the place of the earlier ones of their kind.
-fn replace(
+pub(crate) fn replace(
     vgpu: &mut crate::registry::Vgpu,
     kind: &str,
     reasons: Vec<(u32, String)>,

@@ -34,6 +34,7 @@ mod monitor;
 mod namespaces;
 pub mod nvidia;
 mod openapi;
+mod outsiders;
 mod paths;
 mod placement;
 mod registry;

@@ -12,6 +12,7 @@ use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
 use crate::ledger::Ledger;
+use crate::outsiders::{Outsider, stayed};
 use crate::registry::Registry;
 use crate::store::Outlives;
 
@@ -23,6 +24,7 @@ const HISTORY: usize = 600;
 pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut last = Instant::now();
     let mut seen = HashMap::new();
+    let mut outside = HashMap::new();
     let mut looks = 0;
     let mut last_save = Instant::now();
     loop {
@@ -34,7 +36,8 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
         let wanted = looks_wanted(&daemon.registry());
         if elapsed >= EVERY {
             last = Instant::now();
-            observe(daemon, devices.as_mut(), &mut seen, elapsed.as_secs_f64());
+            let looks = (&mut seen, &mut outside);
+            observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
             if daemon.on_demand {
                 crate::log::cut_own(&daemon.paths.log_file());
             }
@@ -92,7 +95,7 @@ fn begin_look(daemon: &Daemon) -> Vec<(usize, usize)> {
 fn observe(
     daemon: &Daemon,
     devices: &mut dyn Devices,
-    seen: &mut HashMap<u32, String>,
+    (seen, outside): (&mut HashMap<u32, String>, &mut HashMap<u32, Outsider>),
     seconds: f64,
 ) {
     // The driver is asked without the lock: a slow answer may not hold up a program.
@@ -122,6 +125,11 @@ fn observe(
             (*index, held.collect())
         })
         .collect();
+    let holders = outsiders.iter().flat_map(|(index, held)| {
+        let holders = held.iter().filter(|(_, bytes)| *bytes > 0);
+        holders.filter_map(|(pid, _)| Outsider::of(*index, *pid))
+    });
+    let stayed = stayed(outside, holders.collect());
     let earlier = std::mem::replace(seen, strays.clone());
     let strays = strays
         .into_iter()
@@ -150,6 +158,7 @@ fn observe(
         check_slices(&mut registry, &mut news);
         check_drains(&mut registry, &mut news);
         mark_strays(&mut registry, &strays, &mut news);
+        crate::outsiders::mark(&mut registry, &stayed, &mut news);
     }
     for (severity, kind, vgpu, pid, text) in news {
         daemon
