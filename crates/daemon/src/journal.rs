@@ -10,9 +10,13 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use rustix::fs::{FallocateFlags, fallocate};
+
 const SLOT_BYTES: usize = 64;
 /// More processes than any host has; a damaged file is not read for ever.
 const MOST_SLOTS: u64 = 1 << 20;
+/// Slots whose room is taken from the disk at once.
+const RESERVED_SLOTS: u64 = 256;
 
 /// A process and its grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +87,9 @@ impl Journal {
     /// Opens the file and reads what an earlier daemon left, with the slots it is in.
     pub(crate) fn open(path: &Path) -> std::io::Result<(Self, Vec<(u64, Entry)>)> {
         let file = crate::files::open_or_create(path)?;
+        // A disk that fills up later has room for these; one that is full already is said at the first write.
+        let reserved = RESERVED_SLOTS * SLOT_BYTES as u64;
+        let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, reserved);
         let slots = (file.metadata()?.len() / SLOT_BYTES as u64).min(MOST_SLOTS);
         let mut entries = Vec::new();
         let mut free = Vec::new();
