@@ -5,6 +5,8 @@
 //! gate opens, and the same thread tries to reach the daemon's successor, offering the page it
 //! shared with the old one so that nothing is counted twice or lost.
 
+mod greeting;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -14,27 +16,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mica_wire::host::message::{
-    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, PROTOCOL_VERSION,
-    Refusal, Role,
+    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, Refusal, Role,
 };
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SendFlags, send};
 use rustix::thread::futex;
 
 use crate::clock::monotonic_ns;
 use crate::kept::{Kept, RawKept};
 use crate::{Environment, MemoryView, SharedPage};
+use greeting::{greet, hello};
+
+pub use greeting::open_session;
 
 /// Pauses between tries to reach the daemon's successor: one that was killed is mostly back at once.
 const RECONNECT_SOON: Duration = Duration::from_millis(5);
 const RECONNECT_EVERY: Duration = Duration::from_millis(50);
 /// A daemon that was killed or upgraded is back within this; whoever needs memory meanwhile waits so long for it.
 const REPLACED_WITHIN_NS: u64 = 2_000_000_000;
-/// How often a reader that nothing comes for looks at its descriptor.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Tries with the shorter pause.
 const SOON_TRIES: u32 = 100;
 
@@ -106,6 +107,8 @@ pub struct HostLink {
     client_id: AtomicU64,
     environment: Environment,
     role: Role,
+    /// The process that joined. A copy of it made without fork handlers must not speak for it.
+    pid: u32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -144,6 +147,7 @@ impl HostLink {
             welcome,
             environment,
             role,
+            pid: std::process::id(),
         }))
     }
 
@@ -164,8 +168,16 @@ impl HostLink {
         self.down.load(Relaxed)
     }
 
+    /// Whether this process is the one that joined.
+    fn is_own(&self) -> bool {
+        std::process::id() == self.pid
+    }
+
     /// Tells the daemon to look at the page.
     pub fn ring(&self) {
+        if !self.is_own() {
+            return;
+        }
         let bell = lock(&self.doorbell);
         let Some(bell) = bell.get() else { return };
         let bytes = 1_u64.to_ne_bytes();
@@ -213,6 +225,9 @@ impl HostLink {
     }
 
     fn send_note(&self, severity: u64, about: u64, text: &str) {
+        if !self.is_own() {
+            return;
+        }
         let mut message = Message::new(Kind::Note).with_text(text);
         message.a = severity;
         message.b = about;
@@ -240,6 +255,12 @@ impl HostLink {
     /// Asks for at least `bytes` more credit than `have_bytes`; it is in the page when this returns `Ok`.
     /// Waits for it as the virtual GPU says, unless it is wanted `now` or not at all.
     pub(crate) fn need_credit(&self, bytes: u64, have_bytes: u64, now: bool) -> Result<(), String> {
+        // Nobody reads the answers in a copy, which would wait for ever.
+        if !self.is_own() {
+            return Err(
+                "this process is a copy of one that joined, and has not joined itself".into(),
+            );
+        }
         let mut question = Message::new(Kind::NeedCredit);
         question.a = bytes;
         question.b = have_bytes;
@@ -252,6 +273,9 @@ impl HostLink {
     }
 
     pub(crate) fn memory_view(&self) -> Option<MemoryView> {
+        if !self.is_own() {
+            return None;
+        }
         let answer = self.ask(Message::new(Kind::AskMemory))?;
         (answer.kind() == Some(Kind::Memory)).then_some(MemoryView {
             limit_bytes: answer.a,
@@ -381,80 +405,6 @@ impl HostLink {
             }
             std::thread::sleep(RECONNECT_EVERY);
         }
-    }
-}
-
-type Greeting = (HostSocket, Message, Vec<OwnedFd>);
-
-/// Connects and introduces this process; with a page, as one that was known before.
-fn hello(
-    environment: &Environment,
-    role: Role,
-    resume: Option<(&SharedPage, u64)>,
-) -> Result<Greeting, LinkError> {
-    let (socket, answer, fds) = greet(environment, role, resume)?;
-    match answer.kind() {
-        Some(Kind::Welcome) => Ok((socket, answer, fds)),
-        Some(Kind::Refused) => Err(LinkError::Refused(answer.text())),
-        _ => Err(LinkError::Unexpected(answer.kind)),
-    }
-}
-
-/// The same, whatever the daemon answers.
-fn greet(
-    environment: &Environment,
-    role: Role,
-    resume: Option<(&SharedPage, u64)>,
-) -> Result<Greeting, LinkError> {
-    let connect = |source| LinkError::Connect {
-        path: environment.socket.clone(),
-        source,
-    };
-    let socket = HostSocket::connect(&environment.socket).map_err(connect)?;
-    // The reader looks now and then whether its descriptor is still its own: a program that closes it does not wake the reader.
-    let _ = set_socket_timeout(&socket, Timeout::Recv, Some(LOOK_EVERY));
-    let mut message = Message::new(Kind::Hello);
-    message.a = role as u64;
-    message.b = u64::from(PROTOCOL_VERSION);
-    message.token = environment.token;
-    match resume {
-        Some((page, client_id)) => {
-            message.c = page.commands.granted_bytes.load(Acquire);
-            message.d = client_id;
-            let file = page.file().map_err(LinkError::Page)?;
-            socket.send(&message, &[file.as_fd()])
-        }
-        None => socket.send(&message, &[]),
-    }
-    .map_err(connect)?;
-    let (answer, fds) = first_answer(&socket).map_err(connect)?;
-    Ok((socket, answer, fds))
-}
-
-/// What the daemon says to a hello, however long it takes.
-fn first_answer(socket: &HostSocket) -> Result<(Message, Vec<OwnedFd>), SocketError> {
-    loop {
-        match socket.receive() {
-            Err(error) if error.would_block() => {}
-            other => return other,
-        }
-    }
-}
-
-/// Connects as a program that wants a session with its virtual GPU's worker; the descriptor is the
-/// session's socket.
-pub fn open_session(environment: &Environment) -> Result<(Welcome, OwnedFd), LinkError> {
-    let (_socket, message, fds) = hello(environment, Role::Program, None)?;
-    let welcome = Welcome {
-        vgpu: message.text(),
-        limit_bytes: message.a,
-        device_total_bytes: message.b,
-        client_id: message.c,
-        gpu_index: message.d,
-    };
-    match fds.into_iter().next() {
-        Some(session) => Ok((welcome, session)),
-        None => Err(LinkError::Unexpected(message.kind)),
     }
 }
 

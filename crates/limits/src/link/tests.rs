@@ -193,3 +193,45 @@ fn a_program_that_takes_the_descriptors_keeps_its_files_and_the_link_comes_back(
         "nothing was written to it"
     );
 }
+
+/// What a copy of this process made by `clone` alone, without fork handlers, answers; `None` if it never does.
+fn in_a_copy(ask: impl Fn() -> bool) -> Option<bool> {
+    // SAFETY: without flags it is a fork; the copy asks and ends without running any destructor.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    if pid == 0 {
+        let code = i32::from(!ask());
+        // SAFETY: ends the copy.
+        unsafe { libc::_exit(code) };
+    }
+    let pid = pid as libc::pid_t;
+    for _ in 0..200 {
+        let mut status = 0;
+        // SAFETY: the child is this test's own.
+        if unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } == pid {
+            return Some(libc::WEXITSTATUS(status) == 0);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // SAFETY: as above.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+    None
+}
+
+#[test]
+fn a_copy_without_fork_handlers_is_refused_and_does_not_speak_for_its_parent() {
+    let host = Host::start();
+    let (link, socket) = host.connected();
+    let refused = || {
+        link.ring();
+        link.note(0, "from a copy");
+        link.memory_view().is_none() && link.need_credit(1, 0, true).is_err()
+    };
+    // Another thread may hold a lock of the allocator's at the moment of a copy.
+    let answer = (0..3).find_map(|_| in_a_copy(refused));
+    assert_eq!(answer, Some(true));
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    assert!(socket.receive().is_err(), "the daemon heard nothing");
+}
