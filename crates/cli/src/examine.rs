@@ -1,9 +1,10 @@
 //! What `mica doctor` tries by itself, beside what the daemon reports.
 //!
 //! A limit is tested by asking for more than it: this process joins the virtual GPU for a moment and
-//! charges one byte beyond its limit, on the way every allocation of a program takes. No device memory
-//! and no context are involved, so a busy virtual GPU is not disturbed. With `--probe` a process of its own
-//! asks the GPU itself, through `cuMemAlloc`; that takes a context for a moment.
+//! asks for one byte beyond its limit, on the way every allocation of a program takes. In direct mode no device
+//! memory and no context are involved, so a busy virtual GPU is not disturbed; in isolated mode the worker is asked, in a
+//! session and a context of this process. With `--probe` a process of its own asks the GPU itself, through
+//! `cuMemAlloc`; that takes a context for a moment.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,9 +15,13 @@ use anyhow::Context;
 use mica_backend_cuda::symbols::is_shim;
 use mica_daemon::api::{Check, Mode, Verdict, VgpuInfo, VgpuState};
 use mica_daemon::client::ControlClient;
-use mica_limits::{Environment, HostLink, PageQuota, Quota};
+use mica_limits::{Environment, HostLink, PageQuota, Quota, open_session};
 use mica_load::{Driver, DriverError};
 use mica_wire::host::message::Role;
+use mica_wire::session::client::SessionClient;
+use mica_wire::session::{ContextCreate, MemoryAlloc, SessionError};
+
+const REFUSED: &str = "a process that asked for one byte more than the limit was refused";
 
 /// Whether programs get Mica's `libcuda.so.1`.
 pub(crate) fn libraries() -> Check {
@@ -63,9 +68,35 @@ fn ask_too_much(client: &ControlClient, vgpu: &VgpuInfo) -> Result<(Verdict, Str
         socket: joined.host_socket.into(),
         token,
     };
+    let bytes = vgpu.memory_limit_bytes.saturating_add(1);
+    match joined.mode {
+        Mode::Direct => ask_daemon(environment, bytes),
+        Mode::Isolated if vgpu.state == VgpuState::Suspended => {
+            Ok((Verdict::Unknown, "it is suspended".into()))
+        }
+        Mode::Isolated => ask_worker(&environment, bytes),
+    }
+}
+
+/// Asks for memory as a program in isolated mode does.
+fn ask_worker(environment: &Environment, bytes: u64) -> Result<(Verdict, String), String> {
+    let (_, socket) = open_session(environment).map_err(|e| e.to_string())?;
+    let client = SessionClient::connect(socket, "mica doctor").map_err(|e| e.to_string())?;
+    let new = client.call(&ContextCreate { flags: 0 });
+    let context = new.map_err(|e| e.to_string())?.context;
+    match client.call(&MemoryAlloc { context, bytes }) {
+        Ok(_) => Ok((Verdict::Failed, format!("{bytes} bytes were granted"))),
+        Err(SessionError::Refused { code, message }) if code == OUT_OF_MEMORY as u32 => {
+            Ok((Verdict::Ok, format!("{REFUSED}: {message}")))
+        }
+        Err(other) => Err(other.to_string()),
+    }
+}
+
+/// Asks for memory as a program in direct mode does.
+fn ask_daemon(environment: Environment, bytes: u64) -> Result<(Verdict, String), String> {
     let link = HostLink::connect(environment, Role::Direct).map_err(|e| e.to_string())?;
     let stop = AtomicBool::new(false);
-    let bytes = vgpu.memory_limit_bytes.saturating_add(1);
     let answer = std::thread::scope(|threads| {
         threads.spawn(|| link.serve(|_| {}, &stop));
         let answer = PageQuota::new(link.clone()).charge(bytes);
@@ -74,13 +105,7 @@ fn ask_too_much(client: &ControlClient, vgpu: &VgpuInfo) -> Result<(Verdict, Str
         answer
     });
     Ok(match answer {
-        Err(denied) => (
-            Verdict::Ok,
-            format!(
-                "a process that asked for one byte more than the limit was refused: {}",
-                denied.reason
-            ),
-        ),
+        Err(denied) => (Verdict::Ok, format!("{REFUSED}: {}", denied.reason)),
         Ok(()) => (Verdict::Failed, format!("{bytes} bytes were granted")),
     })
 }

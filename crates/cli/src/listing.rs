@@ -5,6 +5,7 @@ use mica_daemon::api::{
     Check, ConfinementInfo, Doctor, Event, GpuInfo, OnFull, PrecisionPolicy, Severity, Verdict,
     VgpuInfo, VgpuState,
 };
+use mica_wire::host::printable::{printable, printable_json, printable_lines};
 use serde::Serialize;
 
 use crate::args::{DoctorArgs, EventsArgs, JsonArgs, ListArgs, NameArgs, OutputArg, StatsArgs};
@@ -14,7 +15,8 @@ use crate::table::{Paint, Table};
 
 /// Prints any answer as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    let json = serde_json::to_string_pretty(value)?;
+    println!("{}", printable_json(&json));
     Ok(())
 }
 
@@ -233,7 +235,8 @@ fn gpu_row(gpu: &GpuInfo) -> Vec<String> {
 pub(crate) fn stats(args: &StatsArgs) -> Result<()> {
     let client = connect()?;
     if args.prometheus {
-        print!("{}", client.metrics().map_err(explain)?);
+        let metrics = client.metrics().map_err(explain)?;
+        print!("{}", printable_lines(&metrics));
         return Ok(());
     }
     let stats = client.stats().map_err(explain)?;
@@ -261,7 +264,7 @@ pub(crate) fn events(args: &EventsArgs) -> Result<()> {
 
 fn print_event(event: &Event, json: bool) -> Result<()> {
     if json {
-        println!("{}", serde_json::to_string(event)?);
+        println!("{}", printable_json(&serde_json::to_string(event)?));
         return Ok(());
     }
     let paint = Paint::stdout();
@@ -273,16 +276,13 @@ fn print_event(event: &Event, json: bool) -> Result<()> {
         seconds % 60
     );
     let message = match event.severity {
-        Severity::Info => event.message.clone(),
+        Severity::Info => printable(&event.message).into_owned(),
         Severity::Warning => paint.warn(&event.message),
         Severity::Error => paint.bad(&event.message),
     };
-    let vgpu = event.vgpu.as_deref().unwrap_or("-");
-    println!(
-        "{}  {:<16} {vgpu:<12} {message}",
-        paint.dim(&time),
-        event.kind
-    );
+    let vgpu = printable(event.vgpu.as_deref().unwrap_or("-"));
+    let kind = printable(&event.kind);
+    println!("{}  {kind:<16} {vgpu:<12} {message}", paint.dim(&time));
     Ok(())
 }
 
@@ -334,8 +334,9 @@ fn print_check(check: &Check) {
         .map(|vgpu| format!("{vgpu}: "))
         .unwrap_or_default();
     println!(
-        "{verdict}  {subject}{}\n         {}",
-        check.what,
+        "{verdict}  {}{}\n         {}",
+        printable(&subject),
+        printable(&check.what),
         paint.dim(&check.evidence)
     );
 }

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
+use mica_wire::host::printable::printable_lines;
 
 use crate::args::{Cli, Command};
 
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     match dispatch(&cli.command) {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(error) => {
-            eprintln!("mica: {error:#}");
+            eprintln!("mica: {}", printable_lines(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,6 @@
 //! Making, changing and removing virtual GPUs, and the processes that serve them.
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use mica_daemon::api::{Resize, VgpuInfo};
 use mica_daemon::client::ControlClient;
+use mica_wire::host::printable::printable;
 
 use crate::args::{ConfigArgs, CreateArgs, DaemonArgs, NameArgs, RemoveArgs, ResizeArgs};
 use crate::control::{connect, connect_existing, explain};
@@ -41,7 +43,7 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
 pub(crate) fn say_if_degraded(client: &ControlClient, name: &str) {
     let reasons = client.get(name).map(|vgpu| vgpu.reasons);
     for reason in reasons.unwrap_or_default() {
-        eprintln!("mica: {name} is degraded: {reason}");
+        eprintln!("mica: {name} is degraded: {}", printable(&reason));
     }
 }
 
@@ -105,7 +107,7 @@ pub(crate) fn cancel(args: &NameArgs) -> Result<()> {
     if args.json {
         return print_json(&done);
     }
-    println!("{}", done.done);
+    println!("{}", printable(&done.done));
     Ok(())
 }
 
@@ -121,7 +123,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
         if args.stop {
             wait_for_end(client.socket());
         }
-        println!("{}", done.done);
+        println!("{}", printable(&done.done));
         return Ok(());
     }
     tracing_subscriber::fmt()
@@ -129,9 +131,28 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
             tracing_subscriber::EnvFilter::try_from_env("MICA_LOG_LEVEL")
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
         )
-        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_writer(|| PrintableLines(std::io::stderr()))
         .init();
     Ok(mica_daemon::run(args.config.clone())?)
+}
+
+/// A log whose lines hold no hidden characters, whatever programs had written into them.
+struct PrintableLines<W>(W);
+
+impl<W: Write> Write for PrintableLines<W> {
+    /// Takes whole records: the log writes each with one call.
+    fn write(&mut self, record: &[u8]) -> std::io::Result<usize> {
+        let text = String::from_utf8_lossy(record);
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        self.0
+            .write_all(format!("{}\n", printable(line)).as_bytes())?;
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Whoever comes next must not meet the one that ends. A successor may be quick to take its place: that is not waited for.
@@ -170,4 +191,17 @@ pub(crate) fn worker() -> Result<()> {
     Ok(mica_worker::run(
         &mica_worker::WorkerConfig::from_environment()?,
     )?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_the_log_is_one_line_whatever_is_in_it() {
+        let mut log = PrintableLines(Vec::new());
+        log.write_all(b"a\n2026 forged\x1b[2J\xff\n").unwrap();
+        let text = String::from_utf8(log.0).unwrap();
+        assert_eq!(text, "a\\n2026 forged\\u{1b}[2J\u{fffd}\n");
+    }
 }

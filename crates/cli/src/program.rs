@@ -19,6 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use mica_daemon::api::{Created, Event, GpuKind, Mode};
 use mica_daemon::client::ControlClient;
+use mica_wire::host::printable::printable;
 
 use crate::args::{ExecArgs, RunArgs, WatchArgs};
 use crate::control;
@@ -63,7 +64,8 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
 /// Starts a program with the environment that puts it into a virtual GPU.
 fn start(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<Child> {
     let (path, arguments) = command.split_first().context("no program was named")?;
-    let program = path.display();
+    let program = path.display().to_string();
+    let program = printable(&program);
     let prepared = libraries::prepare(joined.mode)?;
     let libraries = &prepared.folder;
     let mut child = Command::new(path);
@@ -248,7 +250,7 @@ fn say_what_happened(
         let outside = ["process_outside", "process_refused"].contains(&event.kind.as_str());
         escaped |= outside;
         if outside || event.kind == "kernel_fault" {
-            eprintln!("mica: {}", event.message);
+            eprintln!("mica: {}", printable(&event.message));
         }
         if event.kind == "memory_denied" {
             denied = Some(&event.message);
@@ -259,12 +261,13 @@ fn say_what_happened(
             _ => None,
         };
         if let Some(begin) = explains.filter(|_| failed && !refused.contains(&&*event.message)) {
-            eprintln!("mica: {begin}{}", event.message);
+            eprintln!("mica: {begin}{}", printable(&event.message));
             refused.push(&event.message);
         }
     }
     if let (true, Some(denied)) = (failed, denied) {
-        eprintln!("mica: memory was refused, the last time because {denied}");
+        let why = printable(denied);
+        eprintln!("mica: memory was refused, the last time because {why}");
         if joined.gpu_kind == GpuKind::Nvidia && joined.memory_limit_bytes < CONTEXT_BYTES {
             eprintln!("  hint: a context alone takes some 520 MiB of an NVIDIA GPU");
         }

@@ -11,6 +11,7 @@ use mica_ptx::ast::{Module, Unsupported};
 use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::JitModule;
 use mica_ptx_ops::layout::ModuleLayout;
+use mica_wire::host::printable::{printable, printable_lines};
 use serde_json::{Value, json};
 
 use crate::args::PtxArgs;
@@ -152,22 +153,25 @@ fn print(entry: &Entry<'_>, piece: &Piece) {
     println!("{}  ({} bytes stored)", entry.arch(), entry.stored_len());
     match piece {
         Piece::Ptx { description, check } => {
-            println!("{description}");
+            let description = description.to_string();
+            println!("{}", printable_lines(&description));
             let Some(check) = check else { return };
             println!("compiled for this machine");
             for checked in check {
-                match &checked.made {
-                    Made::Native(ms) => println!("  {:>8.1} ms  {}", ms, checked.kernel),
-                    Made::Interpreted(why) => println!("  interpreted  {}: {why}", checked.kernel),
-                    Made::Refused(why) => println!("  refused      {}: {why}", checked.kernel),
-                }
+                let kernel = &checked.kernel;
+                let line = match &checked.made {
+                    Made::Native(ms) => format!("  {ms:>8.1} ms  {kernel}"),
+                    Made::Interpreted(why) => format!("  interpreted  {kernel}: {why}"),
+                    Made::Refused(why) => format!("  refused      {kernel}: {why}"),
+                };
+                println!("{}", printable_lines(&line));
             }
             println!();
         }
         Piece::Machine(cubin) => {
             println!("machine code: runs on GPUs of its own generation only");
             for kernel in cubin.iter().flat_map(|cubin| &cubin.kernels) {
-                println!("\nkernel {}", kernel.name);
+                println!("\nkernel {}", printable(&kernel.name));
                 println!("  parameters: {} bytes", kernel.param_bytes);
                 if let Some(registers) = kernel.registers {
                     println!("  registers: {registers}");

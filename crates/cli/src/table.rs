@@ -2,6 +2,8 @@
 
 use std::io::IsTerminal;
 
+use mica_wire::host::printable::{printable, printable_lines};
+
 /// A table for the terminal.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -17,7 +19,9 @@ impl Table {
 
     /// Adds a row.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        // Names and notes are chosen by programs.
+        let safe = cells.iter().map(|cell| printable(cell).into_owned());
+        self.rows.push(safe.collect());
     }
 
     /// Whether there is no row but the titles.
@@ -86,10 +90,11 @@ impl Paint {
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
+        let text = printable_lines(text);
         if self.on {
             format!("\x1b[{code}m{text}\x1b[0m")
         } else {
-            text.to_owned()
+            text.into_owned()
         }
     }
 }

@@ -213,7 +213,7 @@ pub(crate) fn check_drains(registry: &mut Registry, news: &mut Vec<News>) {
 }
 
 /// Puts these reasons in the place of the earlier ones of their kind.
-fn replace(
+pub(crate) fn replace(
     vgpu: &mut crate::registry::Vgpu,
     kind: &str,
     reasons: Vec<(u32, String)>,
@@ -312,7 +312,8 @@ impl Family {
     }
 }
 
-fn parent_of(pid: u32) -> Option<u32> {
+/// The parent of a process.
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let after_name = &stat[stat.rfind(')')? + 1..];
     after_name.split_whitespace().nth(1)?.parse().ok()

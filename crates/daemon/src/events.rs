@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use mica_wire::host::printable::printable;
 use tokio::sync::broadcast;
 
 use crate::api::{Event, Severity};
@@ -37,6 +38,8 @@ impl EventLog {
         pid: Option<u32>,
         message: String,
     ) {
+        // Parts of it are words of programs, and it goes to logs and terminals.
+        let message = printable(&message).into_owned();
         match severity {
             Severity::Info => tracing::info!(kind, vgpu, pid, "{message}"),
             Severity::Warning => tracing::warn!(kind, vgpu, pid, "{message}"),

@@ -16,17 +16,50 @@ use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zerocopy::FromBytes;
 
-use crate::api::{OnFull, VgpuSpec};
+use crate::api::{GpuKind, Mode, OnFull, VgpuSpec};
 use crate::config::Config;
 use crate::daemon::Daemon;
+use crate::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
 use crate::host::{Door, HostServer, session_pair};
 use crate::http;
 use crate::journal::Journal;
 use crate::paths::Paths;
-use crate::registry::Registry;
+use crate::registry::{Registry, WorkerSlot};
 use crate::running::start_gpus;
 
 const LIMIT_BYTES: u64 = 256 << 20;
+
+/// Process number of the fuzzer's connections, which no process has.
+pub(crate) const NOBODY: u32 = i32::MAX as u32;
+
+/// A card, so that virtual GPUs can have either mode.
+struct Card;
+
+impl Devices for Card {
+    fn list(&mut self) -> Vec<DeviceFacts> {
+        vec![DeviceFacts {
+            kind: GpuKind::Nvidia,
+            name: "card".into(),
+            uuid: "GPU-1".into(),
+            memory_total_bytes: 64 << 30,
+            driver: None,
+        }]
+    }
+
+    fn read(&mut self, _: usize) -> Option<DeviceReading> {
+        None
+    }
+
+    fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
+        Vec::new()
+    }
+}
+
+/// What opens a virtual GPU.
+struct Tokens {
+    token: [u8; 16],
+    worker_token: [u8; 16],
+}
 
 /// A daemon to be fed.
 pub struct Target {
@@ -42,7 +75,7 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// A daemon with the software GPU and its state in a folder of its own.
+    /// A daemon with a card and its state in a folder of its own.
     ///
     /// # Errors
     /// If the system refuses a folder or a thread.
@@ -55,7 +88,7 @@ impl Target {
         std::fs::create_dir_all(folder.join("run"))?;
         let mut config = Config::default();
         config.daemon.worker_command = vec!["/nonexistent/worker".into()];
-        let gpus = start_gpus(&mut crate::devices::NoDevices, &config);
+        let gpus = start_gpus(&mut Card, &config);
         let gpus = gpus.map_err(std::io::Error::other)?;
         let paths = Paths::under(&folder);
         let (journal, _) = Journal::open(&paths.journal_file())?;
@@ -104,19 +137,9 @@ impl Target {
         else {
             return;
         };
-        let (token, worker_token) = {
-            let mut registry = self.daemon.registry();
-            let spec = VgpuSpec {
-                memory_limit_bytes: Some(LIMIT_BYTES),
-                share_percent: Some(50),
-                allow_degraded: true,
-                on_full: OnFull::Wait { timeout_ms: 1 },
-                ..VgpuSpec::default()
-            };
-            let Ok(vgpu) = registry.create(spec, crate::paths::uid(), None) else {
-                return;
-            };
-            (vgpu.token, vgpu.worker_token)
+        let (Some(direct), Some(isolated)) = (self.make(Mode::Direct), self.make(Mode::Isolated))
+        else {
+            return;
         };
         let Ok(mut server) = HostServer::new(self.daemon.clone(), listener, workers) else {
             return;
@@ -137,8 +160,9 @@ impl Target {
                 return;
             };
             match choice >> 2 & 3 {
-                1 => message.token = token,
-                2 => message.token = worker_token,
+                1 => message.token = direct.token,
+                2 => message.token = isolated.worker_token,
+                3 => message.token = isolated.token,
                 _ => {}
             }
             let peer = &mut peers[usize::from(choice & 3)];
@@ -173,6 +197,29 @@ impl Target {
             assert!(registry.clients.is_empty());
         }
         self.clear();
+    }
+
+    /// A virtual GPU, whose worker is taken to be the process of the fuzzer's connections.
+    fn make(&self, mode: Mode) -> Option<Tokens> {
+        let mut registry = self.daemon.registry();
+        let spec = VgpuSpec {
+            mode: Some(mode),
+            memory_limit_bytes: Some(LIMIT_BYTES),
+            share_percent: Some(50),
+            allow_degraded: true,
+            on_full: OnFull::Wait { timeout_ms: 1 },
+            ..VgpuSpec::default()
+        };
+        let made = registry.create(spec, crate::paths::uid(), None).ok()?;
+        let name = made.name.clone();
+        let vgpu = registry.vgpu_mut(&name).ok()?;
+        let mut slot = WorkerSlot::of(None);
+        slot.pid = Some(NOBODY);
+        vgpu.workers.insert(0, slot);
+        Some(Tokens {
+            token: vgpu.token,
+            worker_token: vgpu.worker_token,
+        })
     }
 
     fn check(&self) {

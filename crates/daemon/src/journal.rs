@@ -6,13 +6,17 @@
 //! a grant and after a recall.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{FallocateFlags, fallocate};
 
 const SLOT_BYTES: usize = 64;
 /// More processes than any host has; a damaged file is not read for ever.
 const MOST_SLOTS: u64 = 1 << 20;
+/// Slots whose room is taken from the disk at once.
+const RESERVED_SLOTS: u64 = 256;
 
 /// A process and its grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +31,21 @@ pub(crate) struct Entry {
     /// Of its virtual GPU.
     pub(crate) token: [u8; 16],
     pub(crate) granted_bytes: u64,
+    /// The user that the process acts for; `None` in a file of a Mica that did not write it.
+    pub(crate) uid: Option<u32>,
 }
 
 impl Entry {
+    /// Whether both are of one process in one role.
+    pub(crate) fn is_same_process(&self, other: &Self) -> bool {
+        let same_user = match (self.uid, other.uid) {
+            (Some(uid), Some(other)) => uid == other,
+            _ => true,
+        };
+        let who = |entry: &Self| (entry.pid, entry.start, entry.role);
+        who(self) == who(other) && same_user
+    }
+
     fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut bytes = [0; SLOT_BYTES];
         bytes[0..8].copy_from_slice(&self.client.to_le_bytes());
@@ -38,6 +54,8 @@ impl Entry {
         bytes[16..24].copy_from_slice(&self.start.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.token);
         bytes[40..48].copy_from_slice(&self.granted_bytes.to_le_bytes());
+        let uid = self.uid.map_or(0, |uid| u64::from(uid) + 1);
+        bytes[48..56].copy_from_slice(&uid.to_le_bytes());
         bytes
     }
 
@@ -52,6 +70,7 @@ impl Entry {
             start: long(16),
             token: std::array::from_fn(|i| bytes[24 + i]),
             granted_bytes: long(40),
+            uid: long(48).checked_sub(1).map(|uid| uid as u32),
         })
     }
 }
@@ -67,13 +86,10 @@ pub(crate) struct Journal {
 impl Journal {
     /// Opens the file and reads what an earlier daemon left, with the slots it is in.
     pub(crate) fn open(path: &Path) -> std::io::Result<(Self, Vec<(u64, Entry)>)> {
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)?;
+        let file = crate::files::open_or_create(path)?;
+        // A disk that fills up later has room for these; one that is full already is said at the first write.
+        let reserved = RESERVED_SLOTS * SLOT_BYTES as u64;
+        let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, reserved);
         let slots = (file.metadata()?.len() / SLOT_BYTES as u64).min(MOST_SLOTS);
         let mut entries = Vec::new();
         let mut free = Vec::new();
@@ -138,6 +154,7 @@ mod tests {
             start: 9,
             token: [3; 16],
             granted_bytes: 1 << 40,
+            uid: Some(u32::MAX),
         };
         let (journal, none) = Journal::open(&path).unwrap();
         assert!(none.is_empty());

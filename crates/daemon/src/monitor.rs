@@ -12,6 +12,7 @@ use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
 use crate::ledger::Ledger;
+use crate::outsiders::{Outsider, stayed};
 use crate::registry::Registry;
 use crate::store::Outlives;
 
@@ -23,6 +24,7 @@ const HISTORY: usize = 600;
 pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut last = Instant::now();
     let mut seen = HashMap::new();
+    let mut outside = HashMap::new();
     let mut looks = 0;
     let mut last_save = Instant::now();
     loop {
@@ -34,7 +36,11 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
         let wanted = looks_wanted(&daemon.registry());
         if elapsed >= EVERY {
             last = Instant::now();
-            observe(daemon, devices.as_mut(), &mut seen, elapsed.as_secs_f64());
+            let looks = (&mut seen, &mut outside);
+            observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
+            if daemon.on_demand {
+                crate::log::cut_own(&daemon.paths.log_file());
+            }
         } else if wanted != looks {
             look_at_memory(daemon, devices.as_mut());
         }
@@ -89,7 +95,7 @@ fn begin_look(daemon: &Daemon) -> Vec<(usize, usize)> {
 fn observe(
     daemon: &Daemon,
     devices: &mut dyn Devices,
-    seen: &mut HashMap<u32, String>,
+    (seen, outside): (&mut HashMap<u32, String>, &mut HashMap<u32, Outsider>),
     seconds: f64,
 ) {
     // The driver is asked without the lock: a slow answer may not hold up a program.
@@ -119,6 +125,11 @@ fn observe(
             (*index, held.collect())
         })
         .collect();
+    let holders = outsiders.iter().flat_map(|(index, held)| {
+        let holders = held.iter().filter(|(_, bytes)| *bytes > 0);
+        holders.filter_map(|(pid, _)| Outsider::of(*index, *pid))
+    });
+    let stayed = stayed(outside, holders.collect());
     let earlier = std::mem::replace(seen, strays.clone());
     let strays = strays
         .into_iter()
@@ -147,6 +158,7 @@ fn observe(
         check_slices(&mut registry, &mut news);
         check_drains(&mut registry, &mut news);
         mark_strays(&mut registry, &strays, &mut news);
+        crate::outsiders::mark(&mut registry, &stayed, &mut news);
     }
     for (severity, kind, vgpu, pid, text) in news {
         daemon
@@ -242,16 +254,14 @@ fn measure(registry: &mut Registry, seconds: f64) {
                 *last = now;
                 grown
             };
-            worker_seconds += step(
-                &mut client.last_gpu_time_ns,
-                counters.gpu_time_ns.load(Relaxed),
-            ) as f64
-                / 1e9;
-            launches += step(&mut client.last_launches, counters.launches.load(Relaxed));
-            gate_wait_ns += step(
-                &mut client.last_gate_wait_ns,
-                counters.gate_wait_ns.load(Relaxed),
-            );
+            let gpu_time_ns = client.gpu_time_ns();
+            worker_seconds += step(&mut client.last_gpu_time_ns, gpu_time_ns) as f64 / 1e9;
+            let new_launches = step(&mut client.last_launches, counters.launches.load(Relaxed));
+            let waited_ns = counters.gate_wait_ns.load(Relaxed);
+            let waited_ns = step(&mut client.last_gate_wait_ns, waited_ns);
+            // Any value may stand in a page.
+            launches = u64::saturating_add(launches, new_launches);
+            gate_wait_ns = u64::saturating_add(gate_wait_ns, waited_ns);
             driver_seconds += client.sm_percent / 100.0 * seconds;
         }
         // The most direct measurement there is: the worker's own, the driver's, the leases'.

@@ -215,11 +215,7 @@ pub(crate) fn start_gpus(
 }
 
 fn take_lock(paths: &Paths) -> Result<OwnedFd, DaemonError> {
-    let file = std::fs::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(paths.lock_file())
+    let file = crate::files::open_or_create(&paths.lock_file())
         .map_err(system("opening the lock file"))?;
     let fd = OwnedFd::from(file);
     // Tried for two seconds: one that is just ending, or a child between fork and exec, may hold it a moment

@@ -1,5 +1,6 @@
 //! Running as a process: in the foreground, or started on demand by a tool that needs a daemon.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -147,10 +148,7 @@ fn listen_for_signals(running: &Running) {
 fn detach() -> Result<(), DaemonError> {
     let system = |operation, source| DaemonError::System { operation, source };
     let exe = std::env::current_exe().map_err(|e| system("finding this program", e))?;
-    let log = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(Paths::from_environment().log_file());
+    let log = crate::log::open(&Paths::from_environment().log_file());
     let log = log.map_or_else(|_| Stdio::null(), Stdio::from);
     Command::new(exe)
         .args(std::env::args_os().skip(1))
@@ -226,23 +224,32 @@ pub fn ensure_running_at(
 /// The right to start a daemon, until dropped. A second daemon that lost the race would only end again,
 /// but a slow one could come up after the first was told to end.
 fn take_turn(paths: &Paths) -> Option<std::fs::File> {
-    let file = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(paths.runtime_dir.join("start.lock"))
-        .ok()?;
+    let file = crate::files::append(&paths.runtime_dir.join("start.lock")).ok()?;
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(file)
 }
 
-fn answers(client: &ControlClient) -> bool {
-    std::os::unix::net::UnixStream::connect(client.socket()).is_ok()
+/// Whether a daemon of this user or of root listens there. In a directory that all may write to, such as `/tmp`, another user
+/// could have been first.
+pub fn listens(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok_and(|stream| is_trusted(&stream))
 }
 
-/// Whether there is a socket that this user may not use.
+fn is_trusted(stream: &UnixStream) -> bool {
+    let listener = rustix::net::sockopt::socket_peercred(stream);
+    listener.is_ok_and(|peer| [0, crate::paths::uid()].contains(&peer.uid.as_raw()))
+}
+
+fn answers(client: &ControlClient) -> bool {
+    listens(client.socket())
+}
+
+/// Whether there is a socket that this user may not use, or another user's.
 fn is_foreign(socket: &Path) -> bool {
-    let refused = std::os::unix::net::UnixStream::connect(socket);
-    refused.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    match UnixStream::connect(socket) {
+        Ok(stream) => !is_trusted(&stream),
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
 }
 
 fn log_len(paths: &Paths) -> u64 {

@@ -1,7 +1,6 @@
 //! The registry on disk: one file, replaced as a whole, so that a crash leaves the old or the new.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -75,13 +74,14 @@ impl Stored {
 
 /// Reads the file; a missing one is an empty registry.
 pub(crate) fn load(path: &Path) -> Result<Stored, StoreError> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
+    let mut text = Vec::new();
+    match crate::files::open(path).and_then(|mut file| file.read_to_end(&mut text)) {
+        Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Ok(Stored::new(Vec::new()));
         }
         Err(source) => return Err(io(path, "read", source)),
-    };
+    }
     let damaged = |message: String| StoreError::Damaged {
         path: path.display().to_string(),
         message,
@@ -115,12 +115,7 @@ pub(crate) fn save(path: &Path, stored: &Stored, outlives: Outlives) -> Result<(
     let temporary = path.with_extension("json.new");
     let write = || -> std::io::Result<()> {
         // The file holds tokens: nobody else may read it.
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
+        let mut file = crate::files::replace(&temporary)?;
         file.write_all(&text)?;
         if outlives == Outlives::Machine {
             file.sync_data()?;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use mica_limits::SharedPage;
 use mica_scheduler::Priority;
 use mica_scheduler::slices::Profile;
+use mica_wire::host::message::Role;
 
 use crate::metrics::LeaseWaits;
 
@@ -14,6 +15,7 @@ use crate::metrics::LeaseWaits;
 #[derive(Debug)]
 pub(crate) struct Governed {
     pub(crate) id: u64,
+    pub(crate) role: Role,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) page: Arc<SharedPage>,
     pub(crate) doorbell: OwnedFd,

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use mica_wire::host::message::Role;
+use mica_wire::host::printable::printable;
 
 use crate::api::{Created, GpuInfo, GpuKind, ProcessInfo, VgpuInfo};
 use crate::registry::{Client, Confinement, Registry, Traffic, Vgpu};
@@ -28,14 +29,13 @@ impl Registry {
             mechanism: "worker".into(),
             ..ProcessInfo::default()
         }));
-        let wait_ns: u64 = members
-            .iter()
-            .map(|(_, c)| c.governed.page.counters.gate_wait_ns.load(Relaxed))
-            .sum();
-        let launches: u64 = members
-            .iter()
-            .map(|(_, c)| c.governed.page.counters.launches.load(Relaxed))
-            .sum();
+        // Any value may stand in a page.
+        let wait_ns = members.iter().fold(vgpu.dead_gate_wait_ns, |sum, (_, c)| {
+            sum.saturating_add(c.governed.page.counters.gate_wait_ns.load(Relaxed))
+        });
+        let launches = members.iter().fold(vgpu.dead_launches, |sum, (_, c)| {
+            sum.saturating_add(c.governed.page.counters.launches.load(Relaxed))
+        });
         let traffic = members.iter().fold(vgpu.dead_traffic, |sum, (_, client)| {
             sum.plus(Traffic::of(client))
         });
@@ -63,9 +63,9 @@ impl Registry {
             cap: vgpu.spec.cap,
             priority: vgpu.spec.priority,
             gpu_seconds: vgpu.gpu_seconds,
-            throttled_seconds: (vgpu.dead_gate_wait_ns + wait_ns) as f64 / 1e9,
+            throttled_seconds: wait_ns as f64 / 1e9,
             alloc_denied_total: vgpu.ledger.denied_total(),
-            launches_total: vgpu.dead_launches + launches,
+            launches_total: launches,
             to_device_bytes_total: traffic.to_device_bytes,
             from_device_bytes_total: traffic.from_device_bytes,
             faults_total: traffic.faults,
@@ -171,7 +171,7 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
     let page = &client.governed.page;
     let charged = client.governed.charged_ns.load(Relaxed) as f64 / 1e9;
     let traffic = Traffic::of(client);
-    let worker = page.counters.gpu_time_ns.load(Relaxed) as f64 / 1e9;
+    let worker = client.gpu_time_ns() as f64 / 1e9;
     ProcessInfo {
         pid: client.pid,
         name: client.name.clone(),
@@ -224,7 +224,7 @@ pub(crate) fn role_name(role: Role) -> &'static str {
 
 /// Command name of a process.
 pub(crate) fn process_name(pid: u32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm"))
-        .map(|name| name.trim_end().to_owned())
-        .unwrap_or_default()
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    printable(name.trim_end_matches('\n')).into_owned()
 }

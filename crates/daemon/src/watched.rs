@@ -50,17 +50,7 @@ impl Watched {
 
 /// Start time of a process in clock ticks, which tells it from a later one with the same number.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    stat_word(pid, 19)
-}
-
-/// The process that started a process.
-pub(crate) fn parent_of(pid: u32) -> Option<u32> {
-    stat_word(pid, 1)
-}
-
-/// A word of a process's line of facts, counted from the one after its name.
-fn stat_word<T: std::str::FromStr>(pid: u32, index: usize) -> Option<T> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let after_name = &stat[stat.rfind(')')? + 1..];
-    after_name.split_whitespace().nth(index)?.parse().ok()
+    after_name.split_whitespace().nth(19)?.parse().ok()
 }

@@ -13,9 +13,10 @@ use crate::api::{GpuKind, Mode, Priority, Severity, VgpuSpec};
 use crate::config::Config;
 use crate::confinement;
 use crate::daemon::Daemon;
+use crate::enforce::parent_of;
 use crate::host::session_pair;
 use crate::registry::{Vgpu, WorkerSlot};
-use crate::watched::{Watched, parent_of};
+use crate::watched::Watched;
 
 /// Niceness of an urgent virtual GPU's worker: its threads compete for cores with those of other workers.
 const URGENT_NICE: i32 = -10;
@@ -37,6 +38,9 @@ pub(crate) fn go_before_workers() {
 const MOST_WORKERS: usize = 256;
 /// Sessions of one program that may wait for its worker.
 const MOST_PENDING: usize = 16;
+
+/// How far a worker may be from the process that the daemon started: `worker_command` may be a chain of wrappers.
+const MOST_WRAPPERS: usize = 8;
 
 /// A session that waits for its worker to say hello.
 #[derive(Debug)]
@@ -288,14 +292,15 @@ impl WorkerOrder {
 }
 
 impl Vgpu {
-    /// The slot of a worker that was started for a program and says hello now: the process itself, or the child
-    /// that it became inside a process namespace.
+    /// The slot of a worker that was started for a program and says hello now: the process itself, the child that it
+    /// became inside a process namespace, or what a wrapper started.
     pub(crate) fn slot_of_worker(&self, pid: u32) -> Option<u64> {
-        let parent = parent_of(pid);
-        let started = |slot: &WorkerSlot| slot.client.is_none() && slot.pid.is_some();
-        let mut slots = self.workers.iter();
-        let found =
-            slots.find(|(_, slot)| started(slot) && (slot.pid == Some(pid) || slot.pid == parent));
+        let ancestors = std::iter::successors(Some(pid), |pid| parent_of(*pid));
+        let ancestors: Vec<u32> = ancestors.take(MOST_WRAPPERS).collect();
+        let waits = |slot: &WorkerSlot| {
+            slot.client.is_none() && slot.pid.is_some_and(|pid| ancestors.contains(&pid))
+        };
+        let found = self.workers.iter().find(|(_, slot)| waits(slot));
         found.map(|(number, _)| *number)
     }
 }

@@ -5,40 +5,36 @@ mod support;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use mica_daemon::Paths;
 use mica_daemon::client::ControlClient;
 use mica_limits::{PageQuota, Quota};
 use mica_wire::host::socket::HostSocket;
+use support::process::DaemonProcess;
 use support::{MIB, Program, control, eventually, spec, start_with};
 
 /// Short, but not so short that whoever asks in earnest on a busy machine is hung up on.
 const PATIENCE: &str = "[daemon]\nrequest_seconds = 5\n";
 
+/// Not a test of its own: the daemon of the tests below.
+#[test]
+#[ignore = "no test: tests below run this (--exact daemon_with_a_card --ignored) as their daemon"]
+fn daemon_with_a_card() {
+    support::process::serve();
+}
+
 /// A daemon in a process of its own, so that what it uses can be seen.
 struct Daemon {
-    process: Child,
+    process: DaemonProcess,
     folder: tempfile::TempDir,
 }
 
 impl Daemon {
     fn start(config: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("mica.toml");
-        let gpu = format!("[software_gpu]\nmemory_bytes = {}\n", 1024 * MIB);
-        std::fs::write(&file, gpu + config).unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_mica-daemon"))
-            .arg(file)
-            .env("MICA_RUNTIME_DIR", folder.path().join("run"))
-            .env("MICA_STATE_DIR", folder.path().join("state"))
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let daemon = Self { process, folder };
-        eventually("it listens", || daemon.control().gpus().is_ok());
-        daemon
+        let process = DaemonProcess::start(folder.path(), config);
+        Self { process, folder }
     }
 
     fn path(&self) -> &Path {
@@ -61,13 +57,6 @@ impl Daemon {
             .parse()
             .unwrap();
         kib >> 10
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

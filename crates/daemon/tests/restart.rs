@@ -3,53 +3,26 @@
 mod support;
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use mica_daemon::client::ControlClient;
 use mica_daemon::{Paths, ensure_running_at};
 use mica_limits::{PageQuota, Quota};
+use support::process::DaemonProcess;
 use support::{MIB, Program, control, eventually, spec, start};
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_mica-daemon");
 
-/// A daemon in a process of its own, killed with this guard.
-struct Process(Child);
-
-impl Process {
-    fn start(dir: &Path) -> Self {
-        let config = dir.join("mica.toml");
-        let text = format!(
-            "[software_gpu]\noffer = \"always\"\nmemory_bytes = {}\n",
-            1024 * MIB
-        );
-        std::fs::write(&config, text).unwrap();
-        let paths = Paths::under(dir);
-        let child = Command::new(DAEMON)
-            .arg(&config)
-            .env("MICA_RUNTIME_DIR", &paths.runtime_dir)
-            .env("MICA_STATE_DIR", &paths.state_dir)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let control = ControlClient::new(paths.control_socket());
-        eventually("the daemon answers", || {
-            control.stats().is_ok_and(|s| s.daemon.pid == child.id())
-        });
-        Self(child)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Not a test of its own: the daemon of the tests below.
+#[test]
+#[ignore = "no test: tests below run this (--exact daemon_with_a_card --ignored) as their daemon"]
+fn daemon_with_a_card() {
+    support::process::serve();
 }
 
 #[test]
 fn a_killed_daemon_is_succeeded_with_the_ledger_exact() {
     let dir = tempfile::tempdir().unwrap();
-    let first = Process::start(dir.path());
+    let first = DaemonProcess::start(dir.path(), "");
     let control = control(dir.path());
     let created = control.create(&spec("a", 300)).unwrap();
     let (one, two) = (Program::join(&created), Program::join(&created));
@@ -64,7 +37,7 @@ fn a_killed_daemon_is_succeeded_with_the_ledger_exact() {
     // What was granted can still be used and given back while nobody is there.
     quota_one.release(10 * MIB);
     assert!(quota_two.charge(250 * MIB).is_err());
-    let _second = Process::start(dir.path());
+    let _second = DaemonProcess::start(dir.path(), "");
     eventually("programs return", || {
         !one.link.is_down() && !two.link.is_down()
     });
@@ -91,7 +64,7 @@ fn a_killed_daemon_is_succeeded_with_the_ledger_exact() {
 #[test]
 fn repeated_kills_under_load_lose_and_leak_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut daemon = Some(Process::start(dir.path()));
+    let mut daemon = Some(DaemonProcess::start(dir.path(), ""));
     let control = control(dir.path());
     let created = control.create(&spec("a", 64)).unwrap();
     let programs: Vec<Program> = (0..3).map(|_| Program::join(&created)).collect();
@@ -121,7 +94,7 @@ fn repeated_kills_under_load_lose_and_leak_nothing() {
         for _ in 0..5 {
             std::thread::sleep(std::time::Duration::from_millis(30));
             drop(daemon.take());
-            daemon = Some(Process::start(dir.path()));
+            daemon = Some(DaemonProcess::start(dir.path(), ""));
             eventually("programs return", || {
                 programs.iter().all(|p| !p.link.is_down())
             });

@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use mica_daemon::api::VgpuState;
 use mica_daemon::client::ControlClient;
-use mica_daemon::devices::NoDevices;
 use mica_daemon::{Options, Paths, Running};
 use mica_limits::{Environment, HostLink};
 use mica_wire::host::message::Role;
-use support::{Program, control, environment, spec};
+use support::{Card, Program, control, environment, spec};
 
 const CHILD: &str = "MICA_TEST_AS_NOBODY";
 const NOBODY: u32 = 65534;
@@ -30,7 +30,7 @@ fn start(dir: &Path, shared: bool) -> Running {
         },
         config_file: Some(config),
         on_demand: false,
-        devices: Box::new(NoDevices),
+        devices: Box::new(Card),
     })
     .unwrap()
 }
@@ -75,6 +75,20 @@ fn child_of_another_user() {
     let own = control.create(&spec("own", 64)).unwrap();
     let _program = Program::join(&own);
     assert_eq!(control.get("own").unwrap().owner_uid, NOBODY);
+    // A name that another user has given is as free as any other.
+    let same = control.create(&spec("roots", 64)).unwrap();
+    assert_eq!(same.name, format!("roots@{NOBODY}"));
+    assert_eq!(control.get("roots").unwrap().owner_uid, NOBODY);
+    let again = control.create(&spec("roots", 64)).unwrap_err();
+    assert_eq!(again.reason(), Some("exists"));
+    control.suspend("roots").unwrap();
+    assert!(control.doctor(Some("roots")).is_ok());
+    // What has no room is refused without others' names.
+    let full = control.create(&spec("large", 1 << 20)).unwrap_err();
+    assert!(!full.to_string().contains("hidden"), "{full}");
+    control.remove("roots", true).unwrap();
+    let gone = control.get("roots").unwrap_err();
+    assert_eq!(gone.reason(), Some("not_found"));
 }
 
 #[test]
@@ -89,6 +103,7 @@ fn another_user_has_their_own_and_nobody_elses() {
     std::fs::set_permissions(dir.path(), open.clone()).unwrap();
     let _daemon = start(dir.path(), true);
     let created = control(dir.path()).create(&spec("roots", 64)).unwrap();
+    control(dir.path()).create(&spec("hidden", 128)).unwrap();
     assert_eq!(
         environment(&created).socket,
         Paths::under(dir.path()).host_socket()
@@ -110,6 +125,11 @@ fn another_user_has_their_own_and_nobody_elses() {
         .unwrap();
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words}");
-    // Root sees both.
-    assert!(control(dir.path()).get("own").is_ok());
+    // Root sees both, and root's own was not touched.
+    let root = control(dir.path());
+    assert_eq!(
+        root.get(&format!("own@{NOBODY}")).unwrap().owner_uid,
+        NOBODY
+    );
+    assert_ne!(root.get("roots").unwrap().state, VgpuState::Suspended);
 }

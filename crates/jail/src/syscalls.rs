@@ -140,6 +140,15 @@ const DRIVER: &[i64] = &[
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime,
     libc::SYS_getdents,
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_sched_get_priority_min,
+    libc::SYS_sched_get_priority_max,
+    // cuInit listens on a socket without a file, which lies in the network namespace, and fails where it cannot.
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
 ];
 
 /// Restricts every thread of this process and those it starts.

@@ -11,6 +11,7 @@ mod clock;
 mod commands;
 mod environment;
 mod gate;
+mod kept;
 mod leases;
 mod link;
 mod quota;

@@ -5,24 +5,32 @@
 //! gate opens, and the same thread tries to reach the daemon's successor, offering the page it
 //! shared with the old one so that nothing is counted twice or lost.
 
+mod greeting;
+
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mica_wire::host::message::{
     Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, NOTE_WORKER_FAILED,
-    PROTOCOL_VERSION, Refusal, Role,
+    Refusal, Role,
 };
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 use rustix::thread::futex;
 
 use crate::clock::monotonic_ns;
+use crate::kept::{Kept, RawKept};
 use crate::{Environment, MemoryView, SharedPage};
+use greeting::{greet, hello};
+
+pub use greeting::open_session;
 
 /// Pauses between tries to reach the daemon's successor: one that was killed is mostly back at once.
 const RECONNECT_SOON: Duration = Duration::from_millis(5);
@@ -83,8 +91,8 @@ pub type Push = (Message, Vec<OwnedFd>);
 #[derive(Debug)]
 pub struct HostLink {
     page: SharedPage,
-    doorbell: Mutex<OwnedFd>,
-    socket: Mutex<Arc<HostSocket>>,
+    doorbell: Mutex<Kept<OwnedFd>>,
+    socket: Mutex<Arc<Kept<HostSocket>>>,
     /// How often the socket was replaced; changed with its lock held.
     replaced: AtomicU32,
     answers: Mutex<HashMap<u32, Option<Message>>>,
@@ -94,10 +102,14 @@ pub struct HostLink {
     /// When the daemon was last found to be gone.
     went_ns: AtomicU64,
     /// The socket's and the doorbell's numbers, for a forked child that can take no lock.
-    raw_fds: [AtomicI32; 2],
+    raw_fds: [RawKept; 2],
     welcome: Welcome,
+    /// This client's number, by which the next daemon knows it; a daemon may have given it another one.
+    client_id: AtomicU64,
     environment: Environment,
     role: Role,
+    /// The process that joined. A copy of it made without fork handlers must not speak for it.
+    pid: u32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -120,21 +132,23 @@ impl HostLink {
         let (Some(page), Some(doorbell)) = (fds.next(), fds.next()) else {
             return Err(LinkError::Unexpected(message.kind));
         };
-        let raw_fds = [socket.as_fd().as_raw_fd(), doorbell.as_raw_fd()].map(AtomicI32::new);
+        let raw_fds = [socket.as_fd(), doorbell.as_fd()].map(RawKept::new);
         Ok(Arc::new(Self {
             raw_fds,
             page: SharedPage::adopt(page).map_err(LinkError::Page)?,
-            doorbell: Mutex::new(doorbell),
-            socket: Mutex::new(Arc::new(socket)),
+            doorbell: Mutex::new(Kept::new(doorbell)),
+            socket: Mutex::new(Arc::new(Kept::new(socket))),
             replaced: AtomicU32::new(0),
             answers: Mutex::default(),
             answered: Condvar::new(),
             next_id: AtomicU32::new(1),
             down: AtomicBool::new(false),
             went_ns: AtomicU64::new(0),
+            client_id: AtomicU64::new(welcome.client_id),
             welcome,
             environment,
             role,
+            pid: std::process::id(),
         }))
     }
 
@@ -155,27 +169,39 @@ impl HostLink {
         self.down.load(Relaxed)
     }
 
+    /// Whether this process is the one that joined.
+    fn is_own(&self) -> bool {
+        std::process::id() == self.pid
+    }
+
     /// Tells the daemon to look at the page.
     pub fn ring(&self) {
-        let _ = rustix::io::write(&*lock(&self.doorbell), &1_u64.to_ne_bytes());
+        if !self.is_own() {
+            return;
+        }
+        let bell = lock(&self.doorbell);
+        let Some(bell) = bell.get() else { return };
+        let bytes = 1_u64.to_ne_bytes();
+        // The daemon's is a socket; other things are refused by the kernel, whatever became of the number meanwhile.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if send(bell, &bytes, flags) == Err(Errno::NOTSOCK) {
+            let _ = rustix::io::write(bell, &bytes);
+        }
     }
 
     /// Closes this process's copies of the descriptors; only for a forked child, which must not keep
     /// its parent's connection alive. Takes no lock: another thread of the parent may have held it.
     pub fn close_in_child(&self) {
-        for fd in &self.raw_fds {
-            let fd = fd.swap(-1, Relaxed);
-            if fd >= 0 {
-                // SAFETY: the child uses the link no more, and leaks it.
-                unsafe { libc::close(fd) };
-            }
-        }
+        // The child uses the link no more, and leaks it.
+        self.raw_fds.iter().for_each(RawKept::close);
     }
 
     /// Leaves the virtual GPU: the daemon takes back everything this process held.
     pub fn disconnect(&self) {
         let socket = lock(&self.socket).clone();
-        let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+        if let Some(socket) = socket.get() {
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        }
     }
 
     /// Leaves a sentence in the daemon's event log.
@@ -209,16 +235,25 @@ impl HostLink {
         let mut message = Message::new(Kind::Confined).with_text(why);
         message.a = applied;
         message.b = missing;
-        let socket = lock(&self.socket).clone();
-        let _ = socket.send(&message, &[]);
+        self.tell(&message);
     }
 
     fn send_note(&self, severity: u64, about: u64, text: &str) {
         let mut message = Message::new(Kind::Note).with_text(text);
         message.a = severity;
         message.b = about;
+        self.tell(&message);
+    }
+
+    /// Sends what nobody answers.
+    fn tell(&self, message: &Message) {
+        if !self.is_own() {
+            return;
+        }
         let socket = lock(&self.socket).clone();
-        let _ = socket.send(&message, &[]);
+        if let Some(socket) = socket.get() {
+            let _ = socket.send(message, &[]);
+        }
     }
 
     /// Reads the socket until `stop` says so, reconnecting when the daemon is replaced. Pushed
@@ -226,7 +261,9 @@ impl HostLink {
     pub fn serve(&self, mut handler: impl FnMut(Push), stop: &AtomicBool) {
         while !stop.load(Acquire) {
             let socket = lock(&self.socket).clone();
-            match socket.receive() {
+            // Without a descriptor of its own any more, it is reached anew.
+            let received = socket.get().map(HostSocket::receive);
+            match received.unwrap_or(Err(SocketError::Closed)) {
                 Ok((message, fds)) => self.dispatch(message, fds, &mut handler),
                 Err(error) if error.would_block() => {}
                 Err(_) => self.reconnect(&mut handler, stop),
@@ -237,6 +274,12 @@ impl HostLink {
     /// Asks for at least `bytes` more credit than `have_bytes`; it is in the page when this returns `Ok`.
     /// Waits for it as the virtual GPU says, unless it is wanted `now` or not at all.
     pub(crate) fn need_credit(&self, bytes: u64, have_bytes: u64, now: bool) -> Result<(), String> {
+        // Nobody reads the answers in a copy, which would wait for ever.
+        if !self.is_own() {
+            return Err(
+                "this process is a copy of one that joined, and has not joined itself".into(),
+            );
+        }
         let mut question = Message::new(Kind::NeedCredit);
         question.a = bytes;
         question.b = have_bytes;
@@ -249,6 +292,9 @@ impl HostLink {
     }
 
     pub(crate) fn memory_view(&self) -> Option<MemoryView> {
+        if !self.is_own() {
+            return None;
+        }
         let answer = self.ask(Message::new(Kind::AskMemory))?;
         (answer.kind() == Some(Kind::Memory)).then_some(MemoryView {
             limit_bytes: answer.a,
@@ -292,7 +338,8 @@ impl HostLink {
             let socket = lock(&self.socket);
             (socket.clone(), self.replaced.load(Relaxed))
         };
-        let mut lost = socket.send(&question, &[]).is_err();
+        let sent = socket.get().map(|socket| socket.send(&question, &[]));
+        let mut lost = !matches!(sent, Some(Ok(())));
         let mut answers = lock(&self.answers);
         while !lost && !self.is_down() {
             if let Some(Some(answer)) = answers.get(&id) {
@@ -329,7 +376,7 @@ impl HostLink {
     /// The link is up again, through another socket.
     fn replace(&self, socket: HostSocket) {
         let mut current = lock(&self.socket);
-        *current = Arc::new(socket);
+        *current = Arc::new(Kept::new(socket));
         self.replaced.fetch_add(1, Relaxed);
         self.down.store(false, Release);
     }
@@ -351,7 +398,7 @@ impl HostLink {
         let mut tries = 0;
         while !stop.load(Acquire) {
             tries += 1;
-            let resume = Some((&self.page, self.welcome.client_id));
+            let resume = Some((&self.page, self.client_id.load(Relaxed)));
             let Ok((socket, answer, fds)) = greet(&self.environment, self.role, resume) else {
                 std::thread::sleep(match tries {
                     0..=SOON_TRIES => RECONNECT_SOON,
@@ -360,82 +407,23 @@ impl HostLink {
                 continue;
             };
             if answer.kind() == Some(Kind::Welcome) {
-                self.raw_fds[0].store(socket.as_fd().as_raw_fd(), Relaxed);
+                self.client_id.store(answer.c, Relaxed);
+                self.raw_fds[0].set(&socket);
                 if let Some(doorbell) = fds.into_iter().next_back() {
-                    self.raw_fds[1].store(doorbell.as_raw_fd(), Relaxed);
-                    *lock(&self.doorbell) = doorbell;
+                    self.raw_fds[1].set(&doorbell);
+                    *lock(&self.doorbell) = Kept::new(doorbell);
                 }
                 self.replace(socket);
                 // Whoever was too slow to see the link down sees another one.
                 return self.wake_askers();
             }
             // Nobody will ever know this worker again: it must not stay behind.
-            if self.role == Role::Worker && answer.a == Refusal::Token as u64 {
+            let unknown = [Refusal::Token, Refusal::Permission].map(|why| why as u64);
+            if self.role == Role::Worker && unknown.contains(&answer.a) {
                 handler((Message::new(Kind::Shutdown), Vec::new()));
             }
             std::thread::sleep(RECONNECT_EVERY);
         }
-    }
-}
-
-type Greeting = (HostSocket, Message, Vec<OwnedFd>);
-
-/// Connects and introduces this process; with a page, as one that was known before.
-fn hello(
-    environment: &Environment,
-    role: Role,
-    resume: Option<(&SharedPage, u64)>,
-) -> Result<Greeting, LinkError> {
-    let (socket, answer, fds) = greet(environment, role, resume)?;
-    match answer.kind() {
-        Some(Kind::Welcome) => Ok((socket, answer, fds)),
-        Some(Kind::Refused) => Err(LinkError::Refused(answer.text())),
-        _ => Err(LinkError::Unexpected(answer.kind)),
-    }
-}
-
-/// The same, whatever the daemon answers.
-fn greet(
-    environment: &Environment,
-    role: Role,
-    resume: Option<(&SharedPage, u64)>,
-) -> Result<Greeting, LinkError> {
-    let connect = |source| LinkError::Connect {
-        path: environment.socket.clone(),
-        source,
-    };
-    let socket = HostSocket::connect(&environment.socket).map_err(connect)?;
-    let mut message = Message::new(Kind::Hello);
-    message.a = role as u64;
-    message.b = u64::from(PROTOCOL_VERSION);
-    message.token = environment.token;
-    match resume {
-        Some((page, client_id)) => {
-            message.c = page.commands.granted_bytes.load(Acquire);
-            message.d = client_id;
-            socket.send(&message, &[page.fd()])
-        }
-        None => socket.send(&message, &[]),
-    }
-    .map_err(connect)?;
-    let (answer, fds) = socket.receive().map_err(connect)?;
-    Ok((socket, answer, fds))
-}
-
-/// Connects as a program that wants a session with its virtual GPU's worker; the descriptor is the
-/// session's socket.
-pub fn open_session(environment: &Environment) -> Result<(Welcome, OwnedFd), LinkError> {
-    let (_socket, message, fds) = hello(environment, Role::Program, None)?;
-    let welcome = Welcome {
-        vgpu: message.text(),
-        limit_bytes: message.a,
-        device_total_bytes: message.b,
-        client_id: message.c,
-        gpu_index: message.d,
-    };
-    match fds.into_iter().next() {
-        Some(session) => Ok((welcome, session)),
-        None => Err(LinkError::Unexpected(message.kind)),
     }
 }
 

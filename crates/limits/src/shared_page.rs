@@ -1,6 +1,6 @@
 //! A mapped [`ClientPage`].
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use mica_wire::host::page::{ClientPage, PAGE_BYTES, PAGE_MAGIC, PAGE_VERSION};
@@ -10,11 +10,13 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::kept::Kept;
+
 /// The page, mapped until dropped, with the descriptor it came from.
 #[derive(Debug)]
 pub struct SharedPage {
     pointer: *const ClientPage,
-    fd: OwnedFd,
+    fd: Kept<OwnedFd>,
 }
 
 // SAFETY: the page is only ever accessed through atomics.
@@ -25,12 +27,7 @@ unsafe impl Sync for SharedPage {}
 impl SharedPage {
     /// Makes a fresh page, sealed so that its size can never change under a mapping.
     pub fn create() -> Result<Self, Errno> {
-        let fd = memfd_create(
-            "mica-client",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )?;
-        ftruncate(&fd, PAGE_BYTES as u64)?;
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let fd = new_file()?;
         let page = Self::map_checked(fd)?;
         page.magic.store(PAGE_MAGIC, Release);
         page.version.store(PAGE_VERSION, Release);
@@ -70,14 +67,52 @@ impl SharedPage {
         };
         Ok(Self {
             pointer: pointer.cast(),
-            fd,
+            fd: Kept::new(fd),
         })
     }
 
-    /// The page's file, to pass on.
+    /// The page's file, to pass on; for processes that keep their descriptors.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.whatever_it_is()
     }
+
+    /// A file with this page, to pass on. If the program has closed the one that was mapped, the page moves to another file
+    /// under its address; what is written to the page during the move may be lost.
+    pub(crate) fn file(&self) -> Result<OwnedFd, Errno> {
+        if let Some(fd) = self.fd.get() {
+            return rustix::io::fcntl_dupfd_cloexec(fd, 0);
+        }
+        let fd = new_file()?;
+        // SAFETY: the kernel reads the page, which is mapped, as another process that has mapped it would.
+        let copied = unsafe { libc::pwrite(fd.as_raw_fd(), self.pointer.cast(), PAGE_BYTES, 0) };
+        if copied != PAGE_BYTES as isize {
+            return Err(Errno::IO);
+        }
+        // SAFETY: replaces this page's own mapping at once, with one of the same size, rights and content; what refers to the
+        // page refers to the new one.
+        unsafe {
+            mmap(
+                self.pointer as *mut _,
+                PAGE_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                &fd,
+                0,
+            )?;
+        }
+        Ok(fd)
+    }
+}
+
+/// A file for a page, sealed so that its size can never change under a mapping.
+fn new_file() -> Result<OwnedFd, Errno> {
+    let fd = memfd_create(
+        "mica-client",
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+    )?;
+    ftruncate(&fd, PAGE_BYTES as u64)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
 }
 
 impl std::ops::Deref for SharedPage {

@@ -5,6 +5,8 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::OnceLock;
 
+use mica_wire::host::printable::printable_lines;
+
 use crate::cancel;
 
 const LOG: &str = "MICA_LOG";
@@ -16,7 +18,7 @@ pub(crate) fn line(text: &str) {
     let Some(path) = PATH.get_or_init(|| mica_limits::variable(LOG)) else {
         return;
     };
-    let line = format!("mica[{}]: {text}\n", std::process::id());
+    let line = format!("mica[{}]: {}\n", std::process::id(), printable_lines(text));
     cancel::held_off(|| {
         if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
             // One write, so that lines of several processes do not mix.

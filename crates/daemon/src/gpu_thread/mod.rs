@@ -5,6 +5,7 @@
 //! divide.
 
 mod apply;
+mod claims;
 mod handover;
 
 use std::collections::BTreeMap;
@@ -12,11 +13,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mica_limits::{SharedPage, monotonic_ns};
+use mica_limits::monotonic_ns;
 use mica_scheduler::Priority;
-use mica_scheduler::arbiter::{self, Arbiter, Gate, Handover, Input, LeaseUse, Order, Settings};
+use mica_scheduler::arbiter::{self, Arbiter, Gate, Handover, LeaseUse, Order, Settings};
 use mica_scheduler::policy::PolicyKind;
-use mica_wire::host::page::{client_flags, gate};
+use mica_wire::host::page::gate;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::futex;
 use rustix::time::{
@@ -24,6 +25,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use self::claims::input;
 use self::handover::Handovers;
 use crate::config::{Leases, Policy, SharingSection};
 use crate::tenant::{Entitlement, Governed, Tenant};
@@ -32,6 +34,8 @@ const WAKE: u64 = 0;
 const TIMER: u64 = 1;
 /// How often slices are planned while several processes could compete.
 const PLAN_EVERY_NS: u64 = 10_000_000;
+/// Rings taken at once; a client that rings on and on is heard again after the others.
+const MOST_RINGS: usize = 64;
 /// How often pages are looked at when nothing has to be divided.
 const REST_NS: u64 = 50_000_000;
 
@@ -159,8 +163,12 @@ impl Inside {
                     }
                     id => {
                         if let Some(governed) = self.clients.get(&id) {
-                            let _ = rustix::io::read(&governed.doorbell, &mut bytes);
-                            let input = input(&governed.page, self.has_slices);
+                            // However often it rang, the page is looked at once.
+                            let rang = |_: &usize| {
+                                rustix::io::read(&governed.doorbell, &mut bytes).is_ok()
+                            };
+                            let _ = (0..MOST_RINGS).take_while(rang).count();
+                            let input = input(governed, self.has_slices);
                             self.arbiter.observe(id, input, now);
                         }
                     }
@@ -170,7 +178,7 @@ impl Inside {
                 && let Some(governed) = self.clients.get(&holder)
             {
                 self.handovers.look(holder, &governed.page, now);
-                let input = input(&governed.page, self.has_slices);
+                let input = input(governed, self.has_slices);
                 self.arbiter.observe(holder, input, now);
             }
             if now >= self.next_plan_ns {
@@ -280,7 +288,7 @@ impl Inside {
 
     fn look_at_all(&mut self, now: u64, orders: &mut Vec<Order>) {
         for (id, governed) in &self.clients {
-            let input = input(&governed.page, self.has_slices);
+            let input = input(governed, self.has_slices);
             self.arbiter.observe(*id, input, now);
             let free = self.is_free(governed);
             self.arbiter.set_free(*id, free, now, orders);
@@ -350,28 +358,6 @@ fn arbiter_entitlement(entitlement: &Entitlement) -> arbiter::Entitlement {
         priority: entitlement.priority,
         cap: entitlement.cap,
         suspended: entitlement.suspended,
-    }
-}
-
-fn input(page: &SharedPage, has_slices: bool) -> Input {
-    let counters = &page.counters;
-    // Only Mica's own worker on a software GPU can tell. What a program says of itself is not believed.
-    let flags = page.client.flags.load(Acquire);
-    let metered = flags & client_flags::METERED != 0 && !has_slices;
-    // Before the launches it is compared with: whatever comes meanwhile has not finished.
-    let finished = counters.finished.load(Acquire);
-    Input {
-        // Before the counters it is compared with.
-        yielded: counters.yielded.load(Acquire),
-        launches: counters.launches.load(Relaxed),
-        drains: counters.drains.load(Relaxed),
-        waiting: counters.waiting.load(Acquire),
-        syncing: counters.syncing.load(Relaxed),
-        gpu_time_ns: counters.gpu_time_ns.load(Relaxed),
-        used_ns: metered.then(|| counters.used_ns.load(Relaxed)),
-        stopped: flags & client_flags::SUSPENDED != 0,
-        start_took_ns: page.client.start_took_ns.load(Relaxed),
-        finished: finished > 0 && finished == counters.launches.load(Relaxed),
     }
 }
 

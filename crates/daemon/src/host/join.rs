@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use mica_limits::SharedPage;
 use mica_wire::host::message::{Message, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::socket::HostSocket;
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::Door;
 use crate::api::Severity;
@@ -28,6 +27,8 @@ pub(super) enum Joined {
     Client {
         id: u64,
         governed: Arc<Governed>,
+        /// The client's end of its doorbell.
+        bell: OwnedFd,
         resumed: bool,
     },
     Program {
@@ -76,7 +77,7 @@ pub(super) fn join(
     if !allowed {
         return Err((
             Refusal::Permission,
-            format!("user {uid} may not use {name}, which belongs to user {owner}"),
+            format!("user {uid} may not use the virtual GPU of this token"),
         ));
     }
     let vgpu = registry
@@ -88,6 +89,7 @@ pub(super) fn join(
         return Err((Refusal::State, format!("{name} is lost: {why}")));
     };
     let thread = gpu.thread.clone();
+    super::roles::check(&registry, vgpu, role, pid)?;
     if role == Role::Program {
         drop(registry);
         let session = daemon.open_session(&name, pid, uid)?;
@@ -134,22 +136,36 @@ pub(super) fn join(
             format!("its share cannot be enforced: {why}"),
         ));
     }
-    let expected = match registry.vgpu_mut(&name) {
-        Ok(vgpu) if resumed => vgpu.ledger.returned(message.d),
-        _ => None,
+    let process = Watched::open(pid);
+    let start = process.as_ref().map_or(0, |p| p.start);
+    let mut entry = Entry {
+        client: message.d,
+        pid,
+        role: role as u32,
+        start,
+        token: [0; 16],
+        granted_bytes: 0,
+        uid: Some(uid),
+    };
+    let (expected, falsely) = match registry.vgpu_mut(&name) {
+        Ok(vgpu) if resumed => {
+            let falsely = vgpu.ledger.belongs_to_another(&entry);
+            (vgpu.ledger.returned(&entry), falsely)
+        }
+        _ => (None, None),
     };
     // One that returns keeps its number, by which the next daemon would know it again.
     let id = match expected {
         Some(_) => message.d,
         None => registry.fresh_id(),
     };
-    let process = Watched::open(pid);
+    let (doorbell, bell) = super::doorbell().map_err(|error| internal("a doorbell", error))?;
     let governed = Arc::new(Governed {
         id,
+        role,
         tenant,
         page: Arc::new(page),
-        doorbell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| internal("a doorbell", error))?,
+        doorbell,
         mechanism: AtomicU8::new(0),
         charged_ns: AtomicU64::new(0),
         leases: AtomicU64::new(0),
@@ -181,10 +197,12 @@ pub(super) fn join(
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),
         last_gate_wait_ns: counters.gate_wait_ns.load(Relaxed),
-        last_gpu_time_ns: counters.gpu_time_ns.load(Relaxed),
+        last_gpu_time_ns: match role {
+            Role::Worker => counters.gpu_time_ns.load(Relaxed),
+            _ => 0,
+        },
         governed: governed.clone(),
     };
-    let start = client.process.as_ref().map_or(0, |p| p.start);
     registry.clients.insert(id, client);
     let Some(vgpu) = registry.vgpus.get_mut(&name) else {
         return Err((Refusal::State, format!("{name} is gone")));
@@ -192,14 +210,7 @@ pub(super) fn join(
     vgpu.clients.insert(id);
     vgpu.ever_joined = true;
     if role != Role::Monitor {
-        let entry = Entry {
-            client: id,
-            pid,
-            role: role as u32,
-            start,
-            token: vgpu.token,
-            granted_bytes: granted,
-        };
+        (entry.client, entry.token, entry.granted_bytes) = (id, vgpu.token, granted);
         vgpu.ledger.open(entry, governed.page.clone());
         thread.send(Change::Client(governed.clone()));
     }
@@ -210,6 +221,17 @@ pub(super) fn join(
         worker.client = Some(id);
     }
     drop(registry);
+    if let Some(other) = falsely {
+        daemon.events.add(
+            Severity::Warning,
+            "false_claim",
+            Some(&name),
+            Some(pid),
+            format!(
+                "process {pid} of user {uid} claimed what process {other} was granted; it was granted what was left"
+            ),
+        );
+    }
     daemon.events.add(
         Severity::Info,
         if resumed {
@@ -224,6 +246,7 @@ pub(super) fn join(
     Ok(Joined::Client {
         id,
         governed,
+        bell,
         resumed,
     })
 }

@@ -136,6 +136,7 @@ impl HostServer {
                     Joined::Client {
                         id,
                         governed,
+                        bell,
                         resumed,
                     } => {
                         connection.client = Some(*id);
@@ -144,7 +145,7 @@ impl HostServer {
                         if !resumed {
                             fds.push(governed.page.fd());
                         }
-                        fds.push(governed.doorbell.as_fd());
+                        fds.push(bell.as_fd());
                     }
                     Joined::Program { session } => fds.push(session.as_fd()),
                 }

@@ -7,6 +7,7 @@ mod answers;
 mod credit;
 mod join;
 mod messages;
+mod roles;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -335,7 +336,7 @@ impl HostServer {
         let (own, other) = session_pair().ok()?;
         rustix::io::ioctl_fionbio(&own, true).ok()?;
         let socket = Arc::new(HostSocket::from_fd(own));
-        let number = self.admit(socket, door, i32::MAX as u32, crate::paths::uid())?;
+        let number = self.admit(socket, door, crate::fuzzing::NOBODY, crate::paths::uid())?;
         Some((number, HostSocket::from_fd(other)))
     }
 
@@ -349,6 +350,13 @@ impl HostServer {
             self.close(number);
         }
     }
+}
+
+/// Makes a doorbell: the daemon's end and the client's. A socket has a number of its own by which the client can tell it from
+/// whatever its program has opened under the same descriptor. Datagrams: a client that closes its end leaves no end to read.
+fn doorbell() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
 }
 
 /// Makes the two ends of a session.

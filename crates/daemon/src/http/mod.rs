@@ -65,10 +65,11 @@ pub(crate) async fn doctor(
         None => crate::doctor::driver_checks(),
     };
     let registry = daemon.registry();
-    if let Some(name) = &query.vgpu {
-        daemon.owned(&registry, peer, name)?;
-    }
-    let named = |vgpu: &Vgpu| query.vgpu.as_ref().is_none_or(|name| *name == vgpu.name);
+    let wanted = match &query.vgpu {
+        Some(name) => Some(daemon.owned(&registry, peer, name)?),
+        None => None,
+    };
+    let named = |vgpu: &Vgpu| wanted.as_ref().is_none_or(|name| *name == vgpu.name);
     // What is wrong with other cards is nothing to a virtual GPU.
     let its = |gpu: usize| {
         let mut there = registry.vgpus.values().filter(|vgpu| named(vgpu));

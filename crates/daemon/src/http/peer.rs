@@ -89,18 +89,16 @@ impl Daemon {
         vgpu.owner_uid == peer.uid || self.is_admin(registry, peer)
     }
 
-    /// A virtual GPU the peer may touch. Others' look as if they did not exist.
+    /// The full name of a virtual GPU the peer may touch. Others' look as if they did not exist.
     pub(super) fn owned(
         &self,
         registry: &Registry,
         peer: Peer,
         name: &str,
-    ) -> Result<(), ApiError> {
-        let vgpu = registry.vgpu(name)?;
-        if self.may_see(registry, peer, vgpu) {
-            Ok(())
-        } else {
-            Err(not_found(name))
-        }
+    ) -> Result<String, ApiError> {
+        let vgpu = registry.vgpus.get(&registry.meant_by(peer.uid, name));
+        let vgpu = vgpu.filter(|vgpu| self.may_see(registry, peer, vgpu));
+        vgpu.map(|vgpu| vgpu.name.clone())
+            .ok_or_else(|| not_found(name))
     }
 }

@@ -93,7 +93,7 @@ pub(crate) async fn show(
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
 ) -> Answer<VgpuInfo> {
-    daemon.owned(&daemon.registry(), peer, &name)?;
+    let name = daemon.owned(&daemon.registry(), peer, &name)?;
     Ok(Json(daemon.info_of(&name)?))
 }
 
@@ -106,7 +106,7 @@ pub(crate) async fn history(
     Path(name): Path<String>,
 ) -> Answer<History> {
     let registry = daemon.registry();
-    daemon.owned(&registry, peer, &name)?;
+    let name = daemon.owned(&registry, peer, &name)?;
     let samples = registry.vgpu(&name)?.history.iter().copied().collect();
     Ok(Json(History { name, samples }))
 }
@@ -120,7 +120,7 @@ pub(crate) async fn join(
     Path(name): Path<String>,
 ) -> Answer<Created> {
     let registry = daemon.registry();
-    daemon.owned(&registry, peer, &name)?;
+    let name = daemon.owned(&registry, peer, &name)?;
     let vgpu = registry.vgpu(&name)?;
     Ok(Json(registry.created(
         vgpu,
@@ -138,11 +138,12 @@ pub(crate) async fn resize(
     Path(name): Path<String>,
     Body(change): Body<Resize>,
 ) -> Answer<VgpuInfo> {
-    {
+    let name = {
         let mut registry = daemon.registry();
-        daemon.owned(&registry, peer, &name)?;
+        let name = daemon.owned(&registry, peer, &name)?;
         registry.resize(&name, &change)?;
-    }
+        name
+    };
     daemon.host.wake();
     let info = daemon.info_of(&name)?;
     daemon.note("vgpu_resized", &name, resized(&info));
@@ -178,10 +179,11 @@ pub(crate) async fn remove(
     Path(name): Path<String>,
     Query(query): Query<RemoveQuery>,
 ) -> Answer<Done> {
-    let ephemeral = {
+    let (name, ephemeral) = {
         let mut registry = daemon.registry();
-        daemon.owned(&registry, peer, &name)?;
-        registry.remove(&name, query.force)?.spec.ephemeral
+        let name = daemon.owned(&registry, peer, &name)?;
+        let ephemeral = registry.remove(&name, query.force)?.spec.ephemeral;
+        (name, ephemeral)
     };
     daemon.host.wake();
     daemon.note("vgpu_removed", &name, format!("{name} was removed"));
@@ -203,11 +205,12 @@ async fn set_suspended(
     name: String,
     suspended: bool,
 ) -> Answer<VgpuInfo> {
-    {
+    let name = {
         let mut registry = daemon.registry();
-        daemon.owned(&registry, peer, &name)?;
+        let name = daemon.owned(&registry, peer, &name)?;
         registry.set_suspended(&name, suspended)?;
-    }
+        name
+    };
     let (kind, word) = if suspended {
         ("vgpu_suspended", "suspended")
     } else {
@@ -249,7 +252,7 @@ pub(crate) async fn cancel(
     Path(name): Path<String>,
 ) -> Answer<Done> {
     let registry = daemon.registry();
-    daemon.owned(&registry, peer, &name)?;
+    let name = daemon.owned(&registry, peer, &name)?;
     let vgpu = registry.vgpu(&name)?;
     let mut told = 0;
     for client in vgpu

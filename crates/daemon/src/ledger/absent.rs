@@ -26,11 +26,29 @@ impl Ledger {
         );
     }
 
-    /// A process came back; what it was granted at most, if it was expected.
-    pub(crate) fn returned(&mut self, client: u64) -> Option<u64> {
-        let absent = self.absent.remove(&client)?;
+    /// A process came back; what it was granted at most, if it is the process that was expected. The number that it claims is
+    /// its own word: process, start time, role and user must be those in the journal.
+    pub(crate) fn returned(&mut self, claimed: &Entry) -> Option<u64> {
+        let absent = self.absent.get(&claimed.client)?;
+        if !absent.entry.is_same_process(claimed) {
+            return None;
+        }
+        let absent = self.absent.remove(&claimed.client)?;
         self.journal.clear(absent.slot);
         Some(absent.entry.granted_bytes)
+    }
+
+    /// The process that is expected back under a number that another process claims.
+    pub(crate) fn belongs_to_another(&self, claimed: &Entry) -> Option<u32> {
+        let absent = self.absent.get(&claimed.client)?;
+        (!absent.entry.is_same_process(claimed)).then_some(absent.entry.pid)
+    }
+
+    /// Whether a worker with this process number and start time is expected back.
+    pub(crate) fn expects_worker(&self, pid: u32, start: u64) -> bool {
+        let role = mica_wire::host::message::Role::Worker as u32;
+        let mut entries = self.absent.values().map(|absent| &absent.entry);
+        entries.any(|entry| (entry.role, entry.pid, entry.start) == (role, pid, start))
     }
 
     /// Forgets expected processes that have died; returns whether any had.

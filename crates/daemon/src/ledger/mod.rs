@@ -121,7 +121,8 @@ impl Ledger {
     pub(crate) fn close(&mut self, client: u64) {
         self.note_peak();
         if let Some(account) = self.accounts.remove(&client) {
-            self.denied_by_dead += account.page.memory.denied.load(Acquire);
+            let denied = account.page.memory.denied.load(Acquire);
+            self.denied_by_dead = self.denied_by_dead.saturating_add(denied);
             self.journal.clear(account.slot);
         }
     }
@@ -182,12 +183,11 @@ impl Ledger {
 
     /// Allocations refused, living and dead processes together.
     pub(crate) fn denied_total(&self) -> u64 {
-        self.denied_by_dead
-            + self
-                .accounts
-                .values()
-                .map(|a| a.page.memory.denied.load(Acquire))
-                .sum::<u64>()
+        // Any value may stand in a page.
+        self.accounts
+            .values()
+            .map(|a| a.page.memory.denied.load(Acquire))
+            .fold(self.denied_by_dead, u64::saturating_add)
     }
 
     /// The driver is about to be asked what the processes hold.

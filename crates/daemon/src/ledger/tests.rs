@@ -17,6 +17,7 @@ fn entry(client: u64) -> Entry {
         start: 0,
         token: [0; 16],
         granted_bytes: 0,
+        uid: Some(7),
     }
 }
 
@@ -193,4 +194,38 @@ fn one_that_ended_its_contexts_is_held_to_nothing_the_driver_said_before() {
         None,
         "never named, nothing is known"
     );
+}
+
+#[test]
+fn a_grant_is_given_back_to_the_process_of_the_journal_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = ledger(dir.path());
+    let granted = Entry {
+        granted_bytes: LIMIT,
+        ..entry(5)
+    };
+    let process = crate::watched::Watched::open(granted.pid).unwrap();
+    ledger.expect(0, granted, process);
+    let claims = [
+        Entry {
+            client: 6,
+            ..granted
+        },
+        Entry { pid: 1, ..granted },
+        Entry {
+            start: 1,
+            ..granted
+        },
+        Entry { role: 2, ..granted },
+        Entry {
+            uid: Some(8),
+            ..granted
+        },
+    ];
+    for claim in claims {
+        assert_eq!(ledger.returned(&claim), None, "{claim:?}");
+        assert_eq!(ledger.available_bytes(), 0, "{claim:?}");
+    }
+    assert_eq!(ledger.returned(&granted), Some(LIMIT));
+    assert_eq!(ledger.available_bytes(), LIMIT);
 }

@@ -19,7 +19,8 @@ impl Registry {
         }
     }
 
-    pub(super) fn candidates(&self) -> Vec<Candidate> {
+    /// The GPUs as placement sees them, for a user: what others have is counted and not named.
+    pub(super) fn candidates(&self, uid: u32) -> Vec<Candidate> {
         let sharing = &self.config.sharing;
         self.gpus
             .iter()
@@ -43,6 +44,7 @@ impl Registry {
                         .unwrap_or(gpu.charged_percent),
                     unusable: gpu.lost.clone().or_else(|| gpu.unshareable.clone()),
                     largest: here()
+                        .filter(|v| uid == 0 || v.owner_uid == uid)
                         .max_by_key(|v| v.ledger.limit_bytes())
                         .map(|v| (v.name.clone(), v.ledger.limit_bytes())),
                 }

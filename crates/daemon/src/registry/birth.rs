@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::admission::{check_name, check_spec, random_token};
+use super::names::full_name;
 use super::{Registry, Traffic, Vgpu};
 use crate::api::{ApiError, VgpuSpec};
 use crate::enforce::{mode_on, unenforceable};
@@ -29,15 +30,17 @@ impl Registry {
             None => self.made_up_name(),
         };
         check_name(&name)?;
-        if self.vgpus.contains_key(&name) {
+        let given = full_name(&name, uid);
+        if self.has(uid, &name) || self.vgpus.contains_key(&given) {
             return Err(error(
                 "exists",
                 format!("a virtual GPU named {name} exists"),
                 Some("choose another name, or remove it".into()),
             ));
         }
+        let name = given;
         let config = self.config.clone();
-        let (gpu, limit) = choose(&self.candidates(), &self.wish(&spec))?;
+        let (gpu, limit) = choose(&self.candidates(uid), &self.wish(&spec))?;
         self.check_quota(uid, limit, spec.share_percent, None)?;
         let reasons = unenforceable(&spec, self.gpus[gpu as usize].facts.kind);
         if !reasons.is_empty() && !spec.allow_degraded {

@@ -22,7 +22,7 @@ impl Registry {
         let overcommit_share = self.config.sharing.overcommit_share;
         let vgpu = self.vgpu(name)?;
         let gpu = vgpu.gpu;
-        let candidate = self.candidates().into_iter().nth(gpu);
+        let candidate = self.candidates(vgpu.owner_uid).into_iter().nth(gpu);
         let old_limit = self.vgpu(name)?.ledger.limit_bytes();
         let old_share = self.vgpu(name)?.spec.share_percent.unwrap_or(0);
         let mut checked = self.vgpu(name)?.spec.clone();
@@ -174,12 +174,16 @@ impl Registry {
             vgpu.clients.remove(&id);
             vgpu.ledger.close(id);
             let counters = &client.governed.page.counters;
-            vgpu.dead_launches += counters.launches.load(Relaxed);
-            vgpu.dead_gate_wait_ns += counters.gate_wait_ns.load(Relaxed);
+            // Any value may stand in a page.
+            let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+            add(&mut vgpu.dead_launches, counters.launches.load(Relaxed));
+            add(
+                &mut vgpu.dead_gate_wait_ns,
+                counters.gate_wait_ns.load(Relaxed),
+            );
             vgpu.dead_traffic = vgpu.dead_traffic.plus(Traffic::of(&client));
             // What it used since it was looked at last.
-            let gpu_time_ns = counters.gpu_time_ns.load(Relaxed);
-            let rest_ns = gpu_time_ns.saturating_sub(client.last_gpu_time_ns);
+            let rest_ns = client.gpu_time_ns().saturating_sub(client.last_gpu_time_ns);
             vgpu.gpu_seconds += rest_ns as f64 / 1e9;
             if let Some(gpu) = self.gpus.get(vgpu.gpu) {
                 gpu.thread.send(Change::ClientGone(id));

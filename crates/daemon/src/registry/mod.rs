@@ -6,6 +6,7 @@
 mod admission;
 mod birth;
 mod changes;
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -82,6 +83,16 @@ pub(crate) struct Client {
     pub(crate) last_gpu_time_ns: u64,
 }
 
+impl Client {
+    /// GPU time that the client measured itself: a program's own word is not believed.
+    pub(crate) fn gpu_time_ns(&self) -> u64 {
+        match self.role {
+            Role::Worker => self.governed.page.counters.gpu_time_ns.load(Relaxed),
+            _ => 0,
+        }
+    }
+}
+
 /// The worker of one program in an isolated virtual GPU.
 #[derive(Debug)]
 pub(crate) struct WorkerSlot {
@@ -132,10 +143,11 @@ impl Traffic {
 
     /// This and more.
     pub(crate) fn plus(self, more: Self) -> Self {
+        let sum = u64::saturating_add;
         Self {
-            to_device_bytes: self.to_device_bytes + more.to_device_bytes,
-            from_device_bytes: self.from_device_bytes + more.from_device_bytes,
-            faults: self.faults + more.faults,
+            to_device_bytes: sum(self.to_device_bytes, more.to_device_bytes),
+            from_device_bytes: sum(self.from_device_bytes, more.from_device_bytes),
+            faults: sum(self.faults, more.faults),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! A daemon in a directory of its own, and programs in it.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod process;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -114,3 +114,124 @@ fn a_lease_that_came_since_is_not_given_back_with_the_old_one() {
     lease.gate.store(gate::word(gate::OPEN, 7), Release);
     assert_eq!(gate.enter(&mut |_| true), None);
 }
+
+/// Puts a file of the program where a descriptor is, as a program that closes everything and opens its own files does.
+fn replace_by(file: &std::fs::File, number: i32) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: what the number led to is Mica's, and Mica must notice.
+    assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+}
+
+#[test]
+fn a_program_that_takes_the_descriptors_keeps_its_files_and_the_link_comes_back() {
+    use std::os::fd::AsRawFd;
+    let host = Host::start();
+    let (link, first) = host.connected();
+    let reading = link.clone();
+    std::thread::spawn(move || reading.serve(|_| {}, &AtomicBool::new(false)));
+    let numbers = [
+        lock(&link.doorbell).whatever_it_is().as_raw_fd(),
+        lock(&link.socket).whatever_it_is().as_raw_fd(),
+        link.page.fd().as_raw_fd(),
+    ];
+    let own = tempfile::tempfile().unwrap();
+    link.page.counters.launches.store(77, Release);
+    // The reader waits in the kernel by now, which nothing but time ends.
+    std::thread::sleep(Duration::from_millis(100));
+    for number in numbers {
+        replace_by(&own, number);
+    }
+    link.ring();
+    link.note(0, "a sentence");
+    // The daemon hears of the loss and the link comes again, with the same page in another file.
+    let peer = accept_with(&host.listener, SocketFlags::CLOEXEC).unwrap();
+    let second = HostSocket::from_fd(peer);
+    let (hello, mut fds) = second.receive().unwrap();
+    assert_eq!(hello.kind(), Some(Kind::Hello));
+    assert!(first.receive().is_err(), "the first connection is over");
+    let page = SharedPage::adopt(fds.remove(0)).unwrap();
+    assert_eq!(page.counters.launches.load(Acquire), 77);
+    let (bell, rung) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::DGRAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap();
+    second
+        .send(&Message::new(Kind::Welcome), &[bell.as_fd()])
+        .unwrap();
+    while link.is_down() {
+        std::thread::yield_now();
+    }
+    link.page.counters.launches.store(78, Release);
+    assert_eq!(
+        page.counters.launches.load(Acquire),
+        78,
+        "both see one page"
+    );
+    while rustix::io::read(&rung, &mut [0; 8]).is_err() {
+        link.ring();
+    }
+    // Another socket of the program under the number of the doorbell hears nothing either.
+    let number = lock(&link.doorbell).whatever_it_is().as_raw_fd();
+    let (theirs, silent) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    // SAFETY: as in `replace_by`.
+    assert_eq!(unsafe { libc::dup2(theirs.as_raw_fd(), number) }, number);
+    silent.set_nonblocking(true).unwrap();
+    link.ring();
+    assert!(silent.recv(&mut [0; 8]).is_err());
+    link.close_in_child();
+    for number in numbers {
+        // SAFETY: only looks at the descriptor.
+        let open = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        assert!(open >= 0, "the program's file is open");
+    }
+    assert_eq!(
+        own.metadata().unwrap().len(),
+        0,
+        "nothing was written to it"
+    );
+}
+
+/// What a copy of this process made by `clone` alone, without fork handlers, answers; `None` if it never does.
+fn in_a_copy(ask: impl Fn() -> bool) -> Option<bool> {
+    // SAFETY: without flags it is a fork; the copy asks and ends without running any destructor.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    if pid == 0 {
+        let code = i32::from(!ask());
+        // SAFETY: ends the copy.
+        unsafe { libc::_exit(code) };
+    }
+    let pid = pid as libc::pid_t;
+    for _ in 0..200 {
+        let mut status = 0;
+        // SAFETY: the child is this test's own.
+        if unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } == pid {
+            return Some(libc::WEXITSTATUS(status) == 0);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // SAFETY: as above.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+    None
+}
+
+#[test]
+fn a_copy_without_fork_handlers_is_refused_and_does_not_speak_for_its_parent() {
+    let host = Host::start();
+    let (link, socket) = host.connected();
+    let refused = || {
+        link.ring();
+        link.note(0, "from a copy");
+        link.memory_view().is_none() && link.need_credit(1, 0, true).is_err()
+    };
+    // Another thread may hold a lock of the allocator's at the moment of a copy.
+    let answer = (0..3).find_map(|_| in_a_copy(refused));
+    assert_eq!(answer, Some(true));
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    assert!(socket.receive().is_err(), "the daemon heard nothing");
+}

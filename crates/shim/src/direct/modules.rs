@@ -188,10 +188,8 @@ unsafe fn image_bytes(image: *const c_void) -> u64 {
         if !may_look_into(region.len) {
             return 0;
         }
-        // SAFETY: the image's own headers say that it is so long.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(region.address as *const u8, region.len as usize) };
-        in_image(bytes).unwrap_or(0)
+        let bytes = image::bytes_of(region);
+        bytes.and_then(in_image).unwrap_or(0)
     };
     regions.iter().map(in_region).fold(0, u64::saturating_add)
 }

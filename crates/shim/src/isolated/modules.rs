@@ -97,24 +97,30 @@ pub(super) fn copy_image(image: *const c_void) -> Answer<Arc<[u8]>> {
         Code(CuResult::InvalidImage as u32)
     })?;
     let bytes = |region: &Region| {
-        // SAFETY: the image's own headers say that it is so long.
-        unsafe { std::slice::from_raw_parts(region.address as *const u8, region.len as usize) }
+        crate::image::bytes_of(region).ok_or_else(|| {
+            let len = region.len;
+            log::line(&format!(
+                "an image says that it has {len} bytes, which are not all in memory"
+            ));
+            Code(CuResult::InvalidImage as u32)
+        })
     };
     let Some(first) = regions.first() else {
         return Err(CuResult::InvalidImage.into());
     };
     if regions.len() > 1 {
         let state = state()?;
-        let texts: Vec<String> = regions
+        let images: Vec<&[u8]> = regions.iter().map(bytes).collect::<Answer<_>>()?;
+        let texts: Vec<String> = images
             .iter()
-            .filter_map(|region| link::ptx_of(state, bytes(region)))
+            .filter_map(|image| link::ptx_of(state, image))
             .collect();
         if texts.is_empty() {
             return Err(CuResult::NoBinaryForGpu.into());
         }
         return Ok(ptx_join::join(&texts)?.into_bytes().into());
     }
-    let first = bytes(first);
+    let first = bytes(first)?;
     let is_binary = [0x50, 0xb1, 0x7f, b'!'].contains(first.first().unwrap_or(&0));
     let has_version = || first.windows(8).any(|word| word == b".version");
     if !is_binary && !has_version() {

@@ -18,4 +18,5 @@
 
 pub mod message;
 pub mod page;
+pub mod printable;
 pub mod socket;

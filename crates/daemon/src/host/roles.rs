@@ -1,0 +1,42 @@
+//! Which role a process may have in a virtual GPU.
+//!
+//! Roles follow the mode: a direct virtual GPU has programs that drive the GPU themselves, an isolated one has workers
+//! that the daemon started and programs that are served by them. A token proves that a process may use a virtual GPU. It
+//! does not prove that a process is a worker, whose figures the daemon believes.
+
+use mica_wire::host::message::{Refusal, Role};
+
+use crate::api::Mode;
+use crate::registry::{Registry, Vgpu};
+use crate::watched::start_time;
+
+/// Refuses a role that the virtual GPU's mode does not have, and workers that no daemon started.
+pub(super) fn check(
+    registry: &Registry,
+    vgpu: &Vgpu,
+    role: Role,
+    pid: u32,
+) -> Result<(), (Refusal, String)> {
+    let name = &vgpu.name;
+    match (role, registry.mode(vgpu)) {
+        (Role::Direct, Mode::Isolated) => Err((
+            Refusal::State,
+            format!("{name} is an isolated virtual GPU: a worker serves its programs"),
+        )),
+        (Role::Worker, Mode::Direct) => Err((
+            Refusal::State,
+            format!("{name} is a direct virtual GPU and has no worker"),
+        )),
+        (Role::Worker, Mode::Isolated) if !is_worker(vgpu, pid) => Err((
+            Refusal::Permission,
+            format!("process {pid} is not a worker that the daemon started for {name}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a process is a worker that this daemon started, or that an earlier one knew.
+fn is_worker(vgpu: &Vgpu, pid: u32) -> bool {
+    let start = start_time(pid).unwrap_or(0);
+    vgpu.slot_of_worker(pid).is_some() || vgpu.ledger.expects_worker(pid, start)
+}

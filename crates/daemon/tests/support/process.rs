@@ -1,0 +1,68 @@
+//! A daemon in a process of its own, that can be killed, measured and kept short of things.
+//!
+//! The process is the test's own program, which runs its ignored test `daemon_with_a_card`; that test calls [`serve`].
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use super::{control, eventually, start_with};
+
+const DIRECTORY: &str = "MICA_TEST_DAEMON_DIRECTORY";
+const CONFIGURATION: &str = "MICA_TEST_DAEMON_CONFIGURATION";
+const DESCRIPTORS: &str = "MICA_TEST_DAEMON_DESCRIPTORS";
+
+/// Killed with this guard.
+pub(crate) struct DaemonProcess(Child);
+
+impl DaemonProcess {
+    /// Starts a daemon with one card and waits until it answers.
+    pub(crate) fn start(dir: &Path, more: &str) -> Self {
+        Self::with_descriptors(dir, more, None)
+    }
+
+    /// The same; the daemon may open so many files at most.
+    pub(crate) fn with_descriptors(dir: &Path, more: &str, most: Option<u64>) -> Self {
+        let most = most.map_or_else(String::new, |most| most.to_string());
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "daemon_with_a_card", "--ignored", "--nocapture"])
+            .env(DIRECTORY, dir)
+            .env(CONFIGURATION, more)
+            .env(DESCRIPTORS, most)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let control = control(dir);
+        eventually("the daemon answers", || {
+            control.stats().is_ok_and(|s| s.daemon.pid == child.id())
+        });
+        Self(child)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for DaemonProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs the daemon, in the process that was started for it.
+pub(crate) fn serve() {
+    let Some(dir) = std::env::var_os(DIRECTORY) else {
+        return;
+    };
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    if let Ok(most) = variable(DESCRIPTORS).parse() {
+        let limit = rustix::process::Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    }
+    start_with(Path::new(&dir), &variable(CONFIGURATION)).wait();
+}

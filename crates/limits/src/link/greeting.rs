@@ -1,0 +1,89 @@
+//! The first words with a daemon: a process introduces itself and is let in or refused.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Acquire;
+use std::time::Duration;
+
+use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role};
+use mica_wire::host::socket::{HostSocket, SocketError};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use super::{LinkError, Welcome};
+use crate::{Environment, SharedPage};
+
+/// How often a reader that nothing comes for looks at its descriptor.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+pub(super) type Greeting = (HostSocket, Message, Vec<OwnedFd>);
+
+/// Connects and introduces this process; with a page, as one that was known before.
+pub(super) fn hello(
+    environment: &Environment,
+    role: Role,
+    resume: Option<(&SharedPage, u64)>,
+) -> Result<Greeting, LinkError> {
+    let (socket, answer, fds) = greet(environment, role, resume)?;
+    match answer.kind() {
+        Some(Kind::Welcome) => Ok((socket, answer, fds)),
+        Some(Kind::Refused) => Err(LinkError::Refused(answer.text())),
+        _ => Err(LinkError::Unexpected(answer.kind)),
+    }
+}
+
+/// The same, whatever the daemon answers.
+pub(super) fn greet(
+    environment: &Environment,
+    role: Role,
+    resume: Option<(&SharedPage, u64)>,
+) -> Result<Greeting, LinkError> {
+    let connect = |source| LinkError::Connect {
+        path: environment.socket.clone(),
+        source,
+    };
+    let socket = HostSocket::connect(&environment.socket).map_err(connect)?;
+    // The reader looks now and then whether its descriptor is still its own: a program that closes it does not wake the reader.
+    let _ = set_socket_timeout(&socket, Timeout::Recv, Some(LOOK_EVERY));
+    let mut message = Message::new(Kind::Hello);
+    message.a = role as u64;
+    message.b = u64::from(PROTOCOL_VERSION);
+    message.token = environment.token;
+    match resume {
+        Some((page, client_id)) => {
+            message.c = page.commands.granted_bytes.load(Acquire);
+            message.d = client_id;
+            let file = page.file().map_err(LinkError::Page)?;
+            socket.send(&message, &[file.as_fd()])
+        }
+        None => socket.send(&message, &[]),
+    }
+    .map_err(connect)?;
+    let (answer, fds) = first_answer(&socket).map_err(connect)?;
+    Ok((socket, answer, fds))
+}
+
+/// What the daemon says to a hello, however long it takes.
+fn first_answer(socket: &HostSocket) -> Result<(Message, Vec<OwnedFd>), SocketError> {
+    loop {
+        match socket.receive() {
+            Err(error) if error.would_block() => {}
+            other => return other,
+        }
+    }
+}
+
+/// Connects as a program that wants a session with its virtual GPU's worker; the descriptor is the
+/// session's socket.
+pub fn open_session(environment: &Environment) -> Result<(Welcome, OwnedFd), LinkError> {
+    let (_socket, message, fds) = hello(environment, Role::Program, None)?;
+    let welcome = Welcome {
+        vgpu: message.text(),
+        limit_bytes: message.a,
+        device_total_bytes: message.b,
+        client_id: message.c,
+        gpu_index: message.d,
+    };
+    match fds.into_iter().next() {
+        Some(session) => Ok((welcome, session)),
+        None => Err(LinkError::Unexpected(message.kind)),
+    }
+}
