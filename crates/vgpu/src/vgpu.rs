@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use mica_gpu::Gpu;
+use mica_gpu::{Gpu, SessionBudget};
 use mica_limits::{MemoryView, Quota};
 
 use crate::session::Session;
@@ -13,7 +13,7 @@ use crate::spec::{MemoryFull, State, VgpuSpec};
 use crate::{Result, VgpuError};
 
 /// What device memory comes in; smaller requests are charged as this much.
-pub(crate) const GRANULARITY: u64 = 256;
+const GRANULARITY: u64 = 256;
 
 /// Counters since the virtual GPU was made.
 #[derive(Debug, Default)]
@@ -76,6 +76,8 @@ pub struct Vgpu {
     gpu: Arc<dyn Gpu>,
     quota: Arc<dyn Quota>,
     spec: Mutex<VgpuSpec>,
+    /// What is held for all sessions together.
+    host: Arc<SessionBudget>,
     degraded: Mutex<Option<String>>,
     lost: Mutex<Option<String>>,
     is_lost: AtomicBool,
@@ -122,20 +124,19 @@ impl Drop for Charge {
         if self.bytes == 0 {
             return;
         }
-        self.vgpu.quota.release(self.bytes);
-        self.vgpu.counters.used_bytes.fetch_sub(self.bytes, Relaxed);
-        *lock(&self.vgpu.release_count) += 1;
-        self.vgpu.released.notify_all();
+        self.vgpu.release_now(self.bytes);
     }
 }
 
 impl Vgpu {
     /// A virtual GPU over a device, limited by a quota.
     pub fn new(gpu: Arc<dyn Gpu>, quota: Arc<dyn Quota>, spec: VgpuSpec) -> Arc<Self> {
+        let host = Arc::new(SessionBudget::new(spec.host_bytes.saturating_mul(2)));
         Arc::new(Self {
             gpu,
             quota,
             spec: Mutex::new(spec),
+            host,
             degraded: Mutex::default(),
             lost: Mutex::default(),
             is_lost: AtomicBool::new(false),
@@ -210,7 +211,11 @@ impl Vgpu {
     /// address space of another.
     pub fn open_session_on(self: &Arc<Self>, gpu: Arc<dyn Gpu>) -> Result<Arc<Session>> {
         self.check()?;
+        let is_own = !Arc::ptr_eq(&gpu, &self.gpu);
         let session = Session::new(Arc::clone(self), gpu);
+        if is_own {
+            session.gpu().attach_budget(session.budget());
+        }
         let mut sessions = lock(&self.sessions);
         sessions.retain(|session| session.strong_count() > 0);
         sessions.push(Arc::downgrade(&session));
@@ -256,6 +261,27 @@ impl Vgpu {
     /// call. Contexts without kernels do not notice. Says how many kernels there were.
     pub fn cancel(&self) -> u64 {
         self.live_sessions().iter().map(|s| s.abort_all()).sum()
+    }
+
+    /// The budget of all sessions together.
+    pub(crate) fn host_budget(&self) -> &Arc<SessionBudget> {
+        &self.host
+    }
+
+    /// Charges without waiting, for the device itself; [`Vgpu::release_now`] gives it back.
+    pub(crate) fn charge_now(&self, bytes: u64) -> Result<()> {
+        let charged = self.try_charge(bytes, bytes);
+        if charged.is_err() {
+            self.counters.denials.fetch_add(1, Relaxed);
+        }
+        charged
+    }
+
+    pub(crate) fn release_now(&self, bytes: u64) {
+        self.quota.release(bytes);
+        self.counters.used_bytes.fetch_sub(bytes, Relaxed);
+        *lock(&self.release_count) += 1;
+        self.released.notify_all();
     }
 
     /// Counters, to add to.
@@ -320,7 +346,7 @@ impl Vgpu {
     /// Frees what streams have let go of. Call it now and then when nothing else happens.
     pub fn collect(&self) {
         for session in self.live_sessions() {
-            session.collect_freed();
+            session.collect_freed(false);
         }
     }
 
