@@ -121,7 +121,7 @@ impl Context {
                 ));
             }
             0 => limits.stack = value.max(16).next_multiple_of(16),
-            1 => lock(&self.fifo).set_capacity(value),
+            1 => lock(&self.fifo).set_capacity(value)?,
             2 => lock(&self.heap).set_limit(value)?,
             3 => limits.sync_depth = value,
             4 => limits.pending_launches = value,

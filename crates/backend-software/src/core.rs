@@ -94,6 +94,12 @@ pub(crate) struct State {
     pub(crate) helped: Vec<u64>,
     /// Operations queued or running.
     pub(crate) operations: usize,
+    /// Bytes that they hold.
+    pub(crate) queued_bytes: u64,
+    /// Callbacks that run.
+    pub(crate) callbacks: usize,
+    /// Transfers that copy threads do, or will do next.
+    pub(crate) moving: usize,
 }
 
 /// How many threads of each kind there are.
@@ -159,6 +165,8 @@ pub(crate) enum OpKind {
     /// A transfer that the submitting thread does itself.
     Inline,
     Callback(HostCallback),
+    /// A function of the engine that returns at once, and the bytes it holds.
+    Release(HostCallback, u64),
     Record(Arc<Event>, u64),
     Wait(Arc<Event>, u64),
     /// Only its place in the order counts.

@@ -20,6 +20,7 @@ impl Core {
         }
         let number = state.new_id();
         if let Some(stream) = state.streams.get_mut(&stream) {
+            state.queued_bytes += kind.held_bytes();
             stream.queue.push_back(Op { number, kind });
             stream.last_submitted = number;
             state.operations += 1;
@@ -89,8 +90,12 @@ impl Core {
             }
             return true;
         }
+        if matches!(op.kind, OpKind::Release(..)) {
+            self.release_first(state, id);
+            return true;
+        }
         match &op.kind {
-            OpKind::Marker => return true,
+            OpKind::Marker | OpKind::Release(..) => return true,
             OpKind::Record(event, record) => {
                 event.reach(*record);
                 return true;
@@ -124,6 +129,7 @@ impl Core {
             OpKind::Transfer(transfer) => {
                 let transfer = *transfer;
                 state.transfers.push_back((id, transfer));
+                state.moving += 1;
                 self.want_copier(state);
             }
             OpKind::Callback(callback) => {
@@ -135,6 +141,20 @@ impl Core {
         false
     }
 
+    /// Runs the engine's function that is a stream's first operation.
+    fn release_first(&self, state: &mut State, id: u64) {
+        let stream = state.streams.get_mut(&id);
+        if let Some(op) = stream.and_then(|stream| stream.queue.front_mut())
+            && let OpKind::Release(release, _) = &mut op.kind
+        {
+            let release = std::mem::replace(release, Box::new(|| {}));
+            let call = std::panic::AssertUnwindSafe(release);
+            if std::panic::catch_unwind(call).is_err() {
+                tracing::error!("a release panicked");
+            }
+        }
+    }
+
     /// Takes the first operation off and lists the streams that may have waited for it.
     fn retire_first(&self, state: &mut State, id: u64, list: &mut Vec<u64>) {
         let Some(stream) = state.streams.get_mut(&id) else {
@@ -144,6 +164,7 @@ impl Core {
             return;
         };
         state.operations -= 1;
+        state.queued_bytes -= op.kind.held_bytes();
         stream.progress.store(op.number, Ordering::Release);
         let (kind, context) = (stream.kind, stream.context.id);
         let gone = stream.destroyed && stream.queue.is_empty();

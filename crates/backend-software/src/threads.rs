@@ -55,6 +55,7 @@ impl Core {
                 self.transfer(&context, &transfer);
             }
             state = self.state();
+            state.moving -= 1;
             self.complete(&mut state, stream);
         }
         state.threads.copiers -= 1;
@@ -91,6 +92,7 @@ impl Core {
                         tracing::error!("a host callback panicked");
                     }
                     let mut state = core.state();
+                    state.callbacks -= 1;
                     core.complete(&mut state, stream);
                 }
             };
@@ -98,9 +100,11 @@ impl Core {
                 *sender = Some(tx);
             }
         }
+        state.callbacks += 1;
         let sent = sender.as_ref().map(|tx| tx.send((stream, callback)));
         if !matches!(sent, Some(Ok(()))) {
             drop(sender);
+            state.callbacks -= 1;
             tracing::error!("a host callback was lost: no thread to run it");
             self.complete(state, stream);
         }

@@ -37,6 +37,7 @@ pub trait DeviceCharge: Send + Sync {
 pub struct SessionBudget {
     limit_bytes: u64,
     used_bytes: AtomicU64,
+    peak_bytes: AtomicU64,
     /// The budget that this one is a part of: what all sessions of a virtual GPU hold together.
     parent: Option<Arc<SessionBudget>>,
     device: Option<Box<dyn DeviceCharge>>,
@@ -57,6 +58,7 @@ impl SessionBudget {
         Self {
             limit_bytes,
             used_bytes: AtomicU64::new(0),
+            peak_bytes: AtomicU64::new(0),
             parent: None,
             device: None,
         }
@@ -81,7 +83,12 @@ impl SessionBudget {
         self.used_bytes.load(Acquire)
     }
 
-    /// Most host bytes.
+    /// Most host bytes that were held at once.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Acquire)
+    }
+
+    /// Most host bytes that may be.
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes
     }
@@ -129,9 +136,10 @@ impl SessionBudget {
             .parent
             .as_ref()
             .map_or(Ok(()), |parent| parent.add(bytes, what));
-        if whole.is_err() {
-            self.used_bytes.fetch_sub(bytes, AcqRel);
-        }
+        match &whole {
+            Ok(()) => self.peak_bytes.fetch_max(self.used_bytes(), AcqRel),
+            Err(_) => self.used_bytes.fetch_sub(bytes, AcqRel),
+        };
         whole
     }
 

@@ -125,8 +125,9 @@ pub trait Gpu: Send + Sync {
     /// Runs `callback` after the stream's earlier work, before its later work.
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()>;
     /// Runs `release` after the stream's earlier work. It belongs to the engine and returns at once, so it needs
-    /// no thread where a program's callbacks run: one of those may be waiting for this very release.
-    fn stream_release(&self, stream: StreamId, release: HostCallback) -> Result<()> {
+    /// no thread where a program's callbacks run: one of those may be waiting for this very release. It holds
+    /// `bytes` until then.
+    fn stream_release(&self, stream: StreamId, _bytes: u64, release: HostCallback) -> Result<()> {
         self.stream_callback(stream, release)
     }
     /// The stream that stands for `0`: ordered against all blocking streams of its context.

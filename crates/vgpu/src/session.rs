@@ -10,6 +10,7 @@ mod budget;
 mod contexts;
 mod drain;
 mod events;
+mod extents;
 mod late;
 mod launches;
 mod memory;

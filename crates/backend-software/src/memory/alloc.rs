@@ -26,6 +26,12 @@ pub(super) struct Chunk {
     users: Vec<u16>,
 }
 
+/// Bytes that [`DeviceMemory::alloc`] takes for a request; `None` if there are not so many.
+pub(crate) fn taken_bytes(bytes: u64) -> Option<u64> {
+    let unit = if bytes <= SMALL { STEP } else { PAGE };
+    bytes.checked_next_multiple_of(unit)
+}
+
 impl DeviceMemory {
     /// Memory for `owner`, 256-byte aligned.
     pub(crate) fn alloc(&self, owner: u64, bytes: u64, purpose: Purpose) -> Result<u64> {

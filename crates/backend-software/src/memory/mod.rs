@@ -18,14 +18,19 @@ mod windows;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
-use mica_gpu::{Access, Result};
+use mica_gpu::{Access, Result, SessionBudget, Share};
 
 use crate::arena::ranges::Ranges;
 use crate::arena::{Arena, FRAME, PAGE};
 use crate::error::invalid_value;
 use alloc::Chunk;
+pub(crate) use alloc::taken_bytes;
 use frames::Frame;
 use windows::WindowFile;
 
@@ -38,6 +43,10 @@ pub(crate) struct DeviceMemory {
     /// Held for reading while a transfer moves bytes, for writing while pages go away. Taken before
     /// the books.
     pins: RwLock<()>,
+    /// Where the device charges what it takes without being asked for it.
+    budget: OnceLock<Arc<SessionBudget>>,
+    /// Local memory that threads lend to blocks now.
+    lent: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -112,6 +121,8 @@ impl DeviceMemory {
                 windows: None,
             }),
             pins: RwLock::new(()),
+            budget: OnceLock::new(),
+            lent: AtomicU64::new(0),
         })
     }
 
@@ -120,6 +131,40 @@ impl DeviceMemory {
         let memory = Self::new(total, arena_bytes)?;
         memory.books().windows = WindowFile::new(memory.total);
         Ok(memory)
+    }
+
+    /// Counts what the device takes for its session from now on.
+    pub(crate) fn attach_budget(&self, budget: &Arc<SessionBudget>) {
+        let _ = self.budget.set(Arc::clone(budget));
+    }
+
+    /// The session's budget, where there is one.
+    pub(crate) fn budget(&self) -> Option<&Arc<SessionBudget>> {
+        self.budget.get()
+    }
+
+    /// Charges device memory that no program asked for by address; `None` where nobody counts it.
+    pub(crate) fn charge_device(&self, bytes: u64) -> Result<Option<Share>> {
+        let budget = self.budget.get();
+        budget.map(|budget| budget.take_device(bytes)).transpose()
+    }
+
+    /// Counts local memory that a thread lends, or lends no more.
+    pub(crate) fn note_lent(&self, before: u64, now: u64) {
+        self.lent.fetch_add(now.wrapping_sub(before), Relaxed);
+    }
+
+    /// Whether threads could lend so much local memory in all: asked at a launch, while its program can still be
+    /// refused.
+    pub(crate) fn could_lend(&self, bytes: u64) -> Result<()> {
+        let more = bytes.saturating_sub(self.lent.load(Relaxed));
+        self.charge_device(more).map(drop)
+    }
+
+    /// Charges host memory that is held for the session; `None` where nobody counts it.
+    pub(crate) fn charge_host(&self, bytes: u64, what: &str) -> Result<Option<Share>> {
+        let budget = self.budget.get();
+        budget.map(|budget| budget.take(bytes, what)).transpose()
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {

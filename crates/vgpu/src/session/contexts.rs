@@ -317,12 +317,14 @@ impl Session {
         )
     }
 
-    /// Runs a function of the engine in stream order, on no thread where a program's functions run.
-    pub fn stream_release(&self, stream: u64, release: HostCallback) -> Result<()> {
+    /// Runs a function of the engine in stream order, on no thread where a program's functions run. It holds
+    /// `bytes` until then.
+    pub fn stream_release(&self, stream: u64, bytes: u64, release: HostCallback) -> Result<()> {
         self.check()?;
         let tables = self.read();
         let stream = tables.streams.get(stream)?;
-        self.watch(stream.context, self.gpu.stream_release(stream.id, release))
+        let queued = self.gpu.stream_release(stream.id, bytes, release);
+        self.watch(stream.context, queued)
     }
 
     /// Waits until one more operation that holds `bytes` fits the queues of the session.

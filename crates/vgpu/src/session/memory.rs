@@ -7,19 +7,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use mica_gpu::{Copy3d, DevicePtr, Fill2d, HostSpan, MemoryWindow, Place};
 
-use super::{Session, Tables, lock};
+use super::extents::{checked, span_bytes};
+use super::{Session, lock};
 use crate::ranges::{Owner, Range};
 use crate::{Result, VgpuError};
-
-/// Bytes from the first to the last of a box of rows; `None` if that overflows.
-fn span_bytes(pitch: (u64, u64), width: u64, height: u64, depth: u64) -> Option<u64> {
-    if width == 0 || height == 0 || depth == 0 {
-        return Some(0);
-    }
-    let slices = (depth - 1).checked_mul(pitch.1)?;
-    let rows = (height - 1).checked_mul(pitch.0)?;
-    slices.checked_add(rows)?.checked_add(width)
-}
 
 impl Session {
     /// Allocates device memory.
@@ -107,7 +98,7 @@ impl Session {
         drop(tables);
         let freed = Arc::clone(&self.freed);
         let callback = Box::new(move || lock(&freed).push(address.0));
-        let queued = self.gpu.stream_release(id, callback);
+        let queued = self.gpu.stream_release(id, 0, callback);
         if queued.is_err() {
             // A dead stream runs nothing any more, so there is nothing to wait for.
             lock(&self.freed).push(address.0);
@@ -345,7 +336,7 @@ impl Session {
             return Ok(());
         }
         let release = Box::new(move || drop(keep));
-        match self.stream_release(stream, release) {
+        match self.stream_release(stream, bytes.len() as u64, release) {
             Ok(()) => Ok(()),
             Err(error) => {
                 // Without a release the copy's end must be waited for before the bytes go.
@@ -354,61 +345,4 @@ impl Session {
             }
         }
     }
-}
-
-/// Checks one side of a copy and names its array as the device does.
-fn checked(
-    tables: &Tables,
-    place: Place,
-    pitch: (u64, u64),
-    offset: (u64, u64, u64),
-    (width, height, depth): (u64, u64, u64),
-) -> Result<Place> {
-    let bad = |what: &str| VgpuError::Argument(format!("a copy {what}"));
-    let total = width
-        .checked_mul(height)
-        .and_then(|area| area.checked_mul(depth));
-    if total.is_none() {
-        return Err(bad("of more bytes than there are"));
-    }
-    if let Place::Array(handle) = place {
-        let array = tables.arrays.get(handle.0)?;
-        let (bytes, rows, slices) = super::arrays::extent(&array.descriptor)?;
-        let fits = |at: u64, len: u64, end: u64| at.checked_add(len).is_some_and(|e| e <= end);
-        if !(fits(offset.0, width, bytes)
-            && fits(offset.1, height, rows)
-            && fits(offset.2, depth, slices))
-        {
-            return Err(bad("beyond the edge of an array"));
-        }
-        return Ok(Place::Array(array.id));
-    }
-    if height > 1 && pitch.0 < width || depth > 1 && pitch.1 < pitch.0.saturating_mul(height) {
-        return Err(bad("with rows or slices that overlap"));
-    }
-    let bytes = span_bytes(pitch, width, height, depth).ok_or_else(|| bad("that wraps around"))?;
-    if bytes == 0 {
-        return Ok(place);
-    }
-    let start = (offset.1.checked_mul(pitch.0))
-        .and_then(|y| {
-            y.checked_add(offset.2.checked_mul(pitch.1)?)?
-                .checked_add(offset.0)
-        })
-        .ok_or_else(|| bad("that wraps around"))?;
-    match place {
-        Place::Host(span) => {
-            let end = start.checked_add(bytes);
-            if end.is_none_or(|end| end > span.len()) {
-                return Err(bad("beyond the end of host memory"));
-            }
-        }
-        Place::Device(address) => {
-            let first = address.0.checked_add(start);
-            let first = first.ok_or_else(|| bad("that wraps around"))?;
-            tables.ranges.check(first, bytes)?;
-        }
-        Place::Array(_) => {}
-    }
-    Ok(place)
 }
