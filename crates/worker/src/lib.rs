@@ -19,6 +19,7 @@ mod convert;
 mod device;
 mod dispatch;
 mod gated;
+mod handshakes;
 mod nvidia;
 mod output;
 mod serve;
@@ -38,8 +39,8 @@ pub use device::{DeviceSource, LeaseGate, SharedDevice, SoftwareDevices};
 pub use output::OutputBuffer;
 pub use serve::serve_session;
 
-/// Most sessions of one worker.
-const MOST_SESSIONS: u32 = 1024;
+/// Most sessions of one worker: so many fit its address space (see [`device::SoftwareDevices`]).
+const MOST_SESSIONS: u32 = 512;
 /// The number of sessions of a worker that takes no more.
 const CLOSED: u32 = u32::MAX;
 
@@ -150,7 +151,11 @@ pub enum WorkerError {
 pub(crate) struct Worker {
     pub(crate) vgpu: Arc<Vgpu>,
     pub(crate) devices: Arc<dyn DeviceSource>,
+    /// Sessions, and sockets that may become some.
     pub(crate) sessions: AtomicU32,
+    /// Sessions that have begun.
+    pub(crate) welcomed: AtomicU32,
+    pub(crate) handshakes: handshakes::Handshakes,
     /// Passes submissions to an NVIDIA GPU; the software GPU has a gate of its own.
     pub(crate) submitter: Option<Arc<gated::Submitter>>,
 }
@@ -204,6 +209,8 @@ pub fn run_with(
         vgpu,
         devices,
         sessions: AtomicU32::new(0),
+        welcomed: AtomicU32::new(0),
+        handshakes: handshakes::Handshakes::default(),
         submitter,
     });
     let (end, ended) = mpsc::channel();

@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use mica_limits::HostLink;
 use mica_vgpu::Vgpu;
-use mica_wire::session::server::{RingServer, SessionPort};
+use mica_wire::session::server::{Greeting, RingServer, SessionPort};
 use mica_wire::session::transport::ServerTransport;
 use mica_wire::session::{Call, Class, Field, SLOTS, SessionError, Truth, Violation};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -58,37 +58,24 @@ impl Worker {
         closed.is_ok()
     }
 
-    /// Serves a program on a socket, on threads of its own.
+    /// Serves a program on a socket, on threads of its own. Until it has said hello there is one thread and nothing
+    /// else for it.
     pub(crate) fn begin_session(self: &Arc<Self>, socket: OwnedFd, pid: u32, link: &Arc<HostLink>) {
-        let most = MOST_SESSIONS;
-        let counted = self
-            .sessions
-            .fetch_update(AcqRel, Acquire, |open| (open < most).then_some(open + 1));
-        match counted {
-            Ok(_) => {}
+        let counted = self.sessions.fetch_update(AcqRel, Acquire, |open| {
+            (open != CLOSED && open < CLOSED - 1).then_some(open + 1)
+        });
+        if counted.is_err() {
             // The worker ends; a program whose socket closes before the handshake asks for another.
-            Err(CLOSED) => return,
-            Err(_) => {
-                let text = format!("process {pid} was refused: {most} sessions are open");
-                link.note(1, &text);
-                return;
-            }
+            return;
         }
+        let Ok(place) = self.handshakes.begin(socket.as_fd(), pid) else {
+            self.sessions.fetch_sub(1, AcqRel);
+            return;
+        };
         let (worker, link) = (Arc::clone(self), Arc::clone(link));
         let run = move || {
-            let output = Arc::new(OutputBuffer::default());
-            let served = (worker.devices.open(Arc::clone(&output))).and_then(|gpu| {
-                let submitter = worker.submitter.clone();
-                serve(&worker.vgpu, gpu, output, socket, Some(pid), submitter)
-            });
-            match served {
-                Ok(Some(violation)) => {
-                    link.note(
-                        1,
-                        &format!("the session of process {pid} was ended: {violation}"),
-                    );
-                }
-                Ok(None) => {}
+            match worker.handshakes.receive(place, socket) {
+                Ok(greeting) => worker.welcome(greeting, pid, &link),
                 Err(error) => link.note(1, &format!("no session for process {pid}: {error}")),
             }
             worker.sessions.fetch_sub(1, AcqRel);
@@ -97,7 +84,38 @@ impl Worker {
             .name("session".into())
             .spawn(run);
         if started.is_err() {
+            self.handshakes.give_up(place);
             self.sessions.fetch_sub(1, AcqRel);
+        }
+    }
+
+    /// Serves a program that has said hello, if there is room for one more.
+    fn welcome(&self, greeting: Greeting, pid: u32, link: &HostLink) {
+        let most = MOST_SESSIONS;
+        let counted = self
+            .welcomed
+            .fetch_update(AcqRel, Acquire, |open| (open < most).then_some(open + 1));
+        if counted.is_err() {
+            let text = format!("process {pid} was refused: {most} sessions are open");
+            greeting.refuse(&text);
+            link.note(1, &text);
+            return;
+        }
+        let output = Arc::new(OutputBuffer::default());
+        let served = (self.devices.open(Arc::clone(&output))).and_then(|gpu| {
+            let submitter = self.submitter.clone();
+            serve(&self.vgpu, gpu, output, greeting, Some(pid), submitter)
+        });
+        self.welcomed.fetch_sub(1, AcqRel);
+        match served {
+            Ok(Some(violation)) => {
+                link.note(
+                    1,
+                    &format!("the session of process {pid} was ended: {violation}"),
+                );
+            }
+            Ok(None) => {}
+            Err(error) => link.note(1, &format!("no session for process {pid}: {error}")),
         }
     }
 }
@@ -114,20 +132,20 @@ pub fn serve_session(
     socket: OwnedFd,
     pid: Option<u32>,
 ) -> Result<Option<String>, WorkerError> {
-    serve(vgpu, gpu, output, socket, pid, None)
+    serve(vgpu, gpu, output, Greeting::receive(socket)?, pid, None)
 }
 
-/// As [`serve_session`], where submissions pass the worker's gate.
+/// As [`serve_session`], for a program that has said hello, where submissions pass the worker's gate.
 fn serve(
     vgpu: &Arc<Vgpu>,
     gpu: Arc<dyn mica_gpu::Gpu>,
     output: Arc<OutputBuffer>,
-    socket: OwnedFd,
+    greeting: Greeting,
     pid: Option<u32>,
     submitter: Option<Arc<Submitter>>,
 ) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
-    let port = SessionPort::accept(socket, gpu.take_window_file())?;
+    let port = greeting.welcome(gpu.take_window_file())?;
     let session = vgpu
         .open_session_on(gpu)
         .map_err(|error| SessionError::Ended(error.to_string()))?;
