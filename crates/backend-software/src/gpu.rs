@@ -46,7 +46,9 @@ impl SoftwareGpu {
         let context = Arc::clone(&state.healthy_stream(stream.0)?.context);
         let transfer = make(&state, context.id)?;
         let bytes = transfer.bytes();
-        if bytes > INLINE_BYTES || !self.core.is_clear(&state, stream.0) {
+        // A transfer is gated as kernels are; only the copy threads can wait.
+        let may_run = self.core.gate.as_ref().is_none_or(|gate| gate.may_run());
+        if bytes > INLINE_BYTES || !may_run || !self.core.is_clear(&state, stream.0) {
             let op = if bytes == 0 {
                 OpKind::Marker
             } else {

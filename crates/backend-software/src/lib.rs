@@ -32,6 +32,7 @@ mod meter;
 mod mixed;
 mod module;
 mod module_cost;
+mod moving;
 mod pipeline;
 mod printf;
 mod recover;

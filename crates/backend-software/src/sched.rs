@@ -128,9 +128,7 @@ impl Core {
             }
             OpKind::Transfer(transfer) => {
                 let transfer = *transfer;
-                state.transfers.push_back((id, transfer));
-                state.moving += 1;
-                self.want_copier(state);
+                self.start_transfer(state, id, transfer);
             }
             OpKind::Callback(callback) => {
                 let callback = std::mem::replace(callback, Box::new(|| {}));
@@ -194,13 +192,7 @@ impl Core {
     fn activate(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
         let now = now_ns();
         grid.ready_ns.store(now, Ordering::Relaxed);
-        if state.running.is_empty() {
-            state.lull.end(now);
-            self.meter.stir(now);
-            if let Some(gate) = &self.gate {
-                gate.busy();
-            }
-        }
+        self.stir(state);
         grid.refresh_stop(self.gate_open.load(Ordering::SeqCst));
         state.running.push(Arc::clone(&grid));
         if grid.cooperative {
@@ -210,6 +202,19 @@ impl Core {
             self.find_hands(state, grid);
         }
         self.want_monitor(state);
+    }
+
+    /// Ends a lull, if there is one: something is to run.
+    pub(crate) fn stir(&self, state: &mut State) {
+        if !state.is_quiet() {
+            return;
+        }
+        let now = now_ns();
+        state.lull.end(now);
+        self.meter.stir(now);
+        if let Some(gate) = &self.gate {
+            gate.busy();
+        }
     }
 
     /// Publishes what workers read without the lock.
@@ -228,20 +233,27 @@ impl Core {
         state.running.retain(|other| !Arc::ptr_eq(other, grid));
         self.note_ready(state);
         self.complete(state, grid.stream);
-        if state.running.is_empty() {
+        if state.is_quiet() {
             // The monitor gives the lease back if nothing comes for a moment.
             state.lull.begin(now_ns());
         }
     }
 
-    /// Whether a context has kernels that run or wait.
-    pub(crate) fn has_grids(&self, state: &State, context: u64) -> bool {
-        let is_live = |op: &Op| match &op.kind {
-            OpKind::Launch(grid) => !grid.cancelled.load(Ordering::SeqCst),
-            _ => false,
-        };
-        let mut streams = state.streams.values();
-        streams.any(|stream| stream.context.id == context && stream.queue.iter().any(is_live))
+    /// Whether a context has kernels that run or wait, and how many transfers.
+    pub(crate) fn has_work(&self, state: &State, context: u64) -> (bool, u64) {
+        let (mut has_grids, mut transfers) = (false, 0);
+        let streams = state.streams.values();
+        for op in streams
+            .filter(|stream| stream.context.id == context)
+            .flat_map(|stream| &stream.queue)
+        {
+            match &op.kind {
+                OpKind::Launch(grid) => has_grids |= !grid.cancelled.load(Ordering::SeqCst),
+                OpKind::Transfer(_) => transfers += 1,
+                _ => {}
+            }
+        }
+        (has_grids, transfers)
     }
 
     /// Ends active grids that match, and forgets queued ones. Gives how many.
@@ -283,6 +295,7 @@ impl Core {
         }
         self.note_ready(state);
         self.resume.notify_all();
+        self.copies.notify_all();
         count
     }
 
@@ -317,6 +330,9 @@ impl Core {
             grid.refresh_stop(open);
         }
         self.resume.notify_all();
+        if !state.transfers.is_empty() {
+            self.copies.notify_all();
+        }
     }
 }
 

@@ -273,3 +273,35 @@ fn a_release_runs_beside_a_callback_that_waits_for_it() {
     assert!(end.recv().unwrap(), "it waits behind the callback");
     bench.sync();
 }
+
+#[test]
+fn a_printf_of_thousands_of_conversions_holds_still_and_is_cancelled() {
+    let gpu = SoftwareGpu::new(config()).unwrap();
+    let bench = Bench::new(&gpu);
+    let (format, args) = (bench.alloc(64 << 10), bench.alloc(256 << 10));
+    let text = "%.0s".repeat(16_000) + "\0\0\0\0";
+    let words: Vec<u32> = (text.as_bytes().chunks(4))
+        .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+        .collect();
+    bench.write(format, &words);
+    let string = args.0.to_le_bytes();
+    let (low, high) = string.split_at(4);
+    let word = |half: &[u8]| u32::from_le_bytes(half.try_into().unwrap());
+    bench.write(args, &[word(low), word(high)].repeat(16_000));
+    // Each call takes some milliseconds.
+    bench.launch("print", 4000, &[format.0, args.0]);
+    std::thread::sleep(Duration::from_millis(20));
+    for _ in 0..5 {
+        let began = std::time::Instant::now();
+        gpu.context_suspend(bench.context).unwrap();
+        let took = began.elapsed();
+        assert!(took < Duration::from_millis(10), "{took:?} to suspend");
+        gpu.context_resume(bench.context).unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    let began = std::time::Instant::now();
+    assert_eq!(gpu.cancel(bench.context, None).unwrap(), 1);
+    bench.sync();
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(50), "{took:?} to cancel");
+}

@@ -79,8 +79,9 @@ pub trait Gpu: Send + Sync {
     fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64>;
     /// Sets a `CUlimit`.
     fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()>;
-    /// Pauses all running and queued kernels of the context (software: within 1 ms), and returns
-    /// when none of them touches memory any more. Copies, fills and callbacks go on.
+    /// Pauses all running and queued kernels, copies and fills of the context (software: within 1 ms), and returns
+    /// when none of them touches memory any more. Copies and fills of at most 64 KiB may go on where nothing is
+    /// before them, and callbacks do.
     fn context_suspend(&self, context: ContextId) -> Result<()>;
     /// Undoes [`Gpu::context_suspend`].
     fn context_resume(&self, context: ContextId) -> Result<()>;
