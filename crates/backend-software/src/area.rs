@@ -14,6 +14,8 @@ use crate::memory::DeviceMemory;
 const PARAMS: u64 = 32 << 10;
 /// Shared memory of a block, static and dynamic.
 pub(crate) const SHARED: u64 = 163 << 10;
+/// What a thread that runs blocks uses of its stack, mostly.
+const STACK: u64 = 64 << 10;
 /// Alignment of shared memory, enough for any swizzled tile.
 const SHARED_ALIGN: u64 = 1024;
 
@@ -28,6 +30,8 @@ pub(crate) struct Area {
     local_share: Option<Share>,
     scratch: Vec<Line>,
     scratch_share: Option<Share>,
+    /// What the rest is charged as.
+    _share: Option<Share>,
     context: u64,
     shared_used: u64,
     local_used: u64,
@@ -49,12 +53,22 @@ impl Area {
             local_share: None,
             scratch: Vec::new(),
             scratch_share: None,
+            _share: None,
             context: 0,
             shared_used: 0,
             local_used: 0,
         };
         area.params = area.mapped(PARAMS)?;
         area.shared = area.mapped(SHARED.next_multiple_of(PAGE))?;
+        Ok(area)
+    }
+
+    /// As [`Area::new`], charged: for threads of which there may be thousands.
+    pub(crate) fn charged(memory: Arc<DeviceMemory>) -> Result<Self> {
+        let bytes = PARAMS + SHARED.next_multiple_of(PAGE) + STACK;
+        let share = memory.charge_host(bytes, "a resident block")?;
+        let mut area = Self::new(memory)?;
+        area._share = share;
         Ok(area)
     }
 

@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::core::{OpKind, State};
 use crate::device::SoftwareGpu;
 use crate::error::bad_handle;
-use crate::memory::{Purpose, taken_bytes};
+use crate::memory::Purpose;
 use crate::module::Module;
 use crate::texture::Array;
 use crate::transfer::Transfer;
@@ -270,12 +270,12 @@ impl Gpu for SoftwareGpu {
     }
 
     fn allocation_bytes(&self, bytes: u64) -> Option<u64> {
-        taken_bytes(bytes)
+        self.core.memory.taken_bytes(bytes)
     }
 
     fn array_bytes(&self, descriptor: &ArrayDescriptor) -> Option<u64> {
         let (bytes, _, _) = Array::layout(descriptor).ok()?;
-        taken_bytes(bytes)
+        self.core.memory.taken_bytes(bytes)
     }
 
     fn module_bytes(&self, module: ModuleId) -> Result<u64> {

@@ -6,7 +6,7 @@ use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result, Share};
 
 use crate::arena::ranges::Ranges;
-use crate::memory::{DeviceMemory, Purpose, taken_bytes};
+use crate::memory::{DeviceMemory, Purpose};
 
 const DEFAULT_LIMIT: u64 = 8 << 20;
 const STEP: u64 = 16;
@@ -77,7 +77,7 @@ impl DeviceHeap {
 
     /// Takes the heap's memory.
     fn open(&mut self, memory: &DeviceMemory, context: u64) -> Result<()> {
-        let device = memory.charge_device(taken_bytes(self.limit).unwrap_or(u64::MAX))?;
+        let device = memory.charge_device(memory.taken_bytes(self.limit).unwrap_or(u64::MAX))?;
         let books = self.limit.saturating_mul(BOOKS_PER_BYTE);
         let host = memory.charge_host(books, "the books of a device heap")?;
         self.base = memory.alloc(context, self.limit, Purpose::Internal)?;

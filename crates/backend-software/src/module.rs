@@ -14,7 +14,7 @@ use mica_kernel::{Executable, GlobalInfo};
 use crate::cache::Charged;
 use crate::compile::Compiled;
 use crate::error::invalid_value;
-use crate::memory::{DeviceMemory, Purpose, taken_bytes};
+use crate::memory::{DeviceMemory, Purpose};
 use crate::module_cost::compile_cost;
 
 /// One module of one context. Its variables live as long as it, or a launch of it, does.
@@ -110,7 +110,11 @@ impl Module {
     pub(crate) fn taken_bytes(&self) -> u64 {
         let globals = self.executable.globals().iter();
         globals
-            .map(|global| taken_bytes(placed_bytes(global)).unwrap_or(u64::MAX))
+            .map(|global| {
+                self.memory
+                    .taken_bytes(placed_bytes(global))
+                    .unwrap_or(u64::MAX)
+            })
             .fold(0, u64::saturating_add)
     }
 

@@ -61,7 +61,7 @@ impl Core {
     pub(crate) fn resident_main(self: &Arc<Self>) {
         let _stack = AlternateStack::install();
         prefer_throughput();
-        let area = Area::new(Arc::clone(&self.memory));
+        let area = Area::charged(Arc::clone(&self.memory));
         let mut state = self.state();
         if let Ok(mut area) = area {
             loop {

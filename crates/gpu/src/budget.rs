@@ -172,6 +172,12 @@ impl Share {
         self.bytes
     }
 
+    /// Takes the bytes of another share of the same kind and budget over.
+    pub fn absorb(&mut self, mut other: Self) {
+        debug_assert!(self.kind == other.kind && Arc::ptr_eq(&self.budget, &other.budget));
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// Takes more, or gives some back, so that it is `bytes` afterwards.
     ///
     /// # Errors

@@ -178,7 +178,8 @@ pub trait Gpu: Send + Sync {
         dynamic_shared: u64,
     ) -> Result<u32>;
 
-    /// Bytes of device memory that [`Gpu::memory_alloc`] takes for a request of `bytes`.
+    /// Bytes of device memory that [`Gpu::memory_alloc`] takes for a request of `bytes`, besides what the device
+    /// charges to its session's budget itself; `None` if there are not so many.
     fn allocation_bytes(&self, bytes: u64) -> Option<u64> {
         bytes.checked_next_multiple_of(256)
     }

@@ -270,11 +270,10 @@ impl Vgpu {
 
     /// Charges without waiting, for the device itself; [`Vgpu::release_now`] gives it back.
     pub(crate) fn charge_now(&self, bytes: u64) -> Result<()> {
-        let charged = self.try_charge(bytes, bytes);
-        if charged.is_err() {
+        let charged = self.quota.charge_now(bytes);
+        self.note_charge(bytes, bytes, charged).inspect_err(|_| {
             self.counters.denials.fetch_add(1, Relaxed);
-        }
-        charged
+        })
     }
 
     pub(crate) fn release_now(&self, bytes: u64) {
@@ -396,12 +395,20 @@ impl Vgpu {
     }
 
     fn try_charge(&self, bytes: u64, asked_bytes: u64) -> Result<()> {
-        self.quota
-            .charge(bytes)
-            .map_err(|denied| mica_limits::Denied {
-                asked_bytes,
-                reason: denied.reason,
-            })?;
+        self.note_charge(bytes, asked_bytes, self.quota.charge(bytes))
+    }
+
+    /// Counts what the quota granted, or says what it refused.
+    fn note_charge(
+        &self,
+        bytes: u64,
+        asked_bytes: u64,
+        charged: Result<(), mica_limits::Denied>,
+    ) -> Result<()> {
+        charged.map_err(|denied| mica_limits::Denied {
+            asked_bytes,
+            reason: denied.reason,
+        })?;
         let used = self.counters.used_bytes.fetch_add(bytes, AcqRel) + bytes;
         self.counters.peak_bytes.fetch_max(used, Relaxed);
         Ok(())

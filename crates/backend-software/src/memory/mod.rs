@@ -30,7 +30,6 @@ use crate::arena::ranges::Ranges;
 use crate::arena::{Arena, FRAME, PAGE};
 use crate::error::invalid_value;
 use alloc::Chunk;
-pub(crate) use alloc::taken_bytes;
 use frames::Frame;
 use windows::WindowFile;
 
@@ -55,6 +54,8 @@ struct Books {
     used: u64,
     live: BTreeMap<u64, Live>,
     chunks: BTreeMap<u64, Chunk>,
+    /// What the pages of chunks are charged as.
+    pages: Option<Share>,
     reservations: BTreeMap<u64, u64>,
     frame_file: Option<OwnedFd>,
     frame_offsets: Ranges,
@@ -113,6 +114,7 @@ impl DeviceMemory {
                 used: 0,
                 live: BTreeMap::new(),
                 chunks: BTreeMap::new(),
+                pages: None,
                 reservations: BTreeMap::new(),
                 frame_file: None,
                 frame_offsets,

@@ -5,12 +5,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
+use mica_cuda_abi::CuResult;
 use mica_gpu::{Copy3d, DevicePtr, Fill2d, HostSpan, MemoryWindow, Place};
 
 use super::extents::{checked, span_bytes};
 use super::{Session, lock};
 use crate::ranges::{Owner, Range};
 use crate::{Result, VgpuError};
+
+/// Bytes that a piece of shared pages may take beyond its own.
+const PIECE_PAGES: u64 = 8192;
 
 impl Session {
     /// Allocates device memory.
@@ -24,7 +28,18 @@ impl Session {
         // What the device takes, which is more where it deals in pages.
         let taken = self.gpu.allocation_bytes(bytes).unwrap_or(u64::MAX);
         let charge = self.vgpu.charge(taken, self)?;
-        let address = self.watch(context, self.gpu.memory_alloc(owner, bytes))?;
+        let mut made = self.gpu.memory_alloc(owner, bytes);
+        if taken == 0
+            && made
+                .as_ref()
+                .is_err_and(|e| e.code == CuResult::OutOfMemory)
+        {
+            // The device charges for such pieces itself, and never waits. Room for the pages they may need is
+            // waited for here.
+            drop(self.vgpu.charge(bytes.saturating_add(PIECE_PAGES), self)?);
+            made = self.gpu.memory_alloc(owner, bytes);
+        }
+        let address = self.watch(context, made)?;
         let mut tables = self.write();
         if tables.contexts.get(context).is_err() {
             // The context went while we allocated, and took the memory with it.
