@@ -191,6 +191,12 @@ impl Session {
         let _ = self.windows.set(windows);
     }
 
+    /// Closes the windows, and waits at most so long until the program has let go; whether it has.
+    pub(crate) fn close_windows(&self, patience: std::time::Duration) -> bool {
+        let windows = self.windows.get();
+        windows.is_none_or(|windows| windows.close_within(patience))
+    }
+
     fn set_windows_open(&self, open: bool) {
         if let Some(windows) = self.windows.get() {
             windows.set_open(open);

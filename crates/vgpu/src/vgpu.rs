@@ -89,6 +89,9 @@ pub struct Vgpu {
     remarks: Mutex<Vec<String>>,
 }
 
+/// How long programs may take to let go of their windows, all together.
+const WINDOW_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Remarks that are kept until somebody takes them.
 const MOST_REMARKS: usize = 16;
 
@@ -233,7 +236,20 @@ impl Vgpu {
     /// Pauses all its work, now and until [`Vgpu::resume`].
     pub fn suspend(&self) -> Result<()> {
         self.suspended.store(true, Release);
-        self.live_sessions().iter().try_for_each(|s| s.suspend())
+        let sessions = self.live_sessions();
+        // The work of all first: what one program does, or does not, delays nobody's suspension.
+        let results: Vec<Result<()>> = sessions.iter().map(|s| s.suspend()).collect();
+        let end = Instant::now() + WINDOW_PATIENCE;
+        for patience in [Duration::ZERO, WINDOW_PATIENCE] {
+            for session in &sessions {
+                let left = end.saturating_duration_since(Instant::now());
+                let let_go = session.close_windows(left.min(patience));
+                if !let_go && !patience.is_zero() {
+                    tracing::warn!("a program does not let go of its windows on device memory");
+                }
+            }
+        }
+        results.into_iter().collect()
     }
 
     /// Lets its work go on.

@@ -211,6 +211,37 @@ fn registered_host_memory_has_a_limit() {
     session.context_destroy(new.context).unwrap();
 }
 
+/// Windows of a program that does not let go.
+struct Held;
+
+impl mica_vgpu::Windows for Held {
+    fn set_open(&self, _: bool) {}
+
+    fn close_within(&self, patience: Duration) -> bool {
+        std::thread::sleep(patience);
+        false
+    }
+
+    fn copied_bytes(&self) -> (u64, u64) {
+        (0, 0)
+    }
+}
+
+#[test]
+fn programs_that_hold_their_windows_do_not_add_up_when_all_are_suspended() {
+    let (first, _) = session(|_| {});
+    let vgpu = first.vgpu();
+    let others: Vec<_> = (0..30).map(|_| vgpu.open_session().unwrap()).collect();
+    for session in &others {
+        session.attach_windows(Box::new(Held));
+    }
+    let began = Instant::now();
+    vgpu.suspend().unwrap();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    vgpu.resume().unwrap();
+}
+
 #[test]
 fn a_small_image_with_the_same_text_thousands_of_times_is_refused_soon() {
     let (session, new) = session(|spec| spec.tensor_cores = false);

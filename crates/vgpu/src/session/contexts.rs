@@ -194,12 +194,11 @@ impl Session {
         self.context_ids().into_iter().map(each).sum()
     }
 
+    /// Pauses all contexts; one that cannot be paused keeps no other from it.
     pub(crate) fn suspend(&self) -> Result<()> {
-        self.set_windows_open(false);
-        for id in self.context_ids() {
-            self.gpu.context_suspend(id)?;
-        }
-        Ok(())
+        let each = |id| self.gpu.context_suspend(id);
+        let results: Vec<_> = self.context_ids().into_iter().map(each).collect();
+        Ok(results.into_iter().collect::<Result<(), _>>()?)
     }
 
     pub(crate) fn resume(&self) -> Result<()> {
