@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mica_gpu::Result;
+use mica_gpu::{Result, Share};
 
 use crate::arena::PAGE;
 use crate::memory::DeviceMemory;
@@ -14,6 +14,8 @@ use crate::memory::DeviceMemory;
 const PARAMS: u64 = 32 << 10;
 /// Shared memory of a block, static and dynamic.
 pub(crate) const SHARED: u64 = 163 << 10;
+/// What a thread that runs blocks uses of its stack, mostly.
+const STACK: u64 = 64 << 10;
 /// Alignment of shared memory, enough for any swizzled tile.
 const SHARED_ALIGN: u64 = 1024;
 
@@ -24,7 +26,12 @@ pub(crate) struct Area {
     shared: u64,
     local: u64,
     local_bytes: u64,
+    /// What the local memory is charged as.
+    local_share: Option<Share>,
     scratch: Vec<Line>,
+    scratch_share: Option<Share>,
+    /// What the rest is charged as.
+    _share: Option<Share>,
     context: u64,
     shared_used: u64,
     local_used: u64,
@@ -43,13 +50,25 @@ impl Area {
             shared: 0,
             local: 0,
             local_bytes: 0,
+            local_share: None,
             scratch: Vec::new(),
+            scratch_share: None,
+            _share: None,
             context: 0,
             shared_used: 0,
             local_used: 0,
         };
         area.params = area.mapped(PARAMS)?;
         area.shared = area.mapped(SHARED.next_multiple_of(PAGE))?;
+        Ok(area)
+    }
+
+    /// As [`Area::new`], charged: for threads of which there may be thousands.
+    pub(crate) fn charged(memory: Arc<DeviceMemory>) -> Result<Self> {
+        let bytes = PARAMS + SHARED.next_multiple_of(PAGE) + STACK;
+        let share = memory.charge_host(bytes, "a resident block")?;
+        let mut area = Self::new(memory)?;
+        area._share = share;
         Ok(area)
     }
 
@@ -92,10 +111,16 @@ impl Area {
     pub(crate) fn local(&mut self, bytes: u64) -> Result<u64> {
         if bytes > self.local_bytes {
             let bytes = bytes.next_power_of_two().max(1 << 20);
-            let at = self.mapped(bytes)?;
             if self.local != 0 {
                 self.memory.give_space(self.local, self.local_bytes);
+                self.memory.note_lent(self.local_bytes, 0);
+                (self.local, self.local_bytes, self.local_used) = (0, 0, 0);
+                self.local_share = None;
             }
+            let share = self.memory.charge_device(bytes)?;
+            let at = self.mapped(bytes)?;
+            self.local_share = share;
+            self.memory.note_lent(0, bytes);
             (self.local, self.local_bytes, self.local_used) = (at, bytes, 0);
         }
         self.local_used = self.local_used.max(bytes);
@@ -111,12 +136,16 @@ impl Area {
     }
 
     /// Scratch for compiled code.
-    pub(crate) fn scratch(&mut self, bytes: usize) -> *mut u8 {
+    pub(crate) fn scratch(&mut self, bytes: usize) -> Result<*mut u8> {
         let lines = bytes.div_ceil(64);
         if self.scratch.len() < lines {
-            self.scratch.resize(lines, Line([0; 64]));
+            // Given back first, and not grown: what was there need not be kept.
+            (self.scratch, self.scratch_share) = (Vec::new(), None);
+            let what = "the registers of a block";
+            self.scratch_share = self.memory.charge_host(lines as u64 * 64, what)?;
+            self.scratch = vec![Line([0; 64]); lines];
         }
-        self.scratch.as_mut_ptr().cast()
+        Ok(self.scratch.as_mut_ptr().cast())
     }
 
     /// What a block may touch here, for exact checks: start and length.
@@ -127,6 +156,7 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
+        self.memory.note_lent(self.local_bytes, 0);
         for (at, bytes) in [
             (self.params, PARAMS),
             (self.shared, SHARED.next_multiple_of(PAGE)),

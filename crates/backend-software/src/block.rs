@@ -80,7 +80,7 @@ impl BlockRunner {
             smid,
             grid_id: grid.id,
             stop: &raw const grid.stop,
-            scratch: area.scratch(scratch_bytes),
+            scratch: area.scratch(scratch_bytes)?,
             grid_workspace: grid.workspace,
             proven: u32::from(grid.proven),
             ..BlockContext::empty()

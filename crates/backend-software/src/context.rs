@@ -85,6 +85,11 @@ impl Context {
         self.fault.set(error).is_ok()
     }
 
+    /// Whether nothing of the context runs any more: it is broken or destroyed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.fault.get().is_some() || self.destroyed.load(Ordering::SeqCst)
+    }
+
     /// Whether kernels of the context must not run.
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended.load(Ordering::SeqCst) || self.is_held.load(Ordering::SeqCst)
@@ -121,7 +126,7 @@ impl Context {
                 ));
             }
             0 => limits.stack = value.max(16).next_multiple_of(16),
-            1 => lock(&self.fifo).set_capacity(value),
+            1 => lock(&self.fifo).set_capacity(value)?,
             2 => lock(&self.heap).set_limit(value)?,
             3 => limits.sync_depth = value,
             4 => limits.pending_launches = value,

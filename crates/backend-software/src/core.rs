@@ -25,6 +25,7 @@ use crate::lull::Lull;
 use crate::memory::DeviceMemory;
 use crate::meter::Meter;
 use crate::module::Module;
+use crate::moving::Moving;
 use crate::texture::Array;
 use crate::transfer::Transfer;
 
@@ -81,7 +82,7 @@ pub(crate) struct State {
     pub(crate) ready: Vec<Arc<Grid>>,
     /// All active grids.
     pub(crate) running: Vec<Arc<Grid>>,
-    pub(crate) transfers: VecDeque<(u64, Transfer)>,
+    pub(crate) transfers: VecDeque<Moving>,
     /// Blocks of cooperative grids waiting for their own thread.
     pub(crate) resident: VecDeque<(Arc<Grid>, u64)>,
     pub(crate) threads: Threads,
@@ -94,6 +95,12 @@ pub(crate) struct State {
     pub(crate) helped: Vec<u64>,
     /// Operations queued or running.
     pub(crate) operations: usize,
+    /// Bytes that they hold.
+    pub(crate) queued_bytes: u64,
+    /// Callbacks that run.
+    pub(crate) callbacks: usize,
+    /// Transfers that copy threads do, or will do next.
+    pub(crate) moving: usize,
 }
 
 /// How many threads of each kind there are.
@@ -159,6 +166,8 @@ pub(crate) enum OpKind {
     /// A transfer that the submitting thread does itself.
     Inline,
     Callback(HostCallback),
+    /// A function of the engine that returns at once, and the bytes it holds.
+    Release(HostCallback, u64),
     Record(Arc<Event>, u64),
     Wait(Arc<Event>, u64),
     /// Only its place in the order counts.
@@ -256,6 +265,11 @@ impl Core {
 }
 
 impl State {
+    /// Whether neither kernels nor transfers run or wait for the gate.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.running.is_empty() && self.moving == 0
+    }
+
     /// A number no handle ever had.
     pub(crate) fn new_id(&mut self) -> u64 {
         self.last_id += 1;

@@ -242,6 +242,8 @@ impl SoftwareGpu {
         for stream in streams.into_iter().flatten() {
             if let Some(gone) = state.streams.remove(&stream) {
                 state.operations -= gone.queue.len();
+                let held: u64 = gone.queue.iter().map(|op| op.kind.held_bytes()).sum();
+                state.queued_bytes -= held;
             }
         }
         state.events.retain(|_, event| event.context.id != id);

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// Decides when kernels may run. Copies are not held back.
+/// Decides when kernels and transfers may run.
 pub trait ExecutionGate: Send + Sync {
     /// Whether blocks may run now. Asked at every block boundary and every quarter of a
     /// millisecond, so it must be one load of shared memory, or little more.

@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering;
 use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
     EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, MemoryWindow,
-    ModuleId, ModuleInfo, ModuleOptions, Result, StreamFlags, StreamId, TextureDescriptor,
+    ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags, StreamId,
+    TextureDescriptor,
 };
 
 use crate::attributes;
@@ -23,6 +24,7 @@ use crate::device::SoftwareGpu;
 use crate::error::bad_handle;
 use crate::memory::Purpose;
 use crate::module::Module;
+use crate::texture::Array;
 use crate::transfer::Transfer;
 
 /// Transfers up to this size on an idle stream are done by the caller: handing them to another
@@ -44,7 +46,9 @@ impl SoftwareGpu {
         let context = Arc::clone(&state.healthy_stream(stream.0)?.context);
         let transfer = make(&state, context.id)?;
         let bytes = transfer.bytes();
-        if bytes > INLINE_BYTES || !self.core.is_clear(&state, stream.0) {
+        // A transfer is gated as kernels are; only the copy threads can wait.
+        let may_run = self.core.gate.as_ref().is_none_or(|gate| gate.may_run());
+        if bytes > INLINE_BYTES || !may_run || !self.core.is_clear(&state, stream.0) {
             let op = if bytes == 0 {
                 OpKind::Marker
             } else {
@@ -79,6 +83,14 @@ impl Gpu for SoftwareGpu {
 
     fn memory_info(&self) -> Result<(u64, u64)> {
         Ok(self.core.memory.info())
+    }
+
+    fn attach_budget(&self, budget: &Arc<SessionBudget>) {
+        self.core.memory.attach_budget(budget);
+    }
+
+    fn make_room(&self, stream: StreamId, bytes: u64) -> Result<()> {
+        self.core.make_room(stream.0, bytes)
     }
 
     fn context_create(&self) -> Result<ContextId> {
@@ -171,6 +183,14 @@ impl Gpu for SoftwareGpu {
         Ok(())
     }
 
+    fn stream_release(&self, stream: StreamId, bytes: u64, release: HostCallback) -> Result<()> {
+        let mut state = self.core.state();
+        state.healthy_stream(stream.0)?;
+        let op = OpKind::Release(release, bytes);
+        self.core.submit(&mut state, stream.0, op);
+        Ok(())
+    }
+
     fn default_stream(&self, context: ContextId) -> Result<StreamId> {
         let state = self.core.state();
         Ok(StreamId(state.context(context.0)?.default_stream))
@@ -218,9 +238,12 @@ impl Gpu for SoftwareGpu {
 
     fn module_unload(&self, module: ModuleId) -> Result<()> {
         let removed = self.core.state().modules.remove(&module.0);
-        match removed {
-            Some(_) => Ok(()),
-            None => Err(bad_handle("module", module.0)),
+        let is_known = removed.is_some();
+        drop(removed);
+        self.cache.tidy();
+        match is_known {
+            true => Ok(()),
+            false => Err(bad_handle("module", module.0)),
         }
     }
 
@@ -244,6 +267,19 @@ impl Gpu for SoftwareGpu {
         dynamic_shared: u64,
     ) -> Result<u32> {
         self.blocks_at_once(module, kernel, block_threads, dynamic_shared)
+    }
+
+    fn allocation_bytes(&self, bytes: u64) -> Option<u64> {
+        self.core.memory.taken_bytes(bytes)
+    }
+
+    fn array_bytes(&self, descriptor: &ArrayDescriptor) -> Option<u64> {
+        let (bytes, _, _) = Array::layout(descriptor).ok()?;
+        self.core.memory.taken_bytes(bytes)
+    }
+
+    fn module_bytes(&self, module: ModuleId) -> Result<u64> {
+        Ok(self.own_module(module)?.taken_bytes())
     }
 
     fn memory_alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr> {

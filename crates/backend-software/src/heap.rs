@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use mica_cuda_abi::CuResult;
-use mica_gpu::{GpuError, Result};
+use mica_gpu::{GpuError, Result, Share};
 
 use crate::arena::ranges::Ranges;
 use crate::memory::{DeviceMemory, Purpose};
 
 const DEFAULT_LIMIT: u64 = 8 << 20;
 const STEP: u64 = 16;
+/// Host bytes for each byte of a heap that is full of its smallest pieces, at most.
+const BOOKS_PER_BYTE: u64 = 3;
 
 /// The heap of one context. It takes memory with the first `malloc` and keeps it for the context's
 /// life, as CUDA's does.
@@ -19,6 +21,8 @@ pub(crate) struct DeviceHeap {
     base: u64,
     free: Ranges,
     live: BTreeMap<u64, u64>,
+    /// What the heap and its books are charged as.
+    shares: [Option<Share>; 2],
 }
 
 impl Default for DeviceHeap {
@@ -28,6 +32,7 @@ impl Default for DeviceHeap {
             base: 0,
             free: Ranges::default(),
             live: BTreeMap::new(),
+            shares: [None, None],
         }
     }
 }
@@ -54,17 +59,11 @@ impl DeviceHeap {
         if bytes == 0 || bytes > self.limit {
             return 0;
         }
-        if self.base == 0 {
-            match memory.alloc(context, self.limit, Purpose::Internal) {
-                Ok(base) => {
-                    self.base = base;
-                    self.free = Ranges::new(base, self.limit);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "no memory for the device heap");
-                    return 0;
-                }
-            }
+        if self.base == 0
+            && let Err(error) = self.open(memory, context)
+        {
+            tracing::warn!(%error, "no memory for the device heap");
+            return 0;
         }
         let taken = bytes.next_multiple_of(STEP);
         match self.free.take_lowest(taken, STEP) {
@@ -74,6 +73,17 @@ impl DeviceHeap {
             }
             None => 0,
         }
+    }
+
+    /// Takes the heap's memory.
+    fn open(&mut self, memory: &DeviceMemory, context: u64) -> Result<()> {
+        let device = memory.charge_device(memory.taken_bytes(self.limit).unwrap_or(u64::MAX))?;
+        let books = self.limit.saturating_mul(BOOKS_PER_BYTE);
+        let host = memory.charge_host(books, "the books of a device heap")?;
+        self.base = memory.alloc(context, self.limit, Purpose::Internal)?;
+        self.free = Ranges::new(self.base, self.limit);
+        self.shares = [device, host];
+        Ok(())
     }
 
     /// `free`; what was not allocated here is left alone.

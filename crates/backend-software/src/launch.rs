@@ -75,6 +75,9 @@ impl SoftwareGpu {
                 ),
             ));
         }
+        if lent > FREE_LOCAL {
+            self.core.memory.could_lend(lent)?;
+        }
         if (module.block_ns.get(launch.kernel as usize))
             .is_none_or(|ns| ns.load(Ordering::Relaxed) == 0)
         {
@@ -92,7 +95,9 @@ impl SoftwareGpu {
             grid,
             block,
         };
+        let compiling = module.charge_compiling(launch.kernel as usize)?;
         let prepared = (module.executable).prepare(launch.kernel as usize, &facts);
+        drop(compiling);
         let proven = prepared.map_err(|reason| {
             GpuError::new(
                 CuResult::NotSupported,

@@ -86,6 +86,15 @@ impl Executable for MixedModule {
         }
     }
 
+    fn instructions(&self, kernel: usize) -> u64 {
+        let name = self.jit.kernels().get(kernel).map(|k| k.name.as_str());
+        let functions = self.module.functions.iter();
+        functions
+            .filter(|f| !f.is_kernel || Some(f.name.as_str()) == name)
+            .map(|f| f.body.len() as u64)
+            .sum()
+    }
+
     fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {
         let Some(interpreted) = self.interpreted.get(kernel) else {
             return Err("there is no such kernel".to_owned());

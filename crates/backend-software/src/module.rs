@@ -1,18 +1,21 @@
 //! Loaded modules: their variables in device memory, their kernels' descriptions.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
     DevicePtr, GlobalDescription, GpuError, KernelDescription, ModuleInfo, ParamLayout, Result,
+    Share,
 };
 use mica_kernel::{Executable, GlobalInfo};
 
+use crate::cache::Charged;
 use crate::compile::Compiled;
 use crate::error::invalid_value;
 use crate::memory::{DeviceMemory, Purpose};
+use crate::module_cost::compile_cost;
 
 /// One module of one context. Its variables live as long as it, or a launch of it, does.
 pub(crate) struct Module {
@@ -26,15 +29,16 @@ pub(crate) struct Module {
     /// Memory that is its own for them.
     owned: Vec<u64>,
     pub(crate) memory: Arc<DeviceMemory>,
+    /// What the compiled code of each kernel is charged as, from its first launch on.
+    code: Vec<OnceLock<Option<Share>>>,
+    /// What the module itself is charged as.
+    _share: Arc<Option<Share>>,
 }
 
 impl Module {
     /// Places and fills the variables.
-    pub(crate) fn new(
-        memory: Arc<DeviceMemory>,
-        context: u64,
-        compiled: &Compiled,
-    ) -> Result<Self> {
+    pub(crate) fn new(memory: Arc<DeviceMemory>, context: u64, charged: &Charged) -> Result<Self> {
+        let compiled = &charged.compiled;
         let executable = Arc::clone(&compiled.executable);
         let infos = executable.globals();
         let mut module = Self {
@@ -46,7 +50,11 @@ impl Module {
             block_ns: (executable.kernels().iter())
                 .map(|_| AtomicU32::new(0))
                 .collect(),
+            code: (executable.kernels().iter())
+                .map(|_| OnceLock::new())
+                .collect(),
             memory,
+            _share: Arc::clone(&charged.share),
         };
         for global in infos {
             let address = module.place(global)?;
@@ -58,6 +66,18 @@ impl Module {
         }
         module.info = describe(compiled, infos, &module.owned);
         Ok(module)
+    }
+
+    /// Charges for compiling a kernel, before its first launch; what is given back goes when it is compiled.
+    pub(crate) fn charge_compiling(&self, kernel: usize) -> Result<Option<Share>> {
+        let Some(code) = self.code.get(kernel).filter(|code| code.get().is_none()) else {
+            return Ok(None);
+        };
+        let (peak, kept) = compile_cost(self.executable.instructions(kernel));
+        let compiling = self.memory.charge_host(peak, "compiling a kernel")?;
+        let kept = self.memory.charge_host(kept, "a compiled kernel")?;
+        let _ = code.set(kept);
+        Ok(compiling)
     }
 
     /// Moves a variable to memory that the host shares, with its present contents. Addresses of it that
@@ -86,13 +106,22 @@ impl Module {
         Ok(())
     }
 
+    /// Bytes of device memory that its variables take.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        let globals = self.executable.globals().iter();
+        globals
+            .map(|global| {
+                self.memory
+                    .taken_bytes(placed_bytes(global))
+                    .unwrap_or(u64::MAX)
+            })
+            .fold(0, u64::saturating_add)
+    }
+
     fn place(&self, global: &GlobalInfo) -> Result<u64> {
         let align = u64::from(global.align).max(1);
-        // Small allocations are aligned to 256 bytes, those with pages of their own to 4096.
-        let least = if align > 256 { 64 << 10 } else { 1 };
-        let base = self
-            .memory
-            .alloc(self.context, global.size.max(least), Purpose::Internal)?;
+        let bytes = placed_bytes(global);
+        let base = (self.memory).alloc(self.context, bytes, Purpose::Internal)?;
         if !base.is_multiple_of(align) {
             self.memory.free_internal(self.context, base);
             return Err(GpuError::new(
@@ -148,6 +177,13 @@ impl Module {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, len) };
         Ok(())
     }
+}
+
+/// Bytes that are allocated for a variable.
+fn placed_bytes(global: &GlobalInfo) -> u64 {
+    // Small allocations are aligned to 256 bytes, those with pages of their own to 4096.
+    let least = if global.align > 256 { 64 << 10 } else { 1 };
+    global.size.max(least)
 }
 
 impl Drop for Module {

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use mica_cuda_abi::CuResult;
 use mica_fatbin::Image;
-use mica_gpu::{GpuError, ModuleOptions, Result};
+use mica_gpu::{GpuError, ModuleOptions, Result, SessionBudget, Share};
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::{CodeStore, DiskStore, JitModule};
@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::compile::{Compiled, Compiler};
 use crate::config::{Config, Engine};
 use crate::mixed::MixedModule;
+use crate::module_cost::{ReadingShare, text_cost};
 
 /// The compiler that a configuration asks for.
 pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
@@ -82,7 +83,20 @@ fn open_store() -> Option<Arc<dyn CodeStore>> {
 
 impl Compiler for Pipeline {
     fn compile(&self, image: &[u8], options: &ModuleOptions) -> Result<Compiled> {
-        let text = ptx_of(image)?;
+        let (compiled, _) = self.compile_within(image, options, None)?;
+        Ok(compiled)
+    }
+
+    fn compile_within(
+        &self,
+        image: &[u8],
+        options: &ModuleOptions,
+        budget: Option<&Arc<SessionBudget>>,
+    ) -> Result<(Compiled, Option<Share>)> {
+        let mut share = ReadingShare::default();
+        let text = ptx_of(image, |bytes| share.add(budget, bytes))?;
+        let cost = text_cost(&text);
+        share.add(budget, cost)?;
         let module = mica_ptx::parse(&text).map_err(|error| {
             GpuError::new(CuResult::InvalidPtx, format!("PTX was refused: {error}"))
         })?;
@@ -97,11 +111,12 @@ impl Compiler for Pipeline {
             module.target.sm,
         );
         let executable = self.executable(Arc::new(module), &text, options)?;
-        Ok(Compiled {
+        let compiled = Compiled {
             executable,
             ptx_version,
             target,
-        })
+        };
+        Ok((compiled, share.keep(cost)))
     }
 }
 
@@ -156,8 +171,8 @@ const CAPABILITIES: [u32; 2] = [80, 90];
 /// Most bytes of PTX that one module decompresses to.
 const MOST_TEXT: u64 = 256 << 20;
 
-/// The PTX text in an image.
-fn ptx_of(image: &[u8]) -> Result<Cow<'_, [u8]>> {
+/// The PTX text in an image; `charge` is asked for the bytes it takes before they are taken.
+fn ptx_of(image: &[u8], charge: impl FnOnce(u64) -> Result<()>) -> Result<Cow<'_, [u8]>> {
     let refuse = |code, error: mica_fatbin::Error| GpuError::new(code, error.to_string());
     let parsed = Image::parse(image).map_err(|error| refuse(CuResult::InvalidImage, error))?;
     let Some(entry) = CAPABILITIES.iter().find_map(|cc| parsed.select_ptx(*cc)) else {
@@ -169,6 +184,8 @@ fn ptx_of(image: &[u8]) -> Result<Cow<'_, [u8]>> {
             ),
         ));
     };
+    // A vector that grows takes twice what is in it.
+    charge(entry.payload_bytes().saturating_mul(2))?;
     let text = entry.payload(MOST_TEXT);
     text.map_err(|error| refuse(CuResult::InvalidImage, error))
 }

@@ -1,67 +1,30 @@
 //! Device-side `printf`: formatting, and the buffer that is emptied at synchronization.
 //!
 //! Format and arguments come from a kernel and are read with checks; whatever they say, the result
-//! is bounded text.
+//! is bounded text, no more bytes are read than the text has room for, and whoever formats is asked before every
+//! conversion whether it may go on.
 
-use std::collections::VecDeque;
+mod fifo;
 
+use crate::arena::PAGE;
 use crate::memory::DeviceMemory;
 
-const DEFAULT_CAPACITY: usize = 1 << 20;
+pub(crate) use fifo::Fifo;
+
 /// Bounds on one conversion and one call, so that a kernel cannot ask for gigabytes.
 const MOST_WIDTH: usize = 8192;
 const MOST_TEXT: usize = 64 << 10;
 
-/// Printed lines not yet shown. When full, the oldest go, as in CUDA.
-#[derive(Debug)]
-pub(crate) struct Fifo {
-    capacity: usize,
-    bytes: usize,
-    lines: VecDeque<Vec<u8>>,
-}
-
-impl Default for Fifo {
-    fn default() -> Self {
-        Self {
-            capacity: DEFAULT_CAPACITY,
-            bytes: 0,
-            lines: VecDeque::new(),
-        }
-    }
-}
-
-impl Fifo {
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    pub(crate) fn set_capacity(&mut self, bytes: u64) {
-        self.capacity = usize::try_from(bytes)
-            .unwrap_or(usize::MAX)
-            .clamp(1024, 1 << 30);
-    }
-
-    pub(crate) fn push(&mut self, text: Vec<u8>) {
-        self.bytes += text.len();
-        self.lines.push_back(text);
-        while self.bytes > self.capacity
-            && let Some(oldest) = self.lines.pop_front()
-        {
-            self.bytes -= oldest.len();
-        }
-    }
-
-    /// Everything printed so far.
-    pub(crate) fn take(&mut self) -> Vec<u8> {
-        self.bytes = 0;
-        self.lines.drain(..).flatten().collect()
-    }
-}
-
 /// Formats one call. `None` for a format that cannot be read; else the text and how many arguments
-/// it used, which is what device-side `printf` returns.
-pub(crate) fn format(memory: &DeviceMemory, format: u64, args: u64) -> Option<(Vec<u8>, i32)> {
-    let text = read_c_string(memory, format)?;
+/// it used, which is what device-side `printf` returns. `None` too if `may_go_on` says no, which is asked before
+/// every conversion and may wait.
+pub(crate) fn format(
+    memory: &DeviceMemory,
+    format: u64,
+    args: u64,
+    may_go_on: &dyn Fn() -> bool,
+) -> Option<(Vec<u8>, i32)> {
+    let text = read_c_string(memory, format, MOST_TEXT)?;
     let mut arguments = Arguments {
         memory,
         at: args,
@@ -70,6 +33,9 @@ pub(crate) fn format(memory: &DeviceMemory, format: u64, args: u64) -> Option<(V
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_slice();
     while let Some(percent) = rest.iter().position(|b| *b == b'%') {
+        if !may_go_on() {
+            return None;
+        }
         out.extend_from_slice(&rest[..percent]);
         rest = &rest[percent..];
         let (spec, len) = Spec::parse(rest, &mut arguments);
@@ -87,20 +53,25 @@ pub(crate) fn format(memory: &DeviceMemory, format: u64, args: u64) -> Option<(V
     Some((out, arguments.used))
 }
 
-/// A C string of the arena, cut at 64 KiB.
-pub(crate) fn read_c_string(memory: &DeviceMemory, address: u64) -> Option<Vec<u8>> {
+/// A C string of the arena, cut at `most` bytes, and at 64 KiB.
+pub(crate) fn read_c_string(memory: &DeviceMemory, address: u64, most: usize) -> Option<Vec<u8>> {
+    let most = most.min(MOST_TEXT);
     let mut text = Vec::new();
     let mut at = address;
-    while text.len() < MOST_TEXT {
+    let mut piece = [0; PAGE as usize];
+    // Short at first: most strings are.
+    let mut step = 64;
+    while text.len() < most {
         // A piece never crosses a page, so a string that ends before a hole is readable.
-        let len = (64 - at % 64) as usize;
-        let mut piece = [0; 64];
-        memory.read(at, &mut piece[..len])?;
-        if let Some(end) = piece[..len].iter().position(|b| *b == 0) {
+        let len = ((step - at % step) as usize).min(most - text.len());
+        step = PAGE;
+        let piece = &mut piece[..len];
+        memory.read(at, piece)?;
+        if let Some(end) = piece.iter().position(|b| *b == 0) {
             text.extend_from_slice(&piece[..end]);
             return Some(text);
         }
-        text.extend_from_slice(&piece[..len]);
+        text.extend_from_slice(piece);
         at += len as u64;
     }
     Some(text)
@@ -242,12 +213,14 @@ impl Spec {
             b'c' => self.pad(&[arguments.four() as u8], out),
             b's' => {
                 let address = arguments.eight();
-                let mut text = match read_c_string(arguments.memory, address) {
+                // No more than what can be shown.
+                let most = self.precision.unwrap_or(MOST_TEXT);
+                let mut text = match read_c_string(arguments.memory, address, most) {
                     Some(text) => text,
                     None if address == 0 => b"(null)".to_vec(),
                     None => format!("<bad string {address:#x}>").into_bytes(),
                 };
-                text.truncate(self.precision.unwrap_or(MOST_TEXT));
+                text.truncate(most);
                 self.pad(&text, out);
             }
             _ => {
@@ -301,6 +274,9 @@ impl Spec {
 }
 
 #[cfg(test)]
+mod work_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory::Purpose;
@@ -328,7 +304,7 @@ mod tests {
             })
             .collect();
         put(at + 2048, &args);
-        let (text, used) = format(&memory, at, at + 2048).unwrap();
+        let (text, used) = format(&memory, at, at + 2048, &|| true).unwrap();
         (String::from_utf8_lossy(&text).into_owned(), used)
     }
 
@@ -382,19 +358,6 @@ mod tests {
         assert_eq!(case("%y%k", &[]).0, "%y%k");
         assert_eq!(case("%99999999d|", &i(1)).0.len(), MOST_WIDTH + 1);
         let memory = DeviceMemory::new(16 << 20, 1 << 30).unwrap();
-        assert!(format(&memory, 12, 0).is_none());
-    }
-
-    #[test]
-    fn a_full_buffer_loses_the_oldest() {
-        let mut fifo = Fifo::default();
-        fifo.set_capacity(1024);
-        for n in 0..100 {
-            fifo.push(format!("{n:032}").into_bytes());
-        }
-        let text = fifo.take();
-        assert_eq!(text.len(), 1024);
-        assert!(text.ends_with(b"99"));
-        assert!(fifo.take().is_empty());
+        assert!(format(&memory, 12, 0, &|| true).is_none());
     }
 }

@@ -61,7 +61,7 @@ impl Core {
     pub(crate) fn resident_main(self: &Arc<Self>) {
         let _stack = AlternateStack::install();
         prefer_throughput();
-        let area = Area::new(Arc::clone(&self.memory));
+        let area = Area::charged(Arc::clone(&self.memory));
         let mut state = self.state();
         if let Ok(mut area) = area {
             loop {
@@ -99,7 +99,7 @@ impl Core {
     }
 
     pub(crate) fn run_resident(self: &Arc<Self>, grid: &Arc<Grid>, index: u64, area: &mut Area) {
-        self.enter(grid);
+        self.enter(&grid.context);
         let smid = (index % self.workers as u64) as u32;
         match BlockRunner::new(self, grid, area, smid) {
             Ok(mut runner) => {
@@ -115,7 +115,7 @@ impl Core {
             }
             Err(error) => self.raise(&grid.context, out_of_resources(grid, &error)),
         }
-        self.leave(grid);
+        self.leave(&grid.context);
         if grid.finish(1) {
             let mut state = self.state();
             self.finish_grid(&mut state, grid);

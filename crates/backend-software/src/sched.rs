@@ -20,6 +20,7 @@ impl Core {
         }
         let number = state.new_id();
         if let Some(stream) = state.streams.get_mut(&stream) {
+            state.queued_bytes += kind.held_bytes();
             stream.queue.push_back(Op { number, kind });
             stream.last_submitted = number;
             state.operations += 1;
@@ -89,8 +90,12 @@ impl Core {
             }
             return true;
         }
+        if matches!(op.kind, OpKind::Release(..)) {
+            self.release_first(state, id);
+            return true;
+        }
         match &op.kind {
-            OpKind::Marker => return true,
+            OpKind::Marker | OpKind::Release(..) => return true,
             OpKind::Record(event, record) => {
                 event.reach(*record);
                 return true;
@@ -123,8 +128,7 @@ impl Core {
             }
             OpKind::Transfer(transfer) => {
                 let transfer = *transfer;
-                state.transfers.push_back((id, transfer));
-                self.want_copier(state);
+                self.start_transfer(state, id, transfer);
             }
             OpKind::Callback(callback) => {
                 let callback = std::mem::replace(callback, Box::new(|| {}));
@@ -133,6 +137,20 @@ impl Core {
             _ => {}
         }
         false
+    }
+
+    /// Runs the engine's function that is a stream's first operation.
+    fn release_first(&self, state: &mut State, id: u64) {
+        let stream = state.streams.get_mut(&id);
+        if let Some(op) = stream.and_then(|stream| stream.queue.front_mut())
+            && let OpKind::Release(release, _) = &mut op.kind
+        {
+            let release = std::mem::replace(release, Box::new(|| {}));
+            let call = std::panic::AssertUnwindSafe(release);
+            if std::panic::catch_unwind(call).is_err() {
+                tracing::error!("a release panicked");
+            }
+        }
     }
 
     /// Takes the first operation off and lists the streams that may have waited for it.
@@ -144,6 +162,7 @@ impl Core {
             return;
         };
         state.operations -= 1;
+        state.queued_bytes -= op.kind.held_bytes();
         stream.progress.store(op.number, Ordering::Release);
         let (kind, context) = (stream.kind, stream.context.id);
         let gone = stream.destroyed && stream.queue.is_empty();
@@ -173,13 +192,7 @@ impl Core {
     fn activate(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
         let now = now_ns();
         grid.ready_ns.store(now, Ordering::Relaxed);
-        if state.running.is_empty() {
-            state.lull.end(now);
-            self.meter.stir(now);
-            if let Some(gate) = &self.gate {
-                gate.busy();
-            }
-        }
+        self.stir(state);
         grid.refresh_stop(self.gate_open.load(Ordering::SeqCst));
         state.running.push(Arc::clone(&grid));
         if grid.cooperative {
@@ -189,6 +202,19 @@ impl Core {
             self.find_hands(state, grid);
         }
         self.want_monitor(state);
+    }
+
+    /// Ends a lull, if there is one: something is to run.
+    pub(crate) fn stir(&self, state: &mut State) {
+        if !state.is_quiet() {
+            return;
+        }
+        let now = now_ns();
+        state.lull.end(now);
+        self.meter.stir(now);
+        if let Some(gate) = &self.gate {
+            gate.busy();
+        }
     }
 
     /// Publishes what workers read without the lock.
@@ -207,20 +233,27 @@ impl Core {
         state.running.retain(|other| !Arc::ptr_eq(other, grid));
         self.note_ready(state);
         self.complete(state, grid.stream);
-        if state.running.is_empty() {
+        if state.is_quiet() {
             // The monitor gives the lease back if nothing comes for a moment.
             state.lull.begin(now_ns());
         }
     }
 
-    /// Whether a context has kernels that run or wait.
-    pub(crate) fn has_grids(&self, state: &State, context: u64) -> bool {
-        let is_live = |op: &Op| match &op.kind {
-            OpKind::Launch(grid) => !grid.cancelled.load(Ordering::SeqCst),
-            _ => false,
-        };
-        let mut streams = state.streams.values();
-        streams.any(|stream| stream.context.id == context && stream.queue.iter().any(is_live))
+    /// Whether a context has kernels that run or wait, and how many transfers.
+    pub(crate) fn has_work(&self, state: &State, context: u64) -> (bool, u64) {
+        let (mut has_grids, mut transfers) = (false, 0);
+        let streams = state.streams.values();
+        for op in streams
+            .filter(|stream| stream.context.id == context)
+            .flat_map(|stream| &stream.queue)
+        {
+            match &op.kind {
+                OpKind::Launch(grid) => has_grids |= !grid.cancelled.load(Ordering::SeqCst),
+                OpKind::Transfer(_) => transfers += 1,
+                _ => {}
+            }
+        }
+        (has_grids, transfers)
     }
 
     /// Ends active grids that match, and forgets queued ones. Gives how many.
@@ -262,6 +295,7 @@ impl Core {
         }
         self.note_ready(state);
         self.resume.notify_all();
+        self.copies.notify_all();
         count
     }
 
@@ -296,6 +330,9 @@ impl Core {
             grid.refresh_stop(open);
         }
         self.resume.notify_all();
+        if !state.transfers.is_empty() {
+            self.copies.notify_all();
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mica_kernel::{Services, TextureView};
+use mica_kernel::{Services, TextureView, stop};
 
 use crate::context::lock;
 use crate::core::Core;
@@ -95,7 +95,7 @@ impl BlockServices {
     }
 
     fn text(&self, address: u64) -> String {
-        match printf::read_c_string(&self.core.memory, address) {
+        match printf::read_c_string(&self.core.memory, address, usize::MAX) {
             Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             None => format!("<bad string {address:#x}>"),
         }
@@ -133,13 +133,17 @@ impl Services for BlockServices {
     }
 
     fn printf(&self, format: u64, args: u64) -> i32 {
-        outside(|| match printf::format(&self.core.memory, format, args) {
-            Some((text, used)) => {
-                lock(&self.grid.context.fifo).push(text);
-                used
-            }
-            None => -1,
-        })
+        // One call can take longer than a stop may: it holds still as a loop of the kernel does.
+        let may_go_on = || self.grid.stop.load(Ordering::Relaxed) == stop::RUN || self.pause();
+        outside(
+            || match printf::format(&self.core.memory, format, args, &may_go_on) {
+                Some((text, used)) => {
+                    lock(&self.grid.context.fifo).push(&self.core.memory, text);
+                    used
+                }
+                None => -1,
+            },
+        )
     }
 
     fn assert_fail(&self, message: u64, file: u64, line: u32, function: u64) {

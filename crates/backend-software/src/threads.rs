@@ -1,4 +1,4 @@
-//! The device's other threads: copies, host callbacks, and the monitor.
+//! The device's other threads: host callbacks, and the monitor.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, mpsc};
@@ -11,8 +11,6 @@ use crate::core::{Core, State};
 use crate::meter::now_ns;
 use crate::worker::wait;
 
-/// Copies run beside kernels, never behind them: a kernel may be waiting for one.
-const COPIERS: usize = 2;
 /// With a gate that cannot be watched, how long running blocks may overrun a lease before they are told.
 const GATE_POLL: Duration = Duration::from_micros(100);
 /// With one that can, how often it is looked whether anything runs at all. Each look takes a processor from a worker
@@ -29,49 +27,6 @@ const STARVED_NS: u64 = 20_000_000;
 const MOST_EXTRA: usize = 64;
 
 impl Core {
-    /// Wakes, or starts, a copy thread.
-    pub(crate) fn want_copier(self: &Arc<Self>, state: &mut State) {
-        if state.threads.copiers_idle < state.transfers.len() && state.threads.copiers < COPIERS {
-            let core = Arc::clone(self);
-            if self.spawn(state, "mica-copy", move || core.copier_main()) {
-                state.threads.copiers += 1;
-            }
-        }
-        self.copies.notify_one();
-    }
-
-    fn copier_main(self: &Arc<Self>) {
-        let mut state = self.state();
-        while !self.shutdown.load(Ordering::SeqCst) {
-            let Some((stream, transfer)) = state.transfers.pop_front() else {
-                state.threads.copiers_idle += 1;
-                state = wait(&self.copies, state);
-                state.threads.copiers_idle -= 1;
-                continue;
-            };
-            let context = state.streams.get(&stream).map(|s| Arc::clone(&s.context));
-            drop(state);
-            if let Some(context) = context {
-                self.transfer(&context, &transfer);
-            }
-            state = self.state();
-            self.complete(&mut state, stream);
-        }
-        state.threads.copiers -= 1;
-    }
-
-    /// Does a transfer on this thread; a fault is the context's.
-    pub(crate) fn transfer(
-        self: &Arc<Self>,
-        context: &Arc<Context>,
-        transfer: &crate::transfer::Transfer,
-    ) {
-        if let Err(error) = transfer.run(&self.memory) {
-            tracing::error!(context = context.id, %error, "a transfer failed");
-            self.raise(context, error);
-        }
-    }
-
     /// Hands a callback to the context's own thread, where it may block.
     pub(crate) fn send_callback(
         self: &Arc<Self>,
@@ -91,6 +46,7 @@ impl Core {
                         tracing::error!("a host callback panicked");
                     }
                     let mut state = core.state();
+                    state.callbacks -= 1;
                     core.complete(&mut state, stream);
                 }
             };
@@ -98,9 +54,11 @@ impl Core {
                 *sender = Some(tx);
             }
         }
+        state.callbacks += 1;
         let sent = sender.as_ref().map(|tx| tx.send((stream, callback)));
         if !matches!(sent, Some(Ok(()))) {
             drop(sender);
+            state.callbacks -= 1;
             tracing::error!("a host callback was lost: no thread to run it");
             self.complete(state, stream);
         }
@@ -119,13 +77,13 @@ impl Core {
         }
     }
 
-    /// While kernels run: tells them when the gate closes, asks for it to open, and helps out when
+    /// While kernels or transfers run: tells them when the gate closes, asks for it to open, and helps out when
     /// running blocks may be spinning on blocks that have no worker.
     fn monitor_main(self: &Arc<Self>) {
         let mut state = self.state();
         let mut told_at = 0;
         while !self.shutdown.load(Ordering::SeqCst) {
-            if state.running.is_empty() {
+            if state.is_quiet() {
                 state.threads.workers_extra = 0;
                 let keep = Duration::from_nanos(state.lull.keep_ns(now_ns()));
                 if !keep.is_zero() {

@@ -22,6 +22,19 @@ pub(crate) enum Transfer {
     Fill(Fill2d),
 }
 
+/// Bytes and rows of a transfer that are moved without a look at whether it should hold still.
+const SLICE_BYTES: u64 = 256 << 10;
+const SLICE_ROWS: u64 = 16 << 10;
+
+/// How far a transfer has got.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// Rows that are done.
+    row: u64,
+    /// Bytes of the next row that are done.
+    done: u64,
+}
+
 /// One side: first byte, bytes between rows and between slices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
@@ -93,8 +106,25 @@ impl Transfer {
         }
     }
 
-    /// Does it.
-    pub(crate) fn run(&self, memory: &DeviceMemory) -> Result<()> {
+    /// Rows of all slices, and bytes in each.
+    fn rows(&self) -> (u64, u64) {
+        match self {
+            Self::Copy {
+                width,
+                height,
+                depth,
+                ..
+            } => (height.saturating_mul(*depth), *width),
+            Self::Fill(fill) => {
+                let width = fill.width.saturating_mul(u64::from(fill.element_bytes));
+                (fill.height, width)
+            }
+        }
+    }
+
+    /// Does a slice of it: so little that whoever wants it to hold still waits for less than a millisecond. True
+    /// when it is done.
+    pub(crate) fn step(&self, memory: &DeviceMemory, progress: &mut Progress) -> Result<bool> {
         let _pin = memory.pin();
         let gone = |at: u64| {
             GpuError::new(
@@ -113,8 +143,15 @@ impl Transfer {
         // The scope catches what the pin cannot: a file behind registered memory that was cut off.
         // SAFETY: raw byte moves with nothing to drop; device ranges are live and pinned, host
         // ranges are kept valid by `HostSpan`'s contract.
-        let done = unsafe { recover::run(scope, || self.move_bytes()) };
+        let done = unsafe { recover::run(scope, || self.move_slice(progress)) };
         done.map_err(|trap| gone(trap.address))
+    }
+
+    /// Does all of it, for callers that have made sure that it is short.
+    pub(crate) fn run(&self, memory: &DeviceMemory) -> Result<()> {
+        let mut progress = Progress::default();
+        while !self.step(memory, &mut progress)? {}
+        Ok(())
     }
 
     /// A device address of this transfer that is no longer live.
@@ -134,37 +171,52 @@ impl Transfer {
 
     /// # Safety
     /// Every row is mapped, or lies in the arena under a recovery scope.
-    unsafe fn move_bytes(&self) {
+    unsafe fn move_slice(&self, progress: &mut Progress) -> bool {
+        let (rows, width) = self.rows();
+        let (mut bytes, mut rows_left) = (SLICE_BYTES, SLICE_ROWS);
+        while progress.row < rows && bytes > 0 && rows_left > 0 {
+            let piece = (width - progress.done).min(bytes);
+            // SAFETY: as the function asks; the piece lies in its row.
+            unsafe { self.move_piece(progress, piece, width) };
+            progress.done += piece;
+            bytes -= piece;
+            if progress.done == width {
+                (progress.row, progress.done) = (progress.row + 1, 0);
+                rows_left -= 1;
+            }
+        }
+        progress.row >= rows
+    }
+
+    /// # Safety
+    /// The row is mapped, or lies in the arena under a recovery scope, and has so many bytes left.
+    unsafe fn move_piece(&self, progress: &Progress, bytes: u64, width: u64) {
         match *self {
             Self::Copy {
-                src,
-                dst,
-                width,
-                height,
-                depth,
+                src, dst, height, ..
             } => {
-                for z in 0..depth {
-                    for y in 0..height {
-                        let from = src.at + z * src.slice + y * src.row;
-                        let to = dst.at + z * dst.slice + y * dst.row;
-                        // SAFETY: as the function asks; overlapping rows are moved, not garbled.
-                        unsafe {
-                            std::ptr::copy(from as *const u8, to as *mut u8, width as usize);
-                        }
-                    }
-                }
+                let (z, y) = (progress.row / height, progress.row % height);
+                let from = src.at + z * src.slice + y * src.row;
+                let to = dst.at + z * dst.slice + y * dst.row;
+                // Overlapping rows are moved, not garbled: backwards if they move forward.
+                let at = match to > from && to - from < width {
+                    true => width - progress.done - bytes,
+                    false => progress.done,
+                };
+                let (from, to) = ((from + at) as *const u8, (to + at) as *mut u8);
+                // SAFETY: as the function asks.
+                unsafe { std::ptr::copy(from, to, bytes as usize) };
             }
             Self::Fill(fill) => {
-                for y in 0..fill.height {
-                    let row = fill.dst.0 + y * fill.pitch;
-                    let width = fill.width as usize;
-                    // SAFETY: as the function asks; rows are aligned to the pattern (checked).
-                    unsafe {
-                        match fill.element_bytes {
-                            1 => std::ptr::write_bytes(row as *mut u8, fill.value as u8, width),
-                            2 => fill_row(row as *mut u16, fill.value as u16, width),
-                            _ => fill_row(row as *mut u32, fill.value, width),
-                        }
+                let at = fill.dst.0 + progress.row * fill.pitch + progress.done;
+                let count = (bytes / u64::from(fill.element_bytes)) as usize;
+                // SAFETY: as the function asks; rows are aligned to the pattern (checked), and pieces are whole
+                // patterns.
+                unsafe {
+                    match fill.element_bytes {
+                        1 => std::ptr::write_bytes(at as *mut u8, fill.value as u8, count),
+                        2 => fill_row(at as *mut u16, fill.value as u16, count),
+                        _ => fill_row(at as *mut u32, fill.value, count),
                     }
                 }
             }

@@ -15,6 +15,7 @@ use mica_kernel::stop;
 
 use crate::area::Area;
 use crate::block::BlockRunner;
+use crate::context::Context;
 use crate::core::{Core, State};
 use crate::grid::Grid;
 use crate::manners::{block_signals, prefer_throughput};
@@ -220,7 +221,7 @@ impl Core {
 
     /// Runs blocks of a grid until there are none, or something more important comes up.
     pub(crate) fn visit(self: &Arc<Self>, grid: &Arc<Grid>, area: &mut Area, smid: u32) {
-        self.enter(grid);
+        self.enter(&grid.context);
         let mut finished = 0;
         match BlockRunner::new(self, grid, area, smid) {
             Ok(mut runner) => {
@@ -233,7 +234,7 @@ impl Core {
             Err(error) => self.raise(&grid.context, out_of_resources(grid, &error)),
         }
         grid.attached.fetch_sub(1, Ordering::SeqCst);
-        self.leave(grid);
+        self.leave(&grid.context);
         if grid.finish(finished) {
             let mut state = self.state();
             self.finish_grid(&mut state, grid);
@@ -287,21 +288,21 @@ impl Core {
     }
 
     /// A thread may touch a context's memory from now on.
-    pub(crate) fn enter(&self, grid: &Grid) {
+    pub(crate) fn enter(&self, context: &Context) {
         self.executing.fetch_add(1, Ordering::SeqCst);
-        grid.context.executing.fetch_add(1, Ordering::SeqCst);
+        context.executing.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A thread stops touching a context's memory.
-    pub(crate) fn leave(&self, grid: &Grid) {
-        grid.context.executing.fetch_sub(1, Ordering::SeqCst);
+    pub(crate) fn leave(&self, context: &Context) {
+        context.executing.fetch_sub(1, Ordering::SeqCst);
         let is_last = self.executing.fetch_sub(1, Ordering::SeqCst) == 1;
         if is_last && !self.gate_open.load(Ordering::SeqCst) {
             // The lease is over and drained, which the monitor waits for.
             let _state = self.state();
             self.watch.notify_all();
         }
-        if grid.context.is_suspended() {
+        if context.is_suspended() {
             let _state = self.state();
             self.done.notify_all();
         }
@@ -311,7 +312,7 @@ impl Core {
     pub(crate) fn pause(self: &Arc<Self>, services: &BlockServices) -> bool {
         let grid = &services.grid;
         services.end();
-        self.leave(grid);
+        self.leave(&grid.context);
         let mut state = self.state();
         let mut is_replaced = false;
         let goes_on = loop {
@@ -336,7 +337,7 @@ impl Core {
         if is_replaced {
             state.threads.workers_paused -= 1;
         }
-        self.enter(grid);
+        self.enter(&grid.context);
         drop(state);
         services.begin();
         goes_on

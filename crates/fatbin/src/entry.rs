@@ -187,6 +187,16 @@ impl<'a> Entry<'a> {
         Ok(bytes)
     }
 
+    /// Most bytes that [`Entry::payload`] deals with, as far as the container says: the decompressed bytes, and a
+    /// part of them that is copied out.
+    pub fn payload_bytes(&self) -> u64 {
+        let whole = match self.compression {
+            Compression::None => self.data.len() as u64,
+            Compression::Lz4 | Compression::Zstd => self.uncompressed_size,
+        };
+        whole.saturating_add(self.part.map_or(0, |(_, len)| len))
+    }
+
     /// Bytes as stored in the container.
     pub fn stored_len(&self) -> usize {
         self.data.len()

@@ -10,11 +10,15 @@
 
 #![deny(missing_docs)]
 
+pub mod budget;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod types;
 
+pub use budget::{SessionBudget, Share};
 pub use types::*;
+
+use std::sync::Arc;
 
 use mica_cuda_abi::CuResult;
 
@@ -50,6 +54,18 @@ pub trait Gpu: Send + Sync {
     /// Free and total bytes of device memory.
     fn memory_info(&self) -> Result<(u64, u64)>;
 
+    /// Counts what the device holds for the one session it serves against this budget, from now on. The first
+    /// call counts. Not for devices that several sessions share.
+    fn attach_budget(&self, _budget: &Arc<SessionBudget>) {}
+    /// Waits until the stream's session has room for one more operation that holds `bytes`. Call it without any
+    /// lock before work is submitted; one submission from each thread may follow.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if only the program itself can make room, with a callback that it has to answer.
+    fn make_room(&self, _stream: StreamId, _bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// A context: an address space with its own streams, modules and sticky error.
     fn context_create(&self) -> Result<ContextId>;
     /// Ends a context: cancels its work, frees everything it held. Possible after a fault, and the
@@ -63,8 +79,9 @@ pub trait Gpu: Send + Sync {
     fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64>;
     /// Sets a `CUlimit`.
     fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()>;
-    /// Pauses all running and queued kernels of the context (software: within 1 ms), and returns
-    /// when none of them touches memory any more. Copies, fills and callbacks go on.
+    /// Pauses all running and queued kernels, copies and fills of the context (software: within 1 ms), and returns
+    /// when none of them touches memory any more. Copies and fills of at most 64 KiB may go on where nothing is
+    /// before them, and callbacks do.
     fn context_suspend(&self, context: ContextId) -> Result<()>;
     /// Undoes [`Gpu::context_suspend`].
     fn context_resume(&self, context: ContextId) -> Result<()>;
@@ -108,6 +125,12 @@ pub trait Gpu: Send + Sync {
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()>;
     /// Runs `callback` after the stream's earlier work, before its later work.
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()>;
+    /// Runs `release` after the stream's earlier work. It belongs to the engine and returns at once, so it needs
+    /// no thread where a program's callbacks run: one of those may be waiting for this very release. It holds
+    /// `bytes` until then.
+    fn stream_release(&self, stream: StreamId, _bytes: u64, release: HostCallback) -> Result<()> {
+        self.stream_callback(stream, release)
+    }
     /// The stream that stands for `0`: ordered against all blocking streams of its context.
     fn default_stream(&self, context: ContextId) -> Result<StreamId>;
 
@@ -154,6 +177,23 @@ pub trait Gpu: Send + Sync {
         block_threads: u32,
         dynamic_shared: u64,
     ) -> Result<u32>;
+
+    /// Bytes of device memory that [`Gpu::memory_alloc`] takes for a request of `bytes`, besides what the device
+    /// charges to its session's budget itself; `None` if there are not so many.
+    fn allocation_bytes(&self, bytes: u64) -> Option<u64> {
+        bytes.checked_next_multiple_of(256)
+    }
+    /// Bytes of device memory that [`Gpu::array_create`] takes for an array; `None` if the device does not know.
+    fn array_bytes(&self, _descriptor: &ArrayDescriptor) -> Option<u64> {
+        None
+    }
+    /// Bytes of device memory that the variables of a module take.
+    fn module_bytes(&self, module: ModuleId) -> Result<u64> {
+        let info = self.module_info(module)?;
+        let bytes = info.globals.iter().map(|global| global.bytes);
+        let taken = |bytes: u64| self.allocation_bytes(bytes).unwrap_or(u64::MAX);
+        Ok(bytes.map(taken).fold(0, u64::saturating_add))
+    }
 
     /// Linear device memory, 256-byte aligned (2 MiB frames behind it).
     fn memory_alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr>;

@@ -383,6 +383,12 @@ pub trait Executable: Send + Sync {
     fn globals(&self) -> &[GlobalInfo];
     /// Scratch bytes that `run_block` needs for blocks of `threads` threads of `kernel`.
     fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize;
+    /// Instructions that [`Executable::prepare`] may have to compile for `kernel`: its own, and those of functions
+    /// that it may call. The device charges for them beforehand.
+    fn instructions(&self, kernel: usize) -> u64 {
+        let _ = kernel;
+        0
+    }
     /// Makes a kernel ready for a launch: compiles it, where that is done late, and says whether the
     /// launch's blocks may have [`BlockContext::proven`] set. The device calls it at every launch, before
     /// the first block and outside any recovery scope.

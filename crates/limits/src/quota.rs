@@ -44,6 +44,10 @@ impl MemoryView {
 pub trait Quota: Send + Sync {
     /// Takes `bytes`, or refuses and takes nothing.
     fn charge(&self, bytes: u64) -> Result<(), Denied>;
+    /// As [`Quota::charge`], for callers that must not wait until memory comes back.
+    fn charge_now(&self, bytes: u64) -> Result<(), Denied> {
+        self.charge(bytes)
+    }
     /// Gives back what a charge took.
     fn release(&self, bytes: u64);
     /// The limit and its use now.
@@ -178,6 +182,10 @@ impl PageQuota {
 impl Quota for PageQuota {
     fn charge(&self, bytes: u64) -> Result<(), Denied> {
         self.take(bytes, false)
+    }
+
+    fn charge_now(&self, bytes: u64) -> Result<(), Denied> {
+        self.take(bytes, true)
     }
 
     fn release(&self, bytes: u64) {

@@ -52,6 +52,24 @@ pub enum GraphOp {
     Callback(Arc<dyn Fn() -> HostCallback + Send + Sync>),
 }
 
+impl GraphOp {
+    /// Host bytes that it is.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        let beside = match self {
+            Self::Launch(launch) => launch.params.len(),
+            Self::Write(_, bytes) => bytes.len(),
+            // What the function holds.
+            Self::Callback(_) => 128,
+            Self::Nothing
+            | Self::Copy(_)
+            | Self::Fill(_)
+            | Self::EventRecord(_)
+            | Self::WaitEvent(_) => 0,
+        };
+        (size_of::<Self>() + beside) as u64
+    }
+}
+
 /// A node and the nodes it comes after, by index.
 #[derive(Clone)]
 pub struct GraphNode {

@@ -3,6 +3,10 @@
 //! Looks at PTX, opcode by opcode. Code without PTX (machine code only) cannot be judged, so it is
 //! refused where a policy restricts anything.
 
+use std::sync::Arc;
+
+use mica_gpu::{GpuError, SessionBudget};
+
 /// Number formats that kernels may compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrecisionPolicy {
@@ -98,26 +102,50 @@ fn check_opcode(opcode: &str, tensor: bool, precision: &PrecisionPolicy) -> Resu
     Ok(())
 }
 
-/// The PTX texts of an image; `None` if it has none that can be read.
-pub(crate) fn ptx_of(image: &[u8]) -> Option<Vec<String>> {
+/// Most bytes of PTX that one entry of an image is looked at.
+const MOST_TEXT: u64 = 256 << 20;
+
+/// Says why an image may not be loaded, if it may not. Its texts are looked at one after the other, and count
+/// against the budget meanwhile: a small image can hold the same large text thousands of times.
+pub(crate) fn check_untrusted(
+    image: &[u8],
+    tensor_cores: bool,
+    precision: &PrecisionPolicy,
+    budget: &Arc<SessionBudget>,
+) -> Result<Result<(), String>, GpuError> {
     let text = |bytes: &[u8]| {
         let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
         std::str::from_utf8(&bytes[..end]).ok().map(str::to_owned)
     };
+    let check = |text: Option<String>| {
+        let one = text.as_deref().map(|text| [text]);
+        check_image(one.as_ref().map(|one| &one[..]), tensor_cores, precision)
+    };
     let Ok(parsed) = mica_fatbin::Image::parse(image) else {
         // What is no container is PTX, or nothing that the device will load.
-        return text(image).map(|text| vec![text]);
+        return Ok(check(text(image)));
     };
-    let texts: Option<Vec<String>> = parsed
-        .entries
-        .iter()
+    let mut entries = (parsed.entries.iter())
         .filter(|entry| entry.kind == mica_fatbin::EntryKind::Ptx)
-        .map(|entry| {
-            let payload = entry.payload(mica_fatbin::DEFAULT_PAYLOAD_LIMIT).ok()?;
-            text(&payload)
-        })
-        .collect();
-    texts.filter(|texts| !texts.is_empty())
+        .peekable();
+    if entries.peek().is_none() {
+        return Ok(check(None));
+    }
+    let mut looked_at = 0_u64;
+    for entry in entries {
+        let bytes = entry.payload_bytes();
+        looked_at = looked_at.saturating_add(bytes);
+        if looked_at > MOST_TEXT {
+            return Ok(Err(format!("it holds more than {MOST_TEXT} bytes of PTX")));
+        }
+        // The bytes and the text made of them.
+        let _share = budget.take(bytes.saturating_mul(3), "decompressed PTX")?;
+        let text = (entry.payload(MOST_TEXT).ok()).and_then(|payload| text(&payload));
+        if let Err(reason) = check(text) {
+            return Ok(Err(reason));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Opcodes with their lines: the first word of each statement that is no directive, label or guard.

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mica_gpu::Share;
+
 use crate::VgpuError;
 use crate::vgpu::Charge;
 
@@ -24,6 +26,8 @@ pub(crate) enum Owner {
         keeper: Box<dyn Any + Send + Sync>,
         #[expect(dead_code, reason = "held until the memory is unregistered")]
         charge: Option<Charge>,
+        #[expect(dead_code, reason = "held until the memory is unregistered")]
+        registered: Share,
     },
     /// A mapped frame; the charge goes with the last of frame and mappings.
     Mapping {
@@ -37,6 +41,8 @@ pub(crate) struct Range {
     /// Handle of the context; 0 for mappings, which belong to none.
     pub(crate) context: u64,
     pub(crate) owner: Owner,
+    #[expect(dead_code, reason = "held until the range goes")]
+    pub(crate) share: Share,
 }
 
 /// Ranges by first address; they never overlap.

@@ -2,12 +2,15 @@
 //!
 //! Locks: `tables` is read while a quick device call uses ids from it, so that an id cannot be
 //! destroyed and reused in between; it is never held across a call that waits for the device, nor
-//! while memory is charged.
+//! while memory is charged. A launch may compile its kernel under it, so whoever suspends, cancels or measures
+//! takes `live` alone.
 
 mod arrays;
+mod budget;
 mod contexts;
 mod drain;
 mod events;
+mod extents;
 mod late;
 mod launches;
 mod memory;
@@ -22,7 +25,8 @@ use std::sync::{
 };
 
 use mica_gpu::{
-    ArrayDescriptor, ArrayId, ContextId, EventId, FrameId, Gpu, GpuError, ModuleId, StreamId,
+    ArrayDescriptor, ArrayId, ContextId, EventId, FrameId, Gpu, GpuError, ModuleId, SessionBudget,
+    Share, StreamId,
 };
 
 pub use contexts::NewContext;
@@ -38,17 +42,23 @@ use crate::{Result, VgpuError};
 
 struct Context {
     id: ContextId,
+    #[expect(dead_code, reason = "held until the object is destroyed")]
+    share: Share,
 }
 
 struct Stream {
     id: StreamId,
     context: u64,
     is_default: bool,
+    #[expect(dead_code, reason = "held until the object is destroyed")]
+    share: Share,
 }
 
 struct Event {
     id: EventId,
     context: u64,
+    #[expect(dead_code, reason = "held until the object is destroyed")]
+    share: Share,
 }
 
 struct Module {
@@ -56,6 +66,8 @@ struct Module {
     context: u64,
     #[expect(dead_code, reason = "held until the module is unloaded")]
     charge: Charge,
+    #[expect(dead_code, reason = "held until the object is destroyed")]
+    share: Share,
 }
 
 struct Array {
@@ -64,17 +76,22 @@ struct Array {
     descriptor: ArrayDescriptor,
     #[expect(dead_code, reason = "held until the array is destroyed")]
     charge: Charge,
+    #[expect(dead_code, reason = "held until the object is destroyed")]
+    share: Share,
 }
 
 struct Frame {
     id: FrameId,
     bytes: u64,
     charge: Arc<Charge>,
+    #[expect(dead_code, reason = "held until the object is destroyed")]
+    share: Share,
 }
 
 struct Graph {
     context: u64,
     ops: Arc<[GraphOp]>,
+    share: Share,
 }
 
 struct Tables {
@@ -86,9 +103,9 @@ struct Tables {
     frames: HandleTable<Frame>,
     graphs: HandleTable<Graph>,
     /// Texture and surface objects by the device's handle, which kernels receive, with the context.
-    textures: BTreeMap<u64, u64>,
+    textures: BTreeMap<u64, (u64, Share)>,
     /// Reserved addresses: first and length.
-    reserved: BTreeMap<u64, u64>,
+    reserved: BTreeMap<u64, (u64, Share)>,
     ranges: Ranges,
 }
 
@@ -114,6 +131,8 @@ pub struct Session {
     vgpu: Arc<Vgpu>,
     gpu: Arc<dyn Gpu>,
     tables: RwLock<Tables>,
+    /// The contexts of `tables`, for those who must not wait for it. Taken after `tables`.
+    live: Mutex<Vec<ContextId>>,
     closed: AtomicBool,
     late: LateErrors,
     faulted: Mutex<HashSet<u64>>,
@@ -122,6 +141,9 @@ pub struct Session {
     frees_pending: AtomicU64,
     windows: OnceLock<Box<dyn Windows>>,
     drains: drain::Drains,
+    budget: Arc<SessionBudget>,
+    /// Host memory that the program shares with the worker.
+    registered: Arc<SessionBudget>,
 }
 
 impl std::fmt::Debug for Session {
@@ -143,10 +165,14 @@ fn table_full(kind: ObjectKind) -> VgpuError {
 
 impl Session {
     pub(crate) fn new(vgpu: Arc<Vgpu>, gpu: Arc<dyn Gpu>) -> Arc<Self> {
+        let registered = Arc::new(SessionBudget::new(vgpu.spec().registered_bytes));
         Arc::new(Self {
+            budget: budget::open(&vgpu),
+            registered,
             vgpu,
             gpu,
             tables: RwLock::new(Tables::new()),
+            live: Mutex::default(),
             closed: AtomicBool::new(false),
             late: LateErrors::default(),
             faulted: Mutex::default(),
@@ -163,6 +189,12 @@ impl Session {
             windows.set_open(false);
         }
         let _ = self.windows.set(windows);
+    }
+
+    /// Closes the windows, and waits at most so long until the program has let go; whether it has.
+    pub(crate) fn close_windows(&self, patience: std::time::Duration) -> bool {
+        let windows = self.windows.get();
+        windows.is_none_or(|windows| windows.close_within(patience))
     }
 
     fn set_windows_open(&self, open: bool) {
@@ -230,7 +262,11 @@ impl Session {
         if self.closed.swap(true, AcqRel) {
             return;
         }
-        let tables = std::mem::replace(&mut *self.write(), Tables::new());
+        let tables = {
+            let mut tables = self.write();
+            lock(&self.live).clear();
+            std::mem::replace(&mut *tables, Tables::new())
+        };
         let counters = self.vgpu.counters();
         let streams = tables.streams.iter().filter(|(_, s)| !s.is_default).count();
         for (_, context) in tables.contexts.iter() {

@@ -65,7 +65,17 @@ pub struct VgpuSpec {
     pub placement: Placement,
     /// What happens when memory is full.
     pub memory_full: MemoryFull,
+    /// Most host bytes that the worker holds for one session; all sessions together have twice as much.
+    pub host_bytes: u64,
+    /// Most bytes of its own memory that one program may share with the worker.
+    pub registered_bytes: u64,
 }
+
+/// Host bytes of a session beside as many as the virtual GPU has memory.
+const HOST_BYTES: u64 = 1 << 30;
+/// Bytes of registered host memory of a session beside as many as the virtual GPU has memory. The pages are the
+/// program's own.
+const REGISTERED_BYTES: u64 = 16 << 30;
 
 impl VgpuSpec {
     /// A virtual GPU with so much memory and no other limit.
@@ -81,6 +91,8 @@ impl VgpuSpec {
             precision: PrecisionPolicy::default(),
             placement: Placement::default(),
             memory_full: MemoryFull::default(),
+            host_bytes: memory_bytes.saturating_add(HOST_BYTES),
+            registered_bytes: memory_bytes.saturating_add(REGISTERED_BYTES),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use mica_gpu::Gpu;
+use mica_gpu::{Gpu, SessionBudget};
 use mica_limits::{MemoryView, Quota};
 
 use crate::session::Session;
@@ -13,7 +13,7 @@ use crate::spec::{MemoryFull, State, VgpuSpec};
 use crate::{Result, VgpuError};
 
 /// What device memory comes in; smaller requests are charged as this much.
-pub(crate) const GRANULARITY: u64 = 256;
+const GRANULARITY: u64 = 256;
 
 /// Counters since the virtual GPU was made.
 #[derive(Debug, Default)]
@@ -76,6 +76,8 @@ pub struct Vgpu {
     gpu: Arc<dyn Gpu>,
     quota: Arc<dyn Quota>,
     spec: Mutex<VgpuSpec>,
+    /// What is held for all sessions together.
+    host: Arc<SessionBudget>,
     degraded: Mutex<Option<String>>,
     lost: Mutex<Option<String>>,
     is_lost: AtomicBool,
@@ -86,6 +88,9 @@ pub struct Vgpu {
     release_count: Mutex<u64>,
     remarks: Mutex<Vec<String>>,
 }
+
+/// How long programs may take to let go of their windows, all together.
+const WINDOW_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Remarks that are kept until somebody takes them.
 const MOST_REMARKS: usize = 16;
@@ -122,20 +127,19 @@ impl Drop for Charge {
         if self.bytes == 0 {
             return;
         }
-        self.vgpu.quota.release(self.bytes);
-        self.vgpu.counters.used_bytes.fetch_sub(self.bytes, Relaxed);
-        *lock(&self.vgpu.release_count) += 1;
-        self.vgpu.released.notify_all();
+        self.vgpu.release_now(self.bytes);
     }
 }
 
 impl Vgpu {
     /// A virtual GPU over a device, limited by a quota.
     pub fn new(gpu: Arc<dyn Gpu>, quota: Arc<dyn Quota>, spec: VgpuSpec) -> Arc<Self> {
+        let host = Arc::new(SessionBudget::new(spec.host_bytes.saturating_mul(2)));
         Arc::new(Self {
             gpu,
             quota,
             spec: Mutex::new(spec),
+            host,
             degraded: Mutex::default(),
             lost: Mutex::default(),
             is_lost: AtomicBool::new(false),
@@ -210,7 +214,11 @@ impl Vgpu {
     /// address space of another.
     pub fn open_session_on(self: &Arc<Self>, gpu: Arc<dyn Gpu>) -> Result<Arc<Session>> {
         self.check()?;
+        let is_own = !Arc::ptr_eq(&gpu, &self.gpu);
         let session = Session::new(Arc::clone(self), gpu);
+        if is_own {
+            session.gpu().attach_budget(session.budget());
+        }
         let mut sessions = lock(&self.sessions);
         sessions.retain(|session| session.strong_count() > 0);
         sessions.push(Arc::downgrade(&session));
@@ -228,7 +236,20 @@ impl Vgpu {
     /// Pauses all its work, now and until [`Vgpu::resume`].
     pub fn suspend(&self) -> Result<()> {
         self.suspended.store(true, Release);
-        self.live_sessions().iter().try_for_each(|s| s.suspend())
+        let sessions = self.live_sessions();
+        // The work of all first: what one program does, or does not, delays nobody's suspension.
+        let results: Vec<Result<()>> = sessions.iter().map(|s| s.suspend()).collect();
+        let end = Instant::now() + WINDOW_PATIENCE;
+        for patience in [Duration::ZERO, WINDOW_PATIENCE] {
+            for session in &sessions {
+                let left = end.saturating_duration_since(Instant::now());
+                let let_go = session.close_windows(left.min(patience));
+                if !let_go && !patience.is_zero() {
+                    tracing::warn!("a program does not let go of its windows on device memory");
+                }
+            }
+        }
+        results.into_iter().collect()
     }
 
     /// Lets its work go on.
@@ -256,6 +277,26 @@ impl Vgpu {
     /// call. Contexts without kernels do not notice. Says how many kernels there were.
     pub fn cancel(&self) -> u64 {
         self.live_sessions().iter().map(|s| s.abort_all()).sum()
+    }
+
+    /// The budget of all sessions together.
+    pub(crate) fn host_budget(&self) -> &Arc<SessionBudget> {
+        &self.host
+    }
+
+    /// Charges without waiting, for the device itself; [`Vgpu::release_now`] gives it back.
+    pub(crate) fn charge_now(&self, bytes: u64) -> Result<()> {
+        let charged = self.quota.charge_now(bytes);
+        self.note_charge(bytes, bytes, charged).inspect_err(|_| {
+            self.counters.denials.fetch_add(1, Relaxed);
+        })
+    }
+
+    pub(crate) fn release_now(&self, bytes: u64) {
+        self.quota.release(bytes);
+        self.counters.used_bytes.fetch_sub(bytes, Relaxed);
+        *lock(&self.release_count) += 1;
+        self.released.notify_all();
     }
 
     /// Counters, to add to.
@@ -320,7 +361,7 @@ impl Vgpu {
     /// Frees what streams have let go of. Call it now and then when nothing else happens.
     pub fn collect(&self) {
         for session in self.live_sessions() {
-            session.collect_freed();
+            session.collect_freed(false);
         }
     }
 
@@ -370,12 +411,20 @@ impl Vgpu {
     }
 
     fn try_charge(&self, bytes: u64, asked_bytes: u64) -> Result<()> {
-        self.quota
-            .charge(bytes)
-            .map_err(|denied| mica_limits::Denied {
-                asked_bytes,
-                reason: denied.reason,
-            })?;
+        self.note_charge(bytes, asked_bytes, self.quota.charge(bytes))
+    }
+
+    /// Counts what the quota granted, or says what it refused.
+    fn note_charge(
+        &self,
+        bytes: u64,
+        asked_bytes: u64,
+        charged: Result<(), mica_limits::Denied>,
+    ) -> Result<()> {
+        charged.map_err(|denied| mica_limits::Denied {
+            asked_bytes,
+            reason: denied.reason,
+        })?;
         let used = self.counters.used_bytes.fetch_add(bytes, AcqRel) + bytes;
         self.counters.peak_bytes.fetch_max(used, Relaxed);
         Ok(())

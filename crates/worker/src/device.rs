@@ -1,7 +1,7 @@
 //! Where sessions get their devices from.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +25,22 @@ pub struct SoftwareDevices {
     ordinal: u32,
     memory_bytes: Option<u64>,
     gate: Option<Arc<LeaseGate>>,
+    open: Arc<AtomicUsize>,
+}
+
+/// Devices that get as much address space as they would have alone, 1 TiB. A process has 127 TiB: with
+/// [`CROWDED_ARENA_BYTES`] for every other, all sessions of a worker fit.
+const ROOMY_DEVICES: usize = 32;
+/// Address space of the others: twice the memory of a large device.
+const CROWDED_ARENA_BYTES: u64 = 128 << 30;
+
+/// Counts a device while it is open.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 impl SoftwareDevices {
@@ -34,6 +50,7 @@ impl SoftwareDevices {
             ordinal,
             memory_bytes,
             gate,
+            open: Arc::default(),
         }
     }
 }
@@ -41,12 +58,16 @@ impl SoftwareDevices {
 impl DeviceSource for SoftwareDevices {
     fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError> {
         let gate = self.gate.clone();
+        let before = self.open.fetch_add(1, SeqCst);
+        // Held by the sink, which the device holds.
+        let open = Open(Arc::clone(&self.open));
         let sink = move |kind: OutputKind, bytes: &[u8]| match kind {
             OutputKind::Print => output.add(0, bytes),
             OutputKind::Assert => output.add(1, bytes),
             // The program's own output stays its own: it gets a code, and `mica run` and `mica events`
             // tell what happened.
             OutputKind::Fault | OutputKind::Refused => {
+                let _ = &open;
                 if let Some(gate) = &gate {
                     let text = String::from_utf8_lossy(bytes);
                     match kind {
@@ -59,6 +80,7 @@ impl DeviceSource for SoftwareDevices {
         let config = Config {
             ordinal: self.ordinal,
             memory_bytes: self.memory_bytes,
+            arena_bytes: (before >= ROOMY_DEVICES).then_some(CROWDED_ARENA_BYTES),
             gate: self.gate.as_ref().map(LeaseGate::for_device),
             output: Some(Arc::new(sink)),
             // One device for each session: it holds the memory of one program only.

@@ -5,7 +5,7 @@ mod memory;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mica_gpu::{DevicePtr, EventFlags, ModuleOptions, StreamFlags};
+use mica_gpu::{DevicePtr, EventFlags, ModuleOptions, Share, StreamFlags};
 use mica_vgpu::{Session, VgpuError};
 use mica_wire::session as wire;
 use mica_wire::session::server::SessionPort;
@@ -38,6 +38,8 @@ pub(crate) struct Desk {
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) output: Arc<OutputBuffer>,
     blobs: Mutex<blobs::Blobs>,
+    /// Buffers of reads that failed: the device may write to them until the session's contexts are gone.
+    abandoned: Mutex<Vec<(Vec<u8>, Share)>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,6 +72,7 @@ impl Desk {
             callbacks: Arc::default(),
             output,
             blobs: Mutex::default(),
+            abandoned: Mutex::default(),
         }
     }
 
@@ -224,7 +227,7 @@ impl Desk {
                 let options = ModuleOptions {
                     memcheck: c.memcheck,
                 };
-                let loaded = s.module_load(c.context, &image, &options)?;
+                let loaded = s.module_load(c.context, &image.bytes, &options)?;
                 encode(&convert::module(loaded))
             }
             Call::ModuleUnload(c) => done(s.module_unload(c.module)?),

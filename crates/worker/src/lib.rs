@@ -20,6 +20,7 @@ mod convert;
 mod device;
 mod dispatch;
 mod gated;
+mod handshakes;
 mod nvidia;
 mod output;
 mod serve;
@@ -41,8 +42,8 @@ pub use device::{DeviceSource, LeaseGate, SharedDevice, SoftwareDevices};
 pub use output::OutputBuffer;
 pub use serve::serve_session;
 
-/// Most sessions of one worker.
-const MOST_SESSIONS: u32 = 1024;
+/// Most sessions of one worker: so many fit its address space (see [`device::SoftwareDevices`]).
+const MOST_SESSIONS: u32 = 512;
 /// The number of sessions of a worker that takes no more.
 const CLOSED: u32 = u32::MAX;
 
@@ -165,6 +166,8 @@ pub enum WorkerError {
 pub(crate) struct Program {
     /// Its number, as the daemon sees it: for messages only.
     pub(crate) pid: u32,
+    /// Its user, as the daemon sees it.
+    pub(crate) uid: u32,
     /// A descriptor that can be read once the program has ended; a worker in a process namespace of its own cannot
     /// open one.
     pub(crate) life: Option<OwnedFd>,
@@ -174,7 +177,11 @@ pub(crate) struct Program {
 pub(crate) struct Worker {
     pub(crate) vgpu: Arc<Vgpu>,
     pub(crate) devices: Arc<dyn DeviceSource>,
+    /// Sessions, and sockets that may become some.
     pub(crate) sessions: AtomicU32,
+    /// Sessions that have begun.
+    pub(crate) welcomed: AtomicU32,
+    pub(crate) handshakes: handshakes::Handshakes,
     /// Passes submissions to an NVIDIA GPU; the software GPU has a gate of its own.
     pub(crate) submitter: Option<Arc<gated::Submitter>>,
 }
@@ -249,6 +256,8 @@ pub fn run_with(
         vgpu,
         devices,
         sessions: AtomicU32::new(0),
+        welcomed: AtomicU32::new(0),
+        handshakes: handshakes::Handshakes::default(),
         submitter,
     });
     let (end, ended) = mpsc::channel();
@@ -264,6 +273,7 @@ pub fn run_with(
                         if let Some(socket) = fds.next() {
                             let program = Program {
                                 pid: message.b as u32,
+                                uid: message.c as u32,
                                 life: fds.next(),
                             };
                             worker.begin_session(socket, program, &link);

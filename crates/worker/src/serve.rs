@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use mica_limits::HostLink;
 use mica_vgpu::Vgpu;
-use mica_wire::session::server::{RingServer, SessionPort};
+use mica_wire::session::server::{Greeting, RingServer, SessionPort};
 use mica_wire::session::transport::ServerTransport;
 use mica_wire::session::{Call, Class, Field, SLOTS, SessionError, Truth, Violation};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -57,43 +57,30 @@ impl Worker {
         closed.is_ok()
     }
 
-    /// Serves a program on a socket, on threads of its own.
+    /// Serves a program on a socket, on threads of its own. Until it has said hello there is one thread and nothing
+    /// else for it.
     pub(crate) fn begin_session(
         self: &Arc<Self>,
         socket: OwnedFd,
         program: Program,
         link: &Arc<HostLink>,
     ) {
-        let Program { pid, life } = program;
-        let most = MOST_SESSIONS;
-        let counted = self
-            .sessions
-            .fetch_update(AcqRel, Acquire, |open| (open < most).then_some(open + 1));
-        match counted {
-            Ok(_) => {}
+        let counted = self.sessions.fetch_update(AcqRel, Acquire, |open| {
+            (open != CLOSED && open < CLOSED - 1).then_some(open + 1)
+        });
+        if counted.is_err() {
             // The worker ends; a program whose socket closes before the handshake asks for another.
-            Err(CLOSED) => return,
-            Err(_) => {
-                let text = format!("process {pid} was refused: {most} sessions are open");
-                link.note(1, &text);
-                return;
-            }
+            return;
         }
+        let Ok(place) = self.handshakes.begin(socket.as_fd(), program.uid) else {
+            self.sessions.fetch_sub(1, AcqRel);
+            return;
+        };
         let (worker, link) = (Arc::clone(self), Arc::clone(link));
         let run = move || {
-            let output = Arc::new(OutputBuffer::default());
-            let served = (worker.devices.open(Arc::clone(&output))).and_then(|gpu| {
-                let submitter = worker.submitter.clone();
-                serve(&worker.vgpu, gpu, output, socket, life, submitter)
-            });
-            match served {
-                Ok(Some(violation)) => {
-                    link.note(
-                        1,
-                        &format!("the session of process {pid} was ended: {violation}"),
-                    );
-                }
-                Ok(None) => {}
+            let pid = program.pid;
+            match worker.handshakes.receive(place, socket) {
+                Ok(greeting) => worker.welcome(greeting, program, &link),
                 Err(error) => link.note(1, &format!("no session for process {pid}: {error}")),
             }
             worker.sessions.fetch_sub(1, AcqRel);
@@ -102,7 +89,39 @@ impl Worker {
             .name("session".into())
             .spawn(run);
         if started.is_err() {
+            self.handshakes.give_up(place);
             self.sessions.fetch_sub(1, AcqRel);
+        }
+    }
+
+    /// Serves a program that has said hello, if there is room for one more.
+    fn welcome(&self, greeting: Greeting, program: Program, link: &HostLink) {
+        let Program { pid, life, .. } = program;
+        let most = MOST_SESSIONS;
+        let counted = self
+            .welcomed
+            .fetch_update(AcqRel, Acquire, |open| (open < most).then_some(open + 1));
+        if counted.is_err() {
+            let text = format!("process {pid} was refused: {most} sessions are open");
+            greeting.refuse(&text);
+            link.note(1, &text);
+            return;
+        }
+        let output = Arc::new(OutputBuffer::default());
+        let served = (self.devices.open(Arc::clone(&output))).and_then(|gpu| {
+            let submitter = self.submitter.clone();
+            serve(&self.vgpu, gpu, output, greeting, life, submitter)
+        });
+        self.welcomed.fetch_sub(1, AcqRel);
+        match served {
+            Ok(Some(violation)) => {
+                link.note(
+                    1,
+                    &format!("the session of process {pid} was ended: {violation}"),
+                );
+            }
+            Ok(None) => {}
+            Err(error) => link.note(1, &format!("no session for process {pid}: {error}")),
         }
     }
 }
@@ -119,20 +138,20 @@ pub fn serve_session(
     socket: OwnedFd,
     life: Option<OwnedFd>,
 ) -> Result<Option<String>, WorkerError> {
-    serve(vgpu, gpu, output, socket, life, None)
+    serve(vgpu, gpu, output, Greeting::receive(socket)?, life, None)
 }
 
-/// As [`serve_session`], where submissions pass the worker's gate.
+/// As [`serve_session`], for a program that has said hello, where submissions pass the worker's gate.
 fn serve(
     vgpu: &Arc<Vgpu>,
     gpu: Arc<dyn mica_gpu::Gpu>,
     output: Arc<OutputBuffer>,
-    socket: OwnedFd,
+    greeting: Greeting,
     life: Option<OwnedFd>,
     submitter: Option<Arc<Submitter>>,
 ) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
-    let port = SessionPort::accept(socket, gpu.take_window_file())?;
+    let port = greeting.welcome(gpu.take_window_file())?;
     let session = vgpu
         .open_session_on(gpu)
         .map_err(|error| SessionError::Ended(error.to_string()))?;

@@ -291,7 +291,7 @@ fn memory_that_is_freed_loses_its_window() {
 }
 
 #[test]
-fn a_suspended_virtual_gpu_has_no_windows_and_copies_go_on() {
+fn a_suspended_virtual_gpu_has_no_windows_and_its_copies_wait() {
     let p = program();
     let stream = p.new.default_stream;
     let address = p.alloc(1 << 20);
@@ -300,10 +300,18 @@ fn a_suspended_virtual_gpu_has_no_windows_and_copies_go_on() {
     let direct = p.client.window_bytes();
     p.vgpu.suspend().unwrap();
     let other = pattern(1 << 20, 4);
-    p.client.write_now(stream, address, &other).unwrap();
-    assert_eq!(p.read(address, 1 << 20), other);
-    assert_eq!(p.client.window_bytes(), direct, "the worker did these");
+    let (client, (sender, written)) = (Arc::clone(&p.client), std::sync::mpsc::channel());
+    let late = other.clone();
+    std::thread::spawn(move || sender.send(client.write_now(stream, address, &late)));
+    let early = written.recv_timeout(Duration::from_millis(100));
+    assert!(early.is_err(), "the copy did not wait");
+    assert_eq!(p.client.window_bytes(), direct, "the worker does these");
     p.vgpu.resume().unwrap();
+    written
+        .recv_timeout(Duration::from_secs(60))
+        .unwrap()
+        .unwrap();
+    assert_eq!(p.read(address, 1 << 20), other);
     p.client.write_now(stream, address, &data).unwrap();
     assert_eq!(p.read(address, 1 << 20), data);
     assert_ne!(p.client.window_bytes(), direct);

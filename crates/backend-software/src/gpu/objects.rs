@@ -34,11 +34,12 @@ impl SoftwareGpu {
         options: &ModuleOptions,
     ) -> Result<ModuleId> {
         let context = self.healthy(context)?;
-        let compiled = self.cache.compile(image, options).inspect_err(|error| {
+        let memory = Arc::clone(&self.core.memory);
+        let compiled = self.cache.compile(image, options, memory.budget());
+        let compiled = compiled.inspect_err(|error| {
             let text = error.message.as_bytes();
             self.core.write(OutputKind::Refused, text);
         })?;
-        let memory = Arc::clone(&self.core.memory);
         let module = Arc::new(Module::new(memory, context.id, &compiled)?);
         let mut state = self.core.state();
         // The context may have gone while the compiler ran.

@@ -70,24 +70,22 @@ impl SoftwareGpu {
         Ok(self.core.cancel_grids(&mut state, context.0, stream))
     }
 
-    /// Ends the kernels of a context as a fault of theirs. How many.
+    /// Ends the kernels and transfers of a context as a fault of theirs. How many.
     pub(super) fn abort_kernels(&self, context: ContextId) -> Result<u64> {
         let mut state = self.core.state();
         let broken = Arc::clone(&state.healthy_context(context.0)?.context);
-        if !self.core.has_grids(&state, context.0) {
+        let (has_grids, transfers) = self.core.has_work(&state, context.0);
+        if !has_grids && transfers == 0 {
             return Ok(0);
         }
         // First, so that nobody who waits for them takes their end for a good one.
         broken.set_fault(GpuError::new(
             CuResult::LaunchTimeout,
-            format!(
-                "the kernels of context {} were ended from outside",
-                context.0
-            ),
+            format!("the work of context {} was ended from outside", context.0),
         ));
         let count = self.core.cancel_grids(&mut state, context.0, None);
         self.core.pump_context(&mut state, context.0);
-        Ok(count)
+        Ok(count + transfers)
     }
 
     /// Makes a stream of a context.

@@ -3,7 +3,7 @@
 //! Up to 32 KiB comes from a chunk of 2 MiB that belongs to one context, in steps of 256 bytes;
 //! more has pages of its own with a hole behind. Pages nobody uses are holes.
 
-use mica_gpu::{Access, Result};
+use mica_gpu::{Access, Result, Share};
 
 use super::{Books, DeviceMemory, Kind, Live, Purpose};
 use crate::arena::ranges::Ranges;
@@ -27,6 +27,17 @@ pub(super) struct Chunk {
 }
 
 impl DeviceMemory {
+    /// Bytes that [`DeviceMemory::alloc`] takes for a request besides what it charges itself; `None` if there are
+    /// not so many. Small pieces share pages, and a page stays as long as one of them: so pages are charged, when
+    /// they come and go, and not pieces.
+    pub(crate) fn taken_bytes(&self, bytes: u64) -> Option<u64> {
+        match bytes <= SMALL {
+            true if self.budget().is_some() => Some(0),
+            true => bytes.checked_next_multiple_of(STEP),
+            false => bytes.checked_next_multiple_of(PAGE),
+        }
+    }
+
     /// Memory for `owner`, 256-byte aligned.
     pub(crate) fn alloc(&self, owner: u64, bytes: u64, purpose: Purpose) -> Result<u64> {
         if bytes == 0 {
@@ -38,9 +49,14 @@ impl DeviceMemory {
                 self.total
             )));
         }
+        // Charged without the books: whoever grants it may have to be asked.
+        let pages = match bytes <= SMALL {
+            true => self.charge_device(most_pages(bytes) * PAGE)?,
+            false => None,
+        };
         let mut books = self.books();
         let at = if bytes <= SMALL {
-            self.alloc_small(&mut books, owner, bytes)?
+            self.alloc_small(&mut books, owner, bytes, pages)?
         } else {
             self.alloc_large(&mut books, owner, bytes)?
         };
@@ -98,12 +114,19 @@ impl DeviceMemory {
         }
     }
 
-    fn alloc_small(&self, books: &mut Books, owner: u64, bytes: u64) -> Result<u64> {
+    fn alloc_small(
+        &self,
+        books: &mut Books,
+        owner: u64,
+        bytes: u64,
+        pages: Option<Share>,
+    ) -> Result<u64> {
         let taken = bytes.next_multiple_of(STEP);
         books.charge(taken, self.total)?;
         let result = self.place_small(books, owner, taken);
         match result {
-            Ok((chunk, at)) => {
+            Ok((chunk, at, new_pages)) => {
+                books.keep_pages(pages, new_pages);
                 books.live.insert(
                     at,
                     Live {
@@ -122,7 +145,8 @@ impl DeviceMemory {
         }
     }
 
-    fn place_small(&self, books: &mut Books, owner: u64, taken: u64) -> Result<(u64, u64)> {
+    /// Gives the chunk, the address, and how many pages it took.
+    fn place_small(&self, books: &mut Books, owner: u64, taken: u64) -> Result<(u64, u64, u64)> {
         let existing = books
             .chunks
             .iter_mut()
@@ -145,9 +169,11 @@ impl DeviceMemory {
         let Some(chunk) = books.chunks.get_mut(&base) else {
             return Err(invalid_value("a chunk vanished"));
         };
+        let mut new_pages = 0;
         for page in pages(base, at, taken) {
             chunk.users[page] += 1;
             if chunk.users[page] == 1 {
+                new_pages += 1;
                 let address = base + page as u64 * PAGE;
                 if let Err(error) = self.arena.map_zero(address, PAGE, false) {
                     for page in pages(base, at, taken).take_while(|p| *p <= page) {
@@ -158,7 +184,7 @@ impl DeviceMemory {
                 }
             }
         }
-        Ok((base, at))
+        Ok((base, at, new_pages))
     }
 
     /// Frees what [`DeviceMemory::alloc`] gave a program.
@@ -236,6 +262,13 @@ impl DeviceMemory {
             return;
         };
         chunk.free.give(address, taken);
+        let last = |page: &usize| chunk.users[*page] == 1;
+        let gone = pages(base, address, taken).filter(last).count();
+        if let Some(share) = &mut books.pages {
+            // To give back never fails.
+            let left = share.bytes().saturating_sub(gone as u64 * PAGE);
+            let _ = share.resize(left, "pages");
+        }
         if chunk.free.is_all_free(base, CHUNK) {
             books.chunks.remove(&base);
             match self.arena.unmap(base, CHUNK) {
@@ -256,6 +289,25 @@ impl DeviceMemory {
             }
         }
     }
+}
+
+impl Books {
+    /// Keeps what was charged for the pages that are new, and gives the rest back.
+    fn keep_pages(&mut self, charged: Option<Share>, new_pages: u64) {
+        let Some(mut charged) = charged else {
+            return;
+        };
+        let _ = charged.resize(new_pages * PAGE, "pages");
+        match &mut self.pages {
+            Some(share) => share.absorb(charged),
+            None => self.pages = Some(charged),
+        }
+    }
+}
+
+/// Most pages that a small piece touches.
+fn most_pages(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE) + 1
 }
 
 /// Indexes of the pages of the chunk at `base` that the bytes touch.

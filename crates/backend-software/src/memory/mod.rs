@@ -18,9 +18,13 @@ mod windows;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
-use mica_gpu::{Access, Result};
+use mica_gpu::{Access, Result, SessionBudget, Share};
 
 use crate::arena::ranges::Ranges;
 use crate::arena::{Arena, FRAME, PAGE};
@@ -38,6 +42,10 @@ pub(crate) struct DeviceMemory {
     /// Held for reading while a transfer moves bytes, for writing while pages go away. Taken before
     /// the books.
     pins: RwLock<()>,
+    /// Where the device charges what it takes without being asked for it.
+    budget: OnceLock<Arc<SessionBudget>>,
+    /// Local memory that threads lend to blocks now.
+    lent: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -46,6 +54,8 @@ struct Books {
     used: u64,
     live: BTreeMap<u64, Live>,
     chunks: BTreeMap<u64, Chunk>,
+    /// What the pages of chunks are charged as.
+    pages: Option<Share>,
     reservations: BTreeMap<u64, u64>,
     frame_file: Option<OwnedFd>,
     frame_offsets: Ranges,
@@ -104,6 +114,7 @@ impl DeviceMemory {
                 used: 0,
                 live: BTreeMap::new(),
                 chunks: BTreeMap::new(),
+                pages: None,
                 reservations: BTreeMap::new(),
                 frame_file: None,
                 frame_offsets,
@@ -112,6 +123,8 @@ impl DeviceMemory {
                 windows: None,
             }),
             pins: RwLock::new(()),
+            budget: OnceLock::new(),
+            lent: AtomicU64::new(0),
         })
     }
 
@@ -120,6 +133,40 @@ impl DeviceMemory {
         let memory = Self::new(total, arena_bytes)?;
         memory.books().windows = WindowFile::new(memory.total);
         Ok(memory)
+    }
+
+    /// Counts what the device takes for its session from now on.
+    pub(crate) fn attach_budget(&self, budget: &Arc<SessionBudget>) {
+        let _ = self.budget.set(Arc::clone(budget));
+    }
+
+    /// The session's budget, where there is one.
+    pub(crate) fn budget(&self) -> Option<&Arc<SessionBudget>> {
+        self.budget.get()
+    }
+
+    /// Charges device memory that no program asked for by address; `None` where nobody counts it.
+    pub(crate) fn charge_device(&self, bytes: u64) -> Result<Option<Share>> {
+        let budget = self.budget.get();
+        budget.map(|budget| budget.take_device(bytes)).transpose()
+    }
+
+    /// Counts local memory that a thread lends, or lends no more.
+    pub(crate) fn note_lent(&self, before: u64, now: u64) {
+        self.lent.fetch_add(now.wrapping_sub(before), Relaxed);
+    }
+
+    /// Whether threads could lend so much local memory in all: asked at a launch, while its program can still be
+    /// refused.
+    pub(crate) fn could_lend(&self, bytes: u64) -> Result<()> {
+        let more = bytes.saturating_sub(self.lent.load(Relaxed));
+        self.charge_device(more).map(drop)
+    }
+
+    /// Charges host memory that is held for the session; `None` where nobody counts it.
+    pub(crate) fn charge_host(&self, bytes: u64, what: &str) -> Result<Option<Share>> {
+        let budget = self.budget.get();
+        budget.map(|budget| budget.take(bytes, what)).transpose()
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {

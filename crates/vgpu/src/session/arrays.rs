@@ -30,16 +30,26 @@ pub(super) fn extent(descriptor: &ArrayDescriptor) -> Result<(u64, u64, u64)> {
     }
 }
 
+/// Rows of arrays begin at multiples of this, where the device does not say what it takes.
+const ROW_ALIGN: u64 = 512;
+
 impl Session {
+    /// What the device takes for an array: rows and slices are padded, so it is more than its texels.
+    fn array_bytes(&self, descriptor: &ArrayDescriptor) -> Result<u64> {
+        let (row, rows, slices) = extent(descriptor)?;
+        let padded = row
+            .checked_next_multiple_of(ROW_ALIGN)
+            .and_then(|row| row.checked_mul(rows)?.checked_mul(slices))
+            .ok_or_else(|| VgpuError::Argument("an array of more bytes than there are".into()))?;
+        Ok(self.gpu.array_bytes(descriptor).unwrap_or(padded))
+    }
+
     /// Makes an array.
     pub fn array_create(&self, context: u64, descriptor: &ArrayDescriptor) -> Result<u64> {
         self.check()?;
         let owner = self.context_id(context)?;
-        let (row, rows, slices) = extent(descriptor)?;
-        let bytes = row
-            .checked_mul(rows)
-            .and_then(|area| area.checked_mul(slices))
-            .ok_or_else(|| VgpuError::Argument("an array of more bytes than there are".into()))?;
+        let bytes = self.array_bytes(descriptor)?;
+        let share = self.object_share()?;
         let charge = self.vgpu.charge(bytes, self)?;
         let id = self.watch(context, self.gpu.array_create(owner, descriptor))?;
         let array = Array {
@@ -47,6 +57,7 @@ impl Session {
             context,
             descriptor: *descriptor,
             charge,
+            share,
         };
         let mut tables = self.write();
         if tables.contexts.get(context).is_err() {
@@ -76,6 +87,7 @@ impl Session {
     /// Makes a texture object; an array in it is named by its session handle.
     pub fn texture_create(&self, context: u64, descriptor: &TextureDescriptor) -> Result<u64> {
         self.check()?;
+        let share = self.object_share()?;
         let mut tables = self.write();
         let owner = tables.contexts.get(context)?.id;
         let mut device = *descriptor;
@@ -95,18 +107,19 @@ impl Session {
             }
         }
         let handle = self.watch(context, self.gpu.texture_create(owner, &device))?;
-        tables.textures.insert(handle, context);
+        tables.textures.insert(handle, (context, share));
         Ok(handle)
     }
 
     /// Makes a surface object over an array.
     pub fn surface_create(&self, context: u64, array: u64) -> Result<u64> {
         self.check()?;
+        let share = self.object_share()?;
         let mut tables = self.write();
         let owner = tables.contexts.get(context)?.id;
         let array: ArrayId = tables.arrays.get(array)?.id;
         let handle = self.watch(context, self.gpu.surface_create(owner, array))?;
-        tables.textures.insert(handle, context);
+        tables.textures.insert(handle, (context, share));
         Ok(handle)
     }
 
@@ -115,7 +128,8 @@ impl Session {
         self.check()?;
         let mut tables = self.write();
         let owner = tables.contexts.get(context)?.id;
-        if tables.textures.get(&handle) != Some(&context) {
+        let is_own = |(owner, _): &(u64, _)| *owner == context;
+        if !tables.textures.get(&handle).is_some_and(is_own) {
             let kind = ObjectKind::Texture;
             return Err(VgpuError::Handle { kind, handle });
         }

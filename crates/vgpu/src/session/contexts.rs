@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use mica_gpu::{ContextId, EventId, HostCallback, StreamFlags, StreamId};
+use mica_cuda_abi::CuResult;
+use mica_gpu::budget::CONTEXTS;
+use mica_gpu::{ContextId, EventId, GpuError, HostCallback, StreamFlags, StreamId};
 
 use super::{Context, Session, Stream, lock, table_full};
 use crate::handle::ObjectKind;
@@ -48,6 +50,12 @@ impl Session {
     /// Makes a context.
     pub fn context_create(&self) -> Result<NewContext> {
         self.check()?;
+        let open = self.read().contexts.len();
+        if open >= CONTEXTS {
+            let what = format!("the session has {open} contexts; {CONTEXTS} are possible");
+            return Err(GpuError::new(CuResult::OutOfMemory, what).into());
+        }
+        let shares = (self.object_share()?, self.object_share()?);
         let id = self.gpu.context_create()?;
         let stream = match self.gpu.default_stream(id) {
             Ok(stream) => stream,
@@ -62,7 +70,10 @@ impl Session {
             let _ = self.gpu.context_destroy(id);
             return Err(VgpuError::Closed);
         }
-        let Ok(context) = tables.contexts.insert(Context { id }) else {
+        let Ok(context) = tables.contexts.insert(Context {
+            id,
+            share: shares.0,
+        }) else {
             let _ = self.gpu.context_destroy(id);
             return Err(table_full(ObjectKind::Context));
         };
@@ -70,11 +81,13 @@ impl Session {
             id: stream,
             context,
             is_default: true,
+            share: shares.1,
         };
         let default_stream = tables
             .streams
             .insert(stream)
             .map_err(|_| table_full(ObjectKind::Stream))?;
+        lock(&self.live).push(id);
         drop(tables);
         if self.vgpu.is_suspended() {
             self.gpu.context_suspend(id)?;
@@ -90,12 +103,13 @@ impl Session {
         self.check()?;
         let mut tables = self.write();
         let id = tables.contexts.remove(context)?.id;
+        lock(&self.live).retain(|live| *live != id);
         let streams = tables.streams.drain_where(|s| s.context == context);
         tables.events.drain_where(|e| e.context == context);
         tables.graphs.drain_where(|g| g.context == context);
         let modules = tables.modules.drain_where(|m| m.context == context);
         let arrays = tables.arrays.drain_where(|a| a.context == context);
-        tables.textures.retain(|_, owner| *owner != context);
+        tables.textures.retain(|_, (owner, _)| *owner != context);
         let addresses: Vec<u64> = (tables.ranges.0.iter())
             .filter(|(_, range)| range.context == context)
             .map(|(address, _)| *address)
@@ -129,7 +143,7 @@ impl Session {
         self.check()?;
         let id = self.context_id(context)?;
         let result = self.gpu.context_synchronize(id);
-        self.collect_freed();
+        self.collect_freed(true);
         self.watch(context, result)
     }
 
@@ -172,7 +186,7 @@ impl Session {
     }
 
     pub(super) fn context_ids(&self) -> Vec<ContextId> {
-        self.read().contexts.iter().map(|(_, c)| c.id).collect()
+        lock(&self.live).clone()
     }
 
     pub(crate) fn abort_all(&self) -> u64 {
@@ -180,12 +194,11 @@ impl Session {
         self.context_ids().into_iter().map(each).sum()
     }
 
+    /// Pauses all contexts; one that cannot be paused keeps no other from it.
     pub(crate) fn suspend(&self) -> Result<()> {
-        self.set_windows_open(false);
-        for id in self.context_ids() {
-            self.gpu.context_suspend(id)?;
-        }
-        Ok(())
+        let each = |id| self.gpu.context_suspend(id);
+        let results: Vec<_> = self.context_ids().into_iter().map(each).collect();
+        Ok(results.into_iter().collect::<Result<(), _>>()?)
     }
 
     pub(crate) fn resume(&self) -> Result<()> {
@@ -229,6 +242,7 @@ impl Session {
     ) -> Result<u64> {
         let (least, greatest) = self.gpu.properties().stream_priorities;
         let priority = priority.clamp(greatest.min(least), least.max(greatest));
+        let share = self.object_share()?;
         let mut tables = self.write();
         let owner = tables.contexts.get(context)?.id;
         let id = self.gpu.stream_create(owner, flags, priority)?;
@@ -236,6 +250,7 @@ impl Session {
             id,
             context,
             is_default: false,
+            share,
         };
         tables.streams.insert(stream).map_err(|stream| {
             let _ = self.gpu.stream_destroy(stream.id);
@@ -282,6 +297,7 @@ impl Session {
     /// Makes later work of a stream wait for an event.
     pub fn stream_wait_event(&self, stream: u64, event: u64) -> Result<()> {
         self.check()?;
+        self.make_room(stream, 0)?;
         let tables = self.read();
         let event: EventId = tables.events.get(event)?.id;
         let stream = tables.streams.get(stream)?;
@@ -291,11 +307,28 @@ impl Session {
     /// Runs a host function in stream order.
     pub fn stream_callback(&self, stream: u64, callback: HostCallback) -> Result<()> {
         self.check()?;
+        self.make_room(stream, 0)?;
         let tables = self.read();
         let stream = tables.streams.get(stream)?;
         self.watch(
             stream.context,
             self.gpu.stream_callback(stream.id, callback),
         )
+    }
+
+    /// Runs a function of the engine in stream order, on no thread where a program's functions run. It holds
+    /// `bytes` until then.
+    pub fn stream_release(&self, stream: u64, bytes: u64, release: HostCallback) -> Result<()> {
+        self.check()?;
+        let tables = self.read();
+        let stream = tables.streams.get(stream)?;
+        let queued = self.gpu.stream_release(stream.id, bytes, release);
+        self.watch(stream.context, queued)
+    }
+
+    /// Waits until one more operation that holds `bytes` fits the queues of the session.
+    pub(super) fn make_room(&self, stream: u64, bytes: u64) -> Result<()> {
+        let (id, context) = self.stream_id(stream)?;
+        self.watch(context, self.gpu.make_room(id, bytes))
     }
 }

@@ -16,16 +16,15 @@ impl Session {
     /// Makes an event.
     pub fn event_create(&self, context: u64, flags: EventFlags) -> Result<u64> {
         self.check()?;
+        let share = self.object_share()?;
         let mut tables = self.write();
         let owner = tables.contexts.get(context)?.id;
         let id = self.gpu.event_create(owner, flags)?;
-        tables
-            .events
-            .insert(Event { id, context })
-            .map_err(|event| {
-                let _ = self.gpu.event_destroy(event.id);
-                table_full(ObjectKind::Event)
-            })
+        let event = Event { id, context, share };
+        tables.events.insert(event).map_err(|event| {
+            let _ = self.gpu.event_destroy(event.id);
+            table_full(ObjectKind::Event)
+        })
     }
 
     /// Destroys an event; work that waits for it still does.
@@ -38,6 +37,7 @@ impl Session {
     /// Records a stream's progress.
     pub fn event_record(&self, event: u64, stream: u64) -> Result<()> {
         self.check()?;
+        self.make_room(stream, 0)?;
         let tables = self.read();
         let event = tables.events.get(event)?;
         let stream = tables.streams.get(stream)?;

@@ -9,6 +9,17 @@ use super::lock;
 
 /// Errors kept for one context; more would say nothing new.
 const KEPT: usize = 16;
+/// Most bytes of a sentence: it may name a kernel whose name is as long as its program likes.
+const MOST_BYTES: usize = 4096;
+
+fn shortened(message: String) -> String {
+    let end = (0..=MOST_BYTES.min(message.len())).rev();
+    let end = end.into_iter().find(|end| message.is_char_boundary(*end));
+    match end {
+        Some(end) if end < message.len() => message[..end].to_owned(),
+        _ => message,
+    }
+}
 
 /// Late errors by context. One that killed its context is told again and again; others once.
 #[derive(Debug, Default)]
@@ -23,7 +34,7 @@ impl LateErrors {
         let errors = by_context.entry(context).or_default();
         let dead = errors.iter().any(|(code, _)| code.is_sticky());
         if !dead && errors.len() < KEPT {
-            errors.push((code, message));
+            errors.push((code, shortened(message)));
         }
     }
 
@@ -74,6 +85,14 @@ mod tests {
         assert_eq!(late.take(0).unwrap().1, "second");
         late.forget(5);
         assert_eq!((late.take(5), late.count()), (None, 0));
+    }
+
+    #[test]
+    fn a_sentence_of_any_length_is_kept_short() {
+        let late = LateErrors::default();
+        late.note(5, CuResult::InvalidValue, "ü".repeat(1 << 20));
+        let (_, message) = late.take(5).unwrap();
+        assert!(message.len() <= MOST_BYTES && message.capacity() <= 2 * MOST_BYTES);
     }
 
     #[test]

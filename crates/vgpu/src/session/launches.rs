@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_gpu::Launch;
+use mica_gpu::budget::OBJECT_BYTES;
+use mica_gpu::{Launch, Share};
 
 use super::{Graph, Session, table_full};
 use crate::Result;
@@ -25,6 +26,7 @@ impl Session {
         params: &[u8],
     ) -> Result<()> {
         self.check()?;
+        self.make_room(stream, params.len() as u64)?;
         let tables = self.read();
         let stream = tables.streams.get(stream)?;
         let launch = Launch {
@@ -44,21 +46,39 @@ impl Session {
     /// Makes a graph ready.
     pub fn graph_instantiate(&self, context: u64, nodes: Vec<GraphNode>) -> Result<u64> {
         self.check()?;
-        let ops = ordered(nodes)?;
+        let (ops, share) = self.graph_ops(nodes)?;
         let mut tables = self.write();
         tables.contexts.get(context)?;
         tables
             .graphs
-            .insert(Graph { context, ops })
+            .insert(Graph {
+                context,
+                ops,
+                share,
+            })
             .map_err(|_| table_full(ObjectKind::Graph))
     }
 
     /// Replaces a graph's nodes; launches under way keep the old ones.
     pub fn graph_update(&self, graph: u64, nodes: Vec<GraphNode>) -> Result<()> {
         self.check()?;
-        let ops = ordered(nodes)?;
-        self.write().graphs.get_mut(graph)?.ops = ops;
+        let (ops, share) = self.graph_ops(nodes)?;
+        let mut tables = self.write();
+        let graph = tables.graphs.get_mut(graph)?;
+        let old = (
+            std::mem::replace(&mut graph.ops, ops),
+            std::mem::replace(&mut graph.share, share),
+        );
+        drop(tables);
+        drop(old);
         Ok(())
+    }
+
+    /// A graph's nodes in order, with the host bytes they are.
+    fn graph_ops(&self, nodes: Vec<GraphNode>) -> Result<(Arc<[GraphOp]>, Share)> {
+        let bytes = nodes.iter().map(|node| node.op.host_bytes()).sum::<u64>();
+        let share = (self.budget).take(bytes.saturating_add(OBJECT_BYTES), "a graph")?;
+        Ok((ordered(nodes)?, share))
     }
 
     /// Forgets a graph.

@@ -5,21 +5,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
+use mica_cuda_abi::CuResult;
 use mica_gpu::{Copy3d, DevicePtr, Fill2d, HostSpan, MemoryWindow, Place};
 
-use super::{Session, Tables, lock};
+use super::extents::{checked, span_bytes};
+use super::{Session, lock};
 use crate::ranges::{Owner, Range};
 use crate::{Result, VgpuError};
 
-/// Bytes from the first to the last of a box of rows; `None` if that overflows.
-fn span_bytes(pitch: (u64, u64), width: u64, height: u64, depth: u64) -> Option<u64> {
-    if width == 0 || height == 0 || depth == 0 {
-        return Some(0);
-    }
-    let slices = (depth - 1).checked_mul(pitch.1)?;
-    let rows = (height - 1).checked_mul(pitch.0)?;
-    slices.checked_add(rows)?.checked_add(width)
-}
+/// Bytes that a piece of shared pages may take beyond its own.
+const PIECE_PAGES: u64 = 8192;
 
 impl Session {
     /// Allocates device memory.
@@ -29,8 +24,22 @@ impl Session {
             return Err(VgpuError::Argument("an allocation of 0 bytes".into()));
         }
         let owner = self.context_id(context)?;
-        let charge = self.vgpu.charge(bytes, self)?;
-        let address = self.watch(context, self.gpu.memory_alloc(owner, bytes))?;
+        let share = self.object_share()?;
+        // What the device takes, which is more where it deals in pages.
+        let taken = self.gpu.allocation_bytes(bytes).unwrap_or(u64::MAX);
+        let charge = self.vgpu.charge(taken, self)?;
+        let mut made = self.gpu.memory_alloc(owner, bytes);
+        if taken == 0
+            && made
+                .as_ref()
+                .is_err_and(|e| e.code == CuResult::OutOfMemory)
+        {
+            // The device charges for such pieces itself, and never waits. Room for the pages they may need is
+            // waited for here.
+            drop(self.vgpu.charge(bytes.saturating_add(PIECE_PAGES), self)?);
+            made = self.gpu.memory_alloc(owner, bytes);
+        }
+        let address = self.watch(context, made)?;
         let mut tables = self.write();
         if tables.contexts.get(context).is_err() {
             // The context went while we allocated, and took the memory with it.
@@ -41,6 +50,7 @@ impl Session {
             bytes,
             context,
             owner: Owner::Allocation { charge, freeing },
+            share,
         };
         tables.ranges.0.insert(address.0, range);
         Ok(address)
@@ -81,6 +91,7 @@ impl Session {
     /// Frees once the stream has got so far.
     pub fn memory_free_async(&self, stream: u64, address: DevicePtr) -> Result<()> {
         self.check()?;
+        self.make_room(stream, 0)?;
         let mut tables = self.write();
         let (id, context) = {
             let stream = tables.streams.get(stream)?;
@@ -102,7 +113,7 @@ impl Session {
         drop(tables);
         let freed = Arc::clone(&self.freed);
         let callback = Box::new(move || lock(&freed).push(address.0));
-        let queued = self.gpu.stream_callback(id, callback);
+        let queued = self.gpu.stream_release(id, 0, callback);
         if queued.is_err() {
             // A dead stream runs nothing any more, so there is nothing to wait for.
             lock(&self.freed).push(address.0);
@@ -110,12 +121,22 @@ impl Session {
         self.watch(context, queued)
     }
 
-    /// Frees what streams have let go of.
-    pub(crate) fn collect_freed(&self) {
-        let addresses = std::mem::take(&mut *lock(&self.freed));
-        for address in addresses {
+    /// Frees what streams have let go of; unless it may wait, not while the tables are in use.
+    pub(crate) fn collect_freed(&self, may_wait: bool) {
+        let mut addresses = std::mem::take(&mut *lock(&self.freed));
+        while let Some(address) = addresses.pop() {
             let (gone, owner) = {
-                let mut tables = self.write();
+                let mut tables = match may_wait {
+                    true => self.write(),
+                    false => match self.tables.try_write() {
+                        Ok(tables) => tables,
+                        Err(_) => {
+                            addresses.push(address);
+                            lock(&self.freed).append(&mut addresses);
+                            return;
+                        }
+                    },
+                };
                 let Some(range) = tables.ranges.0.get(&address) else {
                     continue;
                 };
@@ -145,7 +166,7 @@ impl Session {
             let _ = self.gpu.context_synchronize(context);
         }
         let before = self.frees_pending.load(Acquire);
-        self.collect_freed();
+        self.collect_freed(true);
         self.frees_pending.load(Acquire) < before
     }
 
@@ -194,14 +215,19 @@ impl Session {
     /// Copies in stream order. Arrays are named by their session handles.
     pub fn copy(&self, stream: u64, copy: &Copy3d) -> Result<()> {
         self.check()?;
+        self.make_room(stream, 0)?;
         let tables = self.read();
         let stream = tables.streams.get(stream)?;
         let mut device = *copy;
         let extent = (copy.width_bytes, copy.height, copy.depth);
         device.src = checked(&tables, copy.src, copy.src_pitch, copy.src_offset, extent)?;
         device.dst = checked(&tables, copy.dst, copy.dst_pitch, copy.dst_offset, extent)?;
-        self.watch(stream.context, self.gpu.copy(stream.id, &device))?;
         let bytes = copy.width_bytes * copy.height * copy.depth;
+        if bytes == 0 {
+            // However many rows of no bytes there are: the device is not asked to count them.
+            return self.watch(stream.context, self.gpu.stream_query(stream.id).map(drop));
+        }
+        self.watch(stream.context, self.gpu.copy(stream.id, &device))?;
         let counters = self.vgpu.counters();
         match (copy.src, copy.dst) {
             (Place::Host(_), Place::Host(_)) => return Ok(()),
@@ -227,11 +253,13 @@ impl Session {
         }
         let pitch = (fill.pitch, 0);
         let bytes = span_bytes(pitch, width, fill.height, 1).ok_or_else(bad)?;
+        self.make_room(stream, 0)?;
         let tables = self.read();
-        if bytes > 0 {
-            tables.ranges.check(fill.dst.0, bytes)?;
-        }
         let stream = tables.streams.get(stream)?;
+        if bytes == 0 {
+            return self.watch(stream.context, self.gpu.stream_query(stream.id).map(drop));
+        }
+        tables.ranges.check(fill.dst.0, bytes)?;
         self.watch(stream.context, self.gpu.fill(stream.id, fill))
     }
 
@@ -252,6 +280,8 @@ impl Session {
     ) -> Result<DevicePtr> {
         self.check()?;
         let owner = self.context_id(context)?;
+        let share = self.object_share()?;
+        let registered = self.registered.take(span.len(), "registered host memory")?;
         let charge = match charge {
             true => Some(self.vgpu.charge(span.len(), self)?),
             false => None,
@@ -269,7 +299,12 @@ impl Session {
         let range = Range {
             bytes: span.len(),
             context,
-            owner: Owner::Host { keeper, charge },
+            owner: Owner::Host {
+                keeper,
+                charge,
+                registered,
+            },
+            share,
         };
         tables.ranges.0.insert(address.0, range);
         Ok(address)
@@ -304,70 +339,25 @@ impl Session {
     /// Writes bytes that nobody will change until the stream has got so far.
     #[expect(unsafe_code, reason = "a host span is made from shared bytes")]
     pub fn write_shared(&self, stream: u64, address: DevicePtr, bytes: &Arc<[u8]>) -> Result<()> {
+        self.make_room(stream, bytes.len() as u64)?;
         let keep = Arc::clone(bytes);
         // SAFETY: the device only reads a copy's source; `keep` holds the bytes until the stream
         // has passed the copy.
         let span = unsafe { HostSpan::new(bytes.as_ptr().cast_mut(), bytes.len() as u64) };
         let copy = Copy3d::linear(Place::Device(address), Place::Host(span), span.len());
         self.copy(stream, &copy)?;
-        // A device that copies at once on an idle stream needs no callback.
+        // A device that copies at once on an idle stream needs no release later.
         if self.stream_query(stream)? {
             return Ok(());
         }
         let release = Box::new(move || drop(keep));
-        match self.stream_callback(stream, release) {
+        match self.stream_release(stream, bytes.len() as u64, release) {
             Ok(()) => Ok(()),
             Err(error) => {
-                // Without a callback the copy's end must be waited for before the bytes go.
+                // Without a release the copy's end must be waited for before the bytes go.
                 self.stream_synchronize(stream)?;
                 Err(error)
             }
         }
-    }
-}
-
-/// Checks one side of a copy and names its array as the device does.
-fn checked(
-    tables: &Tables,
-    place: Place,
-    pitch: (u64, u64),
-    offset: (u64, u64, u64),
-    (width, height, depth): (u64, u64, u64),
-) -> Result<Place> {
-    let bad = |what: &str| VgpuError::Argument(format!("a copy {what}"));
-    let total = width
-        .checked_mul(height)
-        .and_then(|area| area.checked_mul(depth));
-    if total.is_none() {
-        return Err(bad("of more bytes than there are"));
-    }
-    if let Place::Array(handle) = place {
-        let array = tables.arrays.get(handle.0)?;
-        let (bytes, rows, slices) = super::arrays::extent(&array.descriptor)?;
-        let fits = |at: u64, len: u64, end: u64| at.checked_add(len).is_some_and(|e| e <= end);
-        if !(fits(offset.0, width, bytes)
-            && fits(offset.1, height, rows)
-            && fits(offset.2, depth, slices))
-        {
-            return Err(bad("beyond the edge of an array"));
-        }
-        return Ok(Place::Array(array.id));
-    }
-    if height > 1 && pitch.0 < width || depth > 1 && pitch.1 < pitch.0.saturating_mul(height) {
-        return Err(bad("with rows or slices that overlap"));
-    }
-    let bytes = span_bytes(pitch, width, height, depth).ok_or_else(|| bad("that wraps around"))?;
-    match place {
-        Place::Host(span) if bytes > span.len() => Err(bad("beyond the end of host memory")),
-        Place::Device(address) if bytes > 0 => {
-            let start = span_bytes((pitch.0, pitch.1), offset.0, 1, 1)
-                .and_then(|x| x.checked_add(offset.1.checked_mul(pitch.0)?))
-                .and_then(|x| x.checked_add(offset.2.checked_mul(pitch.1)?))
-                .and_then(|x| x.checked_add(address.0))
-                .ok_or_else(|| bad("that wraps around"))?;
-            tables.ranges.check(start, bytes)?;
-            Ok(place)
-        }
-        other => Ok(other),
     }
 }

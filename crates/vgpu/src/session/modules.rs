@@ -2,11 +2,14 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_gpu::{DevicePtr, ModuleInfo, ModuleOptions};
+use mica_gpu::budget::OBJECT_BYTES;
+use mica_gpu::{
+    DevicePtr, GlobalDescription, KernelDescription, ModuleInfo, ModuleOptions, ParamLayout, Share,
+};
 
 use super::{Module, Session, table_full};
 use crate::handle::ObjectKind;
-use crate::policy::check_image;
+use crate::policy::check_untrusted;
 use crate::ranges::{Owner, Range};
 use crate::{Result, VgpuError};
 
@@ -37,26 +40,31 @@ impl Session {
         let id = self.watch(context, loaded)?;
         let finish = || -> Result<LoadedModule> {
             let info = self.gpu.module_info(id)?;
-            let globals = info.globals.iter().fold(0, |sum: u64, g| {
-                sum.saturating_add(g.bytes.next_multiple_of(crate::vgpu::GRANULARITY))
-            });
+            let globals = self.gpu.module_bytes(id)?;
             charge.absorb(self.vgpu.charge(globals, self)?);
+            let share = self.module_share(&info)?;
+            let shares: Result<Vec<_>> = (info.globals.iter().filter(|global| global.bytes > 0))
+                .map(|global| Ok((global, self.object_share()?)))
+                .collect();
+            let shares = shares?;
             let mut tables = self.write();
             tables.contexts.get(context)?;
             let entry = Module {
                 id,
                 context,
                 charge,
+                share,
             };
             let module = tables
                 .modules
                 .insert(entry)
                 .map_err(|_| table_full(ObjectKind::Module))?;
-            for global in info.globals.iter().filter(|global| global.bytes > 0) {
+            for (global, share) in shares {
                 let range = Range {
                     bytes: global.bytes,
                     context,
                     owner: Owner::Global(module),
+                    share,
                 };
                 tables.ranges.0.insert(global.address.0, range);
             }
@@ -74,6 +82,19 @@ impl Session {
         result
     }
 
+    /// The host bytes of a module's description, which is kept twice: here and in the device.
+    fn module_share(&self, info: &ModuleInfo) -> Result<Share> {
+        let kernels = info.kernels.iter().map(|kernel| {
+            let parts = kernel.name.len() + kernel.params.len() * size_of::<ParamLayout>();
+            (parts + size_of::<KernelDescription>()) as u64
+        });
+        let globals = (info.globals.iter())
+            .map(|global| (global.name.len() + size_of::<GlobalDescription>()) as u64);
+        let bytes: u64 = kernels.chain(globals).sum();
+        let bytes = bytes.saturating_mul(2).saturating_add(OBJECT_BYTES);
+        Ok(self.budget.take(bytes, "a module's description")?)
+    }
+
     fn check_policy(&self, image: &[u8]) -> Result<()> {
         let spec = self.vgpu.spec();
         if spec.tensor_cores && !spec.precision.restricts() {
@@ -83,11 +104,7 @@ impl Session {
             vgpu: spec.name.clone(),
             reason,
         };
-        let texts = crate::policy::ptx_of(image);
-        let borrowed: Option<Vec<&str>> = texts
-            .as_ref()
-            .map(|texts| texts.iter().map(String::as_str).collect());
-        let checked = check_image(borrowed.as_deref(), spec.tensor_cores, &spec.precision);
+        let checked = check_untrusted(image, spec.tensor_cores, &spec.precision, &self.budget)?;
         let checked = checked.map_err(refused);
         if let Err(refusal) = &checked {
             self.vgpu.remark(refusal.to_string());

@@ -13,7 +13,7 @@ impl Tables {
     fn check_reserved(&self, address: u64, bytes: u64) -> Result<()> {
         let found = self.reserved.range(..=address).next_back();
         match found {
-            Some((start, length))
+            Some((start, (length, _)))
                 if address
                     .checked_add(bytes)
                     .is_some_and(|end| end - start <= *length) =>
@@ -54,11 +54,12 @@ impl Session {
         if bytes == 0 {
             return Err(VgpuError::Argument("a reservation of 0 bytes".into()));
         }
+        let share = self.object_share()?;
         let mut tables = self.write();
         // A closed session has been emptied: nothing may be added to it.
         self.check()?;
         let address = self.gpu.address_reserve(bytes, align)?;
-        tables.reserved.insert(address.0, bytes);
+        tables.reserved.insert(address.0, (bytes, share));
         Ok(address)
     }
 
@@ -68,7 +69,8 @@ impl Session {
         let mut tables = self.write();
         let end = address.0.saturating_add(bytes);
         let mapped = tables.ranges.0.range(address.0..end).next().is_some();
-        if tables.reserved.get(&address.0) != Some(&bytes) || mapped {
+        let is_whole = |(length, _): &(u64, _)| *length == bytes;
+        if !tables.reserved.get(&address.0).is_some_and(is_whole) || mapped {
             let address = address.0;
             return Err(VgpuError::Range { address, bytes });
         }
@@ -86,11 +88,17 @@ impl Session {
                 "{bytes} bytes are no multiple of the frame size {unit}"
             )));
         }
+        let share = self.object_share()?;
         let charge = Arc::new(self.vgpu.charge(bytes, self)?);
         let mut tables = self.write();
         self.check()?;
         let id = self.gpu.frame_create(bytes)?;
-        let frame = Frame { id, bytes, charge };
+        let frame = Frame {
+            id,
+            bytes,
+            charge,
+            share,
+        };
         tables.frames.insert(frame).map_err(|frame| {
             let _ = self.gpu.frame_release(frame.id);
             table_full(ObjectKind::Frame)
@@ -107,9 +115,10 @@ impl Session {
     /// Maps a frame at reserved addresses.
     pub fn frame_map(&self, address: DevicePtr, frame: u64) -> Result<()> {
         self.check()?;
+        let share = self.object_share()?;
         let mut tables = self.write();
-        let Frame { id, bytes, charge } = tables.frames.get(frame)?;
-        let (id, bytes, charge) = (*id, *bytes, Arc::clone(charge));
+        let known = tables.frames.get(frame)?;
+        let (id, bytes, charge) = (known.id, known.bytes, Arc::clone(&known.charge));
         tables.check_reserved(address.0, bytes)?;
         let end = address.0 + bytes;
         let before = tables.ranges.find(address.0).is_some();
@@ -122,6 +131,7 @@ impl Session {
             bytes,
             context: 0,
             owner: Owner::Mapping { charge },
+            share,
         };
         tables.ranges.0.insert(address.0, range);
         Ok(())
@@ -167,7 +177,7 @@ impl Session {
                 warn("frame", error);
             }
         }
-        for (address, bytes) in &tables.reserved {
+        for (address, (bytes, _)) in &tables.reserved {
             if let Err(error) = self.gpu.address_free(DevicePtr(*address), *bytes) {
                 warn("reservation", error);
             }

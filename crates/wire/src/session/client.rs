@@ -22,6 +22,7 @@ use windows::Windows;
 use super::calls::*;
 use super::codec::{Field, Reader};
 use super::host_memory::SharedHostMemory;
+use super::memfd::back;
 use super::transport::ClientTransport;
 use super::types::{DeviceSnapshot, GraphNode, LateError, LoadedModule};
 use super::{CHUNK_BYTES, SessionError};
@@ -224,6 +225,9 @@ impl<T: ClientTransport> SessionClient<T> {
         bytes: u64,
         charge: bool,
     ) -> Result<u64, SessionError> {
+        if !charge {
+            back(fd, offset, bytes);
+        }
         let tag = self.next_tag.fetch_add(1, Relaxed);
         self.transport.send_descriptor(tag, fd.as_fd())?;
         let request = HostRegister {

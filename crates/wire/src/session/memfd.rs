@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
-    memfd_create,
+    FallocateFlags, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs,
+    ftruncate, memfd_create,
 };
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -49,6 +49,17 @@ pub fn map_foreign(fd: OwnedFd, offset: u64, bytes: u64) -> Result<Mapping, Errn
         return Err(Errno::INVAL);
     }
     Mapping::new(fd, offset, bytes as usize)
+}
+
+/// Bytes of a file that have memory behind them.
+pub fn backed_bytes(fd: impl AsFd) -> u64 {
+    fstat(fd).map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(512))
+}
+
+/// Gives a range of a file its memory now, so that it is this process's; whether it could be given is seen by
+/// whoever the file is shown to.
+pub fn back(fd: impl AsFd, offset: u64, bytes: u64) {
+    let _ = rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, offset, bytes);
 }
 
 /// A shared mapping of a file that need not be open any more.

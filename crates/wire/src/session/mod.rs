@@ -41,7 +41,7 @@ pub use area::{CHUNK_BYTES, CHUNKS, RING_BYTES, SLOT_BYTES, SLOTS, SessionArea, 
 pub use calls::*;
 pub use codec::{Field, FixedBuffer, Malformed, Reader, Sink};
 pub use host_memory::SharedHostMemory;
-pub use memfd::{Mapping, Region, create_sealed, map_foreign};
+pub use memfd::{Mapping, Region, back, backed_bytes, create_sealed, map_foreign};
 pub use ring::{MAX_RECORD_BYTES, Producer, RecordHeader, RingReader, Violation};
 pub use types::*;
 

@@ -22,8 +22,12 @@ use super::{SESSION_VERSION, SessionArea, SessionError, socket_kind};
 use crate::host::message::{Kind, Message};
 use crate::host::socket::HostSocket;
 
-/// How long a program may take to say hello, or to send a descriptor it has announced.
+/// How long a program may take to send a descriptor it has announced.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a program may take to say hello: it does so before anything else.
+const HELLO_PATIENCE: Duration = Duration::from_secs(1);
+/// Most bytes of answers that wait for the program to ask for their rest.
+const UNFINISHED_BYTES: usize = 256 << 20;
 /// Descriptors that may wait for their calls.
 const DESCRIPTORS: usize = 64;
 /// Longest sleep without a look at whether the session is over; its end also wakes.
@@ -52,40 +56,61 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl SessionPort {
-    /// Shakes hands with a program.
+/// A program that has said hello and has not been answered. It costs a socket and nothing else.
+#[derive(Debug)]
+pub struct Greeting {
+    socket: HostSocket,
+}
+
+impl Greeting {
+    /// Waits for a program's hello.
     ///
     /// # Errors
     /// If it is silent, gone, or speaks another version; it has been told so.
-    ///
-    /// Whoever holds `windows` can see all that is or will be in it.
-    pub fn accept(socket: OwnedFd, windows: Option<OwnedFd>) -> Result<Arc<Self>, SessionError> {
-        let ended = |error: crate::host::socket::SocketError| {
-            SessionError::Ended(format!("no handshake with the program: {error}"))
+    pub fn receive(socket: OwnedFd) -> Result<Self, SessionError> {
+        let within = |socket: BorrowedFd<'_>, patience| {
+            set_socket_timeout(socket, Timeout::Recv, Some(patience))
+                .map_err(SessionError::system("setsockopt"))
         };
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
-            .map_err(SessionError::system("setsockopt"))?;
+        within(socket.as_fd(), HELLO_PATIENCE)?;
         let socket = HostSocket::from_fd(socket);
-        let (hello, _) = socket.receive().map_err(ended)?;
-        let mut answer = Message::new(Kind::Hello);
-        answer.b = u64::from(SESSION_VERSION);
-        if hello.kind != socket_kind::HELLO || hello.b != answer.b {
+        let greeting = Self { socket };
+        let (hello, _) = greeting.socket.receive().map_err(no_handshake)?;
+        if hello.kind != socket_kind::HELLO || hello.b != u64::from(SESSION_VERSION) {
             let text = format!(
                 "this worker speaks session version {SESSION_VERSION}, the program version {}",
                 hello.b
             );
-            answer.kind = socket_kind::REFUSED;
-            let _ = socket.send(&answer.with_text(&text), &[]);
+            greeting.refuse(&text);
             return Err(SessionError::Ended(text));
         }
+        within(greeting.socket.as_fd(), PATIENCE)?;
+        Ok(greeting)
+    }
+
+    /// Tells the program that there is no session for it.
+    pub fn refuse(self, text: &str) {
+        let mut answer = Message::new(Kind::Hello);
+        answer.b = u64::from(SESSION_VERSION);
+        answer.kind = socket_kind::REFUSED;
+        let _ = self.socket.send(&answer.with_text(text), &[]);
+    }
+
+    /// Answers it. Whoever holds `windows` can see all that is or will be in it.
+    ///
+    /// # Errors
+    /// If there is no shared memory to be had, or the program is gone.
+    pub fn welcome(self, windows: Option<OwnedFd>) -> Result<Arc<SessionPort>, SessionError> {
         let area = SessionArea::create().map_err(SessionError::system("memfd_create"))?;
+        let mut answer = Message::new(Kind::Hello);
+        answer.b = u64::from(SESSION_VERSION);
         answer.kind = socket_kind::WELCOME;
         let mut fds = vec![area.fd()];
         fds.extend(windows.as_ref().map(AsFd::as_fd));
-        socket.send(&answer, &fds).map_err(ended)?;
-        Ok(Arc::new(Self {
+        self.socket.send(&answer, &fds).map_err(no_handshake)?;
+        Ok(Arc::new(SessionPort {
             area: Arc::new(area),
-            socket,
+            socket: self.socket,
             unfinished: Mutex::default(),
             descriptors: Mutex::default(),
             notices: Mutex::default(),
@@ -93,6 +118,20 @@ impl SessionPort {
             done: AtomicU64::new(0),
             calls: Patience::default(),
         }))
+    }
+}
+
+fn no_handshake(error: crate::host::socket::SocketError) -> SessionError {
+    SessionError::Ended(format!("no handshake with the program: {error}"))
+}
+
+impl SessionPort {
+    /// Shakes hands with a program.
+    ///
+    /// # Errors
+    /// As [`Greeting::receive`] and [`Greeting::welcome`].
+    pub fn accept(socket: OwnedFd, windows: Option<OwnedFd>) -> Result<Arc<Self>, SessionError> {
+        Greeting::receive(socket)?.welcome(windows)
     }
 
     /// The reader of this session's calls. Make one only.
@@ -207,7 +246,13 @@ impl SessionPort {
     pub fn answer(&self, slot: u16, code: u32, bytes: Vec<u8>) {
         self.put_part(slot, code, &bytes, 0);
         if bytes.len() > SLOT_ROOM {
-            lock(&self.unfinished).insert(slot, bytes);
+            let mut unfinished = lock(&self.unfinished);
+            let held: usize = unfinished.values().map(Vec::len).sum();
+            if held.saturating_add(bytes.len()) > UNFINISHED_BYTES {
+                // A program asks for the rest at once; this one leaves answers where they are.
+                unfinished.clear();
+            }
+            unfinished.insert(slot, bytes);
         }
     }
 

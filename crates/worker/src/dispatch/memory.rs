@@ -8,10 +8,10 @@ use mica_gpu::{Access, Copy3d, DevicePtr, GpuError, HostSpan, Place};
 use mica_vgpu::VgpuError;
 use mica_wire::session as wire;
 use mica_wire::session::server::SessionPort;
-use mica_wire::session::{Call, chunk_state, map_foreign};
+use mica_wire::session::{Call, backed_bytes, chunk_state, map_foreign};
 use rustix::io::Errno;
 
-use super::{Desk, Failure, Outcome, done, encode, number};
+use super::{Desk, Failure, Outcome, done, encode, lock, number};
 use crate::convert;
 
 /// Most bytes of one `Read`.
@@ -117,13 +117,14 @@ impl Desk {
             }
             drop((reads, writes));
         };
-        // A device that copies at once on an idle stream needs no callback, which costs a thread.
+        // A device that copies at once on an idle stream needs no release later.
         if self.session.stream_query(stream)? {
             finish();
             return done(());
         }
+        // Not a callback: one of the program's may be waiting for this copy.
         let finish = Box::new(finish);
-        done(self.session.stream_callback(stream, finish)?)
+        done(self.session.stream_release(stream, 0, finish)?)
     }
 
     fn read(&self, c: &wire::Read) -> Outcome {
@@ -134,20 +135,23 @@ impl Desk {
             ))
             .into());
         }
+        let share = self.session.budget().take(c.bytes.into(), "a read")?;
         let mut bytes = vec![0; c.bytes as usize];
-        // SAFETY: `bytes` lives until the stream has passed the copy, or for ever if that is unknown.
+        // SAFETY: `bytes` lives until the stream has passed the copy, or as long as the session if that is unknown.
         let span = unsafe { HostSpan::new(bytes.as_mut_ptr(), c.bytes.into()) };
         let src = Place::Device(DevicePtr(c.address));
         let copy = Copy3d::linear(Place::Host(span), src, c.bytes.into());
         self.session.copy(c.stream, &copy)?;
         if let Err(error) = self.session.stream_synchronize(c.stream) {
-            // The device may still write to it; a dead context does so at most once.
-            std::mem::forget(bytes);
+            // The device may still write to it, until its context is gone.
+            lock(&self.abandoned).push((bytes, share));
             return Err(error.into());
         }
         encode(&wire::Data { bytes })
     }
 
+    /// Maps memory of the program. It has its pages already, but for managed memory, which is charged to the
+    /// virtual GPU.
     fn host_register(&self, c: &wire::HostRegister) -> Outcome {
         let refused = |what: String| Failure::Refused(VgpuError::Argument(what));
         let fd = (self.port.take_descriptor(c.tag)).map_err(|error| refused(error.to_string()))?;
@@ -158,6 +162,11 @@ impl Desk {
             }
             error => refused(format!("host memory cannot be shared: {error}")),
         })?;
+        if !c.charge && backed_bytes(mapping.fd()) < c.bytes {
+            // Pages that are not there would be this process's when a kernel touches them.
+            let what = format!("{} bytes of host memory that have no pages", c.bytes);
+            return Err(VgpuError::from(GpuError::new(CuResult::OutOfMemory, what)).into());
+        }
         let (mapping, fd) = mapping.into_parts();
         // SAFETY: the keeper below holds the mapping until the device has let go of it.
         let span = unsafe { HostSpan::new(mapping.as_ptr(), c.bytes) };

@@ -1,0 +1,147 @@
+//! A cap counts what a program makes its worker do besides running kernels, through a real daemon.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use mica_limits::{Environment, open_session};
+use mica_wire::session::client::SessionClient;
+use mica_wire::session::*;
+
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn mica(&self, line: &str) -> String {
+        let output = Command::new(env!("CARGO_BIN_EXE_mica"))
+            .args(line.split(' '))
+            .env("MICA_RUNTIME_DIR", self.0.path().join("run"))
+            .env("MICA_LIB_DIR", self.0.path())
+            .env_remove("MICA_STATE_DIR")
+            .env_remove("MICA_CONFIG")
+            .env_remove("MICA_HOST_SOCKET")
+            .env_remove("MICA_TOKEN")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "mica {line}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A virtual GPU, and what a program in it is given to join it.
+    fn create(&self, name: &str, limits: &str) -> Environment {
+        self.mica(&format!(
+            "create {name} -m 64MiB --mode isolated --gpu software {limits}"
+        ));
+        let given = self.mica(&format!("exec {name} -- env"));
+        let variable = |wanted: &str| {
+            let mut lines = given.lines();
+            let value = lines.find_map(|line| line.strip_prefix(wanted)?.strip_prefix('='));
+            value
+                .unwrap_or_else(|| panic!("{wanted} is not in {given}"))
+                .to_owned()
+        };
+        let hex = variable(Environment::TOKEN);
+        let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
+        Environment {
+            socket: PathBuf::from(variable(Environment::SOCKET)),
+            token: std::array::from_fn(byte),
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = Command::new(env!("CARGO_BIN_EXE_mica"))
+            .args(["daemon", "--stop"])
+            .env("MICA_RUNTIME_DIR", self.0.path().join("run"))
+            .output();
+    }
+}
+
+/// Copies on the device for a while; answers how many copies there were.
+fn copies(environment: &Environment, bytes: u64) -> u64 {
+    let (_, socket) = open_session(environment).unwrap();
+    let client = SessionClient::connect(socket, "copies").unwrap();
+    let new = client.call(&ContextCreate { flags: 0 }).unwrap();
+    let (context, stream) = (new.context, new.default_stream);
+    let alloc = || client.call(&MemoryAlloc { context, bytes }).unwrap().value;
+    let (src, dst) = (CopyPlace::Device(alloc()), CopyPlace::Device(alloc()));
+    let (began, mut count) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(2) {
+        for _ in 0..8 {
+            let area = CopyBox::linear(dst, src, bytes);
+            client.post(&Copy { stream, area }, &[]).unwrap();
+        }
+        client.call(&StreamSynchronize { stream }).unwrap();
+        count += 8;
+    }
+    count
+}
+
+/// A kernel that calls `printf` with 16,000 conversions.
+fn printing() -> String {
+    let format: Vec<String> = (b"%.0s".iter().cycle().take(64_000).chain(&[0]))
+        .map(u8::to_string)
+        .collect();
+    format!(
+        ".version 7.0\n.target sm_75\n.address_size 64\n\
+         .extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n\
+         .global .align 1 .b8 fmt[64001] = {{{}}};\n.global .align 8 .b8 args[128000];\n\
+         .visible .entry print()\n{{\n.reg .b64 %a, %b; .reg .b32 %r;\n\
+         mov.u64 %a, fmt; cvta.global.u64 %a, %a;\nmov.u64 %b, args; cvta.global.u64 %b, %b;\n\
+         {{\n.param .b64 f; .param .b64 a; .param .b32 r;\n\
+         st.param.b64 [f], %a; st.param.b64 [a], %b;\n\
+         call.uni (r), vprintf, (f, a);\nld.param.b32 %r, [r];\n}}\nret;\n}}\n",
+        format.join(",")
+    )
+}
+
+/// Prints for a while; answers how many calls there were.
+fn prints(environment: &Environment) -> u64 {
+    let (_, socket) = open_session(environment).unwrap();
+    let client = SessionClient::connect(socket, "prints").unwrap();
+    let new = client.call(&ContextCreate { flags: 0 }).unwrap();
+    let (context, stream) = (new.context, new.default_stream);
+    let module = client.module_load(context, printing().as_bytes(), false);
+    let launch = Launch {
+        stream,
+        module: module.unwrap().module,
+        kernel: 0,
+        grid: [1; 3],
+        block: [1; 3],
+        dynamic_shared: 0,
+        cooperative: false,
+    };
+    let (began, mut count) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(2) {
+        client.launch(&launch, &[]).unwrap();
+        client.call(&StreamSynchronize { stream }).unwrap();
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn a_cap_holds_copies_of_any_size_and_long_printfs() {
+    let home = Home(tempfile::tempdir().unwrap());
+    for name in ["libmica_shim.so", "libmica_nvml_shim.so"] {
+        let built = Command::new("cc")
+            .args(["-shared", "-x", "c", "/dev/null", "-o"])
+            .arg(home.0.path().join(name))
+            .status()
+            .unwrap();
+        assert!(built.success());
+    }
+    let capped = home.create("capped", "--share 10% --cap");
+    let free = home.create("free", "--share 50%");
+    for bytes in [8 << 20, 48 << 10] {
+        let (slow, fast) = (copies(&capped, bytes), copies(&free, bytes));
+        let part = slow as f64 / fast as f64;
+        // 10 % of the time, and what a busy machine adds.
+        assert!(
+            part < 0.3,
+            "{bytes} bytes: {slow} copies under a cap, {fast} without"
+        );
+    }
+    let (slow, fast) = (prints(&capped), prints(&free));
+    assert!(slow * 3 < fast, "{slow} calls under a cap, {fast} without");
+}

@@ -1,0 +1,73 @@
+//! Whether a box of bytes lies in memory of the session, whatever its program says about it.
+
+use mica_gpu::Place;
+
+use super::Tables;
+use crate::{Result, VgpuError};
+
+/// Bytes from the first to the last of a box of rows; `None` if that overflows.
+pub(super) fn span_bytes(pitch: (u64, u64), width: u64, height: u64, depth: u64) -> Option<u64> {
+    if width == 0 || height == 0 || depth == 0 {
+        return Some(0);
+    }
+    let slices = (depth - 1).checked_mul(pitch.1)?;
+    let rows = (height - 1).checked_mul(pitch.0)?;
+    slices.checked_add(rows)?.checked_add(width)
+}
+
+/// Checks one side of a copy and names its array as the device does.
+pub(super) fn checked(
+    tables: &Tables,
+    place: Place,
+    pitch: (u64, u64),
+    offset: (u64, u64, u64),
+    (width, height, depth): (u64, u64, u64),
+) -> Result<Place> {
+    let bad = |what: &str| VgpuError::Argument(format!("a copy {what}"));
+    let total = width
+        .checked_mul(height)
+        .and_then(|area| area.checked_mul(depth));
+    if total.is_none() {
+        return Err(bad("of more bytes than there are"));
+    }
+    if let Place::Array(handle) = place {
+        let array = tables.arrays.get(handle.0)?;
+        let (bytes, rows, slices) = super::arrays::extent(&array.descriptor)?;
+        let fits = |at: u64, len: u64, end: u64| at.checked_add(len).is_some_and(|e| e <= end);
+        if !(fits(offset.0, width, bytes)
+            && fits(offset.1, height, rows)
+            && fits(offset.2, depth, slices))
+        {
+            return Err(bad("beyond the edge of an array"));
+        }
+        return Ok(Place::Array(array.id));
+    }
+    if height > 1 && pitch.0 < width || depth > 1 && pitch.1 < pitch.0.saturating_mul(height) {
+        return Err(bad("with rows or slices that overlap"));
+    }
+    let bytes = span_bytes(pitch, width, height, depth).ok_or_else(|| bad("that wraps around"))?;
+    if bytes == 0 {
+        return Ok(place);
+    }
+    let start = (offset.1.checked_mul(pitch.0))
+        .and_then(|y| {
+            y.checked_add(offset.2.checked_mul(pitch.1)?)?
+                .checked_add(offset.0)
+        })
+        .ok_or_else(|| bad("that wraps around"))?;
+    match place {
+        Place::Host(span) => {
+            let end = start.checked_add(bytes);
+            if end.is_none_or(|end| end > span.len()) {
+                return Err(bad("beyond the end of host memory"));
+            }
+        }
+        Place::Device(address) => {
+            let first = address.0.checked_add(start);
+            let first = first.ok_or_else(|| bad("that wraps around"))?;
+            tables.ranges.check(first, bytes)?;
+        }
+        Place::Array(_) => {}
+    }
+    Ok(place)
+}
