@@ -82,8 +82,9 @@ impl<'e, 'm> Emit<'e, 'm> {
         e.prologue(params[3]);
         for &block in &plan.graph.rpo {
             e.block(block)?;
+            crate::limit::code(e.b.func.dfg.num_insts())?;
         }
-        e.returns();
+        e.returns()?;
         e.b.seal_all_blocks();
         let patches = (!e.wide.spoiled).then_some(e.patches);
         Ok((e.b, patches))
