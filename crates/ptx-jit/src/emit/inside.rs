@@ -118,7 +118,7 @@ impl Emit<'_, '_> {
     /// Checks once more where an access goes that was resolved in another way.
     pub(crate) fn recheck_host(&mut self, host: &Host, bytes: u32, params: bool) {
         let code = if params {
-            run::RECHECK_PARAMS
+            run::RECHECK_EITHER
         } else {
             run::RECHECK_ARENA
         };

@@ -23,7 +23,9 @@ pub(crate) use dispatch::run_block;
 pub(crate) use env::{MAX_USES, coordinates};
 pub(crate) use helpers::{install, kernel, last_access, pack_meta, special_code};
 pub(crate) use quiet::signature as poll_signature;
-pub(crate) use recheck::{RECHECK_ARENA, RECHECK_LOCAL, RECHECK_PARAMS, RECHECK_SHARED};
+pub(crate) use recheck::{
+    RECHECK_ARENA, RECHECK_EITHER, RECHECK_LOCAL, RECHECK_PARAMS, RECHECK_SHARED,
+};
 pub(crate) use row::CELL;
 
 /// `u32` in the scratch header: iterations of waiting loops.

@@ -93,7 +93,7 @@ ret; }}",
 }
 
 /// Values that are all needed at the end, so that none can be dropped before.
-fn live(n: usize) -> String {
+pub(super) fn live(n: usize) -> String {
     let mut body = String::from("ld.param.u64 %d1, [out];\n");
     for i in 0..n {
         writeln!(body, "ld.global.u32 %x{i}, [%d1+{}];", 4 * (i % 1000)).expect("writes");

@@ -1,6 +1,7 @@
 //! Frames of calls stay in the local memory that a launch reserves, whatever the call graph is.
 
 mod bounds;
+mod child;
 #[path = "../common/mod.rs"]
 mod common;
 mod limits;
