@@ -1,4 +1,4 @@
-//! Machine code in memory: made by Cranelift, mapped executable, freed on drop.
+//! Machine code: made by Cranelift or read from a file, mapped ([`crate::map`]), freed on drop.
 //!
 //! Code calls the runtime through a table whose address is in scratch memory, so it needs no
 //! relocation and could as well come from a file.
@@ -15,6 +15,7 @@ use mica_kernel::BlockContext;
 
 use crate::CompileError;
 use crate::emit::{Emit, Source, signature};
+use crate::map::CodeMemory;
 use crate::patch;
 
 /// Largest frame of compiled code on the stack of the thread that runs it, of which two are active at once.
@@ -25,17 +26,10 @@ type Entry = unsafe extern "C" fn(*mut BlockContext, u64, u64, u64) -> u64;
 
 /// One version of a kernel.
 pub(crate) struct Code {
-    base: *mut u8,
-    /// Mapped bytes.
-    len: usize,
+    memory: CodeMemory,
     /// `(start, end, slow site)` of code that came from an instruction, ascending.
     locations: Vec<(u32, u32, u32)>,
 }
-
-// SAFETY: the mapping is read-only and executable once made.
-unsafe impl Send for Code {}
-// SAFETY: as above.
-unsafe impl Sync for Code {}
 
 /// Cranelift's settings for this machine.
 pub(crate) fn target(optimize: bool, quick: bool) -> Result<OwnedTargetIsa, CompileError> {
@@ -190,7 +184,7 @@ impl Code {
 
     /// Where it starts.
     pub(crate) fn address(&self) -> usize {
-        self.base as usize
+        self.memory.base() as usize
     }
 
     /// Maps code that was compiled before; `None` when the bytes are not such.
@@ -200,33 +194,8 @@ impl Code {
     }
 
     fn map(bytes: &[u8], locations: Vec<(u32, u32, u32)>) -> Result<Code, CompileError> {
-        let len = bytes.len().max(1).next_multiple_of(4096);
-        // SAFETY: a fresh private mapping.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(CompileError::Memory(std::io::Error::last_os_error()));
-        }
-        let code = Code {
-            base: base.cast(),
-            len,
-            locations,
-        };
-        // SAFETY: the mapping has room for all bytes.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), code.base, bytes.len()) };
-        // SAFETY: our own mapping; nothing runs in it yet.
-        if unsafe { libc::mprotect(base, len, libc::PROT_READ | libc::PROT_EXEC) } != 0 {
-            return Err(CompileError::Memory(std::io::Error::last_os_error()));
-        }
-        Ok(code)
+        let memory = CodeMemory::new(bytes).map_err(CompileError::Memory)?;
+        Ok(Code { memory, locations })
     }
 
     /// Runs the code.
@@ -235,15 +204,15 @@ impl Code {
     /// `ctx` must be filled as the contract says, with scratch memory prepared by the dispatcher.
     pub(crate) unsafe fn call(&self, ctx: *mut BlockContext, a: u64, b: u64, entry: u64) -> u64 {
         // SAFETY: the mapping holds a function of this signature.
-        let f: Entry = unsafe { std::mem::transmute::<*mut u8, Entry>(self.base) };
+        let f: Entry = unsafe { std::mem::transmute::<*mut u8, Entry>(self.memory.base()) };
         // SAFETY: by contract.
         unsafe { f(ctx, a, b, entry) }
     }
 
     /// The slow site of an address inside the code.
     pub(crate) fn locate(&self, pc: usize) -> Option<Option<u32>> {
-        let off = pc.checked_sub(self.base as usize)?;
-        if off >= self.len {
+        let off = pc.checked_sub(self.address())?;
+        if off >= self.memory.len() {
             return None;
         }
         let off = off as u32;
@@ -254,21 +223,15 @@ impl Code {
 
     /// Whether any of it computes with 256 bits: such blocks, and nothing else, end with `vzeroupper`.
     pub(crate) fn is_wide(&self) -> bool {
-        // SAFETY: the mapping is readable, and nothing writes to it.
-        let bytes = unsafe { std::slice::from_raw_parts(self.base, self.len) };
-        bytes.windows(3).any(|b| b == patch::wide::CLEAR)
+        self.memory
+            .bytes()
+            .windows(3)
+            .any(|b| b == patch::wide::CLEAR)
     }
 
     /// Bytes of machine code, rounded up to pages.
     pub(crate) fn bytes(&self) -> usize {
-        self.len
-    }
-}
-
-impl Drop for Code {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, and nobody can run it any more.
-        unsafe { libc::munmap(self.base.cast(), self.len) };
+        self.memory.len()
     }
 }
 

@@ -30,6 +30,7 @@ mod kernel;
 mod limit;
 mod liveness;
 mod loose;
+mod map;
 mod patch;
 mod plan;
 pub mod price;
