@@ -135,6 +135,25 @@ fn registers_that_are_allocated_in_one_pass_hold_what_they_should() {
     assert_eq!(run(compiled(&text, 16)), want);
 }
 
+/// Every guard is a branch at which threads may part, with all registers live: entries times registers.
+#[test]
+fn entries_that_load_too_much_are_not_emitted() {
+    let n = 2_000;
+    let mut body = format!(".reg .pred %p<2>; .reg .b32 %x<{n}>; mov.u32 %r2, %r1;\n");
+    for i in 0..n {
+        let line = "setp.lt.u32 %p1, %r2, ";
+        writeln!(body, "{line}{i}; @%p1 add.u32 %x{i}, %r2, 7;").expect("writes");
+    }
+    for i in 0..n {
+        writeln!(body, "add.u32 %r2, %r2, %x{i};").expect("writes");
+    }
+    let refused = prepare(&kernel("", &body)).expect_err("refused");
+    assert!(refused.contains("at most"), "{refused}");
+    // Far from all that it would be.
+    let count: usize = (refused.split_whitespace().find_map(|w| w.parse().ok())).expect("a number");
+    assert!(count < 1_100_000, "{refused}");
+}
+
 /// Each line doubles what would be computed for the branch, were it computed for each mention.
 #[test]
 fn predicates_that_mention_others_twice_are_computed_once() {
