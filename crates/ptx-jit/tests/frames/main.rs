@@ -4,6 +4,8 @@ mod bounds;
 mod child;
 #[path = "../common/mod.rs"]
 mod common;
+mod generate;
+mod graphs;
 mod limits;
 
 use common::{Device, Params, compiled, dim};
@@ -25,11 +27,16 @@ fn changes(
     let result = d.launch("k", dim(1), dim(threads), 0, params);
     let after = d.read_bytes(base, all);
     let mut changed: Vec<Range<u64>> = Vec::new();
-    for (i, _) in (before.iter().zip(&after).enumerate()).filter(|(_, (a, b))| a != b) {
-        let at = base + i as u64;
-        match changed.last_mut() {
-            Some(last) if at - last.end < 64 => last.end = at + 1,
-            _ => changed.push(at..at + 1),
+    // Whole pages first: most did not change.
+    let pages = before.chunks(4096).zip(after.chunks(4096)).enumerate();
+    for (page, (old, new)) in pages.filter(|(_, (old, new))| old != new) {
+        for (i, _) in (old.iter().zip(new).enumerate()).filter(|(_, (a, b))| a != b) {
+            let at = base + (4096 * page + i) as u64;
+            match changed.last_mut() {
+                // Not across the end of what a launch was given: that is aligned.
+                Some(last) if at == last.end => last.end = at + 1,
+                _ => changed.push(at..at + 1),
+            }
         }
     }
     (result, changed)
