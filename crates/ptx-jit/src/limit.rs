@@ -14,6 +14,8 @@ use crate::unit::Unit;
 const QUICK_ABOVE: usize = 1_000;
 /// Registers that are live at once: each has its place on the stack of the thread that runs the kernel.
 const MOST_LIVE: usize = 24_000;
+/// Bytes in which the registers of a warp are kept while it waits; every worker has them for 32 warps.
+const MOST_KEPT: usize = 8 << 20;
 /// Instructions, calls inlined.
 const MOST_STEPS: usize = 150_000;
 /// Blocks; a guarded instruction makes two.
@@ -43,6 +45,11 @@ pub(crate) fn unit(unit: &Unit) -> Result<(), CompileError> {
 pub(crate) fn pressure(plan: &Plan, module: &Module) -> Result<bool, CompileError> {
     let live = plan.peak_live(module);
     within("registers at once", live, MOST_LIVE)?;
+    within(
+        "bytes for what a warp keeps",
+        plan.frame_bytes as usize,
+        MOST_KEPT,
+    )?;
     Ok(live > QUICK_ABOVE)
 }
 

@@ -1,8 +1,8 @@
 //! Variables that are smaller than they are declared, and parameters that are smaller than their class.
 
 use super::{HEAD, changes, reserve};
-use crate::common::{Params, compiled};
-use mica_kernel::BlockOutcome;
+use crate::common::{Device, Params, compiled, dim};
+use mica_kernel::{BlockOutcome, Fault, FaultKind};
 use mica_ptx_jit::{JitModule, Options};
 use std::sync::Arc;
 
@@ -92,4 +92,55 @@ fn an_argument_fills_its_parameter_and_no_more() {
             "{r:x?} changed, local memory is {locals:x?}"
         );
     }
+}
+
+/// Elements of eight bytes, and a size that is no multiple of that: the last one would end outside.
+#[test]
+fn a_bulk_reduction_ends_where_its_size_says() {
+    let text = format!(
+        "{HEAD}.visible .entry k(.param .u64 out)
+{{
+	.shared .align 16 .b8 from[24];
+	.reg .b64 %d<3>;
+	ld.param.u64 %d1, [out];
+	cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u64 [%d1], [from], 20;
+	ret;
+}}
+"
+    )
+    .replace(".target sm_80", ".target sm_90");
+    for mut d in [Device::interpreter(&text), compiled(&text, 1)] {
+        let (_, end) = d.arena();
+        let params = Params::default().u64(end - 32);
+        let (outcome, fault) = d.launch("k", dim(1), dim(1), 0, params);
+        assert_eq!(outcome, BlockOutcome::Faulted);
+        assert_eq!(fault.kind, FaultKind::MisalignedAddress as u32);
+    }
+}
+
+/// Each activation has its registers, in the interpreter's own memory.
+#[test]
+fn recursion_with_many_registers_ends() {
+    let many: Vec<String> = (0..2000).map(|i| format!("mov.u32 %x{i}, %r1;")).collect();
+    let text = format!(
+        "{HEAD}.func again(); .func again() {{ .reg .b32 %r<2>; .reg .b32 %x<2000>;
+mov.u32 %r1, %tid.x; {} call again; ret; }}
+.visible .entry k(.param .u64 out) {{ call again; ret; }}
+",
+        many.join("\n")
+    );
+    let mut d = Device::interpreter(&text);
+    let (outcome, fault) = d.launch("k", dim(1), dim(64), 0, Params::default().u64(0));
+    assert_eq!(outcome, BlockOutcome::Faulted);
+    assert_eq!(fault.address, Fault::STACK_FULL);
+    assert!(resident_bytes() < 2 << 30, "{} bytes", resident_bytes());
+}
+
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
+    let pages = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse::<u64>().ok());
+    4096 * pages.expect("a number")
 }
