@@ -57,27 +57,8 @@ impl SoftwareGpu {
                 launch.params.len()
             )));
         }
-        let mut local_stride = u64::from(info.local_bytes);
-        if info.recursive {
-            local_stride += context.stack_bytes();
-        }
-        let local_stride = local_stride.next_multiple_of(16);
-        let local = local_stride.saturating_mul(block.count());
-        // Each worker lends its own; much of it must fit beside what is allocated.
-        let lent = local.saturating_mul(self.core.workers as u64);
-        if local > MOST_LOCAL || (lent > FREE_LOCAL && lent > self.core.memory.info().0) {
-            return Err(GpuError::new(
-                CuResult::LaunchOutOfResources,
-                format!(
-                    "kernel {} asks for {local_stride} bytes of local memory in each of {} threads",
-                    info.name,
-                    block.count()
-                ),
-            ));
-        }
-        if lent > FREE_LOCAL {
-            self.core.memory.could_lend(lent)?;
-        }
+        // Before it is compiled, which takes longer; what is known only then is added below.
+        self.local_stride(u64::from(info.local_bytes), info, &context, block)?;
         if (module.block_ns.get(launch.kernel as usize))
             .is_none_or(|ns| ns.load(Ordering::Relaxed) == 0)
         {
@@ -104,6 +85,8 @@ impl SoftwareGpu {
                 format!("kernel {} cannot run: {reason}", info.name),
             )
         })?;
+        let local_bytes = module.executable.local_bytes(launch.kernel as usize);
+        let local_stride = self.local_stride(local_bytes, info, &context, block)?;
         let mut workspace = 0;
         if launch.cooperative {
             let per_sm = occupancy(
@@ -155,6 +138,43 @@ impl SoftwareGpu {
         state.healthy_stream(stream_id.0)?;
         self.core.submit(&mut state, stream_id.0, op);
         Ok(())
+    }
+
+    /// Local memory of each thread: what the kernel's frames need, and the context's stack for what may go deeper.
+    ///
+    /// # Errors
+    /// When there is not that much for all threads of a block.
+    fn local_stride(
+        &self,
+        local_bytes: u64,
+        info: &KernelInfo,
+        context: &Context,
+        block: Dim3,
+    ) -> Result<u64> {
+        let stack = if info.recursive {
+            context.stack_bytes()
+        } else {
+            0
+        };
+        let stride = local_bytes.saturating_add(stack);
+        let stride = stride.checked_next_multiple_of(16).unwrap_or(u64::MAX);
+        let local = stride.saturating_mul(block.count());
+        // Each worker lends its own; much of it must fit beside what is allocated.
+        let lent = local.saturating_mul(self.core.workers as u64);
+        if local > MOST_LOCAL || (lent > FREE_LOCAL && lent > self.core.memory.info().0) {
+            return Err(GpuError::new(
+                CuResult::LaunchOutOfResources,
+                format!(
+                    "kernel {} asks for {stride} bytes of local memory in each of {} threads",
+                    info.name,
+                    block.count()
+                ),
+            ));
+        }
+        if lent > FREE_LOCAL {
+            self.core.memory.could_lend(lent)?;
+        }
+        Ok(stride)
     }
 
     /// The stream's context and priority, and the module, if they belong together.

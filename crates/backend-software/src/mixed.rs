@@ -95,6 +95,10 @@ impl Executable for MixedModule {
             .sum()
     }
 
+    fn local_bytes(&self, kernel: usize) -> u64 {
+        self.jit.local_bytes(kernel)
+    }
+
     fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {
         let Some(interpreted) = self.interpreted.get(kernel) else {
             return Err("there is no such kernel".to_owned());

@@ -399,6 +399,12 @@ pub trait Executable: Send + Sync {
         let _ = (kernel, launch);
         Ok(false)
     }
+    /// Bytes of local memory per thread that a launch of the kernel reserves at least: all frames of calls
+    /// whose depth is known. More than [`KernelInfo::local_bytes`] where registers are saved over calls,
+    /// which is known after [`Executable::prepare`].
+    fn local_bytes(&self, kernel: usize) -> u64 {
+        (self.kernels().get(kernel)).map_or(0, |k| u64::from(k.local_bytes))
+    }
     /// Address value of a device function for `GlobalInfo::function_relocations`.
     fn function_address(&self, name: &str) -> Option<u64>;
     /// Whether `pc` is an instruction of this module's compiled code. Called from a signal handler:

@@ -9,6 +9,9 @@ use crate::state::{Frame, Status};
 use mica_kernel::FaultKind;
 use mica_ptx::ast::{CallArg, Callee, FuncId, Param, ParamPlace, Space};
 
+/// Slots of registers that all frames of a thread may have together: a block of 1024 threads has 1 GiB of them.
+const MOST_REGISTERS: usize = 1 << 17;
+
 const MARK: u64 = 0x4d69_6361_0000_0000;
 
 /// The value that stands for a function's address: no address of the arena, and not null.
@@ -39,10 +42,11 @@ impl Machine<'_> {
         let end = local + areas.size;
         // Frames of functions without memory cost none of the stack: bound them by number.
         let deepest = self.state.threads[t].callers.len() >= 100_000;
-        if end > self.env.local_stride && areas.size > 0 || deepest {
+        let count = 2 * self.module.func(function).regs.len();
+        let crowded = count > 0 && registers + count > MOST_REGISTERS;
+        if end > self.env.local_stride && areas.size > 0 || deepest || crowded {
             return Err(self.stack_full(t));
         }
-        let count = 2 * self.module.func(function).regs.len();
         let thread = self.thread(t);
         thread.registers.resize(registers + count, 0);
         thread.stack = end.max(stack);

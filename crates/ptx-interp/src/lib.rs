@@ -121,7 +121,7 @@ impl Executable for InterpModule {
         let env = unsafe { Env::new(context, self.memcheck) };
         // SAFETY: one block at a time runs on a thread, and `Machine` is gone before the next.
         let state = unsafe { state::current() };
-        state.reset(&self.module, function, context.block);
+        state.reset(function, context.block);
         let mut machine = Machine {
             module: &self.module,
             layout: &self.layout,

@@ -5,7 +5,7 @@
 //! finds the same state and resets it.
 
 use mica_kernel::{CodeLocation, Dim3};
-use mica_ptx::ast::{FuncId, Module};
+use mica_ptx::ast::FuncId;
 use std::cell::UnsafeCell;
 
 /// Threads of a warp.
@@ -101,10 +101,8 @@ pub(crate) struct State {
 
 impl State {
     /// Makes ready for a block.
-    pub(crate) fn reset(&mut self, module: &Module, kernel: FuncId, block: Dim3) {
+    pub(crate) fn reset(&mut self, kernel: FuncId, block: Dim3) {
         let count = usize::try_from(block.count()).unwrap_or(0);
-        let function = module.func(kernel);
-        let registers = 2 * function.regs.len();
         self.threads.truncate(count);
         self.barriers = Default::default();
         self.cluster_arrived = 0;
@@ -137,8 +135,8 @@ impl State {
             thread.status = Status::Ready;
             thread.top = Frame::of(kernel);
             thread.callers.clear();
+            // The kernel's frame makes room for its own.
             thread.registers.clear();
-            thread.registers.resize(registers, 0);
             thread.stack = 0;
             thread.carry = false;
             thread.steps = 0;

@@ -1,4 +1,4 @@
-//! Machine code in memory: made by Cranelift, mapped executable, freed on drop.
+//! Machine code: made by Cranelift or read from a file, mapped ([`crate::map`]), freed on drop.
 //!
 //! Code calls the runtime through a table whose address is in scratch memory, so it needs no
 //! relocation and could as well come from a file.
@@ -18,6 +18,10 @@ use crate::emit::{Emit, Source, signature};
 use crate::executable::Executable;
 use crate::patch;
 
+/// Largest frame of compiled code on the stack of the thread that runs it, of which two are active at once.
+/// Threads that run kernels have 2 MiB at least.
+const MOST_FRAME: u32 = 256 << 10;
+
 type Entry = unsafe extern "C" fn(*mut BlockContext, u64, u64, u64) -> u64;
 
 /// One version of a kernel.
@@ -28,14 +32,14 @@ pub(crate) struct Code {
 }
 
 /// Cranelift's settings for this machine.
-pub(crate) fn target(optimize: bool) -> Result<OwnedTargetIsa, CompileError> {
+pub(crate) fn target(optimize: bool, quick: bool) -> Result<OwnedTargetIsa, CompileError> {
     cranelift_native::builder()
         .map_err(|e| CompileError::Backend(e.into()))?
-        .finish(flags(optimize)?)
+        .finish(flags(optimize, quick)?)
         .map_err(|e| CompileError::Backend(e.to_string()))
 }
 
-fn flags(optimize: bool) -> Result<settings::Flags, CompileError> {
+fn flags(optimize: bool, quick: bool) -> Result<settings::Flags, CompileError> {
     let mut flags = settings::builder();
     let set = |flags: &mut settings::Builder, k: &str, v: &str| {
         flags
@@ -56,7 +60,14 @@ fn flags(optimize: bool) -> Result<settings::Flags, CompileError> {
             "false"
         },
     )?;
-    set(&mut flags, "enable_probestack", "false")?;
+    // Allocates registers in one pass instead of by backtracking, which takes the square of what is live.
+    let algorithm = if quick { "single_pass" } else { "backtracking" };
+    set(&mut flags, "regalloc_algorithm", algorithm)?;
+    // A frame touches every page of itself when it is entered, so that it cannot reach over the guard
+    // page below the stack.
+    set(&mut flags, "enable_probestack", "true")?;
+    set(&mut flags, "probestack_strategy", "inline")?;
+    set(&mut flags, "probestack_size_log2", "12")?;
     set(&mut flags, "enable_alias_analysis", "true")?;
     // Where blocks start: control may come from elsewhere there, and `patch` must know.
     set(&mut flags, "machine_code_cfg_info", "true")?;
@@ -70,6 +81,11 @@ impl Code {
         src: &Source<'_>,
         lanes: usize,
     ) -> Result<(Code, Vec<u8>), CompileError> {
+        let quick = match src.quick {
+            true => Some(target(false, true)?),
+            false => None,
+        };
+        let isa = quick.as_ref().unwrap_or(isa);
         // With less and less of what has to be put in afterwards.
         for (broadcasts, wide) in [(true, true), (true, false), (false, false)] {
             if (broadcasts && !src.broadcasts) || (wide && !src.wide) {
@@ -117,6 +133,15 @@ impl Code {
             .map_err(|e| CompileError::Backend(format!("{:?}", e.inner)))?;
         if let Some(text) = &code.vcode {
             eprintln!("{text}");
+        }
+        // Without a frame's description none is known, and so none is accepted.
+        let frame = code.buffer.frame_layout().map(|f| f.frame_to_fp_offset);
+        if frame.is_none_or(|bytes| bytes > MOST_FRAME) {
+            return Err(CompileError::TooLarge {
+                what: "bytes of stack of the processor's own",
+                count: frame.unwrap_or(u32::MAX) as usize,
+                limit: MOST_FRAME as usize,
+            });
         }
         if !code.buffer.relocs().is_empty() {
             let names: Vec<String> = code
@@ -198,9 +223,10 @@ impl Code {
 
     /// Whether any of it computes with 256 bits: such blocks, and nothing else, end with `vzeroupper`.
     pub(crate) fn is_wide(&self) -> bool {
-        // SAFETY: the mapping is readable, and nothing writes to it.
-        let bytes = unsafe { std::slice::from_raw_parts(self.pages.base(), self.pages.len()) };
-        bytes.windows(3).any(|b| b == patch::wide::CLEAR)
+        self.pages
+            .bytes()
+            .windows(3)
+            .any(|b| b == patch::wide::CLEAR)
     }
 
     /// Bytes of machine code, rounded up to pages.
@@ -227,6 +253,8 @@ mod tests {
             layout,
             plan,
             memcheck: false,
+            recheck: false,
+            quick: false,
             checks: true,
             has_fma,
             proven: false,
@@ -237,7 +265,7 @@ mod tests {
 
     #[test]
     fn what_is_put_in_is_found_in_real_kernels() {
-        let isa = target(false).expect("a target");
+        let isa = target(false, false).expect("a target");
         if !patch::supported(&*isa) {
             return;
         }
@@ -291,7 +319,9 @@ mod tests {
             for f in features.split_whitespace() {
                 isa.enable(f).expect("a feature");
             }
-            let isa = isa.finish(flags(false).expect("flags")).expect("a target");
+            let isa = isa
+                .finish(flags(false, false).expect("flags"))
+                .expect("a target");
             let supported = patch::supported(&*isa);
             let src = source(&module, &layout, &plan, features.contains("fma"), supported);
             let (code, _) =

@@ -41,7 +41,7 @@ pub fn reserve_code_region() -> io::Result<Range<usize>> {
 /// Pages that hold machine code, freed on drop.
 pub(crate) struct Executable {
     base: *mut u8,
-    bytes: usize,
+    size: usize,
 }
 
 // SAFETY: the pages are read-only and executable once made.
@@ -64,7 +64,7 @@ impl Executable {
         let data = libc::PROT_READ | libc::PROT_WRITE;
         let Some(region) = REGION.get() else {
             let base = map(None, bytes, data)?;
-            return Ok(Self { base, bytes });
+            return Ok(Self { base, size: bytes });
         };
         let address = region.take(bytes).ok_or_else(|| {
             let text = format!("{REGION_BYTES} bytes of compiled code are in use");
@@ -72,7 +72,7 @@ impl Executable {
         })?;
         let pages = Self {
             base: address as *mut u8,
-            bytes,
+            size: bytes,
         };
         protect(pages.base, bytes, data)?;
         Ok(pages)
@@ -85,7 +85,13 @@ impl Executable {
 
     /// The pages' size.
     pub(crate) fn len(&self) -> usize {
-        self.bytes
+        self.size
+    }
+
+    /// The code, and zeros up to the end of its last page.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the pages are readable, and nothing writes to them.
+        unsafe { std::slice::from_raw_parts(self.base, self.size) }
     }
 }
 
@@ -97,13 +103,13 @@ impl Drop for Executable {
         {
             Some(region) => {
                 // A new mapping over the old one: its pages are gone, its addresses still reserved.
-                if map(Some(self.base), self.bytes, libc::PROT_NONE).is_ok() {
-                    region.give(self.base as usize..self.base as usize + self.bytes);
+                if map(Some(self.base), self.size, libc::PROT_NONE).is_ok() {
+                    region.give(self.base as usize..self.base as usize + self.size);
                 }
             }
             None => {
                 // SAFETY: our own mapping, and nobody can run it any more.
-                unsafe { libc::munmap(self.base.cast(), self.bytes) };
+                unsafe { libc::munmap(self.base.cast(), self.size) };
             }
         }
     }
@@ -161,6 +167,29 @@ fn protect(base: *mut u8, bytes: usize, protection: i32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The rights of the mapping that holds an address.
+    fn rights(address: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let found = maps.lines().find_map(|line| {
+            let (range, rest) = line.split_once(' ')?;
+            let (start, end) = range.split_once('-')?;
+            let hex = |x| usize::from_str_radix(x, 16).ok();
+            (hex(start)?..hex(end)?)
+                .contains(&address)
+                .then(|| rest[..4].to_owned())
+        });
+        found.expect("a mapping")
+    }
+
+    #[test]
+    fn code_is_executable_and_not_writable() {
+        let code = Executable::new(&[0xc3; 5000]).expect("maps");
+        assert_eq!(code.len(), 8192);
+        assert_eq!(&code.bytes()[4998..5002], [0xc3, 0xc3, 0, 0]);
+        assert_eq!(rights(code.base() as usize), "r-xp");
+        assert_eq!(rights(code.base() as usize + 8191), "r-xp");
+    }
 
     #[test]
     fn freed_addresses_are_joined_and_used_again() {

@@ -157,6 +157,8 @@ fn code(out: &mut String, module: &Module, layout: &ModuleLayout, plan: &Plan) {
         layout,
         plan,
         memcheck: false,
+        recheck: false,
+        quick: false,
         checks: true,
         has_fma: true,
         proven: false,
@@ -168,7 +170,7 @@ fn code(out: &mut String, module: &Module, layout: &ModuleLayout, plan: &Plan) {
     let mut shared = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut func, &mut shared);
     let (builder, _) = Emit::function(builder, &src, LANES).expect("emitted");
-    let isa = crate::code::target(false).expect("a target");
+    let isa = crate::code::target(false, false).expect("a target");
     builder.finalize(isa.frontend_config());
     let _ = writeln!(out, "emit, {LANES} lanes");
     let _ = write!(out, "{}", func.display());

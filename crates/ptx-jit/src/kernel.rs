@@ -19,12 +19,14 @@ pub(crate) struct Kernel {
     pub(crate) layout: Arc<ModuleLayout>,
     pub(crate) plan: Plan,
     pub(crate) memcheck: bool,
+    recheck: bool,
     pub(crate) checks: bool,
     /// By diverge site.
     pub(crate) spreads: Vec<Spread>,
     isa: Arc<OwnedTargetIsa>,
     has_fma: bool,
     wide: bool,
+    quick: bool,
     /// Where code is kept, and under what name.
     store: Option<(Arc<dyn CodeStore>, String)>,
     /// Threads per group that suit the kernel.
@@ -44,27 +46,31 @@ impl Kernel {
         width: Width,
         most_lanes: u32,
         memcheck: bool,
+        recheck: bool,
         checks: bool,
         store: Option<(Arc<dyn CodeStore>, String)>,
     ) -> Result<Kernel, CompileError> {
         let plan = Plan::build(&module, &layout, func)?;
+        let quick = crate::limit::pressure(&plan, &module)?;
         let spreads = plan.spreads(&module);
         // Blocks are looked at first: where none can be wide, nothing has to be measured.
         let wide = width != Width::Bits128
             && plan.graph.rpo.iter().any(|b| is_wide(&module, &plan, *b))
             && width.is_wide(store.as_ref().map(|s| &*s.0));
         let lanes = suitable_lanes(&module, &plan, wide).min(most_lanes);
-        let lanes = if memcheck { 1 } else { lanes };
+        let lanes = if memcheck || quick { 1 } else { lanes };
         Ok(Kernel {
             module,
             layout,
             plan,
             memcheck,
+            recheck,
             checks,
             spreads,
             isa,
             has_fma,
-            wide,
+            wide: wide && !quick,
+            quick,
             store,
             lanes,
             versions: Default::default(),
@@ -100,10 +106,12 @@ impl Kernel {
                 layout: &self.layout,
                 plan: &self.plan,
                 memcheck: self.memcheck,
+                recheck: self.recheck,
                 checks: self.checks,
                 has_fma: self.has_fma,
                 proven,
-                broadcasts: crate::patch::supported(&**self.isa),
+                quick: self.quick,
+                broadcasts: !self.quick && crate::patch::supported(&**self.isa),
                 wide: self.wide,
             };
             let Some((store, name)) = &self.store else {

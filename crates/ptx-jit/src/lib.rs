@@ -28,6 +28,7 @@ mod executable;
 mod golden;
 mod graph;
 mod kernel;
+mod limit;
 mod liveness;
 mod loose;
 mod patch;
@@ -63,6 +64,9 @@ pub struct Options {
     pub lanes: u32,
     /// Asks the device about every access ([`mica_kernel::Services::check_access`]), at a cost.
     pub memcheck: bool,
+    /// Checks once more, right before the access, every address that is used without a check, and ends the
+    /// process at one that is outside. For tests and fuzzing; on by default where `MICA_JIT_RECHECK` is `1`.
+    pub recheck: bool,
     /// Runs Cranelift's mid-end. Off by default: it sinks arithmetic to the end of long blocks, so
     /// that everything loaded before spills (tiled matmul 430 ms instead of 200).
     pub optimize: bool,
@@ -79,6 +83,7 @@ impl Default for Options {
         Options {
             lanes: 16,
             memcheck: false,
+            recheck: std::env::var_os("MICA_JIT_RECHECK").is_some_and(|v| v == "1"),
             optimize: false,
             width: Width::Auto,
             store: None,
@@ -102,6 +107,16 @@ pub enum CompileError {
     /// Variables or parameters cannot be placed.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// The kernel is larger than what is compiled in a bounded time.
+    #[error("the kernel needs {count} {what}; at most {limit} are compiled")]
+    TooLarge {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much.
+        count: usize,
+        /// The most that is compiled.
+        limit: usize,
+    },
     /// Cranelift refused.
     #[error("native code could not be made: {0}")]
     Backend(String),
@@ -144,7 +159,7 @@ impl JitModule {
                 k.local_bytes = k.local_bytes.max(16 << 10);
             }
         }
-        let isa = code::target(options.optimize)?;
+        let isa = code::target(options.optimize, false)?;
         run::install(&isa)?;
         let has_fma = cfg!(target_arch = "aarch64")
             || isa
@@ -175,6 +190,7 @@ impl JitModule {
                     self.width(),
                     self.options.lanes,
                     self.options.memcheck,
+                    self.options.recheck,
                     self.checks,
                     self.options.store.as_ref().map(|(store, name)| {
                         (store.clone(), format!("{name} {}", self.cache_key()))
@@ -247,13 +263,14 @@ impl JitModule {
     pub fn cache_key(&self) -> String {
         let flags: Vec<String> = self.isa.isa_flags().iter().map(|f| f.to_string()).collect();
         format!(
-            "{} {} {} {} lanes={} memcheck={} optimize={}",
+            "{} {} {} {} lanes={} memcheck={} recheck={} optimize={}",
             env!("CARGO_PKG_VERSION"),
             env!("MICA_JIT_SOURCES"),
             self.isa.triple(),
             flags.join(" "),
             self.options.lanes,
             self.options.memcheck,
+            self.options.recheck,
             self.options.optimize,
         )
     }
@@ -301,6 +318,16 @@ impl Executable for JitModule {
     fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize {
         self.kernel(kernel)
             .map_or(scratch::FRAMES as usize, |k| k.scratch_bytes(threads))
+    }
+
+    fn local_bytes(&self, kernel: usize) -> u64 {
+        let least = self.layout.kernels.get(kernel);
+        let least = least.map_or(0, |k| u64::from(k.local_bytes));
+        let known = self.kernels.get(kernel).and_then(|k| k.get());
+        let whole = known
+            .and_then(|k| k.as_ref().ok())
+            .map(|k| k.plan.stack.whole);
+        least.max(whole.unwrap_or(0))
     }
 
     fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {

@@ -10,10 +10,13 @@
 //! ```
 
 mod cut;
+mod pressure;
 mod slots;
 mod spread;
+mod stack;
 
 pub(crate) use spread::Spread;
+pub(crate) use stack::{LINK, Stack};
 
 use cut::{add_preheaders, split};
 use mica_ptx::ast::{MbarrierOp, Module, Op, Order, RegId};
@@ -118,6 +121,8 @@ pub(crate) struct Plan {
     region_live: Vec<BitSet>,
     /// What can be proven of a launch.
     pub(crate) proof: Proof,
+    /// Local memory.
+    pub(crate) stack: Stack,
 }
 
 impl Plan {
@@ -127,6 +132,7 @@ impl Plan {
         kernel: mica_ptx::ast::FuncId,
     ) -> Result<Plan, CompileError> {
         let mut unit = Unit::build(module, layout, kernel)?;
+        crate::limit::unit(&unit)?;
         let graph = Graph::build(&unit);
         let live = live_in(&unit, module, &graph);
         let shapes = solve(&unit, module, layout, &graph, &live);
@@ -170,12 +176,14 @@ impl Plan {
             dirty_out: Vec::new(),
             region_live: Vec::new(),
             proof,
+            stack: Stack::default(),
         };
         plan.find_entries(module);
         plan.place_slots();
         plan.sp_slot = plan.slots.get(&plan.unit.sp).copied();
         plan.list_sites(module);
         plan.track_slots(module);
+        plan.measure_stack(module);
         Ok(plan)
     }
 
@@ -225,11 +233,12 @@ impl Plan {
                 self.bail(b);
             }
         }
+        let read = self.read_registers(module);
         for b in self.graph.rpo.clone() {
             if !self.graph.is_header[b as usize] {
                 continue;
             }
-            if self.waits(module, b) {
+            if self.waits(module, b, &read) {
                 self.streaming.retain(|s| *s != b);
             } else if !self.streaming.contains(&b) {
                 continue;
@@ -252,17 +261,18 @@ impl Plan {
     }
 
     /// Whether a loop can wait for another thread.
-    fn waits(&self, module: &Module, header: BlockId) -> bool {
+    fn waits(&self, module: &Module, header: BlockId, read: &BitSet) -> bool {
         self.graph.loop_body(header).into_iter().any(|b| {
             let block = &self.unit.blocks[b as usize];
             block.steps.iter().any(|s| {
                 let Step::Inst(i) = s else { return false };
                 match &self.unit.func(module, block.instance).body[*i as usize].op {
                     // A result that nobody reads tells nothing.
-                    Op::Atom(a) => a.dst.iter().flatten().any(|r| {
-                        let reg = self.unit.reg(block.instance, *r);
-                        self.is_read(module, reg)
-                    }),
+                    Op::Atom(a) => a
+                        .dst
+                        .iter()
+                        .flatten()
+                        .any(|r| read.has(self.unit.reg(block.instance, *r))),
                     Op::Ld { order, .. } => *order != Order::Weak,
                     Op::Fence { .. } | Op::Nanosleep { .. } => true,
                     Op::Mbarrier {
@@ -275,17 +285,21 @@ impl Plan {
         })
     }
 
-    /// Whether any instruction reads the register.
-    fn is_read(&self, module: &Module, reg: Reg) -> bool {
-        self.graph.rpo.iter().any(|&b| {
+    /// Registers that any instruction reads.
+    fn read_registers(&self, module: &Module) -> BitSet {
+        let mut read = BitSet::new(self.unit.regs.len());
+        let mut look = |r: Reg, a: Access| {
+            if a == Access::Use {
+                read.insert(r);
+            }
+        };
+        for &b in &self.graph.rpo {
             let block = &self.unit.blocks[b as usize];
-            let mut found = false;
-            let mut look = |r: Reg, a: Access| found |= r == reg && a == Access::Use;
             for s in &block.steps {
                 crate::liveness::visit_step(&self.unit, module, block.instance, *s, &mut look);
             }
             crate::liveness::visit_term(&self.unit, module, b, &mut look);
-            found
-        })
+        }
+        read
     }
 }

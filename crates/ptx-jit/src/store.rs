@@ -1,9 +1,9 @@
 //! Machine code kept between processes.
 //!
 //! Owns the file format and the directory. Code needs no relocation, so a file holds it as it is,
-//! with its line table and a checksum. Writers make a temporary file and rename it, so readers see
-//! a whole file or none; a file that is damaged, or that another user could have written, is not
-//! used. The directory is kept within a size: what was used longest ago goes first. No trouble with
+//! with its line table, the key that it was saved under, and a hash of both. Writers make a temporary
+//! file and rename it, so readers see a whole file or none; a file that is damaged, that belongs to
+//! another key, or that another user could have written, is not used. The directory is kept within a size: what was used longest ago goes first. No trouble with
 //! it reaches the program: it is logged, and the code is compiled again. Which code belongs to
 //! which key is the caller's business ([`crate::JitModule::cache_key`]).
 
@@ -11,14 +11,18 @@ mod evict;
 
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-const MAGIC: &[u8; 8] = b"MicaJit1";
+/// magic, hash of all that follows, length of the key as 4 bytes, the key, the code.
+const MAGIC: &[u8; 8] = b"MicaJit2";
 const CHECK: usize = 32;
+
+/// No kernel that is compiled becomes more code than this.
+const MOST_FILE: u64 = 256 << 20;
 
 /// A hit marks its file as used when the last mark is older than this: once an hour is enough to
 /// tell what is in use, and costs a hit nothing.
@@ -110,18 +114,44 @@ fn private(m: &std::fs::Metadata) -> bool {
     m.uid() == me && m.mode() & 0o022 == 0
 }
 
-/// The code in a file, if the file is whole.
-fn checked(bytes: &[u8]) -> Option<&[u8]> {
+/// The code in a file, if the file is whole and was saved under this key.
+fn checked<'f>(bytes: &'f [u8], key: &str) -> Option<&'f [u8]> {
     let (check, body) = bytes.strip_prefix(MAGIC)?.split_at_checked(CHECK)?;
-    (Sha256::digest(body).as_slice() == check).then_some(body)
+    if Sha256::digest(body).as_slice() != check {
+        return None;
+    }
+    let (len, rest) = body.split_first_chunk::<4>()?;
+    let (own, code) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    (own == key.as_bytes()).then_some(code)
 }
 
-fn mark_used(path: &Path, meta: &std::fs::Metadata) {
+/// A file as [`checked`] takes it.
+fn sealed(key: &str, code: &[u8]) -> Vec<u8> {
+    let len = (key.len() as u32).to_le_bytes();
+    let body = [&len, key.as_bytes(), code].concat();
+    [MAGIC.as_slice(), &Sha256::digest(&body), &body].concat()
+}
+
+/// Opens a file of this user's own. What is looked at is what is read: nothing can be put in its place
+/// between the two, a link is not followed and a pipe not waited for.
+fn open_own(path: &Path) -> io::Result<(File, std::fs::Metadata)> {
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() || !private(&meta) || meta.len() > MOST_FILE {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok((file, meta))
+}
+
+fn mark_used(file: &File, meta: &std::fs::Metadata) {
     let now = SystemTime::now();
     let fresh = meta
         .modified()
         .is_ok_and(|at| now.duration_since(at).unwrap_or_default() < USED_AGAIN_AFTER);
-    if !fresh && let Ok(file) = File::options().append(true).open(path) {
+    if !fresh {
         let _ = file.set_modified(now);
     }
 }
@@ -129,31 +159,32 @@ fn mark_used(path: &Path, meta: &std::fs::Metadata) {
 impl CodeStore for DiskStore {
     fn load(&self, key: &str) -> Option<Vec<u8>> {
         let path = self.path(key);
-        let meta = std::fs::symlink_metadata(&path).ok()?;
-        if !meta.is_file() || !private(&meta) {
-            tracing::warn!("{} is not this user's own file", path.display());
-            return None;
-        }
-        let bytes = std::fs::read(&path).ok()?;
-        let Some(body) = checked(&bytes) else {
+        let (mut file, meta) = match open_own(&path) {
+            Ok(opened) => opened,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(_) => {
+                tracing::warn!("{} is not this user's own file", path.display());
+                return None;
+            }
+        };
+        let mut bytes = Vec::with_capacity(meta.len() as usize);
+        (&mut file).take(MOST_FILE).read_to_end(&mut bytes).ok()?;
+        let Some(code) = checked(&bytes, key) else {
             tracing::warn!(
-                "{} is damaged: its kernel is compiled again",
+                "{} is damaged or another kernel's: its kernel is compiled again",
                 path.display()
             );
             return None;
         };
-        mark_used(&path, &meta);
-        Some(body.to_vec())
+        mark_used(&file, &meta);
+        Some(code.to_vec())
     }
 
     fn save(&self, key: &str, bytes: &[u8]) {
-        let written = self.put(&self.path(key), |file| {
-            file.write_all(MAGIC)?;
-            file.write_all(&Sha256::digest(bytes))?;
-            file.write_all(bytes)
-        });
+        let sealed = sealed(key, bytes);
+        let written = self.put(&self.path(key), |file| file.write_all(&sealed));
         match written {
-            Ok(()) => self.make_room((MAGIC.len() + CHECK + bytes.len()) as u64),
+            Ok(()) => self.make_room(sealed.len() as u64),
             Err(error) if !self.complained.swap(true, Ordering::Relaxed) => {
                 tracing::warn!(%error, "a compiled kernel is not kept in {}", self.dir.display());
             }
@@ -194,149 +225,4 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(&[u8], Vec<(u32, u32, u32)>)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn store() -> (tempfile::TempDir, DiskStore) {
-        let dir = tempfile::tempdir().expect("a directory");
-        let store = DiskStore::open(&dir.path().join("code"), 1 << 20).expect("opens");
-        (dir, store)
-    }
-
-    fn files(store: &DiskStore) -> usize {
-        std::fs::read_dir(&store.dir).expect("lists").count()
-    }
-
-    #[test]
-    fn what_is_saved_is_loaded() {
-        let (_dir, s) = store();
-        assert_eq!(s.load("a"), None);
-        s.save("a", b"one");
-        s.save("a", b"two");
-        assert_eq!(s.load("a").as_deref(), Some(&b"two"[..]));
-        assert_eq!(s.load("b"), None);
-        assert_eq!(files(&s), 1, "no temporary files stay");
-    }
-
-    #[test]
-    fn damaged_files_are_not_used_and_are_replaced() {
-        let (_dir, s) = store();
-        s.save("a", b"some bytes");
-        let path = s.path("a");
-        let good = std::fs::read(&path).expect("reads");
-        for at in 0..good.len() {
-            let mut bad = good.clone();
-            bad[at] ^= 1;
-            std::fs::write(&path, &bad).expect("writes");
-            assert_eq!(s.load("a"), None, "byte {at}");
-        }
-        for length in 0..good.len() {
-            std::fs::write(&path, &good[..length]).expect("writes");
-            assert_eq!(s.load("a"), None, "cut to {length} bytes");
-        }
-        s.save("a", b"some bytes");
-        assert_eq!(s.load("a").as_deref(), Some(&b"some bytes"[..]));
-    }
-
-    #[test]
-    fn directories_and_files_of_others_are_refused() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().expect("a directory");
-        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).expect("chmod");
-        assert!(DiskStore::open(dir.path(), 1 << 20).is_err());
-
-        let (_dir, s) = store();
-        s.save("a", b"one");
-        std::fs::set_permissions(s.path("a"), PermissionsExt::from_mode(0o666)).expect("chmod");
-        assert_eq!(s.load("a"), None);
-        std::fs::remove_file(s.path("a")).expect("removes");
-        std::os::unix::fs::symlink("/dev/zero", s.path("a")).expect("links");
-        assert_eq!(s.load("a"), None, "a link is not followed");
-    }
-
-    #[test]
-    fn writers_of_one_key_never_mix() {
-        let (_dir, s) = store();
-        let value = |who: u8| vec![who; 3000 + usize::from(who)];
-        std::thread::scope(|scope| {
-            for who in 0..4 {
-                let (s, value) = (&s, &value);
-                scope.spawn(move || {
-                    for _ in 0..50 {
-                        s.save("a", &value(who));
-                        let found = s.load("a").expect("someone's");
-                        assert_eq!(found, value(found[0]));
-                    }
-                });
-            }
-        });
-        assert_eq!(files(&s), 1);
-    }
-
-    #[test]
-    fn a_disk_that_fills_up_leaves_nothing_behind() {
-        let (_dir, s) = store();
-        let full = s.put(&s.path("a"), |file| {
-            file.write_all(b"the beginning")?;
-            Err(io::ErrorKind::StorageFull.into())
-        });
-        assert!(full.is_err());
-        assert_eq!((files(&s), s.load("a")), (0, None));
-    }
-
-    #[test]
-    fn a_directory_that_cannot_be_had_is_an_error_and_one_that_vanishes_is_none() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let file = dir.path().join("file");
-        std::fs::write(&file, b"").expect("writes");
-        assert!(DiskStore::open(&file.join("code"), 1 << 20).is_err());
-
-        let (_dir, s) = store();
-        std::fs::remove_dir(&s.dir).expect("removes");
-        s.save("a", b"one");
-        assert_eq!(s.load("a"), None);
-    }
-
-    #[test]
-    fn the_directory_stays_within_its_size() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let s = DiskStore::open(&dir.path().join("code"), 20_000).expect("opens");
-        for i in 0..100 {
-            s.save(&i.to_string(), &[0; 1000]);
-        }
-        let total: u64 = std::fs::read_dir(&s.dir)
-            .expect("lists")
-            .map(|f| f.expect("an entry").metadata().expect("its size").len())
-            .sum();
-        assert!(total <= 20_000, "{total} bytes");
-        assert!(files(&s) > 5, "not everything goes");
-        assert!(s.load("99").is_some(), "the newest stays");
-    }
-
-    #[test]
-    fn a_hit_counts_as_use() {
-        let (_dir, s) = store();
-        s.save("a", b"one");
-        let old = SystemTime::now() - 2 * USED_AGAIN_AFTER;
-        let file = File::options()
-            .append(true)
-            .open(s.path("a"))
-            .expect("opens");
-        file.set_modified(old).expect("sets");
-        assert!(s.load("a").is_some());
-        let now = std::fs::metadata(s.path("a")).and_then(|m| m.modified());
-        assert!(now.expect("a time") > old + USED_AGAIN_AFTER);
-    }
-
-    #[test]
-    fn tables_survive_and_nonsense_does_not() {
-        let bytes = encode(&[1, 2, 3], &[(0, 2, 7), (2, 3, 8)]);
-        assert_eq!(
-            decode(&bytes),
-            Some((&[1u8, 2, 3][..], vec![(0, 2, 7), (2, 3, 8)]))
-        );
-        assert_eq!(decode(&bytes[..bytes.len() - 1]), None);
-        assert_eq!(decode(&[0xff; 8]), None);
-        assert_eq!(decode(&[]), None);
-    }
-}
+mod tests;

@@ -162,6 +162,7 @@ pub(crate) struct Unit {
     pub(crate) roots: Vec<Root>,
     /// The stack pointer of the running out-of-line function: an offset in local memory.
     pub(crate) sp: Reg,
+    has_calls: bool,
 }
 
 impl Unit {
@@ -177,10 +178,9 @@ impl Unit {
         self.instances[instance as usize].reg_base + r.0
     }
 
+    /// Whether any function is called out of line.
     pub(crate) fn has_calls(&self) -> bool {
-        self.blocks
-            .iter()
-            .any(|b| matches!(b.term, Term::Call { .. }))
+        self.has_calls
     }
 
     /// Where control may go from a block. Out-of-line calls are seen as going to `next` only.

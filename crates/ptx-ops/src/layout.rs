@@ -14,10 +14,12 @@
 
 use mica_kernel::{Dim3, GlobalInfo, KernelInfo, ParamInfo};
 use mica_ptx::ast::{
-    AddrBase, Address, Callee, FuncId, Function, Linkage, Module, Op, Operand, Reloc, RelocTarget,
+    AddrBase, Address, FuncId, Function, Linkage, Module, Op, Operand, Reloc, RelocTarget,
     ScalarType, Space, VarId,
 };
 use mica_ptx::visit::Ref;
+
+use crate::calls::CallGraph;
 
 /// Why a module cannot be laid out.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -29,6 +31,18 @@ pub enum LayoutError {
         name: String,
         /// Line of the declaration.
         line: u32,
+    },
+    /// A variable is declared `.extern` larger than it is defined.
+    #[error("`{name}` (line {line}) is declared with {size} bytes and defined with {room}")]
+    TooSmall {
+        /// Its name.
+        name: String,
+        /// Line of the declaration.
+        line: u32,
+        /// Bytes of the declaration.
+        size: u64,
+        /// Bytes of the definition.
+        room: u64,
     },
     /// An initializer holds an address in a form that cannot be filled in.
     #[error("the initializer of `{name}` (line {line}) holds {what}, which is not supported")]
@@ -53,6 +67,7 @@ impl LayoutError {
     pub fn line(&self) -> u32 {
         match self {
             LayoutError::UnresolvedVariable { line, .. }
+            | LayoutError::TooSmall { line, .. }
             | LayoutError::Initializer { line, .. } => *line,
             LayoutError::AddressSize { .. } => 1,
         }
@@ -72,6 +87,8 @@ pub struct ModuleLayout {
     pub global_of_var: Vec<Option<usize>>,
     /// The local frame of each function.
     pub frames: Vec<Frame>,
+    /// Who calls whom.
+    pub calls: CallGraph,
 }
 
 /// One function's frame in local memory. All areas are 16-byte aligned or better.
@@ -121,6 +138,12 @@ impl Frame {
             align,
         }
     }
+
+    /// Bytes that a chain of calls grows by at most: ends are multiples of 16, and the frame starts
+    /// at its own alignment.
+    pub fn most_bytes(&self) -> u64 {
+        self.size + self.align - 16
+    }
 }
 
 impl ModuleLayout {
@@ -134,13 +157,15 @@ impl ModuleLayout {
                 bits: module.address_bits,
             });
         }
+        let frames: Vec<Frame> = module.functions.iter().map(Frame::of).collect();
         let mut layout = ModuleLayout {
-            frames: module.functions.iter().map(Frame::of).collect(),
+            calls: CallGraph::new(module, &frames),
+            frames,
             ..ModuleLayout::default()
         };
         layout.place_globals(module)?;
         for (id, function) in module.kernels() {
-            let info = kernel_info(module, id, function, &layout.frames);
+            let info = kernel_info(module, id, function, &layout.calls);
             layout.kernels.push(info);
             layout.kernel_functions.push(id);
         }
@@ -190,7 +215,17 @@ impl ModuleLayout {
                     name: var.name.clone(),
                     line: var.line,
                 };
-                self.global_of_var[i] = Some(defined.ok_or_else(unresolved)?);
+                let defined = defined.ok_or_else(unresolved)?;
+                let room = self.globals[defined].size;
+                if var.size > room {
+                    return Err(LayoutError::TooSmall {
+                        name: var.name.clone(),
+                        line: var.line,
+                        size: var.size,
+                        room,
+                    });
+                }
+                self.global_of_var[i] = Some(defined);
             }
         }
         for (i, var) in module.vars.iter().enumerate() {
@@ -283,15 +318,7 @@ fn whole_addresses(relocs: &[Reloc]) -> Vec<Reloc> {
     whole
 }
 
-fn kernel_info(module: &Module, id: FuncId, function: &Function, frames: &[Frame]) -> KernelInfo {
-    let mut walk = CallWalk {
-        module,
-        frames,
-        path: Vec::new(),
-        open_ended: false,
-        budget: 100_000,
-    };
-    let local_bytes = walk.depth(id);
+fn kernel_info(module: &Module, id: FuncId, function: &Function, calls: &CallGraph) -> KernelInfo {
     let directives = &function.directives;
     let product = |d: [u32; 3]| d.iter().fold(1u32, |p, &x| p.saturating_mul(x.max(1)));
     KernelInfo {
@@ -310,8 +337,8 @@ fn kernel_info(module: &Module, id: FuncId, function: &Function, frames: &[Frame
         } else {
             function.shared_bytes
         },
-        local_bytes: u32::try_from(local_bytes).unwrap_or(u32::MAX),
-        recursive: walk.open_ended,
+        local_bytes: u32::try_from(calls.depth(id)).unwrap_or(u32::MAX),
+        recursive: calls.is_open_ended(id),
         registers: register_estimate(function),
         required_block: directives
             .reqntid
@@ -326,56 +353,6 @@ fn kernel_info(module: &Module, id: FuncId, function: &Function, frames: &[Frame
             .or(directives.reqntid)
             .map_or(1024, |d| product(d).clamp(1, 1024)),
         params_addressed: takes_parameter_address(module, id, function),
-    }
-}
-
-/// Deepest stack over the call graph.
-struct CallWalk<'a> {
-    module: &'a Module,
-    frames: &'a [Frame],
-    path: Vec<FuncId>,
-    open_ended: bool,
-    /// Call graphs with many shared subtrees would otherwise take exponential time.
-    budget: u32,
-}
-
-impl CallWalk<'_> {
-    fn depth(&mut self, id: FuncId) -> u64 {
-        if self.path.contains(&id) || self.budget == 0 {
-            self.open_ended = true;
-            return 0;
-        }
-        self.budget -= 1;
-        self.path.push(id);
-        let mut callees: Vec<FuncId> = Vec::new();
-        for inst in &self.module.func(id).body {
-            match &inst.op {
-                Op::Call {
-                    callee: Callee::Direct(f),
-                    ..
-                } => callees.push(*f),
-                Op::Call {
-                    callee: Callee::Indirect { targets, .. },
-                    ..
-                } => {
-                    self.open_ended = true;
-                    callees.extend(targets.iter().flatten().copied());
-                }
-                Op::Alloca { .. } => self.open_ended = true,
-                _ => {}
-            }
-        }
-        callees.sort_unstable();
-        callees.dedup();
-        let below = callees
-            .into_iter()
-            .map(|f| self.depth(f))
-            .max()
-            .unwrap_or(0);
-        self.path.pop();
-        let frame = self.frames[id.index()];
-        // The callee's frame starts at its own alignment.
-        frame.size + frame.align - 16 + below
     }
 }
 

@@ -19,13 +19,16 @@
 //!   texture  tex, tld4
 //!   surface  where suld, sust and sured land
 //!   layout   what the device is told of a module
+//!   calls    who calls whom, and how deep
 //!   eval     from an instruction of the syntax tree to all of these
 //!   support  what of a module can be run
+//!   provided functions that the device provides, and what they take
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod approx;
 pub mod atomic;
+pub mod calls;
 pub mod compare;
 pub mod convert;
 pub mod eval;
@@ -35,6 +38,7 @@ pub mod layout;
 pub mod matrix;
 pub mod mbarrier;
 pub mod nan;
+pub mod provided;
 pub mod support;
 pub mod surface;
 pub mod texture;

@@ -6,24 +6,18 @@
 
 use crate::convert::Numeric;
 use crate::matrix::{MmaPlan, wmma_fragment};
+pub use crate::provided::is_provided;
+use crate::provided::wrong_signature;
 use mica_ptx::ast::{
-    Callee, Function, Geometry, Inst, MatrixTile, Mma, Module, Op, Rounding, ScalarType,
-    Unsupported, WmmaMatrix,
+    Callee, Geometry, Inst, MatrixTile, Mma, Module, Op, Rounding, ScalarType, Unsupported,
+    WmmaMatrix,
 };
-
-/// Functions that the device provides: a module declares and calls them.
-pub const PROVIDED: [&str; 4] = ["vprintf", "__assertfail", "malloc", "free"];
 
 /// The only element of `ldmatrix` and `stmatrix` tiles there is on this device.
 const TILE_ELEMENT: ScalarType = ScalarType::B16;
 
 /// The accumulator that `wmma.store` writes.
 pub const STORED: WmmaMatrix = WmmaMatrix::C;
-
-/// Whether the device provides this function.
-pub fn is_provided(function: &Function) -> bool {
-    !function.defined && PROVIDED.contains(&function.name.as_str())
-}
 
 /// Everything in a module that cannot be run, in the order of the text. Empty: it can be run.
 pub fn unsupported(module: &Module) -> Vec<Unsupported> {
@@ -99,7 +93,10 @@ fn refused(module: &Module, inst: &Inst) -> Option<String> {
             ..
         } => {
             let callee = module.func(*id);
-            (!callee.defined && !is_provided(callee))
+            if is_provided(callee) {
+                return wrong_signature(callee);
+            }
+            (!callee.defined)
                 .then(|| format!("a call of `{}`, which is defined nowhere", callee.name))
         }
         _ => None,

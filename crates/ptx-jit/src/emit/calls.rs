@@ -4,18 +4,22 @@
 //! words: where to go on, the caller's stack pointer, and where results are. Registers that the
 //! caller needs later are saved after its own frame.
 
-use cranelift_codegen::ir::{InstBuilder, JumpTableData, Value, condcodes::IntCC, types};
+use cranelift_codegen::ir::{InstBuilder, JumpTableData, Type, Value, condcodes::IntCC, types};
 use mica_kernel::{BlockContext, Fault};
 use mica_ptx::ast::{CallArg, Callee, FuncId, Op, Param, ParamPlace, RegId};
 use std::mem::offset_of;
 
+use super::inside::Region;
+use super::memory::mem_type;
 use super::{Emit, V, flags};
 use crate::CompileError;
+use crate::plan::LINK;
 use crate::run;
 use crate::scratch::{self, status};
 use crate::unit::{BlockId, Class, Reg, Term, VarPlace};
 
-const LINK: i64 = 32;
+/// Bytes of an argument that are copied by instructions of their own.
+const MOST_COPY: u64 = 64 << 10;
 
 impl Emit<'_, '_> {
     /// Host address of a thread's local memory.
@@ -27,20 +31,7 @@ impl Emit<'_, '_> {
         self.b.ins().iadd(base, off)
     }
 
-    /// Host address of an offset from the stack pointer.
-    pub(crate) fn frame_address(&mut self, lane: usize, offset: u64) -> Value {
-        let base = self.local_base(lane);
-        let base = self.add_imm(base, offset as i64);
-        if !self.plan.unit.has_calls() {
-            return base;
-        }
-        match self.read(self.plan.unit.sp) {
-            V::U(sp) => self.b.ins().iadd(base, sp),
-            _ => base,
-        }
-    }
-
-    fn copy(&mut self, from: Value, to: Value, size: u32) {
+    fn copy(&mut self, (from, from_at): (Value, i32), (to, to_at): (Value, i32), size: u32) {
         let mut at = 0;
         while at < size {
             let step = match size - at {
@@ -50,8 +41,8 @@ impl Emit<'_, '_> {
                 _ => 1,
             };
             let ty = types::I8.replace_lanes_bits(step);
-            let v = self.b.ins().load(ty, flags(), from, at as i32);
-            self.b.ins().store(flags(), v, to, at as i32);
+            let v = (self.b.ins()).load(ty, flags(), from, from_at + at as i32);
+            self.b.ins().store(flags(), v, to, to_at + at as i32);
             at += step;
         }
     }
@@ -63,7 +54,7 @@ impl Emit<'_, '_> {
         outer: &CallArg,
         caller: u32,
         inner: &Param,
-        inner_at: Value,
+        inner_at: (Value, i32),
         into: bool,
     ) -> Result<(), CompileError> {
         match outer {
@@ -72,19 +63,19 @@ impl Emit<'_, '_> {
                     .plan
                     .unit
                     .var_place(self.src.module, self.src.layout, caller, *v);
+                let size = u64::from(inner.size).min(self.src.module.var(*v).size);
                 let outer_at = match place {
-                    VarPlace::Local(off) => self.frame_address(lane, off),
-                    VarPlace::KernelParam(off) => {
-                        let p = self.field(types::I64, offset_of!(BlockContext, params));
-                        self.add_imm(p, off as i64)
-                    }
+                    VarPlace::Local(off) => self.place(Region::Frame(lane), off, size)?,
+                    VarPlace::KernelParam(off) => self.place(Region::Params, off, size)?,
                     _ => return Err(self.refuse("a call argument outside `.param` space")),
                 };
-                let size = inner.size.min(self.src.module.var(*v).size as u32);
+                if size > MOST_COPY {
+                    return Err(self.refuse("an argument or result that large"));
+                }
                 if into {
-                    self.copy(outer_at, inner_at, size);
+                    self.copy(outer_at, inner_at, size as u32);
                 } else {
-                    self.copy(inner_at, outer_at, size);
+                    self.copy(inner_at, outer_at, size as u32);
                 }
             }
             CallArg::Reg(r) if into => {
@@ -93,19 +84,28 @@ impl Emit<'_, '_> {
                 let v = self.read(reg);
                 let v = self.lane(&v, class, lane);
                 let v = self.int(v);
-                let ty = self.class_type(Class::of(inner.ty));
+                let ty = self.scalar_parameter(inner)?;
                 let v = self.cast(v, ty);
-                self.b.ins().store(flags(), v, inner_at, 0);
+                self.b.ins().store(flags(), v, inner_at.0, inner_at.1);
             }
             CallArg::Imm(bits) if into => {
-                let ty = self.class_type(Class::of(inner.ty));
+                let ty = self.scalar_parameter(inner)?;
                 let v = self.imm(ty, *bits);
-                self.b.ins().store(flags(), v, inner_at, 0);
+                self.b.ins().store(flags(), v, inner_at.0, inner_at.1);
             }
             CallArg::Reg(_) => return Err(self.refuse("a call result in a register")),
             CallArg::Imm(_) | CallArg::None => {}
         }
         Ok(())
+    }
+
+    /// What a scalar is passed as in the memory of a parameter, never more than the parameter has.
+    fn scalar_parameter(&self, param: &Param) -> Result<Type, CompileError> {
+        let ty = mem_type(param.ty);
+        if ty.bytes() > param.size {
+            return Err(self.refuse("a scalar argument for a parameter without room for it"));
+        }
+        Ok(ty)
     }
 
     /// Arguments of an inlined call.
@@ -140,19 +140,23 @@ impl Emit<'_, '_> {
             }
             if let (CallArg::Reg(outer), false) = (a, into) {
                 let class = self.class_of(*outer);
-                let ty = self.class_type(class);
+                let ty = self.scalar_parameter(p)?;
                 let lanes: Vec<Value> = (0..self.lanes)
                     .map(|l| {
-                        let at = self.frame_address(l, start + area + u64::from(p.offset));
-                        self.b.ins().load(ty, flags(), at, 0)
+                        let at = start + area + u64::from(p.offset);
+                        let (at, off) = self.place(Region::Frame(l), at, u64::from(ty.bytes()))?;
+                        let v = self.b.ins().load(ty, flags(), at, off);
+                        let wide = self.class_type(class);
+                        Ok(self.cast(v, wide))
                     })
-                    .collect();
+                    .collect::<Result<_, CompileError>>()?;
                 let v = self.from_lanes(&lanes, class);
                 self.set(*outer, v);
                 continue;
             }
             for l in 0..self.lanes {
-                let at = self.frame_address(l, start + area + u64::from(p.offset));
+                let at = start + area + u64::from(p.offset);
+                let at = self.place(Region::Frame(l), at, u64::from(p.size))?;
                 self.transfer(l, a, caller, p, at, into)?;
             }
         }
@@ -223,21 +227,6 @@ impl Emit<'_, '_> {
         self.b.ins().return_(&[s]);
     }
 
-    /// Bytes an activation of a root needs besides what it calls.
-    fn need(&self, root: usize) -> u64 {
-        let r = &self.plan.unit.roots[root];
-        let mut most = 0;
-        for &b in &self.plan.graph.rpo {
-            let block = &self.plan.unit.blocks[b as usize];
-            if let Term::Call { next, .. } = &block.term
-                && self.plan.unit.instances[block.instance as usize].root as usize == root
-            {
-                most = most.max(self.plan.live_at(&[*next]).len() as u64 * 16);
-            }
-        }
-        r.frame_bytes.next_multiple_of(16) + most
-    }
-
     fn live_over_call(&self, next: BlockId) -> Vec<Reg> {
         let sp = self.plan.unit.sp;
         self.plan
@@ -271,7 +260,7 @@ impl Emit<'_, '_> {
         };
         let save = unit.roots[root].frame_bytes.next_multiple_of(16);
         let live = self.live_over_call(next);
-        let new = self.add_imm(sp, (save + live.len() as u64 * 16) as i64 + LINK);
+        let new = self.add_imm(sp, (save + live.len() as u64 * 16 + LINK) as i64);
         let stride = self.field(types::I64, offset_of!(BlockContext, local_stride));
         let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, new, stride);
         let (bad, on) = (self.cold(), self.b.create_block());
@@ -279,12 +268,12 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(bad);
         self.fault_stack(inst);
         self.b.switch_to_block(on);
-        let at = self.frame_address(0, save);
         for (i, r) in live.iter().enumerate() {
+            let (at, off) = self.place(Region::Frame(0), save + 16 * i as u64, 16)?;
             let V::U(v) = self.read_loose(*r) else {
                 continue;
             };
-            self.b.ins().store(flags(), v, at, 16 * i as i32);
+            self.b.ins().store(flags(), v, at, off);
         }
         let base = self.local_base(0);
         let top = self.b.ins().iadd(base, new);
@@ -306,8 +295,8 @@ impl Emit<'_, '_> {
                 let mut targets = Vec::new();
                 let mut calls = Vec::new();
                 for i in 0..funcs {
-                    let known = unit.roots.iter().any(|r| r.func.index() == i)
-                        && i != unit.roots[0].func.index();
+                    let root = self.plan.stack.root(FuncId(i as u32));
+                    let known = root.is_some_and(|r| r != 0);
                     let block = if known { self.b.create_block() } else { bad };
                     if known {
                         targets.push((FuncId(i as u32), block));
@@ -339,10 +328,10 @@ impl Emit<'_, '_> {
     fn enter(&mut self, c: FuncId, inst: u32, new: Value, top: Value) -> Result<(), CompileError> {
         let unit = &self.plan.unit;
         let caller = self.instance;
-        let Some(root) = unit.roots.iter().position(|r| r.func == c) else {
+        let Some(root) = self.plan.stack.root(c) else {
             return Err(self.refuse("a call of a function that was not compiled"));
         };
-        let need = self.need(root);
+        let need = self.plan.stack.of(root);
         let end = self.add_imm(new, need as i64);
         let stride = self.field(types::I64, offset_of!(BlockContext, local_stride));
         let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, stride);
@@ -360,12 +349,20 @@ impl Emit<'_, '_> {
         let body = unit.func(self.src.module, caller);
         if let Op::Call { args, .. } = &body.body[inst as usize].op {
             for (a, p) in args.iter().zip(&f.params) {
-                let at = self.add_imm(top, frame.params as i64 + i64::from(p.offset));
-                self.transfer(0, a, caller, p, at, true)?;
+                let at = frame.params + u64::from(p.offset);
+                // The check above covers the callee's whole frame.
+                if at + u64::from(p.size) > need {
+                    return Err(self.refuse("a parameter outside its function's frame"));
+                }
+                let at = self.add_imm(top, at as i64);
+                if self.src.recheck {
+                    self.recheck(run::RECHECK_LOCAL, 0, at, u64::from(p.size));
+                }
+                self.transfer(0, a, caller, p, (at, 0), true)?;
             }
         }
         self.write(unit.sp, V::U(new));
-        let entry = self.blocks[&unit.roots[root].entry];
+        let entry = self.blocks[&unit.roots[root as usize].entry];
         self.b.ins().jump(entry, &[]);
         Ok(())
     }
@@ -388,17 +385,24 @@ impl Emit<'_, '_> {
     }
 
     /// Where every return goes: back to the caller named in the frame.
-    pub(crate) fn returns(&mut self) {
-        let Some(block) = self.ret_block else { return };
+    pub(crate) fn returns(&mut self) -> Result<(), CompileError> {
+        let Some(block) = self.ret_block else {
+            return Ok(());
+        };
         self.b.switch_to_block(block);
         let sp = self.b.use_var(self.callee_sp);
         let base = self.local_base(0);
+        // The program can overwrite its own stack: nothing here may be believed.
+        let bad = self.cold();
+        let linked = self.b.create_block();
+        let link = self.i64(LINK as i64);
+        let short = self.b.ins().icmp(IntCC::UnsignedLessThan, sp, link);
+        self.b.ins().brif(short, bad, &[], linked, &[]);
+        self.b.switch_to_block(linked);
         let top = self.b.ins().iadd(base, sp);
         let id = self.b.ins().load(types::I64, flags(), top, -8);
         let old = self.b.ins().load(types::I64, flags(), top, -16);
         let results = self.b.ins().load(types::I64, flags(), top, -24);
-        // The program can overwrite its own stack: nothing here may be believed.
-        let bad = self.cold();
         let ok = self.b.create_block();
         let low = self.b.ins().icmp(IntCC::UnsignedLessThan, old, sp);
         let span = self.b.ins().isub(results, sp);
@@ -436,20 +440,21 @@ impl Emit<'_, '_> {
         for (stub, next, inst, instance) in stubs {
             self.b.switch_to_block(stub);
             self.instance = instance;
-            let root = self.plan.unit.instances[instance as usize].root as usize;
+            let root = self.plan.unit.instances[instance as usize].root;
             // The caller's frame must still fit.
-            let need = self.need(root);
+            let need = self.plan.stack.of(root);
             let end = self.add_imm(old, need as i64);
             let over = self.b.ins().icmp(IntCC::UnsignedGreaterThan, end, stride);
             let go = self.b.create_block();
             self.b.ins().brif(over, bad, &[], go, &[]);
             self.b.switch_to_block(go);
             self.write(self.plan.unit.sp, V::U(old));
-            let save = self.plan.unit.roots[root].frame_bytes.next_multiple_of(16);
-            let at = self.frame_address(0, save);
+            let frame_bytes = self.plan.unit.roots[root as usize].frame_bytes;
+            let save = frame_bytes.next_multiple_of(16);
             for (i, r) in self.live_over_call(next).iter().enumerate() {
+                let (at, off) = self.place(Region::Frame(0), save + 16 * i as u64, 16)?;
                 let ty = self.scalar_type(*r);
-                let v = self.b.ins().load(ty, flags(), at, 16 * i as i32);
+                let v = self.b.ins().load(ty, flags(), at, off);
                 self.write(*r, V::U(v));
             }
             let f = self.plan.unit.func(self.src.module, instance);
@@ -468,8 +473,7 @@ impl Emit<'_, '_> {
                     let at = self.b.ins().iadd(base, results);
                     let at = self.add_imm(at, i64::from(p.offset));
                     if let CallArg::Var(_) = a {
-                        // Errors were reported when the call was emitted.
-                        let _ = self.transfer(0, a, instance, p, at, false);
+                        self.transfer(0, a, instance, p, (at, 0), false)?;
                     }
                 }
             }
@@ -479,6 +483,7 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(bad);
         let zero = self.i64(0);
         self.fault_pc(zero, None);
+        Ok(())
     }
 
     #[allow(dead_code, reason = "used by passes that name registers")]

@@ -247,19 +247,16 @@ impl Emit<'_, '_> {
         true
     }
 
-    /// Stack memory of `n` words, shared by everything that needs it for one call.
+    /// Stack memory of `n` words: one slot, as large as the largest call needs it. How many operands an
+    /// instruction has is bounded ([`run::MAX_USES`]), and so is the slot.
     pub(crate) fn buffer(&mut self, n: usize) -> Value {
-        let slot = match self.buffer {
-            Some((slot, size)) if size >= n => slot,
-            _ => {
-                let n = n.max(self.lanes).max(16);
-                let bytes = n as u32 * 8;
-                let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4);
-                let slot = self.b.create_sized_stack_slot(data);
-                self.buffer = Some((slot, n));
-                slot
-            }
-        };
+        let bytes = n.max(self.lanes).max(16) as u32 * 8;
+        let slot = *self.buffer.get_or_insert_with(|| {
+            let data = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4);
+            self.b.create_sized_stack_slot(data)
+        });
+        let size = &mut self.b.func.sized_stack_slots[slot].size;
+        *size = bytes.max(*size);
         self.b.ins().stack_addr(types::I64, slot, 0)
     }
 

@@ -79,18 +79,19 @@ impl<'e, 'm> Emit<'e, 'm> {
             let cl = e.b.create_block();
             e.blocks.insert(block, cl);
         }
-        e.prologue(params[3]);
+        e.prologue(params[3])?;
         for &block in &plan.graph.rpo {
             e.block(block)?;
+            crate::limit::code(e.b.func.dfg.num_insts())?;
         }
-        e.returns();
+        e.returns()?;
         e.b.seal_all_blocks();
         let patches = (!e.wide.spoiled).then_some(e.patches);
         Ok((e.b, patches))
     }
 
     /// The loop over groups (vector code), then the jump to the entry.
-    fn prologue(&mut self, entry: Value) {
+    fn prologue(&mut self, entry: Value) -> Result<(), CompileError> {
         let go = self.b.create_block();
         if self.lanes > 1 {
             let head = self.b.create_block();
@@ -165,7 +166,10 @@ impl<'e, 'm> Emit<'e, 'm> {
             }
             let target = self.blocks[&block];
             self.b.ins().jump(target, &[]);
+            // Every entry loads what is live there.
+            crate::limit::code(self.b.func.dfg.num_insts())?;
         }
+        Ok(())
     }
 
     /// Whether this version can be entered there.

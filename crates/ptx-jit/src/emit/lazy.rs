@@ -8,6 +8,7 @@
 use cranelift_codegen::ir::condcodes::{CondCode, IntCC};
 use cranelift_codegen::ir::{InstBuilder, Value, types};
 use mica_ptx::ast::{BoolOp, IntBinOp, IntUnOp, Op, Operand, RegId, ScalarType};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::compare::int_cc;
@@ -228,20 +229,30 @@ impl Emit<'_, '_> {
         })
     }
 
-    /// The lanes of a predicate.
-    pub(crate) fn cook(&mut self, recipe: &Recipe) -> V {
-        match recipe {
+    /// The lanes of a predicate. No deeper than [`NEAR`].
+    pub(crate) fn cook(&mut self, recipe: &Rc<Recipe>) -> V {
+        self.cook_once(recipe, &mut HashMap::new())
+    }
+
+    /// Computes each recipe once, however often others mention it.
+    fn cook_once(&mut self, recipe: &Rc<Recipe>, made: &mut HashMap<*const Recipe, V>) -> V {
+        if let Some(v) = made.get(&Rc::as_ptr(recipe)) {
+            return v.clone();
+        }
+        let v = match &**recipe {
             Recipe::Compare(cc, x, y) => self.int_compare(*cc, x.clone(), y.clone(), Class::B32),
             Recipe::Uniform(p) => V::U(*p),
             Recipe::Combine(op, x, y) => {
-                let (x, y) = (self.cook(x), self.cook(y));
+                let (x, y) = (self.cook_once(x, made), self.cook_once(y, made));
                 self.combine(*op, x, y)
             }
             Recipe::Not(x) => {
-                let x = self.cook(x);
+                let x = self.cook_once(x, made);
                 self.not_pred(x)
             }
-        }
+        };
+        made.insert(Rc::as_ptr(recipe), v.clone());
+        v
     }
 
     /// The lanes of a register that is kept as a recipe.

@@ -7,6 +7,7 @@ use mica_kernel::BlockContext;
 use mica_ptx::ast::{AddrBase, Address, ScalarType, Space, VarId};
 use std::mem::offset_of;
 
+use super::inside::Region;
 use super::merge::Hull;
 use super::{Emit, V, fixed};
 use crate::CompileError;
@@ -104,6 +105,14 @@ impl Emit<'_, '_> {
         addr: &Address,
         ask: Ask,
     ) -> Result<Host, CompileError> {
+        let host = self.resolve(space, addr, ask)?;
+        if self.src.recheck {
+            self.recheck_host(&host, ask.bytes, self.window_of(space) == Window::Params);
+        }
+        Ok(host)
+    }
+
+    fn resolve(&mut self, space: Space, addr: &Address, ask: Ask) -> Result<Host, CompileError> {
         let unit = &self.plan.unit;
         let to_params = match addr.base {
             AddrBase::Var(var) => {
@@ -118,14 +127,11 @@ impl Emit<'_, '_> {
         let mut space = space;
         let value = match addr.base {
             AddrBase::Var(var) => {
-                let v = self.src.module.var(var);
                 let place = unit.var_place(self.src.module, self.src.layout, self.instance, var);
-                let inside = addr.offset >= 0
-                    && (addr.offset as u64).saturating_add(u64::from(ask.bytes)) <= v.size
-                    && (v.offset + addr.offset as u64).is_multiple_of(u64::from(ask.align))
-                    && v.align >= ask.align;
-                if inside && !self.src.memcheck && !v.is_dynamic_shared() {
-                    return self.var_host(space, var, place, addr.offset);
+                if !self.src.memcheck
+                    && let Some(host) = self.var_host(space, var, place, addr.offset, ask)?
+                {
+                    return Ok(host);
                 }
                 space = match (space, place) {
                     (Space::Param, VarPlace::Local(_)) | (Space::Generic, VarPlace::Local(_)) => {
@@ -167,51 +173,44 @@ impl Emit<'_, '_> {
         )
     }
 
+    /// Where an access to a variable goes that needs no check; `None` when it needs one.
     fn var_host(
         &mut self,
         space: Space,
         var: VarId,
         place: VarPlace,
         offset: i64,
-    ) -> Result<Host, CompileError> {
-        Ok(match place {
-            VarPlace::Local(o) => {
-                let at = o + offset as u64;
-                if self.lanes == 1 {
-                    Host::One(self.frame_address(0, at), 0)
-                } else {
-                    Host::Lanes(
-                        (0..self.lanes)
-                            .map(|l| (self.frame_address(l, at), 0))
-                            .collect(),
-                    )
-                }
-            }
-            VarPlace::KernelParam(o) => {
-                let field = if space == Space::Param {
-                    offset_of!(BlockContext, params)
-                } else {
-                    offset_of!(BlockContext, params_device)
-                };
-                let p = self.field(types::I64, field);
-                self.host_near(p, o as i64 + offset)
-            }
-            VarPlace::Shared(o) => {
-                let p = self.field(types::I64, offset_of!(BlockContext, shared_base));
-                self.host_near(p, o as i64 + offset)
-            }
-            VarPlace::Global(_) | VarPlace::None => match self.var_address(var, offset)? {
-                V::U(p) => Host::One(p, 0),
-                _ => return Err(self.refuse("the address of a variable")),
-            },
-        })
-    }
-
-    fn host_near(&mut self, p: Value, offset: i64) -> Host {
-        match near(offset) {
-            Some(o) => Host::One(p, o),
-            None => Host::One(self.add_imm(p, offset), 0),
+        ask: Ask,
+    ) -> Result<Option<Host>, CompileError> {
+        let v = self.src.module.var(var);
+        let Ok(offset) = u64::try_from(offset) else {
+            return Ok(None);
+        };
+        let bytes = u64::from(ask.bytes);
+        let aligned = v.align >= ask.align
+            && (v.offset.wrapping_add(offset)).is_multiple_of(u64::from(ask.align));
+        if !aligned || offset.saturating_add(bytes) > v.size || v.is_dynamic_shared() {
+            return Ok(None);
         }
+        let (region, start) = match place {
+            VarPlace::Local(o) => (Region::Frame(0), o),
+            VarPlace::KernelParam(o) if space == Space::Param => (Region::Params, o),
+            VarPlace::KernelParam(o) => (Region::ParamsDevice, o),
+            VarPlace::Shared(o) => (Region::Shared, o),
+            VarPlace::Global(i) => (Region::Global(i), 0),
+            VarPlace::None => return Ok(None),
+        };
+        let at = start + offset;
+        // What is declared larger than it is, or belongs to another kernel, is checked like any address.
+        if !self.is_inside(region, at, bytes) {
+            return Ok(None);
+        }
+        if let (Region::Frame(_), 2..) = (region, self.lanes) {
+            let lanes = (0..self.lanes).map(|l| self.place(Region::Frame(l), at, bytes));
+            return Ok(Some(Host::Lanes(lanes.collect::<Result<_, _>>()?)));
+        }
+        let (p, o) = self.place(region, at, bytes)?;
+        Ok(Some(Host::One(p, o)))
     }
 
     /// Checks `value + offset` in a window and gives the host address.

@@ -22,6 +22,7 @@ mod exp;
 mod float;
 mod flow;
 mod half;
+mod inside;
 mod int;
 mod lazy;
 mod load;
@@ -94,6 +95,10 @@ pub(crate) struct Source<'m> {
     pub(crate) plan: &'m Plan,
     /// Calls the runtime before every access, for exact allocation bounds.
     pub(crate) memcheck: bool,
+    /// Checks addresses once more that need no check ([`inside`]).
+    pub(crate) recheck: bool,
+    /// Allocates registers in one pass ([`crate::limit`]).
+    pub(crate) quick: bool,
     /// Checks addresses. Off only to learn what it costs ([`crate::price`]).
     pub(crate) checks: bool,
     pub(crate) has_fma: bool,
@@ -142,7 +147,7 @@ pub(crate) struct Emit<'e, 'm> {
     made: value::Made,
     /// How many instructions are marked to be replaced.
     pub(crate) patches: u32,
-    buffer: Option<(ir::StackSlot, usize)>,
+    buffer: Option<ir::StackSlot>,
 }
 
 /// The signature of every version: `(context, thread or begin, stop or end, entry) -> status`.

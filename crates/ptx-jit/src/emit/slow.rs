@@ -15,6 +15,10 @@ use crate::unit::Class;
 impl Emit<'_, '_> {
     /// Has the runtime do the instruction.
     pub(crate) fn slow(&mut self) -> Result<(), CompileError> {
+        let site = &self.plan.slow[self.site as usize];
+        if site.uses.len() > run::MAX_USES || site.defs.len() > run::MAX_USES {
+            return Err(self.refuse("an instruction with that many registers"));
+        }
         let srcs = self.slow_operands();
         let out = self.slow_results(&srcs);
         let defs = self.plan.slow[self.site as usize].defs.clone();

@@ -19,7 +19,7 @@ struct Patched {
 
 /// Compiles a kernel for eight lanes with 256 bits; `None` when this processor has none.
 fn patched(text: &str, kernel: &str, proven: bool) -> Option<Patched> {
-    let isa = crate::code::target(false).expect("a target");
+    let isa = crate::code::target(false, false).expect("a target");
     if !supported(&*isa) {
         return None;
     }
@@ -32,6 +32,8 @@ fn patched(text: &str, kernel: &str, proven: bool) -> Option<Patched> {
         layout: &layout,
         plan: &plan,
         memcheck: false,
+        recheck: false,
+        quick: false,
         checks: true,
         has_fma: true,
         proven,

@@ -46,6 +46,10 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
         };
         return BlockOutcome::Faulted;
     }
+    if let Some(fault) = super::recheck::missing(k, c) {
+        c.fault = fault;
+        return BlockOutcome::Faulted;
+    }
     let threads = threads as u32;
     let s = c.scratch;
     // SAFETY: the header is inside scratch memory, which is aligned.

@@ -43,6 +43,7 @@ pub(crate) fn install(isa: &OwnedTargetIsa) -> Result<(), CompileError> {
         tanh as *const () as usize,
         div_approx as *const () as usize,
         super::row::slow_row as *const () as usize,
+        super::recheck::recheck as *const () as usize,
     ];
     // Whoever comes second finds one that is as good.
     let _ = TABLE.set((table, quiet));

@@ -50,7 +50,7 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
             .map(|_| ())
         }
         Op::CpAsyncBulk(x) => {
-            let bytes = env.word(x.size);
+            let bytes = bulk_bytes(env, x.size)?;
             let to = env.host(x.dst_space, &x.dst, bytes, 16, true)?;
             let from = env.host(x.src_space, &x.src, bytes, 16, false)?;
             let keep = x.byte_mask.map(|m| env.word(m));
@@ -62,7 +62,7 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
             complete(env, &x.completion, bytes)
         }
         Op::CpReduceAsyncBulk(x) => {
-            let bytes = env.word(x.size);
+            let bytes = bulk_bytes(env, x.size)?;
             let to = env.host(x.dst_space, &x.dst, bytes, 16, true)?;
             let from = env.host(x.src_space, &x.src, bytes, 16, false)?;
             let step = x.ty.bytes();
@@ -94,6 +94,15 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
         Op::Mbarrier { space, addr, op } => mbar(env, *space, addr, op, out),
         _ => Err(env.fault(FaultKind::IllegalInstruction)),
     }
+}
+
+/// How much a bulk copy is of. Multiples of 16 only: a reduction goes by whole elements, and would end outside.
+fn bulk_bytes(env: &Env<'_>, size: Operand) -> Result<u32, Fault> {
+    let bytes = env.word(size);
+    if !bytes.is_multiple_of(16) {
+        return Err(env.fault(FaultKind::MisalignedAddress));
+    }
+    Ok(bytes)
 }
 
 fn complete(env: &Env<'_>, c: &Completion, bytes: u32) -> Result<(), Fault> {

@@ -13,15 +13,19 @@ mod helpers;
 mod matrix_ops;
 mod memory_ops;
 mod quiet;
+mod recheck;
 mod row;
 mod scalar_ops;
 mod texture_ops;
 mod whole_warp;
 
 pub(crate) use dispatch::run_block;
-pub(crate) use env::coordinates;
+pub(crate) use env::{MAX_USES, coordinates};
 pub(crate) use helpers::{install, kernel, last_access, pack_meta, special_code};
 pub(crate) use quiet::signature as poll_signature;
+pub(crate) use recheck::{
+    RECHECK_ARENA, RECHECK_EITHER, RECHECK_LOCAL, RECHECK_PARAMS, RECHECK_SHARED,
+};
 pub(crate) use row::CELL;
 
 /// `u32` in the scratch header: iterations of waiting loops.
@@ -49,3 +53,4 @@ pub(crate) const EX2: usize = 11;
 pub(crate) const TANH: usize = 12;
 pub(crate) const DIV_APPROX: usize = 13;
 pub(crate) const SLOW_ROW: usize = 14;
+pub(crate) const RECHECK: usize = 15;

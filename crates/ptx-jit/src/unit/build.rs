@@ -14,6 +14,10 @@ pub(crate) const WRITES_PARAM: &str = "a store to a kernel's parameters";
 
 /// Inlined instructions beyond which further calls go out of line.
 const INLINE_BUDGET: usize = 60_000;
+/// The same for registers: a short function can declare many.
+const INLINE_REGISTERS: usize = 200_000;
+/// Calls inside inlined calls: the builder recurses for each.
+const INLINE_DEPTH: usize = 64;
 
 impl Unit {
     pub(crate) fn build(
@@ -30,70 +34,36 @@ impl Unit {
                 regs: vec![Class::B64],
                 roots: Vec::new(),
                 sp: 0,
+                has_calls: false,
             },
-            recursive: recursive_functions(module),
             root_of: HashMap::new(),
             queue: Vec::new(),
             spent: 0,
+            depth: 0,
         };
         b.root(kernel);
         while let Some(root) = b.queue.pop() {
             let func = b.unit.roots[root as usize].func;
-            let (entry, end) = b.instance(func, root, 0, &mut Vec::new())?;
+            let (entry, end) = b.instance(func, root, 0, None)?;
             let r = &mut b.unit.roots[root as usize];
             r.entry = entry.0;
             r.instance = entry.1;
             r.frame_bytes = end;
         }
+        b.unit.has_calls = (b.unit.blocks.iter()).any(|b| matches!(b.term, Term::Call { .. }));
         Ok(b.unit)
     }
-}
-
-fn recursive_functions(module: &Module) -> HashSet<FuncId> {
-    let n = module.functions.len();
-    let callees: Vec<Vec<usize>> = module
-        .functions
-        .iter()
-        .map(|f| {
-            f.body
-                .iter()
-                .filter_map(|i| match &i.op {
-                    Op::Call {
-                        callee: Callee::Direct(c),
-                        ..
-                    } => Some(c.index()),
-                    _ => None,
-                })
-                .collect()
-        })
-        .collect();
-    // A function is recursive when it can reach itself; graphs here are small.
-    (0..n)
-        .filter(|&f| {
-            let mut seen = vec![false; n];
-            let mut stack = callees[f].clone();
-            while let Some(c) = stack.pop() {
-                if c == f {
-                    return true;
-                }
-                if !std::mem::replace(&mut seen[c], true) {
-                    stack.extend(&callees[c]);
-                }
-            }
-            false
-        })
-        .map(|f| FuncId(f as u32))
-        .collect()
 }
 
 struct Builder<'m> {
     module: &'m Module,
     layout: &'m ModuleLayout,
     unit: Unit,
-    recursive: HashSet<FuncId>,
     root_of: HashMap<FuncId, u32>,
     queue: Vec<u32>,
     spent: usize,
+    /// How many inlined calls are around the function that is being built.
+    depth: usize,
 }
 
 impl Builder<'_> {
@@ -122,6 +92,13 @@ impl Builder<'_> {
         self.unit.blocks.len() as u32 - 1
     }
 
+    fn may_inline(&self, callee: FuncId) -> bool {
+        !self.layout.calls.is_recursive(callee)
+            && self.depth < INLINE_DEPTH
+            && self.spent < INLINE_BUDGET
+            && self.unit.regs.len() < INLINE_REGISTERS
+    }
+
     fn refuse(&self, f: &Function, inst: &Inst, what: impl Into<String>) -> CompileError {
         CompileError::Unsupported {
             function: f.name.clone(),
@@ -130,13 +107,14 @@ impl Builder<'_> {
         }
     }
 
-    /// Builds the blocks of one instance. Returns its entry, its id, and where its frames end.
+    /// Builds the blocks of one instance. Returns its entry, its id, and where its frames end. Blocks
+    /// in which an inlined function returns go to `returns`; one that is called has none.
     fn instance(
         &mut self,
         func: FuncId,
         root: u32,
         frame: u64,
-        returns: &mut Vec<BlockId>,
+        mut returns: Option<&mut Vec<BlockId>>,
     ) -> Result<((BlockId, u32), u64), CompileError> {
         let module = self.module;
         let f = module.func(func);
@@ -228,10 +206,10 @@ impl Builder<'_> {
                     open = false;
                     if f.is_kernel {
                         // the same as exit
-                    } else if self.unit.roots[root as usize].func == func && frame == 0 {
-                        self.unit.blocks[at as usize].term = Term::Ret;
-                    } else {
+                    } else if let Some(returns) = &mut returns {
                         returns.push(at);
+                    } else {
+                        self.unit.blocks[at as usize].term = Term::Ret;
                     }
                 }
                 Op::Trap => {
@@ -301,14 +279,16 @@ impl Builder<'_> {
                 );
                 return Err(self.refuse(f, inst, what));
             }
-            Callee::Direct(c) if !self.recursive.contains(c) && self.spent < INLINE_BUDGET => {
+            Callee::Direct(c) if self.may_inline(*c) => {
                 let root = self.unit.instances[caller as usize].root;
                 let align = self.layout.frames[c.index()].align;
                 let mut returns = Vec::new();
                 let callee_id = self.unit.instances.len() as u32;
-                // The callee's frame never starts at 0, so its `ret` is not taken for the root's.
-                let start = frame_end.max(1).next_multiple_of(align);
-                let ((entry, id), callee_end) = self.instance(*c, root, start, &mut returns)?;
+                let start = frame_end.next_multiple_of(align);
+                self.depth += 1;
+                let built = self.instance(*c, root, start, Some(&mut returns));
+                self.depth -= 1;
+                let ((entry, id), callee_end) = built?;
                 debug_assert_eq!(callee_id, id);
                 *end = (*end).max(callee_end);
                 self.unit.blocks[at as usize]
