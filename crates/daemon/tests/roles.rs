@@ -42,8 +42,14 @@ fn no_program_joins_an_isolated_virtual_gpu_as_direct_or_as_its_worker() {
         token: worker_token(dir.path()),
         ..environment(&created)
     };
-    let refused = refusal(stolen, Role::Worker);
+    let refused = refusal(stolen.clone(), Role::Worker);
+    assert!(refused.contains("token is not for"), "{refused}");
+    // Nor by the workers' own door.
+    let refused = refusal(at_the_workers_door(dir.path(), stolen), Role::Worker);
     assert!(refused.contains("not a worker"), "{refused}");
+    let program = at_the_workers_door(dir.path(), environment(&created));
+    let refused = refusal(program, Role::Program);
+    assert!(refused.contains("token is not for"), "{refused}");
     let info = control.get("a").unwrap();
     assert!(info.processes.is_empty(), "{info:?}");
     let refused = |event: &&mica_daemon::api::Event| event.kind == "process_refused";
@@ -54,8 +60,16 @@ fn no_program_joins_an_isolated_virtual_gpu_as_direct_or_as_its_worker() {
             .iter()
             .filter(refused)
             .count(),
-        2
+        4
     );
+}
+
+/// The same, through the socket that only workers are to use.
+fn at_the_workers_door(dir: &Path, environment: Environment) -> Environment {
+    Environment {
+        socket: Paths::under(dir).worker_socket(),
+        ..environment
+    }
 }
 
 #[test]
@@ -67,7 +81,7 @@ fn a_direct_virtual_gpu_has_no_worker() {
         token: worker_token(dir.path()),
         ..environment(&created)
     };
-    let refused = refusal(stolen, Role::Worker);
+    let refused = refusal(at_the_workers_door(dir.path(), stolen), Role::Worker);
     assert!(refused.contains("has no worker"), "{refused}");
 }
 

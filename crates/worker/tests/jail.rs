@@ -1,5 +1,5 @@
 //! What a worker can do once it is confined: nothing outside. The worker of these tests is hostile
-//! (`examples/probe.rs`): it makes the system calls that lead out, and each must be refused.
+//! (`examples/hostile_worker.rs`): it makes the system calls that lead out, and each must be refused.
 
 #[path = "../../daemon/tests/support/mod.rs"]
 mod support;
@@ -19,7 +19,7 @@ const NOBODY: u32 = 65534;
 fn probe() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let target = tests.parent().and_then(Path::parent).unwrap();
-    let probe = target.join("examples/probe");
+    let probe = target.join("examples/hostile_worker");
     assert!(
         probe.exists(),
         "{} is not built: cargo build -p mica-worker --examples",
@@ -143,7 +143,7 @@ fn a_confined_worker_of_an_unprivileged_daemon_reaches_nothing_outside() {
     std::fs::create_dir_all(folder.join("deps")).unwrap();
     let tests = folder.join("deps/jail");
     std::fs::copy(std::env::current_exe().unwrap(), &tests).unwrap();
-    std::fs::copy(probe(), folder.join("examples/probe")).unwrap();
+    std::fs::copy(probe(), folder.join("examples/hostile_worker")).unwrap();
     let output = Command::new(&tests)
         .args(["--exact", "as_this_user", "--ignored", "--nocapture"])
         .env("TMPDIR", dir.path())

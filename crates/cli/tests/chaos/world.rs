@@ -355,8 +355,8 @@ impl World {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        // The folder of libraries, the locks and the state stay for the next daemon.
-        assert_eq!(left, ["lib", "lock", "state"]);
+        // The folder of libraries, the locks, the state and the folder of the workers' socket stay for the next daemon.
+        assert_eq!(left, ["lib", "lock", "state", "worker"]);
         assert_eq!(processes::segments(), self.segments);
     }
 }
