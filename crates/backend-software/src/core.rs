@@ -26,6 +26,7 @@ use crate::memory::DeviceMemory;
 use crate::meter::Meter;
 use crate::module::Module;
 use crate::moving::Moving;
+use crate::room::QueueLevel;
 use crate::texture::Array;
 use crate::transfer::Transfer;
 
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     /// Threads that run blocks, paused ones not counted.
     pub(crate) executing: AtomicUsize,
     pub(crate) output: Option<OutputSink>,
+    /// What is queued, in a form that needs no lock.
+    pub(crate) queue_level: QueueLevel,
     /// Kernel time of all contexts.
     pub(crate) meter: Meter,
     /// All contexts, for those who only want to know what they used: launches do not wait for them.
@@ -194,6 +197,7 @@ impl Core {
             gate_open: AtomicBool::new(config.gate.is_none()),
             executing: AtomicUsize::new(0),
             output: config.output.clone(),
+            queue_level: QueueLevel::default(),
             meter: Meter::new(config.worker_count() as u64),
             metered: Mutex::default(),
             state: Mutex::default(),

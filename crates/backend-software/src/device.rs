@@ -246,6 +246,7 @@ impl SoftwareGpu {
                 state.queued_bytes -= held;
             }
         }
+        self.core.tell_queue_level(&state);
         state.events.retain(|_, event| event.context.id != id);
         state.arrays.retain(|_, array| array.context != id);
         let gone: Vec<u64> = state

@@ -89,6 +89,10 @@ impl Gpu for SoftwareGpu {
         self.core.memory.attach_budget(budget);
     }
 
+    fn has_plenty_of_room(&self, bytes: u64) -> bool {
+        self.core.has_plenty_of_room(bytes)
+    }
+
     fn make_room(&self, stream: StreamId, bytes: u64) -> Result<()> {
         self.core.make_room(stream.0, bytes)
     }

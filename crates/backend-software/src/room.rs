@@ -6,7 +6,7 @@
 //! very thread that submits.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mica_cuda_abi::CuResult;
@@ -37,7 +37,29 @@ impl OpKind {
     }
 }
 
+/// What is queued, for those who look without the lock: half of what may be is plenty of room, whoever comes at the
+/// same time.
+#[derive(Debug, Default)]
+pub(crate) struct QueueLevel {
+    entries: AtomicUsize,
+    bytes: AtomicU64,
+}
+
 impl Core {
+    /// Whether an operation of `bytes` fits without waiting, however many threads submit one now.
+    pub(crate) fn has_plenty_of_room(&self, bytes: u64) -> bool {
+        let level = &self.queue_level;
+        let held = level.bytes.load(Ordering::Relaxed).saturating_add(bytes);
+        level.entries.load(Ordering::Relaxed) < QUEUE_ENTRIES / 2 && held < QUEUE_BYTES / 2
+    }
+
+    /// Tells those who look without the lock what is queued now.
+    pub(crate) fn tell_queue_level(&self, state: &State) {
+        let level = &self.queue_level;
+        level.entries.store(state.operations, Ordering::Relaxed);
+        level.bytes.store(state.queued_bytes, Ordering::Relaxed);
+    }
+
     /// Waits until one more operation of `bytes` fits.
     pub(crate) fn make_room(self: &Arc<Self>, stream: u64, bytes: u64) -> Result<()> {
         let mut state = self.state();

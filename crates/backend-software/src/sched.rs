@@ -24,6 +24,7 @@ impl Core {
             stream.queue.push_back(Op { number, kind });
             stream.last_submitted = number;
             state.operations += 1;
+            self.tell_queue_level(state);
         }
         self.pump(state, stream);
         number
@@ -166,6 +167,7 @@ impl Core {
         stream.progress.store(op.number, Ordering::Release);
         let (kind, context) = (stream.kind, stream.context.id);
         let gone = stream.destroyed && stream.queue.is_empty();
+        self.tell_queue_level(state);
         if let OpKind::Record(event, _) = &op.kind {
             list.append(&mut lock(&event.waiters));
         }

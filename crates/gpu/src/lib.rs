@@ -57,6 +57,11 @@ pub trait Gpu: Send + Sync {
     /// Counts what the device holds for the one session it serves against this budget, from now on. The first
     /// call counts. Not for devices that several sessions share.
     fn attach_budget(&self, _budget: &Arc<SessionBudget>) {}
+    /// Whether there is plenty of room for an operation that holds `bytes`: a look without locks, before
+    /// [`Gpu::make_room`].
+    fn has_plenty_of_room(&self, _bytes: u64) -> bool {
+        true
+    }
     /// Waits until the stream's session has room for one more operation that holds `bytes`. Call it without any
     /// lock before work is submitted; one submission from each thread may follow.
     ///
