@@ -21,6 +21,7 @@ mod device;
 mod dispatch;
 mod gated;
 mod handshakes;
+mod last_resort;
 mod nvidia;
 mod output;
 mod serve;
@@ -184,6 +185,8 @@ pub(crate) struct Worker {
     pub(crate) handshakes: handshakes::Handshakes,
     /// Passes submissions to an NVIDIA GPU; the software GPU has a gate of its own.
     pub(crate) submitter: Option<Arc<gated::Submitter>>,
+    /// Whether the process is the worker's own, so that it may end with its program.
+    pub(crate) ends_with_program: bool,
 }
 
 /// Serves a program of the virtual GPU that the environment names until the program ends, the daemon says otherwise,
@@ -259,6 +262,7 @@ pub fn run_with(
         welcomed: AtomicU32::new(0),
         handshakes: handshakes::Handshakes::default(),
         submitter,
+        ends_with_program: config.idle_exit.is_some(),
     });
     let (end, ended) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));

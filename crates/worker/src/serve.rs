@@ -32,6 +32,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::dispatch::Desk;
 use crate::gated::{Gated, Placed, Submitter};
+use crate::last_resort;
 use crate::windows::PortWindows;
 use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Program, Worker, WorkerError};
 
@@ -71,6 +72,9 @@ impl Worker {
         if counted.is_err() {
             // The worker ends; a program whose socket closes before the handshake asks for another.
             return;
+        }
+        if let Some(life) = &program.life {
+            last_resort::end_after_program(self, life);
         }
         let Ok(place) = self.handshakes.begin(socket.as_fd(), program.uid) else {
             self.sessions.fetch_sub(1, AcqRel);
