@@ -1,61 +1,14 @@
 //! A cap counts what a program makes its worker do besides running kernels, through a real daemon.
 
-use std::path::PathBuf;
+mod home;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use home::Home;
 use mica_limits::{Environment, open_session};
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::*;
-
-struct Home(tempfile::TempDir);
-
-impl Home {
-    fn mica(&self, line: &str) -> String {
-        let output = Command::new(env!("CARGO_BIN_EXE_mica"))
-            .args(line.split(' '))
-            .env("MICA_RUNTIME_DIR", self.0.path().join("run"))
-            .env("MICA_LIB_DIR", self.0.path())
-            .env_remove("MICA_STATE_DIR")
-            .env_remove("MICA_CONFIG")
-            .env_remove("MICA_HOST_SOCKET")
-            .env_remove("MICA_TOKEN")
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "mica {line}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// A virtual GPU, and what a program in it is given to join it.
-    fn create(&self, name: &str, limits: &str) -> Environment {
-        self.mica(&format!(
-            "create {name} -m 64MiB --mode isolated --gpu software {limits}"
-        ));
-        let given = self.mica(&format!("exec {name} -- env"));
-        let variable = |wanted: &str| {
-            let mut lines = given.lines();
-            let value = lines.find_map(|line| line.strip_prefix(wanted)?.strip_prefix('='));
-            value
-                .unwrap_or_else(|| panic!("{wanted} is not in {given}"))
-                .to_owned()
-        };
-        let hex = variable(Environment::TOKEN);
-        let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
-        Environment {
-            socket: PathBuf::from(variable(Environment::SOCKET)),
-            token: std::array::from_fn(byte),
-        }
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = Command::new(env!("CARGO_BIN_EXE_mica"))
-            .args(["daemon", "--stop"])
-            .env("MICA_RUNTIME_DIR", self.0.path().join("run"))
-            .output();
-    }
-}
 
 /// Copies on the device for a while; answers how many copies there were.
 fn copies(environment: &Environment, bytes: u64) -> u64 {

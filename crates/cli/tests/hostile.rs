@@ -1,13 +1,15 @@
 //! A hostile program beside an honest one, through a real daemon and its workers: each lie ends the
 //! hostile program's session, `mica events` says why, and the honest one's sums stay right.
 
-use std::path::PathBuf;
+mod home;
+
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
+use home::Home;
 use mica_limits::{Environment, open_session};
 use mica_wire::host::message::{Kind, Message};
 use mica_wire::host::socket::HostSocket;
@@ -32,55 +34,6 @@ const ADD: &[u8] = b".version 7.0
     ret;
 }
 \0";
-
-struct Home(tempfile::TempDir);
-
-impl Home {
-    fn mica(&self, line: &str) -> String {
-        let output = Command::new(env!("CARGO_BIN_EXE_mica"))
-            .args(line.split(' '))
-            .env("MICA_RUNTIME_DIR", self.0.path().join("run"))
-            .env("MICA_LIB_DIR", self.0.path())
-            .env_remove("MICA_STATE_DIR")
-            .env_remove("MICA_CONFIG")
-            .env_remove("MICA_HOST_SOCKET")
-            .env_remove("MICA_TOKEN")
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "mica {line}: {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// A virtual GPU, and what a program in it is given to join it.
-    fn create(&self, name: &str) -> Environment {
-        self.mica(&format!(
-            "create {name} -m 64MiB --mode isolated --gpu software"
-        ));
-        let given = self.mica(&format!("exec {name} -- env"));
-        let variable = |wanted: &str| {
-            let mut lines = given.lines();
-            let value = lines.find_map(|line| line.strip_prefix(wanted)?.strip_prefix('='));
-            value
-                .unwrap_or_else(|| panic!("{wanted} is not in {given}"))
-                .to_owned()
-        };
-        let hex = variable(Environment::TOKEN);
-        let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
-        Environment {
-            socket: PathBuf::from(variable(Environment::SOCKET)),
-            token: std::array::from_fn(byte),
-        }
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = Command::new(env!("CARGO_BIN_EXE_mica"))
-            .args(["daemon", "--stop"])
-            .env("MICA_RUNTIME_DIR", self.0.path().join("run"))
-            .output();
-    }
-}
 
 /// Adds on the device until told to stop; answers how many sums were right.
 fn honest(environment: &Environment, stop: &AtomicBool) -> u32 {
@@ -149,7 +102,7 @@ fn a_hostile_program_is_ended_with_a_reason_and_an_honest_one_computes_on() {
             .unwrap();
         assert!(built.success());
     }
-    let (good, bad) = (home.create("good"), home.create("bad"));
+    let (good, bad) = (home.create("good", ""), home.create("bad", ""));
     let stop = Arc::new(AtomicBool::new(false));
     let tenant = {
         let stop = Arc::clone(&stop);

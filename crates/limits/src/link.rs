@@ -84,6 +84,18 @@ pub struct Welcome {
     pub gpu_index: u64,
 }
 
+impl Welcome {
+    fn of(message: &Message) -> Self {
+        Self {
+            vgpu: message.text(),
+            limit_bytes: message.a,
+            device_total_bytes: message.b,
+            client_id: message.c,
+            gpu_index: message.d,
+        }
+    }
+}
+
 /// A message that nobody asked for, with its descriptors.
 pub type Push = (Message, Vec<OwnedFd>);
 
@@ -121,13 +133,7 @@ impl HostLink {
     /// thread, nothing is answered.
     pub fn connect(environment: Environment, role: Role) -> Result<Arc<Self>, LinkError> {
         let (socket, message, fds) = hello(&environment, role, None)?;
-        let welcome = Welcome {
-            vgpu: message.text(),
-            limit_bytes: message.a,
-            device_total_bytes: message.b,
-            client_id: message.c,
-            gpu_index: message.d,
-        };
+        let welcome = Welcome::of(&message);
         let mut fds = fds.into_iter();
         let (Some(page), Some(doorbell)) = (fds.next(), fds.next()) else {
             return Err(LinkError::Unexpected(message.kind));

@@ -75,13 +75,7 @@ fn first_answer(socket: &HostSocket) -> Result<(Message, Vec<OwnedFd>), SocketEr
 /// session's socket.
 pub fn open_session(environment: &Environment) -> Result<(Welcome, OwnedFd), LinkError> {
     let (_socket, message, fds) = hello(environment, Role::Program, None)?;
-    let welcome = Welcome {
-        vgpu: message.text(),
-        limit_bytes: message.a,
-        device_total_bytes: message.b,
-        client_id: message.c,
-        gpu_index: message.d,
-    };
+    let welcome = Welcome::of(&message);
     match fds.into_iter().next() {
         Some(session) => Ok((welcome, session)),
         None => Err(LinkError::Unexpected(message.kind)),
