@@ -260,6 +260,7 @@ fn processes(attempt: &Attempt<'_>, daemon: usize) {
         [libc::PTRACE_ATTACH as usize, daemon, 0, 0, 0, 0],
     );
     attempt.call("ptrace traceme", libc::SYS_ptrace, [0; 6]);
+    signals_by_descriptors(attempt, daemon);
     let mut byte = [0_u8; 1];
     let vector = libc::iovec {
         iov_base: byte.as_mut_ptr().cast(),
@@ -300,6 +301,25 @@ fn processes(attempt: &Attempt<'_>, daemon: usize) {
         libc::SYS_mq_open,
         [c"/probe".as_ptr() as usize, 0o102, 0o600, 0, 0, 0],
     );
+}
+
+/// A descriptor can send any signal to any process of the same user when it is ready.
+fn signals_by_descriptors(attempt: &Attempt<'_>, daemon: usize) {
+    // Numbers from <linux/fcntl.h>.
+    const SETSIG: i32 = 10;
+    const SETLEASE: i32 = 1024;
+    const NOTIFY: i32 = 1026;
+    let (ours, _theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    for (name, command, value) in [
+        ("F_SETOWN 1", libc::F_SETOWN, 1),
+        ("F_SETOWN the daemon", libc::F_SETOWN, daemon),
+        ("F_SETSIG", SETSIG, libc::SIGKILL as usize),
+        ("F_SETLEASE", SETLEASE, libc::F_UNLCK as usize),
+        ("F_NOTIFY", NOTIFY, 0),
+    ] {
+        let arguments = [ours.as_raw_fd() as usize, command as usize, value, 0, 0, 0];
+        attempt.call(&format!("fcntl {name}"), libc::SYS_fcntl, arguments);
+    }
 }
 
 fn privileges(attempt: &Attempt<'_>) {
