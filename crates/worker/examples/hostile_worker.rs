@@ -51,13 +51,23 @@ impl Attempt<'_> {
     }
 }
 
+/// A number in the environment of the probe.
+fn variable(name: &str) -> Option<usize> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 fn main() {
     let config = mica_worker::WorkerConfig::from_environment().expect("a worker's environment");
-    let daemon = std::env::var("PROBE_DAEMON_PID").unwrap_or_default();
-    let daemon: usize = daemon.parse().unwrap_or(1);
+    let daemon = variable("PROBE_DAEMON_PID").unwrap_or(1);
+    let inherited = variable("PROBE_INHERITED").expect("a descriptor from outside");
     let link = mica_worker::join_confined(&config).expect("a confined worker");
     let attempt = Attempt { link: &link };
     files(&attempt);
+    attempt.call(
+        "use a folder that was left open",
+        libc::SYS_fcntl,
+        [inherited, libc::F_GETFD as usize, 0, 0, 0, 0],
+    );
     sockets(&attempt, &config.environment.socket);
     processes(&attempt, daemon);
     privileges(&attempt);

@@ -38,10 +38,12 @@ struct Outcome {
 /// Has the hostile worker try everything, as the worker of a software GPU or of a card.
 fn try_everything(dir: &Path, kind: GpuKind) -> Outcome {
     let pid = std::process::id();
-    let command = format!(
-        "[daemon]\nworker_command = [\"env\", \"PROBE_DAEMON_PID={pid}\", {:?}]\n",
+    // A daemon may have been started by something that left files open.
+    let script = format!(
+        "exec 9</etc; export PROBE_DAEMON_PID={pid} PROBE_INHERITED=9; exec '{}'",
         probe().display()
     );
+    let command = format!("[daemon]\nworker_command = [\"sh\", \"-c\", {script:?}]\n");
     let _daemon = match kind {
         GpuKind::Software => start_software(dir, &command),
         GpuKind::Nvidia => start_with(dir, &command),
