@@ -13,6 +13,7 @@ use super::join::{Joined, join};
 use super::{Flow, HostServer};
 use crate::api::{Severity, VgpuInfo};
 use crate::namespaces::seen_by;
+use crate::watched::start_time;
 
 /// Entry points remembered for a process at most.
 const MOST_NAMES: usize = 64;
@@ -129,7 +130,16 @@ impl HostServer {
         };
         let (pid, uid, door) = (connection.pid, connection.uid, connection.door);
         let socket = connection.socket.clone();
-        match join(&self.daemon, message, fds, pid, uid, door, &socket) {
+        // The socket may have been passed on. A process that came later must not be taken for the one that connected:
+        // it would be watched, and killed when the virtual GPU is removed by force.
+        let joined = match start_time(pid) == connection.start {
+            true => join(&self.daemon, message, fds, pid, uid, door, &socket),
+            false => {
+                let text = format!("process {pid}, which connected, has ended");
+                Err((Refusal::Permission, text))
+            }
+        };
+        match joined {
             Ok(joined) => {
                 let mut fds = Vec::new();
                 match &joined {
