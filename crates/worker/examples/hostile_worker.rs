@@ -74,6 +74,8 @@ fn main() {
     kernel(&attempt);
     memory(&attempt);
     needed(&link, config.nvidia);
+    // False words about the confinement; the test looks at what the daemon shows.
+    link.confined(0, 1, "a false word");
     link.note(0, "probe: done");
     // The test still asks what confines this worker.
     std::thread::sleep(std::time::Duration::from_secs(3));

@@ -92,10 +92,7 @@ impl HostServer {
                     && client.role == Role::Worker
                 {
                     let confinement = client.confinement.get_or_insert_default();
-                    confinement.applied = message.a;
-                    if message.b.is_power_of_two() {
-                        confinement.missing.insert(message.b, message.text());
-                    }
+                    confinement.note(message.a, message.b, message.text());
                 }
                 Flow::Keep
             }
