@@ -83,6 +83,18 @@ const VITAL: [Layer; 4] = [
 ];
 
 impl Confinement {
+    /// Notes what a worker tells: the layers in force, and one that is not or, at the end, none.
+    pub(crate) fn note(&mut self, applied: u64, missing: u64, why: String) {
+        if self.complete {
+            return;
+        }
+        self.applied = applied;
+        self.complete = missing == 0;
+        if missing.is_power_of_two() {
+            self.missing.insert(missing, why);
+        }
+    }
+
     /// As the API shows it.
     pub(crate) fn info(&self) -> ConfinementInfo {
         let has = |layer: &Layer| self.applied & layer.bit() != 0;

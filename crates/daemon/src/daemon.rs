@@ -1,6 +1,6 @@
 //! The daemon as a whole: its tables, its threads, their start and end.
 
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -363,6 +363,12 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), DaemonError> 
     }
     if metadata.mode() & 0o022 != 0 {
         return Err(wrong("can be written by other users".into()));
+    }
+    // The umask may have taken away what workers, which are other users, need.
+    if metadata.mode() & mode != mode {
+        let wanted = PermissionsExt::from_mode((metadata.mode() | mode) & 0o777);
+        std::fs::set_permissions(path, wanted)
+            .map_err(|error| wrong(format!("cannot have mode {mode:o}: {error}")))?;
     }
     Ok(())
 }

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use mica_wire::host::printable::printable;
 use tokio::sync::broadcast;
 
 use crate::api::{Event, Severity};
+use crate::floods::Floods;
 
 /// Events that are remembered.
 const REMEMBERED: usize = 2048;
@@ -17,6 +18,7 @@ const REMEMBERED: usize = 2048;
 pub(crate) struct EventLog {
     past: Mutex<(u64, VecDeque<Event>)>,
     live: broadcast::Sender<Event>,
+    floods: Mutex<Floods>,
 }
 
 impl Default for EventLog {
@@ -24,12 +26,13 @@ impl Default for EventLog {
         Self {
             past: Mutex::default(),
             live: broadcast::channel(1024).0,
+            floods: Mutex::default(),
         }
     }
 }
 
 impl EventLog {
-    /// Adds an event.
+    /// Adds an event, unless there were too many like it.
     pub(crate) fn add(
         &self,
         severity: Severity,
@@ -38,8 +41,17 @@ impl EventLog {
         pid: Option<u32>,
         message: String,
     ) {
+        let floods = self.floods.lock();
+        let mut floods = floods.unwrap_or_else(PoisonError::into_inner);
+        let Some(left_out) = floods.admit(vgpu, kind, Instant::now()) else {
+            return;
+        };
+        drop(floods);
         // Parts of it are words of programs, and it goes to logs and terminals.
-        let message = printable(&message).into_owned();
+        let mut message = printable(&message).into_owned();
+        if left_out > 0 {
+            message += &format!(" ({left_out} events like it were left out)");
+        }
         match severity {
             Severity::Info => tracing::info!(kind, vgpu, pid, "{message}"),
             Severity::Warning => tracing::warn!(kind, vgpu, pid, "{message}"),

@@ -22,6 +22,7 @@ mod doctor;
 mod enforce;
 mod events;
 mod files;
+mod floods;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod gpu_thread;

@@ -217,3 +217,29 @@ fn large_heads_and_bodies_are_refused() {
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
     assert!(control(dir.path()).stats().is_ok());
 }
+
+#[test]
+fn a_flood_of_notes_displaces_no_other_virtual_gpus_events() {
+    const NOTES: usize = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let _daemon = start_with(folder.path(), "");
+    let control = control(folder.path());
+    control.create(&spec("quiet", 64)).unwrap();
+    let noisy = Program::join(&control.create(&spec("noisy", 64)).unwrap());
+    for number in 0..NOTES {
+        noisy.link.note(2, &format!("note {number}"));
+    }
+    // Answered in order: the notes have been read by then.
+    PageQuota::new(noisy.link.clone()).view();
+    let events = control.past_events().unwrap();
+    let of = |name| (events.iter()).filter(move |event| event.vgpu.as_deref() == Some(name));
+    assert_eq!(of("quiet").count(), 1, "its creation");
+    let notes = of("noisy").filter(|event| event.kind == "note").count();
+    assert!(notes < NOTES / 10, "{notes} notes were kept");
+    // The next note that is kept tells of those that were not.
+    eventually("a note is kept again", || {
+        noisy.link.note(2, "late");
+        let last = control.past_events().unwrap().pop().unwrap();
+        last.message.contains("events like it were left out")
+    });
+}

@@ -15,7 +15,8 @@ const MOST_DESCRIPTORS: u64 = 4096;
 /// Confines this process and returns what is in force. Where a process namespace can be had, the calling process
 /// only waits for a child from here on and ends as the child does: everything after this call runs in the child.
 ///
-/// Call this before any other thread is started and before the first byte of a tenant is read.
+/// Call this before any other thread is started, before anything is opened that is to stay open, and before the first
+/// byte of a tenant is read: every descriptor but those of standard input, output and error is closed.
 ///
 /// # Errors
 /// A layer was begun and could not be finished: the process must end. A layer that cannot be begun is no error.
@@ -33,6 +34,7 @@ pub fn enter(jail: &Jail) -> Result<Report, JailError> {
         report.fail_the_rest("the process had other threads already");
         return Ok(report);
     }
+    close_inherited()?;
     let own_user_namespace = separate(jail, &mut report)?;
     if report.has(Layer::Processes) {
         live_as_child(jail)?;
@@ -83,6 +85,22 @@ fn threads() -> Result<usize, JailError> {
     let tasks = std::fs::read_dir("/proc/self/task");
     let tasks = tasks.map_err(|e| JailError::new("its threads cannot be counted", e))?;
     Ok(tasks.count())
+}
+
+/// Closes what the daemon's own starter left open: a file or folder from outside would still be one inside.
+fn close_inherited() -> Result<(), JailError> {
+    let listed = std::fs::read_dir("/proc/self/fd");
+    let listed = listed.map_err(|e| JailError::new("its descriptors cannot be listed", e))?;
+    let numbers = listed.flatten().filter_map(|entry| {
+        let number = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        (number > libc::STDERR_FILENO).then_some(number)
+    });
+    // The list is read to its end first: the descriptor that it is read through is one of them, and is closed by then.
+    for number in numbers.collect::<Vec<_>>() {
+        // SAFETY: there is one thread, and the caller keeps nothing open, as the documentation of `enter` asks.
+        let _ = unsafe { libc::close(number) };
+    }
+    Ok(())
 }
 
 /// Leaves the daemon's namespaces; says whether that took a user namespace.

@@ -44,12 +44,7 @@ pub(crate) fn move_in(jail: &Jail) -> Result<(), JailError> {
     let options = c"mode=0755,size=64k,nr_inodes=512";
     rustix::mount::mount("mica", &place, "tmpfs", flags, Some(options))
         .map_err(failed("the new root directory"))?;
-    for piece in &pieces {
-        attach(piece, &place).map_err(|e| {
-            let what = format!("{} in the new root directory", piece.path.display());
-            JailError::new(&what, e)
-        })?;
-    }
+    attach_all(&pieces, &place)?;
     mount_proc(&place, jail.profile);
     // The old root ends up on top of the new one and is let go there, so no folder for it is needed.
     rustix::process::chdir(&place).map_err(failed("the new root directory"))?;
@@ -145,6 +140,20 @@ fn building_place() -> Result<CString, JailError> {
         JailError::new("a folder to build the new root directory on", missing)
     })?;
     CString::new(place).map_err(|e| JailError::new("the new root directory", e))
+}
+
+/// Attaches the pieces below the new root. The folders on the way must let the worker's user through, whatever umask
+/// the daemon has.
+fn attach_all(pieces: &[Piece], root: &CString) -> Result<(), JailError> {
+    let umask = rustix::process::umask(Mode::WGRP | Mode::WOTH);
+    let attached = pieces.iter().try_for_each(|piece| {
+        attach(piece, root).map_err(|e| {
+            let what = format!("{} in the new root directory", piece.path.display());
+            JailError::new(&what, e)
+        })
+    });
+    rustix::process::umask(umask);
+    attached
 }
 
 fn attach(piece: &Piece, root: &CString) -> io::Result<()> {

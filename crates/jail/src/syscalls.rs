@@ -59,7 +59,6 @@ const PLAIN: &[i64] = &[
     libc::SYS_fdatasync,
     libc::SYS_fchmod,
     libc::SYS_umask,
-    libc::SYS_fcntl,
     libc::SYS_dup,
     libc::SYS_copy_file_range,
     libc::SYS_memfd_create,
@@ -128,6 +127,24 @@ const PLAIN: &[i64] = &[
     libc::SYS_nanosleep,
     libc::SYS_gettimeofday,
     libc::SYS_time,
+];
+
+/// Commands of `fcntl`: copies and flags of descriptors, locks, seals of memory files.
+const FCNTL: &[i32] = &[
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
 ];
 
 /// Further calls of the driver of an NVIDIA card.
@@ -213,6 +230,9 @@ fn rules(jail: &Jail) -> Result<Rules, seccompiler::BackendError> {
     ];
     let options: Result<_, _> = prctl.into_iter().map(|o| word(0, o as u64)).collect();
     rules.insert(libc::SYS_prctl, any(options?)?);
+    // Not those that send signals when a descriptor is ready, or hold up others who open a file.
+    let commands: Result<_, _> = FCNTL.iter().map(|c| word(1, *c as u64)).collect();
+    rules.insert(libc::SYS_fcntl, any(commands?)?);
     // Limits may be read, of this process alone, and not changed.
     let read_limit = vec![
         Condition::new(0, Width::Dword, Compare::Eq, 0)?,

@@ -51,19 +51,31 @@ impl Attempt<'_> {
     }
 }
 
+/// A number in the environment of the probe.
+fn variable(name: &str) -> Option<usize> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 fn main() {
     let config = mica_worker::WorkerConfig::from_environment().expect("a worker's environment");
-    let daemon = std::env::var("PROBE_DAEMON_PID").unwrap_or_default();
-    let daemon: usize = daemon.parse().unwrap_or(1);
+    let daemon = variable("PROBE_DAEMON_PID").unwrap_or(1);
+    let inherited = variable("PROBE_INHERITED").expect("a descriptor from outside");
     let link = mica_worker::join_confined(&config).expect("a confined worker");
     let attempt = Attempt { link: &link };
     files(&attempt);
+    attempt.call(
+        "use a folder that was left open",
+        libc::SYS_fcntl,
+        [inherited, libc::F_GETFD as usize, 0, 0, 0, 0],
+    );
     sockets(&attempt, &config.environment.socket);
     processes(&attempt, daemon);
     privileges(&attempt);
     kernel(&attempt);
     memory(&attempt);
     needed(&link, config.nvidia);
+    // False words about the confinement; the test looks at what the daemon shows.
+    link.confined(0, 1, "a false word");
     link.note(0, "probe: done");
     // The test still asks what confines this worker.
     std::thread::sleep(std::time::Duration::from_secs(3));
@@ -260,6 +272,7 @@ fn processes(attempt: &Attempt<'_>, daemon: usize) {
         [libc::PTRACE_ATTACH as usize, daemon, 0, 0, 0, 0],
     );
     attempt.call("ptrace traceme", libc::SYS_ptrace, [0; 6]);
+    signals_by_descriptors(attempt, daemon);
     let mut byte = [0_u8; 1];
     let vector = libc::iovec {
         iov_base: byte.as_mut_ptr().cast(),
@@ -300,6 +313,25 @@ fn processes(attempt: &Attempt<'_>, daemon: usize) {
         libc::SYS_mq_open,
         [c"/probe".as_ptr() as usize, 0o102, 0o600, 0, 0, 0],
     );
+}
+
+/// A descriptor can send any signal to any process of the same user when it is ready.
+fn signals_by_descriptors(attempt: &Attempt<'_>, daemon: usize) {
+    // Numbers from <linux/fcntl.h>.
+    const SETSIG: i32 = 10;
+    const SETLEASE: i32 = 1024;
+    const NOTIFY: i32 = 1026;
+    let (ours, _theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    for (name, command, value) in [
+        ("F_SETOWN 1", libc::F_SETOWN, 1),
+        ("F_SETOWN the daemon", libc::F_SETOWN, daemon),
+        ("F_SETSIG", SETSIG, libc::SIGKILL as usize),
+        ("F_SETLEASE", SETLEASE, libc::F_UNLCK as usize),
+        ("F_NOTIFY", NOTIFY, 0),
+    ] {
+        let arguments = [ours.as_raw_fd() as usize, command as usize, value, 0, 0, 0];
+        attempt.call(&format!("fcntl {name}"), libc::SYS_fcntl, arguments);
+    }
 }
 
 fn privileges(attempt: &Attempt<'_>) {

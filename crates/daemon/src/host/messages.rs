@@ -13,6 +13,7 @@ use super::join::{Joined, join};
 use super::{Flow, HostServer};
 use crate::api::{Severity, VgpuInfo};
 use crate::namespaces::seen_by;
+use crate::watched::start_time;
 
 /// Entry points remembered for a process at most.
 const MOST_NAMES: usize = 64;
@@ -91,10 +92,7 @@ impl HostServer {
                     && client.role == Role::Worker
                 {
                     let confinement = client.confinement.get_or_insert_default();
-                    confinement.applied = message.a;
-                    if message.b.is_power_of_two() {
-                        confinement.missing.insert(message.b, message.text());
-                    }
+                    confinement.note(message.a, message.b, message.text());
                 }
                 Flow::Keep
             }
@@ -129,7 +127,16 @@ impl HostServer {
         };
         let (pid, uid, door) = (connection.pid, connection.uid, connection.door);
         let socket = connection.socket.clone();
-        match join(&self.daemon, message, fds, pid, uid, door, &socket) {
+        // The socket may have been passed on. A process that came later must not be taken for the one that connected:
+        // it would be watched, and killed when the virtual GPU is removed by force.
+        let joined = match start_time(pid) == connection.start {
+            true => join(&self.daemon, message, fds, pid, uid, door, &socket),
+            false => {
+                let text = format!("process {pid}, which connected, has ended");
+                Err((Refusal::Permission, text))
+            }
+        };
+        match joined {
             Ok(joined) => {
                 let mut fds = Vec::new();
                 match &joined {

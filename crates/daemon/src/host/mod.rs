@@ -24,6 +24,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socketpai
 
 use crate::daemon::Daemon;
 use crate::registry::WorkerSlot;
+use crate::watched::start_time;
 use messages::refusal;
 
 const LISTENER: u64 = 0;
@@ -80,6 +81,8 @@ struct Connection {
     socket: Arc<HostSocket>,
     door: Door,
     pid: u32,
+    /// Start time of the process that connected: a later one may have its number.
+    start: Option<u64>,
     uid: u32,
     since: Instant,
     client: Option<u64>,
@@ -241,6 +244,7 @@ impl HostServer {
                 socket,
                 door,
                 pid,
+                start: start_time(pid),
                 uid,
                 since: Instant::now(),
                 client: None,

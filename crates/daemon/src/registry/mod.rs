@@ -52,6 +52,9 @@ pub(crate) struct Confinement {
     pub(crate) applied: u64,
     /// The bits of layers that are not in force, with the reasons.
     pub(crate) missing: BTreeMap<u64, String>,
+    /// Whether the worker has told all. It does so before it reads a byte of its tenant; what it tells later may be
+    /// its tenant's word.
+    pub(crate) complete: bool,
 }
 
 /// A connected process.
