@@ -265,3 +265,6 @@ pub(crate) fn special_shape(s: SpecialReg) -> Shape {
         _ => Shape::Uniform,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,6 +71,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             lazy: HashMap::new(),
             patches: 0,
             buffer: None,
+            disagreed: false,
         };
         e.b.def_var(thread, params[1]);
         let zero = e.i64(0);
@@ -85,6 +86,10 @@ impl<'e, 'm> Emit<'e, 'm> {
             crate::limit::code(e.b.func.dfg.num_insts())?;
         }
         e.returns()?;
+        if e.disagreed {
+            let what = "a register got a value of another shape";
+            return Err(CompileError::Backend(what.into()));
+        }
         e.b.seal_all_blocks();
         let patches = (!e.wide.spoiled).then_some(e.patches);
         Ok((e.b, patches))

@@ -148,6 +148,9 @@ pub(crate) struct Emit<'e, 'm> {
     /// How many instructions are marked to be replaced.
     pub(crate) patches: u32,
     buffer: Option<ir::StackSlot>,
+    /// A register got a value that is not of its shape. A launch's proof speaks of what each thread computes,
+    /// so code that takes lanes for affine where they are not may not run.
+    disagreed: bool,
 }
 
 /// The signature of every version: `(context, thread or begin, stop or end, entry) -> status`.

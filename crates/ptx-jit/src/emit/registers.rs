@@ -84,10 +84,9 @@ impl Emit<'_, '_> {
         match self.home(r) {
             Home::Scalar(var, ty) => {
                 let v = match v {
-                    V::U(v) | V::A(v, _) => v,
-                    // Only reached when the analysis and the emitter disagree; lane 0 then.
-                    V::X(_) => {
-                        debug_assert!(false, "a uniform register got a varying value");
+                    V::U(v) | V::A(v, 0) => v,
+                    _ => {
+                        self.disagreed = true;
                         self.lane(&v, class, 0)
                     }
                 };
@@ -96,13 +95,9 @@ impl Emit<'_, '_> {
             }
             Home::Affine(var, ty, stride) => {
                 let v = match v {
-                    V::A(v, s) => {
-                        debug_assert_eq!(s, stride);
-                        v
-                    }
-                    V::U(v) => v,
-                    V::X(_) => {
-                        debug_assert!(false, "an affine register got a varying value");
+                    V::A(v, s) if s == stride => v,
+                    _ => {
+                        self.disagreed = true;
                         self.lane(&v, class, 0)
                     }
                 };
@@ -160,3 +155,6 @@ impl Emit<'_, '_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -212,11 +212,16 @@ impl Env<'_> {
             .unit
             .func(&self.kernel.module, self.place.instance)
             .is_kernel;
+        // Local memory is reserved for the threads of the block, and lanes past them have none.
+        let local_len = match u64::from(self.thread) < c.block.count() {
+            true => c.local_stride,
+            false => 0,
+        };
         let (start, len, offset) = match space {
             Space::Shared | Space::SharedCluster => (c.shared_base, c.shared_len, address),
-            Space::Local => (local, c.local_stride, address),
+            Space::Local => (local, local_len, address),
             Space::Param if is_kernel => (c.params as u64, c.params_len, address),
-            Space::Param => (local, c.local_stride, address),
+            Space::Param => (local, local_len, address),
             _ => (
                 c.arena_base,
                 c.arena_len,

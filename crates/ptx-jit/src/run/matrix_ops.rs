@@ -51,6 +51,26 @@ pub(crate) fn element(
 pub(crate) type Put<'a> = dyn Fn(u32, mica_ptx::ast::RegId, u64) + 'a;
 pub(crate) type LaneEnv<'a, 'b> = dyn Fn(u32) -> Env<'b> + 'a;
 
+/// Where the rows of tile `m` are: row `r` is at the address that lane `8m + r` gives. A lane that the block
+/// does not have, or that has exited, gives no row: such a lane has neither registers nor local memory.
+fn tile_rows(
+    members: u32,
+    m: usize,
+    space: Space,
+    addr: &mica_ptx::ast::Address,
+    write: bool,
+    lane_env: &LaneEnv<'_, '_>,
+) -> Result<[Option<u64>; 8], Fault> {
+    let mut rows = [None; 8];
+    for (r, host) in rows.iter_mut().enumerate() {
+        let lane = (8 * m + r) as u32 & 31;
+        if members >> lane & 1 == 1 {
+            *host = Some(lane_env(lane).host(space, addr, 16, 16, write)?);
+        }
+    }
+    Ok(rows)
+}
+
 pub(crate) fn ld_matrix(
     members: u32,
     trans: bool,
@@ -62,17 +82,14 @@ pub(crate) fn ld_matrix(
 ) -> Result<(), Fault> {
     for (m, d) in dst.iter().enumerate() {
         let Some(d) = d else { continue };
-        // Row `r` of matrix `m` is at the address that lane `8m + r` gives.
-        let mut rows = [0u64; 8];
-        for (r, host) in rows.iter_mut().enumerate() {
-            let e = lane_env((8 * m + r) as u32 & 31);
-            *host = e.host(space, addr, 16, 16, false)?;
-        }
+        let rows = tile_rows(members, m, space, addr, false, lane_env)?;
         for l in warp::lanes(members) {
             let mut out = 0u64;
             for (i, (row, col)) in tile_places(l, trans).iter().enumerate() {
-                let half = env::load(rows[*row as usize & 7] + 2 * u64::from(*col), 2);
-                out |= half << (16 * i);
+                let Some(host) = rows[*row as usize & 7] else {
+                    continue;
+                };
+                out |= env::load(host + 2 * u64::from(*col), 2) << (16 * i);
             }
             put(l, *d, out);
         }
@@ -89,19 +106,13 @@ pub(crate) fn st_matrix(
     lane_env: &LaneEnv<'_, '_>,
 ) -> Result<(), Fault> {
     for (m, o) in src.iter().enumerate() {
-        let mut rows = [0u64; 8];
-        for (r, host) in rows.iter_mut().enumerate() {
-            let e = lane_env((8 * m + r) as u32 & 31);
-            *host = e.host(space, addr, 16, 16, true)?;
-        }
+        let rows = tile_rows(members, m, space, addr, true, lane_env)?;
         for l in warp::lanes(members) {
             let v = lane_env(l).value(*o);
             for (i, (row, col)) in tile_places(l, trans).iter().enumerate() {
-                env::store(
-                    rows[*row as usize & 7] + 2 * u64::from(*col),
-                    2,
-                    v >> (16 * i),
-                );
+                if let Some(host) = rows[*row as usize & 7] {
+                    env::store(host + 2 * u64::from(*col), 2, v >> (16 * i));
+                }
             }
         }
     }

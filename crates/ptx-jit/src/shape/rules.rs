@@ -1,6 +1,8 @@
 //! What an instruction makes of the shapes of its operands.
 
-use mica_ptx::ast::{AddrBase, Address, Callee, IntBinOp, MulMode, Op, Operand, ScalarType, Space};
+use mica_ptx::ast::{
+    AddrBase, Address, Callee, IntBinOp, MulMode, Op, Operand, RegId, ScalarType, Space,
+};
 use mica_ptx::visit::Access;
 
 use super::{Guard, Shape, Solver, special_shape};
@@ -78,10 +80,16 @@ impl Solver<'_> {
                 dst_ty,
                 src_ty,
                 sat: false,
+                dst,
                 src,
                 src2: None,
                 ..
             } if plain(*dst_ty) && plain(*src_ty) => match shape(self, src) {
+                // A register that is wider than the result gets it extended, and each lane by itself: where one
+                // wraps, the lanes are not affine in the register's width.
+                Shape::Affine(_) if self.class(instance, *dst) != Class::of(*dst_ty) => {
+                    Shape::Varying
+                }
                 Shape::Affine(s) => self.convert(instance, i, *dst_ty, *src_ty, src, s),
                 s => s,
             },
@@ -194,6 +202,10 @@ impl Solver<'_> {
         }
     }
 
+    fn class(&self, instance: u32, r: RegId) -> Class {
+        self.unit.regs[self.unit.reg(instance, r) as usize]
+    }
+
     pub(crate) fn convert(
         &mut self,
         instance: u32,
@@ -204,7 +216,7 @@ impl Solver<'_> {
         stride: i64,
     ) -> Shape {
         let width = match from {
-            Operand::Reg(r) => self.unit.regs[self.unit.reg(instance, *r) as usize],
+            Operand::Reg(r) => self.class(instance, *r),
             _ => Class::of(src),
         };
         if dst.bits() == 64 && src.bits() == 32 {

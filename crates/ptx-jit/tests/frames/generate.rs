@@ -1,5 +1,8 @@
 //! Random call graphs with local arrays, dead calls, divergent calls and printing. The fuzzer uses them too.
 
+#[path = "recursion.rs"]
+mod recursion;
+
 use std::fmt::Write;
 
 /// Where choices come from: one of so many.
@@ -23,6 +26,10 @@ pub(crate) fn module(pick: Pick<'_>) -> String {
         function(&mut text, i, count, pick);
     }
     bare(&mut text, pick);
+    let by_pointer = pick(2) == 0;
+    if by_pointer {
+        text += &recursion::functions(pick);
+    }
     text += ".visible .entry k(.param .u64 out)
 {
 	.reg .pred %p<3>;
@@ -44,6 +51,9 @@ pub(crate) fn module(pick: Pick<'_>) -> String {
     }
     for _ in 0..=pick(2) {
         call(&mut text, pick(count), pick);
+        if by_pointer {
+            text += recursion::CALL;
+        }
     }
     text + STORE
 }

@@ -1,5 +1,6 @@
 //! Frames of calls stay in the local memory that a launch reserves, whatever the call graph is.
 
+mod absent;
 mod bounds;
 mod child;
 #[path = "../common/mod.rs"]

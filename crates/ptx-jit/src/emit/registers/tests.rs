@@ -1,0 +1,66 @@
+//! Code of which the analysis and the emitter disagree is not used.
+
+use crate::code::{Code, target};
+use crate::emit::Source;
+use crate::plan::Plan;
+use crate::shape::Shape;
+use mica_ptx_ops::layout::ModuleLayout;
+
+const TEXT: &str = ".version 8.0\n.target sm_80\n.address_size 64
+.visible .entry k(.param .u64 out)
+{
+	.reg .b32 %uniform, %affine, %varying;
+	.reg .b64 %d<3>;
+	ld.param.u64 %d1, [out];
+	mov.u32 %affine, %tid.x;
+	ld.global.u32 %uniform, [%d1];
+	mul.lo.u32 %varying, %affine, %affine;
+	mad.lo.u32 %varying, %affine, %uniform, %varying;
+	st.global.u32 [%d1], %varying;
+	ret;
+}
+";
+
+/// Compiles the kernel with a register's shape changed; why it is refused, if it is.
+fn refused(register: &str, shape: Shape) -> Option<String> {
+    let module = mica_ptx::parse(TEXT.as_bytes()).expect("parses");
+    let layout = ModuleLayout::new(&module).expect("a layout");
+    let (func, f) = module.function("k").expect("a kernel");
+    let mut plan = Plan::build(&module, &layout, func).expect("a plan");
+    let at = f.regs.iter().position(|r| r.name == register);
+    let reg = plan.unit.instances[0].reg_base as usize + at.expect("a register");
+    plan.shapes.of[reg] = shape;
+    let src = Source {
+        module: &module,
+        layout: &layout,
+        plan: &plan,
+        memcheck: false,
+        recheck: false,
+        quick: false,
+        checks: true,
+        has_fma: false,
+        proven: false,
+        broadcasts: false,
+        wide: false,
+    };
+    let isa = target(false, false).expect("a target");
+    Code::compile(&isa, &src, 4).err().map(|e| e.to_string())
+}
+
+#[test]
+fn a_value_that_is_not_of_its_register_s_shape_spoils_the_code() {
+    for (register, right, wrong) in [
+        ("%uniform", Shape::Uniform, Shape::Affine(4)),
+        ("%affine", Shape::Affine(1), Shape::Affine(2)),
+        ("%affine", Shape::Affine(1), Shape::Uniform),
+        ("%varying", Shape::Varying, Shape::Affine(1)),
+        ("%varying", Shape::Varying, Shape::Uniform),
+    ] {
+        assert_eq!(refused(register, right), None, "{register} {right:?}");
+        let said = refused(register, wrong).unwrap_or_default();
+        assert!(
+            said.contains("another shape"),
+            "{register} {wrong:?}: {said}"
+        );
+    }
+}
