@@ -1,74 +1,16 @@
 //! The device interface before a driver whose device memory is ordinary memory.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Mutex;
+mod common;
 
-use mica_backend_cuda::library::Library;
+use common::{ALONE, fixture, started};
 use mica_backend_cuda::{CudaDriver, CudaGpu, DriverError};
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
-    Access, ArrayDescriptor, ContextId, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError,
-    HostSpan, Launch, ModuleOptions, ParamLayout, Place, StreamFlags, StreamId, TextureDescriptor,
-    TextureResource,
+    Access, ArrayDescriptor, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError, HostSpan,
+    Launch, ModuleOptions, ParamLayout, Place, StreamFlags, TextureDescriptor, TextureResource,
 };
 
 const PTX: &[u8] = b".version 8.0\n.target sm_90\n.global .u32 counter;\n.global .u32 lost;\n";
-/// The stand-in is one library with one state.
-static ALONE: Mutex<()> = Mutex::new(());
-
-struct Fixture {
-    library: Library,
-    path: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-fn fixture() -> Fixture {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let path = directory.path().join("libcuda.so.1");
-    let status = Command::new("cc")
-        .args(["-shared", "-fPIC", "-std=gnu11", "-o"])
-        .arg(&path)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_cuda.c"))
-        .status()
-        .expect("a C compiler is installed, as Rust links with one");
-    assert!(status.success());
-    Fixture {
-        library: Library::open(&path).expect("it loads"),
-        path,
-        _directory: directory,
-    }
-}
-
-impl Fixture {
-    fn variable<T>(&self, name: &str) -> *mut T {
-        let address: *mut c_void = self.library.symbol(name).expect("the stand-in has it");
-        address.cast()
-    }
-
-    fn set(&self, name: &str, value: c_int) {
-        // SAFETY: the stand-in's variables of these names are plain integers.
-        unsafe { self.variable::<c_int>(name).write(value) }
-    }
-
-    fn get(&self, name: &str) -> c_int {
-        // SAFETY: as above.
-        unsafe { self.variable::<c_int>(name).read() }
-    }
-
-    fn launch(&self) -> String {
-        // SAFETY: a terminated text of the stand-in.
-        let text = unsafe { CStr::from_ptr(self.variable::<c_char>("fake_launch")) };
-        text.to_string_lossy().into_owned()
-    }
-
-    fn gpu(&self) -> CudaGpu {
-        let driver = CudaDriver::load_from(&self.path).expect("it starts");
-        CudaGpu::open(driver, 0).expect("it has a GPU")
-    }
-}
-
 fn span<T>(data: &mut [T]) -> HostSpan {
     // SAFETY: the tests' buffers outlive the stand-in's copies, which happen at once.
     unsafe { HostSpan::new(data.as_mut_ptr().cast(), size_of_val(data) as u64) }
@@ -76,14 +18,6 @@ fn span<T>(data: &mut [T]) -> HostSpan {
 
 fn code<T: std::fmt::Debug>(result: Result<T, GpuError>) -> CuResult {
     result.expect_err("it is refused").code
-}
-
-fn started(gpu: &CudaGpu) -> (ContextId, StreamId) {
-    let context = gpu.context_create().expect("a context");
-    let stream = gpu
-        .stream_create(context, StreamFlags::default(), 0)
-        .expect("a stream");
-    (context, stream)
 }
 
 #[test]

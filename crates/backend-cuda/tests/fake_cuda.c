@@ -1,4 +1,5 @@
 /* A driver whose device memory is ordinary memory; kernels only note what they were given. */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,13 +81,60 @@ int cuMemGetInfo_v2(size_t *a, size_t *b) { *a = 1 << 20; *b = 1ul << 34; return
 int cuStreamCreateWithPriority(handle *stream, unsigned flags, int priority) { unsigned *s = malloc(8); s[0] = flags; s[1] = priority; *stream = s; return 0; }
 int cuStreamDestroy_v2(handle stream) { free(stream); return 0; }
 int cuStreamSynchronize(handle stream) { (void)stream; return work_ends(); }
-int cuStreamQuery(handle stream) { return stream && ((unsigned *)stream)[1] == 7 ? 600 : 0; }
+/* A stream of priority 7 is busy until `fake_done`. */
+volatile int fake_done;
+static int is_busy(handle stream) { return stream && ((unsigned *)stream)[1] == 7 && !fake_done; }
+int cuStreamQuery(handle stream) { return is_busy(stream) ? 600 : 0; }
 int cuStreamWaitEvent(handle stream, handle event, unsigned flags) { (void)stream; return event ? flags : 400; }
-int cuStreamAddCallback(handle stream, void (*run)(handle, int, void *), void *data, unsigned flags) { if (flags) return 1; run(stream, 0, data); return 0; }
-int cuEventCreate(handle *event, unsigned flags) { unsigned *e = malloc(4); *e = flags; *event = e; return 0; }
-int cuEventDestroy_v2(handle event) { free(event); return 0; }
-int cuEventRecord(handle event, handle stream) { (void)event; (void)stream; return 0; }
-int cuEventQuery(handle event) { return *(unsigned *)event == 2 ? 600 : 0; }
+/* With `fake_one_thread` callbacks run one after the other on one thread, as the driver's do; else at once. */
+int fake_one_thread;
+typedef struct call { void (*run)(handle, int, void *); handle stream; void *data; struct call *next; } call;
+static call *calls;
+static pthread_mutex_t calls_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t calls_came = PTHREAD_COND_INITIALIZER;
+static void *run_calls(void *unused)
+{
+    for (;;) {
+        pthread_mutex_lock(&calls_lock);
+        while (!calls)
+            pthread_cond_wait(&calls_came, &calls_lock);
+        call *first = calls;
+        calls = first->next;
+        pthread_mutex_unlock(&calls_lock);
+        first->run(first->stream, 0, first->data);
+        free(first);
+    }
+    return unused;
+}
+int cuStreamAddCallback(handle stream, void (*run)(handle, int, void *), void *data, unsigned flags)
+{
+    static int started;
+    if (flags)
+        return 1;
+    if (!fake_one_thread) {
+        run(stream, 0, data);
+        return 0;
+    }
+    call *made = malloc(sizeof *made), **end = &calls;
+    *made = (call){ run, stream, data, 0 };
+    pthread_mutex_lock(&calls_lock);
+    while (*end)
+        end = &(*end)->next;
+    *end = made;
+    pthread_t thread;
+    if (!started++)
+        pthread_create(&thread, 0, run_calls, 0);
+    pthread_cond_signal(&calls_came);
+    pthread_mutex_unlock(&calls_lock);
+    return 0;
+}
+int fake_events;
+volatile int fake_event_code;
+typedef struct { unsigned flags; handle stream; } event_;
+int cuEventCreate(handle *event, unsigned flags) { event_ *e = calloc(1, sizeof *e); e->flags = flags; *event = e; fake_events++; return 0; }
+int cuEventDestroy_v2(handle event) { free(event); fake_events--; return 0; }
+int cuEventRecord(handle event, handle stream) { ((event_ *)event)->stream = stream; return 0; }
+int cuEventQuery(handle event) { return fake_event_code ? fake_event_code : is_busy(((event_ *)event)->stream) ? 600 : 0; }
 int cuEventSynchronize(handle event) { (void)event; return work_ends(); }
 int cuEventElapsedTime(float *ms, handle a, handle b) { (void)a; (void)b; *ms = 1.5f; return 0; }
 int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *options, void **values)

@@ -34,6 +34,7 @@ impl CudaGpu {
             fault: Mutex::default(),
             textures: Mutex::default(),
             registered: Mutex::default(),
+            idle_events: Mutex::default(),
         });
         // The null handle is the stream that blocking streams are ordered against.
         let stream = Stream {
@@ -57,8 +58,10 @@ impl CudaGpu {
             // SAFETY: registered by us, still mapped by the contract of `host_register`.
             unsafe { (self.driver.functions.host_unregister)(host as Raw) };
         }
-        // SAFETY: made by us and out of every table.
-        let code = unsafe { (self.driver.functions.context_destroy)(context.raw as Raw) };
+        let code = self.releases.end_context(&context, || {
+            // SAFETY: made by us and out of every table.
+            unsafe { (self.driver.functions.context_destroy)(context.raw as Raw) }
+        });
         match answer("cuCtxDestroy", code) {
             // A context that ended in a fault is gone all the same.
             Err(error) if error.code.is_sticky() => Ok(()),

@@ -36,9 +36,10 @@ impl Gpu for CudaGpu {
     fn context_synchronize(&self, context: ContextId) -> Result<()> {
         let context = self.context(context)?;
         // SAFETY: takes nothing; waits for the current context.
-        self.call(&context, "cuCtxSynchronize", || unsafe {
+        let waited = self.call(&context, "cuCtxSynchronize", || unsafe {
             (self.driver.functions.context_synchronize)()
-        })
+        });
+        self.collected(waited)
     }
 
     fn context_fault(&self, context: ContextId) -> Option<GpuError> {
@@ -84,12 +85,12 @@ impl Gpu for CudaGpu {
 
     fn stream_synchronize(&self, stream: StreamId) -> Result<()> {
         let function = self.driver.functions.stream_synchronize;
-        self.on_stream(stream, "cuStreamSynchronize", function)
+        self.collected(self.on_stream(stream, "cuStreamSynchronize", function))
     }
 
     fn stream_query(&self, stream: StreamId) -> Result<bool> {
         let function = self.driver.functions.stream_query;
-        done(self.on_stream(stream, "cuStreamQuery", function))
+        self.collected(done(self.on_stream(stream, "cuStreamQuery", function)))
     }
 
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
@@ -98,6 +99,10 @@ impl Gpu for CudaGpu {
 
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
         self.add_callback(stream, callback)
+    }
+
+    fn stream_release(&self, stream: StreamId, _bytes: u64, release: HostCallback) -> Result<()> {
+        self.add_release(stream, release)
     }
 
     fn default_stream(&self, context: ContextId) -> Result<StreamId> {
@@ -122,12 +127,12 @@ impl Gpu for CudaGpu {
 
     fn event_query(&self, event: EventId) -> Result<bool> {
         let function = self.driver.functions.event_query;
-        done(self.on_event(event, "cuEventQuery", function))
+        self.collected(done(self.on_event(event, "cuEventQuery", function)))
     }
 
     fn event_synchronize(&self, event: EventId) -> Result<()> {
         let function = self.driver.functions.event_synchronize;
-        self.on_event(event, "cuEventSynchronize", function)
+        self.collected(self.on_event(event, "cuEventSynchronize", function))
     }
 
     fn event_elapsed_ms(&self, start: EventId, end: EventId) -> Result<f32> {

@@ -14,6 +14,7 @@ mod image;
 mod interface;
 mod memory;
 mod modules;
+mod releases;
 mod streams;
 mod textures;
 
@@ -29,6 +30,7 @@ use crate::driver::{CudaDriver, DriverError, Raw, answer, check};
 use crate::nvml::Nvml;
 use handles::Handles;
 use modules::Module;
+use releases::{IdleEvents, Releases};
 
 /// `CUdevice_attribute` numbers used here.
 mod attribute {
@@ -54,6 +56,7 @@ pub struct CudaGpu {
     frames: Handles<Frame>,
     arrays: Handles<Array>,
     nvml: OnceLock<Option<(Nvml, u32)>>,
+    releases: Arc<Releases>,
 }
 
 /// A driver's pointer, as a number: the driver says from which threads it may be used, which is all.
@@ -69,6 +72,7 @@ struct Context {
     textures: Mutex<HashMap<u64, bool>>,
     /// Registered host memory by device address.
     registered: Mutex<HashMap<u64, Address>>,
+    idle_events: Mutex<IdleEvents>,
 }
 
 #[derive(Clone, Debug)]
@@ -125,6 +129,7 @@ impl CudaGpu {
             _ => {}
         }
         let properties = read_properties(&driver, ordinal)?;
+        let releases = Releases::new(Arc::clone(&driver));
         Ok(Self {
             driver,
             ordinal,
@@ -137,6 +142,7 @@ impl CudaGpu {
             frames: Handles::default(),
             arrays: Handles::default(),
             nvml: OnceLock::new(),
+            releases,
         })
     }
 

@@ -1,7 +1,8 @@
 //! Order: within a stream, between streams, against the default stream, with the host.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use super::session::Args;
 use super::{Check, Session, case_list, ensure};
@@ -18,6 +19,8 @@ case_list![
     destroyed_streams_finish_their_work,
     callbacks_run_in_stream_order,
     callbacks_hold_later_work,
+    releases_run_while_a_host_function_blocks,
+    a_wait_has_run_the_releases_before_it,
     priorities_are_accepted_and_clamped,
     many_streams_at_once,
 ];
@@ -230,5 +233,33 @@ fn many_streams_at_once(s: &Session<'_>) -> Check {
     let blocks: u32 = (0..10).map(|round| 1 + round % 3).sum();
     let seen = s.peek(total, 1)?;
     ensure!(seen == [blocks * 32 * 40], "{seen:?}");
+    Ok(())
+}
+
+/// A correct program may do this: its host function waits for a copy on another stream, which ends with a release.
+fn releases_run_while_a_host_function_blocks(s: &Session<'_>) -> Check {
+    let (held, free) = (s.own_stream()?, s.own_stream()?);
+    let hold = s.hold(held)?;
+    let (tell, told) = mpsc::channel();
+    let release = Box::new(move || drop(tell.send(())));
+    s.gpu.stream_release(free, 0, release)?;
+    let ran = told.recv_timeout(Duration::from_secs(10));
+    drop(hold);
+    s.gpu.stream_synchronize(held)?;
+    ensure!(ran.is_ok(), "the release waited for the host function");
+    Ok(())
+}
+
+fn a_wait_has_run_the_releases_before_it(s: &Session<'_>) -> Check {
+    let total = s.zeros(1)?;
+    let stream = s.own_stream()?;
+    for round in 0..100 {
+        s.launch_on(stream, "count", 1, 1, &Args::default().ptr(total))?;
+        let (tell, told) = mpsc::channel();
+        let release = Box::new(move || drop(tell.send(())));
+        s.gpu.stream_release(stream, 0, release)?;
+        s.gpu.stream_synchronize(stream)?;
+        ensure!(told.try_recv().is_ok(), "round {round}: not yet");
+    }
     Ok(())
 }
