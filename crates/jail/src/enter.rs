@@ -44,6 +44,14 @@ pub fn enter(jail: &Jail) -> Result<Report, JailError> {
     }
     let user = jail.user.filter(|_| !jail.without.contains(&Layer::User));
     user::drop_privileges(user, own_user_namespace, &mut report);
+    if let (Some(user), false) = (user, report.has(Layer::User)) {
+        // The worker would stay root.
+        let what = format!(
+            "it cannot become user {user}; `without = [\"user\"]` under [workers] lets workers run as the daemon's user"
+        );
+        let source = io::Error::from(io::ErrorKind::PermissionDenied);
+        return Err(JailError { what, source });
+    }
     if report.has(Layer::Processes) {
         end_with_parent()?;
     }

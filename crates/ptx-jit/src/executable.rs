@@ -29,7 +29,9 @@ pub fn reserve_code_region() -> io::Result<Range<usize>> {
     if let Some(region) = REGION.get() {
         return Ok(region.addresses.clone());
     }
-    let base = map(None, REGION_BYTES, libc::PROT_NONE)? as usize;
+    // As much again behind it, never used: a range that begins in the region and is as long as the region ends there,
+    // and longer ranges are refused.
+    let base = map(None, 2 * REGION_BYTES, libc::PROT_NONE)? as usize;
     let addresses = base..base + REGION_BYTES;
     let region = REGION.get_or_init(|| Region {
         addresses: addresses.clone(),
