@@ -16,6 +16,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use mica_gpu::{GpuError, HostCallback, Result};
 
+use crate::compiling::Compiling;
 use crate::config::{Config, OutputKind, OutputSink};
 use crate::context::{Context, lock};
 use crate::error::bad_handle;
@@ -102,6 +103,8 @@ pub(crate) struct State {
     pub(crate) queued_bytes: u64,
     /// Callbacks that run.
     pub(crate) callbacks: usize,
+    /// Kernels that are being compiled for launches.
+    pub(crate) compiling: Vec<Arc<Compiling>>,
     /// Transfers that copy threads do, or will do next.
     pub(crate) moving: usize,
 }

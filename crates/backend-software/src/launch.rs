@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Launch, Result, StreamId};
-use mica_kernel::{Dim3, KernelInfo, LaunchFacts};
+use mica_kernel::{Dim3, KernelInfo, LaunchFacts, PrepareError};
 
 use crate::area::SHARED;
 use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_PARAMS, MAX_THREADS, occupancy};
@@ -69,22 +69,32 @@ impl SoftwareGpu {
         // Copied first: what is proven must be what blocks read.
         let params = Params::new(launch.params, info.params_len as usize);
         let arena = self.core.memory.arena();
-        let facts = LaunchFacts {
-            arena_base: arena.base(),
-            arena_len: arena.len(),
-            params: params.as_slice(),
-            grid,
-            block,
+        let charges = module.charge_compiling(launch.kernel as usize)?;
+        let prepared = self.core.compile(&context, stream_id.0, &|interrupt| {
+            let facts = LaunchFacts {
+                arena_base: arena.base(),
+                arena_len: arena.len(),
+                params: params.as_slice(),
+                grid,
+                block,
+                interrupt,
+            };
+            (module.executable).prepare(launch.kernel as usize, &facts)
+        });
+        let proven = match prepared {
+            Ok(proven) => proven,
+            Err(PrepareError::Cancelled) => {
+                // As a launch that was queued and then cancelled; that its context is over is said.
+                return self.core.state().healthy_stream(stream_id.0).map(drop);
+            }
+            Err(PrepareError::Refused(reason)) => {
+                return Err(GpuError::new(
+                    CuResult::NotSupported,
+                    format!("kernel {} cannot run: {reason}", info.name),
+                ));
+            }
         };
-        let compiling = module.charge_compiling(launch.kernel as usize)?;
-        let prepared = (module.executable).prepare(launch.kernel as usize, &facts);
-        drop(compiling);
-        let proven = prepared.map_err(|reason| {
-            GpuError::new(
-                CuResult::NotSupported,
-                format!("kernel {} cannot run: {reason}", info.name),
-            )
-        })?;
+        module.keep_code(launch.kernel as usize, charges);
         let local_bytes = module.executable.local_bytes(launch.kernel as usize);
         let local_stride = self.local_stride(local_bytes, info, &context, block)?;
         let mut workspace = 0;

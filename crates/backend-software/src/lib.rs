@@ -14,6 +14,7 @@ mod attributes;
 mod block;
 mod cache;
 mod compile;
+mod compiling;
 mod config;
 mod context;
 mod core;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use mica_kernel::{
     BlockContext, BlockOutcome, CodeLocation, Dim3, Executable, FaultKind, GlobalInfo, KernelInfo,
-    LaunchFacts,
+    LaunchFacts, PrepareError,
 };
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
@@ -99,16 +99,18 @@ impl Executable for MixedModule {
         self.jit.local_bytes(kernel)
     }
 
-    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {
+    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, PrepareError> {
         let Some(interpreted) = self.interpreted.get(kernel) else {
-            return Err("there is no such kernel".to_owned());
+            return Err("there is no such kernel".to_owned().into());
         };
         if interpreted.load(Ordering::Acquire) {
             return Ok(false);
         }
         let reason = match self.jit.prepare(kernel, launch) {
             Ok(proven) => return Ok(proven),
-            Err(reason) => reason,
+            // The compiler refused nothing, so the next launch asks it again.
+            Err(PrepareError::Cancelled) => return Err(PrepareError::Cancelled),
+            Err(PrepareError::Refused(reason)) => reason,
         };
         let kernels = self.jit.kernels();
         let name = kernels.get(kernel).map_or("?", |k| k.name.as_str());

@@ -35,6 +35,12 @@ pub(crate) struct Module {
     _share: Arc<Option<Share>>,
 }
 
+/// What a compilation is charged as: host memory while it goes on, and code afterwards.
+pub(crate) struct CompileCharges {
+    _compiling: Option<Share>,
+    kept: Option<Share>,
+}
+
 impl Module {
     /// Places and fills the variables.
     pub(crate) fn new(memory: Arc<DeviceMemory>, context: u64, charged: &Charged) -> Result<Self> {
@@ -68,16 +74,23 @@ impl Module {
         Ok(module)
     }
 
-    /// Charges for compiling a kernel, before its first launch; what is given back goes when it is compiled.
-    pub(crate) fn charge_compiling(&self, kernel: usize) -> Result<Option<Share>> {
-        let Some(code) = self.code.get(kernel).filter(|code| code.get().is_none()) else {
+    /// Charges for compiling a kernel, before its first launch. Dropped, it gives everything back.
+    pub(crate) fn charge_compiling(&self, kernel: usize) -> Result<Option<CompileCharges>> {
+        if (self.code.get(kernel)).is_none_or(|code| code.get().is_some()) {
             return Ok(None);
-        };
+        }
         let (peak, kept) = compile_cost(self.executable.instructions(kernel));
-        let compiling = self.memory.charge_host(peak, "compiling a kernel")?;
-        let kept = self.memory.charge_host(kept, "a compiled kernel")?;
-        let _ = code.set(kept);
-        Ok(compiling)
+        Ok(Some(CompileCharges {
+            _compiling: self.memory.charge_host(peak, "compiling a kernel")?,
+            kept: self.memory.charge_host(kept, "a compiled kernel")?,
+        }))
+    }
+
+    /// Keeps what compiled code is charged as, and gives the rest back: the kernel is compiled.
+    pub(crate) fn keep_code(&self, kernel: usize, charges: Option<CompileCharges>) {
+        if let (Some(code), Some(charges)) = (self.code.get(kernel), charges) {
+            let _ = code.set(charges.kept);
+        }
     }
 
     /// Moves a variable to memory that the host shares, with its present contents. Addresses of it that

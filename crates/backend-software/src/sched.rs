@@ -243,7 +243,8 @@ impl Core {
 
     /// Whether a context has kernels that run or wait, and how many transfers.
     pub(crate) fn has_work(&self, state: &State, context: u64) -> (bool, u64) {
-        let (mut has_grids, mut transfers) = (false, 0);
+        let mut has_grids = (state.compiling.iter()).any(|job| job.context == context);
+        let mut transfers = 0;
         let streams = state.streams.values();
         for op in streams
             .filter(|stream| stream.context.id == context)
@@ -277,6 +278,14 @@ impl Core {
                 {
                     count += 1;
                 }
+            }
+        }
+        for job in &state.compiling {
+            if job.context == context
+                && stream.is_none_or(|stream| job.stream == stream)
+                && !job.cancelled.swap(true, Ordering::SeqCst)
+            {
+                count += 1;
             }
         }
         let active: Vec<Arc<Grid>> = state

@@ -16,6 +16,10 @@
 //!                                   └── Services ◄──────┘ printf, malloc, pause, textures, faults
 //! ```
 
+mod interrupt;
+
+pub use interrupt::{Interrupt, PrepareError};
+
 use std::sync::atomic::AtomicU32;
 
 /// A three-dimensional extent or index.
@@ -164,6 +168,8 @@ pub struct LaunchFacts<'a> {
     pub grid: Dim3,
     /// Block extent.
     pub block: Dim3,
+    /// Stops the preparation.
+    pub interrupt: Interrupt<'a>,
 }
 
 /// A sized holder for the trait object, so that it can be behind a thin pointer.
@@ -394,8 +400,8 @@ pub trait Executable: Send + Sync {
     /// the first block and outside any recovery scope.
     ///
     /// # Errors
-    /// A sentence that says why the kernel cannot run.
-    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {
+    /// Says why the kernel cannot run, or that [`LaunchFacts::interrupt`] stopped its preparation.
+    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, PrepareError> {
         let _ = (kernel, launch);
         Ok(false)
     }

@@ -1,7 +1,7 @@
 //! Times kernels on one thread against gcc's loops. `cargo run --release -p mica-ptx-jit --example bench
 //! [lanes [kernel]|checks|compile files…]`
 
-use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable, LaunchFacts};
+use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable, Interrupt, LaunchFacts};
 use mica_ptx_jit::{JitModule, Options};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -49,6 +49,7 @@ impl Bench {
             params: &params,
             grid,
             block,
+            interrupt: Interrupt::default(),
         };
         let proven = self.module.prepare(k, &launch).expect("compiles");
         let start = cpu_ms();

@@ -16,6 +16,7 @@ use mica_kernel::BlockContext;
 use crate::CompileError;
 use crate::emit::{Emit, Source, signature};
 use crate::executable::Executable;
+use crate::interrupt;
 use crate::patch;
 
 /// Largest frame of compiled code on the stack of the thread that runs it, of which two are active at once.
@@ -100,7 +101,10 @@ impl Code {
             // the end of others' work: the kernel is interpreted then.
             let attempt = || Code::attempt(isa, &src, lanes);
             let made = catch_unwind(AssertUnwindSafe(attempt));
-            let made = made.unwrap_or_else(|_| Err(CompileError::Backend("it panicked".into())))?;
+            let made = made.unwrap_or_else(|payload| {
+                interrupt::pass_on(payload);
+                Err(CompileError::Backend("it panicked".into()))
+            })?;
             if let Some(made) = made {
                 return Ok(made);
             }
@@ -122,7 +126,9 @@ impl Code {
         let Some(patches) = patches else {
             return Ok(None);
         };
+        interrupt::poll();
         builder.finalize(isa.frontend_config());
+        interrupt::poll();
         if std::env::var_os("MICA_JIT_CLIF").is_some() {
             eprintln!("{}", func.display());
         }
@@ -134,6 +140,7 @@ impl Code {
         if let Some(text) = &code.vcode {
             eprintln!("{text}");
         }
+        interrupt::poll();
         // Without a frame's description none is known, and so none is accepted.
         let frame = code.buffer.frame_layout().map(|f| f.frame_to_fp_offset);
         if frame.is_none_or(|bytes| bytes > MOST_FRAME) {

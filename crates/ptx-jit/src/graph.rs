@@ -14,6 +14,7 @@ pub(crate) struct Graph {
 
 impl Graph {
     pub(crate) fn build(unit: &Unit) -> Graph {
+        crate::interrupt::poll();
         let n = unit.blocks.len();
         let succs: Vec<Vec<u32>> = (0..n as u32).map(|b| unit.succs(b)).collect();
         let mut rpo = Vec::new();

@@ -4,13 +4,14 @@ use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{Dim3, LaunchFacts};
 use mica_ptx::ast::{FloatUnOp, FuncId, Module, Op, Precision, ScalarType};
 use mica_ptx_ops::layout::ModuleLayout;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::code::Code;
 use crate::emit::{Source, is_wide};
 use crate::plan::{Plan, Spread};
 use crate::scratch;
 use crate::shape::Shape;
+use crate::slot::Slot;
 use crate::unit::{Class, Place, Step, Term};
 use crate::{CodeStore, CompileError, Width};
 
@@ -32,7 +33,7 @@ pub(crate) struct Kernel {
     /// Threads per group that suit the kernel.
     lanes: u32,
     /// For 1, 4, 8 and 16 lanes; then for 4, 8 and 16 where the proof holds.
-    versions: [OnceLock<Result<Code, CompileError>>; 7],
+    versions: [Slot<Result<Code, CompileError>>; 7],
 }
 
 impl Kernel {

@@ -27,6 +27,7 @@ mod executable;
 #[cfg(test)]
 mod golden;
 mod graph;
+mod interrupt;
 mod kernel;
 mod limit;
 mod liveness;
@@ -38,6 +39,7 @@ mod prove;
 mod run;
 mod scratch;
 mod shape;
+mod slot;
 mod store;
 mod stream;
 mod unit;
@@ -46,14 +48,15 @@ mod width;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use mica_kernel::{
     BlockContext, BlockOutcome, CodeLocation, Dim3, Executable, Fault, FaultKind, GlobalInfo,
-    KernelInfo, LaunchFacts,
+    KernelInfo, LaunchFacts, PrepareError,
 };
 use mica_ptx::ast::{FuncId, Module, Op};
 use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 pub use executable::reserve_code_region;
 use kernel::Kernel;
+use slot::Slot;
 pub use store::{CodeStore, DiskStore};
 pub use width::Width;
 
@@ -134,7 +137,7 @@ pub struct JitModule {
     options: Options,
     /// Off in [`price`] alone.
     checks: bool,
-    kernels: Vec<OnceLock<Result<Kernel, CompileError>>>,
+    kernels: Vec<Slot<Result<Kernel, CompileError>>>,
 }
 
 impl JitModule {
@@ -166,7 +169,7 @@ impl JitModule {
                 .isa_flags()
                 .iter()
                 .any(|f| f.name == "has_fma" && f.as_bool() == Some(true));
-        let kernels = layout.kernels.iter().map(|_| OnceLock::new()).collect();
+        let kernels = layout.kernels.iter().map(|_| Slot::default()).collect();
         Ok(JitModule {
             module,
             layout: Arc::new(layout),
@@ -330,11 +333,14 @@ impl Executable for JitModule {
         least.max(whole.unwrap_or(0))
     }
 
-    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {
-        let k = self.kernel(kernel).map_err(ToString::to_string)?;
-        let proven = k.proves(launch);
-        k.ready(launch.block, proven)?;
-        Ok(proven)
+    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, PrepareError> {
+        let prepared = interrupt::scope(launch.interrupt, || {
+            let k = self.kernel(kernel).map_err(ToString::to_string)?;
+            let proven = k.proves(launch);
+            k.ready(launch.block, proven)?;
+            Ok(proven)
+        });
+        prepared.unwrap_or(Err(PrepareError::Cancelled))
     }
 
     fn function_address(&self, name: &str) -> Option<u64> {

@@ -16,6 +16,7 @@ pub(crate) fn visit_step(
     step: Step,
     f: &mut dyn FnMut(Reg, Access),
 ) {
+    crate::interrupt::tick();
     match step {
         Step::Inst(i) => visit_inst(unit, module, instance, i, f),
         Step::Args { call, callee } | Step::Rets { call, callee } => {
@@ -166,6 +167,7 @@ fn solve(
     while changed {
         changed = false;
         for &b in graph.rpo.iter().rev() {
+            crate::interrupt::tick();
             let mut out = BitSet::new(n);
             if cut && matches!(unit.blocks[b as usize].term, Term::Sync { .. }) {
                 continue;

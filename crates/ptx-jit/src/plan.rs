@@ -146,7 +146,9 @@ impl Plan {
         let preheaders = add_preheaders(&mut unit, &graph, &streaming);
         let graph = Graph::build(&unit);
         let live = live_in(&unit, module, &graph);
+        crate::interrupt::poll();
         let loose = loose(&unit, module);
+        crate::interrupt::poll();
         let proof = Proof::build(&unit, module, layout, &graph, &guards);
         let mut plan = Plan {
             unit,
@@ -178,8 +180,11 @@ impl Plan {
             proof,
             stack: Stack::default(),
         };
+        crate::interrupt::poll();
         plan.find_entries(module);
+        crate::interrupt::poll();
         plan.place_slots();
+        crate::interrupt::poll();
         plan.sp_slot = plan.slots.get(&plan.unit.sp).copied();
         plan.list_sites(module);
         plan.track_slots(module);

@@ -3,7 +3,7 @@
 //! Compiles kernels of its own with and without checks and times both, turn by turn. Code without checks
 //! is made nowhere else: there is no option for it, and a program's module cannot get here.
 
-use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable, LaunchFacts};
+use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable, Interrupt, LaunchFacts};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -128,10 +128,11 @@ impl Rig {
             params: &params,
             grid,
             block,
+            interrupt: Interrupt::default(),
         };
         let proven = module
             .prepare(index, &launch)
-            .map_err(CompileError::Backend)?;
+            .map_err(|error| CompileError::Backend(error.to_string()))?;
         let threads = block.count() as u32;
         self.scratch
             .resize(module.scratch_bytes(index, threads) / 16 + 8, 0);

@@ -84,6 +84,7 @@ pub(crate) fn solve(
     let defs = block_defs(unit, module);
     let mut influenced: HashMap<u32, BitSet> = HashMap::new();
     loop {
+        crate::interrupt::poll();
         s.guards.clear();
         let mut changed = s.pass(graph);
         for &b in &graph.rpo {
@@ -93,6 +94,7 @@ pub(crate) fn solve(
             if s.shapes[*pred as usize] != Shape::Varying {
                 continue;
             }
+            crate::interrupt::poll();
             let set = influenced
                 .entry(b)
                 .or_insert_with(|| influence(unit, graph, live_in, &defs, b));

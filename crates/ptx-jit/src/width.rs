@@ -5,7 +5,7 @@
 //! each, in about three milliseconds, when the first kernel comes that has blocks for 256 bits. The result
 //! is kept in memory, and beside compiled kernels for other processes, under the names of processor and compiler.
 
-use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable, LaunchFacts};
+use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable, Interrupt, LaunchFacts};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
@@ -189,9 +189,10 @@ impl Trial {
             params: &params,
             grid,
             block: BLOCK,
+            interrupt: Interrupt::default(),
         };
         let proven = self.module.prepare(0, &launch);
-        let proven = proven.map_err(CompileError::Backend)?;
+        let proven = proven.map_err(|error| CompileError::Backend(error.to_string()))?;
         let stop = AtomicU32::new(0);
         let scratch = (self.scratch.as_mut_ptr() as usize).next_multiple_of(64);
         let mut context = BlockContext {

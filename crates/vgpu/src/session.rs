@@ -22,7 +22,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TryLockError,
 };
+use std::time::Duration;
 
 use mica_gpu::{
     ArrayDescriptor, ArrayId, ContextId, EventId, FrameId, Gpu, GpuError, ModuleId, SessionBudget,
@@ -38,6 +40,9 @@ use crate::handle::{HandleTable, ObjectKind};
 use crate::ranges::Ranges;
 use crate::vgpu::{Charge, Vgpu};
 use crate::windows::Windows;
+
+/// How often the end of a session looks whether its calls have ended.
+const END_LOOK: Duration = Duration::from_millis(1);
 use crate::{Result, VgpuError};
 
 struct Context {
@@ -192,7 +197,7 @@ impl Session {
     }
 
     /// Closes the windows, and waits at most so long until the program has let go; whether it has.
-    pub(crate) fn close_windows(&self, patience: std::time::Duration) -> bool {
+    pub(crate) fn close_windows(&self, patience: Duration) -> bool {
         let windows = self.windows.get();
         windows.is_none_or(|windows| windows.close_within(patience))
     }
@@ -236,6 +241,23 @@ impl Session {
         self.tables.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// As [`Session::write`], for the end of the session: a launch that compiles its kernel with the tables in use
+    /// is cancelled. One may begin after a look, so it is looked again.
+    fn write_cancelling(&self) -> RwLockWriteGuard<'_, Tables> {
+        loop {
+            match self.tables.try_write() {
+                Ok(tables) => return tables,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            for id in self.context_ids() {
+                // A device that cannot cancel compiles nothing itself.
+                let _ = self.gpu.cancel(id, None);
+            }
+            std::thread::sleep(END_LOOK);
+        }
+    }
+
     #[inline]
     fn check(&self) -> Result<()> {
         if self.is_closed() {
@@ -263,7 +285,7 @@ impl Session {
             return;
         }
         let tables = {
-            let mut tables = self.write();
+            let mut tables = self.write_cancelling();
             lock(&self.live).clear();
             std::mem::replace(&mut *tables, Tables::new())
         };

@@ -227,6 +227,7 @@ impl Device {
             params: &params,
             grid: GRID,
             block,
+            interrupt: mica_kernel::Interrupt::default(),
         };
         let proven = module.prepare(index, &facts).ok()?;
         let words = module.scratch_bytes(index, threads).div_ceil(64) + 1;

@@ -1,5 +1,6 @@
 //! `mica bench`: the specification's numbers, both sides and their ratio from one run.
 
+mod confined;
 mod gpu;
 mod group;
 mod isolated;

@@ -76,6 +76,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     if wanted("daemon") {
         report.add(daemon_memory()?);
     }
+    if wanted("worker start") {
+        super::confined::run(&mut report)?;
+    }
     if wanted("start-up") {
         start_up(&mut report)?;
         at_once(&mut report)?;

@@ -67,8 +67,13 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts the daemon; its GPU has so much memory.
     pub(crate) fn set_up(memory_bytes: u64) -> Result<Self> {
+        Self::set_up_with(memory_bytes, "")
+    }
+
+    /// As [`Stage::set_up`], with more sections of the daemon's configuration.
+    pub(crate) fn set_up_with(memory_bytes: u64, sections: &str) -> Result<Self> {
         let folder = make_folder()?;
-        match Self::start_in(&folder, memory_bytes) {
+        match Self::start_in(&folder, memory_bytes, sections) {
             Ok(stage) => Ok(stage),
             Err(error) => {
                 let log = std::fs::read_to_string(folder.join("daemon.log")).unwrap_or_default();
@@ -81,11 +86,13 @@ impl Stage {
         }
     }
 
-    fn start_in(folder: &Path, memory_bytes: u64) -> Result<Self> {
+    fn start_in(folder: &Path, memory_bytes: u64, sections: &str) -> Result<Self> {
         let config = folder.join("mica.toml");
         std::fs::write(
             &config,
-            format!("[software_gpu]\noffer = \"always\"\nmemory_bytes = {memory_bytes}\n"),
+            format!(
+                "[software_gpu]\noffer = \"always\"\nmemory_bytes = {memory_bytes}\n{sections}"
+            ),
         )?;
         let log = std::fs::File::create(folder.join("daemon.log"))?;
         let mut command = Command::new(own_path()?);

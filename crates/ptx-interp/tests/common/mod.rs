@@ -6,8 +6,8 @@ mod arena;
 
 use arena::Arena;
 use mica_kernel::{
-    BlockContext, BlockOutcome, Dim3, Executable, Fault, LaunchFacts, Services, ServicesRef,
-    TextureView,
+    BlockContext, BlockOutcome, Dim3, Executable, Fault, Interrupt, LaunchFacts, Services,
+    ServicesRef, TextureView,
 };
 use mica_ptx_interp::InterpModule;
 use std::collections::HashMap;
@@ -272,6 +272,7 @@ impl Device {
             params: &bytes,
             grid,
             block,
+            interrupt: Interrupt::default(),
         };
         // What cannot be prepared says so when it is run.
         self.proven = self.module.prepare(index, &facts).unwrap_or(false);

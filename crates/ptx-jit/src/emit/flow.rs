@@ -204,6 +204,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         self.plan_checks(id);
         self.begin_wide(id);
         for (at, step) in block.steps.iter().enumerate() {
+            crate::interrupt::tick();
             match *step {
                 Step::Inst(i) => {
                     let place = Place {

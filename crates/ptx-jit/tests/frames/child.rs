@@ -3,7 +3,9 @@
 use super::limits::live;
 use super::{HEAD, Params, compiled, dim};
 use crate::common::Device;
-use mica_kernel::{BlockContext, BlockOutcome, Executable, GlobalInfo, KernelInfo, LaunchFacts};
+use mica_kernel::{
+    BlockContext, BlockOutcome, Executable, GlobalInfo, KernelInfo, LaunchFacts, PrepareError,
+};
 use mica_ptx_jit::{JitModule, Options};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -39,7 +41,7 @@ impl Executable for Lying {
     fn scratch_bytes(&self, kernel: usize, threads: u32) -> usize {
         self.0.scratch_bytes(kernel, threads)
     }
-    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, String> {
+    fn prepare(&self, kernel: usize, launch: &LaunchFacts<'_>) -> Result<bool, PrepareError> {
         self.0.prepare(kernel, launch).map(|_| true)
     }
     fn function_address(&self, name: &str) -> Option<u64> {

@@ -3,7 +3,7 @@
 
 use super::{HEAD, call, filler, kernel};
 use crate::common::{Params, compiled};
-use mica_kernel::{BlockOutcome, Executable, LaunchFacts};
+use mica_kernel::{BlockOutcome, Executable, Interrupt, LaunchFacts};
 use mica_ptx_jit::{JitModule, Options};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -22,8 +22,10 @@ fn prepare(text: &str) -> Result<bool, String> {
         params: &[0; 8],
         grid: crate::common::dim(1),
         block: crate::common::dim(32),
+        interrupt: Interrupt::default(),
     };
-    module(text)?.prepare(0, &facts)
+    let prepared = module(text)?.prepare(0, &facts);
+    prepared.map_err(|error| error.to_string())
 }
 
 /// Runs with the stack of an ordinary thread.
