@@ -1,6 +1,6 @@
 //! LZ4 blocks and zstd frames, within a limit.
 
-use std::io::Read;
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::error::{Error, Result};
 
@@ -35,18 +35,41 @@ pub(crate) fn lz4(data: &[u8], size: u64, limit: u64) -> Result<Vec<u8>> {
     }
 }
 
+/// The largest window of a zstd frame whatever its content: what every decoder should accept (RFC 8878, 3.1.1.1.2).
+const USUAL_WINDOW: u64 = 8 << 20;
+
 /// A zstd frame that holds exactly `size` bytes.
 pub(crate) fn zstd(data: &[u8], size: u64, limit: u64) -> Result<Vec<u8>> {
     check(size, limit)?;
-    let mut decoder =
-        ruzstd::decoding::StreamingDecoder::new(data).map_err(|e| failed("zstd", data, e))?;
-    // The vector grows with what really comes out, whatever the header claims.
+    let mut source = data;
+    let mut decoder = FrameDecoder::new();
+    // The decoder keeps a whole window before it gives anything away, so the window bounds what a frame that lies
+    // makes it hold. An honest frame needs no more than its content, rounded up as encoders do.
+    decoder.set_max_window_size(
+        size.checked_next_power_of_two()
+            .unwrap_or(size)
+            .max(USUAL_WINDOW),
+    );
+    decoder
+        .init(&mut source)
+        .map_err(|e| failed("zstd", data, e))?;
     let mut out = Vec::new();
-    let read = decoder
-        .by_ref()
-        .take(size.saturating_add(1))
-        .read_to_end(&mut out);
-    read.map_err(|e| failed("zstd", data, e))?;
+    while !decoder.is_finished() {
+        // A block is 128 KiB at most.
+        decoder
+            .decode_blocks(&mut source, BlockDecodingStrategy::UptoBlocks(1))
+            .map_err(|e| failed("zstd", data, e))?;
+        if (out.len() + decoder.can_collect()) as u64 > size {
+            return Err(failed(
+                "zstd",
+                data,
+                format!("it holds more than {size} bytes"),
+            ));
+        }
+        decoder
+            .collect_to_writer(&mut out)
+            .map_err(|e| failed("zstd", data, e))?;
+    }
     if out.len() as u64 != size {
         let reason = format!("it holds {} bytes, not {size}", out.len());
         return Err(failed("zstd", data, reason));
