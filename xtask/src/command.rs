@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -37,4 +37,55 @@ pub(crate) fn run(title: &str, command: &mut Command) -> Result<()> {
     }
     eprintln!("    {title}: {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// The words `[--minutes N] [NAME]` in any order; `usual` minutes when no number is given.
+pub(crate) fn minutes_and_name<'a>(
+    words: &[&'a str],
+    usual: u64,
+) -> Result<(Duration, Option<&'a str>)> {
+    match words {
+        [] => Ok((Duration::from_secs(usual * 60), None)),
+        ["--minutes", number, rest @ ..] => {
+            let minutes = number.parse().ok().filter(|m| (1..=10_000).contains(m));
+            let minutes: u64 = minutes
+                .with_context(|| format!("{number:?} is not a number of minutes: write {usual}"))?;
+            minutes_and_name(rest, minutes)
+        }
+        [name, rest @ ..] if !name.starts_with('-') => {
+            let (limit, other) = minutes_and_name(rest, usual)?;
+            match other {
+                None => Ok((limit, Some(name))),
+                Some(other) => bail!("one name is enough, not {name} and {other}"),
+            }
+        }
+        [other, ..] => bail!("unknown option {other}: write --minutes N, a name or both"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minutes_and_a_name_come_in_any_order() {
+        let parsed = |words: &[&'static str]| {
+            let (limit, name) = minutes_and_name(words, 60).unwrap();
+            (limit.as_secs() / 60, name)
+        };
+        assert_eq!(parsed(&[]), (60, None));
+        assert_eq!(parsed(&["jit"]), (60, Some("jit")));
+        assert_eq!(parsed(&["--minutes", "2"]), (2, None));
+        assert_eq!(parsed(&["jit", "--minutes", "2"]), (2, Some("jit")));
+        assert_eq!(parsed(&["--minutes", "2", "jit"]), (2, Some("jit")));
+        for wrong in [
+            &["--minutes"][..],
+            &["--minutes", "0"],
+            &["--minutes", "x"],
+            &["--hours", "1"],
+            &["jit", "ptx"],
+        ] {
+            assert!(minutes_and_name(wrong, 60).is_err(), "{wrong:?}");
+        }
+    }
 }

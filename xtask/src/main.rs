@@ -3,9 +3,12 @@
 //! `cargo xtask test` is everything CI checks; `cargo xtask gpu-test` is the same cases on a real GPU.
 //! Tools that are missing are installed, said so, and cached under `target/tools`.
 
+mod attack;
+mod bounded;
 mod chaos;
 mod clients;
 mod command;
+mod executables;
 mod gpu_test;
 mod packages;
 mod suite;
@@ -27,6 +30,10 @@ cargo xtask <task>
                        a worker or the daemon and checks that everything comes back (1000 rounds)
   suite-all [FILTER]   the same, each built with every CUDA runtime (11.8 to 13, static and shared)
   clients [FILTER]     published libraries (cudarc, Numba, CuPy, Thrust, CUB) in a virtual GPU
+  attack [--minutes N] [FILTER]
+                       the tests in which something hostile is tried, by family: PTX, images,
+                       programs, workers, peers of the daemon, files; in N minutes (10) at most.
+                       FILTER is part of a family's name
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
@@ -38,6 +45,7 @@ fn main() -> Result<()> {
     match words.as_slice() {
         ["test"] => test::run(test::Extent::Everything),
         ["test", "--fast"] => test::run(test::Extent::WithoutPrograms),
+        ["attack", rest @ ..] => attack::run(rest),
         ["chaos", rest @ ..] => chaos::run(rest),
         ["suite"] => suite::run("", Breadth::Some),
         ["suite", filter] => suite::run(filter, Breadth::Some),

@@ -1,0 +1,208 @@
+//! `cargo xtask attack [--minutes N] [FILTER]`: the tests in which something hostile is tried, by family, in ten minutes.
+//!
+//! Owns the order, the time limit and the verdicts. `families` names the tests; `cargo xtask test` runs them too.
+
+mod families;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::bounded::{self, Outcome, Scratch};
+use crate::command::{self, cargo, minutes_and_name, target};
+use crate::executables::{self, Executable, counts};
+use families::{FAMILIES, Family, Step};
+
+/// Longest that all families together run, builds apart, when nothing else is said. A machine that does other things
+/// meanwhile needs more.
+const MINUTES: u64 = 10;
+/// Lines of a failed family's output that are shown.
+const SHOWN_LINES: usize = 40;
+
+/// What became of a family.
+struct Report {
+    tests: usize,
+    time: Duration,
+    /// The reason, where it failed.
+    failure: Option<String>,
+}
+
+/// Tries the families whose name contains the filter.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
+    let (limit, filter) = minutes_and_name(words, MINUTES)?;
+    let filter = filter.unwrap_or("");
+    let chosen: Vec<&Family> = FAMILIES
+        .iter()
+        .filter(|f| f.name.contains(filter))
+        .collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = FAMILIES.iter().map(|f| f.name).collect();
+        bail!("no family has {filter:?} in its name: {}", names.join(", "));
+    }
+    bounded::catch_interrupts();
+    let programs = build()?;
+    let logs = target().join("attack");
+    std::fs::create_dir_all(&logs).with_context(|| format!("{}", logs.display()))?;
+    let scratch = Scratch::new("attack")?;
+    if !is_root(&scratch.0)? {
+        println!("not root: attacks by another user of the machine are left out");
+    }
+    let start = Instant::now();
+    let (mut passed, mut failed) = (0, 0);
+    for family in chosen {
+        let left = limit.saturating_sub(start.elapsed());
+        let log = logs.join(format!("{}.log", family.name.replace(' ', "-")));
+        let report = attempt(family, &programs, &log, left, &scratch.0)?;
+        if bounded::interrupted() {
+            bail!("interrupted; output is in {}", logs.display());
+        }
+        print(family, &report, &log);
+        match report.failure {
+            None => passed += 1,
+            Some(_) => failed += 1,
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    match failed {
+        0 => Ok(()),
+        _ => bail!("attacks failed; output is in {}", logs.display()),
+    }
+}
+
+/// Builds what the tests load as files, then the tests of all families. Always the same packages, whatever the
+/// filter: another choice would have cargo build their dependencies with other features again.
+fn build() -> Result<Vec<Executable>> {
+    let files = ["mica-cli", "mica-shim", "mica-nvml-shim"];
+    command::run("build", packages(&mut cargo(&["build"]), &files))?;
+    let mut names: Vec<String> = FAMILIES
+        .iter()
+        .flat_map(|f| f.steps)
+        .map(|s| format!("mica-{}", s.package))
+        .collect();
+    names.sort();
+    names.dedup();
+    executables::build("tests", packages(&mut cargo(&["test"]), &names))
+}
+
+fn packages<'a>(
+    command: &'a mut std::process::Command,
+    names: &[impl AsRef<str>],
+) -> &'a mut std::process::Command {
+    for name in names {
+        command.args(["-p", name.as_ref()]);
+    }
+    command
+}
+
+/// Whether files that this process makes belong to root.
+fn is_root(own: &Path) -> Result<bool> {
+    Ok(std::fs::metadata(own)?.uid() == 0)
+}
+
+/// Runs the steps of a family until one fails.
+fn attempt(
+    family: &Family,
+    programs: &[Executable],
+    log: &PathBuf,
+    limit: Duration,
+    scratch: &Path,
+) -> Result<Report> {
+    std::fs::write(log, "").with_context(|| format!("{}", log.display()))?;
+    let start = Instant::now();
+    let (mut tests, mut failure) = (0, None);
+    for step in family.steps {
+        let program = programs
+            .iter()
+            .find(|p| p.package == step.package && p.target == step.target);
+        let program = program.with_context(|| format!("there is no test {step}"))?;
+        let before = std::fs::read_to_string(log)?.len();
+        let mut command = program.command();
+        command.args(step.only).env("TMPDIR", scratch);
+        command.envs(step.environment.iter().copied());
+        let left = limit.saturating_sub(start.elapsed());
+        let outcome = bounded::run(&mut command, log, left, |_| ())?;
+        let output = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
+        let (passed, _) = counts(output.get(before..).unwrap_or_default());
+        tests += passed;
+        failure = judge(step, outcome, passed);
+        if failure.is_some() {
+            break;
+        }
+    }
+    let time = start.elapsed();
+    Ok(Report {
+        tests,
+        time,
+        failure,
+    })
+}
+
+/// Why a step failed. One that ran no test has failed: the test was renamed.
+fn judge(step: &Step, outcome: Outcome, passed: usize) -> Option<String> {
+    match outcome {
+        Outcome::Ended(status) if status.success() && passed >= step.only.len().max(1) => None,
+        Outcome::Ended(status) if status.success() => {
+            Some(format!("{step}: {passed} tests ran, fewer than are named"))
+        }
+        Outcome::Ended(status) => Some(format!("{step}: {status}")),
+        Outcome::OutOfTime => Some(format!("{step}: not done in time, see --minutes")),
+        Outcome::Interrupted => Some(format!("{step}: interrupted")),
+    }
+}
+
+fn print(family: &Family, report: &Report, log: &Path) {
+    let (tests, seconds) = (report.tests, report.time.as_secs_f64());
+    let verdict = match &report.failure {
+        None => "passed".to_string(),
+        Some(reason) => {
+            let text = std::fs::read(log).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            for line in &lines[lines.len().saturating_sub(SHOWN_LINES)..] {
+                println!("    {line}");
+            }
+            format!("FAILED: {reason}")
+        }
+    };
+    println!(
+        "{:<16} {:<78} {tests:>3} tests {seconds:>6.1} s  {verdict}",
+        family.name, family.tried
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_step_without_its_tests_has_failed() {
+        let step = Step {
+            only: &["one", "two"],
+            ..families::whole("worker", "jail")
+        };
+        let ended = |raw| Outcome::Ended(ExitStatus::from_raw(raw));
+        assert_eq!(judge(&step, ended(0), 2), None);
+        assert!(judge(&step, ended(0), 1).is_some_and(|r| r.contains("fewer")));
+        assert!(judge(&families::whole("worker", "jail"), ended(0), 0).is_some());
+        assert!(judge(&step, ended(11), 2).is_some_and(|r| r.contains("signal: 11")));
+        assert!(judge(&step, Outcome::OutOfTime, 2).is_some_and(|r| r.contains("not done")));
+    }
+
+    #[test]
+    fn every_test_that_a_family_names_is_a_file() {
+        let root = command::root();
+        for step in FAMILIES.iter().flat_map(|f| f.steps) {
+            let package = root.join("crates").join(step.package);
+            let tests = package.join("tests");
+            let one = tests.join(format!("{}.rs", step.target));
+            let several = tests.join(step.target).join("main.rs");
+            let found = step.target == "lib" || one.is_file() || several.is_file();
+            assert!(package.is_dir() && found, "{step}");
+        }
+    }
+}
