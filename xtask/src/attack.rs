@@ -25,8 +25,8 @@ const SHOWN_LINES: usize = 40;
 struct Report {
     tests: usize,
     time: Duration,
-    /// The reason, where it failed.
-    failure: Option<String>,
+    /// Why steps failed.
+    failures: Vec<String>,
 }
 
 /// Tries the families whose name contains the filter.
@@ -59,9 +59,9 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
             bail!("interrupted; output is in {}", logs.display());
         }
         print(family, &report, &log);
-        match report.failure {
-            None => passed += 1,
-            Some(_) => failed += 1,
+        match report.failures.is_empty() {
+            true => passed += 1,
+            false => failed += 1,
         }
     }
     println!("{passed} passed, {failed} failed");
@@ -101,7 +101,7 @@ fn is_root(own: &Path) -> Result<bool> {
     Ok(std::fs::metadata(own)?.uid() == 0)
 }
 
-/// Runs the steps of a family until one fails.
+/// Runs the steps of a family, those after one that failed too.
 fn attempt(
     family: &Family,
     programs: &[Executable],
@@ -111,7 +111,7 @@ fn attempt(
 ) -> Result<Report> {
     std::fs::write(log, "").with_context(|| format!("{}", log.display()))?;
     let start = Instant::now();
-    let (mut tests, mut failure) = (0, None);
+    let (mut tests, mut failures) = (0, Vec::new());
     for step in family.steps {
         let program = programs
             .iter()
@@ -126,8 +126,8 @@ fn attempt(
         let output = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
         let (passed, _) = counts(output.get(before..).unwrap_or_default());
         tests += passed;
-        failure = judge(step, outcome, passed);
-        if failure.is_some() {
+        failures.extend(judge(step, outcome, passed));
+        if outcome == Outcome::Interrupted {
             break;
         }
     }
@@ -135,7 +135,7 @@ fn attempt(
     Ok(Report {
         tests,
         time,
-        failure,
+        failures,
     })
 }
 
@@ -154,16 +154,16 @@ fn judge(step: &Step, outcome: Outcome, passed: usize) -> Option<String> {
 
 fn print(family: &Family, report: &Report, log: &Path) {
     let (tests, seconds) = (report.tests, report.time.as_secs_f64());
-    let verdict = match &report.failure {
-        None => "passed".to_string(),
-        Some(reason) => {
+    let verdict = match report.failures.as_slice() {
+        [] => "passed".to_string(),
+        reasons => {
             let text = std::fs::read(log).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             let lines: Vec<&str> = text.lines().collect();
             for line in &lines[lines.len().saturating_sub(SHOWN_LINES)..] {
                 println!("    {line}");
             }
-            format!("FAILED: {reason}")
+            format!("FAILED: {}", reasons.join(", "))
         }
     };
     println!(
