@@ -42,10 +42,10 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         bail!("no family has {filter:?} in its name: {}", names.join(", "));
     }
     bounded::catch_interrupts();
+    let scratch = Scratch::new("attack")?;
     let programs = build()?;
     let logs = target().join("attack");
     std::fs::create_dir_all(&logs).with_context(|| format!("{}", logs.display()))?;
-    let scratch = Scratch::new("attack")?;
     if !is_root(&scratch.0)? {
         println!("not root: attacks by another user of the machine are left out");
     }

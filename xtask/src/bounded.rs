@@ -92,6 +92,12 @@ fn end(child: &mut Child) -> Result<()> {
     }
     signal(group, libc::SIGKILL);
     child.wait()?;
+    end_children();
+    Ok(())
+}
+
+/// Ends the children of this process, and what they leave behind.
+fn end_children() {
     // Each round ends the orphans that it sees; their own children are orphans in the next.
     for _ in 0..20 {
         let orphans = children();
@@ -104,7 +110,6 @@ fn end(child: &mut Child) -> Result<()> {
             unsafe { libc::waitpid(orphan, std::ptr::null_mut(), 0) };
         }
     }
-    Ok(())
 }
 
 fn signal(process: libc::pid_t, number: libc::c_int) {
@@ -122,7 +127,8 @@ fn children() -> Vec<libc::pid_t> {
         .collect()
 }
 
-/// A folder for temporary files that any user may write to. It is removed with its content.
+/// A folder for temporary files that any user may write to. It is removed with its content, after the children of this
+/// process were ended.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -137,6 +143,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        // A compiler runs on when only the cargo that started it was interrupted.
+        end_children();
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             eprintln!("{} is left behind: {error}", self.0.display());
         }

@@ -10,6 +10,7 @@ mod clients;
 mod command;
 mod executables;
 mod gpu_test;
+mod nightly;
 mod packages;
 mod suite;
 mod support;
@@ -34,6 +35,10 @@ cargo xtask <task>
                        the tests in which something hostile is tried, by family: PTX, images,
                        programs, workers, peers of the daemon, files; in N minutes (10) at most.
                        FILTER is part of a family's name
+  nightly [--minutes N] [TARGET]
+                       each fuzz target of fuzz/ for N minutes (60), then the tests of the software
+                       device and the worker, all with the address sanitizer; TARGET is one of them.
+                       Installs cargo-fuzz into target/tools; results are in target/nightly
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
@@ -47,6 +52,7 @@ fn main() -> Result<()> {
         ["test", "--fast"] => test::run(test::Extent::WithoutPrograms),
         ["attack", rest @ ..] => attack::run(rest),
         ["chaos", rest @ ..] => chaos::run(rest),
+        ["nightly", rest @ ..] => nightly::run(rest),
         ["suite"] => suite::run("", Breadth::Some),
         ["suite", filter] => suite::run(filter, Breadth::Some),
         ["suite-all"] => suite::run("", Breadth::All),
