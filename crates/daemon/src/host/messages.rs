@@ -13,7 +13,6 @@ use super::join::{Joined, join};
 use super::{Flow, HostServer};
 use crate::api::{Severity, VgpuInfo};
 use crate::namespaces::seen_by;
-use crate::watched::start_time;
 
 /// Entry points remembered for a process at most.
 const MOST_NAMES: usize = 64;
@@ -122,14 +121,14 @@ impl HostServer {
     }
 
     pub(super) fn hello(&mut self, number: u64, message: &Message, fds: Vec<OwnedFd>) -> Flow {
-        let Some(connection) = self.connections.get_mut(&number) else {
+        let Some(connection) = self.connections.get(&number) else {
             return Flow::Close;
         };
         let (pid, uid, door) = (connection.pid, connection.uid, connection.door);
-        let socket = connection.socket.clone();
+        let (socket, began) = (connection.socket.clone(), connection.start);
         // The socket may have been passed on. A process that came later must not be taken for the one that connected:
         // it would be watched, and killed when the virtual GPU is removed by force.
-        let joined = match start_time(pid) == connection.start {
+        let joined = match self.start_of(pid) == began {
             true => join(&self.daemon, message, fds, pid, uid, door, &socket),
             false => {
                 let text = format!("process {pid}, which connected, has ended");
@@ -146,7 +145,9 @@ impl HostServer {
                         bell,
                         resumed,
                     } => {
-                        connection.client = Some(*id);
+                        if let Some(connection) = self.connections.get_mut(&number) {
+                            connection.client = Some(*id);
+                        }
                         self.greeting = self.greeting.saturating_sub(1);
                         // One that resumes has its page already and takes the last descriptor.
                         if !resumed {

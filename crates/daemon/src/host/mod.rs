@@ -95,6 +95,8 @@ pub(crate) struct HostServer {
     listener: OwnedFd,
     worker_listener: OwnedFd,
     epoll: OwnedFd,
+    /// Given up for a moment where no descriptor is left.
+    spare: Option<OwnedFd>,
     connections: HashMap<u64, Connection>,
     per_user: HashMap<u32, u32>,
     greeting: u32,
@@ -134,6 +136,7 @@ impl HostServer {
             listener,
             worker_listener,
             epoll,
+            spare: spare_descriptor(),
             connections: HashMap::new(),
             per_user: HashMap::new(),
             greeting: 0,
@@ -236,6 +239,7 @@ impl HostServer {
             epoll::EventFlags::IN,
         )
         .ok()?;
+        let start = self.start_of(pid);
         *self.per_user.entry(uid).or_default() += 1;
         self.greeting += 1;
         self.connections.insert(
@@ -244,7 +248,7 @@ impl HostServer {
                 socket,
                 door,
                 pid,
-                start: start_time(pid),
+                start,
                 uid,
                 since: Instant::now(),
                 client: None,
@@ -252,6 +256,16 @@ impl HostServer {
         );
         self.count();
         Some(number)
+    }
+
+    /// Start time of a process, also where no descriptor is left to read it with.
+    fn start_of(&mut self, pid: u32) -> Option<u64> {
+        start_time(pid).or_else(|| {
+            drop(self.spare.take());
+            let start = start_time(pid);
+            self.spare = spare_descriptor();
+            start
+        })
     }
 
     fn count(&self) {
@@ -361,6 +375,10 @@ impl HostServer {
 fn doorbell() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
+}
+
+fn spare_descriptor() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
 }
 
 /// Makes the two ends of a session.
