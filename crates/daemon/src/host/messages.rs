@@ -121,14 +121,15 @@ impl HostServer {
     }
 
     pub(super) fn hello(&mut self, number: u64, message: &Message, fds: Vec<OwnedFd>) -> Flow {
-        let Some(connection) = self.connections.get(&number) else {
+        let Some(connection) = self.connections.get_mut(&number) else {
             return Flow::Close;
         };
         let (pid, uid, door) = (connection.pid, connection.uid, connection.door);
         let (socket, began) = (connection.socket.clone(), connection.start);
+        let ended = (connection.process.take()).is_some_and(|process| !process.alive());
         // The socket may have been passed on. A process that came later must not be taken for the one that connected:
         // it would be watched, and killed when the virtual GPU is removed by force.
-        let joined = match self.start_of(pid) == began {
+        let joined = match !ended && self.start_of(pid) == began {
             true => join(&self.daemon, message, fds, pid, uid, door, &socket),
             false => {
                 let text = format!("process {pid}, which connected, has ended");

@@ -24,7 +24,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socketpai
 
 use crate::daemon::Daemon;
 use crate::registry::WorkerSlot;
-use crate::watched::start_time;
+use crate::watched::{Watched, start_time};
 use messages::refusal;
 
 const LISTENER: u64 = 0;
@@ -83,6 +83,8 @@ struct Connection {
     pid: u32,
     /// Start time of the process that connected: a later one may have its number.
     start: Option<u64>,
+    /// The process itself, until it has said hello: two processes with one number may have begun in one tick of the clock.
+    process: Option<Watched>,
     uid: u32,
     since: Instant,
     client: Option<u64>,
@@ -249,6 +251,7 @@ impl HostServer {
                 door,
                 pid,
                 start,
+                process: Watched::open(pid),
                 uid,
                 since: Instant::now(),
                 client: None,
