@@ -21,6 +21,8 @@ const THREADS: u32 = 256;
 const SOFTENING: f32 = 0.01;
 /// Steps in the queue: the device never waits for the next one.
 const DEPTH: usize = 4;
+/// Memory of the software GPU comes in pages of this size.
+const PAGE_BYTES: u64 = 4096;
 /// Nothing is there, whatever the device.
 const NOWHERE: u64 = 0xdead_beef_0000;
 
@@ -211,7 +213,8 @@ impl Tenant {
 
     fn fill(&self, answer: &mut Answer) -> Result<()> {
         let memory = self.vgpu.memory()?;
-        let rest = memory.limit_bytes - memory.used_bytes;
+        // Memory is given, and counted, in whole pages.
+        let rest = (memory.limit_bytes - memory.used_bytes) / PAGE_BYTES * PAGE_BYTES;
         let _all = self
             .vgpu
             .alloc::<u8>(rest as usize)
