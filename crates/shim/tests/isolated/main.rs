@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::{Vgpu, VgpuSpec};
@@ -111,6 +112,11 @@ impl Host {
         let mut ended = self.ended.0.lock().unwrap();
         while *ended < sessions {
             ended = self.ended.1.wait(ended).unwrap();
+        }
+        // The device of a session ends with the last of its threads, a moment after the session.
+        let begun = std::time::Instant::now();
+        while self.quota.view().used_bytes != 0 && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(self.quota.view().used_bytes, 0);
     }
