@@ -2,7 +2,6 @@
 
 mod home;
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use home::Home;
@@ -75,15 +74,7 @@ fn prints(environment: &Environment) -> u64 {
 
 #[test]
 fn a_cap_holds_copies_and_long_printfs() {
-    let home = Home(tempfile::tempdir().unwrap());
-    for name in ["libmica_shim.so", "libmica_nvml_shim.so"] {
-        let built = Command::new("cc")
-            .args(["-shared", "-x", "c", "/dev/null", "-o"])
-            .arg(home.0.path().join(name))
-            .status()
-            .unwrap();
-        assert!(built.success());
-    }
+    let home = Home::new();
     let capped = home.create("capped", "--share 10% --cap");
     let free = home.create("free", "--share 50%");
     // Copies of some KiB take less of the device's time than the cap allows: a program cannot ask for more of them.

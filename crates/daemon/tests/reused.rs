@@ -16,7 +16,7 @@ const DAEMON: &str = "MICA_TEST_DAEMON_SOCKET";
 
 /// Not a test of its own: connects to the daemon, passes the connection on through its standard input, and ends.
 #[test]
-#[ignore = "no test: the test below runs it in a process of its own"]
+#[ignore = "no test: the test below runs this (--exact connect_and_pass_on --ignored) in a process of its own"]
 fn connect_and_pass_on() {
     let Some(daemon) = std::env::var_os(DAEMON) else {
         return;

@@ -125,7 +125,7 @@ fn a_confined_worker_of_a_card_reaches_nothing_outside() {
 
 /// Not a test of its own: those below run it in processes of their own.
 #[test]
-#[ignore = "no test: the tests below run it, as nobody and with a umask that hides everything"]
+#[ignore = "no test: the tests below run this (--exact as_this_user --ignored), as nobody and with a umask that hides everything"]
 fn as_this_user() {
     check_nothing_gets_out(GpuKind::Software);
     check_nothing_gets_out(GpuKind::Nvidia);

@@ -6,9 +6,23 @@ use std::process::Command;
 use mica_limits::Environment;
 
 /// A folder with a daemon of its own, which ends with it.
-pub(crate) struct Home(pub(crate) tempfile::TempDir);
+pub(crate) struct Home(tempfile::TempDir);
 
 impl Home {
+    /// A new folder, with empty libraries where `mica exec` looks for Mica's own.
+    pub(crate) fn new() -> Self {
+        let home = Self(tempfile::tempdir().unwrap());
+        for name in ["libmica_shim.so", "libmica_nvml_shim.so"] {
+            let built = Command::new("cc")
+                .args(["-shared", "-x", "c", "/dev/null", "-o"])
+                .arg(home.0.path().join(name))
+                .status()
+                .unwrap();
+            assert!(built.success());
+        }
+        home
+    }
+
     /// Runs a command that succeeds, and answers what it printed.
     pub(crate) fn mica(&self, line: &str) -> String {
         let output = Command::new(env!("CARGO_BIN_EXE_mica"))
