@@ -8,8 +8,10 @@ mod bounded;
 mod chaos;
 mod clients;
 mod command;
+mod docs;
 mod executables;
 mod gpu_test;
+mod measurements;
 mod nightly;
 mod packages;
 mod suite;
@@ -39,6 +41,11 @@ cargo xtask <task>
                        each fuzz target of fuzz/ for N minutes (60), then the tests of the software
                        device and the worker, all with the address sanitizer; TARGET is one of them.
                        Installs cargo-fuzz into target/tools; results are in target/nightly
+  docs [--test [PAGE]] build the guide (docs/guide) into target/guide; installs mdbook into target/tools.
+                       --test runs the guide's commands on the software GPU and compares what they
+                       print (those of PAGE only); BLESS=1 rewrites the pages instead
+  measurements AREA FILE MACHINE
+                       add what `mica bench --json` wrote to FILE to docs/measurements/AREA.md
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
@@ -59,6 +66,8 @@ fn main() -> Result<()> {
         ["suite-all", filter] => suite::run(filter, Breadth::All),
         ["clients"] => clients::run("", clients::Extent::All),
         ["clients", filter] => clients::run(filter, clients::Extent::All),
+        ["docs", rest @ ..] => docs::run(rest),
+        ["measurements", area, file, machine] => measurements::add(area, file, machine),
         ["support"] => support::write(),
         ["gpu-test", rest @ ..] => gpu_test::run(rest),
         ["toolkit"] => {

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::clients;
 use crate::command::{self, cargo};
+use crate::docs::{self, Compiler};
 use crate::suite::{self, Breadth};
 use crate::support;
 
@@ -34,9 +35,10 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
     command::run("tests", &mut cargo(&["test", "--workspace", "--quiet"]))?;
     match extent {
         Extent::Everything => {
+            docs::test("", Compiler::Use)?;
             suite::run("", Breadth::Some)?;
             clients::run("", clients::Extent::Quick)
         }
-        Extent::WithoutPrograms => Ok(()),
+        Extent::WithoutPrograms => docs::test("", Compiler::Without),
     }
 }
