@@ -123,3 +123,27 @@ fn tests_that_the_specification_names_exist() {
         assert!(exists, "cargo test -p {command} runs nothing");
     }
 }
+
+#[test]
+fn source_files_that_documents_name_exist() {
+    let mut gone = Vec::new();
+    for path in documents() {
+        let page = std::fs::read_to_string(&path).unwrap();
+        // Words between backticks are every second piece of a line.
+        for word in page.lines().flat_map(|l| l.split('`').skip(1).step_by(2)) {
+            let first = word.split('/').next().unwrap();
+            let is_plain = !first.is_empty()
+                && !word.contains([' ', '*', '{', '<', '…'])
+                && !word.ends_with(".sock");
+            let named = match (word.contains('/') && is_plain, first) {
+                (true, "crates" | "xtask" | "tests" | "docs" | "packaging" | "fuzz") => root(),
+                (true, name) if root().join("crates").join(name).is_dir() => root().join("crates"),
+                _ => continue,
+            };
+            if !named.join(word).exists() {
+                gone.push(format!("{}: {word}", path.display()));
+            }
+        }
+    }
+    assert!(gone.is_empty(), "{gone:#?}");
+}
