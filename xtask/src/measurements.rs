@@ -46,6 +46,9 @@ fn answer(command: &mut Command) -> Result<String> {
 fn section(title: &str, json: &str) -> Result<String> {
     let lines: Vec<Value> =
         serde_json::from_str(json).context("this is not what `mica bench --json` prints")?;
+    if lines.is_empty() {
+        bail!("the benchmark measured nothing: its --only matched no scenario");
+    }
     let mut text = format!("\n## {title}\n\n| what | without Mica | with Mica | goal | state |\n");
     text += "|---|---|---|---|---|\n";
     for line in &lines {
@@ -94,6 +97,7 @@ mod tests {
         assert!(text.contains("| empty launch | – | 1.7 µs | ≤ 10 µs | reached |\n"));
         assert!(text.contains("| a\\|b | 1 | 2 | none |  |\n"), "{text}");
         assert!(section("today", "{}").is_err());
+        assert!(section("today", "[]").is_err());
         assert!(section("today", r#"[{"what": "x"}]"#).is_err());
     }
 
