@@ -35,9 +35,9 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
     command::run("tests", &mut cargo(&["test", "--workspace", "--quiet"]))?;
     match extent {
         Extent::Everything => {
-            docs::test("", Compiler::Use)?;
             suite::run("", Breadth::Some)?;
-            clients::run("", clients::Extent::Quick)
+            clients::run("", clients::Extent::Quick)?;
+            docs::test("", Compiler::Use)
         }
         Extent::WithoutPrograms => docs::test("", Compiler::Without),
     }
