@@ -2,8 +2,10 @@
 
 use anyhow::Result;
 
+use crate::alone;
 use crate::clients;
 use crate::command::{self, cargo};
+use crate::licences;
 use crate::suite::{self, Breadth};
 use crate::support;
 
@@ -19,6 +21,7 @@ pub(crate) enum Extent {
 /// Runs the checks, cheapest first.
 pub(crate) fn run(extent: Extent) -> Result<()> {
     support::check()?;
+    licences::check()?;
     command::run("formatting", &mut cargo(&["fmt", "--all", "--check"]))?;
     let clippy = [
         "clippy",
@@ -35,6 +38,7 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
     match extent {
         Extent::Everything => {
             suite::run("", Breadth::Some)?;
+            alone::check()?;
             clients::run("", clients::Extent::Quick)
         }
         Extent::WithoutPrograms => Ok(()),
