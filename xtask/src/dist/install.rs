@@ -18,9 +18,9 @@ use crate::suite;
 
 /// The program that is run, and its path in a root directory.
 const PROGRAM: &str = "vector_add";
-/// Mounts what every container has, runs the words in the root directory, and ends with the first process.
+/// Makes the root directory a mount point, as that of a container is, mounts what every container has, and runs the words there.
 const INSIDE: &str = r#"root=$1; shift
-mount --make-rprivate / && mount --rbind /dev "$root/dev" && mount -t proc proc "$root/proc" || exit 125
+mount --make-rprivate / && mount --bind "$root" "$root" && mount --rbind /dev "$root/dev" && mount -t proc proc "$root/proc" || exit 125
 chroot "$root" "$@""#;
 
 /// Installs each package and runs the program there.
