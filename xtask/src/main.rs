@@ -45,6 +45,7 @@ cargo xtask <task>
   dist [--test]        the packages that users install, in target/dist: a tarball, a Debian package and
                        a container image (--test: install each into an empty root directory and run
                        a CUDA program there; needs dpkg, and root or user namespaces)
+  alone                a copy of the release mica, alone in a folder, runs a CUDA program
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
@@ -65,6 +66,7 @@ fn main() -> Result<()> {
         ["suite-all", filter] => suite::run(filter, Breadth::All),
         ["clients"] => clients::run("", clients::Extent::All),
         ["clients", filter] => clients::run(filter, clients::Extent::All),
+        ["alone"] => alone::check(),
         ["dist", rest @ ..] => dist::run(rest),
         ["support"] => support::write(),
         ["gpu-test", rest @ ..] => gpu_test::run(rest),

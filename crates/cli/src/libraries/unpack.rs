@@ -9,7 +9,7 @@
 //! removed when they have not been used for a week and no process has them mapped.
 
 use std::fs::{DirBuilder, File, Permissions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -115,7 +115,7 @@ fn allows_code(folder: &Path, flags: StatVfsMountFlags) -> Result<()> {
 /// Leaves a file with this content; whether it had to be written.
 fn write_if_different(path: &Path, content: &[u8]) -> Result<bool> {
     let is_file = path.symlink_metadata().is_ok_and(|data| data.is_file());
-    if is_file && std::fs::read(path).is_ok_and(|found| found == content) {
+    if is_file && has_content(path, content).unwrap_or(false) {
         return Ok(false);
     }
     let write = || -> Result<()> {
@@ -130,6 +130,20 @@ fn write_if_different(path: &Path, content: &[u8]) -> Result<bool> {
     };
     write().with_context(|| format!("{} cannot be written", path.display()))?;
     Ok(true)
+}
+
+/// Compares a file piece by piece: memory for all of it would cost more than the comparison.
+fn has_content(path: &Path, content: &[u8]) -> std::io::Result<bool> {
+    let mut file = File::open(path)?;
+    let mut found = [0; 1 << 16];
+    for expected in content.chunks(found.len()) {
+        let found = &mut found[..expected.len()];
+        file.read_exact(found)?;
+        if found != expected {
+            return Ok(false);
+        }
+    }
+    Ok(file.read(&mut found)? == 0)
 }
 
 /// Marks a version as used now. Failure only brings its removal nearer.

@@ -80,6 +80,22 @@ fn damaged_and_exchanged_libraries_are_written_again() {
 }
 
 #[test]
+fn a_file_is_compared_to_its_last_byte() {
+    let (guard, _) = place();
+    let path = guard.path().join("file");
+    // Longer than a piece, and not a whole number of pieces.
+    let content: Vec<u8> = (0..200_000u32).map(|at| at.to_le_bytes()[0]).collect();
+    std::fs::write(&path, &content).unwrap();
+    assert!(has_content(&path, &content).unwrap());
+    let mut other = content.clone();
+    other[199_999] ^= 1;
+    assert!(!has_content(&path, &other).unwrap());
+    assert!(!has_content(&path, &content[..content.len() - 1]).unwrap());
+    other.push(0);
+    assert!(has_content(&path, &other).is_err(), "the file is shorter");
+}
+
+#[test]
 fn a_place_that_others_can_write_is_passed_over() {
     let (guard, place) = place();
     std::fs::create_dir_all(&place).unwrap();
