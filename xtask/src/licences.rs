@@ -63,14 +63,22 @@ fn packages(metadata: &Value) -> Result<Vec<Package>> {
 
 /// Fails when a package has a licence or a source that `deny.toml` does not allow.
 pub(crate) fn check() -> Result<()> {
-    let path = root().join("deny.toml");
-    let rules: toml::Table = toml::from_str(&std::fs::read_to_string(&path)?)?;
+    let rules = std::fs::read_to_string(root().join("deny.toml"))?;
+    let wrong = violations(&rules, &packages(&metadata()?)?)?;
+    if !wrong.is_empty() {
+        bail!("deny.toml does not allow:\n  {}", wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+fn violations(rules: &str, packages: &[Package]) -> Result<Vec<String>> {
+    let rules: toml::Table = toml::from_str(rules)?;
     let allowed = rules.get("licenses").and_then(|l| l.get("allow"));
     let allowed = allowed.and_then(|list| list.as_array());
     let allowed = allowed.context("deny.toml has no licenses.allow")?;
     let allows = |name: &str| allowed.iter().any(|entry| entry.as_str() == Some(name));
     let mut wrong = Vec::new();
-    for package in packages(&metadata()?)? {
+    for package in packages {
         let named = format!("{} {}", package.name, package.version);
         if !expression::satisfied(&package.licence, &allows)? {
             wrong.push(format!("{named}: licence {}", package.licence));
@@ -80,10 +88,7 @@ pub(crate) fn check() -> Result<()> {
             wrong.push(format!("{named}: from {from}"));
         }
     }
-    if !wrong.is_empty() {
-        bail!("deny.toml does not allow:\n  {}", wrong.join("\n  "));
-    }
-    Ok(())
+    Ok(wrong)
 }
 
 /// One text with every package in the shipped program and its licence.
@@ -185,6 +190,39 @@ fn licence_files(folder: &Path) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_dependency_is_allowed() {
+        check().unwrap();
+    }
+
+    #[test]
+    fn other_licences_and_sources_are_named() {
+        let package = |name: &str, licence: &str, source: Option<&str>| Package {
+            id: String::new(),
+            name: name.into(),
+            version: "1.0.0".into(),
+            licence: licence.into(),
+            source: source.map(str::to_owned),
+            folder: PathBuf::new(),
+        };
+        let rules = "[licenses]\nallow = [\"MIT\"]\n";
+        let packages = [
+            package("own", "MIT", None),
+            package("good", "GPL-3.0 OR MIT", Some("registry+a")),
+            package("copyleft", "GPL-3.0", Some("registry+a")),
+            package("branch", "MIT", Some("git+b")),
+        ];
+        let wrong = violations(rules, &packages).unwrap();
+        assert_eq!(
+            wrong,
+            [
+                "copyleft 1.0.0: licence GPL-3.0",
+                "branch 1.0.0: from git+b"
+            ]
+        );
+        assert!(violations("", &packages).is_err());
+    }
 
     #[test]
     fn the_text_names_what_is_linked_and_not_what_only_tests_use() {
