@@ -23,6 +23,9 @@ const INSIDE: &str = r#"root=$1; shift
 mount --make-rprivate / && mount --bind "$root" "$root" && mount --rbind /dev "$root/dev" && mount -t proc proc "$root/proc" || exit 125
 chroot "$root" "$@""#;
 
+/// A user namespace has no other users that a worker could become.
+const ROOTLESS: &str = "[workers]\nwithout = [\"user\"]\n";
+
 /// Installs each package and runs the program there.
 pub(super) fn test(packages: &Packages) -> Result<()> {
     let program = suite::build_program(&root().join(format!("tests/programs/{PROGRAM}.cu")))?;
@@ -58,6 +61,10 @@ impl Root {
             std::fs::copy(&library, inside)?;
         }
         std::fs::copy(program, folder.join("opt").join(PROGRAM))?;
+        if !is_root() {
+            std::fs::create_dir_all(folder.join("etc/mica"))?;
+            std::fs::write(folder.join("etc/mica/mica.toml"), ROOTLESS)?;
+        }
         Ok(Self(folder))
     }
 
@@ -73,6 +80,8 @@ impl Root {
         // dpkg looks for ldconfig and others before it does anything.
         dpkg.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         dpkg.arg(format!("--root={}", self.0.display()));
+        // The usual log is this machine's.
+        dpkg.arg(format!("--log={}", self.0.join("dpkg.log").display()));
         dpkg
     }
 
@@ -202,13 +211,17 @@ impl Root {
 
 /// A program that may mount and change owners: as root, or in a user namespace of its own.
 fn privileged(program: &str) -> Command {
-    // SAFETY: only asks.
-    if unsafe { libc::geteuid() } == 0 {
+    if is_root() {
         return Command::new(program);
     }
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", program]);
     command
+}
+
+fn is_root() -> bool {
+    // SAFETY: only asks.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// Runs a command; fails with what it said.
