@@ -25,6 +25,9 @@ const USE_STEP: Duration = Duration::from_secs(3600);
 /// How long another version must have been unused before it is removed.
 const UNUSED: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// The map of a process that is in no user namespace of its own.
+const ALL_USERS: &str = "0 0 4294967295";
+
 /// Where the libraries may be unpacked, the best place first.
 ///
 /// # Errors
@@ -93,15 +96,29 @@ fn private(folder: &Path) -> Result<PathBuf> {
     if folder.symlink_metadata()?.uid() != own {
         bail!("{} belongs to another user", folder.display());
     }
+    // Without /proc nobody outside is trusted.
+    let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or(ALL_USERS.into());
     for above in folder.ancestors() {
         let data = above.symlink_metadata()?;
         let shared = data.mode() & 0o022 != 0;
         let sticky = data.mode() & 0o1000 != 0 && above != folder;
-        if ![own, 0].contains(&data.uid()) || shared && !sticky {
+        if !is_trusted(data.uid(), own, &users) || shared && !sticky {
             bail!("{} can be changed by other users", above.display());
         }
     }
     Ok(folder)
+}
+
+/// Whether the owner of a folder above the libraries is this user or root. In a user namespace (`users` is its map) root outside
+/// looks like everybody else outside, so owners from outside are trusted there: else nothing below `/` would be.
+fn is_trusted(owner: u32, own: u32, users: &str) -> bool {
+    const OUTSIDE: u32 = 65534;
+    let counts = users
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2));
+    let mapped: u64 = counts.filter_map(|count| count.parse::<u64>().ok()).sum();
+    let in_namespace = mapped < u64::from(u32::MAX);
+    owner == own || owner == 0 || in_namespace && owner == OUTSIDE
 }
 
 /// Refuses a folder whose files cannot be mapped as code.

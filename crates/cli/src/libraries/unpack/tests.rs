@@ -113,6 +113,18 @@ fn a_place_that_others_can_write_is_passed_over() {
 }
 
 #[test]
+fn owners_outside_a_user_namespace_are_trusted_in_it() {
+    let namespace = "         0       1000          1\n";
+    let subordinate = "0 1000 1\n1 100000 65536\n";
+    for users in [ALL_USERS, namespace, subordinate] {
+        assert!(is_trusted(1000, 1000, users) && is_trusted(0, 1000, users));
+        assert!(!is_trusted(1001, 1000, users));
+    }
+    assert!(!is_trusted(65534, 1000, ALL_USERS));
+    assert!(is_trusted(65534, 0, namespace));
+}
+
+#[test]
 fn a_place_behind_a_link_is_judged_by_where_it_leads() {
     let (guard, place) = place();
     let open = guard.path().join("open");
