@@ -3,14 +3,17 @@
 //! `cargo xtask test` is everything CI checks; `cargo xtask gpu-test` is the same cases on a real GPU.
 //! Tools that are missing are installed, said so, and cached under `target/tools`.
 
+mod alone;
 mod attack;
 mod bounded;
 mod chaos;
 mod clients;
 mod command;
+mod dist;
 mod docs;
 mod executables;
 mod gpu_test;
+mod licences;
 mod measurements;
 mod nightly;
 mod packages;
@@ -46,6 +49,10 @@ cargo xtask <task>
                        print (those of PAGE only); BLESS=1 rewrites the pages instead
   measurements AREA FILE MACHINE
                        add what `mica bench --json` wrote to FILE to docs/measurements/AREA.md
+  dist [--test]        the packages that users install, in target/dist: a tarball, a Debian package and
+                       a container image (--test: install each into an empty root directory and run
+                       a CUDA program there; needs dpkg, and root or user namespaces)
+  alone                a copy of the release mica, alone in a folder, runs a CUDA program
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
@@ -68,6 +75,8 @@ fn main() -> Result<()> {
         ["clients", filter] => clients::run(filter, clients::Extent::All),
         ["docs", rest @ ..] => docs::run(rest),
         ["measurements", area, file, machine] => measurements::add(area, file, machine),
+        ["alone"] => alone::check(),
+        ["dist", rest @ ..] => dist::run(rest),
         ["support"] => support::write(),
         ["gpu-test", rest @ ..] => gpu_test::run(rest),
         ["toolkit"] => {
