@@ -2,7 +2,7 @@
 
 use super::facts::{Bytes, LARGE, PIECE, column};
 use super::*;
-use crate::session::codec::{Malformed, Reader};
+use crate::codec::{Malformed, Reader};
 use crate::session::types::*;
 
 // The dollar sign is for the macro that the macro below defines.
