@@ -244,6 +244,11 @@ fn streams_events_and_host_functions_keep_their_order() {
 }
 
 #[test]
+fn streams_wait_for_words_in_memory() {
+    run("stream_values");
+}
+
+#[test]
 fn host_memory_is_used_in_place() {
     run("host_memory");
 }

@@ -97,6 +97,13 @@ calls! { $
     27 StreamClear { /** Stream. */ stream: u64, } -> Truth;
         class: Quick, late: After(stream), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
+    /// Makes later work of a stream wait for a word in memory.
+    28 StreamWaitValue {
+        /** Stream. */ stream: u64, /** Where the word is. */ address: u64, /** It has 8 bytes, not 4. */ is_wide: bool,
+        /** What it is compared with. */ value: u64, /** `CUstreamWaitValue_flags`. */ flags: u32,
+    } -> Done;
+        class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Never, settle: Yes, node: No, effect: None;
+
     /// Makes an event.
     30 EventCreate { /** Context. */ context: u64, /** No timestamps. */ disable_timing: bool, } -> Number;
         class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
