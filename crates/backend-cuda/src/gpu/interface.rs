@@ -6,7 +6,7 @@ use mica_cuda_abi::CuResult;
 use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
     EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, ModuleId, ModuleInfo,
-    ModuleOptions, Result, StreamFlags, StreamId, TextureDescriptor,
+    ModuleOptions, Result, StreamFlags, StreamId, TextureDescriptor, ValueWait,
 };
 
 use super::streams::done;
@@ -95,6 +95,10 @@ impl Gpu for CudaGpu {
 
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         self.wait_event(stream, event)
+    }
+
+    fn stream_wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()> {
+        self.wait_value(stream, wait)
     }
 
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
