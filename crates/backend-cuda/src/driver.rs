@@ -186,6 +186,7 @@ functions! {
     required {
         init = "cuInit": fn(c_uint);
         version = "cuDriverGetVersion": fn(*mut c_int);
+        export_table = "cuGetExportTable": fn(*mut *const c_void, *const c_void);
         device_count = "cuDeviceGetCount": fn(*mut c_int);
         device_name = "cuDeviceGetName": fn(*mut c_char, c_int, c_int);
         device_uuid = "cuDeviceGetUuid": fn(*mut [u8; 16], c_int);

@@ -9,6 +9,7 @@ pub mod gpu;
 pub mod library;
 pub mod newer;
 pub mod nvml;
+mod private;
 pub mod symbols;
 
 pub use driver::{CudaDriver, DriverError};

@@ -51,6 +51,11 @@ pub trait Gpu: Send + Sync {
     fn properties(&self) -> &DeviceProperties;
     /// A `CUdevice_attribute` by its number; `None` if unknown to this device.
     fn attribute(&self, attribute: u32) -> Option<i32>;
+    /// For each pair of multiprocessors the hardware cluster it belongs to, and its place in the cluster; `None`
+    /// where the device does not tell.
+    fn processor_map(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        None
+    }
     /// Free and total bytes of device memory.
     fn memory_info(&self) -> Result<(u64, u64)>;
 

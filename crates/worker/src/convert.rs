@@ -16,6 +16,7 @@ pub(crate) fn snapshot(vgpu: String, limit_bytes: u64, gpu: &dyn Gpu) -> wire::D
     let attributes = (1..ATTRIBUTES)
         .filter_map(|number| gpu.attribute(number).map(|value| (number, value)))
         .collect();
+    let (processor_groups, processor_places) = gpu.processor_map().unwrap_or_default();
     wire::DeviceSnapshot {
         vgpu,
         name: properties.name.clone(),
@@ -29,6 +30,8 @@ pub(crate) fn snapshot(vgpu: String, limit_bytes: u64, gpu: &dyn Gpu) -> wire::D
         frame_bytes: properties.frame_bytes,
         stream_priorities: properties.stream_priorities,
         attributes,
+        processor_groups,
+        processor_places,
     }
 }
 

@@ -21,6 +21,10 @@ impl Gpu for CudaGpu {
         self.driver.attribute(self.ordinal, attribute)
     }
 
+    fn processor_map(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        self.driver.processor_map(self.properties.multiprocessors)
+    }
+
     fn memory_info(&self) -> Result<(u64, u64)> {
         self.device_memory()
     }

@@ -29,6 +29,10 @@ record! {
         stream_priorities: (i32, i32),
         /// Every `CUdevice_attribute` the device knows, by number.
         attributes: Vec<(u32, i32)>,
+        /// For each pair of multiprocessors the cluster it belongs to; empty where the device does not tell.
+        processor_groups: Vec<u8>,
+        /// For each pair of multiprocessors its place in its cluster.
+        processor_places: Vec<u8>,
     }
 
     /// A kernel of a loaded module.
