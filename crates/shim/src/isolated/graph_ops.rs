@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use mica_wire::session::{
-    Copy, EventRecord, Fill, GraphNode, Launch, Request, SharedHostMemory, StreamCallback,
+    Copy, EventRecord, Fill, GraphNode, Launch, Node, SharedHostMemory, StreamCallback,
     StreamWaitEvent,
 };
 
@@ -89,7 +89,7 @@ unsafe impl Send for Bounce {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Bounce {}
 
-fn node<R: Request>(after: Vec<u32>, request: &R, tail: &[u8]) -> GraphNode {
+fn node<R: Node>(after: Vec<u32>, request: &R, tail: &[u8]) -> GraphNode {
     let mut body = request.encode().as_slice().to_vec();
     body.extend_from_slice(tail);
     GraphNode {

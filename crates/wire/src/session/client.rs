@@ -16,7 +16,6 @@ use std::time::Duration;
 
 pub use data::{DeviceBox, HostBox};
 pub use ring::RingTransport;
-pub use turns::Order as StreamOrder;
 use windows::Windows;
 
 use super::calls::*;
@@ -82,31 +81,37 @@ impl<T: ClientTransport> SessionClient<T> {
     ///
     /// # Errors
     /// [`SessionError::Refused`] with the worker's code and sentence, or why there was no answer.
-    pub fn call<R: Request>(&self, request: &R) -> Result<R::Answer, SessionError> {
-        debug_assert_ne!(R::CLASS, Class::Posted);
-        self.windows.see(request);
+    pub fn call<R: Answered>(&self, request: &R) -> Result<R::Answer, SessionError> {
+        self.before(request);
         let answer = call_over(&self.transport, request, &[])?;
-        if let Some((stream, order)) = turns::order_of(request, Some(&answer)) {
-            self.transport.note_order(stream, order);
+        if let Some((stream, order)) = request.made(&answer) {
+            self.transport.note_order(stream, Some(order));
         }
         Ok(answer)
     }
 
     /// Makes a posted call: returns when it is in the ring.
     #[inline]
-    pub fn post<R: Request>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
-        debug_assert_eq!(R::CLASS, Class::Posted);
-        self.windows.see(request);
-        if let Some((stream, order)) = turns::order_of(request, None) {
-            self.transport.note_order(stream, order);
-        }
-        let (stream, body) = (turns::stream_of(request), request.encode());
+    pub fn post<R: Posted>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
+        self.before(request);
+        let body = request.encode();
         self.transport
-            .post(R::NUMBER, stream, body.as_slice(), tail)
+            .post(R::NUMBER, request.stream(), body.as_slice(), tail)
+    }
+
+    /// Forgets what a call ends, before it is made: another thread may be given the same handle or address after it.
+    #[inline]
+    fn before<R: Request>(&self, request: &R) {
+        match request.effect() {
+            Effect::None | Effect::MakesContext | Effect::MakesStream => {}
+            Effect::EndsContext => self.windows.forget_all(),
+            Effect::EndsStream(stream) => self.transport.note_order(stream, None),
+            Effect::FreesMemory(address) => self.windows.forget(address),
+        }
     }
 
     /// Makes a call that waits for work; asks nobody if all work is known to be done.
-    pub fn wait<R: Request<Answer = Done>>(&self, request: &R) -> Result<(), SessionError> {
+    pub fn wait<R: Answered<Answer = Done>>(&self, request: &R) -> Result<(), SessionError> {
         match self.transport.is_quiet()? {
             true => Ok(()),
             false => self.call(request).map(drop),
@@ -252,13 +257,13 @@ impl<T: ClientTransport> SessionClient<T> {
     }
 }
 
-fn call_over<T: ClientTransport, R: Request>(
+fn call_over<T: ClientTransport, R: Answered>(
     transport: &T,
     request: &R,
     tail: &[u8],
 ) -> Result<R::Answer, SessionError> {
-    let (stream, body) = (turns::stream_of(request), request.encode());
-    let (code, bytes) = transport.call(R::NUMBER, stream, body.as_slice(), tail)?;
+    let body = request.encode();
+    let (code, bytes) = transport.call(R::NUMBER, request.stream(), body.as_slice(), tail)?;
     if code != 0 {
         return Err(SessionError::Refused {
             code,

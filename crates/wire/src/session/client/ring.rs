@@ -11,12 +11,11 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::StreamOrder;
 use super::turns::Turns;
 use crate::host::message::{Kind, Message};
 use crate::host::socket::HostSocket;
 use crate::session::area::{NOTICES, REASON_BYTES, SLOT_ROOM, SLOTS};
-use crate::session::calls::{Continue, Request};
+use crate::session::calls::{Continue, Request, StreamOrder};
 use crate::session::patience::Patience;
 use crate::session::ring::{HEADER_BYTES, NO_SLOT, relax};
 use crate::session::transport::{Answer, ClientTransport};
