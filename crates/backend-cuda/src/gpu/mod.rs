@@ -16,6 +16,7 @@ mod memory;
 mod modules;
 mod releases;
 mod streams;
+mod tensor_maps;
 mod textures;
 
 use std::collections::HashMap;

@@ -365,5 +365,6 @@ fn kernel(layout: wire::KernelLayout) -> KernelDescription {
         max_threads: layout.max_threads,
         ptx_version: layout.ptx_version,
         binary_version: layout.binary_version,
+        is_complete: layout.is_complete,
     }
 }

@@ -38,6 +38,7 @@ mod graphs;
 mod handles;
 mod host;
 mod launch;
+mod launch_attributes;
 mod library_tables;
 mod link;
 mod md2;
@@ -54,6 +55,7 @@ mod stream_calls;
 mod streams;
 mod support;
 mod tables;
+mod tensor_maps;
 mod unknown_slots;
 mod user_objects;
 mod variables;
@@ -99,6 +101,7 @@ const LISTS: &[Entries] = &[
     stream_calls::ENTRIES,
     stream_calls::STREAM_ENTRIES,
     user_objects::ENTRIES,
+    tensor_maps::ENTRIES,
     vmm::ENTRIES,
 ];
 

@@ -59,7 +59,7 @@ macro_rules! table {
     (@rows $table:literal [$($done:tt)*]) => { [$($done)*] };
 }
 
-static ALL: [[Slot; SLOTS]; 12] = [
+static ALL: [[Slot; SLOTS]; 16] = [
     table!(0),
     table!(1),
     table!(2),
@@ -72,6 +72,10 @@ static ALL: [[Slot; SLOTS]; 12] = [
     table!(9),
     table!(10),
     table!(11),
+    table!(12),
+    table!(13),
+    table!(14),
+    table!(15),
 ];
 
 #[cfg(test)]
