@@ -314,6 +314,20 @@ pub trait Gpu: Send + Sync {
     /// Bytes between host and device or device and device, in stream order. Rows and slices for
     /// 2D and 3D; a plain copy has one row.
     fn copy(&self, stream: StreamId, copy: &Copy3d) -> Result<()>;
+    /// Whether [`Gpu::copy`] has read its source when it returns, where the source is host memory that was not
+    /// pinned.
+    fn reads_pageable_at_once(&self) -> bool {
+        false
+    }
+    /// Pins host memory of this process, so that copies from and to it need no staging of the device's own and
+    /// run while the caller does something else. Pinning lasts as long as the context; memory that is pinned may be
+    /// pinned again. Devices that copy with the processor need none.
+    ///
+    /// # Safety
+    /// The span stays mapped as long as the context lives.
+    unsafe fn pin(&self, _context: ContextId, _span: HostSpan) -> Result<()> {
+        Ok(())
+    }
     /// Fills rows with an 8-, 16- or 32-bit pattern in stream order.
     fn fill(&self, stream: StreamId, fill: &Fill2d) -> Result<()>;
 

@@ -240,6 +240,16 @@ impl Gpu for CudaGpu {
         self.copy_box(stream, copy)
     }
 
+    fn reads_pageable_at_once(&self) -> bool {
+        // The driver copies pageable memory to its own staging memory before the call returns.
+        true
+    }
+
+    unsafe fn pin(&self, context: ContextId, span: HostSpan) -> Result<()> {
+        // SAFETY: our contract is the callee's.
+        unsafe { self.pin_host(context, span) }
+    }
+
     fn fill(&self, stream: StreamId, fill: &Fill2d) -> Result<()> {
         self.fill_rows(stream, fill)
     }
