@@ -45,6 +45,7 @@ mod md2;
 mod memory;
 mod modules;
 mod occupancy;
+mod pool_memory;
 mod pools;
 mod procaddr;
 mod ptx_join;
