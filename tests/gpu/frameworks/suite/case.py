@@ -12,6 +12,8 @@ import os
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# Where the files of cases are; tests of the suite itself have their own.
+CASES_FOLDER = os.environ.get("SUITE_CASES_FOLDER", HERE)
 
 
 @dataclasses.dataclass
@@ -37,7 +39,7 @@ def case(function=None, **_options):
 
 def read_cases(framework):
     """The cases of one framework, in the order of the source."""
-    with open(os.path.join(HERE, f"{framework}_cases.py")) as source:
+    with open(os.path.join(CASES_FOLDER, f"{framework}_cases.py")) as source:
         tree = ast.parse(source.read())
     found = []
     for node in tree.body:
@@ -51,7 +53,7 @@ def read_cases(framework):
 
 def frameworks():
     """Every framework that has a file of cases."""
-    return sorted(name[: -len("_cases.py")] for name in os.listdir(HERE) if name.endswith("_cases.py"))
+    return sorted(name[: -len("_cases.py")] for name in os.listdir(CASES_FOLDER) if name.endswith("_cases.py"))
 
 
 @contextlib.contextmanager

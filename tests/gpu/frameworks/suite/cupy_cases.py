@@ -22,7 +22,7 @@ def close(got, want, most):
 
 
 @case
-def elementwise_and_reductions():
+def reductions():
     x = rand(64, 10007)
     host = x.get().astype(np.float64)
     return close(cp.sin(x) * cp.exp(x), np.sin(host) * np.exp(host), 1e-5), close(x.sum(1), host.sum(1), 1e-4), x.argmax(0), cp.cumsum(x, 1), cp.median(x, 0), x.std()
@@ -114,7 +114,7 @@ __global__ void say(int what) { printf("block %d says %d\n", blockIdx.x, what); 
 
 
 @case
-def raw_module_with_globals():
+def raw_module():
     module = cp.RawModule(code=MODULE, options=("-std=c++17",), name_expressions=("times<double>", "say"))
     for name, value in (("scale", 5), ("total", 0)):
         cp.ndarray(1, np.int32, module.get_global(name))[...] = value

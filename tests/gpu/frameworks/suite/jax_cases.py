@@ -1,12 +1,18 @@
 """JAX: jit, grad, vmap, cuDNN convolutions and attention, cuSOLVER, cuFFT, loops, random numbers, donation, callbacks, Pallas.
 
 XLA measures kernels for a matrix product and keeps the fastest, in TF32 by default: cases with products have a tolerance."""
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from case import case
+
+# JAX would go on with the CPU. SUITE_DEVICE=cpu tries the cases themselves where there is no GPU.
+if jax.default_backend() != os.environ.get("SUITE_DEVICE", "gpu"):
+    raise RuntimeError(f"JAX found no GPU, only {jax.devices()}")
 
 
 def healthy():

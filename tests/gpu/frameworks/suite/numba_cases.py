@@ -132,7 +132,7 @@ def print_text():
 
 
 @case
-def device_views_and_ufuncs():
+def ufuncs():
     from numba import vectorize
 
     @vectorize(["float32(float32, float32)"], target="cuda")

@@ -17,7 +17,7 @@ UNUSABLE = 70
 class Process:
     """A runner under one mode. `results` has a record for each case that began."""
 
-    def __init__(self, command, folder, tag, environment):
+    def __init__(self, command, folder, tag, environment, working=HERE):
         self.lines = os.path.join(folder, tag + ".json")
         self.stderr = os.path.join(folder, tag + ".err")
         self.results, self.current, self.missing, self.ended, self.read = {}, None, None, False, 0
@@ -26,7 +26,8 @@ class Process:
         open(self.lines, "w").close()
         with open(self.stderr, "wb") as stderr, open(os.path.join(folder, tag + ".out"), "wb") as stdout:
             # A process group of its own: a hang ends all of it.
-            self.child = subprocess.Popen([*command, "--json", self.lines], cwd=HERE, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment, start_new_session=True)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": stderr}
+            self.child = subprocess.Popen([*command, "--json", self.lines], cwd=working, env=environment, start_new_session=True, **streams)
         self.since = time.monotonic()
 
     def take(self):

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 
-from case import digest, read_cases
+from case import CASES_FOLDER, digest, read_cases
 
 UNUSABLE = 70
 
@@ -59,6 +59,7 @@ def main():
         out.write(json.dumps(line) + "\n")
         out.flush()
 
+    sys.path.insert(0, CASES_FOLDER)
     begun = time.perf_counter()
     try:
         module = importlib.import_module(f"{arguments.framework}_cases")

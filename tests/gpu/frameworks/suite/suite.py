@@ -17,7 +17,7 @@ from case import apart, frameworks, identical, read_cases
 from process import Process, command_of
 
 # Side by side; each has its own virtual GPU of SHARE percent, and one that was just left may still count.
-JOBS, SHARE, MEMORY = 9, "8", "12GiB"
+JOBS, SHARE, MEMORY = 12, "7", "10GiB"
 RUNNER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "runner.py")
 
 
@@ -113,7 +113,8 @@ def judge(case, modes, results):
         if reason:
             words_of_process = [line for line in record.get("stderr", []) if line not in reason]
             reasons.append((mode, " | ".join([reason, *words_of_process[-1:]])))
-        if status != "ok" and not case.optional and (mode == modes[0] or reference["status"] == "ok"):
+        counts = status != "skip" if mode == modes[0] else reference["status"] == "ok"
+        if status != "ok" and counts and not case.optional:
             failed.append(mode)
         record["verdict"] = status
         words.append(f"{status} {record['ms']:.0f}" if status == "ok" and "ms" in record else status)
@@ -121,8 +122,9 @@ def judge(case, modes, results):
 
 
 def table(cases, modes, results):
-    """Prints one line a case and the counts; says which modes have failures beyond native's."""
-    print(f"{'case (ok and milliseconds)':<38}" + "".join(f"{mode:<11}" for mode in modes) + "reason")
+    """Prints one line a case and the counts. Returns the number of failures of each mode, and their reasons in full."""
+    print(f"{'case (ok and milliseconds)':<33}" + "".join(f"{mode:<9}" for mode in modes) + "reason")
+    whole = []
     good, bits, bad = dict.fromkeys(modes, 0), dict.fromkeys(modes, 0), dict.fromkeys(modes, 0)
     for case in cases:
         words, reasons, failed = judge(case, modes, results)
@@ -132,11 +134,12 @@ def table(cases, modes, results):
             bits[mode] += record.get("same_bits", False)
             bad[mode] += mode in failed
         reason = "; ".join(f"{mode}: {text}" if len(modes) > 1 else text for mode, text in reasons[:1])
-        line = f"{case.framework + '.' + case.name:<37} " + "".join(f"{word:<11}" for word in words) + reason
+        line = f"{case.framework + '.' + case.name:<32.32} " + "".join(f"{word:<8.8} " for word in words) + reason
         print(line[:110].rstrip())
+        whole += [f"{case.framework}.{case.name} {mode}: {text[:400]}" for mode, text in reasons if mode in failed]
     for mode in modes:
         print(f"{mode}: {good[mode]} of {len(cases)} ok, {bits[mode]} the same bits as {modes[0]}, {bad[mode]} failed")
-    return bad
+    return bad, whole
 
 
 def main():
@@ -159,11 +162,14 @@ def main():
     ends = sorted({name for records in results.values() for name in records if name[1] == "(end)"})
     # The end of a framework's process is a row like a case's.
     chosen += [type(chosen[0])(*name) for name in ends] if chosen else []
-    bad = table(chosen, modes, results)
+    bad, whole = table(chosen, modes, results)
     print("seconds: " + ", ".join(f"{mode} {seconds}" for mode, seconds in took.items()))
     rows = [{"framework": case.framework, "case": case.name, **{mode: results[mode].get((case.framework, case.name)) for mode in modes}} for case in chosen]
     with open(os.path.join(arguments.out, "frameworks.json"), "w") as out:
-        json.dump({"seconds": took, "cases": rows}, out, indent=1)
+        json.dump({"seconds": took, "failures": whole, "cases": rows}, out, indent=1)
+    # What the table cuts off, for the log.
+    with open(os.path.join(arguments.out, "frameworks.failures"), "w") as out:
+        out.writelines(line + "\n" for line in whole)
     return 1 if any(bad.values()) or not chosen else 0
 
 

@@ -58,7 +58,7 @@ def events_and_timing():
 
 
 @case
-def pinned_and_non_blocking():
+def pinned_memory():
     source = torch.arange(4 * MIB, dtype=torch.float32).pin_memory()
     back = torch.empty_like(source, pin_memory=True)
     on_device = source.to(DEVICE, non_blocking=True)
@@ -75,7 +75,7 @@ def pinned_and_non_blocking():
 
 
 @case
-def registered_host_memory():
+def host_registered():
     host, runtime = torch.zeros(MIB), torch.cuda.cudart()
     torch.cuda.check_error(runtime.cudaHostRegister(host.data_ptr(), host.numel() * 4, 0))
     try:
@@ -211,7 +211,7 @@ def graphed_callables():
 
 
 @case(tolerance=1e-3)
-def graph_training_step():
+def graph_training():
     """Forward, backward and optimizer in one graph."""
     model, x, y = seeded(mlp), rand(64, 32, seed=1), rand(64, 8, seed=2)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2, capturable=True)
@@ -236,7 +236,7 @@ def graph_training_step():
 
 
 @case(own=True)
-def capture_refuses_a_wait():
+def capture_wait():
     """A device-wide wait is illegal during capture; afterwards the device works. PyTorch's allocator does not recover: own process."""
     x, graph = rand(100, seed=1), torch.cuda.CUDAGraph()
     try:
@@ -250,7 +250,7 @@ def capture_refuses_a_wait():
 
 
 @case(seconds=40)
-def data_loader_with_workers():
+def data_loader():
     """Forked workers of a process that uses the device, and its pinning thread."""
     data = torch.utils.data.TensorDataset(torch.arange(2000, dtype=torch.float32))
     loader = torch.utils.data.DataLoader(data, batch_size=100, num_workers=2, pin_memory=True)
@@ -270,7 +270,7 @@ def expandable_segments():
 
 
 @case(own=True, env={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
-def malloc_async_backend():
+def malloc_async():
     assert torch.cuda.get_allocator_backend() == "cudaMallocAsync"
     total = torch.zeros((), device=DEVICE)
     for step in range(1, 50):
@@ -280,7 +280,7 @@ def malloc_async_backend():
 
 
 @case(own=True, env={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
-def malloc_async_in_a_graph():
+def malloc_async_graph():
     x = rand(10000, seed=1)
     warmed_up(lambda: (x * 2).cumsum(0) + 1)
     graph = torch.cuda.CUDAGraph()
@@ -305,7 +305,7 @@ def share_with_parent(inbox, outbox, done):
 
 
 @case(own=True)
-def multiprocessing_shares_a_tensor():
+def multiprocessing():
     context = torch.multiprocessing.get_context("spawn")
     inbox, outbox, done = context.Queue(), context.Queue(), context.Event()
     child = context.Process(target=share_with_parent, args=(inbox, outbox, done), daemon=True)
@@ -357,7 +357,7 @@ def nccl_of_one():
 
 
 @case(own=True, optional=True)
-def profiler_sees_kernels():
+def profiler():
     """CUPTI; optional, since a worker's kernels are not the program's."""
     a, activity = rand(256, 256, seed=1), torch.profiler.ProfilerActivity
     with torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profile:

@@ -47,7 +47,7 @@ def train_fp32():
 
 
 @case(tolerance=5e-2)
-def train_fp16_grad_scaler():
+def train_fp16_scaler():
     return train(seeded(mlp), rand(256, 32, seed=1), rand(256, 8, seed=2), dtype=torch.float16, scaler=torch.amp.GradScaler(DEVICE))
 
 
@@ -57,7 +57,7 @@ def train_bf16_autocast():
 
 
 @case(tolerance=1e-3)
-def optimizers_fused_and_foreach():
+def optimizers():
     makers = [
         lambda parameters: torch.optim.AdamW(parameters, 1e-2, fused=True),
         lambda parameters: torch.optim.Adam(parameters, 1e-2, foreach=True),
@@ -137,7 +137,7 @@ def conv2d():
 
 
 @case(tolerance=1e-2)
-def conv2d_cudnn_benchmark():
+def conv2d_benchmark():
     """cuDNN measures its kernels and keeps the fastest, which need not be the same twice."""
     torch.backends.cudnn.benchmark = True
     try:
@@ -147,17 +147,17 @@ def conv2d_cudnn_benchmark():
 
 
 @case(tolerance=1e-2)
-def conv2d_half_channels_last():
+def conv2d_half():
     return convolution(nn.Conv2d(32, 64, 3, padding=1), (4, 32, 24, 24), 1e-2, torch.float16, torch.channels_last)
 
 
 @case(tolerance=1e-3)
-def conv3d_and_transposed():
+def conv3d_transposed():
     return convolution(nn.Conv3d(4, 8, 3, padding=1), (2, 4, 12, 12, 12)), convolution(nn.ConvTranspose2d(8, 4, 4, stride=2, padding=1), (2, 8, 16, 16)), convolution(nn.Conv1d(8, 16, 5), (4, 8, 100))
 
 
 @case(tolerance=1e-3)
-def depthwise_and_dilated():
+def conv_grouped():
     return convolution(nn.Conv2d(32, 32, 3, groups=32, padding=1), (2, 32, 20, 20)), convolution(nn.Conv2d(8, 8, 3, dilation=2), (2, 8, 20, 20))
 
 
@@ -218,7 +218,7 @@ def losses():
 
 
 @case(tolerance=1e-3)
-def transforms_of_functions():
+def transforms():
     """torch.func: per-sample gradients, a Hessian, forward mode; and a double backward."""
     from torch.func import grad, hessian, jvp, vmap
 
@@ -252,7 +252,7 @@ class Block(nn.Module):
 
 
 @case(tolerance=5e-2)
-def transformer_large_bf16():
+def transformer_large():
     """Six blocks of width 1024 on 8192 tokens: about 75 million weights."""
     model = seeded(lambda: nn.Sequential(*[Block(1024, 16) for _ in range(6)]))
     x, y = rand(8, 1024, 1024, seed=1, dtype=torch.float32), rand(8, 1024, 1024, seed=2)
@@ -261,7 +261,7 @@ def transformer_large_bf16():
 
 
 @case(tolerance=1e-3)
-def checkpointed_activations():
+def checkpointing():
     from torch.utils.checkpoint import checkpoint
 
     model = seeded(lambda: Block(64, 4))
