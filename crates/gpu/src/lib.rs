@@ -14,9 +14,11 @@ pub mod budget;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod types;
+mod value_wait;
 
 pub use budget::{SessionBudget, Share};
 pub use types::*;
+pub use value_wait::{ValueWait, WaitCondition};
 
 use std::sync::Arc;
 
@@ -144,6 +146,8 @@ pub trait Gpu: Send + Sync {
     }
     /// Makes later work on `stream` wait for `event`.
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()>;
+    /// Makes later work on `stream` wait until a word in memory meets a condition.
+    fn stream_wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()>;
     /// Runs `callback` after the stream's earlier work, before its later work.
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()>;
     /// Runs `release` after the stream's earlier work. It belongs to the engine and returns at once, so it needs

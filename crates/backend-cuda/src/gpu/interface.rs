@@ -7,7 +7,7 @@ use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ClusterQuestion, ContextId, Copy3d, DeviceProperties,
     DevicePtr, EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan,
     KernelDescription, Launch, LaunchAttribute, ModuleId, ModuleInfo, ModuleOptions, Result,
-    StreamFlags, StreamId, TensorMap, TensorMapRequest, TextureDescriptor,
+    StreamFlags, StreamId, TensorMap, TensorMapRequest, TextureDescriptor, ValueWait,
 };
 
 use super::streams::done;
@@ -104,6 +104,10 @@ impl Gpu for CudaGpu {
 
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         self.wait_event(stream, event)
+    }
+
+    fn stream_wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()> {
+        self.wait_value(stream, wait)
     }
 
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {

@@ -19,12 +19,12 @@ pub use ring::RingTransport;
 use windows::Windows;
 
 use super::calls::*;
-use super::codec::{Field, Reader};
 use super::host_memory::SharedHostMemory;
 use super::memfd::back;
 use super::transport::ClientTransport;
 use super::types::{DeviceSnapshot, GraphNode, LateError, LoadedModule};
 use super::{CHUNK_BYTES, SessionError};
+use crate::codec::{Field, Reader};
 
 /// Images and graphs up to this size travel inside records.
 const INLINE_BLOB_BYTES: usize = 32 << 10;

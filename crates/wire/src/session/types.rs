@@ -1,6 +1,6 @@
 //! Descriptions that travel in calls and answers.
 
-use super::codec::{Field, Malformed, Reader, Sink, record};
+use crate::codec::{Field, Malformed, Reader, Sink, record};
 
 record! {
     /// What a virtual GPU shows of its device, in one answer.

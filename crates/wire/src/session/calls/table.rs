@@ -2,7 +2,7 @@
 
 use super::facts::{Bytes, LARGE, PIECE, column};
 use super::*;
-use crate::session::codec::{Malformed, Reader};
+use crate::codec::{Malformed, Reader};
 use crate::session::types::*;
 
 // The dollar sign is for the macro that the macro below defines.
@@ -96,6 +96,13 @@ calls! { $
     /// Whether new work of a stream would run at once: nothing of it, or of what is ordered before it, is left.
     27 StreamClear { /** Stream. */ stream: u64, } -> Truth;
         class: Quick, late: After(stream), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Makes later work of a stream wait for a word in memory.
+    28 StreamWaitValue {
+        /** Stream. */ stream: u64, /** Where the word is. */ address: u64, /** It has 8 bytes, not 4. */ is_wide: bool,
+        /** What it is compared with. */ value: u64, /** `CUstreamWaitValue_flags`. */ flags: u32,
+    } -> Done;
+        class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Makes an event.
     30 EventCreate { /** Context. */ context: u64, /** No timestamps. */ disable_timing: bool, } -> Number;

@@ -1,7 +1,7 @@
 //! Every row of the table survives the wire, and its facts agree with each other.
 
 use super::*;
-use crate::session::codec::{Malformed, Reader};
+use crate::codec::{Malformed, Reader};
 use crate::session::types::*;
 
 fn random(seed: u64) -> impl FnMut() -> u64 {
