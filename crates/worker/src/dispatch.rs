@@ -9,10 +9,11 @@ mod graphs;
 mod mappings;
 mod memory;
 mod modules;
+mod pinned;
 mod program;
 mod streams;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mica_gpu::Share;
 use mica_vgpu::{GraphOp, Session, VgpuError};
@@ -74,6 +75,7 @@ pub(crate) struct Dispatcher {
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) output: Arc<OutputBuffer>,
     blobs: Mutex<blobs::Blobs>,
+    read_buffers: OnceLock<Option<pinned::ReadBuffers>>,
     /// Buffers of reads that failed: the device may write to them until the session's contexts are gone.
     abandoned: Mutex<Vec<(Vec<u8>, Share)>>,
 }
@@ -112,6 +114,7 @@ impl Dispatcher {
             callbacks: Arc::default(),
             output,
             blobs: Mutex::default(),
+            read_buffers: OnceLock::new(),
             abandoned: Mutex::default(),
         }
     }

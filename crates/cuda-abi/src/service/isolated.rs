@@ -361,6 +361,9 @@ pub(super) const SYNCHRONOUS: &[&str] = &[
     "cuStreamSynchronize",
     "cuSurfObjectCreate",
     "cuSurfObjectDestroy",
+    "cuTensorMapEncodeIm2col",
+    "cuTensorMapEncodeIm2colWide",
+    "cuTensorMapEncodeTiled",
     "cuTexObjectCreate",
     "cuTexObjectDestroy",
 ];

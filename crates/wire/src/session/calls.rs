@@ -82,6 +82,11 @@ record! {
         /// The number.
         value: u64,
     }
+    /// A number that may be negative.
+    Signed {
+        /// The number.
+        value: i32,
+    }
     /// Yes or no.
     Truth {
         /// Which.

@@ -82,8 +82,20 @@ impl<T: ClientTransport> SessionClient<T> {
     /// # Errors
     /// [`SessionError::Refused`] with the worker's code and sentence, or why there was no answer.
     pub fn call<R: Answered>(&self, request: &R) -> Result<R::Answer, SessionError> {
+        self.call_with(request, &[])
+    }
+
+    /// Makes a synchronous call with bytes after its fields.
+    ///
+    /// # Errors
+    /// As [`SessionClient::call`].
+    pub fn call_with<R: Answered>(
+        &self,
+        request: &R,
+        tail: &[u8],
+    ) -> Result<R::Answer, SessionError> {
         self.before(request);
-        let answer = call_over(&self.transport, request, &[])?;
+        let answer = call_over(&self.transport, request, tail)?;
         if let Some((stream, order)) = request.made(&answer) {
             self.transport.note_order(stream, Some(order));
         }

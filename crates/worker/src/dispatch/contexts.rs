@@ -7,6 +7,7 @@ use super::{done, handlers, number};
 handlers! { dispatcher, session, tail;
     ContextCreate(_) => {
         let new = session.context_create()?;
+        dispatcher.pin_for_copies(new.context);
         Ok(wire::NewContext {
             context: new.context,
             default_stream: new.default_stream,

@@ -11,6 +11,7 @@ use mica_wire::session::server::SessionPort;
 use mica_wire::session::{Data, Done, Number, backed_bytes, chunk_state, map_foreign};
 use rustix::io::Errno;
 
+use super::pinned::{BUFFER_BYTES, ReadBuffer};
 use super::{Dispatcher, Failure, IntoNode, done, handlers, lock, number};
 use crate::convert;
 
@@ -120,6 +121,12 @@ impl Dispatcher {
             ))
             .into());
         }
+        if self.session.gpu().has_driver()
+            && c.bytes as usize <= BUFFER_BYTES
+            && let Some(buffer) = self.read_buffers().and_then(|buffers| buffers.take())
+        {
+            return self.read_pinned(c, buffer);
+        }
         let share = self.session.budget().take(c.bytes.into(), "a read")?;
         let mut bytes = vec![0; c.bytes as usize];
         // SAFETY: `bytes` lives until the stream has passed the copy, or as long as the session if that is unknown.
@@ -132,6 +139,21 @@ impl Dispatcher {
             lock(&self.abandoned).push((bytes, share));
             return Err(error.into());
         }
+        Ok(Data { bytes })
+    }
+
+    /// A small read through a buffer of pinned memory.
+    fn read_pinned(&self, c: &wire::Read, buffer: ReadBuffer<'_>) -> Result<Data, Failure> {
+        // SAFETY: the buffer is this reader's until the stream has passed the copy, or for good.
+        let span = unsafe { HostSpan::new(buffer.pointer(), c.bytes.into()) };
+        let src = Place::Device(DevicePtr(c.address));
+        let copy = Copy3d::linear(Place::Host(span), src, c.bytes.into());
+        self.session.copy(c.stream, &copy)?;
+        if let Err(error) = self.session.stream_synchronize(c.stream) {
+            buffer.abandon();
+            return Err(error.into());
+        }
+        let bytes = buffer.bytes(c.bytes as usize).to_vec();
         Ok(Data { bytes })
     }
 

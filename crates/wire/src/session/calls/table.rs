@@ -165,6 +165,23 @@ calls! { $
     } -> Done;
         class: Quick, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
+    /// All that is known of a kernel.
+    47 KernelDescription { /** Module. */ module: u64, /** Kernel's index. */ kernel: u32, } -> KernelLayout;
+        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Reads a `CUfunction_attribute`.
+    48 KernelAttribute {
+        /** Module. */ module: u64, /** Kernel's index. */ kernel: u32, /** `CUfunction_attribute`. */ attribute: u32,
+    } -> Signed;
+        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Sets a `CUfunction_attribute`.
+    49 KernelSetAttribute {
+        /** Module. */ module: u64, /** Kernel's index. */ kernel: u32, /** `CUfunction_attribute`. */ attribute: u32,
+        /** Value. */ value: i32,
+    } -> Done;
+        class: Quick, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
     /// Launches a kernel; the tail is its packed parameter block.
     50 Launch {
         /** Stream. */ stream: u64, /** Module. */ module: u64, /** Kernel's index. */ kernel: u32,
@@ -188,6 +205,34 @@ calls! { $
     /// Forgets a graph.
     54 GraphDestroy { /** Graph. */ graph: u64, } -> Done;
         class: Posted, late: Kept, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Launches a kernel with attributes; the tail is the attributes, 68 bytes each, and the packed parameter block.
+    55 LaunchWith {
+        /** Stream. */ stream: u64, /** Module. */ module: u64, /** Kernel's index. */ kernel: u32,
+        /** Blocks. */ grid: [u32; 3], /** Threads per block. */ block: [u32; 3],
+        /** Dynamic shared bytes. */ dynamic_shared: u32, /** How many attributes. */ attributes: u32,
+    } -> Done, + tail;
+        class: Posted, late: Kept(stream), order: Ordered, touches: [stream any_event], gate: Always, settle: Yes, node: Yes, effect: None;
+
+    /// Clusters of a kernel's blocks that run at once, or the largest that fits; the tail is the attributes.
+    56 Clusters {
+        /** Module. */ module: u64, /** Kernel's index. */ kernel: u32,
+        /** Blocks. */ grid: [u32; 3], /** Threads per block. */ block: [u32; 3],
+        /** Dynamic shared bytes. */ dynamic_shared: u32, /** How many attributes. */ attributes: u32,
+        /** Ask for the largest. */ largest: bool,
+    } -> Number, + tail;
+        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Dynamic shared memory that each of so many blocks on one multiprocessor can have.
+    57 AvailableShared {
+        /** Module. */ module: u64, /** Kernel's index. */ kernel: u32,
+        /** Blocks. */ blocks: u32, /** Threads per block. */ block_threads: u32,
+    } -> Number;
+        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Makes a tensor map of a `TensorMapShape`, which is the tail.
+    58 TensorMap { /** Context. */ context: u64, } -> Data, + tail;
+        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Allocates device memory.
     60 MemoryAlloc { /** Context. */ context: u64, /** Bytes. */ bytes: u64, } -> Number;

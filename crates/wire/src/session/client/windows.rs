@@ -107,6 +107,10 @@ impl<T: ClientTransport> SessionClient<T> {
         into_host: bool,
         wait: bool,
     ) -> Result<bool, SessionError> {
+        // Device memory of a real GPU is not shown to the program.
+        if self.snapshot.has_driver {
+            return Ok(false);
+        }
         let (width, height, depth) = host.extent;
         let CopyPlace::Device(address) = device.place else {
             return Ok(false);
