@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::compile::{Compiled, Compiler};
 use crate::config::{Config, Engine};
 use crate::mixed::MixedModule;
-use crate::module_cost::{ReadingShare, text_cost};
+use crate::module_cost::ReadingShare;
 
 /// The compiler that a configuration asks for.
 pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
@@ -95,7 +95,7 @@ impl Compiler for Pipeline {
     ) -> Result<(Compiled, Option<Share>)> {
         let mut share = ReadingShare::default();
         let text = ptx_of(image, |bytes| share.add(budget, bytes))?;
-        let cost = text_cost(&text);
+        let cost = mica_ptx::reading_bytes(&text);
         share.add(budget, cost)?;
         let module = mica_ptx::parse(&text).map_err(|error| {
             GpuError::new(CuResult::InvalidPtx, format!("PTX was refused: {error}"))

@@ -79,7 +79,11 @@ fn header(sources: &[Source]) -> Result<String> {
     }
     let suffix = suffix.map(String::from).unwrap_or_default();
     let independent = outlines().any(|outline| outline.target.texmode_independent);
-    let texmode = if independent { ", texmode_independent" } else { "" };
+    let texmode = if independent {
+        ", texmode_independent"
+    } else {
+        ""
+    };
     Ok(format!(
         ".version {major}.{minor}\n.target sm_{sm}{suffix}{texmode}\n.address_size 64\n"
     ))

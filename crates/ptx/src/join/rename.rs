@@ -138,7 +138,9 @@ mod tests {
 
     fn renamed(texts: [&str; 2]) -> [String; 2] {
         let texts = texts.map(|text| format!(".version 8.0\n.target sm_80\n{text}"));
-        let outlines = texts.each_ref().map(|text| outline(text.as_bytes()).unwrap());
+        let outlines = texts
+            .each_ref()
+            .map(|text| outline(text.as_bytes()).unwrap());
         let renames = private_names(outlines.iter());
         let mut both = texts.iter().zip(renames).map(|(text, renames)| {
             let all = renames.applied(text);
@@ -173,6 +175,8 @@ mod tests {
         let [one, two] = renamed([".func g() { }", text]);
         assert_eq!(one, ".func g() { }");
         assert!(two.starts_with(".file 10001 \"a.cu\"\n"));
-        assert!(two.contains(".loc\t10002 30 5, function_name $x, inlined_at 10001 7 3\n add.u32 a, b, 1;"));
+        assert!(two.contains(
+            ".loc\t10002 30 5, function_name $x, inlined_at 10001 7 3\n add.u32 a, b, 1;"
+        ));
     }
 }

@@ -77,7 +77,8 @@ fn several_names_of_one_statement_are_told_apart() {
 #[test]
 fn an_alias_is_a_definition_and_comes_after_its_function() {
     let a = with_head(".extern .func other();\n.visible .entry k() { call other; ret; }");
-    let b = with_head(".visible .func real() { ret; }\n.visible .func other();\n.alias other, real;");
+    let b =
+        with_head(".visible .func real() { ret; }\n.visible .func other();\n.alias other, real;");
     let joined = joined(&[&a, &b]);
     assert!(joined.find(".alias other").unwrap() > joined.find("real()").unwrap());
 }
@@ -100,7 +101,13 @@ fn instructions_that_the_parser_does_not_know_are_joined_all_the_same() {
 
 #[test]
 fn texts_without_a_header_are_refused() {
-    for text in ["", "add.f64;", ".version 8.0\n", ".target sm_80\n", "/* .version"] {
+    for text in [
+        "",
+        "add.f64;",
+        ".version 8.0\n",
+        ".target sm_80\n",
+        "/* .version",
+    ] {
         assert!(join(&[text.into()], &|_| true).is_err(), "{text}");
     }
 }

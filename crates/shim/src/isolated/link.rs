@@ -1,4 +1,4 @@
-//! `cuLink*`: several texts of PTX become one image ([`super::ptx_join`]).
+//! `cuLink*`: several texts of PTX become one image ([`mica_ptx::join`]).
 //!
 //! Of containers the best PTX is taken; machine code cannot be linked here and is refused, but for
 //! libraries: one without PTX adds nothing, and what is then missing is said by name. Programs of
@@ -12,7 +12,6 @@ use mica_fatbin::{Image, MAX_IMAGE_BYTES};
 
 use super::context::current;
 use super::handles::{Kind, Object};
-use super::ptx_join::join;
 use super::state::{State, state};
 use super::support::{
     Answer, Code, driver, entries, invalid, lock, not_supported, put, put_opt, string,
@@ -86,6 +85,30 @@ pub(super) unsafe fn answer_options(
 unsafe fn linker_of(handle: Handle) -> Answer<&'static Linker> {
     // SAFETY: the program's handle.
     unsafe { Linker::find(handle) }.ok_or(Code(CuResult::InvalidHandle as u32))
+}
+
+/// What code without CUDA's headers (Numba's, for one) calls to wait for a whole grid; NVIDIA's own is
+/// in a library of machine code.
+const GRID_BARRIER: &str = include_str!("grid_barrier.ptx");
+
+/// Functions that the device brings itself.
+fn is_runtime(name: &str) -> bool {
+    matches!(
+        name,
+        "vprintf" | "malloc" | "free" | "__assertfail" | "__assert_fail"
+    ) || name.starts_with("cuda")
+}
+
+/// One text of several, with the grid barrier where one of them calls it.
+pub(super) fn join(texts: &[String]) -> Answer<String> {
+    let mut texts = texts.to_vec();
+    if texts.iter().any(|text| text.contains("cudaCGSynchronize")) {
+        texts.push(GRID_BARRIER.to_owned());
+    }
+    mica_ptx::join(&texts, &is_runtime).map_err(|error| {
+        crate::log::line(&format!("linking: {error}"));
+        Code(CuResult::InvalidPtx as u32)
+    })
 }
 
 /// The best PTX of an image for this device.
@@ -166,4 +189,28 @@ entries! {
     cuLinkAddFile_v2 = link_add_file;
     cuLinkComplete = link_complete;
     cuLinkDestroy = link_destroy;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
+
+    #[test]
+    fn a_grid_barrier_is_added_where_it_is_called() {
+        let text = format!(
+            "{HEAD}.extern .func (.param .b32 r) cudaCGSynchronize (.param .b64 h, .param .b32 f);\n.visible .entry k() {{ ret; }}"
+        );
+        let joined = join(&[text]).unwrap();
+        assert!(joined.starts_with(".version 8.0\n.target sm_80\n"));
+        assert!(joined.contains("%envreg2") && !joined.contains(".extern"));
+    }
+
+    #[test]
+    fn functions_of_the_device_need_no_definition_and_others_do() {
+        let of = |name| join(&[format!("{HEAD}.extern .func {name}();\n")]);
+        assert!(of("vprintf").is_ok());
+        assert_eq!(of("gone").unwrap_err().0, CuResult::InvalidPtx as u32);
+    }
 }

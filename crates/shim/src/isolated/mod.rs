@@ -45,8 +45,6 @@ mod modules;
 mod occupancy;
 mod pools;
 mod procaddr;
-mod ptx_join;
-mod ptx_private;
 mod registered;
 mod state;
 mod stream_calls;
