@@ -20,7 +20,7 @@ pub use types::*;
 
 use std::sync::Arc;
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
 
 /// A backend's refusal: the CUDA code the program sees, and a sentence for the log.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -49,8 +49,8 @@ pub type Result<T, E = GpuError> = std::result::Result<T, E>;
 pub trait Gpu: Send + Sync {
     /// Name, memory, limits.
     fn properties(&self) -> &DeviceProperties;
-    /// A `CUdevice_attribute` by its number; `None` if unknown to this device.
-    fn attribute(&self, attribute: u32) -> Option<i32>;
+    /// An attribute; `None` if unknown to this device.
+    fn attribute(&self, attribute: DeviceAttribute) -> Option<i32>;
     /// Free and total bytes of device memory.
     fn memory_info(&self) -> Result<(u64, u64)>;
 
@@ -80,10 +80,10 @@ pub trait Gpu: Send + Sync {
     fn context_synchronize(&self, context: ContextId) -> Result<()>;
     /// The context's sticky error with its explanation, if it has one. Does not wait.
     fn context_fault(&self, context: ContextId) -> Option<GpuError>;
-    /// `CUlimit` by number (0 stack, 1 printf fifo, 2 malloc heap …).
-    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64>;
-    /// Sets a `CUlimit`.
-    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()>;
+    /// A limit of a context.
+    fn context_limit(&self, context: ContextId, limit: Limit) -> Result<u64>;
+    /// Sets a limit of a context.
+    fn context_set_limit(&self, context: ContextId, limit: Limit, value: u64) -> Result<()>;
     /// Pauses all running and queued kernels, copies and fills of the context (software: within 1 ms), and returns
     /// when none of them touches memory any more. Copies and fills of at most 64 KiB may go on where nothing is
     /// before them, and callbacks do.

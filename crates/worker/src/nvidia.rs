@@ -7,13 +7,11 @@
 use std::sync::Arc;
 
 use mica_backend_cuda::{CudaDriver, CudaGpu};
+use mica_cuda_abi::DeviceAttribute;
 use mica_gpu::Gpu;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::{SharedDevice, WorkerError};
-
-/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS`: kernels reach whatever the process has mapped.
-const PAGEABLE_MEMORY_ACCESS: u32 = 88;
 
 /// The one GPU that the environment shows this worker.
 ///
@@ -25,7 +23,8 @@ pub(crate) fn device() -> Result<SharedDevice, WorkerError> {
     mica_rm::keep_kernels_from_host_memory();
     let driver = CudaDriver::load().map_err(failed)?;
     let gpu = CudaGpu::open(driver, 0).map_err(failed)?;
-    if gpu.attribute(PAGEABLE_MEMORY_ACCESS) == Some(1) {
+    // Kernels would reach whatever the process has mapped.
+    if gpu.attribute(DeviceAttribute::PageableMemoryAccess) == Some(1) {
         let text = "kernels on this GPU could read and write the worker's own memory: load the kernel module \
                     nvidia-uvm with uvm_disable_hmm=1";
         return Err(WorkerError::Device(text.into()));

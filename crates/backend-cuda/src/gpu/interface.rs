@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
 use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
     EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, ModuleId, ModuleInfo,
@@ -17,7 +17,7 @@ impl Gpu for CudaGpu {
         &self.properties
     }
 
-    fn attribute(&self, attribute: u32) -> Option<i32> {
+    fn attribute(&self, attribute: DeviceAttribute) -> Option<i32> {
         self.driver.attribute(self.ordinal, attribute)
     }
 
@@ -46,11 +46,11 @@ impl Gpu for CudaGpu {
         self.fault_of(context)
     }
 
-    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64> {
+    fn context_limit(&self, context: ContextId, limit: Limit) -> Result<u64> {
         self.limit_of(context, limit)
     }
 
-    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()> {
+    fn context_set_limit(&self, context: ContextId, limit: Limit, value: u64) -> Result<()> {
         self.set_limit(context, limit, value)
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, FunctionAttribute, JitOption};
 use mica_gpu::{
     ContextId, DevicePtr, GlobalDescription, GpuError, KernelDescription, Launch, ModuleId,
     ModuleInfo, ParamLayout, Result, StreamId,
@@ -18,18 +18,6 @@ use crate::driver::{Raw, answer};
 const SHARED_WITHOUT_OPT_IN: u32 = 48 * 1024;
 /// Parameters passed without allocating.
 const FEW_PARAMS: usize = 32;
-
-/// `CUfunction_attribute` numbers.
-mod attribute {
-    pub(super) const MAX_THREADS: u32 = 0;
-    pub(super) const SHARED: u32 = 1;
-    pub(super) const CONST: u32 = 2;
-    pub(super) const LOCAL: u32 = 3;
-    pub(super) const REGISTERS: u32 = 4;
-    pub(super) const PTX_VERSION: u32 = 5;
-    pub(super) const BINARY_VERSION: u32 = 6;
-    pub(super) const MAX_DYNAMIC_SHARED: u32 = 8;
-}
 
 /// A loaded module.
 #[derive(Debug)]
@@ -80,10 +68,11 @@ impl CudaGpu {
     }
 
     fn load_raw(&self, context: &Context, bytes: &[u8]) -> Result<Raw> {
-        const ERROR_LOG: c_uint = 5;
-        const ERROR_LOG_BYTES: c_uint = 6;
         let mut log = vec![0_u8; 8192];
-        let mut options = [ERROR_LOG, ERROR_LOG_BYTES];
+        let mut options = [
+            JitOption::ErrorLogBuffer as c_uint,
+            JitOption::ErrorLogBufferSizeBytes as c_uint,
+        ];
         // The size travels in a pointer's place, as the driver wants it.
         let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
         let mut raw: Raw = std::ptr::null_mut();
@@ -189,17 +178,17 @@ impl CudaGpu {
         self.enter(&module.context)?;
         let mut info = ModuleInfo::default();
         for kernel in &module.kernels {
-            let read = |number| self.function_attribute(kernel, number);
+            let read = |attribute| self.function_attribute(kernel, attribute);
             info.kernels.push(KernelDescription {
                 name: kernel.name.clone(),
                 params: kernel.params.clone(),
-                static_shared: read(attribute::SHARED)?,
-                local_bytes: read(attribute::LOCAL)?,
-                const_bytes: read(attribute::CONST)?,
-                registers: read(attribute::REGISTERS)?,
-                max_threads: read(attribute::MAX_THREADS)?,
-                ptx_version: read(attribute::PTX_VERSION)?,
-                binary_version: read(attribute::BINARY_VERSION)?,
+                static_shared: read(FunctionAttribute::SharedSizeBytes)?,
+                local_bytes: read(FunctionAttribute::LocalSizeBytes)?,
+                const_bytes: read(FunctionAttribute::ConstSizeBytes)?,
+                registers: read(FunctionAttribute::NumRegs)?,
+                max_threads: read(FunctionAttribute::MaxThreadsPerBlock)?,
+                ptx_version: read(FunctionAttribute::PtxVersion)?,
+                binary_version: read(FunctionAttribute::BinaryVersion)?,
             });
         }
         for name in &module.names {
@@ -223,11 +212,15 @@ impl CudaGpu {
         Ok(module.info.get_or_init(|| info).clone())
     }
 
-    fn function_attribute(&self, kernel: &Kernel, number: u32) -> Result<u32> {
+    fn function_attribute(&self, kernel: &Kernel, attribute: FunctionAttribute) -> Result<u32> {
         let mut value: c_int = 0;
         // SAFETY: writes one number; the driver's own handle.
         let mut read = || unsafe {
-            (self.driver.functions.function_attribute)(&mut value, number, kernel.raw as Raw)
+            (self.driver.functions.function_attribute)(
+                &mut value,
+                attribute as u32,
+                kernel.raw as Raw,
+            )
         };
         let mut code = read();
         if code == CuResult::FunctionNotLoaded as u32
@@ -298,7 +291,7 @@ impl CudaGpu {
         let known = match kernel.static_shared.get() {
             Some(bytes) => *bytes,
             None => {
-                let bytes = self.function_attribute(kernel, attribute::SHARED)?;
+                let bytes = self.function_attribute(kernel, FunctionAttribute::SharedSizeBytes)?;
                 *kernel.static_shared.get_or_init(|| bytes)
             }
         };
@@ -310,7 +303,7 @@ impl CudaGpu {
             let set = self.driver.functions.function_set_attribute;
             set(
                 kernel.raw as Raw,
-                attribute::MAX_DYNAMIC_SHARED,
+                FunctionAttribute::MaxDynamicSharedSizeBytes as u32,
                 dynamic as c_int,
             )
         };

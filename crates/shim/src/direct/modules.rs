@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, Device, DeviceAttribute, Handle, Symbol};
 use mica_fatbin::{Cubin, EntryKind, Format, Image, Region, locate};
 use mica_ptx::ast::Space;
 
@@ -23,9 +23,6 @@ use crate::image;
 /// is never loaded, and its start must not wait for that.
 const LOOK_INTO: u64 = 2 << 20;
 static LOOKED_INTO: AtomicU64 = AtomicU64::new(0);
-
-const ATTRIBUTE_MAJOR: i32 = 75;
-const ATTRIBUTE_MINOR: i32 = 76;
 
 /// `cuModuleLoadData`, `cuModuleLoadFatBinary`.
 pub(crate) unsafe fn load_data(
@@ -240,13 +237,14 @@ fn in_image(bytes: &[u8]) -> Option<u64> {
 fn capability() -> Option<u32> {
     type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
     let get = real!(cuDeviceGetAttribute as Get);
-    let attribute = |which| {
+    let attribute = |which: DeviceAttribute| {
         let mut value = 0;
         // SAFETY: writes one number.
-        let status = unsafe { get(&mut value, which, 0) };
+        let status = unsafe { get(&mut value, which as i32, 0) };
         u32::try_from(value).ok().filter(|_| status == 0)
     };
-    Some(attribute(ATTRIBUTE_MAJOR)? * 10 + attribute(ATTRIBUTE_MINOR)?)
+    let major = attribute(DeviceAttribute::ComputeCapabilityMajor)?;
+    Some(major * 10 + attribute(DeviceAttribute::ComputeCapabilityMinor)?)
 }
 
 /// Bytes of the variables that PTX defines in global memory.

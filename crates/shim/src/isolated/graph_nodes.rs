@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use mica_cuda_abi::{Handle, MemAllocNodeParams};
+use mica_cuda_abi::{Handle, LaunchAttributeId, MemAllocNodeParams};
 
 use super::context::current;
 use super::copy_boxes::Memcpy3d;
@@ -149,7 +149,7 @@ driver! {
             return invalid();
         };
         let mut value = [0; 16];
-        if attribute == 2 {
+        if attribute == LaunchAttributeId::Cooperative as u32 {
             value[0] = u32::from(kernel.shape.is_cooperative);
         }
         put(out, value)
@@ -161,7 +161,7 @@ driver! {
         let Op::Kernel(mut kernel) = node.op() else {
             return invalid();
         };
-        if attribute.id == 2 {
+        if attribute.id == LaunchAttributeId::Cooperative as u32 {
             kernel.shape.is_cooperative = attribute.value[0] != 0;
         }
         node.set_op(Op::Kernel(kernel))

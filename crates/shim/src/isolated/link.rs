@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Mutex;
 
-use mica_cuda_abi::{CuResult, Handle};
+use mica_cuda_abi::{CuResult, Handle, JitInputType, JitOption};
 use mica_fatbin::{Image, MAX_IMAGE_BYTES};
 
 use super::context::current;
@@ -30,16 +30,6 @@ impl Kind for LinkState {
     const MAGIC: u64 = 0x4d49_4341_4c4e_4b31;
 }
 
-/// `CU_JIT_INPUT_*`.
-const PTX: u32 = 1;
-const FATBIN: u32 = 2;
-const LIBRARY: u32 = 4;
-/// `CUjit_option` numbers of the logs' sizes.
-const INFO_BYTES: u32 = 4;
-const ERROR_BYTES: u32 = 6;
-const INFO: u32 = 3;
-const ERROR: u32 = 5;
-
 /// Answers the options that ask for something: logs are empty, or say to look elsewhere.
 ///
 /// # Safety
@@ -56,16 +46,22 @@ pub(super) unsafe fn answer_options(
     // SAFETY: our contract.
     let option = |index: usize| unsafe { (options.add(index).read(), values.add(index).read()) };
     let all: Vec<(u32, *mut c_void)> = (0..count as usize).map(option).collect();
-    let value = |wanted: u32| {
+    let value = |wanted: JitOption| {
         all.iter()
-            .find(|(option, _)| *option == wanted)
+            .find(|(option, _)| *option == wanted as u32)
             .map(|(_, value)| *value)
     };
-    for (text, size) in [(INFO, INFO_BYTES), (ERROR, ERROR_BYTES)] {
+    use JitOption::{
+        ErrorLogBuffer, ErrorLogBufferSizeBytes, InfoLogBuffer, InfoLogBufferSizeBytes,
+    };
+    for (text, size) in [
+        (InfoLogBuffer, InfoLogBufferSizeBytes),
+        (ErrorLogBuffer, ErrorLogBufferSizeBytes),
+    ] {
         let (Some(buffer), Some(room)) = (value(text), value(size)) else {
             continue;
         };
-        let message: &[u8] = match failed && text == ERROR {
+        let message: &[u8] = match failed && text == ErrorLogBuffer {
             true => b"the image was refused; MICA_LOG names a file that says why",
             false => b"",
         };
@@ -121,16 +117,18 @@ pub(super) fn ptx_of(state: &State, image: &[u8]) -> Option<String> {
 }
 
 fn add(linker: &Linker, kind: u32, bytes: &[u8]) -> Answer {
-    if !matches!(kind, PTX | FATBIN | LIBRARY) {
-        return not_supported("linking machine code");
-    }
+    use JitInputType::{Cubin, Fatbinary, Library, Nvvm, Object, Ptx};
+    let kind = match JitInputType::from_number(kind) {
+        Some(kind @ (Ptx | Fatbinary | Library)) => kind,
+        Some(Cubin | Object | Nvvm) | None => return not_supported("linking machine code"),
+    };
     match ptx_of(state()?, bytes) {
         Some(text) => {
             lock(&linker.texts).push(text);
             Ok(())
         }
-        None if kind == PTX => Err(CuResult::InvalidImage.into()),
-        None if kind == LIBRARY && bytes.starts_with(b"!<arch>\n") => {
+        None if kind == Ptx => Err(CuResult::InvalidImage.into()),
+        None if kind == Library && bytes.starts_with(b"!<arch>\n") => {
             crate::log::line("linking: a library without PTX adds nothing");
             Ok(())
         }

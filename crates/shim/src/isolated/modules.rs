@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_fatbin::{Region, locate};
 use mica_ptx::DeclarationKind;
 use mica_wire::session::{KernelLayout, LoadedModule, ModuleUnload};
@@ -345,7 +345,8 @@ impl Function {
             return set as u32;
         }
         let fixed = self.layout.get().map_or(0, |layout| layout.static_shared);
-        let default = state.attribute(8).unwrap_or(48 << 10) as u32;
+        let default = state.attribute(DeviceAttribute::MaxSharedMemoryPerBlock);
+        let default = default.unwrap_or(48 << 10) as u32;
         default.saturating_sub(fixed)
     }
 }

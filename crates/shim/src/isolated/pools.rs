@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use mica_cuda_abi::{CuResult, Handle, MemAllocationProp, MemLocation};
+use mica_cuda_abi::{CuResult, Handle, MemAllocationProp, MemLocation, PoolAttribute};
 use mica_wire::session::{MemoryAllocAsync, MemoryFreeAsync};
 
 use super::capture;
@@ -43,8 +43,12 @@ fn new_pool(is_default: bool) -> &'static Pool {
         is_default,
         ..PoolState::default()
     });
-    for policy in 1..4 {
-        pool.attributes[policy].store(1, Relaxed);
+    for policy in [
+        PoolAttribute::ReuseFollowEventDependencies,
+        PoolAttribute::ReuseAllowOpportunistic,
+        PoolAttribute::ReuseAllowInternalDependencies,
+    ] {
+        pool.attributes[policy as usize].store(1, Relaxed);
     }
     pool
 }
@@ -223,21 +227,35 @@ driver! {
         let state = state()?;
         let pool = pool_of(pool)?;
         let used = || state.memory.pool_bytes(pool.handle() as u64);
+        use PoolAttribute::*;
+        let Some(attribute) = PoolAttribute::from_number(attribute) else {
+            return invalid();
+        };
+        let set = || pool.attributes[attribute as usize].load(Relaxed);
         match attribute {
-            1..=3 => put(out.cast::<i32>(), pool.attributes[attribute as usize].load(Relaxed) as i32),
-            4 => put(out.cast::<u64>(), pool.attributes[4].load(Relaxed)),
-            5 | 7 => put(out.cast::<u64>(), used()),
-            6 | 8 => put(out.cast::<u64>(), pool.high.load(Relaxed).max(used())),
+            ReuseFollowEventDependencies | ReuseAllowOpportunistic | ReuseAllowInternalDependencies => {
+                put(out.cast::<i32>(), set() as i32)
+            }
+            ReleaseThreshold => put(out.cast::<u64>(), set()),
+            ReservedMemCurrent | UsedMemCurrent => put(out.cast::<u64>(), used()),
+            ReservedMemHigh | UsedMemHigh => put(out.cast::<u64>(), pool.high.load(Relaxed).max(used())),
             _ => invalid(),
         }
     }
 
     fn pool_set_attribute(pool: Handle, attribute: u32, value: *const c_void) {
         let pool = pool_of(pool)?;
+        use PoolAttribute::*;
+        let Some(attribute) = PoolAttribute::from_number(attribute) else {
+            return invalid();
+        };
+        let set = |value| pool.attributes[attribute as usize].store(value, Relaxed);
         match attribute {
-            1..=3 => pool.attributes[attribute as usize].store(get(value.cast::<u32>())?.into(), Relaxed),
-            4 => pool.attributes[4].store(get(value.cast::<u64>())?, Relaxed),
-            6 | 8 if get(value.cast::<u64>())? == 0 => pool.high.store(0, Relaxed),
+            ReuseFollowEventDependencies | ReuseAllowOpportunistic | ReuseAllowInternalDependencies => {
+                set(get(value.cast::<u32>())?.into());
+            }
+            ReleaseThreshold => set(get(value.cast::<u64>())?),
+            ReservedMemHigh | UsedMemHigh if get(value.cast::<u64>())? == 0 => pool.high.store(0, Relaxed),
             _ => return invalid(),
         }
         Ok(())
