@@ -32,12 +32,12 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
     let a = d.arrived(w);
     let mut done = 0u32;
     let mut seen = 0u32;
-    // Loose collectives (`activemask`) take whoever is there, so they go last.
-    for loose in [false, true] {
-        if loose && done != 0 {
+    // Collectives without a mask (`activemask`) take whoever is there, so they go last.
+    for unmasked in [false, true] {
+        if unmasked && done != 0 {
             break;
         }
-        seen = if loose { 0 } else { seen };
+        seen = if unmasked { 0 } else { seen };
         for lane in 0..32u32 {
             if seen >> lane & 1 == 1 || done >> lane & 1 == 1 {
                 continue;
@@ -55,7 +55,7 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Result<bool, Fault> {
             }
             let lane_env = env_of(d, site, w * 32 + lane);
             let mask = member_mask(op, &lane_env);
-            if mask.is_none() != loose {
+            if mask.is_none() != unmasked {
                 continue;
             }
             // Lanes that are there too, with the same mask.
