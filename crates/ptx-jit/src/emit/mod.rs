@@ -33,6 +33,7 @@ mod nan_canonicalisation;
 mod ops;
 mod product;
 mod registers;
+mod shift;
 mod slots;
 mod slow;
 mod special;
