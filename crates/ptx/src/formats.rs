@@ -3,7 +3,7 @@
 //! Policies on code decide by this. Moving bits is not computing: loads, stores, moves and shuffles of a
 //! format are no use of it.
 
-use crate::ast::{BulkReduceOp, Op, ScalarType};
+use crate::ast::{AtomOp, Op, ScalarType};
 use crate::parse::scalar_type;
 
 /// A number format that an instruction computes in.
@@ -69,13 +69,12 @@ impl Op {
             | Op::StMatrix { ty, .. } => all(&[*ty]),
             Op::Atom(atom) => all(&[atom.ty]),
             Op::CpReduceAsyncBulk(copy) => all(&[copy.ty]),
-            Op::CpAsyncBulkTensor(copy) => match copy.reduce {
+            Op::CpAsyncBulkTensor(copy) => {
                 // The elements' format stands in the tensor map.
-                Some(BulkReduceOp::Add | BulkReduceOp::Min | BulkReduceOp::Max) => {
+                if matches!(copy.reduce, Some(AtomOp::Add | AtomOp::Min | AtomOp::Max)) {
                     f(Format::Unknown);
                 }
-                _ => {}
-            },
+            }
             Op::Mma(mma) | Op::WmmaMma(mma) => all(&[mma.a_ty, mma.b_ty, mma.c_ty, mma.d_ty]),
             Op::WmmaLoad(load) => all(&[load.ty]),
             Op::WmmaStore(store) => all(&[store.ty]),
