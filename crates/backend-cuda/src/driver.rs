@@ -7,7 +7,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
-use mica_cuda_abi::{Array3dDescriptor, CuResult, LaunchConfig, MemAllocationProp, MemLocation};
+use mica_cuda_abi::{
+    Array3dDescriptor, CuResult, DeviceAttribute, LaunchConfig, MemAllocationProp, MemLocation,
+};
 use mica_gpu::GpuError;
 use mica_rm::RmError;
 
@@ -387,8 +389,9 @@ impl CudaDriver {
     }
 
     /// A device attribute; `None` if the driver does not know it.
-    pub(crate) fn attribute(&self, ordinal: u32, attribute: u32) -> Option<i32> {
+    pub(crate) fn attribute(&self, ordinal: u32, attribute: DeviceAttribute) -> Option<i32> {
         let mut value = 0;
+        let attribute = attribute as u32;
         // SAFETY: writes one number; unknown attributes are refused.
         let code =
             unsafe { (self.functions.device_attribute)(&mut value, attribute, ordinal as c_int) };

@@ -4,7 +4,7 @@ mod common;
 
 use common::{ALONE, fixture, started};
 use mica_backend_cuda::{CudaDriver, CudaGpu, DriverError};
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
 use mica_gpu::{
     Access, ArrayDescriptor, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError, HostSpan,
     Launch, ModuleOptions, ParamLayout, Place, StreamFlags, TextureDescriptor, TextureResource,
@@ -77,8 +77,10 @@ fn contexts_own_what_is_made_in_them() {
     let gpu = fixture.gpu();
     assert_eq!(gpu.properties().name, "Test GPU");
     assert_eq!(gpu.properties().frame_bytes, 2 << 20);
-    assert_eq!(gpu.attribute(16), Some(16));
-    assert_eq!(gpu.attribute(1000), None);
+    assert_eq!(
+        gpu.attribute(DeviceAttribute::MultiprocessorCount),
+        Some(16)
+    );
     let (context, stream) = started(&gpu);
     let event = gpu
         .event_create(context, EventFlags::default())
@@ -97,11 +99,11 @@ fn contexts_own_what_is_made_in_them() {
     gpu.stream_callback(stream, panics).expect("added");
     let default = gpu.default_stream(context).expect("there is one");
     assert_eq!(code(gpu.stream_destroy(default)), CuResult::InvalidHandle);
-    gpu.context_set_limit(context, 2, 77)
+    gpu.context_set_limit(context, Limit::MallocHeapSize, 77)
         .expect("a known limit");
-    assert_eq!(gpu.context_limit(context, 2), Ok(77));
+    assert_eq!(gpu.context_limit(context, Limit::MallocHeapSize), Ok(77));
     assert_eq!(
-        code(gpu.context_limit(context, 9)),
+        code(gpu.context_limit(context, Limit::CigShmemFallbackEnabled)),
         CuResult::UnsupportedLimit
     );
     assert_eq!(code(gpu.context_suspend(context)), CuResult::NotSupported);

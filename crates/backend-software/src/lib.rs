@@ -8,6 +8,7 @@
 //! A wild pointer in a kernel is `CUDA_ERROR_ILLEGAL_ADDRESS` for its context and nothing else: no
 //! crash, no access to the host program's memory.
 
+mod answers;
 mod area;
 mod arena;
 mod attributes;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{Bench, config};
 use mica_backend_software::SoftwareGpu;
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::budget::{DeviceCharge, QUEUE_ENTRIES};
 use mica_gpu::{
     ArrayDescriptor, Gpu, GpuError, ModuleOptions, Result, SessionBudget, StreamFlags, StreamId,
@@ -66,7 +66,8 @@ fn the_heap_of_kernels_is_charged_and_goes_with_its_context() {
     let heap = memory.used.load(SeqCst) - before;
     assert!((8 << 20..=(8 << 20) + 4 * local).contains(&heap), "{heap}");
     let other = Bench::new(&gpu);
-    gpu.context_set_limit(other.context, 2, 128 << 20).unwrap();
+    gpu.context_set_limit(other.context, Limit::MallocHeapSize, 128 << 20)
+        .unwrap();
     let out = other.alloc(4096);
     other.launch("allocate", 1, &[out.0, 100]);
     assert_eq!(

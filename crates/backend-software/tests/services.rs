@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use mica_backend_software::{Config, Engine, OutputKind, OutputSink, SoftwareGpu};
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::{
     ContextId, Copy3d, DevicePtr, Gpu, HostSpan, Launch, ModuleId, ModuleOptions, Place, Result,
     StreamId,
@@ -195,7 +195,9 @@ fn recursion_uses_the_stack_limit_and_overflows_as_a_fault() {
     on_both(|engine| {
         let rig = Rig::new(engine, false);
         let out = rig.alloc(32 * 4);
-        rig.gpu.context_set_limit(rig.context, 0, 64 << 10).unwrap();
+        rig.gpu
+            .context_set_limit(rig.context, Limit::StackSize, 64 << 10)
+            .unwrap();
         rig.launch("recurse", 1, 32, &[out.0, 50]).unwrap();
         let expected = (1..=50_u32).fold(0_u32, |below, n| below.wrapping_mul(3).wrapping_add(n));
         assert_eq!(rig.read(out, 32), [expected; 32], "{engine:?}");

@@ -22,7 +22,7 @@ pub use value_wait::{ValueWait, WaitCondition};
 
 use std::sync::Arc;
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
 
 /// A backend's refusal: the CUDA code the program sees, and a sentence for the log.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -58,8 +58,8 @@ pub type Result<T, E = GpuError> = std::result::Result<T, E>;
 pub trait Gpu: Send + Sync {
     /// Name, memory, limits.
     fn properties(&self) -> &DeviceProperties;
-    /// A `CUdevice_attribute` by its number; `None` if unknown to this device.
-    fn attribute(&self, attribute: u32) -> Option<i32>;
+    /// An attribute; `None` if unknown to this device.
+    fn attribute(&self, attribute: DeviceAttribute) -> Option<i32>;
     /// Whether a real driver stands behind this device, so that questions about kernels are its to answer.
     fn has_driver(&self) -> bool {
         false
@@ -98,10 +98,10 @@ pub trait Gpu: Send + Sync {
     fn context_synchronize(&self, context: ContextId) -> Result<()>;
     /// The context's sticky error with its explanation, if it has one. Does not wait.
     fn context_fault(&self, context: ContextId) -> Option<GpuError>;
-    /// `CUlimit` by number (0 stack, 1 printf fifo, 2 malloc heap …).
-    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64>;
-    /// Sets a `CUlimit`.
-    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()>;
+    /// A limit of a context.
+    fn context_limit(&self, context: ContextId, limit: Limit) -> Result<u64>;
+    /// Sets a limit of a context.
+    fn context_set_limit(&self, context: ContextId, limit: Limit, value: u64) -> Result<()>;
     /// Pauses all running and queued kernels, copies and fills of the context (software: within 1 ms), and returns
     /// when none of them touches memory any more. Copies and fills of at most 64 KiB may go on where nothing is
     /// before them, and callbacks do.
@@ -235,7 +235,12 @@ pub trait Gpu: Send + Sync {
         })
     }
     /// A `CUfunction_attribute` of a kernel.
-    fn kernel_attribute(&self, _module: ModuleId, _kernel: u32, _attribute: u32) -> Result<i32> {
+    fn kernel_attribute(
+        &self,
+        _module: ModuleId,
+        _kernel: u32,
+        _attribute: FunctionAttribute,
+    ) -> Result<i32> {
         Err(absent("reading a kernel's attribute"))
     }
     /// Sets a `CUfunction_attribute` of a kernel.
@@ -243,7 +248,7 @@ pub trait Gpu: Send + Sync {
         &self,
         _module: ModuleId,
         _kernel: u32,
-        _attribute: u32,
+        _attribute: FunctionAttribute,
         _value: i32,
     ) -> Result<()> {
         Err(absent("setting a kernel's attribute"))

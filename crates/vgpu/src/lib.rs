@@ -27,7 +27,7 @@ mod windows;
 pub use error::VgpuError;
 pub use graph::{GraphNode, GraphOp, OwnedLaunch, RawAttribute};
 pub use handle::{HandleTable, ObjectKind};
-pub use policy::{PrecisionPolicy, check_image};
+pub use policy::PrecisionPolicy;
 pub use session::{LateErrors, LoadedModule, NewContext, Session};
 pub use spec::{MemoryFull, Placement, Priority, State, VgpuSpec};
 pub use vgpu::{Counters, Statistics, Vgpu};

@@ -70,7 +70,7 @@ pub(super) const FAMILIES: &[Family] = &[
             rechecked("mutations"),
             whole("ptx-jit", "random"),
             rechecked("random"),
-            whole("ptx-jit", "prove"),
+            whole("ptx-jit", "bounds"),
             whole("ptx", "mutations"),
             whole("ptx-interp", "mutations"),
             whole("backend-software", "stack"),
@@ -81,8 +81,8 @@ pub(super) const FAMILIES: &[Family] = &[
         name: "kernel cache",
         tried: "files of compiled code that are damaged, exchanged or foreign",
         steps: &[
-            only("ptx-jit", "lib", &["store"]),
-            whole("ptx-jit", "store"),
+            only("ptx-jit", "lib", &["code_cache"]),
+            whole("ptx-jit", "code_cache"),
         ],
     },
     Family {

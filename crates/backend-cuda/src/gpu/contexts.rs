@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::{ContextId, GpuError, Result};
 use mica_rm::{RmError, SuspendHow};
 
@@ -82,21 +82,21 @@ impl CudaGpu {
         lock(&context.fault).clone()
     }
 
-    pub(super) fn limit_of(&self, id: ContextId, limit: u32) -> Result<u64> {
+    pub(super) fn limit_of(&self, id: ContextId, limit: Limit) -> Result<u64> {
         let context = self.context(id)?;
         let mut value = 0;
         // SAFETY: writes one number; unknown limits are refused.
         self.call(&context, "cuCtxGetLimit", || unsafe {
-            (self.driver.functions.context_limit)(&mut value, limit)
+            (self.driver.functions.context_limit)(&mut value, limit as u32)
         })?;
         Ok(value as u64)
     }
 
-    pub(super) fn set_limit(&self, id: ContextId, limit: u32, value: u64) -> Result<()> {
+    pub(super) fn set_limit(&self, id: ContextId, limit: Limit, value: u64) -> Result<()> {
         let context = self.context(id)?;
         // SAFETY: takes two numbers.
         self.call(&context, "cuCtxSetLimit", || unsafe {
-            (self.driver.functions.context_set_limit)(limit, value as usize)
+            (self.driver.functions.context_set_limit)(limit as u32, value as usize)
         })
     }
 

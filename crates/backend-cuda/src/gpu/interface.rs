@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
 use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ClusterQuestion, ContextId, Copy3d, DeviceProperties,
     DevicePtr, EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan,
@@ -18,7 +18,7 @@ impl Gpu for CudaGpu {
         &self.properties
     }
 
-    fn attribute(&self, attribute: u32) -> Option<i32> {
+    fn attribute(&self, attribute: DeviceAttribute) -> Option<i32> {
         self.driver.attribute(self.ordinal, attribute)
     }
 
@@ -55,11 +55,11 @@ impl Gpu for CudaGpu {
         self.fault_of(context)
     }
 
-    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64> {
+    fn context_limit(&self, context: ContextId, limit: Limit) -> Result<u64> {
         self.limit_of(context, limit)
     }
 
-    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()> {
+    fn context_set_limit(&self, context: ContextId, limit: Limit, value: u64) -> Result<()> {
         self.set_limit(context, limit, value)
     }
 
@@ -186,7 +186,12 @@ impl Gpu for CudaGpu {
         self.describe_kernel(module, kernel)
     }
 
-    fn kernel_attribute(&self, module: ModuleId, kernel: u32, attribute: u32) -> Result<i32> {
+    fn kernel_attribute(
+        &self,
+        module: ModuleId,
+        kernel: u32,
+        attribute: FunctionAttribute,
+    ) -> Result<i32> {
         self.attribute_of(module, kernel, attribute)
     }
 
@@ -194,7 +199,7 @@ impl Gpu for CudaGpu {
         &self,
         module: ModuleId,
         kernel: u32,
-        attribute: u32,
+        attribute: FunctionAttribute,
         value: i32,
     ) -> Result<()> {
         self.set_attribute(module, kernel, attribute, value)

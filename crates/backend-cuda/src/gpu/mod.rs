@@ -23,7 +23,7 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use mica_cuda_abi::{CuResult, MemAllocationProp, MemLocation};
+use mica_cuda_abi::{CuResult, DeviceAttribute, MemAllocationProp, MemLocation};
 use mica_gpu::{DeviceProperties, GpuError, Result};
 use mica_rm::GroupId;
 
@@ -33,16 +33,6 @@ use crate::printed::{Printed, PrintedSink};
 use handles::Handles;
 use modules::Module;
 use releases::{IdleEvents, Releases};
-
-/// `CUdevice_attribute` numbers used here.
-mod attribute {
-    pub(super) const MAX_THREADS_PER_BLOCK: u32 = 1;
-    pub(super) const MULTIPROCESSORS: u32 = 16;
-    pub(super) const COMPUTE_MODE: u32 = 20;
-    pub(super) const MAJOR: u32 = 75;
-    pub(super) const MINOR: u32 = 76;
-    pub(super) const MAX_SHARED_OPT_IN: u32 = 97;
-}
 
 /// One NVIDIA GPU.
 pub struct CudaGpu {
@@ -126,7 +116,7 @@ impl CudaGpu {
             mode,
             allowed,
         };
-        match driver.attribute(ordinal, attribute::COMPUTE_MODE) {
+        match driver.attribute(ordinal, DeviceAttribute::ComputeMode) {
             Some(2) => return Err(refused("prohibited", "no contexts at all")),
             Some(1 | 3) => return Err(refused("exclusive", "one process only")),
             _ => {}
@@ -228,11 +218,14 @@ fn read_properties(driver: &CudaDriver, ordinal: u32) -> Result<DeviceProperties
         uuid,
         // SAFETY: as above.
         pci_bus_id: text("cuDeviceGetPCIBusId", |b, n| unsafe { pci(b, n, device) })?,
-        compute_capability: (attribute(attribute::MAJOR), attribute(attribute::MINOR)),
+        compute_capability: (
+            attribute(DeviceAttribute::ComputeCapabilityMajor),
+            attribute(DeviceAttribute::ComputeCapabilityMinor),
+        ),
         total_memory: total as u64,
-        multiprocessors: attribute(attribute::MULTIPROCESSORS),
-        max_threads_per_block: attribute(attribute::MAX_THREADS_PER_BLOCK),
-        max_shared_per_block: attribute(attribute::MAX_SHARED_OPT_IN),
+        multiprocessors: attribute(DeviceAttribute::MultiprocessorCount),
+        max_threads_per_block: attribute(DeviceAttribute::MaxThreadsPerBlock),
+        max_shared_per_block: attribute(DeviceAttribute::MaxSharedMemoryPerBlockOptin),
         frame_bytes: granularity as u64,
         // The range needs a context to ask; every GPU since Pascal with priorities has this one or a
         // part of it, and the driver clamps what it is given.

@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_void};
 use std::panic::AssertUnwindSafe;
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, event_flags, stream_flags};
 use mica_gpu::{
     ContextId, EventFlags, EventId, HostCallback, Result, StreamFlags, StreamId, ValueWait,
 };
@@ -28,7 +28,10 @@ impl CudaGpu {
     ) -> Result<StreamId> {
         let context = self.context(context)?;
         let mut raw: Raw = std::ptr::null_mut();
-        let flags = c_uint::from(flags.non_blocking);
+        let flags = match flags.non_blocking {
+            true => stream_flags::NON_BLOCKING,
+            false => 0,
+        };
         // SAFETY: writes one handle.
         self.call(&context, "cuStreamCreateWithPriority", || unsafe {
             (self.driver.functions.stream_create)(&mut raw, flags, priority)
@@ -107,7 +110,10 @@ impl CudaGpu {
     pub(super) fn make_event(&self, context: ContextId, flags: EventFlags) -> Result<EventId> {
         let context = self.context(context)?;
         let mut raw: Raw = std::ptr::null_mut();
-        let flags = if flags.disable_timing { 2 } else { 0 };
+        let flags = match flags.disable_timing {
+            true => event_flags::DISABLE_TIMING,
+            false => 0,
+        };
         // SAFETY: writes one handle.
         self.call(&context, "cuEventCreate", || unsafe {
             (self.driver.functions.event_create)(&mut raw, flags)

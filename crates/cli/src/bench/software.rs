@@ -162,14 +162,14 @@ fn two_threads() -> Result<Line> {
 
 /// What checking every address costs, one thread, in processor time.
 fn bounds_checks(report: &mut Report) -> Result<()> {
-    for price in mica_ptx_jit::price::bounds_checks(5 * ROUNDS)? {
-        let cost = price.checked_ns / price.unchecked_ns - 1.0;
+    for bounds in mica_ptx_jit::bounds_cost::bounds_checks(5 * ROUNDS)? {
+        let cost = bounds.checked_ns / bounds.unchecked_ns - 1.0;
         report.add(Line {
-            what: format!("bounds checks, {}", price.kernel),
-            native: format!("{} without", milliseconds(price.unchecked_ns)),
+            what: format!("bounds checks, {}", bounds.kernel),
+            native: format!("{} without", milliseconds(bounds.unchecked_ns)),
             mica: format!(
                 "{} ({:+.1} %)",
-                milliseconds(price.checked_ns),
+                milliseconds(bounds.checked_ns),
                 100.0 * cost
             ),
             goal: "≤ 5 %".into(),

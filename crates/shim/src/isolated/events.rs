@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-use mica_cuda_abi::{CuResult, Handle};
+use mica_cuda_abi::{CuResult, Handle, event_flags, event_use_flags};
 use mica_wire::session::{
     EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize,
 };
@@ -44,11 +44,6 @@ impl Kind for EventState {
 
 static POOL: Pool<EventState> = Pool::new();
 
-/// `CU_EVENT_DISABLE_TIMING`.
-const DISABLE_TIMING: u32 = 2;
-/// `CU_EVENT_INTERPROCESS`.
-const INTERPROCESS: u32 = 4;
-
 impl Event {
     /// The worker's handle.
     pub(super) fn wire(&self) -> u64 {
@@ -87,14 +82,14 @@ unsafe fn event_of(handle: Handle) -> Answer<(&'static Event, &'static Context)>
 }
 
 fn record(event: &'static Event, stream: &'static Stream, flags: u32) -> Answer {
-    if flags & !1 != 0 {
+    if flags & !event_use_flags::ALL != 0 {
         return invalid();
     }
     let state = state()?;
     let context = stream.context()?;
     event.context()?;
     if stream.capturing.load(Acquire) {
-        if flags & 1 != 0 {
+        if flags & event_use_flags::EXTERNAL != 0 {
             return capture::record(stream, Op::EventRecord(event));
         }
         *lock(&event.captured) = capture::mark(stream)?;
@@ -123,14 +118,16 @@ fn refuse_captured(event: &Event) -> Answer {
 
 driver! {
     fn event_create(out: *mut Handle, flags: u32) {
-        if out.is_null() || flags & !7 != 0 || flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS {
+        use event_flags::{DISABLE_TIMING, INTERPROCESS};
+        let needs_untimed = flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS;
+        if out.is_null() || flags & !event_flags::ALL != 0 || needs_untimed {
             return invalid();
         }
-        if flags & INTERPROCESS != 0 {
+        if flags & event_flags::INTERPROCESS != 0 {
             return super::support::not_supported("an event for several processes");
         }
         let (state, context) = current()?;
-        let request = EventCreate { context: context.wire(), disable_timing: flags & DISABLE_TIMING != 0 };
+        let request = EventCreate { context: context.wire(), disable_timing: flags & event_flags::DISABLE_TIMING != 0 };
         let wire = context.checked(state.client.call(&request))?.value;
         let event = POOL.take(EventState::default, |event| {
             event.context.store(std::ptr::from_ref(context).cast_mut(), Relaxed);
@@ -206,7 +203,7 @@ driver! {
         let state = state()?;
         let ((start, _), (end, context)) = (event_of(start)?, event_of(end)?);
         let no_timing = [start, end].iter().any(|event| {
-            event.flags.load(Relaxed) & DISABLE_TIMING != 0 || !event.recorded.load(Relaxed)
+            event.flags.load(Relaxed) & event_flags::DISABLE_TIMING != 0 || !event.recorded.load(Relaxed)
         });
         if no_timing {
             return bad_handle();

@@ -48,8 +48,6 @@ mod occupancy;
 mod pool_memory;
 mod pools;
 mod procaddr;
-mod ptx_join;
-mod ptx_private;
 mod registered;
 mod state;
 mod stream_calls;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use mica_cuda_abi::{CuResult, Handle};
+use mica_cuda_abi::{CuResult, Handle, LaunchAttributeId, event_use_flags};
 use mica_wire::session::{StreamDestroy, StreamQuery, StreamWaitEvent, StreamWaitValue, Write};
 
 use super::capture;
@@ -19,7 +19,12 @@ use super::support::{
 
 /// Attributes that are hints: where data stays in the cache, how to wait, in which domain writes are
 /// ordered.
-const HINTS: [u32; 4] = [1, 3, 9, 10];
+const HINTS: [u32; 4] = [
+    LaunchAttributeId::AccessPolicyWindow as u32,
+    LaunchAttributeId::SynchronizationPolicy as u32,
+    LaunchAttributeId::MemSyncDomainMap as u32,
+    LaunchAttributeId::MemSyncDomain as u32,
+];
 
 /// `CUstreamWaitValue_flags`: how the word is compared, and whether remote writes are flushed after the wait.
 const WAIT_CONDITIONS: u32 = 3;
@@ -78,10 +83,10 @@ driver! {
         let Some(event) = Event::find(event) else {
             return bad_handle();
         };
-        if flags & !1 != 0 {
+        if flags & !event_use_flags::ALL != 0 {
             return invalid();
         }
-        if flags & 1 != 0 && stream.capturing.load(Acquire) {
+        if flags & event_use_flags::EXTERNAL != 0 && stream.capturing.load(Acquire) {
             return capture::record(stream, Op::EventWait(event));
         }
         if capture::joins(stream, event)? {
@@ -150,9 +155,10 @@ driver! {
     fn stream_get_attribute<const PT>(handle: Handle, attribute: u32, out: *mut [u64; 8]) {
         let (state, _, stream) = resolve::<PT>(handle)?;
         let key = (stream.id.load(Relaxed), attribute);
-        let value = lock(&state.loose).get(&key).copied().unwrap_or(match attribute {
-            3 => 1,
-            8 => stream.priority.load(Relaxed) as u32 as u64,
+        let value = lock(&state.loose).get(&key).copied().unwrap_or(match LaunchAttributeId::from_number(attribute) {
+            // Automatic.
+            Some(LaunchAttributeId::SynchronizationPolicy) => 1,
+            Some(LaunchAttributeId::Priority) => stream.priority.load(Relaxed) as u32 as u64,
             _ => 0,
         });
         put(out, [value, 0, 0, 0, 0, 0, 0, 0])
@@ -166,7 +172,7 @@ driver! {
                 lock(&state.loose).insert((stream.id.load(Relaxed), attribute), value[0]);
                 Ok(())
             }
-            8 => Ok(()),
+            _ if attribute == LaunchAttributeId::Priority as u32 => Ok(()),
             _ => invalid(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::budget::CONTEXTS;
 use mica_gpu::{ContextId, EventId, GpuError, HostCallback, StreamFlags, StreamId, ValueWait};
 
@@ -18,6 +18,11 @@ pub struct NewContext {
     pub context: u64,
     /// Its default stream.
     pub default_stream: u64,
+}
+
+fn known_limit(number: u32) -> Result<Limit> {
+    let unknown = || VgpuError::Argument(format!("there is no limit {number}"));
+    Limit::from_number(number).ok_or_else(unknown)
 }
 
 impl Session {
@@ -147,15 +152,17 @@ impl Session {
         self.watch(context, result)
     }
 
-    /// Reads a `CUlimit`.
+    /// Reads a limit by its number, which is untrusted.
     pub fn context_limit(&self, context: u64, limit: u32) -> Result<u64> {
         self.check()?;
+        let limit = known_limit(limit)?;
         Ok(self.gpu.context_limit(self.context_id(context)?, limit)?)
     }
 
-    /// Sets a `CUlimit`.
+    /// Sets a limit by its number, which is untrusted.
     pub fn context_set_limit(&self, context: u64, limit: u32, value: u64) -> Result<()> {
         self.check()?;
+        let limit = known_limit(limit)?;
         let id = self.context_id(context)?;
         Ok(self.gpu.context_set_limit(id, limit, value)?)
     }

@@ -18,7 +18,7 @@ const ORDER: u32 = 384;
 
 /// One kernel's times, in nanoseconds of processor time.
 #[derive(Clone, Copy, Debug)]
-pub struct Price {
+pub struct BoundsCost {
     /// The kernel.
     pub kernel: &'static str,
     /// As every program's kernels are compiled.
@@ -32,7 +32,7 @@ pub struct Price {
 ///
 /// # Errors
 /// See [`CompileError`].
-pub fn bounds_checks(rounds: usize) -> Result<Vec<Price>, CompileError> {
+pub fn bounds_checks(rounds: usize) -> Result<Vec<BoundsCost>, CompileError> {
     let parsed = mica_ptx::parse(KERNELS.as_bytes())
         .map_err(|e| CompileError::Backend(format!("the benchmark's kernels: {e}")))?;
     let parsed = Arc::new(parsed);
@@ -40,7 +40,7 @@ pub fn bounds_checks(rounds: usize) -> Result<Vec<Price>, CompileError> {
     let mut unchecked = JitModule::compile(parsed, Options::default())?;
     unchecked.checks = false;
     let mut rig = Rig::new();
-    let mut prices = Vec::new();
+    let mut costs = Vec::new();
     for kernel in ["vadd", "stencil", "reduce", "nbody", "matmul32"] {
         let (mut unchecked_ns, mut ratios) = (Vec::new(), Vec::new());
         // The first round of each side compiles and warms up.
@@ -52,13 +52,13 @@ pub fn bounds_checks(rounds: usize) -> Result<Vec<Price>, CompileError> {
             }
         }
         let unchecked_ns = median(unchecked_ns);
-        prices.push(Price {
+        costs.push(BoundsCost {
             kernel,
             checked_ns: unchecked_ns * median(ratios),
             unchecked_ns,
         });
     }
-    Ok(prices)
+    Ok(costs)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -1,27 +1,27 @@
-//! Floats in registers where a NaN may still have the processor's bits ([`crate::loose`]).
+//! Floats in registers where a NaN may still have the processor's bits ([`crate::nan_canonicalisation`]).
 //!
-//! Owns the two ways to read such a register: as a float, for instructions to which every NaN is the
-//! same, and settled, with PTX's NaN, for all others. Results go to registers that are not loose settled.
+//! Owns the two ways to read such a register: raw, for instructions to which every NaN is the same, and
+//! canonicalised, with PTX's NaN, for all others. Results are canonicalised on the way to all other registers.
 
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::FloatCC, types};
 use mica_ptx::ast::{Operand, RegId};
 
 use super::{Emit, V};
 use crate::CompileError;
-use crate::loose::format;
+use crate::nan_canonicalisation::format;
 use crate::unit::{Class, Reg};
 
 impl Emit<'_, '_> {
-    pub(crate) fn is_loose(&self, r: Reg) -> bool {
-        self.plan.loose.has(r)
+    pub(crate) fn may_hold_raw_nan(&self, r: Reg) -> bool {
+        self.plan.raw_nans.has(r)
     }
 
     /// What a register holds, with PTX's own NaN.
     pub(crate) fn read(&mut self, r: Reg) -> V {
-        let v = self.read_loose(r);
-        if self.is_loose(r) {
+        let v = self.read_raw(r);
+        if self.may_hold_raw_nan(r) {
             let class = self.plan.unit.regs[r as usize];
-            return self.settle(v, class);
+            return self.canonicalised(v, class);
         }
         v
     }
@@ -29,7 +29,7 @@ impl Emit<'_, '_> {
     /// A source operand of an instruction to which every NaN is the same.
     pub(crate) fn get_float(&mut self, o: &Operand, class: Class) -> Result<V, CompileError> {
         match o {
-            Operand::Reg(r) if self.class_of(*r) == class => Ok(self.read_loose(self.reg(*r))),
+            Operand::Reg(r) if self.class_of(*r) == class => Ok(self.read_raw(self.reg(*r))),
             o => self.get(o, class),
         }
     }
@@ -41,7 +41,7 @@ impl Emit<'_, '_> {
         class: Class,
         dst: RegId,
     ) -> Result<V, CompileError> {
-        if self.is_loose(self.reg(dst)) {
+        if self.may_hold_raw_nan(self.reg(dst)) {
             self.get_float(o, class)
         } else {
             self.get(o, class)
@@ -51,25 +51,25 @@ impl Emit<'_, '_> {
     /// Writes a float that was computed here, whose NaN is to be PTX's.
     pub(crate) fn set_float(&mut self, r: RegId, v: V) {
         let reg = self.reg(r);
-        let v = if self.is_loose(reg) {
+        let v = if self.may_hold_raw_nan(reg) {
             v
         } else {
-            self.settle(v, self.plan.unit.regs[reg as usize])
+            self.canonicalised(v, self.plan.unit.regs[reg as usize])
         };
         self.write(reg, v);
     }
 
-    fn settle(&mut self, v: V, class: Class) -> V {
+    fn canonicalised(&mut self, v: V, class: Class) -> V {
         match v {
             V::U(x) => V::U(self.settle_value(x)),
             v => {
                 let vs = self.vectorize(&v, class);
-                let settled = vs.into_iter().map(|x| {
+                let canonical = vs.into_iter().map(|x| {
                     let ty = self.ty(x);
                     let x = self.settle_value(x);
                     self.cast(x, ty)
                 });
-                V::X(settled.collect())
+                V::X(canonical.collect())
             }
         }
     }

@@ -4,7 +4,7 @@ use mica_ptx::ast::{Cmp, IntBinOp, Op, Operand, RegId, ScalarType};
 
 use super::build::{At, Builder};
 use super::{Relation, Width};
-use crate::shape::plain;
+use crate::uniformity::plain;
 use crate::unit::{BlockId, Reg, Term};
 
 /// What a branch has shown of a register.

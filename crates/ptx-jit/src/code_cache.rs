@@ -3,8 +3,9 @@
 //! Owns the file format and the directory. Code needs no relocation, so a file holds it as it is,
 //! with its line table, the key that it was saved under, and a hash of both. Writers make a temporary
 //! file and rename it, so readers see a whole file or none; a file that is damaged, that belongs to
-//! another key, or that another user could have written, is not used. The directory is kept within a size: what was used longest ago goes first. No trouble with
-//! it reaches the program: it is logged, and the code is compiled again. Which code belongs to
+//! another key, or that another user could have written, is not used. The directory is kept within a size: the
+//! least recently used file goes first. An error of the directory is logged and the code is compiled again; it
+//! never reaches the program. Which code belongs to
 //! which key is the caller's business ([`crate::JitModule::cache_key`]).
 
 mod evict;
@@ -29,7 +30,7 @@ const MOST_FILE: u64 = 256 << 20;
 const USED_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
 /// Where compiled code is kept.
-pub trait CodeStore: Send + Sync + std::fmt::Debug {
+pub trait CodeCache: Send + Sync + std::fmt::Debug {
     /// What was saved under a key.
     fn load(&self, key: &str) -> Option<Vec<u8>>;
     /// Keeps `bytes`. Failing to is not an error: the code is compiled again next time.
@@ -38,7 +39,7 @@ pub trait CodeStore: Send + Sync + std::fmt::Debug {
 
 /// A directory of compiled code, readable by its owner only.
 #[derive(Debug)]
-pub struct DiskStore {
+pub struct DiskCodeCache {
     dir: PathBuf,
     most_bytes: u64,
     /// Bytes this process may still add before it looks at the directory's size again.
@@ -47,12 +48,12 @@ pub struct DiskStore {
     complained: AtomicBool,
 }
 
-impl DiskStore {
+impl DiskCodeCache {
     /// Opens or makes the directory, which is kept at `most_bytes` or less.
     ///
     /// # Errors
     /// When it cannot be made, or when others may write to it: code from there could be anything.
-    pub fn open(dir: &Path, most_bytes: u64) -> io::Result<DiskStore> {
+    pub fn open(dir: &Path, most_bytes: u64) -> io::Result<DiskCodeCache> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -61,7 +62,7 @@ impl DiskStore {
             let text = format!("{} may be written by others", dir.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        Ok(DiskStore {
+        Ok(DiskCodeCache {
             dir: dir.to_owned(),
             most_bytes,
             until_look: AtomicU64::new(0),
@@ -156,7 +157,7 @@ fn mark_used(file: &File, meta: &std::fs::Metadata) {
     }
 }
 
-impl CodeStore for DiskStore {
+impl CodeCache for DiskCodeCache {
     fn load(&self, key: &str) -> Option<Vec<u8>> {
         let path = self.path(key);
         let (mut file, meta) = match open_own(&path) {

@@ -3,19 +3,19 @@
 mod common;
 
 use common::{Device, Params};
-use mica_ptx_jit::{CodeStore, DiskStore, JitModule, Options};
+use mica_ptx_jit::{CodeCache, DiskCodeCache, JitModule, Options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Counts what a store is asked.
 #[derive(Debug)]
 struct Counting {
-    inner: DiskStore,
+    inner: DiskCodeCache,
     hits: AtomicU32,
     saves: AtomicU32,
 }
 
-impl CodeStore for Counting {
+impl CodeCache for Counting {
     fn load(&self, key: &str) -> Option<Vec<u8>> {
         let found = self.inner.load(key);
         self.hits
@@ -31,9 +31,9 @@ impl CodeStore for Counting {
 fn sums(store: &Arc<Counting>) -> Vec<f32> {
     let text = include_str!("../../ptx-interp/tests/ptx/kernels.ptx");
     let parsed = Arc::new(mica_ptx::parse(text.as_bytes()).expect("parses"));
-    let store: Arc<dyn CodeStore> = store.clone();
+    let store: Arc<dyn CodeCache> = store.clone();
     let options = Options {
-        store: Some((store, "kernels".into())),
+        code_cache: Some((store, "kernels".into())),
         ..Options::default()
     };
     let mut d = Device::new(Box::new(
@@ -57,7 +57,7 @@ fn sums(store: &Arc<Counting>) -> Vec<f32> {
 #[test]
 fn the_second_process_compiles_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
-    let inner = DiskStore::open(&dir.path().join("code"), 1 << 20).expect("opens");
+    let inner = DiskCodeCache::open(&dir.path().join("code"), 1 << 20).expect("opens");
     let store = Arc::new(Counting {
         inner,
         hits: 0.into(),

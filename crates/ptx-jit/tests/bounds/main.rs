@@ -10,7 +10,7 @@ mod random;
 use common::{Device, Params, compiled, dim};
 use mica_kernel::{BlockOutcome, Fault};
 
-const PTX: &str = include_str!("prove.ptx");
+const PTX: &str = include_str!("bounds.ptx");
 const N: u32 = 64;
 
 struct Ran {

@@ -5,7 +5,7 @@ use mica_ptx::ast::{IntBinOp, Op, Operand};
 use super::build::{At, Builder};
 use super::facts::relation;
 use super::{Id, Node, Relation, Width};
-use crate::shape::plain;
+use crate::uniformity::plain;
 use crate::unit::{BlockId, Place, Reg, Step, Term};
 
 impl Builder<'_> {

@@ -11,10 +11,10 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
 use super::dominate::Dominators;
-use super::{Access, Id, Node, Proof, Width};
+use super::{Access, BoundsProof, Id, Node, Width};
 use crate::graph::Graph;
 use crate::liveness::{visit_step, visit_term};
-use crate::shape::Guard;
+use crate::uniformity::Guard;
 use crate::unit::{BlockId, Place, Reg, Step, Unit};
 
 /// A step of a block.
@@ -49,7 +49,7 @@ pub(super) struct Builder<'a> {
     pub(super) dominators: Dominators,
     pub(super) loops: Vec<(BlockId, Vec<BlockId>)>,
     written: Vec<Written>,
-    proof: Proof,
+    proof: BoundsProof,
     /// By register with one definition, and how many facts led there.
     known: HashMap<(Reg, usize), Option<Id>>,
     depth: usize,
@@ -57,7 +57,7 @@ pub(super) struct Builder<'a> {
     worked: Cell<usize>,
 }
 
-impl Proof {
+impl BoundsProof {
     /// What can be proven of a kernel without functions of its own.
     pub(crate) fn build(
         unit: &Unit,
@@ -65,9 +65,9 @@ impl Proof {
         layout: &ModuleLayout,
         graph: &Graph,
         guards: &HashMap<BlockId, Vec<Guard>>,
-    ) -> Proof {
+    ) -> BoundsProof {
         if unit.has_calls() || unit.blocks.len() > MOST_BLOCKS {
-            return Proof::default();
+            return BoundsProof::default();
         }
         let mut b = Builder {
             unit,
@@ -80,7 +80,7 @@ impl Proof {
                 .map(|h| (h, graph.loop_body(h)))
                 .collect(),
             written: vec![Written::default(); unit.regs.len()],
-            proof: Proof::default(),
+            proof: BoundsProof::default(),
             known: HashMap::new(),
             depth: 0,
             facts_deep: 0,
@@ -105,7 +105,7 @@ impl Proof {
             }
         }
         if b.worked.get() > MOST_WORK || b.proof.nodes.len() > MOST_NODES {
-            return Proof::default();
+            return BoundsProof::default();
         }
         b.proof
     }

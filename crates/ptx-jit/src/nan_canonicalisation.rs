@@ -2,9 +2,9 @@
 //!
 //! PTX gives one NaN where a processor hands payloads on. Replacing it after every addition would cost
 //! as much as the addition, so compiled code does it where bits are looked at: stores, integer
-//! instructions, whatever the runtime does. A register is *loose* when everything written to it is a
-//! float result whose NaN is the canonical one, or a copy of such; then any NaN in it stands for that
-//! one. A register that may also hold a loaded value, whose payload counts, is never loose.
+//! instructions, whatever the runtime does. A register may hold a *raw* NaN when everything written to it
+//! is a float result whose NaN is the canonical one, or a copy of such; then any NaN in it stands for that
+//! one. A register that may also hold a loaded value, whose payload counts, is not one of them.
 
 use mica_ptx::ast::{Module, Op, Operand, ScalarType};
 use mica_ptx::visit::Access;
@@ -15,7 +15,7 @@ use crate::bits::BitSet;
 use crate::liveness::{visit_step, visit_term};
 use crate::unit::{Class, Reg, Step, Term, Unit};
 
-/// The format that a register of this width has when it is loose.
+/// The format that a register of this width has when it may hold a raw NaN.
 pub(crate) fn format(class: Class) -> Option<Format> {
     match class {
         Class::B32 => Some(F32),
@@ -51,8 +51,8 @@ fn written(op: &Op) -> (Written, Option<Class>) {
     }
 }
 
-/// The loose registers of a kernel.
-pub(crate) fn loose(unit: &Unit, module: &Module) -> BitSet {
+/// The registers of a kernel that may hold a raw NaN.
+pub(crate) fn raw_nan_registers(unit: &Unit, module: &Module) -> BitSet {
     let mut may = BitSet::new(unit.regs.len());
     for (r, class) in unit.regs.iter().enumerate() {
         if format(*class).is_some() {
@@ -86,7 +86,7 @@ pub(crate) fn loose(unit: &Unit, module: &Module) -> BitSet {
                         for o in from {
                             match o {
                                 Operand::Reg(s) => copies.push((r, unit.reg(block.instance, *s))),
-                                Operand::Imm(bits) if settled(width, *bits) => {}
+                                Operand::Imm(bits) if is_canonical(width, *bits) => {}
                                 _ => may.remove(r),
                             }
                         }
@@ -127,7 +127,7 @@ pub(crate) fn loose(unit: &Unit, module: &Module) -> BitSet {
 }
 
 /// Whether a constant is no NaN, or the canonical one.
-fn settled(class: Class, bits: u64) -> bool {
+fn is_canonical(class: Class, bits: u64) -> bool {
     format(class).is_some_and(|f| {
         let bits = bits & f.mask();
         !f.is_nan(bits) || bits == f.nan()

@@ -1,11 +1,11 @@
-//! Shapes that a wrong rule would make affine.
+//! Uniformities that a wrong rule would make affine.
 
-use super::Shape;
+use super::Uniformity;
 use crate::plan::Plan;
 use mica_ptx_ops::layout::ModuleLayout;
 
-/// The shape of `%d1` after an instruction on `%r1`, the thread's index and a parameter more.
-fn shape_of_result(instruction: &str) -> Shape {
+/// The uniformity of `%d1` after an instruction on `%r1`, the thread's index and a parameter more.
+fn uniformity_of_result(instruction: &str) -> Uniformity {
     let text = format!(
         ".version 8.0\n.target sm_80\n.address_size 64
 .visible .entry k(.param .u64 out, .param .u32 n)
@@ -27,14 +27,18 @@ fn shape_of_result(instruction: &str) -> Shape {
     let (func, f) = module.function("k").expect("a kernel");
     let plan = Plan::build(&module, &layout, func).expect("a plan");
     let found = f.regs.iter().position(|r| r.name == "%d1");
-    plan.shape(plan.unit.instances[0].reg_base + found.expect("a register") as u32)
+    plan.uniformity(plan.unit.instances[0].reg_base + found.expect("a register") as u32)
 }
 
 #[test]
 fn a_narrow_result_in_a_wide_register_is_not_affine() {
     for narrow in ["cvt.u32.u32 %d1, %r1;", "cvt.s32.u32 %d1, %r1;"] {
-        assert_eq!(shape_of_result(narrow), Shape::Varying, "{narrow}");
+        assert_eq!(
+            uniformity_of_result(narrow),
+            Uniformity::Varying,
+            "{narrow}"
+        );
     }
-    let widened = shape_of_result("cvt.u64.u32 %d1, %r1;");
-    assert_eq!(widened, Shape::Affine(1));
+    let widened = uniformity_of_result("cvt.u64.u32 %d1, %r1;");
+    assert_eq!(widened, Uniformity::Affine(1));
 }

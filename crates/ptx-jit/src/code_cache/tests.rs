@@ -1,12 +1,12 @@
 use super::*;
 
-fn store() -> (tempfile::TempDir, DiskStore) {
+fn store() -> (tempfile::TempDir, DiskCodeCache) {
     let dir = tempfile::tempdir().expect("a directory");
-    let store = DiskStore::open(&dir.path().join("code"), 1 << 20).expect("opens");
+    let store = DiskCodeCache::open(&dir.path().join("code"), 1 << 20).expect("opens");
     (dir, store)
 }
 
-fn files(store: &DiskStore) -> usize {
+fn files(store: &DiskCodeCache) -> usize {
     std::fs::read_dir(&store.dir).expect("lists").count()
 }
 
@@ -81,7 +81,7 @@ fn directories_and_files_of_others_are_refused() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).expect("chmod");
-    assert!(DiskStore::open(dir.path(), 1 << 20).is_err());
+    assert!(DiskCodeCache::open(dir.path(), 1 << 20).is_err());
 
     let (_dir, s) = store();
     s.save("a", b"one");
@@ -136,7 +136,7 @@ fn a_directory_that_cannot_be_had_is_an_error_and_one_that_vanishes_is_none() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("file");
     std::fs::write(&file, b"").expect("writes");
-    assert!(DiskStore::open(&file.join("code"), 1 << 20).is_err());
+    assert!(DiskCodeCache::open(&file.join("code"), 1 << 20).is_err());
 
     let (_dir, s) = store();
     std::fs::remove_dir(&s.dir).expect("removes");
@@ -147,7 +147,7 @@ fn a_directory_that_cannot_be_had_is_an_error_and_one_that_vanishes_is_none() {
 #[test]
 fn the_directory_stays_within_its_size() {
     let dir = tempfile::tempdir().expect("a directory");
-    let s = DiskStore::open(&dir.path().join("code"), 20_000).expect("opens");
+    let s = DiskCodeCache::open(&dir.path().join("code"), 20_000).expect("opens");
     for i in 0..100 {
         s.save(&i.to_string(), &[0; 1000]);
     }

@@ -6,7 +6,7 @@ use mica_ptx::ast::{
 
 use super::build::{At, Builder};
 use super::{Id, Node, Width};
-use crate::shape::plain;
+use crate::uniformity::plain;
 use crate::unit::{Class, Place, Reg, Step, VarPlace};
 
 impl Builder<'_> {

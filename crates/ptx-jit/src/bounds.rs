@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use crate::unit::{BlockId, Place, Reg};
 use range::Range;
 
-/// A node: an earlier one in [`Proof::nodes`].
+/// A node: an earlier one in [`BoundsProof::nodes`].
 type Id = u32;
 
 /// A comparison of integers.
@@ -83,7 +83,7 @@ struct Access {
 
 /// What can be proven about a kernel.
 #[derive(Default)]
-pub(crate) struct Proof {
+pub(crate) struct BoundsProof {
     nodes: Vec<Node>,
     accesses: Vec<Access>,
     /// Nodes that must have a range.
@@ -92,7 +92,7 @@ pub(crate) struct Proof {
     guards: HashSet<(BlockId, Reg)>,
 }
 
-impl Proof {
+impl BoundsProof {
     /// Whether there is anything that checks could be saved for.
     pub(crate) fn is_useful(&self) -> bool {
         !self.accesses.is_empty()

@@ -1,4 +1,4 @@
-//! Loops that stream through memory by strides of whole grids.
+//! Grid-stride loops: loops that go through memory by strides of whole grids.
 //!
 //! A group that runs such a loop to its end touches one line of every stride, and the next group comes
 //! back for the neighbouring lines when pages and prefetched lines are long gone. So groups take turns:
@@ -9,7 +9,7 @@ use mica_ptx::ast::{IntBinOp, Module, Op, Operand, Space};
 
 use crate::bits::BitSet;
 use crate::graph::Graph;
-use crate::shape::{Shape, Shapes};
+use crate::uniformity::{Uniformities, Uniformity};
 use crate::unit::{BlockId, Step, Term, Unit, base_reg};
 
 /// Rounds after which the next group has its turn.
@@ -18,12 +18,12 @@ pub(crate) const ROUNDS: u64 = 8;
 /// A longer body hides the cost of a miss, and has more to save.
 const LONGEST: usize = 200;
 
-/// Whether the loop at `header` is one.
-pub(crate) fn streams(
+/// Whether the loop at `header` is a grid-stride loop.
+pub(crate) fn has_grid_stride(
     unit: &Unit,
     module: &Module,
     graph: &Graph,
-    shapes: &Shapes,
+    uniformities: &Uniformities,
     live_in: &[BitSet],
     header: BlockId,
 ) -> bool {
@@ -40,8 +40,8 @@ pub(crate) fn streams(
         steps += block.steps.len();
         for step in &block.steps {
             let Step::Inst(i) = step else { return false };
-            let shape = |r| shapes.of[unit.reg(block.instance, r) as usize];
-            let is_affine = |r| matches!(shape(r), Shape::Affine(s) if s != 0);
+            let uniformity = |r| uniformities.of[unit.reg(block.instance, r) as usize];
+            let is_affine = |r| matches!(uniformity(r), Uniformity::Affine(s) if s != 0);
             match &unit.func(module, block.instance).body[*i as usize].op {
                 Op::Ld {
                     space: Space::Global | Space::Generic,
@@ -55,8 +55,8 @@ pub(crate) fn streams(
                     b: Operand::Reg(b),
                     ..
                 } => {
-                    let by_uniform = (is_affine(*a) && shape(*b) == Shape::Uniform)
-                        || (is_affine(*b) && shape(*a) == Shape::Uniform);
+                    let by_uniform = (is_affine(*a) && uniformity(*b) == Uniformity::Uniform)
+                        || (is_affine(*b) && uniformity(*a) == Uniformity::Uniform);
                     let carried = unit.reg(block.instance, *dst);
                     strides |= by_uniform && live_in[header as usize].has(carried);
                 }

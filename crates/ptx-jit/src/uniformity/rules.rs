@@ -1,38 +1,38 @@
-//! What an instruction makes of the shapes of its operands.
+//! What an instruction makes of the uniformities of its operands.
 
 use mica_ptx::ast::{
     AddrBase, Address, Callee, IntBinOp, MulMode, Op, Operand, RegId, ScalarType, Space,
 };
 use mica_ptx::visit::Access;
 
-use super::{Guard, Shape, Solver, special_shape};
+use super::{Guard, Solver, Uniformity, special_uniformity};
 use crate::liveness::visit_inst;
 use crate::unit::{Class, VarPlace};
 
 impl Solver<'_> {
-    pub(crate) fn operand(&self, instance: u32, o: &Operand) -> Shape {
+    pub(crate) fn operand(&self, instance: u32, o: &Operand) -> Uniformity {
         match o {
-            Operand::Reg(r) => self.shapes[self.unit.reg(instance, *r) as usize],
-            Operand::Imm(_) | Operand::Func(_) | Operand::Var { .. } => Shape::Uniform,
-            Operand::Special(s) => special_shape(*s),
+            Operand::Reg(r) => self.uniformities[self.unit.reg(instance, *r) as usize],
+            Operand::Imm(_) | Operand::Func(_) | Operand::Var { .. } => Uniformity::Uniform,
+            Operand::Special(s) => special_uniformity(*s),
         }
     }
 
-    pub(crate) fn inst(&mut self, instance: u32, i: u32) -> Shape {
+    pub(crate) fn inst(&mut self, instance: u32, i: u32) -> Uniformity {
         let module = self.module;
         let op = &self.unit.func(module, instance).body[i as usize].op;
-        let shape = |s: &Self, o: &Operand| s.operand(instance, o);
+        let uniformity = |s: &Self, o: &Operand| s.operand(instance, o);
         match op {
-            Op::Mov { src, ty, .. } if matches!(ty.bits(), 32 | 64) => shape(self, src),
+            Op::Mov { src, ty, .. } if matches!(ty.bits(), 32 | 64) => uniformity(self, src),
             Op::Cvta {
                 space: Space::Local,
                 ..
-            } => Shape::Varying,
+            } => Uniformity::Varying,
             Op::Cvta { src, .. } => match src {
                 Operand::Var { var, .. } if module.var(*var).space == Space::Local => {
-                    Shape::Varying
+                    Uniformity::Varying
                 }
-                src => shape(self, src),
+                src => uniformity(self, src),
             },
             Op::IntBin {
                 op: IntBinOp::Add,
@@ -41,7 +41,7 @@ impl Solver<'_> {
                 a,
                 b,
                 ..
-            } if plain(*ty) => add(shape(self, a), shape(self, b), 1, ty.bits()),
+            } if plain(*ty) => add(uniformity(self, a), uniformity(self, b), 1, ty.bits()),
             Op::IntBin {
                 op: IntBinOp::Sub,
                 ty,
@@ -49,7 +49,7 @@ impl Solver<'_> {
                 a,
                 b,
                 ..
-            } if plain(*ty) => add(shape(self, a), shape(self, b), -1, ty.bits()),
+            } if plain(*ty) => add(uniformity(self, a), uniformity(self, b), -1, ty.bits()),
             Op::IntBin {
                 op: IntBinOp::Shl,
                 ty,
@@ -57,7 +57,7 @@ impl Solver<'_> {
                 b: Operand::Imm(n),
                 ..
             } if plain(*ty) && *n < u64::from(ty.bits()) => {
-                scale(shape(self, a), 1i64.wrapping_shl(*n as u32), ty.bits())
+                scale(uniformity(self, a), 1i64.wrapping_shl(*n as u32), ty.bits())
             }
             Op::Mul { mode, ty, a, b, .. } if plain(*ty) => {
                 self.product(instance, i, *mode, *ty, a, b)
@@ -74,7 +74,7 @@ impl Solver<'_> {
             } if plain(*ty) && !carry.reads && !carry.writes => {
                 let p = self.product(instance, i, *mode, *ty, a, b);
                 let twice = u32::from(*mode == MulMode::Wide);
-                add(p, shape(self, c), 1, ty.bits() << twice)
+                add(p, uniformity(self, c), 1, ty.bits() << twice)
             }
             Op::Cvt {
                 dst_ty,
@@ -84,29 +84,29 @@ impl Solver<'_> {
                 src,
                 src2: None,
                 ..
-            } if plain(*dst_ty) && plain(*src_ty) => match shape(self, src) {
+            } if plain(*dst_ty) && plain(*src_ty) => match uniformity(self, src) {
                 // A register that is wider than the result gets it extended, and each lane by itself: where one
                 // wraps, the lanes are not affine in the register's width.
-                Shape::Affine(_) if self.class(instance, *dst) != Class::of(*dst_ty) => {
-                    Shape::Varying
+                Uniformity::Affine(_) if self.class(instance, *dst) != Class::of(*dst_ty) => {
+                    Uniformity::Varying
                 }
-                Shape::Affine(s) => self.convert(instance, i, *dst_ty, *src_ty, src, s),
+                Uniformity::Affine(s) => self.convert(instance, i, *dst_ty, *src_ty, src, s),
                 s => s,
             },
             Op::Cvt { src, .. } if matches!(src, Operand::Special(_)) => {
-                if shape(self, src) == Shape::Uniform {
-                    Shape::Uniform
+                if uniformity(self, src) == Uniformity::Uniform {
+                    Uniformity::Uniform
                 } else {
-                    Shape::Varying
+                    Uniformity::Varying
                 }
             }
             Op::Mov {
                 src: src @ Operand::Special(_),
                 ..
-            } => shape(self, src),
+            } => uniformity(self, src),
             Op::Ld { space, addr, .. } => {
                 if self.per_thread(instance, *space, addr) {
-                    return Shape::Varying;
+                    return Uniformity::Varying;
                 }
                 self.all_uses(instance, i)
             }
@@ -121,7 +121,7 @@ impl Solver<'_> {
             | Op::Tex(_)
             | Op::Tld4(_)
             | Op::Suld(_)
-            | Op::CpAsyncBulk(_) => Shape::Varying,
+            | Op::CpAsyncBulk(_) => Uniformity::Varying,
             _ => self.all_uses(instance, i),
         }
     }
@@ -144,17 +144,20 @@ impl Solver<'_> {
         }
     }
 
-    pub(crate) fn all_uses(&self, instance: u32, i: u32) -> Shape {
+    pub(crate) fn all_uses(&self, instance: u32, i: u32) -> Uniformity {
         let mut uniform = true;
         visit_inst(self.unit, self.module, instance, i, &mut |r, a| {
             if a == Access::Use {
-                uniform &= matches!(self.shapes[r as usize], Shape::Uniform | Shape::Undef);
+                uniform &= matches!(
+                    self.uniformities[r as usize],
+                    Uniformity::Uniform | Uniformity::Undef
+                );
             }
         });
         if uniform {
-            Shape::Uniform
+            Uniformity::Uniform
         } else {
-            Shape::Varying
+            Uniformity::Varying
         }
     }
 
@@ -166,30 +169,30 @@ impl Solver<'_> {
         ty: ScalarType,
         a: &Operand,
         b: &Operand,
-    ) -> Shape {
+    ) -> Uniformity {
         let (sa, sb) = (self.operand(instance, a), self.operand(instance, b));
         if mode == MulMode::Hi {
             return match (sa, sb) {
-                (Shape::Undef, _) | (_, Shape::Undef) => Shape::Undef,
-                (Shape::Uniform, Shape::Uniform) => Shape::Uniform,
-                _ => Shape::Varying,
+                (Uniformity::Undef, _) | (_, Uniformity::Undef) => Uniformity::Undef,
+                (Uniformity::Uniform, Uniformity::Uniform) => Uniformity::Uniform,
+                _ => Uniformity::Varying,
             };
         }
         let (affine, stride, by) = match (sa, sb, a, b) {
-            (Shape::Undef, ..) | (_, Shape::Undef, ..) => return Shape::Undef,
-            (Shape::Uniform, Shape::Uniform, ..) => return Shape::Uniform,
-            (Shape::Affine(s), _, _, Operand::Imm(c)) => (a, s, *c),
-            (_, Shape::Affine(s), Operand::Imm(c), _) => (b, s, *c),
-            _ => return Shape::Varying,
+            (Uniformity::Undef, ..) | (_, Uniformity::Undef, ..) => return Uniformity::Undef,
+            (Uniformity::Uniform, Uniformity::Uniform, ..) => return Uniformity::Uniform,
+            (Uniformity::Affine(s), _, _, Operand::Imm(c)) => (a, s, *c),
+            (_, Uniformity::Affine(s), Operand::Imm(c), _) => (b, s, *c),
+            _ => return Uniformity::Varying,
         };
         let by = sign_extend(by, ty);
         match mode {
-            MulMode::Lo => scale(Shape::Affine(stride), by, ty.bits()),
+            MulMode::Lo => scale(Uniformity::Affine(stride), by, ty.bits()),
             MulMode::Wide if ty.bits() == 32 => {
                 self.guard(instance, i, affine, ty.is_signed());
-                scale(Shape::Affine(stride), by, 64)
+                scale(Uniformity::Affine(stride), by, 64)
             }
-            _ => Shape::Varying,
+            _ => Uniformity::Varying,
         }
     }
 
@@ -214,19 +217,19 @@ impl Solver<'_> {
         src: ScalarType,
         from: &Operand,
         stride: i64,
-    ) -> Shape {
+    ) -> Uniformity {
         let width = match from {
             Operand::Reg(r) => self.class(instance, *r),
             _ => Class::of(src),
         };
         if dst.bits() == 64 && src.bits() == 32 {
             if width != Class::B32 {
-                return Shape::Varying;
+                return Uniformity::Varying;
             }
             self.guard(instance, i, from, src.is_signed());
-            return Shape::Affine(stride);
+            return Uniformity::Affine(stride);
         }
-        scale(Shape::Affine(stride), 1, dst.bits())
+        scale(Uniformity::Affine(stride), 1, dst.bits())
     }
 }
 
@@ -245,23 +248,25 @@ pub(crate) fn sign_extend(bits: u64, ty: ScalarType) -> i64 {
     }
 }
 
-fn add(a: Shape, b: Shape, sign: i64, bits: u32) -> Shape {
+fn add(a: Uniformity, b: Uniformity, sign: i64, bits: u32) -> Uniformity {
     let sum = match (a, b) {
-        (Shape::Undef, _) | (_, Shape::Undef) => Shape::Undef,
-        (Shape::Varying, _) | (_, Shape::Varying) => Shape::Varying,
-        (Shape::Uniform, Shape::Uniform) => Shape::Uniform,
-        (Shape::Affine(s), Shape::Uniform) => Shape::Affine(s),
-        (Shape::Uniform, Shape::Affine(s)) => Shape::Affine(s.wrapping_mul(sign)),
-        (Shape::Affine(s), Shape::Affine(t)) => Shape::Affine(s.wrapping_add(t.wrapping_mul(sign))),
+        (Uniformity::Undef, _) | (_, Uniformity::Undef) => Uniformity::Undef,
+        (Uniformity::Varying, _) | (_, Uniformity::Varying) => Uniformity::Varying,
+        (Uniformity::Uniform, Uniformity::Uniform) => Uniformity::Uniform,
+        (Uniformity::Affine(s), Uniformity::Uniform) => Uniformity::Affine(s),
+        (Uniformity::Uniform, Uniformity::Affine(s)) => Uniformity::Affine(s.wrapping_mul(sign)),
+        (Uniformity::Affine(s), Uniformity::Affine(t)) => {
+            Uniformity::Affine(s.wrapping_add(t.wrapping_mul(sign)))
+        }
     };
     scale(sum, 1, bits)
 }
 
-fn scale(a: Shape, by: i64, bits: u32) -> Shape {
+fn scale(a: Uniformity, by: i64, bits: u32) -> Uniformity {
     match a {
-        Shape::Affine(s) => {
+        Uniformity::Affine(s) => {
             let s = s.wrapping_mul(by);
-            Shape::Affine(if bits == 32 { i64::from(s as i32) } else { s })
+            Uniformity::Affine(if bits == 32 { i64::from(s as i32) } else { s })
         }
         s => s,
     }

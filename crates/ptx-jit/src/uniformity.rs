@@ -6,7 +6,7 @@
 //! still needed where they meet are varying.
 //!
 //! Widening a 32-bit affine value is affine only while no lane wraps: such instructions are listed
-//! in [`Shapes::guards`], and generated code tests them.
+//! in [`Uniformities::guards`], and generated code tests them.
 
 mod rules;
 
@@ -23,7 +23,7 @@ use crate::liveness::{visit_step, visit_term};
 use crate::unit::{Class, Reg, Step, Term, Unit};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum Uniformity {
     /// Written nowhere seen yet.
     Undef,
     Uniform,
@@ -31,12 +31,12 @@ pub(crate) enum Shape {
     Varying,
 }
 
-impl Shape {
-    fn join(self, other: Shape) -> Shape {
+impl Uniformity {
+    fn join(self, other: Uniformity) -> Uniformity {
         match (self, other) {
-            (Shape::Undef, x) | (x, Shape::Undef) => x,
+            (Uniformity::Undef, x) | (x, Uniformity::Undef) => x,
             (a, b) if a == b => a,
-            _ => Shape::Varying,
+            _ => Uniformity::Varying,
         }
     }
 }
@@ -48,8 +48,8 @@ pub(crate) struct Guard {
     pub(crate) signed: bool,
 }
 
-pub(crate) struct Shapes {
-    pub(crate) of: Vec<Shape>,
+pub(crate) struct Uniformities {
+    pub(crate) of: Vec<Uniformity>,
     /// By `(instance, instruction)`.
     pub(crate) guards: HashMap<(u32, u32), Guard>,
 }
@@ -58,7 +58,7 @@ struct Solver<'a> {
     unit: &'a Unit,
     module: &'a Module,
     layout: &'a ModuleLayout,
-    shapes: Vec<Shape>,
+    uniformities: Vec<Uniformity>,
     /// Registers that only ever hold thread or lane indexes: too small to wrap.
     small: HashSet<Reg>,
     guards: HashMap<(u32, u32), Guard>,
@@ -70,16 +70,16 @@ pub(crate) fn solve(
     layout: &ModuleLayout,
     graph: &Graph,
     live_in: &[BitSet],
-) -> Shapes {
+) -> Uniformities {
     let mut s = Solver {
         unit,
         module,
         layout,
-        shapes: vec![Shape::Undef; unit.regs.len()],
+        uniformities: vec![Uniformity::Undef; unit.regs.len()],
         small: HashSet::new(),
         guards: HashMap::new(),
     };
-    s.shapes[unit.sp as usize] = Shape::Uniform;
+    s.uniformities[unit.sp as usize] = Uniformity::Uniform;
     s.find_small(graph);
     let defs = block_defs(unit, module);
     let mut influenced: HashMap<u32, BitSet> = HashMap::new();
@@ -91,7 +91,7 @@ pub(crate) fn solve(
             let Term::Br { pred, .. } = &unit.blocks[b as usize].term else {
                 continue;
             };
-            if s.shapes[*pred as usize] != Shape::Varying {
+            if s.uniformities[*pred as usize] != Uniformity::Varying {
                 continue;
             }
             crate::interrupt::poll();
@@ -99,8 +99,8 @@ pub(crate) fn solve(
                 .entry(b)
                 .or_insert_with(|| influence(unit, graph, live_in, &defs, b));
             for r in set.iter() {
-                if s.shapes[r as usize] != Shape::Varying {
-                    s.shapes[r as usize] = Shape::Varying;
+                if s.uniformities[r as usize] != Uniformity::Varying {
+                    s.uniformities[r as usize] = Uniformity::Varying;
                     changed = true;
                 }
             }
@@ -108,9 +108,9 @@ pub(crate) fn solve(
         if !changed {
             // What is still unknown is never written before it is read: any value will do.
             let mut unknown = false;
-            for x in &mut s.shapes {
-                if *x == Shape::Undef {
-                    *x = Shape::Uniform;
+            for x in &mut s.uniformities {
+                if *x == Uniformity::Undef {
+                    *x = Uniformity::Uniform;
                     unknown = true;
                 }
             }
@@ -119,13 +119,13 @@ pub(crate) fn solve(
             }
         }
     }
-    for x in &mut s.shapes {
-        if *x == Shape::Affine(0) {
-            *x = Shape::Uniform;
+    for x in &mut s.uniformities {
+        if *x == Uniformity::Affine(0) {
+            *x = Uniformity::Uniform;
         }
     }
-    Shapes {
-        of: s.shapes,
+    Uniformities {
+        of: s.uniformities,
         guards: s.guards,
     }
 }
@@ -226,28 +226,28 @@ impl Solver<'_> {
             let unit = self.unit;
             let block = &unit.blocks[b as usize];
             for s in &block.steps {
-                let shape = match s {
+                let uniformity = match s {
                     Step::Inst(i) => self.inst(block.instance, *i),
-                    Step::Args { .. } | Step::Rets { .. } => Shape::Varying,
+                    Step::Args { .. } | Step::Rets { .. } => Uniformity::Varying,
                 };
                 visit_step(unit, self.module, block.instance, *s, &mut |r, a| {
                     if a == Access::Def {
                         let wide = matches!(unit.regs[r as usize], Class::B32 | Class::B64);
-                        let shape = match shape {
-                            Shape::Affine(_) if !wide => Shape::Varying,
+                        let uniformity = match uniformity {
+                            Uniformity::Affine(_) if !wide => Uniformity::Varying,
                             s => s,
                         };
-                        let new = self.shapes[r as usize].join(shape);
-                        changed |= new != self.shapes[r as usize];
-                        self.shapes[r as usize] = new;
+                        let new = self.uniformities[r as usize].join(uniformity);
+                        changed |= new != self.uniformities[r as usize];
+                        self.uniformities[r as usize] = new;
                     }
                 });
             }
             if let Term::Sync { .. } | Term::Call { .. } = &block.term {
                 visit_term(unit, self.module, b, &mut |r, a| {
                     if a == Access::Def {
-                        changed |= self.shapes[r as usize] != Shape::Varying;
-                        self.shapes[r as usize] = Shape::Varying;
+                        changed |= self.uniformities[r as usize] != Uniformity::Varying;
+                        self.uniformities[r as usize] = Uniformity::Varying;
                     }
                 });
             }
@@ -256,15 +256,15 @@ impl Solver<'_> {
     }
 }
 
-pub(crate) fn special_shape(s: SpecialReg) -> Shape {
+pub(crate) fn special_uniformity(s: SpecialReg) -> Uniformity {
     match s {
-        SpecialReg::Tid(Dim::X) | SpecialReg::LaneId => Shape::Affine(1),
+        SpecialReg::Tid(Dim::X) | SpecialReg::LaneId => Uniformity::Affine(1),
         SpecialReg::LaneMaskEq
         | SpecialReg::LaneMaskLe
         | SpecialReg::LaneMaskLt
         | SpecialReg::LaneMaskGe
-        | SpecialReg::LaneMaskGt => Shape::Varying,
-        _ => Shape::Uniform,
+        | SpecialReg::LaneMaskGt => Uniformity::Varying,
+        _ => Uniformity::Uniform,
     }
 }
 
