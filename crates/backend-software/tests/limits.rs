@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Bench, config};
 use mica_backend_software::SoftwareGpu;
 use mica_cuda_abi::CuResult;
-use mica_gpu::budget::{DeviceCharge, QUEUE_ENTRIES};
+use mica_gpu::budget::{Charging, QUEUE_ENTRIES};
 use mica_gpu::{
     ArrayDescriptor, Gpu, GpuError, ModuleOptions, Result, SessionBudget, StreamFlags, StreamId,
 };
@@ -24,7 +24,7 @@ struct Memory {
 
 struct Charge(Arc<Memory>);
 
-impl DeviceCharge for Charge {
+impl Charging for Charge {
     fn charge(&self, bytes: u64) -> Result<()> {
         let add = |used: u64| used.checked_add(bytes).filter(|all| *all <= self.0.limit);
         let taken = self.0.used.fetch_update(SeqCst, SeqCst, add);

@@ -19,6 +19,7 @@ use mica_wire::host::message::{
     Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, NOTE_WORKER_FAILED,
     Refusal, Role,
 };
+use mica_wire::host::page::Account;
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
 use rustix::io::Errno;
@@ -279,14 +280,23 @@ impl HostLink {
 
     /// Asks for at least `bytes` more credit than `have_bytes`; it is in the page when this returns `Ok`.
     /// Waits for it as the virtual GPU says, unless it is wanted `now` or not at all.
-    pub(crate) fn need_credit(&self, bytes: u64, have_bytes: u64, now: bool) -> Result<(), String> {
+    pub(crate) fn need_credit(
+        &self,
+        account: Account,
+        bytes: u64,
+        have_bytes: u64,
+        now: bool,
+    ) -> Result<(), String> {
         // Nobody reads the answers in a copy, which would wait for ever.
         if !self.is_own() {
             return Err(
                 "this process is a copy of one that joined, and has not joined itself".into(),
             );
         }
-        let mut question = Message::new(Kind::NeedCredit);
+        let mut question = Message::new(match account {
+            Account::Device => Kind::NeedCredit,
+            Account::Host => Kind::NeedHostBytes,
+        });
         question.a = bytes;
         question.b = have_bytes;
         question.c = u64::from(now);

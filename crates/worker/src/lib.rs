@@ -187,6 +187,8 @@ pub(crate) struct Worker {
     pub(crate) submitter: Option<Arc<gated::Submitter>>,
     /// Whether the process is the worker's own, so that it may end with its program.
     pub(crate) ends_with_program: bool,
+    /// Whether a thread that cancels all kernels is about to begin.
+    pub(crate) cancelling: AtomicBool,
 }
 
 /// Serves a program of the virtual GPU that the environment names until the program ends, the daemon says otherwise,
@@ -247,7 +249,8 @@ pub fn run_with(
     spec.tensor_cores = config.tensor_cores;
     spec.precision.tf32 = config.tf32;
     let first = devices.open(Arc::new(OutputBuffer::default()))?;
-    let vgpu = Vgpu::new(first, quota, spec);
+    let host = Arc::new(PageQuota::of_host(Arc::clone(&link)));
+    let vgpu = Vgpu::of_worker(first, quota, host, spec);
     let submitter = match config.nvidia {
         true => Some(gated::Submitter::start(
             Arc::clone(&link),
@@ -263,6 +266,7 @@ pub fn run_with(
         handshakes: handshakes::Handshakes::default(),
         submitter,
         ends_with_program: config.idle_exit.is_some(),
+        cancelling: AtomicBool::new(false),
     });
     let (end, ended) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
@@ -283,10 +287,7 @@ pub fn run_with(
                             worker.begin_session(socket, program, &link);
                         }
                     }
-                    Some(Kind::Cancel) => {
-                        let cancelled = worker.vgpu.cancel();
-                        link.note(0, &format!("{cancelled} kernels were cancelled"));
-                    }
+                    Some(Kind::Cancel) => control::cancel(&worker, &link),
                     Some(Kind::Shutdown) => {
                         let _ = end.send("the daemon said so");
                     }

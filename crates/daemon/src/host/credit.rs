@@ -67,6 +67,27 @@ impl HostServer {
         }
     }
 
+    /// Answers a worker's request for host memory, at once.
+    pub(super) fn need_host_bytes(&mut self, id: u64, message: &Message) -> Message {
+        let mut registry = self.daemon.registry();
+        let refused = |text: &str| Message::new(Kind::Credit).with_text(text);
+        let name = match registry.clients.get(&id) {
+            Some(client) if client.role == Role::Worker => client.vgpu.clone(),
+            _ => return refused("only a worker holds host memory for programs"),
+        };
+        let Some(vgpu) = registry.vgpus.get_mut(&name) else {
+            return refused("the virtual GPU was removed");
+        };
+        match vgpu.host_ledger.grant(id, message.a) {
+            Ok(bytes) => {
+                let mut credit = Message::new(Kind::Credit);
+                credit.a = bytes;
+                credit
+            }
+            Err(full) => refused(&format!("host memory of the virtual GPU: {full}")),
+        }
+    }
+
     pub(super) fn retry_waiters(&mut self) {
         let mut answers = Vec::new();
         let mut in_vain = Vec::new();

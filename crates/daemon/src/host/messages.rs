@@ -49,6 +49,7 @@ impl HostServer {
                 Some(reply) => answer(reply),
                 None => Flow::Keep,
             },
+            Some(Kind::NeedHostBytes) => answer(self.need_host_bytes(client, message)),
             Some(Kind::AskMemory) => {
                 let reply = memory_answer(&self.daemon.registry(), client);
                 reply.map_or(Flow::Close, answer)

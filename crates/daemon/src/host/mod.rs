@@ -339,8 +339,10 @@ impl HostServer {
         let mut registry = self.daemon.registry();
         for vgpu in registry.vgpus.values_mut() {
             // A process that was expected back after a restart may have died.
-            vgpu.ledger.bury();
-            vgpu.ledger.trim();
+            for ledger in [&mut vgpu.ledger, &mut vgpu.host_ledger] {
+                ledger.bury();
+                ledger.trim();
+            }
             // Dropping the descriptors of its sessions tells the program.
             let in_time = |slot: &WorkerSlot| {
                 slot.client.is_some() || slot.started.elapsed() <= WORKER_WITHIN

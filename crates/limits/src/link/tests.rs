@@ -227,7 +227,7 @@ fn a_copy_without_fork_handlers_is_refused_and_does_not_speak_for_its_parent() {
     let refused = || {
         link.ring();
         link.note(0, "from a copy");
-        link.memory_view().is_none() && link.need_credit(1, 0, true).is_err()
+        link.memory_view().is_none() && link.need_credit(Account::Device, 1, 0, true).is_err()
     };
     // Another thread may hold a lock of the allocator's at the moment of a copy.
     let answer = (0..3).find_map(|_| in_a_copy(refused));
