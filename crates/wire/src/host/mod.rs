@@ -18,5 +18,6 @@
 
 pub mod message;
 pub mod page;
+pub mod peer;
 pub mod printable;
 pub mod socket;
