@@ -18,6 +18,7 @@ mod quota;
 mod session;
 mod shared_page;
 mod slices;
+pub mod worker_variables;
 
 pub use clock::{monotonic_ns, run_before_others};
 pub use commands::Commands;

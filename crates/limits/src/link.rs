@@ -121,6 +121,8 @@ pub struct HostLink {
     client_id: AtomicU64,
     environment: Environment,
     role: Role,
+    /// What was said about this process's confinement, for the next daemon.
+    confinement: Mutex<Vec<Message>>,
     /// The process that joined. A copy of it made without fork handlers must not speak for it.
     pid: u32,
 }
@@ -155,6 +157,7 @@ impl HostLink {
             welcome,
             environment,
             role,
+            confinement: Mutex::default(),
             pid: std::process::id(),
         }))
     }
@@ -242,6 +245,9 @@ impl HostLink {
         let mut message = Message::new(Kind::Confined).with_text(why);
         message.a = applied;
         message.b = missing;
+        // With the lock held, so that a new daemon hears of it once, by this call or on its arrival.
+        let mut said = lock(&self.confinement);
+        said.push(message);
         self.tell(&message);
     }
 
@@ -429,7 +435,10 @@ impl HostLink {
                     self.raw_fds[1].set(&doorbell);
                     *lock(&self.doorbell) = Kept::new(doorbell);
                 }
+                let confinement = lock(&self.confinement);
                 self.replace(socket);
+                confinement.iter().for_each(|said| self.tell(said));
+                drop(confinement);
                 // Whoever was too slow to see the link down sees another one.
                 return self.wake_askers();
             }

@@ -12,7 +12,8 @@ use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
 use super::Door;
-use crate::api::Severity;
+use crate::api::{GpuKind, Severity};
+use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
 use crate::daemon::Daemon;
 use crate::enforce::{unenforceable, without_mechanism};
@@ -102,6 +103,7 @@ pub(super) fn join(
         return Err((Refusal::State, text));
     }
     let allow_degraded = vgpu.spec.allow_degraded;
+    let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
     if role == Role::Direct && !allow_degraded {
         let reasons = unenforceable(&vgpu.spec, registry.kind(vgpu));
         if !reasons.is_empty() {
@@ -230,6 +232,11 @@ pub(super) fn join(
         let slot = slot.unwrap_or(id);
         let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(None));
         worker.client = Some(id);
+        let limits = GroupLimits::of(vgpu, on_card);
+        if resumed {
+            // The service manager may have switched the limits off meanwhile.
+            daemon.cgroups.limit(&name, &limits);
+        }
     }
     drop(registry);
     if let Some(other) = falsely {

@@ -9,7 +9,10 @@ use serde::Deserialize;
 
 use super::peer::{Body, Peer};
 use super::{Answer, Shared};
-use crate::api::{ApiError, Created, Done, GpuInfo, History, Resize, Severity, VgpuInfo, VgpuSpec};
+use crate::api::{
+    ApiError, Created, Done, GpuInfo, GpuKind, History, Resize, Severity, VgpuInfo, VgpuSpec,
+};
+use crate::cgroups::GroupLimits;
 use crate::daemon::Daemon;
 use crate::placement::size;
 use crate::store::Outlives;
@@ -142,6 +145,9 @@ pub(crate) async fn resize(
         let mut registry = daemon.registry();
         let name = daemon.owned(&registry, peer, &name)?;
         registry.resize(&name, &change)?;
+        let vgpu = registry.vgpu(&name)?;
+        let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
+        daemon.cgroups.limit(&name, &GroupLimits::of(vgpu, on_card));
         name
     };
     daemon.host.wake();

@@ -194,6 +194,29 @@ fn a_program_that_takes_the_descriptors_keeps_its_files_and_the_link_comes_back(
     );
 }
 
+#[test]
+fn a_new_daemon_is_told_of_the_confinement_again() {
+    let host = Host::start();
+    let (link, first) = host.connected();
+    link.confined(5, 2, "no namespace");
+    link.confined(5, 0, "");
+    let said = |socket: &HostSocket| {
+        let (message, _) = socket.receive().unwrap();
+        assert_eq!(message.kind(), Some(Kind::Confined));
+        (message.a, message.b, message.text())
+    };
+    let expected = [(5, 2, "no namespace".to_owned()), (5, 0, String::new())];
+    assert_eq!([said(&first), said(&first)], expected);
+    let serving = link.clone();
+    std::thread::spawn(move || serving.serve(|_| {}, &AtomicBool::new(false)));
+    drop(first);
+    let second = accept_with(&host.listener, SocketFlags::CLOEXEC).unwrap();
+    let second = HostSocket::from_fd(second);
+    assert_eq!(second.receive().unwrap().0.kind(), Some(Kind::Hello));
+    second.send(&Message::new(Kind::Welcome), &[]).unwrap();
+    assert_eq!([said(&second), said(&second)], expected);
+}
+
 /// What a copy of this process made by `clone` alone, without fork handlers, answers; `None` if it never does.
 fn in_a_copy(ask: impl Fn() -> bool) -> Option<bool> {
     // SAFETY: without flags it is a fork; the copy asks and ends without running any destructor.
