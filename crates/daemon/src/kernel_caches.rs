@@ -28,7 +28,8 @@ const LOOK_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct KernelCaches {
     most_bytes: u64,
-    looks: BTreeMap<u32, (Instant, u64)>,
+    /// When each owner's folder was measured, and what was free then: bytes and files.
+    looks: BTreeMap<u32, (Instant, u64, u64)>,
 }
 
 /// A worker of an owner.
@@ -67,12 +68,14 @@ impl KernelCaches {
             return false;
         };
         let free = room.f_bfree.saturating_mul(room.f_frsize);
-        let least_change = self.most_bytes / 4;
-        let due = self.looks.get(&owner).is_none_or(|(since, before)| {
-            since.elapsed() > LOOK_WITHIN || before.saturating_sub(free) > least_change
+        let due = self.looks.get(&owner).is_none_or(|(since, bytes, files)| {
+            since.elapsed() > LOOK_WITHIN
+                || bytes.saturating_sub(free) > self.most_bytes / 4
+                || files.saturating_sub(room.f_ffree) > MOST_FILES as u64 / 4
         });
         if due {
-            self.looks.insert(owner, (Instant::now(), free));
+            let look = (Instant::now(), free, room.f_ffree);
+            self.looks.insert(owner, look);
         }
         due
     }
@@ -137,19 +140,26 @@ fn disk_bytes(found: &Metadata) -> u64 {
     found.blocks().saturating_mul(512)
 }
 
-/// If a folder holds more than `most` bytes, too many files or folders, removes folders and then the files that were used longest
-/// ago, until `goal` bytes and half the files are left; says how many bytes that were. The folder's parent is the daemon's own,
+/// If a folder holds more than `most` bytes, too many files or folders, removes the files that were used longest ago, until `goal`
+/// bytes and half the files are left; says how many bytes that were. Folders are removed where they are empty: confined workers
+/// can make none. The folder's parent is the daemon's own,
 /// so the path leads nowhere else; links in the folder are not followed.
 fn trim(folder: &Path, most: u64, goal: u64) -> Option<u64> {
     let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
-    let mut strange = false;
+    let (mut strange, mut removed) = (false, 0);
     for entry in std::fs::read_dir(folder).ok()?.flatten() {
         let Ok(found) = entry.metadata() else {
             continue;
         };
         if found.is_dir() {
             strange = true;
-            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = std::fs::remove_dir(entry.path());
+            continue;
+        }
+        if files.len() > 2 * MOST_FILES {
+            // More than is worth remembering.
+            strange = true;
+            removed += std::fs::remove_file(entry.path()).map_or(0, |()| disk_bytes(&found));
             continue;
         }
         let used = found.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -158,7 +168,7 @@ fn trim(folder: &Path, most: u64, goal: u64) -> Option<u64> {
     let mut left: u64 = files.iter().map(|file| file.1).sum();
     let mut count = files.len();
     if left <= most && count <= MOST_FILES {
-        return strange.then_some(0);
+        return strange.then_some(removed);
     }
     files.sort();
     let before = left;
@@ -171,7 +181,7 @@ fn trim(folder: &Path, most: u64, goal: u64) -> Option<u64> {
             count -= 1;
         }
     }
-    Some(before - left)
+    Some(removed + before - left)
 }
 
 /// Bytes of files on this device that a process has open or mapped and that have no name any more.
@@ -232,8 +242,7 @@ mod tests {
         let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         write(other.path(), "precious", 64, 900);
         std::os::unix::fs::symlink(other.path(), dir.path().join("link")).unwrap();
-        std::fs::create_dir_all(dir.path().join("deep/deeper")).unwrap();
-        write(dir.path(), "deep/deeper/large", 256, 1);
+        std::fs::create_dir(dir.path().join("folder")).unwrap();
         assert_eq!(trim(dir.path(), 1 << 20, 1 << 20), Some(0));
         assert_eq!(names(dir.path()), ["link"]);
         write(dir.path(), "large", 256, 1);

@@ -232,13 +232,13 @@ pub(super) fn join(
         let slot = slot.unwrap_or(id);
         let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(None));
         worker.client = Some(id);
-        let limits = GroupLimits::of(vgpu, on_card);
-        if resumed {
-            // The service manager may have switched the limits off meanwhile.
-            daemon.cgroups.limit(&name, &limits);
-        }
     }
+    let limits = GroupLimits::of(vgpu, on_card);
     drop(registry);
+    if resumed && role == Role::Worker {
+        // The service manager may have switched the limits off meanwhile.
+        daemon.cgroups.limit(&name, &limits);
+    }
     if let Some(other) = falsely {
         daemon.events.add(
             Severity::Warning,

@@ -141,15 +141,15 @@ pub(crate) async fn resize(
     Path(name): Path<String>,
     Body(change): Body<Resize>,
 ) -> Answer<VgpuInfo> {
-    let name = {
+    let (name, limits) = {
         let mut registry = daemon.registry();
         let name = daemon.owned(&registry, peer, &name)?;
         registry.resize(&name, &change)?;
         let vgpu = registry.vgpu(&name)?;
         let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
-        daemon.cgroups.limit(&name, &GroupLimits::of(vgpu, on_card));
-        name
+        (name, GroupLimits::of(vgpu, on_card))
     };
+    daemon.cgroups.limit(&name, &limits);
     daemon.host.wake();
     let info = daemon.info_of(&name)?;
     daemon.note("vgpu_resized", &name, resized(&info));
