@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use mica_daemon::api::{Created, Mode, VgpuSpec};
-use mica_limits::{Environment, HostLink, PageQuota, Quota, open_session, vgpu_host_bytes};
-use mica_wire::host::message::{Kind, Message, Role};
+use mica_limits::{Environment, HostLink, PageQuota, Push, Quota, open_session, vgpu_host_bytes};
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Role, Severity, Topic};
 use mica_wire::host::socket::HostSocket;
 use support::process::DaemonProcess;
 use support::{MIB, control, eventually, spec};
@@ -30,24 +30,30 @@ fn worker() {
     };
     let link = HostLink::connect(environment.unwrap(), Role::Worker).unwrap();
     let quota = Arc::new(PageQuota::of_host(link.clone()));
-    let serve = |(message, mut fds): (Message, Vec<_>)| {
-        if message.kind() != Some(Kind::Session) {
+    let serve = |(message, mut fds): Push| {
+        let DaemonMessage::Session { .. } = message else {
             return;
-        }
+        };
         let (session, quota) = (HostSocket::from_fd(fds.remove(0)), quota.clone());
         std::thread::spawn(move || {
             while let Ok((order, _)) = session.receive() {
-                let mut answer = Message::new(Kind::Stats);
-                match order.b {
-                    0 => match quota.charge(order.a) {
-                        Ok(()) => answer.a = 1,
-                        Err(denied) => answer = answer.with_text(&denied.reason),
-                    },
+                let Ok(ClientMessage::Note { text, .. }) = order.read() else {
+                    panic!("{order:?}");
+                };
+                let bytes: i64 = text.parse().unwrap();
+                let done = match bytes {
+                    0.. => quota.charge(bytes.unsigned_abs()),
                     _ => {
-                        quota.release(order.a);
-                        answer.a = 1;
+                        quota.release(bytes.unsigned_abs());
+                        Ok(())
                     }
-                }
+                };
+                let answer = match done {
+                    Ok(()) => DaemonMessage::Credit { bytes: 0 },
+                    Err(denied) => DaemonMessage::NoCredit {
+                        why: denied.reason.into(),
+                    },
+                };
                 session.send(&answer, &[]).unwrap();
             }
             std::process::exit(0);
@@ -65,12 +71,16 @@ fn program() {
     };
     let session = HostSocket::from_fd(open_session(&environment.unwrap()).unwrap().1);
     for line in std::io::stdin().lines() {
-        let bytes: i64 = line.unwrap().parse().unwrap();
-        let mut order = Message::new(Kind::Note);
-        (order.a, order.b) = (bytes.unsigned_abs(), u64::from(bytes < 0));
+        let order = ClientMessage::Note {
+            severity: Severity::Info,
+            topic: Topic::General,
+            text: line.unwrap().into(),
+        };
         session.send(&order, &[]).unwrap();
-        let (answer, _) = session.receive().unwrap();
-        println!("answer {} {}", answer.a, answer.text());
+        match session.receive().unwrap().0.read() {
+            Ok(DaemonMessage::NoCredit { why }) => println!("answer refused {why}"),
+            _ => println!("answer done"),
+        }
     }
 }
 
@@ -101,7 +111,7 @@ impl Program {
         loop {
             let line = self.words.next().unwrap().unwrap();
             if let Some((_, answer)) = line.split_once("answer ") {
-                return match answer.strip_prefix("0 ") {
+                return match answer.strip_prefix("refused ") {
                     Some(reason) => Err(reason.to_owned()),
                     None => Ok(()),
                 };

@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use mica_limits::HostLink;
+use mica_wire::host::message::Severity;
 use mica_wire::host::page::client_flags;
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -89,12 +90,18 @@ pub(crate) fn cancel(worker: &Arc<Worker>, link: &Arc<HostLink>) {
         // First: one who asks from here on asks for kernels that this cancellation may miss.
         for_thread.cancelling.store(false, Release);
         let cancelled = for_thread.vgpu.cancel();
-        its_link.note(0, &format!("{cancelled} kernels were cancelled"));
+        its_link.note(
+            Severity::Info,
+            &format!("{cancelled} kernels were cancelled"),
+        );
     };
     let thread = std::thread::Builder::new().name("cancel".into());
     if let Err(error) = thread.spawn(run) {
         worker.cancelling.store(false, Release);
-        link.note(2, &format!("kernels could not be cancelled: {error}"));
+        link.note(
+            Severity::Error,
+            &format!("kernels could not be cancelled: {error}"),
+        );
     }
 }
 
@@ -108,7 +115,10 @@ fn obey(worker: &Worker, link: &HostLink, command: u32, suspended: &mut bool) {
         };
         match done {
             Ok(()) => *suspended = wanted,
-            Err(error) => link.note(2, &format!("work could not be paused or resumed: {error}")),
+            Err(error) => link.note(
+                Severity::Error,
+                &format!("work could not be paused or resumed: {error}"),
+            ),
         }
         let flags = &page.client.flags;
         match *suspended {
@@ -124,7 +134,7 @@ fn report(worker: &Worker, link: &HostLink) {
     let statistics = worker.vgpu.statistics();
     let page = link.page();
     for remark in worker.vgpu.take_remarks() {
-        link.note(1, &remark);
+        link.note(Severity::Warning, &remark);
     }
     let traffic = &page.traffic;
     traffic

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, Query, State};
-use mica_wire::host::message::{Kind, Message};
+use mica_wire::host::message::DaemonMessage;
 use serde::Deserialize;
 
 use super::peer::{Body, Peer};
@@ -266,7 +266,7 @@ pub(crate) async fn cancel(
         .iter()
         .filter_map(|id| registry.clients.get(id))
     {
-        told += usize::from(client.socket.send(&Message::new(Kind::Cancel), &[]).is_ok());
+        told += usize::from(client.socket.send(&DaemonMessage::Cancel {}, &[]).is_ok());
     }
     Ok(Json(Done {
         done: match told {
