@@ -55,4 +55,4 @@ pub use device::SoftwareGpu;
 pub use gate::ExecutionGate;
 pub use help::lend_this_thread;
 pub use mica_ptx_jit::reserve_code_region;
-pub use pipeline::kernel_cache_folder;
+pub use pipeline::{KERNEL_CACHE, KERNEL_CACHE_MIB, kernel_cache_folder};

@@ -37,18 +37,18 @@ struct Pipeline {
 }
 
 /// Names the folder of compiled kernels; `off` keeps none.
-const CACHE_DIR: &str = "MICA_KERNEL_CACHE";
+pub const KERNEL_CACHE: &str = "MICA_KERNEL_CACHE";
 
 /// Most mebibytes of compiled kernels to keep; what was used longest ago goes first.
-const CACHE_MIB: &str = "MICA_KERNEL_CACHE_MIB";
+pub const KERNEL_CACHE_MIB: &str = "MICA_KERNEL_CACHE_MIB";
 const DEFAULT_CACHE_MIB: u64 = 512;
 
 fn cache_bytes() -> u64 {
-    let set = std::env::var(CACHE_MIB).ok();
+    let set = std::env::var(KERNEL_CACHE_MIB).ok();
     let mib = set.and_then(|text| match text.trim().parse() {
         Ok(mib) => Some(mib),
         Err(_) => {
-            tracing::warn!("{CACHE_MIB}={text} is not a number of mebibytes");
+            tracing::warn!("{KERNEL_CACHE_MIB}={text} is not a number of mebibytes");
             None
         }
     });
@@ -59,7 +59,7 @@ fn cache_bytes() -> u64 {
 /// `~/.cache/mica/kernels`; `None` where none are kept.
 pub fn kernel_cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match set(CACHE_DIR) {
+    match set(KERNEL_CACHE) {
         Some(value) if value == "off" => None,
         Some(value) => Some(value.into()),
         None => {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use mica_wire::host::message::Role;
 
 use crate::api::{DaemonInfo, Severity};
+use crate::cgroups::Cgroups;
 use crate::config::{Config, ConfigError};
-use crate::confinement::Cgroups;
 use crate::devices::Devices;
 use crate::events::EventLog;
 use crate::gpu_thread::Change;

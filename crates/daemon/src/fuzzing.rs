@@ -194,8 +194,10 @@ impl Target {
         {
             let registry = self.daemon.registry();
             for vgpu in registry.vgpus.values() {
-                assert_eq!(vgpu.ledger.used_bytes(), 0, "the dead hold nothing");
-                assert_eq!(vgpu.ledger.granted_bytes(), 0);
+                for ledger in [&vgpu.ledger, &vgpu.host_ledger] {
+                    assert_eq!(ledger.used_bytes(), 0, "the dead hold nothing");
+                    assert_eq!(ledger.granted_bytes(), 0);
+                }
             }
             assert!(registry.clients.is_empty());
         }
@@ -227,8 +229,9 @@ impl Target {
 
     fn check(&self) {
         for vgpu in self.daemon.registry().vgpus.values() {
-            let ledger = &vgpu.ledger;
-            assert!(ledger.granted_bytes() <= ledger.limit_bytes());
+            for ledger in [&vgpu.ledger, &vgpu.host_ledger] {
+                assert!(ledger.granted_bytes() <= ledger.limit_bytes());
+            }
         }
     }
 

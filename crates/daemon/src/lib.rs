@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod cgroups;
 pub mod client;
 pub mod config;
 mod confinement;
@@ -29,6 +30,7 @@ mod gpu_thread;
 mod host;
 mod http;
 mod journal;
+mod kernel_caches;
 mod ledger;
 mod log;
 mod metrics;

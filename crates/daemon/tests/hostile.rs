@@ -106,6 +106,25 @@ fn welcomed(socket: &HostSocket) {
 }
 
 #[test]
+fn a_program_gets_no_host_bytes_of_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let created = control(dir.path()).create(&spec("a", 64)).unwrap();
+    let socket = HostSocket::connect(&Paths::under(dir.path()).host_socket()).unwrap();
+    let hello = ClientMessage::hello(Role::Direct, environment(&created).token);
+    socket.send(&hello, &[]).unwrap();
+    welcomed(&socket);
+    let ask = ClientMessage::NeedHostBytes { bytes: 1 };
+    socket.send_frame(&ask.frame(5), &[]).unwrap();
+    let (answer, _) = socket.receive().unwrap();
+    assert_eq!(answer.id(), 5);
+    match answer.read() {
+        Ok(DaemonMessage::NoCredit { why }) => assert!(why.contains("only a worker"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_claim_beyond_the_limit_gains_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path());

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use mica_wire::host::frame::{Frame, Packet};
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Refusal, Role, Severity, Topic};
+use mica_wire::host::page::Account;
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
 use rustix::io::Errno;
@@ -131,6 +132,8 @@ pub struct HostLink {
     client_id: AtomicU64,
     environment: Environment,
     role: Role,
+    /// What was said about this process's confinement, for the next daemon.
+    confinement: Mutex<Vec<ClientMessage>>,
     /// The process that joined. A copy of it made without fork handlers must not speak for it.
     pid: u32,
 }
@@ -164,6 +167,7 @@ impl HostLink {
             welcome,
             environment,
             role,
+            confinement: Mutex::default(),
             pid: std::process::id(),
         }))
     }
@@ -249,11 +253,15 @@ impl HostLink {
     /// Tells which layers of a worker's confinement are in force, and why the layer `missing` is not, if one is named.
     pub fn confined(&self, applied: u64, missing: u64, why: &str) {
         let why = why.into();
-        self.tell(&ClientMessage::Confined {
+        let message = ClientMessage::Confined {
             applied,
             missing,
             why,
-        });
+        };
+        // With the lock held, so that a new daemon hears of it once, by this call or on its arrival.
+        let mut said = lock(&self.confinement);
+        self.tell(&message);
+        said.push(message);
     }
 
     fn send_note(&self, severity: Severity, topic: Topic, text: &str) {
@@ -293,17 +301,26 @@ impl HostLink {
 
     /// Asks for at least `bytes` more credit than `have_bytes`; it is in the page when this returns `Ok`.
     /// Waits for it as the virtual GPU says, unless it is wanted `now` or not at all.
-    pub(crate) fn need_credit(&self, bytes: u64, have_bytes: u64, now: bool) -> Result<(), String> {
+    pub(crate) fn need_credit(
+        &self,
+        account: Account,
+        bytes: u64,
+        have_bytes: u64,
+        now: bool,
+    ) -> Result<(), String> {
         // Nobody reads the answers in a copy, which would wait for ever.
         if !self.is_own() {
             return Err(
                 "this process is a copy of one that joined, and has not joined itself".into(),
             );
         }
-        let question = ClientMessage::NeedCredit {
-            bytes,
-            have_bytes,
-            now,
+        let question = match account {
+            Account::Device => ClientMessage::NeedCredit {
+                bytes,
+                have_bytes,
+                now,
+            },
+            Account::Host => ClientMessage::NeedHostBytes { bytes },
         };
         match self.ask_patiently(&question) {
             Some(DaemonMessage::Credit { .. }) => Ok(()),
@@ -444,7 +461,10 @@ impl HostLink {
                     self.raw_fds[1].set(&doorbell);
                     *lock(&self.doorbell) = Kept::new(doorbell);
                 }
+                let confinement = lock(&self.confinement);
                 self.replace(socket);
+                confinement.iter().for_each(|said| self.tell(said));
+                drop(confinement);
                 // Whoever was too slow to see the link down sees another one.
                 return self.wake_askers();
             }

@@ -193,6 +193,31 @@ fn all_sessions_of_a_virtual_gpu_together_have_a_budget_too() {
 }
 
 #[test]
+fn all_workers_of_a_virtual_gpu_share_its_host_memory() {
+    let limit = 64 << 20;
+    let host = Arc::new(LocalQuota::new(4 << 20));
+    let worker = || {
+        let (gpu, quota) = (TestGpu::new(1 << 30), LocalQuota::new(limit));
+        let spec = VgpuSpec::new("test", limit);
+        let vgpu = Vgpu::of_worker(Arc::new(gpu), Arc::new(quota), host.clone(), spec);
+        vgpu.open_session().unwrap()
+    };
+    let load = |session: &Session| {
+        let new = session.context_create().unwrap();
+        let op = GraphOp::Write(DevicePtr(0), vec![0; 3 << 19].into());
+        let after = Vec::new();
+        session.graph_instantiate(new.context, vec![GraphNode { after, op }])
+    };
+    let workers: Vec<_> = (0..3).map(|_| worker()).collect();
+    load(&workers[0]).unwrap();
+    load(&workers[1]).unwrap();
+    let refused = load(&workers[2]).unwrap_err();
+    assert_eq!(refused.code(), CuResult::OutOfMemory);
+    workers[0].close();
+    load(&workers[2]).unwrap();
+}
+
+#[test]
 #[expect(unsafe_code, reason = "host memory is registered")]
 fn registered_host_memory_has_a_limit() {
     let (session, new) = session(|spec| spec.registered_bytes = 6000);

@@ -1,7 +1,7 @@
 //! The worker's clockwork: counters to the page, suspension, the end after its program's.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -77,6 +77,32 @@ pub(crate) fn start(
         .spawn(run)
         .map(drop)
         .map_err(WorkerError::Thread)
+}
+
+/// Cancels all kernels, on a thread of its own: what is cancelled may hold locks and wait for an answer of the daemon,
+/// which the calling thread reads.
+pub(crate) fn cancel(worker: &Arc<Worker>, link: &Arc<HostLink>) {
+    if worker.cancelling.swap(true, AcqRel) {
+        return;
+    }
+    let (for_thread, its_link) = (Arc::clone(worker), Arc::clone(link));
+    let run = move || {
+        // First: one who asks from here on asks for kernels that this cancellation may miss.
+        for_thread.cancelling.store(false, Release);
+        let cancelled = for_thread.vgpu.cancel();
+        its_link.note(
+            Severity::Info,
+            &format!("{cancelled} kernels were cancelled"),
+        );
+    };
+    let thread = std::thread::Builder::new().name("cancel".into());
+    if let Err(error) = thread.spawn(run) {
+        worker.cancelling.store(false, Release);
+        link.note(
+            Severity::Error,
+            &format!("kernels could not be cancelled: {error}"),
+        );
+    }
 }
 
 fn obey(worker: &Worker, link: &HostLink, command: u32, suspended: &mut bool) {

@@ -71,6 +71,8 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("ptx-jit", "random"),
             rechecked("random"),
             whole("ptx-jit", "bounds"),
+            whole("ptx-jit", "offsets"),
+            whole("ptx", "errors"),
             whole("ptx", "mutations"),
             whole("ptx-interp", "mutations"),
             whole("backend-software", "stack"),
@@ -83,6 +85,7 @@ pub(super) const FAMILIES: &[Family] = &[
         steps: &[
             only("ptx-jit", "lib", &["code_cache"]),
             whole("ptx-jit", "code_cache"),
+            only("daemon", "lib", &["kernel_caches"]),
         ],
     },
     Family {
@@ -116,6 +119,8 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("backend-software", "limits"),
             whole("backend-software", "transfers"),
             whole("worker", "budgets"),
+            whole("daemon", "host_bytes"),
+            only("daemon", "lib", &["cgroups"]),
             whole("cli", "capped"),
         ],
     },
@@ -132,6 +137,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("daemon", "hostile"),
             whole("daemon", "flood"),
             whole("daemon", "users"),
+            whole("daemon", "strangers"),
             whole("daemon", "outsiders"),
         ],
     },

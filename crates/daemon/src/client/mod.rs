@@ -30,6 +30,16 @@ pub enum ControlError {
         #[source]
         source: std::io::Error,
     },
+    /// Somebody else listens where a daemon should.
+    #[error(
+        "user {uid} listens at {path}, neither root nor this user: it is not taken for a Mica daemon"
+    )]
+    Stranger {
+        /// The socket.
+        path: PathBuf,
+        /// Who listens.
+        uid: u32,
+    },
     /// The connection broke.
     #[error("the connection to the Mica daemon broke")]
     Broken(#[source] std::io::Error),
@@ -216,6 +226,10 @@ impl ControlClient {
                 path: self.socket.clone(),
                 source,
             })?;
+        if let Some(uid) = crate::start::stranger(&stream, &self.socket) {
+            let path = self.socket.clone();
+            return Err(ControlError::Stranger { path, uid });
+        }
         stream
             .set_read_timeout(timeout)
             .map_err(ControlError::Broken)?;

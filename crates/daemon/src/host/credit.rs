@@ -77,6 +77,22 @@ impl HostServer {
         }
     }
 
+    /// Answers a worker's request for host memory, at once.
+    pub(super) fn need_host_bytes(&mut self, id: u64, bytes: u64) -> DaemonMessage {
+        let mut registry = self.daemon.registry();
+        let name = match registry.clients.get(&id) {
+            Some(client) if client.role == Role::Worker => client.vgpu.clone(),
+            _ => return no_credit("only a worker holds host memory for programs"),
+        };
+        let Some(vgpu) = registry.vgpus.get_mut(&name) else {
+            return no_credit("the virtual GPU was removed");
+        };
+        match vgpu.host_ledger.grant(id, bytes) {
+            Ok(bytes) => DaemonMessage::Credit { bytes },
+            Err(full) => no_credit(format!("host memory of the virtual GPU: {full}")),
+        }
+    }
+
     pub(super) fn retry_waiters(&mut self) {
         let mut answers = Vec::new();
         let mut in_vain = Vec::new();

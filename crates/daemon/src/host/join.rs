@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use mica_limits::SharedPage;
 use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
+use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
 use super::Door;
-use crate::api::Severity;
+use crate::api::{GpuKind, Severity};
+use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
 use crate::daemon::Daemon;
 use crate::enforce::{unenforceable, without_mechanism};
@@ -90,6 +92,7 @@ pub(super) fn join(
         return Err((Refusal::State, text));
     }
     let allow_degraded = vgpu.spec.allow_degraded;
+    let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
     if role == Role::Direct && !allow_degraded {
         let reasons = unenforceable(&vgpu.spec, registry.kind(vgpu));
         if !reasons.is_empty() {
@@ -135,13 +138,15 @@ pub(super) fn join(
         token: [0; 16],
         granted_bytes: 0,
         uid: Some(uid),
+        account: Account::Device,
     };
-    let (expected, falsely) = match registry.vgpu_mut(&name) {
+    let (expected, host_expected, falsely) = match registry.vgpu_mut(&name) {
         Ok(vgpu) if resumed => {
             let falsely = vgpu.ledger.belongs_to_another(&entry);
-            (vgpu.ledger.returned(&entry), falsely)
+            let host = vgpu.host_ledger.returned(&entry);
+            (vgpu.ledger.returned(&entry), host, falsely)
         }
-        _ => (None, None),
+        _ => (None, None, None),
     };
     // One that returns keeps its number, by which the next daemon would know it again.
     let id = match expected {
@@ -204,12 +209,25 @@ pub(super) fn join(
         thread.send(Change::Client(governed.clone()));
     }
     if role == Role::Worker {
+        let ledger = &mut vgpu.host_ledger;
+        let most_bytes = host_expected.unwrap_or(ledger.available_bytes());
+        let claimed = governed.page.granted_of(Account::Host).load(Acquire);
+        entry.granted_bytes = match resumed {
+            true => claimed.min(most_bytes),
+            false => 0,
+        };
+        ledger.open(entry, governed.page.clone());
         // One from before a restart comes without a slot.
         let slot = slot.unwrap_or(id);
         let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(None));
         worker.client = Some(id);
     }
+    let limits = GroupLimits::of(vgpu, on_card);
     drop(registry);
+    if resumed && role == Role::Worker {
+        // The service manager may have switched the limits off meanwhile.
+        daemon.cgroups.limit(&name, &limits);
+    }
     if let Some(other) = falsely {
         daemon.events.add(
             Severity::Warning,

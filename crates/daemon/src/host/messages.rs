@@ -69,6 +69,7 @@ impl HostServer {
                 };
                 (self.need_credit(client, request)).map_or(Flow::Keep, answer)
             }
+            ClientMessage::NeedHostBytes { bytes } => answer(self.need_host_bytes(client, bytes)),
             ClientMessage::AskMemory {} => {
                 let reply = memory_answer(&self.daemon.registry(), client);
                 reply.map_or(Flow::Close, answer)

@@ -9,7 +9,10 @@ use serde::Deserialize;
 
 use super::peer::{Body, Peer};
 use super::{Answer, Shared};
-use crate::api::{ApiError, Created, Done, GpuInfo, History, Resize, Severity, VgpuInfo, VgpuSpec};
+use crate::api::{
+    ApiError, Created, Done, GpuInfo, GpuKind, History, Resize, Severity, VgpuInfo, VgpuSpec,
+};
+use crate::cgroups::GroupLimits;
 use crate::daemon::Daemon;
 use crate::placement::size;
 use crate::store::Outlives;
@@ -138,12 +141,15 @@ pub(crate) async fn resize(
     Path(name): Path<String>,
     Body(change): Body<Resize>,
 ) -> Answer<VgpuInfo> {
-    let name = {
+    let (name, limits) = {
         let mut registry = daemon.registry();
         let name = daemon.owned(&registry, peer, &name)?;
         registry.resize(&name, &change)?;
-        name
+        let vgpu = registry.vgpu(&name)?;
+        let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
+        (name, GroupLimits::of(vgpu, on_card))
     };
+    daemon.cgroups.limit(&name, &limits);
     daemon.host.wake();
     let info = daemon.info_of(&name)?;
     daemon.note("vgpu_resized", &name, resized(&info));

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
+use mica_wire::host::page::Account;
+
 use super::admission::{check_name, check_spec, random_token};
 use super::names::full_name;
 use super::{Registry, Traffic, Vgpu};
@@ -67,6 +69,7 @@ impl Registry {
                 config.sharing.charge_unattributed,
                 self.journal.clone(),
             ),
+            host_ledger: Ledger::of_host(limit, self.journal.clone()),
             suspended: false,
             created_at_seconds: crate::events::now_seconds() as u64,
             made: Instant::now(),
@@ -131,6 +134,7 @@ impl Registry {
                 self.config.sharing.charge_unattributed,
                 self.journal.clone(),
             ),
+            host_ledger: Ledger::of_host(stored.memory_limit_bytes, self.journal.clone()),
             suspended: stored.suspended,
             created_at_seconds: stored.created_at_seconds,
             made: Instant::now(),
@@ -168,7 +172,13 @@ impl Registry {
             let process = Watched::open(entry.pid).filter(|p| p.start == entry.start);
             let vgpu = self.vgpus.values_mut().find(|v| v.token == entry.token);
             match (process, vgpu) {
-                (Some(process), Some(vgpu)) => vgpu.ledger.expect(slot, entry, process),
+                (Some(process), Some(vgpu)) => {
+                    let ledger = match entry.account {
+                        Account::Device => &mut vgpu.ledger,
+                        Account::Host => &mut vgpu.host_ledger,
+                    };
+                    ledger.expect(slot, entry, process);
+                }
                 _ => self.journal.clear(slot),
             }
         }

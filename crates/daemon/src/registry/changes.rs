@@ -75,6 +75,7 @@ impl Registry {
                     Some("free memory first, or let it drain with --drain".into()),
                 )
             })?;
+            vgpu.host_ledger.follow(limit);
             vgpu.spec.memory_limit_bytes = Some(limit);
         }
         vgpu.spec.share_percent = change.share_percent.or(vgpu.spec.share_percent);
@@ -127,6 +128,7 @@ impl Registry {
         }
         vgpu.ledger.kill_expected();
         vgpu.ledger.close_all();
+        vgpu.host_ledger.close_all();
         self.waiters.retain(|waiter| waiter.vgpu != name);
         if let Some(gpu) = self.gpus.get(vgpu.gpu) {
             for client in &vgpu.clients {
@@ -173,6 +175,7 @@ impl Registry {
         if let Some(vgpu) = self.vgpus.get_mut(&client.vgpu) {
             vgpu.clients.remove(&id);
             vgpu.ledger.close(id);
+            vgpu.host_ledger.close(id);
             let counters = &client.governed.page.counters;
             // Any value may stand in a page.
             let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);

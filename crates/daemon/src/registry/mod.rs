@@ -167,6 +167,8 @@ pub(crate) struct Vgpu {
     pub(crate) worker_token: [u8; 16],
     pub(crate) owner_uid: u32,
     pub(crate) ledger: Ledger,
+    /// What its workers hold of the host's memory besides.
+    pub(crate) host_ledger: Ledger,
     pub(crate) suspended: bool,
     pub(crate) created_at_seconds: u64,
     pub(crate) made: Instant,

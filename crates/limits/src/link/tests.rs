@@ -207,6 +207,36 @@ fn a_program_that_takes_the_descriptors_keeps_its_files_and_the_link_comes_back(
     );
 }
 
+#[test]
+fn a_new_daemon_is_told_of_the_confinement_again() {
+    let host = Host::start();
+    let (link, first) = host.connected();
+    link.confined(5, 2, "no namespace");
+    link.confined(5, 0, "");
+    let said = |socket: &HostSocket| {
+        let (frame, _) = socket.receive().unwrap();
+        match frame.read() {
+            Ok(ClientMessage::Confined {
+                applied,
+                missing,
+                why,
+            }) => (applied, missing, String::from(why)),
+            other => panic!("{other:?}"),
+        }
+    };
+    let expected = [(5, 2, "no namespace".to_owned()), (5, 0, String::new())];
+    assert_eq!([said(&first), said(&first)], expected);
+    let serving = link.clone();
+    std::thread::spawn(move || serving.serve(|_| {}, &AtomicBool::new(false)));
+    drop(first);
+    let second = accept_with(&host.listener, SocketFlags::CLOEXEC).unwrap();
+    let second = HostSocket::from_fd(second);
+    let (hello, _) = second.receive().unwrap();
+    assert!(matches!(hello.read(), Ok(ClientMessage::Hello { .. })));
+    second.send(&welcome(), &[]).unwrap();
+    assert_eq!([said(&second), said(&second)], expected);
+}
+
 /// What a copy of this process made by `clone` alone, without fork handlers, answers; `None` if it never does.
 fn in_a_copy(ask: impl Fn() -> bool) -> Option<bool> {
     // SAFETY: without flags it is a fork; the copy asks and ends without running any destructor.
@@ -240,7 +270,7 @@ fn a_copy_without_fork_handlers_is_refused_and_does_not_speak_for_its_parent() {
     let refused = || {
         link.ring();
         link.note(Severity::Info, "from a copy");
-        link.memory_view().is_none() && link.need_credit(1, 0, true).is_err()
+        link.memory_view().is_none() && link.need_credit(Account::Device, 1, 0, true).is_err()
     };
     // Another thread may hold a lock of the allocator's at the moment of a copy.
     let answer = (0..3).find_map(|_| in_a_copy(refused));

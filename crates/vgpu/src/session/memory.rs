@@ -272,7 +272,8 @@ impl Session {
         self.check()?;
         let context = self.context_id(context)?;
         // SAFETY: our contract.
-        Ok(unsafe { self.gpu.pin(context, span)? })
+        unsafe { self.gpu.pin(context, span)? };
+        Ok(())
     }
 
     /// Makes host memory of this process visible to kernels.

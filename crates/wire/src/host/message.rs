@@ -7,7 +7,7 @@ use super::frame::{Frame, Text, messages, numbered};
 use crate::codec::record;
 
 /// Protocol version; a mismatch is refused with both numbers.
-pub const PROTOCOL_VERSION: u64 = 2;
+pub const PROTOCOL_VERSION: u64 = 3;
 
 numbered! {
     /// Who says hello.
@@ -120,6 +120,12 @@ messages! {
             missing: u64,
             /// Why that layer is not.
             why: Text,
+        }
+        /// Worker: I need more of the virtual GPU's host memory; answered at once by [`DaemonMessage::Credit`] or
+        /// [`DaemonMessage::NoCredit`].
+        7 NeedHostBytes {
+            /// At least so many bytes more.
+            bytes: u64,
         }
     }
 }

@@ -19,5 +19,6 @@
 pub mod frame;
 pub mod message;
 pub mod page;
+pub mod peer;
 pub mod printable;
 pub mod socket;

@@ -37,6 +37,7 @@ impl Host {
         listen(&listener, 1).unwrap();
         let page = SharedPage::create().unwrap();
         page.memory.credit_bytes.store(limit_bytes, SeqCst);
+        page.host_memory.credit_bytes.store(1 << 40, SeqCst);
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let environment = Environment {
             socket: path,
