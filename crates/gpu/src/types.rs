@@ -32,6 +32,10 @@ handles! {
     FrameId;
     /// An array for textures and surfaces.
     ArrayId;
+    /// A graph that is ready to be launched.
+    GraphId;
+    /// A graph without nodes, to which the handles of conditional nodes belong.
+    TemplateId;
 }
 
 /// Host memory that a copy reads or writes.

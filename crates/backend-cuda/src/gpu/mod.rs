@@ -9,6 +9,8 @@
 
 mod contexts;
 mod copies;
+mod graph_nodes;
+mod graphs;
 mod handles;
 mod image;
 mod interface;
@@ -28,6 +30,7 @@ use mica_rm::GroupId;
 
 use crate::driver::{CudaDriver, DriverError, Raw, answer, check};
 use crate::nvml::Nvml;
+use graphs::{Graph, Template};
 use handles::Handles;
 use modules::Module;
 use releases::{IdleEvents, Releases};
@@ -55,6 +58,8 @@ pub struct CudaGpu {
     modules: Handles<Arc<Module>>,
     frames: Handles<Frame>,
     arrays: Handles<Array>,
+    graphs: Handles<Arc<Graph>>,
+    templates: Handles<Arc<Template>>,
     nvml: OnceLock<Option<(Nvml, u32)>>,
     releases: Arc<Releases>,
 }
@@ -141,6 +146,8 @@ impl CudaGpu {
             modules: Handles::default(),
             frames: Handles::default(),
             arrays: Handles::default(),
+            graphs: Handles::default(),
+            templates: Handles::default(),
             nvml: OnceLock::new(),
             releases,
         })

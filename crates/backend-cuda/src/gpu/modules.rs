@@ -244,6 +244,36 @@ impl CudaGpu {
 
     pub(super) fn start_kernel(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()> {
         let stream = self.stream(stream)?;
+        let functions = &self.driver.functions;
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        let (on, shared) = (stream.raw as Raw, launch.dynamic_shared);
+        self.with_kernel(&stream.context, launch, |raw, pointers| {
+            let (name, code) = match launch.cooperative {
+                // SAFETY: the driver's own handles; each pointer leads to as many bytes as its
+                // parameter has, and the driver copies them before it returns.
+                true => ("cuLaunchCooperativeKernel", unsafe {
+                    (functions.launch_cooperative)(
+                        raw, gx, gy, gz, bx, by, bz, shared, on, pointers,
+                    )
+                }),
+                // SAFETY: as above.
+                false => ("cuLaunchKernel", unsafe {
+                    let none = std::ptr::null_mut();
+                    (functions.launch)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers, none)
+                }),
+            };
+            self.judge(&stream.context, name, code)
+        })
+    }
+
+    /// Calls `start` with the driver's handle of a launch's kernel and one pointer for each parameter. The context
+    /// is current, and the kernel may have the shared memory that the launch asks for.
+    pub(super) fn with_kernel<T>(
+        &self,
+        context: &Context,
+        launch: &Launch<'_>,
+        start: impl FnOnce(Raw, *mut *mut c_void) -> Result<T>,
+    ) -> Result<T> {
         let module = self.module(launch.module)?;
         let kernel = kernel_of(&module, launch.kernel)?;
         if launch.params.len() < kernel.params_bytes {
@@ -254,7 +284,7 @@ impl CudaGpu {
                 launch.params.len()
             )));
         }
-        self.enter(&stream.context)?;
+        self.enter(context)?;
         self.allow_shared(kernel, launch.dynamic_shared)?;
         // One pointer a parameter: the driver then reads exactly the sizes it has for the kernel.
         let place = |param: &ParamLayout| {
@@ -272,22 +302,7 @@ impl CudaGpu {
             many = kernel.params.iter().map(place).collect();
             many.as_mut_ptr()
         };
-        let functions = &self.driver.functions;
-        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
-        let (raw, on, shared) = (kernel.raw as Raw, stream.raw as Raw, launch.dynamic_shared);
-        let (name, code) = match launch.cooperative {
-            // SAFETY: the driver's own handles; each pointer leads to as many bytes as its
-            // parameter has, checked above, and the driver copies them before it returns.
-            true => ("cuLaunchCooperativeKernel", unsafe {
-                (functions.launch_cooperative)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers)
-            }),
-            // SAFETY: as above.
-            false => ("cuLaunchKernel", unsafe {
-                let none = std::ptr::null_mut();
-                (functions.launch)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers, none)
-            }),
-        };
-        self.judge(&stream.context, name, code)
+        start(kernel.raw as Raw, pointers)
     }
 
     /// Allows a kernel more shared memory than it may have unasked.
