@@ -25,7 +25,9 @@ mod vgpu;
 mod windows;
 
 pub use error::VgpuError;
-pub use graph::{GraphNode, GraphOp, OwnedLaunch};
+pub use graph::{
+    CONDITIONAL_DEPTH, GraphNode, GraphOp, GraphOptions, OwnedConditional, OwnedLaunch,
+};
 pub use handle::{HandleTable, ObjectKind};
 pub use policy::{PrecisionPolicy, check_image};
 pub use session::{LateErrors, LoadedModule, NewContext, Session};

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
-    Copy3d, DeviceConditional, DeviceNode, DeviceOp, DevicePtr, Fill2d, GpuError, GraphCallback,
-    HostSpan, Launch, Place, Result,
+    Copy3d, DeviceConditional, DeviceNode, DeviceOp, DevicePtr, EventId, Fill2d, GpuError,
+    GraphCallback, HostSpan, Launch, Place, Result,
 };
 
 use super::copies::parts;
@@ -75,6 +75,9 @@ pub(super) struct Builder<'a> {
     host: HostSide,
 }
 
+/// `cuGraphAddEventRecordNode` and `cuGraphAddEventWaitNode`.
+type AddEvent = unsafe extern "C" fn(*mut Raw, Raw, *const Raw, usize, Raw) -> u32;
+
 /// Where a node is added: the graph, and the nodes it comes after.
 struct At<'a> {
     graph: Raw,
@@ -136,27 +139,14 @@ impl<'a> Builder<'a> {
             DeviceOp::Copy(copy) => return self.add_copy(at, copy, made),
             DeviceOp::Write(to, bytes) if !bytes.is_empty() => self.add_write(at, *to, bytes)?,
             DeviceOp::Fill(fill) if fill.width > 0 && fill.height > 0 => self.add_fill(at, fill)?,
-            DeviceOp::EventRecord(id) => {
-                let event = self.gpu.event(*id)?.raw as Raw;
-                // SAFETY: the driver's own event.
-                self.added(
-                    "cuGraphAddEventRecordNode",
-                    at,
-                    |out, graph, after, count| unsafe {
-                        (functions.add_event_record)(out, graph, after, count, event)
-                    },
-                )?
-            }
+            DeviceOp::EventRecord(id) => self.add_event(
+                "cuGraphAddEventRecordNode",
+                at,
+                *id,
+                functions.add_event_record,
+            )?,
             DeviceOp::WaitEvent(id) => {
-                let event = self.gpu.event(*id)?.raw as Raw;
-                // SAFETY: the driver's own event.
-                self.added(
-                    "cuGraphAddEventWaitNode",
-                    at,
-                    |out, graph, after, count| unsafe {
-                        (functions.add_event_wait)(out, graph, after, count, event)
-                    },
-                )?
+                self.add_event("cuGraphAddEventWaitNode", at, *id, functions.add_event_wait)?
             }
             DeviceOp::Callback(callback) => self.add_callback(at, callback)?,
             DeviceOp::Conditional(conditional) => {
@@ -195,6 +185,19 @@ impl<'a> Builder<'a> {
                 (self.functions.add_empty)(out, graph, after, count)
             },
         )
+    }
+
+    fn add_event(
+        &self,
+        name: &'static str,
+        at: &At<'_>,
+        event: EventId,
+        add: AddEvent,
+    ) -> Result<Raw> {
+        let event = self.gpu.event(event)?.raw as Raw;
+        // SAFETY: the driver's own handles, as many as said.
+        let add = |out, graph, after, count| unsafe { add(out, graph, after, count, event) };
+        self.added(name, at, add)
     }
 
     fn add_kernel(&self, at: &At<'_>, launch: &Launch<'_>) -> Result<Raw> {

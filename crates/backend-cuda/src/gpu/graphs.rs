@@ -310,11 +310,8 @@ impl CudaGpu {
         let context = template.context.raw as Raw;
         let mut handle = 0;
         // SAFETY: writes one number; the driver's own handles.
-        self.call(
-            &template.context,
-            "cuGraphConditionalHandleCreate",
-            || unsafe { create(&mut handle, state.raw as Raw, context, value, flags) },
-        )?;
+        let make = || unsafe { create(&mut handle, state.raw as Raw, context, value, flags) };
+        self.call(&template.context, "cuGraphConditionalHandleCreate", make)?;
         Ok(handle)
     }
 }

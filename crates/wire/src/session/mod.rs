@@ -46,7 +46,7 @@ pub use ring::{MAX_RECORD_BYTES, Producer, RecordHeader, RingReader, Violation};
 pub use types::*;
 
 /// Version of the session protocol; a mismatch is refused with both numbers.
-pub const SESSION_VERSION: u32 = 2;
+pub const SESSION_VERSION: u32 = 3;
 
 /// Numbers of the socket's messages, apart from those of [`crate::host`].
 pub mod socket_kind {
