@@ -143,7 +143,13 @@ static int run(const graph *g, handle stream)
     return 0;
 }
 int cuGraphInstantiateWithFlags(handle *out, handle g, unsigned long long flags) { *out = copy_of(g); fake_flags = (int)flags; fake_execs++; return 0; }
-int cuGraphLaunch(handle exec, handle stream) { fake_graph_launches++; return run(exec, stream); }
+static void run_later(handle stream, int status, void *exec) { (void)status; run(exec, stream); }
+/* With `fake_one_thread` the graph must stay as it is until the launch is done. */
+int cuGraphLaunch(handle exec, handle stream)
+{
+    fake_graph_launches++;
+    return fake_one_thread ? cuStreamAddCallback(stream, run_later, exec, 0) : run(exec, stream);
+}
 int cuGraphUpload(handle exec, handle stream) { (void)exec; (void)stream; fake_uploads++; return 0; }
 int cuGraphExecDestroy(handle exec) { free_nodes(exec); free(exec); fake_execs--; return 0; }
 int cuGraphExecUpdate_v2(handle exec, handle g, update_result *result)
