@@ -82,7 +82,7 @@ impl Connected {
         Ok(result?)
     }
 
-    fn post<R: wire::Request>(&self, request: &R) -> Result<()> {
+    fn post<R: wire::Posted>(&self, request: &R) -> Result<()> {
         self.check_late()?;
         Ok(self.client.post(request, &[])?)
     }
