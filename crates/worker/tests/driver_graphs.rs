@@ -4,6 +4,7 @@ mod common;
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::OwnedFd;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -294,15 +295,15 @@ fn conditional_nodes_reach_the_driver_with_their_bodies() {
     };
     let instantiate = |nodes| client.graph_instantiate(context, &nodes, options);
     let body = vec![kernel(&program, &[]), kernel(&program, &[0])];
-    let graph = instantiate(vec![conditional(handle, 1, &[body.clone()])]).unwrap();
+    let graph = instantiate(vec![conditional(handle, 1, from_ref(&body))]).unwrap();
     launch(&program, graph);
     assert_eq!(bench.get("fake_launches"), 8);
     client.post(&GraphDestroy { graph }, &[]).unwrap();
     // Forged handles and wrong numbers of bodies never reach the driver.
     let wrong = [
-        conditional(handle + 1, 1, &[body.clone()]),
+        conditional(handle + 1, 1, from_ref(&body)),
         conditional(handle, 1, &[body.clone(), body.clone()]),
-        conditional(handle, 3, &[body.clone()]),
+        conditional(handle, 3, from_ref(&body)),
     ];
     for node in wrong {
         assert!(instantiate(vec![node]).is_err());

@@ -255,10 +255,8 @@ impl Session {
         let Ok(found) = tables.graphs.get_mut(graph) else {
             drop(tables);
             // It was destroyed meanwhile, with its graph of the device.
-            if same {
-                made.device
-                    .take()
-                    .map(|device| device.kept.release(&*self.gpu));
+            if same && let Some(device) = made.device.take() {
+                device.kept.release(&*self.gpu);
             }
             self.end_made(made)?;
             let (kind, handle) = (ObjectKind::Graph, graph);

@@ -22,7 +22,10 @@ handlers! { dispatcher, session, tail;
         let callback = dispatcher.callbacks.make(&dispatcher.port, call.callback);
         done(session.stream_callback(call.stream, callback)?)
     };
-    CallbackDone(call) => done(dispatcher.callbacks.done(call.callback));
+    CallbackDone(call) => {
+        dispatcher.callbacks.done(call.callback);
+        done(())
+    };
 
     EventCreate(call) => {
         let flags = EventFlags { disable_timing: call.disable_timing };
