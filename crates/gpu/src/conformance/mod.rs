@@ -164,6 +164,11 @@ pub fn cases() -> Vec<Case> {
     .concat()
 }
 
+/// The cases that a device without graphs skips.
+pub fn graph_cases() -> &'static [Case] {
+    graphs::CASES
+}
+
 /// Runs every case.
 pub fn run(gpu: &dyn Gpu, fixture: &dyn Fixture) -> Report {
     let run = |case: Case| {
