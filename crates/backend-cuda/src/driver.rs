@@ -13,6 +13,7 @@ use mica_cuda_abi::{
 use mica_gpu::GpuError;
 use mica_rm::RmError;
 
+use crate::graph_abi::GraphFunctions;
 use crate::library::{Library, LibraryError};
 
 /// The oldest driver supported, as CUDA numbers versions.
@@ -147,17 +148,18 @@ pub(crate) type StreamCallback = unsafe extern "C" fn(Raw, c_uint, *mut c_void);
 
 macro_rules! functions {
     (
+        $table:ident
         required { $($field:ident = $name:literal : fn($($argument:ty),* $(,)?);)* }
         optional { $($late:ident = $late_name:literal : fn($($late_argument:ty),* $(,)?);)* }
     ) => {
-        /// The driver's functions.
-        pub(crate) struct Functions {
+        /// Functions of the driver.
+        pub(crate) struct $table {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> u32,)*
             $(pub(crate) $late: Option<unsafe extern "C" fn($($late_argument),*) -> u32>,)*
         }
 
-        impl Functions {
-            fn of(library: &Library) -> Result<Self, LibraryError> {
+        impl $table {
+            pub(crate) fn of(library: &Library) -> Result<Self, LibraryError> {
                 Ok(Self {
                     $($field: {
                         let address = library.require($name)?;
@@ -183,8 +185,10 @@ macro_rules! functions {
         }
     };
 }
+pub(crate) use functions;
 
 functions! {
+    Functions
     required {
         init = "cuInit": fn(c_uint);
         version = "cuDriverGetVersion": fn(*mut c_int);
@@ -299,6 +303,8 @@ functions! {
 /// The driver, initialized.
 pub struct CudaDriver {
     pub(crate) functions: Functions,
+    /// Not there in a driver that lacks one of them.
+    pub(crate) graphs: Option<GraphFunctions>,
     library: Library,
     version: u32,
     devices: u32,
@@ -335,6 +341,7 @@ impl CudaDriver {
 
     fn start(library: Library) -> Result<Arc<Self>, DriverError> {
         let functions = Functions::of(&library)?;
+        let graphs = GraphFunctions::of(&library).ok();
         let mut version = 0;
         // SAFETY: writes one number.
         let code = unsafe { (functions.version)(&mut version) };
@@ -361,6 +368,7 @@ impl CudaDriver {
         }
         Ok(Arc::new(Self {
             functions,
+            graphs,
             library,
             version,
             devices: devices.unsigned_abs(),

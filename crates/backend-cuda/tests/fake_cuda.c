@@ -43,6 +43,7 @@ static int find(uint64_t at)
 
 int cuInit(unsigned flags) { return flags; }
 int cuDriverGetVersion(int *version) { *version = fake_version; return 0; }
+int cuGetExportTable(const void **table, const void *id) { *table = 0; return id ? 500 : 1; }
 int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 int cuDeviceGetName(char *text, int room, int device) { (void)device; return snprintf(text, room, "Test GPU") < 0; }
 int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0x5a, 16); return device; }
@@ -142,6 +143,7 @@ int cuEventRecord(handle event, handle stream) { ((event_ *)event)->stream = str
 int cuEventQuery(handle event) { return fake_event_code ? fake_event_code : is_busy(((event_ *)event)->stream) ? 600 : 0; }
 int cuEventSynchronize(handle event) { (void)event; return work_ends(); }
 int cuEventElapsedTime(float *ms, handle a, handle b) { (void)a; (void)b; *ms = 1.5f; return 0; }
+int fake_modules;
 int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *options, void **values)
 {
     if (strstr(image, "broken")) {
@@ -150,9 +152,10 @@ int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *
         return 218;
     }
     *module = malloc(1);
+    fake_modules++;
     return 0;
 }
-int cuModuleUnload(handle module) { free(module); return 0; }
+int cuModuleUnload(handle module) { free(module); fake_modules--; return 0; }
 int cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, handle module, const char *name) { (void)module; if (strcmp(name, "counter")) return 500; *at = 0x1234; *bytes = 4; return 0; }
 int cuModuleGetFunctionCount(unsigned *count, handle module) { (void)module; *count = 1; return 0; }
 int cuModuleEnumerateFunctions(handle *list, unsigned room, handle module) { (void)module; if (room != 1) return 1; list[0] = (handle)0x77; return 0; }
@@ -235,3 +238,4 @@ int cuTexObjectCreate(uint64_t *texture_, const resource *r, const texture *t, c
 int cuTexObjectDestroy(uint64_t t) { return !t; }
 int cuSurfObjectCreate(uint64_t *surface, const resource *r) { *surface = 0x66; return r->kind || !r->of.array; }
 int cuSurfObjectDestroy(uint64_t s) { return s != 0x66; }
+#include "fake_graphs.c"

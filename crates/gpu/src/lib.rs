@@ -13,10 +13,12 @@
 pub mod budget;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod graph;
 mod types;
 mod value_wait;
 
 pub use budget::{SessionBudget, Share};
+pub use graph::*;
 pub use types::*;
 pub use value_wait::{ValueWait, WaitCondition};
 
@@ -53,6 +55,11 @@ fn absent(what: &str) -> GpuError {
 
 /// Shorthand for results of device calls.
 pub type Result<T, E = GpuError> = std::result::Result<T, E>;
+
+fn without_graphs<T>(what: &str) -> Result<T> {
+    let sentence = format!("this device has no {what}");
+    Err(GpuError::new(CuResult::NotSupported, sentence))
+}
 
 /// One physical device (or the software one).
 pub trait Gpu: Send + Sync {
@@ -271,6 +278,58 @@ pub trait Gpu: Send + Sync {
     fn tensor_map(&self, _context: ContextId, _request: &TensorMapRequest) -> Result<TensorMap> {
         Err(absent("a tensor map"))
     }
+
+    /// Whether the device launches graphs as a whole. One that does not gets their nodes one by one.
+    fn offers_graphs(&self) -> bool {
+        false
+    }
+    /// Makes a graph ready to be launched.
+    ///
+    /// # Errors
+    /// `NotSupported` if there is a node that this device cannot have in a graph.
+    fn graph_instantiate(
+        &self,
+        _context: ContextId,
+        _plan: &GraphPlan<'_>,
+        _keeper: GraphKeeper,
+    ) -> Result<GraphId> {
+        without_graphs("graphs")
+    }
+    /// Replaces what a graph is made of; launches under way are not changed. After an error the graph is as before.
+    fn graph_update(
+        &self,
+        _graph: GraphId,
+        _plan: &GraphPlan<'_>,
+        _keeper: GraphKeeper,
+    ) -> Result<()> {
+        without_graphs("graphs")
+    }
+    /// Launches a graph. Two launches of one graph run one after the other.
+    fn graph_launch(&self, _graph: GraphId, _stream: StreamId) -> Result<()> {
+        without_graphs("graphs")
+    }
+    /// Brings to the device what the next launch needs there.
+    fn graph_upload(&self, _graph: GraphId, _stream: StreamId) -> Result<()> {
+        without_graphs("graphs")
+    }
+    /// Destroys a graph; launches under way end as usual.
+    fn graph_destroy(&self, _graph: GraphId) -> Result<()> {
+        without_graphs("graphs")
+    }
+    /// A graph without nodes, for the handles of conditional nodes.
+    fn template_create(&self, _context: ContextId) -> Result<TemplateId> {
+        without_graphs("conditional nodes in graphs")
+    }
+    /// Destroys a template. Graphs that were made with it stay.
+    fn template_destroy(&self, _template: TemplateId) -> Result<()> {
+        without_graphs("conditional nodes in graphs")
+    }
+    /// The handle of a conditional node: what kernels of the graph set its value by. With a `default` each launch
+    /// begins with this value.
+    fn conditional_create(&self, _template: TemplateId, _default: Option<u32>) -> Result<u64> {
+        without_graphs("conditional nodes in graphs")
+    }
+
     /// Blocks of this kernel that fit on one multiprocessor.
     fn occupancy(
         &self,

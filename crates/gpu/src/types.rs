@@ -32,6 +32,10 @@ handles! {
     FrameId;
     /// An array for textures and surfaces.
     ArrayId;
+    /// A graph that is ready to be launched.
+    GraphId;
+    /// A graph without nodes, to which the handles of conditional nodes belong.
+    TemplateId;
 }
 
 /// Host memory that a copy reads or writes.
@@ -256,6 +260,8 @@ impl LaunchAttribute {
     pub const COOPERATIVE: u32 = 2;
     /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
     pub const CLUSTER_DIMENSION: u32 = 4;
+    /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+    pub const PROGRAMMATIC_STREAM_SERIALIZATION: u32 = 6;
     /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT`.
     pub const PROGRAMMATIC_EVENT: u32 = 7;
     /// `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`.

@@ -25,7 +25,10 @@ mod vgpu;
 mod windows;
 
 pub use error::VgpuError;
-pub use graph::{GraphNode, GraphOp, OwnedLaunch, RawAttribute};
+pub use graph::{
+    CONDITIONAL_DEPTH, GraphNode, GraphOp, GraphOptions, OwnedConditional, OwnedLaunch,
+    RawAttribute,
+};
 pub use handle::{HandleTable, ObjectKind};
 pub use policy::PrecisionPolicy;
 pub use session::{LateErrors, LoadedModule, NewContext, Session};

@@ -505,12 +505,14 @@ fn graphs_replay_in_order() {
         op: GraphOp::Write(memory, vec![1_u8; 16].into()),
     };
     let nodes = vec![kernel(&[2], 1, 10), write, kernel(&[1], 0, 3)];
-    let graph = session.graph_instantiate(context, nodes).unwrap();
+    let graph = session
+        .graph_instantiate(context, nodes, &GraphOptions::default())
+        .unwrap();
     session.graph_launch(graph, stream).unwrap();
     let ones = u32::from_le_bytes([1; 4]);
     assert_eq!(read(&session, stream, memory, 3), [13, 13, ones]);
     session
-        .graph_update(graph, vec![kernel(&[], 1, 1)])
+        .graph_update(graph, vec![kernel(&[], 1, 1)], 0)
         .unwrap();
     session.graph_launch(graph, stream).unwrap();
     assert_eq!(read(&session, stream, memory, 1), [14]);

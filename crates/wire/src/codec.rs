@@ -134,6 +134,21 @@ pub trait Field: Sized {
     fn put<S: Sink>(&self, sink: &mut S);
     /// Reads one value.
     fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed>;
+    /// Appends several values.
+    fn put_all<S: Sink>(items: &[Self], sink: &mut S) {
+        for item in items {
+            item.put(sink);
+        }
+    }
+    /// Reads several values.
+    fn take_all(count: usize, reader: &mut Reader<'_>) -> Result<Vec<Self>, Malformed> {
+        // Every item takes a byte at least, so a lying count cannot make room for more than came.
+        let mut items = Vec::with_capacity(count.min(reader.rest.len()).min(4096));
+        for _ in 0..count {
+            items.push(Self::take(reader)?);
+        }
+        Ok(items)
+    }
     /// A value made from random bits, for tests.
     #[cfg(test)]
     fn sample(random: &mut dyn FnMut() -> u64) -> Self;
@@ -159,7 +174,30 @@ macro_rules! numbers {
     )*};
 }
 
-numbers!(u8, u16, u32, u64, i32, i64, f32);
+numbers!(u16, u32, u64, i32, i64, f32);
+
+/// As the other numbers; many at once are one copy.
+impl Field for u8 {
+    #[inline]
+    fn put<S: Sink>(&self, sink: &mut S) {
+        sink.put(&[*self]);
+    }
+    #[inline]
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let [byte] = reader.array()?;
+        Ok(byte)
+    }
+    fn put_all<S: Sink>(items: &[Self], sink: &mut S) {
+        sink.put(items);
+    }
+    fn take_all(count: usize, reader: &mut Reader<'_>) -> Result<Vec<Self>, Malformed> {
+        Ok(reader.take(count)?.to_vec())
+    }
+    #[cfg(test)]
+    fn sample(random: &mut dyn FnMut() -> u64) -> Self {
+        (random() % 120) as Self
+    }
+}
 
 impl Field for bool {
     #[inline]
@@ -207,18 +245,11 @@ impl<T: Field + Copy + Default, const N: usize> Field for [T; N] {
 impl<T: Field> Field for Vec<T> {
     fn put<S: Sink>(&self, sink: &mut S) {
         (self.len() as u32).put(sink);
-        for item in self {
-            item.put(sink);
-        }
+        T::put_all(self, sink);
     }
     fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let count = u32::take(reader)? as usize;
-        // Every item takes a byte at least, so a lying count cannot make room for more than came.
-        let mut items = Vec::with_capacity(count.min(reader.rest.len()).min(4096));
-        for _ in 0..count {
-            items.push(T::take(reader)?);
-        }
-        Ok(items)
+        T::take_all(count, reader)
     }
     #[cfg(test)]
     fn sample(random: &mut dyn FnMut() -> u64) -> Self {

@@ -215,7 +215,9 @@ fn large_copies_fills_and_graphs_wait_like_launches() {
         call: Launch::NUMBER,
         body,
     }];
-    let graph = client.graph_instantiate(program.context, &nodes).unwrap();
+    let graph = client
+        .graph_instantiate(program.context, &nodes, GraphOptions::default())
+        .unwrap();
     let fill = |width| Fill {
         stream,
         address,

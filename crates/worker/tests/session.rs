@@ -411,12 +411,14 @@ fn graphs_events_arrays_and_frames_work_through_the_wire() {
             &[5, 0, 0, 0, 6, 0, 0, 0],
         ),
     ];
-    let graph = client.graph_instantiate(context, &nodes).unwrap();
+    let graph = client
+        .graph_instantiate(context, &nodes, GraphOptions::default())
+        .unwrap();
     client.post(&GraphLaunch { graph, stream }, &[]).unwrap();
     let mut back = [0; 8];
     client.read(stream, address, &mut back).unwrap();
     assert_eq!(back, [6, 0, 0, 0, 7, 0, 0, 0]);
-    client.graph_update(graph, &nodes[..0].to_vec()).unwrap();
+    client.graph_update(graph, &nodes[..0].to_vec(), 0).unwrap();
     client.post(&GraphLaunch { graph, stream }, &[]).unwrap();
     client.post(&GraphDestroy { graph }, &[]).unwrap();
 

@@ -53,6 +53,8 @@ impl CudaGpu {
         self.events.remove_where(|event| same(&event.context));
         self.modules.remove_where(|module| same(&module.context));
         self.arrays.remove_where(|array| same(&array.context));
+        // What launches of graphs use on the host goes after the context.
+        let graphs = self.end_graphs(&context);
         for (_, host) in lock(&context.registered).drain() {
             self.enter(&context)?;
             // SAFETY: registered by us, still mapped by the contract of `host_register`.
@@ -62,6 +64,7 @@ impl CudaGpu {
             // SAFETY: made by us and out of every table.
             unsafe { (self.driver.functions.context_destroy)(context.raw as Raw) }
         });
+        drop(graphs);
         match answer("cuCtxDestroy", code) {
             // A context that ended in a fault is gone all the same.
             Err(error) if error.code.is_sticky() => Ok(()),

@@ -5,9 +5,10 @@ use std::os::fd::BorrowedFd;
 use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
 use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ClusterQuestion, ContextId, Copy3d, DeviceProperties,
-    DevicePtr, EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan,
-    KernelDescription, Launch, LaunchAttribute, ModuleId, ModuleInfo, ModuleOptions, Result,
-    StreamFlags, StreamId, TensorMap, TensorMapRequest, TextureDescriptor, ValueWait,
+    DevicePtr, EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, GraphId, GraphKeeper,
+    GraphPlan, HostCallback, HostSpan, KernelDescription, Launch, LaunchAttribute, ModuleId,
+    ModuleInfo, ModuleOptions, Result, StreamFlags, StreamId, TemplateId, TensorMap,
+    TensorMapRequest, TextureDescriptor, ValueWait,
 };
 
 use super::streams::done;
@@ -221,6 +222,52 @@ impl Gpu for CudaGpu {
 
     fn tensor_map(&self, context: ContextId, request: &TensorMapRequest) -> Result<TensorMap> {
         self.encode_tensor_map(context, request)
+    }
+
+    fn offers_graphs(&self) -> bool {
+        self.driver.graphs.is_some()
+    }
+
+    fn graph_instantiate(
+        &self,
+        context: ContextId,
+        plan: &GraphPlan<'_>,
+        keeper: GraphKeeper,
+    ) -> Result<GraphId> {
+        self.make_graph(context, plan, keeper)
+    }
+
+    fn graph_update(
+        &self,
+        graph: GraphId,
+        plan: &GraphPlan<'_>,
+        keeper: GraphKeeper,
+    ) -> Result<()> {
+        self.change_graph(graph, plan, keeper)
+    }
+
+    fn graph_launch(&self, graph: GraphId, stream: StreamId) -> Result<()> {
+        self.start_graph(graph, stream)
+    }
+
+    fn graph_upload(&self, graph: GraphId, stream: StreamId) -> Result<()> {
+        self.upload_graph(graph, stream)
+    }
+
+    fn graph_destroy(&self, graph: GraphId) -> Result<()> {
+        self.end_graph(graph)
+    }
+
+    fn template_create(&self, context: ContextId) -> Result<TemplateId> {
+        self.make_template(context)
+    }
+
+    fn template_destroy(&self, template: TemplateId) -> Result<()> {
+        self.end_template(template)
+    }
+
+    fn conditional_create(&self, template: TemplateId, default: Option<u32>) -> Result<u64> {
+        self.make_conditional(template, default)
     }
 
     fn occupancy(

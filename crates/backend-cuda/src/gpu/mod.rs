@@ -9,6 +9,8 @@
 
 mod contexts;
 mod copies;
+mod graph_nodes;
+mod graphs;
 mod handles;
 mod image;
 mod interface;
@@ -30,6 +32,7 @@ use mica_rm::GroupId;
 use crate::driver::{CudaDriver, DriverError, Raw, answer, check};
 use crate::nvml::Nvml;
 use crate::printed::{Printed, PrintedSink};
+use graphs::{Graph, Template};
 use handles::Handles;
 use modules::Module;
 use releases::{IdleEvents, Releases};
@@ -47,6 +50,8 @@ pub struct CudaGpu {
     modules: Handles<Arc<Module>>,
     frames: Handles<Frame>,
     arrays: Handles<Array>,
+    graphs: Handles<Arc<Graph>>,
+    templates: Handles<Arc<Template>>,
     nvml: OnceLock<Option<(Nvml, u32)>>,
     releases: Arc<Releases>,
     printed: OnceLock<Printed>,
@@ -134,6 +139,8 @@ impl CudaGpu {
             modules: Handles::default(),
             frames: Handles::default(),
             arrays: Handles::default(),
+            graphs: Handles::default(),
+            templates: Handles::default(),
             nvml: OnceLock::new(),
             releases,
             printed: OnceLock::new(),

@@ -304,6 +304,44 @@ impl CudaGpu {
         attributes: &[LaunchAttribute],
     ) -> Result<()> {
         let stream = self.stream(stream)?;
+        let functions = &self.driver.functions;
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        let (on, shared) = (stream.raw as Raw, launch.dynamic_shared);
+        let attributes = self.raw_attributes(attributes)?;
+        self.with_kernel(&stream.context, launch, |raw, pointers| {
+            let none = std::ptr::null_mut();
+            let (name, code) = if !attributes.is_empty() {
+                let config = config_of(launch, on, &attributes);
+                // SAFETY: as below; the attributes outlive the call.
+                ("cuLaunchKernelEx", unsafe {
+                    (functions.launch_ex)(&config, raw, pointers, none)
+                })
+            } else if launch.cooperative {
+                // SAFETY: the driver's own handles; each pointer leads to as many bytes as its
+                // parameter has, and the driver copies them before it returns.
+                ("cuLaunchCooperativeKernel", unsafe {
+                    (functions.launch_cooperative)(
+                        raw, gx, gy, gz, bx, by, bz, shared, on, pointers,
+                    )
+                })
+            } else {
+                // SAFETY: as above.
+                ("cuLaunchKernel", unsafe {
+                    (functions.launch)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers, none)
+                })
+            };
+            self.judge(&stream.context, name, code)
+        })
+    }
+
+    /// Calls `start` with the driver's handle of a launch's kernel and one pointer for each parameter. The context
+    /// is current, and the kernel may have the shared memory that the launch asks for.
+    pub(super) fn with_kernel<T>(
+        &self,
+        context: &Context,
+        launch: &Launch<'_>,
+        start: impl FnOnce(Raw, *mut *mut c_void) -> Result<T>,
+    ) -> Result<T> {
         let module = self.module(launch.module)?;
         let kernel = kernel_of(&module, launch.kernel)?;
         if launch.params.len() < kernel.params_bytes {
@@ -314,7 +352,7 @@ impl CudaGpu {
                 launch.params.len()
             )));
         }
-        self.enter(&stream.context)?;
+        self.enter(context)?;
         self.allow_shared(kernel, launch.dynamic_shared)?;
         // One pointer a parameter: the driver then reads exactly the sizes it has for the kernel.
         let place = |param: &ParamLayout| {
@@ -332,30 +370,7 @@ impl CudaGpu {
             many = kernel.params.iter().map(place).collect();
             many.as_mut_ptr()
         };
-        let functions = &self.driver.functions;
-        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
-        let (raw, on, shared) = (kernel.raw as Raw, stream.raw as Raw, launch.dynamic_shared);
-        let none = std::ptr::null_mut();
-        let (name, code) = if !attributes.is_empty() {
-            let attributes = self.raw_attributes(attributes)?;
-            let config = config_of(launch, on, &attributes);
-            // SAFETY: as below; the attributes outlive the call.
-            ("cuLaunchKernelEx", unsafe {
-                (functions.launch_ex)(&config, raw, pointers, none)
-            })
-        } else if launch.cooperative {
-            // SAFETY: the driver's own handles; each pointer leads to as many bytes as its
-            // parameter has, checked above, and the driver copies them before it returns.
-            ("cuLaunchCooperativeKernel", unsafe {
-                (functions.launch_cooperative)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers)
-            })
-        } else {
-            // SAFETY: as above.
-            ("cuLaunchKernel", unsafe {
-                (functions.launch)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers, none)
-            })
-        };
-        self.judge(&stream.context, name, code)
+        start(kernel.raw as Raw, pointers)
     }
 
     /// Launch attributes as the driver takes them, with its own events.

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mica_cuda_abi::{CuResult, FunctionAttribute, Handle};
 
+use mica_wire::session::KernelLayout;
+
 use super::context::{Context, any_context, current};
 use super::link;
 use super::modules::{Function, Library, Module, copy_image, new_library};
@@ -283,6 +285,20 @@ driver! {
         put_opt(bytes, len as usize);
         Ok(())
     }
+}
+
+/// All functions of a module.
+pub(super) fn functions_of(module: Handle) -> Answer<Vec<Handle>> {
+    // SAFETY: a handle of the program, which is looked up.
+    let (state, module) = unsafe { module_of(module)? };
+    let loaded = module.library.load(state, module.context)?;
+    let function = |layout: &KernelLayout| {
+        let function = module
+            .library
+            .function(state, module.context, &layout.name)?;
+        Ok(function.handle())
+    };
+    loaded.layouts.iter().map(function).collect()
 }
 
 unsafe fn enumerate(

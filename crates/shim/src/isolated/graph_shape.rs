@@ -115,7 +115,7 @@ driver! {
 
     fn graph_clone(out: *mut Handle, graph: Handle) {
         let state = state()?;
-        put(out, graph_of(graph)?.copy(state).handle())
+        put(out, graph_of(graph)?.copy(state)?.handle())
     }
 
     fn find_in_clone(out: *mut Handle, node: Handle, clone: Handle) {

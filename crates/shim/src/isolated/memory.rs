@@ -11,6 +11,7 @@ use mica_cuda_abi::{CuResult, Handle, PointerAttribute};
 use mica_wire::session::{MemoryAlloc, MemoryFree, SharedHostMemory};
 
 use super::context::{Context, current};
+use super::state::state;
 use super::support::{Answer, Code, driver, entries, invalid, put, put_opt, read, write};
 
 /// What an allocation is.
@@ -288,7 +289,8 @@ driver! {
     }
 
     fn pointer_attributes(count: u32, attributes: *const u32, out: *mut *mut u8, pointer: u64) {
-        let (state, _) = current()?;
+        // Unlike for a single one, no context need be current.
+        let state = state()?;
         if attributes.is_null() || out.is_null() {
             return invalid();
         }

@@ -18,6 +18,7 @@ mod arrays;
 mod callbacks;
 mod capture;
 mod capture_calls;
+mod conditionals;
 mod context;
 mod context_calls;
 mod context_storage;
@@ -27,6 +28,7 @@ mod copy_calls;
 mod device;
 mod events;
 mod exec;
+mod exec_update;
 mod fills;
 mod flatten;
 mod functions;
@@ -84,6 +86,8 @@ const LISTS: &[Entries] = &[
     events::ENTRIES,
     events::STREAM_ENTRIES,
     exec::ENTRIES,
+    exec_update::ENTRIES,
+    conditionals::ENTRIES,
     exec::STREAM_ENTRIES,
     fills::STREAM_ENTRIES,
     graph_nodes::ENTRIES,

@@ -110,8 +110,9 @@ impl Session {
         let id = tables.contexts.remove(context)?.id;
         lock(&self.live).retain(|live| *live != id);
         let streams = tables.streams.drain_where(|s| s.context == context);
-        tables.events.drain_where(|e| e.context == context);
-        tables.graphs.drain_where(|g| g.context == context);
+        let events = tables.events.drain_where(|e| e.context == context);
+        let graphs = tables.graphs.drain_where(|g| g.context == context);
+        let templates = tables.templates.drain_where(|t| t.context == context);
         let modules = tables.modules.drain_where(|m| m.context == context);
         let arrays = tables.arrays.drain_where(|a| a.context == context);
         tables.textures.retain(|_, (owner, _)| *owner != context);
@@ -139,7 +140,7 @@ impl Session {
         self.late.forget(context);
         lock(&self.faulted).remove(&context);
         // Charges and host mappings go after the device has let go of the memory.
-        drop((ranges, arrays, modules));
+        drop((ranges, arrays, graphs, templates, events, modules));
         Ok(result?)
     }
 

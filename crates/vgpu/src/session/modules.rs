@@ -1,5 +1,6 @@
 //! Modules: policy, charge, load.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mica_cuda_abi::FunctionAttribute;
@@ -60,7 +61,7 @@ impl Session {
             };
             let module = tables
                 .modules
-                .insert(entry)
+                .insert(Arc::new(entry))
                 .map_err(|_| table_full(ObjectKind::Module))?;
             for (global, share) in shares {
                 let range = Range {
@@ -120,7 +121,7 @@ impl Session {
         })
     }
 
-    /// Unloads a module.
+    /// Unloads a module, or has the last graph of the device that uses it unload it.
     pub fn module_unload(&self, module: u64) -> Result<()> {
         self.check()?;
         let mut tables = self.write();
@@ -130,7 +131,10 @@ impl Session {
             .0
             .retain(|_, range| !matches!(range.owner, Owner::Global(owner) if owner == module));
         self.vgpu.counters().modules.fetch_sub(1, Relaxed);
-        Ok(self.gpu.module_unload(gone.id)?)
+        match Arc::into_inner(gone) {
+            Some(gone) => Ok(self.gpu.module_unload(gone.id)?),
+            None => Ok(()),
+        }
     }
 
     /// Moves a module's variable to host memory that its context has registered.

@@ -191,18 +191,25 @@ calls! { $
         class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Always, settle: No, node: Yes, effect: None;
 
     /// Makes a graph ready to be launched.
-    51 GraphInstantiate { /** Context. */ context: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64, } -> Number;
+    51 GraphInstantiate {
+        /** Context. */ context: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64,
+        /** Template with the handles of its conditional nodes; 0 for none. */ template: u64,
+        /** Nodes run with the priorities of their own launches. */ node_priorities: bool,
+    } -> Number;
         class: Waiting, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
-    /// Replays a graph.
+    /// Launches a graph.
     52 GraphLaunch { /** Graph. */ graph: u64, /** Stream. */ stream: u64, } -> Done;
         class: Posted, late: Kept(stream), order: Ordered, touches: [stream any_event], gate: Always, settle: Yes, node: No, effect: None;
 
     /// Replaces a graph's nodes.
-    53 GraphUpdate { /** Graph. */ graph: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64, } -> Done;
+    53 GraphUpdate {
+        /** Graph. */ graph: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64,
+        /** Template with the handles of its conditional nodes; 0 for none. */ template: u64,
+    } -> Done;
         class: Quick, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
-    /// Forgets a graph.
+    /// Destroys a graph.
     54 GraphDestroy { /** Graph. */ graph: u64, } -> Done;
         class: Posted, late: Kept, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
@@ -340,5 +347,23 @@ calls! { $
 
     /// Asks for the rest of an answer that did not fit its slot.
     100 Continue { /** Where the answer so far ends. */ offset: u64, } -> Done;
+        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Brings to the device what the next launch of a graph needs there.
+    110 GraphUpload { /** Graph. */ graph: u64, /** Stream. */ stream: u64, } -> Done;
+        class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Always, settle: Yes, node: No, effect: None;
+
+    /// Makes a template: what handles of conditional nodes belong to.
+    111 TemplateCreate { /** Context. */ context: u64, } -> Number;
+        class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Destroys a template.
+    112 TemplateDestroy { /** Template. */ template: u64, } -> Done;
+        class: Posted, late: Kept, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// A handle for a conditional node.
+    113 ConditionalCreate {
+        /** Template. */ template: u64, /** What it is at first. */ value: u32, /** Each launch begins with it. */ is_default: bool,
+    } -> Number;
         class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 }
