@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mica_gpu::{
-    Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
-    EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, MemoryWindow,
-    ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags, StreamId,
-    TextureDescriptor,
+    Aborted, Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr,
+    EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch,
+    MemoryWindow, ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags,
+    StreamId, TextureDescriptor,
 };
 
 use crate::attributes;
@@ -134,7 +134,7 @@ impl Gpu for SoftwareGpu {
         self.cancel_kernels(context, stream)
     }
 
-    fn abort(&self, context: ContextId) -> Result<u64> {
+    fn abort(&self, context: ContextId) -> Result<Aborted> {
         self.abort_kernels(context)
     }
 

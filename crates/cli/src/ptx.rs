@@ -67,7 +67,7 @@ pub(crate) fn show(args: &PtxArgs) -> Result<()> {
     if args.json {
         print_json(&pieces)?;
     } else if !has_ptx {
-        println!(
+        outln!(
             "{name} is {}. The software GPU compiles PTX and cannot run it; build with \
              -gencode arch=compute_80,code=compute_80 to add PTX.",
             image.describe()
@@ -150,13 +150,13 @@ fn located(file: &Path, arch: &str) -> String {
 }
 
 fn print(entry: &Entry<'_>, piece: &Piece) {
-    println!("{}  ({} bytes stored)", entry.arch(), entry.stored_len());
+    outln!("{}  ({} bytes stored)", entry.arch(), entry.stored_len());
     match piece {
         Piece::Ptx { description, check } => {
             let description = description.to_string();
-            println!("{}", printable_lines(&description));
+            outln!("{}", printable_lines(&description));
             let Some(check) = check else { return };
-            println!("compiled for this machine");
+            outln!("compiled for this machine");
             for checked in check {
                 let kernel = &checked.kernel;
                 let line = match &checked.made {
@@ -164,23 +164,23 @@ fn print(entry: &Entry<'_>, piece: &Piece) {
                     Made::Interpreted(why) => format!("  interpreted  {kernel}: {why}"),
                     Made::Refused(why) => format!("  refused      {kernel}: {why}"),
                 };
-                println!("{}", printable_lines(&line));
+                outln!("{}", printable_lines(&line));
             }
-            println!();
+            outln!();
         }
         Piece::Machine(cubin) => {
-            println!("machine code: runs on GPUs of its own generation only");
+            outln!("machine code: runs on GPUs of its own generation only");
             for kernel in cubin.iter().flat_map(|cubin| &cubin.kernels) {
-                println!("\nkernel {}", printable(&kernel.name));
-                println!("  parameters: {} bytes", kernel.param_bytes);
+                outln!("\nkernel {}", printable(&kernel.name));
+                outln!("  parameters: {} bytes", kernel.param_bytes);
                 if let Some(registers) = kernel.registers {
-                    println!("  registers: {registers}");
+                    outln!("  registers: {registers}");
                 }
                 if kernel.shared_bytes > 0 {
-                    println!("  shared memory: {} bytes", kernel.shared_bytes);
+                    outln!("  shared memory: {} bytes", kernel.shared_bytes);
                 }
             }
-            println!();
+            outln!();
         }
     }
 }

@@ -13,10 +13,12 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod cancels;
 pub mod client;
 pub mod config;
 mod confinement;
 mod daemon;
+mod departure;
 pub mod devices;
 mod doctor;
 mod enforce;
@@ -41,6 +43,7 @@ mod paths;
 mod placement;
 mod registry;
 mod running;
+mod share_check;
 mod start;
 mod store;
 mod tenant;

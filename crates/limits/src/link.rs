@@ -244,6 +244,13 @@ impl HostLink {
         self.tell(&message);
     }
 
+    /// Answers the daemon's request to cancel with what was ended.
+    pub fn cancelled(&self, request: u64, kernels: u64, copies: u64) {
+        let mut message = Message::new(Kind::Cancelled);
+        (message.a, message.b, message.c) = (kernels, copies, request);
+        self.tell(&message);
+    }
+
     fn send_note(&self, severity: u64, about: u64, text: &str) {
         let mut message = Message::new(Kind::Note).with_text(text);
         message.a = severity;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use mica_gpu::{Gpu, SessionBudget};
+use mica_gpu::{Aborted, Gpu, SessionBudget};
 use mica_limits::{MemoryView, Quota};
 
 use crate::session::Session;
@@ -274,8 +274,8 @@ impl Vgpu {
 
     /// Ends running and queued kernels of every session, as a driver's watchdog does: a context that
     /// had any is broken from then on, and its program is told `CUDA_ERROR_LAUNCH_TIMEOUT` by every
-    /// call. Contexts without kernels do not notice. Says how many kernels there were.
-    pub fn cancel(&self) -> u64 {
+    /// call. Contexts without kernels do not notice. Says what was ended.
+    pub fn cancel(&self) -> Aborted {
         self.live_sessions().iter().map(|s| s.abort_all()).sum()
     }
 

@@ -284,8 +284,8 @@ pub fn run_with(
                         }
                     }
                     Some(Kind::Cancel) => {
-                        let cancelled = worker.vgpu.cancel();
-                        link.note(0, &format!("{cancelled} kernels were cancelled"));
+                        let ended = worker.vgpu.cancel();
+                        link.cancelled(message.a, ended.kernels, ended.copies);
                     }
                     Some(Kind::Shutdown) => {
                         let _ = end.send("the daemon said so");

@@ -21,7 +21,7 @@ impl HostServer {
             return denied("a tool that only looks has no memory");
         }
         let name = client.vgpu.clone();
-        let pid = client.pid;
+        let (pid, is_probe) = (client.pid, client.is_probe);
         let now = message.c == NOW;
         // In order of arrival: whoever comes while others wait waits behind them, however little it wants.
         let others_wait = registry.waiters.iter().any(|waiter| waiter.vgpu == name);
@@ -38,7 +38,7 @@ impl HostServer {
                 credit.a = bytes;
                 Some(credit)
             }
-            Err(full) if now => denied(&full.to_string()),
+            Err(full) if now || is_probe => denied(&full.to_string()),
             Err(full) => match vgpu.spec.on_full {
                 OnFull::Wait { timeout_ms } if message.a <= vgpu.ledger.limit_bytes() => {
                     registry.waiters.push(Waiter {

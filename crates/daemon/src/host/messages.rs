@@ -85,6 +85,11 @@ impl HostServer {
                 }
                 Flow::Keep
             }
+            Some(Kind::Cancelled) => {
+                let ended = (message.a, message.b);
+                self.daemon.cancels.answered(client, message.c, ended);
+                Flow::Keep
+            }
             Some(Kind::Confined) => {
                 let mut registry = self.daemon.registry();
                 if let Some(client) = registry.clients.get_mut(&client)

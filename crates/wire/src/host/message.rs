@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Protocol version; a mismatch is refused with both numbers.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// Bytes in every message.
 pub const MESSAGE_BYTES: usize = 256;
 /// Bytes of text a message can carry.
@@ -30,6 +30,8 @@ pub enum Kind {
     /// Worker: `a` = layers of its confinement that are in force, one bit each; `b` = the bit of one that is not, with
     /// the reason in `text`, or 0.
     Confined = 6,
+    /// Worker: `a` = kernels and `b` = copies that were ended on the [`Kind::Cancel`] with number `c`.
+    Cancelled = 7,
     /// Daemon: accepted. `a` = limit bytes, `b` = device total bytes, `c` = client id, `d` = GPU
     /// index; `text` = name of the virtual GPU; descriptors: page, doorbell. For
     /// [`Role::Program`]: one descriptor, the session socket to the worker.
@@ -47,7 +49,7 @@ pub enum Kind {
     Stats = 21,
     /// Daemon to worker: end, freeing everything.
     Shutdown = 22,
-    /// Daemon to worker: cancel running and queued kernels.
+    /// Daemon to worker: cancel running and queued kernels; `a` = a number that [`Kind::Cancelled`] repeats.
     Cancel = 23,
 }
 
@@ -56,8 +58,8 @@ impl Kind {
     pub fn from_number(number: u32) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, NeedCredit, AskMemory, Note, AskStats, Confined, Welcome, Credit, Memory,
-            Refused, Session, Stats, Shutdown, Cancel,
+            Hello, NeedCredit, AskMemory, Note, AskStats, Confined, Cancelled, Welcome, Credit,
+            Memory, Refused, Session, Stats, Shutdown, Cancel,
         ]
         .into_iter()
         .find(|k| *k as u32 == number)
