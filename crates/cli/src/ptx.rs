@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use mica_fatbin::{Cubin, DEFAULT_PAYLOAD_LIMIT, Entry, EntryKind, Image};
 use mica_kernel::{Dim3, Executable};
 use mica_ptx::ast::{Module, Unsupported};
+use mica_ptx::names::readable;
 use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::JitModule;
 use mica_ptx_ops::layout::ModuleLayout;
@@ -158,7 +159,7 @@ fn print(entry: &Entry<'_>, piece: &Piece) {
             let Some(check) = check else { return };
             outln!("compiled for this machine");
             for checked in check {
-                let kernel = &checked.kernel;
+                let kernel = readable(&checked.kernel);
                 let line = match &checked.made {
                     Made::Native(ms) => format!("  {ms:>8.1} ms  {kernel}"),
                     Made::Interpreted(why) => format!("  interpreted  {kernel}: {why}"),
@@ -171,7 +172,7 @@ fn print(entry: &Entry<'_>, piece: &Piece) {
         Piece::Machine(cubin) => {
             outln!("machine code: runs on GPUs of its own generation only");
             for kernel in cubin.iter().flat_map(|cubin| &cubin.kernels) {
-                outln!("\nkernel {}", printable(&kernel.name));
+                outln!("\nkernel {}", printable(&readable(&kernel.name)));
                 outln!("  parameters: {} bytes", kernel.param_bytes);
                 if let Some(registers) = kernel.registers {
                     outln!("  registers: {registers}");
@@ -194,6 +195,7 @@ fn as_json(arch: &str, piece: &Piece) -> Value {
                 .map(|k| {
                     json!({
                         "name": k.name,
+                        "readable_name": readable(&k.name),
                         "param_bytes": k.param_bytes,
                         "registers": k.registers,
                         "shared_bytes": k.shared_bytes,
@@ -248,6 +250,7 @@ fn function_json(function: &mica_ptx::FunctionDescription) -> Value {
         .collect();
     json!({
         "name": function.name,
+        "readable_name": function.readable_name(),
         "params": params,
         "registers": registers,
         "shared_bytes": function.shared_bytes,

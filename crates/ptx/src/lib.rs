@@ -11,6 +11,7 @@ mod describe;
 mod error;
 mod layout;
 mod lexer;
+pub mod names;
 mod parse;
 mod variadic;
 mod verify;
