@@ -22,9 +22,9 @@ pub(crate) use values::{
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Sizes are 8GiB, 8G, 8192MiB or 50% of a GPU's memory; shares are percent of one GPU.\n\
-    Every listing has --json. Exit codes: 0 done, 1 failed, 2 usage. run and exec return the program's\n\
-    own, 127 if it was not found, 126 if it cannot be run, 125 if Mica itself failed."
+    after_help = "Sizes are 8GiB, 8G, 8192MiB or 50% of a GPU; shares are percent of one GPU.\n\
+    Every listing has --json. Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
+    run and exec return the program's own code, or 127 if it was not found, 126 if it cannot be run, 125 if Mica failed."
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -77,7 +77,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Own this host's GPUs
     Daemon(DaemonArgs),
-    /// Show kernels, parameters and memory in a PTX or fatbin file, and what cannot be run
+    /// Show the kernels in a PTX or fatbin file, and what cannot be run
     Ptx(PtxArgs),
     /// Print or check the configuration
     Config(ConfigArgs),

@@ -102,7 +102,7 @@ impl Card {
     fn sharing(&mut self, vgpu: &VgpuInfo) {
         let uses = vgpu.share_measured_percent;
         self.line("share", &format!("{}, uses {uses:.1} %", share_words(vgpu)));
-        self.line("divided by", &vgpu.mechanism);
+        self.line("sharing", mechanism_words(&vgpu.mechanism));
         self.line("priority", &word(&vgpu.priority));
         let waited = vgpu.throttled_seconds;
         let time = format!(
@@ -154,7 +154,8 @@ impl Card {
             true => " (its work does not drain)",
             false => "",
         };
-        self.line("divided by", &format!("{}{undrained}", process.mechanism));
+        let mechanism = mechanism_words(&process.mechanism);
+        self.line("sharing", &format!("{mechanism}{undrained}"));
         if process.slice_us > 0 {
             let (asked, read) = (process.slice_us, process.slice_read_us);
             self.line("slice", &format!("{asked} µs asked, {read} µs read back"));
@@ -168,6 +169,18 @@ impl Card {
                 self.line("", &format!("not by {}: {}", missing.layer, missing.reason));
             }
         }
+    }
+}
+
+/// What divides the GPU's time, in words.
+fn mechanism_words(mechanism: &str) -> &str {
+    match mechanism {
+        "alone" => "has the GPU to itself now",
+        "none" => "by nothing: no mechanism reaches it",
+        "leases" => "by leases",
+        "hardware slices" => "by hardware slices",
+        "hardware slices and leases" => "by hardware slices and leases",
+        other => other,
     }
 }
 
@@ -223,8 +236,8 @@ mod tests {
             "  memory      12 MiB of 64 MiB in use, peak 20 MiB",
             "  share       70 % not reserved, uses 0.0 %",
             "process 4711",
-            "  command     python3 train.py --epochs 10 --batch-size 64 --learning-rate",
-            "              0.001 --seed 17",
+            "  command     python3 train.py --epochs 10 --batch-size 64 --learning-rate 0.001",
+            "              --seed 17",
             "  worker      process 4712",
             "  confined by user, seccomp",
         ] {

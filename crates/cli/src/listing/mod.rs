@@ -112,9 +112,9 @@ pub(crate) fn gpus(args: &JsonArgs) -> Result<()> {
         return print_json(&gpus);
     }
     let mut table = Table::new(&[
-        "GPU", "KIND", "MEMORY", "RESERVED", "USED", "SHARES", "BUSY", "VGPUS", "NAME",
+        "GPU", "KIND", "MEMORY", "RESERVED", "USED", "SHARES", "BUSY", "NAME",
     ])
-    .cut(8);
+    .cut(7);
     for gpu in &gpus {
         table.row(gpu_row(gpu));
     }
@@ -140,7 +140,6 @@ fn gpu_row(gpu: &GpuInfo) -> Vec<String> {
         show_bytes(gpu.memory_used_bytes),
         format!("{} %", gpu.share_reserved_percent),
         format!("{:.0} %", gpu.utilization_percent),
-        gpu.vgpus.to_string(),
         gpu.name.clone(),
     ]
 }

@@ -61,7 +61,7 @@ fn internals_are_hidden_and_programs_left_alone() {
         "__complete",
     ] {
         assert!(!commands.contains(&hidden.to_owned()), "{commands:?}");
-        assert_eq!(offered(&home, hidden).contains(&hidden.to_owned()), false);
+        assert!(!offered(&home, hidden).contains(&hidden.to_owned()));
     }
     assert_eq!(
         offered(&home, "run -m 8GiB -- python --mem"),
