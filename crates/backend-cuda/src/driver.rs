@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
-use mica_cuda_abi::{Array3dDescriptor, CuResult, MemAllocationProp, MemLocation};
+use mica_cuda_abi::{Array3dDescriptor, CuResult, LaunchConfig, MemAllocationProp, MemLocation};
 use mica_gpu::GpuError;
 use mica_rm::RmError;
 
@@ -186,6 +186,7 @@ functions! {
     required {
         init = "cuInit": fn(c_uint);
         version = "cuDriverGetVersion": fn(*mut c_int);
+        export_table = "cuGetExportTable": fn(*mut *const c_void, *const c_void);
         device_count = "cuDeviceGetCount": fn(*mut c_int);
         device_name = "cuDeviceGetName": fn(*mut c_char, c_int, c_int);
         device_uuid = "cuDeviceGetUuid": fn(*mut [u8; 16], c_int);
@@ -204,6 +205,8 @@ functions! {
         stream_synchronize = "cuStreamSynchronize": fn(Raw);
         stream_query = "cuStreamQuery": fn(Raw);
         stream_wait = "cuStreamWaitEvent": fn(Raw, Raw, c_uint);
+        stream_wait_value_32 = "cuStreamWaitValue32_v2": fn(Raw, u64, u32, c_uint);
+        stream_wait_value_64 = "cuStreamWaitValue64_v2": fn(Raw, u64, u64, c_uint);
         stream_callback = "cuStreamAddCallback": fn(Raw, StreamCallback, *mut c_void, c_uint);
         event_create = "cuEventCreate": fn(*mut Raw, c_uint);
         event_destroy = "cuEventDestroy_v2": fn(Raw);
@@ -224,8 +227,24 @@ functions! {
         launch_cooperative = "cuLaunchCooperativeKernel": fn(
             Raw, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Raw, *mut *mut c_void,
         );
+        launch_ex = "cuLaunchKernelEx":
+            fn(*const LaunchConfig, Raw, *mut *mut c_void, *mut *mut c_void);
         occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor":
             fn(*mut c_int, Raw, c_int, usize);
+        occupancy_clusters = "cuOccupancyMaxActiveClusters":
+            fn(*mut c_int, Raw, *const LaunchConfig);
+        occupancy_cluster_size = "cuOccupancyMaxPotentialClusterSize":
+            fn(*mut c_int, Raw, *const LaunchConfig);
+        occupancy_shared = "cuOccupancyAvailableDynamicSMemPerBlock":
+            fn(*mut usize, Raw, c_int, c_int);
+        tensor_map_tiled = "cuTensorMapEncodeTiled": fn(
+            *mut c_void, c_uint, c_uint, u64, *const u64, *const u64, *const u32, *const u32,
+            c_uint, c_uint, c_uint, c_uint,
+        );
+        tensor_map_im2col = "cuTensorMapEncodeIm2col": fn(
+            *mut c_void, c_uint, c_uint, u64, *const u64, *const u64, *const i32, *const i32,
+            c_uint, c_uint, *const u32, c_uint, c_uint, c_uint, c_uint,
+        );
         memory_alloc = "cuMemAlloc_v2": fn(*mut u64, usize);
         memory_free = "cuMemFree_v2": fn(u64);
         memory_range = "cuMemGetAddressRange_v2": fn(*mut u64, *mut usize, u64);
@@ -267,6 +286,11 @@ functions! {
         function_load = "cuFuncLoad": fn(Raw);
         module_function_count = "cuModuleGetFunctionCount": fn(*mut c_uint, Raw);
         module_functions = "cuModuleEnumerateFunctions": fn(*mut Raw, c_uint, Raw);
+        // CUDA 12.8.
+        tensor_map_im2col_wide = "cuTensorMapEncodeIm2colWide": fn(
+            *mut c_void, c_uint, c_uint, u64, *const u64, *const u64, c_int, c_int, c_uint, c_uint,
+            *const u32, c_uint, c_uint, c_uint, c_uint, c_uint,
+        );
     }
 }
 

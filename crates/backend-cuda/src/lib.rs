@@ -9,7 +9,10 @@ pub mod gpu;
 pub mod library;
 pub mod newer;
 pub mod nvml;
+mod printed;
+mod private;
 pub mod symbols;
 
 pub use driver::{CudaDriver, DriverError};
 pub use gpu::CudaGpu;
+pub use printed::{Printed, PrintedSink};

@@ -8,6 +8,7 @@ use mica_cuda_abi::CuResult;
 use mica_gpu::{
     Access, ArrayDescriptor, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError, HostSpan,
     Launch, ModuleOptions, ParamLayout, Place, StreamFlags, TextureDescriptor, TextureResource,
+    ValueWait,
 };
 
 const PTX: &[u8] = b".version 8.0\n.target sm_90\n.global .u32 counter;\n.global .u32 lost;\n";
@@ -43,6 +44,30 @@ fn drivers_and_devices_that_cannot_be_used_say_why() {
         let error = CudaGpu::open(driver.clone(), 0).expect_err("not shared");
         assert!(error.to_string().contains("nvidia-smi -c 0"), "{error}");
     }
+}
+
+#[test]
+fn waits_for_words_reach_the_driver_in_their_width() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, stream) = started(&gpu);
+    let word = gpu.memory_alloc(context, 16).expect("memory");
+    let wait = |is_wide, flags| ValueWait::new(word, is_wide, 0x1_0000_0002, flags);
+    let narrow = wait(false, 1).expect("a wait");
+    gpu.stream_wait_value(stream, &narrow).expect("accepted");
+    assert_eq!(fixture.text("fake_wait"), "32 bits: 2 flags 1");
+    let wide = wait(true, 2 | 1 << 30).expect("a wait");
+    gpu.stream_wait_value(stream, &wide).expect("accepted");
+    assert_eq!(
+        fixture.text("fake_wait"),
+        "64 bits: 100000002 flags 40000002"
+    );
+    gpu.memory_free(context, word).expect("freed");
+    assert_eq!(
+        code(gpu.stream_wait_value(stream, &wide)),
+        CuResult::InvalidValue
+    );
 }
 
 #[test]
@@ -125,7 +150,7 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
     };
     gpu.launch(stream, &launch).expect("it starts");
     assert_eq!(
-        fixture.launch(),
+        fixture.text("fake_launch"),
         "plain grid.x 3 block.z 9 shared 100000: abcd 42"
     );
     assert_eq!(fixture.get("fake_shared_limit"), 100_000);
@@ -135,7 +160,7 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
         ..launch.clone()
     };
     gpu.launch(stream, &cooperative).expect("it starts");
-    assert!(fixture.launch().starts_with("cooperative"));
+    assert!(fixture.text("fake_launch").starts_with("cooperative"));
     let invalid = CuResult::InvalidValue;
     let short = Launch {
         params: &params[..11],

@@ -86,6 +86,11 @@ volatile int fake_done;
 static int is_busy(handle stream) { return stream && ((unsigned *)stream)[1] == 7 && !fake_done; }
 int cuStreamQuery(handle stream) { return is_busy(stream) ? 600 : 0; }
 int cuStreamWaitEvent(handle stream, handle event, unsigned flags) { (void)stream; return event ? flags : 400; }
+/* Waits for words only note what they were given. */
+char fake_wait[128];
+static int note_wait(int bits, uint64_t at, uint64_t value, unsigned flags) { snprintf(fake_wait, sizeof fake_wait, "%d bits: %llx flags %x", bits, (unsigned long long)value, flags); return find(at) < 0; }
+int cuStreamWaitValue32_v2(handle stream, uint64_t at, unsigned value, unsigned flags) { (void)stream; return note_wait(32, at, value, flags); }
+int cuStreamWaitValue64_v2(handle stream, uint64_t at, uint64_t value, unsigned flags) { (void)stream; return note_wait(64, at, value, flags); }
 /* With `fake_one_thread` callbacks run one after the other on one thread, as the driver's do; else at once. */
 int fake_one_thread;
 typedef struct call { void (*run)(handle, int, void *); handle stream; void *data; struct call *next; } call;

@@ -14,7 +14,7 @@ use mica_gpu::{
     Aborted, Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr,
     EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch,
     MemoryWindow, ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags,
-    StreamId, TextureDescriptor,
+    StreamId, TextureDescriptor, ValueWait,
 };
 
 use crate::attributes;
@@ -177,6 +177,10 @@ impl Gpu for SoftwareGpu {
 
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         self.queue_wait(stream, event)
+    }
+
+    fn stream_wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()> {
+        self.queue_value_wait(stream, wait)
     }
 
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {

@@ -44,6 +44,7 @@ mod services;
 mod texture;
 mod threads;
 mod transfer;
+mod value_waits;
 mod worker;
 
 pub use attributes::read_host_facts;

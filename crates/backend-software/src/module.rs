@@ -230,6 +230,7 @@ fn describe(compiled: &Compiled, globals: &[GlobalInfo], addresses: &[u64]) -> M
                 // `CU_FUNC_ATTRIBUTE_PTX_VERSION` is that of the virtual architecture.
                 ptx_version: compiled.target,
                 binary_version: 80,
+                is_complete: true,
             })
             .collect(),
         globals: globals

@@ -21,12 +21,14 @@ use mica_wire::host::message::Role;
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::{ContextCreate, MemoryAlloc, SessionError};
 
+use crate::libraries::Origin;
+
 const REFUSED: &str = "a process that asked for one byte more than the limit was refused";
 
 /// Whether programs get Mica's `libcuda.so.1`.
 pub(crate) fn libraries() -> Check {
     let (verdict, evidence) = match crate::libraries::prepare(Mode::Direct) {
-        Ok(prepared) => judge(&prepared.folder.join("libcuda.so.1")),
+        Ok(prepared) => judge(&prepared.folder.join("libcuda.so.1"), prepared.origin),
         Err(error) => (Verdict::Failed, format!("{error:#}")),
     };
     Check {
@@ -37,12 +39,15 @@ pub(crate) fn libraries() -> Check {
     }
 }
 
-fn judge(path: &Path) -> (Verdict, String) {
+fn judge(path: &Path, origin: Origin) -> (Verdict, String) {
     let shown = path.display();
     if is_shim(path) {
-        (Verdict::Ok, format!("{shown} carries Mica's mark"))
+        (
+            Verdict::Ok,
+            format!("{shown} carries Mica's mark; {origin}"),
+        )
     } else {
-        (Verdict::Failed, format!("{shown} is not Mica's"))
+        (Verdict::Failed, format!("{shown} is not Mica's; {origin}"))
     }
 }
 

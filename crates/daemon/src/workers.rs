@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use mica_limits::Environment;
-use mica_wire::host::message::{Kind, Message, Refusal};
+use mica_wire::host::message::{DaemonMessage, Refusal};
 
 use crate::api::{GpuKind, Mode, Priority, Severity, VgpuSpec};
 use crate::config::Config;
@@ -273,10 +273,11 @@ impl Daemon {
             (socket, sessions)
         };
         for (number, session) in sessions {
-            let mut message = Message::new(Kind::Session);
-            message.a = number + 1;
-            message.b = session.pid.into();
-            message.c = session.uid.into();
+            let message = DaemonMessage::Session {
+                session: number + 1,
+                pid: session.pid,
+                uid: session.uid,
+            };
             let fds = std::iter::once(session.socket.as_fd());
             let fds: Vec<_> = fds.chain(session.life.as_ref().map(AsFd::as_fd)).collect();
             let _ = socket.send(&message, &fds);

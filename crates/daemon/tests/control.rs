@@ -5,6 +5,7 @@ mod support;
 use std::path::Path;
 
 use mica_daemon::api::{Percent, Resize, Severity, VgpuSpec};
+use mica_wire::host::message;
 use support::{MIB, Program, control, eventually, spec, start, start_with};
 
 #[test]
@@ -31,7 +32,9 @@ fn events_are_remembered_and_followed_in_order() {
     assert_eq!(past.last().unwrap().kind, "vgpu_created");
     let mut stream = control.events(Some(0)).unwrap();
     let program = Program::join(&created);
-    program.link.note(1, "something odd");
+    program
+        .link
+        .note(message::Severity::Warning, "something odd");
     drop(program);
     eventually("it has left", || {
         control.get("a").unwrap().processes.is_empty()

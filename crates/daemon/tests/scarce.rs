@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use mica_daemon::Paths;
 use mica_limits::{PageQuota, Quota};
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role};
+use mica_wire::host::frame::Packet;
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use support::process::DaemonProcess;
 use support::{MIB, Program, control, environment, eventually, spec, start};
-use zerocopy::IntoBytes;
 
 /// Not a test of its own: the daemon of the tests below.
 #[test]
@@ -114,9 +114,7 @@ fn descriptors_that_nobody_asked_for_are_closed() {
     let created = control(dir.path()).create(&spec("a", 64)).unwrap();
     let program = Program::join(&created);
     let socket = HostSocket::connect(&Paths::under(dir.path()).host_socket()).unwrap();
-    let mut hello = Message::new(Kind::Hello);
-    (hello.a, hello.b) = (Role::Monitor as u64, u64::from(PROTOCOL_VERSION));
-    hello.token = environment(&created).token;
+    let hello = ClientMessage::hello(Role::Monitor, environment(&created).token);
     socket.send(&hello, &[]).unwrap();
     socket.receive().unwrap();
     let before = open_descriptors(daemon.id());
@@ -126,11 +124,11 @@ fn descriptors_that_nobody_asked_for_are_closed() {
         let mut space = vec![std::mem::MaybeUninit::uninit(); 4096];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
-        let message = Message::new(Kind::AskMemory);
+        let message = ClientMessage::AskMemory {}.frame(0);
         let bytes = [std::io::IoSlice::new(message.as_bytes())];
         sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
         let (answer, _) = socket.receive().unwrap();
-        assert_eq!(answer.kind(), Some(Kind::Memory));
+        assert!(matches!(answer.read(), Ok(DaemonMessage::Memory { .. })));
     }
     let now = open_descriptors(daemon.id());
     assert!(now <= before + 2, "{before} descriptors became {now}");
@@ -175,10 +173,11 @@ fn half_a_handshake_is_given_up_and_holds_up_nobody() {
     let connect = || HostSocket::connect(&Paths::under(dir.path()).host_socket()).unwrap();
     let silent: Vec<HostSocket> = (0..50).map(|_| connect()).collect();
     let half = connect();
-    let hello = Message::new(Kind::Hello);
+    let hello = ClientMessage::hello(Role::Direct, [0; 16]).frame(0);
     let part = &hello.as_bytes()[..100];
     rustix::net::send(&half, part, SendFlags::NOSIGNAL).unwrap();
-    assert_eq!(half.receive().unwrap().0.kind(), Some(Kind::Refused));
+    let answer = half.receive().unwrap().0.read();
+    assert!(matches!(answer, Ok(DaemonMessage::Refused { .. })));
     // Those that say nothing are hung up on after some seconds; a program is served meanwhile.
     eventually("all are gone but the program", || {
         quota.charge(MIB).unwrap();

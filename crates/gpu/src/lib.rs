@@ -14,9 +14,11 @@ pub mod budget;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod types;
+mod value_wait;
 
 pub use budget::{SessionBudget, Share};
 pub use types::*;
+pub use value_wait::{ValueWait, WaitCondition};
 
 use std::sync::Arc;
 
@@ -42,6 +44,13 @@ impl GpuError {
     }
 }
 
+fn absent(what: &str) -> GpuError {
+    GpuError::new(
+        CuResult::NotSupported,
+        format!("this device does not offer {what}"),
+    )
+}
+
 /// Shorthand for results of device calls.
 pub type Result<T, E = GpuError> = std::result::Result<T, E>;
 
@@ -51,6 +60,15 @@ pub trait Gpu: Send + Sync {
     fn properties(&self) -> &DeviceProperties;
     /// A `CUdevice_attribute` by its number; `None` if unknown to this device.
     fn attribute(&self, attribute: u32) -> Option<i32>;
+    /// Whether a real driver stands behind this device, so that questions about kernels are its to answer.
+    fn has_driver(&self) -> bool {
+        false
+    }
+    /// For each pair of multiprocessors the hardware cluster it belongs to, and its place in the cluster; `None`
+    /// where the device does not tell.
+    fn processor_map(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        None
+    }
     /// Free and total bytes of device memory.
     fn memory_info(&self) -> Result<(u64, u64)>;
 
@@ -129,6 +147,8 @@ pub trait Gpu: Send + Sync {
     }
     /// Makes later work on `stream` wait for `event`.
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()>;
+    /// Makes later work on `stream` wait until a word in memory meets a condition.
+    fn stream_wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()>;
     /// Runs `callback` after the stream's earlier work, before its later work.
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()>;
     /// Runs `release` after the stream's earlier work. It belongs to the engine and returns at once, so it needs
@@ -175,6 +195,78 @@ pub trait Gpu: Send + Sync {
     }
     /// Launches a kernel; shape errors come back at once, faults later.
     fn launch(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()>;
+    /// Launches a kernel with launch attributes, which no plain launch has. A device without any takes the hints
+    /// among them as done.
+    fn launch_with(
+        &self,
+        stream: StreamId,
+        launch: &Launch<'_>,
+        attributes: &[LaunchAttribute],
+    ) -> Result<()> {
+        for attribute in attributes {
+            let is_alone = attribute.value[..3] == [1, 1, 1];
+            match attribute.id {
+                LaunchAttribute::CLUSTER_DIMENSION if !is_alone => {
+                    let what = "this device has no clusters of blocks";
+                    return Err(GpuError::new(CuResult::InvalidClusterSize, what));
+                }
+                id if LaunchAttribute::records_event(id) => {
+                    return Err(absent("a launch that records an event"));
+                }
+                _ => {}
+            }
+        }
+        let asked = |attribute: &LaunchAttribute| {
+            attribute.id == LaunchAttribute::COOPERATIVE && attribute.value[0] != 0
+        };
+        let cooperative = launch.cooperative || attributes.iter().any(asked);
+        let launch = Launch {
+            cooperative,
+            ..launch.clone()
+        };
+        self.launch(stream, &launch)
+    }
+    /// All that is known of one kernel.
+    fn kernel_description(&self, module: ModuleId, kernel: u32) -> Result<KernelDescription> {
+        let info = self.module_info(module)?;
+        let found = info.kernels.into_iter().nth(kernel as usize);
+        found.ok_or_else(|| {
+            let what = format!("module {} has no kernel {kernel}", module.0);
+            GpuError::new(CuResult::InvalidValue, what)
+        })
+    }
+    /// A `CUfunction_attribute` of a kernel.
+    fn kernel_attribute(&self, _module: ModuleId, _kernel: u32, _attribute: u32) -> Result<i32> {
+        Err(absent("reading a kernel's attribute"))
+    }
+    /// Sets a `CUfunction_attribute` of a kernel.
+    fn kernel_set_attribute(
+        &self,
+        _module: ModuleId,
+        _kernel: u32,
+        _attribute: u32,
+        _value: i32,
+    ) -> Result<()> {
+        Err(absent("setting a kernel's attribute"))
+    }
+    /// Clusters of a kernel's blocks that run at once, or the largest that fits.
+    fn clusters(&self, _question: &ClusterQuestion<'_>) -> Result<u32> {
+        Err(absent("clusters of blocks"))
+    }
+    /// Dynamic shared memory that each of so many blocks on one multiprocessor can have.
+    fn available_shared(
+        &self,
+        _module: ModuleId,
+        _kernel: u32,
+        _blocks: u32,
+        _block_threads: u32,
+    ) -> Result<u64> {
+        Err(absent("asking for available shared memory"))
+    }
+    /// A tensor map.
+    fn tensor_map(&self, _context: ContextId, _request: &TensorMapRequest) -> Result<TensorMap> {
+        Err(absent("a tensor map"))
+    }
     /// Blocks of this kernel that fit on one multiprocessor.
     fn occupancy(
         &self,
@@ -227,6 +319,20 @@ pub trait Gpu: Send + Sync {
     /// Bytes between host and device or device and device, in stream order. Rows and slices for
     /// 2D and 3D; a plain copy has one row.
     fn copy(&self, stream: StreamId, copy: &Copy3d) -> Result<()>;
+    /// Whether [`Gpu::copy`] has read its source when it returns, where the source is host memory that was not
+    /// pinned.
+    fn reads_pageable_at_once(&self) -> bool {
+        false
+    }
+    /// Pins host memory of this process, so that copies from and to it need no staging of the device's own and
+    /// run while the caller does something else. Pinning lasts as long as the context; memory that is pinned may be
+    /// pinned again. Devices that copy with the processor need none.
+    ///
+    /// # Safety
+    /// The span stays mapped as long as the context lives.
+    unsafe fn pin(&self, _context: ContextId, _span: HostSpan) -> Result<()> {
+        Ok(())
+    }
     /// Fills rows with an 8-, 16- or 32-bit pattern in stream order.
     fn fill(&self, stream: StreamId, fill: &Fill2d) -> Result<()>;
 

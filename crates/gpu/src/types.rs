@@ -196,6 +196,9 @@ pub struct KernelDescription {
     pub ptx_version: u32,
     /// Machine code version × 10.
     pub binary_version: u32,
+    /// Whether all of this is known. A device that loads kernels lazily knows only names and parameters at first
+    /// and tells the rest in [`crate::Gpu::kernel_description`].
+    pub is_complete: bool,
 }
 
 /// One variable of a module.
@@ -236,6 +239,97 @@ pub struct Launch<'a> {
     /// The packed parameter block, laid out as [`KernelDescription::params`] says.
     pub params: &'a [u8],
 }
+
+/// A launch attribute: `CUlaunchAttribute`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchAttribute {
+    /// `CUlaunchAttributeID`.
+    pub id: u32,
+    /// `CUlaunchAttributeValue`. Where an event belongs, these bytes do not count.
+    pub value: [u32; 16],
+    /// The event that the attribute records.
+    pub event: Option<EventId>,
+}
+
+impl LaunchAttribute {
+    /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+    pub const COOPERATIVE: u32 = 2;
+    /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+    pub const CLUSTER_DIMENSION: u32 = 4;
+    /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT`.
+    pub const PROGRAMMATIC_EVENT: u32 = 7;
+    /// `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`.
+    pub const LAUNCH_COMPLETION_EVENT: u32 = 12;
+    /// `CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE`.
+    pub const DEVICE_UPDATABLE_KERNEL_NODE: u32 = 13;
+    /// The last attribute that is known.
+    pub const LAST: u32 = 14;
+
+    /// Whether the value begins with an event.
+    pub fn records_event(id: u32) -> bool {
+        matches!(id, Self::PROGRAMMATIC_EVENT | Self::LAUNCH_COMPLETION_EVENT)
+    }
+}
+
+/// A question about clusters of a kernel: the launch that would use them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterQuestion<'a> {
+    /// The module.
+    pub module: ModuleId,
+    /// Index into [`ModuleInfo::kernels`].
+    pub kernel: u32,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads per block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub dynamic_shared: u32,
+    /// Attributes of the launch.
+    pub attributes: &'a [LaunchAttribute],
+    /// Which answer: the largest cluster that fits, or how many clusters run at once.
+    pub largest: bool,
+}
+
+/// How a tensor map is made: the arguments of `cuTensorMapEncode*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorMapRequest {
+    /// Which of the calls.
+    pub kind: TensorMapKind,
+    /// `CUtensorMapDataType`.
+    pub data_type: u32,
+    /// Dimensions, 1 to 5.
+    pub rank: u32,
+    /// Where the tensor begins.
+    pub address: DevicePtr,
+    /// Elements in each dimension.
+    pub dims: [u64; 5],
+    /// Bytes between elements of each dimension but the first.
+    pub strides: [u64; 5],
+    /// Elements between those that are read.
+    pub element_strides: [u32; 5],
+    /// `CUtensorMapInterleave`.
+    pub interleave: u32,
+    /// `CUtensorMapSwizzle`.
+    pub swizzle: u32,
+    /// `CUtensorMapL2promotion`.
+    pub l2_promotion: u32,
+    /// `CUtensorMapFloatOOBfill`.
+    pub fill: u32,
+}
+
+/// What differs between the kinds of tensor maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TensorMapKind {
+    /// `cuTensorMapEncodeTiled`: the box that one copy moves.
+    Tiled([u32; 5]),
+    /// `cuTensorMapEncodeIm2col`: corners of the pixel box, channels per pixel, pixels per column.
+    Im2col([i32; 5], [i32; 5], u32, u32),
+    /// `cuTensorMapEncodeIm2colWide`: corners in the width, channels per pixel, pixels per column, mode.
+    Im2colWide(i32, i32, u32, u32, u32),
+}
+
+/// A tensor map: opaque to everybody but the device.
+pub type TensorMap = [u8; 128];
 
 /// Who may touch mapped memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,6 +29,17 @@ pub struct OwnedLaunch {
     pub cooperative: bool,
     /// Packed parameters.
     pub params: Vec<u8>,
+    /// Launch attributes.
+    pub attributes: Vec<RawAttribute>,
+}
+
+/// A launch attribute as a program gives it: an event in it is named by its session handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawAttribute {
+    /// `CUlaunchAttributeID`.
+    pub id: u32,
+    /// `CUlaunchAttributeValue`.
+    pub value: [u32; 16],
 }
 
 /// What a node does. Handles are the session's.
@@ -56,7 +67,7 @@ impl GraphOp {
     /// Host bytes that it is.
     pub(crate) fn host_bytes(&self) -> u64 {
         let beside = match self {
-            Self::Launch(launch) => launch.params.len(),
+            Self::Launch(launch) => launch.params.len() + size_of_val(launch.attributes.as_slice()),
             Self::Write(_, bytes) => bytes.len(),
             // What the function holds.
             Self::Callback(_) => 128,

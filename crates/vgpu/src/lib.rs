@@ -25,7 +25,7 @@ mod vgpu;
 mod windows;
 
 pub use error::VgpuError;
-pub use graph::{GraphNode, GraphOp, OwnedLaunch};
+pub use graph::{GraphNode, GraphOp, OwnedLaunch, RawAttribute};
 pub use handle::{HandleTable, ObjectKind};
 pub use policy::{PrecisionPolicy, check_image};
 pub use session::{LateErrors, LoadedModule, NewContext, Session};

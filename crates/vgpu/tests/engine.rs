@@ -474,6 +474,7 @@ fn graphs_replay_in_order() {
     let kernel = |after: &[u32], kernel, value| GraphNode {
         after: after.to_vec(),
         op: GraphOp::Launch(OwnedLaunch {
+            attributes: Vec::new(),
             module,
             kernel,
             grid: [1; 3],

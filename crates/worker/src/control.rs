@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use mica_limits::HostLink;
+use mica_wire::host::message::Severity;
 use mica_wire::host::page::client_flags;
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -88,7 +89,10 @@ fn obey(worker: &Worker, link: &HostLink, command: u32, suspended: &mut bool) {
         };
         match done {
             Ok(()) => *suspended = wanted,
-            Err(error) => link.note(2, &format!("work could not be paused or resumed: {error}")),
+            Err(error) => link.note(
+                Severity::Error,
+                &format!("work could not be paused or resumed: {error}"),
+            ),
         }
         let flags = &page.client.flags;
         match *suspended {
@@ -104,7 +108,7 @@ fn report(worker: &Worker, link: &HostLink) {
     let statistics = worker.vgpu.statistics();
     let page = link.page();
     for remark in worker.vgpu.take_remarks() {
-        link.note(1, &remark);
+        link.note(Severity::Warning, &remark);
     }
     let traffic = &page.traffic;
     traffic

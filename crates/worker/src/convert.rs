@@ -1,8 +1,8 @@
 //! Between what travels and what the engine takes.
 
 use mica_gpu::{
-    ArrayDescriptor, ArrayId, Copy3d, DevicePtr, Fill2d, Gpu, HostSpan, Place, TextureDescriptor,
-    TextureResource,
+    ArrayDescriptor, ArrayId, Copy3d, DevicePtr, Fill2d, Gpu, HostSpan, KernelDescription, Place,
+    TensorMapKind, TensorMapRequest, TextureDescriptor, TextureResource,
 };
 use mica_vgpu::{LoadedModule, Statistics, VgpuError};
 use mica_wire::session as wire;
@@ -16,6 +16,7 @@ pub(crate) fn snapshot(vgpu: String, limit_bytes: u64, gpu: &dyn Gpu) -> wire::D
     let attributes = (1..ATTRIBUTES)
         .filter_map(|number| gpu.attribute(number).map(|value| (number, value)))
         .collect();
+    let (processor_groups, processor_places) = gpu.processor_map().unwrap_or_default();
     wire::DeviceSnapshot {
         vgpu,
         name: properties.name.clone(),
@@ -29,12 +30,14 @@ pub(crate) fn snapshot(vgpu: String, limit_bytes: u64, gpu: &dyn Gpu) -> wire::D
         frame_bytes: properties.frame_bytes,
         stream_priorities: properties.stream_priorities,
         attributes,
+        has_driver: gpu.has_driver(),
+        processor_groups,
+        processor_places,
     }
 }
 
-pub(crate) fn module(loaded: LoadedModule) -> wire::LoadedModule {
-    let kernels = loaded.info.kernels.into_iter();
-    let kernels = kernels.map(|kernel| wire::KernelLayout {
+pub(crate) fn kernel(kernel: KernelDescription) -> wire::KernelLayout {
+    wire::KernelLayout {
         name: kernel.name,
         params: kernel.params.iter().map(|p| (p.offset, p.size)).collect(),
         static_shared: kernel.static_shared,
@@ -44,7 +47,12 @@ pub(crate) fn module(loaded: LoadedModule) -> wire::LoadedModule {
         max_threads: kernel.max_threads,
         ptx_version: kernel.ptx_version,
         binary_version: kernel.binary_version,
-    });
+        is_complete: kernel.is_complete,
+    }
+}
+
+pub(crate) fn module(loaded: LoadedModule) -> wire::LoadedModule {
+    let kernels = loaded.info.kernels.into_iter().map(kernel);
     let globals = loaded.info.globals.into_iter();
     let globals = globals.map(|global| wire::GlobalLayout {
         name: global.name,
@@ -184,5 +192,37 @@ pub(crate) fn texture(shape: &wire::TextureShape) -> Result<TextureDescriptor, V
         normalized_coords: shape.normalized_coords,
         read_as_integer: shape.read_as_integer,
         border: shape.border,
+    })
+}
+
+pub(crate) fn tensor_map(shape: &wire::TensorMapShape) -> Result<TensorMapRequest, VgpuError> {
+    let kind = match shape.kind {
+        0 => TensorMapKind::Tiled(shape.tile),
+        1 => TensorMapKind::Im2col(shape.lower, shape.upper, shape.channels, shape.pixels),
+        2 => TensorMapKind::Im2colWide(
+            shape.lower[0],
+            shape.upper[0],
+            shape.channels,
+            shape.pixels,
+            shape.mode,
+        ),
+        other => {
+            return Err(VgpuError::Argument(format!(
+                "{other} is not a kind of tensor map"
+            )));
+        }
+    };
+    Ok(TensorMapRequest {
+        kind,
+        data_type: shape.data_type,
+        rank: shape.rank,
+        address: DevicePtr(shape.address),
+        dims: shape.dims,
+        strides: shape.strides,
+        element_strides: shape.element_strides,
+        interleave: shape.interleave,
+        swizzle: shape.swizzle,
+        l2_promotion: shape.l2_promotion,
+        fill: shape.fill,
     })
 }

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use mica_limits::{Environment, Gate, HostLink, LinkError, PageQuota};
 use mica_vgpu::{Vgpu, VgpuSpec};
-use mica_wire::host::message::{Kind, Role};
+use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::session::SessionError;
 
 pub use confine::{Confinement, confine};
@@ -271,26 +271,32 @@ pub fn run_with(
         let (link, worker, stop) = (Arc::clone(&link), Arc::clone(&worker), Arc::clone(&stop));
         move || {
             link.serve(
-                |(message, fds)| match message.kind() {
-                    Some(Kind::Session) => {
+                |(message, fds)| match message {
+                    DaemonMessage::Session { pid, uid, .. } => {
                         let mut fds = fds.into_iter();
                         if let Some(socket) = fds.next() {
                             let program = Program {
-                                pid: message.b as u32,
-                                uid: message.c as u32,
+                                pid,
+                                uid,
                                 life: fds.next(),
                             };
                             worker.begin_session(socket, program, &link);
                         }
                     }
-                    Some(Kind::Cancel) => {
+                    DaemonMessage::Cancel { request } => {
                         let ended = worker.vgpu.cancel();
-                        link.cancelled(message.a, ended.kernels, ended.copies);
+                        link.cancelled(request, ended.kernels, ended.copies);
                     }
-                    Some(Kind::Shutdown) => {
+                    DaemonMessage::Shutdown {} => {
                         let _ = end.send("the daemon said so");
                     }
-                    _ => {}
+                    // Answers to questions, which nobody asked.
+                    DaemonMessage::Welcome { .. }
+                    | DaemonMessage::Credit { .. }
+                    | DaemonMessage::NoCredit { .. }
+                    | DaemonMessage::Memory { .. }
+                    | DaemonMessage::Refused { .. }
+                    | DaemonMessage::Stats { .. } => {}
                 },
                 &stop,
             );

@@ -6,11 +6,23 @@
 
 use std::sync::Arc;
 
-use mica_backend_cuda::{CudaDriver, CudaGpu};
+use mica_backend_cuda::{CudaDriver, CudaGpu, Printed};
 use mica_gpu::Gpu;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::{SharedDevice, WorkerError};
+use crate::{DeviceSource, OutputBuffer, WorkerError};
+
+/// The one GPU of a worker, whose kernels print for the program that came last: a worker has one.
+pub(crate) struct NvidiaDevice(Arc<CudaGpu>);
+
+impl DeviceSource for NvidiaDevice {
+    fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError> {
+        let sink = move |kind, bytes: &[u8]| output.add(kind, bytes);
+        self.0.set_output(Box::new(sink));
+        let gpu: Arc<dyn Gpu> = Arc::clone(&self.0) as _;
+        Ok(gpu)
+    }
+}
 
 /// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS`: kernels reach whatever the process has mapped.
 const PAGEABLE_MEMORY_ACCESS: u32 = 88;
@@ -19,9 +31,11 @@ const PAGEABLE_MEMORY_ACCESS: u32 = 88;
 ///
 /// # Errors
 /// There is no driver, it cannot share the GPU, or kernels could reach the worker's own memory.
-pub(crate) fn device() -> Result<SharedDevice, WorkerError> {
+pub(crate) fn device() -> Result<NvidiaDevice, WorkerError> {
     keep_clear_of_the_programs_addresses();
     let failed = |error: mica_backend_cuda::DriverError| WorkerError::Device(error.to_string());
+    // Before the driver is loaded, which may keep what it finds.
+    let printed = Printed::catch().map_err(|error| WorkerError::Device(error.to_string()))?;
     mica_rm::keep_kernels_from_host_memory();
     let driver = CudaDriver::load().map_err(failed)?;
     let gpu = CudaGpu::open(driver, 0).map_err(failed)?;
@@ -30,7 +44,8 @@ pub(crate) fn device() -> Result<SharedDevice, WorkerError> {
                     nvidia-uvm with uvm_disable_hmm=1";
         return Err(WorkerError::Device(text.into()));
     }
-    Ok(SharedDevice(Arc::new(gpu)))
+    gpu.hand_on_output(printed);
+    Ok(NvidiaDevice(Arc::new(gpu)))
 }
 
 /// Moves what the driver will map far below where programs have their own mappings.

@@ -16,39 +16,26 @@
 
 mod carry;
 mod held;
+mod lead;
+mod threads;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use mica_limits::HostLink;
 use mica_vgpu::Vgpu;
-use mica_wire::session::server::{Greeting, RingServer, SessionPort};
-use mica_wire::session::transport::ServerTransport;
-use mica_wire::session::{Call, Class, Field, SLOTS, SessionError, Truth, Violation};
+use mica_wire::host::message::Severity;
+use mica_wire::session::SessionError;
+use mica_wire::session::server::{Greeting, SessionPort};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::dispatch::Desk;
-use crate::gated::{Gated, Placed, Submitter};
+use crate::dispatch::Dispatcher;
+use crate::gated::Submitter;
 use crate::last_resort;
 use crate::windows::PortWindows;
 use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Program, Worker, WorkerError};
-
-/// Enough for blocks of kernels.
-const STACK_BYTES: usize = 8 << 20;
-
-struct Crew {
-    desk: Desk,
-    reader: Mutex<RingServer>,
-    /// Threads that sleep until there is something to do.
-    resting: AtomicUsize,
-    threads: AtomicUsize,
-    over: AtomicBool,
-    /// The way to the gate, where submissions must pass one before the device.
-    gated: Option<Gated>,
-}
+use threads::SessionThreads;
 
 impl Worker {
     /// Takes no more sessions, if there are none; says whether that is so. From then on nobody is
@@ -85,7 +72,10 @@ impl Worker {
             let pid = program.pid;
             match worker.handshakes.receive(place, socket) {
                 Ok(greeting) => worker.welcome(greeting, program, &link),
-                Err(error) => link.note(1, &format!("no session for process {pid}: {error}")),
+                Err(error) => link.note(
+                    Severity::Warning,
+                    &format!("no session for process {pid}: {error}"),
+                ),
             }
             worker.sessions.fetch_sub(1, AcqRel);
         };
@@ -108,7 +98,7 @@ impl Worker {
         if counted.is_err() {
             let text = format!("process {pid} was refused: {most} sessions are open");
             greeting.refuse(&text);
-            link.note(1, &text);
+            link.note(Severity::Warning, &text);
             return;
         }
         let output = Arc::new(OutputBuffer::default());
@@ -120,12 +110,15 @@ impl Worker {
         match served {
             Ok(Some(violation)) => {
                 link.note(
-                    1,
+                    Severity::Warning,
                     &format!("the session of process {pid} was ended: {violation}"),
                 );
             }
             Ok(None) => {}
-            Err(error) => link.note(1, &format!("no session for process {pid}: {error}")),
+            Err(error) => link.note(
+                Severity::Warning,
+                &format!("no session for process {pid}: {error}"),
+            ),
         }
     }
 }
@@ -161,31 +154,10 @@ fn serve(
         .map_err(|error| SessionError::Ended(error.to_string()))?;
     output.attach(&port);
     session.attach_windows(Box::new(PortWindows(Arc::clone(&port))));
-    let crew = Arc::new(Crew {
-        reader: Mutex::new(port.reader()),
-        desk: Desk::new(session, Arc::clone(&port), output),
-        resting: AtomicUsize::new(0),
-        threads: AtomicUsize::new(0),
-        over: AtomicBool::new(false),
-        gated: submitter.map(Gated::new),
-    });
-    let broken = Arc::new(Mutex::new(None));
-    Crew::hire(&crew, &broken).map_err(WorkerError::Thread)?;
+    let dispatcher = Dispatcher::new(session, Arc::clone(&port), output);
+    let threads = SessionThreads::start(dispatcher, submitter)?;
     watch(&port, life.as_ref());
-    // From here on nothing new is begun; what runs is cancelled and freed.
-    crew.over.store(true, Release);
-    crew.desk.callbacks.end();
-    port.wake_readers();
-    if let Some(gated) = &crew.gated {
-        gated.wake();
-    }
-    crew.desk.session.close();
-    if let Some(gated) = &crew.gated {
-        gated.ended();
-    }
-    port.end("its session was closed");
-    let violation = broken.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Ok(violation)
+    Ok(threads.close())
 }
 
 /// Returns when the program's end of the socket is closed or the program is dead.
@@ -205,210 +177,4 @@ fn watch(port: &SessionPort, life: Option<&OwnedFd>) {
             }
         }
     }
-}
-
-type Broken = Arc<Mutex<Option<String>>>;
-
-/// How a thread's turn at the ring ended.
-enum Turn {
-    /// Another has taken the ring meanwhile.
-    Relieved,
-    /// There was nothing to do: since when, and the doorbell before the last look.
-    Idle(Instant, u32),
-    /// There may be more to do at once.
-    Again,
-}
-
-impl Crew {
-    fn hire(crew: &Arc<Self>, broken: &Broken) -> std::io::Result<()> {
-        if !crew.may_hire() {
-            return Ok(());
-        }
-        let (member, broken) = (Arc::clone(crew), Arc::clone(broken));
-        std::thread::Builder::new()
-            .name("calls".into())
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                mica_backend_software::lend_this_thread();
-                let mut body = Vec::new();
-                while !member.over.load(Acquire) {
-                    if let Err(violation) = Crew::attend(&member, &broken, &mut body) {
-                        member.end(&broken, &violation);
-                    }
-                }
-                member.threads.fetch_sub(1, AcqRel);
-            })
-            .map(drop)
-    }
-
-    /// Counts one more thread, if there may be one: a program can wait in as many calls as there are reply slots;
-    /// one more thread reads.
-    fn may_hire(&self) -> bool {
-        let may = self.threads.fetch_add(1, AcqRel) <= SLOTS;
-        if !may {
-            self.threads.fetch_sub(1, AcqRel);
-        }
-        may
-    }
-
-    /// Ends the session of a program that broke the rules.
-    fn end(&self, broken: &Broken, violation: &Violation) {
-        let reason = violation.to_string();
-        tracing::warn!(reason, "a session is ended");
-        self.over.store(true, Release);
-        let mut slot = broken.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.get_or_insert(reason.clone());
-        drop(slot);
-        // Closes the socket, which the watcher sees.
-        self.desk.port.end(&reason);
-    }
-
-    /// Gives the ring up: another thread reads it from now on.
-    fn leave_ring(crew: &Arc<Self>, reader: MutexGuard<'_, RingServer>, broken: &Broken) {
-        let port = &crew.desk.port;
-        port.leave();
-        drop(reader);
-        if crew.resting.load(Acquire) == 0 && Crew::hire(crew, broken).is_err() {
-            tracing::error!("no thread can be started; calls of this session wait in line");
-        }
-        if port.left() {
-            port.wake_one();
-        }
-    }
-
-    /// Leads if nobody does; then sleeps until there is something to do.
-    fn attend(crew: &Arc<Self>, broken: &Broken, body: &mut Vec<u8>) -> Result<(), Violation> {
-        let port = &crew.desk.port;
-        let doorbell = port.doorbell();
-        let turn = match crew.reader.try_lock() {
-            Ok(reader) => Crew::lead(crew, reader, broken, body)?,
-            Err(TryLockError::Poisoned(reader)) => {
-                Crew::lead(crew, reader.into_inner(), broken, body)?
-            }
-            Err(TryLockError::WouldBlock) => Turn::Relieved,
-        };
-        let (doorbell, looked) = match turn {
-            Turn::Again => return Ok(()),
-            Turn::Relieved => (doorbell, None),
-            Turn::Idle(since, doorbell) => (doorbell, Some(since)),
-        };
-        crew.resting.fetch_add(1, AcqRel);
-        if !crew.over.load(Acquire) {
-            port.sleep(doorbell, looked);
-        }
-        crew.resting.fetch_sub(1, AcqRel);
-        Ok(())
-    }
-
-    /// Reads calls and carries them out. While it waits for the device, the ring is anybody's; it is
-    /// back before the program hears of it, so the next call finds it looking.
-    fn lead<'a>(
-        crew: &'a Arc<Self>,
-        mut reader: MutexGuard<'a, RingServer>,
-        broken: &Broken,
-        body: &mut Vec<u8>,
-    ) -> Result<Turn, Violation> {
-        let desk = &crew.desk;
-        let port = &desk.port;
-        let gpu = desk.session.gpu();
-        port.attend();
-        while !crew.over.load(Acquire) {
-            let Some(header) = reader.next(body)? else {
-                gpu.settle();
-                let Some(since) = port.look_for_call() else {
-                    continue;
-                };
-                let doorbell = port.doorbell();
-                port.leave();
-                drop(reader);
-                return Ok(match port.left() {
-                    true => Turn::Again,
-                    false => Turn::Idle(since, doorbell),
-                });
-            };
-            let (call, tail) = Call::decode(header.call, body).map_err(|source| {
-                let number = header.call;
-                Violation::Body { number, source }
-            })?;
-            let posted = call.class() == Class::Posted;
-            if posted == header.reply_slot().is_some() {
-                let call = call.name();
-                return Err(Violation::Class { call });
-            }
-            if !runs_what_it_waits_for(&call) {
-                gpu.settle();
-            }
-            let position = reader.position();
-            let call = match &crew.gated {
-                None => call,
-                Some(gated) => {
-                    let over = || crew.over.load(Acquire);
-                    match gated.place(desk, header, call, tail, &over) {
-                        Placed::Now(call) => call,
-                        Placed::InLine => continue,
-                        Placed::NotReady => {
-                            if let Some(slot) = header.reply_slot() {
-                                port.answer(slot, 0, not_ready());
-                            }
-                            continue;
-                        }
-                        Placed::First(held) => {
-                            Crew::leave_ring(crew, reader, broken);
-                            Crew::hold(crew, broken, held)?;
-                            match crew.reader.try_lock().ok() {
-                                Some(again) => reader = again,
-                                None => return Ok(Turn::Relieved),
-                            }
-                            port.attend();
-                            continue;
-                        }
-                    }
-                }
-            };
-            if call.class() != Class::Waiting {
-                crew.carry_out(header, call, tail, || {
-                    port.carried_out(position);
-                    if !posted {
-                        port.show_quiet(|| gpu.is_idle());
-                    }
-                })?;
-                continue;
-            }
-            port.carried_out(position);
-            Crew::leave_ring(crew, reader, broken);
-            let mut back = None;
-            crew.carry_out(header, call, tail, || {
-                back = crew.reader.try_lock().ok();
-                if back.is_some() {
-                    port.attend();
-                }
-                port.show_quiet(|| gpu.is_idle());
-            })?;
-            match back.or_else(|| crew.reader.try_lock().ok()) {
-                Some(again) => reader = again,
-                None => return Ok(Turn::Relieved),
-            }
-            port.attend();
-        }
-        Ok(Turn::Again)
-    }
-}
-
-/// Whether a launch just before this call need not be given to other threads first: the call waits for
-/// it, is done at once, or gives it to others itself.
-fn runs_what_it_waits_for(call: &Call) -> bool {
-    matches!(
-        call,
-        Call::Launch(_)
-            | Call::StreamSynchronize(_)
-            | Call::ContextSynchronize(_)
-            | Call::EventRecord(_)
-    )
-}
-
-/// The answer to whether work is done that is not.
-fn not_ready() -> Vec<u8> {
-    let mut bytes = Vec::new();
-    Truth { value: false }.put(&mut bytes);
-    bytes
 }

@@ -627,3 +627,35 @@ fn many_threads_share_a_session() {
     served.join().unwrap();
     b.assert_clean();
 }
+
+#[test]
+fn a_wait_for_a_word_of_nobody_is_a_late_error() {
+    let b = bench(64 << 20);
+    let (client, served) = b.client();
+    let NewContext {
+        context,
+        default_stream: stream,
+    } = client.call(&ContextCreate { flags: 0 }).unwrap();
+    let request = MemoryAlloc { context, bytes: 64 };
+    let address = client.call(&request).unwrap().value;
+    let wait = |address, is_wide, flags| {
+        let request = StreamWaitValue {
+            stream,
+            address,
+            is_wide,
+            value: 1,
+            flags,
+        };
+        client.post(&request, &[]).unwrap();
+        client.call(&StreamSynchronize { stream })
+    };
+    wait(address, false, 0).unwrap();
+    wait(address + 56, true, 3).unwrap();
+    assert_eq!(code(wait(address + 60, true, 0)), 1, "crooked");
+    assert_eq!(code(wait(address + 64, false, 0)), 1, "behind the end");
+    assert_eq!(code(wait(address, false, 4)), 1, "no such flag");
+    wait(address, false, 0).unwrap();
+    drop(client);
+    assert_eq!(served.join().unwrap(), None);
+    b.assert_clean();
+}

@@ -1,4 +1,10 @@
-# PyTorch (training, SDPA, graphs, compile), Triton, CuPy and JAX: natively one after the other, then all four as tenants at once. SIDES=direct: only the latter.
+# The framework suite (frameworks/suite): about a hundred cases of PyTorch, Triton, CuPy, JAX and Numba natively, in direct and in isolated
+# mode, compared in one table; FRAMEWORK_SECONDS limits each mode. Then PyTorch, Triton, CuPy and JAX natively and as four tenants
+# at once. SIDES="native isolated" selects modes, CASES=REGEX selects cases and leaves out the tenants.
+suite_table="$logs/frameworks.table"
+python3 "$gpu/frameworks/suite/suite.py" --mica "$mica" --modes "${SIDES:-native direct isolated}" --cases "${CASES:-}" \
+  --out "$logs" --seconds "${FRAMEWORK_SECONDS:-75}" | tee "$suite_table"
+[ "${PIPESTATUS[0]}" = 0 ] && pass "framework suite, as the table above says" || fail "framework suite" "$(grep -E '^[a-z]+: .* failed$' "$suite_table" | tr '\n' ';')"
 framework_one() { # SIDE FILE [ARGUMENT]
   local out code name="$1 $2"; shift
   local file=$1; shift
@@ -11,6 +17,7 @@ framework_one() { # SIDE FILE [ARGUMENT]
   else echo "FAIL  $name $*: exit $code; $(tail -n 2 <<<"$out" | tr '\n' ' '); $(tail -n 3 "$work/$file.err" | tr '\n' ' ')"; fi
 }
 for side in ${SIDES:-native direct}; do
+  { [ "$side" = isolated ] || [ -n "${CASES:-}" ]; } && continue
   ones=()
   for one in "torch_train.py --compile" triton_add.py cupy_ops.py jax_ops.py; do
     # shellcheck disable=SC2086

@@ -15,7 +15,7 @@ pub(super) struct Family {
 pub(super) struct Step {
     /// The package, without `mica-`.
     pub(super) package: &'static str,
-    /// The integration test, or `lib`.
+    /// The integration test, or `lib` or `bin`.
     pub(super) target: &'static str,
     /// Tests whose name contains one of these; all when empty.
     pub(super) only: &'static [&'static str],
@@ -138,7 +138,11 @@ pub(super) const FAMILIES: &[Family] = &[
     Family {
         name: "files",
         tried: "symlinks, pipes and foreign sockets, full disks, floods of descriptors",
-        steps: &[whole("daemon", "files"), whole("daemon", "scarce")],
+        steps: &[
+            whole("daemon", "files"),
+            whole("daemon", "scarce"),
+            only("cli", "bin", &["libraries"]),
+        ],
     },
     Family {
         name: "direct mode",

@@ -4,9 +4,10 @@ use std::os::fd::BorrowedFd;
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{
-    Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
-    EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, ModuleId, ModuleInfo,
-    ModuleOptions, Result, StreamFlags, StreamId, TextureDescriptor,
+    Access, ArrayDescriptor, ArrayId, ClusterQuestion, ContextId, Copy3d, DeviceProperties,
+    DevicePtr, EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan,
+    KernelDescription, Launch, LaunchAttribute, ModuleId, ModuleInfo, ModuleOptions, Result,
+    StreamFlags, StreamId, TensorMap, TensorMapRequest, TextureDescriptor, ValueWait,
 };
 
 use super::streams::done;
@@ -19,6 +20,14 @@ impl Gpu for CudaGpu {
 
     fn attribute(&self, attribute: u32) -> Option<i32> {
         self.driver.attribute(self.ordinal, attribute)
+    }
+
+    fn has_driver(&self) -> bool {
+        true
+    }
+
+    fn processor_map(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        self.driver.processor_map(self.properties.multiprocessors)
     }
 
     fn memory_info(&self) -> Result<(u64, u64)> {
@@ -97,6 +106,10 @@ impl Gpu for CudaGpu {
         self.wait_event(stream, event)
     }
 
+    fn stream_wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()> {
+        self.wait_value(stream, wait)
+    }
+
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
         self.add_callback(stream, callback)
     }
@@ -157,7 +170,52 @@ impl Gpu for CudaGpu {
     }
 
     fn launch(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()> {
-        self.start_kernel(stream, launch)
+        self.start_kernel(stream, launch, &[])
+    }
+
+    fn launch_with(
+        &self,
+        stream: StreamId,
+        launch: &Launch<'_>,
+        attributes: &[LaunchAttribute],
+    ) -> Result<()> {
+        self.start_kernel(stream, launch, attributes)
+    }
+
+    fn kernel_description(&self, module: ModuleId, kernel: u32) -> Result<KernelDescription> {
+        self.describe_kernel(module, kernel)
+    }
+
+    fn kernel_attribute(&self, module: ModuleId, kernel: u32, attribute: u32) -> Result<i32> {
+        self.attribute_of(module, kernel, attribute)
+    }
+
+    fn kernel_set_attribute(
+        &self,
+        module: ModuleId,
+        kernel: u32,
+        attribute: u32,
+        value: i32,
+    ) -> Result<()> {
+        self.set_attribute(module, kernel, attribute, value)
+    }
+
+    fn clusters(&self, question: &ClusterQuestion<'_>) -> Result<u32> {
+        self.cluster_count(question)
+    }
+
+    fn available_shared(
+        &self,
+        module: ModuleId,
+        kernel: u32,
+        blocks: u32,
+        block_threads: u32,
+    ) -> Result<u64> {
+        self.shared_for(module, kernel, blocks, block_threads)
+    }
+
+    fn tensor_map(&self, context: ContextId, request: &TensorMapRequest) -> Result<TensorMap> {
+        self.encode_tensor_map(context, request)
     }
 
     fn occupancy(
@@ -184,6 +242,16 @@ impl Gpu for CudaGpu {
 
     fn copy(&self, stream: StreamId, copy: &Copy3d) -> Result<()> {
         self.copy_box(stream, copy)
+    }
+
+    fn reads_pageable_at_once(&self) -> bool {
+        // The driver copies pageable memory to its own staging memory before the call returns.
+        true
+    }
+
+    unsafe fn pin(&self, context: ContextId, span: HostSpan) -> Result<()> {
+        // SAFETY: our contract is the callee's.
+        unsafe { self.pin_host(context, span) }
     }
 
     fn fill(&self, stream: StreamId, fill: &Fill2d) -> Result<()> {

@@ -106,6 +106,17 @@ impl CudaGpu {
         Ok(DevicePtr(address))
     }
 
+    /// # Safety
+    /// The span stays mapped as long as the context lives.
+    pub(super) unsafe fn pin_host(&self, context: ContextId, span: HostSpan) -> Result<()> {
+        // SAFETY: our contract; the end of the context ends the registration.
+        match unsafe { self.register(context, span) } {
+            // By another context, for all of them.
+            Err(error) if error.code == CuResult::HostMemoryAlreadyRegistered => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
     pub(super) fn unregister(&self, context: ContextId, address: DevicePtr) -> Result<()> {
         let context = self.context(context)?;
         let host = lock(&context.registered).remove(&address.0);

@@ -16,6 +16,7 @@ mod memory;
 mod modules;
 mod releases;
 mod streams;
+mod tensor_maps;
 mod textures;
 
 use std::collections::HashMap;
@@ -28,6 +29,7 @@ use mica_rm::GroupId;
 
 use crate::driver::{CudaDriver, DriverError, Raw, answer, check};
 use crate::nvml::Nvml;
+use crate::printed::{Printed, PrintedSink};
 use handles::Handles;
 use modules::Module;
 use releases::{IdleEvents, Releases};
@@ -57,6 +59,7 @@ pub struct CudaGpu {
     arrays: Handles<Array>,
     nvml: OnceLock<Option<(Nvml, u32)>>,
     releases: Arc<Releases>,
+    printed: OnceLock<Printed>,
 }
 
 /// A driver's pointer, as a number: the driver says from which threads it may be used, which is all.
@@ -143,7 +146,20 @@ impl CudaGpu {
             arrays: Handles::default(),
             nvml: OnceLock::new(),
             releases,
+            printed: OnceLock::new(),
         })
+    }
+
+    /// Hands on what the driver prints, after each wait, from now on.
+    pub fn hand_on_output(&self, printed: Printed) {
+        let _ = self.printed.set(printed);
+    }
+
+    /// Whom to give the output of kernels.
+    pub fn set_output(&self, sink: PrintedSink) {
+        if let Some(printed) = self.printed.get() {
+            printed.set_sink(sink);
+        }
     }
 
     /// The driver behind it.

@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, LaunchConfig};
 use mica_gpu::{
-    ContextId, DevicePtr, GlobalDescription, GpuError, KernelDescription, Launch, ModuleId,
-    ModuleInfo, ParamLayout, Result, StreamId,
+    ClusterQuestion, ContextId, DevicePtr, GlobalDescription, GpuError, KernelDescription, Launch,
+    LaunchAttribute, ModuleId, ModuleInfo, ParamLayout, Result, StreamId,
 };
 
 use super::{Address, Context, CudaGpu, image, invalid, stale};
@@ -30,6 +30,17 @@ mod attribute {
     pub(super) const BINARY_VERSION: u32 = 6;
     pub(super) const MAX_DYNAMIC_SHARED: u32 = 8;
 }
+
+/// `CUlaunchAttribute`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RawLaunchAttribute {
+    id: u32,
+    pad: u32,
+    value: [u32; 16],
+}
+
+const _: () = assert!(size_of::<RawLaunchAttribute>() == 72);
 
 /// A loaded module.
 #[derive(Debug)]
@@ -189,17 +200,18 @@ impl CudaGpu {
         self.enter(&module.context)?;
         let mut info = ModuleInfo::default();
         for kernel in &module.kernels {
-            let read = |number| self.function_attribute(kernel, number);
             info.kernels.push(KernelDescription {
                 name: kernel.name.clone(),
                 params: kernel.params.clone(),
-                static_shared: read(attribute::SHARED)?,
-                local_bytes: read(attribute::LOCAL)?,
-                const_bytes: read(attribute::CONST)?,
-                registers: read(attribute::REGISTERS)?,
-                max_threads: read(attribute::MAX_THREADS)?,
-                ptx_version: read(attribute::PTX_VERSION)?,
-                binary_version: read(attribute::BINARY_VERSION)?,
+                static_shared: 0,
+                local_bytes: 0,
+                const_bytes: 0,
+                registers: 0,
+                max_threads: 0,
+                ptx_version: 0,
+                binary_version: 0,
+                // The driver would load each kernel to tell more: a library has thousands.
+                is_complete: false,
             });
         }
         for name in &module.names {
@@ -223,7 +235,52 @@ impl CudaGpu {
         Ok(module.info.get_or_init(|| info).clone())
     }
 
-    fn function_attribute(&self, kernel: &Kernel, number: u32) -> Result<u32> {
+    pub(super) fn describe_kernel(&self, id: ModuleId, index: u32) -> Result<KernelDescription> {
+        let module = self.module(id)?;
+        let kernel = kernel_of(&module, index)?;
+        self.enter(&module.context)?;
+        let read = |number| Ok(self.function_attribute(kernel, number)?.unsigned_abs());
+        Ok(KernelDescription {
+            name: kernel.name.clone(),
+            params: kernel.params.clone(),
+            static_shared: read(attribute::SHARED)?,
+            local_bytes: read(attribute::LOCAL)?,
+            const_bytes: read(attribute::CONST)?,
+            registers: read(attribute::REGISTERS)?,
+            max_threads: read(attribute::MAX_THREADS)?,
+            ptx_version: read(attribute::PTX_VERSION)?,
+            binary_version: read(attribute::BINARY_VERSION)?,
+            is_complete: true,
+        })
+    }
+
+    pub(super) fn attribute_of(&self, id: ModuleId, index: u32, number: u32) -> Result<i32> {
+        let module = self.module(id)?;
+        let kernel = kernel_of(&module, index)?;
+        self.enter(&module.context)?;
+        self.function_attribute(kernel, number)
+    }
+
+    pub(super) fn set_attribute(
+        &self,
+        id: ModuleId,
+        index: u32,
+        number: u32,
+        value: i32,
+    ) -> Result<()> {
+        let module = self.module(id)?;
+        let kernel = kernel_of(&module, index)?;
+        // SAFETY: the driver's own handle and two numbers.
+        self.call(&module.context, "cuFuncSetAttribute", || unsafe {
+            (self.driver.functions.function_set_attribute)(kernel.raw as Raw, number, value)
+        })?;
+        if number == attribute::MAX_DYNAMIC_SHARED {
+            kernel.allowed_shared.store(value.unsigned_abs(), Relaxed);
+        }
+        Ok(())
+    }
+
+    fn function_attribute(&self, kernel: &Kernel, number: u32) -> Result<i32> {
         let mut value: c_int = 0;
         // SAFETY: writes one number; the driver's own handle.
         let mut read = || unsafe {
@@ -239,10 +296,15 @@ impl CudaGpu {
             code = read();
         }
         answer("cuFuncGetAttribute", code)?;
-        Ok(value.unsigned_abs())
+        Ok(value)
     }
 
-    pub(super) fn start_kernel(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()> {
+    pub(super) fn start_kernel(
+        &self,
+        stream: StreamId,
+        launch: &Launch<'_>,
+        attributes: &[LaunchAttribute],
+    ) -> Result<()> {
         let stream = self.stream(stream)?;
         let module = self.module(launch.module)?;
         let kernel = kernel_of(&module, launch.kernel)?;
@@ -275,19 +337,94 @@ impl CudaGpu {
         let functions = &self.driver.functions;
         let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
         let (raw, on, shared) = (kernel.raw as Raw, stream.raw as Raw, launch.dynamic_shared);
-        let (name, code) = match launch.cooperative {
+        let none = std::ptr::null_mut();
+        let (name, code) = if !attributes.is_empty() {
+            let attributes = self.raw_attributes(attributes)?;
+            let config = config_of(launch, on, &attributes);
+            // SAFETY: as below; the attributes outlive the call.
+            ("cuLaunchKernelEx", unsafe {
+                (functions.launch_ex)(&config, raw, pointers, none)
+            })
+        } else if launch.cooperative {
             // SAFETY: the driver's own handles; each pointer leads to as many bytes as its
             // parameter has, checked above, and the driver copies them before it returns.
-            true => ("cuLaunchCooperativeKernel", unsafe {
+            ("cuLaunchCooperativeKernel", unsafe {
                 (functions.launch_cooperative)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers)
-            }),
+            })
+        } else {
             // SAFETY: as above.
-            false => ("cuLaunchKernel", unsafe {
-                let none = std::ptr::null_mut();
+            ("cuLaunchKernel", unsafe {
                 (functions.launch)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers, none)
-            }),
+            })
         };
         self.judge(&stream.context, name, code)
+    }
+
+    /// Launch attributes as the driver takes them, with its own events.
+    pub(super) fn raw_attributes(
+        &self,
+        attributes: &[LaunchAttribute],
+    ) -> Result<Vec<RawLaunchAttribute>> {
+        let raw = |attribute: &LaunchAttribute| {
+            let mut value = attribute.value;
+            if let Some(event) = attribute.event {
+                let event = self.event(event)?.raw as u64;
+                (value[0], value[1]) = (event as u32, (event >> 32) as u32);
+            }
+            let (id, pad) = (attribute.id, 0);
+            Ok(RawLaunchAttribute { id, pad, value })
+        };
+        attributes.iter().map(raw).collect()
+    }
+
+    pub(super) fn cluster_count(&self, question: &ClusterQuestion<'_>) -> Result<u32> {
+        let module = self.module(question.module)?;
+        let kernel = kernel_of(&module, question.kernel)?;
+        let attributes = self.raw_attributes(question.attributes)?;
+        let launch = Launch {
+            module: question.module,
+            kernel: question.kernel,
+            grid: question.grid,
+            block: question.block,
+            dynamic_shared: question.dynamic_shared,
+            cooperative: false,
+            params: &[],
+        };
+        let config = config_of(&launch, std::ptr::null_mut(), &attributes);
+        let functions = &self.driver.functions;
+        let (name, function) = match question.largest {
+            true => (
+                "cuOccupancyMaxPotentialClusterSize",
+                functions.occupancy_cluster_size,
+            ),
+            false => ("cuOccupancyMaxActiveClusters", functions.occupancy_clusters),
+        };
+        let mut count = 0;
+        // SAFETY: writes one number; the driver's own handle, and attributes that outlive the call.
+        self.call(&module.context, name, || unsafe {
+            function(&mut count, kernel.raw as Raw, &config)
+        })?;
+        Ok(count.unsigned_abs())
+    }
+
+    pub(super) fn shared_for(
+        &self,
+        id: ModuleId,
+        index: u32,
+        blocks: u32,
+        threads: u32,
+    ) -> Result<u64> {
+        let module = self.module(id)?;
+        let kernel = kernel_of(&module, index)?;
+        let mut bytes = 0;
+        let (blocks, threads) = (blocks as c_int, threads as c_int);
+        let name = "cuOccupancyAvailableDynamicSMemPerBlock";
+        // SAFETY: writes one number; the driver's own handle.
+        self.call(&module.context, name, || unsafe {
+            let function = self.driver.functions.occupancy_shared;
+            function(&mut bytes, kernel.raw as Raw, blocks, threads)
+        })?;
+        Ok(bytes as u64)
     }
 
     /// Allows a kernel more shared memory than it may have unasked.
@@ -299,6 +436,7 @@ impl CudaGpu {
             Some(bytes) => *bytes,
             None => {
                 let bytes = self.function_attribute(kernel, attribute::SHARED)?;
+                let bytes = bytes.unsigned_abs();
                 *kernel.static_shared.get_or_init(|| bytes)
             }
         };
@@ -351,6 +489,18 @@ impl CudaGpu {
             code,
         )?;
         Ok(blocks.unsigned_abs())
+    }
+}
+
+/// A launch as `cuLaunchKernelEx` takes it.
+fn config_of(launch: &Launch<'_>, stream: Raw, attributes: &[RawLaunchAttribute]) -> LaunchConfig {
+    LaunchConfig {
+        grid: launch.grid,
+        block: launch.block,
+        shared_bytes: launch.dynamic_shared,
+        stream,
+        attributes: attributes.as_ptr().cast(),
+        attribute_count: attributes.len() as u32,
     }
 }
 

@@ -264,6 +264,9 @@ impl CudaGpu {
     /// Runs releases that a wait or query has just found reached, and passes its answer on.
     pub(super) fn collected<T>(&self, answer: Result<T>) -> Result<T> {
         self.releases.collect();
+        if let Some(printed) = self.printed.get() {
+            printed.hand_on();
+        }
         answer
     }
 }

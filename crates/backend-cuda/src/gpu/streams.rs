@@ -4,7 +4,9 @@ use std::ffi::{c_uint, c_void};
 use std::panic::AssertUnwindSafe;
 
 use mica_cuda_abi::CuResult;
-use mica_gpu::{ContextId, EventFlags, EventId, HostCallback, Result, StreamFlags, StreamId};
+use mica_gpu::{
+    ContextId, EventFlags, EventId, HostCallback, Result, StreamFlags, StreamId, ValueWait,
+};
 
 use super::{Address, CudaGpu, Event, Stream, stale};
 use crate::driver::Raw;
@@ -66,6 +68,22 @@ impl CudaGpu {
         // SAFETY: the driver's own handles.
         self.call(&stream.context, "cuStreamWaitEvent", || unsafe {
             (self.driver.functions.stream_wait)(stream.raw as Raw, event.raw as Raw, 0)
+        })
+    }
+
+    pub(super) fn wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()> {
+        let stream = self.stream(stream)?;
+        let (raw, address) = (stream.raw as Raw, wait.address.0);
+        let functions = &self.driver.functions;
+        // SAFETY: the driver's own handle; the GPU reads the word, and the driver refuses an address it does not know.
+        self.call(&stream.context, "cuStreamWaitValue", || unsafe {
+            match wait.is_wide {
+                true => (functions.stream_wait_value_64)(raw, address, wait.value, wait.flags()),
+                false => {
+                    let value = wait.value as u32;
+                    (functions.stream_wait_value_32)(raw, address, value, wait.flags())
+                }
+            }
         })
     }
 

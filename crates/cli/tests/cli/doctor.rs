@@ -14,13 +14,28 @@ fn the_doctor_says_that_all_is_well() {
         words.ends_with("every limit that can be checked now is in force\n"),
         "{words}"
     );
-    assert!(words.contains("carries Mica's mark"), "{words}");
+    assert!(
+        words.contains("carries Mica's mark; from MICA_LIB_DIR"),
+        "{words}"
+    );
     assert!(words.contains("a: limit tested"), "{words}");
     assert!(
         words.contains("one byte more than the limit was refused"),
         "{words}"
     );
     assert!(home.json("doctor --json").is_object());
+}
+
+#[test]
+fn a_chosen_folder_without_libraries_is_an_error() {
+    let home = Home::new();
+    let words = ["run", "-m", "64MiB", "--gpu", "software", "--", "true"];
+    let mut command = home.command(&words);
+    let output = command.env("MICA_LIB_DIR", home.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let expected = format!("mica: {} has no libmica_shim.so\n", home.path().display());
+    assert!(!output.status.success());
+    assert_eq!(said, expected);
 }
 
 #[test]

@@ -62,6 +62,16 @@ fn the_signal_that_ended_a_program_is_named() {
     }
 }
 
+/// Runs a program that gets signals although this test may ignore them, as whatever runs in the background does.
+const RUN: [&str; 6] = [
+    "run",
+    "-m",
+    "64MiB",
+    "--",
+    "env",
+    "--default-signal=INT,QUIT",
+];
+
 /// `mica run` of a shell that counts the signals it gets; it is ready when it has said so.
 fn counting(home: &Home) -> (Child, BufReader<std::process::ChildStdout>) {
     let script = home.write(
@@ -70,7 +80,7 @@ fn counting(home: &Home) -> (Child, BufReader<std::process::ChildStdout>) {
          echo ready; while :; do sleep 0.05; done\n",
     );
     let mut child = home
-        .command(&["run", "-m", "64MiB", "--", "sh", &script])
+        .command(&[&RUN[..], &["sh", &script]].concat())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -139,7 +149,7 @@ fn a_terminals_interrupt_arrives_once() {
         "stty -echo; trap 'echo INT' INT; trap 'echo QUIT; exit 7' QUIT\n\
          echo ready; while :; do sleep 0.05; done\n",
     );
-    let mica = home.command(&["run", "-m", "64MiB", "--", "sh", &script]);
+    let mica = home.command(&[&RUN[..], &["sh", &script]].concat());
     let mut python = Command::new("python3");
     python.args(["-c", TERMINAL]).arg(mica.get_program());
     python.args(mica.get_args());

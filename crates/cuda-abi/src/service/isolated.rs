@@ -252,6 +252,8 @@ pub(super) const POSTED: &[&str] = &[
     "cuStreamDestroy",
     "cuStreamDestroy_v2",
     "cuStreamWaitEvent",
+    "cuStreamWaitValue32_v2",
+    "cuStreamWaitValue64_v2",
     "cuStreamWriteValue32_v2",
     "cuStreamWriteValue64_v2",
 ];
@@ -359,6 +361,9 @@ pub(super) const SYNCHRONOUS: &[&str] = &[
     "cuStreamSynchronize",
     "cuSurfObjectCreate",
     "cuSurfObjectDestroy",
+    "cuTensorMapEncodeIm2col",
+    "cuTensorMapEncodeIm2colWide",
+    "cuTensorMapEncodeTiled",
     "cuTexObjectCreate",
     "cuTexObjectDestroy",
 ];

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use mica_limits::SharedPage;
-use mica_wire::host::message::{Message, PROTOCOL_VERSION, Refusal, Role};
+use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::socket::HostSocket;
 
 use super::Door;
@@ -38,28 +38,17 @@ pub(super) enum Joined {
 
 pub(super) fn join(
     daemon: &Arc<Daemon>,
-    message: &Message,
+    introduction: &Introduction,
     fds: Vec<OwnedFd>,
     pid: u32,
     uid: u32,
     door: Door,
     socket: &Arc<HostSocket>,
 ) -> Result<Joined, (Refusal, String)> {
-    if message.b != u64::from(PROTOCOL_VERSION) {
-        return Err((
-            Refusal::Version,
-            format!(
-                "this daemon speaks protocol {PROTOCOL_VERSION}, the program {}: use one version of Mica for both",
-                message.b
-            ),
-        ));
-    }
-    let role = [Role::Direct, Role::Worker, Role::Program, Role::Monitor]
-        .into_iter()
-        .find(|role| *role as u64 == message.a)
-        .ok_or((Refusal::Protocol, format!("there is no role {}", message.a)))?;
+    check_version(introduction.version)?;
+    let role = introduction.role;
     let mut registry = daemon.registry();
-    let (name, owner, is_worker_token) = match registry.by_token(&message.token) {
+    let (name, owner, is_worker_token) = match registry.by_token(&introduction.token) {
         Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
         None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
     };
@@ -140,7 +129,7 @@ pub(super) fn join(
     let process = Watched::open(pid);
     let start = process.as_ref().map_or(0, |p| p.start);
     let mut entry = Entry {
-        client: message.d,
+        client: introduction.client_id,
         pid,
         role: role as u32,
         start,
@@ -164,7 +153,7 @@ pub(super) fn join(
     };
     // One that returns keeps its number, by which the next daemon would know it again.
     let id = match expected {
-        Some(_) => message.d,
+        Some(_) => introduction.client_id,
         None => registry.fresh_id(),
     };
     let (doorbell, bell) = super::doorbell().map_err(|error| internal("a doorbell", error))?;
@@ -184,8 +173,8 @@ pub(super) fn join(
     // The claim is the client's own word: the earlier daemon's journal bounds it, else what is left, for
     // many who claim the same may not have more than the limit together.
     let granted = match (resumed, expected) {
-        (true, Some(most_bytes)) => message.c.min(most_bytes),
-        (true, None) => message.c.min(available_bytes),
+        (true, Some(most_bytes)) => introduction.claimed_bytes.min(most_bytes),
+        (true, None) => introduction.claimed_bytes.min(available_bytes),
         (false, _) => 0,
     };
     let counters = &governed.page.counters;
@@ -268,6 +257,19 @@ pub(super) fn join(
         bell,
         resumed,
     })
+}
+
+/// Refuses a program that speaks another version.
+pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
+    match theirs {
+        PROTOCOL_VERSION => Ok(()),
+        theirs => Err((
+            Refusal::Version,
+            format!(
+                "this daemon speaks protocol {PROTOCOL_VERSION}, the program {theirs}: use one version of Mica for both"
+            ),
+        )),
+    }
 }
 
 fn joined_words(

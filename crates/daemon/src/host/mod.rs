@@ -284,7 +284,7 @@ impl HostServer {
             };
             let socket = connection.socket.clone();
             match socket.receive() {
-                Ok((message, fds)) => match self.handle(number, &message, fds) {
+                Ok((frame, fds)) => match self.handle(number, &frame, fds) {
                     Flow::Keep => {}
                     Flow::Close => return self.close(number),
                 },

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, State};
 use mica_limits::Environment;
-use mica_wire::host::message::{Kind, Message, Role};
+use mica_wire::host::message::{DaemonMessage, Role};
 use tokio::sync::oneshot::Receiver;
 
 use super::peer::{Body, Peer};
@@ -150,8 +150,7 @@ impl Daemon {
         let workers = members.filter(|(_, client)| client.role == Role::Worker);
         let tell = |(id, client): (u64, &crate::registry::Client)| {
             let (request, answer) = self.cancels.expect(id);
-            let mut message = Message::new(Kind::Cancel);
-            message.a = request;
+            let message = DaemonMessage::Cancel { request };
             client.socket.send(&message, &[]).is_ok().then_some(answer)
         };
         workers.filter_map(tell).collect()

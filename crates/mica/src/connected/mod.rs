@@ -82,7 +82,7 @@ impl Connected {
         Ok(result?)
     }
 
-    fn post<R: wire::Request>(&self, request: &R) -> Result<()> {
+    fn post<R: wire::Posted>(&self, request: &R) -> Result<()> {
         self.check_late()?;
         Ok(self.client.post(request, &[])?)
     }
@@ -365,5 +365,6 @@ fn kernel(layout: wire::KernelLayout) -> KernelDescription {
         max_threads: layout.max_threads,
         ptx_version: layout.ptx_version,
         binary_version: layout.binary_version,
+        is_complete: layout.is_complete,
     }
 }

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{ContextCreate, ContextDestroy, SessionError};
+use mica_wire::session::{ContextCreate, ContextDestroy, ContextSynchronize, SessionError};
 
 use super::callbacks::forbid_within;
 use super::context_storage::Stored;
 use super::handles::{Kind, Object};
 use super::modules::Loaded;
+use super::pools;
 use super::state::{State, state};
 use super::streams::Stream;
 use super::support::{Answer, Code, lock, note_refusal, read, write};
@@ -82,6 +83,31 @@ impl Context {
         self.epoch.load(Acquire)
     }
 
+    /// The context whose present life has this number.
+    pub(super) fn of_epoch(epoch: u64) -> Option<&'static Self> {
+        let all = read(&ALL).clone();
+        let context = |handle: usize| {
+            // SAFETY: handles of contexts, which are never freed.
+            unsafe { Self::find(handle as Handle) }
+        };
+        let mut all = all.into_iter().filter_map(context);
+        all.find(|context| context.epoch() == epoch)
+    }
+
+    /// Waits for all its work.
+    pub(super) fn synchronize(&'static self, state: &State) -> Answer {
+        let epoch = self.epoch();
+        let frees = pools::before_context_wait(epoch);
+        let request = ContextSynchronize {
+            context: self.wire(),
+        };
+        let done = state.client.wait(&request);
+        state.print_output();
+        self.checked(done)?;
+        pools::after_context_wait(state, epoch, frees);
+        self.check(state)
+    }
+
     /// Makes it real in the worker if it is not. Only with `retained` locked.
     pub(super) fn begin(&'static self, state: &State) -> Answer {
         if self.epoch() != 0 {
@@ -116,6 +142,7 @@ impl Context {
         lock(&self.loaded).clear();
         let ended = state.client.call(&ContextDestroy { context });
         state.memory.forget_epoch(epoch);
+        pools::forget_epoch(epoch);
         state.print_output();
         match ended {
             // A context that an error has killed is destroyed all the same.

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{ContextLimit, ContextSetLimit, ContextSynchronize};
+use mica_wire::session::{ContextLimit, ContextSetLimit};
 
 use super::callbacks::forbid_within;
 use super::context::{
@@ -310,13 +310,7 @@ fn synchronize(of: Option<&'static Context>) -> Answer {
         return Err(CuResult::ContextIsDestroyed.into());
     }
     super::capture::forbid_implicit(context)?;
-    let request = ContextSynchronize {
-        context: context.wire(),
-    };
-    let done = state.client.wait(&request);
-    state.print_output();
-    context.checked(done)?;
-    context.check(state)
+    context.synchronize(state)
 }
 
 entries! {

@@ -30,6 +30,10 @@ pub(super) struct EventState {
     flags: AtomicU32,
     /// Whether it was ever recorded outside of a capture.
     recorded: AtomicBool,
+    /// Counts its records.
+    records: AtomicU64,
+    /// The record that is known to have been reached, as `records` was after it.
+    reached: AtomicU64,
     /// Where in a capture it was recorded last.
     pub(super) captured: Mutex<Option<Captured>>,
 }
@@ -61,10 +65,18 @@ impl Event {
         Ok(context)
     }
 
-    /// Work that records it was submitted.
+    /// Work that records it is about to be submitted, or was just submitted: what was answered in between is of
+    /// the record before.
     pub(super) fn note_record(&self) {
         *lock(&self.captured) = None;
         self.recorded.store(true, Relaxed);
+        self.records.fetch_add(1, Release);
+    }
+
+    /// Whether its last record is known to have been reached; without a question to the worker.
+    fn is_known_reached(&self) -> bool {
+        let records = self.records.load(Acquire);
+        records != 0 && self.reached.load(Acquire) == records
     }
 }
 
@@ -94,7 +106,9 @@ fn record(event: &'static Event, stream: &'static Stream, flags: u32) -> Answer 
         event: event.wire(),
         stream: stream.wire(),
     };
-    context.checked(state.client.post(&request, &[]))
+    let posted = state.client.post(&request, &[]);
+    event.note_record();
+    context.checked(posted)
 }
 
 /// Nobody can ask about an event whose last record was captured, also when the capture is over: the driver
@@ -123,6 +137,8 @@ driver! {
             event.wire.store(wire, Relaxed);
             event.flags.store(flags, Relaxed);
             event.recorded.store(false, Relaxed);
+            event.records.store(0, Relaxed);
+            event.reached.store(0, Relaxed);
             *lock(&event.captured) = None;
             event.epoch.store(context.epoch(), Release);
         });
@@ -158,10 +174,15 @@ driver! {
         let (event, context) = event_of(event)?;
         context.check(state)?;
         refuse_captured(event)?;
+        if event.is_known_reached() {
+            return Ok(());
+        }
+        let records = event.records.load(Acquire);
         let reached = context.checked(state.client.call(&EventQuery { event: event.wire() }))?;
         if !reached.value {
             return Err(CuResult::NotReady.into());
         }
+        event.reached.store(records, Release);
         context.check(state)
     }
 
@@ -170,9 +191,14 @@ driver! {
         let (event, context) = event_of(event)?;
         context.check(state)?;
         refuse_captured(event)?;
+        if event.is_known_reached() {
+            return Ok(());
+        }
+        let records = event.records.load(Acquire);
         let done = state.client.wait(&EventSynchronize { event: event.wire() });
         state.print_output();
         context.checked(done)?;
+        event.reached.store(records, Release);
         context.check(state)
     }
 

@@ -212,7 +212,11 @@ driver! {
             event.note_record();
         }
         let request = GraphLaunch { graph: inner.wire, stream: stream.wire() };
-        context.checked(state.client.post(&request, &[]))
+        let posted = state.client.post(&request, &[]);
+        for event in &inner.records {
+            event.note_record();
+        }
+        context.checked(posted)
     }
 
     fn graph_upload<const PT>(exec: Handle, stream: Handle) {

@@ -304,8 +304,9 @@ unsafe fn enumerate(
     Ok(())
 }
 
-fn attribute_of(state: &State, function: &Function, attribute: u32) -> Answer<i32> {
-    let layout = function.layout()?;
+fn attribute_of(state: &State, function: &'static Function, attribute: u32) -> Answer<i32> {
+    let layout = function.complete_layout(state)?;
+    let has_driver = state.client.snapshot().has_driver;
     Ok(match attribute {
         0 => layout.max_threads as i32,
         1 => layout.static_shared as i32,
@@ -314,8 +315,9 @@ fn attribute_of(state: &State, function: &Function, attribute: u32) -> Answer<i3
         4 => layout.registers as i32,
         5 => layout.ptx_version as i32,
         6 => layout.binary_version as i32,
+        7.. if has_driver => function.ask_attribute(state, attribute)?,
         7 => 0,
-        8 => function.most_dynamic(state) as i32,
+        8 => function.most_dynamic(state)? as i32,
         9 => function.carveout.load(Relaxed),
         10..=14 => function.cluster[attribute as usize - 10].load(Relaxed),
         15..=17 => 0,
@@ -323,7 +325,14 @@ fn attribute_of(state: &State, function: &Function, attribute: u32) -> Answer<i3
     })
 }
 
-fn set_attribute(state: &State, function: &Function, attribute: u32, value: i32) -> Answer {
+fn set_attribute(state: &State, function: &'static Function, attribute: u32, value: i32) -> Answer {
+    if state.client.snapshot().has_driver {
+        function.send_attribute(state, attribute, value)?;
+        if attribute == 8 {
+            function.dynamic_limit.store(value, Relaxed);
+        }
+        return Ok(());
+    }
     match attribute {
         8 => {
             let most = state.client.snapshot().max_shared_per_block;

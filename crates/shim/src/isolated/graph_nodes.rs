@@ -12,7 +12,7 @@ use super::graph_params::{
     HostParams, KernelParams, KernelParams2, MemsetParams, kernel_params, node_params_op,
 };
 use super::graphs::{graph_of, node_of};
-use super::launch::LaunchAttribute;
+use super::launch_attributes;
 use super::memory::AllocationKind;
 use super::state::state;
 use super::support::{Answer, bad_handle, driver, entries, get, invalid, put, room_for};
@@ -148,8 +148,9 @@ driver! {
         let Op::Kernel(kernel) = node_of(node)?.op() else {
             return invalid();
         };
-        let mut value = [0; 16];
-        if attribute == 2 {
+        let set = kernel.attributes.iter().find(|set| set.id == attribute);
+        let mut value = set.map_or([0; 16], |set| set.value);
+        if attribute == launch_attributes::COOPERATIVE {
             value[0] = u32::from(kernel.shape.is_cooperative);
         }
         put(out, value)
@@ -157,12 +158,16 @@ driver! {
 
     fn kernel_set_attribute(node: Handle, attribute: u32, value: *const [u32; 16]) {
         let node = node_of(node)?;
-        let attribute = LaunchAttribute { id: attribute, pad: 0, value: get(value)? };
+        let value = get(value)?;
         let Op::Kernel(mut kernel) = node.op() else {
             return invalid();
         };
-        if attribute.id == 2 {
-            kernel.shape.is_cooperative = attribute.value[0] != 0;
+        if attribute == launch_attributes::COOPERATIVE {
+            kernel.shape.is_cooperative = value[0] != 0;
+        }
+        if let Some(travelling) = launch_attributes::translated(state()?, attribute, value)? {
+            kernel.attributes.retain(|set| set.id != attribute);
+            kernel.attributes.push(travelling);
         }
         node.set_op(Op::Kernel(kernel))
     }
@@ -173,6 +178,7 @@ driver! {
             return invalid();
         };
         copy.shape.is_cooperative = kernel.shape.is_cooperative;
+        copy.attributes.clone_from(&kernel.attributes);
         to.set_op(Op::Kernel(copy))
     }
 

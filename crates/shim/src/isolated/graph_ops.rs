@@ -4,11 +4,10 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use mica_wire::session::{
-    Copy, EventRecord, Fill, GraphNode, Launch, Request, SharedHostMemory, StreamCallback,
-    StreamWaitEvent,
+    Copy, EventRecord, Fill, GraphNode, Launch, LaunchAttribute, LaunchWith, Node,
+    SharedHostMemory, StreamCallback, StreamWaitEvent,
 };
 
-use super::callbacks;
 use super::context::Context;
 use super::copies::{CopyOp, End, Place, copy_on_host};
 use super::events::Event;
@@ -16,6 +15,7 @@ use super::launch::Shape;
 use super::modules::Function;
 use super::state::State;
 use super::support::{Answer, invalid};
+use super::{callbacks, launch_attributes};
 
 /// A kernel with its parameters.
 #[derive(Clone)]
@@ -23,6 +23,7 @@ pub(super) struct KernelOp {
     pub(super) function: &'static Function,
     pub(super) shape: Shape,
     pub(super) params: Vec<u8>,
+    pub(super) attributes: Vec<LaunchAttribute>,
 }
 
 /// A function of the program.
@@ -89,7 +90,7 @@ unsafe impl Send for Bounce {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Bounce {}
 
-fn node<R: Request>(after: Vec<u32>, request: &R, tail: &[u8]) -> GraphNode {
+fn node<R: Node>(after: Vec<u32>, request: &R, tail: &[u8]) -> GraphNode {
     let mut body = request.encode().as_slice().to_vec();
     body.extend_from_slice(tail);
     GraphNode {
@@ -124,6 +125,20 @@ pub(super) fn lower(
         },
         Op::Kernel(kernel) => {
             let resolved = kernel.function.resolve(state, context)?;
+            if !kernel.attributes.is_empty() {
+                let request = LaunchWith {
+                    stream: 0,
+                    module: resolved.module,
+                    kernel: resolved.kernel,
+                    grid: kernel.shape.grid,
+                    block: kernel.shape.block,
+                    dynamic_shared: kernel.shape.shared,
+                    attributes: kernel.attributes.len() as u32,
+                };
+                let tail = launch_attributes::encode(&kernel.attributes, &kernel.params);
+                nodes.push(node(after, &request, &tail));
+                return Ok(nodes.len() as u32 - 1);
+            }
             let request = Launch {
                 stream: 0,
                 module: resolved.module,

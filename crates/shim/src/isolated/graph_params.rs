@@ -84,6 +84,7 @@ impl KernelParams {
             function,
             shape,
             params,
+            attributes: Vec::new(),
         }))
     }
 }

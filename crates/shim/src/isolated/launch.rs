@@ -4,15 +4,15 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering::Acquire;
 
 use mica_cuda_abi::{CuResult, Handle, LaunchConfig};
-use mica_wire::session::{KernelLayout, Launch};
+use mica_wire::session::{KernelLayout, Launch, LaunchAttribute, LaunchWith};
 
-use super::capture;
 use super::functions::function_of;
 use super::graph_ops::{KernelOp, Op};
 use super::modules::Function;
-use super::state::State;
+use super::state::{State, state};
 use super::streams::resolve;
-use super::support::{Answer, Code, driver, get, invalid, stream_entries};
+use super::support::{Answer, driver, get, invalid, stream_entries};
+use super::{capture, launch_attributes};
 
 /// Parameters up to this size are packed on the stack.
 const STACK_BYTES: usize = 4096;
@@ -34,7 +34,7 @@ pub(super) struct Shape {
 }
 
 /// Refuses what a real driver refuses at once.
-pub(super) fn check(state: &State, function: &Function, shape: &Shape) -> Answer {
+pub(super) fn check(state: &State, function: &'static Function, shape: &Shape) -> Answer {
     let Shape {
         grid,
         block,
@@ -63,17 +63,16 @@ pub(super) fn check(state: &State, function: &Function, shape: &Shape) -> Answer
     if (0..3).any(|axis| block[axis] > most(2 + axis as u32, most_block[axis])) {
         return invalid();
     }
-    if shared > function.most_dynamic(state) {
+    if shared > function.most_dynamic(state)? {
         return invalid();
     }
-    let layout = function.layout()?;
+    let layout = function.complete_layout(state)?;
     if layout.max_threads != 0 && threads > layout.max_threads {
         return Err(CuResult::LaunchOutOfResources.into());
     }
     if shape.is_cooperative {
         let blocks = grid.iter().map(|part| u64::from(*part)).product::<u64>();
-        let each =
-            super::occupancy::blocks_per_multiprocessor(state, layout, threads, shared.into());
+        let each = super::occupancy::resident(state, function, threads, shared.into())?;
         let room = u64::from(each) * u64::from(state.client.snapshot().multiprocessors);
         if blocks > room {
             return Err(CuResult::CooperativeLaunchTooLarge.into());
@@ -170,6 +169,7 @@ unsafe fn extra_buffer<'a>(extra: *const *const c_void) -> Answer<&'a [u8]> {
 unsafe fn launch<const PT: bool>(
     function: Handle,
     shape: Shape,
+    attributes: &[LaunchAttribute],
     stream: Handle,
     params: *const *const c_void,
     extra: *const *const c_void,
@@ -187,11 +187,29 @@ unsafe fn launch<const PT: bool>(
             function,
             shape,
             params,
+            attributes: attributes.to_vec(),
         };
         return capture::record(stream, Op::Kernel(op));
     }
     capture::forbid_legacy(stream)?;
     let resolved = function.resolve(state, context)?;
+    if !attributes.is_empty() {
+        let request = LaunchWith {
+            stream: stream.wire(),
+            module: resolved.module,
+            kernel: resolved.kernel,
+            grid: shape.grid,
+            block: shape.block,
+            dynamic_shared: shape.shared,
+            attributes: attributes.len() as u32,
+        };
+        let post = |block: &[u8]| {
+            let tail = launch_attributes::encode(attributes, block);
+            context.checked(state.client.post(&request, &tail))
+        };
+        // SAFETY: the program's parameters.
+        return unsafe { with_params(layout, params, extra, post) };
+    }
     let request = Launch {
         stream: stream.wire(),
         module: resolved.module,
@@ -206,44 +224,13 @@ unsafe fn launch<const PT: bool>(
     unsafe { with_params(layout, params, extra, post) }
 }
 
-/// `CUlaunchAttribute`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct LaunchAttribute {
-    pub(super) id: u32,
-    pub(super) pad: u32,
-    pub(super) value: [u32; 16],
-}
-
-/// Looks through launch attributes: says whether the launch is cooperative.
-///
-/// # Safety
-/// There are `count` attributes.
-unsafe fn read_attributes(attributes: *const c_void, count: u32) -> Answer<bool> {
-    let mut is_cooperative = false;
-    for index in 0..count as usize {
-        // SAFETY: our contract.
-        let attribute = unsafe { get(attributes.cast::<LaunchAttribute>().add(index))? };
-        match attribute.id {
-            2 => is_cooperative = attribute.value[0] != 0,
-            // A cluster of one block is no cluster.
-            4 if attribute.value[..3] == [1, 1, 1] => {}
-            4 => return Err(Code(CuResult::InvalidClusterSize as u32)),
-            7 | 12 => return super::support::not_supported("a launch that records an event"),
-            // Hints.
-            _ => {}
-        }
-    }
-    Ok(is_cooperative)
-}
-
 driver! {
     fn launch_kernel<const PT>(
         function: Handle, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32,
         stream: Handle, params: *const *const c_void, extra: *const *const c_void,
     ) {
         let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared, is_cooperative: false };
-        launch::<PT>(function, shape, stream, params, extra)
+        launch::<PT>(function, shape, &[], stream, params, extra)
     }
 
     fn launch_cooperative<const PT>(
@@ -251,21 +238,21 @@ driver! {
         stream: Handle, params: *const *const c_void,
     ) {
         let shape = Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared, is_cooperative: true };
-        launch::<PT>(function, shape, stream, params, std::ptr::null())
+        launch::<PT>(function, shape, &[], stream, params, std::ptr::null())
     }
 
     fn launch_kernel_ex<const PT>(
         config: *const LaunchConfig, function: Handle, params: *const *const c_void, extra: *const *const c_void,
     ) {
         let config = get(config)?;
-        let is_cooperative = read_attributes(config.attributes, config.attribute_count)?;
+        let (attributes, is_cooperative) = launch_attributes::read(state()?, config.attributes, config.attribute_count)?;
         let shape = Shape {
             grid: config.grid,
             block: config.block,
             shared: config.shared_bytes,
             is_cooperative,
         };
-        launch::<PT>(function, shape, config.stream, params, extra)
+        launch::<PT>(function, shape, &attributes, config.stream, params, extra)
     }
 }
 

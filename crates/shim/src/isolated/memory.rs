@@ -251,6 +251,11 @@ driver! {
         if found.kind == AllocationKind::Managed {
             return super::host::release(state, &found);
         }
+        if found.kind == AllocationKind::Pool && state.client.snapshot().has_driver {
+            found.context.synchronize(state)?;
+            super::pools::give_idle_block(state, &found);
+            return Ok(());
+        }
         let request = MemoryFree { context: found.context.wire(), address };
         let freed = state.client.call(&request);
         state.print_output();

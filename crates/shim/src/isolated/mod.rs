@@ -38,11 +38,14 @@ mod graphs;
 mod handles;
 mod host;
 mod launch;
+mod launch_attributes;
+mod library_tables;
 mod link;
 mod md2;
 mod memory;
 mod modules;
 mod occupancy;
+mod pool_memory;
 mod pools;
 mod procaddr;
 mod ptx_join;
@@ -53,6 +56,8 @@ mod stream_calls;
 mod streams;
 mod support;
 mod tables;
+mod tensor_maps;
+mod unknown_slots;
 mod user_objects;
 mod variables;
 mod vmm;
@@ -97,6 +102,7 @@ const LISTS: &[Entries] = &[
     stream_calls::ENTRIES,
     stream_calls::STREAM_ENTRIES,
     user_objects::ENTRIES,
+    tensor_maps::ENTRIES,
     vmm::ENTRIES,
 ];
 

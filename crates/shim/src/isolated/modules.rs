@@ -13,7 +13,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use mica_cuda_abi::CuResult;
 use mica_fatbin::{Region, locate};
-use mica_wire::session::{KernelLayout, LoadedModule, ModuleUnload};
+use mica_wire::session::{
+    KernelAttribute, KernelDescription, KernelLayout, KernelSetAttribute, LoadedModule,
+    ModuleUnload,
+};
 
 use super::context::Context;
 use super::handles::{Kind, Object};
@@ -68,6 +71,12 @@ pub(super) struct FunctionState {
     pub(super) library: &'static Library,
     pub(super) name: CString,
     layout: OnceLock<KernelLayout>,
+    /// The whole layout, once the worker has told it, where the first one was not.
+    complete: OnceLock<KernelLayout>,
+    /// Attributes that the program has set, for contexts that do not have them yet.
+    settings: Mutex<Vec<(u32, i32)>>,
+    /// Blocks on a multiprocessor by threads and dynamic shared memory, as the worker answered.
+    pub(super) occupancy: Mutex<HashMap<(u32, u64), u32>>,
     resolved: AtomicPtr<Resolved>,
     /// Dynamic shared memory the program has asked to be allowed; −1 for the default.
     pub(super) dynamic_limit: AtomicI32,
@@ -191,6 +200,9 @@ impl Library {
                 library: self,
                 name: CString::new(name).unwrap_or_default(),
                 layout: OnceLock::from(layout),
+                complete: OnceLock::new(),
+                settings: Mutex::default(),
+                occupancy: Mutex::default(),
                 resolved: AtomicPtr::new(std::ptr::null_mut()),
                 dynamic_limit: AtomicI32::new(-1),
                 carveout: AtomicI32::new(-1),
@@ -284,6 +296,73 @@ impl Function {
             .ok_or(Code(CuResult::InvalidHandle as u32))
     }
 
+    /// Its layout with everything that the device knows of it.
+    #[inline]
+    pub(super) fn complete_layout(&'static self, state: &State) -> Answer<&'static KernelLayout> {
+        let layout = self.layout()?;
+        if layout.is_complete {
+            return Ok(layout);
+        }
+        match self.complete.get() {
+            Some(complete) => Ok(complete),
+            None => self.ask_layout(state),
+        }
+    }
+
+    #[cold]
+    fn ask_layout(&'static self, state: &State) -> Answer<&'static KernelLayout> {
+        let (_, context) = super::context::any_context()?;
+        let Resolved { module, kernel, .. } = *self.resolve(state, context)?;
+        let answer = state.client.call(&KernelDescription { module, kernel });
+        let complete = context.checked(answer)?;
+        Ok(self.complete.get_or_init(|| complete))
+    }
+
+    /// An attribute, as the driver in the worker has it.
+    pub(super) fn ask_attribute(&'static self, state: &State, attribute: u32) -> Answer<i32> {
+        let (_, context) = super::context::any_context()?;
+        let Resolved { module, kernel, .. } = *self.resolve(state, context)?;
+        let request = KernelAttribute {
+            module,
+            kernel,
+            attribute,
+        };
+        Ok(context.checked(state.client.call(&request))?.value)
+    }
+
+    /// Sets an attribute with the driver in the worker; contexts that come to know the kernel later get it then.
+    pub(super) fn send_attribute(
+        &'static self,
+        state: &State,
+        attribute: u32,
+        value: i32,
+    ) -> Answer {
+        let (_, context) = super::context::any_context()?;
+        let resolved = self.resolve(state, context)?;
+        self.apply(state, context, resolved, (attribute, value))?;
+        let mut settings = lock(&self.settings);
+        settings.retain(|(known, _)| *known != attribute);
+        settings.push((attribute, value));
+        lock(&self.occupancy).clear();
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        state: &State,
+        context: &'static Context,
+        resolved: &Resolved,
+        (attribute, value): (u32, i32),
+    ) -> Answer {
+        let request = KernelSetAttribute {
+            module: resolved.module,
+            kernel: resolved.kernel,
+            attribute,
+            value,
+        };
+        context.checked(state.client.call(&request)).map(drop)
+    }
+
     /// Where it is in a context's present life.
     #[inline]
     pub(super) fn resolve(
@@ -320,21 +399,26 @@ impl Function {
             module: loaded.module,
             kernel,
         }));
+        let settings = lock(&self.settings).clone();
+        for setting in settings {
+            self.apply(state, context, resolved, setting)?;
+        }
         let pointer = std::ptr::from_ref(resolved).cast_mut();
         self.resolved.store(pointer, Release);
         Ok(resolved)
     }
 
     /// Most dynamic shared memory that a launch may ask for.
-    pub(super) fn most_dynamic(&self, state: &State) -> u32 {
+    #[inline]
+    pub(super) fn most_dynamic(&'static self, state: &State) -> Answer<u32> {
         let set = self
             .dynamic_limit
             .load(std::sync::atomic::Ordering::Relaxed);
         if set >= 0 {
-            return set as u32;
+            return Ok(set as u32);
         }
-        let fixed = self.layout.get().map_or(0, |layout| layout.static_shared);
+        let fixed = self.complete_layout(state)?.static_shared;
         let default = state.attribute(8).unwrap_or(48 << 10) as u32;
-        default.saturating_sub(fixed)
+        Ok(default.saturating_sub(fixed))
     }
 }

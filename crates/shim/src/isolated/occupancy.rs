@@ -1,15 +1,18 @@
-//! How many blocks fit on a multiprocessor; computed here from the kernel's layout.
+//! How many blocks fit on a multiprocessor. A real driver is asked; for the software GPU it is computed here from
+//! the kernel's layout.
 
 use mica_cuda_abi::{CuResult, Handle, LaunchConfig};
-use mica_wire::session::KernelLayout;
+use mica_wire::session::{AvailableShared, Clusters, KernelLayout, Occupancy};
 
+use super::context::any_context;
 use super::functions::function_of;
+use super::launch_attributes;
 use super::modules::Function;
 use super::state::{State, state};
-use super::support::{Answer, Code, driver, entries, get, invalid, put, room_for};
+use super::support::{Answer, Code, driver, entries, get, invalid, lock, put, room_for};
 
-/// Blocks that run side by side on one multiprocessor; 0 if not even one fits.
-pub(super) fn blocks_per_multiprocessor(
+/// Blocks that run side by side on one multiprocessor of the software GPU; 0 if not even one fits.
+fn blocks_per_multiprocessor(
     state: &State,
     layout: &KernelLayout,
     threads: u32,
@@ -48,12 +51,59 @@ pub(super) fn blocks_per_multiprocessor(
 }
 
 /// The same for a launch of a function, which may have no more shared memory than it was set up for.
-fn resident(state: &State, function: &Function, threads: u32, dynamic: u64) -> Answer<u32> {
-    let layout = function.layout()?;
-    Ok(match dynamic > u64::from(function.most_dynamic(state)) {
-        true => 0,
-        false => blocks_per_multiprocessor(state, layout, threads, dynamic),
-    })
+pub(super) fn resident(
+    state: &State,
+    function: &'static Function,
+    threads: u32,
+    dynamic: u64,
+) -> Answer<u32> {
+    if dynamic > u64::from(function.most_dynamic(state)?) {
+        return Ok(0);
+    }
+    if !state.client.snapshot().has_driver {
+        let layout = function.layout()?;
+        return Ok(blocks_per_multiprocessor(state, layout, threads, dynamic));
+    }
+    if let Some(known) = lock(&function.occupancy).get(&(threads, dynamic)) {
+        return Ok(*known);
+    }
+    let (_, context) = any_context()?;
+    let resolved = function.resolve(state, context)?;
+    let answer = state.client.call(&Occupancy {
+        module: resolved.module,
+        kernel: resolved.kernel,
+        block_threads: threads,
+        dynamic_shared: dynamic,
+    });
+    let blocks = context.checked(answer)?.value as u32;
+    lock(&function.occupancy).insert((threads, dynamic), blocks);
+    Ok(blocks)
+}
+
+/// What a real driver says of the clusters of a launch.
+unsafe fn ask_clusters(
+    state: &State,
+    function: &'static Function,
+    config: &LaunchConfig,
+    largest: bool,
+) -> Answer<i32> {
+    let (_, context) = any_context()?;
+    let resolved = function.resolve(state, context)?;
+    // SAFETY: the program's attributes.
+    let (attributes, _) =
+        unsafe { launch_attributes::read(state, config.attributes, config.attribute_count)? };
+    let request = Clusters {
+        module: resolved.module,
+        kernel: resolved.kernel,
+        grid: config.grid,
+        block: config.block,
+        dynamic_shared: config.shared_bytes,
+        attributes: attributes.len() as u32,
+        largest,
+    };
+    let tail = launch_attributes::encode(&attributes, &[]);
+    let answer = state.client.call_with(&request, &tail);
+    Ok(context.checked(answer)?.value as i32)
 }
 
 type SharedOf = unsafe extern "C" fn(i32) -> usize;
@@ -86,7 +136,7 @@ unsafe fn potential(
     room_for(block)?;
     // SAFETY: the program's handle.
     let function = unsafe { function_of(function)? };
-    let layout = function.layout()?;
+    let layout = function.complete_layout(state)?;
     let most = if layout.max_threads == 0 {
         1024
     } else {
@@ -138,7 +188,19 @@ driver! {
         if blocks <= 0 || threads <= 0 {
             return invalid();
         }
-        let layout = function_of(function)?.layout()?;
+        let function = function_of(function)?;
+        if state.client.snapshot().has_driver {
+            let (_, context) = any_context()?;
+            let resolved = function.resolve(state, context)?;
+            let answer = state.client.call(&AvailableShared {
+                module: resolved.module,
+                kernel: resolved.kernel,
+                blocks: blocks as u32,
+                block_threads: threads as u32,
+            });
+            return put(out, context.checked(answer)?.value as usize);
+        }
+        let layout = function.layout()?;
         let whole = state.attribute(81).unwrap_or(64 << 10) as u64 / blocks as u64;
         let reserved = state.attribute(111).unwrap_or(0).max(0) as u64;
         let most = u64::from(state.client.snapshot().max_shared_per_block);
@@ -157,6 +219,10 @@ driver! {
     fn occupancy_clusters(out: *mut i32, function: Handle, config: *const LaunchConfig) {
         let state = state()?;
         let config = get(config)?;
+        if state.client.snapshot().has_driver {
+            let count = ask_clusters(state, function_of(function)?, &config, false)?;
+            return put(out, count);
+        }
         let threads = config.block.iter().product();
         let each = resident(state, function_of(function)?, threads, config.shared_bytes.into())?;
         put(out, (each * state.client.snapshot().multiprocessors) as i32)
@@ -164,8 +230,11 @@ driver! {
 
     fn occupancy_cluster_size(out: *mut i32, function: Handle, config: *const LaunchConfig) {
         room_for(out)?;
-        room_for(config)?;
-        function_of(function)?;
+        let (state, config) = (state()?, get(config)?);
+        let function = function_of(function)?;
+        if state.client.snapshot().has_driver {
+            return put(out, ask_clusters(state, function, &config, true)?);
+        }
         put(out, 1)
     }
 }

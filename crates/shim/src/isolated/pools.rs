@@ -1,39 +1,54 @@
 //! Memory in stream order, and the pools it comes from.
 //!
-//! The worker allocates and frees in stream order; a pool here is the record of what came from it.
+//! On the software GPU the worker allocates and frees in stream order, and a pool here is the record of what came
+//! from it. On a real GPU a pool cuts chunks into blocks itself (`pool_memory`).
 
+use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::AtomicU64;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 
 use mica_cuda_abi::{CuResult, Handle, MemAllocationProp, MemLocation};
-use mica_wire::session::{MemoryAllocAsync, MemoryFreeAsync};
+use mica_wire::session::{MemoryAlloc, MemoryAllocAsync, MemoryFree, MemoryFreeAsync};
 
 use super::capture;
-use super::context::check_device;
+use super::context::{Context, check_device};
 use super::graph_ops::Op;
 use super::handles::{Kind, Object};
 use super::memory::{Allocation, AllocationKind};
-use super::state::state;
-use super::streams::resolve;
+use super::pool_memory::{self, PoolMemory};
+use super::state::{State, state};
+use super::streams::{Stream, resolve};
 use super::support::{
-    Answer, Code, driver, entries, get, invalid, not_supported, put, stream_entries,
+    Answer, Code, driver, entries, get, invalid, lock, not_supported, put, stream_entries,
 };
+use crate::log;
 
-type Pool = Object<PoolState>;
+pub(super) type Pool = Object<PoolState>;
+
+/// What a pool keeps in any case, until it is told to trim.
+const KEPT: u64 = 64 << 20;
 
 #[derive(Default)]
-struct PoolState {
+pub(super) struct PoolState {
     is_default: bool,
     /// Reuse policies and release threshold, as the program has set them.
     attributes: [AtomicU64; 5],
     high: AtomicU64,
+    reserved_high: AtomicU64,
+    /// Its memory in each life of a context, where chunks are cut here.
+    memory: Mutex<HashMap<u64, PoolMemory>>,
 }
 
 impl Kind for PoolState {
     const MAGIC: u64 = 0x4d49_4341_504f_4f31;
 }
+
+/// All pools that were ever made: memory may outlive its pool.
+static ALL: Mutex<Vec<&'static Pool>> = Mutex::new(Vec::new());
+/// Whether there ever was a block to give back, so that waits need not look otherwise.
+static ANY_BLOCK: AtomicBool = AtomicBool::new(false);
 
 static DEFAULT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
@@ -46,7 +61,184 @@ fn new_pool(is_default: bool) -> &'static Pool {
     for policy in 1..4 {
         pool.attributes[policy].store(1, Relaxed);
     }
+    lock(&ALL).push(pool);
     pool
+}
+
+impl Pool {
+    /// Takes a block for a stream, with a new chunk where no free block fits.
+    fn take_block(
+        &self,
+        state: &State,
+        context: &'static Context,
+        stream: &Stream,
+        bytes: u64,
+    ) -> Answer<u64> {
+        let full = || Code(CuResult::OutOfMemory as u32);
+        let block = pool_memory::block_bytes(bytes).ok_or_else(full)?;
+        let epoch = context.epoch();
+        let take = || {
+            let mut memory = lock(&self.memory);
+            let memory = memory.entry(epoch).or_default();
+            let taken = memory.take(block, stream.wire());
+            self.high.fetch_max(memory.used(), Relaxed);
+            taken
+        };
+        if let Some(address) = take() {
+            return Ok(address);
+        }
+        let roomy = pool_memory::chunk_bytes(block).ok_or_else(full)?;
+        let least = pool_memory::least_chunk_bytes(block).ok_or_else(full)?;
+        let mut chunk = self.add_chunk(state, context, roomy);
+        if chunk.is_err() && least < roomy {
+            chunk = self.add_chunk(state, context, least);
+        }
+        if chunk.is_err() {
+            // Blocks of other streams may be free when all work is done, and whole chunks may go back.
+            context.synchronize(state)?;
+            let all = lock(&ALL).clone();
+            all.iter().for_each(|pool| pool.trim(state, 0));
+            if let Some(address) = take() {
+                return Ok(address);
+            }
+            chunk = self.add_chunk(state, context, least);
+        }
+        chunk?;
+        take().ok_or_else(full)
+    }
+
+    fn add_chunk(&self, state: &State, context: &'static Context, bytes: u64) -> Answer {
+        let request = MemoryAlloc {
+            context: context.wire(),
+            bytes,
+        };
+        let address = context.checked(state.client.call(&request))?.value;
+        let mut memory = lock(&self.memory);
+        let memory = memory.entry(context.epoch()).or_default();
+        memory.add_chunk(address, bytes);
+        self.reserved_high.fetch_max(memory.reserved(), Relaxed);
+        Ok(())
+    }
+
+    /// Bytes in use and reserved, in all contexts.
+    fn bytes(&self) -> (u64, u64) {
+        let memory = lock(&self.memory);
+        let used = memory.values().map(PoolMemory::used).sum();
+        (used, memory.values().map(PoolMemory::reserved).sum())
+    }
+
+    /// What it keeps when a stream was waited for: freeing a chunk waits for the whole context.
+    fn threshold(&self) -> u64 {
+        self.attributes[4].load(Relaxed).max(KEPT)
+    }
+
+    /// Gives chunks back that nobody uses while more than `keep` bytes are reserved.
+    fn trim(&self, state: &State, keep: u64) {
+        let gone: Vec<(u64, u64)> = {
+            let mut memory = lock(&self.memory);
+            let trimmed = memory.iter_mut();
+            let trimmed = trimmed.flat_map(|(epoch, memory)| {
+                let gone = memory.trim(keep);
+                gone.into_iter().map(|address| (*epoch, address))
+            });
+            trimmed.collect()
+        };
+        for (epoch, address) in gone {
+            let Some(context) = Context::of_epoch(epoch) else {
+                continue;
+            };
+            let request = MemoryFree {
+                context: context.wire(),
+                address,
+            };
+            if let Err(error) = state.client.call(&request) {
+                log::line(&format!("a pool's memory was not given back: {error}"));
+            }
+        }
+    }
+}
+
+/// The pool that an allocation came from, also if it was destroyed.
+fn pool_of_block(handle: u64) -> Option<&'static Pool> {
+    let all = lock(&ALL);
+    all.iter()
+        .find(|pool| pool.handle() as u64 == handle)
+        .copied()
+}
+
+/// Gives a block back that no work uses any more.
+pub(super) fn give_idle_block(state: &State, found: &Allocation) {
+    let (Some(pool), Some(block)) = (
+        pool_of_block(found.pool),
+        pool_memory::block_bytes(found.bytes),
+    ) else {
+        return;
+    };
+    if let Some(memory) = lock(&pool.memory).get_mut(&found.epoch) {
+        memory.give_idle(found.device, block);
+    }
+    pool.trim(state, pool.threshold());
+}
+
+/// How far the frees of a stream have come in each pool: see [`stream_waited`].
+pub(super) type Frees = Vec<(&'static Pool, u64)>;
+
+/// To be called before a stream is waited for.
+pub(super) fn before_wait(stream: &Stream, epoch: u64) -> Frees {
+    if !ANY_BLOCK.load(Acquire) {
+        return Vec::new();
+    }
+    let frees = |pool: &&'static Pool| {
+        let memory = lock(&pool.memory);
+        let frees = memory.get(&epoch)?.frees_of(stream.wire());
+        (frees > 0).then_some((*pool, frees))
+    };
+    lock(&ALL).iter().filter_map(frees).collect()
+}
+
+/// A stream was waited for: what it freed before is everybody's, and what pools do not keep goes back.
+pub(super) fn after_wait(state: &State, stream: &Stream, epoch: u64, frees: Frees) {
+    for (pool, frees) in frees {
+        if let Some(memory) = lock(&pool.memory).get_mut(&epoch) {
+            memory.passed(stream.wire(), frees);
+        }
+        pool.trim(state, pool.threshold());
+    }
+}
+
+/// A context was waited for. What was freed meanwhile may be in use, so only streams that freed nothing since are
+/// looked at: the caller passes what [`before_context_wait`] gave.
+pub(super) fn after_context_wait(state: &State, epoch: u64, passed: ContextFrees) {
+    for (pool, streams) in passed {
+        if let Some(memory) = lock(&pool.memory).get_mut(&epoch) {
+            for (stream, frees) in streams {
+                memory.passed(stream, frees);
+            }
+        }
+        pool.trim(state, pool.threshold());
+    }
+}
+
+/// How far the frees of all streams of a context have come.
+pub(super) type ContextFrees = Vec<(&'static Pool, Vec<(u64, u64)>)>;
+
+/// To be called before a context is waited for.
+pub(super) fn before_context_wait(epoch: u64) -> ContextFrees {
+    if !ANY_BLOCK.load(Acquire) {
+        return Vec::new();
+    }
+    let frees = |pool: &&'static Pool| {
+        let frees = lock(&pool.memory).get(&epoch)?.all_frees();
+        (!frees.is_empty()).then_some((*pool, frees))
+    };
+    lock(&ALL).iter().filter_map(frees).collect()
+}
+
+/// Forgets what was in a life of a context that is over: the worker has freed it.
+pub(super) fn forget_epoch(epoch: u64) {
+    for pool in lock(&ALL).iter() {
+        lock(&pool.memory).remove(&epoch);
+    }
 }
 
 fn default_pool() -> &'static Pool {
@@ -91,11 +283,16 @@ unsafe fn allocate<const PT: bool>(
             return put(out, address);
         }
         capture::forbid_legacy(stream)?;
-        let request = MemoryAllocAsync {
-            stream: stream.wire(),
-            bytes,
+        let address = match state.client.snapshot().has_driver {
+            true => pool.take_block(state, context, stream, bytes)?,
+            false => {
+                let request = MemoryAllocAsync {
+                    stream: stream.wire(),
+                    bytes,
+                };
+                context.checked(state.client.call(&request))?.value
+            }
         };
-        let address = context.checked(state.client.call(&request))?.value;
         let mut made = Allocation::new(
             AllocationKind::Pool,
             address,
@@ -105,8 +302,10 @@ unsafe fn allocate<const PT: bool>(
         );
         made.pool = pool.handle() as u64;
         state.memory.insert(made);
-        pool.high
-            .fetch_max(state.memory.pool_bytes(pool.handle() as u64), Relaxed);
+        if !state.client.snapshot().has_driver {
+            pool.high
+                .fetch_max(state.memory.pool_bytes(pool.handle() as u64), Relaxed);
+        }
         put(out, address)
     }
 }
@@ -150,8 +349,18 @@ driver! {
         if found.kind != AllocationKind::Pool {
             // Memory that did not come in stream order: the device is done with it first.
             stream.synchronize(state)?;
-            let request = mica_wire::session::MemoryFree { context: found.context.wire(), address };
+            let request = MemoryFree { context: found.context.wire(), address };
             return context.checked(state.client.call(&request)).map(drop);
+        }
+        if state.client.snapshot().has_driver {
+            let (Some(pool), Some(block)) = (pool_of_block(found.pool), pool_memory::block_bytes(found.bytes)) else {
+                return invalid();
+            };
+            ANY_BLOCK.store(true, Release);
+            if let Some(memory) = lock(&pool.memory).get_mut(&found.epoch) {
+                memory.give(address, block, stream.wire());
+            }
+            return context.check(state);
         }
         let request = MemoryFreeAsync { stream: stream.wire(), address };
         context.checked(state.client.post(&request, &[]))
@@ -211,21 +420,29 @@ driver! {
         }
         let _ = CURRENT.compare_exchange(std::ptr::from_ref(pool).cast_mut(), DEFAULT.load(Acquire), Release, Relaxed);
         pool.retire();
+        pool.trim(state()?, 0);
         Ok(())
     }
 
-    fn pool_trim(pool: Handle, _keep: usize) {
-        // What was freed has gone back already.
-        pool_of(pool).map(drop)
+    fn pool_trim(pool: Handle, keep: usize) {
+        let pool = pool_of(pool)?;
+        pool.trim(state()?, keep as u64);
+        Ok(())
     }
 
     fn pool_get_attribute(pool: Handle, attribute: u32, out: *mut c_void) {
         let state = state()?;
         let pool = pool_of(pool)?;
-        let used = || state.memory.pool_bytes(pool.handle() as u64);
+        let has_driver = state.client.snapshot().has_driver;
+        let used = || match has_driver {
+            true => pool.bytes().0,
+            false => state.memory.pool_bytes(pool.handle() as u64),
+        };
         match attribute {
             1..=3 => put(out.cast::<i32>(), pool.attributes[attribute as usize].load(Relaxed) as i32),
             4 => put(out.cast::<u64>(), pool.attributes[4].load(Relaxed)),
+            5 if has_driver => put(out.cast::<u64>(), pool.bytes().1),
+            6 if has_driver => put(out.cast::<u64>(), pool.reserved_high.load(Relaxed).max(pool.bytes().1)),
             5 | 7 => put(out.cast::<u64>(), used()),
             6 | 8 => put(out.cast::<u64>(), pool.high.load(Relaxed).max(used())),
             _ => invalid(),
@@ -237,7 +454,8 @@ driver! {
         match attribute {
             1..=3 => pool.attributes[attribute as usize].store(get(value.cast::<u32>())?.into(), Relaxed),
             4 => pool.attributes[4].store(get(value.cast::<u64>())?, Relaxed),
-            6 | 8 if get(value.cast::<u64>())? == 0 => pool.high.store(0, Relaxed),
+            6 if get(value.cast::<u64>())? == 0 => pool.reserved_high.store(pool.bytes().1, Relaxed),
+            8 if get(value.cast::<u64>())? == 0 => pool.high.store(0, Relaxed),
             _ => return invalid(),
         }
         Ok(())

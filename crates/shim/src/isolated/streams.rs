@@ -11,6 +11,7 @@ use mica_wire::session::{StreamCreate, StreamDestroy};
 use super::capture::StreamCapture;
 use super::context::{Context, current};
 use super::handles::{Kind, Object, Pool};
+use super::pools;
 use super::state::{State, exiting, state};
 use super::support::{Answer, Code, FORKED, bad_handle, invalid};
 
@@ -119,9 +120,12 @@ impl Stream {
     /// Waits for all its work.
     pub(super) fn synchronize(&self, state: &State) -> Answer {
         let context = self.context()?;
+        let epoch = context.epoch();
+        let frees = pools::before_wait(self, epoch);
         let done = state.client.synchronize(self.wire());
         state.print_output();
         context.checked(done)?;
+        pools::after_wait(state, self, epoch, frees);
         context.check(state)
     }
 }

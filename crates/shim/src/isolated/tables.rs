@@ -2,30 +2,29 @@
 //! interface. Slot 0 is a table's size in bytes, except in the context-local storage's.
 //!
 //! Slots whose meaning is not known answer success without doing anything where a caller is known to
-//! need that, else NOT_SUPPORTED; no slot is null.
+//! need that, else NOT_SUPPORTED with a line that names table and slot; no slot is null. The tables of single
+//! libraries are in `library_tables`.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-use mica_cuda_abi::{CuResult, CuStatus, Handle};
+use mica_cuda_abi::{CuStatus, Handle};
 
 use super::context_storage::{storage_delete, storage_get, storage_put};
 use super::state::{DRIVER_VERSION, state};
 use super::support::{Answer, driver, put, put_opt};
-use super::{functions, md2};
-use crate::log;
+use super::{functions, library_tables, md2, unknown_slots};
 
 const CUDART: [u8; 16] = id("6bd5fb6c5bf4e74a8987d93912fd9df9");
 const TOOLS: [u8; 16] = id("a094798c2e742e7493f20800200c0a66");
 const TOOLS_TLS: [u8; 16] = id("42d85a8123f6cb478298f6e78a3aecdc");
 const STORAGE: [u8; 16] = id("c693336e1121df11a8c368f355d89593");
 const CONTEXTS: [u8; 16] = id("263e88607cd2614392f6bbd5006dfa7e");
-const LAUNCHES: [u8; 16] = id("21318c60971432488ca641ff7324c8f2");
 const HANDSHAKE: [u8; 16] = id("d4082055bde6704b8d34ba123c66e1f2");
 const OPTIONAL: [u8; 16] = id("f8cff95121468b4eb9e2fb469e7c0dd9");
 
 /// Bytes of hexadecimal digits.
-const fn id(text: &str) -> [u8; 16] {
+pub(super) const fn id(text: &str) -> [u8; 16] {
     const fn digit(byte: u8) -> u8 {
         match byte {
             b'0'..=b'9' => byte - b'0',
@@ -43,7 +42,25 @@ const fn id(text: &str) -> [u8; 16] {
 }
 
 /// A table: numbers and addresses of code.
-struct Table(Box<[usize]>);
+pub(super) struct Table(Box<[usize]>);
+
+impl Table {
+    /// A table of so many slots, its size first, with the functions that are known. All other slots name
+    /// themselves in the log as `name` and a number.
+    pub(super) fn sized(name: &'static str, slots: usize, known: &[(usize, usize)]) -> Self {
+        let mut table = unknown_slots::of(name, slots);
+        table[0] = slots * size_of::<usize>();
+        for (slot, function) in known {
+            table[*slot] = *function;
+        }
+        Self(table.into_boxed_slice())
+    }
+
+    /// What a program gets.
+    pub(super) fn as_ptr(&self) -> *const c_void {
+        self.0.as_ptr().cast()
+    }
+}
 
 struct Tables {
     cudart: Table,
@@ -51,7 +68,6 @@ struct Tables {
     tools_tls: Table,
     storage: Table,
     contexts: Table,
-    launches: Table,
     handshake: Table,
 }
 
@@ -59,31 +75,17 @@ extern "C" fn succeed() -> CuStatus {
     0
 }
 
-extern "C" fn unknown_slot() -> CuStatus {
-    log::line("a private function of the driver that is not known here was called");
-    CuResult::NotSupported as CuStatus
-}
-
-/// A table of so many slots, its size first, with the functions that are known.
-fn sized(slots: usize, known: &[(usize, usize)]) -> Table {
-    let mut table = vec![unknown_slot as *const () as usize; slots];
-    table[0] = slots * size_of::<usize>();
-    for (slot, function) in known {
-        table[*slot] = *function;
-    }
-    Table(table.into_boxed_slice())
-}
-
 fn tables() -> &'static Tables {
     static TABLES: OnceLock<Tables> = OnceLock::new();
     TABLES.get_or_init(|| {
         let succeed = succeed as *const () as usize;
-        let mut storage = vec![unknown_slot as *const () as usize; 8];
+        let mut storage = unknown_slots::of("c693336e", 8);
         storage[0] = local_put as *const () as usize;
         storage[1] = local_delete as *const () as usize;
         storage[2] = local_get as *const () as usize;
         Tables {
-            cudart: sized(
+            cudart: Table::sized(
+                "6bd5fb6c",
                 13,
                 &[
                     (1, load_wrapper as *const () as usize),
@@ -94,21 +96,22 @@ fn tables() -> &'static Tables {
                     (12, succeed),
                 ],
             ),
-            tools: sized(
+            tools: Table::sized(
+                "a094798c",
                 7,
                 &[
                     (2, tools_buffer as *const () as usize),
                     (6, tools_short_buffer as *const () as usize),
                 ],
             ),
-            tools_tls: sized(3, &[(2, tools_storage as *const () as usize)]),
+            tools_tls: Table::sized("42d85a81", 3, &[(2, tools_storage as *const () as usize)]),
             storage: Table(storage.into_boxed_slice()),
-            contexts: sized(
+            contexts: Table::sized(
+                "263e8860",
                 32,
                 &[(2, context_check as *const () as usize), (3, succeed)],
             ),
-            launches: sized(93, &[(4, launch_query as *const () as usize)]),
-            handshake: sized(3, &[(1, handshake as *const () as usize)]),
+            handshake: Table::sized("d4082055", 3, &[(1, handshake as *const () as usize)]),
         }
     })
 }
@@ -122,15 +125,10 @@ pub(super) fn find(id: &[u8; 16]) -> Option<*const c_void> {
         TOOLS_TLS => &tables.tools_tls,
         STORAGE => &tables.storage,
         CONTEXTS => &tables.contexts,
-        LAUNCHES => &tables.launches,
         HANDSHAKE => &tables.handshake,
         // Asked for by every runtime, which does well without it.
         OPTIONAL => return None,
-        _ => {
-            let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-            log::line(&format!("the private table {id} is not known here"));
-            return None;
-        }
+        _ => return library_tables::find(id),
     };
     Some(table.0.as_ptr().cast())
 }
@@ -192,11 +190,6 @@ driver! {
         Ok(())
     }
 
-    fn launch_query(_what: u64, out: *mut u64) {
-        put_opt(out, 0);
-        Ok(())
-    }
-
     fn handshake(version: u32, unix_seconds: u64, out: *mut [u64; 2]) {
         put(out, shake(version, unix_seconds)?)
     }
@@ -248,14 +241,13 @@ mod tests {
 
     #[test]
     fn no_slot_of_any_table_is_null() {
-        for id in [CUDART, TOOLS, TOOLS_TLS, CONTEXTS, LAUNCHES, HANDSHAKE] {
+        for id in [CUDART, TOOLS, TOOLS_TLS, CONTEXTS, HANDSHAKE] {
             let table = find(&id).map(|table| table.cast::<usize>()).unwrap();
             // SAFETY: the table lives for ever and says how long it is.
             let slots = unsafe { std::slice::from_raw_parts(table, *table / 8) };
             assert!(slots.iter().all(|slot| *slot != 0));
         }
         assert!(find(&STORAGE).is_some());
-        assert!(find(&[7; 16]).is_none());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::{Vgpu, VgpuSpec};
-use mica_wire::host::message::{Kind, Message};
+use mica_wire::host::message::{ClientMessage, DaemonMessage};
 use mica_wire::host::socket::HostSocket;
 use mica_worker::{DeviceSource, OutputBuffer, SoftwareDevices, serve_session};
 use rustix::net::{
@@ -77,10 +77,15 @@ impl Host {
     fn welcome(self: &Arc<Self>, peer: OwnedFd) {
         let socket = HostSocket::from_fd(peer);
         let (hello, _) = socket.receive().unwrap();
-        assert_eq!(hello.kind(), Some(Kind::Hello));
+        assert!(matches!(hello.read(), Ok(ClientMessage::Hello { .. })));
         let (theirs, ours) = pair();
-        let mut welcome = Message::new(Kind::Welcome).with_text("test");
-        (welcome.a, welcome.b) = (LIMIT, LIMIT);
+        let welcome = DaemonMessage::Welcome {
+            limit_bytes: LIMIT,
+            device_total_bytes: LIMIT,
+            client_id: 0,
+            gpu_index: 0,
+            vgpu: "test".into(),
+        };
         socket.send(&welcome, &[theirs.as_fd()]).unwrap();
         let mut deaf = self.deaf.lock().unwrap();
         if *deaf > 0 {
@@ -236,6 +241,11 @@ fn null_pointers_are_refused_in_the_drivers_order() {
 #[test]
 fn streams_events_and_host_functions_keep_their_order() {
     run("streams");
+}
+
+#[test]
+fn streams_wait_for_words_in_memory() {
+    run("stream_values");
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::budget::CONTEXTS;
-use mica_gpu::{Aborted, ContextId, EventId, GpuError, HostCallback, StreamFlags, StreamId};
+use mica_gpu::{
+    Aborted, ContextId, EventId, GpuError, HostCallback, StreamFlags, StreamId, ValueWait,
+};
 
 use super::{Context, Session, Stream, lock, table_full};
 use crate::handle::ObjectKind;
@@ -302,6 +304,16 @@ impl Session {
         let event: EventId = tables.events.get(event)?.id;
         let stream = tables.streams.get(stream)?;
         self.watch(stream.context, self.gpu.stream_wait_event(stream.id, event))
+    }
+
+    /// Makes later work of a stream wait for a word in this session's memory.
+    pub fn stream_wait_value(&self, stream: u64, wait: &ValueWait) -> Result<()> {
+        self.check()?;
+        self.make_room(stream, 0)?;
+        let tables = self.read();
+        tables.ranges.check(wait.address.0, wait.bytes())?;
+        let stream = tables.streams.get(stream)?;
+        self.watch(stream.context, self.gpu.stream_wait_value(stream.id, wait))
     }
 
     /// Runs a host function in stream order.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mica_gpu::budget::OBJECT_BYTES;
-use mica_gpu::{Launch, Share};
+use mica_gpu::{ClusterQuestion, Launch, LaunchAttribute, Share};
 
-use super::{Graph, Session, table_full};
-use crate::Result;
-use crate::graph::{GraphNode, GraphOp, OwnedLaunch, ordered};
+use super::{Graph, Session, Tables, table_full};
+use crate::graph::{GraphNode, GraphOp, OwnedLaunch, RawAttribute, ordered};
 use crate::handle::ObjectKind;
+use crate::{Result, VgpuError};
 
 impl Session {
     /// Launches a kernel; `launch.module` is overridden by the session's handle `module`.
@@ -41,6 +41,47 @@ impl Session {
         self.watch(stream.context, self.gpu.launch(stream.id, &launch))?;
         self.vgpu.counters().launches.fetch_add(1, Relaxed);
         Ok(())
+    }
+
+    /// Launches a kernel with attributes.
+    ///
+    /// # Errors
+    /// As a plain launch; also for an attribute that is not known, or an event that is not the session's.
+    pub fn launch_with(&self, stream: u64, launch: &OwnedLaunch) -> Result<()> {
+        self.check()?;
+        self.make_room(stream, launch.params.len() as u64)?;
+        let tables = self.read();
+        let stream = tables.streams.get(stream)?;
+        let attributes = known_attributes(&tables, &launch.attributes)?;
+        let launch = Launch {
+            module: tables.modules.get(launch.module)?.id,
+            kernel: launch.kernel,
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_shared: launch.dynamic_shared,
+            cooperative: launch.cooperative,
+            params: &launch.params,
+        };
+        let launched = self.gpu.launch_with(stream.id, &launch, &attributes);
+        self.watch(stream.context, launched)?;
+        self.vgpu.counters().launches.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Clusters of a kernel's blocks that run at once, or the largest that fits.
+    pub fn clusters(&self, launch: &OwnedLaunch, largest: bool) -> Result<u32> {
+        self.check()?;
+        let tables = self.read();
+        let attributes = known_attributes(&tables, &launch.attributes)?;
+        Ok(self.gpu.clusters(&ClusterQuestion {
+            module: tables.modules.get(launch.module)?.id,
+            kernel: launch.kernel,
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_shared: launch.dynamic_shared,
+            attributes: &attributes,
+            largest,
+        })?)
     }
 
     /// Makes a graph ready.
@@ -105,27 +146,7 @@ impl Session {
     fn replay(&self, stream: u64, op: &GraphOp) -> Result<()> {
         match op {
             GraphOp::Nothing => Ok(()),
-            GraphOp::Launch(launch) => {
-                let OwnedLaunch {
-                    module,
-                    kernel,
-                    grid,
-                    block,
-                    dynamic_shared,
-                    cooperative,
-                    params,
-                } = launch;
-                self.launch(
-                    stream,
-                    *module,
-                    *kernel,
-                    *grid,
-                    *block,
-                    *dynamic_shared,
-                    *cooperative,
-                    params,
-                )
-            }
+            GraphOp::Launch(launch) => self.launch_with(stream, launch),
             GraphOp::Copy(copy) => self.copy(stream, copy),
             GraphOp::Fill(fill) => self.fill(stream, fill),
             GraphOp::Write(address, bytes) => self.write_shared(stream, *address, bytes),
@@ -134,4 +155,26 @@ impl Session {
             GraphOp::Callback(make) => self.stream_callback(stream, make()),
         }
     }
+}
+
+/// Launch attributes with the device's own events in place of the session's handles.
+pub(super) fn known_attributes(
+    tables: &Tables,
+    attributes: &[RawAttribute],
+) -> Result<Vec<LaunchAttribute>> {
+    let known = |&RawAttribute { id, value }: &RawAttribute| {
+        if id == LaunchAttribute::DEVICE_UPDATABLE_KERNEL_NODE || id > LaunchAttribute::LAST {
+            let what = format!("launch attribute {id} is not served");
+            return Err(VgpuError::Argument(what));
+        }
+        let event = match LaunchAttribute::records_event(id) {
+            true => {
+                let handle = u64::from(value[0]) | u64::from(value[1]) << 32;
+                Some(tables.events.get(handle)?.id)
+            }
+            false => None,
+        };
+        Ok(LaunchAttribute { id, value, event })
+    };
+    attributes.iter().map(known).collect()
 }

@@ -263,6 +263,18 @@ impl Session {
         self.watch(stream.context, self.gpu.fill(stream.id, fill))
     }
 
+    /// Pins host memory of this process for copies.
+    ///
+    /// # Safety
+    /// The span stays mapped as long as the session lives.
+    #[expect(unsafe_code, reason = "the device reads and writes the span later")]
+    pub unsafe fn pin(&self, context: u64, span: HostSpan) -> Result<()> {
+        self.check()?;
+        let context = self.context_id(context)?;
+        // SAFETY: our contract.
+        Ok(unsafe { self.gpu.pin(context, span)? })
+    }
+
     /// Makes host memory of this process visible to kernels.
     ///
     /// The keeper is dropped when the memory has been unregistered: let it hold the mapping.
@@ -346,6 +358,9 @@ impl Session {
         let span = unsafe { HostSpan::new(bytes.as_ptr().cast_mut(), bytes.len() as u64) };
         let copy = Copy3d::linear(Place::Device(address), Place::Host(span), span.len());
         self.copy(stream, &copy)?;
+        if self.gpu.reads_pageable_at_once() {
+            return Ok(());
+        }
         // A device that copies at once on an idle stream needs no release later.
         if self.stream_query(stream)? {
             return Ok(());

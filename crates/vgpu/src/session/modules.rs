@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mica_gpu::budget::OBJECT_BYTES;
 use mica_gpu::{
-    DevicePtr, GlobalDescription, KernelDescription, ModuleInfo, ModuleOptions, ParamLayout, Share,
+    DevicePtr, GlobalDescription, GpuError, KernelDescription, ModuleId, ModuleInfo, ModuleOptions,
+    ParamLayout, Share, TensorMap, TensorMapRequest,
 };
 
 use super::{Module, Session, table_full};
@@ -153,6 +154,62 @@ impl Session {
         self.check()?;
         let tables = self.read();
         Ok(self.gpu.module_info(tables.modules.get(module)?.id)?)
+    }
+
+    /// All that is known of a kernel.
+    pub fn kernel_description(&self, module: u64, kernel: u32) -> Result<KernelDescription> {
+        self.with_module(module, |id| self.gpu.kernel_description(id, kernel))
+    }
+
+    /// A `CUfunction_attribute` of a kernel.
+    pub fn kernel_attribute(&self, module: u64, kernel: u32, attribute: u32) -> Result<i32> {
+        self.with_module(module, |id| {
+            self.gpu.kernel_attribute(id, kernel, attribute)
+        })
+    }
+
+    /// Sets a `CUfunction_attribute` of a kernel.
+    pub fn kernel_set_attribute(
+        &self,
+        module: u64,
+        kernel: u32,
+        attribute: u32,
+        value: i32,
+    ) -> Result<()> {
+        self.with_module(module, |id| {
+            self.gpu.kernel_set_attribute(id, kernel, attribute, value)
+        })
+    }
+
+    /// Dynamic shared memory that each of so many blocks on one multiprocessor can have.
+    pub fn available_shared(
+        &self,
+        module: u64,
+        kernel: u32,
+        blocks: u32,
+        threads: u32,
+    ) -> Result<u64> {
+        self.with_module(module, |id| {
+            self.gpu.available_shared(id, kernel, blocks, threads)
+        })
+    }
+
+    /// A tensor map. It names memory by address, and a kernel that uses it can reach no more than any kernel of
+    /// the session.
+    pub fn tensor_map(&self, context: u64, request: &TensorMapRequest) -> Result<TensorMap> {
+        self.check()?;
+        let context = self.context_id(context)?;
+        Ok(self.gpu.tensor_map(context, request)?)
+    }
+
+    fn with_module<T>(
+        &self,
+        module: u64,
+        ask: impl FnOnce(ModuleId) -> Result<T, GpuError>,
+    ) -> Result<T> {
+        self.check()?;
+        let tables = self.read();
+        Ok(ask(tables.modules.get(module)?.id)?)
     }
 
     /// Blocks of a kernel that fit on one multiprocessor.

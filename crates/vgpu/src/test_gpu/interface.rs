@@ -105,6 +105,9 @@ impl Gpu for TestGpu {
         state.events.get(&event.0).ok_or(missing("no event"))?;
         state.context_of(stream).map(drop)
     }
+    fn stream_wait_value(&self, stream: StreamId, _: &ValueWait) -> Result<()> {
+        self.state().context_of(stream).map(drop)
+    }
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
         let (shared, changed) = (Arc::clone(&self.state), Arc::clone(&self.changed));
         let mut state = self.state();

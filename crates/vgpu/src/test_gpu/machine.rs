@@ -263,6 +263,7 @@ pub(super) fn parse(text: &str, place: &mut dyn FnMut(u64) -> u64) -> Result<Mod
             max_threads: 1024,
             ptx_version: 80,
             binary_version: 90,
+            is_complete: true,
         });
     }
     Ok(info)

@@ -1,22 +1,31 @@
 //! The one table of calls.
 //!
-//! Each row: number, class, name, fields, the answer's type, and `+ tail` where bytes follow the
-//! fields. From it come the structs, their encoding, the decoder, the class of each call and the
-//! tests that every call survives the wire.
+//! A row of [`table`] says everything that both sides must know of a call: its number, fields and answer (`+ tail` where
+//! bytes follow the fields), and eight facts, of which none can be left out:
+//!
+//! | column | says |
+//! |---|---|
+//! | `class` | [`Class`]: whether it is answered, and when |
+//! | `late` | [`Late`]: what it does about errors of posted calls, and in which context |
+//! | `order` | [`Order`]: what it has to do with calls before it that wait at the gate |
+//! | `touches` | [`Touches`]: what calls behind it must not be told while it waits at the gate |
+//! | `gate` | `Never`: submits nothing; `Always`; `Sized(LEAST)`: from so many bytes on. To the field `stream` |
+//! | `settle` | whether a launch just before it is given to other threads first: `No` if the call runs it itself |
+//! | `node` | whether it can be a node of a graph |
+//! | `effect` | [`Effect`]: what both sides must remember of it |
+//!
+//! From a row come the struct, its encoding and decoder, and the facts as methods of [`Request`] and [`Call`]. The worker
+//! makes its dispatch of [`for_each_call`](crate::for_each_call): a call without a handler does not compile.
 
-use super::codec::{Field, FixedBuffer, Malformed, Reader, record};
-use super::types::*;
+mod facts;
+mod table;
+#[cfg(test)]
+mod tests;
 
-/// How a call is carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// No answer; an error is kept for the next synchronous call of its context.
-    Posted,
-    /// Answered at once.
-    Quick,
-    /// Answered when something else has happened; later calls do not wait for it.
-    Waiting,
-}
+use crate::codec::{Field, FixedBuffer, record};
+
+pub use facts::{Class, Effect, Late, Order, Owner, StreamOrder, Touches};
+pub use table::*;
 
 /// A call as a type.
 pub trait Request: Field + 'static {
@@ -36,9 +45,23 @@ pub trait Request: Field + 'static {
         self.put(&mut buffer);
         buffer
     }
+
+    /// The stream whose work it adds to, if that work touches memory.
+    fn stream(&self) -> Option<u64>;
+    /// What both sides must remember of it.
+    fn effect(&self) -> Effect;
+    /// The stream it made that is not ordered in the usual way.
+    fn made(&self, answer: &Self::Answer) -> Option<(u64, StreamOrder)>;
 }
 
-/// A row of the table.
+/// A call that is not answered.
+pub trait Posted: Request<Answer = Done> {}
+/// A call that is answered.
+pub trait Answered: Request {}
+/// A posted call that can be a node of a graph.
+pub trait Node: Posted {}
+
+/// What fuzzers and tests need of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallInfo {
     /// Its number.
@@ -59,6 +82,11 @@ record! {
         /// The number.
         value: u64,
     }
+    /// A number that may be negative.
+    Signed {
+        /// The number.
+        value: i32,
+    }
     /// Yes or no.
     Truth {
         /// Which.
@@ -76,33 +104,69 @@ record! {
     }
 }
 
-macro_rules! tail {
-    () => {
-        false
-    };
-    (tail) => {
-        true
-    };
+impl facts::Bytes for Copy {
+    fn bytes(&self, _: usize) -> u64 {
+        let rows = self.area.width_bytes.saturating_mul(self.area.height);
+        rows.saturating_mul(self.area.depth)
+    }
+}
+
+impl facts::Bytes for Fill {
+    fn bytes(&self, _: usize) -> u64 {
+        let row = self.width.saturating_mul(self.element_bytes.into());
+        row.saturating_mul(self.height)
+    }
+}
+
+impl facts::Bytes for Write {
+    fn bytes(&self, tail: usize) -> u64 {
+        tail as u64
+    }
+}
+
+impl facts::Bytes for Read {
+    fn bytes(&self, _: usize) -> u64 {
+        self.bytes.into()
+    }
 }
 
 macro_rules! calls {
-    ($($number:literal $class:ident $name:ident
+    ($dollar:tt $($(#[$doc:meta])* $number:literal $name:ident
        { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } -> $answer:ty $(, + $tail:ident)?;
-       $doc:literal)*) => {
+       class: $class:ident, late: $late:ident $(($owner:ident))?, order: $order:ident,
+       touches: [$($touches:ident)*], gate: $gate:ident $(($least:ident))?, settle: $settle:ident,
+       node: $node:ident, effect: $effect:ident;)*) => {
         record! {
-            $(#[doc = $doc] $name { $($(#[$field_doc])* $field: $type,)* })*
+            $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type,)* })*
         }
         $(impl Request for $name {
             const NUMBER: u16 = $number;
             const NAME: &'static str = stringify!($name);
             const CLASS: Class = Class::$class;
             type Answer = $answer;
-        })*
+
+            #[inline]
+            fn stream(&self) -> Option<u64> {
+                column!(stream self $gate)
+            }
+            #[inline]
+            fn effect(&self) -> Effect {
+                column!(effect self $effect)
+            }
+            #[inline]
+            #[allow(unused_variables, reason = "most calls make no stream")]
+            fn made(&self, answer: &$answer) -> Option<(u64, StreamOrder)> {
+                column!(made self answer $effect)
+            }
+        }
+        column!(class $class $name);
+        column!(node $node $name);
+        column!(asks $order $answer);)*
 
         /// A decoded call.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Call {
-            $(#[doc = $doc] $name($name),)*
+            $($(#[$doc])* $name($name),)*
         }
 
         /// Every call.
@@ -111,7 +175,7 @@ macro_rules! calls {
                 number: $number,
                 name: stringify!($name),
                 class: Class::$class,
-                has_tail: tail!($($tail)?),
+                has_tail: column!(tail $($tail)?),
             },)*
         ];
 
@@ -125,7 +189,7 @@ macro_rules! calls {
                 let (call, has_tail) = match number {
                     $($number => (
                         Self::$name($name::take(&mut reader)?),
-                        tail!($($tail)?),
+                        column!(tail $($tail)?),
                     ),)*
                     other => return Err(Malformed::Call(other)),
                 };
@@ -135,10 +199,10 @@ macro_rules! calls {
                 Ok((call, reader.rest()))
             }
 
-            /// Its class.
-            pub fn class(&self) -> Class {
+            /// Its number and encoded fields.
+            pub fn encode(&self) -> (u16, FixedBuffer) {
                 match self {
-                    $(Self::$name(_) => Class::$class,)*
+                    $(Self::$name(call) => ($number, call.encode()),)*
                 }
             }
 
@@ -149,252 +213,75 @@ macro_rules! calls {
                 }
             }
 
-            /// Its number and encoded fields.
-            pub fn encode(&self) -> (u16, FixedBuffer) {
+            /// Its class.
+            pub fn class(&self) -> Class {
                 match self {
-                    $(Self::$name(call) => ($number, call.encode()),)*
+                    $(Self::$name(_) => Class::$class,)*
+                }
+            }
+
+            /// What it does about errors of posted calls.
+            #[allow(unused_variables, reason = "most rows need no field")]
+            pub fn late(&self) -> Late {
+                match self {
+                    $(Self::$name(call) => column!(late $class call $late $($owner)?),)*
+                }
+            }
+
+            /// What it has to do with calls before it that wait at the gate.
+            #[allow(unused_variables, reason = "most rows need no field")]
+            pub fn order(&self) -> Order {
+                match self {
+                    $(Self::$name(call) => column!(order call $order),)*
+                }
+            }
+
+            /// What calls behind it must not be told while it waits at the gate.
+            #[allow(unused_variables, reason = "most rows need no field")]
+            pub fn touches(&self) -> Touches {
+                match self {
+                    $(Self::$name(call) => Touches {
+                        $($touches: column!(touches call $touches),)*
+                        ..Touches::default()
+                    },)*
+                }
+            }
+
+            /// The stream to which it submits what must pass the gate, with a tail of so many bytes.
+            #[allow(unused_variables, reason = "most rows need no field")]
+            pub fn gate(&self, tail: usize) -> Option<u64> {
+                match self {
+                    $(Self::$name(call) => column!(gate call tail $gate $($least)?),)*
+                }
+            }
+
+            /// Whether a launch just before it is given to other threads first.
+            pub fn settles(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => column!(settle $settle),)*
+                }
+            }
+
+            /// What both sides must remember of it.
+            pub fn effect(&self) -> Effect {
+                match self {
+                    $(Self::$name(call) => call.effect(),)*
                 }
             }
 
             #[cfg(test)]
-            fn samples(random: &mut dyn FnMut() -> u64) -> Vec<Self> {
+            pub(super) fn samples(random: &mut dyn FnMut() -> u64) -> Vec<Self> {
                 vec![$(Self::$name($name::sample(random)),)*]
             }
         }
+
+        /// Calls `$then! { (Name, node) … }` with every call: `node` is `Yes` or `No`, from the row.
+        #[macro_export]
+        macro_rules! for_each_call {
+            ($dollar then:ident) => {
+                $dollar then! { $(($name, $node))* }
+            };
+        }
     };
 }
-
-calls! {
-    1 Quick Attach { /** Process id, for logs. */ pid: u32, } -> DeviceSnapshot, + tail;
-    "Begins a session; the tail is the program's name."
-    2 Quick MemoryInfo {} -> MemoryState; "What `cuMemGetInfo` shows."
-    3 Quick Counters {} -> VgpuCounters; "Counters of the virtual GPU."
-    4 Quick TakeLate { /** Context, 0 for any. */ context: u64, } -> LateError;
-    "Takes the oldest late error; one that killed its context stays."
-    5 Quick Ping {} -> Done; "Answers; all calls before it have been taken in."
-
-    6 Quick TakeOutput {} -> KernelOutput;
-    "Takes what kernels have printed."
-
-    10 Quick ContextCreate { /** `CUctx_flags`, kept for the program. */ flags: u32, } -> NewContext;
-    "Makes a context."
-    11 Waiting ContextDestroy { /** Context. */ context: u64, } -> Done;
-    "Ends a context and all it holds."
-    12 Waiting ContextSynchronize { /** Context. */ context: u64, } -> Done;
-    "Waits for all work of a context."
-    13 Quick ContextLimit { /** Context. */ context: u64, /** `CUlimit`. */ limit: u32, } -> Number;
-    "Reads a `CUlimit`."
-    14 Quick ContextSetLimit {
-        /** Context. */ context: u64, /** `CUlimit`. */ limit: u32, /** Value. */ value: u64,
-    } -> Done; "Sets a `CUlimit`."
-    15 Quick Cancel { /** Context. */ context: u64, /** Stream, 0 for all. */ stream: u64, } -> Number;
-    "Cancels running and queued kernels; answers how many."
-    16 Quick ContextGpuTime { /** Context. */ context: u64, } -> Number;
-    "Nanoseconds of GPU time of a context."
-
-    20 Quick StreamCreate {
-        /** Context. */ context: u64,
-        /** Not ordered against the default stream. */ non_blocking: bool,
-        /** Priority, lower first. */ priority: i32,
-    } -> Number; "Makes a stream."
-    21 Posted StreamDestroy { /** Stream. */ stream: u64, } -> Done;
-    "Destroys a stream once its work is done."
-    22 Waiting StreamSynchronize { /** Stream. */ stream: u64, } -> Done; "Waits for a stream."
-    23 Quick StreamQuery { /** Stream. */ stream: u64, } -> Truth; "Whether a stream's work is done."
-    24 Posted StreamWaitEvent { /** Stream. */ stream: u64, /** Event. */ event: u64, } -> Done;
-    "Makes later work of a stream wait for an event."
-    25 Posted StreamCallback { /** Stream. */ stream: u64, /** The program's number for it. */ callback: u64, } -> Done;
-    "Asks for a notice in stream order; the stream waits for `CallbackDone`."
-    26 Posted CallbackDone { /** Number from the notice. */ callback: u64, } -> Done;
-    "The host function has returned."
-    27 Quick StreamClear { /** Stream. */ stream: u64, } -> Truth;
-    "Whether new work of a stream would run at once: nothing of it, or of what is ordered before it, is left."
-
-    30 Quick EventCreate { /** Context. */ context: u64, /** No timestamps. */ disable_timing: bool, } -> Number;
-    "Makes an event."
-    31 Posted EventDestroy { /** Event. */ event: u64, } -> Done; "Destroys an event."
-    32 Posted EventRecord { /** Event. */ event: u64, /** Stream. */ stream: u64, } -> Done;
-    "Records a stream's progress."
-    33 Quick EventQuery { /** Event. */ event: u64, } -> Truth; "Whether an event was reached."
-    34 Waiting EventSynchronize { /** Event. */ event: u64, } -> Done; "Waits for an event."
-    35 Quick EventElapsed { /** Earlier. */ start: u64, /** Later. */ end: u64, } -> Milliseconds;
-    "Time between two events."
-
-    40 Posted BlobPart { /** The program's number for it. */ blob: u64, } -> Done, + tail;
-    "Appends the tail to a blob."
-    41 Posted BlobChunk {
-        /** Blob. */ blob: u64, /** Staging chunk. */ chunk: u32, /** Bytes in it. */ bytes: u32,
-    } -> Done; "Appends a staging chunk to a blob and gives the chunk back."
-    42 Posted BlobDrop { /** Blob. */ blob: u64, } -> Done; "Forgets a blob."
-    43 Waiting ModuleLoad {
-        /** Context. */ context: u64, /** Image; consumed. */ blob: u64, /** Check exact bounds. */ memcheck: bool,
-    } -> LoadedModule; "Loads PTX, a fatbin or a cubin."
-    44 Quick ModuleUnload { /** Module. */ module: u64, } -> Done; "Unloads a module."
-    45 Quick Occupancy {
-        /** Module. */ module: u64, /** Kernel's index. */ kernel: u32,
-        /** Threads per block. */ block_threads: u32, /** Dynamic shared bytes. */ dynamic_shared: u64,
-    } -> Number; "Blocks that fit on one multiprocessor."
-
-    46 Quick ModuleBind {
-        /** Module. */ module: u64, /** Variable's index. */ global: u32, /** Host memory's device address. */ address: u64,
-    } -> Done; "Moves a variable to host memory that the program shares."
-
-    50 Posted Launch {
-        /** Stream. */ stream: u64, /** Module. */ module: u64, /** Kernel's index. */ kernel: u32,
-        /** Blocks. */ grid: [u32; 3], /** Threads per block. */ block: [u32; 3],
-        /** Dynamic shared bytes. */ dynamic_shared: u32, /** Grid-wide barriers are used. */ cooperative: bool,
-    } -> Done, + tail; "Launches a kernel; the tail is its packed parameter block."
-    51 Waiting GraphInstantiate { /** Context. */ context: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64, } -> Number;
-    "Makes a graph ready to be launched."
-    52 Posted GraphLaunch { /** Graph. */ graph: u64, /** Stream. */ stream: u64, } -> Done;
-    "Replays a graph."
-    53 Quick GraphUpdate { /** Graph. */ graph: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64, } -> Done;
-    "Replaces a graph's nodes."
-    54 Posted GraphDestroy { /** Graph. */ graph: u64, } -> Done; "Forgets a graph."
-
-    60 Waiting MemoryAlloc { /** Context. */ context: u64, /** Bytes. */ bytes: u64, } -> Number;
-    "Allocates device memory."
-    61 Waiting MemoryFree { /** Context. */ context: u64, /** Address. */ address: u64, } -> Done;
-    "Waits for the context, then frees."
-    62 Quick MemoryRange { /** Context. */ context: u64, /** Address. */ address: u64, } -> AddressRange;
-    "The allocation that holds an address."
-    63 Waiting MemoryAllocAsync { /** Stream. */ stream: u64, /** Bytes. */ bytes: u64, } -> Number;
-    "Allocates in stream order."
-    64 Posted MemoryFreeAsync { /** Stream. */ stream: u64, /** Address. */ address: u64, } -> Done;
-    "Frees in stream order."
-    65 Posted Copy { /** Stream. */ stream: u64, /** What. */ area: CopyBox, } -> Done;
-    "Copies a box of bytes; a staging chunk it reads is given back, one it writes is marked full."
-    66 Posted Fill {
-        /** Stream. */ stream: u64, /** First byte. */ address: u64, /** Bytes between rows. */ pitch: u64,
-        /** Pattern. */ value: u32, /** 1, 2 or 4. */ element_bytes: u32,
-        /** Elements per row. */ width: u64, /** Rows. */ height: u64,
-    } -> Done; "Fills rows with a pattern."
-    67 Posted Write { /** Stream. */ stream: u64, /** Where to. */ address: u64, } -> Done, + tail;
-    "Writes the tail to device memory."
-    68 Waiting Read { /** Stream. */ stream: u64, /** Where from. */ address: u64, /** At most 1 MiB. */ bytes: u32, } -> Data;
-    "Reads device memory."
-
-    70 Waiting HostRegister {
-        /** Context. */ context: u64, /** Tag of the descriptor on the socket. */ tag: u64,
-        /** Bytes. */ bytes: u64, /** Offset in the file. */ offset: u64,
-        /** Charge it to the memory limit (managed memory). */ charge: bool,
-    } -> Number; "Maps host memory of the program into the device."
-    71 Waiting HostUnregister { /** Context. */ context: u64, /** Device address. */ address: u64, } -> Done;
-    "Waits for the context, then ends `HostRegister`."
-
-    72 Waiting MemoryWindow { /** First byte. */ address: u64, /** Bytes that will be touched. */ bytes: u64, } -> Window;
-    "Lets the program touch the allocation around an address in place."
-
-    80 Quick AddressReserve { /** Bytes. */ bytes: u64, /** Alignment. */ align: u64, } -> Number;
-    "Reserves device addresses."
-    81 Quick AddressFree { /** First. */ address: u64, /** Bytes. */ bytes: u64, } -> Done;
-    "Gives reserved addresses back."
-    82 Waiting FrameCreate { /** Bytes. */ bytes: u64, } -> Number; "Physical memory without an address."
-    83 Quick FrameRelease { /** Frame. */ frame: u64, } -> Done; "Drops a frame."
-    84 Quick FrameMap { /** Where. */ address: u64, /** Frame. */ frame: u64, } -> Done; "Maps a frame."
-    85 Waiting FrameUnmap { /** First. */ address: u64, /** Bytes. */ bytes: u64, } -> Done;
-    "Unmaps whole mappings."
-    86 Quick FrameAccess { /** First. */ address: u64, /** Bytes. */ bytes: u64, /** 0 none, 1 read, 3 read and write. */ access: u32, } -> Done;
-    "Sets access."
-
-    90 Waiting ArrayCreate { /** Context. */ context: u64, /** Shape. */ shape: ArrayShape, } -> Number;
-    "Makes an array."
-    91 Waiting ArrayDestroy { /** Array. */ array: u64, } -> Done; "Frees an array."
-    92 Quick TextureCreate { /** Context. */ context: u64, /** What and how. */ shape: TextureShape, } -> Number;
-    "Makes a texture object."
-    93 Quick SurfaceCreate { /** Context. */ context: u64, /** Array. */ array: u64, } -> Number;
-    "Makes a surface object."
-    94 Quick TextureDestroy { /** Context. */ context: u64, /** Texture or surface. */ handle: u64, } -> Done;
-    "Destroys a texture or surface object."
-
-    100 Quick Continue { /** Where the answer so far ends. */ offset: u64, } -> Done;
-    "Asks for the rest of an answer that did not fit its slot."
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn random(seed: u64) -> impl FnMut() -> u64 {
-        let mut state = seed;
-        move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        }
-    }
-
-    #[test]
-    fn every_call_survives_the_wire() {
-        let mut random = random(0x9E37_79B9_7F4A_7C15);
-        for _ in 0..200 {
-            for call in Call::samples(&mut random) {
-                let (number, body) = call.encode();
-                let (decoded, tail) = Call::decode(number, body.as_slice()).unwrap();
-                assert_eq!(decoded, call);
-                assert!(tail.is_empty());
-            }
-        }
-    }
-
-    #[test]
-    fn every_call_refuses_each_shorter_body_and_leftovers() {
-        let mut random = random(7);
-        for call in Call::samples(&mut random) {
-            let (number, body) = call.encode();
-            let body = body.as_slice();
-            for len in 0..body.len() {
-                assert!(Call::decode(number, &body[..len]).is_err(), "{call:?}");
-            }
-            let mut longer = body.to_vec();
-            longer.extend([1, 2, 3]);
-            let has_tail = CALLS.iter().find(|c| c.number == number).unwrap().has_tail;
-            match Call::decode(number, &longer) {
-                Ok((_, tail)) => assert!(has_tail && tail == [1, 2, 3]),
-                Err(error) => assert!(!has_tail && error == Malformed::Trailing(3)),
-            }
-        }
-    }
-
-    #[test]
-    fn numbers_are_unique_and_posted_calls_answer_nothing() {
-        let mut numbers: Vec<_> = CALLS.iter().map(|call| call.number).collect();
-        numbers.dedup();
-        assert_eq!(numbers.len(), CALLS.len());
-        assert!(numbers.is_sorted());
-        assert_eq!(Call::decode(9999, &[]), Err(Malformed::Call(9999)));
-    }
-
-    #[test]
-    fn random_bytes_never_panic() {
-        let mut random = random(99);
-        for _ in 0..50_000 {
-            let len = (random() % 160) as usize;
-            let body: Vec<u8> = (0..len).map(|_| random() as u8).collect();
-            let _ = Call::decode((random() % 110) as u16, &body);
-        }
-    }
-
-    #[test]
-    fn answers_survive_the_wire() {
-        fn check<T: Field + PartialEq + std::fmt::Debug>(random: &mut dyn FnMut() -> u64) {
-            let value = T::sample(random);
-            let mut bytes = Vec::new();
-            value.put(&mut bytes);
-            let mut reader = Reader::new(&bytes);
-            assert_eq!(T::take(&mut reader), Ok(value));
-            assert_eq!(reader.finish(), Ok(()));
-        }
-        let mut random = random(3);
-        for _ in 0..100 {
-            check::<DeviceSnapshot>(&mut random);
-            check::<LoadedModule>(&mut random);
-            check::<MemoryState>(&mut random);
-            check::<VgpuCounters>(&mut random);
-            check::<LateError>(&mut random);
-            check::<Vec<GraphNode>>(&mut random);
-            check::<Data>(&mut random);
-        }
-    }
-}
+use calls;

@@ -16,16 +16,15 @@ use std::time::Duration;
 
 pub use data::{DeviceBox, HostBox};
 pub use ring::RingTransport;
-pub use turns::Order as StreamOrder;
 use windows::Windows;
 
 use super::calls::*;
-use super::codec::{Field, Reader};
 use super::host_memory::SharedHostMemory;
 use super::memfd::back;
 use super::transport::ClientTransport;
 use super::types::{DeviceSnapshot, GraphNode, LateError, LoadedModule};
 use super::{CHUNK_BYTES, SessionError};
+use crate::codec::{Field, Reader};
 
 /// Images and graphs up to this size travel inside records.
 const INLINE_BLOB_BYTES: usize = 32 << 10;
@@ -82,31 +81,49 @@ impl<T: ClientTransport> SessionClient<T> {
     ///
     /// # Errors
     /// [`SessionError::Refused`] with the worker's code and sentence, or why there was no answer.
-    pub fn call<R: Request>(&self, request: &R) -> Result<R::Answer, SessionError> {
-        debug_assert_ne!(R::CLASS, Class::Posted);
-        self.windows.see(request);
-        let answer = call_over(&self.transport, request, &[])?;
-        if let Some((stream, order)) = turns::order_of(request, Some(&answer)) {
-            self.transport.note_order(stream, order);
+    pub fn call<R: Answered>(&self, request: &R) -> Result<R::Answer, SessionError> {
+        self.call_with(request, &[])
+    }
+
+    /// Makes a synchronous call with bytes after its fields.
+    ///
+    /// # Errors
+    /// As [`SessionClient::call`].
+    pub fn call_with<R: Answered>(
+        &self,
+        request: &R,
+        tail: &[u8],
+    ) -> Result<R::Answer, SessionError> {
+        self.before(request);
+        let answer = call_over(&self.transport, request, tail)?;
+        if let Some((stream, order)) = request.made(&answer) {
+            self.transport.note_order(stream, Some(order));
         }
         Ok(answer)
     }
 
     /// Makes a posted call: returns when it is in the ring.
     #[inline]
-    pub fn post<R: Request>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
-        debug_assert_eq!(R::CLASS, Class::Posted);
-        self.windows.see(request);
-        if let Some((stream, order)) = turns::order_of(request, None) {
-            self.transport.note_order(stream, order);
-        }
-        let (stream, body) = (turns::stream_of(request), request.encode());
+    pub fn post<R: Posted>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
+        self.before(request);
+        let body = request.encode();
         self.transport
-            .post(R::NUMBER, stream, body.as_slice(), tail)
+            .post(R::NUMBER, request.stream(), body.as_slice(), tail)
+    }
+
+    /// Forgets what a call ends, before it is made: another thread may be given the same handle or address after it.
+    #[inline]
+    fn before<R: Request>(&self, request: &R) {
+        match request.effect() {
+            Effect::None | Effect::MakesContext | Effect::MakesStream => {}
+            Effect::EndsContext => self.windows.forget_all(),
+            Effect::EndsStream(stream) => self.transport.note_order(stream, None),
+            Effect::FreesMemory(address) => self.windows.forget(address),
+        }
     }
 
     /// Makes a call that waits for work; asks nobody if all work is known to be done.
-    pub fn wait<R: Request<Answer = Done>>(&self, request: &R) -> Result<(), SessionError> {
+    pub fn wait<R: Answered<Answer = Done>>(&self, request: &R) -> Result<(), SessionError> {
         match self.transport.is_quiet()? {
             true => Ok(()),
             false => self.call(request).map(drop),
@@ -252,13 +269,13 @@ impl<T: ClientTransport> SessionClient<T> {
     }
 }
 
-fn call_over<T: ClientTransport, R: Request>(
+fn call_over<T: ClientTransport, R: Answered>(
     transport: &T,
     request: &R,
     tail: &[u8],
 ) -> Result<R::Answer, SessionError> {
-    let (stream, body) = (turns::stream_of(request), request.encode());
-    let (code, bytes) = transport.call(R::NUMBER, stream, body.as_slice(), tail)?;
+    let body = request.encode();
+    let (code, bytes) = transport.call(R::NUMBER, request.stream(), body.as_slice(), tail)?;
     if code != 0 {
         return Err(SessionError::Refused {
             code,

@@ -7,7 +7,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::client::StreamOrder;
+use super::calls::StreamOrder;
 use super::ring::{RecordHeader, Violation};
 use super::{SessionArea, SessionError};
 

@@ -1,6 +1,6 @@
 //! Descriptions that travel in calls and answers.
 
-use super::codec::{Field, Malformed, Reader, Sink, record};
+use crate::codec::{Field, Malformed, Reader, Sink, record};
 
 record! {
     /// What a virtual GPU shows of its device, in one answer.
@@ -29,6 +29,12 @@ record! {
         stream_priorities: (i32, i32),
         /// Every `CUdevice_attribute` the device knows, by number.
         attributes: Vec<(u32, i32)>,
+        /// Whether a real driver answers questions about kernels.
+        has_driver: bool,
+        /// For each pair of multiprocessors the cluster it belongs to; empty where the device does not tell.
+        processor_groups: Vec<u8>,
+        /// For each pair of multiprocessors its place in its cluster.
+        processor_places: Vec<u8>,
     }
 
     /// A kernel of a loaded module.
@@ -51,6 +57,8 @@ record! {
         ptx_version: u32,
         /// Machine code version × 10.
         binary_version: u32,
+        /// Whether all of this is known, and not only names and parameters.
+        is_complete: bool,
     }
 
     /// A variable of a loaded module.
@@ -193,6 +201,52 @@ record! {
         read_as_integer: bool,
         /// Border colour.
         border: [f32; 4],
+    }
+
+    /// A launch attribute, as in `CUlaunchAttribute`.
+    LaunchAttribute {
+        /// `CUlaunchAttributeID`.
+        id: u32,
+        /// `CUlaunchAttributeValue`; an event in it is named by its handle.
+        value: [u32; 16],
+    }
+
+    /// A tensor map's description: the arguments of `cuTensorMapEncode*`.
+    TensorMapShape {
+        /// 0 tiled, 1 im2col, 2 wide im2col.
+        kind: u32,
+        /// `CUtensorMapDataType`.
+        data_type: u32,
+        /// Dimensions.
+        rank: u32,
+        /// Device address.
+        address: u64,
+        /// Elements in each dimension.
+        dims: [u64; 5],
+        /// Bytes between elements of each dimension but the first.
+        strides: [u64; 5],
+        /// The box (tiled).
+        tile: [u32; 5],
+        /// Lower corner of the pixel box (im2col); the first number where it is wide.
+        lower: [i32; 5],
+        /// Upper corner of the pixel box (im2col); the first number where it is wide.
+        upper: [i32; 5],
+        /// Channels per pixel (im2col).
+        channels: u32,
+        /// Pixels per column (im2col).
+        pixels: u32,
+        /// Elements between those that are read.
+        element_strides: [u32; 5],
+        /// `CUtensorMapInterleave`.
+        interleave: u32,
+        /// `CUtensorMapIm2ColWideMode`.
+        mode: u32,
+        /// `CUtensorMapSwizzle`.
+        swizzle: u32,
+        /// `CUtensorMapL2promotion`.
+        l2_promotion: u32,
+        /// `CUtensorMapFloatOOBfill`.
+        fill: u32,
     }
 
     /// A box of bytes to copy.

@@ -1,17 +1,18 @@
-//! Calls about memory, copies, arrays and textures.
+//! Calls about memory and copies.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use mica_cuda_abi::CuResult;
-use mica_gpu::{Access, Copy3d, DevicePtr, GpuError, HostSpan, Place};
-use mica_vgpu::VgpuError;
+use mica_gpu::{Copy3d, DevicePtr, GpuError, HostSpan, Place};
+use mica_vgpu::{GraphOp, VgpuError};
 use mica_wire::session as wire;
 use mica_wire::session::server::SessionPort;
-use mica_wire::session::{Call, backed_bytes, chunk_state, map_foreign};
+use mica_wire::session::{Data, Done, Number, backed_bytes, chunk_state, map_foreign};
 use rustix::io::Errno;
 
-use super::{Desk, Failure, Outcome, done, encode, lock, number};
+use super::pinned::{BUFFER_BYTES, ReadBuffer};
+use super::{Dispatcher, Failure, IntoNode, done, handlers, lock, number};
 use crate::convert;
 
 /// Most bytes of one `Read`.
@@ -30,72 +31,57 @@ impl Drop for ChunkGuard {
     }
 }
 
-impl Desk {
-    /// Memory, arrays and textures.
-    pub(super) fn perform_memory(&self, call: Call, tail: &[u8]) -> Outcome {
-        let s = &*self.session;
-        match call {
-            Call::MemoryAlloc(c) => number(s.memory_alloc(c.context, c.bytes)?.0),
-            Call::MemoryFree(c) => done(s.memory_free(c.context, DevicePtr(c.address))?),
-            Call::MemoryRange(c) => {
-                let (address, bytes) = s.memory_range(DevicePtr(c.address))?;
-                let address = address.0;
-                encode(&wire::AddressRange { address, bytes })
-            }
-            Call::MemoryAllocAsync(c) => number(s.memory_alloc_async(c.stream, c.bytes)?.0),
-            Call::MemoryFreeAsync(c) => done(s.memory_free_async(c.stream, DevicePtr(c.address))?),
-            Call::Copy(c) => self.staged_copy(c.stream, &c.area),
-            Call::Fill(c) => done(s.fill(c.stream, &convert::fill(&c))?),
-            Call::Write(c) => done(s.write_shared(c.stream, DevicePtr(c.address), &tail.into())?),
-            Call::Read(c) => self.read(&c),
-            Call::HostRegister(c) => self.host_register(&c),
-            Call::HostUnregister(c) => done(s.host_unregister(c.context, DevicePtr(c.address))?),
+handlers! { dispatcher, session, tail;
+    MemoryAlloc(call) => number(session.memory_alloc(call.context, call.bytes)?.0);
+    MemoryFree(call) => done(session.memory_free(call.context, DevicePtr(call.address))?);
+    MemoryRange(call) => {
+        let (address, bytes) = session.memory_range(DevicePtr(call.address))?;
+        Ok(wire::AddressRange { address: address.0, bytes })
+    };
+    MemoryAllocAsync(call) => number(session.memory_alloc_async(call.stream, call.bytes)?.0);
+    MemoryFreeAsync(call) => done(session.memory_free_async(call.stream, DevicePtr(call.address))?);
+    Copy(call) => dispatcher.staged_copy(call.stream, &call.area);
+    Fill(call) => done(session.fill(call.stream, &convert::fill(&call))?);
+    Write(call) => done(session.write_shared(call.stream, DevicePtr(call.address), &tail.into())?);
+    Read(call) => dispatcher.read(&call);
+    HostRegister(call) => dispatcher.host_register(&call);
+    HostUnregister(call) => done(session.host_unregister(call.context, DevicePtr(call.address))?);
+    MemoryWindow(call) => {
+        let found = session.memory_window(DevicePtr(call.address), call.bytes)?;
+        let (address, bytes, offset) = match found {
+            Ok(window) => (window.base.0, window.bytes, window.offset),
+            Err((base, bytes)) => (base.0, bytes, u64::MAX),
+        };
+        Ok(wire::Window { address, bytes, offset })
+    };
+}
 
-            Call::MemoryWindow(c) => {
-                let found = s.memory_window(DevicePtr(c.address), c.bytes)?;
-                let (address, bytes, offset) = match found {
-                    Ok(window) => (window.base.0, window.bytes, window.offset),
-                    Err((base, bytes)) => (base.0, bytes, u64::MAX),
-                };
-                encode(&wire::Window {
-                    address,
-                    bytes,
-                    offset,
-                })
-            }
-
-            Call::AddressReserve(c) => number(s.address_reserve(c.bytes, c.align)?.0),
-            Call::AddressFree(c) => done(s.address_free(DevicePtr(c.address), c.bytes)?),
-            Call::FrameCreate(c) => number(s.frame_create(c.bytes)?),
-            Call::FrameRelease(c) => done(s.frame_release(c.frame)?),
-            Call::FrameMap(c) => done(s.frame_map(DevicePtr(c.address), c.frame)?),
-            Call::FrameUnmap(c) => done(s.frame_unmap(DevicePtr(c.address), c.bytes)?),
-            Call::FrameAccess(c) => {
-                let access = match c.access {
-                    0 => Access::None,
-                    1 => Access::Read,
-                    3 => Access::ReadWrite,
-                    other => {
-                        return Err(
-                            VgpuError::Argument(format!("{other} is no kind of access")).into()
-                        );
-                    }
-                };
-                done(s.frame_access(DevicePtr(c.address), c.bytes, access)?)
-            }
-
-            Call::ArrayCreate(c) => number(s.array_create(c.context, &convert::array(&c.shape))?),
-            Call::ArrayDestroy(c) => done(s.array_destroy(c.array)?),
-            Call::TextureCreate(c) => {
-                number(s.texture_create(c.context, &convert::texture(&c.shape)?)?)
-            }
-            Call::SurfaceCreate(c) => number(s.surface_create(c.context, c.array)?),
-            Call::TextureDestroy(c) => done(s.texture_destroy(c.context, c.handle)?),
-            other => Err(VgpuError::Argument(format!("{} is not served", other.name())).into()),
+impl IntoNode for wire::Copy {
+    fn into_node(self, dispatcher: &Dispatcher, _: &[u8]) -> Result<GraphOp, Failure> {
+        let area = dispatcher.port.area();
+        let staged = convert::copy(area, &self.area).map_err(Failure::Violation)?;
+        if staged.reads.is_some() || staged.writes.is_some() {
+            let what = "a graph cannot use staging chunks: they are there for one copy";
+            return Err(VgpuError::Argument(what.into()).into());
         }
+        Ok(GraphOp::Copy(staged.copy))
     }
+}
 
-    fn staged_copy(&self, stream: u64, area: &wire::CopyBox) -> Outcome {
+impl IntoNode for wire::Fill {
+    fn into_node(self, _: &Dispatcher, _: &[u8]) -> Result<GraphOp, Failure> {
+        Ok(GraphOp::Fill(convert::fill(&self)))
+    }
+}
+
+impl IntoNode for wire::Write {
+    fn into_node(self, _: &Dispatcher, tail: &[u8]) -> Result<GraphOp, Failure> {
+        Ok(GraphOp::Write(DevicePtr(self.address), tail.into()))
+    }
+}
+
+impl Dispatcher {
+    fn staged_copy(&self, stream: u64, area: &wire::CopyBox) -> Result<Done, Failure> {
         let staged = convert::copy(self.port.area(), area).map_err(Failure::Violation)?;
         let guard = |chunk: Option<u32>, state| {
             chunk.map(|chunk| ChunkGuard {
@@ -127,13 +113,19 @@ impl Desk {
         done(self.session.stream_release(stream, 0, finish)?)
     }
 
-    fn read(&self, c: &wire::Read) -> Outcome {
+    fn read(&self, c: &wire::Read) -> Result<Data, Failure> {
         if c.bytes > READ_BYTES {
             return Err(VgpuError::Argument(format!(
                 "a read of {} bytes, more than {READ_BYTES}",
                 c.bytes
             ))
             .into());
+        }
+        if self.session.gpu().has_driver()
+            && c.bytes as usize <= BUFFER_BYTES
+            && let Some(buffer) = self.read_buffers().and_then(|buffers| buffers.take())
+        {
+            return self.read_pinned(c, buffer);
         }
         let share = self.session.budget().take(c.bytes.into(), "a read")?;
         let mut bytes = vec![0; c.bytes as usize];
@@ -147,12 +139,27 @@ impl Desk {
             lock(&self.abandoned).push((bytes, share));
             return Err(error.into());
         }
-        encode(&wire::Data { bytes })
+        Ok(Data { bytes })
+    }
+
+    /// A small read through a buffer of pinned memory.
+    fn read_pinned(&self, c: &wire::Read, buffer: ReadBuffer<'_>) -> Result<Data, Failure> {
+        // SAFETY: the buffer is this reader's until the stream has passed the copy, or for good.
+        let span = unsafe { HostSpan::new(buffer.pointer(), c.bytes.into()) };
+        let src = Place::Device(DevicePtr(c.address));
+        let copy = Copy3d::linear(Place::Host(span), src, c.bytes.into());
+        self.session.copy(c.stream, &copy)?;
+        if let Err(error) = self.session.stream_synchronize(c.stream) {
+            buffer.abandon();
+            return Err(error.into());
+        }
+        let bytes = buffer.bytes(c.bytes as usize).to_vec();
+        Ok(Data { bytes })
     }
 
     /// Maps memory of the program. It has its pages already, but for managed memory, which is charged to the
     /// virtual GPU.
-    fn host_register(&self, c: &wire::HostRegister) -> Outcome {
+    fn host_register(&self, c: &wire::HostRegister) -> Result<Number, Failure> {
         let refused = |what: String| Failure::Refused(VgpuError::Argument(what));
         let fd = (self.port.take_descriptor(c.tag)).map_err(|error| refused(error.to_string()))?;
         let mapping = map_foreign(fd, c.offset, c.bytes).map_err(|error| match error {

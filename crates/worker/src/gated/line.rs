@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use mica_wire::session::{Call, RecordHeader};
+use mica_wire::session::{Call, Order, RecordHeader, Touches};
 
-use super::meaning::{Meaning, Touch};
 use super::submitter::Target;
 
 /// Most calls in line: the ring is full of others by then.
@@ -66,36 +65,34 @@ pub(super) struct Line {
 struct Inside {
     calls: VecDeque<Held>,
     /// Of the call that is held, then of those in line.
-    touches: VecDeque<Touch>,
+    touches: VecDeque<Touches>,
     bytes: usize,
 }
 
 impl Inside {
     /// Whether work of a stream is here. To wait for the default one is to wait for others too.
     fn touches_stream(&self, stream: u64, is_default: &dyn Fn(u64) -> bool) -> bool {
-        let is = |touch: &Touch| touch.stream == Some(stream);
+        let is = |touches: &Touches| touches.stream == Some(stream);
         self.touches.iter().any(is) || is_default(stream)
     }
 
     fn touches_event(&self, event: u64) -> bool {
-        let is = |touch: &Touch| touch.any_event || touch.event == Some(event);
+        let is = |touches: &Touches| touches.any_event || touches.event == Some(event);
         self.touches.iter().any(is)
     }
 
     /// Whether a call may pass what is in line, or must be told that this is not done; `None` if it must line up.
     fn passes(&self, call: &Call, submits: bool, is_default: &dyn Fn(u64) -> bool) -> Option<bool> {
         let touched = |stream| self.touches_stream(stream, is_default);
-        match Meaning::of(call) {
-            Meaning::Free => Some(true),
-            Meaning::Takes => {
-                let frees = self.touches.iter().any(|touch| touch.frees);
-                (!frees).then_some(true)
-            }
-            Meaning::AsksStream(stream) => Some(!touched(stream)),
-            Meaning::AsksEvent(event) => Some(!self.touches_event(event)),
-            Meaning::WaitsForStream(stream) if !submits => (!touched(stream)).then_some(true),
-            Meaning::WaitsForEvent(event) => (!self.touches_event(event)).then_some(true),
-            _ => None,
+        let pass_if = |passes: bool| passes.then_some(true);
+        match call.order() {
+            Order::Free => Some(true),
+            Order::Takes => pass_if(!self.touches.iter().any(|touches| touches.frees)),
+            Order::AsksStream(stream) => Some(!touched(stream)),
+            Order::AsksEvent(event) => Some(!self.touches_event(event)),
+            Order::WaitsForStream(stream) => pass_if(!submits && !touched(stream)),
+            Order::WaitsForEvent(event) => pass_if(!self.touches_event(event)),
+            Order::WaitsForContext(_) | Order::Records { .. } | Order::Ordered => None,
         }
     }
 
@@ -135,7 +132,7 @@ impl Line {
         if !held && (asks.go_now)() {
             return Placed::Now(call);
         }
-        inside.touches.push_back(Touch::of(&call));
+        inside.touches.push_back(call.touches());
         let one = Held {
             header,
             call,

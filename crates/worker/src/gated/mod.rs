@@ -11,19 +11,17 @@
 //! ```
 
 mod line;
-mod meaning;
 mod submitter;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use mica_wire::session::{Call, RecordHeader};
+use mica_wire::session::{Call, Effect, Order, RecordHeader};
 
-use crate::dispatch::{Desk, Outcome};
+use crate::dispatch::{Dispatcher, Outcome};
 use line::{Asks, Line};
 pub(crate) use line::{Held, Placed};
-use meaning::Meaning;
 pub(crate) use submitter::Submitter;
 use submitter::Target;
 
@@ -56,16 +54,16 @@ impl Gated {
     /// Where a call has its place. Only the thread that reads the ring asks.
     pub(crate) fn place(
         &self,
-        desk: &Desk,
+        dispatcher: &Dispatcher,
         header: RecordHeader,
         call: Call,
         tail: &[u8],
         over: &dyn Fn() -> bool,
     ) -> Placed {
-        let target = meaning::submits(&call, tail.len()).map(|stream| self.target(desk, stream));
+        let target = (call.gate(tail.len())).map(|stream| self.target(dispatcher, stream));
         let asks = Asks {
             go_now: &|| target.is_none_or(|target| self.submitter.go_now(target)),
-            is_default: &|stream| desk.session.is_default_stream(stream),
+            is_default: &|stream| dispatcher.session.is_default_stream(stream),
             over,
         };
         self.line.place(header, call, tail, target, &asks)
@@ -85,34 +83,39 @@ impl Gated {
     }
 
     /// Carries out a call, counting what it says of the work there is.
-    pub(crate) fn perform(&self, desk: &Desk, call: Call, tail: &[u8]) -> Outcome {
+    pub(crate) fn perform(&self, dispatcher: &Dispatcher, call: Call, tail: &[u8]) -> Outcome {
         let submitter = &self.submitter;
-        let stream = |stream| self.target(desk, stream);
+        let stream = |stream| self.target(dispatcher, stream);
         let found = |outcome: &Outcome| matches!(outcome.as_deref(), Ok([1]));
         let done = |outcome: &Outcome| outcome.is_ok();
-        let makes = matches!(call, Call::ContextCreate(_));
-        let ends = matches!(call, Call::ContextDestroy(_));
-        let meaning = Meaning::of(&call);
-        let perform = || desk.perform(call, tail);
-        match meaning {
-            Meaning::WaitsForStream(s) => submitter.stream_wait(stream(s), true, perform, done),
-            Meaning::AsksStream(s) => submitter.stream_wait(stream(s), false, perform, found),
-            Meaning::WaitsForContext(c) => submitter.context_wait(self.key(c), perform, done),
-            Meaning::WaitsForEvent(e) => submitter.event_wait(self.key(e), true, perform, done),
-            Meaning::AsksEvent(e) => submitter.event_wait(self.key(e), false, perform, found),
-            Meaning::Records { event, stream: s } => {
+        let (order, effect) = (call.order(), call.effect());
+        let perform = || dispatcher.perform(call, tail);
+        let outcome = match order {
+            Order::WaitsForStream(s) => submitter.stream_wait(stream(s), true, perform, done),
+            Order::AsksStream(s) => submitter.stream_wait(stream(s), false, perform, found),
+            Order::WaitsForContext(c) => submitter.context_wait(self.key(c), perform, done),
+            Order::WaitsForEvent(e) => submitter.event_wait(self.key(e), true, perform, done),
+            Order::AsksEvent(e) => submitter.event_wait(self.key(e), false, perform, found),
+            Order::Records { event, stream: s } => {
                 submitter.recorded(self.key(event), stream(s));
                 perform()
             }
-            Meaning::Free | Meaning::Takes | Meaning::Ordered => {
-                let outcome = perform();
-                if makes && outcome.is_ok() {
-                    self.contexts.fetch_add(1, AcqRel);
-                    submitter.context_made();
-                } else if ends && outcome.is_ok() {
-                    self.contexts_ended(1);
-                }
-                outcome
+            Order::Free | Order::Takes | Order::Ordered => perform(),
+        };
+        if outcome.is_ok() {
+            self.count_contexts(effect);
+        }
+        outcome
+    }
+
+    fn count_contexts(&self, effect: Effect) {
+        match effect {
+            Effect::MakesContext => {
+                self.contexts.fetch_add(1, AcqRel);
+                self.submitter.context_made();
+            }
+            Effect::EndsContext => self.contexts_ended(1),
+            Effect::None | Effect::MakesStream | Effect::EndsStream(_) | Effect::FreesMemory(_) => {
             }
         }
     }
@@ -129,8 +132,8 @@ impl Gated {
         }
     }
 
-    fn target(&self, desk: &Desk, stream: u64) -> Target {
-        let context = desk.session.context_of_stream(stream).unwrap_or(0);
+    fn target(&self, dispatcher: &Dispatcher, stream: u64) -> Target {
+        let context = dispatcher.session.context_of_stream(stream).unwrap_or(0);
         Target {
             stream: self.key(stream),
             context: self.key(context),

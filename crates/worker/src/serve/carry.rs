@@ -2,12 +2,15 @@
 
 use mica_cuda_abi::CuResult;
 use mica_vgpu::VgpuError;
-use mica_wire::session::{Call, RecordHeader, Violation};
+use mica_wire::session::{Call, Late, RecordHeader, Violation};
 
-use super::Crew;
+use super::threads::SessionThreads;
 use crate::dispatch::Failure;
 
-impl Crew {
+/// What a call's answer, or a late error, is made of.
+type Refusal = (CuResult, String);
+
+impl SessionThreads {
     /// Carries out a call; `before_answer` runs when all is done but the telling.
     pub(super) fn carry_out(
         &self,
@@ -16,33 +19,22 @@ impl Crew {
         tail: &[u8],
         before_answer: impl FnOnce(),
     ) -> Result<(), Violation> {
-        let desk = &self.desk;
+        let dispatcher = &self.dispatcher;
         if let (Call::Continue(more), Some(slot)) = (&call, header.reply_slot()) {
-            desk.port.continue_answer(slot, more.offset);
+            dispatcher.port.continue_answer(slot, more.offset);
             return Ok(());
         }
-        let context = desk.context_of(&call);
-        let name = call.name();
-        // A call that makes something is refused before it is made; one that waits, after.
-        let late_first = matches!(
-            call,
-            Call::ModuleLoad(_)
-                | Call::MemoryAlloc(_)
-                | Call::MemoryAllocAsync(_)
-                | Call::StreamCreate(_)
-                | Call::EventCreate(_)
-                | Call::GraphInstantiate(_)
-        );
-        let tells_late = header.reply_slot().is_some() && context != 0;
-        if let (true, true, Some(slot)) = (tells_late, late_first, header.reply_slot())
-            && let Some((code, message)) = self.take_late(context)
+        let (name, late) = (call.name(), call.late());
+        let context = dispatcher.context_of(late.owner());
+        if let (Late::Before(_), Some(slot)) = (late, header.reply_slot())
+            && let Some(kept) = self.take_late(context)
         {
-            desk.port.answer(slot, code as u32, message.into_bytes());
+            self.refuse(slot, kept);
             return Ok(());
         }
         let performed = match &self.gated {
-            Some(gated) => gated.perform(desk, call, tail),
-            None => desk.perform(call, tail),
+            Some(gated) => gated.perform(dispatcher, call, tail),
+            None => dispatcher.perform(call, tail),
         };
         before_answer();
         let outcome = match performed {
@@ -54,40 +46,52 @@ impl Crew {
             (None, Ok(_)) => {}
             (None, Err((code, message))) => {
                 tracing::debug!(name, message, "a posted call failed");
-                desk.session.late().note(context, code, message);
-                desk.port.show_late(desk.session.late().count());
+                self.keep_late(context, code, message);
             }
-            (Some(slot), Ok(bytes)) => {
-                let late = match tells_late && !late_first {
-                    true => self.take_late(context),
-                    false => None,
-                };
-                match late {
-                    Some((code, message)) => {
-                        desk.port.answer(slot, code as u32, message.into_bytes());
-                    }
-                    None => desk.port.answer(slot, 0, bytes),
-                }
-            }
-            (Some(slot), Err((code, message))) => {
-                if tells_late && code.is_sticky() {
-                    // Posted calls that come later can be refused at once in the program.
-                    desk.session.late().note(context, code, message.clone());
-                    desk.port.show_late(desk.session.late().count());
-                }
-                desk.port.answer(slot, code as u32, message.into_bytes());
-            }
+            (Some(slot), outcome) => self.answer(slot, late, context, outcome),
         }
         Ok(())
     }
 
-    fn take_late(&self, context: u64) -> Option<(CuResult, String)> {
-        let late = self.desk.session.late();
-        if late.count() == 0 {
+    /// Answers a call, or tells of an error of a posted call before it.
+    fn answer(&self, slot: u16, late: Late, context: u64, outcome: Result<Vec<u8>, Refusal>) {
+        match (outcome, late) {
+            (Ok(bytes), Late::After(_)) => match self.take_late(context) {
+                Some(kept) => self.refuse(slot, kept),
+                None => self.dispatcher.port.answer(slot, 0, bytes),
+            },
+            (Ok(bytes), Late::Before(_) | Late::Kept(_) | Late::Never) => {
+                self.dispatcher.port.answer(slot, 0, bytes);
+            }
+            (Err((code, message)), _) => {
+                if context != 0 && code.is_sticky() {
+                    // Posted calls that come later can be refused at once in the program.
+                    self.keep_late(context, code, message.clone());
+                }
+                self.refuse(slot, (code, message));
+            }
+        }
+    }
+
+    fn refuse(&self, slot: u16, (code, message): Refusal) {
+        let port = &self.dispatcher.port;
+        port.answer(slot, code as u32, message.into_bytes());
+    }
+
+    fn keep_late(&self, context: u64, code: CuResult, message: String) {
+        let late = self.dispatcher.session.late();
+        late.note(context, code, message);
+        self.dispatcher.port.show_late(late.count());
+    }
+
+    /// The oldest error of a posted call of a context; none of no context.
+    fn take_late(&self, context: u64) -> Option<Refusal> {
+        let late = self.dispatcher.session.late();
+        if context == 0 || late.count() == 0 {
             return None;
         }
         let taken = late.take(context);
-        self.desk.port.show_late(late.count());
+        self.dispatcher.port.show_late(late.count());
         taken
     }
 }

@@ -1,27 +1,26 @@
 //! Carries out what waits for its turn at the gate, in order.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mica_wire::session::{Class, Violation};
 
-use super::{Broken, Crew};
+use super::threads::SessionThreads;
 use crate::gated::Held;
 
-impl Crew {
+impl SessionThreads {
     /// Waits for the turn of a call and carries it out, then those in line behind it. The ring is somebody else's
     /// meanwhile.
-    pub(super) fn hold(crew: &Arc<Self>, broken: &Broken, first: Held) -> Result<(), Violation> {
-        let Some(gated) = &crew.gated else {
+    pub(super) fn hold(self: &Arc<Self>, first: Held) -> Result<(), Violation> {
+        let Some(gated) = &self.gated else {
             return Ok(());
         };
-        let over = || crew.over.load(Acquire);
+        let over = || self.is_over();
         let mut next = Some(first);
         while let Some(one) = next {
             if !gated.wait_turn(&one, &over) {
                 return Ok(());
             }
-            let carry_out = |one: Held| crew.carry_out(one.header, one.call, &one.tail, || {});
+            let carry_out = |one: Held| self.carry_out(one.header, one.call, &one.tail, || {});
             if one.call.class() != Class::Waiting {
                 carry_out(one)?;
                 next = gated.next();
@@ -29,7 +28,7 @@ impl Crew {
             }
             // Whoever waits for the device keeps nobody in line, as it keeps nobody from the ring.
             next = match gated.next() {
-                Some(rest) => Crew::hold_elsewhere(crew, broken, rest),
+                Some(rest) => self.hold_elsewhere(rest),
                 None => None,
             };
             carry_out(one)?;
@@ -38,11 +37,11 @@ impl Crew {
     }
 
     /// Goes on with the line on another thread; gives it back if there cannot be one.
-    fn hold_elsewhere(crew: &Arc<Self>, broken: &Broken, rest: Held) -> Option<Held> {
-        if !crew.may_hire() {
+    fn hold_elsewhere(self: &Arc<Self>, rest: Held) -> Option<Held> {
+        if !self.count_one_more() {
             return Some(rest);
         }
-        let (member, reports) = (Arc::clone(crew), Arc::clone(broken));
+        let threads = Arc::clone(self);
         // Taken by the thread, or left here if there is none.
         let slot = Arc::new(Mutex::new(Some(rest)));
         let taken = Arc::clone(&slot);
@@ -54,17 +53,17 @@ impl Crew {
             .name("held".into())
             .spawn(move || {
                 if let Some(rest) = take(&taken)
-                    && let Err(violation) = Crew::hold(&member, &reports, rest)
+                    && let Err(violation) = threads.hold(rest)
                 {
-                    member.end(&reports, &violation);
+                    threads.end(&violation);
                 }
-                member.threads.fetch_sub(1, AcqRel);
+                threads.one_less();
             });
         match started {
             Ok(_) => None,
             Err(error) => {
                 tracing::error!(%error, "no thread can be started; calls of this session wait in line");
-                crew.threads.fetch_sub(1, AcqRel);
+                self.one_less();
                 take(&slot)
             }
         }

@@ -6,24 +6,10 @@
 //! driver. Nobody waits for the device while a turn lasts. Owns who has a turn and which streams order
 //! each other; the lock around it is that of the ring.
 
-use std::any::Any;
 use std::collections::HashMap;
 
-use super::super::calls::{
-    ContextCreate, Copy, Fill, GraphLaunch, Launch, Number, Read, Request, StreamCreate,
-    StreamDestroy, Write,
-};
+use super::super::calls::StreamOrder;
 use super::super::transport::ClientTransport;
-use super::super::types::NewContext;
-
-/// How a stream is ordered against others, where it is not the usual way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// A default stream: against every stream that does not refuse it.
-    Default,
-    /// Against none.
-    Alone,
-}
 
 /// The turns of a session.
 #[derive(Debug, Default)]
@@ -31,7 +17,7 @@ pub(super) struct Turns {
     /// Streams that a thread of the program copies for, now.
     held: Vec<u64>,
     /// Streams that are not ordered against a default stream only.
-    unusual: HashMap<u64, Order>,
+    unusual: HashMap<u64, StreamOrder>,
 }
 
 impl Turns {
@@ -44,8 +30,9 @@ impl Turns {
     #[cold]
     fn is_held(&self, stream: u64) -> bool {
         let order = |stream: &u64| self.unusual.get(stream);
-        let with_default =
-            |a: &u64, b: &u64| order(a) == Some(&Order::Default) && order(b) != Some(&Order::Alone);
+        let with_default = |a: &u64, b: &u64| {
+            order(a) == Some(&StreamOrder::Default) && order(b) != Some(&StreamOrder::Alone)
+        };
         (self.held.iter()).any(|held| {
             *held == stream || with_default(held, &stream) || with_default(&stream, held)
         })
@@ -62,47 +49,12 @@ impl Turns {
     }
 
     /// Learns from an answer, or from a stream's end, how a stream is ordered.
-    pub(super) fn note(&mut self, stream: u64, order: Option<Order>) {
+    pub(super) fn note(&mut self, stream: u64, order: Option<StreamOrder>) {
         match order {
             Some(order) => self.unusual.insert(stream, order),
             None => self.unusual.remove(&stream),
         };
     }
-}
-
-/// The stream whose work a call adds to, if that touches memory.
-#[inline]
-pub(super) fn stream_of<R: Request>(request: &R) -> Option<u64> {
-    let request: &dyn Any = request;
-    macro_rules! any_of {
-        ($($call:ident)*) => {
-            $(if let Some(call) = request.downcast_ref::<$call>() {
-                return Some(call.stream);
-            })*
-        };
-    }
-    any_of!(Launch Copy Fill Write Read GraphLaunch);
-    None
-}
-
-/// What a call that is about to be made, or its answer, says about the order of a stream.
-#[inline]
-pub(super) fn order_of<R: Request>(
-    request: &R,
-    answer: Option<&R::Answer>,
-) -> Option<(u64, Option<Order>)> {
-    let request: &dyn Any = request;
-    if let Some(destroy) = request.downcast_ref::<StreamDestroy>() {
-        return Some((destroy.stream, None));
-    }
-    let answer: &dyn Any = answer?;
-    if request.is::<ContextCreate>() {
-        let stream = answer.downcast_ref::<NewContext>()?.default_stream;
-        return Some((stream, Some(Order::Default)));
-    }
-    let create = request.downcast_ref::<StreamCreate>()?;
-    let stream = answer.downcast_ref::<Number>()?.value;
-    create.non_blocking.then_some((stream, Some(Order::Alone)))
 }
 
 /// A turn on a stream; given up when dropped.
@@ -124,8 +76,8 @@ mod tests {
         const ALONE: u64 = 2;
         const BLOCKING: u64 = 3;
         let mut turns = Turns::default();
-        turns.note(DEFAULT, Some(Order::Default));
-        turns.note(ALONE, Some(Order::Alone));
+        turns.note(DEFAULT, Some(StreamOrder::Default));
+        turns.note(ALONE, Some(StreamOrder::Alone));
         let waiting = |turns: &Turns| {
             [DEFAULT, ALONE, BLOCKING, 4].map(|stream| turns.must_wait(Some(stream)))
         };

@@ -9,7 +9,6 @@
 //! still open, and copies a slice; so the worker knows when all have let go, and a copy that finds
 //! them closed goes through the ring instead. Windows from before a closing are void.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -18,10 +17,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use super::turns::Turn;
 use super::window::Window;
 use super::{DeviceBox, HostBox, SessionClient};
-use crate::session::calls::{
-    ContextDestroy, MemoryFree, MemoryFreeAsync, MemoryWindow, Request, StreamClear,
-    StreamSynchronize,
-};
+use crate::session::calls::{MemoryWindow, StreamClear, StreamSynchronize};
 use crate::session::transport::ClientTransport;
 use crate::session::types::CopyPlace;
 use crate::session::{SessionError, types};
@@ -55,26 +51,19 @@ impl Windows {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a call before it is made: what it frees has no window any more.
-    #[inline]
-    pub(super) fn see<R: Request>(&self, request: &R) {
-        let request: &dyn Any = request;
-        if let Some(free) = request.downcast_ref::<MemoryFree>() {
-            self.forget(free.address);
-        } else if let Some(free) = request.downcast_ref::<MemoryFreeAsync>() {
-            self.forget(free.address);
-        } else if request.is::<ContextDestroy>() {
-            *self.write() = Open::default();
-        }
-    }
-
+    /// The allocation at an address is about to be freed.
     #[cold]
-    fn forget(&self, address: u64) {
+    pub(super) fn forget(&self, address: u64) {
         let mut open = self.write();
         open.refused.remove(&address);
         let gone = open.by_address.remove(&address);
         drop(open);
         drop(gone);
+    }
+
+    /// All device memory of a context is about to be freed.
+    pub(super) fn forget_all(&self) {
+        *self.write() = Open::default();
     }
 
     /// The window around some bytes, whether or not they have their pages; `Err(true)` if it is worth
@@ -118,6 +107,10 @@ impl<T: ClientTransport> SessionClient<T> {
         into_host: bool,
         wait: bool,
     ) -> Result<bool, SessionError> {
+        // Device memory of a real GPU is not shown to the program.
+        if self.snapshot.has_driver {
+            return Ok(false);
+        }
         let (width, height, depth) = host.extent;
         let CopyPlace::Device(address) = device.place else {
             return Ok(false);

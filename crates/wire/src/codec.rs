@@ -26,6 +26,9 @@ pub enum Malformed {
     /// No call has this number.
     #[error("no call has number {0}")]
     Call(u16),
+    /// No message that may come here has this number.
+    #[error("no message that may come here has number {0}")]
+    Message(u32),
     /// Text that is not UTF-8.
     #[error("a text is not UTF-8")]
     Text,
@@ -223,6 +226,22 @@ impl<T: Field> Field for Vec<T> {
     }
 }
 
+impl<T: Field> Field for Option<T> {
+    fn put<S: Sink>(&self, sink: &mut S) {
+        self.is_some().put(sink);
+        if let Some(value) = self {
+            value.put(sink);
+        }
+    }
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        bool::take(reader)?.then(|| T::take(reader)).transpose()
+    }
+    #[cfg(test)]
+    fn sample(random: &mut dyn FnMut() -> u64) -> Self {
+        (random() & 1 == 1).then(|| T::sample(random))
+    }
+}
+
 impl Field for String {
     fn put<S: Sink>(&self, sink: &mut S) {
         (self.len() as u32).put(sink);
@@ -263,23 +282,23 @@ macro_rules! record {
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
         }
-        impl $crate::session::Field for $name {
+        impl $crate::codec::Field for $name {
             #[inline]
             #[allow(unused_variables, reason = "records without fields write nothing")]
-            fn put<S: $crate::session::Sink>(&self, sink: &mut S) {
+            fn put<S: $crate::codec::Sink>(&self, sink: &mut S) {
                 $(self.$field.put(sink);)*
             }
             #[inline]
             #[allow(unused_variables, reason = "records without fields read nothing")]
             fn take(
-                reader: &mut $crate::session::Reader<'_>,
-            ) -> Result<Self, $crate::session::Malformed> {
-                Ok(Self { $($field: <$type>::take(reader)?,)* })
+                reader: &mut $crate::codec::Reader<'_>,
+            ) -> Result<Self, $crate::codec::Malformed> {
+                Ok(Self { $($field: <$type as $crate::codec::Field>::take(reader)?,)* })
             }
             #[cfg(test)]
             #[allow(unused_variables, reason = "records without fields need no samples")]
             fn sample(random: &mut dyn FnMut() -> u64) -> Self {
-                Self { $($field: <$type>::sample(random),)* }
+                Self { $($field: <$type as $crate::codec::Field>::sample(random),)* }
             }
         }
     )*};

@@ -1,0 +1,36 @@
+//! Calls about the session itself: what the program is shown, and what waits for it.
+
+use mica_wire::session as wire;
+use mica_wire::session::Done;
+
+use super::handlers;
+use crate::convert;
+
+handlers! { dispatcher, session, tail;
+    Attach(call) => {
+        let program = String::from_utf8_lossy(tail);
+        tracing::info!(pid = call.pid, %program, "a program attached");
+        let vgpu = session.vgpu();
+        let limit = vgpu.memory().limit_bytes;
+        Ok(convert::snapshot(vgpu.spec().name, limit, &**session.gpu()))
+    };
+    MemoryInfo(_) => {
+        let view = session.vgpu().memory();
+        Ok(wire::MemoryState {
+            free_bytes: view.free_bytes(),
+            limit_bytes: view.limit_bytes,
+            used_bytes: view.used_bytes,
+        })
+    };
+    Counters(_) => Ok(convert::counters(&session.vgpu().statistics()));
+    TakeLate(call) => {
+        let late = session.late().take(call.context);
+        dispatcher.port.show_late(session.late().count());
+        let (code, message) = late.map_or((0, String::new()), |(code, text)| (code as u32, text));
+        Ok(wire::LateError { code, message })
+    };
+    TakeOutput(_) => Ok(wire::KernelOutput { pieces: dispatcher.output.take() });
+    Ping(_) => Ok(Done {});
+    // Answered where answers are given, without a look at the device.
+    Continue(_) => Ok(Done {});
+}
