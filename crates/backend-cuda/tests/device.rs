@@ -6,9 +6,9 @@ use common::{ALONE, fixture, started};
 use mica_backend_cuda::{CudaDriver, CudaGpu, DriverError};
 use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
 use mica_gpu::{
-    Access, ArrayDescriptor, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError, HostSpan,
-    Launch, ModuleOptions, ParamLayout, Place, StreamFlags, TextureDescriptor, TextureResource,
-    ValueWait,
+    Access, ArrayDescriptor, ClusterQuestion, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError,
+    HostSpan, Launch, LaunchAttribute, ModuleOptions, ParamLayout, Place, StreamFlags,
+    TensorMapKind, TensorMapRequest, TextureDescriptor, TextureResource, ValueWait,
 };
 
 const PTX: &[u8] = b".version 8.0\n.target sm_90\n.global .u32 counter;\n.global .u32 lost;\n";
@@ -135,7 +135,9 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
     let info = gpu.module_info(module).expect("it is described");
     let layout = |offset, size| ParamLayout { offset, size };
     assert_eq!(info.kernels[0].params, [layout(0, 8), layout(8, 4)]);
-    assert_eq!(info.kernels[0].registers, 104);
+    assert!(!info.kernels[0].is_complete, "nothing was loaded for it");
+    let whole = gpu.kernel_description(module, 0).expect("it is loaded");
+    assert_eq!((whole.registers, whole.is_complete), (104, true));
     assert_eq!(info.globals.len(), 1);
     assert_eq!(info.globals[0].address, DevicePtr(0x1234));
 
@@ -156,6 +158,46 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
         "plain grid.x 3 block.z 9 shared 100000: abcd 42"
     );
     assert_eq!(fixture.get("fake_shared_limit"), 100_000);
+    let mut cluster = LaunchAttribute {
+        id: LaunchAttribute::CLUSTER_DIMENSION,
+        value: [0; 16],
+        event: None,
+    };
+    cluster.value[..3].copy_from_slice(&[2, 1, 1]);
+    gpu.launch_with(stream, &launch, &[cluster])
+        .expect("it starts");
+    let [count, id] = [fixture.get("fake_attributes"), cluster.id as i32];
+    assert_eq!((count, id), (1, 4));
+    let mut question = ClusterQuestion {
+        module,
+        kernel: 0,
+        grid: [8, 1, 1],
+        block: [32, 1, 1],
+        dynamic_shared: 0,
+        attributes: &[cluster],
+        largest: false,
+    };
+    assert_eq!(gpu.clusters(&question), Ok(4));
+    question.largest = true;
+    assert_eq!(gpu.clusters(&question), Ok(8));
+    assert_eq!(gpu.available_shared(module, 0, 2, 64), Ok(116_224));
+    let map = TensorMapRequest {
+        kind: TensorMapKind::Tiled([16, 8, 0, 0, 0]),
+        data_type: 6,
+        rank: 2,
+        address: DevicePtr(0x1000),
+        dims: [64, 32, 0, 0, 0],
+        strides: [128, 0, 0, 0, 0],
+        element_strides: [1, 2, 0, 0, 0],
+        interleave: 0,
+        swizzle: 3,
+        l2_promotion: 2,
+        fill: 1,
+    };
+    let made = gpu.tensor_map(context, &map).expect("it is made");
+    assert_eq!(made[..10], [6, 2, 32, 128, 8, 2, 0, 3, 2, 1]);
+    let none = TensorMapRequest { rank: 0, ..map };
+    assert!(gpu.tensor_map(context, &none).is_err());
     let cooperative = Launch {
         cooperative: true,
         dynamic_shared: 0,

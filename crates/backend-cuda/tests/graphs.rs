@@ -333,7 +333,11 @@ fn conditional_nodes_choose_among_their_bodies() {
         let graph = gpu.graph_instantiate(context, &plan, nothing_kept())?;
         gpu.graph_launch(graph, stream)?;
         gpu.graph_destroy(graph)?;
-        let last = fixture.text("fake_launch").rsplit(' ').next().map(str::to_owned);
+        let last = fixture
+            .text("fake_launch")
+            .rsplit(' ')
+            .next()
+            .map(str::to_owned);
         Ok((fixture.get("fake_launches") - before, last))
     };
     let last = |text: &str| Some(text.to_owned());

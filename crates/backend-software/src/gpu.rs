@@ -12,10 +12,10 @@ use std::sync::atomic::Ordering;
 
 use mica_cuda_abi::{DeviceAttribute, Limit};
 use mica_gpu::{
-    Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
-    EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, MemoryWindow,
-    ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags, StreamId,
-    TextureDescriptor, ValueWait,
+    Aborted, Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr,
+    EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch,
+    MemoryWindow, ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags,
+    StreamId, TextureDescriptor, ValueWait,
 };
 
 use crate::answers;
@@ -135,7 +135,7 @@ impl Gpu for SoftwareGpu {
         self.cancel_kernels(context, stream)
     }
 
-    fn abort(&self, context: ContextId) -> Result<u64> {
+    fn abort(&self, context: ContextId) -> Result<Aborted> {
         self.abort_kernels(context)
     }
 

@@ -254,6 +254,36 @@ fn a_fault_names_kernel_thread_address_and_source_line() {
     });
 }
 
+/// A kernel with a C++ compiler's name and source lines.
+const MANGLED: &str = ".version 8.4
+.target sm_90
+.address_size 64
+.visible .entry _Z4wildPii(.param .u64 p, .param .u64 n) {
+  .loc 1 7 5
+  .reg .b64 %d<2>; .reg .b32 %r<2>;
+  ld.param.u64 %d1, [p];
+  st.global.u32 [%d1], %r1;
+  ret;
+}
+.file 1 \"wild.cu\"
+";
+
+#[test]
+fn a_fault_names_the_kernel_as_its_author_did() {
+    on_both(|engine| {
+        let rig = Rig::of(MANGLED, engine, false);
+        rig.launch("_Z4wildPii", 1, 1, &[16, 0]).unwrap();
+        let error = rig.sync().unwrap_err();
+        let words = "invalid write at 0x10, wild.cu:7, block (0,0,0), thread (0,0,0) in kernel wild(int*, int)";
+        assert_eq!(error.message, words, "{engine:?}");
+        let printed = rig.printed.lock().unwrap();
+        let told = printed
+            .iter()
+            .any(|(kind, text)| *kind == OutputKind::Fault && text.trim() == words);
+        assert!(told, "{printed:?}");
+    });
+}
+
 /// Accesses that compiled code leaves to its runtime. All are of the 16 bytes that the table has for the thread.
 const BY_THE_RUNTIME: &str = ".version 8.4
 .target sm_90

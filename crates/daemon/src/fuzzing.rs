@@ -210,7 +210,7 @@ impl Target {
         let spec = VgpuSpec {
             mode: Some(mode),
             memory_limit_bytes: Some(LIMIT_BYTES),
-            share_percent: Some(50),
+            share_percent: Some(50.into()),
             allow_degraded: true,
             on_full: OnFull::Wait { timeout_ms: 1 },
             ..VgpuSpec::default()

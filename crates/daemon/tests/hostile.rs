@@ -245,7 +245,7 @@ fn malformed_requests_are_refused_in_sentences() {
             "{\"memory_limit_bytes\": 18446744073709551615}",
             "no_memory",
         ),
-        ("{\"gpu\": 77}", "no gpu 77"),
+        ("{\"gpu\": 77}", "no GPU 77"),
     ] {
         let answer = post(body);
         assert!(

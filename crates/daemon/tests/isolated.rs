@@ -5,7 +5,7 @@ mod support;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 
-use mica_daemon::api::{Mode, VgpuSpec};
+use mica_daemon::api::{Mode, ProgramReport, VgpuSpec};
 use mica_limits::{Environment, HostLink, PageQuota, Quota, open_session};
 use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
@@ -44,7 +44,7 @@ fn worker() {
             let session = HostSocket::from_fd(fds.remove(0));
             std::thread::spawn(move || {
                 while let Ok((question, _)) = session.receive() {
-                    if let Ok(DaemonMessage::Cancel {}) = question.read() {
+                    if let Ok(DaemonMessage::Cancel { .. }) = question.read() {
                         std::process::abort();
                     }
                     let answer = DaemonMessage::Session {
@@ -123,15 +123,28 @@ fn one_worker_serves_all_programs_and_its_death_ends_its_sessions_only() {
     eventually("the worker's memory is charged", || {
         control.get("a").unwrap().memory_used_bytes == MIB
     });
-    let roles: Vec<String> = control
-        .get("a")
-        .unwrap()
-        .processes
-        .into_iter()
-        .map(|p| p.role)
-        .collect();
-    assert_eq!(roles, ["worker", "program"]);
-    one.send(&DaemonMessage::Cancel {}, &[]).unwrap();
+    let processes = control.get("a").unwrap().processes;
+    let [shown] = processes.as_slice() else {
+        panic!("a program and its worker are one entry: {processes:?}");
+    };
+    assert_eq!((shown.pid, &*shown.role), (std::process::id(), "program"));
+    assert_eq!(shown.worker_pid, Some(first.worker as u32));
+    assert_eq!(
+        shown.memory_used_bytes, MIB,
+        "what its worker holds is the program's"
+    );
+    assert_eq!(shown.command, "", "nobody has told it");
+    let report = ProgramReport {
+        token: created.token.clone(),
+        pid: std::process::id(),
+        command: "train\n me".into(),
+        end: None,
+    };
+    control.report("a", &report).unwrap();
+    let shown = control.get("a").unwrap().processes.remove(0);
+    assert_eq!(shown.command, "train\\n me");
+    one.send(&DaemonMessage::Cancel { request: 0 }, &[])
+        .unwrap();
     assert!(one.receive().is_err());
     assert!(
         ask(&two).is_none(),
@@ -153,7 +166,7 @@ fn one_worker_serves_all_programs_and_its_death_ends_its_sessions_only() {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         eventually("the worker is gone", || {
             let processes = control.get(name).unwrap().processes;
-            !processes.iter().any(|p| p.role == "worker")
+            !processes.iter().any(|p| p.worker().is_some())
         });
     }
 }

@@ -121,8 +121,9 @@ pub trait Gpu: Send + Sync {
 
     /// Ends running and queued kernels of the context as a watchdog does: if there were any, the
     /// context is broken from then on with `LaunchTimeout`. Says how many there were.
-    fn abort(&self, context: ContextId) -> Result<u64> {
-        self.cancel(context, None)
+    fn abort(&self, context: ContextId) -> Result<Aborted> {
+        let kernels = self.cancel(context, None)?;
+        Ok(Aborted { kernels, copies: 0 })
     }
 
     /// Starts what was held back for the calling thread to run itself, should it wait for it next.

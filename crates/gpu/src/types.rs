@@ -432,3 +432,21 @@ pub struct MemoryWindow {
     /// Where it begins in the window file.
     pub offset: u64,
 }
+
+/// What was ended from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aborted {
+    /// Kernels, running and queued.
+    pub kernels: u64,
+    /// Copies and fills.
+    pub copies: u64,
+}
+
+impl std::iter::Sum for Aborted {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, more| Self {
+            kernels: sum.kernels + more.kernels,
+            copies: sum.copies + more.copies,
+        })
+    }
+}

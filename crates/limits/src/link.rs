@@ -264,6 +264,15 @@ impl HostLink {
         said.push(message);
     }
 
+    /// Answers the daemon's request to cancel with what was ended.
+    pub fn cancelled(&self, request: u64, kernels: u64, copies: u64) {
+        self.tell(&ClientMessage::Cancelled {
+            request,
+            kernels,
+            copies,
+        });
+    }
+
     fn send_note(&self, severity: Severity, topic: Topic, text: &str) {
         let text = text.into();
         self.tell(&ClientMessage::Note {

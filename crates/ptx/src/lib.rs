@@ -17,6 +17,7 @@ mod formats;
 mod join;
 mod layout;
 mod lexer;
+pub mod names;
 mod outline;
 mod parse;
 mod plain;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::budget::Charging;
-use mica_gpu::{Gpu, GpuError, SessionBudget};
+use mica_gpu::{Aborted, Gpu, GpuError, SessionBudget};
 use mica_limits::{Denied, MemoryView, Quota};
 
 use crate::session::Session;
@@ -313,8 +313,8 @@ impl Vgpu {
 
     /// Ends running and queued kernels of every session, as a driver's watchdog does: a context that
     /// had any is broken from then on, and its program is told `CUDA_ERROR_LAUNCH_TIMEOUT` by every
-    /// call. Contexts without kernels do not notice. Says how many kernels there were.
-    pub fn cancel(&self) -> u64 {
+    /// call. Contexts without kernels do not notice. Says what was ended.
+    pub fn cancel(&self) -> Aborted {
         self.live_sessions().iter().map(|s| s.abort_all()).sum()
     }
 

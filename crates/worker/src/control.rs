@@ -81,19 +81,18 @@ pub(crate) fn start(
 
 /// Cancels all kernels, on a thread of its own: what is cancelled may hold locks and wait for an answer of the daemon,
 /// which the calling thread reads.
-pub(crate) fn cancel(worker: &Arc<Worker>, link: &Arc<HostLink>) {
+pub(crate) fn cancel(worker: &Arc<Worker>, link: &Arc<HostLink>, request: u64) {
     if worker.cancelling.swap(true, AcqRel) {
+        // The cancellation that has not begun yet ends the same kernels, and its request counts them.
+        link.cancelled(request, 0, 0);
         return;
     }
     let (for_thread, its_link) = (Arc::clone(worker), Arc::clone(link));
     let run = move || {
         // First: one who asks from here on asks for kernels that this cancellation may miss.
         for_thread.cancelling.store(false, Release);
-        let cancelled = for_thread.vgpu.cancel();
-        its_link.note(
-            Severity::Info,
-            &format!("{cancelled} kernels were cancelled"),
-        );
+        let ended = for_thread.vgpu.cancel();
+        its_link.cancelled(request, ended.kernels, ended.copies);
     };
     let thread = std::thread::Builder::new().name("cancel".into());
     if let Err(error) = thread.spawn(run) {
@@ -102,6 +101,7 @@ pub(crate) fn cancel(worker: &Arc<Worker>, link: &Arc<HostLink>) {
             Severity::Error,
             &format!("kernels could not be cancelled: {error}"),
         );
+        link.cancelled(request, 0, 0);
     }
 }
 

@@ -273,7 +273,7 @@ pub fn run_with(
                             worker.begin_session(socket, program, &link);
                         }
                     }
-                    DaemonMessage::Cancel {} => control::cancel(&worker, &link),
+                    DaemonMessage::Cancel { request } => control::cancel(&worker, &link, request),
                     DaemonMessage::Shutdown {} => {
                         let _ = end.send("the daemon said so");
                     }

@@ -96,12 +96,12 @@ fn available(name: &str, rival: Result<Rival, String>) -> Option<Rival> {
     match rival {
         Ok(rival) => {
             if !rival.label.is_empty() {
-                eprintln!("{name}: {}", rival.label);
+                errln!("{name}: {}", rival.label);
             }
             Some(rival)
         }
         Err(why) => {
-            eprintln!("{name} is not compared with: {why}");
+            errln!("{name} is not compared with: {why}");
             None
         }
     }

@@ -134,7 +134,7 @@ fn what_is_not_in_force_is_said_when_it_is_made() {
     let why = "a limit on streams cannot be enforced in direct mode\n";
     let refused = answer("run --max-streams 2 -m 1MiB -- true");
     assert!(
-        refused.code == 1 && refused.err.contains(why),
+        refused.code == 125 && refused.err.contains(why),
         "{refused:?}"
     );
     let run = answer("run --name a --max-streams 2 --allow-degraded -m 1MiB -- true");
@@ -168,7 +168,7 @@ fn a_driver_that_is_missing_or_too_old_is_told_of() {
         &fake_nvml(&home, 11040),
         &["run", "-m", "1MiB", "--", "true"],
     );
-    assert_eq!(refused.code, 1, "{refused:?}");
+    assert_eq!(refused.code, 125, "{refused:?}");
     let why = "the driver supports CUDA 11.4, Mica needs 12.0 or newer: update the NVIDIA driver";
     assert!(refused.err.contains(why), "{refused:?}");
     let listed = home.ok("gpus");

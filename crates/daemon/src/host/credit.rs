@@ -36,7 +36,7 @@ impl HostServer {
             return denied("a tool that only looks has no memory");
         }
         let name = client.vgpu.clone();
-        let pid = client.pid;
+        let (pid, is_probe) = (client.pid, client.is_probe);
         // In order of arrival: whoever comes while others wait waits behind them, however little it wants.
         let others_wait = registry.waiters.iter().any(|waiter| waiter.vgpu == name);
         let Some(vgpu) = registry.vgpus.get_mut(&name) else {
@@ -48,7 +48,7 @@ impl HostServer {
         };
         match granted {
             Ok(bytes) => Some(DaemonMessage::Credit { bytes }),
-            Err(full) if request.now => denied(&full.to_string()),
+            Err(full) if request.now || is_probe => denied(&full.to_string()),
             Err(full) => match vgpu.spec.on_full {
                 OnFull::Wait { timeout_ms } if request.bytes <= vgpu.ledger.limit_bytes() => {
                     registry.waiters.push(Waiter {

@@ -87,6 +87,7 @@ pub(super) fn join(
         return Ok(Joined::Program { session });
     }
     let slot = vgpu.slot_of_worker(pid);
+    let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
     if role == Role::Worker && slot.is_none() && fds.is_empty() {
         let text = format!("process {pid} was not started as a worker of {name}");
         return Err((Refusal::State, text));
@@ -140,6 +141,13 @@ pub(super) fn join(
         uid: Some(uid),
         account: Account::Device,
     };
+    let serves = match registry.vgpu_mut(&name) {
+        Ok(vgpu) if role == Role::Worker => served.or(vgpu.served_before.remove(&(pid, start))),
+        _ => None,
+    };
+    let is_probe = registry
+        .vgpu(&name)
+        .is_ok_and(|vgpu| vgpu.is_probe(serves.unwrap_or((pid, start))));
     let (expected, host_expected, falsely) = match registry.vgpu_mut(&name) {
         Ok(vgpu) if resumed => {
             let falsely = vgpu.ledger.belongs_to_another(&entry);
@@ -181,6 +189,8 @@ pub(super) fn join(
         pid,
         name: process_name(pid),
         process,
+        serves,
+        is_probe,
         socket: socket.clone(),
         sm_percent: 0.0,
         without_mechanism: false,
@@ -209,6 +219,7 @@ pub(super) fn join(
         thread.send(Change::Client(governed.clone()));
     }
     if role == Role::Worker {
+        daemon.dirty.store(true, Relaxed);
         let ledger = &mut vgpu.host_ledger;
         let most_bytes = host_expected.unwrap_or(ledger.available_bytes());
         let claimed = governed.page.granted_of(Account::Host).load(Acquire);
@@ -239,6 +250,14 @@ pub(super) fn join(
             ),
         );
     }
+    if is_probe {
+        return Ok(Joined::Client {
+            id,
+            governed,
+            bell,
+            resumed,
+        });
+    }
     daemon.events.add(
         Severity::Info,
         if resumed {
@@ -247,8 +266,8 @@ pub(super) fn join(
             "process_joined"
         },
         Some(&name),
-        Some(pid),
-        joined_words(role, pid, &name, resumed),
+        Some(serves.map_or(pid, |(program, _)| program)),
+        joined_words(role, pid, serves, &name, resumed),
     );
     Ok(Joined::Client {
         id,
@@ -271,12 +290,25 @@ pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
     }
 }
 
-fn joined_words(role: Role, pid: u32, name: &str, resumed: bool) -> String {
-    let did = match (role, resumed) {
-        (Role::Worker, false) => "serves",
-        (Role::Worker, true) => "still serves",
-        (Role::Direct | Role::Program | Role::Monitor, false) => "joined",
-        (Role::Direct | Role::Program | Role::Monitor, true) => "is back in",
+fn joined_words(
+    role: Role,
+    pid: u32,
+    serves: Option<(u32, u64)>,
+    name: &str,
+    resumed: bool,
+) -> String {
+    let did = match resumed {
+        false => "joined",
+        true => "is back in",
     };
-    format!("process {pid} ({}) {did} {name}", process_name(pid))
+    match (role, serves) {
+        (Role::Worker, Some((program, _))) => {
+            let command = process_name(program);
+            format!("process {program} ({command}) {did} {name}, served by worker {pid}")
+        }
+        (Role::Worker, None) => format!("worker {pid} {did} {name}"),
+        (Role::Direct | Role::Program | Role::Monitor, _) => {
+            format!("process {pid} ({}) {did} {name}", process_name(pid))
+        }
+    }
 }

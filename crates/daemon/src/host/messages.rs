@@ -86,6 +86,15 @@ impl HostServer {
                 self.note(client, severity, topic, text.into());
                 Flow::Keep
             }
+            ClientMessage::Cancelled {
+                request,
+                kernels,
+                copies,
+            } => {
+                let ended = (kernels, copies);
+                self.daemon.cancels.answered(client, request, ended);
+                Flow::Keep
+            }
             ClientMessage::Confined {
                 applied,
                 missing,

@@ -79,6 +79,9 @@ impl Registry {
             ever_joined: false,
             clients: BTreeSet::new(),
             programs: Vec::new(),
+            probes: Vec::new(),
+            commands: Vec::new(),
+            served_before: BTreeMap::new(),
             has_unseen: false,
             workers: BTreeMap::new(),
             tenant: Arc::new(Tenant {
@@ -143,6 +146,9 @@ impl Registry {
             ever_joined: true,
             clients: BTreeSet::new(),
             programs: stored.programs.into_iter().filter_map(alive).collect(),
+            probes: Vec::new(),
+            commands: Vec::new(),
+            served_before: stored.served.into_iter().collect(),
             has_unseen: true,
             workers: BTreeMap::new(),
             tenant: Arc::new(Tenant {
@@ -184,6 +190,20 @@ impl Registry {
         }
     }
 
+    /// Which worker serves which program, those that have not returned after a restart included.
+    fn served(&self, vgpu: &Vgpu) -> Vec<((u32, u64), (u32, u64))> {
+        let workers = vgpu.clients.iter().filter_map(|id| self.clients.get(id));
+        let pairs = workers.filter_map(|client| {
+            let worker = client.process.as_ref()?;
+            Some(((worker.pid, worker.start), client.serves?))
+        });
+        let before = vgpu
+            .served_before
+            .iter()
+            .map(|(worker, program)| (*worker, *program));
+        before.chain(pairs).collect()
+    }
+
     /// What to keep.
     pub(crate) fn stored(&self) -> Vec<StoredVgpu> {
         self.vgpus
@@ -201,6 +221,7 @@ impl Registry {
                 holder: vgpu.holder.as_ref().map(|h| (h.pid, h.start)),
                 programs: vgpu.programs.iter().map(|p| (p.pid, p.start)).collect(),
                 gpu_seconds: vgpu.gpu_seconds,
+                served: self.served(vgpu),
             })
             .collect()
     }

@@ -321,7 +321,7 @@ fn a_cancelled_kernel_is_an_error_that_the_program_sees() {
     let host = Host::start();
     let (mut child, mut lines) = until_ready(&host, "cancelled");
     // The kernel may not have begun yet.
-    while host.vgpu.cancel() == 0 {
+    while host.vgpu.cancel().kernels == 0 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert_eq!(lines.next().unwrap().unwrap(), "ok", "{}", host.log());

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::budget::CONTEXTS;
-use mica_gpu::{ContextId, EventId, GpuError, HostCallback, StreamFlags, StreamId, ValueWait};
+use mica_gpu::{
+    Aborted, ContextId, EventId, GpuError, HostCallback, StreamFlags, StreamId, ValueWait,
+};
 
 use super::{Context, Session, Stream, lock, table_full};
 use crate::handle::ObjectKind;
@@ -197,8 +199,8 @@ impl Session {
         lock(&self.live).clone()
     }
 
-    pub(crate) fn abort_all(&self) -> u64 {
-        let each = |id| self.gpu.abort(id).unwrap_or(0);
+    pub(crate) fn abort_all(&self) -> Aborted {
+        let each = |id| self.gpu.abort(id).unwrap_or_default();
         self.context_ids().into_iter().map(each).sum()
     }
 

@@ -127,6 +127,15 @@ messages! {
             /// At least so many bytes more.
             bytes: u64,
         }
+        /// Worker: what was ended on a [`DaemonMessage::Cancel`].
+        8 Cancelled {
+            /// The number of the request.
+            request: u64,
+            /// Kernels, running and queued.
+            kernels: u64,
+            /// Copies and fills.
+            copies: u64,
+        }
     }
 }
 
@@ -186,8 +195,11 @@ messages! {
         }
         /// To a worker: end, freeing everything.
         22 Shutdown {}
-        /// To a worker: cancel running and queued kernels.
-        23 Cancel {}
+        /// To a worker: cancel running and queued kernels; answered by [`ClientMessage::Cancelled`].
+        23 Cancel {
+            /// A number that the answer repeats.
+            request: u64,
+        }
         /// Credit was not granted.
         24 NoCredit {
             /// Why.
