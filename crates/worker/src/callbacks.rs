@@ -1,6 +1,8 @@
 //! Host functions that run in the program while its stream waits.
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use mica_gpu::HostCallback;
@@ -17,13 +19,30 @@ struct Pending {
 pub(crate) struct Callbacks {
     pending: Mutex<Pending>,
     changed: Condvar,
+    /// Functions that were made and neither have returned nor were dropped.
+    outstanding: AtomicUsize,
+}
+
+/// Counts a function from its making to its end.
+struct Outstanding(Arc<Callbacks>);
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        self.0.outstanding.fetch_sub(1, Release);
+    }
 }
 
 impl Callbacks {
     /// A function for the device to call: it tells the program and waits for its word.
     pub(crate) fn make(self: &Arc<Self>, port: &Arc<SessionPort>, id: u64) -> HostCallback {
-        let (this, port) = (Arc::clone(self), Arc::clone(port));
-        Box::new(move || this.run(&port, id))
+        self.outstanding.fetch_add(1, Release);
+        let (counted, port) = (Outstanding(Arc::clone(self)), Arc::clone(port));
+        Box::new(move || counted.0.run(&port, id))
+    }
+
+    /// Whether work may be waiting for a word of the program.
+    pub(crate) fn any(&self) -> bool {
+        self.outstanding.load(Acquire) > 0
     }
 
     fn run(&self, port: &SessionPort, id: u64) {

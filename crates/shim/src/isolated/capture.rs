@@ -167,7 +167,12 @@ pub(super) fn forbid_legacy(stream: &'static Stream) -> Answer {
     if ACTIVE.load(Acquire) == 0 || !stream.is_legacy() {
         return Ok(());
     }
-    break_blocking(stream.context()?, CuResult::StreamCaptureImplicit)
+    let is_ordered = |other: &Stream| other.is_blocking();
+    break_captures(
+        stream.context()?,
+        CuResult::StreamCaptureImplicit,
+        is_ordered,
+    )
 }
 
 /// Refuses to wait for a context in which a stream captures.
@@ -175,14 +180,19 @@ pub(super) fn forbid_implicit(context: &'static Context) -> Answer {
     if ACTIVE.load(Acquire) == 0 {
         return Ok(());
     }
-    break_blocking(context, CuResult::StreamCaptureUnsupported)
+    break_captures(context, CuResult::StreamCaptureUnsupported, |_| true)
 }
 
-fn break_blocking(context: &'static Context, error: CuResult) -> Answer {
+/// Breaks the captures of a context's streams that a call concerns, and refuses the call if there are any.
+fn break_captures(
+    context: &'static Context,
+    error: CuResult,
+    concerns: impl Fn(&Stream) -> bool,
+) -> Answer {
     let mut refused = false;
     for capture in lock(&ALL).iter() {
         let of_context = |stream: &&'static Stream| {
-            stream.is_blocking()
+            concerns(stream)
                 && stream
                     .context()
                     .is_ok_and(|found| std::ptr::eq(found, context))

@@ -61,8 +61,11 @@ impl Gated {
         over: &dyn Fn() -> bool,
     ) -> Placed {
         let target = (call.gate(tail.len())).map(|stream| self.target(dispatcher, stream));
+        // The driver may hold a submission until a stream has room, and the stream until a host function has
+        // returned, which the ring tells: so the ring must be read meanwhile.
+        let may_block = call.touches().stream.is_some() && dispatcher.callbacks.any();
         let asks = Asks {
-            go_now: &|| target.is_none_or(|target| self.submitter.go_now(target)),
+            go_now: &|| !may_block && target.is_none_or(|target| self.submitter.go_now(target)),
             is_default: &|stream| dispatcher.session.is_default_stream(stream),
             over,
         };

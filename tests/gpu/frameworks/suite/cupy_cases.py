@@ -35,7 +35,7 @@ def cublas():
         a, b = rand(256, 200, seed=1, dtype=dtype), rand(200, 300, seed=2, dtype=dtype)
         results.append(close(a @ b, a.get().astype(np.float64) @ b.get().astype(np.float64), most))
     batch = rand(8, 40, 50, seed=3)
-    results += [batch @ batch.transpose(0, 2, 1), cp.einsum("bij,bkj->ik", batch, batch), cp.tensordot(batch, batch, 2), batch[0] @ batch[0, 0]]
+    results += [batch @ batch.transpose(0, 2, 1), cp.einsum("bij,bkj->ik", batch, batch), cp.tensordot(batch, batch, ([1, 2], [1, 2])), batch[0] @ batch[0, 0]]
     return results
 
 

@@ -2,6 +2,10 @@
 import math
 
 import numpy as np
+
+# Numba asks for a name that NumPy 2.4 no longer has.
+if not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack
 from numba import cuda, float32
 
 from case import captured, case
