@@ -24,6 +24,7 @@ mod handshakes;
 mod last_resort;
 mod nvidia;
 mod output;
+mod program_addresses;
 mod serve;
 mod windows;
 

@@ -272,6 +272,7 @@ calls! { $
         /** Context. */ context: u64, /** Tag of the descriptor on the socket. */ tag: u64,
         /** Bytes. */ bytes: u64, /** Offset in the file. */ offset: u64,
         /** Charge it to the memory limit (managed memory). */ charge: bool,
+        /** The program's address of it, which a device with a driver should use too; 0 for any. */ wanted: u64,
     } -> Number;
         class: Waiting, late: Never, order: Takes, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
