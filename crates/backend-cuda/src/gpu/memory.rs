@@ -38,6 +38,18 @@ impl CudaGpu {
         Ok((DevicePtr(base), bytes as u64))
     }
 
+    /// Whether the driver keeps what is at an address of the current context in managed memory.
+    pub(super) fn is_managed(&self, address: u64) -> bool {
+        const IS_MANAGED: u32 = 8;
+        let mut managed = 0_u32;
+        // SAFETY: writes one number; unknown addresses are refused.
+        let code = unsafe {
+            let ask = self.driver.functions.pointer_attribute;
+            ask((&raw mut managed).cast(), IS_MANAGED, address)
+        };
+        code == 0 && managed != 0
+    }
+
     /// Refuses a range that is not the driver's own memory. With heterogeneous memory management the
     /// driver takes an unknown address for one of this process's own and follows it.
     pub(super) fn check_range(

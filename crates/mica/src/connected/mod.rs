@@ -82,7 +82,7 @@ impl Connected {
         Ok(result?)
     }
 
-    fn post<R: wire::Request>(&self, request: &R) -> Result<()> {
+    fn post<R: wire::Posted>(&self, request: &R) -> Result<()> {
         self.check_late()?;
         Ok(self.client.post(request, &[])?)
     }
@@ -301,6 +301,7 @@ impl Backend for Connected {
             name: global.name,
             address: DevicePtr(global.address),
             bytes: global.bytes,
+            is_managed: global.is_managed,
         });
         let globals = globals.collect();
         Ok((loaded.module, ModuleInfo { kernels, globals }))

@@ -13,6 +13,7 @@ use super::capture::{self, Captured};
 use super::context::{Context, current};
 use super::graph_ops::Op;
 use super::handles::{Kind, Object, Pool};
+use super::managed_variables;
 use super::state::state;
 use super::streams::{Stream, resolve};
 use super::support::{
@@ -183,6 +184,7 @@ driver! {
             return Err(CuResult::NotReady.into());
         }
         event.reached.store(records, Release);
+        managed_variables::pull(state);
         context.check(state)
     }
 
@@ -196,7 +198,7 @@ driver! {
         }
         let records = event.records.load(Acquire);
         let done = state.client.wait(&EventSynchronize { event: event.wire() });
-        state.print_output();
+        state.waited();
         context.checked(done)?;
         event.reached.store(records, Release);
         context.check(state)

@@ -15,6 +15,7 @@ use super::graph_ops::{Kept, Op};
 use super::graph_params::{HostParams, KernelParams, KernelParams2, MemsetParams, node_params_op};
 use super::graphs::{Graph, Held, Node, node_of};
 use super::handles::{Kind, Object};
+use super::managed_variables;
 use super::state::{State, state};
 use super::streams::resolve;
 use super::support::{
@@ -208,6 +209,7 @@ driver! {
             return capture::record(stream, Op::Child(child));
         }
         capture::forbid_legacy(stream)?;
+        managed_variables::push(state, context, stream.wire())?;
         for event in &inner.records {
             event.note_record();
         }

@@ -30,6 +30,8 @@ pub(super) enum AllocationKind {
     Managed,
     /// A variable of a module.
     Global,
+    /// A variable of a module that the driver keeps in managed memory (`managed_variables`).
+    ManagedGlobal,
     /// Reserved addresses, with or without memory.
     Reserved,
 }
@@ -340,7 +342,7 @@ unsafe fn write_attribute(
     pointer: u64,
     found: &Allocation,
 ) -> Answer {
-    use AllocationKind::{Managed, Pinned, Pool, Registered};
+    use AllocationKind::{Managed, ManagedGlobal, Pinned, Pool, Registered};
     let on_device = pointer.wrapping_sub(found.device) < found.bytes;
     let offset = match on_device {
         true => pointer - found.device,
@@ -355,13 +357,14 @@ unsafe fn write_attribute(
                 .cast::<u32>()
                 .write_unaligned(if is_host_memory { 1 } else { 2 }),
             3 => out.cast::<u64>().write_unaligned(found.device + offset),
+            4 if found.kind == ManagedGlobal => out.cast::<u64>().write_unaligned(pointer),
             4 if !found.is_host() => return invalid(),
             4 => out.cast::<u64>().write_unaligned(found.host + offset),
             6 => out.cast::<u32>().write_unaligned(0),
             7 | 20 => out.cast::<u64>().write_unaligned(found.id),
             8 => out
                 .cast::<u32>()
-                .write_unaligned(u32::from(found.kind == Managed)),
+                .write_unaligned(u32::from(matches!(found.kind, Managed | ManagedGlobal))),
             9 | 22 => out
                 .cast::<i32>()
                 .write_unaligned(if attribute == 9 { 0 } else { -1 }),

@@ -41,6 +41,7 @@ mod launch;
 mod launch_attributes;
 mod library_tables;
 mod link;
+mod managed_variables;
 mod md2;
 mod memory;
 mod modules;

@@ -141,6 +141,12 @@ impl State {
         self.next.fetch_add(1, Relaxed)
     }
 
+    /// To be called after a wait for the device: prints what kernels have printed, fetches what they have changed.
+    pub(super) fn waited(&self) {
+        self.print_output();
+        super::managed_variables::pull(self);
+    }
+
     /// Prints what kernels have printed, through the C library so that it comes in order with the
     /// program's own output.
     pub(super) fn print_output(&self) {

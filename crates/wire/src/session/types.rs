@@ -69,6 +69,8 @@ record! {
         address: u64,
         /// Size in bytes.
         bytes: u64,
+        /// The driver keeps it in managed memory.
+        is_managed: bool,
     }
 
     /// A loaded module with all that is in it.
