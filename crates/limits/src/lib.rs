@@ -16,6 +16,7 @@ mod leases;
 mod link;
 mod quota;
 mod session;
+mod shared_files;
 mod shared_page;
 mod slices;
 
@@ -27,5 +28,6 @@ pub use leases::{Leases, Waited};
 pub use link::{HostLink, LinkError, Push, Welcome, open_session};
 pub use quota::{Denied, LocalQuota, MemoryView, PageQuota, Quota};
 pub use session::connect_session;
+pub use shared_files::SharedFile;
 pub use shared_page::SharedPage;
 pub use slices::Slice;

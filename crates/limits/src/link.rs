@@ -8,7 +8,7 @@
 mod greeting;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -96,7 +96,7 @@ impl Welcome {
     }
 }
 
-/// A message that nobody asked for, with its descriptors.
+/// A message with its descriptors.
 pub type Push = (Message, Vec<OwnedFd>);
 
 /// A live connection.
@@ -107,7 +107,7 @@ pub struct HostLink {
     socket: Mutex<Arc<Kept<HostSocket>>>,
     /// How often the socket was replaced; changed with its lock held.
     replaced: AtomicU32,
-    answers: Mutex<HashMap<u32, Option<Message>>>,
+    answers: Mutex<HashMap<u32, Option<Push>>>,
     answered: Condvar,
     next_id: AtomicU32,
     down: AtomicBool,
@@ -176,7 +176,7 @@ impl HostLink {
     }
 
     /// Whether this process is the one that joined.
-    fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         std::process::id() == self.pid
     }
 
@@ -252,7 +252,7 @@ impl HostLink {
     }
 
     /// Sends what nobody answers.
-    fn tell(&self, message: &Message) {
+    pub(crate) fn tell(&self, message: &Message) {
         if !self.is_own() {
             return;
         }
@@ -328,15 +328,20 @@ impl HostLink {
     /// Sends a question and waits for its answer; `None` if the link is down. Asks again if the daemon was
     /// replaced meanwhile: nobody will answer what the old one was asked.
     fn ask(&self, question: Message) -> Option<Message> {
+        self.ask_with(question, &[]).map(|(answer, _)| answer)
+    }
+
+    /// As [`HostLink::ask`], with descriptors on either way.
+    pub(crate) fn ask_with(&self, question: Message, fds: &[BorrowedFd<'_>]) -> Option<Push> {
         while !self.is_down() {
-            if let Some(answer) = self.ask_once(question) {
+            if let Some(answer) = self.ask_once(question, fds) {
                 return Some(answer);
             }
         }
         None
     }
 
-    fn ask_once(&self, mut question: Message) -> Option<Message> {
+    fn ask_once(&self, mut question: Message, fds: &[BorrowedFd<'_>]) -> Option<Push> {
         let id = self.next_id.fetch_add(1, Relaxed) | 1 << 31;
         question.id = id;
         lock(&self.answers).insert(id, None);
@@ -344,14 +349,12 @@ impl HostLink {
             let socket = lock(&self.socket);
             (socket.clone(), self.replaced.load(Relaxed))
         };
-        let sent = socket.get().map(|socket| socket.send(&question, &[]));
+        let sent = socket.get().map(|socket| socket.send(&question, fds));
         let mut lost = !matches!(sent, Some(Ok(())));
         let mut answers = lock(&self.answers);
         while !lost && !self.is_down() {
-            if let Some(Some(answer)) = answers.get(&id) {
-                let answer = *answer;
-                answers.remove(&id);
-                return Some(answer);
+            if matches!(answers.get(&id), Some(Some(_))) {
+                return answers.remove(&id).flatten();
             }
             // Woken by the answer or by the loss of the link; the time limit is a safety net.
             let waited = self
@@ -374,7 +377,7 @@ impl HostLink {
             return handler((message, fds));
         }
         if let Some(slot) = lock(&self.answers).get_mut(&message.id) {
-            *slot = Some(message);
+            *slot = Some((message, fds));
             self.answered.notify_all();
         }
     }

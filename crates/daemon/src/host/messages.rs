@@ -85,6 +85,9 @@ impl HostServer {
                 }
                 Flow::Keep
             }
+            Some(Kind::ShareFile | Kind::OpenFile | Kind::DropFile) => {
+                self.share(number, client, message, fds)
+            }
             Some(Kind::Confined) => {
                 let mut registry = self.daemon.registry();
                 if let Some(client) = registry.clients.get_mut(&client)

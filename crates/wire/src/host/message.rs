@@ -49,6 +49,13 @@ pub enum Kind {
     Shutdown = 22,
     /// Daemon to worker: cancel running and queued kernels.
     Cancel = 23,
+    /// Worker: keep the attached file under the name in `token` for other workers of the virtual GPU. `a` = bytes of
+    /// what it stands for, `b` = what that is. Answered by the same.
+    ShareFile = 24,
+    /// Worker: give me the file that is kept under the name in `token`. Answered by [`Kind::ShareFile`] with it.
+    OpenFile = 25,
+    /// Worker: keep the file under the name in `token` no more. Not answered.
+    DropFile = 26,
 }
 
 impl Kind {
@@ -57,7 +64,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, NeedCredit, AskMemory, Note, AskStats, Confined, Welcome, Credit, Memory,
-            Refused, Session, Stats, Shutdown, Cancel,
+            Refused, Session, Stats, Shutdown, Cancel, ShareFile, OpenFile, DropFile,
         ]
         .into_iter()
         .find(|k| *k as u32 == number)

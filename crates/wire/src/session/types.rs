@@ -83,6 +83,30 @@ record! {
         globals: Vec<GlobalLayout>,
     }
 
+    /// Memory that other programs of the virtual GPU can have.
+    SharedMemory {
+        /// What it is shared under.
+        id: [u8; 16],
+        /// Bytes of the frame that they get.
+        bytes: u64,
+    }
+
+    /// A frame with memory of another program.
+    OpenedFrame {
+        /// Handle.
+        frame: u64,
+        /// Bytes.
+        bytes: u64,
+    }
+
+    /// An event that other programs of the virtual GPU can have.
+    SharedEvent {
+        /// What the page it lies in is shared under.
+        id: [u8; 16],
+        /// Its place in the page.
+        slot: u32,
+    }
+
     /// A new context.
     NewContext {
         /// Handle.

@@ -34,13 +34,20 @@ impl Drop for ChunkGuard {
 
 handlers! { dispatcher, session, tail;
     MemoryAlloc(call) => number(session.memory_alloc(call.context, call.bytes)?.0);
-    MemoryFree(call) => done(session.memory_free(call.context, DevicePtr(call.address))?);
+    MemoryFree(call) => {
+        let free = || session.memory_free(call.context, DevicePtr(call.address));
+        done(dispatcher.freeing(call.context, call.address, free)?)
+    };
     MemoryRange(call) => {
         let (address, bytes) = session.memory_range(DevicePtr(call.address))?;
         Ok(wire::AddressRange { address: address.0, bytes })
     };
     MemoryAllocAsync(call) => number(session.memory_alloc_async(call.stream, call.bytes)?.0);
-    MemoryFreeAsync(call) => done(session.memory_free_async(call.stream, DevicePtr(call.address))?);
+    MemoryFreeAsync(call) => {
+        let context = session.context_of_stream(call.stream).unwrap_or(0);
+        let free = || session.memory_free_async(call.stream, DevicePtr(call.address));
+        done(dispatcher.freeing(context, call.address, free)?)
+    };
     Copy(call) => dispatcher.staged_copy(call.stream, &call.area);
     Fill(call) => done(session.fill(call.stream, &convert::fill(&call))?);
     Write(call) => done(session.write_shared(call.stream, DevicePtr(call.address), &tail.into())?);

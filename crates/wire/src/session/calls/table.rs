@@ -332,6 +332,32 @@ calls! { $
     94 TextureDestroy { /** Context. */ context: u64, /** Texture or surface. */ handle: u64, } -> Done;
         class: Quick, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
+    /// Lets other programs of the virtual GPU have an allocation; the program maps it no more.
+    110 ShareMemory { /** Context. */ context: u64, /** First address. */ address: u64, } -> SharedMemory;
+        class: Waiting, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: FreesMemory;
+
+    /// Lets other programs of the virtual GPU have a frame.
+    111 ShareFrame { /** Frame. */ frame: u64, } -> SharedMemory;
+        class: Waiting, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Takes in what a program of the virtual GPU shares, as a frame.
+    112 OpenShared { /** What it was shared under. */ id: [u8; 16], } -> OpenedFrame;
+        class: Waiting, late: Never, order: Takes, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Makes an event that other programs of the virtual GPU can have.
+    113 EventCreateShared { /** Context. */ context: u64, } -> Number;
+        class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Lets other programs of the virtual GPU have such an event.
+    114 ShareEvent { /** Event. */ event: u64, } -> SharedEvent;
+        class: Waiting, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Takes in an event that a program of the virtual GPU shares.
+    115 OpenSharedEvent {
+        /** Context. */ context: u64, /** What it was shared under. */ id: [u8; 16], /** Its place there. */ slot: u32,
+    } -> Number;
+        class: Waiting, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
     /// Asks for the rest of an answer that did not fit its slot.
     100 Continue { /** Where the answer so far ends. */ offset: u64, } -> Done;
         class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
