@@ -145,6 +145,7 @@ impl Context {
         state.memory.forget_epoch(epoch);
         pools::forget_epoch(epoch);
         managed_variables::forget_epoch(epoch);
+        super::ipc::forget_epoch(state, epoch);
         state.print_output();
         match ended {
             // A context that an error has killed is destroyed all the same.

@@ -11,6 +11,7 @@ use mica_cuda_abi::{CuResult, Handle};
 use mica_wire::session::{MemoryAlloc, MemoryFree, SharedHostMemory};
 
 use super::context::{Context, current};
+use super::state::state;
 use super::support::{Answer, Code, driver, entries, invalid, put, put_opt, read, write};
 
 /// What an allocation is.
@@ -32,6 +33,8 @@ pub(super) enum AllocationKind {
     Global,
     /// A variable of a module that the driver keeps in managed memory (`managed_variables`).
     ManagedGlobal,
+    /// Memory of another program.
+    Imported,
     /// Reserved addresses, with or without memory.
     Reserved,
 }
@@ -245,6 +248,9 @@ driver! {
         }
         let (state, context) = current()?;
         super::capture::forbid_unsafe()?;
+        if let Some(freed) = super::ipc::free_pool_pointer(state, address) {
+            return freed;
+        }
         let kinds = [AllocationKind::Device, AllocationKind::Pool, AllocationKind::Managed, AllocationKind::Graph];
         let found = state.memory.take(address, &kinds);
         let Some(found) = found else {
@@ -323,6 +329,12 @@ driver! {
     }
 }
 
+/// Whether other programs can have it by `cuIpcGetMemHandle`: allocations of whole frames.
+fn is_shareable(found: &Allocation) -> bool {
+    let frame = state().map_or(0, |state| state.client.snapshot().frame_bytes);
+    found.kind == AllocationKind::Device && frame != 0 && found.bytes.is_multiple_of(frame)
+}
+
 /// Zero of the attribute's size.
 unsafe fn write_nothing(out: *mut u8, attribute: u32) {
     // SAFETY: the program's pointer, to a value of the attribute's type.
@@ -368,7 +380,10 @@ unsafe fn write_attribute(
             9 | 22 => out
                 .cast::<i32>()
                 .write_unaligned(if attribute == 9 { 0 } else { -1 }),
-            10 | 15 | 21 => out.cast::<u32>().write_unaligned(0),
+            10 => out
+                .cast::<u32>()
+                .write_unaligned(u32::from(is_shareable(found))),
+            15 | 21 => out.cast::<u32>().write_unaligned(0),
             11 | 19 => out.cast::<u64>().write_unaligned(found.device),
             12 | 18 => out.cast::<u64>().write_unaligned(found.bytes),
             13 => out.cast::<u32>().write_unaligned(1),

@@ -15,6 +15,7 @@
 
 mod advice;
 mod arrays;
+mod attributes;
 mod callbacks;
 mod capture;
 mod capture_calls;
@@ -37,6 +38,7 @@ mod graph_shape;
 mod graphs;
 mod handles;
 mod host;
+mod ipc;
 mod launch;
 mod launch_attributes;
 mod library_tables;
@@ -92,6 +94,7 @@ const LISTS: &[Entries] = &[
     graph_nodes::ENTRIES,
     graph_shape::ENTRIES,
     host::ENTRIES,
+    ipc::ENTRIES,
     launch::STREAM_ENTRIES,
     link::ENTRIES,
     memory::ENTRIES,
@@ -165,11 +168,8 @@ mod tests {
             listed.map(|(symbol, _)| *symbol as usize).collect();
         for (number, entry) in ENTRY_POINTS.iter().enumerate() {
             let refused = entry.isolated() == mica_cuda_abi::Isolated::Refused;
-            // Some refusals say more than the name of the call.
-            let explained = ["cuIpc", "cuMemPool", "cuMemExport", "cuMemImport"];
-            let explained = explained.iter().any(|name| entry.symbol.starts_with(name));
             assert!(
-                served.contains(&number) != refused || refused && explained,
+                served.contains(&number) != refused,
                 "{}: bring the lists in crates/cuda-abi/src and docs/SUPPORT.md up to date",
                 entry.symbol
             );

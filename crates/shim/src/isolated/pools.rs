@@ -13,9 +13,10 @@ use mica_cuda_abi::{CuResult, Handle, MemAllocationProp, MemLocation};
 use mica_wire::session::{MemoryAlloc, MemoryAllocAsync, MemoryFree, MemoryFreeAsync};
 
 use super::capture;
-use super::context::{Context, check_device};
+use super::context::{Context, check_device, current};
 use super::graph_ops::Op;
 use super::handles::{Kind, Object};
+use super::ipc::{self, IpcHandle, Token, What};
 use super::memory::{Allocation, AllocationKind};
 use super::pool_memory::{self, PoolMemory};
 use super::state::{State, state};
@@ -23,6 +24,7 @@ use super::streams::{Stream, resolve};
 use super::support::{
     Answer, Code, driver, entries, get, invalid, lock, not_supported, put, stream_entries,
 };
+use super::vmm::FILE_DESCRIPTOR;
 use crate::log;
 
 pub(super) type Pool = Object<PoolState>;
@@ -33,6 +35,10 @@ const KEPT: u64 = 64 << 20;
 #[derive(Default)]
 pub(super) struct PoolState {
     is_default: bool,
+    /// `CU_MEM_HANDLE_TYPE_*` that it can be exported as.
+    handle_types: i32,
+    /// Whether it is another program's: pointers come from there alone.
+    is_imported: bool,
     /// Reuse policies and release threshold, as the program has set them.
     attributes: [AtomicU64; 5],
     high: AtomicU64,
@@ -53,11 +59,8 @@ static ANY_BLOCK: AtomicBool = AtomicBool::new(false);
 static DEFAULT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
-fn new_pool(is_default: bool) -> &'static Pool {
-    let pool = Object::leak(PoolState {
-        is_default,
-        ..PoolState::default()
-    });
+fn new_pool(state: PoolState) -> &'static Pool {
+    let pool = Object::leak(state);
     for policy in 1..4 {
         pool.attributes[policy].store(1, Relaxed);
     }
@@ -244,7 +247,11 @@ pub(super) fn forget_epoch(epoch: u64) {
 fn default_pool() -> &'static Pool {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        let pool = std::ptr::from_ref(new_pool(true)).cast_mut();
+        let state = PoolState {
+            is_default: true,
+            ..PoolState::default()
+        };
+        let pool = std::ptr::from_ref(new_pool(state)).cast_mut();
         DEFAULT.store(pool, Release);
         CURRENT.store(pool, Release);
     });
@@ -273,7 +280,7 @@ unsafe fn allocate<const PT: bool>(
     // SAFETY: the program's handle and pointer.
     unsafe {
         let (state, context, stream) = resolve::<PT>(stream)?;
-        if out.is_null() || bytes == 0 {
+        if out.is_null() || bytes == 0 || pool.is_imported {
             return invalid();
         }
         let bytes = bytes as u64;
@@ -342,6 +349,9 @@ driver! {
             };
         }
         capture::forbid_legacy(stream)?;
+        if let Some(freed) = ipc::free_pool_pointer(state, address) {
+            return freed;
+        }
         let kinds = [AllocationKind::Pool, AllocationKind::Device, AllocationKind::Graph];
         let Some(found) = state.memory.take(address, &kinds) else {
             return invalid();
@@ -406,11 +416,11 @@ driver! {
         if props.kind != 1 {
             return invalid();
         }
-        if props.handle_types != 0 || props.location.kind != MemLocation::DEVICE {
-            return not_supported("a memory pool to be shared, or not on the device");
+        if props.handle_types & !FILE_DESCRIPTOR != 0 || props.location.kind != MemLocation::DEVICE {
+            return not_supported("a memory pool that is shared by anything but file descriptors, or not on the device");
         }
         check_device(props.location.id)?;
-        put(out, new_pool(false).handle())
+        put(out, new_pool(PoolState { handle_types: props.handle_types, ..PoolState::default() }).handle())
     }
 
     fn pool_destroy(pool: Handle) {
@@ -478,8 +488,49 @@ driver! {
         Ok(())
     }
 
-    fn pool_share() {
-        not_supported("sharing a memory pool between processes")
+    fn pool_export(out: *mut i32, pool: Handle, kind: i32, flags: u64) {
+        let pool = pool_of(pool)?;
+        if out.is_null() || kind != FILE_DESCRIPTOR || pool.handle_types & kind == 0 || flags != 0 {
+            return invalid();
+        }
+        // Pointers carry what they need themselves.
+        let token = Token { what: What::Pool, id: [0; 16], slot: 0, offset: 0, bytes: 0 };
+        put(out, token.into_file()?)
+    }
+
+    fn pool_import(out: *mut Handle, descriptor: *mut c_void, kind: i32, flags: u64) {
+        state()?;
+        if out.is_null() || kind != FILE_DESCRIPTOR || flags != 0 {
+            return invalid();
+        }
+        Token::from_file(descriptor as usize as i32, What::Pool)?;
+        put(out, new_pool(PoolState { is_imported: true, ..PoolState::default() }).handle())
+    }
+
+    fn pool_export_pointer(out: *mut IpcHandle, pointer: u64) {
+        let state = state()?;
+        let found = state.memory.find_device(pointer).filter(|found| found.kind == AllocationKind::Pool);
+        let Some(found) = found.filter(|_| !out.is_null()) else {
+            return invalid();
+        };
+        let Some(pool) = pool_of_block(found.pool).filter(|pool| pool.handle_types != 0) else {
+            return invalid();
+        };
+        let chunk = lock(&pool.memory).get(&found.epoch).and_then(|memory| memory.chunk_start(found.device));
+        // Without chunks each piece is an allocation of the worker.
+        let base = chunk.unwrap_or(found.device);
+        let id = ipc::share(state, found.context, base)?;
+        let offset = found.device - base;
+        put(out, Token { what: What::PoolPointer, id, slot: 0, offset, bytes: found.bytes }.encode())
+    }
+
+    fn pool_import_pointer(out: *mut u64, pool: Handle, data: *const IpcHandle) {
+        let (state, context) = current()?;
+        let pool = pool_of(pool)?;
+        if out.is_null() || !pool.is_imported {
+            return invalid();
+        }
+        put(out, ipc::import_pool_pointer(state, context, &get(data)?, pool.handle() as u64)?)
     }
 }
 
@@ -497,10 +548,10 @@ entries! {
     cuMemPoolSetAttribute = pool_set_attribute;
     cuMemPoolGetAccess = pool_get_access;
     cuMemPoolSetAccess = pool_set_access;
-    cuMemPoolExportPointer = pool_share;
-    cuMemPoolExportToShareableHandle = pool_share;
-    cuMemPoolImportFromShareableHandle = pool_share;
-    cuMemPoolImportPointer = pool_share;
+    cuMemPoolExportPointer = pool_export_pointer;
+    cuMemPoolExportToShareableHandle = pool_export;
+    cuMemPoolImportFromShareableHandle = pool_import;
+    cuMemPoolImportPointer = pool_import_pointer;
 }
 
 stream_entries! {

@@ -9,6 +9,7 @@ use mica_cuda_abi::CuResult;
 use mica_limits::{Environment, connect_session};
 use mica_wire::session::client::SessionClient;
 
+use super::attributes;
 use super::context::Context;
 use super::memory::MemoryMap;
 use super::support::{Answer, Code, FORKED, lock};
@@ -61,11 +62,7 @@ pub(super) fn start() -> Answer {
     for (number, value) in [(50, pci[0]), (33, pci[1]), (34, pci[2])] {
         attributes[number] = Some(value);
     }
-    // Managed memory, which both sides see at all times, registered memory, which may be read-only, and
-    // memory pools are this library's own.
-    for number in [83, 89, 113, 115] {
-        attributes[number] = Some(1);
-    }
+    attributes::answer(&mut attributes, snapshot.has_driver);
     let state = State {
         client,
         attributes,

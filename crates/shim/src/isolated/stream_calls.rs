@@ -83,6 +83,7 @@ driver! {
         if capture::joins(stream, event)? {
             return Ok(());
         }
+        event.wait_if_imported(state)?;
         let request = StreamWaitEvent { stream: stream.wire(), event: event.wire() };
         context.checked(state.client.post(&request, &[]))
     }
