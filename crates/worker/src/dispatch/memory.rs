@@ -178,12 +178,6 @@ impl Dispatcher {
             error => refused(format!("host memory cannot be shared: {error}")),
         };
         check_foreign(&fd, c.offset, c.bytes).map_err(failed)?;
-        let is_pinned = !c.charge || self.session.gpu().has_driver();
-        if is_pinned && backed_bytes(&fd) < c.bytes {
-            // Pages that are not there would be this process's when a kernel touches them.
-            let what = format!("{} bytes of host memory that have no pages", c.bytes);
-            return Err(VgpuError::from(GpuError::new(CuResult::OutOfMemory, what)).into());
-        }
         let (pointer, keeper): (*mut u8, Box<dyn Any + Send + Sync>) =
             match program_addresses::map(&fd, c.offset, c.bytes, c.wanted) {
                 Some(placed) => (placed.as_ptr(), Box::new(placed)),
@@ -192,6 +186,12 @@ impl Dispatcher {
                     (region.as_ptr(), Box::new(region))
                 }
             };
+        let is_pinned = !c.charge || self.session.gpu().has_driver();
+        if is_pinned && backed_bytes(&fd) < c.bytes {
+            // Pages that are not there would be this process's when a kernel touches them.
+            let what = format!("{} bytes of host memory that have no pages", c.bytes);
+            return Err(VgpuError::from(GpuError::new(CuResult::OutOfMemory, what)).into());
+        }
         // SAFETY: the keeper below holds the mapping until the device has let go of it.
         let span = unsafe { HostSpan::new(pointer, c.bytes) };
         // SAFETY: as above; the file is sealed, so the mapping cannot lose its memory.
