@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use mica_wire::session::{
-    CALLS, Call, DeviceSnapshot, Field, GraphNode, LateError, LoadedModule, Producer, Reader, RingReader,
+    CALLS, Call, ConditionalNode, DeviceSnapshot, Field, GraphNode, LateError, LoadedModule, Producer, Reader, RingReader,
     SessionArea,
 };
 
@@ -21,6 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(fields.as_slice(), &body[..body.len() - tail.len()]);
     }
     let _ = Vec::<GraphNode>::take(&mut Reader::new(body));
+    let _ = ConditionalNode::take(&mut Reader::new(body));
     // The answers with lists in them, as a program reads them.
     let _ = DeviceSnapshot::take(&mut Reader::new(body));
     let _ = LoadedModule::take(&mut Reader::new(body));

@@ -1,5 +1,5 @@
 // nvcc: -lineinfo
-// mica: a failed assertion | fault_assert.cu:<-, | block (3,0,0) | thread (7,0,0) | kernel _Z6checksi
+// mica: a failed assertion | fault_assert.cu:<-, | block (3,0,0) | thread (7,0,0) | kernel checks(int)
 // A failed `assert` in a kernel.
 #include "check.h"
 #include <cassert>

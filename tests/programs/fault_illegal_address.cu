@@ -1,5 +1,5 @@
 // nvcc: -lineinfo
-// mica: invalid write at 0x10 | fault_illegal_address.cu:<-, | block (2,0,0) | thread (33,0,0) | kernel _Z4wildPi
+// mica: invalid write at 0x10 | fault_illegal_address.cu:<-, | block (2,0,0) | thread (33,0,0) | kernel wild(int*)
 // A kernel that writes where nothing is; `mica run` says where, on a line of its own.
 #include "check.h"
 

@@ -1,5 +1,5 @@
 // nvcc: -lineinfo
-// mica: misaligned | fault_misaligned.cu:<-, | block (0,1,0) | thread (0,3,0) | kernel _Z6skewedPKcPi
+// mica: misaligned | fault_misaligned.cu:<-, | block (0,1,0) | thread (0,3,0) | kernel skewed(char const*, int*)
 // An address that is no multiple of the size of what lies there.
 #include "check.h"
 

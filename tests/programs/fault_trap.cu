@@ -1,5 +1,5 @@
 // nvcc: -lineinfo
-// mica: trap | fault_trap.cu:<-, | block (1,0,0) | thread (5,1,0) | kernel _Z5stopsi
+// mica: trap | fault_trap.cu:<-, | block (1,0,0) | thread (5,1,0) | kernel stops(int)
 // A kernel that ends itself.
 #include "check.h"
 

@@ -201,7 +201,7 @@ mod tests {
             let tests = package.join("tests");
             let one = tests.join(format!("{}.rs", step.target));
             let several = tests.join(step.target).join("main.rs");
-            let found = step.target == "lib" || one.is_file() || several.is_file();
+            let found = ["lib", "bin"].contains(&step.target) || one.is_file() || several.is_file();
             assert!(package.is_dir() && found, "{step}");
         }
     }

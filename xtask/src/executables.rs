@@ -9,7 +9,7 @@ use serde_json::Value;
 /// A test program.
 pub(crate) struct Executable {
     pub(crate) package: String,
-    /// The name of an integration test, or `lib`.
+    /// The name of an integration test, or `lib` or `bin`.
     pub(crate) target: String,
     path: PathBuf,
     folder: PathBuf,
@@ -56,7 +56,8 @@ fn executable(message: &Value) -> Option<Executable> {
     let target = &message["target"];
     let target = match target["kind"][0].as_str()? {
         "test" => target["name"].as_str()?,
-        "bin" | "example" => return None,
+        "bin" => "bin",
+        "example" => return None,
         _ => "lib",
     };
     Some(Executable {
@@ -106,7 +107,8 @@ mod tests {
             ("worker", "jail")
         );
         assert_eq!(executable(&message("lib", true)).unwrap().target, "lib");
-        assert!(executable(&message("bin", true)).is_none());
+        assert_eq!(executable(&message("bin", true)).unwrap().target, "bin");
+        assert!(executable(&message("bin", false)).is_none());
         assert!(executable(&message("example", false)).is_none());
     }
 }

@@ -3,13 +3,18 @@
 //! `cargo xtask test` is everything CI checks; `cargo xtask gpu-test` is the same cases on a real GPU.
 //! Tools that are missing are installed, said so, and cached under `target/tools`.
 
+mod alone;
 mod attack;
 mod bounded;
 mod chaos;
 mod clients;
 mod command;
+mod dist;
+mod docs;
 mod executables;
 mod gpu_test;
+mod licences;
+mod measurements;
 mod nightly;
 mod packages;
 mod suite;
@@ -39,6 +44,15 @@ cargo xtask <task>
                        each fuzz target of fuzz/ for N minutes (60), then the tests of the software
                        device and the worker, all with the address sanitizer; TARGET is one of them.
                        Installs cargo-fuzz into target/tools; results are in target/nightly
+  docs [--test [PAGE]] build the guide (docs/guide) into target/guide; installs mdbook into target/tools.
+                       --test runs the guide's commands on the software GPU and compares what they
+                       print (those of PAGE only); BLESS=1 rewrites the pages instead
+  measurements AREA FILE MACHINE
+                       add what `mica bench --json` wrote to FILE to docs/measurements/AREA.md
+  dist [--test]        the packages that users install, in target/dist: a tarball, a Debian package and
+                       a container image (--test: install each into an empty root directory and run
+                       a CUDA program there; needs dpkg, and root or user namespaces)
+  alone                a copy of the release mica, alone in a folder, runs a CUDA program
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
@@ -59,6 +73,10 @@ fn main() -> Result<()> {
         ["suite-all", filter] => suite::run(filter, Breadth::All),
         ["clients"] => clients::run("", clients::Extent::All),
         ["clients", filter] => clients::run(filter, clients::Extent::All),
+        ["docs", rest @ ..] => docs::run(rest),
+        ["measurements", area, file, machine] => measurements::add(area, file, machine),
+        ["alone"] => alone::check(),
+        ["dist", rest @ ..] => dist::run(rest),
         ["support"] => support::write(),
         ["gpu-test", rest @ ..] => gpu_test::run(rest),
         ["toolkit"] => {

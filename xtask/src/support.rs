@@ -204,7 +204,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
     (
         "Graphs",
         &["cuGraph", "cuUserObject"],
-        "Conditional, batch and external-semaphore nodes, and attributes of newer nodes, are not carried to the worker yet.",
+        "Batch and external-semaphore nodes, and attributes of newer nodes, are not carried to the worker yet. Conditional nodes need an NVIDIA GPU.",
     ),
     (
         "External memory and semaphores",

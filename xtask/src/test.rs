@@ -2,8 +2,11 @@
 
 use anyhow::Result;
 
+use crate::alone;
 use crate::clients;
 use crate::command::{self, cargo};
+use crate::docs::{self, Compiler};
+use crate::licences;
 use crate::suite::{self, Breadth};
 use crate::support;
 
@@ -19,6 +22,7 @@ pub(crate) enum Extent {
 /// Runs the checks, cheapest first.
 pub(crate) fn run(extent: Extent) -> Result<()> {
     support::check()?;
+    licences::check()?;
     command::run("formatting", &mut cargo(&["fmt", "--all", "--check"]))?;
     let clippy = [
         "clippy",
@@ -35,8 +39,10 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
     match extent {
         Extent::Everything => {
             suite::run("", Breadth::Some)?;
-            clients::run("", clients::Extent::Quick)
+            alone::check()?;
+            clients::run("", clients::Extent::Quick)?;
+            docs::test("", Compiler::Use)
         }
-        Extent::WithoutPrograms => Ok(()),
+        Extent::WithoutPrograms => docs::test("", Compiler::Without),
     }
 }

@@ -7,10 +7,13 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
-use mica_cuda_abi::{Array3dDescriptor, CuResult, LaunchConfig, MemAllocationProp, MemLocation};
+use mica_cuda_abi::{
+    Array3dDescriptor, CuResult, DeviceAttribute, LaunchConfig, MemAllocationProp, MemLocation,
+};
 use mica_gpu::GpuError;
 use mica_rm::RmError;
 
+use crate::graph_abi::GraphFunctions;
 use crate::library::{Library, LibraryError};
 
 /// The oldest driver supported, as CUDA numbers versions.
@@ -145,17 +148,18 @@ pub(crate) type StreamCallback = unsafe extern "C" fn(Raw, c_uint, *mut c_void);
 
 macro_rules! functions {
     (
+        $table:ident
         required { $($field:ident = $name:literal : fn($($argument:ty),* $(,)?);)* }
         optional { $($late:ident = $late_name:literal : fn($($late_argument:ty),* $(,)?);)* }
     ) => {
-        /// The driver's functions.
-        pub(crate) struct Functions {
+        /// Functions of the driver.
+        pub(crate) struct $table {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> u32,)*
             $(pub(crate) $late: Option<unsafe extern "C" fn($($late_argument),*) -> u32>,)*
         }
 
-        impl Functions {
-            fn of(library: &Library) -> Result<Self, LibraryError> {
+        impl $table {
+            pub(crate) fn of(library: &Library) -> Result<Self, LibraryError> {
                 Ok(Self {
                     $($field: {
                         let address = library.require($name)?;
@@ -181,8 +185,10 @@ macro_rules! functions {
         }
     };
 }
+pub(crate) use functions;
 
 functions! {
+    Functions
     required {
         init = "cuInit": fn(c_uint);
         version = "cuDriverGetVersion": fn(*mut c_int);
@@ -205,6 +211,8 @@ functions! {
         stream_synchronize = "cuStreamSynchronize": fn(Raw);
         stream_query = "cuStreamQuery": fn(Raw);
         stream_wait = "cuStreamWaitEvent": fn(Raw, Raw, c_uint);
+        stream_wait_value_32 = "cuStreamWaitValue32_v2": fn(Raw, u64, u32, c_uint);
+        stream_wait_value_64 = "cuStreamWaitValue64_v2": fn(Raw, u64, u64, c_uint);
         stream_callback = "cuStreamAddCallback": fn(Raw, StreamCallback, *mut c_void, c_uint);
         event_create = "cuEventCreate": fn(*mut Raw, c_uint);
         event_destroy = "cuEventDestroy_v2": fn(Raw);
@@ -297,6 +305,8 @@ functions! {
 /// The driver, initialized.
 pub struct CudaDriver {
     pub(crate) functions: Functions,
+    /// Not there in a driver that lacks one of them.
+    pub(crate) graphs: Option<GraphFunctions>,
     library: Library,
     version: u32,
     devices: u32,
@@ -333,6 +343,7 @@ impl CudaDriver {
 
     fn start(library: Library) -> Result<Arc<Self>, DriverError> {
         let functions = Functions::of(&library)?;
+        let graphs = GraphFunctions::of(&library).ok();
         let mut version = 0;
         // SAFETY: writes one number.
         let code = unsafe { (functions.version)(&mut version) };
@@ -359,6 +370,7 @@ impl CudaDriver {
         }
         Ok(Arc::new(Self {
             functions,
+            graphs,
             library,
             version,
             devices: devices.unsigned_abs(),
@@ -387,8 +399,9 @@ impl CudaDriver {
     }
 
     /// A device attribute; `None` if the driver does not know it.
-    pub(crate) fn attribute(&self, ordinal: u32, attribute: u32) -> Option<i32> {
+    pub(crate) fn attribute(&self, ordinal: u32, attribute: DeviceAttribute) -> Option<i32> {
         let mut value = 0;
+        let attribute = attribute as u32;
         // SAFETY: writes one number; unknown attributes are refused.
         let code =
             unsafe { (self.functions.device_attribute)(&mut value, attribute, ordinal as c_int) };

@@ -6,6 +6,7 @@
 
 pub mod driver;
 pub mod gpu;
+mod graph_abi;
 pub mod library;
 pub mod newer;
 pub mod nvml;

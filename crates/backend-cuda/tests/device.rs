@@ -2,12 +2,15 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
+
 use common::{ALONE, fixture, started};
 use mica_backend_cuda::{CudaDriver, CudaGpu, DriverError};
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
 use mica_gpu::{
-    Access, ArrayDescriptor, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError, HostSpan,
-    Launch, ModuleOptions, ParamLayout, Place, StreamFlags, TextureDescriptor, TextureResource,
+    Access, ArrayDescriptor, ClusterQuestion, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError,
+    HostSpan, Launch, LaunchAttribute, ModuleOptions, ParamLayout, Place, StreamFlags,
+    TensorMapKind, TensorMapRequest, TextureDescriptor, TextureResource, ValueWait,
 };
 
 const PTX: &[u8] = b".version 8.0\n.target sm_90\n.global .u32 counter;\n.global .u32 lost;\n";
@@ -46,14 +49,40 @@ fn drivers_and_devices_that_cannot_be_used_say_why() {
 }
 
 #[test]
+fn waits_for_words_reach_the_driver_in_their_width() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, stream) = started(&gpu);
+    let word = gpu.memory_alloc(context, 16).expect("memory");
+    let wait = |is_wide, flags| ValueWait::new(word, is_wide, 0x1_0000_0002, flags);
+    let narrow = wait(false, 1).expect("a wait");
+    gpu.stream_wait_value(stream, &narrow).expect("accepted");
+    assert_eq!(fixture.text("fake_wait"), "32 bits: 2 flags 1");
+    let wide = wait(true, 2 | 1 << 30).expect("a wait");
+    gpu.stream_wait_value(stream, &wide).expect("accepted");
+    assert_eq!(
+        fixture.text("fake_wait"),
+        "64 bits: 100000002 flags 40000002"
+    );
+    gpu.memory_free(context, word).expect("freed");
+    assert_eq!(
+        code(gpu.stream_wait_value(stream, &wide)),
+        CuResult::InvalidValue
+    );
+}
+
+#[test]
 fn contexts_own_what_is_made_in_them() {
     let _alone = ALONE.lock();
     let fixture = fixture();
     let gpu = fixture.gpu();
     assert_eq!(gpu.properties().name, "Test GPU");
     assert_eq!(gpu.properties().frame_bytes, 2 << 20);
-    assert_eq!(gpu.attribute(16), Some(16));
-    assert_eq!(gpu.attribute(1000), None);
+    assert_eq!(
+        gpu.attribute(DeviceAttribute::MultiprocessorCount),
+        Some(16)
+    );
     let (context, stream) = started(&gpu);
     let event = gpu
         .event_create(context, EventFlags::default())
@@ -72,11 +101,11 @@ fn contexts_own_what_is_made_in_them() {
     gpu.stream_callback(stream, panics).expect("added");
     let default = gpu.default_stream(context).expect("there is one");
     assert_eq!(code(gpu.stream_destroy(default)), CuResult::InvalidHandle);
-    gpu.context_set_limit(context, 2, 77)
+    gpu.context_set_limit(context, Limit::MallocHeapSize, 77)
         .expect("a known limit");
-    assert_eq!(gpu.context_limit(context, 2), Ok(77));
+    assert_eq!(gpu.context_limit(context, Limit::MallocHeapSize), Ok(77));
     assert_eq!(
-        code(gpu.context_limit(context, 9)),
+        code(gpu.context_limit(context, Limit::CigShmemFallbackEnabled)),
         CuResult::UnsupportedLimit
     );
     assert_eq!(code(gpu.context_suspend(context)), CuResult::NotSupported);
@@ -108,7 +137,9 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
     let info = gpu.module_info(module).expect("it is described");
     let layout = |offset, size| ParamLayout { offset, size };
     assert_eq!(info.kernels[0].params, [layout(0, 8), layout(8, 4)]);
-    assert_eq!(info.kernels[0].registers, 104);
+    assert!(!info.kernels[0].is_complete, "nothing was loaded for it");
+    let whole = gpu.kernel_description(module, 0).expect("it is loaded");
+    assert_eq!((whole.registers, whole.is_complete), (104, true));
     assert_eq!(info.globals.len(), 1);
     assert_eq!(info.globals[0].address, DevicePtr(0x1234));
 
@@ -125,17 +156,57 @@ fn modules_are_described_and_their_kernels_get_their_parameters() {
     };
     gpu.launch(stream, &launch).expect("it starts");
     assert_eq!(
-        fixture.launch(),
+        fixture.text("fake_launch"),
         "plain grid.x 3 block.z 9 shared 100000: abcd 42"
     );
     assert_eq!(fixture.get("fake_shared_limit"), 100_000);
+    let mut cluster = LaunchAttribute {
+        id: LaunchAttribute::CLUSTER_DIMENSION,
+        value: [0; 16],
+        event: None,
+    };
+    cluster.value[..3].copy_from_slice(&[2, 1, 1]);
+    gpu.launch_with(stream, &launch, &[cluster])
+        .expect("it starts");
+    let [count, id] = [fixture.get("fake_attributes"), cluster.id as i32];
+    assert_eq!((count, id), (1, 4));
+    let mut question = ClusterQuestion {
+        module,
+        kernel: 0,
+        grid: [8, 1, 1],
+        block: [32, 1, 1],
+        dynamic_shared: 0,
+        attributes: &[cluster],
+        largest: false,
+    };
+    assert_eq!(gpu.clusters(&question), Ok(4));
+    question.largest = true;
+    assert_eq!(gpu.clusters(&question), Ok(8));
+    assert_eq!(gpu.available_shared(module, 0, 2, 64), Ok(116_224));
+    let map = TensorMapRequest {
+        kind: TensorMapKind::Tiled([16, 8, 0, 0, 0]),
+        data_type: 6,
+        rank: 2,
+        address: DevicePtr(0x1000),
+        dims: [64, 32, 0, 0, 0],
+        strides: [128, 0, 0, 0, 0],
+        element_strides: [1, 2, 0, 0, 0],
+        interleave: 0,
+        swizzle: 3,
+        l2_promotion: 2,
+        fill: 1,
+    };
+    let made = gpu.tensor_map(context, &map).expect("it is made");
+    assert_eq!(made[..10], [6, 2, 32, 128, 8, 2, 0, 3, 2, 1]);
+    let none = TensorMapRequest { rank: 0, ..map };
+    assert!(gpu.tensor_map(context, &none).is_err());
     let cooperative = Launch {
         cooperative: true,
         dynamic_shared: 0,
         ..launch.clone()
     };
     gpu.launch(stream, &cooperative).expect("it starts");
-    assert!(fixture.launch().starts_with("cooperative"));
+    assert!(fixture.text("fake_launch").starts_with("cooperative"));
     let invalid = CuResult::InvalidValue;
     let short = Launch {
         params: &params[..11],
@@ -332,4 +403,35 @@ fn frames_textures_and_registered_memory_reach_the_driver_as_they_should() {
         code(gpu.host_unregister(context, seen)),
         CuResult::InvalidValue
     );
+}
+
+#[test]
+fn allocations_of_whole_frames_can_be_shared_and_others_cannot() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    fixture.set("fake_shareable", 1);
+    let gpu = fixture.gpu();
+    let (context, _) = started(&gpu);
+    let whole = gpu.memory_alloc(context, 4 << 20).expect("memory");
+    assert_eq!(whole, DevicePtr(0x7000_0000_0000), "reserved addresses");
+    assert_eq!(fixture.get("fake_access"), 3);
+    let (file, bytes) = gpu.memory_export(context, whole).expect("a file");
+    assert_eq!(bytes, 4 << 20);
+    let number = file.as_raw_fd();
+    let frame = gpu.frame_import(file, bytes).expect("a frame");
+    assert_eq!(fixture.get("fake_imported"), number);
+    gpu.frame_export(frame).expect("a file again");
+    gpu.frame_release(frame).expect("released");
+    // The stand-in maps 4 MiB alone: what cannot be a frame is allocated in the usual way.
+    let usual = gpu.memory_alloc(context, 2 << 20).expect("memory");
+    let small = gpu.memory_alloc(context, 100).expect("memory");
+    for memory in [usual, small] {
+        assert_ne!(memory, whole);
+        let refused = gpu.memory_export(context, memory);
+        assert_eq!(code(refused), CuResult::NotSupported);
+        gpu.memory_free(context, memory).expect("freed");
+    }
+    gpu.memory_free(context, whole).expect("freed");
+    assert!(gpu.memory_free(context, whole).is_err());
+    assert!(gpu.memory_export(context, whole).is_err());
 }

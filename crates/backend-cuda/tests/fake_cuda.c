@@ -43,11 +43,13 @@ static int find(uint64_t at)
 
 int cuInit(unsigned flags) { return flags; }
 int cuDriverGetVersion(int *version) { *version = fake_version; return 0; }
+int cuGetExportTable(const void **table, const void *id) { *table = 0; return id ? 500 : 1; }
 int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 int cuDeviceGetName(char *text, int room, int device) { (void)device; return snprintf(text, room, "Test GPU") < 0; }
 int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0x5a, 16); return device; }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 1ul << 34; return device; }
-int cuDeviceGetAttribute(int *value, unsigned number, int device) { *value = number == 20 ? fake_mode : (int)number; return number > 200 ? 1 : device; }
+int fake_shareable;
+int cuDeviceGetAttribute(int *value, unsigned number, int device) { *value = number == 20 ? fake_mode : number == 103 ? fake_shareable : (int)number; return number > 200 ? 1 : device; }
 int cuDeviceGetPCIBusId(char *text, int room, int device) { (void)device; return snprintf(text, room, "0000:01:00.0") < 0; }
 int cuCtxCreate_v2(handle *context, unsigned flags, int device) { *context = malloc(16); fake_contexts++; return flags + device; }
 int cuCtxDestroy_v2(handle context) { free(context); fake_contexts--; return 0; }
@@ -86,6 +88,11 @@ volatile int fake_done;
 static int is_busy(handle stream) { return stream && ((unsigned *)stream)[1] == 7 && !fake_done; }
 int cuStreamQuery(handle stream) { return is_busy(stream) ? 600 : 0; }
 int cuStreamWaitEvent(handle stream, handle event, unsigned flags) { (void)stream; return event ? flags : 400; }
+/* Waits for words only note what they were given. */
+char fake_wait[128];
+static int note_wait(int bits, uint64_t at, uint64_t value, unsigned flags) { snprintf(fake_wait, sizeof fake_wait, "%d bits: %llx flags %x", bits, (unsigned long long)value, flags); return find(at) < 0; }
+int cuStreamWaitValue32_v2(handle stream, uint64_t at, unsigned value, unsigned flags) { (void)stream; return note_wait(32, at, value, flags); }
+int cuStreamWaitValue64_v2(handle stream, uint64_t at, uint64_t value, unsigned flags) { (void)stream; return note_wait(64, at, value, flags); }
 /* With `fake_one_thread` callbacks run one after the other on one thread, as the driver's do; else at once. */
 int fake_one_thread;
 typedef struct call { void (*run)(handle, int, void *); handle stream; void *data; struct call *next; } call;
@@ -137,6 +144,7 @@ int cuEventRecord(handle event, handle stream) { ((event_ *)event)->stream = str
 int cuEventQuery(handle event) { return fake_event_code ? fake_event_code : is_busy(((event_ *)event)->stream) ? 600 : 0; }
 int cuEventSynchronize(handle event) { (void)event; return work_ends(); }
 int cuEventElapsedTime(float *ms, handle a, handle b) { (void)a; (void)b; *ms = 1.5f; return 0; }
+int fake_modules;
 int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *options, void **values)
 {
     if (strstr(image, "broken")) {
@@ -145,9 +153,10 @@ int cuModuleLoadDataEx(handle *module, const char *image, unsigned n, unsigned *
         return 218;
     }
     *module = malloc(1);
+    fake_modules++;
     return 0;
 }
-int cuModuleUnload(handle module) { free(module); return 0; }
+int cuModuleUnload(handle module) { free(module); fake_modules--; return 0; }
 int cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, handle module, const char *name) { (void)module; if (strcmp(name, "counter")) return 500; *at = 0x1234; *bytes = 4; return 0; }
 int cuModuleGetFunctionCount(unsigned *count, handle module) { (void)module; *count = 1; return 0; }
 int cuModuleEnumerateFunctions(handle *list, unsigned room, handle module) { (void)module; if (room != 1) return 1; list[0] = (handle)0x77; return 0; }
@@ -220,6 +229,10 @@ static char frames[512];
 int cuMemCreate(uint64_t *frame, size_t bytes, const int *kind, unsigned long long flags) { (void)flags; if (bytes % (2 << 20) || kind[0] != 1 || kind[2] != 1) return 1; *frame = 0xf0; frames[0xf0] = 1; return 0; }
 int cuMemRelease(uint64_t frame) { return frame != 0xf0 || !frames[0xf0]; }
 int cuMemMap(uint64_t at, size_t bytes, size_t offset, uint64_t frame, unsigned long long flags) { (void)at; return bytes != 4 << 20 || offset || frame != 0xf0 || flags; }
+/* Frames that can be shared are files that say so. */
+int fake_imported;
+int cuMemExportToShareableHandle(int *fd, uint64_t frame, unsigned type, unsigned long long flags) { if (frame != 0xf0 || type != 1 || flags) return 1; *fd = dup(2); return *fd < 0; }
+int cuMemImportFromShareableHandle(uint64_t *frame, void *fd, unsigned type) { if (type != 1) return 1; fake_imported = (int)(uintptr_t)fd; *frame = 0xf0; frames[0xf0] = 1; return 0; }
 int cuMemUnmap(uint64_t at, size_t bytes) { return !at || !bytes; }
 int fake_access;
 int cuMemSetAccess(uint64_t at, size_t bytes, const int *how, size_t count) { fake_access = how[2]; return !at || !bytes || how[0] != 1 || count != 1; }
@@ -230,3 +243,30 @@ int cuTexObjectCreate(uint64_t *texture_, const resource *r, const texture *t, c
 int cuTexObjectDestroy(uint64_t t) { return !t; }
 int cuSurfObjectCreate(uint64_t *surface, const resource *r) { *surface = 0x66; return r->kind || !r->of.array; }
 int cuSurfObjectDestroy(uint64_t s) { return s != 0x66; }
+typedef struct { unsigned id, pad; unsigned value[16]; } launch_attribute;
+typedef struct { unsigned grid[3], block[3], shared; handle stream; const launch_attribute *attributes; unsigned count; } launch_config;
+int fake_attributes[4];
+int cuLaunchKernelEx(const launch_config *c, handle f, void **params, void **extra)
+{
+    fake_attributes[0] = c->count;
+    fake_attributes[1] = c->count ? c->attributes[0].id : 0;
+    fake_attributes[2] = c->count ? c->attributes[0].value[0] : 0;
+    return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, params, extra);
+}
+int cuOccupancyMaxActiveClusters(int *out, handle f, const launch_config *c) { (void)f; *out = c->count ? 8 / c->attributes[0].value[0] : 132; return 0; }
+int cuOccupancyMaxPotentialClusterSize(int *out, handle f, const launch_config *c) { (void)f; (void)c; *out = 8; return 0; }
+int cuOccupancyAvailableDynamicSMemPerBlock(size_t *out, handle f, int blocks, int threads) { (void)f; (void)threads; *out = 232448 / blocks; return 0; }
+int cuTensorMapEncodeTiled(unsigned char *out, unsigned type, unsigned rank, uint64_t at, const uint64_t *dims, const uint64_t *strides, const unsigned *tile, const unsigned *steps, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    if ((uintptr_t)out % 64 || at % 16) return 1;
+    memset(out, 0, 128);
+    unsigned char all[] = { type, rank, dims[rank - 1], rank > 1 ? strides[rank - 2] : 0, tile[rank - 1], steps[rank - 1], a, b, c, d };
+    memcpy(out, all, sizeof all);
+    return 0;
+}
+int cuTensorMapEncodeIm2col(void *out, unsigned type, unsigned rank, uint64_t at, const uint64_t *dims, const uint64_t *strides, const int *lower, const int *upper, unsigned channels, unsigned pixels, const unsigned *steps, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    (void)out; (void)type; (void)rank; (void)at; (void)dims; (void)strides; (void)lower; (void)upper; (void)channels; (void)pixels; (void)steps; (void)a; (void)b; (void)c; (void)d;
+    return 1;
+}
+#include "fake_graphs.c"

@@ -1,4 +1,4 @@
-//! What the device says about itself. Numbers are those of `CUdevice_attribute`.
+//! What the device is, and what it can run at once.
 //!
 //! Limits are the ones this device enforces; where a GPU's number has no counterpart on a CPU it is
 //! compute capability 8.0's, so that programs which size their work by it behave.
@@ -122,107 +122,6 @@ fn uuid(ordinal: u32) -> [u8; 16] {
     uuid
 }
 
-/// An attribute by its number.
-pub(crate) fn attribute(facts: &Facts, number: u32) -> Option<i32> {
-    let int = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
-    Some(match number {
-        1 => int(MAX_THREADS),
-        2..=4 => int(MAX_BLOCK[number as usize - 2]),
-        5..=7 => int(MAX_GRID[number as usize - 5]),
-        8 => 48 << 10,
-        9 => 64 << 10,
-        10 => 32,
-        11 => i32::MAX,
-        12 | 82 => int(REGISTERS_PER_SM),
-        13 | 36 => facts.clock_khz,
-        14 => 512,
-        15 => 1,
-        16 => int(facts.multiprocessors),
-        17 => 0,
-        // It shares the machine's memory.
-        18 => 1,
-        19 => 1,
-        20 => 0,
-        21 => 131_072,
-        22 => 131_072,
-        23 => 65_536,
-        24..=26 => 16_384,
-        27 | 28 => 32_768,
-        29 => 2048,
-        30 => 512,
-        31 => 1,
-        32 => 0,
-        33 => int(facts.ordinal & 0xff),
-        34 => 0,
-        35 => 0,
-        37 => 128,
-        38 => facts.cache_bytes,
-        39 => int(THREADS_PER_SM),
-        40 => 2,
-        41 => 1,
-        42 => 32_768,
-        43 => 2048,
-        44 => 1,
-        45 | 46 => 32_768,
-        47..=49 => 16_384,
-        50 => 0xffff,
-        51 => 32,
-        52 | 53 => 32_768,
-        54 => 2046,
-        55 => 32_768,
-        56 => 131_072,
-        57 => 65_536,
-        58..=60 => 16_384,
-        61 | 63 | 64 => 32_768,
-        62 | 65 => 2048,
-        66 | 67 => 32_768,
-        68 => 2046,
-        69 => 1 << 28,
-        70 => 131_072,
-        71 => 65_000,
-        72 => 2_097_120,
-        // Mipmaps are not supported.
-        73 | 74 | 77 => 0,
-        75 => 8,
-        76 => 0,
-        78 => 1,
-        79 | 80 => 1,
-        81 => int(SHARED_PER_SM),
-        // Managed memory, multi-GPU boards: none.
-        83..=86 => 0,
-        87 => 2,
-        88 | 89 => 0,
-        90 => 1,
-        91 => 0,
-        92..=94 => 0,
-        95 => 1,
-        96 => 0,
-        97 => int(SHARED as u32),
-        98 => 0,
-        99 => 1,
-        100 | 101 => 0,
-        102 => 1,
-        103..=105 => 0,
-        106 => int(facts.blocks_per_sm),
-        107..=110 => 0,
-        111 => int(SHARED_RESERVED),
-        112..=114 => 0,
-        // Pools are the engine's, on top of this device.
-        115 => 0,
-        116..=122 => 0,
-        123..=125 => 0,
-        126 => 1,
-        127..=129 => 0,
-        // NUMA: no configuration, no node.
-        130 => 0,
-        131 | 134 => -1,
-        132 | 133 | 135..=138 => 0,
-        139 | 140 => 0,
-        141..=158 | 161 => 0,
-        _ => return None,
-    })
-}
-
 /// Blocks of a kernel that fit on one multiprocessor; at least one if it may be launched at all.
 pub(crate) fn occupancy(facts: &Facts, registers: u32, threads: u32, shared: u64) -> u32 {
     let warps = threads.max(1).div_ceil(32);
@@ -256,16 +155,6 @@ mod tests {
         let facts = Facts::new(2, 2048, 0);
         assert_eq!(occupancy(&facts, 32, 1024, 0), 2);
         assert_eq!(occupancy(&facts, 32, 64, 0), 32);
-    }
-
-    #[test]
-    fn every_attribute_of_cuda_13_has_an_answer() {
-        let facts = Facts::new(2, 2048, 0);
-        for number in (1..=158).chain([161]) {
-            assert!(attribute(&facts, number).is_some(), "{number}");
-        }
-        assert_eq!(attribute(&facts, 0), None);
-        assert_eq!(attribute(&facts, 9999), None);
     }
 
     #[test]

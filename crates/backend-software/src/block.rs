@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
 use mica_kernel::{BlockContext, BlockOutcome, Fault, FaultKind, Services, ServicesRef};
+use mica_ptx::names::readable;
 
 use crate::area::Area;
 use crate::config::OutputKind;
@@ -240,7 +241,7 @@ fn report(context: &BlockContext, services: &BlockServices, suspects: u32) -> Gp
         block.x,
         block.y,
         block.z,
-        grid.name(),
+        readable(grid.name()),
     );
     services
         .core

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, mpsc};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::{GpuError, HostCallback, Result};
 use mica_kernel::TextureView;
 
@@ -100,42 +100,42 @@ impl Context {
         lock(&self.limits).stack
     }
 
-    /// A `CUlimit` by number.
-    pub(crate) fn limit(&self, limit: u32) -> Result<u64> {
+    /// A limit.
+    pub(crate) fn limit(&self, limit: Limit) -> Result<u64> {
         let limits = *lock(&self.limits);
         Ok(match limit {
-            0 => limits.stack,
-            1 => lock(&self.fifo).capacity() as u64,
-            2 => lock(&self.heap).limit(),
-            3 => limits.sync_depth,
-            4 => limits.pending_launches,
-            5 => limits.l2_fetch,
-            6 => 0,
+            Limit::StackSize => limits.stack,
+            Limit::PrintfFifoSize => lock(&self.fifo).capacity() as u64,
+            Limit::MallocHeapSize => lock(&self.heap).limit(),
+            Limit::DevRuntimeSyncDepth => limits.sync_depth,
+            Limit::DevRuntimePendingLaunchCount => limits.pending_launches,
+            Limit::MaxL2FetchGranularity => limits.l2_fetch,
+            Limit::PersistingL2CacheSize => 0,
             _ => return Err(unsupported(limit)),
         })
     }
 
-    /// Sets a `CUlimit`.
-    pub(crate) fn set_limit(&self, limit: u32, value: u64) -> Result<()> {
+    /// Sets a limit.
+    pub(crate) fn set_limit(&self, limit: Limit, value: u64) -> Result<()> {
         let mut limits = lock(&self.limits);
         match limit {
-            0 if value > STACK_MOST => {
+            Limit::StackSize if value > STACK_MOST => {
                 return Err(GpuError::new(
                     CuResult::InvalidValue,
                     format!("a stack of {value} bytes a thread; at most {STACK_MOST}"),
                 ));
             }
-            0 => limits.stack = value.max(16).next_multiple_of(16),
-            1 => lock(&self.fifo).set_capacity(value)?,
-            2 => lock(&self.heap).set_limit(value)?,
-            3 => limits.sync_depth = value,
-            4 => limits.pending_launches = value,
-            5 if value <= 128 => limits.l2_fetch = value,
-            6 if value == 0 => {}
-            5 | 6 => {
+            Limit::StackSize => limits.stack = value.max(16).next_multiple_of(16),
+            Limit::PrintfFifoSize => lock(&self.fifo).set_capacity(value)?,
+            Limit::MallocHeapSize => lock(&self.heap).set_limit(value)?,
+            Limit::DevRuntimeSyncDepth => limits.sync_depth = value,
+            Limit::DevRuntimePendingLaunchCount => limits.pending_launches = value,
+            Limit::MaxL2FetchGranularity if value <= 128 => limits.l2_fetch = value,
+            Limit::PersistingL2CacheSize if value == 0 => {}
+            Limit::MaxL2FetchGranularity | Limit::PersistingL2CacheSize => {
                 return Err(GpuError::new(
                     CuResult::InvalidValue,
-                    format!("{value} is out of range for limit {limit}"),
+                    format!("{value} is out of range for limit {limit:?}"),
                 ));
             }
             _ => return Err(unsupported(limit)),
@@ -144,10 +144,10 @@ impl Context {
     }
 }
 
-fn unsupported(limit: u32) -> GpuError {
+fn unsupported(limit: Limit) -> GpuError {
     GpuError::new(
         CuResult::InvalidValue,
-        format!("limit {limit} is not one of this device's"),
+        format!("limit {limit:?} is not one of this device's"),
     )
 }
 

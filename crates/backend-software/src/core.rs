@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use mica_gpu::{GpuError, HostCallback, Result};
+use mica_gpu::{GpuError, HostCallback, Result, ValueWait};
 
 use crate::compiling::Compiling;
 use crate::config::{Config, OutputKind, OutputSink};
@@ -30,6 +30,7 @@ use crate::moving::Moving;
 use crate::room::QueueLevel;
 use crate::texture::Array;
 use crate::transfer::Transfer;
+use crate::value_waits::WaitingStream;
 
 /// Everything the device's threads share.
 pub(crate) struct Core {
@@ -60,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) copies: Condvar,
     /// The monitor waits here.
     pub(crate) watch: Condvar,
+    /// The thread that looks at words which streams wait for waits here.
+    pub(crate) values: Condvar,
     /// Grids with unclaimed blocks, for those who look without the lock.
     pub(crate) ready_count: AtomicUsize,
     /// The most urgent priority among them.
@@ -107,6 +110,8 @@ pub(crate) struct State {
     pub(crate) compiling: Vec<Arc<Compiling>>,
     /// Transfers that copy threads do, or will do next.
     pub(crate) moving: usize,
+    /// Streams that wait for a word.
+    pub(crate) value_waits: Vec<WaitingStream>,
 }
 
 /// How many threads of each kind there are.
@@ -123,6 +128,8 @@ pub(crate) struct Threads {
     pub(crate) residents: usize,
     pub(crate) residents_idle: usize,
     pub(crate) monitor: bool,
+    /// There is a thread that looks at words which streams wait for.
+    pub(crate) looks_at_values: bool,
     /// The monitor sleeps until it is told of work.
     pub(crate) monitor_rests: bool,
     pub(crate) joins: Vec<std::thread::JoinHandle<()>>,
@@ -176,6 +183,8 @@ pub(crate) enum OpKind {
     Release(HostCallback, u64),
     Record(Arc<Event>, u64),
     Wait(Arc<Event>, u64),
+    /// A word in memory is waited for.
+    WaitValue(ValueWait),
     /// Only its place in the order counts.
     Marker,
 }
@@ -210,6 +219,7 @@ impl Core {
             resume: Condvar::new(),
             copies: Condvar::new(),
             watch: Condvar::new(),
+            values: Condvar::new(),
             ready_count: AtomicUsize::new(0),
             urgent: AtomicI32::new(i32::MAX),
             is_held: AtomicBool::new(false),

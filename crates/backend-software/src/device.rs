@@ -306,6 +306,7 @@ impl Drop for SoftwareGpu {
                 &core.copies,
                 &core.resume,
                 &core.watch,
+                &core.values,
                 &core.done,
             ] {
                 condition.notify_all();

@@ -10,14 +10,15 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use mica_cuda_abi::{DeviceAttribute, Limit};
 use mica_gpu::{
-    Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr, EventFlags,
-    EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch, MemoryWindow,
-    ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags, StreamId,
-    TextureDescriptor,
+    Aborted, Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr,
+    EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch,
+    MemoryWindow, ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags,
+    StreamId, TextureDescriptor, ValueWait,
 };
 
-use crate::attributes;
+use crate::answers;
 use crate::context::Context;
 use crate::core::{OpKind, State};
 use crate::device::SoftwareGpu;
@@ -77,8 +78,8 @@ impl Gpu for SoftwareGpu {
         &self.properties
     }
 
-    fn attribute(&self, attribute: u32) -> Option<i32> {
-        attributes::attribute(&self.facts, attribute)
+    fn attribute(&self, attribute: DeviceAttribute) -> Option<i32> {
+        Some(answers::attribute(&self.facts, attribute))
     }
 
     fn memory_info(&self) -> Result<(u64, u64)> {
@@ -114,11 +115,11 @@ impl Gpu for SoftwareGpu {
         state.context(context.0).ok()?.context.fault().cloned()
     }
 
-    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64> {
+    fn context_limit(&self, context: ContextId, limit: Limit) -> Result<u64> {
         self.healthy(context)?.limit(limit)
     }
 
-    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()> {
+    fn context_set_limit(&self, context: ContextId, limit: Limit, value: u64) -> Result<()> {
         self.healthy(context)?.set_limit(limit, value)
     }
 
@@ -134,7 +135,7 @@ impl Gpu for SoftwareGpu {
         self.cancel_kernels(context, stream)
     }
 
-    fn abort(&self, context: ContextId) -> Result<u64> {
+    fn abort(&self, context: ContextId) -> Result<Aborted> {
         self.abort_kernels(context)
     }
 
@@ -177,6 +178,10 @@ impl Gpu for SoftwareGpu {
 
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         self.queue_wait(stream, event)
+    }
+
+    fn stream_wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()> {
+        self.queue_value_wait(stream, wait)
     }
 
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Launch, Result, StreamId};
 use mica_kernel::{Dim3, KernelInfo, LaunchFacts, PrepareError};
+use mica_ptx::names::readable;
 
 use crate::area::SHARED;
 use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_PARAMS, MAX_THREADS, occupancy};
@@ -44,7 +45,7 @@ impl SoftwareGpu {
         if shared_len > SHARED {
             return Err(invalid_value(format!(
                 "kernel {} asks for {shared_len} bytes of shared memory; a block has {SHARED}",
-                info.name
+                readable(&info.name)
             )));
         }
         let ends = info.params.iter().map(|p| p.offset.saturating_add(p.size));
@@ -52,7 +53,7 @@ impl SoftwareGpu {
         if launch.params.len() < needed as usize || launch.params.len() > MAX_PARAMS {
             return Err(invalid_value(format!(
                 "kernel {} takes {} bytes of parameters, given {}",
-                info.name,
+                readable(&info.name),
                 needed,
                 launch.params.len()
             )));
@@ -90,7 +91,7 @@ impl SoftwareGpu {
             Err(PrepareError::Refused(reason)) => {
                 return Err(GpuError::new(
                     CuResult::NotSupported,
-                    format!("kernel {} cannot run: {reason}", info.name),
+                    format!("kernel {} cannot run: {reason}", readable(&info.name)),
                 ));
             }
         };
@@ -112,7 +113,7 @@ impl SoftwareGpu {
                     format!(
                         "{} blocks of kernel {} cannot be resident at once; {most} can",
                         grid.count(),
-                        info.name
+                        readable(&info.name)
                     ),
                 ));
             }
@@ -176,7 +177,7 @@ impl SoftwareGpu {
                 CuResult::LaunchOutOfResources,
                 format!(
                     "kernel {} asks for {stride} bytes of local memory in each of {} threads",
-                    info.name,
+                    readable(&info.name),
                     block.count()
                 ),
             ));
@@ -232,7 +233,7 @@ fn shape(launch: &Launch<'_>, info: &KernelInfo) -> Result<(Dim3, Dim3)> {
     if required != Dim3::default() && required != block {
         return Err(invalid_value(format!(
             "kernel {} must be launched with blocks of {required:?}",
-            info.name
+            readable(&info.name)
         )));
     }
     if threads > u64::from(most_threads(info.max_threads)) {
@@ -240,7 +241,7 @@ fn shape(launch: &Launch<'_>, info: &KernelInfo) -> Result<(Dim3, Dim3)> {
             CuResult::LaunchOutOfResources,
             format!(
                 "kernel {} was built for at most {} threads in a block, launched with {threads}",
-                info.name,
+                readable(&info.name),
                 most_threads(info.max_threads)
             ),
         ));

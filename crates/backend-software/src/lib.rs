@@ -8,6 +8,7 @@
 //! A wild pointer in a kernel is `CUDA_ERROR_ILLEGAL_ADDRESS` for its context and nothing else: no
 //! crash, no access to the host program's memory.
 
+mod answers;
 mod area;
 mod arena;
 mod attributes;
@@ -44,6 +45,7 @@ mod services;
 mod texture;
 mod threads;
 mod transfer;
+mod value_waits;
 mod worker;
 
 pub use attributes::read_host_facts;
@@ -53,4 +55,4 @@ pub use device::SoftwareGpu;
 pub use gate::ExecutionGate;
 pub use help::lend_this_thread;
 pub use mica_ptx_jit::reserve_code_region;
-pub use pipeline::kernel_cache_folder;
+pub use pipeline::{KERNEL_CACHE, KERNEL_CACHE_MIB, kernel_cache_folder};

@@ -14,41 +14,41 @@ use mica_fatbin::Image;
 use mica_gpu::{GpuError, ModuleOptions, Result, SessionBudget, Share};
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
-use mica_ptx_jit::{CodeStore, DiskStore, JitModule};
+use mica_ptx_jit::{CodeCache, DiskCodeCache, JitModule};
 use sha2::{Digest, Sha256};
 
 use crate::compile::{Compiled, Compiler};
 use crate::config::{Config, Engine};
 use crate::mixed::MixedModule;
-use crate::module_cost::{ReadingShare, text_cost};
+use crate::module_cost::ReadingShare;
 
 /// The compiler that a configuration asks for.
 pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
     Arc::new(Pipeline {
         engine: config.engine,
-        store: OnceLock::new(),
+        code_cache: OnceLock::new(),
     })
 }
 
 struct Pipeline {
     engine: Engine,
     /// Opened by the first module, so that an idle device touches no files.
-    store: OnceLock<Option<Arc<dyn CodeStore>>>,
+    code_cache: OnceLock<Option<Arc<dyn CodeCache>>>,
 }
 
 /// Names the folder of compiled kernels; `off` keeps none.
-const CACHE_DIR: &str = "MICA_KERNEL_CACHE";
+pub const KERNEL_CACHE: &str = "MICA_KERNEL_CACHE";
 
 /// Most mebibytes of compiled kernels to keep; what was used longest ago goes first.
-const CACHE_MIB: &str = "MICA_KERNEL_CACHE_MIB";
+pub const KERNEL_CACHE_MIB: &str = "MICA_KERNEL_CACHE_MIB";
 const DEFAULT_CACHE_MIB: u64 = 512;
 
 fn cache_bytes() -> u64 {
-    let set = std::env::var(CACHE_MIB).ok();
+    let set = std::env::var(KERNEL_CACHE_MIB).ok();
     let mib = set.and_then(|text| match text.trim().parse() {
         Ok(mib) => Some(mib),
         Err(_) => {
-            tracing::warn!("{CACHE_MIB}={text} is not a number of mebibytes");
+            tracing::warn!("{KERNEL_CACHE_MIB}={text} is not a number of mebibytes");
             None
         }
     });
@@ -59,7 +59,7 @@ fn cache_bytes() -> u64 {
 /// `~/.cache/mica/kernels`; `None` where none are kept.
 pub fn kernel_cache_folder() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match set(CACHE_DIR) {
+    match set(KERNEL_CACHE) {
         Some(value) if value == "off" => None,
         Some(value) => Some(value.into()),
         None => {
@@ -70,10 +70,10 @@ pub fn kernel_cache_folder() -> Option<PathBuf> {
     }
 }
 
-fn open_store() -> Option<Arc<dyn CodeStore>> {
+fn open_code_cache() -> Option<Arc<dyn CodeCache>> {
     let dir = kernel_cache_folder()?;
-    match DiskStore::open(&dir, cache_bytes()) {
-        Ok(store) => Some(Arc::new(store)),
+    match DiskCodeCache::open(&dir, cache_bytes()) {
+        Ok(cache) => Some(Arc::new(cache)),
         Err(error) => {
             tracing::warn!(%error, "compiled kernels are not kept in {}", dir.display());
             None
@@ -95,7 +95,7 @@ impl Compiler for Pipeline {
     ) -> Result<(Compiled, Option<Share>)> {
         let mut share = ReadingShare::default();
         let text = ptx_of(image, |bytes| share.add(budget, bytes))?;
-        let cost = text_cost(&text);
+        let cost = mica_ptx::reading_bytes(&text);
         share.add(budget, cost)?;
         let module = mica_ptx::parse(&text).map_err(|error| {
             GpuError::new(CuResult::InvalidPtx, format!("PTX was refused: {error}"))
@@ -130,10 +130,10 @@ impl Pipeline {
         if self.engine == Engine::Interpreter {
             return interpreter(module, options);
         }
-        let store = self.store.get_or_init(open_store).clone();
+        let cache = self.code_cache.get_or_init(open_code_cache).clone();
         let native = mica_ptx_jit::Options {
             memcheck: options.memcheck,
-            store: store.map(|store| (store, name_of(text))),
+            code_cache: cache.map(|cache| (cache, name_of(text))),
             ..mica_ptx_jit::Options::default()
         };
         match JitModule::compile(Arc::clone(&module), native) {

@@ -100,7 +100,8 @@ impl Arguments<'_> {
     /// An unreadable argument stays zero.
     fn take(&mut self, bytes: &mut [u8]) {
         let size = bytes.len() as u64;
-        self.at = self.at.next_multiple_of(size);
+        // The pointer is the program's: it may be the last one there is.
+        self.at = self.at.wrapping_add(size - 1) & !(size - 1);
         let _unreadable = self.memory.read(self.at, bytes);
         self.at = self.at.wrapping_add(size);
         self.used += 1;
@@ -310,6 +311,20 @@ mod tests {
 
     fn i(v: i32) -> [u8; 4] {
         v.to_le_bytes()
+    }
+
+    #[test]
+    fn arguments_and_formats_at_the_end_of_all_addresses_are_unreadable_and_no_more() {
+        let memory = DeviceMemory::new(16 << 20, 1 << 30).unwrap();
+        let at = memory.alloc(1, 4096, Purpose::Program).unwrap();
+        let text = b"%d %f %s %c %lld|\0";
+        // SAFETY: 4096 bytes were allocated.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), at as *mut u8, text.len()) };
+        for pointer in [u64::MAX, u64::MAX - 3, u64::MAX - 7, u64::MAX - 8] {
+            let (_, used) = format(&memory, at, pointer, &|| true).unwrap();
+            assert_eq!(used, 5, "{pointer:#x}");
+            assert!(format(&memory, pointer, at, &|| true).is_none());
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::GpuError;
+use mica_ptx::names::readable;
 
 use crate::area::Area;
 use crate::block::BlockRunner;
@@ -39,7 +40,7 @@ impl Core {
                     CuResult::LaunchOutOfResources,
                     format!(
                         "no thread for each block of cooperative kernel {}",
-                        grid.name()
+                        readable(grid.name())
                     ),
                 );
                 grid.context.set_fault(error);

@@ -30,9 +30,12 @@ impl OpKind {
             Self::Launch(grid) => (size_of::<Grid>() + grid.params.len()) as u64,
             Self::Callback(_) => FUNCTION_BYTES,
             Self::Release(_, bytes) => FUNCTION_BYTES.saturating_add(*bytes),
-            Self::Transfer(_) | Self::Inline | Self::Record(..) | Self::Wait(..) | Self::Marker => {
-                0
-            }
+            Self::Transfer(_)
+            | Self::Inline
+            | Self::Record(..)
+            | Self::Wait(..)
+            | Self::WaitValue(_)
+            | Self::Marker => 0,
         }
     }
 }

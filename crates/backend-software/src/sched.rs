@@ -112,7 +112,11 @@ impl Core {
                 return false;
             }
             OpKind::Launch(grid) if grid.cancelled.load(Ordering::SeqCst) => return true,
-            OpKind::Launch(_) | OpKind::Transfer(_) | OpKind::Inline | OpKind::Callback(_) => {}
+            OpKind::Launch(_)
+            | OpKind::Transfer(_)
+            | OpKind::Inline
+            | OpKind::Callback(_)
+            | OpKind::WaitValue(_) => {}
         }
         let Some(stream) = state.streams.get_mut(&id) else {
             return false;
@@ -134,6 +138,10 @@ impl Core {
             OpKind::Callback(callback) => {
                 let callback = std::mem::replace(callback, Box::new(|| {}));
                 self.send_callback(state, &context, id, callback);
+            }
+            OpKind::WaitValue(wait) => {
+                let wait = *wait;
+                self.start_value_wait(state, &context, id, wait);
             }
             _ => {}
         }

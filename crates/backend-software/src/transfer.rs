@@ -125,26 +125,9 @@ impl Transfer {
     /// Does a slice of it: so little that whoever wants it to hold still waits for less than a millisecond. True
     /// when it is done.
     pub(crate) fn step(&self, memory: &DeviceMemory, progress: &mut Progress) -> Result<bool> {
-        let _pin = memory.pin();
-        let gone = |at: u64| {
-            GpuError::new(
-                CuResult::IllegalAddress,
-                format!("a transfer touched {at:#x}, which was freed or unmapped before it ran"),
-            )
-        };
-        if let Some(at) = self.dead_address(memory) {
-            return Err(gone(at));
-        }
-        let arena = memory.arena();
-        let scope = Scope {
-            arena: (arena.base(), arena.len()),
-            executable: None,
-        };
-        // The scope catches what the pin cannot: a file behind registered memory that was cut off.
-        // SAFETY: raw byte moves with nothing to drop; device ranges are live and pinned, host
-        // ranges are kept valid by `HostSpan`'s contract.
-        let done = unsafe { recover::run(scope, || self.move_slice(progress)) };
-        done.map_err(|trap| gone(trap.address))
+        // SAFETY: raw byte moves with nothing to drop; device ranges are checked, host ranges are kept valid by
+        // `HostSpan`'s contract.
+        unsafe { guarded(memory, &self.device_ranges(), || self.move_slice(progress)) }
     }
 
     /// Does all of it, for callers that have made sure that it is short.
@@ -154,17 +137,17 @@ impl Transfer {
         Ok(())
     }
 
-    /// A device address of this transfer that is no longer live.
-    fn dead_address(&self, memory: &DeviceMemory) -> Option<u64> {
+    /// Device memory that must be live: address, bytes, whether it is written.
+    fn device_ranges(&self) -> [Range; 2] {
         match self {
-            Self::Copy { src, dst, .. } => [(src, false), (dst, true)]
-                .into_iter()
-                .find(|(side, write)| !memory.is_live(side.at, side.device_bytes, *write))
-                .map(|(side, _)| side.at),
+            Self::Copy { src, dst, .. } => [
+                (src.at, src.device_bytes, false),
+                (dst.at, dst.device_bytes, true),
+            ],
             Self::Fill(fill) => {
                 let width = fill.width * u64::from(fill.element_bytes);
                 let bytes = span(width, fill.height, 1, fill.pitch, 0).unwrap_or(0);
-                (!memory.is_live(fill.dst.0, bytes, true)).then_some(fill.dst.0)
+                [(fill.dst.0, bytes, true), (fill.dst.0, 0, false)]
             }
         }
     }
@@ -222,6 +205,41 @@ impl Transfer {
             }
         }
     }
+}
+
+/// Device memory: address, bytes, whether it is written.
+type Range = (u64, u64, bool);
+
+/// Touches device memory that may have been freed since it was asked for: the ranges are checked again, and stay mapped
+/// meanwhile.
+///
+/// # Safety
+/// `touch` owns nothing that must be dropped, and touches nothing beside the ranges that is not kept valid otherwise.
+pub(crate) unsafe fn guarded<T: Copy>(
+    memory: &DeviceMemory,
+    ranges: &[Range],
+    touch: impl FnOnce() -> T,
+) -> Result<T> {
+    let _pin = memory.pin();
+    let gone = |at: u64| {
+        GpuError::new(
+            CuResult::IllegalAddress,
+            format!("work touched {at:#x}, which was freed or unmapped before it ran"),
+        )
+    };
+    let dead = |(at, bytes, write): &&Range| !memory.is_live(*at, *bytes, *write);
+    if let Some((at, ..)) = ranges.iter().find(dead) {
+        return Err(gone(*at));
+    }
+    let arena = memory.arena();
+    let scope = Scope {
+        arena: (arena.base(), arena.len()),
+        executable: None,
+    };
+    // The scope catches what the pin cannot: a file behind registered memory that was cut off.
+    // SAFETY: as the function asks; the ranges are live and pinned.
+    let touched = unsafe { recover::run(scope, touch) };
+    touched.map_err(|trap| gone(trap.address))
 }
 
 /// # Safety

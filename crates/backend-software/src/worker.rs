@@ -12,6 +12,7 @@ use std::time::Duration;
 use mica_cuda_abi::CuResult;
 use mica_gpu::GpuError;
 use mica_kernel::stop;
+use mica_ptx::names::readable;
 
 use crate::area::Area;
 use crate::block::BlockRunner;
@@ -349,7 +350,7 @@ pub(crate) fn out_of_resources(grid: &Grid, error: &GpuError) -> GpuError {
         CuResult::LaunchOutOfResources,
         format!(
             "kernel {} could not be given memory: {}",
-            grid.name(),
+            readable(grid.name()),
             error.message
         ),
     )

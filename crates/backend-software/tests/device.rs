@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Bench, config, word};
 use mica_backend_software::{Config, ExecutionGate, OutputKind, SoftwareGpu};
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::{DevicePtr, Gpu, StreamFlags};
 
 fn until(mut condition: impl FnMut() -> bool) {
@@ -395,7 +395,8 @@ fn printed_text_comes_out_at_synchronization() {
 fn the_device_heap_and_exact_checks() {
     let gpu = SoftwareGpu::new(config()).unwrap();
     let bench = Bench::new(&gpu);
-    gpu.context_set_limit(bench.context, 2, 4096).unwrap();
+    gpu.context_set_limit(bench.context, Limit::MallocHeapSize, 4096)
+        .unwrap();
     let out = bench.alloc(10);
     let pointer = bench.alloc(8);
     bench.launch("allocate", 1, &[pointer.0, 100]);

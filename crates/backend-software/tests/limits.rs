@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use common::{Bench, config};
 use mica_backend_software::SoftwareGpu;
-use mica_cuda_abi::CuResult;
-use mica_gpu::budget::{DeviceCharge, QUEUE_ENTRIES};
+use mica_cuda_abi::{CuResult, Limit};
+use mica_gpu::budget::{Charging, QUEUE_ENTRIES};
 use mica_gpu::{
     ArrayDescriptor, Gpu, GpuError, ModuleOptions, Result, SessionBudget, StreamFlags, StreamId,
 };
@@ -24,7 +24,7 @@ struct Memory {
 
 struct Charge(Arc<Memory>);
 
-impl DeviceCharge for Charge {
+impl Charging for Charge {
     fn charge(&self, bytes: u64) -> Result<()> {
         let add = |used: u64| used.checked_add(bytes).filter(|all| *all <= self.0.limit);
         let taken = self.0.used.fetch_update(SeqCst, SeqCst, add);
@@ -66,7 +66,8 @@ fn the_heap_of_kernels_is_charged_and_goes_with_its_context() {
     let heap = memory.used.load(SeqCst) - before;
     assert!((8 << 20..=(8 << 20) + 4 * local).contains(&heap), "{heap}");
     let other = Bench::new(&gpu);
-    gpu.context_set_limit(other.context, 2, 128 << 20).unwrap();
+    gpu.context_set_limit(other.context, Limit::MallocHeapSize, 128 << 20)
+        .unwrap();
     let out = other.alloc(4096);
     other.launch("allocate", 1, &[out.0, 100]);
     assert_eq!(
@@ -85,57 +86,43 @@ fn local_memory_is_charged_and_a_launch_that_needs_too_much_is_refused() {
     const PTX: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.entry big()\n{\n\
         .local .align 16 .b8 mine[100000];\n.reg .b64 a;\n.reg .b32 v;\n\
         mov.u64 a, mine;\nmov.u32 v, 7;\nst.local.u32 [a], v;\nret;\n}\n";
-    let mut config = config();
-    config.compiler = None;
-    let gpu = SoftwareGpu::new(config).unwrap();
-    let (memory, _budget) = charged(&gpu, 300 << 20);
-    let context = gpu.context_create().unwrap();
-    let stream = gpu.default_stream(context).unwrap();
-    let module = gpu.module_load(context, PTX.as_bytes(), &ModuleOptions::default());
-    let module = module.unwrap();
-    let launch = |threads| {
-        let launch = mica_gpu::Launch {
-            module,
-            kernel: 0,
-            grid: [8, 1, 1],
-            block: [threads, 1, 1],
-            dynamic_shared: 0,
-            cooperative: false,
-            params: &[],
+    /// A device with a limit, and a way to launch 8 blocks of 1000 threads.
+    fn device(limit: u64) -> (Arc<Memory>, impl Fn() -> Result<()>) {
+        let mut config = config();
+        config.compiler = None;
+        let gpu = SoftwareGpu::new(config).unwrap();
+        let (memory, budget) = charged(&gpu, limit);
+        let context = gpu.context_create().unwrap();
+        let stream = gpu.default_stream(context).unwrap();
+        let module = gpu.module_load(context, PTX.as_bytes(), &ModuleOptions::default());
+        let module = module.unwrap();
+        let launch = move || {
+            let _kept = &budget;
+            let launch = mica_gpu::Launch {
+                module,
+                kernel: 0,
+                grid: [8, 1, 1],
+                block: [1000, 1, 1],
+                dynamic_shared: 0,
+                cooperative: false,
+                params: &[],
+            };
+            let launched = gpu.launch(stream, &launch);
+            gpu.context_synchronize(context).unwrap();
+            launched
         };
-        gpu.launch(stream, &launch)
-    };
+        (memory, launch)
+    }
     // 1000 threads of 100 000 bytes on each of two workers; the areas are powers of two.
-    launch(1000).unwrap();
-    gpu.context_synchronize(context).unwrap();
+    let (memory, launch) = device(300 << 20);
+    launch().unwrap();
     let used = memory.used.load(SeqCst);
     assert!(used >= 128 << 20, "{used} bytes charged for 100 MB");
-    launch(1000).unwrap();
-    gpu.context_synchronize(context).unwrap();
-    memory.used.fetch_add(150 << 20, SeqCst);
-    drop(gpu);
-    memory.used.fetch_sub(150 << 20, SeqCst);
+    launch().unwrap();
+    drop(launch);
     assert_eq!(memory.used.load(SeqCst), 0);
-
-    let mut config = common::config();
-    config.compiler = None;
-    let gpu = SoftwareGpu::new(config).unwrap();
-    let (_memory, _budget) = charged(&gpu, 64 << 20);
-    let context = gpu.context_create().unwrap();
-    let stream = gpu.default_stream(context).unwrap();
-    let module = gpu.module_load(context, PTX.as_bytes(), &ModuleOptions::default());
-    let launch = mica_gpu::Launch {
-        module: module.unwrap(),
-        kernel: 0,
-        grid: [8, 1, 1],
-        block: [1000, 1, 1],
-        dynamic_shared: 0,
-        cooperative: false,
-        params: &[],
-    };
-    let refused = gpu.launch(stream, &launch).unwrap_err();
-    assert_eq!(refused.code, CuResult::OutOfMemory);
-    gpu.context_synchronize(context).unwrap();
+    let (_memory, launch) = device(64 << 20);
+    assert_eq!(launch().unwrap_err().code, CuResult::OutOfMemory);
 }
 
 #[test]
@@ -219,30 +206,27 @@ fn a_submission_waits_for_room_while_kernels_run() {
     bench.write(counter, &[0]);
     bench.write(flag, &[0]);
     let stream = own_stream(&bench);
-    bench.launch_on(stream, "spin", 1, &[counter.0, flag.0]);
-    for _ in 1..QUEUE_ENTRIES {
-        bench.launch_on(stream, "empty", 1, &[]);
-    }
-    let (sender, had_room) = channel();
-    let asks = Arc::clone(&gpu);
-    std::thread::spawn(move || sender.send(asks.make_room(stream, 0)));
-    let early = had_room.recv_timeout(Duration::from_millis(100));
-    assert!(early.is_err(), "there was room");
+    // Fills the queue behind a kernel that runs; somebody asks for room, and there is none yet.
+    let ask_in_vain = || {
+        bench.launch_on(stream, "spin", 1, &[counter.0, flag.0]);
+        for _ in 1..QUEUE_ENTRIES {
+            bench.launch_on(stream, "empty", 1, &[]);
+        }
+        let (sender, had_room) = channel();
+        let asks = Arc::clone(&gpu);
+        std::thread::spawn(move || sender.send(asks.make_room(stream, 0)));
+        let early = had_room.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "there was room");
+        had_room
+    };
+    let had_room = ask_in_vain();
     bench.write(flag, &[1]);
     let late = had_room.recv_timeout(Duration::from_secs(30));
     late.unwrap().unwrap();
     gpu.stream_synchronize(stream).unwrap();
     // The end of a context ends the wait.
     bench.write(flag, &[0]);
-    bench.launch_on(stream, "spin", 1, &[counter.0, flag.0]);
-    for _ in 1..QUEUE_ENTRIES {
-        bench.launch_on(stream, "empty", 1, &[]);
-    }
-    let (sender, had_room) = channel();
-    let asks = Arc::clone(&gpu);
-    std::thread::spawn(move || sender.send(asks.make_room(stream, 0)));
-    let early = had_room.recv_timeout(Duration::from_millis(200));
-    assert!(early.is_err(), "there was room");
+    let had_room = ask_in_vain();
     gpu.context_destroy(bench.context).unwrap();
     let ended = had_room.recv_timeout(Duration::from_secs(30));
     assert!(ended.unwrap().is_err());

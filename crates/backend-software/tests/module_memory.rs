@@ -1,38 +1,14 @@
 //! What loading a module takes, counted by the allocator, against what the session is charged for it.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+#[path = "../../fatbin/tests/counting/mod.rs"]
+mod counting;
 
+use std::sync::Arc;
+
+use counting::{ALONE, counted};
 use mica_backend_software::{Config, SoftwareGpu};
 use mica_cuda_abi::CuResult;
 use mica_gpu::{ContextId, Gpu, Launch, ModuleId, ModuleOptions, SessionBudget};
-
-struct Counting;
-
-static NOW: AtomicU64 = AtomicU64::new(0);
-static PEAK: AtomicU64 = AtomicU64::new(0);
-static ALONE: Mutex<()> = Mutex::new(());
-
-// SAFETY: passes everything on to the system's allocator and only counts.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size() as u64, Relaxed) + layout.size() as u64;
-        PEAK.fetch_max(now, Relaxed);
-        // SAFETY: the caller's contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: the caller's contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
@@ -135,15 +111,6 @@ fn device(limit_bytes: u64) -> (SoftwareGpu, ContextId, Arc<SessionBudget>) {
     gpu.attach_budget(&budget);
     let context = gpu.context_create().unwrap();
     (gpu, context, budget)
-}
-
-/// Runs something; says how much more memory it took at its peak, and afterwards.
-fn counted<T>(work: impl FnOnce() -> T) -> (T, u64, u64) {
-    let before = NOW.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    let result = work();
-    let since = |now: &AtomicU64| now.load(Relaxed).saturating_sub(before);
-    (result, since(&PEAK), since(&NOW))
 }
 
 fn launch(gpu: &SoftwareGpu, context: ContextId, module: ModuleId) -> mica_gpu::Result<()> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use mica_backend_software::{Config, Engine, OutputKind, OutputSink, SoftwareGpu};
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::{
     ContextId, Copy3d, DevicePtr, Gpu, HostSpan, Launch, ModuleId, ModuleOptions, Place, Result,
     StreamId,
@@ -195,7 +195,9 @@ fn recursion_uses_the_stack_limit_and_overflows_as_a_fault() {
     on_both(|engine| {
         let rig = Rig::new(engine, false);
         let out = rig.alloc(32 * 4);
-        rig.gpu.context_set_limit(rig.context, 0, 64 << 10).unwrap();
+        rig.gpu
+            .context_set_limit(rig.context, Limit::StackSize, 64 << 10)
+            .unwrap();
         rig.launch("recurse", 1, 32, &[out.0, 50]).unwrap();
         let expected = (1..=50_u32).fold(0_u32, |below, n| below.wrapping_mul(3).wrapping_add(n));
         assert_eq!(rig.read(out, 32), [expected; 32], "{engine:?}");
@@ -249,6 +251,36 @@ fn a_fault_names_kernel_thread_address_and_source_line() {
                 "{engine:?}: {part} in {error}"
             );
         }
+    });
+}
+
+/// A kernel with a C++ compiler's name and source lines.
+const MANGLED: &str = ".version 8.4
+.target sm_90
+.address_size 64
+.visible .entry _Z4wildPii(.param .u64 p, .param .u64 n) {
+  .loc 1 7 5
+  .reg .b64 %d<2>; .reg .b32 %r<2>;
+  ld.param.u64 %d1, [p];
+  st.global.u32 [%d1], %r1;
+  ret;
+}
+.file 1 \"wild.cu\"
+";
+
+#[test]
+fn a_fault_names_the_kernel_as_its_author_did() {
+    on_both(|engine| {
+        let rig = Rig::of(MANGLED, engine, false);
+        rig.launch("_Z4wildPii", 1, 1, &[16, 0]).unwrap();
+        let error = rig.sync().unwrap_err();
+        let words = "invalid write at 0x10, wild.cu:7, block (0,0,0), thread (0,0,0) in kernel wild(int*, int)";
+        assert_eq!(error.message, words, "{engine:?}");
+        let printed = rig.printed.lock().unwrap();
+        let told = printed
+            .iter()
+            .any(|(kind, text)| *kind == OutputKind::Fault && text.trim() == words);
+        assert!(told, "{printed:?}");
     });
 }
 

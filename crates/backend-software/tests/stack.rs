@@ -1,11 +1,13 @@
 //! Local memory of launches: frames of calls that are inlined, and of those that are too large for it.
 
+#[path = "../../ptx-jit/tests/frames/kernel.rs"]
+mod kernel;
+
+use kernel::{call, kernel};
 use mica_backend_software::{Config, Engine, SoftwareGpu};
 use mica_cuda_abi::CuResult;
 use mica_gpu::{Copy3d, Gpu, HostSpan, Launch, ModuleOptions, Place, Result};
 use std::fmt::Write;
-
-const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
 /// Launches one block of kernel `k`, and gives what each thread stored.
 fn results(text: &str, engine: Engine, threads: u32) -> Result<Vec<u32>> {
@@ -40,29 +42,6 @@ fn results(text: &str, engine: Engine, threads: u32) -> Result<Vec<u32>> {
     Ok(words)
 }
 
-/// A kernel that stores what is in `%r2` after `body`; `%r1` is the thread.
-fn kernel(before: &str, body: &str) -> String {
-    format!(
-        "{HEAD}{before}
-.visible .entry k(.param .u64 out)
-{{
-	.reg .b32 %r<9>;
-	.reg .b64 %d<9>;
-	mov.u32 %r1, %tid.x;
-	{body}
-	ld.param.u64 %d1, [out];
-	mul.wide.u32 %d2, %r1, 4;
-	add.s64 %d1, %d1, %d2;
-	st.global.u32 [%d1], %r2;
-	ret;
-}}
-"
-    )
-}
-
-const CALL: &str = "{ .param .b32 a; .param .b32 s; st.param.u32 [a], %r1; call (s), f, (a); \
-                    ld.param.u32 %r2, [s]; }";
-
 #[test]
 fn a_callee_s_array_is_each_thread_s_own() {
     let before = ".global .u32 sums[1024];
@@ -89,7 +68,7 @@ st.param.u32 [s], %r2; ret; }}"
     );
     let mut body = String::new();
     for _ in 0..40 {
-        writeln!(body, "{CALL}").unwrap();
+        writeln!(body, "{}", call("f")).unwrap();
     }
     let found = results(&kernel(&before, &body), Engine::Jit, 64).unwrap();
     assert_eq!(found, (2000..2064).collect::<Vec<u32>>());
@@ -99,6 +78,6 @@ st.param.u32 [s], %r2; ret; }}"
 fn frames_that_no_device_has_are_refused() {
     let before = ".func (.param .b32 s) f (.param .b32 a) { .local .align 16 .b8 own[4000000000];
 .reg .b32 %r<3>; ld.param.u32 %r1, [a]; st.local.u32 [own+3999999996], %r1; ret; }";
-    let refused = results(&kernel(before, CALL), Engine::Jit, 1).unwrap_err();
+    let refused = results(&kernel(before, &call("f")), Engine::Jit, 1).unwrap_err();
     assert_eq!(refused.code, CuResult::LaunchOutOfResources, "{refused}");
 }

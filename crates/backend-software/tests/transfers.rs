@@ -85,7 +85,8 @@ fn cancelling_ends_transfers() {
     let bench = Bench::new(&gpu);
     long_copies(&gpu, &bench, 200);
     let began = Instant::now();
-    assert!(gpu.abort(bench.context).unwrap() > 0);
+    let ended = gpu.abort(bench.context).unwrap();
+    assert!(ended.copies > 0 && ended.kernels == 0, "{ended:?}");
     let error = gpu.context_synchronize(bench.context).unwrap_err();
     assert_eq!(error.code, CuResult::LaunchTimeout);
     gpu.context_destroy(bench.context).unwrap();

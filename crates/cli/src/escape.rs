@@ -77,7 +77,7 @@ pub(crate) fn watch(pid: u32, mode: Mode) {
 pub(crate) fn say() {
     if let Some(library) = ESCAPED.get() {
         let library = mica_wire::host::printable::printable(library);
-        eprintln!(
+        errln!(
             "mica: the program used {library} and not Mica's libcuda.so.1, so it ran without limits \
              (is it setuid, does it drop LD_PRELOAD, or open the driver by its full path?)"
         );

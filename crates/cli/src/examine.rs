@@ -21,12 +21,14 @@ use mica_wire::host::message::Role;
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::{ContextCreate, MemoryAlloc, SessionError};
 
+use crate::libraries::Origin;
+
 const REFUSED: &str = "a process that asked for one byte more than the limit was refused";
 
 /// Whether programs get Mica's `libcuda.so.1`.
 pub(crate) fn libraries() -> Check {
     let (verdict, evidence) = match crate::libraries::prepare(Mode::Direct) {
-        Ok(prepared) => judge(&prepared.folder.join("libcuda.so.1")),
+        Ok(prepared) => judge(&prepared.folder.join("libcuda.so.1"), prepared.origin),
         Err(error) => (Verdict::Failed, format!("{error:#}")),
     };
     Check {
@@ -37,12 +39,15 @@ pub(crate) fn libraries() -> Check {
     }
 }
 
-fn judge(path: &Path) -> (Verdict, String) {
+fn judge(path: &Path, origin: Origin) -> (Verdict, String) {
     let shown = path.display();
     if is_shim(path) {
-        (Verdict::Ok, format!("{shown} carries Mica's mark"))
+        (
+            Verdict::Ok,
+            format!("{shown} carries Mica's mark; {origin}"),
+        )
     } else {
-        (Verdict::Failed, format!("{shown} is not Mica's"))
+        (Verdict::Failed, format!("{shown} is not Mica's; {origin}"))
     }
 }
 
@@ -62,7 +67,8 @@ pub(crate) fn limit(client: &ControlClient, vgpu: &VgpuInfo) -> Check {
 }
 
 fn ask_too_much(client: &ControlClient, vgpu: &VgpuInfo) -> Result<(Verdict, String), String> {
-    let joined = client.join(&vgpu.name).map_err(|e| e.to_string())?;
+    let joined = client.join_as_probe(&vgpu.name);
+    let joined = joined.map_err(|e| e.to_string())?;
     let token = Environment::parse_token(&joined.token).ok_or("the daemon gave no token")?;
     let environment = Environment {
         socket: joined.host_socket.into(),
@@ -125,9 +131,8 @@ pub(crate) fn limit_on_gpu(vgpu: &VgpuInfo) -> Check {
 fn probe(vgpu: &VgpuInfo) -> anyhow::Result<(Verdict, String)> {
     let own = crate::program::own_path()?;
     let output = Command::new(&own)
-        .args(["exec", &vgpu.name, "--"])
-        .arg(&own)
         .args(["limit-probe", &vgpu.memory_limit_bytes.to_string()])
+        .args(["--in", &vgpu.name])
         .stdin(Stdio::null())
         .output()
         .context("the probe cannot be run")?;
@@ -149,19 +154,30 @@ const PROBE_GRANTED: i32 = 3;
 const PROBE_FAILED: i32 = 4;
 const OUT_OF_MEMORY: i32 = 2;
 
+/// The probe, after it has joined the virtual GPU that is named.
+pub(crate) fn limit_probe(limit: usize, vgpu: Option<&str>) -> anyhow::Result<i32> {
+    match vgpu {
+        Some(name) => {
+            let arguments = ["limit-probe".into(), limit.to_string().into()];
+            match crate::program::become_probe(name, &arguments)? {}
+        }
+        None => Ok(be_limit_probe(limit)),
+    }
+}
+
 /// The probe: an ordinary CUDA program that asks for one byte more than `limit`, then for a little.
-pub(crate) fn be_limit_probe(limit: usize) -> i32 {
+fn be_limit_probe(limit: usize) -> i32 {
     let driver = match Driver::open() {
         Ok(driver) => driver,
         Err(DriverError::Call {
             call,
             code: OUT_OF_MEMORY,
         }) => {
-            println!("there is not even room for a context: {call} was refused");
+            outln!("there is not even room for a context: {call} was refused");
             return PROBE_REFUSED;
         }
         Err(error) => {
-            println!("{error}");
+            outln!("{error}");
             return PROBE_FAILED;
         }
     };
@@ -174,17 +190,17 @@ pub(crate) fn be_limit_probe(limit: usize) -> i32 {
                 Ok(()) => "4 KiB were granted",
                 Err(_) => "4 KiB were refused too, it is full",
             };
-            println!(
+            outln!(
                 "cuMemAlloc of one byte more than the limit was refused as out of memory; {little}"
             );
             PROBE_REFUSED
         }
         Ok(()) => {
-            println!("cuMemAlloc gave {} bytes", limit.saturating_add(1));
+            outln!("cuMemAlloc gave {} bytes", limit.saturating_add(1));
             PROBE_GRANTED
         }
         Err(error) => {
-            println!("{error}");
+            outln!("{error}");
             PROBE_FAILED
         }
     }

@@ -1,7 +1,12 @@
 //! The `mica` command.
 
+#[macro_use]
+mod output;
+
+mod aftermath;
 mod args;
 mod bench;
+mod complete;
 mod control;
 mod demo;
 mod escape;
@@ -9,11 +14,15 @@ mod examine;
 mod libraries;
 mod listing;
 mod manage;
+mod not_started;
 mod program;
 mod ptx;
+mod signals;
 mod size;
 mod spec;
 mod table;
+mod usage;
+mod when;
 
 use std::process::ExitCode;
 
@@ -22,16 +31,29 @@ use clap::{CommandFactory, Parser};
 use mica_wire::host::printable::printable_lines;
 
 use crate::args::{Cli, Command};
+use crate::not_started::{NotStarted, OWN_FAILURE};
 
 fn main() -> ExitCode {
     reset_sigpipe();
-    let cli = Cli::parse();
-    match dispatch(&cli.command) {
-        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-        Err(error) => {
-            eprintln!("mica: {}", printable_lines(&format!("{error:#}")));
-            ExitCode::FAILURE
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::report(error),
+    };
+    let code = dispatch(&cli.command).unwrap_or_else(|error| {
+        errln!("mica: {}", printable_lines(&format!("{error:#}")));
+        failure_code(&cli.command, &error)
+    });
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// The exit code of a failure. Where a program's own code is returned, Mica's failures have codes of their own.
+fn failure_code(command: &Command, error: &anyhow::Error) -> i32 {
+    match command {
+        Command::Run(_) | Command::Exec(_) => {
+            let not_started = error.downcast_ref::<NotStarted>();
+            not_started.map_or(OWN_FAILURE, |failure| failure.code)
         }
+        _ => 1,
     }
 }
 
@@ -66,7 +88,11 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Ptx(args) => done(ptx::show(args)),
         Command::Config(args) => done(manage::config(args)),
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "mica", &mut std::io::stdout());
+            out!("{}", complete::script(*shell));
+            Ok(0)
+        }
+        Command::Complete { words } => {
+            complete::print(words);
             Ok(0)
         }
         Command::Man { folder } => {
@@ -77,11 +103,11 @@ fn dispatch(command: &Command) -> Result<i32> {
         }
         Command::Worker { .. } => done(manage::worker()),
         Command::ShimLoad { copy_for_ever } => done(bench::shim_load::run(*copy_for_ever)),
-        Command::LimitProbe { limit } => Ok(examine::be_limit_probe(*limit)),
+        Command::LimitProbe { limit, vgpu } => examine::limit_probe(*limit, vgpu.as_deref()),
         Command::Load { load } => {
             let load = serde_json::from_str(load).context("the load is no valid JSON")?;
             let report = mica_load::run(&load)?;
-            println!("{}", serde_json::to_string(&report)?);
+            outln!("{}", serde_json::to_string(&report)?);
             Ok(0)
         }
     }

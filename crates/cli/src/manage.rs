@@ -12,8 +12,8 @@ use mica_wire::host::printable::printable;
 
 use crate::args::{ConfigArgs, CreateArgs, DaemonArgs, NameArgs, RemoveArgs, ResizeArgs};
 use crate::control::{connect, connect_existing, explain};
-use crate::listing::print_json;
-use crate::size::show_bytes;
+use crate::listing::{print_json, share_words};
+use crate::size::{Memory, show_bytes};
 use crate::spec;
 
 pub(crate) fn create(args: &CreateArgs) -> Result<()> {
@@ -24,13 +24,17 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
     if args.json {
         return print_json(&client.get(&created.name).map_err(explain)?);
     }
-    println!(
-        "{}: {} of memory and {} % of GPU {} ({})\nrun in it with: mica exec {} -- CMD",
+    outln!(
+        "{}: {} of memory and {} % of GPU {} ({}){}\nrun in it with: mica exec {} -- CMD",
         created.name,
         show_bytes(created.memory_limit_bytes),
         created.share_percent,
         created.gpu,
         created.gpu_kind,
+        match created.share_reserved {
+            true => "",
+            false => ", not reserved (-s reserves a share)",
+        },
         created.name
     );
     if args.spec.allow_degraded {
@@ -43,15 +47,16 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
 pub(crate) fn say_if_degraded(client: &ControlClient, name: &str) {
     let reasons = client.get(name).map(|vgpu| vgpu.reasons);
     for reason in reasons.unwrap_or_default() {
-        eprintln!("mica: {name} is degraded: {}", printable(&reason));
+        errln!("mica: {name} is degraded: {}", printable(&reason));
     }
 }
 
 pub(crate) fn resize(args: &ResizeArgs) -> Result<()> {
     let change = Resize {
-        memory_limit_bytes: args.memory.map(|size| size.0),
+        memory_limit_bytes: args.memory.and_then(Memory::bytes),
+        memory_limit_percent: args.memory.and_then(Memory::part),
         share_percent: args.share.map(|share| share.0),
-        cap: args.cap,
+        cap: (args.cap || args.no_cap).then_some(args.cap),
         priority: args.priority.map(spec::priority),
         drain: args.drain,
     };
@@ -63,13 +68,12 @@ fn report(vgpu: &VgpuInfo, json: bool) -> Result<()> {
     if json {
         return print_json(vgpu);
     }
-    println!(
-        "{}: {}, limit {}, share {} %{}",
+    outln!(
+        "{}: {}, limit {}, share {}",
         vgpu.name,
         vgpu.state,
         show_bytes(vgpu.memory_limit_bytes),
-        vgpu.share_percent,
-        if vgpu.cap { ", capped" } else { "" }
+        share_words(vgpu)
     );
     Ok(())
 }
@@ -80,7 +84,7 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
     for name in &args.names {
         match client.remove(name, args.force) {
             Ok(_) if args.json => removed.push(name),
-            Ok(_) => println!("{name} removed"),
+            Ok(_) => outln!("{name} removed"),
             Err(error) => failed.push(explain(error).to_string()),
         }
     }
@@ -107,7 +111,7 @@ pub(crate) fn cancel(args: &NameArgs) -> Result<()> {
     if args.json {
         return print_json(&done);
     }
-    println!("{}", printable(&done.done));
+    outln!("{}", printable(&done.done));
     Ok(())
 }
 
@@ -123,7 +127,7 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
         if args.stop {
             wait_for_end(client.socket());
         }
-        println!("{}", printable(&done.done));
+        outln!("{}", printable(&done.done));
         return Ok(());
     }
     tracing_subscriber::fmt()
@@ -164,7 +168,7 @@ fn wait_for_end(socket: &Path) {
 }
 
 pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
-    match &args.check {
+    match &args.file {
         Some(file) => {
             let checked = mica_daemon::config::Config::load(file);
             if args.json {
@@ -176,10 +180,10 @@ pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
             }
             checked?;
             if !args.json {
-                println!("{}: valid", file.display());
+                outln!("{}: valid", file.display());
             }
         }
-        None => print!("{}", mica_daemon::config::EXAMPLE),
+        None => out!("{}", mica_daemon::config::EXAMPLE),
     }
     Ok(())
 }

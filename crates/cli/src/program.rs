@@ -6,30 +6,33 @@
 //! The program finds Mica's `libcuda.so.1` because it is preloaded under that name, which also holds
 //! when the program has an RPATH, and by the library path, which also reaches what it starts.
 
+use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use mica_daemon::api::{Created, Event, GpuKind, Mode};
+use mica_daemon::api::{Created, GpuKind, Mode, ProgramReport};
 use mica_daemon::client::ControlClient;
 use mica_wire::host::printable::printable;
 
+use crate::aftermath;
 use crate::args::{ExecArgs, RunArgs, WatchArgs};
 use crate::control;
 use crate::escape;
 use crate::libraries;
 use crate::manage;
+use crate::not_started::{NotStarted, find};
+use crate::signals;
 use crate::spec::specification;
 
-/// Below this a virtual GPU has hardly room for more than a context (520 MiB on an H200).
-const CONTEXT_BYTES: u64 = 640 << 20;
+/// How long the daemon's answer to a report of a program is waited for.
+const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs a program in a virtual GPU of its own; returns its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<i32> {
@@ -38,16 +41,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     let mut spec = specification(&args.spec, &client)?;
     spec.name = args.name.clone();
     spec.ephemeral = true;
-    spec.note = Some(args.command.join(OsStr::new(" ")).display().to_string());
+    spec.note = Some(command_line(&args.command));
     let created = client.create(&spec).map_err(control::explain)?;
     if spec.allow_degraded {
         manage::say_if_degraded(&client, &created.name);
     }
     let result = start(&created, &args.command, &args.watch)
-        .and_then(|child| wait(child, &args.command[0], created.mode));
-    say_what_happened(&client, &created, since, &result);
+        .and_then(|child| wait(child, &client, &created, &args.command));
+    let code = result.map(|ended| ended.tell(&client, &created, since));
     remove(&client, &created.name);
-    result
+    code
 }
 
 /// Runs a program in an existing virtual GPU; returns its exit code.
@@ -56,13 +59,32 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
     let since = SystemTime::now();
     let joined = client.join(&args.name).map_err(control::explain)?;
     let child = start(&joined, &args.command, &args.watch)?;
-    let code = wait(child, &args.command[0], joined.mode);
-    say_what_happened(&client, &joined, since, &code);
-    code
+    let ended = wait(child, &client, &joined, &args.command)?;
+    Ok(ended.tell(&client, &joined, since))
 }
 
-/// Starts a program with the environment that puts it into a virtual GPU.
+/// Becomes this program in an existing virtual GPU, to test its limits: nothing of it is an event of the tenant's.
+pub(crate) fn become_probe(name: &str, arguments: &[OsString]) -> Result<Infallible> {
+    let joined = control::connect()?.join_as_probe(name);
+    let joined = joined.map_err(control::explain)?;
+    let own = own_path()?.into_os_string();
+    let command: Vec<OsString> = std::iter::once(own)
+        .chain(arguments.iter().cloned())
+        .collect();
+    Err(prepare(&joined, &command, &WatchArgs::default())?.exec())
+        .context("the probe cannot be run")
+}
+
+/// Starts a program in a virtual GPU.
 fn start(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<Child> {
+    let mut child = prepare(joined, command, watch)?;
+    // A killed `mica run` leaves no program behind.
+    let started = ends_with_us(&mut child, libc::SIGKILL).spawn();
+    started.map_err(|error| NotStarted::new(child.get_program(), error).into())
+}
+
+/// A program with the environment that puts it into a virtual GPU.
+fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<Command> {
     let (path, arguments) = command.split_first().context("no program was named")?;
     let program = path.display().to_string();
     let program = printable(&program);
@@ -89,7 +111,7 @@ fn start(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<Ch
     if joined.mode == Mode::Direct && !joined.gpu_uuid.is_empty() {
         // One virtual GPU is on one card: the program sees that card as device 0.
         if let Some(wanted) = other_device_wanted(std::env::var(VISIBLE).ok(), joined) {
-            eprintln!(
+            errln!(
                 "mica: {VISIBLE}={wanted} is replaced: the virtual GPU is on GPU {} (--gpu chooses another)",
                 joined.gpu
             );
@@ -111,26 +133,18 @@ fn start(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<Ch
         child.env("MICA_TRACE", std::path::absolute(trace)?);
     }
     if prepared.lacks_driver {
-        eprintln!(
+        errln!(
             "mica: the NVIDIA driver's libcuda.so.1 was not found (MICA_LIBCUDA says where it is): the program will \
              find no GPU"
         );
     }
     if ignores_preloads(path) {
-        eprintln!(
+        errln!(
             "mica: {program} runs with the rights of another user or group, so the system keeps Mica's \
              libcuda.so.1 out of it: it will not find the virtual GPU"
         );
     }
-    // A killed `mica run` leaves no program behind.
-    match ends_with_us(&mut child, libc::SIGKILL).spawn() {
-        Ok(child) => Ok(child),
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!("{program}: no such program"),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            bail!("{program} is not a program that may be run here")
-        }
-        Err(error) => Err(error).with_context(|| format!("{program} cannot be started")),
-    }
+    Ok(child)
 }
 
 /// The kernel sends the child this signal when this process ends, however it ends. To be started by a thread that stays:
@@ -161,17 +175,7 @@ fn other_device_wanted(visible: Option<String>, joined: &Created) -> Option<Stri
 
 /// Whether a program changes its rights when it starts: then LD_PRELOAD and LD_LIBRARY_PATH are ignored.
 fn ignores_preloads(program: &OsStr) -> bool {
-    let paths = match program.as_encoded_bytes().contains(&b'/') {
-        true => vec![PathBuf::from(program)],
-        false => std::env::var_os("PATH")
-            .map(|path| {
-                std::env::split_paths(&path)
-                    .map(|p| p.join(program))
-                    .collect()
-            })
-            .unwrap_or_default(),
-    };
-    let Some(file) = paths.iter().find_map(|path| path.metadata().ok()) else {
+    let Some(file) = find(program).and_then(|path| path.metadata().ok()) else {
         return false;
     };
     // SAFETY: both only ask.
@@ -190,91 +194,59 @@ fn prepend(first: &Path, variable: &str) -> OsString {
     value
 }
 
-/// The program that signals are passed on to.
-static PROGRAM: AtomicI32 = AtomicI32::new(0);
-
-extern "C" fn pass_on(signal: libc::c_int) {
-    let program = PROGRAM.load(Ordering::Relaxed);
-    if program > 0 {
-        // SAFETY: kill is async-signal-safe and the number is our child's until it is reaped.
-        unsafe { libc::kill(program, signal) };
-    }
-}
-
-fn wait(mut child: Child, program: &OsStr, mode: Mode) -> Result<i32> {
-    PROGRAM.store(child.id() as i32, Ordering::Relaxed);
-    escape::watch(child.id(), mode);
-    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
-        // SAFETY: the handler only loads an atomic and calls kill.
-        unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
-    }
-    for signal in [libc::SIGINT, libc::SIGQUIT] {
-        // A terminal sends these to the program too; it decides, and we report how it ended.
-        // SAFETY: ignoring a signal runs no code.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
-    let status = child
-        .wait()
-        .with_context(|| format!("{} cannot be waited for", program.display()))?;
-    PROGRAM.store(0, Ordering::Relaxed);
-    Ok(exit_code(status))
-}
-
-/// The code a shell would show: 128 plus the signal for a killed program.
-pub(crate) fn exit_code(status: ExitStatus) -> i32 {
-    status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
-}
-
-/// Says on stderr what the program could not say itself: that a kernel faulted and where, that it, or one it
-/// started, was not held to its limits, or was ended because it could not be. Of one that failed also why modules
-/// and memory were refused: one that did not got along without them.
-fn say_what_happened(
+/// Waits for a program, and tells the daemon of its start and its end.
+fn wait(
+    mut child: Child,
     client: &ControlClient,
     joined: &Created,
-    since: SystemTime,
-    code: &Result<i32>,
-) {
-    let name = joined.name.as_str();
-    let told = client.past_events().unwrap_or_default();
-    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let of_this = |event: &&Event| {
-        event.vgpu.as_deref() == Some(name) && event.time_seconds >= since.as_secs_f64()
+    command: &[OsString],
+) -> Result<Ended> {
+    signals::pass_on_to(child.id());
+    escape::watch(child.id(), joined.mode);
+    let report = |end| ProgramReport {
+        token: joined.token.clone(),
+        pid: child.id(),
+        command: command_line(command),
+        end,
     };
-    let failed = !matches!(code, Ok(0));
-    let mut refused: Vec<&str> = Vec::new();
-    let mut denied = None;
-    let mut escaped = false;
-    for event in told.iter().filter(of_this) {
-        let outside = ["process_outside", "process_refused"].contains(&event.kind.as_str());
-        escaped |= outside;
-        if outside || event.kind == "kernel_fault" {
-            eprintln!("mica: {}", printable(&event.message));
+    // A daemon that does not answer keeps no program waiting.
+    let client = client.clone().with_timeout(REPORT_WITHIN);
+    let _ = client.report(&joined.name, &report(None));
+    let ended = report(None);
+    let status = child
+        .wait()
+        .with_context(|| format!("{} cannot be waited for", ended.command))?;
+    signals::stop();
+    let ended = ProgramReport {
+        end: Some(aftermath::end_of(status)),
+        ..ended
+    };
+    let told = client.report(&joined.name, &ended);
+    let removed = told.is_err_and(|error| error.reason() == Some("not_found"));
+    Ok(Ended { status, removed })
+}
+
+/// How a program ended, and whether its virtual GPU was there until then.
+struct Ended {
+    status: ExitStatus,
+    removed: bool,
+}
+
+impl Ended {
+    /// Says what happened, and returns the program's exit code.
+    fn tell(&self, client: &ControlClient, joined: &Created, since: SystemTime) -> i32 {
+        let code = aftermath::exit_code(self.status);
+        aftermath::say_events(client, joined, since, code != 0);
+        match self.removed {
+            true => errln!("mica: virtual GPU {} was removed", joined.name),
+            false => aftermath::say_signal(self.status),
         }
-        if event.kind == "memory_denied" {
-            denied = Some(&event.message);
-        }
-        let explains = match event.kind.as_str() {
-            "module_refused" => Some("a module was refused: "),
-            "worker_died" | "worker_failed" => Some(""),
-            _ => None,
-        };
-        if let Some(begin) = explains.filter(|_| failed && !refused.contains(&&*event.message)) {
-            eprintln!("mica: {begin}{}", printable(&event.message));
-            refused.push(&event.message);
-        }
+        code
     }
-    if let (true, Some(denied)) = (failed, denied) {
-        let why = printable(denied);
-        eprintln!("mica: memory was refused, the last time because {why}");
-        if joined.gpu_kind == GpuKind::Nvidia && joined.memory_limit_bytes < CONTEXT_BYTES {
-            eprintln!("  hint: a context alone takes some 520 MiB of an NVIDIA GPU");
-        }
-    }
-    if !escaped {
-        escape::say();
-    }
+}
+
+fn command_line(command: &[OsString]) -> String {
+    command.join(OsStr::new(" ")).display().to_string()
 }
 
 /// Removes an ephemeral virtual GPU unless programs it started still use it.
@@ -302,7 +274,8 @@ mod tests {
             gpu_kind: GpuKind::Nvidia,
             gpu_uuid: "GPU-1".into(),
             memory_limit_bytes: 1,
-            share_percent: 1,
+            share_percent: 1.into(),
+            share_reserved: true,
         };
         let spoken_of = |wanted: &str, gpu| other_device_wanted(Some(wanted.into()), &joined(gpu));
         assert_eq!(other_device_wanted(None, &joined(0)), None);

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use mica_fatbin::{Cubin, DEFAULT_PAYLOAD_LIMIT, Entry, EntryKind, Image};
 use mica_kernel::{Dim3, Executable};
 use mica_ptx::ast::{Module, Unsupported};
+use mica_ptx::names::readable;
 use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::JitModule;
 use mica_ptx_ops::layout::ModuleLayout;
@@ -67,7 +68,7 @@ pub(crate) fn show(args: &PtxArgs) -> Result<()> {
     if args.json {
         print_json(&pieces)?;
     } else if !has_ptx {
-        println!(
+        outln!(
             "{name} is {}. The software GPU compiles PTX and cannot run it; build with \
              -gencode arch=compute_80,code=compute_80 to add PTX.",
             image.describe()
@@ -150,37 +151,37 @@ fn located(file: &Path, arch: &str) -> String {
 }
 
 fn print(entry: &Entry<'_>, piece: &Piece) {
-    println!("{}  ({} bytes stored)", entry.arch(), entry.stored_len());
+    outln!("{}  ({} bytes stored)", entry.arch(), entry.stored_len());
     match piece {
         Piece::Ptx { description, check } => {
             let description = description.to_string();
-            println!("{}", printable_lines(&description));
+            outln!("{}", printable_lines(&description));
             let Some(check) = check else { return };
-            println!("compiled for this machine");
+            outln!("compiled for this machine");
             for checked in check {
-                let kernel = &checked.kernel;
+                let kernel = readable(&checked.kernel);
                 let line = match &checked.made {
                     Made::Native(ms) => format!("  {ms:>8.1} ms  {kernel}"),
                     Made::Interpreted(why) => format!("  interpreted  {kernel}: {why}"),
                     Made::Refused(why) => format!("  refused      {kernel}: {why}"),
                 };
-                println!("{}", printable_lines(&line));
+                outln!("{}", printable_lines(&line));
             }
-            println!();
+            outln!();
         }
         Piece::Machine(cubin) => {
-            println!("machine code: runs on GPUs of its own generation only");
+            outln!("machine code: runs on GPUs of its own generation only");
             for kernel in cubin.iter().flat_map(|cubin| &cubin.kernels) {
-                println!("\nkernel {}", printable(&kernel.name));
-                println!("  parameters: {} bytes", kernel.param_bytes);
+                outln!("\nkernel {}", printable(&readable(&kernel.name)));
+                outln!("  parameters: {} bytes", kernel.param_bytes);
                 if let Some(registers) = kernel.registers {
-                    println!("  registers: {registers}");
+                    outln!("  registers: {registers}");
                 }
                 if kernel.shared_bytes > 0 {
-                    println!("  shared memory: {} bytes", kernel.shared_bytes);
+                    outln!("  shared memory: {} bytes", kernel.shared_bytes);
                 }
             }
-            println!();
+            outln!();
         }
     }
 }
@@ -194,6 +195,7 @@ fn as_json(arch: &str, piece: &Piece) -> Value {
                 .map(|k| {
                     json!({
                         "name": k.name,
+                        "readable_name": readable(&k.name),
                         "param_bytes": k.param_bytes,
                         "registers": k.registers,
                         "shared_bytes": k.shared_bytes,
@@ -248,6 +250,7 @@ fn function_json(function: &mica_ptx::FunctionDescription) -> Value {
         .collect();
     json!({
         "name": function.name,
+        "readable_name": function.readable_name(),
         "params": params,
         "registers": registers,
         "shared_bytes": function.shared_bytes,

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use mica_daemon::api::Percent;
+
 /// A number of bytes: `8GiB`, `8G`, `8192MiB`, `512M`, `1073741824`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) u64);
@@ -16,7 +18,7 @@ impl FromStr for Size {
             .unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(split);
         if number.is_empty() {
-            return Err(format!("{text:?} is no size; write 8GiB or 512MiB"));
+            return Err(format!("{text:?} is not a size: write 8GiB or 512MiB"));
         }
         let shift = match unit.trim().to_ascii_lowercase().as_str() {
             "" | "b" => 0,
@@ -32,7 +34,7 @@ impl FromStr for Size {
         };
         let value: f64 = number
             .parse()
-            .map_err(|_| format!("{text:?} is no size; write 8GiB or 512MiB"))?;
+            .map_err(|_| format!("{text:?} is not a size: write 8GiB or 512MiB"))?;
         let bytes = value * (1_u64 << shift) as f64;
         if !(1.0..=(1_u64 << 50) as f64).contains(&bytes) {
             return Err(format!("{text:?} is not between one byte and 1024 TiB"));
@@ -41,23 +43,78 @@ impl FromStr for Size {
     }
 }
 
-/// Percent of one GPU: `30` or `30%`.
+/// A memory limit: a size, or a part of the GPU's memory such as `50%`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share(pub(crate) u32);
+pub(crate) enum Memory {
+    Bytes(u64),
+    Part(Percent),
+}
+
+impl Memory {
+    /// The bytes, where they were given.
+    pub(crate) fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Part(_) => None,
+        }
+    }
+
+    /// The part of the GPU, where one was given.
+    pub(crate) fn part(self) -> Option<Percent> {
+        match self {
+            Self::Bytes(_) => None,
+            Self::Part(part) => Some(part),
+        }
+    }
+}
+
+/// A limit below this is refused by the daemon: a number without a unit was not meant as bytes.
+const LEAST_LIMIT_BYTES: u64 = 1 << 20;
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if text.ends_with('%') {
+            let part = percent(text);
+            let part = part.ok_or_else(|| {
+                format!("{text:?} is not from 1 to 100 percent of the GPU's memory")
+            })?;
+            return Ok(Self::Part(part));
+        }
+        let Size(bytes) = text.parse()?;
+        let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
+        if !has_unit && bytes < LEAST_LIMIT_BYTES {
+            let unit = if bytes <= 1024 { "GiB" } else { "MiB" };
+            return Err(format!(
+                "{text:?} is a number of bytes; did you mean {text}{unit}?"
+            ));
+        }
+        Ok(Self::Bytes(bytes))
+    }
+}
+
+/// Percent of one GPU: `30`, `33.3` or `30%`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share(pub(crate) Percent);
 
 impl FromStr for Share {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = text.trim().trim_end_matches('%');
-        let value: u32 = number
-            .parse()
-            .map_err(|_| format!("{text:?} is no whole number of percent"))?;
-        if !(1..=100).contains(&value) {
-            return Err(format!("{text:?} is not from 1 to 100 percent of one GPU"));
-        }
-        Ok(Self(value))
+        let share = percent(text).map(Self);
+        share.ok_or_else(|| format!("{text:?} is not from 1 to 100 percent of one GPU"))
     }
+}
+
+/// A percentage from 1 to 100, with or without its sign.
+fn percent(text: &str) -> Option<Percent> {
+    let number = text.trim().trim_end_matches('%').trim_end();
+    let percent: Percent = number.parse().ok()?;
+    (Percent::from(1)..=Percent::WHOLE)
+        .contains(&percent)
+        .then_some(percent)
 }
 
 /// Bytes with the largest unit that keeps them readable.
@@ -106,14 +163,34 @@ mod tests {
         assert!("99999999TiB".parse::<Size>().is_err());
         assert!("8 apples".parse::<Size>().unwrap_err().contains("apples"));
         let no_number = "GiB".parse::<Size>().unwrap_err();
-        assert_eq!(no_number, "\"GiB\" is no size; write 8GiB or 512MiB");
+        assert_eq!(no_number, "\"GiB\" is not a size: write 8GiB or 512MiB");
+    }
+
+    #[test]
+    fn a_limit_may_be_a_part_of_the_gpu_and_a_bare_number_is_asked_about() {
+        let limit = |text: &str| text.parse::<Memory>();
+        assert_eq!(limit("50%"), Ok(Memory::Part(50.into())));
+        assert_eq!(limit("12.5 %").unwrap().part().unwrap().to_string(), "12.5");
+        assert_eq!(limit("8GiB"), Ok(Memory::Bytes(8 << 30)));
+        assert_eq!(limit("1073741824"), Ok(Memory::Bytes(1 << 30)));
+        let bare = |text| limit(text).unwrap_err();
+        assert_eq!(bare("8"), "\"8\" is a number of bytes; did you mean 8GiB?");
+        assert_eq!(
+            bare("4096"),
+            "\"4096\" is a number of bytes; did you mean 4096MiB?"
+        );
+        for wrong in ["0%", "101%", "%", "x%"] {
+            assert!(limit(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
     fn shares_are_percent_of_one_gpu() {
-        assert_eq!("30%".parse::<Share>(), Ok(Share(30)));
-        assert!("0".parse::<Share>().is_err());
-        assert!("101".parse::<Share>().is_err());
-        assert!("NaN".parse::<Share>().is_err());
+        assert_eq!("30%".parse::<Share>(), Ok(Share(30.into())));
+        assert_eq!("33.3".parse::<Share>().unwrap().0.to_string(), "33.3");
+        for wrong in ["0", "0.5", "101", "100.1", "NaN", "-5", ""] {
+            let refusal = wrong.parse::<Share>().unwrap_err();
+            assert!(refusal.contains("not from 1 to 100 percent"), "{refusal}");
+        }
     }
 }

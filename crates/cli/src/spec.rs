@@ -7,6 +7,7 @@ use mica_daemon::api::{
 use mica_daemon::client::ControlClient;
 
 use crate::args::{ModeArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, SpecArgs};
+use crate::size::Memory;
 
 /// The specification that the options describe.
 pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<VgpuSpec> {
@@ -16,7 +17,8 @@ pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<V
         .map(|gpu| gpu_index(gpu, client))
         .transpose()?;
     Ok(VgpuSpec {
-        memory_limit_bytes: args.memory.map(|size| size.0),
+        memory_limit_bytes: args.memory.and_then(Memory::bytes),
+        memory_limit_percent: args.memory.and_then(Memory::part),
         share_percent: args.share.map(|share| share.0),
         cap: args.cap,
         priority: priority(args.priority),

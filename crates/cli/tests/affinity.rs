@@ -42,8 +42,8 @@ fn a_daemon_is_not_kept_to_the_cores_of_whoever_started_it() {
     };
     assert!(mica(&["ls"]).status.success());
     let control = UnixStream::connect(runtime.join("control.sock")).unwrap();
-    let daemon = rustix::net::sockopt::socket_peercred(&control).unwrap().pid;
-    let cores = allowed_cores(&daemon.as_raw_nonzero().to_string());
+    let daemon = mica_wire::host::peer::peer_of(&control).unwrap().pid;
+    let cores = allowed_cores(&daemon.unwrap().to_string());
     assert!(mica(&["daemon", "--stop"]).status.success());
     assert_eq!(cores, all, "started on core {first}");
 }

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use home::Home;
 use mica_limits::{Environment, open_session};
-use mica_wire::host::message::{Kind, Message};
 use mica_wire::host::socket::HostSocket;
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::*;
@@ -79,10 +78,8 @@ fn honest(environment: &Environment, stop: &AtomicBool) -> u32 {
 fn hostile(environment: &Environment, lie: impl FnOnce(&SessionArea, &mut Producer)) {
     let (_, socket) = open_session(environment).unwrap();
     let socket = HostSocket::from_fd(socket);
-    let mut hello = Message::new(Kind::Hello);
-    hello.kind = socket_kind::HELLO;
-    hello.b = u64::from(SESSION_VERSION);
-    socket.send(&hello, &[]).unwrap();
+    let version = SESSION_VERSION.into();
+    socket.send(&Handshake::Hello { version }, &[]).unwrap();
     let (_, fds) = socket.receive().unwrap();
     let area = SessionArea::adopt(fds.into_iter().next().unwrap()).unwrap();
     lie(&area, &mut Producer::default());

@@ -8,6 +8,7 @@
 mod table;
 
 mod entry;
+mod names;
 mod places;
 mod result;
 mod service;
@@ -17,6 +18,11 @@ mod work;
 pub use entry::{
     Class, DefaultStream, ENTRY_POINTS, EntryPoint, Symbol, find_symbol, resolve, sounds_limited,
     variants,
+};
+pub use names::{
+    Advice, DeviceAttribute, FunctionAttribute, GraphMemAttribute, JitInputType, JitOption,
+    LaunchAttributeId, Limit, PointerAttribute, PoolAttribute, RangeAttribute, event_flags,
+    event_use_flags, host_alloc_flags, host_register_flags, mem_attach_flags, stream_flags,
 };
 pub use places::library_files;
 pub use result::CuResult;

@@ -7,19 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mica_wire::host::message::Role;
-
 use crate::api::{DaemonInfo, Severity};
+use crate::cancels::Cancels;
+use crate::cgroups::Cgroups;
 use crate::config::{Config, ConfigError};
-use crate::confinement::Cgroups;
 use crate::devices::Devices;
 use crate::events::EventLog;
 use crate::gpu_thread::Change;
 use crate::host::HostThread;
 use crate::paths::Paths;
-use crate::registry::{Registry, WorkerSlot};
+use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
-use crate::watched::Watched;
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +96,7 @@ pub(crate) struct Daemon {
     pub(crate) on_demand: bool,
     pub(crate) events: EventLog,
     pub(crate) host: HostThread,
+    pub(crate) cancels: Cancels,
     pub(crate) cgroups: Cgroups,
     pub(crate) started: Instant,
     pub(crate) last_request: Mutex<Instant>,
@@ -123,6 +122,7 @@ impl Daemon {
             on_demand,
             events: EventLog::default(),
             host: HostThread::new()?,
+            cancels: Cancels::default(),
             cgroups: Cgroups::find(&registry.config.workers),
             started: Instant::now(),
             last_request: Mutex::new(Instant::now()),
@@ -166,63 +166,6 @@ impl Daemon {
                 format!("{failure}: {}", source_text(&failure)),
             ),
         }
-    }
-
-    /// Forgets a process whose connection closed.
-    pub(crate) fn client_gone(&self, id: u64) {
-        let client = self.registry().client_gone(id);
-        let Some(client) = client else { return };
-        if client.role == Role::Worker {
-            // What it did not serve cannot be served any more.
-            if let Some(process) = &client.process {
-                process.kill();
-            }
-            let (slot, alive) = match self.registry().vgpu_mut(&client.vgpu) {
-                Ok(vgpu) => {
-                    let is_its = |(number, slot): (&u64, &WorkerSlot)| {
-                        (slot.client == Some(id)).then_some(*number)
-                    };
-                    let number = vgpu.workers.iter().find_map(is_its);
-                    let slot = number.and_then(|number| vgpu.workers.remove(&number));
-                    let program = slot.and_then(|slot| slot.program);
-                    let served = |p: &&Watched| Some((p.pid, p.start)) == program;
-                    let alive = vgpu
-                        .programs
-                        .iter()
-                        .find(served)
-                        .is_some_and(Watched::alive);
-                    (program.map(|(pid, _)| pid), alive)
-                }
-                // It was ended with its virtual GPU, which is no news.
-                Err(_) => return,
-            };
-            let program = slot.map_or("a program".into(), |pid| format!("process {pid}"));
-            let (severity, what) = match alive {
-                true => (
-                    Severity::Warning,
-                    format!("the GPU work of {program} is lost"),
-                ),
-                false => (Severity::Info, format!("{program} has ended")),
-            };
-            let text = format!("a worker of {} ended: {what}", client.vgpu);
-            let (vgpu, pid) = (Some(&*client.vgpu), Some(client.pid));
-            self.events.add(severity, "worker_ended", vgpu, pid, text);
-        } else if client.role != Role::Monitor {
-            let mut text = format!("process {} left {}", client.pid, client.vgpu);
-            // It may have been gone before anybody looked.
-            let overruns = client.governed.overruns.load(Relaxed);
-            if overruns > 0 {
-                text += &format!("; {overruns} of its leases were taken away, its work ran on");
-            }
-            self.events.add(
-                Severity::Info,
-                "process_left",
-                Some(&client.vgpu),
-                Some(client.pid),
-                text,
-            );
-        }
-        self.collect_abandoned();
     }
 
     /// Removes ephemeral virtual GPUs that nothing holds.

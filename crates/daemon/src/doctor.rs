@@ -12,14 +12,11 @@ use crate::api::{Check, Doctor, GpuKind, Verdict};
 use crate::enforce::why_no_slice;
 use crate::placement::{count, size};
 use crate::registry::{Client, Gpu, Registry, Vgpu};
+use crate::share_check::{Second, judge};
 use crate::tenant::Mechanism;
 
 /// Seconds of history that shares are judged by.
 const MINUTE: usize = 60;
-/// A GPU that is busy for so many percent has no time left to give away.
-const FULL_PERCENT: f32 = 90.0;
-/// Below this a tenant did not use the GPU in a second.
-const IDLE_PERCENT: f32 = 1.0;
 
 impl Registry {
     /// What is in force for the virtual GPUs that are `wanted`, and how that is known; of the GPUs, those `looked_at`.
@@ -104,7 +101,7 @@ impl Registry {
                 size(used),
                 size(limit),
                 size(granted),
-                count(vgpu.ledger.denied_total(), "request", "requests")
+                count(self.denied_total(vgpu), "request", "requests")
             ),
         );
         if self.kind(vgpu) == GpuKind::Nvidia {
@@ -161,10 +158,7 @@ impl Registry {
     }
 
     fn share(&self, vgpu: &Vgpu) -> (Verdict, String) {
-        let asked = self.share_percent(vgpu) as f32;
-        let recent: Vec<_> = vgpu.history.iter().rev().take(MINUTE).collect();
-        let mean = |values: &[f32]| values.iter().sum::<f32>() / values.len().max(1) as f32;
-        let all: Vec<f32> = recent.iter().map(|s| s.share_measured_percent).collect();
+        let asked = self.share_percent(vgpu);
         let others = |time: u64| -> f32 {
             let there = self.vgpus.values();
             let there = there.filter(|v| v.gpu == vgpu.gpu && v.id != vgpu.id);
@@ -173,41 +167,32 @@ impl Registry {
             let then = samples.filter(|s| s.time_seconds == time);
             then.map(|s| s.share_measured_percent).sum()
         };
-        // Seconds in which it and others used the GPU and nothing was left over.
-        let contended: Vec<f32> = recent
-            .iter()
-            .filter(|s| {
-                let (own, rest) = (s.share_measured_percent, others(s.time_seconds));
-                own >= IDLE_PERCENT && rest >= IDLE_PERCENT && own + rest >= FULL_PERCENT
+        let recent = vgpu.history.iter().rev().take(MINUTE);
+        let seconds: Vec<Second> = recent
+            .map(|sample| Second {
+                own_percent: sample.share_measured_percent,
+                others_percent: others(sample.time_seconds),
+                waited_percent: sample.gate_wait_percent,
             })
-            .map(|s| s.share_measured_percent)
             .collect();
+        let found = judge(asked, vgpu.spec.cap, &seconds);
+        let asked = match vgpu.spec.share_percent {
+            Some(share) => format!("{share} % asked"),
+            None => format!("{asked} % owed now, not reserved"),
+        };
         let mut evidence = match vgpu.time_source {
-            "none" => format!("{asked} % asked, nothing has run yet"),
+            "none" => format!("{asked}, nothing has run yet"),
             source => format!(
-                "{asked} % asked, {:.1} % measured over {} s by {source}",
-                mean(&all),
-                all.len(),
+                "{asked}, {:.1} % measured over {} s by {source}",
+                found.mean_percent,
+                seconds.len(),
             ),
         };
-        if contended.is_empty() {
-            evidence += "; never contended";
-        } else {
-            evidence += &format!(
-                "; {:.1} % in the {} s in which others wanted the GPU too",
-                mean(&contended),
-                contended.len()
-            );
-        }
-        let verdict = if vgpu.spec.cap && mean(&all) > asked + 3.0 {
-            Verdict::Failed
-        } else if contended.len() >= 5 && mean(&contended) < asked - 5.0 {
-            // Not a failure by itself: it may not have had enough work.
-            Verdict::Warning
-        } else {
-            Verdict::Ok
+        evidence += &match &found.contended {
+            None => "; never contended".to_owned(),
+            Some(contended) => format!("; {}", contended.words()),
         };
-        (verdict, evidence)
+        (found.verdict, evidence)
     }
 }
 

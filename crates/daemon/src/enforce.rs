@@ -47,13 +47,12 @@ pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
     if kind == GpuKind::Software {
         return all;
     }
-    let isolated = mode_on(spec.mode, kind) == Mode::Isolated;
-    let how = match isolated {
-        true => "in isolated mode on an NVIDIA GPU",
-        false => "in direct mode",
-    };
-    let mut add = |what: &str| all.push(format!("{what} cannot be enforced {how}"));
-    if spec.max_streams.is_some() && !isolated {
+    // A worker counts streams, and gives the driver no code but PTX that it has judged.
+    if mode_on(spec.mode, kind) == Mode::Isolated {
+        return all;
+    }
+    let mut add = |what: &str| all.push(format!("{what} cannot be enforced in direct mode"));
+    if spec.max_streams.is_some() {
         add("a limit on streams");
     }
     if !spec.tensor_cores {
@@ -359,9 +358,8 @@ mod tests {
         assert_eq!(unenforceable(&spec, GpuKind::Nvidia).len(), 2);
         assert!(unenforceable(&spec, GpuKind::Software).is_empty());
         spec.mode = Some(Mode::Isolated);
-        // Code for the GPU itself is not looked into; streams are the engine's.
-        assert_eq!(unenforceable(&spec, GpuKind::Nvidia).len(), 1);
-        spec.tensor_cores = true;
+        // The engine counts streams and judges code.
+        spec.precision_policy = PrecisionPolicy::Full;
         assert!(unenforceable(&spec, GpuKind::Nvidia).is_empty());
         // Workers pass the gate as programs in direct mode do.
         spec.cap = true;

@@ -10,11 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use mica_limits::SharedPage;
-use mica_wire::host::message::{MESSAGE_BYTES, Message};
+use mica_wire::host::frame::{FRAME_BYTES, Frame};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use zerocopy::FromBytes;
 
 use crate::api::{GpuKind, Mode, OnFull, VgpuSpec};
 use crate::config::Config;
@@ -60,6 +59,10 @@ struct Tokens {
     token: [u8; 16],
     worker_token: [u8; 16],
 }
+
+/// First byte of a frame with a hello, and where its token is.
+const HELLO: u8 = 1;
+const TOKEN: std::ops::Range<usize> = 40..56;
 
 /// A daemon to be fed.
 pub struct Target {
@@ -148,22 +151,22 @@ impl Target {
         let mut rest = bytes;
         while let Some((choice, after)) = rest.split_first() {
             let length = after.len().min(match choice & 0x40 {
-                0 => MESSAGE_BYTES,
+                0 => FRAME_BYTES,
                 _ => usize::from(after.first().copied().unwrap_or(0)) + 1,
             });
             let (body, after) = after.split_at(length);
             rest = after;
-            let mut message = [0; MESSAGE_BYTES];
-            message[..length.min(MESSAGE_BYTES)]
-                .copy_from_slice(&body[..length.min(MESSAGE_BYTES)]);
-            let Ok(mut message) = Message::read_from_bytes(&message) else {
-                return;
-            };
-            match choice >> 2 & 3 {
-                1 => message.token = direct.token,
-                2 => message.token = isolated.worker_token,
-                3 => message.token = isolated.token,
-                _ => {}
+            let mut frame = [0; FRAME_BYTES];
+            let whole = length.min(FRAME_BYTES);
+            frame[..whole].copy_from_slice(&body[..whole]);
+            let token = [
+                None,
+                Some(direct.token),
+                Some(isolated.worker_token),
+                Some(isolated.token),
+            ];
+            if let (Some(token), HELLO) = (token[usize::from(choice >> 2 & 3)], frame[0]) {
+                frame[TOKEN].copy_from_slice(&token);
             }
             let peer = &mut peers[usize::from(choice & 3)];
             if peer.is_none() {
@@ -175,7 +178,7 @@ impl Target {
             }
             let Some((number, socket)) = peer else { return };
             let sent = match choice & 0x40 {
-                0 => send_with(socket, &message, choice >> 4 & 3),
+                0 => send_with(socket, &Frame::from_bytes(frame), choice >> 4 & 3),
                 _ => send(socket, body, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok(),
             };
             if sent {
@@ -191,8 +194,10 @@ impl Target {
         {
             let registry = self.daemon.registry();
             for vgpu in registry.vgpus.values() {
-                assert_eq!(vgpu.ledger.used_bytes(), 0, "the dead hold nothing");
-                assert_eq!(vgpu.ledger.granted_bytes(), 0);
+                for ledger in [&vgpu.ledger, &vgpu.host_ledger] {
+                    assert_eq!(ledger.used_bytes(), 0, "the dead hold nothing");
+                    assert_eq!(ledger.granted_bytes(), 0);
+                }
             }
             assert!(registry.clients.is_empty());
         }
@@ -205,7 +210,7 @@ impl Target {
         let spec = VgpuSpec {
             mode: Some(mode),
             memory_limit_bytes: Some(LIMIT_BYTES),
-            share_percent: Some(50),
+            share_percent: Some(50.into()),
             allow_degraded: true,
             on_full: OnFull::Wait { timeout_ms: 1 },
             ..VgpuSpec::default()
@@ -224,8 +229,9 @@ impl Target {
 
     fn check(&self) {
         for vgpu in self.daemon.registry().vgpus.values() {
-            let ledger = &vgpu.ledger;
-            assert!(ledger.granted_bytes() <= ledger.limit_bytes());
+            for ledger in [&vgpu.ledger, &vgpu.host_ledger] {
+                assert!(ledger.granted_bytes() <= ledger.limit_bytes());
+            }
         }
     }
 
@@ -245,7 +251,7 @@ impl Drop for Target {
 }
 
 /// Sends with nothing, a page, a file that is no page, or both.
-fn send_with(socket: &HostSocket, message: &Message, what: u8) -> bool {
+fn send_with(socket: &HostSocket, frame: &Frame, what: u8) -> bool {
     let page = SharedPage::create().ok();
     let file: Option<OwnedFd> = std::fs::File::open("/dev/null").ok().map(OwnedFd::from);
     let (Some(page), Some(file)) = (page, file) else {
@@ -258,7 +264,7 @@ fn send_with(socket: &HostSocket, message: &Message, what: u8) -> bool {
         2 => &all[1..],
         _ => &all[..],
     };
-    socket.send(message, fds).is_ok()
+    socket.send_frame(frame, fds).is_ok()
 }
 
 /// The seeds, damaged a bounded number of times: what CI can do without a fuzzer.

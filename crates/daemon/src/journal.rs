@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use mica_wire::host::page::Account;
 use rustix::fs::{FallocateFlags, fallocate};
 
 const SLOT_BYTES: usize = 64;
@@ -33,6 +34,8 @@ pub(crate) struct Entry {
     pub(crate) granted_bytes: u64,
     /// The user that the process acts for; `None` in a file of a Mica that did not write it.
     pub(crate) uid: Option<u32>,
+    /// Which memory was granted.
+    pub(crate) account: Account,
 }
 
 impl Entry {
@@ -56,6 +59,7 @@ impl Entry {
         bytes[40..48].copy_from_slice(&self.granted_bytes.to_le_bytes());
         let uid = self.uid.map_or(0, |uid| u64::from(uid) + 1);
         bytes[48..56].copy_from_slice(&uid.to_le_bytes());
+        bytes[56] = self.account as u8;
         bytes
     }
 
@@ -71,6 +75,10 @@ impl Entry {
             token: std::array::from_fn(|i| bytes[24 + i]),
             granted_bytes: long(40),
             uid: long(48).checked_sub(1).map(|uid| uid as u32),
+            account: match bytes[56] == Account::Host as u8 {
+                true => Account::Host,
+                false => Account::Device,
+            },
         })
     }
 }
@@ -155,6 +163,10 @@ mod tests {
             token: [3; 16],
             granted_bytes: 1 << 40,
             uid: Some(u32::MAX),
+            account: match client {
+                1 => Account::Device,
+                _ => Account::Host,
+            },
         };
         let (journal, none) = Journal::open(&path).unwrap();
         assert!(none.is_empty());

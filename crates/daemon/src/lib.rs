@@ -13,10 +13,13 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod cancels;
+mod cgroups;
 pub mod client;
 pub mod config;
 mod confinement;
 mod daemon;
+mod departure;
 pub mod devices;
 mod doctor;
 mod enforce;
@@ -29,6 +32,7 @@ mod gpu_thread;
 mod host;
 mod http;
 mod journal;
+mod kernel_caches;
 mod ledger;
 mod log;
 mod metrics;
@@ -41,6 +45,7 @@ mod paths;
 mod placement;
 mod registry;
 mod running;
+mod share_check;
 mod start;
 mod store;
 mod tenant;

@@ -119,8 +119,14 @@ pub(crate) fn render(
         &|v| v.gpu_seconds,
     );
     vgpu("mica_vgpu_share_ratio", "gauge", "Share in force.", &|v| {
-        f64::from(v.share_percent) / 100.0
+        v.share_percent.as_ratio()
     });
+    vgpu(
+        "mica_vgpu_share_reserved",
+        "gauge",
+        "1 if the share is a guarantee, 0 if nobody asked for one.",
+        &|v| f64::from(u8::from(v.share_reserved)),
+    );
     vgpu(
         "mica_vgpu_share_measured_ratio",
         "gauge",

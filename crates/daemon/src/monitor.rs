@@ -11,6 +11,7 @@ use crate::api::{Sample, Severity};
 use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
+use crate::kernel_caches::KernelCaches;
 use crate::ledger::Ledger;
 use crate::outsiders::{Outsider, stayed};
 use crate::registry::Registry;
@@ -27,6 +28,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut outside = HashMap::new();
     let mut looks = 0;
     let mut last_save = Instant::now();
+    let mut caches = KernelCaches::new();
     loop {
         // Short waits so that what must be kept reaches the disk soon, without a write per change.
         if daemon.wait_for_stop(Duration::from_millis(200)) {
@@ -38,6 +40,8 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             last = Instant::now();
             let looks = (&mut seen, &mut outside);
             observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
+            caches.check(daemon);
+            daemon.cgroups.sweep();
             if daemon.on_demand {
                 crate::log::cut_own(&daemon.paths.log_file());
             }

@@ -21,7 +21,8 @@ use crate::http;
         http::vgpus::remove,
         http::vgpus::suspend,
         http::vgpus::resume,
-        http::vgpus::cancel,
+        http::programs::cancel,
+        http::programs::report,
         http::gpus,
         http::stats,
         http::doctor,
@@ -48,6 +49,9 @@ use crate::http;
         api::Check,
         api::Doctor,
         api::Done,
+        api::Cancelled,
+        api::ProgramReport,
+        api::ProgramEnd,
     ))
 )]
 struct Document;

@@ -1,6 +1,6 @@
 //! Which GPU a new virtual GPU goes to. Pure: numbers in, an index or a sentence out.
 
-use crate::api::{ApiError, GpuKind, Mode, Placement};
+use crate::api::{ApiError, GpuKind, Mode, Percent, Placement};
 
 /// What placement looks at.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,7 +9,7 @@ pub(crate) struct Candidate {
     pub(crate) kind: GpuKind,
     pub(crate) total_bytes: u64,
     pub(crate) reserved_bytes: u64,
-    pub(crate) share_reserved_percent: u32,
+    pub(crate) share_reserved_percent: Percent,
     pub(crate) vgpus: u32,
     pub(crate) load_percent: f64,
     /// Why it cannot be used, if it cannot.
@@ -21,7 +21,9 @@ pub(crate) struct Candidate {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Wish {
     pub(crate) memory_bytes: Option<u64>,
-    pub(crate) share_percent: Option<u32>,
+    /// The same as a part of the GPU.
+    pub(crate) memory_percent: Option<Percent>,
+    pub(crate) share_percent: Option<Percent>,
     pub(crate) gpu: Option<u32>,
     pub(crate) placement: Placement,
     pub(crate) mode: Option<Mode>,
@@ -42,13 +44,14 @@ impl Candidate {
         } else {
             self.unreserved_bytes()
         };
+        let part = wish.memory_percent.map(|p| p.of_bytes(self.total_bytes));
         match (
-            wish.memory_bytes,
+            wish.memory_bytes.or(part),
             wish.default_memory_bytes,
             wish.share_percent,
         ) {
             (Some(bytes), _, _) => bytes,
-            (None, 0, Some(share)) => (self.total_bytes / 100 * u64::from(share)).min(base),
+            (None, 0, Some(share)) => share.of_bytes(self.total_bytes).min(base),
             (None, 0, None) => base / 2,
             (None, default, _) => default,
         }
@@ -96,15 +99,15 @@ impl Candidate {
                 Some("ask for less with --memory, resize or remove a virtual GPU".into()),
             ));
         }
-        let shares = self.share_reserved_percent + wish.share_percent.unwrap_or(0);
-        if shares > 100 && !wish.overcommit_share {
+        let shares = self.share_reserved_percent + wish.share_percent.unwrap_or_default();
+        if shares > Percent::WHOLE && !wish.overcommit_share {
             return Some(error(
                 "no_share",
                 format!(
                     "only {} % of gpu {} is unreserved, {} % asked",
-                    100_u32.saturating_sub(self.share_reserved_percent),
+                    Percent::WHOLE.saturating_sub(self.share_reserved_percent),
                     self.index,
-                    wish.share_percent.unwrap_or(0),
+                    wish.share_percent.unwrap_or_default(),
                 ),
                 Some(
                     "ask for less with --share, or set overcommit_share in the configuration"
@@ -143,9 +146,27 @@ pub(crate) fn choose(candidates: &[Candidate], wish: &Wish) -> Result<(u32, u64)
     match chosen {
         Some(candidate) => Ok((candidate.index, candidate.limit_bytes(wish))),
         None => Err(first_refusal.unwrap_or_else(|| match wish.gpu {
-            Some(gpu) => error("not_found", format!("there is no gpu {gpu}"), None),
+            Some(gpu) => error(
+                "not_found",
+                format!("there is no GPU {gpu}"),
+                Some(which_there_are(candidates)),
+            ),
             None => error("not_found", "this host offers no GPU".into(), None),
         })),
+    }
+}
+
+/// The GPUs of this host, in a sentence.
+fn which_there_are(candidates: &[Candidate]) -> String {
+    let name = |c: &Candidate| format!("GPU {} ({})", c.index, c.kind);
+    let names: Vec<String> = candidates.iter().map(name).collect();
+    match names.split_last() {
+        None => "this host offers no GPU".into(),
+        Some((only, [])) => format!("this host has {only} alone"),
+        Some((last, others)) => {
+            let others = others.join(", ");
+            format!("this host has {others} and {last}: see `mica gpus`")
+        }
     }
 }
 
@@ -195,7 +216,7 @@ mod tests {
             kind: GpuKind::Nvidia,
             total_bytes: 8 * GIB,
             reserved_bytes: reserved_gib * GIB,
-            share_reserved_percent: 10 * vgpus,
+            share_reserved_percent: Percent::from(10 * vgpus),
             vgpus,
             load_percent: load,
             unusable: None,
@@ -206,7 +227,8 @@ mod tests {
     fn wish(memory_gib: u64, placement: Placement) -> Wish {
         Wish {
             memory_bytes: Some(memory_gib * GIB),
-            share_percent: Some(20),
+            memory_percent: None,
+            share_percent: Some(20.into()),
             gpu: None,
             placement,
             mode: None,
@@ -248,10 +270,10 @@ mod tests {
     #[test]
     fn shares_beyond_the_whole_are_refused() {
         let mut wish = wish(1, Placement::Fit);
-        wish.share_percent = Some(81);
+        wish.share_percent = Some(81.into());
         let refusal = choose(&[gpu(0, 1, 2, 0.0)], &wish).unwrap_err();
         assert_eq!(refusal.reason, "no_share");
-        wish.share_percent = Some(80);
+        wish.share_percent = Some(80.into());
         assert!(choose(&[gpu(0, 1, 2, 0.0)], &wish).is_ok());
     }
 
@@ -259,9 +281,41 @@ mod tests {
     fn without_a_limit_the_share_decides_and_without_a_share_half_of_the_rest() {
         let mut wish = wish(0, Placement::Fit);
         wish.memory_bytes = None;
-        wish.share_percent = Some(25);
-        assert_eq!(choose(&[gpu(0, 0, 0, 0.0)], &wish).unwrap().1 / GIB, 1);
+        wish.share_percent = Some(25.into());
+        assert_eq!(choose(&[gpu(0, 0, 0, 0.0)], &wish).unwrap().1, 2 * GIB);
         wish.share_percent = None;
         assert_eq!(choose(&[gpu(0, 4, 1, 0.0)], &wish).unwrap().1, 2 * GIB);
+    }
+
+    #[test]
+    fn a_part_of_the_gpu_is_a_part_of_all_its_memory() {
+        let mut wish = wish(0, Placement::Fit);
+        (wish.memory_bytes, wish.memory_percent) = (None, Some(50.into()));
+        assert_eq!(choose(&[gpu(0, 4, 1, 0.0)], &wish).unwrap().1, 4 * GIB);
+        assert!(choose(&[gpu(0, 5, 1, 0.0)], &wish).is_err());
+    }
+
+    #[test]
+    fn three_thirds_fit_and_a_hundredth_more_does_not() {
+        let mut wish = wish(1, Placement::Fit);
+        let mut gpu = gpu(0, 0, 0, 0.0);
+        gpu.share_reserved_percent = "66.6".parse().unwrap();
+        wish.share_percent = "33.4".parse().ok();
+        assert!(choose(&[gpu.clone()], &wish).is_ok());
+        wish.share_percent = "33.41".parse().ok();
+        assert!(choose(&[gpu], &wish).is_err());
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_answered_with_those_that_are() {
+        let mut wish = wish(1, Placement::Fit);
+        wish.gpu = Some(7);
+        let refusal = choose(&[gpu(0, 0, 0, 0.0), gpu(1, 0, 0, 0.0)], &wish).unwrap_err();
+        assert_eq!(refusal.error, "there is no GPU 7");
+        let hint = refusal.hint.unwrap();
+        assert_eq!(
+            hint,
+            "this host has GPU 0 (nvidia) and GPU 1 (nvidia): see `mica gpus`"
+        );
     }
 }

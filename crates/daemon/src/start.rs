@@ -1,10 +1,12 @@
 //! Running as a process: in the foreground, or started on demand by a tool that needs a daemon.
 
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use mica_wire::host::peer::peer_of;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::client::ControlClient;
@@ -232,12 +234,18 @@ fn take_turn(paths: &Paths) -> Option<std::fs::File> {
 /// Whether a daemon of this user or of root listens there. In a directory that all may write to, such as `/tmp`, another user
 /// could have been first.
 pub fn listens(socket: &Path) -> bool {
-    UnixStream::connect(socket).is_ok_and(|stream| is_trusted(&stream))
+    UnixStream::connect(socket).is_ok_and(|stream| stranger(&stream, socket).is_none())
 }
 
-fn is_trusted(stream: &UnixStream) -> bool {
-    let listener = rustix::net::sockopt::socket_peercred(stream);
-    listener.is_ok_and(|peer| [0, crate::paths::uid()].contains(&peer.uid.as_raw()))
+/// The user who listens at a socket, if that is neither root nor this user. Root also trusts the owner of the socket's directory,
+/// whose daemon root looks after.
+pub(crate) fn stranger(stream: &UnixStream, socket: &Path) -> Option<u32> {
+    let uid = peer_of(stream).map_or(u32::MAX, |peer| peer.uid);
+    let own = crate::paths::uid();
+    let folder = socket.parent().and_then(|dir| dir.metadata().ok());
+    let is_owner = folder.is_some_and(|folder| folder.uid() == uid);
+    let trusted = [0, own].contains(&uid) || (own == 0 && is_owner);
+    (!trusted).then_some(uid)
 }
 
 fn answers(client: &ControlClient) -> bool {
@@ -247,7 +255,7 @@ fn answers(client: &ControlClient) -> bool {
 /// Whether there is a socket that this user may not use, or another user's.
 fn is_foreign(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
-        Ok(stream) => !is_trusted(&stream),
+        Ok(stream) => stranger(&stream, socket).is_some(),
         Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
     }
 }

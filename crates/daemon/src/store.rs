@@ -54,6 +54,9 @@ pub(crate) struct StoredVgpu {
     /// Programs that its worker serves: process numbers and start times.
     #[serde(default)]
     pub(crate) programs: Vec<(u32, u64)>,
+    /// Which worker serves which of them, by the same numbers.
+    #[serde(default)]
+    pub(crate) served: Vec<((u32, u64), (u32, u64))>,
 }
 
 /// Everything that is kept.
@@ -158,6 +161,7 @@ mod tests {
             holder: Some((1, 2)),
             gpu_seconds: 0.5,
             programs: vec![(7, 8)],
+            served: vec![((5, 6), (7, 8))],
         }]);
         save(&path, &stored, Outlives::Machine).unwrap();
         std::fs::write(path.with_extension("json.new"), b"{\"ver").unwrap();

@@ -22,11 +22,18 @@ impl Registry {
             .iter()
             .map(|(id, client)| process_info(vgpu, *id, client))
             .collect();
-        processes.extend(vgpu.programs.iter().map(|program| ProcessInfo {
+        let served = |pid: u32| {
+            members
+                .iter()
+                .any(|(_, c)| c.serves.is_some_and(|p| p.0 == pid))
+        };
+        let unserved = vgpu.programs.iter().filter(|p| !served(p.pid));
+        processes.extend(unserved.map(|program| ProcessInfo {
             pid: program.pid,
             name: process_name(program.pid),
-            role: "program".into(),
-            mechanism: "worker".into(),
+            command: vgpu.command_of((program.pid, program.start)),
+            role: role_name(Role::Program).into(),
+            mechanism: Mechanism::Alone.name().into(),
             ..ProcessInfo::default()
         }));
         // Any value may stand in a page.
@@ -64,7 +71,7 @@ impl Registry {
             priority: vgpu.spec.priority,
             gpu_seconds: vgpu.gpu_seconds,
             throttled_seconds: wait_ns as f64 / 1e9,
-            alloc_denied_total: vgpu.ledger.denied_total(),
+            alloc_denied_total: self.denied_total(vgpu),
             launches_total: launches,
             to_device_bytes_total: traffic.to_device_bytes,
             from_device_bytes_total: traffic.from_device_bytes,
@@ -81,6 +88,15 @@ impl Registry {
             note: vgpu.spec.note.clone(),
             processes,
         }
+    }
+
+    /// Allocations that were refused to programs: the doctor's tests do not count.
+    pub(crate) fn denied_total(&self, vgpu: &Vgpu) -> u64 {
+        let members = vgpu.clients.iter().filter_map(|id| self.clients.get(id));
+        let denied = |client: &Client| client.governed.page.memory.denied.load(Relaxed);
+        let probes = members.filter(|client| client.is_probe).map(denied);
+        let by_probes = probes.fold(0, u64::saturating_add);
+        vgpu.ledger.denied_total().saturating_sub(by_probes)
     }
 
     /// Kind of a virtual GPU's GPU.
@@ -163,6 +179,7 @@ impl Registry {
                 .unwrap_or_default(),
             memory_limit_bytes: vgpu.ledger.limit_bytes(),
             share_percent: self.share_percent(vgpu),
+            share_reserved: vgpu.spec.share_percent.is_some(),
         }
     }
 }
@@ -172,10 +189,19 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
     let charged = client.governed.charged_ns.load(Relaxed) as f64 / 1e9;
     let traffic = Traffic::of(client);
     let worker = client.gpu_time_ns() as f64 / 1e9;
+    // What a worker holds and does is its program's.
+    let program = client.serves.map(|(pid, _)| pid);
+    let shown = program.unwrap_or(client.pid);
+    let start = client.process.as_ref().map_or(0, |process| process.start);
     ProcessInfo {
-        pid: client.pid,
-        name: client.name.clone(),
-        role: role_name(client.role).into(),
+        pid: shown,
+        name: match program {
+            Some(pid) => process_name(pid),
+            None => client.name.clone(),
+        },
+        command: vgpu.command_of(client.serves.unwrap_or((client.pid, start))),
+        role: role_name(program.map_or(client.role, |_| Role::Program)).into(),
+        worker_pid: program.map(|_| client.pid),
         utilization_percent: client.sm_percent,
         memory_used_bytes: vgpu.ledger.used_by(id) + vgpu.ledger.unattributed_by(id),
         memory_charged_bytes: vgpu.ledger.used_by(id),

@@ -2,14 +2,16 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 
-use mica_limits::Environment;
-use mica_wire::host::message::{Kind, Message, Refusal};
+use mica_limits::{Environment, worker_variables};
+use mica_wire::host::message::{DaemonMessage, Refusal};
 
 use crate::api::{GpuKind, Mode, Priority, Severity, VgpuSpec};
+use crate::cgroups::GroupLimits;
 use crate::config::Config;
 use crate::confinement;
 use crate::daemon::Daemon;
@@ -60,9 +62,8 @@ struct WorkerOrder {
     /// The card's UUID; `None` for the software GPU.
     nvidia: Option<String>,
     owner_uid: u32,
-    /// Names the worker's cgroup.
-    slot: u64,
-    limit_bytes: u64,
+    /// The worker's cgroup, where it has one.
+    cgroup: Option<PathBuf>,
 }
 
 impl Daemon {
@@ -130,16 +131,7 @@ impl Daemon {
         let Some(vgpu) = registry.vgpus.get_mut(name) else {
             return Ok(());
         };
-        let order = WorkerOrder {
-            token: Environment::token_hex(&vgpu.worker_token),
-            spec: vgpu.spec.clone(),
-            nvidia,
-            owner_uid: vgpu.owner_uid,
-            slot,
-            limit_bytes: vgpu.ledger.limit_bytes(),
-        };
-        let id = vgpu.id;
-        let Some(worker) = vgpu.workers.get_mut(&slot) else {
+        let Some(worker) = vgpu.workers.get(&slot) else {
             return Ok(());
         };
         if let Some(client) = worker.client {
@@ -150,17 +142,34 @@ impl Daemon {
         if worker.pid.is_some() {
             return Ok(());
         }
-        let child = match self.start_worker(&config, &order) {
-            Ok(child) => child,
+        let limits = GroupLimits::of(vgpu, nvidia.is_some());
+        let mut order = WorkerOrder {
+            token: Environment::token_hex(&vgpu.worker_token),
+            spec: vgpu.spec.clone(),
+            nvidia,
+            owner_uid: vgpu.owner_uid,
+            cgroup: None,
+        };
+        // The thread first: a worker that nobody watches would stay as a zombie.
+        let started = self.watch_worker(name, vgpu.id, slot).and_then(|watcher| {
+            order.cgroup = self.cgroups.make(name, slot, &limits);
+            let child = self.start_worker(&config, &order)?;
+            let pid = child.id();
+            let _ = watcher.send(child);
+            Ok(pid)
+        });
+        match started {
+            Ok(pid) => {
+                if let Some(worker) = vgpu.workers.get_mut(&slot) {
+                    worker.pid = Some(pid);
+                }
+                Ok(())
+            }
             Err(error) => {
                 vgpu.workers.remove(&slot);
-                return Err((Refusal::Busy, format!("no worker can be started: {error}")));
+                Err((Refusal::Busy, format!("no worker can be started: {error}")))
             }
-        };
-        worker.pid = Some(child.id());
-        drop(registry);
-        self.watch_worker(child, name.to_owned(), id, slot)
-            .map_err(|error| (Refusal::Busy, format!("no worker can be watched: {error}")))
+        }
     }
 
     fn start_worker(&self, config: &Config, order: &WorkerOrder) -> std::io::Result<Child> {
@@ -176,31 +185,27 @@ impl Daemon {
         if let Some(uuid) = &order.nvidia {
             // One virtual GPU is on one card: the worker sees that card as device 0.
             command
-                .env("MICA_WORKER_NVIDIA", "1")
+                .env(worker_variables::NVIDIA, "1")
                 .env("CUDA_VISIBLE_DEVICES", uuid);
         }
         let urgent = (spec.priority == Priority::High).then_some(URGENT_NICE);
         if let Some(nice) = urgent.or(USUAL_NICE.get().copied()) {
-            command.env("MICA_WORKER_NICE", nice.to_string());
+            command.env(worker_variables::NICE, nice.to_string());
         }
-        let cgroup = self
-            .cgroups
-            .make(order.slot, spec.priority, order.memory_bytes());
         command.envs(confinement::variables(
             &config.workers,
             order.owner_uid,
-            cgroup.as_deref(),
+            order.cgroup.as_deref(),
         ));
         command
             .env(Environment::SOCKET, self.paths.worker_socket())
             .env(Environment::TOKEN, &order.token)
-            // The names are `mica_worker::WorkerConfig`'s.
             .env(
-                "MICA_WORKER_MAX_STREAMS",
+                worker_variables::MAX_STREAMS,
                 spec.max_streams.unwrap_or(0).to_string(),
             )
-            .env("MICA_WORKER_TENSOR_CORES", flag(spec.tensor_cores))
-            .env("MICA_WORKER_TF32", flag(!full))
+            .env(worker_variables::TENSOR_CORES, flag(spec.tensor_cores))
+            .env(worker_variables::TF32, flag(!full))
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -208,23 +213,26 @@ impl Daemon {
             .spawn()
     }
 
-    /// Waits for a worker's end on a thread of its own, so that it leaves no zombie.
+    /// Starts a thread that waits for the end of the worker that it is sent, so that it leaves no zombie.
     fn watch_worker(
         self: &Arc<Self>,
-        mut child: Child,
-        name: String,
+        name: &str,
         vgpu_id: u64,
         slot: u64,
-    ) -> std::io::Result<()> {
-        let daemon = self.clone();
+    ) -> std::io::Result<mpsc::Sender<Child>> {
+        let (daemon, name) = (self.clone(), name.to_owned());
+        let (sender, started) = mpsc::channel::<Child>();
         std::thread::Builder::new()
             .name("worker-end".into())
             .stack_size(128 << 10)
             .spawn(move || {
+                let Ok(mut child) = started.recv() else {
+                    return daemon.cgroups.remove(&name, slot);
+                };
                 let pid = child.id();
                 let last_words = child.stderr.take().map(|words| log_words(pid, words));
                 let status = child.wait();
-                daemon.cgroups.remove(slot);
+                daemon.cgroups.remove(&name, slot);
                 let mut registry = daemon.registry();
                 let Ok(vgpu) = registry.vgpu_mut(&name) else {
                     return;
@@ -248,7 +256,7 @@ impl Daemon {
                     format!("a worker of {name} ended before it served its program: {how}"),
                 );
             })?;
-        Ok(())
+        Ok(sender)
     }
 
     /// Hands waiting sessions to a worker.
@@ -273,21 +281,15 @@ impl Daemon {
             (socket, sessions)
         };
         for (number, session) in sessions {
-            let mut message = Message::new(Kind::Session);
-            message.a = number + 1;
-            message.b = session.pid.into();
-            message.c = session.uid.into();
+            let message = DaemonMessage::Session {
+                session: number + 1,
+                pid: session.pid,
+                uid: session.uid,
+            };
             let fds = std::iter::once(session.socket.as_fd());
             let fds: Vec<_> = fds.chain(session.life.as_ref().map(AsFd::as_fd)).collect();
             let _ = socket.send(&message, &fds);
         }
-    }
-}
-
-impl WorkerOrder {
-    /// Host memory that the worker may hold: on the software GPU the device's memory is the host's.
-    fn memory_bytes(&self) -> Option<u64> {
-        self.nvidia.is_none().then_some(self.limit_bytes)
     }
 }
 

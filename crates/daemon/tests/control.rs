@@ -4,7 +4,8 @@ mod support;
 
 use std::path::Path;
 
-use mica_daemon::api::{Resize, Severity, VgpuSpec};
+use mica_daemon::api::{Percent, Resize, Severity, VgpuSpec};
+use mica_wire::host::message;
 use support::{MIB, Program, control, eventually, spec, start, start_with};
 
 #[test]
@@ -31,7 +32,9 @@ fn events_are_remembered_and_followed_in_order() {
     assert_eq!(past.last().unwrap().kind, "vgpu_created");
     let mut stream = control.events(Some(0)).unwrap();
     let program = Program::join(&created);
-    program.link.note(1, "something odd");
+    program
+        .link
+        .note(message::Severity::Warning, "something odd");
     drop(program);
     eventually("it has left", || {
         control.get("a").unwrap().processes.is_empty()
@@ -88,7 +91,7 @@ fn quotas_bound_memory_and_shares_of_a_user() {
     let _daemon = start_with(dir.path(), &quota);
     let control = control(dir.path());
     let with = |name: &str, mib, share| VgpuSpec {
-        share_percent: Some(share),
+        share_percent: Some(Percent::from(share)),
         ..spec(name, mib)
     };
     control.create(&with("a", 60, 30)).unwrap();
@@ -100,7 +103,7 @@ fn quotas_bound_memory_and_shares_of_a_user() {
     // Nor by a resize.
     let grow = |memory_mib: u64, share: u32| Resize {
         memory_limit_bytes: Some(memory_mib * MIB),
-        share_percent: Some(share),
+        share_percent: Some(Percent::from(share)),
         ..Resize::default()
     };
     for change in [grow(41, 20), grow(40, 21)] {
@@ -118,13 +121,13 @@ fn shares_can_be_changed_within_what_is_left() {
     let control = control(dir.path());
     for (name, share) in [("a", 60), ("b", 30)] {
         let mut spec = spec(name, 10);
-        spec.share_percent = Some(share);
+        spec.share_percent = Some(Percent::from(share));
         control.create(&spec).unwrap();
     }
     control.create(&spec("rest", 10)).unwrap();
     assert_eq!(control.get("rest").unwrap().share_percent, 10);
     let share = |share| Resize {
-        share_percent: Some(share),
+        share_percent: Some(Percent::from(share)),
         ..Resize::default()
     };
     assert_eq!(

@@ -11,7 +11,7 @@ use mica_daemon::api::{GpuKind, Mode, Severity, VgpuSpec, VgpuState};
 use mica_daemon::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
 use mica_daemon::{Options, Paths, Running};
 use mica_limits::{Environment, HostLink};
-use mica_wire::host::message::Role;
+use mica_wire::host::message::{self, Role};
 use mica_wire::host::page::client_flags;
 use support::{MIB, Program, control, eventually, spec};
 
@@ -330,7 +330,9 @@ fn unknown_entry_points_are_shown_by_name() {
     program
         .link
         .note_unknown_symbol("cuLaunchSwarm is not known");
-    program.link.note(1, "cuNothing is no symbol");
+    program
+        .link
+        .note(message::Severity::Warning, "cuNothing is no symbol");
     let names = || {
         control.get("a").unwrap().processes[0]
             .unknown_symbol_names

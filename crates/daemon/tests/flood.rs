@@ -10,6 +10,7 @@ use std::time::Duration;
 use mica_daemon::Paths;
 use mica_daemon::client::ControlClient;
 use mica_limits::{PageQuota, Quota};
+use mica_wire::host::message::Severity;
 use mica_wire::host::socket::HostSocket;
 use support::process::DaemonProcess;
 use support::{MIB, Program, control, eventually, spec, start_with};
@@ -227,7 +228,7 @@ fn a_flood_of_notes_displaces_no_other_virtual_gpus_events() {
     control.create(&spec("quiet", 64)).unwrap();
     let noisy = Program::join(&control.create(&spec("noisy", 64)).unwrap());
     for number in 0..NOTES {
-        noisy.link.note(2, &format!("note {number}"));
+        noisy.link.note(Severity::Error, &format!("note {number}"));
     }
     // Answered in order: the notes have been read by then.
     PageQuota::new(noisy.link.clone()).view();
@@ -238,7 +239,7 @@ fn a_flood_of_notes_displaces_no_other_virtual_gpus_events() {
     assert!(notes < NOTES / 10, "{notes} notes were kept");
     // The next note that is kept tells of those that were not.
     eventually("a note is kept again", || {
-        noisy.link.note(2, "late");
+        noisy.link.note(Severity::Error, "late");
         let last = control.past_events().unwrap().pop().unwrap();
         last.message.contains("events like it were left out")
     });

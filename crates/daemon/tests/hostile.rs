@@ -8,7 +8,10 @@ use std::os::unix::net::UnixStream;
 
 use mica_daemon::Paths;
 use mica_limits::{HostLink, PageQuota, Quota, SharedPage};
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Refusal, Role};
+use mica_wire::host::frame::{FRAME_BYTES, Frame, Packet};
+use mica_wire::host::message::{
+    ClientMessage, DaemonMessage, Introduction, PROTOCOL_VERSION, Refusal, Role,
+};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use support::{MIB, Program, control, environment, eventually, spec, start, start_with};
@@ -24,18 +27,21 @@ impl Random {
     }
 }
 
-fn hello(role: u64, version: u64, token: [u8; 16]) -> Message {
-    let mut message = Message::new(Kind::Hello);
-    message.a = role;
-    message.b = version;
-    message.token = token;
-    message
+/// A hello with any number for its role.
+fn hello(role: u64, version: u64, token: [u8; 16]) -> Frame {
+    let hello = ClientMessage::hello(Role::Direct, token).frame(0);
+    let mut bytes = *hello.as_bytes();
+    bytes[8..16].copy_from_slice(&role.to_le_bytes());
+    bytes[16..24].copy_from_slice(&version.to_le_bytes());
+    Frame::from_bytes(bytes)
 }
 
 fn refused(socket: &HostSocket, why: Refusal) {
     let (answer, _) = socket.receive().unwrap();
-    assert_eq!(answer.kind(), Some(Kind::Refused));
-    assert_eq!(answer.a, why as u64, "{}", answer.text());
+    let Ok(DaemonMessage::Refused { reason, text }) = answer.read() else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(reason, why, "{text}");
     assert!(socket.receive().is_err(), "the connection must be closed");
 }
 
@@ -46,10 +52,12 @@ fn wrong_hellos_are_refused_with_the_reason() {
     let created = control(dir.path()).create(&spec("a", 64)).unwrap();
     let token = environment(&created).token;
     let connect = || HostSocket::connect(&Paths::under(dir.path()).host_socket()).unwrap();
-    let version = u64::from(PROTOCOL_VERSION);
+    let version = PROTOCOL_VERSION;
     for (message, why) in [
         (hello(1, version + 1, token), Refusal::Version),
         (hello(99, version, token), Refusal::Protocol),
+        // A role of a later version, which only its version can explain.
+        (hello(99, version + 1, token), Refusal::Version),
         (hello(1, version, [7; 16]), Refusal::Token),
         // A program's token does not make a worker.
         (
@@ -58,10 +66,10 @@ fn wrong_hellos_are_refused_with_the_reason() {
         ),
         // A direct virtual GPU has no worker.
         (hello(Role::Program as u64, version, token), Refusal::State),
-        (Message::new(Kind::NeedCredit), Refusal::Protocol),
+        (ClientMessage::AskMemory {}.frame(0), Refusal::Protocol),
     ] {
         let socket = connect();
-        socket.send(&message, &[]).unwrap();
+        socket.send_frame(&message, &[]).unwrap();
         refused(&socket, why);
     }
     // A page that could be cut off under the daemon's feet.
@@ -69,15 +77,51 @@ fn wrong_hellos_are_refused_with_the_reason() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(4096).unwrap();
     socket
-        .send(&hello(1, version, token), &[file.as_fd()])
+        .send_frame(&hello(1, version, token), &[file.as_fd()])
         .unwrap();
     refused(&socket, Refusal::Protocol);
-    // What follows a good hello must make sense too.
-    let socket = connect();
-    socket.send(&hello(1, version, token), &[]).unwrap();
-    assert_eq!(socket.receive().unwrap().0.kind(), Some(Kind::Welcome));
-    socket.send(&Message::new(Kind::Shutdown), &[]).unwrap();
-    refused(&socket, Refusal::Protocol);
+    // What follows a good hello must make sense too: no message of the daemon's, no second hello, no bytes behind the
+    // fields.
+    let mut trailing = *ClientMessage::AskMemory {}.frame(0).as_bytes();
+    trailing[FRAME_BYTES - 1] = 1;
+    for message in [
+        DaemonMessage::Shutdown {}.frame(0),
+        hello(1, version, token),
+        Frame::from_bytes(trailing),
+    ] {
+        let socket = connect();
+        socket.send_frame(&hello(1, version, token), &[]).unwrap();
+        welcomed(&socket);
+        socket.send_frame(&message, &[]).unwrap();
+        refused(&socket, Refusal::Protocol);
+    }
+}
+
+fn welcomed(socket: &HostSocket) {
+    let answer = socket.receive().unwrap().0.read();
+    assert!(
+        matches!(answer, Ok(DaemonMessage::Welcome { .. })),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn a_program_gets_no_host_bytes_of_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let created = control(dir.path()).create(&spec("a", 64)).unwrap();
+    let socket = HostSocket::connect(&Paths::under(dir.path()).host_socket()).unwrap();
+    let hello = ClientMessage::hello(Role::Direct, environment(&created).token);
+    socket.send(&hello, &[]).unwrap();
+    welcomed(&socket);
+    let ask = ClientMessage::NeedHostBytes { bytes: 1 };
+    socket.send_frame(&ask.frame(5), &[]).unwrap();
+    let (answer, _) = socket.receive().unwrap();
+    assert_eq!(answer.id(), 5);
+    match answer.read() {
+        Ok(DaemonMessage::NoCredit { why }) => assert!(why.contains("only a worker"), "{why}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -92,17 +136,30 @@ fn a_claim_beyond_the_limit_gains_nothing() {
         .credit_bytes
         .store(u64::MAX, std::sync::atomic::Ordering::SeqCst);
     let socket = HostSocket::connect(&Paths::under(dir.path()).host_socket()).unwrap();
-    let mut message = hello(1, u64::from(PROTOCOL_VERSION), environment(&created).token);
-    message.c = u64::MAX;
-    socket.send(&message, &[page.fd()]).unwrap();
-    assert_eq!(socket.receive().unwrap().0.kind(), Some(Kind::Welcome));
+    let introduction = Introduction {
+        role: Role::Direct,
+        version: PROTOCOL_VERSION,
+        claimed_bytes: u64::MAX,
+        client_id: 0,
+        token: environment(&created).token,
+    };
+    socket
+        .send(&ClientMessage::Hello { introduction }, &[page.fd()])
+        .unwrap();
+    welcomed(&socket);
     for bytes in [1, 64 * MIB, u64::MAX] {
-        let mut ask = Message::new(Kind::NeedCredit);
-        ask.a = bytes;
-        ask.id = 5;
-        socket.send(&ask, &[]).unwrap();
+        let ask = ClientMessage::NeedCredit {
+            bytes,
+            have_bytes: 0,
+            now: false,
+        };
+        socket.send_frame(&ask.frame(5), &[]).unwrap();
         let (answer, _) = socket.receive().unwrap();
-        assert_eq!((answer.kind(), answer.id), (Some(Kind::Credit), 5));
+        assert_eq!(answer.id(), 5);
+        assert!(matches!(
+            answer.read(),
+            Ok(DaemonMessage::Credit { .. } | DaemonMessage::NoCredit { .. })
+        ));
     }
     let info = control.get("a").unwrap();
     assert!(info.memory_used_bytes <= 64 * MIB);
@@ -137,16 +194,16 @@ fn random_bytes_on_both_sockets_disturb_nobody() {
         let address = SocketAddrUnix::new(paths.host_socket()).unwrap();
         rustix::net::connect(&fd, &address).unwrap();
         let _ = rustix::net::send(&fd, &bytes, SendFlags::NOSIGNAL);
-        let mut message = Message::new(Kind::Hello);
-        message.kind = random.next() as u32 % 40;
-        message.a = random.next() % 8;
-        message.b = random.next() % 3;
-        message.c = random.next();
-        if round % 2 == 0 {
-            message.token = environment(&created).token;
-        }
+        let token = match round % 2 {
+            0 => environment(&created).token,
+            _ => [0; 16],
+        };
+        let message = hello(random.next() % 8, random.next() % 4, token);
+        let mut message = *message.as_bytes();
+        message[0] = (random.next() % 40) as u8;
+        message[24..32].copy_from_slice(&random.next().to_le_bytes());
         let socket = HostSocket::connect(&paths.host_socket()).unwrap();
-        let _ = socket.send(&message, &[]);
+        let _ = socket.send_frame(&Frame::from_bytes(message), &[]);
         let mut http = UnixStream::connect(paths.control_socket()).unwrap();
         let _ = http.write_all(&bytes);
         if round % 20 == 0 {
@@ -188,7 +245,7 @@ fn malformed_requests_are_refused_in_sentences() {
             "{\"memory_limit_bytes\": 18446744073709551615}",
             "no_memory",
         ),
-        ("{\"gpu\": 77}", "no gpu 77"),
+        ("{\"gpu\": 77}", "no GPU 77"),
     ] {
         let answer = post(body);
         assert!(

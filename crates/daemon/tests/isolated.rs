@@ -5,9 +5,9 @@ mod support;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 
-use mica_daemon::api::{Mode, VgpuSpec};
+use mica_daemon::api::{Mode, ProgramReport, VgpuSpec};
 use mica_limits::{Environment, HostLink, PageQuota, Quota, open_session};
-use mica_wire::host::message::{Kind, Message, Role};
+use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 use support::{MIB, control, environment, eventually, spec, start_with};
 
@@ -33,19 +33,25 @@ fn worker() {
     });
     serving.serve(
         |(message, mut fds)| {
-            if message.kind() != Some(Kind::Session) {
+            let DaemonMessage::Session {
+                session: number,
+                pid,
+                ..
+            } = message
+            else {
                 return;
-            }
+            };
             let session = HostSocket::from_fd(fds.remove(0));
             std::thread::spawn(move || {
                 while let Ok((question, _)) = session.receive() {
-                    if question.kind() == Some(Kind::Cancel) {
+                    if let Ok(DaemonMessage::Cancel { .. }) = question.read() {
                         std::process::abort();
                     }
-                    let mut answer = Message::new(Kind::Stats);
-                    answer.a = std::process::id().into();
-                    answer.b = message.a;
-                    answer.c = message.b;
+                    let answer = DaemonMessage::Session {
+                        session: u64::from(std::process::id()) << 32 | number,
+                        pid,
+                        uid: 0,
+                    };
                     let _ = session.send(&answer, &[]);
                 }
             });
@@ -62,9 +68,23 @@ fn worker_config() -> String {
     )
 }
 
-fn ask(session: &HostSocket) -> Option<Message> {
-    session.send(&Message::new(Kind::Note), &[]).ok()?;
-    session.receive().ok().map(|(message, _)| message)
+/// What the worker above answers.
+struct Served {
+    worker: u64,
+    number: u64,
+    program: u32,
+}
+
+fn ask(session: &HostSocket) -> Option<Served> {
+    session.send(&DaemonMessage::Shutdown {}, &[]).ok()?;
+    match session.receive().ok()?.0.read() {
+        Ok(DaemonMessage::Session { session, pid, .. }) => Some(Served {
+            worker: session >> 32,
+            number: session & u64::from(u32::MAX),
+            program: pid,
+        }),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn isolated(name: &str) -> VgpuSpec {
@@ -88,46 +108,65 @@ fn one_worker_serves_all_programs_and_its_death_ends_its_sessions_only() {
     let join = |created| session(open_session(&environment(created)).unwrap().1);
     let (one, two, stranger) = (join(&created), join(&created), join(&other));
     let (first, second) = (ask(&one).unwrap(), ask(&two).unwrap());
-    assert_eq!(first.a, second.a, "one worker process");
-    assert_ne!(first.b, second.b, "two sessions");
+    assert_eq!(first.worker, second.worker, "one worker process");
+    assert_ne!(first.number, second.number, "two sessions");
     assert_eq!(
-        first.c,
-        u64::from(std::process::id()),
+        first.program,
+        std::process::id(),
         "the daemon says who the program is"
     );
-    let neighbour = ask(&stranger).unwrap().a;
-    assert_ne!(first.a, neighbour, "a worker of its own per virtual GPU");
+    let neighbour = ask(&stranger).unwrap().worker;
+    assert_ne!(
+        first.worker, neighbour,
+        "a worker of its own per virtual GPU"
+    );
     eventually("the worker's memory is charged", || {
         control.get("a").unwrap().memory_used_bytes == MIB
     });
-    let roles: Vec<String> = control
-        .get("a")
-        .unwrap()
-        .processes
-        .into_iter()
-        .map(|p| p.role)
-        .collect();
-    assert_eq!(roles, ["worker", "program"]);
-    one.send(&Message::new(Kind::Cancel), &[]).unwrap();
+    let processes = control.get("a").unwrap().processes;
+    let [shown] = processes.as_slice() else {
+        panic!("a program and its worker are one entry: {processes:?}");
+    };
+    assert_eq!((shown.pid, &*shown.role), (std::process::id(), "program"));
+    assert_eq!(shown.worker_pid, Some(first.worker as u32));
+    assert_eq!(
+        shown.memory_used_bytes, MIB,
+        "what its worker holds is the program's"
+    );
+    assert_eq!(shown.command, "", "nobody has told it");
+    let report = ProgramReport {
+        token: created.token.clone(),
+        pid: std::process::id(),
+        command: "train\n me".into(),
+        end: None,
+    };
+    control.report("a", &report).unwrap();
+    let shown = control.get("a").unwrap().processes.remove(0);
+    assert_eq!(shown.command, "train\\n me");
+    one.send(&DaemonMessage::Cancel { request: 0 }, &[])
+        .unwrap();
     assert!(one.receive().is_err());
     assert!(
         ask(&two).is_none(),
         "the other session of that worker is over too"
     );
-    assert_eq!(ask(&stranger).unwrap().a, neighbour, "others go on");
+    assert_eq!(ask(&stranger).unwrap().worker, neighbour, "others go on");
     eventually("its memory is back", || {
         control.get("a").unwrap().memory_used_bytes == 0
     });
     let again = join(&created);
     let answer = ask(&again).unwrap();
-    assert_ne!(answer.a, first.a, "usable again at once, with a new worker");
+    assert_ne!(
+        answer.worker, first.worker,
+        "usable again at once, with a new worker"
+    );
     // Workers outlive their daemon, and removing by force would end this process, which is a program.
-    for (name, pid) in [("a", answer.a), ("b", neighbour)] {
+    for (name, pid) in [("a", answer.worker), ("b", neighbour)] {
         let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         eventually("the worker is gone", || {
             let processes = control.get(name).unwrap().processes;
-            !processes.iter().any(|p| p.role == "worker")
+            !processes.iter().any(|p| p.worker().is_some())
         });
     }
 }

@@ -36,8 +36,8 @@ fn two_tenants_without_slices_share_by_leases_and_one_alone_runs_free() {
     let _daemon = start(dir.path());
     let control = control(dir.path());
     let mut specs = [spec("a", 64), spec("b", 64)];
-    specs[0].share_percent = Some(60);
-    specs[1].share_percent = Some(40);
+    specs[0].share_percent = Some(60.into());
+    specs[1].share_percent = Some(40.into());
     let created = specs.map(|spec| control.create(&spec).unwrap());
     let (one, two) = (Program::join(&created[0]), Program::join(&created[1]));
     let (stop_one, stop_two) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -206,7 +206,7 @@ fn obey_stops(program: &Program, ran_ns: &AtomicU64, stop: &AtomicBool) {
 /// A program in a virtual GPU with a cap of so many percent, whose channels can be stopped.
 fn capped(control: &ControlClient, percent: u32) -> Program {
     let mut wanted = spec("a", 64);
-    (wanted.share_percent, wanted.cap) = (Some(percent), true);
+    (wanted.share_percent, wanted.cap) = (Some(percent.into()), true);
     let program = Program::join(&control.create(&wanted).unwrap());
     let flags = client_flags::CONTEXT | client_flags::GATE_CONTROL | client_flags::SLICE_CONTROL;
     program.link.page().client.flags.fetch_or(flags, SeqCst);

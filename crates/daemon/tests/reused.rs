@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use mica_daemon::Paths;
 use mica_daemon::api::Created;
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role};
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support::{control, environment, eventually, spec, start_software};
@@ -24,7 +24,7 @@ fn connect_and_pass_on() {
     let parent = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let connection = HostSocket::connect(daemon.as_ref()).unwrap();
     let parent = HostSocket::from_fd(parent);
-    let message = Message::new(Kind::Note);
+    let message = ClientMessage::AskMemory {};
     parent.send(&message, &[connection.as_fd()]).unwrap();
     // Until the parent has seen that the daemon has accepted.
     parent.receive().unwrap();
@@ -53,7 +53,7 @@ fn orphaned_connection(dir: &std::path::Path) -> (HostSocket, u32) {
     eventually("the daemon accepts", || {
         control.stats().unwrap().daemon.connections > 0
     });
-    ours.send(&Message::new(Kind::Note), &[]).unwrap();
+    ours.send(&ClientMessage::AskMemory {}, &[]).unwrap();
     assert!(child.wait().unwrap().success());
     (connection, child.id())
 }
@@ -72,12 +72,8 @@ fn process_with_number(pid: u32) -> Option<Child> {
     panic!("process number {pid} was never free");
 }
 
-fn hello(created: &Created) -> Message {
-    let mut hello = Message::new(Kind::Hello);
-    hello.a = Role::Program as u64;
-    hello.b = u64::from(PROTOCOL_VERSION);
-    hello.token = environment(created).token;
-    hello
+fn hello(created: &Created) -> ClientMessage {
+    ClientMessage::hello(Role::Program, environment(created).token)
 }
 
 #[test]
@@ -98,6 +94,8 @@ fn a_stranger_with_a_reused_number_is_no_program_and_is_not_killed() {
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     assert_eq!(ended, None, "the daemon killed a stranger");
-    assert_eq!(answer.kind(), Some(Kind::Refused), "{}", answer.text());
-    assert!(answer.text().contains("has ended"), "{}", answer.text());
+    let Ok(DaemonMessage::Refused { text, .. }) = answer.read() else {
+        panic!("{answer:?}");
+    };
+    assert!(text.contains("has ended"), "{text}");
 }

@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use mica_daemon::Paths;
 use mica_daemon::api::Created;
 use mica_limits::{Environment, HostLink, LinkError, PageQuota, Quota, SharedPage};
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role};
+use mica_wire::host::message::{
+    ClientMessage, DaemonMessage, Introduction, PROTOCOL_VERSION, Role,
+};
 use mica_wire::host::socket::HostSocket;
 use support::{MIB, Program, control, environment, eventually, spec, start, start_software};
 
@@ -189,13 +191,20 @@ fn what_one_process_was_granted_is_not_given_to_another_after_a_restart() {
     let _second = start(dir.path());
     let page = SharedPage::create().unwrap();
     let socket = HostSocket::connect(&Paths::under(dir.path()).host_socket()).unwrap();
-    let mut claim = Message::new(Kind::Hello);
-    (claim.a, claim.b) = (Role::Direct as u64, u64::from(PROTOCOL_VERSION));
-    (claim.c, claim.d) = (40 * MIB, number);
-    claim.token = environment(&created).token;
+    let introduction = Introduction {
+        role: Role::Direct,
+        version: PROTOCOL_VERSION,
+        claimed_bytes: 40 * MIB,
+        client_id: number,
+        token: environment(&created).token,
+    };
+    let claim = ClientMessage::Hello { introduction };
     socket.send(&claim, &[page.fd()]).unwrap();
-    let (answer, _) = socket.receive().unwrap();
-    assert_eq!(answer.kind(), Some(Kind::Welcome), "{}", answer.text());
+    let answer = socket.receive().unwrap().0.read();
+    assert!(
+        matches!(answer, Ok(DaemonMessage::Welcome { .. })),
+        "{answer:?}"
+    );
     let granted = page.commands.granted_bytes.load(SeqCst);
     assert!(
         granted <= 24 * MIB,

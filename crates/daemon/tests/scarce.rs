@@ -1,20 +1,22 @@
-//! A daemon that runs out of disk or descriptors, and peers that stop in the middle.
+//! A daemon that runs out of disk, descriptors or threads, and peers that stop in the middle.
 
 mod support;
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use mica_daemon::Paths;
-use mica_limits::{PageQuota, Quota};
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role};
+use mica_daemon::api::{Mode, VgpuSpec};
+use mica_limits::{PageQuota, Quota, open_session};
+use mica_wire::host::frame::Packet;
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use support::process::DaemonProcess;
 use support::{MIB, Program, control, environment, eventually, spec, start};
-use zerocopy::IntoBytes;
 
 /// Not a test of its own: the daemon of the tests below.
 #[test]
@@ -114,9 +116,7 @@ fn descriptors_that_nobody_asked_for_are_closed() {
     let created = control(dir.path()).create(&spec("a", 64)).unwrap();
     let program = Program::join(&created);
     let socket = HostSocket::connect(&Paths::under(dir.path()).host_socket()).unwrap();
-    let mut hello = Message::new(Kind::Hello);
-    (hello.a, hello.b) = (Role::Monitor as u64, u64::from(PROTOCOL_VERSION));
-    hello.token = environment(&created).token;
+    let hello = ClientMessage::hello(Role::Monitor, environment(&created).token);
     socket.send(&hello, &[]).unwrap();
     socket.receive().unwrap();
     let before = open_descriptors(daemon.id());
@@ -126,11 +126,11 @@ fn descriptors_that_nobody_asked_for_are_closed() {
         let mut space = vec![std::mem::MaybeUninit::uninit(); 4096];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
-        let message = Message::new(Kind::AskMemory);
+        let message = ClientMessage::AskMemory {}.frame(0);
         let bytes = [std::io::IoSlice::new(message.as_bytes())];
         sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
         let (answer, _) = socket.receive().unwrap();
-        assert_eq!(answer.kind(), Some(Kind::Memory));
+        assert!(matches!(answer.read(), Ok(DaemonMessage::Memory { .. })));
     }
     let now = open_descriptors(daemon.id());
     assert!(now <= before + 2, "{before} descriptors became {now}");
@@ -175,10 +175,11 @@ fn half_a_handshake_is_given_up_and_holds_up_nobody() {
     let connect = || HostSocket::connect(&Paths::under(dir.path()).host_socket()).unwrap();
     let silent: Vec<HostSocket> = (0..50).map(|_| connect()).collect();
     let half = connect();
-    let hello = Message::new(Kind::Hello);
+    let hello = ClientMessage::hello(Role::Direct, [0; 16]).frame(0);
     let part = &hello.as_bytes()[..100];
     rustix::net::send(&half, part, SendFlags::NOSIGNAL).unwrap();
-    assert_eq!(half.receive().unwrap().0.kind(), Some(Kind::Refused));
+    let answer = half.receive().unwrap().0.read();
+    assert!(matches!(answer, Ok(DaemonMessage::Refused { .. })));
     // Those that say nothing are hung up on after some seconds; a program is served meanwhile.
     eventually("all are gone but the program", || {
         quota.charge(MIB).unwrap();
@@ -187,4 +188,60 @@ fn half_a_handshake_is_given_up_and_holds_up_nobody() {
         control.stats().unwrap().daemon.connections == 1
     });
     assert!(silent.iter().all(|socket| socket.receive().is_err()));
+}
+
+/// Processes whose parent is this one, zombies included.
+fn children_of(parent: u32) -> Vec<u32> {
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        after_name.split_whitespace().nth(1) == Some(&parent.to_string())
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(is_child).collect()
+}
+
+#[test]
+fn a_worker_that_no_thread_can_watch_is_not_started() {
+    const SOMEBODY: u32 = 61_234;
+    let dir = tempfile::tempdir().unwrap();
+    let root = rustix::process::geteuid().is_root();
+    if !root || std::os::unix::fs::chown(dir.path(), Some(SOMEBODY), Some(SOMEBODY)).is_err() {
+        eprintln!(
+            "skipped: root's processes have no limit of threads, and only root can be somebody else"
+        );
+        return;
+    }
+    let more = "[daemon]\nworker_command = [\"sleep\", \"5\"]\n";
+    let daemon = DaemonProcess::as_user(SOMEBODY, dir.path(), more);
+    let isolated = VgpuSpec {
+        mode: Some(Mode::Isolated),
+        ..spec("a", 64)
+    };
+    let created = control(dir.path()).create(&isolated).unwrap();
+    // As that user: root may lack the right to change the limits of others.
+    let limit_threads = |most: usize| {
+        let mut command = Command::new("prlimit");
+        command.args([
+            "--pid",
+            &daemon.id().to_string(),
+            &format!("--nproc={most}:"),
+        ]);
+        let done = command.uid(SOMEBODY).gid(SOMEBODY).status();
+        assert!(done.unwrap().success());
+    };
+    let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.id()));
+    // Room for a thread or for a process, not for both.
+    limit_threads(threads.unwrap().count() + 1);
+    let refused = open_session(&environment(&created)).unwrap_err();
+    assert!(
+        refused.to_string().contains("no worker can be started"),
+        "{refused}"
+    );
+    let children = children_of(daemon.id());
+    assert!(children.is_empty(), "nobody would wait for its end");
+    limit_threads(1000);
+    open_session(&environment(&created)).unwrap();
+    assert_eq!(children_of(daemon.id()).len(), 1);
 }

@@ -24,3 +24,31 @@ fn the_service_is_exposed_no_more_than_it_needs() {
     // At most 3.0, which the tool itself compares.
     assert!(output.status.success(), "{overall} {why}");
 }
+
+#[test]
+fn the_service_may_do_what_its_workers_confinement_needs() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/mica.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    let values = |key: &str| -> Vec<String> {
+        let value = |line: &str| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
+        let found: Vec<String> = unit.lines().filter_map(value).collect();
+        found
+            .iter()
+            .flat_map(|v| v.split(' '))
+            .map(str::to_owned)
+            .collect()
+    };
+    for namespace in ["mnt", "pid", "net", "ipc"] {
+        let allowed = values("RestrictNamespaces");
+        assert!(
+            allowed.iter().any(|n| n == namespace),
+            "{namespace}: {allowed:?}"
+        );
+    }
+    for capability in ["SETUID", "SETGID", "SETPCAP", "SYS_ADMIN", "KILL"] {
+        let name = format!("CAP_{capability}");
+        assert!(values("CapabilityBoundingSet").contains(&name), "{name}");
+    }
+    assert_eq!(values("Delegate"), ["yes"]);
+    assert_eq!(values("DelegateSubgroup"), ["daemon"]);
+}

@@ -89,6 +89,16 @@ fn child_of_another_user() {
     control.remove("roots", true).unwrap();
     let gone = control.get("roots").unwrap_err();
     assert_eq!(gone.reason(), Some("not_found"));
+    // What happened in it can still be read, and nothing of what happened in another user's of that name.
+    let told = control.past_events_of(Some("roots")).unwrap();
+    let is_own = |name: &Option<String>| *name == Some(format!("roots@{NOBODY}"));
+    assert!(told.iter().all(|event| is_own(&event.vgpu)), "{told:?}");
+    assert_eq!(told.last().unwrap().kind, "vgpu_removed");
+    let all = control.past_events().unwrap();
+    assert!(
+        all.iter()
+            .all(|event| event.vgpu.as_deref() != Some("hidden"))
+    );
 }
 
 #[test]

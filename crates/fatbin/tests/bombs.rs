@@ -1,36 +1,9 @@
 //! Compressed code that becomes far larger than its container says: refused, with little memory taken.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+mod counting;
 
+use counting::{ALONE, counted};
 use mica_fatbin::{DEFAULT_PAYLOAD_LIMIT, Error, Image};
-
-struct Counting;
-
-static NOW: AtomicU64 = AtomicU64::new(0);
-static PEAK: AtomicU64 = AtomicU64::new(0);
-static ALONE: Mutex<()> = Mutex::new(());
-
-// SAFETY: passes every request on to the system's allocator and only counts bytes.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size() as u64, Relaxed) + layout.size() as u64;
-        PEAK.fetch_max(now, Relaxed);
-        // SAFETY: the caller's contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: the caller's contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
@@ -96,10 +69,7 @@ fn long_matches(log: u8) -> Vec<u8> {
 fn decompress(image: &[u8]) -> (Result<usize, Error>, u64) {
     let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
     let image = Image::parse(image).unwrap();
-    let before = NOW.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    let result = image.entries[0].payload(DEFAULT_PAYLOAD_LIMIT);
-    let peak = PEAK.load(Relaxed).saturating_sub(before);
+    let (result, peak, _) = counted(|| image.entries[0].payload(DEFAULT_PAYLOAD_LIMIT));
     (result.map(|bytes| bytes.len()), peak)
 }
 

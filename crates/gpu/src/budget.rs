@@ -6,7 +6,7 @@
 //! that a device takes without `memory_alloc` (heap, local memory) is charged to the virtual GPU's limit
 //! through the same type.
 //!
-//! It waits for nobody: what does not fit is refused with `CUDA_ERROR_OUT_OF_MEMORY`.
+//! Nobody waits for bytes that others hold: what does not fit is refused with `CUDA_ERROR_OUT_OF_MEMORY`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,11 +25,11 @@ pub const CONTEXTS: usize = 256;
 /// Host bytes that are counted for one object of any kind, with its entries in all tables.
 pub const OBJECT_BYTES: u64 = 512;
 
-/// Charges device memory that a device takes on a session's behalf.
-pub trait DeviceCharge: Send + Sync {
-    /// Takes `bytes`, or refuses and takes nothing. Never waits.
+/// Charges bytes to a limit that is kept elsewhere.
+pub trait Charging: Send + Sync {
+    /// Takes `bytes`, or refuses and takes nothing. Never waits until others give bytes back.
     fn charge(&self, bytes: u64) -> Result<()>;
-    /// Gives back what [`DeviceCharge::charge`] took.
+    /// Gives back what [`Charging::charge`] took.
     fn release(&self, bytes: u64);
 }
 
@@ -38,9 +38,11 @@ pub struct SessionBudget {
     limit_bytes: u64,
     used_bytes: AtomicU64,
     peak_bytes: AtomicU64,
-    /// The budget that this one is a part of: what all sessions of a virtual GPU hold together.
+    /// The budget that this one is a part of: what all sessions of a worker hold together.
     parent: Option<Arc<SessionBudget>>,
-    device: Option<Box<dyn DeviceCharge>>,
+    /// Where host bytes are charged too: what all workers of a virtual GPU hold together.
+    outer: Option<Box<dyn Charging>>,
+    device: Option<Box<dyn Charging>>,
 }
 
 impl std::fmt::Debug for SessionBudget {
@@ -60,6 +62,7 @@ impl SessionBudget {
             used_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
             parent: None,
+            outer: None,
             device: None,
         }
     }
@@ -71,9 +74,16 @@ impl SessionBudget {
         self
     }
 
+    /// Charges host bytes here too.
+    #[must_use]
+    pub fn with_outer(mut self, outer: Box<dyn Charging>) -> Self {
+        self.outer = Some(outer);
+        self
+    }
+
     /// Charges device memory here.
     #[must_use]
-    pub fn with_device(mut self, device: Box<dyn DeviceCharge>) -> Self {
+    pub fn with_device(mut self, device: Box<dyn Charging>) -> Self {
         self.device = Some(device);
         self
     }
@@ -132,10 +142,15 @@ impl SessionBudget {
                 ),
             ));
         }
-        let whole = self
-            .parent
-            .as_ref()
-            .map_or(Ok(()), |parent| parent.add(bytes, what));
+        let whole = match (&self.parent, &self.outer) {
+            (Some(parent), _) => parent.add(bytes, what),
+            (None, Some(outer)) => outer.charge(bytes).map_err(|refused| {
+                let why = refused.message;
+                let text = format!("{bytes} bytes of host memory for {what}: {why}");
+                GpuError::new(refused.code, text)
+            }),
+            (None, None) => Ok(()),
+        };
         match &whole {
             Ok(()) => self.peak_bytes.fetch_max(self.used_bytes(), AcqRel),
             Err(_) => self.used_bytes.fetch_sub(bytes, AcqRel),
@@ -145,8 +160,10 @@ impl SessionBudget {
 
     fn give(&self, bytes: u64) {
         self.used_bytes.fetch_sub(bytes, AcqRel);
-        if let Some(parent) = &self.parent {
-            parent.give(bytes);
+        match (&self.parent, &self.outer) {
+            (Some(parent), _) => parent.give(bytes),
+            (None, Some(outer)) => outer.release(bytes),
+            (None, None) => {}
         }
     }
 }
@@ -234,6 +251,38 @@ mod tests {
         drop(first);
         assert_eq!(budget.used_bytes(), 0);
         assert!(budget.take(u64::MAX, "a").is_err());
+    }
+
+    /// A limit kept elsewhere.
+    struct Elsewhere(Arc<SessionBudget>);
+
+    impl Charging for Elsewhere {
+        fn charge(&self, bytes: u64) -> Result<()> {
+            self.0.add(bytes, "a worker")
+        }
+
+        fn release(&self, bytes: u64) {
+            self.0.give(bytes);
+        }
+    }
+
+    #[test]
+    fn what_one_worker_holds_counts_for_the_others() {
+        let all = Arc::new(SessionBudget::new(100));
+        let worker = || {
+            let outer = Box::new(Elsewhere(Arc::clone(&all)));
+            let sessions = Arc::new(SessionBudget::new(100).with_outer(outer));
+            Arc::new(SessionBudget::new(100).within(sessions))
+        };
+        let (a, b) = (worker(), worker());
+        let mut held = a.take(80, "a").unwrap();
+        let refused = b.take(30, "a test").unwrap_err();
+        assert!(refused.message.contains("a test"), "{refused}");
+        assert_eq!((b.used_bytes(), all.used_bytes()), (0, 80));
+        held.resize(70, "a").unwrap();
+        let _held = b.take(30, "b").unwrap();
+        drop(held);
+        assert_eq!(all.used_bytes(), 30);
     }
 
     #[test]

@@ -13,15 +13,19 @@
 pub mod budget;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod graph;
 mod types;
+mod value_wait;
 
 pub use budget::{SessionBudget, Share};
+pub use graph::*;
 pub use types::*;
+pub use value_wait::{ValueWait, WaitCondition};
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
 
 /// A backend's refusal: the CUDA code the program sees, and a sentence for the log.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -53,12 +57,17 @@ fn absent(what: &str) -> GpuError {
 /// Shorthand for results of device calls.
 pub type Result<T, E = GpuError> = std::result::Result<T, E>;
 
+fn without_graphs<T>(what: &str) -> Result<T> {
+    let sentence = format!("this device has no {what}");
+    Err(GpuError::new(CuResult::NotSupported, sentence))
+}
+
 /// One physical device (or the software one).
 pub trait Gpu: Send + Sync {
     /// Name, memory, limits.
     fn properties(&self) -> &DeviceProperties;
-    /// A `CUdevice_attribute` by its number; `None` if unknown to this device.
-    fn attribute(&self, attribute: u32) -> Option<i32>;
+    /// An attribute; `None` if unknown to this device.
+    fn attribute(&self, attribute: DeviceAttribute) -> Option<i32>;
     /// Whether a real driver stands behind this device, so that questions about kernels are its to answer.
     fn has_driver(&self) -> bool {
         false
@@ -97,10 +106,10 @@ pub trait Gpu: Send + Sync {
     fn context_synchronize(&self, context: ContextId) -> Result<()>;
     /// The context's sticky error with its explanation, if it has one. Does not wait.
     fn context_fault(&self, context: ContextId) -> Option<GpuError>;
-    /// `CUlimit` by number (0 stack, 1 printf fifo, 2 malloc heap …).
-    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64>;
-    /// Sets a `CUlimit`.
-    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()>;
+    /// A limit of a context.
+    fn context_limit(&self, context: ContextId, limit: Limit) -> Result<u64>;
+    /// Sets a limit of a context.
+    fn context_set_limit(&self, context: ContextId, limit: Limit, value: u64) -> Result<()>;
     /// Pauses all running and queued kernels, copies and fills of the context (software: within 1 ms), and returns
     /// when none of them touches memory any more. Copies and fills of at most 64 KiB may go on where nothing is
     /// before them, and callbacks do.
@@ -113,8 +122,9 @@ pub trait Gpu: Send + Sync {
 
     /// Ends running and queued kernels of the context as a watchdog does: if there were any, the
     /// context is broken from then on with `LaunchTimeout`. Says how many there were.
-    fn abort(&self, context: ContextId) -> Result<u64> {
-        self.cancel(context, None)
+    fn abort(&self, context: ContextId) -> Result<Aborted> {
+        let kernels = self.cancel(context, None)?;
+        Ok(Aborted { kernels, copies: 0 })
     }
 
     /// Starts what was held back for the calling thread to run itself, should it wait for it next.
@@ -145,6 +155,8 @@ pub trait Gpu: Send + Sync {
     }
     /// Makes later work on `stream` wait for `event`.
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()>;
+    /// Makes later work on `stream` wait until a word in memory meets a condition.
+    fn stream_wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()>;
     /// Runs `callback` after the stream's earlier work, before its later work.
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()>;
     /// Runs `release` after the stream's earlier work. It belongs to the engine and returns at once, so it needs
@@ -232,7 +244,12 @@ pub trait Gpu: Send + Sync {
         })
     }
     /// A `CUfunction_attribute` of a kernel.
-    fn kernel_attribute(&self, _module: ModuleId, _kernel: u32, _attribute: u32) -> Result<i32> {
+    fn kernel_attribute(
+        &self,
+        _module: ModuleId,
+        _kernel: u32,
+        _attribute: FunctionAttribute,
+    ) -> Result<i32> {
         Err(absent("reading a kernel's attribute"))
     }
     /// Sets a `CUfunction_attribute` of a kernel.
@@ -240,7 +257,7 @@ pub trait Gpu: Send + Sync {
         &self,
         _module: ModuleId,
         _kernel: u32,
-        _attribute: u32,
+        _attribute: FunctionAttribute,
         _value: i32,
     ) -> Result<()> {
         Err(absent("setting a kernel's attribute"))
@@ -263,6 +280,58 @@ pub trait Gpu: Send + Sync {
     fn tensor_map(&self, _context: ContextId, _request: &TensorMapRequest) -> Result<TensorMap> {
         Err(absent("a tensor map"))
     }
+
+    /// Whether the device launches graphs as a whole. One that does not gets their nodes one by one.
+    fn offers_graphs(&self) -> bool {
+        false
+    }
+    /// Makes a graph ready to be launched.
+    ///
+    /// # Errors
+    /// `NotSupported` if there is a node that this device cannot have in a graph.
+    fn graph_instantiate(
+        &self,
+        _context: ContextId,
+        _plan: &GraphPlan<'_>,
+        _keeper: GraphKeeper,
+    ) -> Result<GraphId> {
+        without_graphs("graphs")
+    }
+    /// Replaces what a graph is made of; launches under way are not changed. After an error the graph is as before.
+    fn graph_update(
+        &self,
+        _graph: GraphId,
+        _plan: &GraphPlan<'_>,
+        _keeper: GraphKeeper,
+    ) -> Result<()> {
+        without_graphs("graphs")
+    }
+    /// Launches a graph. Two launches of one graph run one after the other.
+    fn graph_launch(&self, _graph: GraphId, _stream: StreamId) -> Result<()> {
+        without_graphs("graphs")
+    }
+    /// Brings to the device what the next launch needs there.
+    fn graph_upload(&self, _graph: GraphId, _stream: StreamId) -> Result<()> {
+        without_graphs("graphs")
+    }
+    /// Destroys a graph; launches under way end as usual.
+    fn graph_destroy(&self, _graph: GraphId) -> Result<()> {
+        without_graphs("graphs")
+    }
+    /// A graph without nodes, for the handles of conditional nodes.
+    fn template_create(&self, _context: ContextId) -> Result<TemplateId> {
+        without_graphs("conditional nodes in graphs")
+    }
+    /// Destroys a template. Graphs that were made with it stay.
+    fn template_destroy(&self, _template: TemplateId) -> Result<()> {
+        without_graphs("conditional nodes in graphs")
+    }
+    /// The handle of a conditional node: what kernels of the graph set its value by. With a `default` each launch
+    /// begins with this value.
+    fn conditional_create(&self, _template: TemplateId, _default: Option<u32>) -> Result<u64> {
+        without_graphs("conditional nodes in graphs")
+    }
+
     /// Blocks of this kernel that fit on one multiprocessor.
     fn occupancy(
         &self,

@@ -32,6 +32,10 @@ handles! {
     FrameId;
     /// An array for textures and surfaces.
     ArrayId;
+    /// A graph that is ready to be launched.
+    GraphId;
+    /// A graph without nodes, to which the handles of conditional nodes belong.
+    TemplateId;
 }
 
 /// Host memory that a copy reads or writes.
@@ -258,6 +262,8 @@ impl LaunchAttribute {
     pub const COOPERATIVE: u32 = 2;
     /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
     pub const CLUSTER_DIMENSION: u32 = 4;
+    /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+    pub const PROGRAMMATIC_STREAM_SERIALIZATION: u32 = 6;
     /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT`.
     pub const PROGRAMMATIC_EVENT: u32 = 7;
     /// `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`.
@@ -427,4 +433,22 @@ pub struct MemoryWindow {
     pub bytes: u64,
     /// Where it begins in the window file.
     pub offset: u64,
+}
+
+/// What was ended from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aborted {
+    /// Kernels, running and queued.
+    pub kernels: u64,
+    /// Copies and fills.
+    pub copies: u64,
+}
+
+impl std::iter::Sum for Aborted {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, more| Self {
+            kernels: sum.kernels + more.kernels,
+            copies: sum.copies + more.copies,
+        })
+    }
 }

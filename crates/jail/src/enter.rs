@@ -117,7 +117,7 @@ fn separate(jail: &Jail, report: &mut Report) -> Result<bool, JailError> {
         (Layer::Files, UnshareFlags::NEWNS),
         (Layer::Processes, UnshareFlags::NEWPID),
         (Layer::Network, UnshareFlags::NEWNET),
-        (Layer::Ipc, UnshareFlags::NEWIPC | UnshareFlags::NEWUTS),
+        (Layer::Ipc, UnshareFlags::NEWIPC),
     ];
     layers.retain(|(layer, _)| !jail.without.contains(layer));
     if jail.without.contains(&Layer::Files) {
@@ -127,7 +127,8 @@ fn separate(jail: &Jail, report: &mut Report) -> Result<bool, JailError> {
     }
     let flags = layers.iter().map(|(_, flags)| *flags);
     let all = flags.fold(UnshareFlags::empty(), |all, flags| all | flags);
-    if unshare(all).is_ok() {
+    // The host name where that is permitted: a worker may not change it either way.
+    if unshare(all | UnshareFlags::NEWUTS).is_ok() || unshare(all).is_ok() {
         layers.iter().for_each(|(layer, _)| report.applied(*layer));
         return Ok(false);
     }

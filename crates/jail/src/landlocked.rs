@@ -29,7 +29,6 @@ fn build(jail: &Jail) -> Result<RestrictionStatus, landlock::RulesetError> {
         | AccessFs::Truncate
         | AccessFs::RemoveFile
         | AccessFs::MakeReg
-        | AccessFs::MakeDir
         | AccessFs::Refer;
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     let mut rules = Ruleset::default()

@@ -14,7 +14,7 @@ pub enum Layer {
     Processes = 2,
     /// A network namespace without interfaces.
     Network = 3,
-    /// Namespaces of shared memory, message queues and the host name.
+    /// A namespace of shared memory and message queues.
     Ipc = 4,
     /// No capability, in no set.
     Capabilities = 5,

@@ -7,7 +7,7 @@
 //! ```text
 //!   worker starts (the daemon's user, one thread)
 //!     │ cgroup, resource limits
-//!     │ namespaces: mounts, processes, network, IPC, host name   ── fork: the child is process 1 inside
+//!     │ namespaces: mounts, processes, network, IPC              ── fork: the child is process 1 inside
 //!     │ a root directory of its own: sockets of the daemon, code cache, device nodes, nothing else
 //!     │ user: an unprivileged one, no groups, no capabilities, no way to new ones
 //!     │ Landlock: the same paths again, no network, no signals to the outside
@@ -19,6 +19,7 @@
 
 mod enter;
 mod files;
+mod folder;
 mod landlocked;
 mod layer;
 mod nvidia;
@@ -29,6 +30,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 pub use enter::enter;
+pub use folder::make_folder_of;
 pub use layer::{Layer, Report, UnknownLayer};
 pub use nvidia::{driver_libraries, nodes_of};
 

@@ -43,8 +43,6 @@ const PLAIN: &[i64] = &[
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_getdents64,
-    libc::SYS_mkdir,
-    libc::SYS_mkdirat,
     libc::SYS_unlink,
     libc::SYS_unlinkat,
     libc::SYS_rename,

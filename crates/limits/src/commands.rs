@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use mica_rm::RmError;
+use mica_wire::host::message::Severity;
 use mica_wire::host::page::{ClientPage, client_flags, suspend};
 use rustix::thread::futex;
 
@@ -179,7 +180,7 @@ fn apply_suspension(
     if is_news && (wanted || !none) {
         let text = format!("the process cannot be suspended or resumed: {error}");
         tell(&text);
-        link.note(2, &text);
+        link.note(Severity::Error, &text);
     }
 }
 

@@ -19,6 +19,7 @@ mod session;
 mod shared_files;
 mod shared_page;
 mod slices;
+pub mod worker_variables;
 
 pub use clock::{monotonic_ns, run_before_others};
 pub use commands::Commands;
@@ -26,7 +27,9 @@ pub use environment::{Environment, MEMCHECK, memcheck, remember_environment, var
 pub use gate::Gate;
 pub use leases::{Leases, Waited};
 pub use link::{HostLink, LinkError, Push, Welcome, open_session};
-pub use quota::{Denied, LocalQuota, MemoryView, PageQuota, Quota};
+pub use quota::{
+    Denied, LocalQuota, MemoryView, PageQuota, Quota, session_host_bytes, vgpu_host_bytes,
+};
 pub use session::connect_session;
 pub use shared_files::SharedFile;
 pub use shared_page::SharedPage;

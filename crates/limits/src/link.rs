@@ -15,10 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mica_wire::host::message::{
-    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, NOTE_WORKER_FAILED,
-    Refusal, Role,
-};
+use mica_wire::host::frame::{Frame, Packet};
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Refusal, Role, Severity, Topic};
+use mica_wire::host::page::Account;
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
 use rustix::io::Errno;
@@ -61,6 +60,9 @@ pub enum LinkError {
     /// The daemon's answer made no sense.
     #[error("the Mica daemon answered Hello with message kind {0}")]
     Unexpected(u32),
+    /// The daemon's welcome lacks a descriptor.
+    #[error("the welcome of the Mica daemon came without its descriptors")]
+    NoDescriptor,
     /// The page could not be mapped.
     #[error("the page shared with the daemon cannot be mapped")]
     Page(#[source] rustix::io::Errno),
@@ -85,19 +87,29 @@ pub struct Welcome {
 }
 
 impl Welcome {
-    fn of(message: &Message) -> Self {
-        Self {
-            vgpu: message.text(),
-            limit_bytes: message.a,
-            device_total_bytes: message.b,
-            client_id: message.c,
-            gpu_index: message.d,
+    /// The welcome in a message, if it is one.
+    fn of(message: DaemonMessage) -> Option<Self> {
+        match message {
+            DaemonMessage::Welcome {
+                limit_bytes,
+                device_total_bytes,
+                client_id,
+                gpu_index,
+                vgpu,
+            } => Some(Self {
+                vgpu: vgpu.into(),
+                limit_bytes,
+                device_total_bytes,
+                client_id,
+                gpu_index,
+            }),
+            _ => None,
         }
     }
 }
 
 /// A message with its descriptors.
-pub type Push = (Message, Vec<OwnedFd>);
+pub type Push = (DaemonMessage, Vec<OwnedFd>);
 
 /// A live connection.
 #[derive(Debug)]
@@ -120,6 +132,8 @@ pub struct HostLink {
     client_id: AtomicU64,
     environment: Environment,
     role: Role,
+    /// What was said about this process's confinement, for the next daemon.
+    confinement: Mutex<Vec<ClientMessage>>,
     /// The process that joined. A copy of it made without fork handlers must not speak for it.
     pid: u32,
 }
@@ -132,11 +146,10 @@ impl HostLink {
     /// Joins the virtual GPU that `environment` names. Until [`HostLink::serve`] runs on some
     /// thread, nothing is answered.
     pub fn connect(environment: Environment, role: Role) -> Result<Arc<Self>, LinkError> {
-        let (socket, message, fds) = hello(&environment, role, None)?;
-        let welcome = Welcome::of(&message);
+        let (socket, welcome, fds) = hello(&environment, role, None)?;
         let mut fds = fds.into_iter();
         let (Some(page), Some(doorbell)) = (fds.next(), fds.next()) else {
-            return Err(LinkError::Unexpected(message.kind));
+            return Err(LinkError::NoDescriptor);
         };
         let raw_fds = [socket.as_fd(), doorbell.as_fd()].map(RawKept::new);
         Ok(Arc::new(Self {
@@ -154,6 +167,7 @@ impl HostLink {
             welcome,
             environment,
             role,
+            confinement: Mutex::default(),
             pid: std::process::id(),
         }))
     }
@@ -211,48 +225,65 @@ impl HostLink {
     }
 
     /// Leaves a sentence in the daemon's event log.
-    pub fn note(&self, severity: u64, text: &str) {
-        self.send_note(severity, 0, text);
+    pub fn note(&self, severity: Severity, text: &str) {
+        self.send_note(severity, Topic::General, text);
     }
 
     /// Leaves a warning that begins with the name of an entry point Mica does not know.
     pub fn note_unknown_symbol(&self, text: &str) {
-        self.send_note(1, NOTE_UNKNOWN_SYMBOL, text);
+        self.send_note(Severity::Warning, Topic::UnknownSymbol, text);
     }
 
     /// Tells what a kernel did that the program only gets a code for.
     pub fn note_kernel_fault(&self, text: &str) {
-        self.send_note(2, NOTE_KERNEL_FAULT, text);
+        self.send_note(Severity::Error, Topic::KernelFault, text);
     }
 
     /// Tells why a module was refused, for which the program only gets a code. Some load modules only to see whether
     /// they can, so it is no error yet.
     pub fn note_module_refused(&self, text: &str) {
-        self.send_note(1, NOTE_MODULE_REFUSED, text);
+        self.send_note(Severity::Warning, Topic::ModuleRefused, text);
     }
 
     /// Tells why a worker cannot serve its program.
     pub fn note_worker_failed(&self, text: &str) {
-        self.send_note(2, NOTE_WORKER_FAILED, text);
+        self.send_note(Severity::Error, Topic::WorkerFailed, text);
     }
 
     /// Tells which layers of a worker's confinement are in force, and why the layer `missing` is not, if one is named.
     pub fn confined(&self, applied: u64, missing: u64, why: &str) {
-        let mut message = Message::new(Kind::Confined).with_text(why);
-        message.a = applied;
-        message.b = missing;
+        let why = why.into();
+        let message = ClientMessage::Confined {
+            applied,
+            missing,
+            why,
+        };
+        // With the lock held, so that a new daemon hears of it once, by this call or on its arrival.
+        let mut said = lock(&self.confinement);
         self.tell(&message);
+        said.push(message);
     }
 
-    fn send_note(&self, severity: u64, about: u64, text: &str) {
-        let mut message = Message::new(Kind::Note).with_text(text);
-        message.a = severity;
-        message.b = about;
-        self.tell(&message);
+    /// Answers the daemon's request to cancel with what was ended.
+    pub fn cancelled(&self, request: u64, kernels: u64, copies: u64) {
+        self.tell(&ClientMessage::Cancelled {
+            request,
+            kernels,
+            copies,
+        });
+    }
+
+    fn send_note(&self, severity: Severity, topic: Topic, text: &str) {
+        let text = text.into();
+        self.tell(&ClientMessage::Note {
+            severity,
+            topic,
+            text,
+        });
     }
 
     /// Sends what nobody answers.
-    pub(crate) fn tell(&self, message: &Message) {
+    pub(crate) fn tell(&self, message: &ClientMessage) {
         if !self.is_own() {
             return;
         }
@@ -270,7 +301,7 @@ impl HostLink {
             // Without a descriptor of its own any more, it is reached anew.
             let received = socket.get().map(HostSocket::receive);
             match received.unwrap_or(Err(SocketError::Closed)) {
-                Ok((message, fds)) => self.dispatch(message, fds, &mut handler),
+                Ok((frame, fds)) => self.dispatch(&frame, fds, &mut handler),
                 Err(error) if error.would_block() => {}
                 Err(_) => self.reconnect(&mut handler, stop),
             }
@@ -279,20 +310,31 @@ impl HostLink {
 
     /// Asks for at least `bytes` more credit than `have_bytes`; it is in the page when this returns `Ok`.
     /// Waits for it as the virtual GPU says, unless it is wanted `now` or not at all.
-    pub(crate) fn need_credit(&self, bytes: u64, have_bytes: u64, now: bool) -> Result<(), String> {
+    pub(crate) fn need_credit(
+        &self,
+        account: Account,
+        bytes: u64,
+        have_bytes: u64,
+        now: bool,
+    ) -> Result<(), String> {
         // Nobody reads the answers in a copy, which would wait for ever.
         if !self.is_own() {
             return Err(
                 "this process is a copy of one that joined, and has not joined itself".into(),
             );
         }
-        let mut question = Message::new(Kind::NeedCredit);
-        question.a = bytes;
-        question.b = have_bytes;
-        question.c = u64::from(now);
-        match self.ask_patiently(question) {
-            Some(answer) if answer.kind() == Some(Kind::Credit) && answer.a > 0 => Ok(()),
-            Some(answer) => Err(answer.text()),
+        let question = match account {
+            Account::Device => ClientMessage::NeedCredit {
+                bytes,
+                have_bytes,
+                now,
+            },
+            Account::Host => ClientMessage::NeedHostBytes { bytes },
+        };
+        match self.ask_patiently(&question) {
+            Some(DaemonMessage::Credit { .. }) => Ok(()),
+            Some(DaemonMessage::NoCredit { why }) => Err(why.into()),
+            Some(other) => Err(format!("the Mica daemon answered with {other:?}")),
             None => Err("the Mica daemon is not running, so the limit cannot be raised".into()),
         }
     }
@@ -301,16 +343,22 @@ impl HostLink {
         if !self.is_own() {
             return None;
         }
-        let answer = self.ask(Message::new(Kind::AskMemory))?;
-        (answer.kind() == Some(Kind::Memory)).then_some(MemoryView {
-            limit_bytes: answer.a,
-            used_bytes: answer.b,
-            device_free_bytes: (answer.c > 0).then_some(answer.d),
-        })
+        match self.ask(&ClientMessage::AskMemory {})? {
+            DaemonMessage::Memory {
+                limit_bytes,
+                used_bytes,
+                device_free_bytes,
+            } => Some(MemoryView {
+                limit_bytes,
+                used_bytes,
+                device_free_bytes,
+            }),
+            _ => None,
+        }
     }
 
     /// Asks as [`HostLink::ask`] does; a daemon that has just gone is given the time to be replaced.
-    fn ask_patiently(&self, question: Message) -> Option<Message> {
+    fn ask_patiently(&self, question: &ClientMessage) -> Option<DaemonMessage> {
         loop {
             if let Some(answer) = self.ask(question) {
                 return Some(answer);
@@ -327,12 +375,16 @@ impl HostLink {
 
     /// Sends a question and waits for its answer; `None` if the link is down. Asks again if the daemon was
     /// replaced meanwhile: nobody will answer what the old one was asked.
-    fn ask(&self, question: Message) -> Option<Message> {
+    fn ask(&self, question: &ClientMessage) -> Option<DaemonMessage> {
         self.ask_with(question, &[]).map(|(answer, _)| answer)
     }
 
     /// As [`HostLink::ask`], with descriptors on either way.
-    pub(crate) fn ask_with(&self, question: Message, fds: &[BorrowedFd<'_>]) -> Option<Push> {
+    pub(crate) fn ask_with(
+        &self,
+        question: &ClientMessage,
+        fds: &[BorrowedFd<'_>],
+    ) -> Option<Push> {
         while !self.is_down() {
             if let Some(answer) = self.ask_once(question, fds) {
                 return Some(answer);
@@ -341,20 +393,21 @@ impl HostLink {
         None
     }
 
-    fn ask_once(&self, mut question: Message, fds: &[BorrowedFd<'_>]) -> Option<Push> {
+    fn ask_once(&self, question: &ClientMessage, fds: &[BorrowedFd<'_>]) -> Option<Push> {
         let id = self.next_id.fetch_add(1, Relaxed) | 1 << 31;
-        question.id = id;
+        let question = question.frame(id);
         lock(&self.answers).insert(id, None);
         let (socket, replaced) = {
             let socket = lock(&self.socket);
             (socket.clone(), self.replaced.load(Relaxed))
         };
-        let sent = socket.get().map(|socket| socket.send(&question, fds));
+        let sent = socket.get().map(|socket| socket.send_frame(&question, fds));
         let mut lost = !matches!(sent, Some(Ok(())));
         let mut answers = lock(&self.answers);
         while !lost && !self.is_down() {
-            if matches!(answers.get(&id), Some(Some(_))) {
-                return answers.remove(&id).flatten();
+            if let Some(answer) = answers.get_mut(&id).and_then(Option::take) {
+                answers.remove(&id);
+                return Some(answer);
             }
             // Woken by the answer or by the loss of the link; the time limit is a safety net.
             let waited = self
@@ -372,11 +425,14 @@ impl HostLink {
         None
     }
 
-    fn dispatch(&self, message: Message, fds: Vec<OwnedFd>, handler: &mut impl FnMut(Push)) {
-        if message.id == 0 {
+    fn dispatch(&self, frame: &Frame, fds: Vec<OwnedFd>, handler: &mut impl FnMut(Push)) {
+        let Ok(message) = frame.read() else {
+            return;
+        };
+        if frame.id() == 0 {
             return handler((message, fds));
         }
-        if let Some(slot) = lock(&self.answers).get_mut(&message.id) {
+        if let Some(slot) = lock(&self.answers).get_mut(&frame.id()) {
             *slot = Some((message, fds));
             self.answered.notify_all();
         }
@@ -415,21 +471,27 @@ impl HostLink {
                 });
                 continue;
             };
-            if answer.kind() == Some(Kind::Welcome) {
-                self.client_id.store(answer.c, Relaxed);
+            let answer = answer.read();
+            if let Ok(DaemonMessage::Welcome { client_id, .. }) = answer {
+                self.client_id.store(client_id, Relaxed);
                 self.raw_fds[0].set(&socket);
                 if let Some(doorbell) = fds.into_iter().next_back() {
                     self.raw_fds[1].set(&doorbell);
                     *lock(&self.doorbell) = Kept::new(doorbell);
                 }
+                let confinement = lock(&self.confinement);
                 self.replace(socket);
+                confinement.iter().for_each(|said| self.tell(said));
+                drop(confinement);
                 // Whoever was too slow to see the link down sees another one.
                 return self.wake_askers();
             }
             // Nobody will ever know this worker again: it must not stay behind.
-            let unknown = [Refusal::Token, Refusal::Permission].map(|why| why as u64);
-            if self.role == Role::Worker && unknown.contains(&answer.a) {
-                handler((Message::new(Kind::Shutdown), Vec::new()));
+            if self.role == Role::Worker
+                && let Ok(DaemonMessage::Refused { reason, .. }) = answer
+                && matches!(reason, Refusal::Token | Refusal::Permission)
+            {
+                handler((DaemonMessage::Shutdown {}, Vec::new()));
             }
             std::thread::sleep(RECONNECT_EVERY);
         }

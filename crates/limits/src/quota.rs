@@ -8,7 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
+use mica_wire::host::page::{Account, Memory};
+
 use crate::HostLink;
+
+/// Host bytes of a session beside as many as the virtual GPU has memory.
+const SESSION_HOST_BYTES: u64 = 1 << 30;
+
+/// Host bytes that a worker may hold for one session of a virtual GPU with so much memory.
+pub fn session_host_bytes(memory_limit_bytes: u64) -> u64 {
+    memory_limit_bytes.saturating_add(SESSION_HOST_BYTES)
+}
+
+/// Host bytes that all workers of such a virtual GPU may hold together.
+pub fn vgpu_host_bytes(memory_limit_bytes: u64) -> u64 {
+    session_host_bytes(memory_limit_bytes).saturating_mul(2)
+}
 
 /// A charge that the limit does not allow.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -128,16 +143,28 @@ impl Quota for LocalQuota {
 #[derive(Clone, Debug)]
 pub struct PageQuota {
     link: Arc<HostLink>,
+    account: Account,
 }
 
 impl PageQuota {
-    /// The quota of a connection.
+    /// The quota of device memory of a connection.
     pub fn new(link: Arc<HostLink>) -> Self {
-        Self { link }
+        let account = Account::Device;
+        Self { link, account }
+    }
+
+    /// The quota of host memory of a worker's connection. It waits for nobody.
+    pub fn of_host(link: Arc<HostLink>) -> Self {
+        let account = Account::Host;
+        Self { link, account }
+    }
+
+    fn memory(&self) -> &Memory {
+        self.link.page().memory_of(self.account)
     }
 
     fn try_take(&self, bytes: u64) -> Result<(), u64> {
-        let credit = &self.link.page().memory.credit_bytes;
+        let credit = &self.memory().credit_bytes;
         let mut have = credit.load(Acquire);
         loop {
             let Some(rest) = have.checked_sub(bytes) else {
@@ -156,11 +183,14 @@ impl PageQuota {
     }
 
     fn take(&self, bytes: u64, now: bool) -> Result<(), Denied> {
-        let memory = &self.link.page().memory;
+        let memory = self.memory();
         // Another thread may take the credit that was granted for this one, so ask again; each
         // round is a grant by the ledger, which ends in a refusal when the limit is reached.
         while let Err(short) = self.try_take(bytes) {
-            if let Err(reason) = self.link.need_credit(short, bytes - short, now) {
+            if let Err(reason) = self
+                .link
+                .need_credit(self.account, short, bytes - short, now)
+            {
                 memory.denied.fetch_add(u64::from(!now), Relaxed);
                 return Err(Denied {
                     asked_bytes: bytes,
@@ -189,19 +219,20 @@ impl Quota for PageQuota {
     }
 
     fn release(&self, bytes: u64) {
-        let memory = &self.link.page().memory;
+        let memory = self.memory();
         memory.used_bytes.fetch_sub(bytes, Relaxed);
         memory.credit_bytes.fetch_add(bytes, AcqRel);
     }
 
     fn view(&self) -> MemoryView {
-        self.link.memory_view().unwrap_or_else(|| {
-            let page = self.link.page();
-            MemoryView {
-                limit_bytes: page.commands.limit_bytes.load(Relaxed),
-                used_bytes: page.memory.used_bytes.load(Relaxed),
-                device_free_bytes: None,
-            }
+        let asked = match self.account {
+            Account::Device => self.link.memory_view(),
+            Account::Host => None,
+        };
+        asked.unwrap_or_else(|| MemoryView {
+            limit_bytes: self.link.page().limit_of(self.account).load(Relaxed),
+            used_bytes: self.memory().used_bytes.load(Relaxed),
+            device_free_bytes: None,
         })
     }
 }

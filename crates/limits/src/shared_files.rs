@@ -2,9 +2,9 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use mica_wire::host::message::{Kind, Message};
+use mica_wire::host::message::{ClientMessage, DaemonMessage};
 
-use crate::HostLink;
+use crate::{HostLink, Push};
 
 /// A file of another worker.
 #[derive(Debug)]
@@ -29,9 +29,11 @@ impl HostLink {
         bytes: u64,
         what: u64,
     ) -> Result<(), String> {
-        let mut question = Message::new(Kind::ShareFile);
-        (question.token, question.a, question.b) = (name, bytes, what);
-        self.ask_about_file(question, &[file]).map(drop)
+        let question = ClientMessage::ShareFile { name, bytes, what };
+        match self.ask_about_file(&question, &[file])? {
+            (DaemonMessage::FileShared {}, _) => Ok(()),
+            (other, _) => Err(refused(other)),
+        }
     }
 
     /// A file that another worker of the virtual GPU shares.
@@ -39,37 +41,38 @@ impl HostLink {
     /// # Errors
     /// The daemon's sentence.
     pub fn open_file(&self, name: [u8; 16]) -> Result<SharedFile, String> {
-        let mut question = Message::new(Kind::OpenFile);
-        question.token = name;
-        let (answer, fds) = self.ask_about_file(question, &[])?;
-        let file = fds.into_iter().next();
-        Ok(SharedFile {
-            file: file.ok_or("the daemon gave no file")?,
-            bytes: answer.a,
-            what: answer.b,
-        })
+        match self.ask_about_file(&ClientMessage::OpenFile { name }, &[])? {
+            (DaemonMessage::File { bytes, what }, fds) => {
+                let file = fds.into_iter().next();
+                let file = file.ok_or("the daemon gave no file")?;
+                Ok(SharedFile { file, bytes, what })
+            }
+            (other, _) => Err(refused(other)),
+        }
     }
 
     /// Shares a file no more.
     pub fn drop_file(&self, name: [u8; 16]) {
-        let mut message = Message::new(Kind::DropFile);
-        message.token = name;
-        self.tell(&message);
+        self.tell(&ClientMessage::DropFile { name });
     }
 
     fn ask_about_file(
         &self,
-        question: Message,
+        question: &ClientMessage,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<(Message, Vec<OwnedFd>), String> {
+    ) -> Result<Push, String> {
         if !self.is_own() {
             return Err("this process is a copy of one that joined".into());
         }
         let answer = self.ask_with(question, fds);
-        let (answer, fds) = answer.ok_or("the Mica daemon is not running")?;
-        match answer.kind() {
-            Some(Kind::ShareFile) => Ok((answer, fds)),
-            _ => Err(answer.text()),
-        }
+        answer.ok_or_else(|| "the Mica daemon is not running".into())
+    }
+}
+
+/// The daemon's reason.
+fn refused(answer: DaemonMessage) -> String {
+    match answer {
+        DaemonMessage::NoFile { why } => why.into(),
+        other => format!("the daemon answered {other:?}"),
     }
 }

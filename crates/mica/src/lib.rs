@@ -77,3 +77,7 @@ pub use vgpu::{Memory, Vgpu, VgpuBuilder};
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+/// The guide's page about this crate: its example is run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/src/api.md")]
+mod guide {}

@@ -215,8 +215,16 @@ fn limits_on_streams_and_code_hold() {
     assert!(vgpu.stream().is_err());
     drop(stream);
     vgpu.stream().unwrap();
-    let refused = vgpu.load_ptx("mma.sync.aligned.m8n8k4 a;").unwrap_err();
+    let text = ".version 8.0 .target sm_80 .entry k() { .reg .b32 %r; .reg .pred %p; \
+        @ %p movmatrix .sync.aligned.m8n8.trans.b16 %r, %r; ret; }";
+    let refused = vgpu.load_ptx(text).unwrap_err();
     assert_eq!(refused.code(), Some(CuResult::NotPermitted), "{refused}");
+    assert!(
+        refused.to_string().contains("uses tensor cores"),
+        "{refused}"
+    );
+    let allowed = text.replace("@ %p movmatrix .sync.aligned.m8n8.trans.b16 %r, %r;", "");
+    vgpu.load_ptx(&allowed).unwrap();
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mica_limits::Environment;
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role, TEXT_BYTES};
+use mica_wire::host::frame::Packet;
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
@@ -157,34 +158,29 @@ impl Vgpu {
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(PATIENCE)).ok()?;
         }
-        let mut hello = Message::new(Kind::Hello);
-        hello.a = Role::Monitor as u64;
-        hello.b = u64::from(PROTOCOL_VERSION);
-        hello.token = self.environment.token;
+        let hello = ClientMessage::hello(Role::Monitor, self.environment.token);
         socket.send(&hello, &[]).ok()?;
         let (answer, _fds) = socket.receive().ok()?;
-        (answer.kind() == Some(Kind::Welcome)).then_some(socket)
+        let welcomed = matches!(answer.read(), Ok(DaemonMessage::Welcome { .. }));
+        welcomed.then_some(socket)
     }
 }
 
 /// Asks for the description and puts its pieces together.
 fn describe(socket: &HostSocket) -> Option<String> {
-    let mut question = Message::new(Kind::AskStats);
-    question.id = 1;
-    socket.send(&question, &[]).ok()?;
+    let question = ClientMessage::AskStats {}.frame(1);
+    socket.send_frame(&question, &[]).ok()?;
     let mut bytes = Vec::new();
     loop {
-        let (piece, _fds) = socket.receive().ok()?;
-        if piece.kind() != Some(Kind::Stats) {
+        let (frame, _fds) = socket.receive().ok()?;
+        let (piece, rest_bytes) = match frame.read().ok()? {
+            DaemonMessage::Stats { piece, rest_bytes } => (piece, rest_bytes),
             // A daemon may push news to everybody; it is not for a tool that only looks.
-            if piece.id == 0 && piece.kind().is_some() {
-                continue;
-            }
-            return None;
-        }
-        let length = usize::try_from(piece.a).ok().filter(|n| *n <= TEXT_BYTES)?;
-        bytes.extend_from_slice(&piece.text[..length]);
-        if piece.b == 0 {
+            _ if frame.id() == 0 => continue,
+            _ => return None,
+        };
+        bytes.extend(piece);
+        if rest_bytes == 0 {
             return String::from_utf8(bytes).ok();
         }
         if bytes.len() > MOST_BYTES {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use mica_limits::Environment;
-use mica_wire::host::message::{Kind, Message, Role, TEXT_BYTES};
+use mica_wire::host::frame::{Packet, TEXT_BYTES};
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
@@ -58,21 +59,31 @@ fn serve(socket: &Path, description: String) {
 fn talk(client: OwnedFd, description: &str) {
     let socket = HostSocket::from_fd(client);
     while let Ok((message, _fds)) = socket.receive() {
-        match message.kind() {
-            Some(Kind::Hello) => {
-                assert_eq!((message.a, message.token), (Role::Monitor as u64, TOKEN));
-                let welcome = Message::new(Kind::Welcome).with_text("blue");
+        match message.read().expect("a message") {
+            ClientMessage::Hello { introduction } => {
+                assert_eq!(
+                    (introduction.role, introduction.token),
+                    (Role::Monitor, TOKEN)
+                );
+                let welcome = DaemonMessage::Welcome {
+                    limit_bytes: 0,
+                    device_total_bytes: 0,
+                    client_id: 0,
+                    gpu_index: 0,
+                    vgpu: "blue".into(),
+                };
                 socket.send(&welcome, &[]).expect("the tool waits");
             }
-            Some(Kind::AskStats) => {
+            ClientMessage::AskStats {} => {
                 let mut rest = description.len();
                 for piece in description.as_bytes().chunks(TEXT_BYTES) {
                     rest -= piece.len();
-                    let mut answer = Message::new(Kind::Stats);
-                    answer.id = message.id;
-                    answer.text[..piece.len()].copy_from_slice(piece);
-                    (answer.a, answer.b) = (piece.len() as u64, rest as u64);
-                    socket.send(&answer, &[]).expect("the tool waits");
+                    let answer = DaemonMessage::Stats {
+                        piece: piece.to_vec(),
+                        rest_bytes: rest as u64,
+                    };
+                    let answer = answer.frame(message.id());
+                    socket.send_frame(&answer, &[]).expect("the tool waits");
                 }
             }
             other => panic!("a tool that only looks sent {other:?}"),

@@ -150,7 +150,7 @@ fn main() {
         return;
     }
     if args.first().is_some_and(|a| a == "checks") {
-        for p in mica_ptx_jit::price::bounds_checks(15).expect("runs") {
+        for p in mica_ptx_jit::bounds_cost::bounds_checks(15).expect("runs") {
             let cost = 100.0 * (p.checked_ns / p.unchecked_ns - 1.0);
             let (with, without) = (p.checked_ns / 1e6, p.unchecked_ns / 1e6);
             println!(

@@ -176,7 +176,7 @@ impl Code {
         for l in &mut locations {
             l.2 = patch::plain(l.2) - 1;
         }
-        let bytes = crate::store::encode(&machine, &locations);
+        let bytes = crate::code_cache::encode(&machine, &locations);
         Ok(Some((Code::map(&machine, locations)?, bytes)))
     }
 
@@ -196,7 +196,7 @@ impl Code {
 
     /// Maps code that was compiled before; `None` when the bytes are not such.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Result<Code, CompileError>> {
-        let (code, locations) = crate::store::decode(bytes)?;
+        let (code, locations) = crate::code_cache::decode(bytes)?;
         Some(Code::map(code, locations))
     }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::emit::{Emit, Source, signature};
 use crate::plan::Plan;
-use crate::shape::Shape;
+use crate::uniformity::Uniformity;
 use crate::unit::{Place, Step};
 
 /// Between the kernel and what became of it.
@@ -57,7 +57,7 @@ fn passes(text: &str) -> String {
     let plan = Plan::build(&module, &layout, layout.kernel_functions[0]).expect("a plan");
     let mut out = String::new();
     unit(&mut out, &module, &plan, text);
-    shapes(&mut out, &module, &plan);
+    uniformities(&mut out, &module, &plan);
     entries(&mut out, &plan);
     code(&mut out, &module, &layout, &plan);
     // As comments, so that the file stays PTX.
@@ -95,14 +95,14 @@ fn unit(out: &mut String, module: &Module, plan: &Plan, text: &str) {
 }
 
 /// Registers that are not plainly varying.
-fn shapes(out: &mut String, module: &Module, plan: &Plan) {
+fn uniformities(out: &mut String, module: &Module, plan: &Plan) {
     let _ = writeln!(out, "shape");
     let func = plan.unit.func(module, 0);
     let base = plan.unit.instances[0].reg_base;
     for (i, reg) in func.regs.iter().enumerate() {
-        let shape = plan.shape(base + i as u32);
-        if shape != Shape::Varying {
-            let _ = writeln!(out, "  {} {shape:?}", reg.name);
+        let uniformity = plan.uniformity(base + i as u32);
+        if uniformity != Uniformity::Varying {
+            let _ = writeln!(out, "  {} {uniformity:?}", reg.name);
         }
     }
     let mut guards: Vec<_> = plan.guards.iter().collect();
@@ -135,7 +135,7 @@ fn entries(out: &mut String, plan: &Plan) {
             "  diverges to entries {then} and {els}, meets at {join:?}"
         );
     }
-    for b in &plan.streaming {
+    for b in &plan.grid_stride {
         let _ = writeln!(out, "  groups take turns at block {b}");
     }
     let mut slots: Vec<_> = plan.slots.iter().collect();

@@ -10,10 +10,10 @@ use crate::code::Code;
 use crate::emit::{Source, is_wide};
 use crate::plan::{Plan, Spread};
 use crate::scratch;
-use crate::shape::Shape;
 use crate::slot::Slot;
+use crate::uniformity::Uniformity;
 use crate::unit::{Class, Place, Step, Term};
-use crate::{CodeStore, CompileError, Width};
+use crate::{CodeCache, CompileError, Width};
 
 pub(crate) struct Kernel {
     pub(crate) module: Arc<Module>,
@@ -29,7 +29,7 @@ pub(crate) struct Kernel {
     wide: bool,
     quick: bool,
     /// Where code is kept, and under what name.
-    store: Option<(Arc<dyn CodeStore>, String)>,
+    code_cache: Option<(Arc<dyn CodeCache>, String)>,
     /// Threads per group that suit the kernel.
     lanes: u32,
     /// For 1, 4, 8 and 16 lanes; then for 4, 8 and 16 where the proof holds.
@@ -49,7 +49,7 @@ impl Kernel {
         memcheck: bool,
         recheck: bool,
         checks: bool,
-        store: Option<(Arc<dyn CodeStore>, String)>,
+        code_cache: Option<(Arc<dyn CodeCache>, String)>,
     ) -> Result<Kernel, CompileError> {
         let plan = Plan::build(&module, &layout, func)?;
         let quick = crate::limit::pressure(&plan, &module)?;
@@ -57,7 +57,7 @@ impl Kernel {
         // Blocks are looked at first: where none can be wide, nothing has to be measured.
         let wide = width != Width::Bits128
             && plan.graph.rpo.iter().any(|b| is_wide(&module, &plan, *b))
-            && width.is_wide(store.as_ref().map(|s| &*s.0));
+            && width.is_wide(code_cache.as_ref().map(|s| &*s.0));
         let lanes = suitable_lanes(&module, &plan, wide).min(most_lanes);
         let lanes = if memcheck || quick { 1 } else { lanes };
         Ok(Kernel {
@@ -72,7 +72,7 @@ impl Kernel {
             has_fma,
             wide: wide && !quick,
             quick,
-            store,
+            code_cache,
             lanes,
             versions: Default::default(),
         })
@@ -115,7 +115,7 @@ impl Kernel {
                 broadcasts: !self.quick && crate::patch::supported(&**self.isa),
                 wide: self.wide,
             };
-            let Some((store, name)) = &self.store else {
+            let Some((cache, name)) = &self.code_cache else {
                 return Code::compile(&self.isa, &src, lanes as usize).map(|c| c.0);
             };
             let func = self.plan.unit.roots[0].func;
@@ -125,13 +125,13 @@ impl Kernel {
                 "{name} {} {lanes}{proven} {bits}",
                 self.module.func(func).name
             );
-            if let Some(kept) = store.load(&key)
+            if let Some(kept) = cache.load(&key)
                 && let Some(code) = Code::from_bytes(&kept)
             {
                 return code;
             }
             let (code, bytes) = Code::compile(&self.isa, &src, lanes as usize)?;
-            store.save(&key, &bytes);
+            cache.save(&key, &bytes);
             Ok(code)
         })
     }
@@ -219,8 +219,9 @@ fn suitable_lanes(module: &Module, plan: &Plan, wide: bool) -> u32 {
             let op = &unit.inst(module, place).op;
             let mut varying = false;
             crate::liveness::visit_step(unit, module, block.instance, *s, &mut |r, _| {
-                varying |= plan.shape(r) == Shape::Varying;
-                if plan.shape(r) == Shape::Varying && unit.regs[r as usize] == Class::B64 {
+                varying |= plan.uniformity(r) == Uniformity::Varying;
+                if plan.uniformity(r) == Uniformity::Varying && unit.regs[r as usize] == Class::B64
+                {
                     pairs += 1;
                 }
             });
@@ -248,7 +249,8 @@ fn suitable_lanes(module: &Module, plan: &Plan, wide: bool) -> u32 {
             plan.live_in[*b as usize]
                 .iter()
                 .filter(|r| {
-                    plan.shape(*r) == Shape::Varying && unit.regs[*r as usize] != Class::Pred
+                    plan.uniformity(*r) == Uniformity::Varying
+                        && unit.regs[*r as usize] != Class::Pred
                 })
                 .map(|r| {
                     if unit.regs[r as usize] == Class::B64 {

@@ -4,16 +4,17 @@
 //! the code calls. Does not own memory, streams or faults' fate: the device does.
 //!
 //! ```text
-//!   ast ─► unit     one kernel, calls inlined, cut into blocks at sync points
-//!          graph    order, post-dominators, loops
-//!          liveness which registers are needed where
-//!          shape    uniform, affine or varying over a group of lanes
-//!          stream   loops in which groups take turns
-//!          prove    addresses that a launch's parameters show to be in memory
-//!          plan     entries, spill slots, sites: what all versions agree on
-//!          emit     Cranelift IR, scalar or for 4, 8 or 16 lanes
-//!          code     machine code, mapped
-//!          run      dispatcher, collectives, everything without inline code
+//!   ast ─► unit                  one kernel, calls inlined, cut into blocks at sync points
+//!          graph                 order, post-dominators, loops
+//!          liveness              which registers are needed where
+//!          uniformity            uniform, affine or varying over a group of lanes
+//!          grid_stride           loops in which groups take turns
+//!          nan_canonicalisation  registers that may hold the processor's NaN
+//!          bounds                addresses that a launch's parameters show to be in memory
+//!          plan                  entries, spill slots, sites: what all versions agree on
+//!          emit                  Cranelift IR, scalar or for 4, 8 or 16 lanes
+//!          code                  machine code, mapped; code_cache keeps it on disk
+//!          run                   dispatcher, collectives, everything without inline code
 //! ```
 //!
 //! A kernel is compiled when it is first launched, so that loading a module is quick. Refused when
@@ -21,27 +22,27 @@
 //! each by name and line.
 
 mod bits;
+mod bounds;
+pub mod bounds_cost;
 mod code;
+mod code_cache;
 mod emit;
 mod executable;
 #[cfg(test)]
 mod golden;
 mod graph;
+mod grid_stride;
 mod interrupt;
 mod kernel;
 mod limit;
 mod liveness;
-mod loose;
+mod nan_canonicalisation;
 mod patch;
 mod plan;
-pub mod price;
-mod prove;
 mod run;
 mod scratch;
-mod shape;
 mod slot;
-mod store;
-mod stream;
+mod uniformity;
 mod unit;
 mod width;
 
@@ -54,10 +55,10 @@ use mica_ptx::ast::{FuncId, Module, Op};
 use mica_ptx_ops::layout::{LayoutError, ModuleLayout};
 use std::sync::Arc;
 
+pub use code_cache::{CodeCache, DiskCodeCache};
 pub use executable::reserve_code_region;
 use kernel::Kernel;
 use slot::Slot;
-pub use store::{CodeStore, DiskStore};
 pub use width::Width;
 
 /// How to compile.
@@ -77,8 +78,8 @@ pub struct Options {
     /// their blocks.
     pub width: Width,
     /// Where compiled code is kept between processes, and the name of the module's text there (a
-    /// hash of it: the store trusts that equal names mean equal text).
-    pub store: Option<(Arc<dyn CodeStore>, String)>,
+    /// hash of it: the cache trusts that equal names mean equal text).
+    pub code_cache: Option<(Arc<dyn CodeCache>, String)>,
 }
 
 impl Default for Options {
@@ -89,7 +90,7 @@ impl Default for Options {
             recheck: std::env::var_os("MICA_JIT_RECHECK").is_some_and(|v| v == "1"),
             optimize: false,
             width: Width::Auto,
-            store: None,
+            code_cache: None,
         }
     }
 }
@@ -135,7 +136,7 @@ pub struct JitModule {
     isa: Arc<OwnedTargetIsa>,
     has_fma: bool,
     options: Options,
-    /// Off in [`price`] alone.
+    /// Off in [`bounds_cost`] alone.
     checks: bool,
     kernels: Vec<Slot<Result<Kernel, CompileError>>>,
 }
@@ -195,8 +196,8 @@ impl JitModule {
                     self.options.memcheck,
                     self.options.recheck,
                     self.checks,
-                    self.options.store.as_ref().map(|(store, name)| {
-                        (store.clone(), format!("{name} {}", self.cache_key()))
+                    self.options.code_cache.as_ref().map(|(cache, name)| {
+                        (cache.clone(), format!("{name} {}", self.cache_key()))
                     }),
                 )
             })

@@ -26,12 +26,12 @@ use std::collections::HashMap;
 
 use crate::CompileError;
 use crate::bits::BitSet;
+use crate::bounds::BoundsProof;
 use crate::graph::Graph;
+use crate::grid_stride::has_grid_stride;
 use crate::liveness::live_in;
-use crate::loose::loose;
-use crate::prove::Proof;
-use crate::shape::{Guard, Shape, Shapes, solve};
-use crate::stream::streams;
+use crate::nan_canonicalisation::raw_nan_registers;
+use crate::uniformity::{Guard, Uniformities, Uniformity, solve};
 use crate::unit::{BlockId, Class, Place, Reg, Step, Term, Unit};
 
 /// A register's place in a frame.
@@ -74,16 +74,16 @@ pub(crate) struct SlowSite {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Saved {
     pub(crate) slot: Slot,
-    pub(crate) shape: Shape,
+    pub(crate) uniformity: Uniformity,
 }
 
 pub(crate) struct Plan {
     pub(crate) unit: Unit,
     pub(crate) graph: Graph,
     pub(crate) live_in: Vec<BitSet>,
-    pub(crate) shapes: Shapes,
+    pub(crate) uniformities: Uniformities,
     /// Registers in which a NaN may have the processor's bits.
-    pub(crate) loose: BitSet,
+    pub(crate) raw_nans: BitSet,
     /// The block of each entry. Entry 0 is the kernel's.
     pub(crate) entries: Vec<BlockId>,
     pub(crate) entry_of: HashMap<BlockId, u32>,
@@ -105,7 +105,7 @@ pub(crate) struct Plan {
     /// Loop headers where a thread may stand aside for others.
     pub(crate) parks: HashMap<BlockId, u32>,
     /// Those of them where groups take turns in vector code: nobody waits for anybody there.
-    pub(crate) streaming: Vec<BlockId>,
+    pub(crate) grid_stride: Vec<BlockId>,
     /// Blocks before loops that wait: they save what is dirty, so that the loop need not.
     preheaders: Vec<BlockId>,
     /// By entry: what vector code saves for it.
@@ -120,7 +120,7 @@ pub(crate) struct Plan {
     /// saved because they may be dirty, before it stops again.
     region_live: Vec<BitSet>,
     /// What can be proven of a launch.
-    pub(crate) proof: Proof,
+    pub(crate) proof: BoundsProof,
     /// Local memory.
     pub(crate) stack: Stack,
 }
@@ -135,27 +135,27 @@ impl Plan {
         crate::limit::unit(&unit)?;
         let graph = Graph::build(&unit);
         let live = live_in(&unit, module, &graph);
-        let shapes = solve(&unit, module, layout, &graph, &live);
-        let guards = split(&mut unit, module, &shapes);
+        let uniformities = solve(&unit, module, layout, &graph, &live);
+        let guards = split(&mut unit, module, &uniformities);
         let graph = Graph::build(&unit);
         let live = live_in(&unit, module, &graph);
-        let streaming: Vec<BlockId> = (graph.rpo.iter().copied())
+        let grid_stride: Vec<BlockId> = (graph.rpo.iter().copied())
             .filter(|b| graph.is_header[*b as usize])
-            .filter(|b| streams(&unit, module, &graph, &shapes, &live, *b))
+            .filter(|b| has_grid_stride(&unit, module, &graph, &uniformities, &live, *b))
             .collect();
-        let preheaders = add_preheaders(&mut unit, &graph, &streaming);
+        let preheaders = add_preheaders(&mut unit, &graph, &grid_stride);
         let graph = Graph::build(&unit);
         let live = live_in(&unit, module, &graph);
         crate::interrupt::poll();
-        let loose = loose(&unit, module);
+        let raw_nans = raw_nan_registers(&unit, module);
         crate::interrupt::poll();
-        let proof = Proof::build(&unit, module, layout, &graph, &guards);
+        let proof = BoundsProof::build(&unit, module, layout, &graph, &guards);
         let mut plan = Plan {
             unit,
             graph,
             live_in: live,
-            shapes,
-            loose,
+            uniformities,
+            raw_nans,
             entries: Vec::new(),
             entry_of: HashMap::new(),
             slots: HashMap::new(),
@@ -169,7 +169,7 @@ impl Plan {
             bail_of: HashMap::new(),
             guards,
             parks: HashMap::new(),
-            streaming,
+            grid_stride,
             preheaders,
             saved: Vec::new(),
             slow: Vec::new(),
@@ -192,8 +192,8 @@ impl Plan {
         Ok(plan)
     }
 
-    pub(crate) fn shape(&self, r: Reg) -> Shape {
-        self.shapes.of[r as usize]
+    pub(crate) fn uniformity(&self, r: Reg) -> Uniformity {
+        self.uniformities.of[r as usize]
     }
 
     fn entry(&mut self, b: BlockId) -> u32 {
@@ -216,7 +216,7 @@ impl Plan {
                 }
                 Term::Br {
                     pred, then, els, ..
-                } if self.shape(pred) == Shape::Varying => {
+                } if self.uniformity(pred) == Uniformity::Varying => {
                     let then = self.entry(then);
                     let els = self.entry(els);
                     let join = self.graph.ipdom[b as usize].map(|j| self.entry(j));
@@ -225,9 +225,9 @@ impl Plan {
                 }
                 Term::Table { index, .. } => {
                     let instance = self.unit.blocks[b as usize].instance;
-                    let uniform = index
-                        .reg()
-                        .is_none_or(|r| self.shape(self.unit.reg(instance, r)) == Shape::Uniform);
+                    let uniform = index.reg().is_none_or(|r| {
+                        self.uniformity(self.unit.reg(instance, r)) == Uniformity::Uniform
+                    });
                     if !uniform {
                         self.bail(b);
                     }
@@ -244,8 +244,8 @@ impl Plan {
                 continue;
             }
             if self.waits(module, b, &read) {
-                self.streaming.retain(|s| *s != b);
-            } else if !self.streaming.contains(&b) {
+                self.grid_stride.retain(|s| *s != b);
+            } else if !self.grid_stride.contains(&b) {
                 continue;
             }
             let e = self.entry(b);

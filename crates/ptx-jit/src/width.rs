@@ -9,7 +9,7 @@ use mica_kernel::{BlockContext, BlockOutcome, Dim3, Executable, Interrupt, Launc
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
-use crate::{CodeStore, CompileError, JitModule, Options};
+use crate::{CodeCache, CompileError, JitModule, Options};
 
 /// Overrules [`Width::Auto`]: `128`, `256`, or `auto` as without it.
 const VARIABLE: &str = "MICA_JIT_WIDTH";
@@ -49,12 +49,12 @@ impl Width {
     }
 
     /// Whether to compute with 256 bits, on a processor that can.
-    pub(crate) fn is_wide(self, store: Option<&dyn CodeStore>) -> bool {
+    pub(crate) fn is_wide(self, cache: Option<&dyn CodeCache>) -> bool {
         static MEASURED: OnceLock<bool> = OnceLock::new();
         match self.or_environment() {
             Width::Bits128 => false,
             Width::Bits256 => true,
-            Width::Auto => *MEASURED.get_or_init(|| kept_or(store, &name(), is_wide_faster)),
+            Width::Auto => *MEASURED.get_or_init(|| kept_or(cache, &name(), is_wide_faster)),
         }
     }
 }
@@ -91,11 +91,11 @@ fn processor() -> String {
 
 /// The kept answer, else the measured one, which is then kept.
 fn kept_or(
-    store: Option<&dyn CodeStore>,
+    cache: Option<&dyn CodeCache>,
     name: &str,
     measure: impl FnOnce() -> Result<bool, CompileError>,
 ) -> bool {
-    match store.and_then(|s| s.load(name)).as_deref() {
+    match cache.and_then(|s| s.load(name)).as_deref() {
         Some(b"128") => return false,
         Some(b"256") => return true,
         _ => {}
@@ -104,8 +104,8 @@ fn kept_or(
         Ok(wide) => {
             let bits = if wide { "256" } else { "128" };
             tracing::debug!("vector code computes with {bits} bits on {}", processor());
-            if let Some(store) = store {
-                store.save(name, bits.as_bytes());
+            if let Some(cache) = cache {
+                cache.save(name, bits.as_bytes());
             }
             wide
         }
@@ -208,10 +208,10 @@ impl Trial {
             proven: u32::from(proven),
             ..BlockContext::empty()
         };
-        let start = crate::price::thread_ns();
+        let start = crate::bounds_cost::thread_ns();
         // SAFETY: every pointer outlives the call, and the kernel stays inside its arrays.
         let outcome = unsafe { self.module.run_block(0, &mut context) };
-        let took = crate::price::thread_ns() - start;
+        let took = crate::bounds_cost::thread_ns() - start;
         if outcome != BlockOutcome::Done {
             let text = format!("the trial ended with {outcome:?}: {:?}", context.fault);
             return Err(CompileError::Backend(text));

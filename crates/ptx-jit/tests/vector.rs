@@ -1,5 +1,5 @@
 //! What vector code does in its own ways, against the interpreter and the scalar version: predicates by
-//! their bounds, turns in streaming loops, bytes as vectors, plain updates of shared memory, and checks
+//! their bounds, turns in grid-stride loops, bytes as vectors, plain updates of shared memory, and checks
 //! of many addresses at once.
 
 mod common;

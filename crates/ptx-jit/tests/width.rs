@@ -1,7 +1,7 @@
 //! Code of one width is never taken for code of another.
 
 use mica_kernel::{Dim3, Executable};
-use mica_ptx_jit::{CodeStore, JitModule, Options, Width};
+use mica_ptx_jit::{CodeCache, JitModule, Options, Width};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ impl Kept {
     }
 }
 
-impl CodeStore for Kept {
+impl CodeCache for Kept {
     fn load(&self, key: &str) -> Option<Vec<u8>> {
         self.0.lock().expect("unpoisoned").get(key).cloned()
     }
@@ -29,10 +29,10 @@ fn wide_versions(store: &Arc<Kept>, width: Width) -> usize {
     let text = include_str!("../examples/bench.ptx");
     let parsed = Arc::new(mica_ptx::parse(text.as_bytes()).expect("parses"));
 
-    let store: Arc<dyn CodeStore> = store.clone();
+    let store: Arc<dyn CodeCache> = store.clone();
     let options = Options {
         width,
-        store: Some((store, "bench".into())),
+        code_cache: Some((store, "bench".into())),
         ..Options::default()
     };
     let module = JitModule::compile(parsed, options).expect("a module");

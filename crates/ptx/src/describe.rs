@@ -1,8 +1,10 @@
 //! What a module contains, for people.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use crate::ast::{FuncId, Function, Linkage, Module, Op, Param, ScalarType, Space, Unsupported};
+use crate::names::readable;
 
 /// A summary of a module; its `Display` is what `mica ptx` prints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,16 +251,26 @@ impl fmt::Display for Description {
             writeln!(f, "\nnot supported")?;
         }
         for u in &self.unsupported {
-            let place = u.function.as_deref().unwrap_or("the module");
+            let place = u.function.as_deref().map_or("the module".into(), readable);
             writeln!(f, "  line {}: {} in {place}", u.line, u.what)?;
         }
         Ok(())
     }
 }
 
+impl FunctionDescription {
+    /// Its name as its author wrote it.
+    pub fn readable_name(&self) -> Cow<'_, str> {
+        readable(&self.name)
+    }
+}
+
 impl fmt::Display for FunctionDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.name)?;
+        writeln!(f, "{}", self.readable_name())?;
+        if self.readable_name() != self.name {
+            writeln!(f, "  symbol: {}", self.name)?;
+        }
         if !self.params.is_empty() {
             writeln!(f, "  parameters: {} bytes", self.param_bytes)?;
         }

@@ -121,6 +121,12 @@ pub enum Error {
         /// The name.
         name: String,
     },
+    /// Several texts are joined, and none of them defines something that one uses.
+    #[error("no text defines `{name}`")]
+    Undefined {
+        /// The name.
+        name: String,
+    },
     /// A name declared twice in one scope.
     #[error("{at}: `{name}` is declared twice\n{}", at.excerpt)]
     Redeclared {
@@ -161,7 +167,7 @@ impl Error {
     /// Where in the text, when the error has a place.
     pub fn position(&self) -> Option<&Position> {
         match self {
-            Error::TooLarge { .. } => None,
+            Error::TooLarge { .. } | Error::Undefined { .. } => None,
             Error::Syntax { at, .. }
             | Error::UnknownInstruction { at, .. }
             | Error::UnknownModifier { at, .. }

@@ -88,6 +88,11 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// Byte offset just past the last token.
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
     fn byte(&self, ahead: usize) -> u8 {
         self.text
             .as_bytes()

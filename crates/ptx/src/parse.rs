@@ -21,15 +21,19 @@ mod mods;
 mod module;
 mod operand;
 mod ops;
+mod outline;
 mod scope;
 mod special;
 mod table;
 mod vector;
 
+use std::borrow::Cow;
+
 use crate::ast::{Module, SourceLoc};
 use crate::error::{Error, Position, Result};
 use crate::lexer::{Kind, Lexer, Token};
 pub(crate) use function::MAX_PARAM_BYTES;
+pub(crate) use mods::scalar_type;
 
 /// The longest text the parser takes.
 pub const MAX_TEXT_BYTES: usize = 256 << 20;
@@ -50,6 +54,14 @@ pub const MAX_TEXT_BYTES: usize = 256 << 20;
 /// assert_eq!(module.kernels().count(), 1);
 /// ```
 pub fn parse(bytes: &[u8]) -> Result<Module> {
+    let text = text_of(bytes)?;
+    let mut parser = Parser::new(&text)?;
+    parser.module()?;
+    parser.finish()
+}
+
+/// The text in some bytes: up to the first NUL, and no longer than the parser takes.
+pub(crate) fn text_of(bytes: &[u8]) -> Result<Cow<'_, str>> {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let bytes = &bytes[..end];
     if bytes.len() > MAX_TEXT_BYTES {
@@ -58,10 +70,7 @@ pub fn parse(bytes: &[u8]) -> Result<Module> {
             limit: MAX_TEXT_BYTES,
         });
     }
-    let text = String::from_utf8_lossy(bytes);
-    let mut parser = Parser::new(&text)?;
-    parser.module()?;
-    parser.finish()
+    Ok(String::from_utf8_lossy(bytes))
 }
 
 /// The parser's state: the current token, the module so far, and the function being parsed.
@@ -70,6 +79,8 @@ pub(crate) struct Parser<'a> {
     lexer: Lexer<'a>,
     /// The current token, not yet consumed.
     token: Token<'a>,
+    /// Byte offset just past the last consumed token.
+    end: usize,
     module: Module,
     scopes: scope::Scopes<'a>,
     /// The function being parsed.
@@ -86,13 +97,14 @@ pub(crate) struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn new(text: &'a str) -> Result<Parser<'a>> {
+    pub(crate) fn new(text: &'a str) -> Result<Parser<'a>> {
         let mut lexer = Lexer::new(text);
         let token = lexer.next()?;
         Ok(Parser {
             text,
             lexer,
             token,
+            end: 0,
             module: Module {
                 address_bits: 64,
                 ..Module::default()
@@ -110,6 +122,7 @@ impl<'a> Parser<'a> {
 
     /// Consumes the current token.
     fn advance(&mut self) -> Result<Token<'a>> {
+        self.end = self.lexer.position();
         let next = self.lexer.next()?;
         Ok(std::mem::replace(&mut self.token, next))
     }

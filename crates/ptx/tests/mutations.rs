@@ -22,9 +22,23 @@ impl Random {
 }
 
 fn exercise(bytes: &[u8]) -> bool {
+    let outline = mica_ptx::outline(bytes);
     match mica_ptx::parse(bytes) {
         Ok(module) => {
             let text = || String::from_utf8_lossy(bytes).into_owned();
+            // The text without what the lexer skips is the same module.
+            let plain = mica_ptx::plain_text(bytes).unwrap_or_else(|e| panic!("{e}"));
+            let again = mica_ptx::parse(plain.as_bytes()).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(again.functions.len(), module.functions.len());
+            for (a, b) in again.functions.iter().zip(&module.functions) {
+                assert_eq!(a.body, b.body, "{}", text());
+            }
+            let outline = outline.unwrap_or_else(|e| panic!("{e}"));
+            for (declared, _, bytes) in outline.variables() {
+                let known = module.global(&declared.name);
+                let known = known.unwrap_or_else(|| panic!("{}", text()));
+                assert_eq!(bytes, known.1.size, "{}", text());
+            }
             mica_ptx::verify(&module).unwrap_or_else(|e| panic!("{e}\n{}", text()));
             for f in &module.functions {
                 let _ = Cfg::build(f);

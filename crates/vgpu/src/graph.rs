@@ -1,16 +1,18 @@
-//! Graphs: work described once and replayed.
+//! Graphs: work described once and launched often.
 //!
 //! Nodes are put in an order that respects their dependencies when the graph is made, so replaying
 //! is a walk down a list.
 
 use std::sync::Arc;
 
-use mica_gpu::{Copy3d, Fill2d, HostCallback};
+use mica_gpu::{ConditionalKind, Copy3d, Fill2d, GraphCallback};
 
 use crate::{Result, VgpuError};
 
 /// Most nodes of a graph.
 const MOST_NODES: usize = 1 << 20;
+/// Conditional nodes inside each other, at most.
+pub const CONDITIONAL_DEPTH: usize = 16;
 
 /// A kernel launch that owns its parameters; the module is named by its session handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +62,29 @@ pub enum GraphOp {
     /// Waits for an event.
     WaitEvent(u64),
     /// A host function, made anew for each replay.
-    Callback(Arc<dyn Fn() -> HostCallback + Send + Sync>),
+    Callback(GraphCallback),
+    /// Graphs that run or not, as the value of a handle says: only on a device that has such nodes.
+    Conditional(OwnedConditional),
+}
+
+/// A node whose bodies run as the value of a handle says.
+#[derive(Clone)]
+pub struct OwnedConditional {
+    /// From [`crate::Session::conditional_create`].
+    pub handle: u64,
+    /// How the value chooses.
+    pub kind: ConditionalKind,
+    /// The graphs to choose from.
+    pub bodies: Vec<Vec<GraphNode>>,
+}
+
+/// How a graph is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphOptions {
+    /// Template with the handles of conditional nodes; 0 for none.
+    pub template: u64,
+    /// Nodes run with the priorities of their own launches instead of the stream's.
+    pub node_priorities: bool,
 }
 
 impl GraphOp {
@@ -71,6 +95,10 @@ impl GraphOp {
             Self::Write(_, bytes) => bytes.len(),
             // What the function holds.
             Self::Callback(_) => 128,
+            Self::Conditional(conditional) => {
+                let nodes = conditional.bodies.iter().flatten();
+                nodes.map(GraphNode::host_bytes).sum::<u64>() as usize
+            }
             Self::Nothing
             | Self::Copy(_)
             | Self::Fill(_)
@@ -90,11 +118,56 @@ pub struct GraphNode {
     pub op: GraphOp,
 }
 
-/// Puts nodes in order.
+impl GraphNode {
+    /// Host bytes that it is.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        size_of_val(self.after.as_slice()) as u64 + self.op.host_bytes()
+    }
+}
+
+/// Whether a device must have graphs of its own to run these.
+pub(crate) fn is_conditional(nodes: &[GraphNode]) -> bool {
+    let is = |node: &GraphNode| matches!(node.op, GraphOp::Conditional(_));
+    nodes.iter().any(is)
+}
+
+/// Puts nodes in order: each comes after those it names.
 ///
 /// # Errors
 /// If they wait for each other in a circle, or for a node that does not exist.
-pub(crate) fn ordered(nodes: Vec<GraphNode>) -> Result<Arc<[GraphOp]>> {
+pub(crate) fn ordered(nodes: Vec<GraphNode>) -> Result<Vec<GraphNode>> {
+    ordered_within(nodes, CONDITIONAL_DEPTH)
+}
+
+fn ordered_within(nodes: Vec<GraphNode>, depth: usize) -> Result<Vec<GraphNode>> {
+    let order = order_of(&nodes)?;
+    let mut place = vec![0_u32; order.len()];
+    for (new, old) in (0_u32..).zip(&order) {
+        place[*old] = new;
+    }
+    let mut nodes: Vec<Option<GraphNode>> = nodes.into_iter().map(Some).collect();
+    let mut sorted = Vec::with_capacity(order.len());
+    for mut node in order.into_iter().filter_map(|index| nodes[index].take()) {
+        for before in &mut node.after {
+            *before = place[*before as usize];
+        }
+        if let GraphOp::Conditional(conditional) = &mut node.op {
+            let Some(depth) = depth.checked_sub(1) else {
+                let what =
+                    format!("more than {CONDITIONAL_DEPTH} conditional nodes inside each other");
+                return Err(VgpuError::Argument(what));
+            };
+            let bodies = std::mem::take(&mut conditional.bodies).into_iter();
+            let bodies: Result<_> = bodies.map(|body| ordered_within(body, depth)).collect();
+            conditional.bodies = bodies?;
+        }
+        sorted.push(node);
+    }
+    Ok(sorted)
+}
+
+/// The indices of nodes in an order that they can run in.
+fn order_of(nodes: &[GraphNode]) -> Result<Vec<usize>> {
     let count = nodes.len();
     if count > MOST_NODES {
         return Err(VgpuError::Argument(format!(
@@ -131,11 +204,7 @@ pub(crate) fn ordered(nodes: Vec<GraphNode>) -> Result<Arc<[GraphOp]>> {
             "the graph's nodes wait for each other in a circle".into(),
         ));
     }
-    let mut ops: Vec<Option<GraphOp>> = nodes.into_iter().map(|node| Some(node.op)).collect();
-    Ok(order
-        .into_iter()
-        .filter_map(|index| ops[index].take())
-        .collect())
+    Ok(order)
 }
 
 #[cfg(test)]
@@ -149,17 +218,51 @@ mod tests {
         }
     }
 
+    fn events(nodes: &[GraphNode]) -> Vec<(u64, Vec<u32>)> {
+        let event = |node: &GraphNode| match node.op {
+            GraphOp::EventRecord(event) => (event, node.after.clone()),
+            _ => (99, node.after.clone()),
+        };
+        nodes.iter().map(event).collect()
+    }
+
+    fn conditional(bodies: Vec<Vec<GraphNode>>) -> GraphNode {
+        let op = GraphOp::Conditional(OwnedConditional {
+            handle: 1,
+            kind: ConditionalKind::Switch,
+            bodies,
+        });
+        let after = Vec::new();
+        GraphNode { after, op }
+    }
+
     #[test]
-    fn later_nodes_come_later() {
-        let ops = ordered(vec![node(&[2], 0), node(&[0], 1), node(&[], 2)]).unwrap();
-        let order: Vec<u64> = ops
-            .iter()
-            .map(|op| match op {
-                GraphOp::EventRecord(event) => *event,
-                _ => 99,
-            })
-            .collect();
-        assert_eq!(order, [2, 0, 1]);
+    fn later_nodes_come_later_and_name_where_the_others_are_now() {
+        let nodes = ordered(vec![node(&[2], 0), node(&[0], 1), node(&[], 2)]).unwrap();
+        assert_eq!(events(&nodes), [(2, vec![]), (0, vec![0]), (1, vec![1])]);
+    }
+
+    #[test]
+    fn bodies_of_conditional_nodes_are_put_in_order_too() {
+        let body = vec![node(&[1], 0), node(&[], 1)];
+        let nodes = ordered(vec![conditional(vec![body])]).unwrap();
+        let GraphOp::Conditional(inner) = &nodes[0].op else {
+            panic!("it stays what it is")
+        };
+        assert_eq!(events(&inner.bodies[0]), [(1, vec![]), (0, vec![0])]);
+        assert!(is_conditional(&nodes));
+        let bad = vec![node(&[0], 0)];
+        assert!(ordered(vec![conditional(vec![bad])]).is_err());
+    }
+
+    #[test]
+    fn conditional_nodes_inside_each_other_have_an_end() {
+        let nested = |depth| {
+            let wrap = |nodes, _| vec![conditional(vec![nodes])];
+            (0..depth).fold(Vec::new(), wrap)
+        };
+        assert!(ordered(nested(CONDITIONAL_DEPTH)).is_ok());
+        assert!(ordered(nested(CONDITIONAL_DEPTH + 1)).is_err());
     }
 
     #[test]

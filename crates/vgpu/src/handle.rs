@@ -32,6 +32,8 @@ pub enum ObjectKind {
     Frame,
     /// A graph.
     Graph,
+    /// A template of graphs.
+    Template,
 }
 
 impl fmt::Display for ObjectKind {
@@ -45,6 +47,7 @@ impl fmt::Display for ObjectKind {
             Self::Texture => "texture or surface",
             Self::Frame => "frame",
             Self::Graph => "graph",
+            Self::Template => "template",
         })
     }
 }

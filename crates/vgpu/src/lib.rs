@@ -26,9 +26,12 @@ mod vgpu;
 mod windows;
 
 pub use error::VgpuError;
-pub use graph::{GraphNode, GraphOp, OwnedLaunch, RawAttribute};
+pub use graph::{
+    CONDITIONAL_DEPTH, GraphNode, GraphOp, GraphOptions, OwnedConditional, OwnedLaunch,
+    RawAttribute,
+};
 pub use handle::{HandleTable, ObjectKind};
-pub use policy::{PrecisionPolicy, check_image};
+pub use policy::PrecisionPolicy;
 pub use progress::SharedProgress;
 pub use session::{LateErrors, LoadedModule, NewContext, Session};
 pub use spec::{MemoryFull, Placement, Priority, State, VgpuSpec};

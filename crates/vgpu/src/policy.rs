@@ -1,11 +1,15 @@
 //! Whether code may be loaded: matrix instructions and number formats.
 //!
-//! Looks at PTX, opcode by opcode. Code without PTX (machine code only) cannot be judged, so it is
-//! refused where a policy restricts anything.
+//! Where a policy restricts anything, only PTX is loaded: machine code cannot be judged. The best PTX of
+//! an image is parsed and judged by its instructions, and exactly the text that was judged goes to the
+//! device. Machine code beside it, comments, and whatever else another reader might find in the image do not.
 
 use std::sync::Arc;
 
-use mica_gpu::{GpuError, SessionBudget};
+use mica_fatbin::{EntryKind, Image};
+use mica_gpu::{GpuError, SessionBudget, Share};
+use mica_ptx::Format;
+use mica_ptx::ast::{Module, Op, ScalarType};
 
 /// Number formats that kernels may compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,216 +40,125 @@ impl PrecisionPolicy {
     pub fn restricts(&self) -> bool {
         *self != Self::default()
     }
-}
 
-const MATRIX: [&str; 7] = [
-    "mma",
-    "wmma",
-    "wgmma",
-    "tcgen05",
-    "ldmatrix",
-    "stmatrix",
-    "movmatrix",
-];
-const HALF: [&str; 4] = ["f16", "f16x2", "bf16", "bf16x2"];
-const F8: [&str; 8] = [
-    "e4m3", "e5m2", "e4m3x2", "e5m2x2", "e2m1", "e2m3", "e3m2", "e2m1x2",
-];
-
-/// Says why an image may not be loaded, if it may not. `ptx` holds its PTX texts; `None` where the
-/// image has none.
-pub fn check_image(
-    ptx: Option<&[&str]>,
-    tensor_cores: bool,
-    precision: &PrecisionPolicy,
-) -> Result<(), String> {
-    if tensor_cores && !precision.restricts() {
-        return Ok(());
-    }
-    let Some(texts) = ptx else {
-        return Err("it has no PTX, so what it computes cannot be checked".into());
-    };
-    for text in texts {
-        for (line, opcode) in opcodes(text) {
-            check_opcode(opcode, tensor_cores, precision)
-                .map_err(|what| format!("{opcode} in line {line} {what}"))?;
+    fn allows(&self, ty: ScalarType) -> bool {
+        use ScalarType::*;
+        match ty {
+            F64 => self.f64,
+            F16 | F16x2 | Bf16 | Bf16x2 => self.half,
+            Tf32 => self.tf32,
+            E4m3 | E5m2 | E4m3x2 | E5m2x2 | E2m1x2 | E2m3x2 | E3m2x2 | Ue8m0x2 => self.f8,
+            Pred | B1 | B8 | B16 | B32 | B64 | B128 | U2 | U4 | U8 | U16 | U32 | U64 | S2 | S4
+            | S8 | S16 | S32 | S64 | U16x2 | S16x2 | F32 | F32x2 | TexRef | SamplerRef
+            | SurfRef => true,
         }
     }
-    Ok(())
 }
 
-fn check_opcode(opcode: &str, tensor: bool, precision: &PrecisionPolicy) -> Result<(), String> {
-    let mut parts = opcode.split('.');
-    let name = parts.next().unwrap_or_default();
-    if !tensor && MATRIX.contains(&name) {
-        return Err("uses tensor cores".into());
-    }
-    // Moving bits is not computing: a load or a store of a format is no use of it.
-    if matches!(
-        name,
-        "ld" | "st" | "mov" | "ldu" | "cp" | "shfl" | "prefetch"
-    ) {
-        return Ok(());
-    }
-    for part in parts {
-        let forbidden = match part {
-            "f64" => !precision.f64,
-            "tf32" => !precision.tf32,
-            half if HALF.contains(&half) => !precision.half,
-            small if F8.contains(&small) => !precision.f8,
-            _ => false,
-        };
-        if forbidden {
-            return Err(format!("computes in {part}"));
-        }
-    }
-    Ok(())
+/// What a virtual GPU allows code to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CodePolicy {
+    pub(crate) tensor_cores: bool,
+    pub(crate) precision: PrecisionPolicy,
 }
 
-/// Most bytes of PTX that one entry of an image is looked at.
+/// PTX that a policy allows: what the device is to load.
+#[derive(Debug)]
+pub(crate) struct AllowedText {
+    pub(crate) text: String,
+    #[expect(dead_code, reason = "counts the text until it is loaded")]
+    share: Share,
+}
+
+/// Most bytes of PTX that are judged.
 const MOST_TEXT: u64 = 256 << 20;
 
-/// Says why an image may not be loaded, if it may not. Its texts are looked at one after the other, and count
-/// against the budget meanwhile: a small image can hold the same large text thousands of times.
-pub(crate) fn check_untrusted(
-    image: &[u8],
-    tensor_cores: bool,
-    precision: &PrecisionPolicy,
-    budget: &Arc<SessionBudget>,
-) -> Result<Result<(), String>, GpuError> {
-    let text = |bytes: &[u8]| {
-        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-        std::str::from_utf8(&bytes[..end]).ok().map(str::to_owned)
-    };
-    let check = |text: Option<String>| {
-        let one = text.as_deref().map(|text| [text]);
-        check_image(one.as_ref().map(|one| &one[..]), tensor_cores, precision)
-    };
-    let Ok(parsed) = mica_fatbin::Image::parse(image) else {
-        // What is no container is PTX, or nothing that the device will load.
-        return Ok(check(text(image)));
-    };
-    let mut entries = (parsed.entries.iter())
-        .filter(|entry| entry.kind == mica_fatbin::EntryKind::Ptx)
-        .peekable();
-    if entries.peek().is_none() {
-        return Ok(check(None));
+impl CodePolicy {
+    /// Whether anything is forbidden.
+    pub(crate) fn restricts(&self) -> bool {
+        !self.tensor_cores || self.precision.restricts()
     }
-    let mut looked_at = 0_u64;
-    for entry in entries {
+
+    /// The PTX of an image for a device of this compute capability (90 for 9.0), or why it may not be loaded.
+    /// The image is untrusted: what reading it takes is counted against the budget.
+    pub(crate) fn judge_image(
+        &self,
+        image: &[u8],
+        capability: u32,
+        budget: &Arc<SessionBudget>,
+    ) -> Result<Result<AllowedText, String>, GpuError> {
+        let Ok(image) = Image::parse(image) else {
+            return Ok(Err("it is neither PTX nor an image that holds PTX".into()));
+        };
+        let ptx = image
+            .entries
+            .iter()
+            .filter(|entry| entry.kind == EntryKind::Ptx);
+        // Where nothing suits the device, the device itself says so.
+        let oldest = || ptx.min_by_key(|entry| entry.sm);
+        let Some(entry) = image.select_ptx(capability).or_else(oldest) else {
+            return Ok(Err(
+                "it has no PTX, so what it computes cannot be checked".into()
+            ));
+        };
         let bytes = entry.payload_bytes();
-        looked_at = looked_at.saturating_add(bytes);
-        if looked_at > MOST_TEXT {
+        if bytes > MOST_TEXT {
             return Ok(Err(format!("it holds more than {MOST_TEXT} bytes of PTX")));
         }
-        // The bytes and the text made of them.
-        let _share = budget.take(bytes.saturating_mul(3), "decompressed PTX")?;
-        let text = (entry.payload(MOST_TEXT).ok()).and_then(|payload| text(&payload));
-        if let Err(reason) = check(text) {
-            return Ok(Err(reason));
-        }
+        // A vector that grows takes twice what is in it, and the judged text is a copy.
+        let mut share = budget.take(bytes.saturating_mul(3), "decompressed PTX")?;
+        let unreadable = |why: &dyn std::fmt::Display| {
+            format!("its PTX cannot be read, so what it computes cannot be checked: {why}")
+        };
+        let text = match entry.payload(MOST_TEXT) {
+            Ok(text) => text,
+            Err(error) => return Ok(Err(unreadable(&error))),
+        };
+        let reading = mica_ptx::reading_bytes(&text);
+        share.resize(share.bytes().saturating_add(reading), "reading PTX")?;
+        let text = match mica_ptx::plain_text(&text) {
+            Ok(text) => text,
+            Err(error) => return Ok(Err(unreadable(&error))),
+        };
+        let judged = match mica_ptx::parse(text.as_bytes()) {
+            Ok(module) => self.judge(&module),
+            Err(error) => Err(unreadable(&error)),
+        };
+        // To give back never fails.
+        let _ = share.resize(text.len() as u64, "allowed PTX");
+        Ok(judged.map(|()| AllowedText { text, share }))
     }
-    Ok(Ok(()))
-}
 
-/// Opcodes with their lines: the first word of each statement that is no directive, label or guard.
-fn opcodes(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut in_comment = false;
-    let mut start_of_statement = true;
-    text.lines().enumerate().flat_map(move |(index, line)| {
-        let mut found = Vec::new();
-        let mut rest = line;
-        loop {
-            if in_comment {
-                match rest.find("*/") {
-                    Some(end) => {
-                        in_comment = false;
-                        rest = &rest[end + 2..];
-                    }
-                    None => break,
-                }
-            }
-            rest = rest.trim_start();
-            if rest.is_empty() || rest.starts_with("//") {
-                break;
-            }
-            if let Some(after) = rest.strip_prefix("/*") {
-                in_comment = true;
-                rest = after;
-                continue;
-            }
-            let word_end = rest
-                .find(|c: char| c.is_whitespace() || ";{}:/\"".contains(c))
-                .unwrap_or(rest.len());
-            let (word, after) = rest.split_at(word_end);
-            if word.is_empty() {
-                let mut characters = rest.chars();
-                start_of_statement |= matches!(characters.next(), Some(';' | '{' | '}' | ':'));
-                rest = characters.as_str();
-            } else {
-                // A guard (@p) leaves the next word as the opcode.
-                if start_of_statement && !word.starts_with('@') {
-                    let label = after.trim_start().starts_with(':');
-                    // Vector operands in braces also start like statements, with a register.
-                    if word.starts_with(|c: char| c.is_ascii_lowercase()) && !label {
-                        found.push((index + 1, word));
-                    }
-                    start_of_statement = false;
-                }
-                rest = after;
+    /// Says why a module may not be loaded, if it may not.
+    fn judge(&self, module: &Module) -> Result<(), String> {
+        for function in &module.functions {
+            for inst in &function.body {
+                self.judge_instruction(&inst.op).map_err(|what| {
+                    let name: String = function.name.chars().take(80).collect();
+                    format!("line {} of {name} {what}", inst.line)
+                })?;
             }
         }
-        found
-    })
+        Ok(())
+    }
+
+    fn judge_instruction(&self, op: &Op) -> Result<(), String> {
+        if !self.tensor_cores && op.uses_tensor_cores() {
+            return Err("uses tensor cores".into());
+        }
+        let mut judged = Ok(());
+        op.visit_formats(&mut |format| match format {
+            Format::Of(ty) if !self.precision.allows(ty) => {
+                judged = Err(format!("computes in {}", ty.name()));
+            }
+            Format::Unknown if self.precision.restricts() => {
+                judged = Err("computes in a number format that its text does not name".into());
+            }
+            _ => {}
+        });
+        judged
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PTX: &str = "
-.version 7.0
-.visible .entry k(.param .f64 p) {
-  .reg .f64 %d<2>; // add.f64 in a comment
-  /* wmma.load
-     mma.sync */
-  $L: ld.param.f64 %d0, [p]; @%p1 bra $L;
-  @!%p2 fma.rn.f32 %f1, %f1, %f1, %f1;
-  mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0}, {%r0};
-}";
-
-    #[test]
-    fn opcodes_are_found_and_comments_are_not() {
-        let found: Vec<_> = opcodes(PTX).map(|(_, opcode)| opcode).collect();
-        assert_eq!(
-            found,
-            [
-                "ld.param.f64",
-                "bra",
-                "fma.rn.f32",
-                "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
-            ]
-        );
-    }
-
-    #[test]
-    fn tensor_cores_and_formats_are_refused_with_the_line() {
-        let all = PrecisionPolicy::default();
-        assert!(check_image(Some(&[PTX]), true, &all).is_ok());
-        let why = check_image(Some(&[PTX]), false, &all).unwrap_err();
-        assert!(why.contains("line 9") && why.contains("tensor"), "{why}");
-        let no_half = PrecisionPolicy { half: false, ..all };
-        assert!(check_image(Some(&[PTX]), true, &no_half).is_err());
-        // Only loads of f64, which is moving bits.
-        let no_double = PrecisionPolicy { f64: false, ..all };
-        assert!(check_image(Some(&[PTX]), true, &no_double).is_ok());
-        assert!(check_image(Some(&["add.f64 %a, %b, %c;"]), true, &no_double).is_err());
-    }
-
-    #[test]
-    fn code_that_cannot_be_judged_is_refused_only_under_a_policy() {
-        let all = PrecisionPolicy::default();
-        assert!(check_image(None, true, &all).is_ok());
-        assert!(check_image(None, false, &all).is_err());
-    }
-}
+mod tests;

@@ -11,6 +11,7 @@ mod contexts;
 mod drain;
 mod events;
 mod extents;
+mod graphs;
 mod late;
 mod launches;
 mod memory;
@@ -36,7 +37,8 @@ pub use contexts::NewContext;
 pub use late::LateErrors;
 pub use modules::LoadedModule;
 
-use crate::graph::GraphOp;
+use graphs::{Graph, Template};
+
 use crate::handle::{HandleTable, ObjectKind};
 use crate::progress::SharedProgress;
 use crate::ranges::Ranges;
@@ -97,20 +99,15 @@ struct Frame {
     share: Share,
 }
 
-struct Graph {
-    context: u64,
-    ops: Arc<[GraphOp]>,
-    share: Share,
-}
-
 struct Tables {
     contexts: HandleTable<Context>,
     streams: HandleTable<Stream>,
-    events: HandleTable<Event>,
-    modules: HandleTable<Module>,
+    events: HandleTable<Arc<Event>>,
+    modules: HandleTable<Arc<Module>>,
     arrays: HandleTable<Array>,
     frames: HandleTable<Frame>,
     graphs: HandleTable<Graph>,
+    templates: HandleTable<Template>,
     /// Texture and surface objects by the device's handle, which kernels receive, with the context.
     textures: BTreeMap<u64, (u64, Share)>,
     /// Reserved addresses: first and length.
@@ -128,6 +125,7 @@ impl Tables {
             arrays: HandleTable::new(ObjectKind::Array),
             frames: HandleTable::new(ObjectKind::Frame),
             graphs: HandleTable::new(ObjectKind::Graph),
+            templates: HandleTable::new(ObjectKind::Template),
             textures: BTreeMap::new(),
             reserved: BTreeMap::new(),
             ranges: Ranges::default(),
@@ -150,6 +148,8 @@ pub struct Session {
     frees_pending: AtomicU64,
     windows: OnceLock<Box<dyn Windows>>,
     drains: drain::Drains,
+    /// A graph that the device refused has been logged.
+    replay_logged: AtomicBool,
     budget: Arc<SessionBudget>,
     /// Host memory that the program shares with the worker.
     registered: Arc<SessionBudget>,
@@ -189,6 +189,7 @@ impl Session {
             frees_pending: AtomicU64::new(0),
             windows: OnceLock::new(),
             drains: drain::Drains::default(),
+            replay_logged: AtomicBool::new(false),
         })
     }
 

@@ -65,14 +65,13 @@ pub struct VgpuSpec {
     pub placement: Placement,
     /// What happens when memory is full.
     pub memory_full: MemoryFull,
-    /// Most host bytes that the worker holds for one session; all sessions together have twice as much.
+    /// Most host bytes that the worker holds for one session; all sessions together have twice as much, those of other
+    /// workers included.
     pub host_bytes: u64,
     /// Most bytes of its own memory that one program may share with the worker.
     pub registered_bytes: u64,
 }
 
-/// Host bytes of a session beside as many as the virtual GPU has memory.
-const HOST_BYTES: u64 = 1 << 30;
 /// Bytes of registered host memory of a session beside as many as the virtual GPU has memory. The pages are the
 /// program's own.
 const REGISTERED_BYTES: u64 = 16 << 30;
@@ -91,7 +90,7 @@ impl VgpuSpec {
             precision: PrecisionPolicy::default(),
             placement: Placement::default(),
             memory_full: MemoryFull::default(),
-            host_bytes: memory_bytes.saturating_add(HOST_BYTES),
+            host_bytes: mica_limits::session_host_bytes(memory_bytes),
             registered_bytes: memory_bytes.saturating_add(REGISTERED_BYTES),
         }
     }

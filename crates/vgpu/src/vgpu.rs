@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use mica_gpu::{Gpu, SessionBudget};
-use mica_limits::{MemoryView, Quota};
+use mica_cuda_abi::CuResult;
+use mica_gpu::budget::Charging;
+use mica_gpu::{Aborted, Gpu, GpuError, SessionBudget};
+use mica_limits::{Denied, MemoryView, Quota};
 
 use crate::session::Session;
 use crate::spec::{MemoryFull, State, VgpuSpec};
@@ -131,10 +133,47 @@ impl Drop for Charge {
     }
 }
 
+/// Host bytes that the workers of a virtual GPU share.
+struct SharedHost(Arc<dyn Quota>);
+
+impl Charging for SharedHost {
+    fn charge(&self, bytes: u64) -> Result<(), GpuError> {
+        let refused = |denied: Denied| GpuError::new(CuResult::OutOfMemory, denied.reason);
+        self.0.charge_now(bytes).map_err(refused)
+    }
+
+    fn release(&self, bytes: u64) {
+        self.0.release(bytes);
+    }
+}
+
 impl Vgpu {
     /// A virtual GPU over a device, limited by a quota.
     pub fn new(gpu: Arc<dyn Gpu>, quota: Arc<dyn Quota>, spec: VgpuSpec) -> Arc<Self> {
-        let host = Arc::new(SessionBudget::new(spec.host_bytes.saturating_mul(2)));
+        let host = SessionBudget::new(spec.host_bytes.saturating_mul(2));
+        Self::with_budget(gpu, quota, host, spec)
+    }
+
+    /// The part of a virtual GPU that one of its workers serves: host bytes are charged to a quota too, which the
+    /// workers share.
+    pub fn of_worker(
+        gpu: Arc<dyn Gpu>,
+        quota: Arc<dyn Quota>,
+        host_quota: Arc<dyn Quota>,
+        spec: VgpuSpec,
+    ) -> Arc<Self> {
+        let host = SessionBudget::new(spec.host_bytes.saturating_mul(2));
+        let host = host.with_outer(Box::new(SharedHost(host_quota)));
+        Self::with_budget(gpu, quota, host, spec)
+    }
+
+    fn with_budget(
+        gpu: Arc<dyn Gpu>,
+        quota: Arc<dyn Quota>,
+        host: SessionBudget,
+        spec: VgpuSpec,
+    ) -> Arc<Self> {
+        let host = Arc::new(host);
         Arc::new(Self {
             gpu,
             quota,
@@ -274,8 +313,8 @@ impl Vgpu {
 
     /// Ends running and queued kernels of every session, as a driver's watchdog does: a context that
     /// had any is broken from then on, and its program is told `CUDA_ERROR_LAUNCH_TIMEOUT` by every
-    /// call. Contexts without kernels do not notice. Says how many kernels there were.
-    pub fn cancel(&self) -> u64 {
+    /// call. Contexts without kernels do not notice. Says what was ended.
+    pub fn cancel(&self) -> Aborted {
         self.live_sessions().iter().map(|s| s.abort_all()).sum()
     }
 

@@ -374,20 +374,36 @@ fn policy_refuses_code_with_the_reason() {
     let session = b.vgpu.open_session().unwrap();
     let context = session.context_create().unwrap().context;
     let options = ModuleOptions::default();
-    let refused = session
-        .module_load(context, b"mma.sync.aligned.m8n8k4 a;", &options)
-        .unwrap_err();
+    let load = |image: &[u8]| session.module_load(context, image, &options);
+    let text = |body: &str| {
+        format!(
+            ".version 8.0\n.target sm_80\n.entry k() {{ .reg .b32 %r; .reg .pred %p; {body} ret; }}"
+        )
+    };
+    let mma = text("@ %p movmatrix.sync.aligned.m8n8.trans.b16 %r, %r;");
+    let refused = load(mma.as_bytes()).unwrap_err();
     assert_eq!(refused.code(), CuResult::NotPermitted);
     assert!(
-        session
-            .module_load(context, b"\x7fELF\0\0\xff", &options)
-            .is_err()
+        refused
+            .to_string()
+            .contains("line 3 of k uses tensor cores"),
+        "{refused}"
     );
-    assert!(
-        session
-            .module_load(context, b"fill 8 4 4", &options)
-            .is_ok()
-    );
+    for unknown in [
+        &b"\x7fELF\0\0\xff"[..],
+        text("future.op;").as_bytes(),
+        b"fill 8 4 4",
+    ] {
+        let refused = load(unknown).unwrap_err();
+        assert_eq!(refused.code(), CuResult::NotPermitted, "{refused}");
+    }
+    let loaded = load(text("").as_bytes()).unwrap();
+    assert_eq!(loaded.info.kernels[0].name, "k");
+    // Without a policy the device alone decides what it can load.
+    let free = bench(1 << 20, |_| {});
+    let other = free.vgpu.open_session().unwrap();
+    let context = other.context_create().unwrap().context;
+    other.module_load(context, b"fill 8 4 4", &options).unwrap();
     assert_eq!(b.vgpu.statistics().modules, 1);
 }
 
@@ -489,12 +505,14 @@ fn graphs_replay_in_order() {
         op: GraphOp::Write(memory, vec![1_u8; 16].into()),
     };
     let nodes = vec![kernel(&[2], 1, 10), write, kernel(&[1], 0, 3)];
-    let graph = session.graph_instantiate(context, nodes).unwrap();
+    let graph = session
+        .graph_instantiate(context, nodes, &GraphOptions::default())
+        .unwrap();
     session.graph_launch(graph, stream).unwrap();
     let ones = u32::from_le_bytes([1; 4]);
     assert_eq!(read(&session, stream, memory, 3), [13, 13, ones]);
     session
-        .graph_update(graph, vec![kernel(&[], 1, 1)])
+        .graph_update(graph, vec![kernel(&[], 1, 1)], 0)
         .unwrap();
     session.graph_launch(graph, stream).unwrap();
     assert_eq!(read(&session, stream, memory, 1), [14]);

@@ -7,7 +7,7 @@ use mica_cuda_abi::CuResult;
 use mica_gpu::*;
 use mica_limits::LocalQuota;
 use mica_vgpu::test_gpu::TestGpu;
-use mica_vgpu::{GraphNode, GraphOp, NewContext, Session, Vgpu, VgpuSpec};
+use mica_vgpu::{GraphNode, GraphOp, GraphOptions, NewContext, Session, Vgpu, VgpuSpec};
 
 fn session(change: impl FnOnce(&mut VgpuSpec)) -> (Arc<Session>, NewContext) {
     let limit = 64 << 20;
@@ -116,7 +116,7 @@ fn graphs_count_against_the_sessions_budget_and_come_back() {
     };
     let mut graphs = Vec::new();
     let refused = loop {
-        match session.graph_instantiate(new.context, vec![write()]) {
+        match session.graph_instantiate(new.context, vec![write()], &GraphOptions::default()) {
             Ok(graph) => graphs.push(graph),
             Err(refused) => break refused,
         }
@@ -126,12 +126,12 @@ fn graphs_count_against_the_sessions_budget_and_come_back() {
     assert_eq!(graphs.len(), 3);
     assert!(
         session
-            .graph_update(graphs[0], vec![write(), write(), write()])
+            .graph_update(graphs[0], vec![write(), write(), write()], 0)
             .is_err()
     );
-    session.graph_update(graphs[0], Vec::new()).unwrap();
+    session.graph_update(graphs[0], Vec::new(), 0).unwrap();
     session
-        .graph_instantiate(new.context, vec![write()])
+        .graph_instantiate(new.context, vec![write()], &GraphOptions::default())
         .unwrap();
     for graph in graphs {
         session.graph_destroy(graph).unwrap();
@@ -183,13 +183,46 @@ fn all_sessions_of_a_virtual_gpu_together_have_a_budget_too() {
             op,
         }]
     };
-    first.graph_instantiate(new.context, nodes()).unwrap();
+    first
+        .graph_instantiate(new.context, nodes(), &GraphOptions::default())
+        .unwrap();
     let others: Vec<_> = (0..4).map(|_| vgpu.open_session().unwrap()).collect();
     let refused = others.iter().filter(|session| {
         let new = session.context_create().unwrap();
-        session.graph_instantiate(new.context, nodes()).is_err()
+        session
+            .graph_instantiate(new.context, nodes(), &GraphOptions::default())
+            .is_err()
     });
     assert_eq!(refused.count(), 3, "two fit");
+}
+
+#[test]
+fn all_workers_of_a_virtual_gpu_share_its_host_memory() {
+    let limit = 64 << 20;
+    let host = Arc::new(LocalQuota::new(4 << 20));
+    let worker = || {
+        let (gpu, quota) = (TestGpu::new(1 << 30), LocalQuota::new(limit));
+        let spec = VgpuSpec::new("test", limit);
+        let vgpu = Vgpu::of_worker(Arc::new(gpu), Arc::new(quota), host.clone(), spec);
+        vgpu.open_session().unwrap()
+    };
+    let load = |session: &Session| {
+        let new = session.context_create().unwrap();
+        let op = GraphOp::Write(DevicePtr(0), vec![0; 3 << 19].into());
+        let after = Vec::new();
+        session.graph_instantiate(
+            new.context,
+            vec![GraphNode { after, op }],
+            &GraphOptions::default(),
+        )
+    };
+    let workers: Vec<_> = (0..3).map(|_| worker()).collect();
+    load(&workers[0]).unwrap();
+    load(&workers[1]).unwrap();
+    let refused = load(&workers[2]).unwrap_err();
+    assert_eq!(refused.code(), CuResult::OutOfMemory);
+    workers[0].close();
+    load(&workers[2]).unwrap();
 }
 
 #[test]

@@ -5,5 +5,6 @@
 //! virtual GPU. Validation is here too: a peer is hostile until its
 //! bytes have been checked. It decides nothing and keeps no state of virtual GPUs.
 
+mod codec;
 pub mod host;
 pub mod session;

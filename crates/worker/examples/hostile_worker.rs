@@ -7,6 +7,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd;
 
 use mica_limits::HostLink;
+use mica_wire::host::message::Severity;
 
 /// Something tried: its name, and what the system said; 0 or more is success.
 struct Attempt<'a> {
@@ -21,7 +22,7 @@ impl Attempt<'_> {
             0.. => format!("probe: PERMITTED {name}"),
             _ => format!("probe: refused {name}: {errno}"),
         };
-        self.link.note(0, &text);
+        self.link.note(Severity::Info, &text);
     }
 
     /// Makes a system call.
@@ -76,7 +77,7 @@ fn main() {
     needed(&link, config.nvidia);
     // False words about the confinement; the test looks at what the daemon shows.
     link.confined(0, 1, "a false word");
-    link.note(0, "probe: done");
+    link.note(Severity::Info, "probe: done");
     // The test still asks what confines this worker.
     std::thread::sleep(std::time::Duration::from_secs(3));
 }
@@ -85,7 +86,7 @@ fn main() {
 fn needed(link: &HostLink, nvidia: bool) {
     let tell = |name: &str, done: std::io::Result<()>| {
         if let Err(error) = done {
-            link.note(0, &format!("probe: UNABLE to {name}: {error}"));
+            link.note(Severity::Info, &format!("probe: UNABLE to {name}: {error}"));
         }
     };
     tell(

@@ -4,7 +4,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use mica_jail::{Jail, Layer, Profile, Report};
-use mica_limits::HostLink;
+use mica_limits::{HostLink, worker_variables};
 
 use crate::{WorkerConfig, WorkerError, number};
 
@@ -22,27 +22,16 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// Name of the variable that is 1 for a worker that confines itself.
-    pub const JAIL: &str = "MICA_WORKER_JAIL";
-    /// Name of the variable with the number of the user a privileged worker becomes.
-    pub const USER: &str = "MICA_WORKER_USER";
-    /// Name of the variable with the folder of the worker's cgroup.
-    pub const CGROUP: &str = "MICA_WORKER_CGROUP";
-    /// Name of the variable with the layers that must be in force.
-    pub const REQUIRE: &str = "MICA_WORKER_REQUIRE";
-    /// Name of the variable with the layers that are switched off.
-    pub const WITHOUT: &str = "MICA_WORKER_WITHOUT";
-
     pub(crate) fn from_environment() -> Result<Option<Self>, WorkerError> {
-        if number::<u64>(Self::JAIL)? != Some(1) {
+        if number::<u64>(worker_variables::JAIL)? != Some(1) {
             return Ok(None);
         }
         let layers = |name| Layer::parse_list(&std::env::var(name).unwrap_or_default());
         Ok(Some(Self {
-            user: number(Self::USER)?,
-            cgroup: std::env::var_os(Self::CGROUP).map(PathBuf::from),
-            required: layers(Self::REQUIRE)?,
-            without: layers(Self::WITHOUT)?,
+            user: number(worker_variables::USER)?,
+            cgroup: std::env::var_os(worker_variables::CGROUP).map(PathBuf::from),
+            required: layers(worker_variables::REQUIRE)?,
+            without: layers(worker_variables::WITHOUT)?,
         }))
     }
 }
@@ -93,14 +82,13 @@ pub fn confine(config: &WorkerConfig) -> Result<Option<Report>, WorkerError> {
 /// anew, so trouble with it is logged and no error.
 fn make_kernel_cache(user: Option<u32>) -> Option<PathBuf> {
     let folder = mica_backend_software::kernel_cache_folder()?;
-    let made = std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)
-        .and_then(|()| match user {
-            Some(user) => std::os::unix::fs::lchown(&folder, Some(user), Some(user)),
-            None => Ok(()),
-        });
+    let made = match user {
+        Some(user) => mica_jail::make_folder_of(user, &folder),
+        None => std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder),
+    };
     match made {
         Ok(()) => Some(folder),
         Err(error) => {
@@ -129,5 +117,24 @@ pub(crate) fn report(
             link.note_worker_failed(&format!("a worker does not serve: {why}"));
             Err(WorkerError::Confinement(why))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemon_and_the_device_mean_the_same_folder_of_kernels() {
+        assert_eq!(
+            (
+                worker_variables::KERNEL_CACHE,
+                worker_variables::KERNEL_CACHE_MIB
+            ),
+            (
+                mica_backend_software::KERNEL_CACHE,
+                mica_backend_software::KERNEL_CACHE_MIB
+            )
+        );
     }
 }

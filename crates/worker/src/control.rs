@@ -1,11 +1,12 @@
 //! The worker's clockwork: counters to the page, suspension, the end after its program's.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use mica_limits::HostLink;
+use mica_wire::host::message::Severity;
 use mica_wire::host::page::client_flags;
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -78,6 +79,32 @@ pub(crate) fn start(
         .map_err(WorkerError::Thread)
 }
 
+/// Cancels all kernels, on a thread of its own: what is cancelled may hold locks and wait for an answer of the daemon,
+/// which the calling thread reads.
+pub(crate) fn cancel(worker: &Arc<Worker>, link: &Arc<HostLink>, request: u64) {
+    if worker.cancelling.swap(true, AcqRel) {
+        // The cancellation that has not begun yet ends the same kernels, and its request counts them.
+        link.cancelled(request, 0, 0);
+        return;
+    }
+    let (for_thread, its_link) = (Arc::clone(worker), Arc::clone(link));
+    let run = move || {
+        // First: one who asks from here on asks for kernels that this cancellation may miss.
+        for_thread.cancelling.store(false, Release);
+        let ended = for_thread.vgpu.cancel();
+        its_link.cancelled(request, ended.kernels, ended.copies);
+    };
+    let thread = std::thread::Builder::new().name("cancel".into());
+    if let Err(error) = thread.spawn(run) {
+        worker.cancelling.store(false, Release);
+        link.note(
+            Severity::Error,
+            &format!("kernels could not be cancelled: {error}"),
+        );
+        link.cancelled(request, 0, 0);
+    }
+}
+
 fn obey(worker: &Worker, link: &HostLink, command: u32, suspended: &mut bool) {
     let page = link.page();
     let wanted = page.commands.suspend.load(Relaxed) != 0;
@@ -88,7 +115,10 @@ fn obey(worker: &Worker, link: &HostLink, command: u32, suspended: &mut bool) {
         };
         match done {
             Ok(()) => *suspended = wanted,
-            Err(error) => link.note(2, &format!("work could not be paused or resumed: {error}")),
+            Err(error) => link.note(
+                Severity::Error,
+                &format!("work could not be paused or resumed: {error}"),
+            ),
         }
         let flags = &page.client.flags;
         match *suspended {
@@ -104,7 +134,7 @@ fn report(worker: &Worker, link: &HostLink) {
     let statistics = worker.vgpu.statistics();
     let page = link.page();
     for remark in worker.vgpu.take_remarks() {
-        link.note(1, &remark);
+        link.note(Severity::Warning, &remark);
     }
     let traffic = &page.traffic;
     traffic

@@ -1,5 +1,6 @@
 //! Between what travels and what the engine takes.
 
+use mica_cuda_abi::DeviceAttribute;
 use mica_gpu::{
     ArrayDescriptor, ArrayId, Copy3d, DevicePtr, Fill2d, Gpu, HostSpan, KernelDescription, Place,
     TensorMapKind, TensorMapRequest, TextureDescriptor, TextureResource,
@@ -8,14 +9,10 @@ use mica_vgpu::{LoadedModule, Statistics, VgpuError};
 use mica_wire::session as wire;
 use mica_wire::session::{CopyBox, CopyPlace, SessionArea, Violation};
 
-/// Highest `CUdevice_attribute` asked for.
-const ATTRIBUTES: u32 = 256;
-
 pub(crate) fn snapshot(vgpu: String, limit_bytes: u64, gpu: &dyn Gpu) -> wire::DeviceSnapshot {
     let properties = gpu.properties();
-    let attributes = (1..ATTRIBUTES)
-        .filter_map(|number| gpu.attribute(number).map(|value| (number, value)))
-        .collect();
+    let value = |attribute: &DeviceAttribute| Some((*attribute as u32, gpu.attribute(*attribute)?));
+    let attributes = DeviceAttribute::ALL.iter().filter_map(value).collect();
     let (processor_groups, processor_places) = gpu.processor_map().unwrap_or_default();
     wire::DeviceSnapshot {
         vgpu,

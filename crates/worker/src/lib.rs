@@ -36,9 +36,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use mica_limits::{Environment, Gate, HostLink, LinkError, PageQuota};
+use mica_limits::{Environment, Gate, HostLink, LinkError, PageQuota, worker_variables};
 use mica_vgpu::{Vgpu, VgpuSpec};
-use mica_wire::host::message::{Kind, Role};
+use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::session::SessionError;
 
 pub use confine::{Confinement, confine};
@@ -74,43 +74,29 @@ pub struct WorkerConfig {
 }
 
 impl WorkerConfig {
-    /// Name of the variable with the idle time in seconds; 0 means never.
-    pub const IDLE: &str = "MICA_WORKER_IDLE_SECONDS";
-
-    /// Name of the variable with the most streams.
-    pub const MAX_STREAMS: &str = "MICA_WORKER_MAX_STREAMS";
-    /// Name of the variable that is 0 where tensor cores are forbidden.
-    pub const TENSOR_CORES: &str = "MICA_WORKER_TENSOR_CORES";
-    /// Name of the variable that is 0 where `tf32` is forbidden.
-    pub const TF32: &str = "MICA_WORKER_TF32";
-    /// Name of the variable with the niceness the worker gives itself.
-    pub const NICE: &str = "MICA_WORKER_NICE";
-    /// Name of the variable that is 1 for a worker on an NVIDIA GPU.
-    pub const NVIDIA: &str = "MICA_WORKER_NVIDIA";
-
     /// Reads the environment that the daemon starts a worker with.
     ///
     /// # Errors
     /// If this process was not started by a daemon, or a variable makes no sense.
     pub fn from_environment() -> Result<Self, WorkerError> {
         let environment = Environment::read().ok_or(WorkerError::NotInVgpu)??;
-        let idle_exit = match number::<f64>(Self::IDLE)? {
+        let idle_exit = match number::<f64>(worker_variables::IDLE_SECONDS)? {
             None => Some(Duration::from_secs(10)),
             Some(0.0) => None,
             Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|_| {
-                let (variable, text) = (Self::IDLE, seconds.to_string());
+                let (variable, text) = (worker_variables::IDLE_SECONDS, seconds.to_string());
                 WorkerError::Number { variable, text }
             })?),
         };
-        let streams = number::<u64>(Self::MAX_STREAMS)?.unwrap_or(0);
+        let streams = number::<u64>(worker_variables::MAX_STREAMS)?.unwrap_or(0);
         Ok(Self {
             environment,
             idle_exit,
             max_streams: u32::try_from(streams).unwrap_or(u32::MAX),
-            tensor_cores: number::<u64>(Self::TENSOR_CORES)? != Some(0),
-            tf32: number::<u64>(Self::TF32)? != Some(0),
-            nvidia: number::<u64>(Self::NVIDIA)? == Some(1),
-            nice: number(Self::NICE)?,
+            tensor_cores: number::<u64>(worker_variables::TENSOR_CORES)? != Some(0),
+            tf32: number::<u64>(worker_variables::TF32)? != Some(0),
+            nvidia: number::<u64>(worker_variables::NVIDIA)? == Some(1),
+            nice: number(worker_variables::NICE)?,
             confinement: Confinement::from_environment()?,
         })
     }
@@ -145,7 +131,7 @@ pub enum WorkerError {
         text: String,
     },
     /// The list of required layers names one that there is not.
-    #[error("{}: {name}", Confinement::REQUIRE, name = .0)]
+    #[error("{}: {name}", worker_variables::REQUIRE, name = .0)]
     Layer(#[from] mica_jail::UnknownLayer),
     /// The process could not be confined.
     #[error(transparent)]
@@ -191,6 +177,8 @@ pub(crate) struct Worker {
     pub(crate) submitter: Option<Arc<gated::Submitter>>,
     /// Whether the process is the worker's own, so that it may end with its program.
     pub(crate) ends_with_program: bool,
+    /// Whether a thread that cancels all kernels is about to begin.
+    pub(crate) cancelling: AtomicBool,
 }
 
 /// Serves a program of the virtual GPU that the environment names until the program ends, the daemon says otherwise,
@@ -251,7 +239,8 @@ pub fn run_with(
     spec.tensor_cores = config.tensor_cores;
     spec.precision.tf32 = config.tf32;
     let first = devices.open(Arc::new(OutputBuffer::default()))?;
-    let vgpu = Vgpu::new(first, quota, spec);
+    let host = Arc::new(PageQuota::of_host(Arc::clone(&link)));
+    let vgpu = Vgpu::of_worker(first, quota, host, spec);
     let submitter = match config.nvidia {
         true => Some(gated::Submitter::start(
             Arc::clone(&link),
@@ -267,6 +256,7 @@ pub fn run_with(
         handshakes: handshakes::Handshakes::default(),
         submitter,
         ends_with_program: config.idle_exit.is_some(),
+        cancelling: AtomicBool::new(false),
     });
     let (end, ended) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
@@ -275,26 +265,32 @@ pub fn run_with(
         let (link, worker, stop) = (Arc::clone(&link), Arc::clone(&worker), Arc::clone(&stop));
         move || {
             link.serve(
-                |(message, fds)| match message.kind() {
-                    Some(Kind::Session) => {
+                |(message, fds)| match message {
+                    DaemonMessage::Session { pid, uid, .. } => {
                         let mut fds = fds.into_iter();
                         if let Some(socket) = fds.next() {
                             let program = Program {
-                                pid: message.b as u32,
-                                uid: message.c as u32,
+                                pid,
+                                uid,
                                 life: fds.next(),
                             };
                             worker.begin_session(socket, program, &link);
                         }
                     }
-                    Some(Kind::Cancel) => {
-                        let cancelled = worker.vgpu.cancel();
-                        link.note(0, &format!("{cancelled} kernels were cancelled"));
-                    }
-                    Some(Kind::Shutdown) => {
+                    DaemonMessage::Cancel { request } => control::cancel(&worker, &link, request),
+                    DaemonMessage::Shutdown {} => {
                         let _ = end.send("the daemon said so");
                     }
-                    _ => {}
+                    // Answers to questions, which nobody asked.
+                    DaemonMessage::Welcome { .. }
+                    | DaemonMessage::Credit { .. }
+                    | DaemonMessage::NoCredit { .. }
+                    | DaemonMessage::FileShared { .. }
+                    | DaemonMessage::File { .. }
+                    | DaemonMessage::NoFile { .. }
+                    | DaemonMessage::Memory { .. }
+                    | DaemonMessage::Refused { .. }
+                    | DaemonMessage::Stats { .. } => {}
                 },
                 &stop,
             );

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use mica_backend_cuda::{CudaDriver, CudaGpu, Printed};
+use mica_cuda_abi::DeviceAttribute;
 use mica_gpu::Gpu;
 
 use crate::{DeviceSource, OutputBuffer, WorkerError, program_addresses};
@@ -23,9 +24,6 @@ impl DeviceSource for NvidiaDevice {
     }
 }
 
-/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS`: kernels reach whatever the process has mapped.
-const PAGEABLE_MEMORY_ACCESS: u32 = 88;
-
 /// The one GPU that the environment shows this worker.
 ///
 /// # Errors
@@ -38,7 +36,8 @@ pub(crate) fn device() -> Result<NvidiaDevice, WorkerError> {
     mica_rm::keep_kernels_from_host_memory();
     let driver = CudaDriver::load().map_err(failed)?;
     let gpu = CudaGpu::open(driver, 0).map_err(failed)?;
-    if gpu.attribute(PAGEABLE_MEMORY_ACCESS) == Some(1) {
+    // Kernels would reach whatever the process has mapped.
+    if gpu.attribute(DeviceAttribute::PageableMemoryAccess) == Some(1) {
         let text = "kernels on this GPU could read and write the worker's own memory: load the kernel module \
                     nvidia-uvm with uvm_disable_hmm=1";
         return Err(WorkerError::Device(text.into()));

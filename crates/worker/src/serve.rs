@@ -25,6 +25,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use mica_limits::HostLink;
 use mica_vgpu::Vgpu;
+use mica_wire::host::message::Severity;
 use mica_wire::session::SessionError;
 use mica_wire::session::server::{Greeting, SessionPort};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -71,7 +72,10 @@ impl Worker {
             let pid = program.pid;
             match worker.handshakes.receive(place, socket) {
                 Ok(greeting) => worker.welcome(greeting, program, &link),
-                Err(error) => link.note(1, &format!("no session for process {pid}: {error}")),
+                Err(error) => link.note(
+                    Severity::Warning,
+                    &format!("no session for process {pid}: {error}"),
+                ),
             }
             worker.sessions.fetch_sub(1, AcqRel);
         };
@@ -94,7 +98,7 @@ impl Worker {
         if counted.is_err() {
             let text = format!("process {pid} was refused: {most} sessions are open");
             greeting.refuse(&text);
-            link.note(1, &text);
+            link.note(Severity::Warning, &text);
             return;
         }
         let output = Arc::new(OutputBuffer::default());
@@ -114,12 +118,15 @@ impl Worker {
         match served {
             Ok(Some(violation)) => {
                 link.note(
-                    1,
+                    Severity::Warning,
                     &format!("the session of process {pid} was ended: {violation}"),
                 );
             }
             Ok(None) => {}
-            Err(error) => link.note(1, &format!("no session for process {pid}: {error}")),
+            Err(error) => link.note(
+                Severity::Warning,
+                &format!("no session for process {pid}: {error}"),
+            ),
         }
     }
 }

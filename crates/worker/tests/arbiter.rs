@@ -43,7 +43,7 @@ fn start(dir: &Path) -> (Running, ControlClient) {
 
 fn isolated(name: &str, share: u32) -> VgpuSpec {
     VgpuSpec {
-        share_percent: Some(share),
+        share_percent: Some(share.into()),
         mode: Some(Mode::Isolated),
         ..spec(name, 64)
     }

@@ -223,7 +223,12 @@ fn the_parameters_of_graphs_count_against_the_budget() {
             hostile.client.post(&BlobPart { blob }, part).unwrap();
         }
         let context = hostile.context;
-        match hostile.client.call(&GraphInstantiate { context, blob }) {
+        match hostile.client.call(&GraphInstantiate {
+            context,
+            blob,
+            template: 0,
+            node_priorities: false,
+        }) {
             Ok(_) => graphs += 1,
             Err(refused) => break refused,
         }

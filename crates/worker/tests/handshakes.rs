@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::host::{Host, until};
-use mica_wire::host::message::{Kind, Message};
 use mica_wire::host::page::client_flags;
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::*;
@@ -44,9 +43,7 @@ fn worker() -> Host {
 fn socket(host: &Host) -> OwnedFd {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
-    let mut message = Message::new(Kind::Session);
-    message.b = std::process::id().into();
-    host.send(&message, theirs);
+    host.open_session(theirs);
     ours
 }
 

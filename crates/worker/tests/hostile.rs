@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use common::{Bench, MODULE, bench, shake_hands};
-use mica_wire::host::message::{Kind, Message};
 use mica_wire::host::socket::HostSocket;
 use mica_wire::session::*;
 
@@ -301,13 +300,14 @@ fn silence_and_wrong_versions_are_turned_away() {
     let b = bench(64 << 20);
     let (socket, served) = b.socket();
     let socket = HostSocket::from_fd(socket);
-    let mut hello = Message::new(Kind::Hello);
-    hello.kind = socket_kind::HELLO;
-    hello.b = 999;
-    socket.send(&hello, &[]).unwrap();
+    socket
+        .send(&Handshake::Hello { version: 999 }, &[])
+        .unwrap();
     let (answer, fds) = socket.receive().unwrap();
-    assert_eq!(answer.kind, socket_kind::REFUSED);
-    assert!(fds.is_empty() && answer.text().contains("999"));
+    let Ok(Handshake::Refused { text, .. }) = answer.read() else {
+        panic!("{answer:?}");
+    };
+    assert!(fds.is_empty() && text.contains("999"));
     served.join().unwrap();
     // A connection that never speaks is dropped.
     let (silent, served) = b.socket();

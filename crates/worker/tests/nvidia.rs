@@ -12,7 +12,6 @@ use common::nvidia::{PTX, Program};
 use common::stand_in;
 use mica_backend_cuda::library::Library;
 use mica_backend_cuda::{CudaDriver, CudaGpu};
-use mica_wire::host::message::{Kind, Message};
 use mica_wire::host::page::{client_flags, gate, suspend};
 use mica_wire::session::*;
 use mica_worker::{SharedDevice, WorkerConfig, run_with};
@@ -91,9 +90,7 @@ impl Bench {
             None,
         )
         .unwrap();
-        let mut message = Message::new(Kind::Session);
-        message.b = std::process::id().into();
-        self.host.send(&message, theirs);
+        self.host.open_session(theirs);
         Program::begin(ours)
     }
 }
@@ -218,7 +215,9 @@ fn large_copies_fills_and_graphs_wait_like_launches() {
         call: Launch::NUMBER,
         body,
     }];
-    let graph = client.graph_instantiate(program.context, &nodes).unwrap();
+    let graph = client
+        .graph_instantiate(program.context, &nodes, GraphOptions::default())
+        .unwrap();
     let fill = |width| Fill {
         stream,
         address,

@@ -411,12 +411,14 @@ fn graphs_events_arrays_and_frames_work_through_the_wire() {
             &[5, 0, 0, 0, 6, 0, 0, 0],
         ),
     ];
-    let graph = client.graph_instantiate(context, &nodes).unwrap();
+    let graph = client
+        .graph_instantiate(context, &nodes, GraphOptions::default())
+        .unwrap();
     client.post(&GraphLaunch { graph, stream }, &[]).unwrap();
     let mut back = [0; 8];
     client.read(stream, address, &mut back).unwrap();
     assert_eq!(back, [6, 0, 0, 0, 7, 0, 0, 0]);
-    client.graph_update(graph, &nodes[..0].to_vec()).unwrap();
+    client.graph_update(graph, &nodes[..0].to_vec(), 0).unwrap();
     client.post(&GraphLaunch { graph, stream }, &[]).unwrap();
     client.post(&GraphDestroy { graph }, &[]).unwrap();
 
@@ -625,5 +627,37 @@ fn many_threads_share_a_session() {
     });
     drop(client);
     served.join().unwrap();
+    b.assert_clean();
+}
+
+#[test]
+fn a_wait_for_a_word_of_nobody_is_a_late_error() {
+    let b = bench(64 << 20);
+    let (client, served) = b.client();
+    let NewContext {
+        context,
+        default_stream: stream,
+    } = client.call(&ContextCreate { flags: 0 }).unwrap();
+    let request = MemoryAlloc { context, bytes: 64 };
+    let address = client.call(&request).unwrap().value;
+    let wait = |address, is_wide, flags| {
+        let request = StreamWaitValue {
+            stream,
+            address,
+            is_wide,
+            value: 1,
+            flags,
+        };
+        client.post(&request, &[]).unwrap();
+        client.call(&StreamSynchronize { stream })
+    };
+    wait(address, false, 0).unwrap();
+    wait(address + 56, true, 3).unwrap();
+    assert_eq!(code(wait(address + 60, true, 0)), 1, "crooked");
+    assert_eq!(code(wait(address + 64, false, 0)), 1, "behind the end");
+    assert_eq!(code(wait(address, false, 4)), 1, "no such flag");
+    wait(address, false, 0).unwrap();
+    drop(client);
+    assert_eq!(served.join().unwrap(), None);
     b.assert_clean();
 }

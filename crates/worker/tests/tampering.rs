@@ -385,7 +385,13 @@ fn huge_counts_and_sizes_are_refused_without_being_tried() {
                 graph.extend(random.bytes(64));
                 let body = [BlobPart { blob }.encode().as_slice(), &graph].concat();
                 liar.push(BlobPart::NUMBER, NO_SLOT, &body);
-                liar.call(4, &GraphInstantiate { context: 1, blob });
+                let graph = GraphInstantiate {
+                    context: 1,
+                    blob,
+                    template: 0,
+                    node_priorities: false,
+                };
+                liar.call(4, &graph);
                 liar.call(5, &Ping {});
             });
         }

@@ -20,8 +20,8 @@ cd "$box"; pivot_root . old; umount -l /old; rmdir /old
 exec "$@"
 INSIDE
 "$mica" create box -m 4GiB -s 50 >/dev/null
-# Another runtime directory's mica is used, so that the libraries lie where the box can see them.
-boxed() { "$work/bin/mica" exec box -- unshare -m -p -f --kill-child bash "$work/inside.sh" "$work/box" "$MICA_RUNTIME_DIR" "$work/bin" "$work" "$@"; }
+# The libraries lie where the box can see them.
+boxed() { MICA_LIB_DIR="$work/bin" "$work/bin/mica" exec box -- unshare -m -p -f --kill-child bash "$work/inside.sh" "$work/box" "$MICA_RUNTIME_DIR" "$work/bin" "$work" "$@"; }
 if ! out=$(timeout 20 unshare -m -p -f --kill-child bash "$work/inside.sh" "$work/box" "$MICA_RUNTIME_DIR" "$work/bin" "$work" /bin/true 2>&1); then
   skip "container: namespaces and mounts are not permitted here: $(tail -n 1 <<<"$out")"
 else

@@ -30,7 +30,7 @@ end "$beside"
 "$mica" create late -m 2GiB -s 30 >/dev/null
 background "$mica" run -m 2GiB -s 30 -- "$work/load" burst --seconds 14 --us 50 --depth 1 >/dev/null 2>&1; beside=$child
 background "$mica" exec late -- "$work/gate" long 2 16 >"$work/late" 2>&1; late=$child
-sleep 6; "$mica" resize late --cap true >/dev/null 2>"$work/err" || note "resize --cap: $(tail -n 1 "$work/err")"
+sleep 6; "$mica" resize late --cap >/dev/null 2>"$work/err" || note "resize --cap: $(tail -n 1 "$work/err")"
 before=$(field late launches_total); sleep 3; after=$(field late launches_total)
 [ "${after:-0}" -gt "${before:-0}" ] && pass "a cap set under leases: goes on, $((after - before)) launches in 3 s" || fail "a cap set under leases" "$before, then $after launches"
 end "$late"; "$mica" rm late --force >/dev/null 2>&1; end "$beside"

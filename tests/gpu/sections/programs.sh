@@ -1,6 +1,6 @@
 # Every native program of tests/programs, on the bare driver and in direct mode, eight at a time, each for 40 seconds
-# at most. Prints what differs. What cannot be begun within PROGRAMS_SECONDS is left out, and counted. SIDES=direct leaves out
-# the bare driver.
+# at most. Prints what differs. What cannot be begun within PROGRAMS_SECONDS is left out, and counted. SIDES="direct isolated"
+# names other modes.
 programs_end=$(($(date +%s) + ${PROGRAMS_SECONDS:-100})); export programs_end
 build tests/programs/*.cu >"$work/builds"
 cat "$work/builds"; failed=$((failed + $(grep -c FAIL "$work/builds")))
@@ -12,7 +12,7 @@ program_one() { # SIDE SOURCE: one line into the results, and what the program s
   if [ "$1" = native ]; then
     out=$(timeout -k 5 40 "$work/$name" 2>"$work/$name.native.err"); code=$?
   else
-    out=$(timeout -k 5 40 "$mica" run -m 4GiB -- "$work/$name" 2>"$work/$name.direct.err"); code=$?
+    out=$(timeout -k 5 40 "$mica" run -m 4GiB --mode "$1" -- "$work/$name" 2>"$work/$name.$1.err"); code=$?
   fi
   if [ $code = 0 ] && [ "$(tail -n 1 <<<"$out")" = ok ]; then echo "pass $1 $name"
   else

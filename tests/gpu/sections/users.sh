@@ -1,6 +1,6 @@
 # Users without privileges: a daemon of root's that nobody joins through its socket, and everything as nobody.
 build "$gpu/fill.cu"
-mkdir -p "$work/bin"; cp "$bin/mica" "$bin/libmica_shim.so" "$bin/libmica_nvml_shim.so" "$work/bin"; chmod -R a+rX "$work/bin" "$work/fill"
+mkdir -p "$work/bin"; cp "$bin/mica" "$work/bin"; chmod -R a+rX "$work/bin" "$work/fill"
 if [ "$(id -u)" != 0 ]; then skip "users: needs root to become another user"; else
   as_nobody() { timeout 60 setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$PATH" HOME=/nonexistent LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}" ${MICA_LIBCUDA:+MICA_LIBCUDA="$MICA_LIBCUDA"} ${MICA_LIBNVML:+MICA_LIBNVML="$MICA_LIBNVML"} "$@"; }
   filled() { # NAME COMMAND...: fill under a limit of 4 GiB

@@ -15,7 +15,7 @@ pub(super) struct Family {
 pub(super) struct Step {
     /// The package, without `mica-`.
     pub(super) package: &'static str,
-    /// The integration test, or `lib`.
+    /// The integration test, or `lib` or `bin`.
     pub(super) target: &'static str,
     /// Tests whose name contains one of these; all when empty.
     pub(super) only: &'static [&'static str],
@@ -70,7 +70,9 @@ pub(super) const FAMILIES: &[Family] = &[
             rechecked("mutations"),
             whole("ptx-jit", "random"),
             rechecked("random"),
-            whole("ptx-jit", "prove"),
+            whole("ptx-jit", "bounds"),
+            whole("ptx-jit", "offsets"),
+            whole("ptx", "errors"),
             whole("ptx", "mutations"),
             whole("ptx-interp", "mutations"),
             whole("backend-software", "stack"),
@@ -81,8 +83,9 @@ pub(super) const FAMILIES: &[Family] = &[
         name: "kernel cache",
         tried: "files of compiled code that are damaged, exchanged or foreign",
         steps: &[
-            only("ptx-jit", "lib", &["store"]),
-            whole("ptx-jit", "store"),
+            only("ptx-jit", "lib", &["code_cache"]),
+            whole("ptx-jit", "code_cache"),
+            only("daemon", "lib", &["kernel_caches"]),
         ],
     },
     Family {
@@ -116,6 +119,8 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("backend-software", "limits"),
             whole("backend-software", "transfers"),
             whole("worker", "budgets"),
+            whole("daemon", "host_bytes"),
+            only("daemon", "lib", &["cgroups"]),
             whole("cli", "capped"),
         ],
     },
@@ -132,13 +137,18 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("daemon", "hostile"),
             whole("daemon", "flood"),
             whole("daemon", "users"),
+            whole("daemon", "strangers"),
             whole("daemon", "outsiders"),
         ],
     },
     Family {
         name: "files",
         tried: "symlinks, pipes and foreign sockets, full disks, floods of descriptors",
-        steps: &[whole("daemon", "files"), whole("daemon", "scarce")],
+        steps: &[
+            whole("daemon", "files"),
+            whole("daemon", "scarce"),
+            only("cli", "bin", &["libraries"]),
+        ],
     },
     Family {
         name: "direct mode",

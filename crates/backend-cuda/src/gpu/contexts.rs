@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::{ContextId, GpuError, Result};
 use mica_rm::{RmError, SuspendHow};
 
@@ -54,6 +54,8 @@ impl CudaGpu {
         self.events.remove_where(|event| same(&event.context));
         self.modules.remove_where(|module| same(&module.context));
         self.arrays.remove_where(|array| same(&array.context));
+        // What launches of graphs use on the host goes after the context.
+        let graphs = self.end_graphs(&context);
         for (_, host) in lock(&context.registered).drain() {
             self.enter(&context)?;
             // SAFETY: registered by us, still mapped by the contract of `host_register`.
@@ -63,6 +65,7 @@ impl CudaGpu {
             // SAFETY: made by us and out of every table.
             unsafe { (self.driver.functions.context_destroy)(context.raw as Raw) }
         });
+        drop(graphs);
         // Nothing runs in the context any more, and frames belong to none.
         for (address, frame) in std::mem::take(&mut *lock(&context.framed)) {
             // After a fault the driver refuses everything: then it goes with the process.
@@ -88,21 +91,21 @@ impl CudaGpu {
         lock(&context.fault).clone()
     }
 
-    pub(super) fn limit_of(&self, id: ContextId, limit: u32) -> Result<u64> {
+    pub(super) fn limit_of(&self, id: ContextId, limit: Limit) -> Result<u64> {
         let context = self.context(id)?;
         let mut value = 0;
         // SAFETY: writes one number; unknown limits are refused.
         self.call(&context, "cuCtxGetLimit", || unsafe {
-            (self.driver.functions.context_limit)(&mut value, limit)
+            (self.driver.functions.context_limit)(&mut value, limit as u32)
         })?;
         Ok(value as u64)
     }
 
-    pub(super) fn set_limit(&self, id: ContextId, limit: u32, value: u64) -> Result<()> {
+    pub(super) fn set_limit(&self, id: ContextId, limit: Limit, value: u64) -> Result<()> {
         let context = self.context(id)?;
         // SAFETY: takes two numbers.
         self.call(&context, "cuCtxSetLimit", || unsafe {
-            (self.driver.functions.context_set_limit)(limit, value as usize)
+            (self.driver.functions.context_set_limit)(limit as u32, value as usize)
         })
     }
 

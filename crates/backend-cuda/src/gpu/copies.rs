@@ -5,7 +5,7 @@
 
 use mica_gpu::{Copy3d, DevicePtr, Fill2d, HostSpan, Place, Result, StreamId};
 
-use super::{CudaGpu, Stream, invalid, stale};
+use super::{Context, CudaGpu, Stream, invalid, stale};
 use crate::driver::{Memcpy3d, Memcpy3dSide, Raw};
 
 impl CudaGpu {
@@ -14,8 +14,7 @@ impl CudaGpu {
         if copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0 {
             return Ok(());
         }
-        self.check_place(&stream, copy.src, copy.src_pitch, copy.src_offset, copy)?;
-        self.check_place(&stream, copy.dst, copy.dst_pitch, copy.dst_offset, copy)?;
+        self.check_copy(&stream.context, copy)?;
         let plain = (copy.height, copy.depth) == (1, 1)
             && copy.src_offset == (0, 0, 0)
             && copy.dst_offset == (0, 0, 0);
@@ -38,9 +37,14 @@ impl CudaGpu {
     }
 
     /// Refuses a copy that would leave its memory; arrays are the driver's to check.
+    pub(super) fn check_copy(&self, context: &Context, copy: &Copy3d) -> Result<()> {
+        self.check_place(context, copy.src, copy.src_pitch, copy.src_offset, copy)?;
+        self.check_place(context, copy.dst, copy.dst_pitch, copy.dst_offset, copy)
+    }
+
     fn check_place(
         &self,
-        stream: &Stream,
+        context: &Context,
         place: Place,
         pitch: (u64, u64),
         offset: (u64, u64, u64),
@@ -50,9 +54,7 @@ impl CudaGpu {
         match (place, bytes) {
             (Place::Array(_), _) => Ok(()),
             (Place::Host(span), Some(bytes)) if bytes <= span.len() => Ok(()),
-            (Place::Device(address), Some(bytes)) => {
-                self.check_range(&stream.context, address, bytes)
-            }
+            (Place::Device(address), Some(bytes)) => self.check_range(context, address, bytes),
             _ => Err(invalid("a copy passes the end of its host memory")),
         }
     }
@@ -84,38 +86,25 @@ impl CudaGpu {
     }
 
     fn general_copy(&self, stream: &Stream, copy: &Copy3d) -> Result<()> {
-        let whole_rows = |place: Place, pitch: (u64, u64)| {
-            matches!(place, Place::Array(_)) || (pitch.0 != 0 && pitch.1.is_multiple_of(pitch.0))
-        };
-        let at_once = copy.depth == 1
-            || (whole_rows(copy.src, copy.src_pitch) && whole_rows(copy.dst, copy.dst_pitch));
-        if at_once {
-            return self.box_copy(stream, copy);
-        }
-        for slice in 0..copy.depth {
-            let mut one = *copy;
-            one.depth = 1;
-            (one.src, one.src_offset) =
-                advance(copy.src, copy.src_pitch.1, copy.src_offset, slice)?;
-            (one.dst, one.dst_offset) =
-                advance(copy.dst, copy.dst_pitch.1, copy.dst_offset, slice)?;
-            self.box_copy(stream, &one)?;
+        for part in parts(copy)? {
+            let request = self.box_request(&part)?;
+            // SAFETY: host spans hold what the copy touches; the driver checks the rest.
+            self.call(&stream.context, "cuMemcpy3DAsync", || unsafe {
+                (self.driver.functions.copy_3d)(&request, stream.raw as Raw)
+            })?;
         }
         Ok(())
     }
 
-    fn box_copy(&self, stream: &Stream, copy: &Copy3d) -> Result<()> {
+    /// The driver's form of one of the [`parts`] of a copy.
+    pub(super) fn box_request(&self, copy: &Copy3d) -> Result<Memcpy3d> {
         let side = |place, pitch, offset| self.side(place, pitch, offset, copy);
-        let request = Memcpy3d {
+        Ok(Memcpy3d {
             src: side(copy.src, copy.src_pitch, copy.src_offset)?,
             dst: side(copy.dst, copy.dst_pitch, copy.dst_offset)?,
             width_bytes: copy.width_bytes as usize,
             height: copy.height as usize,
             depth: copy.depth as usize,
-        };
-        // SAFETY: host spans hold what the copy touches; the driver checks the rest.
-        self.call(&stream.context, "cuMemcpy3DAsync", || unsafe {
-            (self.driver.functions.copy_3d)(&request, stream.raw as Raw)
         })
     }
 
@@ -164,12 +153,7 @@ impl CudaGpu {
         if fill.width == 0 || fill.height == 0 {
             return Ok(());
         }
-        let bytes = (fill.height - 1)
-            .checked_mul(fill.pitch)
-            .zip(fill.width.checked_mul(fill.element_bytes.into()))
-            .and_then(|(rows, row)| rows.checked_add(row));
-        let bytes = bytes.ok_or_else(|| invalid("a fill passes the end of memory"))?;
-        self.check_range(&stream.context, fill.dst, bytes)?;
+        self.check_fill(&stream.context, fill)?;
         let functions = &self.driver.functions;
         let (to, raw, value) = (fill.dst.0, stream.raw as Raw, fill.value);
         let (pitch, width, height) = (
@@ -188,11 +172,44 @@ impl CudaGpu {
                 (_, _) => (functions.fill_2d_32)(to, pitch, value, width, height, raw),
             }
         };
-        match fill.element_bytes {
-            1 | 2 | 4 => self.call(&stream.context, "cuMemsetAsync", call),
-            other => Err(invalid(format!("a fill of {other}-byte elements"))),
-        }
+        self.call(&stream.context, "cuMemsetAsync", call)
     }
+
+    /// Refuses a fill that would leave its memory.
+    pub(super) fn check_fill(&self, context: &Context, fill: &Fill2d) -> Result<()> {
+        if !matches!(fill.element_bytes, 1 | 2 | 4) {
+            return Err(invalid(format!(
+                "a fill of {}-byte elements",
+                fill.element_bytes
+            )));
+        }
+        let bytes = (fill.height.saturating_sub(1))
+            .checked_mul(fill.pitch)
+            .zip(fill.width.checked_mul(fill.element_bytes.into()))
+            .and_then(|(rows, row)| rows.checked_add(row));
+        let bytes = bytes.ok_or_else(|| invalid("a fill passes the end of memory"))?;
+        self.check_range(context, fill.dst, bytes)
+    }
+}
+
+/// A copy in parts that the driver takes: whole where slices lie a whole number of rows apart, else slice by slice.
+pub(super) fn parts(copy: &Copy3d) -> Result<Vec<Copy3d>> {
+    let whole_rows = |place: Place, pitch: (u64, u64)| {
+        matches!(place, Place::Array(_)) || (pitch.0 != 0 && pitch.1.is_multiple_of(pitch.0))
+    };
+    let at_once = copy.depth == 1
+        || (whole_rows(copy.src, copy.src_pitch) && whole_rows(copy.dst, copy.dst_pitch));
+    if at_once {
+        return Ok(vec![*copy]);
+    }
+    let part = |slice| {
+        let mut one = *copy;
+        one.depth = 1;
+        (one.src, one.src_offset) = advance(copy.src, copy.src_pitch.1, copy.src_offset, slice)?;
+        (one.dst, one.dst_offset) = advance(copy.dst, copy.dst_pitch.1, copy.dst_offset, slice)?;
+        Ok(one)
+    };
+    (0..copy.depth).map(part).collect()
 }
 
 /// The same side one or more slices further on.

@@ -6,6 +6,8 @@
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
+use mica_ptx::DeclarationKind;
+use mica_ptx::ast::Space;
 
 const FATBIN_MAGIC: u32 = 0xBA55_ED50;
 const ELF_MAGIC: &[u8] = b"\x7FELF";
@@ -74,28 +76,20 @@ fn fatbin_globals(image: &[u8], capability: u32) -> Vec<(String, bool)> {
     }
 }
 
-/// Names declared in global or constant space in PTX text.
+/// Names that PTX text defines in global or constant space.
 fn ptx_globals(text: &[u8]) -> Vec<(String, bool)> {
-    let text = String::from_utf8_lossy(text);
-    let mut names = Vec::new();
-    for space in [".global", ".const"] {
-        for (at, _) in text.match_indices(space) {
-            let rest = &text[at + space.len()..];
-            // `ld.global.u32` and the like go on with a dot.
-            if !rest.starts_with(char::is_whitespace) {
-                continue;
-            }
-            let end = rest.find([';', '=']).unwrap_or(rest.len());
-            for declared in rest[..end].split(',') {
-                let name = declared.split('[').next().unwrap_or_default();
-                let name = name.split_whitespace().next_back().unwrap_or_default();
-                if !name.is_empty() && !name.starts_with('.') {
-                    names.push((name.to_owned(), rest[..end].contains("(.managed)")));
-                }
-            }
-        }
-    }
-    names
+    let outline = mica_ptx::outline(text).unwrap_or_default();
+    let visible = |space| matches!(space, Space::Global | Space::Const);
+    (outline.variables())
+        .filter(|(_, space, _)| visible(*space))
+        .map(|(declared, _, _)| {
+            let managed = matches!(
+                declared.kind,
+                DeclarationKind::Variable { managed: true, .. }
+            );
+            (declared.name.clone(), managed)
+        })
+        .collect()
 }
 
 /// Whether every section and segment lies in the bytes there are.

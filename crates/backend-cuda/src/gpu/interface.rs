@@ -2,12 +2,13 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
 use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ClusterQuestion, ContextId, Copy3d, DeviceProperties,
-    DevicePtr, EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan,
-    KernelDescription, Launch, LaunchAttribute, ModuleId, ModuleInfo, ModuleOptions, Result,
-    StreamFlags, StreamId, TensorMap, TensorMapRequest, TextureDescriptor,
+    DevicePtr, EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, GraphId, GraphKeeper,
+    GraphPlan, HostCallback, HostSpan, KernelDescription, Launch, LaunchAttribute, ModuleId,
+    ModuleInfo, ModuleOptions, Result, StreamFlags, StreamId, TemplateId, TensorMap,
+    TensorMapRequest, TextureDescriptor, ValueWait,
 };
 
 use super::streams::done;
@@ -18,7 +19,7 @@ impl Gpu for CudaGpu {
         &self.properties
     }
 
-    fn attribute(&self, attribute: u32) -> Option<i32> {
+    fn attribute(&self, attribute: DeviceAttribute) -> Option<i32> {
         self.driver.attribute(self.ordinal, attribute)
     }
 
@@ -55,11 +56,11 @@ impl Gpu for CudaGpu {
         self.fault_of(context)
     }
 
-    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64> {
+    fn context_limit(&self, context: ContextId, limit: Limit) -> Result<u64> {
         self.limit_of(context, limit)
     }
 
-    fn context_set_limit(&self, context: ContextId, limit: u32, value: u64) -> Result<()> {
+    fn context_set_limit(&self, context: ContextId, limit: Limit, value: u64) -> Result<()> {
         self.set_limit(context, limit, value)
     }
 
@@ -104,6 +105,10 @@ impl Gpu for CudaGpu {
 
     fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<()> {
         self.wait_event(stream, event)
+    }
+
+    fn stream_wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()> {
+        self.wait_value(stream, wait)
     }
 
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
@@ -182,7 +187,12 @@ impl Gpu for CudaGpu {
         self.describe_kernel(module, kernel)
     }
 
-    fn kernel_attribute(&self, module: ModuleId, kernel: u32, attribute: u32) -> Result<i32> {
+    fn kernel_attribute(
+        &self,
+        module: ModuleId,
+        kernel: u32,
+        attribute: FunctionAttribute,
+    ) -> Result<i32> {
         self.attribute_of(module, kernel, attribute)
     }
 
@@ -190,7 +200,7 @@ impl Gpu for CudaGpu {
         &self,
         module: ModuleId,
         kernel: u32,
-        attribute: u32,
+        attribute: FunctionAttribute,
         value: i32,
     ) -> Result<()> {
         self.set_attribute(module, kernel, attribute, value)
@@ -212,6 +222,52 @@ impl Gpu for CudaGpu {
 
     fn tensor_map(&self, context: ContextId, request: &TensorMapRequest) -> Result<TensorMap> {
         self.encode_tensor_map(context, request)
+    }
+
+    fn offers_graphs(&self) -> bool {
+        self.driver.graphs.is_some()
+    }
+
+    fn graph_instantiate(
+        &self,
+        context: ContextId,
+        plan: &GraphPlan<'_>,
+        keeper: GraphKeeper,
+    ) -> Result<GraphId> {
+        self.make_graph(context, plan, keeper)
+    }
+
+    fn graph_update(
+        &self,
+        graph: GraphId,
+        plan: &GraphPlan<'_>,
+        keeper: GraphKeeper,
+    ) -> Result<()> {
+        self.change_graph(graph, plan, keeper)
+    }
+
+    fn graph_launch(&self, graph: GraphId, stream: StreamId) -> Result<()> {
+        self.start_graph(graph, stream)
+    }
+
+    fn graph_upload(&self, graph: GraphId, stream: StreamId) -> Result<()> {
+        self.upload_graph(graph, stream)
+    }
+
+    fn graph_destroy(&self, graph: GraphId) -> Result<()> {
+        self.end_graph(graph)
+    }
+
+    fn template_create(&self, context: ContextId) -> Result<TemplateId> {
+        self.make_template(context)
+    }
+
+    fn template_destroy(&self, template: TemplateId) -> Result<()> {
+        self.end_template(template)
+    }
+
+    fn conditional_create(&self, template: TemplateId, default: Option<u32>) -> Result<u64> {
+        self.make_conditional(template, default)
     }
 
     fn occupancy(

@@ -1,6 +1,6 @@
 //! Device memory, registered host memory, frames and their mappings.
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, PointerAttribute, host_register_flags};
 use mica_gpu::{Access, ContextId, DevicePtr, FrameId, HostSpan, Result};
 
 use super::{Address, Context, CudaGpu, Frame, frame_kind, invalid, lock, stale};
@@ -65,7 +65,6 @@ impl CudaGpu {
         start: DevicePtr,
         bytes: u64,
     ) -> Result<()> {
-        const MEMORY_TYPE: u32 = 2;
         /// Mappings a range may span; the driver judges what is longer.
         const MOST_MAPPINGS: usize = 4096;
         let functions = &self.driver.functions;
@@ -81,8 +80,10 @@ impl CudaGpu {
         for _ in 0..MOST_MAPPINGS {
             let mut kind = 0_u32;
             // SAFETY: writes one number; unknown addresses are refused.
-            let code =
-                unsafe { (functions.pointer_attribute)((&raw mut kind).cast(), MEMORY_TYPE, at) };
+            let code = unsafe {
+                let kind = (&raw mut kind).cast();
+                (functions.pointer_attribute)(kind, PointerAttribute::MemoryType as u32, at)
+            };
             if code == CuResult::InvalidValue as u32 {
                 return Err(beyond());
             }
@@ -103,7 +104,8 @@ impl CudaGpu {
     /// # Safety
     /// The span stays mapped until it is unregistered.
     pub(super) unsafe fn register(&self, context: ContextId, span: HostSpan) -> Result<DevicePtr> {
-        const PORTABLE_AND_MAPPED: u32 = 3;
+        const PORTABLE_AND_MAPPED: u32 =
+            host_register_flags::PORTABLE | host_register_flags::DEVICEMAP;
         let context = self.context(context)?;
         let host = span.as_ptr();
         let functions = &self.driver.functions;

@@ -9,6 +9,8 @@
 
 mod contexts;
 mod copies;
+mod graph_nodes;
+mod graphs;
 mod handles;
 mod image;
 mod interface;
@@ -24,27 +26,17 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use mica_cuda_abi::{CuResult, MemAllocationProp, MemLocation};
+use mica_cuda_abi::{CuResult, DeviceAttribute, MemAllocationProp, MemLocation};
 use mica_gpu::{DeviceProperties, GpuError, Result};
 use mica_rm::GroupId;
 
 use crate::driver::{CudaDriver, DriverError, Raw, answer, check};
 use crate::nvml::Nvml;
 use crate::printed::{Printed, PrintedSink};
+use graphs::{Graph, Template};
 use handles::Handles;
 use modules::Module;
 use releases::{IdleEvents, Releases};
-
-/// `CUdevice_attribute` numbers used here.
-mod attribute {
-    pub(super) const MAX_THREADS_PER_BLOCK: u32 = 1;
-    pub(super) const MULTIPROCESSORS: u32 = 16;
-    pub(super) const COMPUTE_MODE: u32 = 20;
-    pub(super) const MAJOR: u32 = 75;
-    pub(super) const MINOR: u32 = 76;
-    pub(super) const MAX_SHARED_OPT_IN: u32 = 97;
-    pub(super) const FILE_DESCRIPTORS: u32 = 103;
-}
 
 /// One NVIDIA GPU.
 pub struct CudaGpu {
@@ -59,6 +51,8 @@ pub struct CudaGpu {
     modules: Handles<Arc<Module>>,
     frames: Handles<Frame>,
     arrays: Handles<Array>,
+    graphs: Handles<Arc<Graph>>,
+    templates: Handles<Arc<Template>>,
     nvml: OnceLock<Option<(Nvml, u32)>>,
     releases: Arc<Releases>,
     printed: OnceLock<Printed>,
@@ -131,7 +125,7 @@ impl CudaGpu {
             mode,
             allowed,
         };
-        match driver.attribute(ordinal, attribute::COMPUTE_MODE) {
+        match driver.attribute(ordinal, DeviceAttribute::ComputeMode) {
             Some(2) => return Err(refused("prohibited", "no contexts at all")),
             Some(1 | 3) => return Err(refused("exclusive", "one process only")),
             _ => {}
@@ -151,6 +145,8 @@ impl CudaGpu {
             modules: Handles::default(),
             frames: Handles::default(),
             arrays: Handles::default(),
+            graphs: Handles::default(),
+            templates: Handles::default(),
             nvml: OnceLock::new(),
             releases,
             printed: OnceLock::new(),
@@ -235,11 +231,14 @@ fn read_properties(driver: &CudaDriver, ordinal: u32) -> Result<DeviceProperties
         uuid,
         // SAFETY: as above.
         pci_bus_id: text("cuDeviceGetPCIBusId", |b, n| unsafe { pci(b, n, device) })?,
-        compute_capability: (attribute(attribute::MAJOR), attribute(attribute::MINOR)),
+        compute_capability: (
+            attribute(DeviceAttribute::ComputeCapabilityMajor),
+            attribute(DeviceAttribute::ComputeCapabilityMinor),
+        ),
         total_memory: total as u64,
-        multiprocessors: attribute(attribute::MULTIPROCESSORS),
-        max_threads_per_block: attribute(attribute::MAX_THREADS_PER_BLOCK),
-        max_shared_per_block: attribute(attribute::MAX_SHARED_OPT_IN),
+        multiprocessors: attribute(DeviceAttribute::MultiprocessorCount),
+        max_threads_per_block: attribute(DeviceAttribute::MaxThreadsPerBlock),
+        max_shared_per_block: attribute(DeviceAttribute::MaxSharedMemoryPerBlockOptin),
         frame_bytes: granularity as u64,
         // The range needs a context to ask; every GPU since Pascal with priorities has this one or a
         // part of it, and the driver clamps what it is given.
@@ -263,7 +262,10 @@ const FILE_DESCRIPTOR: u32 = 1;
 
 /// How frames of a device can be shared with other processes.
 fn handle_types(driver: &CudaDriver, ordinal: u32) -> u32 {
-    match driver.attribute(ordinal, attribute::FILE_DESCRIPTORS) {
+    match driver.attribute(
+        ordinal,
+        DeviceAttribute::HandleTypePosixFileDescriptorSupported,
+    ) {
         Some(1) => FILE_DESCRIPTOR,
         _ => 0,
     }

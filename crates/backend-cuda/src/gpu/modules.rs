@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use mica_cuda_abi::{CuResult, LaunchConfig};
+use mica_cuda_abi::{CuResult, FunctionAttribute, JitOption, LaunchConfig};
 use mica_gpu::{
     ClusterQuestion, ContextId, DevicePtr, GlobalDescription, GpuError, KernelDescription, Launch,
     LaunchAttribute, ModuleId, ModuleInfo, ParamLayout, Result, StreamId,
@@ -18,18 +18,6 @@ use crate::driver::{Raw, answer};
 const SHARED_WITHOUT_OPT_IN: u32 = 48 * 1024;
 /// Parameters passed without allocating.
 const FEW_PARAMS: usize = 32;
-
-/// `CUfunction_attribute` numbers.
-mod attribute {
-    pub(super) const MAX_THREADS: u32 = 0;
-    pub(super) const SHARED: u32 = 1;
-    pub(super) const CONST: u32 = 2;
-    pub(super) const LOCAL: u32 = 3;
-    pub(super) const REGISTERS: u32 = 4;
-    pub(super) const PTX_VERSION: u32 = 5;
-    pub(super) const BINARY_VERSION: u32 = 6;
-    pub(super) const MAX_DYNAMIC_SHARED: u32 = 8;
-}
 
 /// `CUlaunchAttribute`.
 #[repr(C)]
@@ -91,10 +79,11 @@ impl CudaGpu {
     }
 
     fn load_raw(&self, context: &Context, bytes: &[u8]) -> Result<Raw> {
-        const ERROR_LOG: c_uint = 5;
-        const ERROR_LOG_BYTES: c_uint = 6;
         let mut log = vec![0_u8; 8192];
-        let mut options = [ERROR_LOG, ERROR_LOG_BYTES];
+        let mut options = [
+            JitOption::ErrorLogBuffer as c_uint,
+            JitOption::ErrorLogBufferSizeBytes as c_uint,
+        ];
         // The size travels in a pointer's place, as the driver wants it.
         let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
         let mut raw: Raw = std::ptr::null_mut();
@@ -244,18 +233,23 @@ impl CudaGpu {
         Ok(KernelDescription {
             name: kernel.name.clone(),
             params: kernel.params.clone(),
-            static_shared: read(attribute::SHARED)?,
-            local_bytes: read(attribute::LOCAL)?,
-            const_bytes: read(attribute::CONST)?,
-            registers: read(attribute::REGISTERS)?,
-            max_threads: read(attribute::MAX_THREADS)?,
-            ptx_version: read(attribute::PTX_VERSION)?,
-            binary_version: read(attribute::BINARY_VERSION)?,
+            static_shared: read(FunctionAttribute::SharedSizeBytes)?,
+            local_bytes: read(FunctionAttribute::LocalSizeBytes)?,
+            const_bytes: read(FunctionAttribute::ConstSizeBytes)?,
+            registers: read(FunctionAttribute::NumRegs)?,
+            max_threads: read(FunctionAttribute::MaxThreadsPerBlock)?,
+            ptx_version: read(FunctionAttribute::PtxVersion)?,
+            binary_version: read(FunctionAttribute::BinaryVersion)?,
             is_complete: true,
         })
     }
 
-    pub(super) fn attribute_of(&self, id: ModuleId, index: u32, number: u32) -> Result<i32> {
+    pub(super) fn attribute_of(
+        &self,
+        id: ModuleId,
+        index: u32,
+        number: FunctionAttribute,
+    ) -> Result<i32> {
         let module = self.module(id)?;
         let kernel = kernel_of(&module, index)?;
         self.enter(&module.context)?;
@@ -266,26 +260,30 @@ impl CudaGpu {
         &self,
         id: ModuleId,
         index: u32,
-        number: u32,
+        number: FunctionAttribute,
         value: i32,
     ) -> Result<()> {
         let module = self.module(id)?;
         let kernel = kernel_of(&module, index)?;
         // SAFETY: the driver's own handle and two numbers.
         self.call(&module.context, "cuFuncSetAttribute", || unsafe {
-            (self.driver.functions.function_set_attribute)(kernel.raw as Raw, number, value)
+            (self.driver.functions.function_set_attribute)(kernel.raw as Raw, number as u32, value)
         })?;
-        if number == attribute::MAX_DYNAMIC_SHARED {
+        if number == FunctionAttribute::MaxDynamicSharedSizeBytes {
             kernel.allowed_shared.store(value.unsigned_abs(), Relaxed);
         }
         Ok(())
     }
 
-    fn function_attribute(&self, kernel: &Kernel, number: u32) -> Result<i32> {
+    fn function_attribute(&self, kernel: &Kernel, attribute: FunctionAttribute) -> Result<i32> {
         let mut value: c_int = 0;
         // SAFETY: writes one number; the driver's own handle.
         let mut read = || unsafe {
-            (self.driver.functions.function_attribute)(&mut value, number, kernel.raw as Raw)
+            (self.driver.functions.function_attribute)(
+                &mut value,
+                attribute as u32,
+                kernel.raw as Raw,
+            )
         };
         let mut code = read();
         if code == CuResult::FunctionNotLoaded as u32
@@ -307,6 +305,44 @@ impl CudaGpu {
         attributes: &[LaunchAttribute],
     ) -> Result<()> {
         let stream = self.stream(stream)?;
+        let functions = &self.driver.functions;
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        let (on, shared) = (stream.raw as Raw, launch.dynamic_shared);
+        let attributes = self.raw_attributes(attributes)?;
+        self.with_kernel(&stream.context, launch, |raw, pointers| {
+            let none = std::ptr::null_mut();
+            let (name, code) = if !attributes.is_empty() {
+                let config = config_of(launch, on, &attributes);
+                // SAFETY: as below; the attributes outlive the call.
+                ("cuLaunchKernelEx", unsafe {
+                    (functions.launch_ex)(&config, raw, pointers, none)
+                })
+            } else if launch.cooperative {
+                // SAFETY: the driver's own handles; each pointer leads to as many bytes as its
+                // parameter has, and the driver copies them before it returns.
+                ("cuLaunchCooperativeKernel", unsafe {
+                    (functions.launch_cooperative)(
+                        raw, gx, gy, gz, bx, by, bz, shared, on, pointers,
+                    )
+                })
+            } else {
+                // SAFETY: as above.
+                ("cuLaunchKernel", unsafe {
+                    (functions.launch)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers, none)
+                })
+            };
+            self.judge(&stream.context, name, code)
+        })
+    }
+
+    /// Calls `start` with the driver's handle of a launch's kernel and one pointer for each parameter. The context
+    /// is current, and the kernel may have the shared memory that the launch asks for.
+    pub(super) fn with_kernel<T>(
+        &self,
+        context: &Context,
+        launch: &Launch<'_>,
+        start: impl FnOnce(Raw, *mut *mut c_void) -> Result<T>,
+    ) -> Result<T> {
         let module = self.module(launch.module)?;
         let kernel = kernel_of(&module, launch.kernel)?;
         if launch.params.len() < kernel.params_bytes {
@@ -317,7 +353,7 @@ impl CudaGpu {
                 launch.params.len()
             )));
         }
-        self.enter(&stream.context)?;
+        self.enter(context)?;
         self.allow_shared(kernel, launch.dynamic_shared)?;
         // One pointer a parameter: the driver then reads exactly the sizes it has for the kernel.
         let place = |param: &ParamLayout| {
@@ -335,30 +371,7 @@ impl CudaGpu {
             many = kernel.params.iter().map(place).collect();
             many.as_mut_ptr()
         };
-        let functions = &self.driver.functions;
-        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
-        let (raw, on, shared) = (kernel.raw as Raw, stream.raw as Raw, launch.dynamic_shared);
-        let none = std::ptr::null_mut();
-        let (name, code) = if !attributes.is_empty() {
-            let attributes = self.raw_attributes(attributes)?;
-            let config = config_of(launch, on, &attributes);
-            // SAFETY: as below; the attributes outlive the call.
-            ("cuLaunchKernelEx", unsafe {
-                (functions.launch_ex)(&config, raw, pointers, none)
-            })
-        } else if launch.cooperative {
-            // SAFETY: the driver's own handles; each pointer leads to as many bytes as its
-            // parameter has, checked above, and the driver copies them before it returns.
-            ("cuLaunchCooperativeKernel", unsafe {
-                (functions.launch_cooperative)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers)
-            })
-        } else {
-            // SAFETY: as above.
-            ("cuLaunchKernel", unsafe {
-                (functions.launch)(raw, gx, gy, gz, bx, by, bz, shared, on, pointers, none)
-            })
-        };
-        self.judge(&stream.context, name, code)
+        start(kernel.raw as Raw, pointers)
     }
 
     /// Launch attributes as the driver takes them, with its own events.
@@ -436,7 +449,7 @@ impl CudaGpu {
         let known = match kernel.static_shared.get() {
             Some(bytes) => *bytes,
             None => {
-                let bytes = self.function_attribute(kernel, attribute::SHARED)?;
+                let bytes = self.function_attribute(kernel, FunctionAttribute::SharedSizeBytes)?;
                 let bytes = bytes.unsigned_abs();
                 *kernel.static_shared.get_or_init(|| bytes)
             }
@@ -449,7 +462,7 @@ impl CudaGpu {
             let set = self.driver.functions.function_set_attribute;
             set(
                 kernel.raw as Raw,
-                attribute::MAX_DYNAMIC_SHARED,
+                FunctionAttribute::MaxDynamicSharedSizeBytes as u32,
                 dynamic as c_int,
             )
         };

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, event_flags};
 use mica_gpu::{GpuError, HostCallback, Result, StreamId};
 
 use super::{Address, Context, CudaGpu, lock, stale};
@@ -28,8 +28,6 @@ use crate::driver::{CudaDriver, Raw, answer};
 /// late by 6 % at most, and a kernel of seconds costs a thousand queries a second.
 const LEAST_PAUSE: Duration = Duration::from_micros(20);
 const MOST_PAUSE: Duration = Duration::from_millis(1);
-/// `CU_EVENT_DISABLE_TIMING`.
-const DISABLE_TIMING: u32 = 2;
 /// Events that a context keeps for its next releases.
 const MOST_IDLE: usize = 64;
 
@@ -238,7 +236,7 @@ impl CudaGpu {
                 let mut raw: Raw = std::ptr::null_mut();
                 // SAFETY: writes one handle.
                 self.call(&context, "cuEventCreate", || unsafe {
-                    (self.driver.functions.event_create)(&mut raw, DISABLE_TIMING)
+                    (self.driver.functions.event_create)(&mut raw, event_flags::DISABLE_TIMING)
                 })?;
                 raw as Address
             }

@@ -3,8 +3,10 @@
 use std::ffi::{c_uint, c_void};
 use std::panic::AssertUnwindSafe;
 
-use mica_cuda_abi::CuResult;
-use mica_gpu::{ContextId, EventFlags, EventId, HostCallback, Result, StreamFlags, StreamId};
+use mica_cuda_abi::{CuResult, event_flags, stream_flags};
+use mica_gpu::{
+    ContextId, EventFlags, EventId, HostCallback, Result, StreamFlags, StreamId, ValueWait,
+};
 
 use super::{Address, CudaGpu, Event, Stream, stale};
 use crate::driver::Raw;
@@ -26,7 +28,10 @@ impl CudaGpu {
     ) -> Result<StreamId> {
         let context = self.context(context)?;
         let mut raw: Raw = std::ptr::null_mut();
-        let flags = c_uint::from(flags.non_blocking);
+        let flags = match flags.non_blocking {
+            true => stream_flags::NON_BLOCKING,
+            false => 0,
+        };
         // SAFETY: writes one handle.
         self.call(&context, "cuStreamCreateWithPriority", || unsafe {
             (self.driver.functions.stream_create)(&mut raw, flags, priority)
@@ -69,6 +74,22 @@ impl CudaGpu {
         })
     }
 
+    pub(super) fn wait_value(&self, stream: StreamId, wait: &ValueWait) -> Result<()> {
+        let stream = self.stream(stream)?;
+        let (raw, address) = (stream.raw as Raw, wait.address.0);
+        let functions = &self.driver.functions;
+        // SAFETY: the driver's own handle; the GPU reads the word, and the driver refuses an address it does not know.
+        self.call(&stream.context, "cuStreamWaitValue", || unsafe {
+            match wait.is_wide {
+                true => (functions.stream_wait_value_64)(raw, address, wait.value, wait.flags()),
+                false => {
+                    let value = wait.value as u32;
+                    (functions.stream_wait_value_32)(raw, address, value, wait.flags())
+                }
+            }
+        })
+    }
+
     pub(super) fn add_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
         let stream = self.stream(stream)?;
         let boxed: *mut HostCallback = Box::into_raw(Box::new(callback));
@@ -89,7 +110,10 @@ impl CudaGpu {
     pub(super) fn make_event(&self, context: ContextId, flags: EventFlags) -> Result<EventId> {
         let context = self.context(context)?;
         let mut raw: Raw = std::ptr::null_mut();
-        let flags = if flags.disable_timing { 2 } else { 0 };
+        let flags = match flags.disable_timing {
+            true => event_flags::DISABLE_TIMING,
+            false => 0,
+        };
         // SAFETY: writes one handle.
         self.call(&context, "cuEventCreate", || unsafe {
             (self.driver.functions.event_create)(&mut raw, flags)

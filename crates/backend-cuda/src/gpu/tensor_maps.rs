@@ -30,8 +30,8 @@ impl CudaGpu {
         let (interleave, swizzle) = (request.interleave, request.swizzle);
         let (l2, fill) = (request.l2_promotion, request.fill);
         match &request.kind {
-            // SAFETY: writes 128 bytes; all arrays have five numbers, the driver reads at most as many.
             TensorMapKind::Tiled(tile) => {
+                // SAFETY: writes 128 bytes; all arrays have five numbers, the driver reads at most as many.
                 self.call(&context, "cuTensorMapEncodeTiled", || unsafe {
                     (functions.tensor_map_tiled)(
                         out,
@@ -49,8 +49,8 @@ impl CudaGpu {
                     )
                 })?;
             }
-            // SAFETY: as above.
             TensorMapKind::Im2col(lower, upper, channels, pixels) => {
+                // SAFETY: as above.
                 self.call(&context, "cuTensorMapEncodeIm2col", || unsafe {
                     (functions.tensor_map_im2col)(
                         out,

@@ -53,9 +53,9 @@ impl Fixture {
         unsafe { self.variable::<c_int>(name).read() }
     }
 
-    pub(crate) fn launch(&self) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         // SAFETY: a terminated text of the stand-in.
-        let text = unsafe { CStr::from_ptr(self.variable::<c_char>("fake_launch")) };
+        let text = unsafe { CStr::from_ptr(self.variable::<c_char>(name)) };
         text.to_string_lossy().into_owned()
     }
 

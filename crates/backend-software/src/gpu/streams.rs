@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mica_cuda_abi::CuResult;
-use mica_gpu::{ContextId, EventId, GpuError, Result, StreamFlags, StreamId};
+use mica_gpu::{Aborted, ContextId, EventId, GpuError, Result, StreamFlags, StreamId};
 
 use crate::attributes::MOST_URGENT;
 use crate::context::Context;
@@ -71,21 +71,24 @@ impl SoftwareGpu {
     }
 
     /// Ends the kernels and transfers of a context as a fault of theirs. How many.
-    pub(super) fn abort_kernels(&self, context: ContextId) -> Result<u64> {
+    pub(super) fn abort_kernels(&self, context: ContextId) -> Result<Aborted> {
         let mut state = self.core.state();
         let broken = Arc::clone(&state.healthy_context(context.0)?.context);
         let (has_grids, transfers) = self.core.has_work(&state, context.0);
         if !has_grids && transfers == 0 {
-            return Ok(0);
+            return Ok(Aborted::default());
         }
         // First, so that nobody who waits for them takes their end for a good one.
         broken.set_fault(GpuError::new(
             CuResult::LaunchTimeout,
             format!("the work of context {} was ended from outside", context.0),
         ));
-        let count = self.core.cancel_grids(&mut state, context.0, None);
+        let kernels = self.core.cancel_grids(&mut state, context.0, None);
         self.core.pump_context(&mut state, context.0);
-        Ok(count + transfers)
+        Ok(Aborted {
+            kernels,
+            copies: transfers,
+        })
     }
 
     /// Makes a stream of a context.

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::size::{Share, Size};
+use crate::size::{Memory, Share};
+use crate::when::Since;
 pub(crate) use values::{
-    BenchArg, ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg,
+    BenchArg, ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
 };
 
 /// Split a GPU into virtual GPUs with a memory limit and a compute share that hold.
@@ -21,8 +22,9 @@ pub(crate) use values::{
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Sizes are 8GiB, 8G or 8192MiB; shares are percent of one GPU.\n\
-    Every listing has --json. Exit codes: 0 done, 1 failed, 2 usage; run and exec return the program's own."
+    after_help = "Sizes are 8GiB, 8G, 8192MiB or 50% of a GPU; shares are percent of one GPU.\n\
+    Every listing has --json. Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
+    run and exec return the program's own code, or 127 if it was not found, 126 if it cannot be run, 125 if Mica failed."
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -40,10 +42,10 @@ pub(crate) enum Command {
     Exec(ExecArgs),
     /// Make a virtual GPU that stays until it is removed
     Create(CreateArgs),
-    /// List virtual GPUs
+    /// List virtual GPUs and their limits
     #[command(visible_alias = "list", alias = "ps")]
     Ls(ListArgs),
-    /// Show one virtual GPU and its processes
+    /// Show all about one virtual GPU and its programs
     Show(NameArgs),
     /// Change limits of a virtual GPU while it runs
     Resize(ResizeArgs),
@@ -63,9 +65,9 @@ pub(crate) enum Command {
     Cancel(NameArgs),
     /// List this host's GPUs
     Gpus(JsonArgs),
-    /// Print measured use of every virtual GPU
+    /// Print what every virtual GPU uses, as measured
     Stats(StatsArgs),
-    /// Print what happened, and follow with -f
+    /// Print what happened, newest last; follow with -f
     Events(EventsArgs),
     /// Is every limit in force? Says how it knows
     Doctor(DoctorArgs),
@@ -75,14 +77,25 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Own this host's GPUs
     Daemon(DaemonArgs),
-    /// Show kernels, parameters and memory in a PTX or fatbin file, and what cannot be run
+    /// Show the kernels in a PTX or fatbin file, and what cannot be run
     Ptx(PtxArgs),
     /// Print or check the configuration
     Config(ConfigArgs),
     /// Print a shell's completions
+    #[command(
+        after_help = "Example: mica completions bash > ~/.local/share/bash-completion/completions/mica"
+    )]
     Completions {
-        /// The shell.
-        shell: clap_complete::Shell,
+        /// The shell
+        #[arg(value_enum)]
+        shell: ShellArg,
+    },
+    /// Print what could be typed next (called by the shells' completions)
+    #[command(hide = true, name = "__complete")]
+    Complete {
+        /// The words after `mica`, the last one being typed.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
     },
     /// Write the man pages into a folder
     #[command(hide = true)]
@@ -111,6 +124,9 @@ pub(crate) enum Command {
     LimitProbe {
         /// The limit in bytes.
         limit: usize,
+        /// Join this virtual GPU first.
+        #[arg(long = "in", value_name = "NAME")]
+        vgpu: Option<String>,
     },
     /// Run a benchmark load as an ordinary CUDA program
     #[command(hide = true)]
@@ -123,10 +139,10 @@ pub(crate) enum Command {
 /// What a virtual GPU should be.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SpecArgs {
-    /// Most memory it may use, such as 8GiB (default: the share's part of the GPU)
+    /// Most memory it may use, such as 8GiB or 50% of the GPU (default: the share's part of the GPU)
     #[arg(short, long, value_name = "SIZE", allow_negative_numbers = true)]
-    pub(crate) memory: Option<Size>,
-    /// Guaranteed percent of one GPU's time (default: an even part of what is free)
+    pub(crate) memory: Option<Memory>,
+    /// Guaranteed percent of one GPU's time, such as 30 or 33.3 (default: an even part of what is free, not reserved)
     #[arg(short, long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub(crate) share: Option<Share>,
     /// Never exceed the share, even when the GPU is idle
@@ -165,7 +181,7 @@ pub(crate) struct SpecArgs {
 }
 
 /// How closely a program is watched.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct WatchArgs {
     /// Write one line per driver call to this file, and a summary
     #[arg(long, value_name = "FILE")]
@@ -247,20 +263,23 @@ pub(crate) struct JsonArgs {
 #[derive(Debug, Args)]
 #[command(group(
     // Not the group that all arguments are in by themselves: the name alone changes nothing.
-    clap::ArgGroup::new("changes").required(true).multiple(true).args(["memory", "share", "cap", "priority"])
+    clap::ArgGroup::new("changes").required(true).multiple(true).args(["memory", "share", "cap", "no_cap", "priority"])
 ))]
 pub(crate) struct ResizeArgs {
     /// The virtual GPU
     pub(crate) name: String,
-    /// New memory limit
+    /// Most memory it may use from now on, such as 8GiB or 50% of the GPU
     #[arg(short, long, value_name = "SIZE", allow_negative_numbers = true)]
-    pub(crate) memory: Option<Size>,
-    /// New share
+    pub(crate) memory: Option<Memory>,
+    /// Guaranteed percent of one GPU's time from now on, such as 30 or 33.3
     #[arg(short, long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub(crate) share: Option<Share>,
-    /// Whether it may never exceed its share
+    /// Never exceed the share, even when the GPU is idle
     #[arg(long)]
-    pub(crate) cap: Option<bool>,
+    pub(crate) cap: bool,
+    /// Let it exceed its share when the GPU is idle
+    #[arg(long, conflicts_with = "cap")]
+    pub(crate) no_cap: bool,
     /// Who goes first
     #[arg(long, value_enum)]
     pub(crate) priority: Option<PriorityArg>,
@@ -279,7 +298,7 @@ pub(crate) struct RemoveArgs {
     #[arg(required = true)]
     pub(crate) names: Vec<String>,
     /// End what runs in them
-    #[arg(short, long)]
+    #[arg(long)]
     pub(crate) force: bool,
     /// Print JSON
     #[arg(long)]
@@ -300,9 +319,17 @@ pub(crate) struct StatsArgs {
 /// `mica events`.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
+    /// Only events of this virtual GPU, which may have been removed
+    pub(crate) name: Option<String>,
     /// Keep printing events as they happen
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// Only the last N events
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) last: Option<usize>,
+    /// Only events since then: 10m, 2h, 3d, 14:30, 2026-01-31 or \"2026-01-31 14:30\"
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) since: Option<Since>,
     /// Print one JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
@@ -370,8 +397,11 @@ pub(crate) struct PtxArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
     /// Check this file instead of printing the documented defaults
-    #[arg(long, value_name = "FILE")]
-    pub(crate) check: Option<PathBuf>,
+    #[arg(requires = "check")]
+    pub(crate) file: Option<PathBuf>,
+    /// Fail if something in the file is wrong
+    #[arg(long, requires = "file")]
+    pub(crate) check: bool,
     /// Print the verdict as JSON
     #[arg(long, requires = "check")]
     pub(crate) json: bool,

@@ -64,3 +64,11 @@ pub(crate) enum BenchArg {
     /// Unmodified programs through libcuda.so.1
     Shim,
 }
+
+/// Shells that completions are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShellArg {
+    Bash,
+    Zsh,
+    Fish,
+}

@@ -52,7 +52,8 @@ impl Side {
         let took_ms = began.elapsed().as_secs_f64() * 1e3;
         let worker = self.worker(&name)?;
         self.layers = worker.confinement.map_or(0, |c| c.applied.len());
-        let resident_mb = self.resident_mb(worker.pid)?;
+        let pid = worker.worker_pid.unwrap_or(worker.pid);
+        let resident_mb = self.resident_mb(pid)?;
         drop(program);
         self.stage.client.remove(&name, true).map_err(explain)?;
         // The first start reads files that later ones find in memory.
@@ -67,7 +68,7 @@ impl Side {
         let vgpus = self.stage.client.list().map_err(explain)?;
         let processes = vgpus.into_iter().filter(|vgpu| vgpu.name == name);
         let mut processes = processes.flat_map(|vgpu| vgpu.processes);
-        let worker = processes.find(|process| process.role == "worker");
+        let worker = processes.find(|process| process.worker().is_some());
         worker.with_context(|| format!("the daemon knows no worker of {name}"))
     }
 
@@ -97,7 +98,7 @@ pub(super) fn run(report: &mut Report) -> Result<()> {
     let [open, confined] = sides;
     ensure!(open.layers == 0, "a worker that is not to be confined is");
     if confined.layers == 0 {
-        eprintln!("the confinement of workers is not measured: none of its layers works here");
+        errln!("the confinement of workers is not measured: none of its layers works here");
         return Ok(());
     }
     let (before, after) = (median(open.starts_ms), median(confined.starts_ms));

@@ -72,7 +72,7 @@ pub(crate) fn compete(side: Side, tenants: &[Tenant]) -> Result<Vec<LoadReport>>
         if late_ms == 0 {
             return Ok(reports);
         }
-        eprintln!("a load was ready {late_ms} ms too late: measured again, with more time before");
+        errln!("a load was ready {late_ms} ms too late: measured again, with more time before");
     }
     bail!("a load was ready {late_ms} ms too late three times: is the machine overloaded?")
 }

@@ -33,7 +33,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     }?;
     let others = processor().others_percent_since(&before);
     if others >= DISTURBED_PERCENT {
-        eprintln!(
+        errln!(
             "other programs used {others:.0} % of this processor meanwhile: the numbers are worse for it"
         );
     }

@@ -54,7 +54,7 @@ fn measure(stage: &Stage) -> Result<[Vec<f64>; 2]> {
     let spec = VgpuSpec {
         name: Some("urgent".into()),
         memory_limit_bytes: Some(256 << 20),
-        share_percent: Some(50),
+        share_percent: Some(50.into()),
         priority: Priority::High,
         gpu: Some(stage.gpu.index),
         mode: Some(Mode::Isolated),

@@ -283,7 +283,7 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
             let mica = &mut group[TAKERS[MICA].0];
             mica.order("turns")?;
             let turns = mica.report::<Turns>()?;
-            eprintln!(
+            errln!(
                 "{name}: {} of {GROUPS} groups; in one process ×{:.4} training, ×{:.4} inference",
                 groups.len(),
                 turns.train,

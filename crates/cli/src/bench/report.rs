@@ -37,9 +37,12 @@ impl Report {
     pub(crate) fn add(&mut self, line: Line) {
         if !self.json {
             let mark = Self::mark(line.reached);
-            eprintln!(
+            errln!(
                 "{mark}  {}: {} | {} (goal {})",
-                line.what, line.native, line.mica, line.goal
+                line.what,
+                line.native,
+                line.mica,
+                line.goal
             );
         }
         self.lines.push(line);
@@ -48,7 +51,7 @@ impl Report {
     /// Prints everything; `true` if every promise was kept.
     pub(crate) fn finish(self) -> anyhow::Result<bool> {
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&self.lines)?);
+            outln!("{}", serde_json::to_string_pretty(&self.lines)?);
         } else {
             let mut table = Table::new(&["WHAT", "NATIVE", "MICA", "GOAL", ""]);
             for line in &self.lines {
@@ -60,7 +63,7 @@ impl Report {
                     Self::mark(line.reached),
                 ]);
             }
-            print!("{}", table.render());
+            out!("{}", table.render());
         }
         Ok(self.lines.iter().all(|line| line.reached != Some(false)))
     }

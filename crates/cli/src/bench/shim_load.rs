@@ -243,7 +243,7 @@ fn copy_for_ever() -> Result<()> {
     let mut host = vec![1_u8; 64 * MIB];
     let address = program.alloc(host.len())?;
     program.send(address, &host)?;
-    println!("{}", std::process::id());
+    outln!("{}", std::process::id());
     loop {
         program.send(address, &host)?;
         program.receive(&mut host, address)?;
@@ -293,6 +293,6 @@ pub(crate) fn run(for_ever: bool) -> Result<()> {
         pinned_small_us: program.pinned(4096)?,
         pinned_large_us: program.pinned(64 * MIB)?,
     };
-    println!("{}", serde_json::to_string(&numbers)?);
+    outln!("{}", serde_json::to_string(&numbers)?);
     Ok(())
 }

@@ -96,12 +96,12 @@ fn available(name: &str, rival: Result<Rival, String>) -> Option<Rival> {
     match rival {
         Ok(rival) => {
             if !rival.label.is_empty() {
-                eprintln!("{name}: {}", rival.label);
+                errln!("{name}: {}", rival.label);
             }
             Some(rival)
         }
         Err(why) => {
-            eprintln!("{name} is not compared with: {why}");
+            errln!("{name} is not compared with: {why}");
             None
         }
     }
@@ -162,14 +162,14 @@ fn two_threads() -> Result<Line> {
 
 /// What checking every address costs, one thread, in processor time.
 fn bounds_checks(report: &mut Report) -> Result<()> {
-    for price in mica_ptx_jit::price::bounds_checks(5 * ROUNDS)? {
-        let cost = price.checked_ns / price.unchecked_ns - 1.0;
+    for bounds in mica_ptx_jit::bounds_cost::bounds_checks(5 * ROUNDS)? {
+        let cost = bounds.checked_ns / bounds.unchecked_ns - 1.0;
         report.add(Line {
-            what: format!("bounds checks, {}", price.kernel),
-            native: format!("{} without", milliseconds(price.unchecked_ns)),
+            what: format!("bounds checks, {}", bounds.kernel),
+            native: format!("{} without", milliseconds(bounds.unchecked_ns)),
             mica: format!(
                 "{} ({:+.1} %)",
-                milliseconds(price.checked_ns),
+                milliseconds(bounds.checked_ns),
                 100.0 * cost
             ),
             goal: "≤ 5 %".into(),

@@ -187,7 +187,7 @@ fn daemon_memory() -> Result<Line> {
 /// What `mica run` adds to the start and end of a program, with the daemon up and not up.
 fn start_up(report: &mut Report) -> Result<()> {
     if let Err(error) = libraries::find() {
-        eprintln!("start-up is not measured: {error:#}");
+        errln!("start-up is not measured: {error:#}");
         return Ok(());
     }
     let stage = Stage::set_up(1 << 30)?;
@@ -228,7 +228,7 @@ const AT_ONCE: usize = 64;
 /// What each of many programs that start at once costs more than as many bare ones.
 fn at_once(report: &mut Report) -> Result<()> {
     if let Err(error) = libraries::find() {
-        eprintln!("starting many at once is not measured: {error:#}");
+        errln!("starting many at once is not measured: {error:#}");
         return Ok(());
     }
     let stage = Stage::set_up(4 << 30)?;

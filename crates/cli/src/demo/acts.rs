@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use mica_daemon::api::Resize;
+use mica_daemon::api::{Percent, Resize};
 use serde_json::json;
 
 use super::screen::thousands;
@@ -240,7 +240,7 @@ impl Show {
         for (index, share, memory) in [(ADA, 20, None), (CLEO, 50, Some(new_limit))] {
             let change = Resize {
                 memory_limit_bytes: memory,
-                share_percent: Some(share),
+                share_percent: Some(Percent::from(share)),
                 ..Resize::default()
             };
             let member = &mut self.members[index];

@@ -160,7 +160,7 @@ impl Stage {
         let spec = VgpuSpec {
             name: Some(name.into()),
             memory_limit_bytes: Some(memory_bytes),
-            share_percent: Some(share),
+            share_percent: Some(share.into()),
             gpu: Some(self.gpu.index),
             mode: Some(Mode::Isolated),
             ..VgpuSpec::default()

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mica_daemon::api::{Stats, VgpuInfo};
+use mica_daemon::api::{ProcessInfo, Stats, VgpuInfo};
 use mica_daemon::client::ControlClient;
 
 use crate::processes;
@@ -216,11 +216,8 @@ impl World {
         eventually("a worker", || {
             let stats = self.stats()?;
             let vgpu = find(&stats, &self.tenants[index].name)?;
-            let worker = vgpu
-                .processes
-                .iter()
-                .find(|process| process.role == "worker");
-            worker.map(|worker| worker.pid).ok_or("none".into())
+            let worker = vgpu.processes.iter().find_map(ProcessInfo::worker);
+            worker.ok_or("none".into())
         })
     }
 
@@ -282,7 +279,7 @@ impl World {
             gpu.memory_reserved_bytes,
             gpu.share_reserved_percent,
         );
-        match found == (used, limits, SHARE * TENANTS as u32) {
+        match found == (used, limits, (SHARE * TENANTS as u32).into()) {
             true => Ok(()),
             false => Err(format!("{gpu:?}")),
         }

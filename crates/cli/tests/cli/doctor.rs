@@ -14,13 +14,28 @@ fn the_doctor_says_that_all_is_well() {
         words.ends_with("every limit that can be checked now is in force\n"),
         "{words}"
     );
-    assert!(words.contains("carries Mica's mark"), "{words}");
+    assert!(
+        words.contains("carries Mica's mark; from MICA_LIB_DIR"),
+        "{words}"
+    );
     assert!(words.contains("a: limit tested"), "{words}");
     assert!(
         words.contains("one byte more than the limit was refused"),
         "{words}"
     );
     assert!(home.json("doctor --json").is_object());
+}
+
+#[test]
+fn a_chosen_folder_without_libraries_is_an_error() {
+    let home = Home::new();
+    let words = ["run", "-m", "64MiB", "--gpu", "software", "--", "true"];
+    let mut command = home.command(&words);
+    let output = command.env("MICA_LIB_DIR", home.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let expected = format!("mica: {} has no libmica_shim.so\n", home.path().display());
+    assert!(!output.status.success());
+    assert_eq!(said, expected);
 }
 
 #[test]
@@ -119,7 +134,7 @@ fn what_is_not_in_force_is_said_when_it_is_made() {
     let why = "a limit on streams cannot be enforced in direct mode\n";
     let refused = answer("run --max-streams 2 -m 1MiB -- true");
     assert!(
-        refused.code == 1 && refused.err.contains(why),
+        refused.code == 125 && refused.err.contains(why),
         "{refused:?}"
     );
     let run = answer("run --name a --max-streams 2 --allow-degraded -m 1MiB -- true");
@@ -153,7 +168,7 @@ fn a_driver_that_is_missing_or_too_old_is_told_of() {
         &fake_nvml(&home, 11040),
         &["run", "-m", "1MiB", "--", "true"],
     );
-    assert_eq!(refused.code, 1, "{refused:?}");
+    assert_eq!(refused.code, 125, "{refused:?}");
     let why = "the driver supports CUDA 11.4, Mica needs 12.0 or newer: update the NVIDIA driver";
     assert!(refused.err.contains(why), "{refused:?}");
     let listed = home.ok("gpus");

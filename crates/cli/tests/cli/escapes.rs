@@ -5,7 +5,7 @@ use std::path::Path;
 use mica_daemon::api::VgpuSpec;
 use mica_daemon::client::ControlClient;
 use mica_limits::Environment;
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role};
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Role, Severity, Topic};
 use mica_wire::host::printable::is_hidden;
 use mica_wire::host::socket::HostSocket;
 
@@ -27,12 +27,16 @@ fn note(home: &Home, name: &str, text: &str) {
         value.unwrap().to_owned()
     };
     let socket = HostSocket::connect(Path::new(&variable(Environment::SOCKET))).unwrap();
-    let mut hello = Message::new(Kind::Hello);
-    (hello.a, hello.b) = (Role::Monitor as u64, u64::from(PROTOCOL_VERSION));
-    hello.token = Environment::parse_token(&variable(Environment::TOKEN)).unwrap();
+    let token = Environment::parse_token(&variable(Environment::TOKEN)).unwrap();
+    let hello = ClientMessage::hello(Role::Monitor, token);
     socket.send(&hello, &[]).unwrap();
-    assert_eq!(socket.receive().unwrap().0.kind(), Some(Kind::Welcome));
-    let note = Message::new(Kind::Note).with_text(text);
+    let answer = socket.receive().unwrap().0.read();
+    assert!(matches!(answer, Ok(DaemonMessage::Welcome { .. })));
+    let note = ClientMessage::Note {
+        severity: Severity::Info,
+        topic: Topic::General,
+        text: text.into(),
+    };
     socket.send(&note, &[]).unwrap();
 }
 

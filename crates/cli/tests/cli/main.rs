@@ -1,8 +1,12 @@
 //! What people type and what they see, as transcripts against a daemon of the test's own.
 
+mod completion;
 mod doctor;
+mod endings;
 mod escapes;
+mod events;
 mod home;
+mod listings;
 mod programs;
 mod vgpus;
 mod words;

@@ -28,15 +28,6 @@ fn run_returns_the_programs_own_code() {
     );
     let killed = home.write("killed.sh", "kill -9 $$\n");
     assert_eq!(home.mica(&format!("run -m 64MiB -- sh {killed}")).code, 137);
-    let said = home.fails(1, "run -m 64MiB -- no-such-program-here");
-    assert_eq!(said, "mica: no-such-program-here: no such program\n");
-    let said = home.fails(1, "run -m 64MiB -- /");
-    assert_eq!(said, "mica: / is not a program that may be run here\n");
-    let said = home.fails(1, "run -m 64MiB --trace /no/such/folder/trace -- true");
-    assert!(
-        said.starts_with("mica: the trace cannot be written to /no/such/folder/trace: "),
-        "{said}"
-    );
     assert_eq!(
         home.json("ls --json"),
         serde_json::json!([]),
@@ -56,12 +47,11 @@ fn arguments_are_the_programs_own_whatever_bytes_they_have() {
 #[test]
 fn one_that_failed_for_want_of_memory_is_explained() {
     let home = Home::new();
-    // The doctor asks for more than the limit in its place.
     let script = |name: &str, code: u32| {
-        let mica = env!("CARGO_BIN_EXE_mica");
+        let ask = "{\"allocate\":{\"bytes\":67108865}}";
         home.write(
             name,
-            &format!("{mica} doctor want >/dev/null; exit {code}\n"),
+            &format!("echo '{ask}' | {TENANT} demo-tenant >/dev/null; exit {code}\n"),
         )
     };
     let (failing, going_on) = (script("failing.sh", 7), script("going_on.sh", 0));
@@ -177,8 +167,8 @@ fn gpu_time_is_what_processors_spent_and_not_the_time_that_passed() {
         eventually("it has used the GPU", || {
             let shown = home.json("show a --json");
             let processes = shown["processes"].as_array().unwrap();
-            let its_worker = processes.iter().find(|p| p["role"] == "worker");
-            worker = its_worker.map_or(0, |p| p["pid"].as_u64().unwrap());
+            let its_worker = processes.iter().find_map(|p| p["worker_pid"].as_u64());
+            worker = its_worker.unwrap_or(0);
             seconds = shown["gpu_seconds"].as_f64().unwrap();
             seconds > 0.2
         });
@@ -227,4 +217,90 @@ fn workers_start_although_the_file_of_the_running_daemon_was_replaced() {
         token: Environment::parse_token(&variable(Environment::TOKEN)).unwrap(),
     };
     open_session(&environment).unwrap();
+}
+
+/// A program that computes without end in a virtual GPU, until it is dropped.
+struct Working(std::process::Child);
+
+impl Working {
+    fn exec(home: &Home, name: &str) -> Self {
+        let mut child = home
+            .command(&["exec", name, "--", TENANT, "demo-tenant"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let questions = child.stdin.as_mut().unwrap();
+        let work = b"{\"work\":{\"data_bytes\":4194304}}\n";
+        questions.write_all(work).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn figures_belong_to_the_program_and_not_to_its_worker() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB -s 50");
+    let working = Working::exec(&home, "a");
+    let mut shown = serde_json::Value::Null;
+    eventually("it works", || {
+        shown = home.json("show a --json");
+        shown["processes"][0]["launches_total"].as_u64() > Some(10)
+    });
+    assert_eq!(shown["processes"].as_array().unwrap().len(), 1, "{shown}");
+    let program = &shown["processes"][0];
+    let children = format!("/proc/{0}/task/{0}/children", working.0.id());
+    let child = std::fs::read_to_string(children).unwrap();
+    let pid: Option<u64> = child.trim().parse().ok();
+    assert_eq!(program["pid"].as_u64(), pid, "{shown}");
+    let command = format!("{TENANT} demo-tenant");
+    assert_eq!(program["command"], command);
+    assert!(
+        program["memory_used_bytes"].as_u64() >= Some(4 << 20),
+        "{shown}"
+    );
+    assert_ne!(program["worker_pid"], program["pid"]);
+    let card = home.ok("show a");
+    assert!(
+        card.contains(&format!("process {}\n", child.trim())),
+        "{card}"
+    );
+    // A new daemon knows whose worker comes back.
+    home.ok("daemon --stop");
+    eventually("the program is known again", || {
+        let shown = home.json("show a --json");
+        let program = &shown["processes"][0];
+        program["pid"].as_u64() == pid && program["memory_used_bytes"].as_u64() > Some(0)
+    });
+}
+
+#[test]
+fn cancel_says_how_many_kernels_it_ended() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB");
+    assert_eq!(home.ok("cancel a"), "no kernel runs in a\n");
+    let _working = Working::exec(&home, "a");
+    let mut said = String::new();
+    eventually("a kernel is cancelled", || {
+        said = home.ok("cancel a");
+        !said.starts_with("no kernel")
+    });
+    let words: Vec<&str> = said.trim_end().splitn(3, ' ').collect();
+    assert_eq!(words[0], "cancelled", "{said}");
+    assert!(words[1].parse::<u64>().unwrap() >= 1, "{said}");
+    assert!(
+        words[2].starts_with("kernel") && words[2].ends_with(" in a"),
+        "{said}"
+    );
+    assert_eq!(home.json("cancel a --json")["kernels"], 0);
+    let events = home.ok("events a");
+    assert!(events.contains(said.trim_end()), "{events}");
 }

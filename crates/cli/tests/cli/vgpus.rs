@@ -10,6 +10,7 @@ fn a_virtual_gpu_is_made_listed_shown_resized_and_removed() {
     assert_eq!(created["memory_limit_bytes"], 64 << 20);
     assert_eq!(created["share_percent"], 30);
     assert_eq!(created["state"], "ready");
+    assert_eq!(created["share_reserved"], true);
 
     let list = home.json("ls --json");
     assert_eq!(list.as_array().unwrap().len(), 1);
@@ -68,7 +69,8 @@ fn refusals_say_why_and_what_to_do() {
         "doctor nope",
         "suspend nope",
     ] {
-        let said = home.fails(1, line);
+        let code = if line.starts_with("exec") { 125 } else { 1 };
+        let said = home.fails(code, line);
         assert!(
             said.contains("there is no virtual GPU named nope"),
             "{line}: {said}"
@@ -77,6 +79,10 @@ fn refusals_say_why_and_what_to_do() {
     }
     let mode = home.fails(1, "create c --mode direct --gpu software");
     assert!(mode.contains("always isolated"), "{mode}");
+    assert_eq!(
+        home.fails(1, "create c --gpu 7"),
+        "mica: there is no GPU 7\n  hint: this host has GPU 0 (software) alone\n"
+    );
 }
 
 #[test]
@@ -121,4 +127,26 @@ fn a_daemon_that_cannot_start_on_demand_says_why() {
         "{answer:?}"
     );
     assert!(!answer.err.contains("did not answer"), "{answer:?}");
+}
+
+#[test]
+fn shares_may_be_fractions_and_limits_parts_of_the_gpu() {
+    let home = Home::new();
+    let third = home.json("create third -m 64MiB -s 33.3 --json");
+    assert_eq!(third["share_percent"], 33.3);
+    let gpu = &home.json("gpus --json")[0];
+    let total = gpu["memory_total_bytes"].as_u64().unwrap();
+    let half = home.json("create half -m 50% -s 66.7 --json");
+    let limit = half["memory_limit_bytes"].as_u64().unwrap();
+    assert_eq!(limit, total / 2);
+    assert_eq!(home.json("gpus --json")[0]["share_reserved_percent"], 100);
+    let quarter = home.json("resize half -m 25% --json");
+    assert_eq!(quarter["memory_limit_bytes"], total / 4);
+    // A cap is a flag here as it is when a virtual GPU is made.
+    assert_eq!(home.json("resize half --cap --json")["cap"], true);
+    assert_eq!(
+        home.ok("resize third -s 12.5"),
+        "third: ready, limit 64 MiB, share 12.5 %\n"
+    );
+    assert_eq!(home.json("resize half --no-cap --json")["cap"], false);
 }

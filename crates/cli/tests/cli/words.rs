@@ -67,13 +67,22 @@ fn wrong_words_are_usage_errors_that_say_what_to_write() {
         home.fails(2, "resize a").contains("--memory"),
         "nothing to change"
     );
-    assert!(home.fails(2, "run").contains("<CMD>"));
-    let below = home.fails(2, "run -m -5 -- true");
-    assert!(below.contains("\"-5\" is no size; write 8GiB"), "{below}");
-    let below = home.fails(2, "run -s -5 -- true");
+    // Any other code could be the program's.
+    assert!(home.fails(125, "run").contains("<CMD>"));
+    let below = home.fails(125, "run -m -5 -- true");
     assert!(
-        below.contains("\"-5\" is no whole number of percent"),
+        below.contains("\"-5\" is not a size: write 8GiB"),
         "{below}"
+    );
+    let below = home.fails(125, "run -s -5 -- true");
+    assert!(
+        below.contains("\"-5\" is not from 1 to 100 percent"),
+        "{below}"
+    );
+    let bare = home.fails(2, "create a -m 8");
+    assert!(
+        bare.contains("\"8\" is a number of bytes; did you mean 8GiB?"),
+        "{bare}"
     );
     assert!(
         !home.path().join("run").exists(),
@@ -96,12 +105,8 @@ fn a_place_that_sockets_cannot_be_in_is_named_at_once() {
 }
 
 #[test]
-fn completions_and_manual_pages_come_from_the_same_words() {
+fn manual_pages_come_from_the_same_words() {
     let home = Home::new();
-    for shell in ["bash", "zsh", "fish"] {
-        let text = home.ok(&format!("completions {shell}"));
-        assert!(text.contains("resize"), "{shell}");
-    }
     let folder = home.path().join("man");
     home.ok(&format!("man {}", folder.display()));
     for page in ["mica.1", "mica-run.1", "mica-resize.1"] {
@@ -115,10 +120,65 @@ fn a_mistyped_option_of_run_is_no_program() {
     let home = Home::new();
     for line in ["run --memroy 1GiB -- true", "exec --trcae f a -- true"] {
         let option = line.split(' ').nth(1).unwrap();
-        let said = home.fails(2, line);
+        let said = home.fails(125, line);
         assert!(
             said.contains(&format!("unexpected argument '{option}'")),
             "{said}"
         );
     }
+}
+
+#[test]
+fn commands_of_other_tools_are_answered_with_our_own() {
+    let home = Home::new();
+    for (word, tip) in [
+        ("top", "`mica stats`"),
+        ("logs", "`mica events`"),
+        ("status", "`mica doctor`"),
+    ] {
+        let said = home.fails(2, word);
+        assert!(
+            said.contains(&format!("unrecognized subcommand '{word}'")),
+            "{said}"
+        );
+        assert!(said.contains(tip), "{said}");
+        assert!(!said.contains("similar"), "{said}");
+    }
+    let force = home.fails(2, "rm -f a");
+    assert!(force.contains("write --force"), "{force}");
+    assert!(!home.path().join("run").exists(), "no daemon was started");
+}
+
+/// Every option letter means one thing, and every option takes the same in all commands.
+#[test]
+fn the_same_flag_means_the_same_everywhere() {
+    let home = Home::new();
+    let help = home.ok("--help");
+    let commands = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .map(|line| line.split_whitespace().next().unwrap());
+    let mut known = std::collections::HashMap::new();
+    for command in commands.filter(|command| *command != "help") {
+        for line in home.ok(&format!("{command} -h")).lines() {
+            let line = line.trim();
+            if !line.starts_with('-') {
+                continue;
+            }
+            // "-m, --memory <SIZE>  Most memory"
+            let end = line.find("  ").unwrap_or(line.len());
+            let words: Vec<&str> = line[..end]
+                .split([',', ' '])
+                .filter(|w| !w.is_empty())
+                .collect();
+            for flag in words.iter().filter(|word| word.starts_with('-')) {
+                let before = known.insert((*flag).to_owned(), words.join(" "));
+                let same = before.is_none_or(|before| before == words.join(" "));
+                assert!(same, "{flag} of {command} is {words:?}");
+            }
+        }
+    }
+    assert!(known.len() > 20, "{known:?}");
 }

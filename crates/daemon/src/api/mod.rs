@@ -4,12 +4,16 @@
 //! names of the metrics. The types are additive: a field that is not sent has the default named here,
 //! so that an older tool can talk to a newer daemon.
 
+mod percent;
+mod program;
 mod report;
 mod spec;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use percent::Percent;
+pub use program::{ProgramEnd, ProgramReport, signal_name};
 pub use report::{
     ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, Sample, VgpuInfo,
     VgpuState,
@@ -36,7 +40,10 @@ pub struct Created {
     /// Memory limit in force.
     pub memory_limit_bytes: u64,
     /// Share in force.
-    pub share_percent: u32,
+    pub share_percent: Percent,
+    /// Whether the share is a guarantee; else it is what the virtual GPU is owed now.
+    #[serde(default)]
+    pub share_reserved: bool,
 }
 
 /// A refusal.
@@ -78,7 +85,7 @@ pub struct Event {
     pub severity: Severity,
     /// A word for programs: `vgpu_created`, `vgpu_removed`, `vgpu_resized`, `vgpu_suspended`,
     /// `vgpu_resumed`, `vgpu_degraded`, `process_joined`, `process_left`, `process_refused`,
-    /// `process_outside`, `worker_died`, `memory_denied`, `config_reloaded`, `config_refused`, `kernel_fault`, `module_refused`,
+    /// `process_outside`, `program_started`, `program_ended`, `kernels_cancelled`, `worker_died`, `memory_denied`, `config_reloaded`, `config_refused`, `kernel_fault`, `module_refused`,
     /// `note`, …
     pub kind: String,
     /// The virtual GPU it concerns.
@@ -172,6 +179,22 @@ impl Doctor {
             checks,
         }
     }
+}
+
+/// What was cancelled in a virtual GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Cancelled {
+    /// What was done, in a sentence.
+    pub done: String,
+    /// Kernels that were ended, running and queued.
+    pub kernels: u64,
+    /// Copies and fills that were ended with them.
+    pub copies: u64,
+    /// Programs that were told.
+    pub programs: u32,
+    /// Programs whose workers did not answer in time.
+    pub unanswered: u32,
 }
 
 /// An answer with nothing to say.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Mode, OnFull, PrecisionPolicy, Priority, Profile};
+use super::{Mode, OnFull, Percent, PrecisionPolicy, Priority, Profile};
 
 /// Condition of a virtual GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -42,8 +42,14 @@ pub struct ProcessInfo {
     pub pid: u32,
     /// Command name.
     pub name: String,
-    /// `direct`, `worker` or `program` (a program served by a worker).
+    /// Command line, as whoever started the program told it: at most 256 characters, empty where nobody did.
+    pub command: String,
+    /// `direct`; `program` for one that a worker serves, with the worker's figures; or `worker` for a worker whose
+    /// program is not known.
     pub role: String,
+    /// Process number of the worker that serves this program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_pid: Option<u32>,
     /// Percent of the GPU's time over the last reading, as far as the driver tells.
     pub utilization_percent: f64,
     /// Memory in use: charged, and what the driver reports beyond that.
@@ -100,6 +106,14 @@ pub struct ProcessInfo {
     pub confinement: Option<ConfinementInfo>,
 }
 
+impl ProcessInfo {
+    /// The worker behind this entry, if there is one.
+    pub fn worker(&self) -> Option<u32> {
+        self.worker_pid
+            .or((self.role == "worker").then_some(self.pid))
+    }
+}
+
 /// The layers of a worker's confinement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -152,7 +166,7 @@ pub struct VgpuInfo {
     /// What the driver reports beyond what was charged.
     pub memory_unattributed_bytes: u64,
     /// Share in force (a virtual GPU that reserved none shows what it is owed now).
-    pub share_percent: u32,
+    pub share_percent: Percent,
     /// Whether the share is a guarantee.
     pub share_reserved: bool,
     /// Percent of the GPU's time it had over the last seconds.
@@ -244,7 +258,7 @@ pub struct GpuInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_free_bytes: Option<u64>,
     /// Sum of guaranteed shares.
-    pub share_reserved_percent: u32,
+    pub share_reserved_percent: Percent,
     /// Busy percent as the driver reports it, or as leases measured it.
     pub utilization_percent: f64,
     /// Whether limits may exceed the device.

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::Percent;
+
 /// How urgent a virtual GPU's work is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -93,10 +95,13 @@ pub struct VgpuSpec {
     /// what is unreserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
+    /// Memory limit as a part of the memory that the GPU can give out, instead of bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit_percent: Option<Percent>,
     /// Guaranteed percent of one GPU's time, 1 to 100. Absent: nothing is reserved and what others do
     /// not reserve is divided evenly.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub share_percent: Option<u32>,
+    pub share_percent: Option<Percent>,
     /// Never use more than the share, even when the GPU is idle.
     pub cap: bool,
     /// Urgency.
@@ -136,6 +141,7 @@ impl Default for VgpuSpec {
         Self {
             name: None,
             memory_limit_bytes: None,
+            memory_limit_percent: None,
             share_percent: None,
             cap: false,
             priority: Priority::default(),
@@ -161,9 +167,12 @@ pub struct Resize {
     /// New memory limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
+    /// New memory limit as a part of the memory that the GPU can give out, instead of bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit_percent: Option<Percent>,
     /// New share.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub share_percent: Option<u32>,
+    pub share_percent: Option<Percent>,
     /// New cap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cap: Option<bool>,

@@ -14,7 +14,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    ApiError, Created, Doctor, Done, Event, GpuInfo, History, Resize, Stats, VgpuInfo, VgpuSpec,
+    ApiError, Cancelled, Created, Doctor, Done, Event, GpuInfo, History, ProgramReport, Resize,
+    Stats, VgpuInfo, VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -29,6 +30,16 @@ pub enum ControlError {
         /// Why.
         #[source]
         source: std::io::Error,
+    },
+    /// Somebody else listens where a daemon should.
+    #[error(
+        "user {uid} listens at {path}, neither root nor this user: it is not taken for a Mica daemon"
+    )]
+    Stranger {
+        /// The socket.
+        path: PathBuf,
+        /// Who listens.
+        uid: u32,
     },
     /// The connection broke.
     #[error("the connection to the Mica daemon broke")]
@@ -72,6 +83,12 @@ impl ControlClient {
         }
     }
 
+    /// The same with another longest wait for an answer.
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
     /// The socket it talks to.
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -102,6 +119,16 @@ impl ControlClient {
         self.json("POST", &vgpu_path(name, "/join"), NOTHING)
     }
 
+    /// The same for a tool that tests the limits: what it does is no event of the tenant's.
+    pub fn join_as_probe(&self, name: &str) -> Result<Created, ControlError> {
+        self.json("POST", &vgpu_path(name, "/join?probe=true"), NOTHING)
+    }
+
+    /// Tells of the start or the end of a program in it.
+    pub fn report(&self, name: &str, report: &ProgramReport) -> Result<Done, ControlError> {
+        self.json("POST", &vgpu_path(name, "/programs"), Some(report))
+    }
+
     /// Changes limits while it runs.
     pub fn resize(&self, name: &str, change: &Resize) -> Result<VgpuInfo, ControlError> {
         self.json("PATCH", &vgpu_path(name, ""), Some(change))
@@ -124,7 +151,7 @@ impl ControlClient {
     }
 
     /// Ends its running and queued kernels.
-    pub fn cancel(&self, name: &str) -> Result<Done, ControlError> {
+    pub fn cancel(&self, name: &str) -> Result<Cancelled, ControlError> {
         self.json("POST", &vgpu_path(name, "/cancel"), NOTHING)
     }
 
@@ -168,15 +195,28 @@ impl ControlClient {
 
     /// Events that have happened and are still remembered, oldest first.
     pub fn past_events(&self) -> Result<Vec<Event>, ControlError> {
-        self.json("GET", "/v1/events?follow=false", NOTHING)
+        self.past_events_of(None)
+    }
+
+    /// The same, of one virtual GPU or of all.
+    pub fn past_events_of(&self, name: Option<&str>) -> Result<Vec<Event>, ControlError> {
+        let path = format!("/v1/events?follow=false{}", of_vgpu(name));
+        self.json("GET", &path, NOTHING)
     }
 
     /// Events from the one after `after` on, as they happen; ends with the daemon.
     pub fn events(&self, after: Option<u64>) -> Result<Events, ControlError> {
-        let path = match after {
-            Some(after) => format!("/v1/events?after={after}"),
-            None => "/v1/events".to_owned(),
-        };
+        self.events_of(after, None)
+    }
+
+    /// The same, of one virtual GPU or of all.
+    pub fn events_of(
+        &self,
+        after: Option<u64>,
+        name: Option<&str>,
+    ) -> Result<Events, ControlError> {
+        let after = after.map_or_else(String::new, |after| format!("&after={after}"));
+        let path = format!("/v1/events?follow=true{after}{}", of_vgpu(name));
         let reader = self.request("GET", &path, None, None)?;
         Ok(Events(BufReader::new(reader)))
     }
@@ -216,6 +256,10 @@ impl ControlClient {
                 path: self.socket.clone(),
                 source,
             })?;
+        if let Some(uid) = crate::start::stranger(&stream, &self.socket) {
+            let path = self.socket.clone();
+            return Err(ControlError::Stranger { path, uid });
+        }
         stream
             .set_read_timeout(timeout)
             .map_err(ControlError::Broken)?;
@@ -239,6 +283,11 @@ impl ControlClient {
 }
 
 const NOTHING: Option<&()> = None;
+
+/// The part of a query that names a virtual GPU.
+fn of_vgpu(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!("&vgpu={}", escape(name)))
+}
 
 fn vgpu_path(name: &str, rest: &str) -> String {
     format!("/v1/vgpus/{}{rest}", escape(name))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::api::Profile;
+use crate::api::{Percent, Profile};
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -158,7 +158,7 @@ pub struct UserQuota {
     /// Sum of memory limits.
     pub memory_bytes: Option<u64>,
     /// Sum of guaranteed shares, over all GPUs.
-    pub share_percent: Option<u32>,
+    pub share_percent: Option<Percent>,
     /// Virtual GPUs.
     pub vgpus: Option<u32>,
 }

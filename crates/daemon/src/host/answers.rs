@@ -1,56 +1,46 @@
 //! Answers made from the registry.
 
-use mica_wire::host::message::{Kind, Message, TEXT_BYTES};
+use mica_wire::host::frame::TEXT_BYTES;
+use mica_wire::host::message::DaemonMessage;
 
 use super::Flow;
 use crate::registry::Registry;
 
-pub(super) fn welcome(registry: &Registry, name: &str) -> Message {
-    let mut message = Message::new(Kind::Welcome).with_text(name);
-    if let Some(vgpu) = registry.vgpus.get(name) {
-        message.a = vgpu.ledger.limit_bytes();
-        message.d = vgpu.gpu as u64;
-        if let Some(gpu) = registry.gpus.get(vgpu.gpu) {
-            message.b = gpu.facts.memory_total_bytes;
-        }
+/// The welcome of a client with this number; 0 for a program.
+pub(super) fn welcome(registry: &Registry, name: &str, client_id: u64) -> DaemonMessage {
+    let vgpu = registry.vgpus.get(name);
+    let gpu = vgpu.and_then(|vgpu| registry.gpus.get(vgpu.gpu));
+    DaemonMessage::Welcome {
+        limit_bytes: vgpu.map_or(0, |vgpu| vgpu.ledger.limit_bytes()),
+        device_total_bytes: gpu.map_or(0, |gpu| gpu.facts.memory_total_bytes),
+        client_id,
+        gpu_index: vgpu.map_or(0, |vgpu| vgpu.gpu as u64),
+        vgpu: name.into(),
     }
-    message
 }
 
-pub(super) fn memory_answer(registry: &Registry, client: u64) -> Option<Message> {
+pub(super) fn memory_answer(registry: &Registry, client: u64) -> Option<DaemonMessage> {
     let client = registry.clients.get(&client)?;
     let vgpu = registry.vgpus.get(&client.vgpu)?;
-    let mut message = Message::new(Kind::Memory);
-    message.a = vgpu.ledger.limit_bytes();
-    message.b = vgpu.ledger.used_bytes() + vgpu.ledger.unattributed_bytes();
-    if let Some(gpu) = registry.gpus.get(vgpu.gpu) {
-        match gpu.reading.memory_free_bytes {
-            Some(free) => {
-                message.c = gpu.facts.memory_total_bytes;
-                message.d = free;
-            }
-            None => message.c = 0,
-        }
-    }
-    Some(message)
+    let gpu = registry.gpus.get(vgpu.gpu);
+    Some(DaemonMessage::Memory {
+        limit_bytes: vgpu.ledger.limit_bytes(),
+        used_bytes: vgpu.ledger.used_bytes() + vgpu.ledger.unattributed_bytes(),
+        device_free_bytes: gpu.and_then(|gpu| gpu.reading.memory_free_bytes),
+    })
 }
 
-pub(super) fn send_pieces(text: &str, mut send: impl FnMut(Message) -> Flow) -> Flow {
-    let bytes = text.as_bytes();
-    let mut rest = bytes.len();
-    let mut pieces = bytes.chunks(TEXT_BYTES).peekable();
-    if pieces.peek().is_none() {
-        return send(Message::new(Kind::Stats));
-    }
-    for piece in pieces {
-        rest -= piece.len();
-        let mut message = Message::new(Kind::Stats);
-        message.text[..piece.len()].copy_from_slice(piece);
-        message.a = piece.len() as u64;
-        message.b = rest as u64;
-        if matches!(send(message), Flow::Close) {
-            return Flow::Close;
+pub(super) fn send_pieces(text: &str, mut send: impl FnMut(DaemonMessage) -> Flow) -> Flow {
+    let mut rest = text.as_bytes();
+    loop {
+        let (piece, after) = rest.split_at(rest.len().min(TEXT_BYTES));
+        rest = after;
+        let sent = send(DaemonMessage::Stats {
+            piece: piece.to_vec(),
+            rest_bytes: rest.len() as u64,
+        });
+        if rest.is_empty() || matches!(sent, Flow::Close) {
+            return sent;
         }
     }
-    Flow::Keep
 }

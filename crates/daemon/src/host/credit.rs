@@ -2,51 +2,61 @@
 
 use std::time::{Duration, Instant};
 
-use mica_wire::host::message::{Kind, Message, Role};
+use mica_wire::host::frame::Packet;
+use mica_wire::host::message::{DaemonMessage, Role};
 
 use super::HostServer;
 use crate::api::{OnFull, Severity};
 use crate::registry::Waiter;
 
-/// A request that is not to wait, nor to be told of.
-const NOW: u64 = 1;
+/// What a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CreditRequest {
+    /// Number of its message.
+    pub(super) id: u32,
+    /// At least so many bytes more
+    pub(super) bytes: u64,
+    /// than these.
+    pub(super) have_bytes: u64,
+    /// A request that is not to wait, nor to be told of.
+    pub(super) now: bool,
+}
+
+fn no_credit(why: impl Into<mica_wire::host::frame::Text>) -> DaemonMessage {
+    DaemonMessage::NoCredit { why: why.into() }
+}
 
 impl HostServer {
     /// Answers a request for credit, or puts it among the waiting.
-    pub(super) fn need_credit(&mut self, id: u64, message: &Message) -> Option<Message> {
+    pub(super) fn need_credit(&mut self, id: u64, request: CreditRequest) -> Option<DaemonMessage> {
         let mut registry = self.daemon.registry();
-        let denied = |text: &str| Some(Message::new(Kind::Credit).with_text(text));
+        let denied = |text: &str| Some(no_credit(text));
         let client = registry.clients.get(&id)?;
         if client.role == Role::Monitor {
             return denied("a tool that only looks has no memory");
         }
         let name = client.vgpu.clone();
-        let pid = client.pid;
-        let now = message.c == NOW;
+        let (pid, is_probe) = (client.pid, client.is_probe);
         // In order of arrival: whoever comes while others wait waits behind them, however little it wants.
         let others_wait = registry.waiters.iter().any(|waiter| waiter.vgpu == name);
         let Some(vgpu) = registry.vgpus.get_mut(&name) else {
             return denied("the virtual GPU was removed");
         };
         let granted = match others_wait {
-            true => Err(vgpu.ledger.full(message.a)),
-            false => vgpu.ledger.grant(id, message.a),
+            true => Err(vgpu.ledger.full(request.bytes)),
+            false => vgpu.ledger.grant(id, request.bytes),
         };
         match granted {
-            Ok(bytes) => {
-                let mut credit = Message::new(Kind::Credit);
-                credit.a = bytes;
-                Some(credit)
-            }
-            Err(full) if now => denied(&full.to_string()),
+            Ok(bytes) => Some(DaemonMessage::Credit { bytes }),
+            Err(full) if request.now || is_probe => denied(&full.to_string()),
             Err(full) => match vgpu.spec.on_full {
-                OnFull::Wait { timeout_ms } if message.a <= vgpu.ledger.limit_bytes() => {
+                OnFull::Wait { timeout_ms } if request.bytes <= vgpu.ledger.limit_bytes() => {
                     registry.waiters.push(Waiter {
                         vgpu: name,
                         client: id,
-                        message_id: message.id,
-                        bytes: message.a,
-                        had_bytes: message.b,
+                        message_id: request.id,
+                        bytes: request.bytes,
+                        had_bytes: request.have_bytes,
                         deadline: Instant::now()
                             + Duration::from_millis(timeout_ms.min(86_400_000)),
                     });
@@ -64,6 +74,22 @@ impl HostServer {
                     denied(&full.to_string())
                 }
             },
+        }
+    }
+
+    /// Answers a worker's request for host memory, at once.
+    pub(super) fn need_host_bytes(&mut self, id: u64, bytes: u64) -> DaemonMessage {
+        let mut registry = self.daemon.registry();
+        let name = match registry.clients.get(&id) {
+            Some(client) if client.role == Role::Worker => client.vgpu.clone(),
+            _ => return no_credit("only a worker holds host memory for programs"),
+        };
+        let Some(vgpu) = registry.vgpus.get_mut(&name) else {
+            return no_credit("the virtual GPU was removed");
+        };
+        match vgpu.host_ledger.grant(id, bytes) {
+            Ok(bytes) => DaemonMessage::Credit { bytes },
+            Err(full) => no_credit(format!("host memory of the virtual GPU: {full}")),
         }
     }
 
@@ -95,11 +121,9 @@ impl HostServer {
                             .grant_beyond(waiter.client, waiter.bytes, waiter.had_bytes),
                     )
                 };
-                let mut reply = Message::new(Kind::Credit);
-                reply.id = waiter.message_id;
                 match result {
                     Some(Ok(bytes)) => {
-                        reply.a = bytes;
+                        let reply = DaemonMessage::Credit { bytes }.frame(waiter.message_id);
                         answers.push((client.socket.clone(), reply));
                     }
                     refused if now >= waiter.deadline => {
@@ -107,7 +131,8 @@ impl HostServer {
                             Some(Err(full)) => format!("waited in vain: {full}"),
                             _ => "waited in vain behind an earlier request".to_owned(),
                         };
-                        answers.push((client.socket.clone(), reply.with_text(&text)));
+                        let reply = no_credit(text.as_str()).frame(waiter.message_id);
+                        answers.push((client.socket.clone(), reply));
                         in_vain.push((waiter.vgpu, client.pid, text));
                     }
                     _ => {
@@ -118,7 +143,7 @@ impl HostServer {
             }
         }
         for (socket, reply) in answers {
-            let _ = socket.send(&reply, &[]);
+            let _ = socket.send_frame(&reply, &[]);
         }
         for (vgpu, pid, text) in in_vain {
             let (severity, kind) = (Severity::Warning, "memory_denied");

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use mica_limits::SharedPage;
-use mica_wire::host::message::{Message, PROTOCOL_VERSION, Refusal, Role};
+use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
+use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
 use super::Door;
-use crate::api::Severity;
+use crate::api::{GpuKind, Severity};
+use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
 use crate::daemon::Daemon;
 use crate::enforce::{unenforceable, without_mechanism};
@@ -38,28 +40,17 @@ pub(super) enum Joined {
 
 pub(super) fn join(
     daemon: &Arc<Daemon>,
-    message: &Message,
+    introduction: &Introduction,
     fds: Vec<OwnedFd>,
     pid: u32,
     uid: u32,
     door: Door,
     socket: &Arc<HostSocket>,
 ) -> Result<Joined, (Refusal, String)> {
-    if message.b != u64::from(PROTOCOL_VERSION) {
-        return Err((
-            Refusal::Version,
-            format!(
-                "this daemon speaks protocol {PROTOCOL_VERSION}, the program {}: use one version of Mica for both",
-                message.b
-            ),
-        ));
-    }
-    let role = [Role::Direct, Role::Worker, Role::Program, Role::Monitor]
-        .into_iter()
-        .find(|role| *role as u64 == message.a)
-        .ok_or((Refusal::Protocol, format!("there is no role {}", message.a)))?;
+    check_version(introduction.version)?;
+    let role = introduction.role;
     let mut registry = daemon.registry();
-    let (name, owner, is_worker_token) = match registry.by_token(&message.token) {
+    let (name, owner, is_worker_token) = match registry.by_token(&introduction.token) {
         Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
         None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
     };
@@ -96,11 +87,13 @@ pub(super) fn join(
         return Ok(Joined::Program { session });
     }
     let slot = vgpu.slot_of_worker(pid);
+    let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
     if role == Role::Worker && slot.is_none() && fds.is_empty() {
         let text = format!("process {pid} was not started as a worker of {name}");
         return Err((Refusal::State, text));
     }
     let allow_degraded = vgpu.spec.allow_degraded;
+    let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
     if role == Role::Direct && !allow_degraded {
         let reasons = unenforceable(&vgpu.spec, registry.kind(vgpu));
         if !reasons.is_empty() {
@@ -139,24 +132,33 @@ pub(super) fn join(
     let process = Watched::open(pid);
     let start = process.as_ref().map_or(0, |p| p.start);
     let mut entry = Entry {
-        client: message.d,
+        client: introduction.client_id,
         pid,
         role: role as u32,
         start,
         token: [0; 16],
         granted_bytes: 0,
         uid: Some(uid),
+        account: Account::Device,
     };
-    let (expected, falsely) = match registry.vgpu_mut(&name) {
+    let serves = match registry.vgpu_mut(&name) {
+        Ok(vgpu) if role == Role::Worker => served.or(vgpu.served_before.remove(&(pid, start))),
+        _ => None,
+    };
+    let is_probe = registry
+        .vgpu(&name)
+        .is_ok_and(|vgpu| vgpu.is_probe(serves.unwrap_or((pid, start))));
+    let (expected, host_expected, falsely) = match registry.vgpu_mut(&name) {
         Ok(vgpu) if resumed => {
             let falsely = vgpu.ledger.belongs_to_another(&entry);
-            (vgpu.ledger.returned(&entry), falsely)
+            let host = vgpu.host_ledger.returned(&entry);
+            (vgpu.ledger.returned(&entry), host, falsely)
         }
-        _ => (None, None),
+        _ => (None, None, None),
     };
     // One that returns keeps its number, by which the next daemon would know it again.
     let id = match expected {
-        Some(_) => message.d,
+        Some(_) => introduction.client_id,
         None => registry.fresh_id(),
     };
     let (doorbell, bell) = super::doorbell().map_err(|error| internal("a doorbell", error))?;
@@ -176,8 +178,8 @@ pub(super) fn join(
     // The claim is the client's own word: the earlier daemon's journal bounds it, else what is left, for
     // many who claim the same may not have more than the limit together.
     let granted = match (resumed, expected) {
-        (true, Some(most_bytes)) => message.c.min(most_bytes),
-        (true, None) => message.c.min(available_bytes),
+        (true, Some(most_bytes)) => introduction.claimed_bytes.min(most_bytes),
+        (true, None) => introduction.claimed_bytes.min(available_bytes),
         (false, _) => 0,
     };
     let counters = &governed.page.counters;
@@ -187,6 +189,8 @@ pub(super) fn join(
         pid,
         name: process_name(pid),
         process,
+        serves,
+        is_probe,
         socket: socket.clone(),
         sm_percent: 0.0,
         without_mechanism: false,
@@ -215,12 +219,26 @@ pub(super) fn join(
         thread.send(Change::Client(governed.clone()));
     }
     if role == Role::Worker {
+        daemon.dirty.store(true, Relaxed);
+        let ledger = &mut vgpu.host_ledger;
+        let most_bytes = host_expected.unwrap_or(ledger.available_bytes());
+        let claimed = governed.page.granted_of(Account::Host).load(Acquire);
+        entry.granted_bytes = match resumed {
+            true => claimed.min(most_bytes),
+            false => 0,
+        };
+        ledger.open(entry, governed.page.clone());
         // One from before a restart comes without a slot.
         let slot = slot.unwrap_or(id);
         let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(None));
         worker.client = Some(id);
     }
+    let limits = GroupLimits::of(vgpu, on_card);
     drop(registry);
+    if resumed && role == Role::Worker {
+        // The service manager may have switched the limits off meanwhile.
+        daemon.cgroups.limit(&name, &limits);
+    }
     if let Some(other) = falsely {
         daemon.events.add(
             Severity::Warning,
@@ -232,6 +250,14 @@ pub(super) fn join(
             ),
         );
     }
+    if is_probe {
+        return Ok(Joined::Client {
+            id,
+            governed,
+            bell,
+            resumed,
+        });
+    }
     daemon.events.add(
         Severity::Info,
         if resumed {
@@ -240,8 +266,8 @@ pub(super) fn join(
             "process_joined"
         },
         Some(&name),
-        Some(pid),
-        joined_words(role, pid, &name, resumed),
+        Some(serves.map_or(pid, |(program, _)| program)),
+        joined_words(role, pid, serves, &name, resumed),
     );
     Ok(Joined::Client {
         id,
@@ -251,12 +277,38 @@ pub(super) fn join(
     })
 }
 
-fn joined_words(role: Role, pid: u32, name: &str, resumed: bool) -> String {
-    let did = match (role, resumed) {
-        (Role::Worker, false) => "serves",
-        (Role::Worker, true) => "still serves",
-        (Role::Direct | Role::Program | Role::Monitor, false) => "joined",
-        (Role::Direct | Role::Program | Role::Monitor, true) => "is back in",
+/// Refuses a program that speaks another version.
+pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
+    match theirs {
+        PROTOCOL_VERSION => Ok(()),
+        theirs => Err((
+            Refusal::Version,
+            format!(
+                "this daemon speaks protocol {PROTOCOL_VERSION}, the program {theirs}: use one version of Mica for both"
+            ),
+        )),
+    }
+}
+
+fn joined_words(
+    role: Role,
+    pid: u32,
+    serves: Option<(u32, u64)>,
+    name: &str,
+    resumed: bool,
+) -> String {
+    let did = match resumed {
+        false => "joined",
+        true => "is back in",
     };
-    format!("process {pid} ({}) {did} {name}", process_name(pid))
+    match (role, serves) {
+        (Role::Worker, Some((program, _))) => {
+            let command = process_name(program);
+            format!("process {program} ({command}) {did} {name}, served by worker {pid}")
+        }
+        (Role::Worker, None) => format!("worker {pid} {did} {name}"),
+        (Role::Direct | Role::Program | Role::Monitor, _) => {
+            format!("process {pid} ({}) {did} {name}", process_name(pid))
+        }
+    }
 }

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
+use mica_wire::host::frame::{Frame, Packet};
 use mica_wire::host::message::{
-    Kind, Message, NOTE_KERNEL_FAULT, NOTE_MODULE_REFUSED, NOTE_UNKNOWN_SYMBOL, NOTE_WORKER_FAILED,
-    Refusal, Role,
+    self as wire, ClientMessage, DaemonMessage, Introduction, Refusal, Role, Topic,
+    version_of_hello,
 };
 
 use super::answers::{memory_answer, send_pieces, welcome};
-use super::join::{Joined, join};
+use super::credit::CreditRequest;
+use super::join::{Joined, check_version, join};
+use super::shared_files::FileRequest;
 use super::{Flow, HostServer};
 use crate::api::{Severity, VgpuInfo};
 use crate::namespaces::seen_by;
@@ -17,93 +20,138 @@ use crate::namespaces::seen_by;
 /// Entry points remembered for a process at most.
 const MOST_NAMES: usize = 64;
 
-pub(super) fn refusal(kind: Refusal, text: &str) -> Message {
-    let mut message = Message::new(Kind::Refused).with_text(text);
-    message.a = kind as u64;
-    message
+pub(super) fn refusal(reason: Refusal, text: &str) -> DaemonMessage {
+    let text = text.into();
+    DaemonMessage::Refused { reason, text }
 }
 
 impl HostServer {
-    pub(super) fn handle(&mut self, number: u64, message: &Message, fds: Vec<OwnedFd>) -> Flow {
+    pub(super) fn handle(&mut self, number: u64, frame: &Frame, fds: Vec<OwnedFd>) -> Flow {
         let Some(connection) = self.connections.get(&number) else {
             return Flow::Close;
         };
         let socket = connection.socket.clone();
-        let answer = |mut answer: Message| -> Flow {
-            answer.id = message.id;
+        let answer = |answer: DaemonMessage| -> Flow {
             // A peer that does not read fills its buffer and is cut off; its death frees its memory.
-            match socket.send(&answer, &[]) {
+            match socket.send_frame(&answer.frame(frame.id()), &[]) {
                 Ok(()) => Flow::Keep,
                 Err(_) => Flow::Close,
             }
         };
-        let Some(client) = connection.client else {
-            if message.kind() == Some(Kind::Hello) {
-                return self.hello(number, message, fds);
+        let message = match (frame.read(), connection.client) {
+            (Ok(ClientMessage::Hello { introduction }), None) => {
+                return self.hello(number, frame.id(), &introduction, fds);
             }
-            answer(refusal(Refusal::Protocol, "say Hello first"));
-            return Flow::Close;
+            (Ok(message), Some(client)) => Ok((message, client)),
+            (Ok(_), None) => Err((Refusal::Protocol, "say Hello first".to_owned())),
+            (Err(error), _) => {
+                let version = version_of_hello(frame).map_or(Ok(()), check_version);
+                version.and(Err((Refusal::Protocol, error.to_string())))
+            }
         };
-        match message.kind() {
-            Some(Kind::NeedCredit) => match self.need_credit(client, message) {
-                Some(reply) => answer(reply),
-                None => Flow::Keep,
-            },
-            Some(Kind::AskMemory) => {
+        let (message, client) = match message {
+            Ok(message) => message,
+            Err((reason, text)) => {
+                answer(refusal(reason, &text));
+                return Flow::Close;
+            }
+        };
+        match message {
+            ClientMessage::NeedCredit {
+                bytes,
+                have_bytes,
+                now,
+            } => {
+                let request = CreditRequest {
+                    id: frame.id(),
+                    bytes,
+                    have_bytes,
+                    now,
+                };
+                (self.need_credit(client, request)).map_or(Flow::Keep, answer)
+            }
+            ClientMessage::NeedHostBytes { bytes } => answer(self.need_host_bytes(client, bytes)),
+            ClientMessage::AskMemory {} => {
                 let reply = memory_answer(&self.daemon.registry(), client);
                 reply.map_or(Flow::Close, answer)
             }
-            Some(Kind::AskStats) => {
+            ClientMessage::AskStats {} => {
                 let text = serde_json::to_string(&self.stats_for(client)).unwrap_or_default();
                 send_pieces(&text, answer)
             }
-            Some(Kind::Note) => {
-                let mut registry = self.daemon.registry();
-                let from = registry.clients.get_mut(&client).map(|client| {
-                    if message.b == NOTE_UNKNOWN_SYMBOL {
-                        note_symbol(&mut client.unknown_names, &message.text());
-                    }
-                    (client.vgpu.clone(), client.pid)
-                });
-                drop(registry);
-                if let Some((vgpu, pid)) = from {
-                    let severity = match message.a {
-                        0 => Severity::Info,
-                        1 => Severity::Warning,
-                        _ => Severity::Error,
-                    };
-                    let kind = match message.b {
-                        NOTE_KERNEL_FAULT => "kernel_fault",
-                        NOTE_MODULE_REFUSED => "module_refused",
-                        NOTE_WORKER_FAILED => "worker_failed",
-                        _ => "note",
-                    };
-                    let text = message.text();
-                    self.daemon
-                        .events
-                        .add(severity, kind, Some(&vgpu), Some(pid), text);
-                }
+            ClientMessage::Note {
+                severity,
+                topic,
+                text,
+            } => {
+                self.note(client, severity, topic, text.into());
                 Flow::Keep
             }
-            Some(Kind::ShareFile | Kind::OpenFile | Kind::DropFile) => {
-                self.share(number, client, message, fds)
+            ClientMessage::ShareFile { name, bytes, what } => {
+                let request = FileRequest::Share { bytes, what };
+                self.share(number, frame.id(), (client, name), request, fds)
             }
-            Some(Kind::Confined) => {
+            ClientMessage::OpenFile { name } => {
+                self.share(number, frame.id(), (client, name), FileRequest::Open, fds)
+            }
+            ClientMessage::DropFile { name } => {
+                self.share(number, frame.id(), (client, name), FileRequest::Drop, fds)
+            }
+            ClientMessage::Cancelled {
+                request,
+                kernels,
+                copies,
+            } => {
+                let ended = (kernels, copies);
+                self.daemon.cancels.answered(client, request, ended);
+                Flow::Keep
+            }
+            ClientMessage::Confined {
+                applied,
+                missing,
+                why,
+            } => {
                 let mut registry = self.daemon.registry();
                 if let Some(client) = registry.clients.get_mut(&client)
                     && client.role == Role::Worker
                 {
                     let confinement = client.confinement.get_or_insert_default();
-                    confinement.note(message.a, message.b, message.text());
+                    confinement.note(applied, missing, why.into());
                 }
                 Flow::Keep
             }
-            _ => {
-                let text = format!("message kind {} makes no sense here", message.kind);
-                answer(refusal(Refusal::Protocol, &text));
+            ClientMessage::Hello { .. } => {
+                answer(refusal(Refusal::Protocol, "a client says Hello once"));
                 Flow::Close
             }
         }
+    }
+
+    /// Puts a client's note into the event log.
+    fn note(&self, client: u64, severity: wire::Severity, topic: Topic, text: String) {
+        let mut registry = self.daemon.registry();
+        let Some(client) = registry.clients.get_mut(&client) else {
+            return;
+        };
+        let kind = match topic {
+            Topic::General => "note",
+            Topic::UnknownSymbol => {
+                note_symbol(&mut client.unknown_names, &text);
+                "note"
+            }
+            Topic::KernelFault => "kernel_fault",
+            Topic::ModuleRefused => "module_refused",
+            Topic::WorkerFailed => "worker_failed",
+        };
+        let severity = match severity {
+            wire::Severity::Info => Severity::Info,
+            wire::Severity::Warning => Severity::Warning,
+            wire::Severity::Error => Severity::Error,
+        };
+        let (vgpu, pid) = (client.vgpu.clone(), client.pid);
+        drop(registry);
+        let events = &self.daemon.events;
+        events.add(severity, kind, Some(&vgpu), Some(pid), text);
     }
 
     /// The virtual GPU of a client, with its processes as that client sees them.
@@ -123,7 +171,13 @@ impl HostServer {
         Some(info)
     }
 
-    pub(super) fn hello(&mut self, number: u64, message: &Message, fds: Vec<OwnedFd>) -> Flow {
+    fn hello(
+        &mut self,
+        number: u64,
+        message_id: u32,
+        introduction: &Introduction,
+        fds: Vec<OwnedFd>,
+    ) -> Flow {
         let Some(connection) = self.connections.get_mut(&number) else {
             return Flow::Close;
         };
@@ -133,7 +187,7 @@ impl HostServer {
         // The socket may have been passed on. A process that came later must not be taken for the one that connected:
         // it would be watched, and killed when the virtual GPU is removed by force.
         let joined = match !ended && self.start_of(pid) == began {
-            true => join(&self.daemon, message, fds, pid, uid, door, &socket),
+            true => join(&self.daemon, introduction, fds, pid, uid, door, &socket),
             false => {
                 let text = format!("process {pid}, which connected, has ended");
                 Err((Refusal::Permission, text))
@@ -161,12 +215,11 @@ impl HostServer {
                     }
                     Joined::Program { session } => fds.push(session.as_fd()),
                 }
-                let mut welcome = match &joined {
+                let welcome = match &joined {
                     Joined::Client { id, .. } => self.welcome_for(*id),
-                    Joined::Program { .. } => self.welcome_by_token(&message.token),
+                    Joined::Program { .. } => self.welcome_by_token(&introduction.token),
                 };
-                welcome.id = message.id;
-                if socket.send(&welcome, &fds).is_err() {
+                if socket.send_frame(&welcome.frame(message_id), &fds).is_err() {
                     return Flow::Close;
                 }
                 if let Joined::Client { id, .. } = joined {
@@ -177,7 +230,7 @@ impl HostServer {
             Err((kind, text)) => {
                 // Whoever has the token is told, by `mica run` too: the program itself hears a number at most.
                 let registry = self.daemon.registry();
-                let vgpu = registry.by_token(&message.token);
+                let vgpu = registry.by_token(&introduction.token);
                 let vgpu = vgpu.map(|(vgpu, _)| vgpu.name.clone());
                 drop(registry);
                 self.daemon.events.add(
@@ -187,26 +240,23 @@ impl HostServer {
                     Some(pid),
                     format!("process {pid} of user {uid} was refused: {text}"),
                 );
-                let mut reply = refusal(kind, &text);
-                reply.id = message.id;
-                let _ = socket.send(&reply, &[]);
+                let reply = refusal(kind, &text).frame(message_id);
+                let _ = socket.send_frame(&reply, &[]);
                 Flow::Close
             }
         }
     }
 
-    pub(super) fn welcome_for(&self, id: u64) -> Message {
+    fn welcome_for(&self, id: u64) -> DaemonMessage {
         let registry = self.daemon.registry();
         let name = registry.clients.get(&id).map(|c| c.vgpu.clone());
-        let mut welcome = welcome(&registry, &name.unwrap_or_default());
-        welcome.c = id;
-        welcome
+        welcome(&registry, &name.unwrap_or_default(), id)
     }
 
-    pub(super) fn welcome_by_token(&self, token: &[u8; 16]) -> Message {
+    fn welcome_by_token(&self, token: &[u8; 16]) -> DaemonMessage {
         let registry = self.daemon.registry();
         let name = registry.by_token(token).map(|(vgpu, _)| vgpu.name.clone());
-        welcome(&registry, &name.unwrap_or_default())
+        welcome(&registry, &name.unwrap_or_default(), 0)
     }
 }
 

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use mica_wire::host::message::Refusal;
+use mica_wire::host::peer::{Peer, peer_of};
 use mica_wire::host::socket::HostSocket;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
@@ -40,6 +41,9 @@ const RETRY_EVERY: Duration = Duration::from_millis(10);
 /// How often ends of processes without a connection are looked for, and how often everything else is.
 const WATCH_EVERY: Duration = Duration::from_millis(15);
 const TICK: Duration = Duration::from_millis(50);
+/// What a process is told that has no number here.
+const UNSEEN: &str = "this program is in a process namespace that the Mica daemon cannot see: run the daemon in that \
+    namespace or in one above it, such as the host's";
 /// Refused connections kept at most.
 const MOST_REFUSED: usize = 128;
 /// A worker that has not said hello for so long is given up.
@@ -211,26 +215,33 @@ impl HostServer {
                 }
                 Err(_) => return,
             };
-            let Ok(credentials) = rustix::net::sockopt::socket_peercred(&fd) else {
+            let Ok(Peer { pid, uid }) = peer_of(&fd) else {
                 continue;
             };
             let socket = Arc::new(HostSocket::from_fd(fd));
-            let uid = credentials.uid.as_raw();
             let config = self.daemon.registry().config.clone();
             let mine = self.per_user.get(&uid).copied().unwrap_or(0);
             if self.connections.len() as u32 >= config.daemon.max_connections
                 || mine >= config.daemon.max_connections_per_user
             {
-                let _ = socket.send(&refusal(Refusal::Busy, "too many connections"), &[]);
-                if self.refused.len() == MOST_REFUSED {
-                    self.refused.pop_front();
-                }
-                self.refused.push_back((Instant::now(), socket));
+                self.refuse(socket, Refusal::Busy, "too many connections");
                 continue;
             }
-            let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs();
-            self.admit(socket, door, pid, uid);
+            match pid {
+                Some(pid) => drop(self.admit(socket, door, pid, uid)),
+                // Nobody could watch its life, so nobody would know when to free what it holds.
+                None => self.refuse(socket, Refusal::Permission, UNSEEN),
+            }
         }
+    }
+
+    /// Says why a connection is not served, and keeps it a moment so that its peer can read that.
+    fn refuse(&mut self, socket: Arc<HostSocket>, kind: Refusal, why: &str) {
+        let _ = socket.send(&refusal(kind, why), &[]);
+        if self.refused.len() == MOST_REFUSED {
+            self.refused.pop_front();
+        }
+        self.refused.push_back((Instant::now(), socket));
     }
 
     /// Serves a connection from now on; its number.
@@ -287,7 +298,7 @@ impl HostServer {
             };
             let socket = connection.socket.clone();
             match socket.receive() {
-                Ok((message, fds)) => match self.handle(number, &message, fds) {
+                Ok((frame, fds)) => match self.handle(number, &frame, fds) {
                     Flow::Keep => {}
                     Flow::Close => return self.close(number),
                 },
@@ -345,8 +356,10 @@ impl HostServer {
         let mut registry = self.daemon.registry();
         for vgpu in registry.vgpus.values_mut() {
             // A process that was expected back after a restart may have died.
-            vgpu.ledger.bury();
-            vgpu.ledger.trim();
+            for ledger in [&mut vgpu.ledger, &mut vgpu.host_ledger] {
+                ledger.bury();
+                ledger.trim();
+            }
             // Dropping the descriptors of its sessions tells the program.
             let in_time = |slot: &WorkerSlot| {
                 slot.client.is_some() || slot.started.elapsed() <= WORKER_WITHIN

@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use mica_wire::host::message::{Kind, Message, Refusal, Role};
+use mica_wire::host::frame::Packet;
+use mica_wire::host::message::{DaemonMessage, Refusal, Role};
 
 use super::messages::refusal;
 use super::{Flow, HostServer};
@@ -75,13 +76,21 @@ impl SharedFiles {
     }
 }
 
+/// What is asked about a file.
+pub(super) enum FileRequest {
+    Share { bytes: u64, what: u64 },
+    Open,
+    Drop,
+}
+
 impl HostServer {
-    /// Serves [`Kind::ShareFile`], [`Kind::OpenFile`] and [`Kind::DropFile`].
+    /// Serves a client's request about the file with a name.
     pub(super) fn share(
         &mut self,
         number: u64,
-        client: u64,
-        message: &Message,
+        id: u32,
+        (client, name): (u64, Name),
+        request: FileRequest,
         fds: Vec<OwnedFd>,
     ) -> Flow {
         let Some(connection) = self.connections.get(&number) else {
@@ -95,41 +104,43 @@ impl HostServer {
             worker.map(|client| client.vgpu.clone())
         };
         let Some(vgpu) = vgpu else {
-            let mut answer = refusal(Refusal::Permission, "only workers share memory");
-            answer.id = message.id;
-            let _ = socket.send(&answer, &[]);
+            let answer = refusal(Refusal::Permission, "only workers share memory");
+            let _ = socket.send_frame(&answer.frame(id), &[]);
             return Flow::Close;
         };
         let files = &mut self.shared_files;
-        let name = &message.token;
-        let served = match (message.kind(), fds.into_iter().next()) {
-            (Some(Kind::DropFile), _) => {
-                files.drop_file(&vgpu, name, client);
+        let served = match (request, fds.into_iter().next()) {
+            (FileRequest::Drop, _) => {
+                files.drop_file(&vgpu, &name, client);
                 return Flow::Keep;
             }
-            (Some(Kind::OpenFile), _) => files.open(&vgpu, name).map(Some),
-            (_, Some(file)) => {
+            (FileRequest::Open, _) => files.open(&vgpu, &name).map(Some),
+            (FileRequest::Share { bytes, what }, Some(file)) => {
                 let shared = SharedFile {
                     file,
-                    bytes: message.a,
-                    what: message.b,
+                    bytes,
+                    what,
                     owner: client,
                 };
-                files.share(&vgpu, *name, shared).map(|()| None)
+                files.share(&vgpu, name, shared).map(|()| None)
             }
-            (_, None) => Err("a file to share must come with its descriptor".into()),
+            (FileRequest::Share { .. }, None) => {
+                Err("a file to share must come with its descriptor".into())
+            }
         };
-        let mut answer = match &served {
-            Ok(_) => Message::new(Kind::ShareFile),
-            Err(text) => refusal(Refusal::State, text),
-        };
-        answer.id = message.id;
         let mut fds = Vec::new();
-        if let Ok(Some(shared)) = &served {
-            (answer.a, answer.b) = (shared.bytes, shared.what);
-            fds.push(shared.file.as_fd());
-        }
-        match socket.send(&answer, &fds) {
+        let answer = match &served {
+            Ok(None) => DaemonMessage::FileShared {},
+            Ok(Some(shared)) => {
+                fds.push(shared.file.as_fd());
+                let (bytes, what) = (shared.bytes, shared.what);
+                DaemonMessage::File { bytes, what }
+            }
+            Err(why) => DaemonMessage::NoFile {
+                why: why.as_str().into(),
+            },
+        };
+        match socket.send_frame(&answer.frame(id), &fds) {
             Ok(()) => Flow::Keep,
             Err(_) => Flow::Close,
         }

@@ -11,12 +11,14 @@ use serde::Deserialize;
 use super::Shared;
 use super::peer::Peer;
 use crate::api::Event;
+use crate::registry::may_mean;
 
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 pub(crate) struct EventsQuery {
     follow: bool,
     after: Option<u64>,
+    vgpu: Option<String>,
 }
 
 impl Default for EventsQuery {
@@ -24,34 +26,31 @@ impl Default for EventsQuery {
         Self {
             follow: true,
             after: None,
+            vgpu: None,
         }
     }
 }
 
 /// Events as they happen (server-sent events), or with `follow=false` those remembered, as JSON.
 #[utoipa::path(get, tag = "events", path = "/v1/events",
-    params(("follow" = Option<bool>, Query), ("after" = Option<u64>, Query)),
+    params(("follow" = Option<bool>, Query), ("after" = Option<u64>, Query), ("vgpu" = Option<String>, Query)),
     responses((status = 200, body = Vec<Event>)))]
 pub(crate) async fn events(
     State(daemon): Shared,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Query(query): Query<EventsQuery>,
 ) -> Response {
+    let wanted = query.vgpu.map(|name| may_mean(peer.uid, &name));
     let allowed = {
         let daemon = daemon.clone();
         move |event: &Event| {
+            let named = |names: &[String; 2]| names.iter().any(|n| Some(n) == event.vgpu.as_ref());
+            if !wanted.as_ref().is_none_or(named) {
+                return false;
+            }
             let registry = daemon.registry();
-            if daemon.is_admin(&registry, peer) {
-                return true;
-            }
-            match event
-                .vgpu
-                .as_ref()
-                .and_then(|name| registry.vgpus.get(name))
-            {
-                Some(vgpu) => vgpu.owner_uid == peer.uid,
-                None => false,
-            }
+            let owns = |name: &String| registry.owned_now_or_before(peer.uid, name);
+            daemon.is_admin(&registry, peer) || event.vgpu.as_ref().is_some_and(owns)
         }
     };
     if !query.follow {

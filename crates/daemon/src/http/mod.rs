@@ -2,6 +2,7 @@
 
 pub(crate) mod events;
 mod peer;
+pub(crate) mod programs;
 mod serve;
 pub(crate) mod vgpus;
 
@@ -172,7 +173,8 @@ fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/vgpus/{name}/join", post(vgpus::join))
         .route("/v1/vgpus/{name}/suspend", post(vgpus::suspend))
         .route("/v1/vgpus/{name}/resume", post(vgpus::resume))
-        .route("/v1/vgpus/{name}/cancel", post(vgpus::cancel))
+        .route("/v1/vgpus/{name}/cancel", post(programs::cancel))
+        .route("/v1/vgpus/{name}/programs", post(programs::report))
         .route("/v1/gpus", get(gpus))
         .route("/v1/stats", get(stats))
         .route("/v1/doctor", get(doctor))

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use tokio::net::{UnixStream, unix::UCred};
+use tokio::net::UnixStream;
 
 use crate::api::ApiError;
 use crate::daemon::Daemon;
@@ -24,14 +24,11 @@ pub(crate) struct Peer {
 impl Peer {
     /// The other end of a connection.
     pub(super) fn of(stream: &UnixStream) -> Self {
-        let credentials = stream.peer_cred();
-        let pid = credentials.as_ref().ok().and_then(UCred::pid);
+        let peer = mica_wire::host::peer::peer_of(stream);
         Self {
             // Without credentials the peer is nobody.
-            uid: credentials.map_or(u32::MAX, |c| c.uid()),
-            pid: pid
-                .and_then(|pid| u32::try_from(pid).ok())
-                .filter(|p| *p > 0),
+            uid: peer.as_ref().map_or(u32::MAX, |peer| peer.uid),
+            pid: peer.ok().and_then(|peer| peer.pid),
         }
     }
 }

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, Query, State};
-use mica_wire::host::message::{Kind, Message};
 use serde::Deserialize;
 
 use super::peer::{Body, Peer};
 use super::{Answer, Shared};
-use crate::api::{ApiError, Created, Done, GpuInfo, History, Resize, Severity, VgpuInfo, VgpuSpec};
+use crate::api::{
+    ApiError, Created, Done, GpuInfo, GpuKind, History, Resize, Severity, VgpuInfo, VgpuSpec,
+};
+use crate::cgroups::GroupLimits;
 use crate::daemon::Daemon;
 use crate::placement::size;
 use crate::store::Outlives;
@@ -111,16 +113,28 @@ pub(crate) async fn history(
     Ok(Json(History { name, samples }))
 }
 
-/// What a program needs to join an existing virtual GPU.
-#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/join", params(("name" = String, Path)),
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct JoinQuery {
+    probe: bool,
+}
+
+/// What a program needs to join an existing virtual GPU. With `probe`, the caller is a tool that tests the limits: what it
+/// does in the virtual GPU is no event of the tenant's.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/join",
+    params(("name" = String, Path), ("probe" = Option<bool>, Query)),
     responses((status = 200, body = Created), (status = 404, body = ApiError)))]
 pub(crate) async fn join(
     State(daemon): Shared,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
+    Query(query): Query<JoinQuery>,
 ) -> Answer<Created> {
-    let registry = daemon.registry();
+    let mut registry = daemon.registry();
     let name = daemon.owned(&registry, peer, &name)?;
+    if let (true, Some(pid)) = (query.probe, peer.pid) {
+        registry.vgpu_mut(&name)?.expect_probe(pid);
+    }
     let vgpu = registry.vgpu(&name)?;
     Ok(Json(registry.created(
         vgpu,
@@ -138,12 +152,15 @@ pub(crate) async fn resize(
     Path(name): Path<String>,
     Body(change): Body<Resize>,
 ) -> Answer<VgpuInfo> {
-    let name = {
+    let (name, limits) = {
         let mut registry = daemon.registry();
         let name = daemon.owned(&registry, peer, &name)?;
         registry.resize(&name, &change)?;
-        name
+        let vgpu = registry.vgpu(&name)?;
+        let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
+        (name, GroupLimits::of(vgpu, on_card))
     };
+    daemon.cgroups.limit(&name, &limits);
     daemon.host.wake();
     let info = daemon.info_of(&name)?;
     daemon.note("vgpu_resized", &name, resized(&info));
@@ -160,11 +177,16 @@ pub(crate) struct RemoveQuery {
 /// What a resized virtual GPU has now.
 fn resized(info: &VgpuInfo) -> String {
     format!(
-        "{} was resized: a limit of {}, {} % of the GPU{}, priority {}",
+        "{} was resized: a limit of {}, {} % of the GPU{}{}, priority {}",
         info.name,
         size(info.memory_limit_bytes),
         info.share_percent,
         if info.cap { " at most" } else { "" },
+        if info.share_reserved {
+            ""
+        } else {
+            " (not reserved)"
+        },
         format!("{:?}", info.priority).to_lowercase()
     )
 }
@@ -241,32 +263,4 @@ pub(crate) async fn resume(
     Path(name): Path<String>,
 ) -> Answer<VgpuInfo> {
     set_suspended(daemon, peer, name, false).await
-}
-
-/// Ends a virtual GPU's running and queued kernels.
-#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/cancel", params(("name" = String, Path)),
-    responses((status = 200, body = Done), (status = "4XX", body = ApiError)))]
-pub(crate) async fn cancel(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    Path(name): Path<String>,
-) -> Answer<Done> {
-    let registry = daemon.registry();
-    let name = daemon.owned(&registry, peer, &name)?;
-    let vgpu = registry.vgpu(&name)?;
-    let mut told = 0;
-    for client in vgpu
-        .clients
-        .iter()
-        .filter_map(|id| registry.clients.get(id))
-    {
-        told += usize::from(client.socket.send(&Message::new(Kind::Cancel), &[]).is_ok());
-    }
-    Ok(Json(Done {
-        done: match told {
-            0 => format!("nothing runs in {name}"),
-            1 => format!("a process of {name} was told to cancel its kernels"),
-            many => format!("{many} processes of {name} were told to cancel their kernels"),
-        },
-    }))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use mica_limits::SharedPage;
+use mica_wire::host::page::Memory;
 
 use crate::journal::{Entry, Journal};
 
@@ -56,9 +57,14 @@ impl Account {
         }
     }
 
+    /// The credit in the page.
+    pub(super) fn memory(&self) -> &Memory {
+        self.page.memory_of(self.entry.account)
+    }
+
     /// Granted and not in use.
     pub(super) fn credit_bytes(&self) -> u64 {
-        self.page.memory.credit_bytes.load(Acquire)
+        self.memory().credit_bytes.load(Acquire)
     }
 
     pub(super) fn used_bytes(&self) -> u64 {
@@ -66,7 +72,8 @@ impl Account {
     }
 
     pub(super) fn recall(&mut self, wanted_bytes: u64, journal: &Journal) -> u64 {
-        let credit = &self.page.memory.credit_bytes;
+        let page = Arc::clone(&self.page);
+        let credit = &page.memory_of(self.entry.account).credit_bytes;
         let mut have = credit.load(Acquire);
         loop {
             // A client that wrote more into its page than it was granted gains nothing by it.
@@ -77,7 +84,7 @@ impl Account {
             match credit.compare_exchange_weak(have, have - take, AcqRel, Acquire) {
                 Ok(_) => {
                     self.granted_bytes -= take;
-                    let granted = &self.page.commands.granted_bytes;
+                    let granted = page.granted_of(self.entry.account);
                     granted.store(self.granted_bytes, Release);
                     self.entry.granted_bytes = self.granted_bytes;
                     journal.write(self.slot, &self.entry);

@@ -1,4 +1,4 @@
-//! Keeps one virtual GPU within its memory limit.
+//! Keeps one virtual GPU within a limit of memory: the device's, or the host's that its workers hold besides.
 //!
 //! Owns the sum: what was granted to all its processes never exceeds the limit. A process holds credit in
 //! its page and takes from it with one atomic; what it has not taken can be recalled at any moment.
@@ -22,15 +22,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use mica_limits::SharedPage;
+use mica_limits::{SharedPage, vgpu_host_bytes};
+use mica_wire::host::page;
 
 use crate::journal::{Entry, Journal};
 use crate::placement::size;
 use absent::Absent;
 use account::Account;
 
-/// Credit is granted in steps of this size while there is plenty.
-pub(crate) const STEP_BYTES: u64 = 64 << 20;
+/// Credit of device memory is granted in steps of this size while there is plenty.
+const STEPS: [u64; 1] = [64 << 20];
+/// The same of host memory, which many workers take in small pieces: smaller steps while there is less.
+const HOST_STEPS: [u64; 3] = [64 << 20, 1 << 20, 64 << 10];
 
 /// A request that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +74,7 @@ impl Full {
 /// The books of one virtual GPU.
 #[derive(Debug)]
 pub(crate) struct Ledger {
+    account: page::Account,
     limit_bytes: u64,
     accounts: BTreeMap<u64, Account>,
     peak_bytes: u64,
@@ -84,6 +88,7 @@ impl Ledger {
     /// Books with nothing granted.
     pub(crate) fn new(limit_bytes: u64, charge_unattributed: bool, journal: Arc<Journal>) -> Self {
         Self {
+            account: page::Account::Device,
             journal,
             absent: BTreeMap::new(),
             limit_bytes,
@@ -94,14 +99,23 @@ impl Ledger {
         }
     }
 
+    /// Books of the host memory that workers hold for programs of a virtual GPU with so much device memory.
+    pub(crate) fn of_host(memory_limit_bytes: u64, journal: Arc<Journal>) -> Self {
+        let limit_bytes = vgpu_host_bytes(memory_limit_bytes);
+        Self {
+            account: page::Account::Host,
+            ..Self::new(limit_bytes, false, journal)
+        }
+    }
+
     /// Opens an account; a process that was known to an earlier daemon brings what it was granted.
     pub(crate) fn open(&mut self, entry: Entry, page: Arc<SharedPage>) {
+        let account = self.account;
+        let entry = Entry { account, ..entry };
         let slot = self.journal.take_slot();
         self.journal.write(slot, &entry);
-        page.commands.limit_bytes.store(self.limit_bytes, Release);
-        page.commands
-            .granted_bytes
-            .store(entry.granted_bytes, Release);
+        page.limit_of(account).store(self.limit_bytes, Release);
+        page.granted_of(account).store(entry.granted_bytes, Release);
         self.accounts.insert(
             entry.client,
             Account {
@@ -121,7 +135,7 @@ impl Ledger {
     pub(crate) fn close(&mut self, client: u64) {
         self.note_peak();
         if let Some(account) = self.accounts.remove(&client) {
-            let denied = account.page.memory.denied.load(Acquire);
+            let denied = account.memory().denied.load(Acquire);
             self.denied_by_dead = self.denied_by_dead.saturating_add(denied);
             self.journal.clear(account.slot);
         }
@@ -170,8 +184,7 @@ impl Ledger {
             .accounts
             .values()
             .map(|a| {
-                a.page
-                    .memory
+                a.memory()
                     .peak_bytes
                     .load(Acquire)
                     .min(a.granted_bytes.max(self.limit_bytes))
@@ -186,7 +199,7 @@ impl Ledger {
         // Any value may stand in a page.
         self.accounts
             .values()
-            .map(|a| a.page.memory.denied.load(Acquire))
+            .map(|a| a.memory().denied.load(Acquire))
             .fold(self.denied_by_dead, u64::saturating_add)
     }
 
@@ -255,19 +268,26 @@ impl Ledger {
         }
         // Whole steps while every process could have some more; near the limit only what is needed, so
         // that no process sits on memory another one asks for.
-        let stepped = need_bytes.next_multiple_of(STEP_BYTES);
-        let plenty = stepped.saturating_add(STEP_BYTES * processes as u64) <= available;
-        let amount = if plenty { stepped } else { need_bytes };
+        let steps = match self.account {
+            page::Account::Device => &STEPS[..],
+            page::Account::Host => &HOST_STEPS[..],
+        };
+        let in_steps_of = |step: &u64| {
+            let stepped = need_bytes.next_multiple_of(*step);
+            let plenty = stepped.saturating_add(*step * processes as u64) <= available;
+            plenty.then_some(stepped)
+        };
+        let amount = steps.iter().find_map(in_steps_of).unwrap_or(need_bytes);
         account.granted_bytes += amount;
         account.entry.granted_bytes = account.granted_bytes;
         self.journal.write(account.slot, &account.entry);
         // The total first: if this daemon dies between the two stores its successor believes more is
         // granted than can be used, never less.
         let page = &account.page;
-        page.commands
-            .granted_bytes
+        page.granted_of(self.account)
             .store(account.granted_bytes, Release);
-        page.memory.credit_bytes.fetch_add(amount, AcqRel);
+        let credit = &page.memory_of(self.account).credit_bytes;
+        credit.fetch_add(amount, AcqRel);
         self.note_peak();
         Ok(amount)
     }
@@ -312,6 +332,11 @@ impl Ledger {
         got
     }
 
+    /// Changes the limit of host memory with that of the device's. What workers hold beyond it stays until they let go.
+    pub(crate) fn follow(&mut self, memory_limit_bytes: u64) {
+        let _ = self.resize(vgpu_host_bytes(memory_limit_bytes), true);
+    }
+
     /// Changes the limit.
     ///
     /// # Errors
@@ -330,11 +355,8 @@ impl Ledger {
             });
         }
         for account in self.accounts.values() {
-            account
-                .page
-                .commands
-                .limit_bytes
-                .store(limit_bytes, Release);
+            let limit = account.page.limit_of(self.account);
+            limit.store(limit_bytes, Release);
         }
         Ok(())
     }

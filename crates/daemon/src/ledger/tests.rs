@@ -18,6 +18,7 @@ fn entry(client: u64) -> Entry {
         token: [0; 16],
         granted_bytes: 0,
         uid: Some(7),
+        account: page::Account::Device,
     }
 }
 
@@ -90,7 +91,7 @@ fn what_fits_only_without_the_siblings_credit_is_granted() {
         ledger.open(entry(client), page.clone());
         page
     });
-    assert_eq!(ledger.grant(1, 1), Ok(STEP_BYTES));
+    assert_eq!(ledger.grant(1, 1), Ok(STEPS[0]));
     assert!(take(&pages[0], 1));
     assert_eq!(ledger.grant(2, LIMIT - 1), Ok(LIMIT - 1));
     assert_eq!(pages[0].memory.credit_bytes.load(Acquire), 0);
@@ -116,7 +117,7 @@ fn a_removed_virtual_gpu_leaves_nothing_in_the_journal() {
     ledger.open(entry(1), Arc::new(SharedPage::create().unwrap()));
     ledger.grant(1, 5).unwrap();
     let kept = Journal::open(&dir.path().join("grants")).unwrap().1;
-    assert_eq!(kept[0].1.granted_bytes, STEP_BYTES);
+    assert_eq!(kept[0].1.granted_bytes, STEPS[0]);
     ledger.close_all();
     assert!(
         Journal::open(&dir.path().join("grants"))

@@ -1,7 +1,7 @@
 //! Whether a virtual GPU may be made: names, values, quotas and room.
 
 use super::Registry;
-use crate::api::{ApiError, GpuKind, VgpuSpec};
+use crate::api::{ApiError, GpuKind, Percent, VgpuSpec};
 use crate::placement::{Candidate, Wish, error, size};
 
 impl Registry {
@@ -9,6 +9,7 @@ impl Registry {
         let sharing = &self.config.sharing;
         Wish {
             memory_bytes: spec.memory_limit_bytes,
+            memory_percent: spec.memory_limit_percent,
             share_percent: spec.share_percent,
             gpu: spec.gpu,
             placement: spec.placement,
@@ -57,7 +58,7 @@ impl Registry {
         &self,
         uid: u32,
         limit: u64,
-        share_percent: Option<u32>,
+        share_percent: Option<Percent>,
         except: Option<&str>,
     ) -> Result<(), ApiError> {
         let quota = self.config.quota_of(uid);
@@ -88,9 +89,9 @@ impl Registry {
                 size(limit)
             )));
         }
-        let share: u32 = own().filter_map(|v| v.spec.share_percent).sum();
+        let share: Percent = own().filter_map(|v| v.spec.share_percent).sum();
         if let Some(most) = quota.share_percent
-            && share + share_percent.unwrap_or(0) > most
+            && share + share_percent.unwrap_or_default() > most
         {
             return Err(over(format!("shares of {most} % and has {share} %")));
         }
@@ -126,10 +127,19 @@ pub(super) fn check_name(name: &str) -> Result<(), ApiError> {
 
 pub(super) fn check_spec(spec: &VgpuSpec) -> Result<(), ApiError> {
     let invalid = |message: &str| Err(error("invalid", message.into(), None));
+    let is_part = |percent: Percent| (Percent::from(1)..=Percent::WHOLE).contains(&percent);
     match spec.share_percent {
-        Some(0) | Some(101..) => return invalid("a share is between 1 and 100 percent"),
+        Some(share) if !is_part(share) => {
+            return invalid("a share is between 1 and 100 percent");
+        }
         None if spec.cap => return invalid("a cap needs a share to be capped at"),
         _ => {}
+    }
+    if spec.memory_limit_percent.is_some_and(|part| !is_part(part)) {
+        return invalid("a memory limit is between 1 and 100 percent of the GPU's memory");
+    }
+    if spec.memory_limit_percent.is_some() && spec.memory_limit_bytes.is_some() {
+        return invalid("a memory limit is given in bytes or in percent, not both");
     }
     if spec.memory_limit_bytes.is_some_and(|bytes| bytes < 1 << 20) {
         return invalid("a memory limit is at least 1 MiB");

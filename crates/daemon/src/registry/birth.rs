@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
+use mica_wire::host::page::Account;
+
 use super::admission::{check_name, check_spec, random_token};
 use super::names::full_name;
 use super::{Registry, Traffic, Vgpu};
@@ -67,6 +69,7 @@ impl Registry {
                 config.sharing.charge_unattributed,
                 self.journal.clone(),
             ),
+            host_ledger: Ledger::of_host(limit, self.journal.clone()),
             suspended: false,
             created_at_seconds: crate::events::now_seconds() as u64,
             made: Instant::now(),
@@ -76,6 +79,9 @@ impl Registry {
             ever_joined: false,
             clients: BTreeSet::new(),
             programs: Vec::new(),
+            probes: Vec::new(),
+            commands: Vec::new(),
+            served_before: BTreeMap::new(),
             has_unseen: false,
             workers: BTreeMap::new(),
             tenant: Arc::new(Tenant {
@@ -131,6 +137,7 @@ impl Registry {
                 self.config.sharing.charge_unattributed,
                 self.journal.clone(),
             ),
+            host_ledger: Ledger::of_host(stored.memory_limit_bytes, self.journal.clone()),
             suspended: stored.suspended,
             created_at_seconds: stored.created_at_seconds,
             made: Instant::now(),
@@ -139,6 +146,9 @@ impl Registry {
             ever_joined: true,
             clients: BTreeSet::new(),
             programs: stored.programs.into_iter().filter_map(alive).collect(),
+            probes: Vec::new(),
+            commands: Vec::new(),
+            served_before: stored.served.into_iter().collect(),
             has_unseen: true,
             workers: BTreeMap::new(),
             tenant: Arc::new(Tenant {
@@ -168,10 +178,30 @@ impl Registry {
             let process = Watched::open(entry.pid).filter(|p| p.start == entry.start);
             let vgpu = self.vgpus.values_mut().find(|v| v.token == entry.token);
             match (process, vgpu) {
-                (Some(process), Some(vgpu)) => vgpu.ledger.expect(slot, entry, process),
+                (Some(process), Some(vgpu)) => {
+                    let ledger = match entry.account {
+                        Account::Device => &mut vgpu.ledger,
+                        Account::Host => &mut vgpu.host_ledger,
+                    };
+                    ledger.expect(slot, entry, process);
+                }
                 _ => self.journal.clear(slot),
             }
         }
+    }
+
+    /// Which worker serves which program, those that have not returned after a restart included.
+    fn served(&self, vgpu: &Vgpu) -> Vec<((u32, u64), (u32, u64))> {
+        let workers = vgpu.clients.iter().filter_map(|id| self.clients.get(id));
+        let pairs = workers.filter_map(|client| {
+            let worker = client.process.as_ref()?;
+            Some(((worker.pid, worker.start), client.serves?))
+        });
+        let before = vgpu
+            .served_before
+            .iter()
+            .map(|(worker, program)| (*worker, *program));
+        before.chain(pairs).collect()
     }
 
     /// What to keep.
@@ -191,6 +221,7 @@ impl Registry {
                 holder: vgpu.holder.as_ref().map(|h| (h.pid, h.start)),
                 programs: vgpu.programs.iter().map(|p| (p.pid, p.start)).collect(),
                 gpu_seconds: vgpu.gpu_seconds,
+                served: self.served(vgpu),
             })
             .collect()
     }

@@ -7,7 +7,7 @@ use mica_wire::host::message::Role;
 
 use super::admission::check_spec;
 use super::{Client, Registry, Traffic, Vgpu, not_found};
-use crate::api::{ApiError, Resize};
+use crate::api::{ApiError, Percent, Resize};
 use crate::gpu_thread::Change;
 use crate::placement::{error, size};
 use crate::watched::Watched;
@@ -23,18 +23,24 @@ impl Registry {
         let vgpu = self.vgpu(name)?;
         let gpu = vgpu.gpu;
         let candidate = self.candidates(vgpu.owner_uid).into_iter().nth(gpu);
+        let asked_bytes = match (change.memory_limit_bytes, change.memory_limit_percent) {
+            (None, Some(part)) => (candidate.as_ref()).map(|gpu| part.of_bytes(gpu.total_bytes)),
+            (bytes, _) => bytes,
+        };
         let old_limit = self.vgpu(name)?.ledger.limit_bytes();
-        let old_share = self.vgpu(name)?.spec.share_percent.unwrap_or(0);
+        let old_share = self.vgpu(name)?.spec.share_percent.unwrap_or_default();
         let mut checked = self.vgpu(name)?.spec.clone();
+        checked.memory_limit_bytes = change.memory_limit_bytes;
+        checked.memory_limit_percent = change.memory_limit_percent;
         checked.share_percent = change.share_percent.or(checked.share_percent);
         check_spec(&checked)?;
         // What grows must fit into its owner's quota; what shrinks may always.
-        let limit = change.memory_limit_bytes.unwrap_or(old_limit);
+        let limit = asked_bytes.unwrap_or(old_limit);
         if limit > old_limit || change.share_percent.is_some_and(|share| share > old_share) {
             let owner = self.vgpu(name)?.owner_uid;
             self.check_quota(owner, limit, checked.share_percent, Some(name))?;
         }
-        if let (Some(candidate), Some(limit)) = (&candidate, change.memory_limit_bytes) {
+        if let (Some(candidate), Some(limit)) = (&candidate, asked_bytes) {
             let room = if overcommit {
                 candidate.total_bytes
             } else {
@@ -53,7 +59,8 @@ impl Registry {
             }
         }
         if let (Some(candidate), Some(share)) = (&candidate, change.share_percent) {
-            let room = (100 + old_share).saturating_sub(candidate.share_reserved_percent);
+            let room =
+                (Percent::WHOLE + old_share).saturating_sub(candidate.share_reserved_percent);
             if share > room && !overcommit_share {
                 return Err(error(
                     "no_share",
@@ -63,7 +70,7 @@ impl Registry {
             }
         }
         let vgpu = self.vgpu_mut(name)?;
-        if let Some(limit) = change.memory_limit_bytes {
+        if let Some(limit) = asked_bytes {
             vgpu.ledger.resize(limit, change.drain).map_err(|full| {
                 error(
                     "busy",
@@ -75,7 +82,9 @@ impl Registry {
                     Some("free memory first, or let it drain with --drain".into()),
                 )
             })?;
+            vgpu.host_ledger.follow(limit);
             vgpu.spec.memory_limit_bytes = Some(limit);
+            vgpu.spec.memory_limit_percent = None;
         }
         vgpu.spec.share_percent = change.share_percent.or(vgpu.spec.share_percent);
         vgpu.spec.cap = change.cap.unwrap_or(vgpu.spec.cap);
@@ -127,6 +136,7 @@ impl Registry {
         }
         vgpu.ledger.kill_expected();
         vgpu.ledger.close_all();
+        vgpu.host_ledger.close_all();
         self.waiters.retain(|waiter| waiter.vgpu != name);
         if let Some(gpu) = self.gpus.get(vgpu.gpu) {
             for client in &vgpu.clients {
@@ -172,7 +182,11 @@ impl Registry {
         self.waiters.retain(|waiter| waiter.client != id);
         if let Some(vgpu) = self.vgpus.get_mut(&client.vgpu) {
             vgpu.clients.remove(&id);
+            if client.is_probe {
+                client.governed.page.memory.denied.store(0, Relaxed);
+            }
             vgpu.ledger.close(id);
+            vgpu.host_ledger.close(id);
             let counters = &client.governed.page.counters;
             // Any value may stand in a page.
             let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);

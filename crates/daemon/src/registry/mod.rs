@@ -7,6 +7,9 @@ mod admission;
 mod birth;
 mod changes;
 mod names;
+mod told;
+
+pub(crate) use names::may_mean;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use mica_scheduler::slices;
 use mica_wire::host::message::Role;
 use mica_wire::host::socket::HostSocket;
 
-use crate::api::{ApiError, Mode, Priority, Profile, Sample, VgpuSpec, VgpuState};
+use crate::api::{ApiError, Mode, Percent, Priority, Profile, Sample, VgpuSpec, VgpuState};
 use crate::config::Config;
 use crate::devices::{DeviceFacts, DeviceReading};
 use crate::enforce::mode_on;
@@ -65,6 +68,10 @@ pub(crate) struct Client {
     pub(crate) pid: u32,
     pub(crate) name: String,
     pub(crate) process: Option<Watched>,
+    /// The program that this worker serves: process number and start time.
+    pub(crate) serves: Option<(u32, u64)>,
+    /// It tests the limits for the doctor, or is the worker of a process that does.
+    pub(crate) is_probe: bool,
     pub(crate) socket: Arc<HostSocket>,
     pub(crate) governed: Arc<Governed>,
     /// Percent of the GPU's time the driver reports.
@@ -167,6 +174,8 @@ pub(crate) struct Vgpu {
     pub(crate) worker_token: [u8; 16],
     pub(crate) owner_uid: u32,
     pub(crate) ledger: Ledger,
+    /// What its workers hold of the host's memory besides.
+    pub(crate) host_ledger: Ledger,
     pub(crate) suspended: bool,
     pub(crate) created_at_seconds: u64,
     pub(crate) made: Instant,
@@ -174,6 +183,13 @@ pub(crate) struct Vgpu {
     pub(crate) ever_joined: bool,
     pub(crate) clients: BTreeSet<u64>,
     pub(crate) programs: Vec<Watched>,
+    /// Processes of the doctor, which test the limits; what they do is no event of the tenant's.
+    pub(crate) probes: Vec<Watched>,
+    /// Programs whose start was told, with their command lines. These are not read from the processes: a process can make
+    /// a reader of its memory wait for ever.
+    pub(crate) commands: Vec<(Watched, String)>,
+    /// Which worker served which program when an earlier daemon ended, by process number and start time.
+    pub(crate) served_before: BTreeMap<(u32, u64), (u32, u64)>,
     /// It may have programs that are not among these: from before a restart, or of another namespace.
     pub(crate) has_unseen: bool,
     /// The workers of its programs, by a number of their own.
@@ -258,14 +274,15 @@ impl Registry {
     }
 
     /// Percent a virtual GPU is owed: what it reserved, or its part of what nobody reserved.
-    pub(crate) fn share_percent(&self, vgpu: &Vgpu) -> u32 {
+    pub(crate) fn share_percent(&self, vgpu: &Vgpu) -> Percent {
         if let Some(share) = vgpu.spec.share_percent {
             return share;
         }
         let here = || self.vgpus.values().filter(|v| v.gpu == vgpu.gpu);
-        let reserved: u32 = here().filter_map(|v| v.spec.share_percent).sum();
+        let reserved: Percent = here().filter_map(|v| v.spec.share_percent).sum();
         let sharers = here().filter(|v| v.spec.share_percent.is_none()).count() as u32;
-        (100_u32.saturating_sub(reserved) / sharers.max(1)).max(1)
+        let left = Percent::WHOLE.saturating_sub(reserved);
+        left.divided_by(sharers).max(Percent::from(1))
     }
 
     /// Tells a GPU's thread what its tenants are entitled to now.

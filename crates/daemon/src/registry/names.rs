@@ -14,6 +14,12 @@ pub(super) fn full_name(name: &str, uid: u32) -> String {
     format!("{name}@{uid}")
 }
 
+/// The full names that a user may mean by a name, of virtual GPUs that may have been removed: the user's own, or one whose
+/// full name this is.
+pub(crate) fn may_mean(uid: u32, name: &str) -> [String; 2] {
+    [full_name(name, uid), name.to_owned()]
+}
+
 impl Registry {
     /// The name in the registry of what a user calls by a name.
     pub(crate) fn meant_by(&self, uid: u32, name: &str) -> String {
@@ -22,6 +28,12 @@ impl Registry {
             true => own,
             false => name.to_owned(),
         }
+    }
+
+    /// Whether the virtual GPU of this full name is a user's, or was: nobody else can have a name with the user's number.
+    pub(crate) fn owned_now_or_before(&self, uid: u32, name: &str) -> bool {
+        let is_owner = |vgpu: &super::Vgpu| vgpu.owner_uid == uid;
+        name.ends_with(&format!("@{uid}")) || self.vgpus.get(name).is_some_and(is_owner)
     }
 
     /// Whether a user has a virtual GPU of this name.

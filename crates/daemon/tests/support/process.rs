@@ -2,8 +2,10 @@
 //!
 //! The process is the test's own program, which runs its ignored test `daemon_with_a_card`; that test calls [`serve`].
 
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::{control, eventually, start_with};
 
@@ -23,15 +25,8 @@ impl DaemonProcess {
     /// The same; the daemon may open so many files at most.
     pub(crate) fn with_descriptors(dir: &Path, more: &str, most: Option<u64>) -> Self {
         let most = most.map_or_else(String::new, |most| most.to_string());
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "daemon_with_a_card", "--ignored", "--nocapture"])
-            .env(DIRECTORY, dir)
-            .env(CONFIGURATION, more)
-            .env(DESCRIPTORS, most)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = command(&[], dir, more);
+        let child = command.env(DESCRIPTORS, most).spawn().unwrap();
         let control = control(dir);
         eventually("the daemon answers", || {
             control.stats().is_ok_and(|s| s.daemon.pid == child.id())
@@ -39,9 +34,45 @@ impl DaemonProcess {
         Self(child)
     }
 
+    /// Starts a daemon as another user, who can read and write `dir`.
+    pub(crate) fn as_user(uid: u32, dir: &Path, more: &str) -> Self {
+        let child = command(&[], dir, more).uid(uid).gid(uid).spawn().unwrap();
+        let control = control(dir);
+        eventually("the daemon answers", || control.stats().is_ok());
+        Self(child)
+    }
+
+    /// Starts a daemon in a process namespace of its own; `None` where this process may make none.
+    pub(crate) fn in_namespace(dir: &Path) -> Option<Self> {
+        let unshare = ["unshare", "--pid", "--fork", "--kill-child"];
+        let mut possible = Command::new(unshare[0]);
+        possible.args(&unshare[1..]).arg("true");
+        let possible = possible.stderr(Stdio::null()).status();
+        possible.ok().filter(ExitStatus::success)?;
+        let child = command(&unshare, dir, "").spawn().unwrap();
+        let control = control(dir);
+        eventually("the daemon answers", || control.stats().is_ok());
+        Some(Self(child))
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
+}
+
+/// This program as a daemon, behind other programs.
+fn command(wrappers: &[&str], dir: &Path, more: &str) -> Command {
+    let exe = std::env::current_exe().unwrap();
+    let mut words = wrappers.iter().map(OsStr::new).chain([exe.as_os_str()]);
+    let mut command = Command::new(words.next().unwrap());
+    command
+        .args(words)
+        .args(["--exact", "daemon_with_a_card", "--ignored", "--nocapture"])
+        .env(DIRECTORY, dir)
+        .env(CONFIGURATION, more)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
 }
 
 impl Drop for DaemonProcess {

@@ -1,6 +1,6 @@
 //! What the device says of itself, and linear memory.
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
 
 use super::{Check, Session, case_list, ensure, refused};
 use crate::DevicePtr;
@@ -37,28 +37,25 @@ fn properties_make_sense(s: &Session<'_>) -> Check {
 
 fn attributes_agree_with_properties(s: &Session<'_>) -> Check {
     let p = s.gpu.properties();
+    use DeviceAttribute::*;
     let pairs = [
-        (1, p.max_threads_per_block),
-        (10, 32),
-        (16, p.multiprocessors),
-        (41, 1),
-        (75, p.compute_capability.0),
-        (76, p.compute_capability.1),
-        (95, 1),
-        (97, p.max_shared_per_block),
-        (102, 1),
+        (MaxThreadsPerBlock, p.max_threads_per_block),
+        (WarpSize, 32),
+        (MultiprocessorCount, p.multiprocessors),
+        (UnifiedAddressing, 1),
+        (ComputeCapabilityMajor, p.compute_capability.0),
+        (ComputeCapabilityMinor, p.compute_capability.1),
+        (CooperativeLaunch, 1),
+        (MaxSharedMemoryPerBlockOptin, p.max_shared_per_block),
+        (VirtualMemoryManagementSupported, 1),
     ];
-    for (number, expected) in pairs {
-        let told = s.gpu.attribute(number);
+    for (attribute, expected) in pairs {
+        let told = s.gpu.attribute(attribute);
         ensure!(
             told == Some(expected as i32),
-            "attribute {number}: {told:?}, not {expected}"
+            "{attribute:?}: {told:?}, not {expected}"
         );
     }
-    ensure!(
-        s.gpu.attribute(1_000_000).is_none(),
-        "an attribute nobody has"
-    );
     Ok(())
 }
 
@@ -146,23 +143,26 @@ fn ranges_are_found_from_inside(s: &Session<'_>) -> Check {
 }
 
 fn limits_can_be_read_and_set(s: &Session<'_>) -> Check {
-    let stack = s.gpu.context_limit(s.context, 0)?;
+    let stack = s.gpu.context_limit(s.context, Limit::StackSize)?;
     ensure!(stack >= 16, "a stack of {stack}");
-    s.gpu.context_set_limit(s.context, 0, 4096)?;
-    let stack = s.gpu.context_limit(s.context, 0)?;
+    s.gpu.context_set_limit(s.context, Limit::StackSize, 4096)?;
+    let stack = s.gpu.context_limit(s.context, Limit::StackSize)?;
     ensure!(stack >= 4096, "a stack of {stack}");
-    s.gpu.context_set_limit(s.context, 2, 16 << 20)?;
-    let heap = s.gpu.context_limit(s.context, 2)?;
+    s.gpu
+        .context_set_limit(s.context, Limit::MallocHeapSize, 16 << 20)?;
+    let heap = s.gpu.context_limit(s.context, Limit::MallocHeapSize)?;
     ensure!(heap >= 16 << 20, "a heap of {heap}");
     ensure!(
-        s.gpu.context_limit(s.context, 1)? >= 1024,
+        s.gpu.context_limit(s.context, Limit::PrintfFifoSize)? >= 1024,
         "a printf buffer"
     );
     let codes = [CuResult::UnsupportedLimit, CuResult::InvalidValue];
-    refused(s.gpu.context_limit(s.context, 999), &codes, "limit 999")?;
+    // Only contexts that share a GPU with graphics have this one.
+    let graphics = Limit::CigShmemFallbackEnabled;
+    let what = "a limit of graphics";
     refused(
-        s.gpu.context_set_limit(s.context, 999, 1),
+        s.gpu.context_set_limit(s.context, graphics, 1),
         &codes,
-        "limit 999",
+        what,
     )
 }

@@ -15,6 +15,7 @@ mod copies;
 mod events;
 mod faults;
 mod frames;
+mod graphs;
 mod handles;
 mod launches;
 mod memory;
@@ -153,6 +154,7 @@ pub fn cases() -> Vec<Case> {
         events::CASES,
         modules::CASES,
         launches::CASES,
+        graphs::CASES,
         faults::CASES,
         frames::CASES,
         arrays::CASES,
@@ -160,6 +162,11 @@ pub fn cases() -> Vec<Case> {
         handles::CASES,
     ]
     .concat()
+}
+
+/// The cases that a device without graphs skips.
+pub fn graph_cases() -> &'static [Case] {
+    graphs::CASES
 }
 
 /// Runs every case.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::session::Args;
 use super::{Check, Session, case_list, ensure};
-use crate::StreamFlags;
+use crate::{DevicePtr, Fill2d, Gpu, GpuError, StreamFlags, StreamId, ValueWait};
 
 case_list![
     work_on_one_stream_runs_in_order,
@@ -21,6 +21,9 @@ case_list![
     callbacks_hold_later_work,
     releases_run_while_a_host_function_blocks,
     a_wait_has_run_the_releases_before_it,
+    a_stream_waits_for_a_word_that_a_copy_writes,
+    a_stream_waits_for_both_halves_of_a_wide_word,
+    a_wait_that_is_met_holds_nothing_up,
     priorities_are_accepted_and_clamped,
     many_streams_at_once,
 ];
@@ -192,6 +195,80 @@ fn callbacks_hold_later_work(s: &Session<'_>) -> Check {
     drop(hold);
     s.gpu.stream_synchronize(stream)?;
     ensure!(s.peek(total, 1)? == [2], "later work was lost");
+    Ok(())
+}
+
+/// Writes a word of 4 bytes in stream order.
+fn write_word(gpu: &dyn Gpu, stream: StreamId, at: DevicePtr, value: u32) -> Result<(), GpuError> {
+    let fill = Fill2d {
+        dst: at,
+        pitch: 4,
+        value,
+        element_bytes: 4,
+        width: 1,
+        height: 1,
+    };
+    gpu.fill(stream, &fill)
+}
+
+/// Whether a stream with a wait and a kernel behind it is held until `write` has written the word.
+fn holds_until(s: &Session<'_>, wait: &ValueWait, write: impl FnOnce(StreamId) -> Check) -> Check {
+    let total = s.zeros(1)?;
+    let (waiting, writing) = (s.own_stream()?, s.own_stream()?);
+    s.gpu.stream_wait_value(waiting, wait)?;
+    s.launch_on(waiting, "count", 1, 1, &Args::default().ptr(total))?;
+    std::thread::sleep(Duration::from_millis(30));
+    ensure!(!s.gpu.stream_query(waiting)?, "the stream did not wait");
+    ensure!(
+        s.peek(total, 1)? == [0],
+        "a kernel ran before the word was written"
+    );
+    write(writing)?;
+    s.gpu.stream_synchronize(waiting)?;
+    ensure!(s.peek(total, 1)? == [1], "the kernel was lost");
+    Ok(())
+}
+
+fn a_stream_waits_for_a_word_that_a_copy_writes(s: &Session<'_>) -> Check {
+    // At least 3 comes after the highest numbers too.
+    for (flags, before, value, after) in [
+        (0, 6, 7, 8),
+        (0, !5, 3, 4),
+        (1, 8, 7, 7),
+        (2, 8, 7, 4),
+        (3, !0, 0, !1),
+    ] {
+        let word = s.zeros(2)?;
+        write_word(s.gpu, s.stream, word, before)?;
+        s.gpu.stream_synchronize(s.stream)?;
+        let wait = ValueWait::new(word, false, value, flags)?;
+        holds_until(s, &wait, |stream| {
+            Ok(write_word(s.gpu, stream, word, after)?)
+        })?;
+    }
+    Ok(())
+}
+
+fn a_stream_waits_for_both_halves_of_a_wide_word(s: &Session<'_>) -> Check {
+    let word = s.zeros(2)?;
+    let upper = DevicePtr(word.0 + 4);
+    let wait = ValueWait::new(word, true, 1 << 40, 0)?;
+    holds_until(s, &wait, |stream| {
+        write_word(s.gpu, stream, word, 1)?;
+        Ok(write_word(s.gpu, stream, upper, 1 << 8)?)
+    })
+}
+
+fn a_wait_that_is_met_holds_nothing_up(s: &Session<'_>) -> Check {
+    let (word, total) = (s.zeros(1)?, s.zeros(1)?);
+    let stream = s.own_stream()?;
+    for _ in 0..100 {
+        s.gpu
+            .stream_wait_value(stream, &ValueWait::new(word, false, 0, 1)?)?;
+        s.launch_on(stream, "count", 1, 1, &Args::default().ptr(total))?;
+    }
+    s.gpu.stream_synchronize(stream)?;
+    ensure!(s.peek(total, 1)? == [100], "kernels were lost");
     Ok(())
 }
 

@@ -4,7 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
-use mica_wire::host::message::{Kind, Message, PROTOCOL_VERSION, Role};
+use mica_wire::host::frame::Frame;
+use mica_wire::host::message::{
+    ClientMessage, DaemonMessage, Introduction, PROTOCOL_VERSION, Role,
+};
 use mica_wire::host::socket::{HostSocket, SocketError};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
@@ -14,19 +17,25 @@ use crate::{Environment, SharedPage};
 /// How often a reader that nothing comes for looks at its descriptor.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-pub(super) type Greeting = (HostSocket, Message, Vec<OwnedFd>);
+pub(super) type Greeting = (HostSocket, Frame, Vec<OwnedFd>);
+
+/// A connection to a daemon that has let this process in.
+pub(super) type Admission = (HostSocket, Welcome, Vec<OwnedFd>);
 
 /// Connects and introduces this process; with a page, as one that was known before.
 pub(super) fn hello(
     environment: &Environment,
     role: Role,
     resume: Option<(&SharedPage, u64)>,
-) -> Result<Greeting, LinkError> {
+) -> Result<Admission, LinkError> {
     let (socket, answer, fds) = greet(environment, role, resume)?;
-    match answer.kind() {
-        Some(Kind::Welcome) => Ok((socket, answer, fds)),
-        Some(Kind::Refused) => Err(LinkError::Refused(answer.text())),
-        _ => Err(LinkError::Unexpected(answer.kind)),
+    match answer.read() {
+        Ok(DaemonMessage::Refused { text, .. }) => Err(LinkError::Refused(text.into())),
+        Ok(message) => match Welcome::of(message) {
+            Some(welcome) => Ok((socket, welcome, fds)),
+            None => Err(LinkError::Unexpected(answer.kind())),
+        },
+        Err(_) => Err(LinkError::Unexpected(answer.kind())),
     }
 }
 
@@ -43,18 +52,19 @@ pub(super) fn greet(
     let socket = HostSocket::connect(&environment.socket).map_err(connect)?;
     // The reader looks now and then whether its descriptor is still its own: a program that closes it does not wake the reader.
     let _ = set_socket_timeout(&socket, Timeout::Recv, Some(LOOK_EVERY));
-    let mut message = Message::new(Kind::Hello);
-    message.a = role as u64;
-    message.b = u64::from(PROTOCOL_VERSION);
-    message.token = environment.token;
     match resume {
         Some((page, client_id)) => {
-            message.c = page.commands.granted_bytes.load(Acquire);
-            message.d = client_id;
+            let introduction = Introduction {
+                role,
+                version: PROTOCOL_VERSION,
+                claimed_bytes: page.commands.granted_bytes.load(Acquire),
+                client_id,
+                token: environment.token,
+            };
             let file = page.file().map_err(LinkError::Page)?;
-            socket.send(&message, &[file.as_fd()])
+            socket.send(&ClientMessage::Hello { introduction }, &[file.as_fd()])
         }
-        None => socket.send(&message, &[]),
+        None => socket.send(&ClientMessage::hello(role, environment.token), &[]),
     }
     .map_err(connect)?;
     let (answer, fds) = first_answer(&socket).map_err(connect)?;
@@ -62,7 +72,7 @@ pub(super) fn greet(
 }
 
 /// What the daemon says to a hello, however long it takes.
-fn first_answer(socket: &HostSocket) -> Result<(Message, Vec<OwnedFd>), SocketError> {
+fn first_answer(socket: &HostSocket) -> Result<(Frame, Vec<OwnedFd>), SocketError> {
     loop {
         match socket.receive() {
             Err(error) if error.would_block() => {}
@@ -74,10 +84,9 @@ fn first_answer(socket: &HostSocket) -> Result<(Message, Vec<OwnedFd>), SocketEr
 /// Connects as a program that wants a session with its virtual GPU's worker; the descriptor is the
 /// session's socket.
 pub fn open_session(environment: &Environment) -> Result<(Welcome, OwnedFd), LinkError> {
-    let (_socket, message, fds) = hello(environment, Role::Program, None)?;
-    let welcome = Welcome::of(&message);
+    let (_socket, welcome, fds) = hello(environment, Role::Program, None)?;
     match fds.into_iter().next() {
         Some(session) => Ok((welcome, session)),
-        None => Err(LinkError::Unexpected(message.kind)),
+        None => Err(LinkError::NoDescriptor),
     }
 }

@@ -42,11 +42,10 @@ impl Host {
         let peer = accept_with(&self.listener, SocketFlags::CLOEXEC).unwrap();
         let socket = HostSocket::from_fd(peer);
         let (hello, _) = socket.receive().unwrap();
-        assert_eq!(hello.kind(), Some(Kind::Hello));
+        assert!(matches!(hello.read(), Ok(ClientMessage::Hello { .. })));
         let doorbell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-        let welcome = Message::new(Kind::Welcome);
         let fds = [self.page.fd(), doorbell.as_fd()];
-        socket.send(&welcome, &fds).unwrap();
+        socket.send(&welcome(), &fds).unwrap();
         socket
     }
 
@@ -59,6 +58,17 @@ impl Host {
     }
 }
 
+/// A welcome that says nothing.
+fn welcome() -> DaemonMessage {
+    DaemonMessage::Welcome {
+        limit_bytes: 0,
+        device_total_bytes: 0,
+        client_id: 0,
+        gpu_index: 0,
+        vgpu: "".into(),
+    }
+}
+
 #[test]
 fn a_question_survives_a_daemon_that_is_replaced_at_once() {
     let host = Host::start();
@@ -68,7 +78,10 @@ fn a_question_survives_a_daemon_that_is_replaced_at_once() {
         std::thread::spawn(move || quota.charge(100).is_ok())
     };
     let (question, _) = first.receive().unwrap();
-    assert_eq!(question.kind(), Some(Kind::NeedCredit));
+    assert!(matches!(
+        question.read(),
+        Ok(ClientMessage::NeedCredit { .. })
+    ));
     // The asker cannot look while the old daemon goes and the new one comes.
     let answers = lock(&link.answers);
     drop(first);
@@ -85,11 +98,13 @@ fn a_question_survives_a_daemon_that_is_replaced_at_once() {
     let reader = link.clone();
     std::thread::spawn(move || reader.serve(|_| {}, &AtomicBool::new(false)));
     let (question, _) = second.receive().unwrap();
-    assert_eq!(question.kind(), Some(Kind::NeedCredit));
+    assert!(matches!(
+        question.read(),
+        Ok(ClientMessage::NeedCredit { .. })
+    ));
     host.page.memory.credit_bytes.store(100, Release);
-    let mut credit = Message::new(Kind::Credit);
-    (credit.id, credit.a) = (question.id, 100);
-    second.send(&credit, &[]).unwrap();
+    let credit = DaemonMessage::Credit { bytes: 100 }.frame(question.id());
+    second.send_frame(&credit, &[]).unwrap();
     assert!(asker.join().unwrap());
 }
 
@@ -142,12 +157,12 @@ fn a_program_that_takes_the_descriptors_keeps_its_files_and_the_link_comes_back(
         replace_by(&own, number);
     }
     link.ring();
-    link.note(0, "a sentence");
+    link.note(Severity::Info, "a sentence");
     // The daemon hears of the loss and the link comes again, with the same page in another file.
     let peer = accept_with(&host.listener, SocketFlags::CLOEXEC).unwrap();
     let second = HostSocket::from_fd(peer);
     let (hello, mut fds) = second.receive().unwrap();
-    assert_eq!(hello.kind(), Some(Kind::Hello));
+    assert!(matches!(hello.read(), Ok(ClientMessage::Hello { .. })));
     assert!(first.receive().is_err(), "the first connection is over");
     let page = SharedPage::adopt(fds.remove(0)).unwrap();
     assert_eq!(page.counters.launches.load(Acquire), 77);
@@ -158,9 +173,7 @@ fn a_program_that_takes_the_descriptors_keeps_its_files_and_the_link_comes_back(
         None,
     )
     .unwrap();
-    second
-        .send(&Message::new(Kind::Welcome), &[bell.as_fd()])
-        .unwrap();
+    second.send(&welcome(), &[bell.as_fd()]).unwrap();
     while link.is_down() {
         std::thread::yield_now();
     }
@@ -192,6 +205,36 @@ fn a_program_that_takes_the_descriptors_keeps_its_files_and_the_link_comes_back(
         0,
         "nothing was written to it"
     );
+}
+
+#[test]
+fn a_new_daemon_is_told_of_the_confinement_again() {
+    let host = Host::start();
+    let (link, first) = host.connected();
+    link.confined(5, 2, "no namespace");
+    link.confined(5, 0, "");
+    let said = |socket: &HostSocket| {
+        let (frame, _) = socket.receive().unwrap();
+        match frame.read() {
+            Ok(ClientMessage::Confined {
+                applied,
+                missing,
+                why,
+            }) => (applied, missing, String::from(why)),
+            other => panic!("{other:?}"),
+        }
+    };
+    let expected = [(5, 2, "no namespace".to_owned()), (5, 0, String::new())];
+    assert_eq!([said(&first), said(&first)], expected);
+    let serving = link.clone();
+    std::thread::spawn(move || serving.serve(|_| {}, &AtomicBool::new(false)));
+    drop(first);
+    let second = accept_with(&host.listener, SocketFlags::CLOEXEC).unwrap();
+    let second = HostSocket::from_fd(second);
+    let (hello, _) = second.receive().unwrap();
+    assert!(matches!(hello.read(), Ok(ClientMessage::Hello { .. })));
+    second.send(&welcome(), &[]).unwrap();
+    assert_eq!([said(&second), said(&second)], expected);
 }
 
 /// What a copy of this process made by `clone` alone, without fork handlers, answers; `None` if it never does.
@@ -226,8 +269,8 @@ fn a_copy_without_fork_handlers_is_refused_and_does_not_speak_for_its_parent() {
     let (link, socket) = host.connected();
     let refused = || {
         link.ring();
-        link.note(0, "from a copy");
-        link.memory_view().is_none() && link.need_credit(1, 0, true).is_err()
+        link.note(Severity::Info, "from a copy");
+        link.memory_view().is_none() && link.need_credit(Account::Device, 1, 0, true).is_err()
     };
     // Another thread may hold a lock of the allocator's at the moment of a copy.
     let answer = (0..3).find_map(|_| in_a_copy(refused));

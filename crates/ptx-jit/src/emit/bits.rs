@@ -1,9 +1,9 @@
 //! Bit fields, funnel shifts, `lop3` and `prmt`.
 
-use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
-use mica_ptx::ast::{Operand, RegId, ScalarType};
+use cranelift_codegen::ir::{InstBuilder, Type, Value, condcodes::IntCC, types};
+use mica_ptx::ast::{Op, Operand, RegId, ScalarType};
 
-use super::Emit;
+use super::{Emit, V};
 use crate::CompileError;
 use crate::unit::Class;
 
@@ -121,7 +121,36 @@ impl Emit<'_, '_> {
     }
 
     /// Any function of three bits, as few operations as its table allows.
-    pub(crate) fn lop3(&mut self, v: &[Value], lut: u8) -> Value {
+    pub(crate) fn lop3(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::Lop3 {
+            dst,
+            a,
+            b,
+            c,
+            lut,
+            pred,
+        } = op
+        else {
+            return Ok(());
+        };
+        let srcs = self.get_all(&[a, b, c], Class::B32)?;
+        let f = |e: &mut Self, v: &[Value]| e.lookup3(v, *lut);
+        let v = self.map(&srcs, Class::B32, &f, Some(&f));
+        if let Some(p) = pred {
+            let zero = V::U(self.imm(types::I32, 0));
+            let set = self.int_compare(IntCC::NotEqual, v.clone(), zero, Class::B32);
+            let q = self.pred(&p.src)?;
+            let r = self.combine(p.op, set, q);
+            self.set(p.dst, r);
+        }
+        if let Some(d) = dst {
+            self.set(*d, v);
+        }
+        Ok(())
+    }
+
+    /// Three words, bit by bit, by a table of eight bits.
+    fn lookup3(&mut self, v: &[Value], lut: u8) -> Value {
         let (a, b, c) = (self.int(v[0]), self.int(v[1]), self.int(v[2]));
         let ty = self.ty(a);
         // By Shannon expansion on `a`: each half is a function of `b` and `c`.

@@ -270,7 +270,7 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(on);
         for (i, r) in live.iter().enumerate() {
             let (at, off) = self.place(Region::Frame(0), save + 16 * i as u64, 16)?;
-            let V::U(v) = self.read_loose(*r) else {
+            let V::U(v) = self.read_raw(*r) else {
                 continue;
             };
             self.b.ins().store(flags(), v, at, off);

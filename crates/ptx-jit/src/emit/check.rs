@@ -124,7 +124,7 @@ impl Emit<'_, '_> {
     }
 
     fn check_shared(&mut self, vs: &[Value], hull: Hull, ask: Ask) {
-        let (align, span) = (hull.align, (hull.high - hull.low) as u64);
+        let (align, span) = (hull.align, hull.span());
         let wide = |e: &mut Self| {
             let v = V::X(vs.to_vec());
             (0..e.lanes)
@@ -207,7 +207,7 @@ impl Emit<'_, '_> {
         if !self.src.checks {
             return true;
         }
-        let (align, span) = (hull.align, (hull.high - hull.low) as u64);
+        let (align, span) = (hull.align, hull.span());
         // The last offset that is inside; the arena is larger than any access and below 2^63.
         let limit = self.limit(window, span, 0);
         let limit = self.add_imm(limit, -1);
@@ -297,7 +297,7 @@ impl Emit<'_, '_> {
                 lanes[l]
             };
             let own = if stride < 0 {
-                low - stride * (self.lanes as i64 - 1)
+                low.wrapping_sub(stride * (self.lanes as i64 - 1))
             } else {
                 low
             };

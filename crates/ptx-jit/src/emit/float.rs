@@ -2,7 +2,7 @@
 //! is left goes to the runtime.
 
 use cranelift_codegen::ir::{InstBuilder, Value, condcodes::FloatCC, condcodes::IntCC, types};
-use mica_ptx::ast::{FloatBinOp, FloatUnOp, Op, Precision, Rounding, ScalarType};
+use mica_ptx::ast::{FloatBinOp, FloatUnOp, Op, Operand, Precision, RegId, Rounding, ScalarType};
 
 use super::directed::{Exact, Finish};
 use super::half::is_half;
@@ -24,206 +24,225 @@ impl Emit<'_, '_> {
             Op::FloatBin { ty, .. } | Op::Fma { ty, .. } | Op::FloatUn { ty, .. }
                 if is_half(*ty) =>
             {
-                return self.half(op);
+                self.half(op)
             }
             Op::FloatBin {
-                op,
                 ty,
-                round: Rounding::Rn,
-                ftz,
-                sat,
-                nan,
-                xorsign_abs: false,
-                dst,
-                a,
-                b,
-            } if plain(*ty) => {
-                let class = Class::of(*ty);
-                let x = self.get_float(a, class)?;
-                let y = self.get_float(b, class)?;
-                let flush = *ftz && *ty == ScalarType::F32;
-                let (op, sat, nan) = (*op, *sat, *nan);
-                let f = |e: &mut Self, v: &[Value]| {
-                    let (a, b) = (e.input(v[0], flush), e.input(v[1], flush));
-                    let r = e.two_floats(op, a, b, nan);
-                    e.output(r, flush, sat)
-                };
-                let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
-                self.set_float(*dst, v);
-            }
-            Op::Fma {
-                ty,
-                round: Rounding::Rn,
-                ftz,
-                sat,
-                relu: false,
-                oob: false,
-                dst,
-                a,
-                b,
-                c,
-            } if plain(*ty) => {
-                if !self.src.has_fma {
-                    return Ok(false);
-                }
-                let class = Class::of(*ty);
-                let srcs = [a, b, c]
-                    .into_iter()
-                    .map(|o| self.get_float(o, class).map(|v| (v, class)))
-                    .collect::<Result<Vec<_>, _>>()?;
-                let flush = *ftz && *ty == ScalarType::F32;
-                let sat = *sat;
-                // The instruction overwrites its first operand: better not a broadcast that other
-                // vectors of the group use too.
-                let mut srcs = srcs;
-                if matches!(srcs[0].0, V::U(_)) {
-                    srcs.swap(0, 1);
-                }
-                let f = |e: &mut Self, v: &[Value]| {
-                    let a = e.input(v[0], flush);
-                    let b = e.input(v[1], flush);
-                    let c = e.input(v[2], flush);
-                    let r = e.b.ins().fma(a, b, c);
-                    e.output(r, flush, sat)
-                };
-                let v = self.map(&srcs, class, &f, Some(&f));
-                self.set_float(*dst, v);
-            }
-            Op::FloatBin {
-                op,
-                ty,
-                round,
-                ftz,
-                sat,
-                dst,
-                a,
-                b,
                 xorsign_abs: false,
                 ..
-            } if plain(*ty) => {
-                let Some(op) = Exact::of(*op) else {
-                    return Ok(false);
-                };
-                let finish = Finish {
-                    round: *round,
-                    ftz: *ftz,
-                    sat: *sat,
-                };
-                return self.directed(op, *ty, finish, *dst, &[a, b]);
-            }
+            } if plain(*ty) => self.float_bin(op),
             Op::Fma {
                 ty,
-                round,
-                ftz,
-                sat,
                 relu: false,
                 oob: false,
-                dst,
-                a,
-                b,
-                c,
-            } if plain(*ty) => {
-                let finish = Finish {
-                    round: *round,
-                    ftz: *ftz,
-                    sat: *sat,
-                };
-                return self.directed(Exact::Fma, *ty, finish, *dst, &[a, b, c]);
-            }
-            Op::FloatDiv {
-                ty,
-                prec,
-                ftz,
-                dst,
-                a,
-                b,
-            } if plain(*ty) => {
-                if let Precision::Ieee(round) = prec
-                    && *round != Rounding::Rn
-                {
-                    let finish = Finish {
-                        round: *round,
-                        ftz: *ftz,
-                        sat: false,
-                    };
-                    return self.directed(Exact::Div, *ty, finish, *dst, &[a, b]);
-                }
-                if !matches!(prec, Precision::Ieee(_)) {
-                    // Approximate division has its own rules for large divisors.
-                    return self.pure(run::DIV_APPROX, &[a, b], *dst, *ty, *prec, *ftz);
-                }
-                let class = Class::of(*ty);
-                let x = self.get_float(a, class)?;
-                let y = self.get_float(b, class)?;
-                let flush = *ftz && *ty == ScalarType::F32;
-                let f = |e: &mut Self, v: &[Value]| {
-                    let (a, b) = (e.input(v[0], flush), e.input(v[1], flush));
-                    let r = e.b.ins().fdiv(a, b);
-                    e.output(r, flush, false)
-                };
-                let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
-                self.set_float(*dst, v);
-            }
-            Op::FloatUn {
-                op,
-                ty,
-                prec,
-                ftz,
-                dst,
-                a,
-            } if plain(*ty) => {
-                let nearest = matches!(prec, Precision::Ieee(Rounding::Rn) | Precision::Approx);
-                let inline = match op {
-                    FloatUnOp::Abs | FloatUnOp::Neg => true,
-                    FloatUnOp::Sqrt | FloatUnOp::Rcp => {
-                        nearest && (*ty == ScalarType::F32 || *prec != Precision::Approx)
-                    }
-                    FloatUnOp::Rsqrt => *ty == ScalarType::F32,
-                    _ => false,
-                };
-                if !inline {
-                    return self.transcendental(*op, *ty, *prec, *ftz, *dst, a);
-                }
-                let class = Class::of(*ty);
-                let x = self.get_float(a, class)?;
-                let flush = *ftz && *ty == ScalarType::F32;
-                let op = *op;
-                let f = |e: &mut Self, v: &[Value]| {
-                    let a = e.input(v[0], flush);
-                    let r = match op {
-                        FloatUnOp::Abs => e.b.ins().fabs(a),
-                        FloatUnOp::Neg => e.b.ins().fneg(a),
-                        FloatUnOp::Sqrt => e.b.ins().sqrt(a),
-                        // The interpreter rounds twice too. AVX-512's estimate and a Newton step
-                        // were no faster in n-body, and differ in the last bit between machines.
-                        FloatUnOp::Rsqrt => {
-                            let s = e.b.ins().sqrt(a);
-                            let one = e.one_like(s);
-                            e.b.ins().fdiv(one, s)
-                        }
-                        _ => {
-                            let one = e.one_like(a);
-                            e.b.ins().fdiv(one, a)
-                        }
-                    };
-                    e.output(r, flush, false)
-                };
-                let v = self.map(&[(x, class)], class, &f, Some(&f));
-                self.set_float(*dst, v);
-            }
-            Op::Copysign { ty, dst, a, b } if plain(*ty) => {
-                let class = Class::of(*ty);
-                let x = self.get(a, class)?;
-                let y = self.get(b, class)?;
-                let f = |e: &mut Self, v: &[Value]| {
-                    let (a, b) = (e.float(v[0]), e.float(v[1]));
-                    e.b.ins().fcopysign(b, a)
-                };
-                let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
-                self.set(*dst, v);
-            }
-            _ => return Ok(false),
+                ..
+            } if plain(*ty) => self.float_fma(op),
+            Op::FloatDiv { ty, .. } if plain(*ty) => self.float_div(op),
+            Op::FloatUn { ty, .. } if plain(*ty) => self.float_un(op),
+            Op::Copysign { ty, .. } if plain(*ty) => self.copysign(op),
+            _ => Ok(false),
         }
+    }
+
+    /// Sets `dst` to what `compute` makes of the operands, as floats, lane by lane or as vectors.
+    fn map_floats(
+        &mut self,
+        ty: ScalarType,
+        finish: Finish,
+        dst: RegId,
+        srcs: &[(V, Class)],
+        compute: impl Fn(&mut Self, &[Value]) -> Value,
+    ) {
+        let flush = finish.ftz && ty == ScalarType::F32;
+        let f = |e: &mut Self, v: &[Value]| {
+            let inputs: Vec<Value> = v.iter().map(|v| e.input(*v, flush)).collect();
+            let r = compute(e, &inputs);
+            e.output(r, flush, finish.sat)
+        };
+        let v = self.map(srcs, Class::of(ty), &f, Some(&f));
+        self.set_float(dst, v);
+    }
+
+    fn get_floats(
+        &mut self,
+        ty: ScalarType,
+        srcs: &[&Operand],
+    ) -> Result<Vec<(V, Class)>, CompileError> {
+        let class = Class::of(ty);
+        let get = |o: &&Operand| self.get_float(o, class).map(|v| (v, class));
+        srcs.iter().map(get).collect()
+    }
+
+    /// `add sub mul min max`.
+    fn float_bin(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::FloatBin {
+            op,
+            ty,
+            round,
+            ftz,
+            sat,
+            nan,
+            dst,
+            a,
+            b,
+            ..
+        } = op
+        else {
+            return Ok(false);
+        };
+        let finish = Finish {
+            round: *round,
+            ftz: *ftz,
+            sat: *sat,
+        };
+        if *round != Rounding::Rn {
+            let Some(op) = Exact::of(*op) else {
+                return Ok(false);
+            };
+            return self.directed(op, *ty, finish, *dst, &[a, b]);
+        }
+        let srcs = self.get_floats(*ty, &[a, b])?;
+        self.map_floats(*ty, finish, *dst, &srcs, |e, v| {
+            e.two_floats(*op, v[0], v[1], *nan)
+        });
+        Ok(true)
+    }
+
+    fn float_fma(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::Fma {
+            ty,
+            round,
+            ftz,
+            sat,
+            dst,
+            a,
+            b,
+            c,
+            ..
+        } = op
+        else {
+            return Ok(false);
+        };
+        let finish = Finish {
+            round: *round,
+            ftz: *ftz,
+            sat: *sat,
+        };
+        if *round != Rounding::Rn {
+            return self.directed(Exact::Fma, *ty, finish, *dst, &[a, b, c]);
+        }
+        if !self.src.has_fma {
+            return Ok(false);
+        }
+        let mut srcs = self.get_floats(*ty, &[a, b, c])?;
+        // The instruction overwrites its first operand: better not a broadcast that other
+        // vectors of the group use too.
+        if matches!(srcs[0].0, V::U(_)) {
+            srcs.swap(0, 1);
+        }
+        self.map_floats(*ty, finish, *dst, &srcs, |e, v| {
+            e.b.ins().fma(v[0], v[1], v[2])
+        });
+        Ok(true)
+    }
+
+    fn float_div(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::FloatDiv {
+            ty,
+            prec,
+            ftz,
+            dst,
+            a,
+            b,
+        } = op
+        else {
+            return Ok(false);
+        };
+        let Precision::Ieee(round) = *prec else {
+            // Approximate division has its own rules for large divisors.
+            return self.pure(run::DIV_APPROX, &[a, b], *dst, *ty, *prec, *ftz);
+        };
+        let finish = Finish {
+            round,
+            ftz: *ftz,
+            sat: false,
+        };
+        if round != Rounding::Rn {
+            return self.directed(Exact::Div, *ty, finish, *dst, &[a, b]);
+        }
+        let srcs = self.get_floats(*ty, &[a, b])?;
+        self.map_floats(*ty, finish, *dst, &srcs, |e, v| e.b.ins().fdiv(v[0], v[1]));
+        Ok(true)
+    }
+
+    /// `abs neg sqrt rcp rsqrt`, and the functions that the runtime computes.
+    fn float_un(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::FloatUn {
+            op,
+            ty,
+            prec,
+            ftz,
+            dst,
+            a,
+        } = op
+        else {
+            return Ok(false);
+        };
+        let nearest = matches!(prec, Precision::Ieee(Rounding::Rn) | Precision::Approx);
+        let inline = match op {
+            FloatUnOp::Abs | FloatUnOp::Neg => true,
+            FloatUnOp::Sqrt | FloatUnOp::Rcp => {
+                nearest && (*ty == ScalarType::F32 || *prec != Precision::Approx)
+            }
+            FloatUnOp::Rsqrt => *ty == ScalarType::F32,
+            _ => false,
+        };
+        if !inline {
+            return self.transcendental(*op, *ty, *prec, *ftz, *dst, a);
+        }
+        let finish = Finish {
+            round: Rounding::Rn,
+            ftz: *ftz,
+            sat: false,
+        };
+        let srcs = self.get_floats(*ty, &[a])?;
+        self.map_floats(*ty, finish, *dst, &srcs, |e, v| e.one_float(*op, v[0]));
+        Ok(true)
+    }
+
+    /// An operation on one float, rounded to nearest.
+    fn one_float(&mut self, op: FloatUnOp, a: Value) -> Value {
+        match op {
+            FloatUnOp::Abs => self.b.ins().fabs(a),
+            FloatUnOp::Neg => self.b.ins().fneg(a),
+            FloatUnOp::Sqrt => self.b.ins().sqrt(a),
+            // The interpreter rounds twice too. AVX-512's estimate and a Newton step
+            // were no faster in n-body, and differ in the last bit between machines.
+            FloatUnOp::Rsqrt => {
+                let s = self.b.ins().sqrt(a);
+                let one = self.one_like(s);
+                self.b.ins().fdiv(one, s)
+            }
+            _ => {
+                let one = self.one_like(a);
+                self.b.ins().fdiv(one, a)
+            }
+        }
+    }
+
+    fn copysign(&mut self, op: &Op) -> Result<bool, CompileError> {
+        let Op::Copysign { ty, dst, a, b } = op else {
+            return Ok(false);
+        };
+        let class = Class::of(*ty);
+        let x = self.get(a, class)?;
+        let y = self.get(b, class)?;
+        let f = |e: &mut Self, v: &[Value]| {
+            let (a, b) = (e.float(v[0]), e.float(v[1]));
+            e.b.ins().fcopysign(b, a)
+        };
+        let v = self.map(&[(x, class), (y, class)], class, &f, Some(&f));
+        self.set(*dst, v);
         Ok(true)
     }
 

@@ -10,10 +10,10 @@ use std::mem::offset_of;
 
 use super::{Emit, Source, V, fixed, flags, merge, value, wide};
 use crate::CompileError;
+use crate::grid_stride;
 use crate::run;
 use crate::scratch::{self, status};
-use crate::shape::Shape;
-use crate::stream;
+use crate::uniformity::Uniformity;
 use crate::unit::{BlockId, Place, Step};
 
 /// Iterations of a waiting loop after which the thread stands aside.
@@ -87,7 +87,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         }
         e.returns()?;
         if e.disagreed {
-            let what = "a register got a value of another shape";
+            let what = "a register got a value of another uniformity";
             return Err(CompileError::Backend(what.into()));
         }
         e.b.seal_all_blocks();
@@ -271,8 +271,8 @@ impl<'e, 'm> Emit<'e, 'm> {
     /// Polls at the head of a loop, and lets a waiting thread stand aside.
     fn header(&mut self, id: BlockId) {
         self.poll();
-        let streaming = self.plan.streaming.contains(&id);
-        if streaming && self.lanes == 1 {
+        let is_grid_stride = self.plan.grid_stride.contains(&id);
+        if is_grid_stride && self.lanes == 1 {
             return;
         }
         if let Some(&e) = self.plan.parks.get(&id) {
@@ -285,7 +285,11 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.b
                 .ins()
                 .store(flags(), n, self.scratch, run::SPIN_COUNT);
-            let limit = if streaming { stream::ROUNDS } else { SPINS };
+            let limit = if is_grid_stride {
+                grid_stride::ROUNDS
+            } else {
+                SPINS
+            };
             let limit = self.imm(types::I32, limit);
             let tired = self.b.ins().icmp(IntCC::UnsignedGreaterThan, n, limit);
             let (park, on) = (self.cold(), self.b.create_block());
@@ -315,7 +319,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             if self.src.proven && self.plan.proof.covers_guard(id, g.reg) {
                 continue;
             }
-            let Shape::Affine(stride) = self.plan.shape(g.reg) else {
+            let Uniformity::Affine(stride) = self.plan.uniformity(g.reg) else {
                 continue;
             };
             let V::A(base, _) = self.read(g.reg) else {

@@ -3,6 +3,7 @@
 use cranelift_codegen::ir::{InstBuilder, Type, Value, condcodes::IntCC, types};
 use mica_ptx::ast::{IntBinOp, IntUnOp, MulMode, Op, Operand, PrmtMode, RegId, ScalarType};
 
+use super::shift::Shift;
 use super::{Emit, V};
 use crate::CompileError;
 use crate::unit::Class;
@@ -34,19 +35,7 @@ impl<'e, 'm> Emit<'e, 'm> {
                 self.int_bin(*op, *ty, *dst, a, b)?;
             }
             Op::IntUn { op, ty, dst, a } if simple(*ty) => self.int_un(*op, *ty, *dst, a)?,
-            Op::AddCarry {
-                sub,
-                ty,
-                carry,
-                dst,
-                a,
-                b,
-            } => {
-                let class = Class::of(*ty);
-                let a = self.get(a, class)?;
-                let b = self.get(b, class)?;
-                self.carry_chain(*sub, class, carry.reads, carry.writes, *dst, a, b);
-            }
+            Op::AddCarry { .. } => self.add_carry(op)?,
             Op::Mul {
                 mode,
                 ty,
@@ -57,26 +46,7 @@ impl<'e, 'm> Emit<'e, 'm> {
                 let v = self.product(*mode, *ty, a, b)?;
                 self.put(*dst, v, *mode, *ty);
             }
-            Op::Mad {
-                mode,
-                ty,
-                sat: false,
-                carry,
-                dst,
-                a,
-                b,
-                c,
-            } if simple(*ty) => {
-                let p = self.product(*mode, *ty, a, b)?;
-                let class = result_class(*mode, *ty);
-                let c = self.get(c, class)?;
-                if carry.reads || carry.writes {
-                    self.carry_chain(false, class, carry.reads, carry.writes, *dst, p, c);
-                } else {
-                    let v = self.add_values(p, c, class, false);
-                    self.put(*dst, v, *mode, *ty);
-                }
-            }
+            Op::Mad { ty, sat: false, .. } if simple(*ty) => self.mad(op)?,
             Op::Bfe {
                 ty,
                 dst,
@@ -106,32 +76,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             } => {
                 self.funnel(*left, *clamp, *dst, a, b, amount)?;
             }
-            Op::Lop3 {
-                dst,
-                a,
-                b,
-                c,
-                lut,
-                pred,
-            } => {
-                let srcs = [a, b, c]
-                    .into_iter()
-                    .map(|o| self.get(o, Class::B32).map(|v| (v, Class::B32)))
-                    .collect::<Result<Vec<_>, _>>()?;
-                let lut = *lut;
-                let f = |e: &mut Self, v: &[Value]| e.lop3(v, lut);
-                let v = self.map(&srcs, Class::B32, &f, Some(&f));
-                if let Some(p) = pred {
-                    let zero = V::U(self.imm(types::I32, 0));
-                    let set = self.int_compare(IntCC::NotEqual, v.clone(), zero, Class::B32);
-                    let q = self.pred(&p.src)?;
-                    let r = self.combine(p.op, set, q);
-                    self.set(p.dst, r);
-                }
-                if let Some(d) = dst {
-                    self.set(*d, v);
-                }
-            }
+            Op::Lop3 { .. } => self.lop3(op)?,
             Op::Prmt {
                 mode: PrmtMode::Generic,
                 dst,
@@ -141,33 +86,85 @@ impl<'e, 'm> Emit<'e, 'm> {
             } => {
                 self.permute(*dst, a, b, *sel as u32)?;
             }
-            Op::Sad { ty, dst, a, b, c } if simple(*ty) => {
-                let class = Class::of(*ty);
-                let signed = ty.is_signed();
-                let srcs = [a, b, c]
-                    .into_iter()
-                    .map(|o| self.get(o, class).map(|v| (v, class)))
-                    .collect::<Result<Vec<_>, _>>()?;
-                let v = self.map(
-                    &srcs,
-                    class,
-                    &|e, v| {
-                        let (a, b, c) = (e.int(v[0]), e.int(v[1]), e.int(v[2]));
-                        let (hi, lo) = if signed {
-                            (e.b.ins().smax(a, b), e.b.ins().smin(a, b))
-                        } else {
-                            (e.b.ins().umax(a, b), e.b.ins().umin(a, b))
-                        };
-                        let d = e.b.ins().isub(hi, lo);
-                        e.b.ins().iadd(c, d)
-                    },
-                    None,
-                );
-                self.set(*dst, v);
-            }
+            Op::Sad { ty, .. } if simple(*ty) => self.sad(op)?,
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Operands of one class.
+    pub(crate) fn get_all(
+        &mut self,
+        srcs: &[&Operand],
+        class: Class,
+    ) -> Result<Vec<(V, Class)>, CompileError> {
+        let get = |o: &&Operand| self.get(o, class).map(|v| (v, class));
+        srcs.iter().map(get).collect()
+    }
+
+    fn add_carry(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::AddCarry {
+            sub,
+            ty,
+            carry,
+            dst,
+            a,
+            b,
+        } = op
+        else {
+            return Ok(());
+        };
+        let class = Class::of(*ty);
+        let a = self.get(a, class)?;
+        let b = self.get(b, class)?;
+        self.carry_chain(*sub, class, carry.reads, carry.writes, *dst, a, b);
+        Ok(())
+    }
+
+    fn mad(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::Mad {
+            mode,
+            ty,
+            carry,
+            dst,
+            a,
+            b,
+            c,
+            ..
+        } = op
+        else {
+            return Ok(());
+        };
+        let p = self.product(*mode, *ty, a, b)?;
+        let class = result_class(*mode, *ty);
+        let c = self.get(c, class)?;
+        if carry.reads || carry.writes {
+            self.carry_chain(false, class, carry.reads, carry.writes, *dst, p, c);
+        } else {
+            let v = self.add_values(p, c, class, false);
+            self.put(*dst, v, *mode, *ty);
+        }
+        Ok(())
+    }
+
+    fn sad(&mut self, op: &Op) -> Result<(), CompileError> {
+        let Op::Sad { ty, dst, a, b, c } = op else {
+            return Ok(());
+        };
+        let class = Class::of(*ty);
+        let srcs = self.get_all(&[a, b, c], class)?;
+        let f = |e: &mut Self, v: &[Value]| {
+            let (a, b, c) = (e.int(v[0]), e.int(v[1]), e.int(v[2]));
+            let (hi, lo) = match ty.is_signed() {
+                true => (e.b.ins().smax(a, b), e.b.ins().smin(a, b)),
+                false => (e.b.ins().umax(a, b), e.b.ins().umin(a, b)),
+            };
+            let d = e.b.ins().isub(hi, lo);
+            e.b.ins().iadd(c, d)
+        };
+        let v = self.map(&srcs, class, &f, None);
+        self.set(*dst, v);
+        Ok(())
     }
 
     fn put(&mut self, dst: RegId, v: V, mode: MulMode, ty: ScalarType) {
@@ -245,7 +242,13 @@ impl<'e, 'm> Emit<'e, 'm> {
         let signed = ty.is_signed();
         let have = self.class_of(dst);
         if matches!(op, IntBinOp::Shl | IntBinOp::Shr) {
-            let v = self.shift_op(op == IntBinOp::Shl, signed, class, a, b)?;
+            let left = op == IntBinOp::Shl;
+            let shift = Shift {
+                left,
+                signed,
+                class,
+            };
+            let v = self.shift_bits(shift, a, b)?;
             let v = self.resize(v, class, have);
             self.set(dst, v);
             return Ok(());
@@ -291,7 +294,6 @@ impl<'e, 'm> Emit<'e, 'm> {
     }
 
     fn int_scalar(&mut self, op: IntBinOp, signed: bool, a: Value, b: Value) -> Value {
-        let ty = self.ty(a);
         match (op, signed) {
             (IntBinOp::And, _) => self.b.ins().band(a, b),
             (IntBinOp::Or, _) => self.b.ins().bor(a, b),
@@ -300,123 +302,46 @@ impl<'e, 'm> Emit<'e, 'm> {
             (IntBinOp::Min, false) => self.b.ins().umin(a, b),
             (IntBinOp::Max, true) => self.b.ins().smax(a, b),
             (IntBinOp::Max, false) => self.b.ins().umax(a, b),
-            (IntBinOp::Div, false) => {
-                let zero = self.imm(ty, 0);
-                let is_zero = self.b.ins().icmp(IntCC::Equal, b, zero);
-                let d = self.nonzero(b);
-                let q = self.b.ins().udiv(a, d);
-                let ones = self.imm(ty, u64::MAX);
-                self.b.ins().select(is_zero, ones, q)
-            }
-            (IntBinOp::Rem, false) => {
-                let zero = self.imm(ty, 0);
-                let is_zero = self.b.ins().icmp(IntCC::Equal, b, zero);
-                let d = self.nonzero(b);
-                let r = self.b.ins().urem(a, d);
-                let ones = self.imm(ty, u64::MAX);
-                self.b.ins().select(is_zero, ones, r)
-            }
-            (IntBinOp::Div | IntBinOp::Rem, true) => {
-                // By magnitudes, which can neither overflow nor trap.
-                let zero = self.imm(ty, 0);
-                let is_zero = self.b.ins().icmp(IntCC::Equal, b, zero);
-                let ma = self.b.ins().iabs(a);
-                let mb = self.b.ins().iabs(b);
-                let mb = self.nonzero(mb);
-                if op == IntBinOp::Div {
-                    let q = self.b.ins().udiv(ma, mb);
-                    let s = self.b.ins().bxor(a, b);
-                    let neg = self.b.ins().icmp(IntCC::SignedLessThan, s, zero);
-                    let nq = self.b.ins().ineg(q);
-                    let q = self.b.ins().select(neg, nq, q);
-                    let ones = self.imm(ty, u64::MAX);
-                    self.b.ins().select(is_zero, ones, q)
-                } else {
-                    let r = self.b.ins().urem(ma, mb);
-                    let neg = self.b.ins().icmp(IntCC::SignedLessThan, a, zero);
-                    let nr = self.b.ins().ineg(r);
-                    let r = self.b.ins().select(neg, nr, r);
-                    let ones = self.imm(ty, u64::MAX);
-                    self.b.ins().select(is_zero, ones, r)
-                }
-            }
+            (IntBinOp::Div | IntBinOp::Rem, false) => self.unsigned_division(op, a, b),
+            (IntBinOp::Div | IntBinOp::Rem, true) => self.signed_division(op, a, b),
             _ => a,
         }
     }
 
-    fn shift_op(
-        &mut self,
-        left: bool,
-        signed: bool,
-        class: Class,
-        a: &Operand,
-        b: &Operand,
-    ) -> Result<V, CompileError> {
-        let bits = self.class_type(class).bits();
-        let x = self.get(a, class)?;
-        if let Operand::Imm(n) = b {
-            let n = (*n as u32 as u64).min(u64::from(bits));
-            if let (V::A(base, s), true) = (&x, left && n < u64::from(bits)) {
-                let ty = self.ty(*base);
-                let c = self.imm(ty, n);
-                let v = self.b.ins().ishl(*base, c);
-                let s = s.wrapping_shl(n as u32);
-                let s = if class == Class::B32 {
-                    i64::from(s as i32)
-                } else {
-                    s
-                };
-                return Ok(V::A(v, s));
-            }
-            let over = n >= u64::from(bits);
-            let f = |e: &mut Self, v: &[Value]| {
-                let mut x = e.int(v[0]);
-                let ty = e.ty(x);
-                if over && (left || !signed) {
-                    return if ty.is_vector() {
-                        e.zero_vector(ty)
-                    } else {
-                        e.imm(ty, 0)
-                    };
-                }
-                if ty.is_vector() {
-                    x = e.sign16(x, class, signed && !left);
-                }
-                let n = e.imm(types::I32, n.min(u64::from(bits) - 1));
-                let x = match (left, signed) {
-                    (true, _) => e.b.ins().ishl(x, n),
-                    (false, true) => e.b.ins().sshr(x, n),
-                    _ => e.b.ins().ushr(x, n),
-                };
-                if ty.is_vector() {
-                    e.mask16(x, class)
-                } else {
-                    x
-                }
-            };
-            return Ok(self.map(&[(x, class)], class, &f, Some(&f)));
-        }
-        let n = self.get(b, Class::B32)?;
-        let scalar = |e: &mut Self, v: &[Value]| {
-            let x = e.int(v[0]);
-            let n = e.int(v[1]);
-            let ty = e.ty(x);
-            let limit = e.imm(types::I32, u64::from(bits));
-            let fits = e.b.ins().icmp(IntCC::UnsignedLessThan, n, limit);
-            if !left && signed {
-                let top = e.imm(types::I32, u64::from(bits) - 1);
-                let n = e.b.ins().umin(n, top);
-                return e.b.ins().sshr(x, n);
-            }
-            let r = if left {
-                e.b.ins().ishl(x, n)
-            } else {
-                e.b.ins().ushr(x, n)
-            };
-            let zero = e.imm(ty, 0);
-            e.b.ins().select(fits, r, zero)
+    /// `div` or `rem`: all ones where the divisor is zero.
+    fn unsigned_division(&mut self, op: IntBinOp, a: Value, b: Value) -> Value {
+        let ty = self.ty(a);
+        let zero = self.imm(ty, 0);
+        let is_zero = self.b.ins().icmp(IntCC::Equal, b, zero);
+        let d = self.nonzero(b);
+        let result = match op {
+            IntBinOp::Div => self.b.ins().udiv(a, d),
+            _ => self.b.ins().urem(a, d),
         };
-        Ok(self.map(&[(x, class), (n, Class::B32)], class, &scalar, None))
+        let ones = self.imm(ty, u64::MAX);
+        self.b.ins().select(is_zero, ones, result)
+    }
+
+    /// The same by magnitudes, which can neither overflow nor trap.
+    fn signed_division(&mut self, op: IntBinOp, a: Value, b: Value) -> Value {
+        let ty = self.ty(a);
+        let zero = self.imm(ty, 0);
+        let is_zero = self.b.ins().icmp(IntCC::Equal, b, zero);
+        let ma = self.b.ins().iabs(a);
+        let mb = self.b.ins().iabs(b);
+        let mb = self.nonzero(mb);
+        let (magnitude, sign) = match op {
+            IntBinOp::Div => {
+                let q = self.b.ins().udiv(ma, mb);
+                (q, self.b.ins().bxor(a, b))
+            }
+            _ => (self.b.ins().urem(ma, mb), a),
+        };
+        let is_negative = self.b.ins().icmp(IntCC::SignedLessThan, sign, zero);
+        let negative = self.b.ins().ineg(magnitude);
+        let result = self.b.ins().select(is_negative, negative, magnitude);
+        let ones = self.imm(ty, u64::MAX);
+        self.b.ins().select(is_zero, ones, result)
     }
 
     pub(crate) fn zero_vector(&mut self, ty: Type) -> Value {
@@ -424,6 +349,29 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.vconst64([0; 2])
         } else {
             self.vconst32([0; 4])
+        }
+    }
+
+    fn int_un_scalar(&mut self, op: IntUnOp, x: Value) -> Value {
+        match op {
+            IntUnOp::Abs => self.b.ins().iabs(x),
+            IntUnOp::Neg => self.b.ins().ineg(x),
+            IntUnOp::Not => self.b.ins().bnot(x),
+            IntUnOp::Cnot => {
+                let ty = self.ty(x);
+                let zero = self.imm(ty, 0);
+                let is = self.b.ins().icmp(IntCC::Equal, x, zero);
+                self.b.ins().uextend(ty, is)
+            }
+            IntUnOp::Popc => {
+                let n = self.b.ins().popcnt(x);
+                self.cast(n, types::I32)
+            }
+            IntUnOp::Clz => {
+                let n = self.b.ins().clz(x);
+                self.cast(n, types::I32)
+            }
+            IntUnOp::Brev => self.b.ins().bitrev(x),
         }
     }
 
@@ -445,26 +393,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         let out = if counts { Class::B32 } else { class };
         let scalar = |e: &mut Self, v: &[Value]| {
             let x = e.int(v[0]);
-            let ty = e.ty(x);
-            match op {
-                IntUnOp::Abs => e.b.ins().iabs(x),
-                IntUnOp::Neg => e.b.ins().ineg(x),
-                IntUnOp::Not => e.b.ins().bnot(x),
-                IntUnOp::Cnot => {
-                    let zero = e.imm(ty, 0);
-                    let is = e.b.ins().icmp(IntCC::Equal, x, zero);
-                    e.b.ins().uextend(ty, is)
-                }
-                IntUnOp::Popc => {
-                    let n = e.b.ins().popcnt(x);
-                    e.cast(n, types::I32)
-                }
-                IntUnOp::Clz => {
-                    let n = e.b.ins().clz(x);
-                    e.cast(n, types::I32)
-                }
-                IntUnOp::Brev => e.b.ins().bitrev(x),
-            }
+            e.int_un_scalar(op, x)
         };
         let vector = |e: &mut Self, v: &[Value]| {
             let x = match op {

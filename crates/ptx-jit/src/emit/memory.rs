@@ -230,7 +230,7 @@ impl Emit<'_, '_> {
             Some(h) => (false, h),
             None => (true, Hull::default()),
         };
-        let span = (hull.high - hull.low) as u64;
+        let span = hull.span();
         let small = near(offset);
         let place = |e: &mut Self, x: Value, lane: usize| {
             let host = match e.window_base(window, lane) {
@@ -257,7 +257,7 @@ impl Emit<'_, '_> {
             {
                 if !skip {
                     let reach = stride.wrapping_mul(self.lanes as i64 - 1);
-                    let low = hull.low + reach.min(0);
+                    let low = hull.low.wrapping_add(reach.min(0));
                     let span = span + reach.unsigned_abs();
                     self.check(window, &[(x, 0)], low, span, hull.align, stride, ask);
                 }

@@ -28,6 +28,13 @@ pub(crate) struct Hull {
     pub(crate) align: u32,
 }
 
+impl Hull {
+    /// Bytes from the lowest to the end of the highest. Offsets are the program's, up to the ends of their range.
+    pub(crate) fn span(&self) -> u64 {
+        self.high.wrapping_sub(self.low) as u64
+    }
+}
+
 impl Emit<'_, '_> {
     /// Finds accesses of a block that can be checked together.
     pub(crate) fn plan_checks(&mut self, id: BlockId) {

@@ -29,10 +29,11 @@ mod load;
 mod memory;
 mod merge;
 mod moves;
+mod nan_canonicalisation;
 mod ops;
 mod product;
 mod registers;
-mod settle;
+mod shift;
 mod slots;
 mod slow;
 mod special;
@@ -99,10 +100,10 @@ pub(crate) struct Source<'m> {
     pub(crate) recheck: bool,
     /// Allocates registers in one pass ([`crate::limit`]).
     pub(crate) quick: bool,
-    /// Checks addresses. Off only to learn what it costs ([`crate::price`]).
+    /// Checks addresses. Off only to learn what it costs ([`crate::bounds_cost`]).
     pub(crate) checks: bool,
     pub(crate) has_fma: bool,
-    /// For launches of which [`crate::prove`] has shown that what it speaks of needs no check.
+    /// For launches of which [`crate::bounds`] has shown that what it speaks of needs no check.
     pub(crate) proven: bool,
     /// Broadcasts from memory can be put in later ([`patch`]).
     pub(crate) broadcasts: bool,
@@ -148,7 +149,7 @@ pub(crate) struct Emit<'e, 'm> {
     /// How many instructions are marked to be replaced.
     pub(crate) patches: u32,
     buffer: Option<ir::StackSlot>,
-    /// A register got a value that is not of its shape. A launch's proof speaks of what each thread computes,
+    /// A register got a value that is not of its uniformity. A launch's proof speaks of what each thread computes,
     /// so code that takes lanes for affine where they are not may not run.
     disagreed: bool,
 }

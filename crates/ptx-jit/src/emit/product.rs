@@ -6,7 +6,7 @@ use mica_ptx::ast::{MulMode, Operand, RegId, ScalarType};
 use super::int::{Scalar, result_class};
 use super::{Emit, V};
 use crate::CompileError;
-use crate::shape::sign_extend;
+use crate::uniformity::sign_extend;
 use crate::unit::Class;
 
 impl<'e, 'm> Emit<'e, 'm> {

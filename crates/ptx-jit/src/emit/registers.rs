@@ -1,4 +1,4 @@
-//! PTX registers as Cranelift variables: scalars, affine bases or vectors, by their shape.
+//! PTX registers as Cranelift variables: scalars, affine bases or vectors, by their uniformity.
 
 use cranelift_codegen::ir::{Type, types};
 use mica_ptx::ast::{Operand, RegId};
@@ -6,7 +6,7 @@ use mica_ptx::ast::{Operand, RegId};
 use super::{Emit, Home, V};
 use crate::CompileError;
 use crate::scratch;
-use crate::shape::Shape;
+use crate::uniformity::Uniformity;
 use crate::unit::{Class, Reg};
 
 impl Emit<'_, '_> {
@@ -16,18 +16,20 @@ impl Emit<'_, '_> {
         }
         let class = self.plan.unit.regs[r as usize];
         let scalar = self.scalar_type(r);
-        let shape = if self.lanes == 1 {
-            Shape::Uniform
+        let uniformity = if self.lanes == 1 {
+            Uniformity::Uniform
         } else {
-            self.plan.shape(r)
+            self.plan.uniformity(r)
         };
-        let home = match shape {
-            Shape::Uniform | Shape::Undef => Home::Scalar(self.b.declare_var(scalar), scalar),
-            Shape::Affine(s) => {
+        let home = match uniformity {
+            Uniformity::Uniform | Uniformity::Undef => {
+                Home::Scalar(self.b.declare_var(scalar), scalar)
+            }
+            Uniformity::Affine(s) => {
                 let ty = self.class_type(class);
                 Home::Affine(self.b.declare_var(ty), ty, s)
             }
-            Shape::Varying => {
+            Uniformity::Varying => {
                 let (n, ty) = self.vectors(class);
                 Home::Vector((0..n).map(|_| self.b.declare_var(ty)).collect())
             }
@@ -64,8 +66,8 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// What a register holds; a NaN in a loose one has any bits.
-    pub(crate) fn read_loose(&mut self, r: Reg) -> V {
+    /// What a register holds; a NaN may be raw ([`crate::nan_canonicalisation`]).
+    pub(crate) fn read_raw(&mut self, r: Reg) -> V {
         if let Some(v) = self.cooked(r) {
             return v;
         }

@@ -88,7 +88,7 @@ impl Emit<'_, '_> {
     pub(crate) fn save_slot(&mut self, r: Reg) {
         let slot = self.plan.slots[&r];
         let (p, off) = self.slot_address(slot);
-        match self.read_loose(r) {
+        match self.read_raw(r) {
             V::U(v) | V::A(v, _) => {
                 let v = match slot.class {
                     Class::Pred | Class::B16 => self.b.ins().uextend(types::I32, v),

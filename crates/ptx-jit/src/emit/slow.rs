@@ -9,7 +9,7 @@ use mica_ptx::ast::RegId;
 use super::{Emit, V, flags};
 use crate::CompileError;
 use crate::run;
-use crate::shape::Shape;
+use crate::uniformity::Uniformity;
 use crate::unit::Class;
 
 impl Emit<'_, '_> {
@@ -107,7 +107,7 @@ impl Emit<'_, '_> {
         let uniform = srcs.iter().all(|(v, _)| matches!(v, V::U(_)))
             && defs
                 .iter()
-                .all(|(r, _)| matches!(self.plan.shape(self.reg(*r)), Shape::Uniform))
+                .all(|(r, _)| matches!(self.plan.uniformity(self.reg(*r)), Uniformity::Uniform))
             && !defs.is_empty();
         if uniform || self.lanes == 1 {
             return self.slow_once(srcs, &defs);

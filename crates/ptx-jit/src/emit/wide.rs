@@ -19,7 +19,7 @@ use crate::liveness::{visit_step, visit_term};
 use crate::patch::{self, wide};
 use crate::plan::Plan;
 use crate::scratch;
-use crate::shape::Shape;
+use crate::uniformity::Uniformity;
 use crate::unit::{BlockId, Class, Place, Reg, Step};
 
 /// The wide vectors of the current block.
@@ -114,7 +114,7 @@ pub(crate) fn is_wide(module: &Module, plan: &Plan, id: BlockId) -> bool {
         let Step::Inst(inst) = *s else { return false };
         let mut varying = Vec::new();
         visit_step(unit, module, block.instance, *s, &mut |r, _| {
-            if plan.shape(r) == Shape::Varying {
+            if plan.uniformity(r) == Uniformity::Varying {
                 varying.push(r);
             }
         });
@@ -129,7 +129,7 @@ pub(crate) fn is_wide(module: &Module, plan: &Plan, id: BlockId) -> bool {
             return false;
         };
         let dst = unit.reg(block.instance, dst);
-        if plan.shape(dst) != Shape::Varying || !plan.loose.has(dst) {
+        if plan.uniformity(dst) != Uniformity::Varying || !plan.raw_nans.has(dst) {
             return false;
         }
         work += 1;
@@ -207,7 +207,7 @@ impl Emit<'_, '_> {
             return Ok(false);
         };
         let dst = self.reg(dst);
-        if self.plan.shape(dst) != Shape::Varying {
+        if self.plan.uniformity(dst) != Uniformity::Varying {
             return Ok(false);
         }
         if self.wide.dead.contains(&self.merged.at) {
@@ -259,7 +259,7 @@ impl Emit<'_, '_> {
 
     fn is_uniform(&self, o: &Operand) -> bool {
         let Operand::Reg(r) = o else { return true };
-        self.plan.shape(self.reg(*r)) != Shape::Varying
+        self.plan.uniformity(self.reg(*r)) != Uniformity::Varying
     }
 
     /// One instruction for every eight lanes.

@@ -5,14 +5,14 @@ use mica_ptx::visit::Access;
 use std::collections::HashMap;
 
 use crate::graph::Graph;
-use crate::shape::{Guard, Shape, Shapes};
+use crate::uniformity::{Guard, Uniformities, Uniformity};
 use crate::unit::{Block, BlockId, Step, Term, Unit};
 
 /// Puts a block before every loop in which threads wait for each other or take turns.
 pub(crate) fn add_preheaders(
     unit: &mut Unit,
     graph: &Graph,
-    streaming: &[BlockId],
+    grid_stride: &[BlockId],
 ) -> Vec<BlockId> {
     if unit.has_calls() {
         return Vec::new();
@@ -24,7 +24,7 @@ pub(crate) fn add_preheaders(
         }
         let body = graph.loop_body(h);
         let waits = |b: &u32| matches!(unit.blocks[*b as usize].term, Term::Sync { .. });
-        if !body.iter().any(waits) && !streaming.contains(&h) {
+        if !body.iter().any(waits) && !grid_stride.contains(&h) {
             continue;
         }
         let outside: Vec<u32> = graph.preds[h as usize]
@@ -55,7 +55,7 @@ pub(crate) fn add_preheaders(
 pub(crate) fn split(
     unit: &mut Unit,
     module: &Module,
-    shapes: &Shapes,
+    uniformities: &Uniformities,
 ) -> HashMap<BlockId, Vec<Guard>> {
     let mut guards: HashMap<BlockId, Vec<Guard>> = HashMap::new();
     let mut b = 0u32;
@@ -67,9 +67,9 @@ pub(crate) fn split(
         let mut known: Vec<Guard> = guards.get(&b).cloned().unwrap_or_default();
         for (at, s) in block.steps.iter().enumerate() {
             if let Step::Inst(i) = s
-                && let Some(g) = shapes.guards.get(&(instance, *i))
+                && let Some(g) = uniformities.guards.get(&(instance, *i))
             {
-                let live = matches!(shapes.of[g.reg as usize], Shape::Affine(_));
+                let live = matches!(uniformities.of[g.reg as usize], Uniformity::Affine(_));
                 if live && !known.contains(g) {
                     cut = Some((at, Some(*g)));
                     break;
@@ -85,9 +85,9 @@ pub(crate) fn split(
             && !block.steps.is_empty()
             && let Term::Table { index, .. } = &block.term
         {
-            let varying = index
-                .reg()
-                .is_some_and(|r| shapes.of[unit.reg(instance, r) as usize] != Shape::Uniform);
+            let varying = index.reg().is_some_and(|r| {
+                uniformities.of[unit.reg(instance, r) as usize] != Uniformity::Uniform
+            });
             if varying {
                 cut = Some((block.steps.len(), None));
             }

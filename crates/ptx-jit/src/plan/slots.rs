@@ -112,7 +112,7 @@ impl Plan {
     pub(crate) fn saved_register(&self, r: Reg) -> Saved {
         Saved {
             slot: self.slots[&r],
-            shape: self.shape(r),
+            uniformity: self.uniformity(r),
         }
     }
 
@@ -142,7 +142,7 @@ impl Plan {
             self.region_live = self.live_in.clone();
             return;
         }
-        let defs = crate::shape::block_defs(&self.unit, module);
+        let defs = crate::uniformity::block_defs(&self.unit, module);
         let slotted: Vec<Reg> = self.slots.keys().copied().collect();
         let mut dirty_in = vec![BitSet::new(n); blocks];
         let mut dirty_out = defs;

@@ -3,7 +3,7 @@
 use crate::kernel::Kernel;
 use crate::plan::Saved;
 use crate::scratch;
-use crate::shape::Shape;
+use crate::uniformity::Uniformity;
 use crate::unit::Class;
 
 /// Address of a slot's element.
@@ -26,10 +26,10 @@ fn elements<'a, T>(k: &Kernel, scratch_ptr: *mut u8, s: &Saved, t: u32, lanes: u
 
 /// What the lanes of a group have that saved a register once: the same, or `stride` more each.
 fn stride(s: &Saved) -> Option<i64> {
-    match s.shape {
-        Shape::Varying => None,
-        Shape::Affine(stride) => Some(stride),
-        Shape::Uniform | Shape::Undef => Some(0),
+    match s.uniformity {
+        Uniformity::Varying => None,
+        Uniformity::Affine(stride) => Some(stride),
+        Uniformity::Uniform | Uniformity::Undef => Some(0),
     }
 }
 

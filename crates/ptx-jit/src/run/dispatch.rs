@@ -247,9 +247,9 @@ impl Dispatch<'_> {
         self.states().any(|(_, c)| c & WAITING == 0 && c != EXITED)
     }
 
-    /// Whether a group is between two turns of a streaming loop.
+    /// Whether a group is between two turns of a grid-stride loop.
     fn any_streams(&self) -> bool {
-        if self.k.plan.streaming.is_empty() || self.lanes == 1 {
+        if self.k.plan.grid_stride.is_empty() || self.lanes == 1 {
             return false;
         }
         let conts = conts(self.scratch);
@@ -259,7 +259,7 @@ impl Dispatch<'_> {
             c & COHERENT != 0
                 && e & WAITING == 0
                 && e != EXITED
-                && (self.k.plan.streaming).contains(&self.k.plan.entries[e as usize])
+                && (self.k.plan.grid_stride).contains(&self.k.plan.entries[e as usize])
         })
     }
 

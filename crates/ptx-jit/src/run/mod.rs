@@ -11,6 +11,7 @@ mod dispatch;
 mod env;
 mod helpers;
 mod matrix_ops;
+mod members;
 mod memory_ops;
 mod quiet;
 mod recheck;

@@ -2,16 +2,16 @@
 //! lane who is there. The last warp of a block is whole with the lanes that it has.
 //!
 //! Owns finding such warps, and the simple collectives on whole rows of slots. What takes part of a
-//! warp, or arrives in pieces, is [`collective`]'s.
+//! warp, or arrives in pieces, is [`super::collective`]'s.
 
 use mica_kernel::Fault;
 use mica_ptx::ast::{Op, Operand, RegId, ScalarType, VoteMode};
 use mica_ptx_ops::warp;
 
 use super::coherence::slot;
-use super::collective;
 use super::dispatch::{Dispatch, conts};
 use super::env;
+use super::members;
 use crate::plan::SyncSite;
 use crate::scratch::{COHERENT, EXITED, WAITING};
 use crate::unit::Class;
@@ -49,7 +49,7 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
         return None;
     }
     if row.simple(op).is_none()
-        && let Err(fault) = collective::execute(d, w, site, op, row.members())
+        && let Err(fault) = members::execute(d, w, site, op, row.members())
     {
         return Some(Err(fault));
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 #[derive(Debug, Default)]
 struct Kept(Mutex<HashMap<String, Vec<u8>>>);
 
-impl CodeStore for Kept {
+impl CodeCache for Kept {
     fn load(&self, key: &str) -> Option<Vec<u8>> {
         self.0.lock().expect("unpoisoned").get(key).cloned()
     }

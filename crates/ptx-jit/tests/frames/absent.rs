@@ -4,14 +4,17 @@ use super::{HEAD, changes, locals};
 use crate::common::{Device, Params, compiled};
 use mica_kernel::BlockOutcome;
 
-/// A kernel that stores or loads a matrix by the name of a local variable.
+/// A kernel that stores or loads a matrix, with the address of a local variable in `%d1`.
 fn kernel(instruction: &str) -> String {
     format!(
         "{HEAD}.visible .entry k(.param .u64 out)
 {{
 	.local .align 16 .b8 own[128];
 	.reg .b32 %r<5>;
+	.reg .b64 %d<2>;
 	mov.u32 %r1, 0x41414141;
+	mov.u64 %d1, own;
+	cvta.local.u64 %d1, %d1;
 	{instruction}
 	ret;
 }}
@@ -23,10 +26,13 @@ fn kernel(instruction: &str) -> String {
 #[test]
 fn a_matrix_has_no_rows_of_absent_lanes() {
     for instruction in [
-        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [own], {%r1, %r1, %r1, %r1};",
-        "stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [own], {%r1};",
-        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [own];",
+        "stmatrix.sync.aligned.m8n8.x4.b16 [%d1], {%r1, %r1, %r1, %r1};",
+        "stmatrix.sync.aligned.m8n8.x1.trans.b16 [%d1], {%r1};",
+        "ldmatrix.sync.aligned.m8n8.x4.b16 {%r1, %r2, %r3, %r4}, [%d1];",
     ] {
+        // By name it would be the address of a lane's own variable, present or not: that is refused.
+        let by_name = kernel(&instruction.replace("%d1", "own"));
+        assert!(mica_ptx::parse(by_name.as_bytes()).is_err(), "{by_name}");
         let text = kernel(instruction);
         for (mut d, by) in [
             (Device::interpreter(&text), "interpreter"),

@@ -66,7 +66,7 @@ fn nested_calls_beyond_what_is_inlined_give_the_same() {
             d.local_stride = 64 << 10;
             let out = d.upload(&[9; 64]);
             d.run("k", 1, 64, Params::default().u64(out));
-            d.local_stride = d.module.local_bytes(0).next_multiple_of(16);
+            crate::reserve(&mut d);
             let out = d.upload(&[9; 64]);
             d.run("k", 1, 64, Params::default().u64(out));
             d.read(out, 64)

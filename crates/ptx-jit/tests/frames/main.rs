@@ -7,14 +7,14 @@ mod child;
 mod common;
 mod generate;
 mod graphs;
+mod kernel;
 mod limits;
 
 use common::{Device, Params, compiled, dim};
+use kernel::{HEAD, call, kernel};
 use mica_kernel::{BlockOutcome, Fault};
 use std::fmt::Write;
 use std::ops::Range;
-
-const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 
 /// Launches one block and looks at all memory. Gives what happened, and the addresses that changed.
 fn changes(
@@ -55,6 +55,22 @@ fn reserve(d: &mut Device) {
     d.local_stride = d.module.local_bytes(index).next_multiple_of(16);
 }
 
+/// Launches one block of compiled code, which must end well. Gives the device, what its threads stored, and what else
+/// changed outside of their local memory.
+fn stored(text: &str, lanes: u32, threads: u32) -> (Device, Vec<u32>, Vec<Range<u64>>) {
+    let mut d = compiled(text, lanes);
+    reserve(&mut d);
+    let out = d.upload(&vec![9; threads as usize]);
+    let local = locals(&mut d, threads);
+    let (result, mut changed) = changes(&mut d, threads, Params::default().u64(out));
+    assert_eq!(result.0, BlockOutcome::Done, "{:?}", result.1);
+    let results = out..out + 4 * u64::from(threads);
+    let inside = |r: &Range<u64>, all: &Range<u64>| all.start <= r.start && r.end <= all.end;
+    changed.retain(|r| !inside(r, &local) && !inside(r, &results));
+    let words = d.read(out, threads as usize);
+    (d, words, changed)
+}
+
 /// A function that fills its array of `bytes` with a number, and gives the sum of it.
 fn filler(name: &str, bytes: u32) -> String {
     format!(
@@ -86,33 +102,6 @@ fill:
     )
 }
 
-/// A kernel of which each thread stores what `call` leaves in `%r2`, given its number in `%r1`.
-fn kernel(before: &str, call: &str) -> String {
-    format!(
-        "{HEAD}{before}
-.visible .entry k(.param .u64 out)
-{{
-	.reg .b32 %r<9>;
-	.reg .b64 %d<9>;
-	mov.u32 %r1, %tid.x;
-	{call}
-	ld.param.u64 %d1, [out];
-	mul.wide.u32 %d2, %r1, 4;
-	add.s64 %d1, %d1, %d2;
-	st.global.u32 [%d1], %r2;
-	ret;
-}}
-"
-    )
-}
-
-fn call(name: &str) -> String {
-    format!(
-        "{{ .param .b32 a; .param .b32 s; st.param.u32 [a], %r1; call (s), {name}, (a); \
-         ld.param.u32 %r2, [s]; }}"
-    )
-}
-
 #[test]
 fn a_kernel_without_a_frame_reserves_its_callee_s() {
     // Neither has parameters: the callee's frame is where the kernel's would be.
@@ -130,19 +119,12 @@ fn a_kernel_without_a_frame_reserves_its_callee_s() {
 	ld.global.u32 %r2, [%d1];",
     );
     for lanes in [1, 4, 16] {
-        let mut d = compiled(&text, lanes);
-        reserve(&mut d);
-        let out = d.upload(&[9; 1024]);
-        let local = locals(&mut d, 1024);
-        let (result, changed) = changes(&mut d, 1024, Params::default().u64(out));
-        assert_eq!(result.0, BlockOutcome::Done, "{:?}", result.1);
+        let (d, words, others) = stored(&text, lanes, 1024);
         let want: Vec<u32> = (0..1024).map(|t| 2 * t).collect();
-        assert_eq!(d.read(out, 1024), want, "lanes={lanes}");
-        let inside = |r: &Range<u64>| local.start <= r.start && r.end <= local.end;
+        assert_eq!(words, want, "lanes={lanes}");
         let sums = d.global("sums");
-        for r in changed {
-            let stored = |at: u64| at <= r.start && r.end <= at + 4096;
-            let known = inside(&r) || stored(out) || stored(sums);
+        for r in others {
+            let known = sums <= r.start && r.end <= sums + 4096;
             assert!(known, "lanes={lanes}: {r:x?} changed");
         }
     }
@@ -175,21 +157,9 @@ ld.local.u32 %r2, [array+65532]; add.u32 %r2, %r2, %r1; st.param.u32 [sum], %r2;
     let dead = format!("bra over;\n\tcall t0;\nover:\n\t{}", call("f"));
     let text = kernel(&before, &dead);
     for lanes in [1, 16] {
-        let mut d = compiled(&text, lanes);
-        reserve(&mut d);
-        let out = d.upload(&[9; 16]);
-        let local = locals(&mut d, 16);
-        let (result, changed) = changes(&mut d, 16, Params::default().u64(out));
-        assert_eq!(result.0, BlockOutcome::Done, "{:?}", result.1);
-        assert_eq!(
-            d.read(out, 16),
-            (0..16).map(|t| 2 * t).collect::<Vec<u32>>()
-        );
-        for r in changed {
-            let known =
-                local.start <= r.start && r.end <= local.end || out <= r.start && r.end <= out + 64;
-            assert!(known, "lanes={lanes}: {r:x?} changed");
-        }
+        let (_, words, others) = stored(&text, lanes, 16);
+        assert_eq!(words, (0..16).map(|t| 2 * t).collect::<Vec<u32>>());
+        assert_eq!(others, [], "lanes={lanes}");
     }
 }
 

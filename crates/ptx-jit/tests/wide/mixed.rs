@@ -6,7 +6,7 @@ use crate::common::Rng;
 use crate::{ONE, TWO};
 use std::fmt::Write;
 
-/// Shapes of blocks of threads: whole groups, partial ones, none at all, rows.
+/// Uniformities of blocks of threads: whole groups, partial ones, none at all, rows.
 pub(crate) const SHAPES: [(u32, u32); 8] = [
     (64, 1),
     (32, 1),

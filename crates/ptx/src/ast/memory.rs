@@ -23,6 +23,21 @@ pub enum Space {
     Tex,
 }
 
+impl std::fmt::Display for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Space::Generic => "generic",
+            Space::Global => ".global",
+            Space::Shared => ".shared",
+            Space::SharedCluster => ".shared::cluster",
+            Space::Local => ".local",
+            Space::Const => ".const",
+            Space::Param => ".param",
+            Space::Tex => ".tex",
+        })
+    }
+}
+
 /// Who must observe a memory operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {

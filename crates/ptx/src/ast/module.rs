@@ -74,6 +74,19 @@ pub enum Linkage {
     Common,
 }
 
+impl Linkage {
+    /// The directive that gives it, with its dot; empty for names of one module only.
+    pub const fn directive(self) -> &'static str {
+        match self {
+            Linkage::Internal => "",
+            Linkage::Visible => ".visible",
+            Linkage::Extern => ".extern",
+            Linkage::Weak => ".weak",
+            Linkage::Common => ".common",
+        }
+    }
+}
+
 /// A variable in any state space except registers.
 #[derive(Clone, Debug)]
 pub struct Variable {

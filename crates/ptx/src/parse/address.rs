@@ -8,18 +8,33 @@ use super::Parser;
 use super::scope::Binding;
 
 impl<'a> Parser<'a> {
-    /// `[base + offset]`.
-    pub(super) fn address(&mut self) -> Result<Address> {
+    /// `[base + offset]` in a state space.
+    pub(super) fn address_in(&mut self, space: Space) -> Result<Address> {
+        let at = self.token;
+        let address = self.address()?;
+        self.check_space(&at, &address, space)?;
+        Ok(address)
+    }
+
+    /// A comma and an address in a state space.
+    pub(super) fn next_address_in(&mut self, space: Space) -> Result<Address> {
+        self.comma()?;
+        self.address_in(space)
+    }
+
+    /// A memory operand in a state space: `[address]`, or `var[index]` for an array.
+    pub(super) fn memory_in(&mut self, space: Space) -> Result<Address> {
+        let at = self.token;
+        let address = self.memory()?;
+        self.check_space(&at, &address, space)?;
+        Ok(address)
+    }
+
+    fn address(&mut self) -> Result<Address> {
         self.expect(b'[')?;
         let address = self.address_inside()?;
         self.expect(b']')?;
         Ok(address)
-    }
-
-    /// A comma and an address.
-    pub(super) fn next_address(&mut self) -> Result<Address> {
-        self.comma()?;
-        self.address()
     }
 
     pub(super) fn address_inside(&mut self) -> Result<Address> {
@@ -60,8 +75,7 @@ impl<'a> Parser<'a> {
         )
     }
 
-    /// A memory operand: `[address]`, or `var[index]` for an array.
-    pub(super) fn memory(&mut self) -> Result<Address> {
+    fn memory(&mut self) -> Result<Address> {
         if self.token.is(b'[') {
             return self.address();
         }
@@ -85,12 +99,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Fails when the address names a variable of another space than the instruction's.
-    pub(super) fn check_space(
-        &self,
-        at: &Token<'_>,
-        address: &Address,
-        space: Space,
-    ) -> Result<()> {
+    fn check_space(&self, at: &Token<'_>, address: &Address, space: Space) -> Result<()> {
         let AddrBase::Var(var) = address.base else {
             return Ok(());
         };
@@ -105,7 +114,10 @@ impl<'a> Parser<'a> {
         if fits {
             return Ok(());
         }
-        let problem = format!("`{}` is not in the state space of this instruction", v.name);
+        let problem = format!(
+            "`{}` is a `{}` variable, not a `{space}` one",
+            v.name, v.space
+        );
         self.bad_operand(at, problem)
     }
 }

@@ -192,26 +192,32 @@ impl<'a> Parser<'a> {
             return Err(self.unexpected("a variable that is not a predicate"));
         }
         loop {
-            let name = self.ident("a name")?;
-            // `name<4>` declares name0 to name3.
-            if self.accept(b'<')? {
-                let at = self.token;
-                let count = self.int("a count")?;
-                self.expect(b'>')?;
-                return self
-                    .bad_declaration(&at, format!("{count} numbered variables are not supported"));
-            }
-            let dims = self.dims()?;
-            let var = self.variable(&name, &head, dims, linkage)?;
-            let id = self.add_var(&name, var)?;
-            if self.accept(b'=')? {
-                self.initializer(id)?;
-            }
+            self.declarator(&head, linkage)?;
             if !self.accept(b',')? {
                 break;
             }
         }
         self.expect(b';')
+    }
+
+    /// One variable of a declaration: `b[4] = {1, 2}`.
+    pub(super) fn declarator(&mut self, head: &VarHead, linkage: Linkage) -> Result<VarId> {
+        let name = self.ident("a name")?;
+        // `name<4>` declares name0 to name3.
+        if self.accept(b'<')? {
+            let at = self.token;
+            let count = self.int("a count")?;
+            self.expect(b'>')?;
+            return self
+                .bad_declaration(&at, format!("{count} numbered variables are not supported"));
+        }
+        let dims = self.dims()?;
+        let var = self.variable(&name, head, dims, linkage)?;
+        let id = self.add_var(&name, var)?;
+        if self.accept(b'=')? {
+            self.initializer(id)?;
+        }
+        Ok(id)
     }
 
     /// Adds a variable to the module and binds its name.

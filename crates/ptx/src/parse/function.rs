@@ -24,21 +24,7 @@ pub(crate) const MAX_PARAM_BYTES: u64 = 1 << 24;
 impl<'a> Parser<'a> {
     /// `.entry` or `.func`, after the keyword.
     pub(super) fn function(&mut self, is_kernel: bool, linkage: Linkage) -> Result<()> {
-        while self.token.kind == Kind::Dot && self.token.text == "attribute" {
-            self.advance()?;
-            self.skip_parens()?;
-        }
-        let returns = if !is_kernel && self.token.is(b'(') {
-            self.raw_params()?
-        } else {
-            Vec::new()
-        };
-        let name = self.ident("a function's name")?;
-        let params = if self.token.is(b'(') {
-            self.raw_params()?
-        } else {
-            Vec::new()
-        };
+        let (returns, name, params) = self.function_head(is_kernel)?;
         let id = self.func_id(&name)?;
         let directives = self.directives()?;
 
@@ -92,6 +78,26 @@ impl<'a> Parser<'a> {
         self.expect(b'{')?;
         self.statements()?;
         self.end_function()
+    }
+
+    /// Return parameters, name and parameters of a function.
+    pub(super) fn function_head(
+        &mut self,
+        is_kernel: bool,
+    ) -> Result<(Vec<RawParam<'a>>, Token<'a>, Vec<RawParam<'a>>)> {
+        while self.accept_dot("attribute")? {
+            self.skip_parens()?;
+        }
+        let returns = match !is_kernel && self.token.is(b'(') {
+            true => self.raw_params()?,
+            false => Vec::new(),
+        };
+        let name = self.ident("a function's name")?;
+        let params = match self.token.is(b'(') {
+            true => self.raw_params()?,
+            false => Vec::new(),
+        };
+        Ok((returns, name, params))
     }
 
     fn skip_parens(&mut self) -> Result<()> {

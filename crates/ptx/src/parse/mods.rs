@@ -236,6 +236,15 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// The state space of an instruction, one of these, else generic.
+    pub(super) fn space_of(&mut self, spaces: &[Space]) -> Result<Space> {
+        match self.mods.space() {
+            None => Ok(Space::Generic),
+            Some(space) if spaces.contains(&space) => Ok(space),
+            Some(space) => self.bad_instruction(format!("has no operand in `{space}`")),
+        }
+    }
+
     pub(super) fn bad_instruction<T>(&self, problem: impl Into<String>) -> Result<T> {
         Err(Error::BadInstruction {
             at: self.at(&self.opcode),

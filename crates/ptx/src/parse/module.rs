@@ -7,6 +7,17 @@ use crate::lexer::{Kind, Token};
 use super::Parser;
 use super::scope::Binding;
 
+/// The space of a directive that declares variables at the module's scope.
+pub(super) fn module_space(directive: &str) -> Option<Space> {
+    Some(match directive {
+        "global" => Space::Global,
+        "const" => Space::Const,
+        "shared" | "shared::cta" => Space::Shared,
+        "tex" => Space::Tex,
+        _ => return None,
+    })
+}
+
 impl<'a> Parser<'a> {
     /// The whole text.
     pub(super) fn module(&mut self) -> Result<()> {
@@ -46,30 +57,36 @@ impl<'a> Parser<'a> {
     }
 
     fn top_level(&mut self) -> Result<()> {
+        let linkage = self.linkage()?;
         let token = self.advance()?;
-        let linkage = match token.text {
+        self.unlinked(&token, linkage)
+    }
+
+    /// The linkage directive before a declaration, if there is one. A directive follows.
+    pub(super) fn linkage(&mut self) -> Result<Linkage> {
+        let linkage = match self.token.text {
             "visible" => Linkage::Visible,
             "extern" => Linkage::Extern,
             "weak" => Linkage::Weak,
             "common" => Linkage::Common,
-            _ => return self.unlinked(&token, Linkage::Internal),
+            _ => return Ok(Linkage::Internal),
         };
+        self.advance()?;
         if self.token.kind != Kind::Dot {
             return Err(self.unexpected("a declaration"));
         }
-        let token = self.advance()?;
-        self.unlinked(&token, linkage)
+        Ok(linkage)
     }
 
     fn unlinked(&mut self, token: &Token<'a>, linkage: Linkage) -> Result<()> {
         match token.text {
             "entry" => return self.function(true, linkage),
             "func" => return self.function(false, linkage),
-            "global" => return self.var_declaration(Space::Global, linkage),
-            "const" => return self.var_declaration(Space::Const, linkage),
-            "shared" | "shared::cta" => return self.var_declaration(Space::Shared, linkage),
-            "tex" => return self.var_declaration(Space::Tex, linkage),
-            _ => {}
+            name => {
+                if let Some(space) = module_space(name) {
+                    return self.var_declaration(space, linkage);
+                }
+            }
         }
         if linkage == Linkage::Internal {
             match token.text {
@@ -90,7 +107,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn version(&mut self) -> Result<()> {
+    pub(super) fn version(&mut self) -> Result<()> {
         // `7.0` is one token, a decimal number; its text keeps the two halves apart.
         let token = self.token;
         let halves = token.text.split_once('.');
@@ -103,7 +120,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn target(&mut self) -> Result<()> {
+    pub(super) fn target(&mut self) -> Result<()> {
         let mut target = Target::default();
         loop {
             let at = self.token;
@@ -136,7 +153,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn address_size(&mut self) -> Result<()> {
+    pub(super) fn address_size(&mut self) -> Result<()> {
         let at = self.token;
         match self.int("32 or 64")? {
             bits @ (32 | 64) => {
@@ -198,26 +215,23 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `.section .debug_info { … }`: debugging data, skipped.
+    /// `.section .debug_info { … }`: debugging data, skipped. Only data may stand in it: code that a
+    /// driver would read there must not be skipped here.
     pub(super) fn section(&mut self) -> Result<()> {
-        while !self.token.is(b'{') {
-            if self.token.kind == Kind::End {
-                return Err(self.unexpected("`{`"));
-            }
-            self.advance()?;
+        if !matches!(self.token.kind, Kind::Dot | Kind::Ident) {
+            return Err(self.unexpected("a section's name"));
         }
-        let mut depth = 0u64;
-        loop {
-            match self.advance()?.kind {
-                Kind::Punct(b'{') => depth += 1,
-                Kind::Punct(b'}') => depth -= 1,
-                Kind::End => return Err(self.unexpected("`}`")),
-                _ => {}
-            }
-            if depth == 0 {
-                return Ok(());
-            }
+        self.advance()?;
+        self.expect(b'{')?;
+        while !self.accept(b'}')? {
+            match self.token.kind {
+                Kind::Punct(b'{' | b';' | b'@') | Kind::End => {
+                    return Err(self.unexpected("data or `}`"));
+                }
+                _ => self.advance()?,
+            };
         }
+        Ok(())
     }
 
     /// `.alias a, b;`: `a` is another name of function `b`.

@@ -259,7 +259,7 @@ fn loads_and_stores() {
     assert_op!("createpolicy.range.global.L2::evict_last.L2::evict_first.b64 d1, [d2], r1, r2;", Op::CreatePolicy { srcs, .. } if srcs.len() == 3);
     assert_eq!(
         refused("ld.global.u32 r1, [smem];"),
-        "line 17, column 19: `smem` is not in the state space of this instruction"
+        "line 17, column 19: `smem` is a `.shared` variable, not a `.global` one"
     );
     assert_eq!(
         refused("ld.global.v2.u32 {r1, r2, r3}, [d1];"),

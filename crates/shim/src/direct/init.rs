@@ -97,6 +97,7 @@ fn refused(error: &LinkError) -> CuStatus {
         LinkError::Token
         | LinkError::Connect { .. }
         | LinkError::Unexpected(_)
+        | LinkError::NoDescriptor
         | LinkError::Page(_)
         | LinkError::Session(_) => CuResult::OperatingSystem,
     };

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, Device, DeviceAttribute, Handle, Symbol};
 use mica_fatbin::{Cubin, EntryKind, Format, Image, Region, locate};
+use mica_ptx::ast::Space;
 
 use super::driver::real;
 use super::ledger::Entry;
@@ -22,9 +23,6 @@ use crate::image;
 /// is never loaded, and its start must not wait for that.
 const LOOK_INTO: u64 = 2 << 20;
 static LOOKED_INTO: AtomicU64 = AtomicU64::new(0);
-
-const ATTRIBUTE_MAJOR: i32 = 75;
-const ATTRIBUTE_MINOR: i32 = 76;
 
 /// `cuModuleLoadData`, `cuModuleLoadFatBinary`.
 pub(crate) unsafe fn load_data(
@@ -230,7 +228,7 @@ fn in_image(bytes: &[u8]) -> Option<u64> {
     let code = entry.payload(LOOK_INTO * 8).ok()?;
     match entry.kind {
         EntryKind::Cubin => Some(Cubin::parse(&code).ok()?.global_bytes),
-        EntryKind::Ptx => Some(in_ptx(&String::from_utf8_lossy(&code))),
+        EntryKind::Ptx => Some(in_ptx(&code)),
         _ => None,
     }
 }
@@ -239,58 +237,26 @@ fn in_image(bytes: &[u8]) -> Option<u64> {
 fn capability() -> Option<u32> {
     type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
     let get = real!(cuDeviceGetAttribute as Get);
-    let attribute = |which| {
+    let attribute = |which: DeviceAttribute| {
         let mut value = 0;
         // SAFETY: writes one number.
-        let status = unsafe { get(&mut value, which, 0) };
+        let status = unsafe { get(&mut value, which as i32, 0) };
         u32::try_from(value).ok().filter(|_| status == 0)
     };
-    Some(attribute(ATTRIBUTE_MAJOR)? * 10 + attribute(ATTRIBUTE_MINOR)?)
+    let major = attribute(DeviceAttribute::ComputeCapabilityMajor)?;
+    Some(major * 10 + attribute(DeviceAttribute::ComputeCapabilityMinor)?)
 }
 
-/// Bytes of the variables that PTX declares in global memory: `.global .align 8 .b8 name[4][8];`.
-fn in_ptx(text: &str) -> u64 {
-    let statements = text.split([';', '{', '}']);
-    statements.map(in_statement).fold(0, u64::saturating_add)
-}
-
-fn in_statement(statement: &str) -> u64 {
-    let declaration = statement.split('=').next().unwrap_or_default();
-    // Comments and directives of a line each may stand before it.
-    let Some(at) = declaration.find(".global") else {
-        return 0;
-    };
-    let (before, after) = declaration.split_at(at);
-    let line = before.rsplit('\n').next().unwrap_or_default();
-    let only_linkage = line
-        .split_whitespace()
-        .all(|word| matches!(word, ".visible" | ".weak" | ".common"));
-    // `ld.global` and the like, and what another module defines.
-    if !only_linkage {
-        return 0;
-    }
-    let mut each = 0_u64;
-    let mut lanes = 1_u64;
-    for word in after.split_whitespace() {
-        lanes = match word {
-            ".v2" => 2,
-            ".v4" => 4,
-            _ => lanes,
-        };
-        let digits = word.trim_start_matches(|c: char| !c.is_ascii_digit());
-        let is_type = matches!(word.get(..2), Some(".b" | ".u" | ".s" | ".f"));
-        if let (true, Ok(bits)) = (is_type, digits.parse::<u64>()) {
-            each = bits / 8;
-        }
-    }
-    // Several names may share a type: `.b8 a[4][8], b[16]`.
-    let elements = |name: &str| {
-        let lengths = name.split('[').skip(1);
-        let lengths = lengths.filter_map(|part| part.split(']').next()?.trim().parse::<u64>().ok());
-        lengths.fold(1, u64::saturating_mul)
-    };
-    let elements = after.split(',').map(elements).fold(0, u64::saturating_add);
-    each.saturating_mul(lanes).saturating_mul(elements)
+/// Bytes of the variables that PTX defines in global memory.
+fn in_ptx(text: &[u8]) -> u64 {
+    // The daemon finds the variables of a text that cannot be read in the driver's own figure.
+    let outline = mica_ptx::outline(text).unwrap_or_default();
+    let global = outline
+        .variables()
+        .filter(|(_, space, _)| *space == Space::Global);
+    global
+        .map(|(_, _, bytes)| bytes)
+        .fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -306,9 +272,9 @@ mod tests {
             .extern .global .b8 elsewhere[4096];\n\
             .visible .entry k(.param .u64 p) { .reg .b64 %a; ld.global.u32 %r, [%a]; }\n\
             .weak .global .b64 last[2];";
-        assert_eq!(in_ptx(text), 1_048_576 + 4 + 16 * 6 + 16);
-        assert_eq!(in_ptx("no ptx at all [12"), 0);
-        let several = ".global .align 4 .b8 a[1048576], b[1048576], c;";
+        assert_eq!(in_ptx(text.as_bytes()), 1_048_576 + 4 + 16 * 6 + 16);
+        assert_eq!(in_ptx(b"no ptx at all [12"), 0);
+        let several = b".version 8.0 .global .align 4 .b8 a[1048576], b[1048576], c;";
         assert_eq!(in_ptx(several), 2 * 1_048_576 + 1);
     }
 }

@@ -10,22 +10,21 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, Symbol};
+use mica_cuda_abi::{
+    CuResult, CuStatus, Device, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol,
+};
 
 use super::books;
 use super::context::{current_device, owner};
 use super::driver::real;
 use super::state::{Direct, making, state};
 
-const LIMIT_STACK: u32 = 0;
+const LIMIT_STACK: u32 = Limit::StackSize as u32;
 /// Local memory a thread can have on any GPU. A larger stack is the driver's to refuse, and its answer is not that
 /// memory is short.
 const MOST_LOCAL: usize = 512 << 10;
-const LIMIT_MALLOC_HEAP: u32 = 2;
-const ATTRIBUTE_PROCESSORS: i32 = 16;
-const ATTRIBUTE_THREADS_PER_PROCESSOR: i32 = 39;
-/// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
-const FUNCTION_LOCAL_BYTES: c_int = 3;
+const LIMIT_MALLOC_HEAP: u32 = Limit::MallocHeapSize as u32;
+const FUNCTION_LOCAL_BYTES: c_int = FunctionAttribute::LocalSizeBytes as c_int;
 const OUT_OF_MEMORY: CuStatus = CuResult::OutOfMemory as CuStatus;
 
 /// One limit of one context.
@@ -333,11 +332,12 @@ fn unit(limit: u32) -> u64 {
     type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
     let get = real!(cuDeviceGetAttribute as Get);
     let device = current_device().unwrap_or(0);
-    let attribute = |which| {
+    let attribute = |which: DeviceAttribute| {
         let mut value = 1;
         // SAFETY: writes one number.
-        unsafe { get(&mut value, which, device) };
+        unsafe { get(&mut value, which as i32, device) };
         value.max(1) as u64
     };
-    attribute(ATTRIBUTE_PROCESSORS) * attribute(ATTRIBUTE_THREADS_PER_PROCESSOR)
+    attribute(DeviceAttribute::MultiprocessorCount)
+        * attribute(DeviceAttribute::MaxThreadsPerMultiprocessor)
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 
-use mica_cuda_abi::{Handle, MemLocation};
+use mica_cuda_abi::{Handle, MemLocation, RangeAttribute};
 
 use super::memory::AllocationKind;
 use super::state::{State, state};
@@ -189,27 +189,30 @@ fn prefetch_to(state: &State, address: u64, bytes: usize, place: i32) -> Answer 
 fn advise_range(address: u64, bytes: usize, what: u32, place: Answer<i32>) -> Answer {
     let range = managed(state()?, address, bytes)?;
     // Where it is read from does not matter to memory that is mostly read.
+    use mica_cuda_abi::Advice::*;
+    let what = mica_cuda_abi::Advice::from_number(what);
     let place = match what {
-        1 | 2 | 4 => HOST,
+        Some(SetReadMostly | UnsetReadMostly | UnsetPreferredLocation) => HOST,
         _ => place?,
     };
+    let is_set = what == Some(SetAccessedBy);
     let apply: &dyn Fn(&mut Advice) = match what {
-        1 => &|advice| advice.read_mostly = true,
-        2 => &|advice| advice.read_mostly = false,
-        3 => &|advice| advice.preferred = place,
-        4 => &|advice| advice.preferred = NOWHERE,
-        5 | 6 => &|advice| match place {
-            HOST => advice.accessed_by_host = what == 5,
-            _ => advice.accessed_by_device = what == 5,
+        Some(SetReadMostly) => &|advice| advice.read_mostly = true,
+        Some(UnsetReadMostly) => &|advice| advice.read_mostly = false,
+        Some(SetPreferredLocation) => &|advice| advice.preferred = place,
+        Some(UnsetPreferredLocation) => &|advice| advice.preferred = NOWHERE,
+        Some(SetAccessedBy | UnsetAccessedBy) => &|advice| match place {
+            HOST => advice.accessed_by_host = is_set,
+            _ => advice.accessed_by_device = is_set,
         },
-        _ => return invalid(),
+        None => return invalid(),
     };
     change(&mut lock(&PARTS), range, apply);
     Ok(())
 }
 
 /// The numbers that answer a question about a range: one, or a list that fills the room there is.
-fn answer(attribute: u32, range: Range, room: usize) -> Answer<Vec<i32>> {
+fn answer(attribute: RangeAttribute, range: Range, room: usize) -> Answer<Vec<i32>> {
     let advice = known(&lock(&PARTS), range);
     let kind = |place: i32| match place {
         0 => 1,
@@ -217,10 +220,11 @@ fn answer(attribute: u32, range: Range, room: usize) -> Answer<Vec<i32>> {
         _ => 0,
     };
     let number = |place: i32| place.max(0);
+    use RangeAttribute::*;
     Ok(vec![match attribute {
-        1 => i32::from(advice.read_mostly),
-        2 => advice.preferred,
-        3 => {
+        ReadMostly => i32::from(advice.read_mostly),
+        PreferredLocation => advice.preferred,
+        AccessedBy => {
             let mut list = vec![NOWHERE; room];
             let by = [
                 (advice.accessed_by_device, 0),
@@ -232,19 +236,21 @@ fn answer(attribute: u32, range: Range, room: usize) -> Answer<Vec<i32>> {
             }
             return Ok(list);
         }
-        4 => advice.prefetched,
-        5 => kind(advice.preferred),
-        6 => number(advice.preferred),
-        7 => kind(advice.prefetched),
-        8 => number(advice.prefetched),
-        _ => return invalid(),
+        LastPrefetchLocation => advice.prefetched,
+        PreferredLocationType => kind(advice.preferred),
+        PreferredLocationId => number(advice.preferred),
+        LastPrefetchLocationType => kind(advice.prefetched),
+        LastPrefetchLocationId => number(advice.prefetched),
     }])
 }
 
 /// # Safety
 /// `out` has room for `size` bytes, or is null.
 unsafe fn tell(out: *mut i32, size: usize, attribute: u32, range: Range) -> Answer {
-    let is_list = attribute == 3;
+    let Some(attribute) = RangeAttribute::from_number(attribute) else {
+        return invalid();
+    };
+    let is_list = attribute == RangeAttribute::AccessedBy;
     if out.is_null() || size == 0 || !size.is_multiple_of(4) || (!is_list && size != 4) {
         return invalid();
     }

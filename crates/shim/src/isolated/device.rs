@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_wire::session::MemoryInfo;
 
 use super::context::{check_device, current};
@@ -94,7 +94,8 @@ driver! {
         if out.is_null() || attribute == 0 {
             return invalid();
         }
-        match state.attribute(attribute) {
+        let known = DeviceAttribute::from_number(attribute);
+        match known.and_then(|attribute| state.attribute(attribute)) {
             Some(value) => put(out, value),
             None if attribute < 200 => put(out, 0),
             None => invalid(),
@@ -132,18 +133,19 @@ driver! {
 
     fn device_properties(out: *mut Properties, device: i32) {
         let state = check_device(device)?;
-        let of = |number| state.attribute(number).unwrap_or(0);
+        use DeviceAttribute::*;
+        let of = |attribute| state.attribute(attribute).unwrap_or(0);
         put(out, Properties {
-            max_threads_per_block: of(1),
-            max_threads: [of(2), of(3), of(4)],
-            max_grid: [of(5), of(6), of(7)],
-            shared_per_block: of(8),
-            constant: of(9),
-            warp: of(10),
-            pitch: of(11),
-            registers_per_block: of(12),
-            clock_khz: of(13),
-            texture_alignment: of(14),
+            max_threads_per_block: of(MaxThreadsPerBlock),
+            max_threads: [of(MaxBlockDimX), of(MaxBlockDimY), of(MaxBlockDimZ)],
+            max_grid: [of(MaxGridDimX), of(MaxGridDimY), of(MaxGridDimZ)],
+            shared_per_block: of(MaxSharedMemoryPerBlock),
+            constant: of(TotalConstantMemory),
+            warp: of(WarpSize),
+            pitch: of(MaxPitch),
+            registers_per_block: of(MaxRegistersPerBlock),
+            clock_khz: of(ClockRate),
+            texture_alignment: of(TextureAlignment),
         })
     }
 
@@ -169,7 +171,8 @@ driver! {
     fn device_linear_texture_width(out: *mut usize, format: u32, channels: u32, device: i32) {
         let state = check_device(device)?;
         let _ = (format, channels);
-        put(out, state.attribute(69).unwrap_or(1 << 27) as usize)
+        let most = state.attribute(DeviceAttribute::MaximumTexture1dLinearWidth);
+        put(out, most.unwrap_or(1 << 27) as usize)
     }
 
     fn memory_info(free: *mut usize, total: *mut usize) {

@@ -4,7 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-use mica_cuda_abi::{CuResult, Handle};
+use mica_cuda_abi::event_flags::{self, DISABLE_TIMING, INTERPROCESS};
+use mica_cuda_abi::{CuResult, Handle, event_use_flags};
 use mica_wire::session::{
     EventCreate, EventCreateShared, EventDestroy, EventElapsed, EventQuery, EventRecord,
     EventSynchronize,
@@ -46,10 +47,6 @@ impl Kind for EventState {
 
 static POOL: Pool<EventState> = Pool::new();
 
-/// `CU_EVENT_DISABLE_TIMING`.
-const DISABLE_TIMING: u32 = 2;
-/// `CU_EVENT_INTERPROCESS`.
-const INTERPROCESS: u32 = 4;
 /// Beside the program's flags: it is another program's event.
 const IMPORTED: u32 = 1 << 31;
 
@@ -136,14 +133,14 @@ unsafe fn event_of(handle: Handle) -> Answer<(&'static Event, &'static Context)>
 }
 
 fn record(event: &'static Event, stream: &'static Stream, flags: u32) -> Answer {
-    if flags & !1 != 0 {
+    if flags & !event_use_flags::ALL != 0 {
         return invalid();
     }
     let state = state()?;
     let context = stream.context()?;
     event.context()?;
     if stream.capturing.load(Acquire) {
-        if flags & 1 != 0 {
+        if flags & event_use_flags::EXTERNAL != 0 {
             return capture::record(stream, Op::EventRecord(event));
         }
         *lock(&event.captured) = capture::mark(stream)?;
@@ -172,7 +169,8 @@ fn refuse_captured(event: &Event) -> Answer {
 
 driver! {
     fn event_create(out: *mut Handle, flags: u32) {
-        if out.is_null() || flags & !7 != 0 || flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS {
+        let needs_untimed = flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS;
+        if out.is_null() || flags & !event_flags::ALL != 0 || needs_untimed {
             return invalid();
         }
         let (state, context) = current()?;

@@ -4,45 +4,55 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Acquire;
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{ContextSynchronize, GraphDestroy, GraphLaunch};
+use mica_wire::session::{
+    ContextSynchronize, GraphDestroy, GraphLaunch, GraphOptions, GraphUpload,
+};
 
 use super::capture;
 use super::context::{Context, current};
-use super::copy_boxes::Memcpy3d;
 use super::events::Event;
 use super::flatten::{Flat, build, drop_kept, flatten};
 use super::graph_ops::{Kept, Op};
-use super::graph_params::{HostParams, KernelParams, KernelParams2, MemsetParams, node_params_op};
-use super::graphs::{Graph, Held, Node, node_of};
+use super::graphs::{Graph, Held, Node};
 use super::handles::{Kind, Object};
 use super::managed_variables;
 use super::state::{State, state};
 use super::streams::resolve;
 use super::support::{
-    Answer, Code, driver, entries, get, invalid, lock, put, put_opt, stream_entries,
+    Answer, Code, driver, entries, get, invalid, lock, not_supported, put, put_opt, stream_entries,
 };
 
-type Exec = Object<ExecState>;
+pub(super) type Exec = Object<ExecState>;
 
-struct ExecState {
-    inner: Mutex<Inner>,
-    context: &'static Context,
+/// `CUgraphInstantiate_flags`.
+mod flag {
+    pub(super) const UPLOAD: u64 = 2;
+    pub(super) const DEVICE_LAUNCH: u64 = 4;
+    pub(super) const NODE_PRIORITY: u64 = 8;
+    pub(super) const ALL: u64 = 0xf;
+}
+
+pub(super) struct ExecState {
+    pub(super) inner: Mutex<Inner>,
+    pub(super) context: &'static Context,
     epoch: u64,
     flags: u64,
     id: u64,
 }
 
-struct Inner {
-    wire: u64,
-    flat: Vec<Flat>,
-    kept: Kept,
-    held: Held,
+pub(super) struct Inner {
+    pub(super) wire: u64,
+    pub(super) flat: Vec<Flat>,
+    pub(super) kept: Kept,
+    pub(super) held: Held,
     /// Events that a launch records.
-    records: Vec<&'static Event>,
+    pub(super) records: Vec<&'static Event>,
+    /// The worker's template of the graph it was made of last; 0 without conditional nodes.
+    pub(super) template: u64,
 }
 
 /// The events that nodes record.
-fn records(flat: &[Flat]) -> Vec<&'static Event> {
+pub(super) fn records(flat: &[Flat]) -> Vec<&'static Event> {
     let event = |part: &Flat| match part.op {
         Op::EventRecord(event) if part.is_enabled => Some(event),
         _ => None,
@@ -60,13 +70,32 @@ fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {
     let Some(graph) = (unsafe { Graph::find(graph) }) else {
         return invalid();
     };
-    if flags & !0xf != 0 {
+    if flags & !flag::ALL != 0 {
         return invalid();
+    }
+    if flags & flag::DEVICE_LAUNCH != 0 {
+        return not_supported(
+            "a graph that kernels launch (CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)",
+        );
     }
     let mut flat = Vec::new();
     flatten(graph, &[], &mut flat)?;
     let (nodes, kept) = build(state, context, &flat)?;
-    let wire = context.checked(state.client.graph_instantiate(context.wire(), &nodes))?;
+    let template = graph.template();
+    let options = GraphOptions {
+        template,
+        node_priorities: flags & flag::NODE_PRIORITY != 0,
+    };
+    let made = state
+        .client
+        .graph_instantiate(context.wire(), &nodes, options);
+    let wire = match context.checked(made) {
+        Ok(wire) => wire,
+        Err(error) => {
+            drop_kept(state, context, kept);
+            return Err(error);
+        }
+    };
     let exec = Object::leak(ExecState {
         inner: Mutex::new(Inner {
             wire,
@@ -74,6 +103,7 @@ fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {
             flat,
             kept,
             held: graph.held(),
+            template,
         }),
         context,
         epoch: context.epoch(),
@@ -83,7 +113,7 @@ fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {
     Ok(exec.handle())
 }
 
-unsafe fn exec_of(handle: Handle) -> Answer<(&'static State, &'static Exec)> {
+pub(super) unsafe fn exec_of(handle: Handle) -> Answer<(&'static State, &'static Exec)> {
     let state = state()?;
     // SAFETY: the program's handle.
     let exec = unsafe { Exec::find(handle) }.ok_or(Code(CuResult::InvalidValue as u32))?;
@@ -93,81 +123,18 @@ unsafe fn exec_of(handle: Handle) -> Answer<(&'static State, &'static Exec)> {
     Ok((state, exec))
 }
 
-/// Sends changed nodes to the worker.
-fn update(state: &'static State, exec: &Exec, inner: &mut Inner, flat: Vec<Flat>) -> Answer {
-    let (nodes, mut kept) = build(state, exec.context, &flat)?;
-    exec.context
-        .checked(state.client.graph_update(inner.wire, &nodes))?;
-    // Launches that are under way still use the old ones.
-    inner.kept.callbacks.append(&mut kept.callbacks);
-    inner.kept.bounces.append(&mut kept.bounces);
-    inner.records = records(&flat);
-    inner.flat = flat;
-    Ok(())
-}
-
-unsafe fn set_params(
-    exec: Handle,
-    node: Handle,
-    make: impl FnOnce(&'static State) -> Answer<Op>,
-) -> Answer {
+/// Has the device fetch what the next launch needs.
+unsafe fn upload<const PT: bool>(exec: Handle, stream: Handle) -> Answer {
     // SAFETY: the program's handles.
-    let ((state, exec), node) = unsafe { (exec_of(exec)?, node_of(node)?) };
-    let mut inner = lock(&exec.inner);
-    let mut flat = inner.flat.clone();
-    let Some(part) = flat.iter_mut().find(|part| std::ptr::eq(part.node, node)) else {
-        return invalid();
+    let ((state, context, stream), (_, exec)) = unsafe { (resolve::<PT>(stream)?, exec_of(exec)?) };
+    if stream.capturing.load(Acquire) {
+        return Ok(());
+    }
+    let request = GraphUpload {
+        graph: lock(&exec.inner).wire,
+        stream: stream.wire(),
     };
-    let mut op = make(state)?;
-    if op.kind() != part.op.kind() {
-        return invalid();
-    }
-    if let (Op::Kernel(new), Op::Kernel(old)) = (&mut op, &part.op) {
-        new.shape.is_cooperative = old.shape.is_cooperative;
-    }
-    part.op = op;
-    update(state, exec, &mut inner, flat)
-}
-
-/// `CUgraphExecUpdateResult` values.
-const UPDATED: u32 = 0;
-const TOPOLOGY_CHANGED: u32 = 2;
-const KIND_CHANGED: u32 = 3;
-
-/// `CUgraphExecUpdateResultInfo`.
-#[repr(C)]
-struct UpdateInfo {
-    result: u32,
-    node: Handle,
-    from: Handle,
-}
-
-fn update_whole(
-    state: &'static State,
-    exec: &Exec,
-    graph: &Graph,
-) -> Answer<Result<(), (u32, Handle)>> {
-    let mut inner = lock(&exec.inner);
-    let mut new = Vec::new();
-    flatten(graph, &[], &mut new)?;
-    if new.len() != inner.flat.len() {
-        return Ok(Err((TOPOLOGY_CHANGED, std::ptr::null_mut())));
-    }
-    for (old, new) in inner.flat.iter().zip(&mut new) {
-        let handle = new.node.handle();
-        if old.op.kind() != new.op.kind() {
-            return Ok(Err((KIND_CHANGED, handle)));
-        }
-        if old.after != new.after {
-            return Ok(Err((TOPOLOGY_CHANGED, handle)));
-        }
-        // Nodes of the graph it was made of go on naming its nodes.
-        new.node = old.node;
-        new.is_enabled = old.is_enabled;
-    }
-    inner.held.extend(graph.held());
-    update(state, exec, &mut inner, new)?;
-    Ok(Ok(()))
+    context.checked(state.client.post(&request, &[]))
 }
 
 driver! {
@@ -184,8 +151,11 @@ driver! {
     }
 
     fn graph_instantiate_with_params<const PT>(out: *mut Handle, graph: Handle, params: *mut [u64; 4]) {
-        let [flags, ..] = get(params)?;
+        let [flags, stream, ..] = get(params)?;
         let made = instantiate(graph, flags)?;
+        if flags & flag::UPLOAD != 0 {
+            upload::<PT>(made, stream as Handle)?;
+        }
         // The node in error and the result follow the flags and the stream to upload on.
         (*params)[2] = 0;
         (*params)[3] = 0;
@@ -200,6 +170,9 @@ driver! {
             let child = Graph::new(state);
             let mut nodes: Vec<&'static Node> = Vec::new();
             for part in &inner.flat {
+                if matches!(part.op, Op::Conditional(_)) {
+                    return not_supported("a graph with conditional nodes inside another");
+                }
                 let after: Vec<_> = part.after.iter().filter_map(|index| nodes.get(*index as usize).copied()).collect();
                 nodes.push(child.add(part.op.clone(), &after));
             }
@@ -222,8 +195,7 @@ driver! {
     }
 
     fn graph_upload<const PT>(exec: Handle, stream: Handle) {
-        resolve::<PT>(stream)?;
-        exec_of(exec).map(drop)
+        upload::<PT>(exec, stream)
     }
 
     fn exec_destroy(exec: Handle) {
@@ -244,10 +216,10 @@ driver! {
             let context = exec.context.wire();
             waited = exec.context.checked(state.client.call(&ContextSynchronize { context })).map(drop);
         }
+        let destroyed = exec.context.checked(state.client.post(&GraphDestroy { graph: inner.wire }, &[]));
         drop_kept(state, exec.context, kept);
         drop(held);
-        exec.context.checked(state.client.post(&GraphDestroy { graph: inner.wire }, &[]))?;
-        waited
+        waited.and(destroyed)
     }
 
     fn exec_flags(exec: Handle, out: *mut u64) {
@@ -256,120 +228,6 @@ driver! {
 
     fn exec_id(exec: Handle, out: *mut u32) {
         put(out, exec_of(exec)?.1.id as u32)
-    }
-
-    fn exec_kernel(exec: Handle, node: Handle, params: *const KernelParams) {
-        let params = get(params)?;
-        set_params(exec, node, |state| params.op(state))
-    }
-
-    fn exec_kernel_v2(exec: Handle, node: Handle, params: *const KernelParams2) {
-        let params = get(params)?;
-        set_params(exec, node, |state| params.op(state))
-    }
-
-    fn exec_memcpy(exec: Handle, node: Handle, params: *const Memcpy3d, _context: Handle) {
-        let params = get(params)?;
-        set_params(exec, node, |state| Ok(Op::Copy(params.op(state)?)))
-    }
-
-    fn exec_memset(exec: Handle, node: Handle, params: *const MemsetParams, _context: Handle) {
-        let params = get(params)?;
-        set_params(exec, node, |state| params.op(state))
-    }
-
-    fn exec_host(exec: Handle, node: Handle, params: *const HostParams) {
-        let params = get(params)?;
-        set_params(exec, node, |_| params.op())
-    }
-
-    fn exec_event_record(exec: Handle, node: Handle, event: Handle) {
-        exec_of(exec)?;
-        let event = Event::find(event).ok_or(Code(CuResult::InvalidHandle as u32))?;
-        set_params(exec, node, |_| Ok(Op::EventRecord(event)))
-    }
-
-    fn exec_event_wait(exec: Handle, node: Handle, event: Handle) {
-        exec_of(exec)?;
-        let event = Event::find(event).ok_or(Code(CuResult::InvalidHandle as u32))?;
-        set_params(exec, node, |_| Ok(Op::EventWait(event)))
-    }
-
-    fn exec_node(exec: Handle, node: Handle, params: *mut u8) {
-        set_params(exec, node, |_| node_params_op(None, params))
-    }
-
-    fn exec_child(exec: Handle, node: Handle, child: Handle) {
-        let ((state, exec), node) = (exec_of(exec)?, node_of(node)?);
-        let (Op::Child(old), Some(new)) = (node.op(), Graph::find(child)) else {
-            return invalid();
-        };
-        let (mut before, mut after) = (Vec::new(), Vec::new());
-        flatten(old, &[], &mut before)?;
-        flatten(new, &[], &mut after)?;
-        if before.len() != after.len() {
-            return invalid();
-        }
-        let mut inner = lock(&exec.inner);
-        let mut flat = inner.flat.clone();
-        for (old, new) in before.iter().zip(&after) {
-            let part = flat.iter_mut().find(|part| std::ptr::eq(part.node, old.node));
-            match part {
-                Some(part) if part.op.kind() == new.op.kind() => part.op = new.op.clone(),
-                _ => return invalid(),
-            }
-        }
-        update(state, exec, &mut inner, flat)
-    }
-
-    fn exec_update(exec: Handle, graph: Handle, node: *mut Handle, result: *mut u32) {
-        let (state, exec) = exec_of(exec)?;
-        let Some(graph) = Graph::find(graph) else {
-            return invalid();
-        };
-        match update_whole(state, exec, graph)? {
-            Ok(()) => put(result, UPDATED),
-            Err((why, at)) => {
-                put_opt(node, at);
-                put_opt(result, why);
-                Err(CuResult::GraphExecUpdateFailure.into())
-            }
-        }
-    }
-
-    fn exec_update_v2(exec: Handle, graph: Handle, info: *mut UpdateInfo) {
-        let (state, exec) = exec_of(exec)?;
-        let Some(graph) = Graph::find(graph) else {
-            return invalid();
-        };
-        let from = std::ptr::null_mut();
-        match update_whole(state, exec, graph)? {
-            Ok(()) => put(info, UpdateInfo { result: UPDATED, node: from, from }),
-            Err((result, node)) => {
-                put_opt(info, UpdateInfo { result, node, from });
-                Err(CuResult::GraphExecUpdateFailure.into())
-            }
-        }
-    }
-
-    fn node_set_enabled(exec: Handle, node: Handle, is_enabled: u32) {
-        let ((state, exec), node) = (exec_of(exec)?, node_of(node)?);
-        let mut inner = lock(&exec.inner);
-        let mut flat = inner.flat.clone();
-        let Some(part) = flat.iter_mut().find(|part| std::ptr::eq(part.node, node)) else {
-            return invalid();
-        };
-        part.is_enabled = is_enabled != 0;
-        update(state, exec, &mut inner, flat)
-    }
-
-    fn node_get_enabled(exec: Handle, node: Handle, out: *mut u32) {
-        let ((_, exec), node) = (exec_of(exec)?, node_of(node)?);
-        let inner = lock(&exec.inner);
-        match inner.flat.iter().find(|part| std::ptr::eq(part.node, node)) {
-            Some(part) => put(out, u32::from(part.is_enabled)),
-            None => invalid(),
-        }
     }
 }
 
@@ -380,19 +238,6 @@ entries! {
     cuGraphExecDestroy = exec_destroy;
     cuGraphExecGetFlags = exec_flags;
     cuGraphExecGetId = exec_id;
-    cuGraphExecKernelNodeSetParams = exec_kernel;
-    cuGraphExecKernelNodeSetParams_v2 = exec_kernel_v2;
-    cuGraphExecMemcpyNodeSetParams = exec_memcpy;
-    cuGraphExecMemsetNodeSetParams = exec_memset;
-    cuGraphExecHostNodeSetParams = exec_host;
-    cuGraphExecEventRecordNodeSetEvent = exec_event_record;
-    cuGraphExecEventWaitNodeSetEvent = exec_event_wait;
-    cuGraphExecNodeSetParams = exec_node;
-    cuGraphExecChildGraphNodeSetParams = exec_child;
-    cuGraphExecUpdate = exec_update;
-    cuGraphExecUpdate_v2 = exec_update_v2;
-    cuGraphNodeSetEnabled = node_set_enabled;
-    cuGraphNodeGetEnabled = node_get_enabled;
 }
 
 stream_entries! {

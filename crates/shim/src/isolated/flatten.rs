@@ -1,8 +1,9 @@
 //! Graphs laid open: children's nodes among their parents', in an order that they can run in.
 
-use mica_wire::session::{GraphNode, HostUnregister};
+use mica_wire::session::{CONDITIONAL_NODE, ConditionalNode, Field, GraphNode, HostUnregister};
 
 use super::callbacks;
+use super::conditionals::Conditional;
 use super::context::Context;
 use super::graph_ops::{Kept, Op, lower};
 use super::graphs::{Graph, Node};
@@ -16,6 +17,23 @@ pub(super) struct Flat {
     pub(super) op: Op,
     pub(super) after: Vec<u32>,
     pub(super) is_enabled: bool,
+    /// The graphs of a conditional node, laid open each by itself.
+    pub(super) bodies: Vec<Vec<Flat>>,
+}
+
+/// The part of a node, in the bodies of conditional nodes too.
+pub(super) fn find<'a>(flat: &'a mut [Flat], node: &Node) -> Option<&'a mut Flat> {
+    for part in flat {
+        if std::ptr::eq(part.node, node) {
+            return Some(part);
+        }
+        for body in &mut part.bodies {
+            if let Some(found) = find(body, node) {
+                return Some(found);
+            }
+        }
+    }
+    None
 }
 
 // SAFETY: the pointers inside are the program's, used when it says so.
@@ -81,11 +99,20 @@ pub(super) fn flatten(graph: &Graph, roots: &[u32], flat: &mut Vec<Flat>) -> Ans
                 inner
             }
             op => {
+                let mut bodies = Vec::new();
+                if let Op::Conditional(conditional) = &op {
+                    for graph in conditional.graphs() {
+                        let mut body = Vec::new();
+                        flatten(graph, &[], &mut body)?;
+                        bodies.push(body);
+                    }
+                }
                 flat.push(Flat {
                     node,
                     op,
                     after,
                     is_enabled: true,
+                    bodies,
                 });
                 vec![flat.len() as u32 - 1]
             }
@@ -116,7 +143,17 @@ pub(super) fn build(
         } else {
             &Op::Empty
         };
-        match lower(state, context, op, after, &mut nodes, &mut kept) {
+        let end = match op {
+            Op::Conditional(conditional) => {
+                let bodies = build_bodies(state, context, &part.bodies, &mut kept);
+                bodies.map(|bodies| {
+                    nodes.push(conditional_node(after, conditional, bodies));
+                    nodes.len() as u32 - 1
+                })
+            }
+            op => lower(state, context, op, after, &mut nodes, &mut kept),
+        };
+        match end {
             Ok(end) => ends.push(end),
             Err(error) => {
                 drop_kept(state, context, kept);
@@ -125,6 +162,40 @@ pub(super) fn build(
         }
     }
     Ok((nodes, kept))
+}
+
+/// The encoded nodes of each body of a conditional node.
+fn build_bodies(
+    state: &'static State,
+    context: &'static Context,
+    bodies: &[Vec<Flat>],
+    kept: &mut Kept,
+) -> Answer<Vec<Vec<u8>>> {
+    let mut encoded = Vec::with_capacity(bodies.len());
+    for body in bodies {
+        let (nodes, mut inner) = build(state, context, body)?;
+        kept.callbacks.append(&mut inner.callbacks);
+        kept.bounces.append(&mut inner.bounces);
+        let mut bytes = Vec::new();
+        nodes.put(&mut bytes);
+        encoded.push(bytes);
+    }
+    Ok(encoded)
+}
+
+fn conditional_node(after: Vec<u32>, conditional: &Conditional, bodies: Vec<Vec<u8>>) -> GraphNode {
+    let node = ConditionalNode {
+        handle: conditional.handle,
+        kind: conditional.kind,
+        bodies,
+    };
+    let mut body = Vec::new();
+    node.put(&mut body);
+    GraphNode {
+        after,
+        call: CONDITIONAL_NODE,
+        body,
+    }
 }
 
 /// Gives back what was kept for nodes that run no more.

@@ -2,9 +2,12 @@
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_cuda_abi::{CuResult, Handle};
+use mica_cuda_abi::{CuResult, FunctionAttribute, Handle};
+
+use mica_wire::session::KernelLayout;
 
 use super::context::{Context, any_context, current};
 use super::link;
@@ -284,6 +287,20 @@ driver! {
     }
 }
 
+/// All functions of a module.
+pub(super) fn functions_of(module: Handle) -> Answer<Vec<Handle>> {
+    // SAFETY: a handle of the program, which is looked up.
+    let (state, module) = unsafe { module_of(module)? };
+    let loaded = module.library.load(state, module.context)?;
+    let function = |layout: &KernelLayout| {
+        let function = module
+            .library
+            .function(state, module.context, &layout.name)?;
+        Ok(function.handle())
+    };
+    loaded.layouts.iter().map(function).collect()
+}
+
 unsafe fn enumerate(
     out: *mut Handle,
     count: u32,
@@ -304,37 +321,54 @@ unsafe fn enumerate(
     Ok(())
 }
 
+/// Where a setting of a function's cluster is kept.
+fn cluster_setting(function: &Function, attribute: FunctionAttribute) -> &AtomicI32 {
+    let first = FunctionAttribute::ClusterSizeMustBeSet as usize;
+    &function.cluster[attribute as usize - first]
+}
+
 fn attribute_of(state: &State, function: &'static Function, attribute: u32) -> Answer<i32> {
+    use FunctionAttribute::*;
     let layout = function.complete_layout(state)?;
     let has_driver = state.client.snapshot().has_driver;
+    let Some(attribute) = FunctionAttribute::from_number(attribute) else {
+        return invalid();
+    };
     Ok(match attribute {
-        0 => layout.max_threads as i32,
-        1 => layout.static_shared as i32,
-        2 => layout.const_bytes as i32,
-        3 => layout.local_bytes as i32,
-        4 => layout.registers as i32,
-        5 => layout.ptx_version as i32,
-        6 => layout.binary_version as i32,
-        7.. if has_driver => function.ask_attribute(state, attribute)?,
-        7 => 0,
-        8 => function.most_dynamic(state)? as i32,
-        9 => function.carveout.load(Relaxed),
-        10..=14 => function.cluster[attribute as usize - 10].load(Relaxed),
-        15..=17 => 0,
-        _ => return invalid(),
+        MaxThreadsPerBlock => layout.max_threads as i32,
+        SharedSizeBytes => layout.static_shared as i32,
+        ConstSizeBytes => layout.const_bytes as i32,
+        LocalSizeBytes => layout.local_bytes as i32,
+        NumRegs => layout.registers as i32,
+        PtxVersion => layout.ptx_version as i32,
+        BinaryVersion => layout.binary_version as i32,
+        other if has_driver => function.ask_attribute(state, other as u32)?,
+        CacheModeCa => 0,
+        MaxDynamicSharedSizeBytes => function.most_dynamic(state)? as i32,
+        PreferredSharedMemoryCarveout => function.carveout.load(Relaxed),
+        ClusterSizeMustBeSet
+        | RequiredClusterWidth
+        | RequiredClusterHeight
+        | RequiredClusterDepth
+        | NonPortableClusterSizeAllowed => cluster_setting(function, attribute).load(Relaxed),
+        ClusterSchedulingPolicyPreference | DeviceNodeUpdateSupported | SharedMemoryMode => 0,
     })
 }
 
 fn set_attribute(state: &State, function: &'static Function, attribute: u32, value: i32) -> Answer {
+    use FunctionAttribute::*;
+    let Some(attribute) = FunctionAttribute::from_number(attribute) else {
+        return invalid();
+    };
     if state.client.snapshot().has_driver {
-        function.send_attribute(state, attribute, value)?;
-        if attribute == 8 {
+        function.send_attribute(state, attribute as u32, value)?;
+        if attribute == MaxDynamicSharedSizeBytes {
             function.dynamic_limit.store(value, Relaxed);
         }
         return Ok(());
     }
     match attribute {
-        8 => {
+        MaxDynamicSharedSizeBytes => {
             let most = state.client.snapshot().max_shared_per_block;
             let fixed = function.layout()?.static_shared;
             if value < 0 || value as u32 > most.saturating_sub(fixed) {
@@ -342,9 +376,18 @@ fn set_attribute(state: &State, function: &'static Function, attribute: u32, val
             }
             function.dynamic_limit.store(value, Relaxed);
         }
-        9 if (-1..=100).contains(&value) => function.carveout.store(value, Relaxed),
-        11..=14 if value >= 0 => function.cluster[attribute as usize - 10].store(value, Relaxed),
-        15 => {}
+        PreferredSharedMemoryCarveout if (-1..=100).contains(&value) => {
+            function.carveout.store(value, Relaxed);
+        }
+        RequiredClusterWidth
+        | RequiredClusterHeight
+        | RequiredClusterDepth
+        | NonPortableClusterSizeAllowed
+            if value >= 0 =>
+        {
+            cluster_setting(function, attribute).store(value, Relaxed);
+        }
+        ClusterSchedulingPolicyPreference => {}
         _ => return invalid(),
     }
     Ok(())

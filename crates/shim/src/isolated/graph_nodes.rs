@@ -67,7 +67,7 @@ driver! {
     }
 
     fn add_child(out: *mut Handle, graph: Handle, after: *const Handle, count: usize, child: Handle) {
-        let child = graph_of(child)?.copy(state()?);
+        let child = graph_of(child)?.copy(state()?)?;
         add(out, graph, after, count, Op::Child(child))
     }
 

@@ -8,6 +8,7 @@ use mica_wire::session::{
     SharedHostMemory, StreamCallback, StreamWaitEvent,
 };
 
+use super::conditionals::Conditional;
 use super::context::Context;
 use super::copies::{CopyOp, End, Place, copy_on_host};
 use super::events::Event;
@@ -55,6 +56,8 @@ pub(super) enum Op {
     /// Memory that the graph holds as long as it lives: address and bytes.
     MemAlloc(u64, u64),
     MemFree(u64),
+    /// Graphs that run as the value of a handle says.
+    Conditional(Arc<Conditional>),
 }
 
 impl Op {
@@ -71,6 +74,7 @@ impl Op {
             Self::EventRecord(_) => 7,
             Self::MemAlloc(..) => 10,
             Self::MemFree(_) => 11,
+            Self::Conditional(_) => 13,
         }
     }
 }
@@ -172,8 +176,8 @@ pub(super) fn lower(
             node(after, &callback(Arc::new(move || host.call()), kept), &[])
         }
         Op::Copy(copy) => return lower_copy(state, context, copy, after, nodes, kept),
-        // Children are laid open before.
-        Op::Child(_) => return invalid(),
+        // Children are laid open before, conditional nodes made with their bodies.
+        Op::Child(_) | Op::Conditional(_) => return invalid(),
     };
     nodes.push(new);
     Ok(nodes.len() as u32 - 1)

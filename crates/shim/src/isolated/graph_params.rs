@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mica_cuda_abi::{Handle, MemAllocNodeParams};
 
+use super::conditionals;
 use super::context::current;
 use super::copy_boxes::Memcpy3d;
 use super::events::Event;
@@ -166,7 +167,7 @@ pub(super) unsafe fn node_params_op(graph: Option<&'static Graph>, params: *mut 
             2 => get(rest.cast::<MemsetParams>())?.op(state),
             3 => get(rest.cast::<HostParams>())?.op(),
             4 => Ok(Op::Child(
-                graph_of(get(rest.cast::<Handle>())?)?.copy(state),
+                graph_of(get(rest.cast::<Handle>())?)?.copy(state)?,
             )),
             5 => Ok(Op::Empty),
             6 | 7 => {
@@ -190,6 +191,12 @@ pub(super) unsafe fn node_params_op(graph: Option<&'static Graph>, params: *mut 
                 Ok(Op::MemAlloc(address, bytes))
             }
             11 => Ok(Op::MemFree(get(rest.cast::<u64>())?)),
+            13 => {
+                let Some(graph) = graph else {
+                    return not_supported("a change to a conditional node");
+                };
+                conditionals::op(state, graph, rest.cast())
+            }
             _ => not_supported(&format!("a graph node of kind {kind}")),
         }
     }

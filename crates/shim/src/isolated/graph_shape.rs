@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use mica_cuda_abi::Handle;
+use mica_cuda_abi::{GraphMemAttribute, Handle};
 
 use super::graphs::{BYTES, Graph, Node, graph_of, node_of};
 use super::state::state;
@@ -115,7 +115,7 @@ driver! {
 
     fn graph_clone(out: *mut Handle, graph: Handle) {
         let state = state()?;
-        put(out, graph_of(graph)?.copy(state).handle())
+        put(out, graph_of(graph)?.copy(state)?.handle())
     }
 
     fn find_in_clone(out: *mut Handle, node: Handle, clone: Handle) {
@@ -227,18 +227,20 @@ driver! {
     fn graph_memory_attribute(device: i32, attribute: u32, out: *mut u64) {
         super::context::check_device(device)?;
         // Used and reserved are the same here: nothing is kept for later.
-        match attribute {
-            0 | 2 => put(out, BYTES.now()),
-            1 | 3 => put(out, BYTES.most()),
-            _ => invalid(),
+        use GraphMemAttribute::*;
+        match GraphMemAttribute::from_number(attribute) {
+            Some(UsedMemCurrent | ReservedMemCurrent) => put(out, BYTES.now()),
+            Some(UsedMemHigh | ReservedMemHigh) => put(out, BYTES.most()),
+            None => invalid(),
         }
     }
 
     fn graph_memory_set(device: i32, attribute: u32, value: *const u64) {
         super::context::check_device(device)?;
         // Only the high marks can be set, and only back.
-        match (attribute, get(value)?) {
-            (1 | 3, 0) => {
+        use GraphMemAttribute::*;
+        match (GraphMemAttribute::from_number(attribute), get(value)?) {
+            (Some(UsedMemHigh | ReservedMemHigh), 0) => {
                 BYTES.forget_most();
                 Ok(())
             }

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use mica_cuda_abi::{CuResult, Handle};
 use mica_wire::session::{MemoryAlloc, MemoryFree};
 
+use super::conditionals::Template;
 use super::context::Context;
 use super::graph_ops::Op;
 use super::handles::{Kind, Object};
 use super::memory::{Allocation, AllocationKind};
 use super::state::State;
-use super::support::{Answer, Code, invalid, lock};
+use super::support::{Answer, Code, invalid, lock, not_supported};
 
 /// A graph.
 pub(super) type Graph = Object<GraphState>;
@@ -28,6 +29,10 @@ pub(super) struct GraphState {
     pub(super) id: u64,
     pub(super) nodes: Mutex<Vec<&'static Node>>,
     pub(super) held: Mutex<Held>,
+    /// The graph of the conditional node that this is a body of.
+    pub(super) outer: Option<&'static Graph>,
+    /// What the handles of its conditional nodes belong to.
+    pub(super) template: Mutex<Option<Template>>,
 }
 
 pub(super) struct NodeState {
@@ -122,10 +127,17 @@ impl Drop for GraphMemory {
 
 impl Graph {
     pub(super) fn new(state: &State) -> &'static Self {
+        Self::within(state, None)
+    }
+
+    /// A graph, or the body of a conditional node of another one.
+    pub(super) fn within(state: &State, outer: Option<&'static Self>) -> &'static Self {
         Object::leak(GraphState {
             id: state.number(),
             nodes: Mutex::default(),
             held: Mutex::default(),
+            outer,
+            template: Mutex::default(),
         })
     }
 
@@ -171,14 +183,18 @@ impl Graph {
         lock(&self.held).push(what);
     }
 
-    /// A graph with the same nodes.
-    pub(super) fn copy(&'static self, state: &State) -> &'static Self {
+    /// A graph with the same nodes. As with the driver, there is none of a graph with conditional nodes.
+    pub(super) fn copy(&'static self, state: &State) -> Answer<&'static Self> {
         let copy = Self::new(state);
         *lock(&copy.held) = self.held();
         let mut pairs: Vec<(&'static Node, &'static Node)> = Vec::new();
         for node in self.nodes() {
             let op = match node.op() {
-                Op::Child(child) => Op::Child(child.copy(state)),
+                Op::Child(child) => Op::Child(child.copy(state)?),
+                Op::Conditional(_) => {
+                    copy.end();
+                    return not_supported("a copy of a graph with conditional nodes");
+                }
                 op => op,
             };
             pairs.push((node, copy.add_clone(op, Vec::new(), Some(node))));
@@ -190,7 +206,7 @@ impl Graph {
             };
             lock(&to.inner).after = from.after().into_iter().filter_map(of).collect();
         }
-        copy
+        Ok(copy)
     }
 
     /// Ends it and its nodes.
@@ -199,14 +215,19 @@ impl Graph {
         for node in lock(&self.nodes).drain(..) {
             node.retire();
             let mut inner = lock(&node.inner);
-            if let Op::Child(child) = &inner.op {
-                child.end();
+            match &inner.op {
+                Op::Child(child) => child.end(),
+                Op::Conditional(conditional) => {
+                    conditional.graphs().iter().for_each(|body| body.end())
+                }
+                _ => {}
             }
             inner.op = Op::Empty;
             inner.after = Vec::new();
         }
         let held = std::mem::take(&mut *lock(&self.held));
-        drop(held);
+        let template = lock(&self.template).take();
+        drop((held, template));
     }
 
     /// Memory for as long as the graph lives.
@@ -255,7 +276,7 @@ impl Node {
 
     pub(super) fn set_op(&self, op: Op) -> Answer {
         let mut inner = lock(&self.inner);
-        if inner.op.kind() != op.kind() {
+        if inner.op.kind() != op.kind() || matches!(op, Op::Conditional(_)) {
             return invalid();
         }
         inner.op = op;

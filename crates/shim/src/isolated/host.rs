@@ -4,7 +4,7 @@
 //! wherever that is free. Memory that the program registers is already somewhere:
 //! [`super::registered`] makes it such a file.
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, host_alloc_flags, host_register_flags, mem_attach_flags};
 use mica_wire::session::HostUnregister;
 use rustix::mm::{Advice, madvise};
 
@@ -20,10 +20,6 @@ const PAGE: u64 = 4096;
 const LARGE: u64 = 64 << 20;
 /// Addresses that a program can have.
 const ADDRESSES: u64 = 1 << 47;
-/// `CU_MEMHOSTALLOC_*` and `CU_MEMHOSTREGISTER_*` flags.
-const ALLOC_FLAGS: u32 = 0x7;
-const REGISTER_FLAGS: u32 = 0xf;
-const READ_ONLY: u32 = 8;
 
 fn allocate(
     state: &'static State,
@@ -99,7 +95,7 @@ pub(super) fn release(state: &State, found: &Allocation) -> Answer {
 
 fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
     let (state, context) = current()?;
-    if pointer == 0 || bytes == 0 || flags & !REGISTER_FLAGS != 0 {
+    if pointer == 0 || bytes == 0 || flags & !host_register_flags::ALL != 0 {
         return invalid();
     }
     let end = pointer.checked_add(bytes as u64);
@@ -114,7 +110,7 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
         Some(_) => return invalid(),
         None => {}
     }
-    let may_be_read_only = flags & READ_ONLY != 0;
+    let may_be_read_only = flags & host_register_flags::READ_ONLY != 0;
     let device = registered::register(state, context, (pointer, bytes as u64), may_be_read_only)?;
     let id = state.number();
     let mut made = Allocation::new(
@@ -132,7 +128,7 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
 
 driver! {
     fn host_alloc(out: *mut u64, bytes: usize, flags: u32) {
-        if out.is_null() || flags & !ALLOC_FLAGS != 0 {
+        if out.is_null() || flags & !host_alloc_flags::ALL != 0 {
             return invalid();
         }
         let (state, context) = current()?;
@@ -173,8 +169,12 @@ driver! {
         let (state, _) = current()?;
         match state.memory.find_host(pointer) {
             // Pinned memory is always mapped and portable here.
-            Some(found) if found.kind == AllocationKind::Pinned => put(out, found.flags | 2),
-            Some(found) if found.kind == AllocationKind::Registered => put(out, found.flags | 2),
+            Some(found) if found.kind == AllocationKind::Pinned => {
+                put(out, found.flags | host_alloc_flags::DEVICEMAP)
+            },
+            Some(found) if found.kind == AllocationKind::Registered => {
+                put(out, found.flags | host_register_flags::DEVICEMAP)
+            },
             _ => invalid(),
         }
     }
@@ -198,7 +198,7 @@ driver! {
 
     fn alloc_managed(out: *mut u64, bytes: usize, flags: u32) {
         // Global or host; single is for a stream.
-        if out.is_null() || !matches!(flags, 1 | 2) {
+        if out.is_null() || !matches!(flags, mem_attach_flags::GLOBAL | mem_attach_flags::HOST) {
             return invalid();
         }
         let (state, context) = current()?;

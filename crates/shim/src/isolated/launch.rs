@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Acquire;
 
-use mica_cuda_abi::{CuResult, Handle, LaunchConfig};
+use mica_cuda_abi::{CuResult, DeviceAttribute, Handle, LaunchConfig};
 use mica_wire::session::{KernelLayout, Launch, LaunchAttribute, LaunchWith};
 
 use super::functions::function_of;
@@ -41,14 +41,16 @@ pub(super) fn check(state: &State, function: &'static Function, shape: &Shape) -
         shared,
         ..
     } = *shape;
-    let most = |number: u32, default: u32| {
+    use DeviceAttribute::*;
+    let most = |attribute, default: u32| {
         state
-            .attribute(number)
+            .attribute(attribute)
             .map_or(default, |value| value.max(0) as u32)
     };
     let is_too_large = |axis: usize| {
         let default = if axis == 0 { i32::MAX as u32 } else { 65535 };
-        grid[axis] == 0 || grid[axis] > most(5 + axis as u32, default)
+        let attribute = [MaxGridDimX, MaxGridDimY, MaxGridDimZ][axis];
+        grid[axis] == 0 || grid[axis] > most(attribute, default)
     };
     if block.contains(&0) || (0..3).any(is_too_large) {
         return invalid();
@@ -56,11 +58,15 @@ pub(super) fn check(state: &State, function: &'static Function, shape: &Shape) -
     let threads = block
         .iter()
         .try_fold(1_u32, |all, part| all.checked_mul(*part));
-    let Some(threads) = threads.filter(|threads| *threads <= most(1, 1024)) else {
+    let Some(threads) = threads.filter(|threads| *threads <= most(MaxThreadsPerBlock, 1024)) else {
         return invalid();
     };
-    let most_block = [1024, 1024, 64];
-    if (0..3).any(|axis| block[axis] > most(2 + axis as u32, most_block[axis])) {
+    let most_block = [
+        most(MaxBlockDimX, 1024),
+        most(MaxBlockDimY, 1024),
+        most(MaxBlockDimZ, 64),
+    ];
+    if (0..3).any(|axis| block[axis] > most_block[axis]) {
         return invalid();
     }
     if shared > function.most_dynamic(state)? {

@@ -100,8 +100,7 @@ pub(super) unsafe fn translated(
 
 /// Attributes and parameters as the tail of a call.
 pub(super) fn encode(attributes: &[LaunchAttribute], params: &[u8]) -> Vec<u8> {
-    let mut tail =
-        Vec::with_capacity(attributes.len() * size_of::<LaunchAttribute>() + params.len());
+    let mut tail = Vec::with_capacity(size_of_val(attributes) + params.len());
     for attribute in attributes {
         attribute.put(&mut tail);
     }

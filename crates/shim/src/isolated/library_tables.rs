@@ -9,14 +9,15 @@ use std::sync::{Mutex, OnceLock};
 
 use mica_cuda_abi::{CuResult, CuStatus, Handle};
 
+use super::functions;
 use super::state::state;
-use super::support::{driver, invalid, lock, put, put_opt};
+use super::support::{driver, lock, put, put_opt};
 use super::tables::{Table, id};
 use crate::log;
 
 const LAUNCHES: [u8; 16] = id("21318c60971432488ca641ff7324c8f2");
 const PROCESSORS: [u8; 16] = id("1734dc26800d47458726c0f1e7dd8bca");
-const CONTEXT_ENDS: [u8; 16] = id("6e163fbeb958444d835ce182aff1991e");
+const MODULES: [u8; 16] = id("6e163fbeb958444d835ce182aff1991e");
 const COMPILED: [u8; 16] = id("da9151d33ae6cc41a5c04f26d533e328");
 const PROFILER: [u8; 16] = id("69a28e9f24498b47b030c5da330ea4e9");
 
@@ -29,7 +30,7 @@ static UNKNOWN: Mutex<Vec<([u8; 16], &'static Table)>> = Mutex::new(Vec::new());
 struct Tables {
     launches: Table,
     processors: Table,
-    context_ends: Table,
+    modules: Table,
     compiled: Table,
     profiler: Table,
 }
@@ -60,10 +61,10 @@ fn tables() -> &'static Tables {
                     (13, processor_map_free as *const () as usize),
                 ],
             ),
-            context_ends: Table::sized(
+            modules: Table::sized(
                 "6e163fbe",
                 99,
-                &[(7, context_end_watch as *const () as usize)],
+                &[(7, module_functions as *const () as usize)],
             ),
             compiled: Table::sized(
                 "da9151d3",
@@ -96,7 +97,7 @@ pub(super) fn find(id: &[u8; 16]) -> Option<*const c_void> {
     let table = match *id {
         LAUNCHES => &tables.launches,
         PROCESSORS => &tables.processors,
-        CONTEXT_ENDS => &tables.context_ends,
+        MODULES => &tables.modules,
         COMPILED => &tables.compiled,
         PROFILER => &tables.profiler,
         _ => unknown(id),
@@ -123,7 +124,6 @@ fn unknown(id: &[u8; 16]) -> &'static Table {
 /// An object that a library passes back and does not look into.
 type Object = [AtomicU64; 32];
 static QUEUE: Object = [const { AtomicU64::new(0) }; 32];
-static WATCH: Object = [const { AtomicU64::new(0) }; 32];
 static COMPILATION: Object = [const { AtomicU64::new(0) }; 32];
 static SUBSCRIBER: Object = [const { AtomicU64::new(0) }; 32];
 
@@ -161,12 +161,6 @@ driver! {
         Ok(())
     }
 
-    fn context_end_watch(_context: Handle, _object: *const c_void, _function: *const c_void, out: *mut *const c_void) {
-        put_opt(out, address(&WATCH));
-        // What the driver answers too; its callers go on.
-        invalid()
-    }
-
     fn compiled_open(out: *mut *const c_void) {
         put(out, address(&COMPILATION))
     }
@@ -178,6 +172,26 @@ driver! {
     fn profiler_subscribe(out: *mut *const c_void) {
         put(out, address(&SUBSCRIBER))
     }
+}
+
+/// What a library is called with for each function of a module.
+type EachFunction = unsafe extern "C" fn(data: *mut c_void, function: Handle);
+
+/// Calls `each` for every function of a module; answers how many there are, 0 if the module is not one.
+unsafe extern "C" fn module_functions(
+    _context: Handle,
+    module: Handle,
+    each: Option<EachFunction>,
+    data: *mut c_void,
+) -> CuStatus {
+    let (Ok(functions), Some(each)) = (functions::functions_of(module), each) else {
+        return 0;
+    };
+    for function in &functions {
+        // SAFETY: the library's own function and pointer.
+        unsafe { each(data, *function) };
+    }
+    functions.len() as CuStatus
 }
 
 /// Bytes in memory that the caller frees with the C library.
@@ -201,7 +215,7 @@ mod tests {
         for (id, bytes) in [
             (LAUNCHES, 0x2e8),
             (PROCESSORS, 0x88),
-            (CONTEXT_ENDS, 0x318),
+            (MODULES, 0x318),
             (COMPILED, 0x38),
             (PROFILER, 0x110),
             ([7; 16], UNKNOWN_SLOTS * 8),

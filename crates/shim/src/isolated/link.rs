@@ -1,4 +1,4 @@
-//! `cuLink*`: several texts of PTX become one image ([`super::ptx_join`]).
+//! `cuLink*`: several texts of PTX become one image ([`mica_ptx::join`]).
 //!
 //! Of containers the best PTX is taken; machine code cannot be linked here and is refused, but for
 //! libraries: one without PTX adds nothing, and what is then missing is said by name. Programs of
@@ -7,12 +7,11 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Mutex;
 
-use mica_cuda_abi::{CuResult, Handle};
+use mica_cuda_abi::{CuResult, Handle, JitInputType, JitOption};
 use mica_fatbin::{Image, MAX_IMAGE_BYTES};
 
 use super::context::current;
 use super::handles::{Kind, Object};
-use super::ptx_join::join;
 use super::state::{State, state};
 use super::support::{
     Answer, Code, driver, entries, invalid, lock, not_supported, put, put_opt, string,
@@ -31,16 +30,6 @@ impl Kind for LinkState {
     const MAGIC: u64 = 0x4d49_4341_4c4e_4b31;
 }
 
-/// `CU_JIT_INPUT_*`.
-const PTX: u32 = 1;
-const FATBIN: u32 = 2;
-const LIBRARY: u32 = 4;
-/// `CUjit_option` numbers of the logs' sizes.
-const INFO_BYTES: u32 = 4;
-const ERROR_BYTES: u32 = 6;
-const INFO: u32 = 3;
-const ERROR: u32 = 5;
-
 /// Answers the options that ask for something: logs are empty, or say to look elsewhere.
 ///
 /// # Safety
@@ -57,16 +46,22 @@ pub(super) unsafe fn answer_options(
     // SAFETY: our contract.
     let option = |index: usize| unsafe { (options.add(index).read(), values.add(index).read()) };
     let all: Vec<(u32, *mut c_void)> = (0..count as usize).map(option).collect();
-    let value = |wanted: u32| {
+    let value = |wanted: JitOption| {
         all.iter()
-            .find(|(option, _)| *option == wanted)
+            .find(|(option, _)| *option == wanted as u32)
             .map(|(_, value)| *value)
     };
-    for (text, size) in [(INFO, INFO_BYTES), (ERROR, ERROR_BYTES)] {
+    use JitOption::{
+        ErrorLogBuffer, ErrorLogBufferSizeBytes, InfoLogBuffer, InfoLogBufferSizeBytes,
+    };
+    for (text, size) in [
+        (InfoLogBuffer, InfoLogBufferSizeBytes),
+        (ErrorLogBuffer, ErrorLogBufferSizeBytes),
+    ] {
         let (Some(buffer), Some(room)) = (value(text), value(size)) else {
             continue;
         };
-        let message: &[u8] = match failed && text == ERROR {
+        let message: &[u8] = match failed && text == ErrorLogBuffer {
             true => b"the image was refused; MICA_LOG names a file that says why",
             false => b"",
         };
@@ -88,6 +83,30 @@ unsafe fn linker_of(handle: Handle) -> Answer<&'static Linker> {
     unsafe { Linker::find(handle) }.ok_or(Code(CuResult::InvalidHandle as u32))
 }
 
+/// What code without CUDA's headers (Numba's, for one) calls to wait for a whole grid; NVIDIA's own is
+/// in a library of machine code.
+const GRID_BARRIER: &str = include_str!("grid_barrier.ptx");
+
+/// Functions that the device brings itself.
+fn is_runtime(name: &str) -> bool {
+    matches!(
+        name,
+        "vprintf" | "malloc" | "free" | "__assertfail" | "__assert_fail"
+    ) || name.starts_with("cuda")
+}
+
+/// One text of several, with the grid barrier where one of them calls it.
+pub(super) fn join(texts: &[String]) -> Answer<String> {
+    let mut texts = texts.to_vec();
+    if texts.iter().any(|text| text.contains("cudaCGSynchronize")) {
+        texts.push(GRID_BARRIER.to_owned());
+    }
+    mica_ptx::join(&texts, &is_runtime).map_err(|error| {
+        crate::log::line(&format!("linking: {error}"));
+        Code(CuResult::InvalidPtx as u32)
+    })
+}
+
 /// The best PTX of an image for this device.
 pub(super) fn ptx_of(state: &State, image: &[u8]) -> Option<String> {
     let (major, minor) = state.client.snapshot().compute_capability;
@@ -98,16 +117,18 @@ pub(super) fn ptx_of(state: &State, image: &[u8]) -> Option<String> {
 }
 
 fn add(linker: &Linker, kind: u32, bytes: &[u8]) -> Answer {
-    if !matches!(kind, PTX | FATBIN | LIBRARY) {
-        return not_supported("linking machine code");
-    }
+    use JitInputType::{Cubin, Fatbinary, Library, Nvvm, Object, Ptx};
+    let kind = match JitInputType::from_number(kind) {
+        Some(kind @ (Ptx | Fatbinary | Library)) => kind,
+        Some(Cubin | Object | Nvvm) | None => return not_supported("linking machine code"),
+    };
     match ptx_of(state()?, bytes) {
         Some(text) => {
             lock(&linker.texts).push(text);
             Ok(())
         }
-        None if kind == PTX => Err(CuResult::InvalidImage.into()),
-        None if kind == LIBRARY && bytes.starts_with(b"!<arch>\n") => {
+        None if kind == Ptx => Err(CuResult::InvalidImage.into()),
+        None if kind == Library && bytes.starts_with(b"!<arch>\n") => {
             crate::log::line("linking: a library without PTX adds nothing");
             Ok(())
         }
@@ -166,4 +187,28 @@ entries! {
     cuLinkAddFile_v2 = link_add_file;
     cuLinkComplete = link_complete;
     cuLinkDestroy = link_destroy;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
+
+    #[test]
+    fn a_grid_barrier_is_added_where_it_is_called() {
+        let text = format!(
+            "{HEAD}.extern .func (.param .b32 r) cudaCGSynchronize (.param .b64 h, .param .b32 f);\n.visible .entry k() {{ ret; }}"
+        );
+        let joined = join(&[text]).unwrap();
+        assert!(joined.starts_with(".version 8.0\n.target sm_80\n"));
+        assert!(joined.contains("%envreg2") && !joined.contains(".extern"));
+    }
+
+    #[test]
+    fn functions_of_the_device_need_no_definition_and_others_do() {
+        let of = |name| join(&[format!("{HEAD}.extern .func {name}();\n")]);
+        assert!(of("vprintf").is_ok());
+        assert_eq!(of("gone").unwrap_err().0, CuResult::InvalidPtx as u32);
+    }
 }

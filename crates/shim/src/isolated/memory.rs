@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, RwLock};
 
-use mica_cuda_abi::{CuResult, Handle};
+use mica_cuda_abi::{CuResult, Handle, PointerAttribute};
 use mica_wire::session::{MemoryAlloc, MemoryFree, SharedHostMemory};
 
 use super::context::{Context, current};
@@ -296,7 +296,8 @@ driver! {
     }
 
     fn pointer_attributes(count: u32, attributes: *const u32, out: *mut *mut u8, pointer: u64) {
-        let (state, _) = current()?;
+        // Unlike for a single one, no context need be current.
+        let state = state()?;
         if attributes.is_null() || out.is_null() {
             return invalid();
         }
@@ -321,8 +322,8 @@ driver! {
 
     fn pointer_set_attribute(_value: *const u8, attribute: u32, pointer: u64) {
         let (state, _) = current()?;
-        // SYNC_MEMOPS: copies are ordered more strictly than it asks for.
-        if attribute != 6 || state.memory.find(pointer).is_none() {
+        // Copies are ordered more strictly than it asks for.
+        if attribute != PointerAttribute::SyncMemops as u32 || state.memory.find(pointer).is_none() {
             return invalid();
         }
         Ok(())
@@ -337,12 +338,23 @@ fn is_shareable(found: &Allocation) -> bool {
 
 /// Zero of the attribute's size.
 unsafe fn write_nothing(out: *mut u8, attribute: u32) {
+    use PointerAttribute::*;
     // SAFETY: the program's pointer, to a value of the attribute's type.
     unsafe {
-        match attribute {
-            9 => out.cast::<i32>().write_unaligned(-2),
-            2 | 6 | 8 | 10 | 13 | 15 | 16 | 21 | 22 => out.cast::<u32>().write_unaligned(0),
-            5 => out.cast::<[u64; 2]>().write_unaligned([0; 2]),
+        match PointerAttribute::from_number(attribute) {
+            Some(DeviceOrdinal) => out.cast::<i32>().write_unaligned(-2),
+            Some(
+                MemoryType
+                | SyncMemops
+                | IsManaged
+                | IsLegacyCudaIpcCapable
+                | Mapped
+                | IsGpuDirectRdmaCapable
+                | AccessFlags
+                | IsHwDecompressCapable
+                | LocalityDomainOrdinal,
+            ) => out.cast::<u32>().write_unaligned(0),
+            Some(P2pTokens) => out.cast::<[u64; 2]>().write_unaligned([0; 2]),
             _ => out.cast::<u64>().write_unaligned(0),
         }
     }
@@ -355,6 +367,10 @@ unsafe fn write_attribute(
     found: &Allocation,
 ) -> Answer {
     use AllocationKind::{Managed, ManagedGlobal, Pinned, Pool, Registered};
+    use PointerAttribute as A;
+    let Some(attribute) = A::from_number(attribute) else {
+        return invalid();
+    };
     let on_device = pointer.wrapping_sub(found.device) < found.bytes;
     let offset = match on_device {
         true => pointer - found.device,
@@ -364,34 +380,40 @@ unsafe fn write_attribute(
     // SAFETY: the program's pointer, to a value of the attribute's type.
     unsafe {
         match attribute {
-            1 => out.cast::<Handle>().write_unaligned(found.context.handle()),
-            2 => out
+            A::Context => out.cast::<Handle>().write_unaligned(found.context.handle()),
+            A::MemoryType => out
                 .cast::<u32>()
                 .write_unaligned(if is_host_memory { 1 } else { 2 }),
-            3 => out.cast::<u64>().write_unaligned(found.device + offset),
-            4 if found.kind == ManagedGlobal => out.cast::<u64>().write_unaligned(pointer),
-            4 if !found.is_host() => return invalid(),
-            4 => out.cast::<u64>().write_unaligned(found.host + offset),
-            6 => out.cast::<u32>().write_unaligned(0),
-            7 | 20 => out.cast::<u64>().write_unaligned(found.id),
-            8 => out
+            A::DevicePointer => out.cast::<u64>().write_unaligned(found.device + offset),
+            A::HostPointer if found.kind == ManagedGlobal => {
+                out.cast::<u64>().write_unaligned(pointer);
+            }
+            A::HostPointer if !found.is_host() => return invalid(),
+            A::HostPointer => out.cast::<u64>().write_unaligned(found.host + offset),
+            A::SyncMemops => out.cast::<u32>().write_unaligned(0),
+            A::BufferId | A::MemoryBlockId => out.cast::<u64>().write_unaligned(found.id),
+            A::IsManaged => out
                 .cast::<u32>()
                 .write_unaligned(u32::from(matches!(found.kind, Managed | ManagedGlobal))),
-            9 | 22 => out
-                .cast::<i32>()
-                .write_unaligned(if attribute == 9 { 0 } else { -1 }),
-            10 => out
+            A::DeviceOrdinal => out.cast::<i32>().write_unaligned(0),
+            A::LocalityDomainOrdinal => out.cast::<i32>().write_unaligned(-1),
+            A::IsLegacyCudaIpcCapable => out
                 .cast::<u32>()
                 .write_unaligned(u32::from(is_shareable(found))),
-            15 | 21 => out.cast::<u32>().write_unaligned(0),
-            11 | 19 => out.cast::<u64>().write_unaligned(found.device),
-            12 | 18 => out.cast::<u64>().write_unaligned(found.bytes),
-            13 => out.cast::<u32>().write_unaligned(1),
-            14 => out.cast::<u64>().write_unaligned(0),
-            16 => out.cast::<u32>().write_unaligned(3),
-            17 if found.kind == Pool => out.cast::<u64>().write_unaligned(found.pool),
-            17 => out.cast::<u64>().write_unaligned(0),
-            _ => return invalid(),
+            A::IsGpuDirectRdmaCapable | A::IsHwDecompressCapable => {
+                out.cast::<u32>().write_unaligned(0);
+            }
+            A::RangeStartAddr | A::MappingBaseAddr => {
+                out.cast::<u64>().write_unaligned(found.device)
+            }
+            A::RangeSize | A::MappingSize => out.cast::<u64>().write_unaligned(found.bytes),
+            A::Mapped => out.cast::<u32>().write_unaligned(1),
+            A::AllowedHandleTypes => out.cast::<u64>().write_unaligned(0),
+            // Reads and writes.
+            A::AccessFlags => out.cast::<u32>().write_unaligned(3),
+            A::MempoolHandle if found.kind == Pool => out.cast::<u64>().write_unaligned(found.pool),
+            A::MempoolHandle => out.cast::<u64>().write_unaligned(0),
+            A::P2pTokens => return invalid(),
         }
     }
     Ok(())

@@ -19,6 +19,7 @@ mod attributes;
 mod callbacks;
 mod capture;
 mod capture_calls;
+mod conditionals;
 mod context;
 mod context_calls;
 mod context_storage;
@@ -28,6 +29,7 @@ mod copy_calls;
 mod device;
 mod events;
 mod exec;
+mod exec_update;
 mod fills;
 mod flatten;
 mod functions;
@@ -51,8 +53,6 @@ mod occupancy;
 mod pool_memory;
 mod pools;
 mod procaddr;
-mod ptx_join;
-mod ptx_private;
 mod registered;
 mod state;
 mod stream_calls;
@@ -89,6 +89,8 @@ const LISTS: &[Entries] = &[
     events::ENTRIES,
     events::STREAM_ENTRIES,
     exec::ENTRIES,
+    exec_update::ENTRIES,
+    conditionals::ENTRIES,
     exec::STREAM_ENTRIES,
     fills::STREAM_ENTRIES,
     graph_nodes::ENTRIES,

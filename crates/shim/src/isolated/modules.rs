@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_fatbin::{Region, locate};
+use mica_ptx::DeclarationKind;
 use mica_wire::session::{
     KernelAttribute, KernelDescription, KernelLayout, KernelSetAttribute, LoadedModule,
     ModuleUnload,
@@ -23,7 +24,6 @@ use super::handles::{Kind, Object};
 use super::link;
 use super::managed_variables;
 use super::memory::{Allocation, AllocationKind};
-use super::ptx_join;
 use super::state::{State, state};
 use super::support::{Answer, Code, invalid, lock};
 use crate::log;
@@ -130,7 +130,7 @@ pub(super) fn copy_image(image: *const c_void) -> Answer<Arc<[u8]>> {
         if texts.is_empty() {
             return Err(CuResult::NoBinaryForGpu.into());
         }
-        return Ok(ptx_join::join(&texts)?.into_bytes().into());
+        return Ok(link::join(&texts)?.into_bytes().into());
     }
     let first = bytes(first)?;
     let is_binary = [0x50, 0xb1, 0x7f, b'!'].contains(first.first().unwrap_or(&0));
@@ -139,6 +139,17 @@ pub(super) fn copy_image(image: *const c_void) -> Answer<Arc<[u8]>> {
         return Err(CuResult::InvalidImage.into());
     }
     Ok(first.into())
+}
+
+/// Variables of a text that both sides use.
+fn managed_names(text: &str) -> HashSet<String> {
+    let outline = mica_ptx::outline(text.as_bytes()).unwrap_or_default();
+    let managed = |kind| matches!(kind, DeclarationKind::Variable { managed: true, .. });
+    let declared = outline.declarations.into_iter();
+    declared
+        .filter(|declared| managed(declared.kind))
+        .map(|declared| declared.name)
+        .collect()
 }
 
 /// A library of an image.
@@ -158,7 +169,7 @@ impl Library {
         let names = self.managed.get_or_init(|| {
             let image = Arc::clone(&lock(&self.image));
             let text = link::ptx_of(state, &image).unwrap_or_default();
-            ptx_join::managed_names(&text)
+            managed_names(&text)
         });
         names.contains(name)
     }
@@ -446,7 +457,20 @@ impl Function {
             return Ok(set as u32);
         }
         let fixed = self.complete_layout(state)?.static_shared;
-        let default = state.attribute(8).unwrap_or(48 << 10) as u32;
+        let default = state.attribute(DeviceAttribute::MaxSharedMemoryPerBlock);
+        let default = default.unwrap_or(48 << 10) as u32;
         Ok(default.saturating_sub(fixed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn managed_variables_are_found() {
+        let text = ".version 8.0\n.target sm_80\n.visible .global .attribute(.managed) .align 4 .b32 total;\n.global .attribute( .managed ) .align 8 .b8 table[16] = {1, 2}, other;\n.global .u32 plain; // .managed\n.visible .entry k() { ret; }";
+        let names = managed_names(text);
+        assert_eq!(names, ["total", "table", "other"].map(String::from).into());
     }
 }

@@ -1,7 +1,7 @@
 //! How many blocks fit on a multiprocessor. A real driver is asked; for the software GPU it is computed here from
 //! the kernel's layout.
 
-use mica_cuda_abi::{CuResult, Handle, LaunchConfig};
+use mica_cuda_abi::{CuResult, DeviceAttribute, Handle, LaunchConfig};
 use mica_wire::session::{AvailableShared, Clusters, KernelLayout, Occupancy};
 
 use super::context::any_context;
@@ -18,9 +18,10 @@ fn blocks_per_multiprocessor(
     threads: u32,
     dynamic: u64,
 ) -> u32 {
-    let of = |number: u32, default: u32| {
+    use DeviceAttribute::*;
+    let of = |attribute, default: u32| {
         state
-            .attribute(number)
+            .attribute(attribute)
             .filter(|value| *value > 0)
             .map_or(default, |value| value as u32)
     };
@@ -29,22 +30,24 @@ fn blocks_per_multiprocessor(
     } else {
         layout.max_threads
     };
-    if threads == 0 || threads > most_threads.min(of(1, 1024)) {
+    if threads == 0 || threads > most_threads.min(of(MaxThreadsPerBlock, 1024)) {
         return 0;
     }
     let warps = threads.div_ceil(32);
-    let mut blocks = of(106, 32).min(of(39, 2048) / 32 / warps);
+    let by_threads = of(MaxThreadsPerMultiprocessor, 2048) / 32 / warps;
+    let mut blocks = of(MaxBlocksPerMultiprocessor, 32).min(by_threads);
     if layout.registers > 0 {
         let each = layout.registers.next_multiple_of(8) * 32 * warps;
-        blocks = blocks.min(of(82, 65536) / each.max(1));
+        blocks = blocks.min(of(MaxRegistersPerMultiprocessor, 65536) / each.max(1));
     }
     let shared = u64::from(layout.static_shared) + dynamic;
     if shared > 0 {
         if shared > u64::from(state.client.snapshot().max_shared_per_block) {
             return 0;
         }
-        let each = shared + u64::from(of(111, 0));
-        blocks = blocks.min((u64::from(of(81, 64 << 10)) / each) as u32);
+        let each = shared + u64::from(of(ReservedSharedMemoryPerBlock, 0));
+        let whole = u64::from(of(MaxSharedMemoryPerMultiprocessor, 64 << 10));
+        blocks = blocks.min((whole / each) as u32);
     }
     // A block that may be launched at all runs.
     blocks.max(1)
@@ -201,8 +204,10 @@ driver! {
             return put(out, context.checked(answer)?.value as usize);
         }
         let layout = function.layout()?;
-        let whole = state.attribute(81).unwrap_or(64 << 10) as u64 / blocks as u64;
-        let reserved = state.attribute(111).unwrap_or(0).max(0) as u64;
+        let whole = state.attribute(DeviceAttribute::MaxSharedMemoryPerMultiprocessor);
+        let whole = whole.unwrap_or(64 << 10) as u64 / blocks as u64;
+        let reserved = state.attribute(DeviceAttribute::ReservedSharedMemoryPerBlock);
+        let reserved = reserved.unwrap_or(0).max(0) as u64;
         let most = u64::from(state.client.snapshot().max_shared_per_block);
         let each = whole.saturating_sub(reserved).min(most);
         put(out, each.saturating_sub(layout.static_shared.into()) as usize)

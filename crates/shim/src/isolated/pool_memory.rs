@@ -238,8 +238,9 @@ fn join(free: &mut BTreeMap<u64, Free>, address: u64) {
         };
         start = before;
     }
-    let after = start + block.bytes;
-    if let Some(&next) = free.get(&after)
+    // More than one, if several were let go of at once.
+    while let after = start + block.bytes
+        && let Some(&next) = free.get(&after)
         && let Some(held) = together(block.held, next.held)
     {
         free.remove(&after);

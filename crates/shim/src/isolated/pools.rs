@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 
-use mica_cuda_abi::{CuResult, Handle, MemAllocationProp, MemLocation};
+use mica_cuda_abi::{CuResult, Handle, MemAllocationProp, MemLocation, PoolAttribute};
 use mica_wire::session::{MemoryAlloc, MemoryAllocAsync, MemoryFree, MemoryFreeAsync};
 
 use super::capture;
@@ -61,8 +61,12 @@ static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
 fn new_pool(state: PoolState) -> &'static Pool {
     let pool = Object::leak(state);
-    for policy in 1..4 {
-        pool.attributes[policy].store(1, Relaxed);
+    for policy in [
+        PoolAttribute::ReuseFollowEventDependencies,
+        PoolAttribute::ReuseAllowOpportunistic,
+        PoolAttribute::ReuseAllowInternalDependencies,
+    ] {
+        pool.attributes[policy as usize].store(1, Relaxed);
     }
     lock(&ALL).push(pool);
     pool
@@ -132,7 +136,9 @@ impl Pool {
 
     /// What it keeps when a stream was waited for: freeing a chunk waits for the whole context.
     fn threshold(&self) -> u64 {
-        self.attributes[4].load(Relaxed).max(KEPT)
+        self.attributes[PoolAttribute::ReleaseThreshold as usize]
+            .load(Relaxed)
+            .max(KEPT)
     }
 
     /// Gives chunks back that nobody uses while more than `keep` bytes are reserved.
@@ -441,31 +447,50 @@ driver! {
     }
 
     fn pool_get_attribute(pool: Handle, attribute: u32, out: *mut c_void) {
+        use PoolAttribute::*;
         let state = state()?;
         let pool = pool_of(pool)?;
-        let has_driver = state.client.snapshot().has_driver;
-        let used = || match has_driver {
+        let Some(attribute) = PoolAttribute::from_number(attribute) else {
+            return invalid();
+        };
+        let used = match state.client.snapshot().has_driver {
             true => pool.bytes().0,
             false => state.memory.pool_bytes(pool.handle() as u64),
         };
+        let reserved = match state.client.snapshot().has_driver {
+            true => pool.bytes().1,
+            false => used,
+        };
+        let set = || pool.attributes[attribute as usize].load(Relaxed);
         match attribute {
-            1..=3 => put(out.cast::<i32>(), pool.attributes[attribute as usize].load(Relaxed) as i32),
-            4 => put(out.cast::<u64>(), pool.attributes[4].load(Relaxed)),
-            5 if has_driver => put(out.cast::<u64>(), pool.bytes().1),
-            6 if has_driver => put(out.cast::<u64>(), pool.reserved_high.load(Relaxed).max(pool.bytes().1)),
-            5 | 7 => put(out.cast::<u64>(), used()),
-            6 | 8 => put(out.cast::<u64>(), pool.high.load(Relaxed).max(used())),
+            ReuseFollowEventDependencies | ReuseAllowOpportunistic | ReuseAllowInternalDependencies => {
+                put(out.cast::<i32>(), set() as i32)
+            }
+            ReleaseThreshold => put(out.cast::<u64>(), set()),
+            ReservedMemCurrent => put(out.cast::<u64>(), reserved),
+            ReservedMemHigh => put(out.cast::<u64>(), pool.reserved_high.load(Relaxed).max(pool.high.load(Relaxed)).max(reserved)),
+            UsedMemCurrent => put(out.cast::<u64>(), used),
+            UsedMemHigh => put(out.cast::<u64>(), pool.high.load(Relaxed).max(used)),
             _ => invalid(),
         }
     }
 
     fn pool_set_attribute(pool: Handle, attribute: u32, value: *const c_void) {
+        use PoolAttribute::*;
         let pool = pool_of(pool)?;
+        let Some(attribute) = PoolAttribute::from_number(attribute) else {
+            return invalid();
+        };
+        let set = |value| pool.attributes[attribute as usize].store(value, Relaxed);
         match attribute {
-            1..=3 => pool.attributes[attribute as usize].store(get(value.cast::<u32>())?.into(), Relaxed),
-            4 => pool.attributes[4].store(get(value.cast::<u64>())?, Relaxed),
-            6 if get(value.cast::<u64>())? == 0 => pool.reserved_high.store(pool.bytes().1, Relaxed),
-            8 if get(value.cast::<u64>())? == 0 => pool.high.store(0, Relaxed),
+            ReuseFollowEventDependencies | ReuseAllowOpportunistic | ReuseAllowInternalDependencies => {
+                set(get(value.cast::<u32>())?.into());
+            }
+            ReleaseThreshold => set(get(value.cast::<u64>())?),
+            ReservedMemHigh if get(value.cast::<u64>())? == 0 => {
+                pool.reserved_high.store(pool.bytes().1, Relaxed);
+            }
+            UsedMemHigh if get(value.cast::<u64>())? == 0 => pool.high.store(pool.bytes().0, Relaxed),
             _ => return invalid(),
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, OnceLock};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_limits::{Environment, connect_session};
 use mica_wire::session::client::SessionClient;
 
@@ -54,14 +54,14 @@ pub(super) fn start() -> Answer {
     let snapshot = client.snapshot();
     let mut attributes = [None; 256];
     for (number, value) in &snapshot.attributes {
-        if let Some(slot) = attributes.get_mut(*number as usize) {
-            *slot = Some(*value);
+        if let Some(attribute) = DeviceAttribute::from_number(*number) {
+            attributes[attribute as usize] = Some(*value);
         }
     }
     let pci = parse_pci(&snapshot.pci_bus_id);
-    for (number, value) in [(50, pci[0]), (33, pci[1]), (34, pci[2])] {
-        attributes[number] = Some(value);
-    }
+    attributes[DeviceAttribute::PciDomainId as usize] = Some(pci[0]);
+    attributes[DeviceAttribute::PciBusId as usize] = Some(pci[1]);
+    attributes[DeviceAttribute::PciDeviceId as usize] = Some(pci[2]);
     attributes::answer(&mut attributes, snapshot.has_driver);
     let state = State {
         client,
@@ -129,8 +129,8 @@ pub(super) fn exiting() -> bool {
 impl State {
     /// A device attribute, if the device knows it.
     #[inline]
-    pub(super) fn attribute(&self, number: u32) -> Option<i32> {
-        self.attributes.get(number as usize).copied().flatten()
+    pub(super) fn attribute(&self, attribute: DeviceAttribute) -> Option<i32> {
+        self.attributes[attribute as usize]
     }
 
     /// A number nobody has had.

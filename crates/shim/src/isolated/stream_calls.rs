@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{StreamDestroy, StreamQuery, StreamWaitEvent, Write};
+use mica_cuda_abi::{CuResult, Handle, LaunchAttributeId, event_use_flags};
+use mica_wire::session::{StreamDestroy, StreamQuery, StreamWaitEvent, StreamWaitValue, Write};
 
 use super::capture;
 use super::context::Context;
@@ -19,7 +19,16 @@ use super::support::{
 
 /// Attributes that are hints: where data stays in the cache, how to wait, in which domain writes are
 /// ordered.
-const HINTS: [u32; 4] = [1, 3, 9, 10];
+const HINTS: [u32; 4] = [
+    LaunchAttributeId::AccessPolicyWindow as u32,
+    LaunchAttributeId::SynchronizationPolicy as u32,
+    LaunchAttributeId::MemSyncDomainMap as u32,
+    LaunchAttributeId::MemSyncDomain as u32,
+];
+
+/// `CUstreamWaitValue_flags`: how the word is compared, and whether remote writes are flushed after the wait.
+const WAIT_CONDITIONS: u32 = 3;
+const WAIT_FLUSH: u32 = 1 << 30;
 
 driver! {
     fn stream_create(out: *mut Handle, flags: u32) {
@@ -74,10 +83,10 @@ driver! {
         let Some(event) = Event::find(event) else {
             return bad_handle();
         };
-        if flags & !1 != 0 {
+        if flags & !event_use_flags::ALL != 0 {
             return invalid();
         }
-        if flags & 1 != 0 && stream.capturing.load(Acquire) {
+        if flags & event_use_flags::EXTERNAL != 0 && stream.capturing.load(Acquire) {
             return capture::record(stream, Op::EventWait(event));
         }
         if capture::joins(stream, event)? {
@@ -147,9 +156,10 @@ driver! {
     fn stream_get_attribute<const PT>(handle: Handle, attribute: u32, out: *mut [u64; 8]) {
         let (state, _, stream) = resolve::<PT>(handle)?;
         let key = (stream.id.load(Relaxed), attribute);
-        let value = lock(&state.loose).get(&key).copied().unwrap_or(match attribute {
-            3 => 1,
-            8 => stream.priority.load(Relaxed) as u32 as u64,
+        let value = lock(&state.loose).get(&key).copied().unwrap_or(match LaunchAttributeId::from_number(attribute) {
+            // Automatic.
+            Some(LaunchAttributeId::SynchronizationPolicy) => 1,
+            Some(LaunchAttributeId::Priority) => stream.priority.load(Relaxed) as u32 as u64,
             _ => 0,
         });
         put(out, [value, 0, 0, 0, 0, 0, 0, 0])
@@ -163,7 +173,7 @@ driver! {
                 lock(&state.loose).insert((stream.id.load(Relaxed), attribute), value[0]);
                 Ok(())
             }
-            8 => Ok(()),
+            _ if attribute == LaunchAttributeId::Priority as u32 => Ok(()),
             _ => invalid(),
         }
     }
@@ -176,28 +186,65 @@ driver! {
         write_value(resolve::<PT>(handle)?, address, &value.to_ne_bytes())
     }
 
+    fn stream_wait_value_32<const PT>(handle: Handle, address: u64, value: u32, flags: u32) {
+        wait_value(resolve::<PT>(handle)?, address, false, value.into(), flags)
+    }
+
+    fn stream_wait_value_64<const PT>(handle: Handle, address: u64, value: u64, flags: u32) {
+        wait_value(resolve::<PT>(handle)?, address, true, value, flags)
+    }
+
     fn stream_green(_handle: Handle, out: *mut Handle) {
         state()?;
         put(out, std::ptr::null_mut())
     }
 }
 
-fn write_value(
-    (state, context, stream): (&'static State, &'static Context, &'static Stream),
+/// A stream with its context and the state of the program.
+type Resolved = (&'static State, &'static Context, &'static Stream);
+
+/// The device address of an aligned word; a program may name one in its own memory that the device sees.
+fn word_address(state: &State, address: u64, bytes: u64) -> Answer<u64> {
+    let found = state.memory.find(address);
+    let Some(found) = found.filter(|_| address.is_multiple_of(bytes)) else {
+        return invalid();
+    };
+    Ok(match address.wrapping_sub(found.device) < found.bytes {
+        true => address,
+        false => address - found.host + found.device,
+    })
+}
+
+fn wait_value(
+    (state, context, stream): Resolved,
     address: u64,
-    bytes: &[u8],
+    is_wide: bool,
+    value: u64,
+    flags: u32,
 ) -> Answer {
+    if stream.capturing.load(Acquire) {
+        return not_supported("a captured cuStreamWaitValue");
+    }
+    let bytes = if is_wide { 8 } else { 4 };
+    let address = word_address(state, address, bytes)?;
+    if flags & !(WAIT_CONDITIONS | WAIT_FLUSH) != 0 {
+        return invalid();
+    }
+    let request = StreamWaitValue {
+        stream: stream.wire(),
+        address,
+        is_wide,
+        value,
+        flags,
+    };
+    context.checked(state.client.post(&request, &[]))
+}
+
+fn write_value((state, context, stream): Resolved, address: u64, bytes: &[u8]) -> Answer {
     if stream.capturing.load(Acquire) {
         return not_supported("a captured cuStreamWriteValue");
     }
-    let found = state.memory.find(address);
-    let Some(found) = found.filter(|_| address.is_multiple_of(bytes.len() as u64)) else {
-        return invalid();
-    };
-    let address = match address.wrapping_sub(found.device) < found.bytes {
-        true => address,
-        false => address - found.host + found.device,
-    };
+    let address = word_address(state, address, bytes.len() as u64)?;
     let request = Write {
         stream: stream.wire(),
         address,
@@ -227,6 +274,8 @@ stream_entries! {
     cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz = stream_copy_attributes;
     cuStreamGetAttribute, cuStreamGetAttribute_ptsz = stream_get_attribute;
     cuStreamSetAttribute, cuStreamSetAttribute_ptsz = stream_set_attribute;
+    cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz = stream_wait_value_32;
+    cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz = stream_wait_value_64;
     cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz = stream_write_value_32;
     cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz = stream_write_value_64;
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 
-use mica_cuda_abi::{CuResult, Handle};
+use mica_cuda_abi::{CuResult, Handle, stream_flags};
 use mica_wire::session::{StreamCreate, StreamDestroy};
 
 use super::capture::StreamCapture;
@@ -40,8 +40,6 @@ impl Kind for StreamState {
 pub(super) static POOL: Pool<StreamState> = Pool::new();
 static IDS: AtomicU64 = AtomicU64::new(1);
 
-/// A stream that is not ordered against the legacy one.
-pub(super) const NON_BLOCKING: u32 = 1;
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
@@ -84,7 +82,7 @@ impl Stream {
     }
 
     pub(super) fn is_blocking(&self) -> bool {
-        self.flags.load(Relaxed) & NON_BLOCKING == 0
+        self.flags.load(Relaxed) & stream_flags::NON_BLOCKING == 0
     }
 
     pub(super) fn is_legacy(&self) -> bool {
@@ -99,7 +97,7 @@ impl Stream {
     ) -> Answer<&'static Self> {
         let request = StreamCreate {
             context: context.wire(),
-            non_blocking: flags & NON_BLOCKING != 0,
+            non_blocking: flags & stream_flags::NON_BLOCKING != 0,
             priority,
         };
         let wire = context.checked(state.client.call(&request))?.value;
@@ -200,7 +198,7 @@ pub(super) unsafe fn resolve<const PER_THREAD_DEFAULT: bool>(
 
 /// A new stream of the current context.
 pub(super) fn create(flags: u32, priority: i32) -> Answer<Handle> {
-    if flags & !NON_BLOCKING != 0 {
+    if flags & !stream_flags::ALL != 0 {
         return invalid();
     }
     let (state, context) = current()?;

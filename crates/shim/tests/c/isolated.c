@@ -31,6 +31,8 @@ CUresult cuMemHostAlloc(void **, size_t, unsigned), cuMemFreeHost(void *), cuMem
 CUresult cuMemHostRegister_v2(void *, size_t, unsigned), cuMemHostUnregister(void *), cuMemAllocManaged(Ptr *, size_t, unsigned);
 CUresult cuPointerGetAttribute(void *, int, Ptr);
 CUresult cuStreamCreate(Handle *, unsigned), cuStreamDestroy_v2(Handle), cuStreamSynchronize(Handle), cuStreamQuery(Handle);
+CUresult cuStreamWaitValue32_v2(Handle, Ptr, unsigned, unsigned), cuStreamWaitValue64_v2(Handle, Ptr, unsigned long long, unsigned);
+CUresult cuStreamWriteValue32_v2(Handle, Ptr, unsigned, unsigned), cuStreamWriteValue64_v2(Handle, Ptr, unsigned long long, unsigned);
 CUresult cuStreamWaitEvent(Handle, Handle, unsigned), cuLaunchHostFunc(Handle, void (*)(void *), void *);
 CUresult cuEventCreate(Handle *, unsigned), cuEventRecord(Handle, Handle), cuEventSynchronize(Handle), cuEventElapsedTime(float *, Handle, Handle), cuEventDestroy_v2(Handle);
 CUresult cuStreamBeginCapture_v2(Handle, int), cuStreamEndCapture(Handle, Handle *), cuGraphGetNodes(Handle, Handle *, size_t *);
@@ -642,6 +644,64 @@ static void no_allocations(void) {
     TRUE(allocations > 0);
 }
 
+/* A stream waits for words: in device memory, written by another stream, and in the program's own memory. */
+static void stream_values(void) {
+    start();
+    Ptr p, words;
+    Handle writer;
+    unsigned back = 0;
+    OK(cuMemAlloc_v2(&p, 4));
+    OK(cuMemAlloc_v2(&words, 64));
+    OK(cuStreamCreate(&writer, 1));
+    OK(cuMemsetD32_v2(p, 0, 1));
+    OK(cuMemsetD32_v2(words, 0, 16));
+    /* At least 3 (0), equal to 1 << 40 (1), a bit of 6 (2). */
+    OK(cuStreamWaitValue32_v2(stream, words, 3, 0));
+    OK(launch_add(p, 1, 1, stream));
+    OK(cuStreamWaitValue64_v2(stream, words + 8, 1ull << 40, 1));
+    OK(launch_add(p, 1, 1, stream));
+    usleep(20000);
+    IS(cuStreamQuery(stream), 600);
+    OK(cuMemcpyDtoHAsync_v2(&back, p, 4, writer));
+    OK(cuStreamSynchronize(writer));
+    IS(back, 0);
+    OK(cuStreamWriteValue32_v2(writer, words, 7, 0));
+    for (int i = 0; back != 6 && i < 5000; i++) {
+        OK(cuMemcpyDtoHAsync_v2(&back, p, 4, writer));
+        OK(cuStreamSynchronize(writer));
+        usleep(1000);
+    }
+    IS(back, 6);
+    IS(cuStreamQuery(stream), 600);
+    OK(cuStreamWriteValue64_v2(writer, words + 8, 1ull << 40, 0));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH_v2(&back, p, 4));
+    IS(back, 12);
+    /* The program writes the word itself, without a call. */
+    volatile unsigned *flag;
+    OK(cuMemHostAlloc((void **)&flag, 4096, 0));
+    flag[5] = 8;
+    OK(cuStreamWaitValue32_v2(stream, (Ptr)(uintptr_t)&flag[5], 6, 2));
+    OK(launch_add(p, 1, 1, stream));
+    usleep(5000);
+    IS(cuStreamQuery(stream), 600);
+    flag[5] = 4;
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH_v2(&back, p, 4));
+    IS(back, 18);
+    /* Words that there are not, crooked ones, unknown flags; a captured wait. */
+    IS(cuStreamWaitValue32_v2(stream, 0, 1, 0), 1);
+    IS(cuStreamWaitValue32_v2(stream, words + 2, 1, 0), 1);
+    IS(cuStreamWaitValue64_v2(stream, words + 4, 1, 0), 1);
+    IS(cuStreamWaitValue32_v2(stream, words, 1, 8), 1);
+    OK(cuStreamBeginCapture_v2(stream, 0));
+    IS(cuStreamWaitValue32_v2(stream, words, 1, 0), 801);
+    Handle graph;
+    OK(cuStreamEndCapture(stream, &graph));
+    /* A wait for what never comes ends with the program. */
+    OK(cuStreamWaitValue32_v2(stream, words, 77, 1));
+}
+
 int main(int argc, char **argv) {
     const struct { const char *name; void (*run)(void); } all[] = {
         {"basics", basics}, {"contexts", contexts}, {"errors", errors}, {"streams", streams},
@@ -649,7 +709,7 @@ int main(int argc, char **argv) {
         {"fork", forked}, {"orphan", orphan}, {"leave", leave},
         {"nulls", nulls}, {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
         {"cancelled_thread", cancelled_thread}, {"exact_bounds", exact_bounds},
-        {"no_allocations", no_allocations},
+        {"no_allocations", no_allocations}, {"stream_values", stream_values},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (argc > 1 && !strcmp(all[i].name, argv[1])) {

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
 use mica_limits::SharedPage;
-use mica_wire::host::message::{Kind, Message, Refusal};
+use mica_wire::host::frame::Packet;
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Refusal};
 use mica_wire::host::page::gate;
 use mica_wire::host::socket::HostSocket;
 use rustix::event::{EventfdFlags, eventfd};
@@ -77,10 +78,12 @@ impl Daemon {
         let Ok((hello, fds)) = socket.receive() else {
             return;
         };
-        assert_eq!(hello.kind(), Some(Kind::Hello));
+        assert!(matches!(hello.read(), Ok(ClientMessage::Hello { .. })));
         if self.refuse {
-            let mut no = Message::new(Kind::Refused).with_text("not today");
-            no.a = Refusal::Permission as u64;
+            let no = DaemonMessage::Refused {
+                reason: Refusal::Permission,
+                text: "not today".into(),
+            };
             let _ = socket.send(&no, &[]);
             return;
         }
@@ -102,23 +105,32 @@ impl Daemon {
         };
         self.sockets.lock().unwrap().push(socket.clone());
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let mut welcome = Message::new(Kind::Welcome).with_text("test");
-        (welcome.a, welcome.b, welcome.c) = (self.limit, 1 << 40, id);
+        let welcome = DaemonMessage::Welcome {
+            limit_bytes: self.limit,
+            device_total_bytes: 1 << 40,
+            client_id: id,
+            gpu_index: 0,
+            vgpu: "test".into(),
+        };
         socket
             .send(&welcome, &[page.fd(), doorbell.as_fd()])
             .unwrap();
         while let Ok((question, _)) = socket.receive() {
-            let mut answer = match question.kind() {
-                Some(Kind::NeedCredit) => self.credit_or_wait(&page, &question),
-                Some(Kind::AskMemory) => self.memory(),
-                Some(Kind::Note) => {
-                    self.ledger.lock().unwrap().notes.push(question.text());
+            let answer = match question.read().unwrap() {
+                ClientMessage::NeedCredit {
+                    bytes,
+                    have_bytes,
+                    now,
+                } => self.credit_or_wait(&page, bytes, have_bytes, now),
+                ClientMessage::AskMemory {} => self.memory(),
+                ClientMessage::Note { text, .. } => {
+                    self.ledger.lock().unwrap().notes.push(text.into());
                     continue;
                 }
                 other => panic!("asked {other:?}"),
             };
-            answer.id = question.id;
-            if socket.send(&answer, &[]).is_err() {
+            let answer = answer.frame(question.id());
+            if socket.send_frame(&answer, &[]).is_err() {
                 break;
             }
         }
@@ -126,22 +138,22 @@ impl Daemon {
     }
 
     /// As a virtual GPU does that lets whoever asks wait, but for those that want it now.
-    fn credit_or_wait(&self, page: &SharedPage, question: &Message) -> Message {
+    fn credit_or_wait(
+        &self,
+        page: &SharedPage,
+        bytes: u64,
+        have_bytes: u64,
+        now: bool,
+    ) -> DaemonMessage {
         loop {
-            let freed = page
-                .memory
-                .credit_bytes
-                .load(SeqCst)
-                .saturating_sub(question.b);
-            let answer = match question.a.saturating_sub(freed) {
-                0 => {
-                    let mut own = Message::new(Kind::Credit);
-                    own.a = question.a;
-                    own
-                }
+            let credit = page.memory.credit_bytes.load(SeqCst);
+            let freed = credit.saturating_sub(have_bytes);
+            let answer = match bytes.saturating_sub(freed) {
+                0 => DaemonMessage::Credit { bytes },
                 more => self.credit(page, more),
             };
-            if answer.a > 0 || question.c == 1 || !self.waits.load(SeqCst) {
+            let granted = matches!(answer, DaemonMessage::Credit { .. });
+            if granted || now || !self.waits.load(SeqCst) {
                 return answer;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -149,7 +161,7 @@ impl Daemon {
     }
 
     /// Grants in steps, taking unused credit from others before refusing.
-    fn credit(&self, page: &SharedPage, need: u64) -> Message {
+    fn credit(&self, page: &SharedPage, need: u64) -> DaemonMessage {
         let ledger = self.ledger.lock().unwrap();
         let granted = || -> u64 {
             ledger
@@ -169,20 +181,22 @@ impl Daemon {
             }
         }
         let room = self.limit - granted();
-        let mut answer = Message::new(Kind::Credit);
         if need > room {
-            return answer.with_text("the virtual GPU is full");
+            let why = "the virtual GPU is full".into();
+            return DaemonMessage::NoCredit { why };
         }
-        answer.a = need.next_multiple_of(STEP).min(room);
-        page.commands.granted_bytes.fetch_add(answer.a, SeqCst);
-        page.memory.credit_bytes.fetch_add(answer.a, SeqCst);
-        answer
+        let bytes = need.next_multiple_of(STEP).min(room);
+        page.commands.granted_bytes.fetch_add(bytes, SeqCst);
+        page.memory.credit_bytes.fetch_add(bytes, SeqCst);
+        DaemonMessage::Credit { bytes }
     }
 
-    fn memory(&self) -> Message {
-        let mut answer = Message::new(Kind::Memory);
-        (answer.a, answer.b) = (self.limit, self.used());
-        answer
+    fn memory(&self) -> DaemonMessage {
+        DaemonMessage::Memory {
+            limit_bytes: self.limit,
+            used_bytes: self.used(),
+            device_free_bytes: None,
+        }
     }
 
     /// Bytes in use by all clients.

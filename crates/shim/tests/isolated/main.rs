@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::{Vgpu, VgpuSpec};
-use mica_wire::host::message::{Kind, Message};
+use mica_wire::host::message::{ClientMessage, DaemonMessage};
 use mica_wire::host::socket::HostSocket;
 use mica_worker::{DeviceSource, OutputBuffer, SoftwareDevices, serve_session};
 use rustix::net::{
@@ -77,10 +77,15 @@ impl Host {
     fn welcome(self: &Arc<Self>, peer: OwnedFd) {
         let socket = HostSocket::from_fd(peer);
         let (hello, _) = socket.receive().unwrap();
-        assert_eq!(hello.kind(), Some(Kind::Hello));
+        assert!(matches!(hello.read(), Ok(ClientMessage::Hello { .. })));
         let (theirs, ours) = pair();
-        let mut welcome = Message::new(Kind::Welcome).with_text("test");
-        (welcome.a, welcome.b) = (LIMIT, LIMIT);
+        let welcome = DaemonMessage::Welcome {
+            limit_bytes: LIMIT,
+            device_total_bytes: LIMIT,
+            client_id: 0,
+            gpu_index: 0,
+            vgpu: "test".into(),
+        };
         socket.send(&welcome, &[theirs.as_fd()]).unwrap();
         let mut deaf = self.deaf.lock().unwrap();
         if *deaf > 0 {
@@ -239,6 +244,11 @@ fn streams_events_and_host_functions_keep_their_order() {
 }
 
 #[test]
+fn streams_wait_for_words_in_memory() {
+    run("stream_values");
+}
+
+#[test]
 fn host_memory_is_used_in_place() {
     run("host_memory");
 }
@@ -311,7 +321,7 @@ fn a_cancelled_kernel_is_an_error_that_the_program_sees() {
     let host = Host::start();
     let (mut child, mut lines) = until_ready(&host, "cancelled");
     // The kernel may not have begun yet.
-    while host.vgpu.cancel() == 0 {
+    while host.vgpu.cancel().kernels == 0 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert_eq!(lines.next().unwrap().unwrap(), "ok", "{}", host.log());

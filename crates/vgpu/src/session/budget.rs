@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mica_gpu::budget::{DeviceCharge, OBJECT_BYTES};
+use mica_gpu::budget::{Charging, OBJECT_BYTES};
 use mica_gpu::{GpuError, SessionBudget, Share};
 
 use super::Session;
@@ -12,7 +12,7 @@ use crate::vgpu::Vgpu;
 /// Charges what a session's device takes to the virtual GPU.
 struct ToVgpu(Arc<Vgpu>);
 
-impl DeviceCharge for ToVgpu {
+impl Charging for ToVgpu {
     fn charge(&self, bytes: u64) -> Result<(), GpuError> {
         let refused = |error: crate::VgpuError| GpuError::new(error.code(), error.sentence());
         self.0.charge_now(bytes).map_err(refused)

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::budget::CONTEXTS;
-use mica_gpu::{ContextId, EventId, GpuError, HostCallback, StreamFlags, StreamId};
+use mica_gpu::{
+    Aborted, ContextId, EventId, GpuError, HostCallback, StreamFlags, StreamId, ValueWait,
+};
 
 use super::{Context, Session, Stream, lock, table_full};
 use crate::handle::ObjectKind;
@@ -18,6 +20,11 @@ pub struct NewContext {
     pub context: u64,
     /// Its default stream.
     pub default_stream: u64,
+}
+
+fn known_limit(number: u32) -> Result<Limit> {
+    let unknown = || VgpuError::Argument(format!("there is no limit {number}"));
+    Limit::from_number(number).ok_or_else(unknown)
 }
 
 impl Session {
@@ -105,8 +112,9 @@ impl Session {
         let id = tables.contexts.remove(context)?.id;
         lock(&self.live).retain(|live| *live != id);
         let streams = tables.streams.drain_where(|s| s.context == context);
-        tables.events.drain_where(|e| e.context == context);
-        tables.graphs.drain_where(|g| g.context == context);
+        let events = tables.events.drain_where(|e| e.context == context);
+        let graphs = tables.graphs.drain_where(|g| g.context == context);
+        let templates = tables.templates.drain_where(|t| t.context == context);
         let modules = tables.modules.drain_where(|m| m.context == context);
         let arrays = tables.arrays.drain_where(|a| a.context == context);
         tables.textures.retain(|_, (owner, _)| *owner != context);
@@ -134,7 +142,7 @@ impl Session {
         self.late.forget(context);
         lock(&self.faulted).remove(&context);
         // Charges and host mappings go after the device has let go of the memory.
-        drop((ranges, arrays, modules));
+        drop((ranges, arrays, graphs, templates, events, modules));
         Ok(result?)
     }
 
@@ -147,15 +155,17 @@ impl Session {
         self.watch(context, result)
     }
 
-    /// Reads a `CUlimit`.
+    /// Reads a limit by its number, which is untrusted.
     pub fn context_limit(&self, context: u64, limit: u32) -> Result<u64> {
         self.check()?;
+        let limit = known_limit(limit)?;
         Ok(self.gpu.context_limit(self.context_id(context)?, limit)?)
     }
 
-    /// Sets a `CUlimit`.
+    /// Sets a limit by its number, which is untrusted.
     pub fn context_set_limit(&self, context: u64, limit: u32, value: u64) -> Result<()> {
         self.check()?;
+        let limit = known_limit(limit)?;
         let id = self.context_id(context)?;
         Ok(self.gpu.context_set_limit(id, limit, value)?)
     }
@@ -189,8 +199,8 @@ impl Session {
         lock(&self.live).clone()
     }
 
-    pub(crate) fn abort_all(&self) -> u64 {
-        let each = |id| self.gpu.abort(id).unwrap_or(0);
+    pub(crate) fn abort_all(&self) -> Aborted {
+        let each = |id| self.gpu.abort(id).unwrap_or_default();
         self.context_ids().into_iter().map(each).sum()
     }
 
@@ -302,6 +312,16 @@ impl Session {
         let event: EventId = tables.events.get(event)?.id;
         let stream = tables.streams.get(stream)?;
         self.watch(stream.context, self.gpu.stream_wait_event(stream.id, event))
+    }
+
+    /// Makes later work of a stream wait for a word in this session's memory.
+    pub fn stream_wait_value(&self, stream: u64, wait: &ValueWait) -> Result<()> {
+        self.check()?;
+        self.make_room(stream, 0)?;
+        let tables = self.read();
+        tables.ranges.check(wait.address.0, wait.bytes())?;
+        let stream = tables.streams.get(stream)?;
+        self.watch(stream.context, self.gpu.stream_wait_value(stream.id, wait))
     }
 
     /// Runs a host function in stream order.

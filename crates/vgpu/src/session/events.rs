@@ -52,12 +52,12 @@ impl Session {
         let mut tables = self.write();
         let owner = tables.contexts.get(context)?.id;
         let id = self.gpu.event_create(owner, flags)?;
-        let event = Event {
+        let event = Arc::new(Event {
             id,
             context,
             progress,
             share,
-        };
+        });
         tables.events.insert(event).map_err(|event| {
             let _ = self.gpu.event_destroy(event.id);
             table_full(ObjectKind::Event)
@@ -68,7 +68,11 @@ impl Session {
     pub fn event_destroy(&self, event: u64) -> Result<()> {
         self.check()?;
         let gone = self.write().events.remove(event)?;
-        Ok(self.gpu.event_destroy(gone.id)?)
+        match Arc::into_inner(gone) {
+            Some(gone) => Ok(self.gpu.event_destroy(gone.id)?),
+            // The last graph of the device that uses it destroys it.
+            None => Ok(()),
+        }
     }
 
     /// Records a stream's progress.

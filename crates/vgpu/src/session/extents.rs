@@ -1,12 +1,12 @@
 //! Whether a box of bytes lies in memory of the session, whatever its program says about it.
 
-use mica_gpu::Place;
+use mica_gpu::{Copy3d, Fill2d, Place};
 
 use super::Tables;
 use crate::{Result, VgpuError};
 
 /// Bytes from the first to the last of a box of rows; `None` if that overflows.
-pub(super) fn span_bytes(pitch: (u64, u64), width: u64, height: u64, depth: u64) -> Option<u64> {
+fn span_bytes(pitch: (u64, u64), width: u64, height: u64, depth: u64) -> Option<u64> {
     if width == 0 || height == 0 || depth == 0 {
         return Some(0);
     }
@@ -15,8 +15,36 @@ pub(super) fn span_bytes(pitch: (u64, u64), width: u64, height: u64, depth: u64)
     slices.checked_add(rows)?.checked_add(width)
 }
 
+/// A copy as the device knows it; `None` if it is of no bytes.
+pub(super) fn checked_copy(tables: &Tables, copy: &Copy3d) -> Result<Option<Copy3d>> {
+    let mut device = *copy;
+    let extent = (copy.width_bytes, copy.height, copy.depth);
+    device.src = checked(tables, copy.src, copy.src_pitch, copy.src_offset, extent)?;
+    device.dst = checked(tables, copy.dst, copy.dst_pitch, copy.dst_offset, extent)?;
+    Ok((copy_bytes(copy) > 0).then_some(device))
+}
+
+/// Bytes that a checked copy moves.
+pub(super) fn copy_bytes(copy: &Copy3d) -> u64 {
+    copy.width_bytes * copy.height * copy.depth
+}
+
+/// Bytes from the first to the last of a fill that makes sense.
+pub(super) fn fill_bytes(fill: &Fill2d) -> Result<u64> {
+    let bad = || VgpuError::Argument(format!("a fill of {fill:?} makes no sense"));
+    if !matches!(fill.element_bytes, 1 | 2 | 4) {
+        return Err(bad());
+    }
+    let element = u64::from(fill.element_bytes);
+    let width = fill.width.checked_mul(element).ok_or_else(bad)?;
+    if fill.height > 1 && fill.pitch < width {
+        return Err(bad());
+    }
+    span_bytes((fill.pitch, 0), width, fill.height, 1).ok_or_else(bad)
+}
+
 /// Checks one side of a copy and names its array as the device does.
-pub(super) fn checked(
+fn checked(
     tables: &Tables,
     place: Place,
     pitch: (u64, u64),

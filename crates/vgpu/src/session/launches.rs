@@ -1,14 +1,12 @@
-//! Launches and graphs.
+//! Launches, and nodes of graphs one by one.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_gpu::budget::OBJECT_BYTES;
-use mica_gpu::{ClusterQuestion, Launch, LaunchAttribute, Share};
+use mica_cuda_abi::CuResult;
+use mica_gpu::{ClusterQuestion, GpuError, Launch, LaunchAttribute};
 
-use super::{Graph, Session, Tables, table_full};
-use crate::graph::{GraphNode, GraphOp, OwnedLaunch, RawAttribute, ordered};
-use crate::handle::ObjectKind;
+use super::{Session, Tables};
+use crate::graph::{GraphOp, OwnedLaunch, RawAttribute};
 use crate::{Result, VgpuError};
 
 impl Session {
@@ -84,66 +82,8 @@ impl Session {
         })?)
     }
 
-    /// Makes a graph ready.
-    pub fn graph_instantiate(&self, context: u64, nodes: Vec<GraphNode>) -> Result<u64> {
-        self.check()?;
-        let (ops, share) = self.graph_ops(nodes)?;
-        let mut tables = self.write();
-        tables.contexts.get(context)?;
-        tables
-            .graphs
-            .insert(Graph {
-                context,
-                ops,
-                share,
-            })
-            .map_err(|_| table_full(ObjectKind::Graph))
-    }
-
-    /// Replaces a graph's nodes; launches under way keep the old ones.
-    pub fn graph_update(&self, graph: u64, nodes: Vec<GraphNode>) -> Result<()> {
-        self.check()?;
-        let (ops, share) = self.graph_ops(nodes)?;
-        let mut tables = self.write();
-        let graph = tables.graphs.get_mut(graph)?;
-        let old = (
-            std::mem::replace(&mut graph.ops, ops),
-            std::mem::replace(&mut graph.share, share),
-        );
-        drop(tables);
-        drop(old);
-        Ok(())
-    }
-
-    /// A graph's nodes in order, with the host bytes they are.
-    fn graph_ops(&self, nodes: Vec<GraphNode>) -> Result<(Arc<[GraphOp]>, Share)> {
-        let bytes = nodes.iter().map(|node| node.op.host_bytes()).sum::<u64>();
-        let share = (self.budget).take(bytes.saturating_add(OBJECT_BYTES), "a graph")?;
-        Ok((ordered(nodes)?, share))
-    }
-
-    /// Forgets a graph.
-    pub fn graph_destroy(&self, graph: u64) -> Result<()> {
-        self.check()?;
-        self.write().graphs.remove(graph).map(drop)
-    }
-
-    /// The context of a graph.
-    pub fn context_of_graph(&self, graph: u64) -> Option<u64> {
-        Some(self.read().graphs.get(graph).ok()?.context)
-    }
-
-    /// Replays a graph in a stream, one node after the other.
-    pub fn graph_launch(&self, graph: u64, stream: u64) -> Result<()> {
-        self.check()?;
-        let ops = Arc::clone(&self.read().graphs.get(graph)?.ops);
-        for op in ops.iter() {
-            self.replay(stream, op)?;
-        }
-        Ok(())
-    }
-
-    fn replay(&self, stream: u64, op: &GraphOp) -> Result<()> {
+    /// Carries out a node of a graph that the device does not launch as a whole.
+    pub(super) fn replay(&self, stream: u64, op: &GraphOp) -> Result<()> {
         match op {
             GraphOp::Nothing => Ok(()),
             GraphOp::Launch(launch) => self.launch_with(stream, launch),
@@ -153,6 +93,10 @@ impl Session {
             GraphOp::EventRecord(event) => self.event_record(*event, stream),
             GraphOp::WaitEvent(event) => self.stream_wait_event(stream, *event),
             GraphOp::Callback(make) => self.stream_callback(stream, make()),
+            GraphOp::Conditional(_) => {
+                let what = "this device has no conditional nodes in graphs";
+                Err(GpuError::new(CuResult::NotSupported, what).into())
+            }
         }
     }
 }

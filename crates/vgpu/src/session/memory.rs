@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use mica_cuda_abi::CuResult;
 use mica_gpu::{Copy3d, DevicePtr, Fill2d, HostSpan, MemoryWindow, Place};
 
-use super::extents::{checked, span_bytes};
+use super::extents::{checked_copy, copy_bytes, fill_bytes};
 use super::{Session, lock};
 use crate::ranges::{Owner, Range};
 use crate::{Result, VgpuError};
@@ -218,15 +218,10 @@ impl Session {
         self.make_room(stream, 0)?;
         let tables = self.read();
         let stream = tables.streams.get(stream)?;
-        let mut device = *copy;
-        let extent = (copy.width_bytes, copy.height, copy.depth);
-        device.src = checked(&tables, copy.src, copy.src_pitch, copy.src_offset, extent)?;
-        device.dst = checked(&tables, copy.dst, copy.dst_pitch, copy.dst_offset, extent)?;
-        let bytes = copy.width_bytes * copy.height * copy.depth;
-        if bytes == 0 {
+        let Some(device) = checked_copy(&tables, copy)? else {
             // However many rows of no bytes there are: the device is not asked to count them.
             return self.watch(stream.context, self.gpu.stream_query(stream.id).map(drop));
-        }
+        };
         self.watch(stream.context, self.gpu.copy(stream.id, &device))?;
         let counters = self.vgpu.counters();
         match (copy.src, copy.dst) {
@@ -235,24 +230,14 @@ impl Session {
             (_, Place::Host(_)) => &counters.bytes_to_host,
             _ => &counters.bytes_on_device,
         }
-        .fetch_add(bytes, Relaxed);
+        .fetch_add(copy_bytes(copy), Relaxed);
         Ok(())
     }
 
     /// Fills in stream order.
     pub fn fill(&self, stream: u64, fill: &Fill2d) -> Result<()> {
         self.check()?;
-        let bad = || VgpuError::Argument(format!("a fill of {fill:?} makes no sense"));
-        if !matches!(fill.element_bytes, 1 | 2 | 4) {
-            return Err(bad());
-        }
-        let element = u64::from(fill.element_bytes);
-        let width = fill.width.checked_mul(element).ok_or_else(bad)?;
-        if fill.height > 1 && fill.pitch < width {
-            return Err(bad());
-        }
-        let pitch = (fill.pitch, 0);
-        let bytes = span_bytes(pitch, width, fill.height, 1).ok_or_else(bad)?;
+        let bytes = fill_bytes(fill)?;
         self.make_room(stream, 0)?;
         let tables = self.read();
         let stream = tables.streams.get(stream)?;
@@ -272,7 +257,8 @@ impl Session {
         self.check()?;
         let context = self.context_id(context)?;
         // SAFETY: our contract.
-        Ok(unsafe { self.gpu.pin(context, span)? })
+        unsafe { self.gpu.pin(context, span)? };
+        Ok(())
     }
 
     /// Makes host memory of this process visible to kernels.

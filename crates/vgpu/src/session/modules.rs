@@ -1,7 +1,9 @@
 //! Modules: policy, charge, load.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use mica_cuda_abi::FunctionAttribute;
 use mica_gpu::budget::OBJECT_BYTES;
 use mica_gpu::{
     DevicePtr, GlobalDescription, GpuError, KernelDescription, ModuleId, ModuleInfo, ModuleOptions,
@@ -10,7 +12,7 @@ use mica_gpu::{
 
 use super::{Module, Session, table_full};
 use crate::handle::ObjectKind;
-use crate::policy::check_untrusted;
+use crate::policy::{AllowedText, CodePolicy};
 use crate::ranges::{Owner, Range};
 use crate::{Result, VgpuError};
 
@@ -32,7 +34,8 @@ impl Session {
         options: &ModuleOptions,
     ) -> Result<LoadedModule> {
         self.check()?;
-        self.check_policy(image)?;
+        let allowed = self.allowed_text(image)?;
+        let image = (allowed.as_ref()).map_or(image, |allowed| allowed.text.as_bytes());
         let owner = self.context_id(context)?;
         // What the image will take on the device is known only afterwards; its own size is charged
         // before, its variables after, and it goes again if they do not fit.
@@ -58,7 +61,7 @@ impl Session {
             };
             let module = tables
                 .modules
-                .insert(entry)
+                .insert(Arc::new(entry))
                 .map_err(|_| table_full(ObjectKind::Module))?;
             for (global, share) in shares {
                 let range = Range {
@@ -96,24 +99,29 @@ impl Session {
         Ok(self.budget.take(bytes, "a module's description")?)
     }
 
-    fn check_policy(&self, image: &[u8]) -> Result<()> {
+    /// The text to load instead of an image, where the virtual GPU's policy restricts code.
+    fn allowed_text(&self, image: &[u8]) -> Result<Option<AllowedText>> {
         let spec = self.vgpu.spec();
-        if spec.tensor_cores && !spec.precision.restricts() {
-            return Ok(());
-        }
-        let refused = |reason| VgpuError::Policy {
-            vgpu: spec.name.clone(),
-            reason,
+        let policy = CodePolicy {
+            tensor_cores: spec.tensor_cores,
+            precision: spec.precision,
         };
-        let checked = check_untrusted(image, spec.tensor_cores, &spec.precision, &self.budget)?;
-        let checked = checked.map_err(refused);
-        if let Err(refusal) = &checked {
-            self.vgpu.remark(refusal.to_string());
+        if !policy.restricts() {
+            return Ok(None);
         }
-        checked
+        let (major, minor) = self.gpu.properties().compute_capability;
+        let judged = policy.judge_image(image, major * 10 + minor, &self.budget)?;
+        judged.map(Some).map_err(|reason| {
+            let refusal = VgpuError::Policy {
+                vgpu: spec.name.clone(),
+                reason,
+            };
+            self.vgpu.remark(refusal.to_string());
+            refusal
+        })
     }
 
-    /// Unloads a module.
+    /// Unloads a module, or has the last graph of the device that uses it unload it.
     pub fn module_unload(&self, module: u64) -> Result<()> {
         self.check()?;
         let mut tables = self.write();
@@ -123,7 +131,10 @@ impl Session {
             .0
             .retain(|_, range| !matches!(range.owner, Owner::Global(owner) if owner == module));
         self.vgpu.counters().modules.fetch_sub(1, Relaxed);
-        Ok(self.gpu.module_unload(gone.id)?)
+        match Arc::into_inner(gone) {
+            Some(gone) => Ok(self.gpu.module_unload(gone.id)?),
+            None => Ok(()),
+        }
     }
 
     /// Moves a module's variable to host memory that its context has registered.
@@ -162,7 +173,12 @@ impl Session {
     }
 
     /// A `CUfunction_attribute` of a kernel.
-    pub fn kernel_attribute(&self, module: u64, kernel: u32, attribute: u32) -> Result<i32> {
+    pub fn kernel_attribute(
+        &self,
+        module: u64,
+        kernel: u32,
+        attribute: FunctionAttribute,
+    ) -> Result<i32> {
         self.with_module(module, |id| {
             self.gpu.kernel_attribute(id, kernel, attribute)
         })
@@ -173,7 +189,7 @@ impl Session {
         &self,
         module: u64,
         kernel: u32,
-        attribute: u32,
+        attribute: FunctionAttribute,
         value: i32,
     ) -> Result<()> {
         self.with_module(module, |id| {

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, PoisonError};
 
-use mica_cuda_abi::CuResult;
+use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
 use mica_gpu::*;
 
 use super::machine::{drop_module, parse};
@@ -13,10 +13,9 @@ impl Gpu for TestGpu {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
     }
-    fn attribute(&self, attribute: u32) -> Option<i32> {
-        (1..=120)
-            .contains(&attribute)
-            .then_some(attribute as i32 * 10)
+    fn attribute(&self, attribute: DeviceAttribute) -> Option<i32> {
+        let number = attribute as i32;
+        (number <= 120).then_some(number * 10)
     }
     fn memory_info(&self) -> Result<(u64, u64)> {
         let total = self.properties.total_memory;
@@ -46,10 +45,10 @@ impl Gpu for TestGpu {
     fn context_fault(&self, context: ContextId) -> Option<GpuError> {
         self.state().contexts.get(&context.0)?.fault.clone()
     }
-    fn context_limit(&self, context: ContextId, limit: u32) -> Result<u64> {
-        self.with_context(context, |_, _| u64::from(limit) * 1024)
+    fn context_limit(&self, context: ContextId, limit: Limit) -> Result<u64> {
+        self.with_context(context, |_, _| limit as u64 * 1024)
     }
-    fn context_set_limit(&self, context: ContextId, _: u32, _: u64) -> Result<()> {
+    fn context_set_limit(&self, context: ContextId, _: Limit, _: u64) -> Result<()> {
         self.with_context(context, |_, _| ())
     }
     fn context_suspend(&self, context: ContextId) -> Result<()> {
@@ -104,6 +103,9 @@ impl Gpu for TestGpu {
         let state = self.state();
         state.events.get(&event.0).ok_or(missing("no event"))?;
         state.context_of(stream).map(drop)
+    }
+    fn stream_wait_value(&self, stream: StreamId, _: &ValueWait) -> Result<()> {
+        self.state().context_of(stream).map(drop)
     }
     fn stream_callback(&self, stream: StreamId, callback: HostCallback) -> Result<()> {
         let (shared, changed) = (Arc::clone(&self.state), Arc::clone(&self.changed));

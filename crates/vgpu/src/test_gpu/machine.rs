@@ -225,9 +225,20 @@ impl State {
     }
 }
 
-/// The kernels and variables of a "PTX" text.
+/// The kernels and variables of a text: a kernel a line with its parameters' sizes, or the kernels of PTX.
 pub(super) fn parse(text: &str, place: &mut dyn FnMut(u64) -> u64) -> Result<ModuleInfo> {
     let mut info = ModuleInfo::default();
+    if let Ok(module) = mica_ptx::parse(text.as_bytes()) {
+        let kernels = module.kernels().map(|(_, function)| {
+            let params = function.params.iter().map(|p| ParamLayout {
+                offset: p.offset,
+                size: p.size,
+            });
+            kernel(&function.name, params.collect())
+        });
+        info.kernels = kernels.collect();
+        return Ok(info);
+    }
     let bad = || no(CuResult::InvalidPtx, "not a test module");
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let mut words = line.split_whitespace();
@@ -254,20 +265,24 @@ pub(super) fn parse(text: &str, place: &mut dyn FnMut(u64) -> u64) -> Result<Mod
             params.push(ParamLayout { offset, size });
             offset += size;
         }
-        info.kernels.push(KernelDescription {
-            name: name.into(),
-            params,
-            static_shared: 0,
-            local_bytes: 0,
-            const_bytes: 0,
-            registers: 16,
-            max_threads: 1024,
-            ptx_version: 80,
-            binary_version: 90,
-            is_complete: true,
-        });
+        info.kernels.push(kernel(name, params));
     }
     Ok(info)
+}
+
+fn kernel(name: &str, params: Vec<ParamLayout>) -> KernelDescription {
+    KernelDescription {
+        name: name.into(),
+        params,
+        static_shared: 0,
+        local_bytes: 0,
+        const_bytes: 0,
+        registers: 16,
+        max_threads: 1024,
+        ptx_version: 80,
+        binary_version: 90,
+        is_complete: true,
+    }
 }
 
 /// Frees what a module holds.

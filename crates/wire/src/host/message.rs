@@ -1,204 +1,382 @@
-//! Fixed-size messages between a client and the daemon.
+//! What a client and the daemon say to each other.
+//!
+//! A row a message: its number, its name, its fields in the order in which they travel ([`super::frame`]). Both sides match
+//! on the enum of what they receive, so a message that nobody handles does not compile.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use super::frame::{Frame, Text, messages, numbered};
+use crate::codec::record;
 
 /// Protocol version; a mismatch is refused with both numbers.
-pub const PROTOCOL_VERSION: u32 = 1;
-/// Bytes in every message.
-pub const MESSAGE_BYTES: usize = 256;
-/// Bytes of text a message can carry.
-pub const TEXT_BYTES: usize = 192;
+pub const PROTOCOL_VERSION: u64 = 4;
 
-/// What a message says.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Client: I am here. `a` = [`Role`], `b` = protocol version, `c` = claimed granted bytes when
-    /// resuming, `d` = client id given by the earlier daemon when resuming, `token` set; with the
-    /// page's descriptor attached when resuming after a restart.
-    Hello = 1,
-    /// Client: I need `a` bytes more credit (at least) than the `b` I have; answered by [`Kind::Credit`]. With `c` = 1
-    /// at once: what does not fit now is refused without waiting, and nobody is told, for it will be asked again or is
-    /// not needed.
-    NeedCredit = 2,
-    /// Client: what are the limit and use of my virtual GPU; answered by [`Kind::Memory`].
-    AskMemory = 3,
-    /// Client: a sentence for the event log in `text`; `a` = severity (0 info, 1 warning, 2 error).
-    Note = 4,
-    /// Client (monitor): describe the virtual GPU; answered by [`Kind::Stats`] in JSON pieces.
-    AskStats = 5,
-    /// Worker: `a` = layers of its confinement that are in force, one bit each; `b` = the bit of one that is not, with
-    /// the reason in `text`, or 0.
-    Confined = 6,
-    /// Daemon: accepted. `a` = limit bytes, `b` = device total bytes, `c` = client id, `d` = GPU
-    /// index; `text` = name of the virtual GPU; descriptors: page, doorbell. For
-    /// [`Role::Program`]: one descriptor, the session socket to the worker.
-    Welcome = 16,
-    /// Daemon: `a` = bytes granted now (already added to the page), 0 with `text` when refused.
-    Credit = 17,
-    /// Daemon: `a` = limit, `b` = used by the virtual GPU, `c` = device total, `d` = device free.
-    Memory = 18,
-    /// Daemon: refused; `a` = [`Refusal`], `text` says why.
-    Refused = 19,
-    /// Daemon to worker: serve a new session on the first attached descriptor. `a` = session id,
-    /// `b` = pid, `c` = uid of the program, whose pidfd is the second descriptor where there is one.
-    Session = 20,
-    /// Daemon: a piece of JSON in `text`; `a` = bytes in this piece, `b` = bytes still to come.
-    Stats = 21,
-    /// Daemon to worker: end, freeing everything.
-    Shutdown = 22,
-    /// Daemon to worker: cancel running and queued kernels.
-    Cancel = 23,
-    /// Worker: keep the attached file under the name in `token` for other workers of the virtual GPU. `a` = bytes of
-    /// what it stands for, `b` = what that is. Answered by the same.
-    ShareFile = 24,
-    /// Worker: give me the file that is kept under the name in `token`. Answered by [`Kind::ShareFile`] with it.
-    OpenFile = 25,
-    /// Worker: keep the file under the name in `token` no more. Not answered.
-    DropFile = 26,
-}
+numbered! {
+    /// Who says hello.
+    Role("role") {
+        /// A program with the driver in its own process.
+        Direct = 1,
+        /// A worker that owns the device for one virtual GPU.
+        Worker = 2,
+        /// A program that wants a session with its virtual GPU's worker.
+        Program = 3,
+        /// A tool that only looks.
+        Monitor = 4,
+    }
 
-impl Kind {
-    /// The kind with this number.
-    pub fn from_number(number: u32) -> Option<Kind> {
-        use Kind::*;
-        [
-            Hello, NeedCredit, AskMemory, Note, AskStats, Confined, Welcome, Credit, Memory,
-            Refused, Session, Stats, Shutdown, Cancel, ShareFile, OpenFile, DropFile,
-        ]
-        .into_iter()
-        .find(|k| *k as u32 == number)
+    /// Why the daemon refused.
+    Refusal("reason to refuse") {
+        /// Protocol versions differ.
+        Version = 1,
+        /// No virtual GPU has this token.
+        Token = 2,
+        /// The peer may not use this virtual GPU.
+        Permission = 3,
+        /// A limit cannot be enforced here.
+        Enforcement = 4,
+        /// The virtual GPU is lost or being removed.
+        State = 5,
+        /// The message made no sense.
+        Protocol = 6,
+        /// Too many connections.
+        Busy = 7,
+    }
+
+    /// How much a note matters.
+    Severity("severity") {
+        /// Worth knowing.
+        Info = 0,
+        /// Something is not as it should be.
+        Warning = 1,
+        /// Something failed.
+        Error = 2,
+    }
+
+    /// What a note is about.
+    Topic("topic of a note") {
+        /// Anything.
+        General = 0,
+        /// An entry point that Mica does not know: the text begins with its name.
+        UnknownSymbol = 1,
+        /// A kernel of the program faulted.
+        KernelFault = 2,
+        /// A module of the program was refused.
+        ModuleRefused = 3,
+        /// A worker cannot serve.
+        WorkerFailed = 4,
     }
 }
 
-/// Who says hello.
-#[repr(u64)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// A program with the driver in its own process.
-    Direct = 1,
-    /// A worker that owns the device for one virtual GPU.
-    Worker = 2,
-    /// A program that wants a session with its virtual GPU's worker.
-    Program = 3,
-    /// A tool that only looks.
-    Monitor = 4,
-}
-
-/// Why the daemon refused.
-#[repr(u64)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// Protocol versions differ.
-    Version = 1,
-    /// No virtual GPU has this token.
-    Token = 2,
-    /// The peer may not use this virtual GPU.
-    Permission = 3,
-    /// A limit cannot be enforced here.
-    Enforcement = 4,
-    /// The virtual GPU is lost or being removed.
-    State = 5,
-    /// The message made no sense.
-    Protocol = 6,
-    /// Too many connections.
-    Busy = 7,
-}
-
-/// In [`Message::b`] of a [`Kind::Note`]: the text begins with an entry point that Mica does not know.
-pub const NOTE_UNKNOWN_SYMBOL: u64 = 1;
-/// What a [`Kind::Note`] is about, in `b`: a kernel of the program faulted.
-pub const NOTE_KERNEL_FAULT: u64 = 2;
-/// A module of the program was refused.
-pub const NOTE_MODULE_REFUSED: u64 = 3;
-/// A worker cannot serve.
-pub const NOTE_WORKER_FAILED: u64 = 4;
-
-/// One message.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub struct Message {
-    /// A [`Kind`] by number.
-    pub kind: u32,
-    /// Chosen by the asker, repeated in the answer; 0 for what nobody asked.
-    pub id: u32,
-    /// Meaning depends on the kind.
-    pub a: u64,
-    /// Meaning depends on the kind.
-    pub b: u64,
-    /// Meaning depends on the kind.
-    pub c: u64,
-    /// Meaning depends on the kind.
-    pub d: u64,
-    /// Capability to join a virtual GPU, in `Hello`.
-    pub token: [u8; 16],
-    /// Text, zero padded UTF-8.
-    pub text: [u8; TEXT_BYTES],
-    /// Zero.
-    pub reserved: [u8; 8],
-}
-
-const _: () = assert!(size_of::<Message>() == MESSAGE_BYTES);
-
-impl Message {
-    /// A message with all fields zero but its kind.
-    pub fn new(kind: Kind) -> Self {
-        let mut message = Self {
-            kind: 0,
-            id: 0,
-            a: 0,
-            b: 0,
-            c: 0,
-            d: 0,
-            token: [0; 16],
-            text: [0; TEXT_BYTES],
-            reserved: [0; 8],
-        };
-        message.kind = kind as u32;
-        message
+record! {
+    /// Who a client says it is.
+    Introduction {
+        /// What it does.
+        role: Role,
+        /// The version it speaks; its place is the same in every version.
+        version: u64,
+        /// Bytes that it says it was granted, when it resumes after a restart of the daemon.
+        claimed_bytes: u64,
+        /// The number that the earlier daemon gave it, when it resumes.
+        client_id: u64,
+        /// Capability to join a virtual GPU.
+        token: [u8; 16],
     }
+}
 
-    /// The same with text, cut at a character boundary if it is too long.
-    pub fn with_text(mut self, text: &str) -> Self {
-        let mut end = text.len().min(TEXT_BYTES);
-        while !text.is_char_boundary(end) {
-            end -= 1;
+messages! {
+    /// What a client says to the daemon.
+    ClientMessage {
+        /// I am here. With the page's descriptor attached when resuming.
+        1 Hello {
+            /// Who I am.
+            introduction: Introduction,
         }
-        self.text = [0; TEXT_BYTES];
-        self.text[..end].copy_from_slice(&text.as_bytes()[..end]);
-        self
+        /// I need more credit; answered by [`DaemonMessage::Credit`] or [`DaemonMessage::NoCredit`].
+        2 NeedCredit {
+            /// At least so many bytes more
+            bytes: u64,
+            /// than these, which I have.
+            have_bytes: u64,
+            /// What does not fit now is refused without waiting, and nobody is told: it will be asked again or is not
+            /// needed.
+            now: bool,
+        }
+        /// What are the limit and use of my virtual GPU; answered by [`DaemonMessage::Memory`].
+        3 AskMemory {}
+        /// A sentence for the event log.
+        4 Note {
+            /// How much it matters.
+            severity: Severity,
+            /// What it is about.
+            topic: Topic,
+            /// The sentence.
+            text: Text,
+        }
+        /// Describe the virtual GPU; answered by [`DaemonMessage::Stats`] in pieces of JSON.
+        5 AskStats {}
+        /// Worker: how it is confined.
+        6 Confined {
+            /// Layers that are in force, one bit each.
+            applied: u64,
+            /// The bit of a layer that is not, or 0.
+            missing: u64,
+            /// Why that layer is not.
+            why: Text,
+        }
+        /// Worker: I need more of the virtual GPU's host memory; answered at once by [`DaemonMessage::Credit`] or
+        /// [`DaemonMessage::NoCredit`].
+        7 NeedHostBytes {
+            /// At least so many bytes more.
+            bytes: u64,
+        }
+        /// Worker: what was ended on a [`DaemonMessage::Cancel`].
+        8 Cancelled {
+            /// The number of the request.
+            request: u64,
+            /// Kernels, running and queued.
+            kernels: u64,
+            /// Copies and fills.
+            copies: u64,
+        }
+        /// Worker: keep the attached file for other workers of the virtual GPU; answered by
+        /// [`DaemonMessage::FileShared`] or [`DaemonMessage::NoFile`].
+        9 ShareFile {
+            /// What it is kept under; nobody can guess it.
+            name: [u8; 16],
+            /// Bytes of what it stands for.
+            bytes: u64,
+            /// What it stands for.
+            what: u64,
+        }
+        /// Worker: give me a file that another worker shares; answered by [`DaemonMessage::File`] or
+        /// [`DaemonMessage::NoFile`].
+        10 OpenFile {
+            /// What it is kept under.
+            name: [u8; 16],
+        }
+        /// Worker: keep my file no more.
+        11 DropFile {
+            /// What it is kept under.
+            name: [u8; 16],
+        }
     }
+}
 
-    /// What it says, if the number is known.
-    pub fn kind(&self) -> Option<Kind> {
-        Kind::from_number(self.kind)
+messages! {
+    /// What the daemon says to a client.
+    DaemonMessage {
+        /// Accepted. Descriptors: page, doorbell; for [`Role::Program`] the session socket to the worker instead.
+        16 Welcome {
+            /// Memory limit of the virtual GPU.
+            limit_bytes: u64,
+            /// Memory of the physical device.
+            device_total_bytes: u64,
+            /// This client's number; 0 for a program.
+            client_id: u64,
+            /// Index of the physical GPU.
+            gpu_index: u64,
+            /// Name of the virtual GPU.
+            vgpu: Text,
+        }
+        /// Credit was granted.
+        17 Credit {
+            /// Bytes, already added to the page.
+            bytes: u64,
+        }
+        /// The answer to [`ClientMessage::AskMemory`].
+        18 Memory {
+            /// Limit of the virtual GPU.
+            limit_bytes: u64,
+            /// Used by the virtual GPU.
+            used_bytes: u64,
+            /// Free on the device, where that is known.
+            device_free_bytes: Option<u64>,
+        }
+        /// Refused; the connection is closed.
+        19 Refused {
+            /// The kind of reason.
+            reason: Refusal,
+            /// The reason in a sentence.
+            text: Text,
+        }
+        /// To a worker: serve a program on the first attached descriptor; the second, where there is one, is the
+        /// program's pidfd.
+        20 Session {
+            /// Number of the session.
+            session: u64,
+            /// The program's process.
+            pid: u32,
+            /// The program's user.
+            uid: u32,
+        }
+        /// A piece of JSON.
+        21 Stats {
+            /// The piece; a character may begin in one and end in the next.
+            piece: Vec<u8>,
+            /// Bytes still to come.
+            rest_bytes: u64,
+        }
+        /// To a worker: end, freeing everything.
+        22 Shutdown {}
+        /// To a worker: cancel running and queued kernels; answered by [`ClientMessage::Cancelled`].
+        23 Cancel {
+            /// A number that the answer repeats.
+            request: u64,
+        }
+        /// Credit was not granted.
+        24 NoCredit {
+            /// Why.
+            why: Text,
+        }
+        /// The file is kept.
+        25 FileShared {}
+        /// The attached file is another worker's.
+        26 File {
+            /// Bytes of what it stands for, by that worker's word.
+            bytes: u64,
+            /// What it stands for, by that worker's word.
+            what: u64,
+        }
+        /// The file is not kept, or there is none.
+        27 NoFile {
+            /// Why.
+            why: Text,
+        }
     }
+}
 
-    /// The text up to its first zero, invalid UTF-8 replaced.
-    pub fn text(&self) -> String {
-        let end = self.text.iter().position(|b| *b == 0).unwrap_or(TEXT_BYTES);
-        String::from_utf8_lossy(&self.text[..end]).into_owned()
+impl ClientMessage {
+    /// The hello of a process that was not known before.
+    pub fn hello(role: Role, token: [u8; 16]) -> Self {
+        let introduction = Introduction {
+            role,
+            version: PROTOCOL_VERSION,
+            claimed_bytes: 0,
+            client_id: 0,
+            token,
+        };
+        Self::Hello { introduction }
     }
+}
+
+/// The version of a hello, however else it is made; `None` if the frame is no hello.
+pub fn version_of_hello(frame: &Frame) -> Option<u64> {
+    let version = frame.as_bytes()[16..].first_chunk();
+    (frame.kind() == 1).then(|| version.map_or(0, |version| u64::from_le_bytes(*version)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::Malformed;
+    use crate::host::frame::{FRAME_BYTES, Packet, TEXT_BYTES};
 
-    #[test]
-    fn long_text_is_cut_at_a_character_boundary() {
-        let text = "é".repeat(200);
-        let message = Message::new(Kind::Note).with_text(&text);
-        assert_eq!(message.text(), "é".repeat(TEXT_BYTES / 2));
+    fn random(mut state: u64) -> impl FnMut() -> u64 {
+        move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        }
+    }
+
+    fn survives<P: Packet + PartialEq + std::fmt::Debug>(message: P) {
+        let frame = message.frame(77);
+        assert_eq!(frame.id(), 77);
+        assert_eq!(frame.read::<P>(), Ok(message));
     }
 
     #[test]
-    fn every_kind_survives_its_number() {
-        for number in 0..64 {
-            if let Some(kind) = Kind::from_number(number) {
-                assert_eq!(kind as u32, number);
+    fn every_message_survives_its_frame() {
+        let mut random = random(11);
+        for _ in 0..100 {
+            ClientMessage::samples(&mut random)
+                .into_iter()
+                .for_each(survives);
+            DaemonMessage::samples(&mut random)
+                .into_iter()
+                .for_each(survives);
+        }
+    }
+
+    #[test]
+    fn the_longest_messages_fit_a_frame() {
+        let text = || Text::from("x".repeat(TEXT_BYTES));
+        survives(ClientMessage::Confined {
+            applied: u64::MAX,
+            missing: u64::MAX,
+            why: text(),
+        });
+        survives(DaemonMessage::Welcome {
+            limit_bytes: u64::MAX,
+            device_total_bytes: u64::MAX,
+            client_id: u64::MAX,
+            gpu_index: u64::MAX,
+            vgpu: text(),
+        });
+        survives(DaemonMessage::Stats {
+            piece: vec![0xff; TEXT_BYTES],
+            rest_bytes: u64::MAX,
+        });
+    }
+
+    #[test]
+    fn what_only_the_other_side_says_is_no_message() {
+        let frame = DaemonMessage::Shutdown {}.frame(0);
+        assert_eq!(frame.read::<ClientMessage>(), Err(Malformed::Message(22)));
+    }
+
+    #[test]
+    fn unknown_numbers_and_bytes_behind_the_fields_are_refused() {
+        let hello = ClientMessage::hello(Role::Direct, [7; 16]).frame(0);
+        let with = |at: usize, byte: u8| {
+            let mut bytes = *hello.as_bytes();
+            bytes[at] = byte;
+            Frame::from_bytes(bytes).read::<ClientMessage>()
+        };
+        assert!(matches!(
+            with(8, 99),
+            Err(Malformed::Value {
+                what: "role",
+                value: 99
+            })
+        ));
+        assert_eq!(with(56, 1), Err(Malformed::Trailing(1)));
+        assert!(matches!(
+            with(FRAME_BYTES - 1, 1),
+            Err(Malformed::Trailing(_))
+        ));
+        assert_eq!(with(0, 200), Err(Malformed::Message(200)));
+    }
+
+    #[test]
+    fn the_version_of_a_hello_can_be_read_when_nothing_else_can() {
+        let mut bytes = *ClientMessage::hello(Role::Direct, [7; 16])
+            .frame(0)
+            .as_bytes();
+        (bytes[8], bytes[16]) = (99, 5);
+        let frame = Frame::from_bytes(bytes);
+        assert!(frame.read::<ClientMessage>().is_err());
+        assert_eq!(version_of_hello(&frame), Some(5));
+        assert_eq!(
+            version_of_hello(&ClientMessage::AskMemory {}.frame(0)),
+            None
+        );
+    }
+
+    #[test]
+    fn random_frames_never_panic() {
+        let mut random = random(23);
+        for _ in 0..20_000 {
+            let mut bytes = [0; FRAME_BYTES];
+            let length = random() as usize % FRAME_BYTES;
+            bytes[..length].fill_with(|| random() as u8);
+            (bytes[0], bytes[1], bytes[2], bytes[3]) = (random() as u8 % 32, 0, 0, 0);
+            let frame = Frame::from_bytes(bytes);
+            if let Ok(message) = frame.read::<ClientMessage>() {
+                assert_eq!(message.frame(frame.id()), frame);
+            }
+            if let Ok(message) = frame.read::<DaemonMessage>() {
+                assert_eq!(message.frame(frame.id()), frame);
             }
         }
-        assert_eq!(Kind::from_number(9999), None);
     }
 }

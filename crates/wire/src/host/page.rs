@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of a page.
 pub const PAGE_MAGIC: u32 = 0x4D49_4341;
 /// Layout version of [`ClientPage`].
-pub const PAGE_VERSION: u32 = 1;
+pub const PAGE_VERSION: u32 = 2;
 /// Bytes of the page's file.
 pub const PAGE_BYTES: usize = 4096;
 
@@ -100,8 +100,10 @@ pub struct DaemonCommands {
     pub granted_bytes: AtomicU64,
     /// Memory limit of the virtual GPU.
     pub limit_bytes: AtomicU64,
-    /// Reserved, zero.
-    pub reserved: AtomicU64,
+    /// As `granted_bytes`, of [`Account::Host`].
+    pub host_granted_bytes: AtomicU64,
+    /// As `limit_bytes`, of [`Account::Host`].
+    pub host_limit_bytes: AtomicU64,
 }
 
 /// Written by the client on its submission path.
@@ -127,6 +129,16 @@ pub struct ClientCounters {
     pub used_ns: AtomicU64,
     /// `launches` when it was last certain that nothing of them still ran; zero where the client cannot tell.
     pub finished: AtomicU64,
+}
+
+/// What a client is granted: each kind of memory has a limit and a credit of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Account {
+    /// Memory of the device.
+    Device = 0,
+    /// Memory of the host that a worker holds for its program besides.
+    Host = 1,
 }
 
 /// Memory credit. Both sides change `credit_bytes` with compare-and-swap.
@@ -205,6 +217,35 @@ pub struct ClientPage {
     pub client: ClientToDaemon,
     /// What it has moved.
     pub traffic: ClientTraffic,
+    /// Credit of host memory, of workers.
+    pub host_memory: Memory,
+}
+
+impl ClientPage {
+    /// The credit of an account.
+    #[inline]
+    pub fn memory_of(&self, account: Account) -> &Memory {
+        match account {
+            Account::Device => &self.memory,
+            Account::Host => &self.host_memory,
+        }
+    }
+
+    /// Bytes granted in all for an account.
+    pub fn granted_of(&self, account: Account) -> &AtomicU64 {
+        match account {
+            Account::Device => &self.commands.granted_bytes,
+            Account::Host => &self.commands.host_granted_bytes,
+        }
+    }
+
+    /// The virtual GPU's limit for an account.
+    pub fn limit_of(&self, account: Account) -> &AtomicU64 {
+        match account {
+            Account::Device => &self.commands.limit_bytes,
+            Account::Host => &self.commands.host_limit_bytes,
+        }
+    }
 }
 
 const _: () = assert!(size_of::<ClientPage>() <= PAGE_BYTES);

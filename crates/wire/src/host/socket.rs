@@ -1,4 +1,4 @@
-//! Sending and receiving [`Message`]s with descriptors over a `SOCK_SEQPACKET` socket.
+//! Sending and receiving [`Frame`]s with descriptors over a `SOCK_SEQPACKET` socket.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,9 +11,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
     sendmsg, socket_with,
 };
-use zerocopy::{FromBytes, IntoBytes};
 
-use super::message::{MESSAGE_BYTES, Message};
+use super::frame::{FRAME_BYTES, Frame, Packet};
 
 /// Most descriptors one message carries.
 pub const MAX_DESCRIPTORS: usize = 4;
@@ -34,7 +33,7 @@ pub enum SocketError {
     #[error("the peer closed the connection")]
     Closed,
     /// The peer sent something that is no message.
-    #[error("received {0} bytes where a message has {MESSAGE_BYTES}")]
+    #[error("received {0} bytes where a message has {FRAME_BYTES}")]
     Malformed(usize),
 }
 
@@ -76,14 +75,19 @@ impl HostSocket {
         Ok(Self(fd))
     }
 
-    /// Sends one message, with descriptors.
-    pub fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
+    /// Sends a message that nobody asked for, with descriptors.
+    pub fn send(&self, message: &impl Packet, fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
+        self.send_frame(&message.frame(0), fds)
+    }
+
+    /// Sends one frame, with descriptors.
+    pub fn send_frame(&self, frame: &Frame, fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
-        let bytes = [IoSlice::new(message.as_bytes())];
+        let bytes = [IoSlice::new(frame.as_bytes())];
         loop {
             match sendmsg(&self.0, &bytes, &mut control, SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(()),
@@ -99,9 +103,9 @@ impl HostSocket {
         }
     }
 
-    /// Receives one message and the descriptors that came with it.
-    pub fn receive(&self) -> Result<(Message, Vec<OwnedFd>), SocketError> {
-        let mut buffer = [0_u8; MESSAGE_BYTES + 1];
+    /// Receives one frame and the descriptors that came with it.
+    pub fn receive(&self) -> Result<(Frame, Vec<OwnedFd>), SocketError> {
+        let mut buffer = [0_u8; FRAME_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
@@ -124,13 +128,10 @@ impl HostSocket {
                 fds.extend(rights);
             }
         }
-        match received {
-            0 => Err(SocketError::Closed),
-            MESSAGE_BYTES => match Message::read_from_bytes(&buffer[..MESSAGE_BYTES]) {
-                Ok(message) => Ok((message, fds)),
-                Err(_) => Err(SocketError::Malformed(received)),
-            },
-            other => Err(SocketError::Malformed(other)),
+        match (received, buffer.first_chunk()) {
+            (0, _) => Err(SocketError::Closed),
+            (FRAME_BYTES, Some(bytes)) => Ok((Frame::from_bytes(*bytes), fds)),
+            (other, _) => Err(SocketError::Malformed(other)),
         }
     }
 }

@@ -22,7 +22,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use super::codec::{Field, FixedBuffer, record};
+use crate::codec::{Field, FixedBuffer, record};
 
 pub use facts::{Class, Effect, Late, Order, Owner, StreamOrder, Touches};
 pub use table::*;

@@ -19,12 +19,12 @@ pub use ring::RingTransport;
 use windows::Windows;
 
 use super::calls::*;
-use super::codec::{Field, Reader};
 use super::host_memory::SharedHostMemory;
 use super::memfd::back;
 use super::transport::ClientTransport;
-use super::types::{DeviceSnapshot, GraphNode, LateError, LoadedModule};
+use super::types::{DeviceSnapshot, GraphNode, GraphOptions, LateError, LoadedModule};
 use super::{CHUNK_BYTES, SessionError};
+use crate::codec::{Field, Reader};
 
 /// Images and graphs up to this size travel inside records.
 const INLINE_BLOB_BYTES: usize = 32 << 10;
@@ -182,19 +182,35 @@ impl<T: ClientTransport> SessionClient<T> {
         &self,
         context: u64,
         nodes: &Vec<GraphNode>,
+        options: GraphOptions,
     ) -> Result<u64, SessionError> {
         let mut bytes = Vec::new();
         nodes.put(&mut bytes);
-        let blob = self.upload_blob(&bytes)?;
-        Ok(self.call(&GraphInstantiate { context, blob })?.value)
+        let request = GraphInstantiate {
+            context,
+            blob: self.upload_blob(&bytes)?,
+            template: options.template,
+            node_priorities: options.node_priorities,
+        };
+        Ok(self.call(&request)?.value)
     }
 
-    /// Replaces a graph's nodes.
-    pub fn graph_update(&self, graph: u64, nodes: &Vec<GraphNode>) -> Result<(), SessionError> {
+    /// Replaces a graph's nodes; `template` has the handles of the conditional ones, 0 for none.
+    pub fn graph_update(
+        &self,
+        graph: u64,
+        nodes: &Vec<GraphNode>,
+        template: u64,
+    ) -> Result<(), SessionError> {
         let mut bytes = Vec::new();
         nodes.put(&mut bytes);
         let blob = self.upload_blob(&bytes)?;
-        self.call(&GraphUpdate { graph, blob }).map(drop)
+        let request = GraphUpdate {
+            graph,
+            blob,
+            template,
+        };
+        self.call(&request).map(drop)
     }
 
     /// Sends bytes ahead of the call that uses them; the number names them in that call.

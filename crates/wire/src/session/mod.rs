@@ -28,7 +28,7 @@
 mod area;
 mod calls;
 pub mod client;
-mod codec;
+mod handshake;
 mod host_memory;
 mod memfd;
 mod patience;
@@ -37,29 +37,17 @@ pub mod server;
 pub mod transport;
 mod types;
 
+pub use crate::codec::{Field, FixedBuffer, Malformed, Reader, Sink};
 pub use area::{CHUNK_BYTES, CHUNKS, RING_BYTES, SLOT_BYTES, SLOTS, SessionArea, chunk_state};
 pub use calls::*;
-pub use codec::{Field, FixedBuffer, Malformed, Reader, Sink};
+pub use handshake::Handshake;
 pub use host_memory::SharedHostMemory;
 pub use memfd::{Mapping, Region, back, backed_bytes, check_foreign, create_sealed, map_foreign};
 pub use ring::{MAX_RECORD_BYTES, Producer, RecordHeader, RingReader, Violation};
 pub use types::*;
 
 /// Version of the session protocol; a mismatch is refused with both numbers.
-pub const SESSION_VERSION: u32 = 3;
-
-/// Numbers of the socket's messages, apart from those of [`crate::host`].
-pub mod socket_kind {
-    /// Program: I speak version `b`.
-    pub const HELLO: u32 = 64;
-    /// Worker: accepted; version `b`; the area's descriptor attached, and that of the file with windows
-    /// on device memory where there is one.
-    pub const WELCOME: u32 = 65;
-    /// Worker: refused; `text` says why.
-    pub const REFUSED: u32 = 66;
-    /// Program: host memory for the call that names tag `a`; its descriptor attached.
-    pub const HOST_MEMORY: u32 = 67;
-}
+pub const SESSION_VERSION: u32 = 4;
 
 /// Why a session cannot go on, or a call could not be made.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

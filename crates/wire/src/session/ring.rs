@@ -9,7 +9,7 @@ use std::sync::atomic::fence;
 use rustix::thread::futex;
 
 use super::area::{RING_BYTES, SLOTS, SessionArea};
-use super::codec::Malformed;
+use crate::codec::Malformed;
 
 /// Most bytes of a record, its header included.
 pub const MAX_RECORD_BYTES: usize = RING_BYTES / 8;

@@ -18,8 +18,7 @@ use super::area::{NOTICES, REASON_BYTES, SLOT_ROOM};
 use super::patience::Patience;
 use super::ring::{RecordHeader, RingReader, Violation, ring_doorbell};
 use super::transport::ServerTransport;
-use super::{SESSION_VERSION, SessionArea, SessionError, socket_kind};
-use crate::host::message::{Kind, Message};
+use super::{Handshake, SESSION_VERSION, SessionArea, SessionError};
 use crate::host::socket::HostSocket;
 
 /// How long a program may take to send a descriptor it has announced.
@@ -35,6 +34,9 @@ const SLEEP: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
+
+/// The version as it travels.
+const VERSION: u64 = SESSION_VERSION as u64;
 
 /// Answers and notices to one program.
 #[derive(Debug)]
@@ -76,11 +78,15 @@ impl Greeting {
         let socket = HostSocket::from_fd(socket);
         let greeting = Self { socket };
         let (hello, _) = greeting.socket.receive().map_err(no_handshake)?;
-        if hello.kind != socket_kind::HELLO || hello.b != u64::from(SESSION_VERSION) {
-            let text = format!(
-                "this worker speaks session version {SESSION_VERSION}, the program version {}",
-                hello.b
-            );
+        let text = match hello.read() {
+            Ok(Handshake::Hello { version }) if version == VERSION => None,
+            Ok(Handshake::Hello { version }) => Some(format!(
+                "this worker speaks session version {VERSION}, the program version {version}"
+            )),
+            Ok(_) => Some("a program says hello first".into()),
+            Err(error) => Some(format!("the hello of the program makes no sense: {error}")),
+        };
+        if let Some(text) = text {
             greeting.refuse(&text);
             return Err(SessionError::Ended(text));
         }
@@ -90,10 +96,12 @@ impl Greeting {
 
     /// Tells the program that there is no session for it.
     pub fn refuse(self, text: &str) {
-        let mut answer = Message::new(Kind::Hello);
-        answer.b = u64::from(SESSION_VERSION);
-        answer.kind = socket_kind::REFUSED;
-        let _ = self.socket.send(&answer.with_text(text), &[]);
+        let text = text.into();
+        let refused = Handshake::Refused {
+            version: VERSION,
+            text,
+        };
+        let _ = self.socket.send(&refused, &[]);
     }
 
     /// Answers it. Whoever holds `windows` can see all that is or will be in it.
@@ -102,9 +110,7 @@ impl Greeting {
     /// If there is no shared memory to be had, or the program is gone.
     pub fn welcome(self, windows: Option<OwnedFd>) -> Result<Arc<SessionPort>, SessionError> {
         let area = SessionArea::create().map_err(SessionError::system("memfd_create"))?;
-        let mut answer = Message::new(Kind::Hello);
-        answer.b = u64::from(SESSION_VERSION);
-        answer.kind = socket_kind::WELCOME;
+        let answer = Handshake::Welcome { version: VERSION };
         let mut fds = vec![area.fd()];
         fds.extend(windows.as_ref().map(AsFd::as_fd));
         self.socket.send(&answer, &fds).map_err(no_handshake)?;
@@ -366,8 +372,10 @@ impl SessionPort {
                     "host memory {tag} was announced and not sent: {error}"
                 ))
             })?;
-            if let (socket_kind::HOST_MEMORY, Some(fd)) = (message.kind, fds.into_iter().next()) {
-                waiting.insert(message.a, fd);
+            if let (Ok(Handshake::HostMemory { tag }), Some(fd)) =
+                (message.read(), fds.into_iter().next())
+            {
+                waiting.insert(tag, fd);
             }
         }
     }

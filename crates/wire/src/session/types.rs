@@ -1,6 +1,6 @@
 //! Descriptions that travel in calls and answers.
 
-use super::codec::{Field, Malformed, Reader, Sink, record};
+use crate::codec::{Field, Malformed, Reader, Sink, record};
 
 record! {
     /// What a virtual GPU shows of its device, in one answer.
@@ -301,11 +301,33 @@ record! {
     GraphNode {
         /// Indices of earlier nodes.
         after: Vec<u32>,
-        /// Number of the posted call, 0 for a node that does nothing.
+        /// Number of the posted call, 0 for a node that does nothing, [`CONDITIONAL_NODE`] for a [`ConditionalNode`].
         call: u16,
         /// Its fields and tail, as in a record; stream handles are 0.
         body: Vec<u8>,
     }
+
+    /// The body of a node whose graphs run as the value of a handle says.
+    ConditionalNode {
+        /// From `ConditionalCreate`.
+        handle: u64,
+        /// `CUgraphConditionalNodeType`.
+        kind: u32,
+        /// An encoded `Vec<GraphNode>` for each graph.
+        bodies: Vec<Vec<u8>>,
+    }
+}
+
+/// Stands for a [`ConditionalNode`] where a [`GraphNode`] has the number of a call.
+pub const CONDITIONAL_NODE: u16 = u16::MAX;
+
+/// How a graph is made ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphOptions {
+    /// Template with the handles of its conditional nodes; 0 for none.
+    pub template: u64,
+    /// Nodes run with the priorities of their own launches.
+    pub node_priorities: bool,
 }
 
 /// One side of a [`CopyBox`].

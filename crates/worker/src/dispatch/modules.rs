@@ -1,5 +1,6 @@
 //! Calls about modules and kernels.
 
+use mica_cuda_abi::FunctionAttribute;
 use mica_gpu::{DevicePtr, ModuleOptions};
 use mica_vgpu::{GraphOp, OwnedLaunch, RawAttribute, VgpuError};
 use mica_wire::session as wire;
@@ -29,13 +30,13 @@ handlers! { dispatcher, session, tail;
         Ok(convert::kernel(found))
     };
     KernelAttribute(call) => {
-        let value = session.kernel_attribute(call.module, call.kernel, call.attribute)?;
+        let value = session.kernel_attribute(call.module, call.kernel, attribute(call.attribute)?)?;
         Ok(Signed { value })
     };
     KernelSetAttribute(call) => done(session.kernel_set_attribute(
         call.module,
         call.kernel,
-        call.attribute,
+        attribute(call.attribute)?,
         call.value,
     )?);
     Clusters(call) => {
@@ -137,4 +138,10 @@ fn split_attributes(
     let attributes = attributes.collect::<Result<Vec<_>, _>>();
     let malformed = |source| Failure::Violation(Violation::Body { number, source });
     Ok((attributes.map_err(malformed)?, reader.rest()))
+}
+
+fn attribute(number: u32) -> Result<FunctionAttribute, Failure> {
+    let known = FunctionAttribute::from_number(number);
+    let unknown = || VgpuError::Argument(format!("{number} is not an attribute of a kernel"));
+    Ok(known.ok_or_else(unknown)?)
 }

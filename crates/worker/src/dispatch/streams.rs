@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mica_gpu::{EventFlags, StreamFlags};
+use mica_gpu::{DevicePtr, EventFlags, StreamFlags, ValueWait};
 use mica_vgpu::GraphOp;
 use mica_wire::session as wire;
 
@@ -18,11 +18,18 @@ handlers! { dispatcher, session, tail;
     StreamQuery(call) => truth(session.stream_query(call.stream)?);
     StreamClear(call) => truth(session.stream_is_clear(call.stream)?);
     StreamWaitEvent(call) => done(session.stream_wait_event(call.stream, call.event)?);
+    StreamWaitValue(call) => {
+        let wait = ValueWait::new(DevicePtr(call.address), call.is_wide, call.value, call.flags)?;
+        done(session.stream_wait_value(call.stream, &wait)?)
+    };
     StreamCallback(call) => {
         let callback = dispatcher.callbacks.make(&dispatcher.port, call.callback);
         done(session.stream_callback(call.stream, callback)?)
     };
-    CallbackDone(call) => done(dispatcher.callbacks.done(call.callback));
+    CallbackDone(call) => {
+        dispatcher.callbacks.done(call.callback);
+        done(())
+    };
 
     EventCreate(call) => {
         let flags = EventFlags { disable_timing: call.disable_timing };

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use mica_limits::{Environment, HostLink, SharedPage, monotonic_ns};
-use mica_wire::host::message::{Kind, Message, Role};
+use mica_wire::host::frame::Packet;
+use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::page::gate;
 use mica_wire::host::socket::HostSocket;
 use rustix::event::{EventfdFlags, eventfd};
@@ -36,6 +37,7 @@ impl Host {
         listen(&listener, 1).unwrap();
         let page = SharedPage::create().unwrap();
         page.memory.credit_bytes.store(limit_bytes, SeqCst);
+        page.host_memory.credit_bytes.store(1 << 40, SeqCst);
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let environment = Environment {
             socket: path,
@@ -45,8 +47,13 @@ impl Host {
         let worker = std::thread::spawn(|| HostLink::connect(joining, Role::Worker).unwrap());
         let socket = HostSocket::from_fd(accept(&listener).unwrap());
         socket.receive().unwrap();
-        let mut welcome = Message::new(Kind::Welcome).with_text("test");
-        welcome.a = limit_bytes;
+        let welcome = DaemonMessage::Welcome {
+            limit_bytes,
+            device_total_bytes: 0,
+            client_id: 0,
+            gpu_index: 0,
+            vgpu: "test".into(),
+        };
         socket
             .send(&welcome, &[page.fd(), doorbell.as_fd()])
             .unwrap();
@@ -93,9 +100,14 @@ impl Host {
         command
     }
 
-    /// Sends a message as the daemon does.
-    pub(crate) fn send(&self, message: &Message, fd: OwnedFd) {
-        self.socket.send(message, &[fd.as_fd()]).unwrap();
+    /// Has this process served on a socket, as the daemon does.
+    pub(crate) fn open_session(&self, socket: OwnedFd) {
+        let message = DaemonMessage::Session {
+            session: 1,
+            pid: std::process::id(),
+            uid: 0,
+        };
+        self.socket.send(&message, &[socket.as_fd()]).unwrap();
     }
 
     /// Answers what a worker asks, and keeps what it has for the event log.
@@ -108,13 +120,16 @@ impl Host {
                     Err(error) if error.would_block() => continue,
                     Err(_) => return,
                 };
-                match message.kind() {
-                    Some(Kind::Note) => notes.lock().unwrap().push(message.text()),
-                    Some(Kind::AskMemory) => {
-                        let mut answer = Message::new(Kind::Memory);
-                        answer.id = message.id;
-                        answer.a = limit_bytes;
-                        socket.send(&answer, &[]).unwrap();
+                match message.read().unwrap() {
+                    ClientMessage::Note { text, .. } => notes.lock().unwrap().push(text.into()),
+                    ClientMessage::AskMemory {} => {
+                        let answer = DaemonMessage::Memory {
+                            limit_bytes,
+                            used_bytes: 0,
+                            device_free_bytes: None,
+                        };
+                        let answer = answer.frame(message.id());
+                        socket.send_frame(&answer, &[]).unwrap();
                     }
                     _ => {}
                 }

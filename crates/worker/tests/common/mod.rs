@@ -13,10 +13,9 @@ use std::thread::JoinHandle;
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::test_gpu::TestGpu;
 use mica_vgpu::{Vgpu, VgpuSpec};
-use mica_wire::host::message::{Kind, Message};
 use mica_wire::host::socket::HostSocket;
 use mica_wire::session::client::SessionClient;
-use mica_wire::session::{SESSION_VERSION, socket_kind};
+use mica_wire::session::{Handshake, SESSION_VERSION};
 use mica_worker::{OutputBuffer, serve_session};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -83,10 +82,8 @@ pub(crate) fn params(address: u64, count: u32, value: u32) -> Vec<u8> {
 /// Shakes hands as a program does; answers the socket and the area's file.
 pub(crate) fn shake_hands(socket: OwnedFd) -> (HostSocket, OwnedFd) {
     let socket = HostSocket::from_fd(socket);
-    let mut hello = Message::new(Kind::Hello);
-    hello.kind = socket_kind::HELLO;
-    hello.b = u64::from(SESSION_VERSION);
-    socket.send(&hello, &[]).unwrap();
+    let version = SESSION_VERSION.into();
+    socket.send(&Handshake::Hello { version }, &[]).unwrap();
     let (_, fds) = socket.receive().unwrap();
     (socket, fds.into_iter().next().unwrap())
 }

@@ -3,7 +3,7 @@
 use crate::code::{Code, target};
 use crate::emit::Source;
 use crate::plan::Plan;
-use crate::shape::Shape;
+use crate::uniformity::Uniformity;
 use mica_ptx_ops::layout::ModuleLayout;
 
 const TEXT: &str = ".version 8.0\n.target sm_80\n.address_size 64
@@ -21,15 +21,15 @@ const TEXT: &str = ".version 8.0\n.target sm_80\n.address_size 64
 }
 ";
 
-/// Compiles the kernel with a register's shape changed; why it is refused, if it is.
-fn refused(register: &str, shape: Shape) -> Option<String> {
+/// Compiles the kernel with a register's uniformity changed; why it is refused, if it is.
+fn refused(register: &str, uniformity: Uniformity) -> Option<String> {
     let module = mica_ptx::parse(TEXT.as_bytes()).expect("parses");
     let layout = ModuleLayout::new(&module).expect("a layout");
     let (func, f) = module.function("k").expect("a kernel");
     let mut plan = Plan::build(&module, &layout, func).expect("a plan");
     let at = f.regs.iter().position(|r| r.name == register);
     let reg = plan.unit.instances[0].reg_base as usize + at.expect("a register");
-    plan.shapes.of[reg] = shape;
+    plan.uniformities.of[reg] = uniformity;
     let src = Source {
         module: &module,
         layout: &layout,
@@ -50,16 +50,16 @@ fn refused(register: &str, shape: Shape) -> Option<String> {
 #[test]
 fn a_value_that_is_not_of_its_register_s_shape_spoils_the_code() {
     for (register, right, wrong) in [
-        ("%uniform", Shape::Uniform, Shape::Affine(4)),
-        ("%affine", Shape::Affine(1), Shape::Affine(2)),
-        ("%affine", Shape::Affine(1), Shape::Uniform),
-        ("%varying", Shape::Varying, Shape::Affine(1)),
-        ("%varying", Shape::Varying, Shape::Uniform),
+        ("%uniform", Uniformity::Uniform, Uniformity::Affine(4)),
+        ("%affine", Uniformity::Affine(1), Uniformity::Affine(2)),
+        ("%affine", Uniformity::Affine(1), Uniformity::Uniform),
+        ("%varying", Uniformity::Varying, Uniformity::Affine(1)),
+        ("%varying", Uniformity::Varying, Uniformity::Uniform),
     ] {
         assert_eq!(refused(register, right), None, "{register} {right:?}");
         let said = refused(register, wrong).unwrap_or_default();
         assert!(
-            said.contains("another shape"),
+            said.contains("another uniformity"),
             "{register} {wrong:?}: {said}"
         );
     }

@@ -136,7 +136,7 @@ pub(crate) fn cache_control(p: &mut Parser<'_>) -> Result<Op> {
         return p.bad_instruction("needs a cache level");
     }
     p.no_more_mods()?;
-    let addr = p.memory()?;
+    let addr = p.memory_in(space)?;
     let mut bytes = None;
     if matches!(kind, CacheControl::Discard | CacheControl::ApplyPriority) {
         p.comma()?;
@@ -165,7 +165,7 @@ pub(crate) fn createpolicy(p: &mut Parser<'_>) -> Result<Op> {
     if kind.is_none() {
         return p.bad_instruction("needs `.fractional`, `.range` or `.cvt`");
     }
-    p.mods.space();
+    let space = p.space_of(&[Space::Global])?;
     while p.mods.take(|m| m.starts_with("L2").then_some(())).is_some() {}
     p.ty_of(&[B64])?;
     p.no_more_mods()?;
@@ -173,7 +173,7 @@ pub(crate) fn createpolicy(p: &mut Parser<'_>) -> Result<Op> {
     let mut srcs = Vec::new();
     match kind {
         Some(1) => {
-            let addr = p.next_address()?;
+            let addr = p.next_address_in(space)?;
             if let AddrBase::Reg(r) = addr.base {
                 srcs.push(Operand::Reg(r));
             }

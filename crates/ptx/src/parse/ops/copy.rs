@@ -40,13 +40,13 @@ pub(crate) fn cp(p: &mut Parser<'_>) -> Result<Op> {
     if p.mods.flag("mbarrier") {
         p.mods.flag("arrive");
         let noinc = p.mods.flag("noinc");
-        let space = p.mods.space().unwrap_or(Space::Generic);
+        let space = p.space_of(&[Space::Shared])?;
         p.ty_of(&[B64])?;
         p.no_more_mods()?;
         return Ok(Op::CpAsyncMbarrierArrive {
             noinc,
             space,
-            mbar: p.memory()?,
+            mbar: p.memory_in(Space::Shared)?,
         });
     }
     small(p)
@@ -76,9 +76,9 @@ fn small(p: &mut Parser<'_>) -> Result<Op> {
         return p.bad_instruction("copies from `.global` to `.shared`");
     }
     p.no_more_mods()?;
-    let dst = p.memory()?;
+    let dst = p.memory_in(Space::Shared)?;
     p.comma()?;
-    let src = p.memory()?;
+    let src = p.memory_in(Space::Global)?;
     p.comma()?;
     let at = p.token;
     let size = match p.const_int("a size")? {
@@ -126,10 +126,10 @@ impl Parser<'_> {
     }
 
     fn shared_or_global(&mut self) -> Result<(Space, Space)> {
-        let dst = self.mods.space();
-        let src = self.mods.space();
-        match (dst, src) {
-            (Some(d), Some(s)) => Ok((d, s)),
+        const SPACES: [Space; 3] = [Space::Global, Space::Shared, Space::SharedCluster];
+        let spaces = (self.space_of(&SPACES)?, self.space_of(&SPACES)?);
+        match spaces {
+            (dst, src) if dst != Space::Generic && src != Space::Generic => Ok(spaces),
             _ => self.bad_instruction("needs two state spaces"),
         }
     }
@@ -152,7 +152,7 @@ fn how(p: &mut Parser<'_>) -> Result<How> {
 
 fn completion(p: &mut Parser<'_>, how: &How) -> Result<Completion> {
     Ok(match how {
-        How::Mbarrier => Completion::Mbarrier(p.next_address()?),
+        How::Mbarrier => Completion::Mbarrier(p.next_address_in(Space::Shared)?),
         How::Group => Completion::BulkGroup,
     })
 }
@@ -179,7 +179,7 @@ fn bulk(p: &mut Parser<'_>, reduce: bool) -> Result<Op> {
         p.mods.flag("L2");
         p.mods.flag("global");
         p.no_more_mods()?;
-        let addr = p.address()?;
+        let addr = p.address_in(Space::Global)?;
         p.next_src(B32)?;
         if hint {
             p.next_src(B64)?;
@@ -197,8 +197,8 @@ fn bulk(p: &mut Parser<'_>, reduce: bool) -> Result<Op> {
         return p.unsupported();
     }
     p.no_more_mods()?;
-    let dst = p.address()?;
-    let src = p.next_address()?;
+    let dst = p.address_in(dst_space)?;
+    let src = p.next_address_in(src_space)?;
     let size = p.next_src(B32)?;
     let completion = completion(p, &how)?;
     let multicast = if multicast {
@@ -234,8 +234,8 @@ fn reduce_bulk(
     let noftz = p.mods.flag("noftz");
     let ty = p.ty_of(&[B32, B64, U32, S32, U64, S64, F16, Bf16, F32, F64])?;
     p.no_more_mods()?;
-    let dst = p.address()?;
-    let src = p.next_address()?;
+    let dst = p.address_in(dst_space)?;
+    let src = p.next_address_in(src_space)?;
     let size = p.next_src(B32)?;
     let completion = completion(p, how)?;
     let policy = if hint { Some(p.next_src(B64)?) } else { None };
@@ -308,10 +308,10 @@ fn tensor(p: &mut Parser<'_>, reduce: bool, prefetch: bool) -> Result<Op> {
     p.no_more_mods()?;
     let (tensor_map, coords, shared, completion) = if store {
         let (map, coords) = tensor_operand(p)?;
-        let shared = p.next_address()?;
+        let shared = p.next_address_in(Space::Shared)?;
         (map, coords, shared, Completion::BulkGroup)
     } else {
-        let shared = p.address()?;
+        let shared = p.address_in(Space::Shared)?;
         p.comma()?;
         let (map, coords) = tensor_operand(p)?;
         let completion = completion(p, &how)?;

@@ -37,7 +37,7 @@ fn tile(p: &mut Parser<'_>) -> Result<Option<Tile>> {
         return p.bad_instruction("needs `.x1`, `.x2` or `.x4`");
     };
     let trans = p.mods.flag("trans");
-    let space = p.mods.space().unwrap_or(Space::Generic);
+    let space = p.space_of(&[Space::Shared])?;
     p.ty_of(&[B16])?;
     p.no_more_mods()?;
     Ok(Some(Tile {
@@ -59,7 +59,7 @@ pub(crate) fn ldmatrix(p: &mut Parser<'_>) -> Result<Op> {
     };
     let dst = p.dst_vector(count, B32, Width::Exact)?;
     p.comma()?;
-    let addr = p.memory()?;
+    let addr = p.memory_in(Space::Shared)?;
     Ok(Op::LdMatrix {
         tile: MatrixTile::M8n8,
         trans,
@@ -80,7 +80,7 @@ pub(crate) fn stmatrix(p: &mut Parser<'_>) -> Result<Op> {
     else {
         return p.unsupported();
     };
-    let addr = p.memory()?;
+    let addr = p.memory_in(Space::Shared)?;
     p.comma()?;
     let src = p.src_vector(count, B32, Width::Exact)?;
     Ok(Op::StMatrix {

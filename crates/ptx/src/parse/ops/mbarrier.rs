@@ -33,13 +33,13 @@ pub(crate) fn mbarrier(p: &mut Parser<'_>) -> Result<Op> {
     let expect_tx = p.mods.flag("expect_tx");
     let parity = p.mods.flag("parity");
     let sem_given = p.mods.take(sem);
-    let space = p.mods.space().unwrap_or(Space::Generic);
+    let space = p.space_of(&[Space::Shared, Space::SharedCluster])?;
     let scope = scope_or_cta(p);
     p.ty_of(&[B64])?;
     p.no_more_mods()?;
     let (addr, op) = match kind {
         Kind::Init => {
-            let addr = p.memory()?;
+            let addr = p.memory_in(Space::Shared)?;
             (
                 addr,
                 MbarrierOp::Init {
@@ -47,9 +47,9 @@ pub(crate) fn mbarrier(p: &mut Parser<'_>) -> Result<Op> {
                 },
             )
         }
-        Kind::Inval => (p.memory()?, MbarrierOp::Inval),
+        Kind::Inval => (p.memory_in(Space::Shared)?, MbarrierOp::Inval),
         Kind::ExpectTx => {
-            let addr = p.memory()?;
+            let addr = p.memory_in(Space::Shared)?;
             (
                 addr,
                 MbarrierOp::ExpectTx {
@@ -59,7 +59,7 @@ pub(crate) fn mbarrier(p: &mut Parser<'_>) -> Result<Op> {
             )
         }
         Kind::CompleteTx => {
-            let addr = p.memory()?;
+            let addr = p.memory_in(Space::Shared)?;
             (
                 addr,
                 MbarrierOp::CompleteTx {
@@ -74,7 +74,7 @@ pub(crate) fn mbarrier(p: &mut Parser<'_>) -> Result<Op> {
                 dst = p.opt_dst(B64, Width::Exact)?;
                 p.comma()?;
             }
-            let addr = p.memory()?;
+            let addr = p.memory_in(Space::Shared)?;
             let count = if p.accept(b',')? {
                 Some(p.src(B32)?)
             } else {
@@ -102,7 +102,7 @@ pub(crate) fn mbarrier(p: &mut Parser<'_>) -> Result<Op> {
         _ => {
             let dst = p.dst(Pred)?;
             p.comma()?;
-            let addr = p.memory()?;
+            let addr = p.memory_in(Space::Shared)?;
             let phase = if parity {
                 MbarrierPhase::Parity(p.next_src(B32)?)
             } else {

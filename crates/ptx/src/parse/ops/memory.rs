@@ -125,11 +125,27 @@ fn check_vector(p: &Parser<'_>, ty: ScalarType, count: usize) -> Result<()> {
     p.bad_instruction(format!("has no vector of {count} elements of type `{ty}`"))
 }
 
+const WRITABLE: [Space; 5] = [
+    Space::Global,
+    Space::Shared,
+    Space::SharedCluster,
+    Space::Local,
+    Space::Param,
+];
+const LOADABLE: [Space; 6] = [
+    Space::Global,
+    Space::Shared,
+    Space::SharedCluster,
+    Space::Local,
+    Space::Param,
+    Space::Const,
+];
+
 /// `ld`, `ldu`.
 pub(crate) fn ld(p: &mut Parser<'_>) -> Result<Op> {
     let uniform = p.opcode.text == "ldu";
     let order = order(p)?;
-    let space = p.mods.space().unwrap_or(Space::Generic);
+    let space = p.space_of(&LOADABLE)?;
     let nc = p.mods.flag("nc") || uniform;
     let (mut cache, hint) = p.mods.cache();
     p.mods.flag("unified");
@@ -139,9 +155,7 @@ pub(crate) fn ld(p: &mut Parser<'_>) -> Result<Op> {
     p.no_more_mods()?;
     let dst = p.dst_vector(count, ty, Width::AtLeast)?;
     p.comma()?;
-    let at = p.token;
-    let addr = p.memory()?;
-    p.check_space(&at, &addr, space)?;
+    let addr = p.memory_in(space)?;
     p.accept_dot("unified")?;
     if hint {
         cache.policy = Some(p.next_src(B64)?);
@@ -166,15 +180,13 @@ pub(crate) fn st(p: &mut Parser<'_>) -> Result<Op> {
         return st_async(p);
     }
     let order = order(p)?;
-    let space = p.mods.space().unwrap_or(Space::Generic);
+    let space = p.space_of(&WRITABLE)?;
     let (mut cache, hint) = p.mods.cache();
     let count = p.mods.vector();
     let ty = p.ty_of(STORABLE)?;
     check_vector(p, ty, count)?;
     p.no_more_mods()?;
-    let at = p.token;
-    let addr = p.memory()?;
-    p.check_space(&at, &addr, space)?;
+    let addr = p.memory_in(space)?;
     p.comma()?;
     let src = p.src_vector(count, ty, Width::AtLeast)?;
     if hint {
@@ -195,15 +207,15 @@ fn st_async(p: &mut Parser<'_>) -> Result<Op> {
         return p.unsupported();
     }
     p.mods.flag("weak");
-    p.mods.space();
+    p.space_of(&[Space::SharedCluster])?;
     p.mods.flag("mbarrier::complete_tx::bytes");
     let count = p.mods.vector();
     let ty = p.ty_of(&[B32, B64, U32, U64, S32, S64, F32, F64])?;
     p.no_more_mods()?;
-    let addr = p.address()?;
+    let addr = p.address_in(Space::SharedCluster)?;
     p.comma()?;
     let src = p.src_vector(count, ty, Width::Exact)?;
-    let mbar = p.next_address()?;
+    let mbar = p.next_address_in(Space::SharedCluster)?;
     Ok(Op::StAsync {
         ty,
         addr,
@@ -264,7 +276,7 @@ pub(crate) fn atom(p: &mut Parser<'_>) -> Result<Op> {
     let is_async = p.mods.flag("async");
     let sem = p.mods.take(sem).unwrap_or(Sem::Relaxed);
     let scope = p.mods.scope().unwrap_or(Scope::Gpu);
-    let space = p.mods.space().unwrap_or(Space::Generic);
+    let space = p.space_of(&[Space::Global, Space::Shared, Space::SharedCluster])?;
     p.mods.flag("mbarrier::complete_tx::bytes");
     let (mut cache, hint) = p.mods.cache();
     let Some(op) = p.mods.take(atom_op) else {
@@ -283,9 +295,7 @@ pub(crate) fn atom(p: &mut Parser<'_>) -> Result<Op> {
         dst = p.dst_vector_or_sink(count, ty)?;
         p.comma()?;
     }
-    let at = p.token;
-    let addr = p.memory()?;
-    p.check_space(&at, &addr, space)?;
+    let addr = p.memory_in(space)?;
     p.comma()?;
     let src = p.src_vector(count, ty, Width::Exact)?;
     let src2 = if op == AtomOp::Cas {
@@ -294,7 +304,7 @@ pub(crate) fn atom(p: &mut Parser<'_>) -> Result<Op> {
         None
     };
     let mbar = if is_async {
-        Some(p.next_address()?)
+        Some(p.next_address_in(Space::SharedCluster)?)
     } else {
         None
     };

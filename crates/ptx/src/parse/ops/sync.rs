@@ -174,7 +174,7 @@ fn proxy(p: &mut Parser<'_>) -> Result<Op> {
     p.mods.scope();
     p.no_more_mods()?;
     if p.token.is(b'[') {
-        p.address()?;
+        p.address_in(crate::ast::Space::Generic)?;
         p.comma()?;
         p.const_int("a size")?;
     }

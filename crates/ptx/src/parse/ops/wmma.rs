@@ -79,7 +79,7 @@ struct Stored {
 
 fn stored(p: &mut Parser<'_>, matrix: WmmaMatrix) -> Result<Stored> {
     let (layout, shape) = wmma_head(p)?;
-    let space = p.mods.space().unwrap_or(Space::Generic);
+    let space = p.space_of(&[Space::Global, Space::Shared])?;
     let ty = p.ty()?;
     p.no_more_mods()?;
     if !wmma_fits(matrix, shape, ty) {
@@ -119,7 +119,7 @@ fn wmma_load(p: &mut Parser<'_>) -> Result<Op> {
     } = stored(p, matrix)?;
     let dst = fragment_dst(p, wmma_regs(matrix, shape, ty), ty)?;
     p.comma()?;
-    let addr = p.memory()?;
+    let addr = p.memory_in(space)?;
     let stride = stride(p)?;
     Ok(Op::WmmaLoad(Box::new(WmmaLoad {
         matrix,
@@ -143,7 +143,7 @@ fn wmma_store(p: &mut Parser<'_>) -> Result<Op> {
         space,
         ty,
     } = stored(p, WmmaMatrix::C)?;
-    let addr = p.memory()?;
+    let addr = p.memory_in(space)?;
     let src = fragment_src(p, wmma_regs(WmmaMatrix::C, shape, ty), ty)?;
     let stride = stride(p)?;
     Ok(Op::WmmaStore(Box::new(WmmaStore {

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use mica_cuda_abi::{CuResult, CuStatus, Device, Handle};
+use mica_cuda_abi::{CuResult, CuStatus, Device, GraphMemAttribute, Handle};
 
 use super::context::current_device;
 use super::driver::real;
@@ -21,7 +21,7 @@ use super::state::{Direct, GRANULE, footprint, state};
 
 pub(crate) use calls::*;
 
-const ATTR_RESERVED_CURRENT: u32 = 2;
+const ATTR_RESERVED_CURRENT: u32 = GraphMemAttribute::ReservedMemCurrent as u32;
 
 /// What an executable graph needs.
 #[derive(Clone, Copy)]

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle};
+use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle, PoolAttribute};
 
 use crate::direct::books;
 use crate::direct::driver::real;
@@ -26,7 +26,7 @@ use crate::direct::state::{Direct, GRANULE, UNIT, footprint};
 
 /// How much a pool grows at once, at least, as far as is known before it has grown.
 const GROWTH: u64 = 32 << 20;
-const ATTR_RESERVED_CURRENT: u32 = 5;
+const ATTR_RESERVED_CURRENT: u32 = PoolAttribute::ReservedMemCurrent as u32;
 const OUT_OF_MEMORY: CuStatus = CuResult::OutOfMemory as CuStatus;
 const NOT_READY: CuStatus = CuResult::NotReady as CuStatus;
 /// Longest that a refused allocation waits for its stream.

@@ -2,7 +2,7 @@
 
 use super::facts::{Bytes, LARGE, PIECE, column};
 use super::*;
-use crate::session::codec::{Malformed, Reader};
+use crate::codec::{Malformed, Reader};
 use crate::session::types::*;
 
 // The dollar sign is for the macro that the macro below defines.
@@ -97,6 +97,13 @@ calls! { $
     27 StreamClear { /** Stream. */ stream: u64, } -> Truth;
         class: Quick, late: After(stream), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
+    /// Makes later work of a stream wait for a word in memory.
+    28 StreamWaitValue {
+        /** Stream. */ stream: u64, /** Where the word is. */ address: u64, /** It has 8 bytes, not 4. */ is_wide: bool,
+        /** What it is compared with. */ value: u64, /** `CUstreamWaitValue_flags`. */ flags: u32,
+    } -> Done;
+        class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Never, settle: Yes, node: No, effect: None;
+
     /// Makes an event.
     30 EventCreate { /** Context. */ context: u64, /** No timestamps. */ disable_timing: bool, } -> Number;
         class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
@@ -184,18 +191,25 @@ calls! { $
         class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Always, settle: No, node: Yes, effect: None;
 
     /// Makes a graph ready to be launched.
-    51 GraphInstantiate { /** Context. */ context: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64, } -> Number;
+    51 GraphInstantiate {
+        /** Context. */ context: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64,
+        /** Template with the handles of its conditional nodes; 0 for none. */ template: u64,
+        /** Nodes run with the priorities of their own launches. */ node_priorities: bool,
+    } -> Number;
         class: Waiting, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
-    /// Replays a graph.
+    /// Launches a graph.
     52 GraphLaunch { /** Graph. */ graph: u64, /** Stream. */ stream: u64, } -> Done;
         class: Posted, late: Kept(stream), order: Ordered, touches: [stream any_event], gate: Always, settle: Yes, node: No, effect: None;
 
     /// Replaces a graph's nodes.
-    53 GraphUpdate { /** Graph. */ graph: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64, } -> Done;
+    53 GraphUpdate {
+        /** Graph. */ graph: u64, /** `Vec<GraphNode>`; consumed. */ blob: u64,
+        /** Template with the handles of its conditional nodes; 0 for none. */ template: u64,
+    } -> Done;
         class: Quick, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
-    /// Forgets a graph.
+    /// Destroys a graph.
     54 GraphDestroy { /** Graph. */ graph: u64, } -> Done;
         class: Posted, late: Kept, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
@@ -333,32 +347,50 @@ calls! { $
         class: Quick, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Lets other programs of the virtual GPU have an allocation; the program maps it no more.
-    110 ShareMemory { /** Context. */ context: u64, /** First address. */ address: u64, } -> SharedMemory;
+    130 ShareMemory { /** Context. */ context: u64, /** First address. */ address: u64, } -> SharedMemory;
         class: Waiting, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: FreesMemory;
 
     /// Lets other programs of the virtual GPU have a frame.
-    111 ShareFrame { /** Frame. */ frame: u64, } -> SharedMemory;
+    131 ShareFrame { /** Frame. */ frame: u64, } -> SharedMemory;
         class: Waiting, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Takes in what a program of the virtual GPU shares, as a frame.
-    112 OpenShared { /** What it was shared under. */ id: [u8; 16], } -> OpenedFrame;
+    132 OpenShared { /** What it was shared under. */ id: [u8; 16], } -> OpenedFrame;
         class: Waiting, late: Never, order: Takes, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Makes an event that other programs of the virtual GPU can have.
-    113 EventCreateShared { /** Context. */ context: u64, } -> Number;
+    133 EventCreateShared { /** Context. */ context: u64, } -> Number;
         class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Lets other programs of the virtual GPU have such an event.
-    114 ShareEvent { /** Event. */ event: u64, } -> SharedEvent;
+    134 ShareEvent { /** Event. */ event: u64, } -> SharedEvent;
         class: Waiting, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Takes in an event that a program of the virtual GPU shares.
-    115 OpenSharedEvent {
+    135 OpenSharedEvent {
         /** Context. */ context: u64, /** What it was shared under. */ id: [u8; 16], /** Its place there. */ slot: u32,
     } -> Number;
         class: Waiting, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
     /// Asks for the rest of an answer that did not fit its slot.
     100 Continue { /** Where the answer so far ends. */ offset: u64, } -> Done;
+        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Brings to the device what the next launch of a graph needs there.
+    110 GraphUpload { /** Graph. */ graph: u64, /** Stream. */ stream: u64, } -> Done;
+        class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Always, settle: Yes, node: No, effect: None;
+
+    /// Makes a template: what handles of conditional nodes belong to.
+    111 TemplateCreate { /** Context. */ context: u64, } -> Number;
+        class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Destroys a template.
+    112 TemplateDestroy { /** Template. */ template: u64, } -> Done;
+        class: Posted, late: Kept, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// A handle for a conditional node.
+    113 ConditionalCreate {
+        /** Template. */ template: u64, /** What it is at first. */ value: u32, /** Each launch begins with it. */ is_default: bool,
+    } -> Number;
         class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 }

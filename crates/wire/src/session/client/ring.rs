@@ -12,7 +12,6 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use super::turns::Turns;
-use crate::host::message::{Kind, Message};
 use crate::host::socket::HostSocket;
 use crate::session::area::{NOTICES, REASON_BYTES, SLOT_ROOM, SLOTS};
 use crate::session::calls::{Continue, Request, StreamOrder};
@@ -20,7 +19,7 @@ use crate::session::patience::Patience;
 use crate::session::ring::{HEADER_BYTES, NO_SLOT, relax};
 use crate::session::transport::{Answer, ClientTransport};
 use crate::session::{
-    MAX_RECORD_BYTES, Producer, SESSION_VERSION, SessionArea, SessionError, socket_kind,
+    Handshake, MAX_RECORD_BYTES, Producer, SESSION_VERSION, SessionArea, SessionError,
 };
 
 /// How long the worker may take to answer the handshake.
@@ -67,24 +66,23 @@ impl RingTransport {
         set_socket_timeout(&socket, Timeout::Recv, Some(HANDSHAKE))
             .map_err(SessionError::system("setsockopt"))?;
         let socket = HostSocket::from_fd(socket);
-        let mut hello = Message::new(Kind::Hello);
-        hello.kind = socket_kind::HELLO;
-        hello.b = u64::from(SESSION_VERSION);
-        socket.send(&hello, &[]).map_err(unanswered)?;
-        let (welcome, fds) = socket.receive().map_err(unanswered)?;
-        match welcome.kind {
-            socket_kind::WELCOME if welcome.b == u64::from(SESSION_VERSION) => {}
-            socket_kind::WELCOME => {
-                let theirs = welcome.b as u32;
+        let version = u64::from(SESSION_VERSION);
+        (socket.send(&Handshake::Hello { version }, &[])).map_err(unanswered)?;
+        let (answer, fds) = socket.receive().map_err(unanswered)?;
+        match answer.read() {
+            Ok(Handshake::Welcome { version: theirs }) if theirs == version => {}
+            Ok(Handshake::Welcome { version: theirs }) => {
+                let theirs = u32::try_from(theirs).unwrap_or(u32::MAX);
                 return Err(SessionError::Version { theirs });
             }
-            socket_kind::REFUSED => {
-                let (code, message) = (UNAVAILABLE, welcome.text());
+            Ok(Handshake::Refused { text, .. }) => {
+                let (code, message) = (UNAVAILABLE, text.into());
                 return Err(SessionError::Refused { code, message });
             }
-            other => {
+            Ok(Handshake::Hello { .. } | Handshake::HostMemory { .. }) | Err(_) => {
                 return Err(SessionError::Ended(format!(
-                    "the worker opened with message kind {other}"
+                    "the worker opened with message kind {}",
+                    answer.kind()
                 )));
             }
         }
@@ -357,11 +355,8 @@ impl ClientTransport for RingTransport {
         if self.area.control().worker.ended.load(Acquire) != 0 {
             return Err(self.why_ended());
         }
-        let mut message = Message::new(Kind::Hello);
-        message.kind = socket_kind::HOST_MEMORY;
-        message.a = tag;
         self.socket
-            .send(&message, &[fd])
+            .send(&Handshake::HostMemory { tag }, &[fd])
             .map_err(|error| SessionError::Ended(format!("host memory cannot be shared: {error}")))
     }
 

@@ -1,0 +1,117 @@
+//! Builds the two libraries that a release `mica` carries, and writes `embedded.rs` with their bytes.
+//!
+//! Cargo has no stable way for a program to depend on another package's shared library, so this script runs cargo
+//! again, in a target folder of its own: the outer cargo holds the lock of the usual one. A debug build carries nothing, so
+//! that `cargo check`, lints and tests stay fast; a debug `mica` takes the libraries that lie beside it.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Package and library; `libraries::LIBRARIES` has the same order.
+const LIBRARIES: [(&str, &str); 2] = [
+    ("mica-shim", "libmica_shim"),
+    ("mica-nvml-shim", "libmica_nvml_shim"),
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=build.rs");
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let text = match variable("PROFILE")?.to_str() {
+        Some("release") => {
+            let folder = build(&out.join("libraries"))?;
+            watch(&folder)?;
+            embedded(&folder)?
+        }
+        _ => "pub(super) const EMBEDDED: Option<Embedded> = None;\n".into(),
+    };
+    std::fs::write(out.join("embedded.rs"), text)?;
+    Ok(())
+}
+
+/// Builds the libraries; the folder they are in.
+fn build(target_dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let target = variable("TARGET")?;
+    let mut cargo = Command::new(variable("CARGO")?);
+    cargo
+        .args(["build", "--release", "--locked", "--target"])
+        .arg(&target)
+        .arg("--target-dir")
+        .arg(target_dir)
+        .current_dir(workspace()?)
+        // Under `cargo clippy` the wrapper checks and builds nothing.
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        // Without line tables the libraries have 5 MB instead of 25.
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    for (package, _) in LIBRARIES {
+        cargo.args(["--package", package]);
+    }
+    let output = cargo.output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{cargo:?} failed ({}):\n{said}", output.status).into());
+    }
+    Ok(target_dir.join(target).join("release"))
+}
+
+/// Has cargo run this script again when a source or a manifest of the libraries changes.
+fn watch(folder: &Path) -> Result<(), Box<dyn Error>> {
+    let workspace = workspace()?;
+    let mut files = BTreeSet::from([workspace.join("Cargo.toml"), workspace.join("Cargo.lock")]);
+    for (_, library) in LIBRARIES {
+        let path = folder.join(library).with_extension("d");
+        for source in sources(&std::fs::read_to_string(path)?) {
+            let manifests = source.ancestors().map(|dir| dir.join("Cargo.toml"));
+            files.extend(manifests.take(4).find(|manifest| manifest.is_file()));
+            files.insert(source);
+        }
+    }
+    for file in files {
+        println!("cargo::rerun-if-changed={}", file.display());
+    }
+    Ok(())
+}
+
+/// The sources in a `.d` file, `target: source source…`, where a blank in a path is written `\ `.
+fn sources(text: &str) -> BTreeSet<PathBuf> {
+    let listed = text.lines().filter_map(|line| line.split_once(": "));
+    listed
+        .flat_map(|(_, rest)| {
+            let rest = rest.replace("\\ ", "\0");
+            let paths = rest.split(' ').filter(|path| !path.is_empty());
+            paths
+                .map(|path| PathBuf::from(path.replace('\0', " ")))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// The source of `EMBEDDED`.
+fn embedded(folder: &Path) -> Result<String, Box<dyn Error>> {
+    // FNV-1a: it only tells versions apart. The bytes themselves are compared before use.
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut files = String::new();
+    for (_, library) in LIBRARIES {
+        let path = folder.join(library).with_extension("so");
+        for byte in std::fs::read(&path)? {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+        files += &format!("include_bytes!({path:?}), ");
+    }
+    Ok(format!(
+        "pub(super) const EMBEDDED: Option<Embedded> = Some(Embedded {{ hash: \"{hash:016x}\", files: [{files}] }});\n"
+    ))
+}
+
+fn workspace() -> Result<PathBuf, Box<dyn Error>> {
+    let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let root = package.parent().and_then(Path::parent);
+    Ok(root.ok_or("the package lies in no workspace")?.to_owned())
+}
+
+fn variable(name: &str) -> Result<OsString, Box<dyn Error>> {
+    std::env::var_os(name)
+        .ok_or_else(|| format!("{name} is not set: cargo runs this script").into())
+}

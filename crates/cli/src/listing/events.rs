@@ -1,0 +1,62 @@
+//! `mica events`: what happened, and what happens.
+
+use anyhow::Result;
+use mica_daemon::api::{Event, Severity};
+use mica_wire::host::printable::{printable, printable_json};
+
+use crate::args::EventsArgs;
+use crate::control::{connect, explain};
+use crate::output::{hanging, terminal_columns};
+use crate::table::Paint;
+use crate::when::date_and_time;
+
+/// Columns of a virtual GPU's name, at least.
+const NAME_COLUMNS: usize = 10;
+
+pub(crate) fn events(args: &EventsArgs) -> Result<()> {
+    let client = connect()?;
+    let name = args.name.as_deref();
+    let past = client.past_events_of(name).map_err(explain)?;
+    let last = past.last().map(|event| event.sequence);
+    let since = args.since.map_or(0.0, |since| since.0);
+    let recent: Vec<&Event> = (past.iter())
+        .filter(|event| event.time_seconds >= since)
+        .collect();
+    let left_out = recent.len().saturating_sub(args.last.unwrap_or(usize::MAX));
+    for event in &recent[left_out..] {
+        print_event(event, args.json)?;
+    }
+    if args.follow {
+        // Nothing that came between is missed; without a past, all that is remembered is new.
+        let after = last.or(Some(0));
+        for event in client.events_of(after, name).map_err(explain)? {
+            print_event(&event.map_err(explain)?, args.json)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_event(event: &Event, json: bool) -> Result<()> {
+    if json {
+        outln!("{}", printable_json(&serde_json::to_string(event)?));
+        return Ok(());
+    }
+    let paint = Paint::stdout();
+    let time = date_and_time(event.time_seconds);
+    let vgpu = printable(event.vgpu.as_deref().unwrap_or("-"));
+    // Without colours the severity must be readable, too.
+    let message = match event.severity {
+        Severity::Info => event.message.clone(),
+        Severity::Warning => format!("warning: {}", event.message),
+        Severity::Error => format!("error: {}", event.message),
+    };
+    let indent = time.len() + 2 + vgpu.chars().count().max(NAME_COLUMNS) + 2;
+    let message = hanging(&printable(&message), indent, terminal_columns());
+    let message = match event.severity {
+        Severity::Info => message,
+        Severity::Warning => paint.warn(&message),
+        Severity::Error => paint.bad(&message),
+    };
+    outln!("{}  {vgpu:<NAME_COLUMNS$}  {message}", paint.dim(&time));
+    Ok(())
+}

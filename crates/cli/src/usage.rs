@@ -1,0 +1,113 @@
+//! What is said of words that are no command.
+
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::not_started::OWN_FAILURE;
+use crate::output;
+
+/// Commands that people know from elsewhere, and what Mica has instead.
+const KNOWN_ELSEWHERE: [(&[&str], &str); 7] = [
+    (
+        &["top", "htop", "smi", "nvidia-smi"],
+        "`mica stats` prints measured use; `watch mica stats` repeats it",
+    ),
+    (
+        &["logs", "log", "journal"],
+        "`mica events` prints what happened; -f follows it",
+    ),
+    (
+        &["status", "info"],
+        "`mica ls` lists virtual GPUs; `mica doctor` checks their limits",
+    ),
+    (
+        &["inspect", "describe"],
+        "`mica show NAME` shows all about a virtual GPU",
+    ),
+    (
+        &["remove", "delete"],
+        "`mica rm NAME` removes a virtual GPU",
+    ),
+    (
+        &["kill", "stop"],
+        "`mica cancel` ends kernels; `mica rm --force` ends programs",
+    ),
+    (
+        &["start"],
+        "`mica run -- CMD` runs a program in a virtual GPU of its own",
+    ),
+];
+
+/// Prints what clap has to say (help, or what is wrong), with hints; returns the exit code.
+pub(crate) fn report(mut error: clap::Error) -> ExitCode {
+    if let Some(tip) = tip(&error) {
+        // What sounds alike is not what was meant.
+        error.remove(ContextKind::SuggestedSubcommand);
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+    }
+    let is_help = !error.use_stderr();
+    if let Err(failure) = error.print()
+        && is_help
+    {
+        output::give_up(&failure);
+    }
+    let starts_program = || {
+        std::env::args_os()
+            .nth(1)
+            .is_some_and(|w| w == "run" || w == "exec")
+    };
+    ExitCode::from(match error.exit_code() {
+        0 => 0,
+        // Any other code could be the program's.
+        _ if starts_program() => OWN_FAILURE as u8,
+        code => u8::try_from(code).unwrap_or(2),
+    })
+}
+
+/// A hint that clap does not have.
+fn tip(error: &clap::Error) -> Option<String> {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let word = context(ContextKind::InvalidSubcommand)?;
+            let mut known = KNOWN_ELSEWHERE.iter();
+            let (_, tip) = known.find(|(words, _)| words.contains(&word))?;
+            Some((*tip).to_owned())
+        }
+        ErrorKind::UnknownArgument if context(ContextKind::InvalidArg)? == "-f" => {
+            Some("-f follows (`mica events -f`); write --force to end what runs".to_owned())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_hint_names_commands_that_exist() {
+        let command = Cli::command();
+        for (words, tip) in KNOWN_ELSEWHERE {
+            for word in words {
+                assert!(
+                    command.find_subcommand(word).is_none(),
+                    "{word} is a command"
+                );
+            }
+            let named: Vec<&str> = tip.split("mica ").skip(1).collect();
+            assert!(!named.is_empty(), "{tip}");
+            for rest in named {
+                let name = rest.split([' ', '`']).next().unwrap();
+                assert!(command.find_subcommand(name).is_some(), "mica {name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What operands and instructions compute, as nodes.
+
+use mica_ptx::ast::{
+    AddrBase, Address, Dim, IntBinOp, MulMode, Op, Operand, RegId, ScalarType, Space, SpecialReg,
+};
+
+use super::build::{At, Builder};
+use super::{Id, Node, Width};
+use crate::uniformity::plain;
+use crate::unit::{Class, Place, Reg, Step, VarPlace};
+
+impl Builder<'_> {
+    pub(super) fn operand(
+        &mut self,
+        o: &Operand,
+        instance: u32,
+        at: At,
+        width: Width,
+    ) -> Option<Id> {
+        let dim = |d: &Dim| match d {
+            Dim::X => 0,
+            Dim::Y => 1,
+            Dim::Z => 2,
+        };
+        let node = match o {
+            Operand::Reg(r) => {
+                let reg = self.unit.reg(instance, *r);
+                if self.bits(reg) != width.bits {
+                    return None;
+                }
+                return self.register(reg, at);
+            }
+            Operand::Imm(bits) if width.bits == 32 => {
+                let x = *bits as u32;
+                Node::Const(if width.signed {
+                    i128::from(x as i32)
+                } else {
+                    i128::from(x)
+                })
+            }
+            Operand::Imm(bits) if width.signed => Node::Const(i128::from(*bits as i64)),
+            Operand::Imm(bits) => Node::Const(i128::from(*bits)),
+            Operand::Special(SpecialReg::Tid(d)) => Node::Thread(dim(d)),
+            Operand::Special(SpecialReg::NTid(d)) => Node::BlockExtent(dim(d)),
+            Operand::Special(SpecialReg::CtaId(d)) => Node::Block(dim(d)),
+            Operand::Special(SpecialReg::NCtaId(d)) => Node::GridExtent(dim(d)),
+            _ => return None,
+        };
+        Some(self.node(node))
+    }
+
+    /// The bits of an integer register.
+    pub(super) fn bits(&self, reg: Reg) -> u32 {
+        match self.unit.regs[reg as usize] {
+            Class::B32 => 32,
+            Class::B64 => 64,
+            _ => 0,
+        }
+    }
+
+    /// What the instruction at `at` writes into a register of its own width.
+    pub(super) fn instruction(&mut self, at: At) -> Option<Id> {
+        let block = &self.unit.blocks[at.0 as usize];
+        let Step::Inst(inst) = block.steps[at.1] else {
+            return None;
+        };
+        let instance = block.instance;
+        let place = Place { instance, inst };
+        let op = &self.unit.inst(self.module, place).op;
+        // Sums and products are the same for both signs; small negative numbers are wanted.
+        let sum = |ty: &ScalarType| Width {
+            bits: ty.bits(),
+            signed: true,
+        };
+        let fits = |dst: &RegId, bits: u32| self.bits(self.unit.reg(instance, *dst)) == bits;
+        let right = match op {
+            Op::Mov { ty, dst, .. } | Op::IntBin { ty, dst, .. } => fits(dst, ty.bits()),
+            Op::Cvta { dst, bits, .. } => fits(dst, *bits),
+            Op::Cvt { dst_ty, dst, .. } => fits(dst, dst_ty.bits()),
+            Op::Mul { mode, ty, dst, .. } | Op::Mad { mode, ty, dst, .. } => {
+                let twice = u32::from(*mode == MulMode::Wide);
+                fits(dst, ty.bits() << twice)
+            }
+            Op::Ld { ty, dst, .. } => dst.iter().flatten().all(|dst| fits(dst, ty.bits())),
+            _ => false,
+        };
+        if !right {
+            return None;
+        }
+        match op {
+            Op::Mov { ty, src, .. } if plain(*ty) => self.operand(src, instance, at, sum(ty)),
+            Op::Cvta {
+                space: Space::Global | Space::Generic | Space::Const,
+                bits: 64,
+                src: src @ Operand::Reg(_),
+                ..
+            } => self.operand(src, instance, at, sum(&ScalarType::B64)),
+            Op::Ld {
+                space: Space::Param,
+                ty,
+                dst,
+                addr,
+                ..
+            } if plain(*ty) && dst.len() == 1 => self.parameter(instance, *ty, addr),
+            Op::IntBin {
+                op: op @ (IntBinOp::Add | IntBinOp::Sub),
+                ty,
+                sat: false,
+                a,
+                b,
+                ..
+            } if plain(*ty) => {
+                let a = self.operand(a, instance, at, sum(ty))?;
+                let b = self.operand(b, instance, at, sum(ty))?;
+                Some(self.node(match op {
+                    IntBinOp::Add => Node::Add(a, b),
+                    _ => Node::Sub(a, b),
+                }))
+            }
+            Op::IntBin {
+                op: IntBinOp::Shl,
+                ty,
+                a,
+                b: Operand::Imm(n),
+                ..
+            } if plain(*ty) && *n < u64::from(ty.bits()) => {
+                let a = self.operand(a, instance, at, sum(ty))?;
+                let by = self.node(Node::Const(1 << n));
+                Some(self.node(Node::Mul(a, by)))
+            }
+            Op::Mul { mode, ty, a, b, .. } if plain(*ty) => {
+                self.product(*mode, *ty, a, b, instance, at)
+            }
+            Op::Mad {
+                mode,
+                ty,
+                sat: false,
+                carry,
+                a,
+                b,
+                c,
+                ..
+            } if plain(*ty) && !carry.reads && !carry.writes => {
+                let product = self.product(*mode, *ty, a, b, instance, at)?;
+                let wide = if *mode == MulMode::Wide {
+                    64
+                } else {
+                    ty.bits()
+                };
+                let width = Width {
+                    bits: wide,
+                    signed: true,
+                };
+                let c = self.operand(c, instance, at, width)?;
+                Some(self.node(Node::Add(product, c)))
+            }
+            Op::Cvt {
+                dst_ty,
+                src_ty,
+                sat: false,
+                src: src @ Operand::Reg(_),
+                src2: None,
+                ..
+            } if plain(*dst_ty) && plain(*src_ty) => {
+                let width = Width {
+                    bits: src_ty.bits(),
+                    signed: src_ty.is_signed(),
+                };
+                let id = self.operand(src, instance, at, width)?;
+                if dst_ty.bits() <= src_ty.bits() {
+                    return Some(id);
+                }
+                Some(self.node(Node::Read(id, width)))
+            }
+            _ => None,
+        }
+    }
+
+    fn product(
+        &mut self,
+        mode: MulMode,
+        ty: ScalarType,
+        a: &Operand,
+        b: &Operand,
+        instance: u32,
+        at: At,
+    ) -> Option<Id> {
+        let wide = mode == MulMode::Wide;
+        if mode == MulMode::Hi || (wide && ty.bits() != 32) {
+            return None;
+        }
+        let width = Width {
+            bits: ty.bits(),
+            signed: ty.is_signed() || !wide,
+        };
+        let mut a = self.operand(a, instance, at, width)?;
+        let mut b = self.operand(b, instance, at, width)?;
+        if wide {
+            a = self.node(Node::Read(a, width));
+            b = self.node(Node::Read(b, width));
+        }
+        Some(self.node(Node::Mul(a, b)))
+    }
+
+    fn parameter(&mut self, instance: u32, ty: ScalarType, addr: &Address) -> Option<Id> {
+        let AddrBase::Var(var) = addr.base else {
+            return None;
+        };
+        let place = (self.unit).var_place(self.module, self.layout, instance, var);
+        let VarPlace::KernelParam(at) = place else {
+            return None;
+        };
+        let inside = addr.offset >= 0
+            && addr.offset as u64 + u64::from(ty.bytes()) <= self.module.var(var).size;
+        // nvcc reads `int` as `u32`, and negative ones are more common than ones above 2^31.
+        let width = Width {
+            bits: ty.bits(),
+            signed: ty.is_signed() || ty.bits() == 32,
+        };
+        inside.then(|| {
+            self.node(Node::Param {
+                offset: at + addr.offset as u64,
+                width,
+            })
+        })
+    }
+}

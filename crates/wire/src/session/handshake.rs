@@ -1,0 +1,51 @@
+//! What a program and its worker say to each other on the socket, before there is shared memory and beside it.
+
+use crate::host::frame::{Text, messages};
+
+messages! {
+    /// A message on a session's socket.
+    Handshake {
+        /// Program: I am here.
+        64 Hello {
+            /// The version I speak.
+            version: u64,
+        }
+        /// Worker: accepted. Descriptors: the area, and the file with windows on device memory where there is one.
+        65 Welcome {
+            /// The version I speak.
+            version: u64,
+        }
+        /// Worker: refused.
+        66 Refused {
+            /// The version I speak.
+            version: u64,
+            /// Why.
+            text: Text,
+        }
+        /// Program: host memory for the call that names it; its descriptor attached.
+        67 HostMemory {
+            /// The number by which the call names it.
+            tag: u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::frame::Packet;
+
+    #[test]
+    fn every_message_survives_its_frame() {
+        let mut state = 3_u64;
+        let mut random = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            state >> 33
+        };
+        for message in Handshake::samples(&mut random) {
+            assert_eq!(message.frame(0).read(), Ok(message));
+        }
+    }
+}
