@@ -346,6 +346,28 @@ calls! { $
     94 TextureDestroy { /** Context. */ context: u64, /** Texture or surface. */ handle: u64, } -> Done;
         class: Quick, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
+    /// Asks for the rest of an answer that did not fit its slot.
+    100 Continue { /** Where the answer so far ends. */ offset: u64, } -> Done;
+        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Brings to the device what the next launch of a graph needs there.
+    110 GraphUpload { /** Graph. */ graph: u64, /** Stream. */ stream: u64, } -> Done;
+        class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Always, settle: Yes, node: No, effect: None;
+
+    /// Makes a template: what handles of conditional nodes belong to.
+    111 TemplateCreate { /** Context. */ context: u64, } -> Number;
+        class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Destroys a template.
+    112 TemplateDestroy { /** Template. */ template: u64, } -> Done;
+        class: Posted, late: Kept, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// A handle for a conditional node.
+    113 ConditionalCreate {
+        /** Template. */ template: u64, /** What it is at first. */ value: u32, /** Each launch begins with it. */ is_default: bool,
+    } -> Number;
+        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
     /// Lets other programs of the virtual GPU have an allocation; the program maps it no more.
     130 ShareMemory { /** Context. */ context: u64, /** First address. */ address: u64, } -> SharedMemory;
         class: Waiting, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: FreesMemory;
@@ -371,26 +393,4 @@ calls! { $
         /** Context. */ context: u64, /** What it was shared under. */ id: [u8; 16], /** Its place there. */ slot: u32,
     } -> Number;
         class: Waiting, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
-
-    /// Asks for the rest of an answer that did not fit its slot.
-    100 Continue { /** Where the answer so far ends. */ offset: u64, } -> Done;
-        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
-
-    /// Brings to the device what the next launch of a graph needs there.
-    110 GraphUpload { /** Graph. */ graph: u64, /** Stream. */ stream: u64, } -> Done;
-        class: Posted, late: Kept(stream), order: Ordered, touches: [stream], gate: Always, settle: Yes, node: No, effect: None;
-
-    /// Makes a template: what handles of conditional nodes belong to.
-    111 TemplateCreate { /** Context. */ context: u64, } -> Number;
-        class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
-
-    /// Destroys a template.
-    112 TemplateDestroy { /** Template. */ template: u64, } -> Done;
-        class: Posted, late: Kept, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
-
-    /// A handle for a conditional node.
-    113 ConditionalCreate {
-        /** Template. */ template: u64, /** What it is at first. */ value: u32, /** Each launch begins with it. */ is_default: bool,
-    } -> Number;
-        class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 }
