@@ -54,6 +54,7 @@ mod pool_memory;
 mod pools;
 mod procaddr;
 mod registered;
+mod shared_pools;
 mod state;
 mod stream_calls;
 mod streams;
@@ -103,6 +104,7 @@ const LISTS: &[Entries] = &[
     functions::ENTRIES,
     occupancy::ENTRIES,
     pools::ENTRIES,
+    shared_pools::ENTRIES,
     pools::STREAM_ENTRIES,
     procaddr::ENTRIES,
     stream_calls::ENTRIES,

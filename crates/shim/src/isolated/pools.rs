@@ -13,10 +13,10 @@ use mica_cuda_abi::{CuResult, Handle, MemAllocationProp, MemLocation, PoolAttrib
 use mica_wire::session::{MemoryAlloc, MemoryAllocAsync, MemoryFree, MemoryFreeAsync};
 
 use super::capture;
-use super::context::{Context, check_device, current};
+use super::context::{Context, check_device};
 use super::graph_ops::Op;
 use super::handles::{Kind, Object};
-use super::ipc::{self, IpcHandle, Token, What};
+use super::ipc;
 use super::memory::{Allocation, AllocationKind};
 use super::pool_memory::{self, PoolMemory};
 use super::state::{State, state};
@@ -36,15 +36,15 @@ const KEPT: u64 = 64 << 20;
 pub(super) struct PoolState {
     is_default: bool,
     /// `CU_MEM_HANDLE_TYPE_*` that it can be exported as.
-    handle_types: i32,
+    pub(super) handle_types: i32,
     /// Whether it is another program's: pointers come from there alone.
-    is_imported: bool,
+    pub(super) is_imported: bool,
     /// Reuse policies and release threshold, as the program has set them.
     attributes: [AtomicU64; 5],
     high: AtomicU64,
     reserved_high: AtomicU64,
     /// Its memory in each life of a context, where chunks are cut here.
-    memory: Mutex<HashMap<u64, PoolMemory>>,
+    pub(super) memory: Mutex<HashMap<u64, PoolMemory>>,
 }
 
 impl Kind for PoolState {
@@ -58,6 +58,14 @@ static ANY_BLOCK: AtomicBool = AtomicBool::new(false);
 
 static DEFAULT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A pool of another program.
+pub(super) fn imported_pool() -> &'static Pool {
+    new_pool(PoolState {
+        is_imported: true,
+        ..PoolState::default()
+    })
+}
 
 fn new_pool(state: PoolState) -> &'static Pool {
     let pool = Object::leak(state);
@@ -168,7 +176,7 @@ impl Pool {
 }
 
 /// The pool that an allocation came from, also if it was destroyed.
-fn pool_of_block(handle: u64) -> Option<&'static Pool> {
+pub(super) fn pool_of_block(handle: u64) -> Option<&'static Pool> {
     let all = lock(&ALL);
     all.iter()
         .find(|pool| pool.handle() as u64 == handle)
@@ -271,7 +279,7 @@ fn current_pool() -> &'static Pool {
     unsafe { CURRENT.load(Acquire).as_ref() }.unwrap_or(default)
 }
 
-unsafe fn pool_of(handle: Handle) -> Answer<&'static Pool> {
+pub(super) unsafe fn pool_of(handle: Handle) -> Answer<&'static Pool> {
     default_pool();
     // SAFETY: the program's handle.
     unsafe { Pool::find(handle) }.ok_or(Code(CuResult::InvalidValue as u32))
@@ -512,51 +520,6 @@ driver! {
         }
         Ok(())
     }
-
-    fn pool_export(out: *mut i32, pool: Handle, kind: i32, flags: u64) {
-        let pool = pool_of(pool)?;
-        if out.is_null() || kind != FILE_DESCRIPTOR || pool.handle_types & kind == 0 || flags != 0 {
-            return invalid();
-        }
-        // Pointers carry what they need themselves.
-        let token = Token { what: What::Pool, id: [0; 16], slot: 0, offset: 0, bytes: 0 };
-        put(out, token.into_file()?)
-    }
-
-    fn pool_import(out: *mut Handle, descriptor: *mut c_void, kind: i32, flags: u64) {
-        state()?;
-        if out.is_null() || kind != FILE_DESCRIPTOR || flags != 0 {
-            return invalid();
-        }
-        Token::from_file(descriptor as usize as i32, What::Pool)?;
-        put(out, new_pool(PoolState { is_imported: true, ..PoolState::default() }).handle())
-    }
-
-    fn pool_export_pointer(out: *mut IpcHandle, pointer: u64) {
-        let state = state()?;
-        let found = state.memory.find_device(pointer).filter(|found| found.kind == AllocationKind::Pool);
-        let Some(found) = found.filter(|_| !out.is_null()) else {
-            return invalid();
-        };
-        let Some(pool) = pool_of_block(found.pool).filter(|pool| pool.handle_types != 0) else {
-            return invalid();
-        };
-        let chunk = lock(&pool.memory).get(&found.epoch).and_then(|memory| memory.chunk_start(found.device));
-        // Without chunks each piece is an allocation of the worker.
-        let base = chunk.unwrap_or(found.device);
-        let id = ipc::share(state, found.context, base)?;
-        let offset = found.device - base;
-        put(out, Token { what: What::PoolPointer, id, slot: 0, offset, bytes: found.bytes }.encode())
-    }
-
-    fn pool_import_pointer(out: *mut u64, pool: Handle, data: *const IpcHandle) {
-        let (state, context) = current()?;
-        let pool = pool_of(pool)?;
-        if out.is_null() || !pool.is_imported {
-            return invalid();
-        }
-        put(out, ipc::import_pool_pointer(state, context, &get(data)?, pool.handle() as u64)?)
-    }
 }
 
 entries! {
@@ -573,10 +536,6 @@ entries! {
     cuMemPoolSetAttribute = pool_set_attribute;
     cuMemPoolGetAccess = pool_get_access;
     cuMemPoolSetAccess = pool_set_access;
-    cuMemPoolExportPointer = pool_export_pointer;
-    cuMemPoolExportToShareableHandle = pool_export;
-    cuMemPoolImportFromShareableHandle = pool_import;
-    cuMemPoolImportPointer = pool_import_pointer;
 }
 
 stream_entries! {
