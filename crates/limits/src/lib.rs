@@ -16,6 +16,7 @@ mod leases;
 mod link;
 mod quota;
 mod session;
+mod shared_files;
 mod shared_page;
 mod slices;
 pub mod worker_variables;
@@ -30,5 +31,6 @@ pub use quota::{
     Denied, LocalQuota, MemoryView, PageQuota, Quota, session_host_bytes, vgpu_host_bytes,
 };
 pub use session::connect_session;
+pub use shared_files::SharedFile;
 pub use shared_page::SharedPage;
 pub use slices::Slice;

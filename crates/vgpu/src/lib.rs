@@ -16,6 +16,7 @@ mod error;
 mod graph;
 mod handle;
 mod policy;
+mod progress;
 mod ranges;
 mod session;
 mod spec;
@@ -31,6 +32,7 @@ pub use graph::{
 };
 pub use handle::{HandleTable, ObjectKind};
 pub use policy::PrecisionPolicy;
+pub use progress::SharedProgress;
 pub use session::{LateErrors, LoadedModule, NewContext, Session};
 pub use spec::{MemoryFull, Placement, Priority, State, VgpuSpec};
 pub use vgpu::{Counters, Statistics, Vgpu};
