@@ -19,10 +19,10 @@ use super::context_storage::Stored;
 use super::handles::{Kind, Object};
 use super::managed_variables;
 use super::modules::Loaded;
-use super::pools;
 use super::state::{State, state};
 use super::streams::Stream;
 use super::support::{Answer, Code, lock, note_refusal, read, write};
+use super::{pools, slabs};
 
 /// A context of this process.
 pub(super) type Context = Object<ContextState>;
@@ -144,6 +144,7 @@ impl Context {
         let ended = state.client.call(&ContextDestroy { context });
         state.memory.forget_epoch(epoch);
         pools::forget_epoch(epoch);
+        slabs::forget_epoch(epoch);
         managed_variables::forget_epoch(epoch);
         super::ipc::forget_epoch(state, epoch);
         state.print_output();

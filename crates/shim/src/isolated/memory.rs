@@ -11,6 +11,7 @@ use mica_cuda_abi::{CuResult, Handle, PointerAttribute};
 use mica_wire::session::{MemoryAlloc, MemoryFree, SharedHostMemory};
 
 use super::context::{Context, current};
+use super::slabs;
 use super::state::state;
 use super::support::{Answer, Code, driver, entries, invalid, put, put_opt, read, write};
 
@@ -213,13 +214,22 @@ pub(super) fn allocate(bytes: u64) -> Answer<u64> {
     }
     let (state, context) = current()?;
     super::capture::forbid_unsafe()?;
-    let request = MemoryAlloc {
-        context: context.wire(),
-        bytes,
+    let is_piece = slabs::serves(state, bytes);
+    let address = match is_piece {
+        true => slabs::allocate(state, context, bytes)?,
+        false => {
+            let request = MemoryAlloc {
+                context: context.wire(),
+                bytes,
+            };
+            context.checked(state.client.call(&request))?.value
+        }
     };
-    let address = context.checked(state.client.call(&request))?.value;
     let id = state.number();
-    let made = Allocation::new(AllocationKind::Device, address, bytes, context, id);
+    let mut made = Allocation::new(AllocationKind::Device, address, bytes, context, id);
+    if is_piece {
+        slabs::mark(&mut made);
+    }
     state.memory.insert(made);
     Ok(address)
 }
@@ -263,6 +273,9 @@ driver! {
             found.context.synchronize(state)?;
             super::pools::give_idle_block(state, &found);
             return Ok(());
+        }
+        if slabs::is_piece(&found) {
+            return slabs::free(state, &found);
         }
         let request = MemoryFree { context: found.context.wire(), address };
         let freed = state.client.call(&request);

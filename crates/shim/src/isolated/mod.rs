@@ -55,6 +55,7 @@ mod pools;
 mod procaddr;
 mod registered;
 mod shared_pools;
+mod slabs;
 mod state;
 mod stream_calls;
 mod streams;

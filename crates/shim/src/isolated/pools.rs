@@ -19,6 +19,7 @@ use super::handles::{Kind, Object};
 use super::ipc;
 use super::memory::{Allocation, AllocationKind};
 use super::pool_memory::{self, PoolMemory};
+use super::slabs;
 use super::state::{State, state};
 use super::streams::{Stream, resolve};
 use super::support::{
@@ -371,6 +372,9 @@ driver! {
             return invalid();
         };
         if found.kind != AllocationKind::Pool {
+            if slabs::is_piece(&found) {
+                return slabs::free(state, &found);
+            }
             // Memory that did not come in stream order: the device is done with it first.
             stream.synchronize(state)?;
             let request = MemoryFree { context: found.context.wire(), address };
