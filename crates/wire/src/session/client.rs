@@ -11,11 +11,12 @@ mod window;
 mod windows;
 
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 pub use data::{DeviceBox, HostBox};
 pub use ring::RingTransport;
+use rustix::thread::futex;
 use windows::Windows;
 
 use super::calls::*;
@@ -308,6 +309,20 @@ impl<T: ClientTransport> SessionClient<T> {
     /// The next host callback that is due. Run the function, then post [`CallbackDone`].
     pub fn next_notice(&self, timeout: Duration) -> Result<Option<u64>, SessionError> {
         self.transport.next_notice(timeout)
+    }
+
+    /// Says that the host function of the notice taken last has returned. For the one thread that takes notices.
+    ///
+    /// # Errors
+    /// The session has ended.
+    pub fn callback_done(&self, callback: u64) -> Result<(), SessionError> {
+        let Some(area) = self.transport.area() else {
+            return self.post(&CallbackDone { callback }, &[]);
+        };
+        let word = &area.control().program.notices_done;
+        word.fetch_add(1, SeqCst);
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        Ok(())
     }
 }
 

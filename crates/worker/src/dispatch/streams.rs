@@ -27,7 +27,7 @@ handlers! { dispatcher, session, tail;
         done(session.stream_callback(call.stream, callback)?)
     };
     CallbackDone(call) => {
-        dispatcher.callbacks.done(call.callback);
+        dispatcher.callbacks.done(&dispatcher.port, call.callback);
         done(())
     };
 
