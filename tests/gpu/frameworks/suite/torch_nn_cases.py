@@ -208,7 +208,7 @@ def losses():
     # Targets in a row on the CPU are cuDNN's; in a matrix on the device, PyTorch's own.
     targets = torch.randint(1, 20, (160,), dtype=torch.int32)
     lengths = torch.full((16,), 50, dtype=torch.int32), torch.full((16,), 10, dtype=torch.int32)
-    ctc = functional.ctc_loss(scores, targets.to(DEVICE), *lengths)
+    ctc = functional.ctc_loss(scores, targets.long().to(DEVICE), *(one.long().to(DEVICE) for one in lengths))
     own = functional.ctc_loss(scores.detach(), targets.view(16, 10).long().to(DEVICE), *(one.long().to(DEVICE) for one in lengths))
     close(ctc.detach(), own, 1e-3)
     ctc.backward()
