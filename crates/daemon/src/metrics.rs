@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::api::{GpuInfo, VgpuInfo};
+use mica_control::api::{GpuInfo, VgpuInfo};
+
 use crate::tenant::Tenant;
 
 /// Upper bounds of the lease wait histogram, in seconds.

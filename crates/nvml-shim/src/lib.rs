@@ -11,7 +11,6 @@
 mod abi;
 mod answers;
 mod forward;
-mod json;
 mod names;
 mod state;
 mod vgpu;

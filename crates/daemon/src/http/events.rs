@@ -6,11 +6,11 @@ use axum::Json;
 use axum::extract::{ConnectInfo, Query, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use mica_control::api::Event;
 use serde::Deserialize;
 
 use super::Shared;
 use super::peer::Peer;
-use crate::api::Event;
 use crate::registry::may_mean;
 
 #[derive(Debug, Deserialize)]

@@ -14,18 +14,16 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use mica_control::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use serde::Deserialize;
 
-use crate::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use crate::daemon::Daemon;
 use crate::placement::error;
 use crate::registry::Vgpu;
-use peer::Peer;
+use peer::{Peer, Refusal};
 
 type Shared = State<Arc<Daemon>>;
-type Answer<T> = Result<Json<T>, ApiError>;
-
-impl Daemon {}
+type Answer<T> = Result<Json<T>, Refusal>;
 
 /// The host's GPUs.
 #[utoipa::path(get, tag = "host", path = "/v1/gpus", responses((status = 200, body = Vec<GpuInfo>)))]
@@ -146,12 +144,13 @@ async fn openapi() -> Response {
         .into_response()
 }
 
-async fn unknown() -> ApiError {
+async fn unknown() -> Refusal {
     error(
         "not_found",
         "there is no such resource".into(),
         Some("/openapi.json lists those there are".into()),
     )
+    .into()
 }
 
 async fn touch(State(daemon): Shared, request: Request, next: axum::middleware::Next) -> Response {

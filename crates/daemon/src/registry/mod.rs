@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use mica_control::api::{ApiError, Mode, Percent, Priority, Profile, Sample, VgpuSpec, VgpuState};
 use mica_scheduler::slices;
 use mica_wire::host::message::Role;
 use mica_wire::host::socket::HostSocket;
 
-use crate::api::{ApiError, Mode, Percent, Priority, Profile, Sample, VgpuSpec, VgpuState};
 use crate::config::Config;
 use crate::devices::{DeviceFacts, DeviceReading};
 use crate::enforce::mode_on;

@@ -10,7 +10,6 @@ mod report;
 mod spec;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 pub use percent::Percent;
 pub use program::{ProgramEnd, ProgramReport, signal_name};
@@ -21,7 +20,8 @@ pub use report::{
 pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Priority, Profile, Resize, VgpuSpec};
 
 /// How to join a virtual GPU: the answer to create and join.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Created {
     /// Name.
     pub name: String,
@@ -47,7 +47,8 @@ pub struct Created {
 }
 
 /// A refusal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[error("{error}")]
 pub struct ApiError {
     /// What happened, in a sentence.
@@ -61,7 +62,8 @@ pub struct ApiError {
 }
 
 /// How bad an event is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Worth knowing.
@@ -74,7 +76,8 @@ pub enum Severity {
 }
 
 /// Something that happened.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Event {
     /// Grows by one per event.
@@ -99,7 +102,8 @@ pub struct Event {
 }
 
 /// The daemon and all it knows, in one answer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Stats {
     /// The daemon.
@@ -111,7 +115,8 @@ pub struct Stats {
 }
 
 /// About the daemon.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct DaemonInfo {
     /// Version.
@@ -132,7 +137,8 @@ pub struct DaemonInfo {
 }
 
 /// Verdict of one check.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// In force, and known how.
@@ -147,7 +153,8 @@ pub enum Verdict {
 }
 
 /// One check of the doctor.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Check {
     /// What was checked.
@@ -162,7 +169,8 @@ pub struct Check {
 }
 
 /// The doctor's findings.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Doctor {
     /// Whether nothing failed.
@@ -182,7 +190,8 @@ impl Doctor {
 }
 
 /// What was cancelled in a virtual GPU.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Cancelled {
     /// What was done, in a sentence.
@@ -198,7 +207,8 @@ pub struct Cancelled {
 }
 
 /// An answer with nothing to say.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Done {
     /// What was done, in a sentence.
     #[serde(default)]
