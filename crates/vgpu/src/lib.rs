@@ -30,9 +30,9 @@ pub use graph::{
     RawAttribute,
 };
 pub use handle::{HandleTable, ObjectKind};
-pub use policy::PrecisionPolicy;
+pub use policy::NumberFormats;
 pub use session::{LateErrors, LoadedModule, NewContext, Session};
-pub use spec::{MemoryFull, Placement, Priority, State, VgpuSpec};
+pub use spec::{MemoryFull, State, VgpuSpec};
 pub use vgpu::{Counters, Statistics, Vgpu};
 pub use windows::Windows;
 

@@ -11,13 +11,15 @@ mod spec;
 
 use serde::{Deserialize, Serialize};
 
+pub use mica_scheduler::Priority;
+pub use mica_scheduler::slices::Profile;
 pub use percent::Percent;
 pub use program::{ProgramEnd, ProgramReport, signal_name};
 pub use report::{
     ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, Sample, VgpuInfo,
     VgpuState,
 };
-pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Priority, Profile, Resize, VgpuSpec};
+pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Resize, VgpuSpec};
 
 /// How to join a virtual GPU: the answer to create and join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,21 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Percent;
-
-/// How urgent a virtual GPU's work is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Priority {
-    /// Goes first and waits at most one slice.
-    High,
-    /// Shares by weight.
-    #[default]
-    Normal,
-    /// Runs when nobody else has work, and is kept from starving.
-    Low,
-}
+use super::{Percent, Priority, Profile};
 
 /// Where the enforcement engine of a virtual GPU runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,20 +14,6 @@ pub enum Mode {
     Direct,
     /// In a worker process that owns the device; the program has no access to it.
     Isolated,
-}
-
-/// How the hardware's time is cut.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Profile {
-    /// Long slices: least time lost to switching.
-    Throughput,
-    /// The default.
-    #[default]
-    Balanced,
-    /// Short slices: least waiting.
-    Latency,
 }
 
 /// How a GPU is chosen when none is named.
