@@ -17,6 +17,7 @@
 //! through unrecorded, as CUDA itself does not survive a fork.
 
 mod abi;
+mod channels;
 mod control;
 mod error;
 mod got;
@@ -25,6 +26,7 @@ mod pids;
 mod registry;
 mod suspend;
 
+pub use channels::OwnChannels;
 pub use control::{
     GroupId, GroupStatus, LastResult, Status, compute_group_ids, get_timeslice_us,
     pin_timeslice_us, restore_timeslice, set_timeslice_us, set_timeslice_us_on, status, timeslices,
