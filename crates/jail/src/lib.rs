@@ -22,7 +22,6 @@ mod files;
 mod folder;
 mod landlocked;
 mod layer;
-mod nvidia;
 mod syscalls;
 mod user;
 
@@ -32,7 +31,6 @@ use std::path::PathBuf;
 pub use enter::enter;
 pub use folder::make_folder_of;
 pub use layer::{Layer, Report, UnknownLayer};
-pub use nvidia::{driver_libraries, nodes_of};
 
 /// Which device a worker serves: its driver's needs differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
