@@ -3,6 +3,7 @@
 //! Commands, libraries and the daemon share this crate, so that whoever only asks a daemon links no server.
 //! The daemon itself (registry, ledger, the HTTP server) is `mica-daemon`.
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod api;
 pub mod client;

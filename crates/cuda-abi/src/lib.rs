@@ -3,6 +3,7 @@
 //! Owns what is true of the interface itself: which symbols exist, since when, what they do, how the
 //! structures that limits depend on are laid out, where the files of the driver lie. Calls nothing.
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 #[macro_use]
 mod table;

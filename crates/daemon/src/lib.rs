@@ -11,6 +11,7 @@
 //!                                 store
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod cancels;
 mod cgroups;

@@ -16,6 +16,7 @@
 //! ```
 //!
 //! Owns the order and the lists. Does not decide what is mandatory: [`Report::missing_of`] tells, the caller refuses.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod enter;
 mod files;

@@ -6,6 +6,7 @@
 //! [`Commands`] are what a client on an NVIDIA GPU does with what the daemon says, by means of its [`Channels`].
 //!
 //! Owns no policy: who gets how much is the daemon's to say.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod channels;
 mod clock;

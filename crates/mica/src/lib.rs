@@ -51,6 +51,7 @@
 //! Buffers, modules, streams and events free themselves when dropped, and keep their virtual GPU
 //! alive. A kernel that goes wild breaks its own virtual GPU's context and is reported by the next
 //! call; [`Vgpu::reset`] begins anew.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod arbiter;
 mod backend;

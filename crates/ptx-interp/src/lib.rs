@@ -17,6 +17,7 @@
 //! An access to a hole of the arena raises SIGSEGV, from which the device recovers by a long jump:
 //! all state therefore lives in one per-thread place ([`state`]) that the next block reuses, and no
 //! frame that is active during an access owns anything.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod access;
 mod address;

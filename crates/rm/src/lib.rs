@@ -15,6 +15,7 @@
 //! Only libcuda's slot is patched: nothing else in the process passes the observer. Whatever the
 //! observer does not understand it passes through untouched. After a fork the child's requests pass
 //! through unrecorded, as CUDA itself does not survive a fork.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod abi;
 mod channels;

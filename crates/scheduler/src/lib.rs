@@ -4,6 +4,7 @@
 //! until when ([`arbiter`]), and whose turn is next ([`policy`]). Time comes in as numbers and decisions
 //! go out as values: nothing here sleeps, reads a clock or touches a GPU.
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod arbiter;
 pub mod bench;

@@ -11,6 +11,7 @@
 //! It does not schedule: shares and caps are carried for the scheduler, which acts through the
 //! device's gate.
 #![deny(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod error;
 mod graph;
