@@ -22,7 +22,11 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The directories this user's environment names, see [`Paths::with`].
+    /// The directories that this user's environment names.
+    ///
+    /// `MICA_RUNTIME_DIR`, else `/run/mica` for root, else `XDG_RUNTIME_DIR/mica`, else
+    /// `/tmp/mica-UID`; `MICA_STATE_DIR`, else `/var/lib/mica` for root, else
+    /// `XDG_STATE_HOME/mica`, else `~/.local/state/mica`, else `state` beside the sockets.
     pub fn from_environment() -> Self {
         Self::with(|name| std::env::var_os(name).map(PathBuf::from), uid())
     }
@@ -51,9 +55,6 @@ impl Paths {
         make_directory(&self.worker_dir(), private)
     }
 
-    /// `MICA_RUNTIME_DIR`, else `/run/mica` for root, else `XDG_RUNTIME_DIR/mica`, else
-    /// `/tmp/mica-UID`; `MICA_STATE_DIR`, else `/var/lib/mica` for root, else
-    /// `XDG_STATE_HOME/mica`, else `~/.local/state/mica`, else `state` beside the sockets.
     fn with(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32) -> Self {
         // Those of the desktop count only where they are whole paths, by their own rules; a person who writes ours
         // means the folder they are in.
