@@ -18,6 +18,7 @@ use mica_control::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use serde::Deserialize;
 
 use crate::daemon::Daemon;
+use crate::metrics::Page;
 use crate::placement::error;
 use crate::registry::Vgpu;
 use peer::{Peer, Refusal};
@@ -120,7 +121,7 @@ pub(crate) async fn reload(
     }))
 }
 
-/// The metrics in Prometheus's text format.
+/// The metrics as OpenMetrics text, which Prometheus reads.
 #[utoipa::path(get, tag = "host", path = "/metrics", responses((status = 200, body = String)))]
 pub(crate) async fn metrics(
     State(daemon): Shared,
@@ -132,8 +133,12 @@ pub(crate) async fn metrics(
         all.map(|vgpu| (vgpu.name.clone(), vgpu.tenant.clone()))
             .collect()
     };
-    let text = crate::metrics::render(&daemon.visible(peer), &daemon.gpu_infos(), &tenants);
-    ([("content-type", "text/plain; version=0.0.4")], text).into_response()
+    let page = Page {
+        vgpus: daemon.visible(peer),
+        gpus: daemon.gpu_infos(),
+        tenants,
+    };
+    ([("content-type", Page::CONTENT_TYPE)], page.render()).into_response()
 }
 
 async fn openapi() -> Response {
