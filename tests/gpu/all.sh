@@ -14,8 +14,8 @@ for entry in $plan bench:0; do
   name=${entry%%:*}; most=${entry##*:}; left=$((total - SECONDS))
   [ "$wanted" = "  " ] || [[ "$wanted" == *" $name "* ]] || continue
   if [ "$name" = bench ]; then
-    # About 60 windows and half a second around each.
-    export BENCH_SECONDS=${BENCH_SECONDS:-$(python3 -c "print(max(0.5, min(4.0, ($left - 60) / 60 - 1.2)))")}
+    # About 70 windows and half a second around each.
+    export BENCH_SECONDS=${BENCH_SECONDS:-$(python3 -c "print(max(0.5, min(4.0, ($left - 60) / 70 - 1.2)))")}
     most=$left
   fi
   if [ "$left" -lt 15 ]; then rows+=("$name|-|-|-|-|not run: no time left"); continue; fi

@@ -36,7 +36,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
             "cuMemAllocFromPool",
             "cuMemFreeAsync",
         ],
-        "Pools cannot be shared between processes: handles are valid in one session only.",
+        "",
     ),
     (
         "Resources and green contexts",
@@ -100,7 +100,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
     (
         "Pinned, mapped and registered host memory",
         &["cuMemHost", "cuMemAllocHost", "cuMemFreeHost"],
-        "First versions are for 32-bit programs of CUDA 2. Registered memory has an address of its own on the device; memory that a file or other processes share, and ranges that share some of their pages, are not registered.",
+        "First versions are for 32-bit programs of CUDA 2. On the software GPU registered memory has an address of its own on the device; memory that a file or other processes share, and ranges that share some of their pages, are not registered.",
     ),
     (
         "Managed memory",
@@ -129,7 +129,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
             "cuMemImport",
             "cuMemGetHandle",
         ],
-        "Allocations cannot be shared between processes or mapped into sparse arrays.",
+        "Allocations cannot be mapped into sparse arrays or shared as anything but file descriptors.",
     ),
     (
         "Decompression on the device",
@@ -141,11 +141,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
         &["cuMem", "cuPointer"],
         "First versions are for 32-bit programs of CUDA 2.",
     ),
-    (
-        "Memory and events of other processes",
-        &["cuIpc"],
-        "Memory of another process would pass the session's handles and its limit.",
-    ),
+    ("Memory and events of other processes", &["cuIpc"], ""),
     (
         "Arrays",
         &["cuArray", "cuMipmapped"],

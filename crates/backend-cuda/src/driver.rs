@@ -275,6 +275,8 @@ functions! {
         frame_map = "cuMemMap": fn(u64, usize, usize, u64, u64);
         frame_unmap = "cuMemUnmap": fn(u64, usize);
         frame_access = "cuMemSetAccess": fn(u64, usize, *const AccessDescriptor, usize);
+        frame_export = "cuMemExportToShareableHandle": fn(*mut c_void, u64, c_uint, u64);
+        frame_import = "cuMemImportFromShareableHandle": fn(*mut u64, *mut c_void, c_uint);
         frame_granularity = "cuMemGetAllocationGranularity":
             fn(*mut usize, *const MemAllocationProp, c_uint);
         array_create = "cuArray3DCreate_v2": fn(*mut Raw, *const Array3dDescriptor);

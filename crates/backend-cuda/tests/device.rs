@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
+
 use common::{ALONE, fixture, started};
 use mica_backend_cuda::{CudaDriver, CudaGpu, DriverError};
 use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
@@ -401,4 +403,35 @@ fn frames_textures_and_registered_memory_reach_the_driver_as_they_should() {
         code(gpu.host_unregister(context, seen)),
         CuResult::InvalidValue
     );
+}
+
+#[test]
+fn allocations_of_whole_frames_can_be_shared_and_others_cannot() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    fixture.set("fake_shareable", 1);
+    let gpu = fixture.gpu();
+    let (context, _) = started(&gpu);
+    let whole = gpu.memory_alloc(context, 4 << 20).expect("memory");
+    assert_eq!(whole, DevicePtr(0x7000_0000_0000), "reserved addresses");
+    assert_eq!(fixture.get("fake_access"), 3);
+    let (file, bytes) = gpu.memory_export(context, whole).expect("a file");
+    assert_eq!(bytes, 4 << 20);
+    let number = file.as_raw_fd();
+    let frame = gpu.frame_import(file, bytes).expect("a frame");
+    assert_eq!(fixture.get("fake_imported"), number);
+    gpu.frame_export(frame).expect("a file again");
+    gpu.frame_release(frame).expect("released");
+    // The stand-in maps 4 MiB alone: what cannot be a frame is allocated in the usual way.
+    let usual = gpu.memory_alloc(context, 2 << 20).expect("memory");
+    let small = gpu.memory_alloc(context, 100).expect("memory");
+    for memory in [usual, small] {
+        assert_ne!(memory, whole);
+        let refused = gpu.memory_export(context, memory);
+        assert_eq!(code(refused), CuResult::NotSupported);
+        gpu.memory_free(context, memory).expect("freed");
+    }
+    gpu.memory_free(context, whole).expect("freed");
+    assert!(gpu.memory_free(context, whole).is_err());
+    assert!(gpu.memory_export(context, whole).is_err());
 }

@@ -48,7 +48,8 @@ int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 int cuDeviceGetName(char *text, int room, int device) { (void)device; return snprintf(text, room, "Test GPU") < 0; }
 int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0x5a, 16); return device; }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 1ul << 34; return device; }
-int cuDeviceGetAttribute(int *value, unsigned number, int device) { *value = number == 20 ? fake_mode : (int)number; return number > 200 ? 1 : device; }
+int fake_shareable;
+int cuDeviceGetAttribute(int *value, unsigned number, int device) { *value = number == 20 ? fake_mode : number == 103 ? fake_shareable : (int)number; return number > 200 ? 1 : device; }
 int cuDeviceGetPCIBusId(char *text, int room, int device) { (void)device; return snprintf(text, room, "0000:01:00.0") < 0; }
 int cuCtxCreate_v2(handle *context, unsigned flags, int device) { *context = malloc(16); fake_contexts++; return flags + device; }
 int cuCtxDestroy_v2(handle context) { free(context); fake_contexts--; return 0; }
@@ -228,6 +229,10 @@ static char frames[512];
 int cuMemCreate(uint64_t *frame, size_t bytes, const int *kind, unsigned long long flags) { (void)flags; if (bytes % (2 << 20) || kind[0] != 1 || kind[2] != 1) return 1; *frame = 0xf0; frames[0xf0] = 1; return 0; }
 int cuMemRelease(uint64_t frame) { return frame != 0xf0 || !frames[0xf0]; }
 int cuMemMap(uint64_t at, size_t bytes, size_t offset, uint64_t frame, unsigned long long flags) { (void)at; return bytes != 4 << 20 || offset || frame != 0xf0 || flags; }
+/* Frames that can be shared are files that say so. */
+int fake_imported;
+int cuMemExportToShareableHandle(int *fd, uint64_t frame, unsigned type, unsigned long long flags) { if (frame != 0xf0 || type != 1 || flags) return 1; *fd = dup(2); return *fd < 0; }
+int cuMemImportFromShareableHandle(uint64_t *frame, void *fd, unsigned type) { if (type != 1) return 1; fake_imported = (int)(uintptr_t)fd; *frame = 0xf0; frames[0xf0] = 1; return 0; }
 int cuMemUnmap(uint64_t at, size_t bytes) { return !at || !bytes; }
 int fake_access;
 int cuMemSetAccess(uint64_t at, size_t bytes, const int *how, size_t count) { fake_access = how[2]; return !at || !bytes || how[0] != 1 || count != 1; }

@@ -394,6 +394,20 @@ impl Gpu for SoftwareGpu {
         self.core.memory.frame_access(address.0, bytes, access)
     }
 
+    fn memory_export(&self, context: ContextId, address: DevicePtr) -> Result<(OwnedFd, u64)> {
+        self.healthy(context)?;
+        let memory = &self.core.memory;
+        self.while_still(|| memory.export(context.0, address.0))
+    }
+
+    fn frame_export(&self, frame: FrameId) -> Result<OwnedFd> {
+        self.while_still(|| self.core.memory.frame_export(frame.0))
+    }
+
+    fn frame_import(&self, file: OwnedFd, bytes: u64) -> Result<FrameId> {
+        self.core.memory.frame_import(file, bytes).map(FrameId)
+    }
+
     fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId> {
         self.new_array(context, descriptor)
     }

@@ -240,6 +240,8 @@ fn describe(compiled: &Compiled, globals: &[GlobalInfo], addresses: &[u64]) -> M
                 name: global.name.clone(),
                 address: DevicePtr(*address),
                 bytes: global.size,
+                // The engine moves those of the text to memory that the host shares.
+                is_managed: false,
             })
             .collect(),
     }

@@ -22,6 +22,7 @@ pub use graph::*;
 pub use types::*;
 pub use value_wait::{ValueWait, WaitCondition};
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
@@ -366,7 +367,7 @@ pub trait Gpu: Send + Sync {
     fn memory_range(&self, context: ContextId, address: DevicePtr) -> Result<(DevicePtr, u64)>;
     /// A file with the windows of [`Gpu::memory_window`], for one other process; given to whoever asks
     /// first. `None` where there is none.
-    fn take_window_file(&self) -> Option<std::os::fd::OwnedFd> {
+    fn take_window_file(&self) -> Option<OwnedFd> {
         None
     }
     /// Lets the holder of the window file touch the allocation around `address` in place, and gives
@@ -429,6 +430,20 @@ pub trait Gpu: Send + Sync {
     fn frame_unmap(&self, address: DevicePtr, bytes: u64) -> Result<()>;
     /// Sets access of mapped memory.
     fn frame_access(&self, address: DevicePtr, bytes: u64, access: Access) -> Result<()>;
+
+    /// A file with which a device of another process takes in an allocation of [`Gpu::memory_alloc`] by
+    /// [`Gpu::frame_import`], and the bytes of that frame. Memory that is shared stays while anybody has it.
+    fn memory_export(&self, _context: ContextId, _address: DevicePtr) -> Result<(OwnedFd, u64)> {
+        Err(absent("sharing an allocation with other processes"))
+    }
+    /// As [`Gpu::memory_export`], for a frame.
+    fn frame_export(&self, _frame: FrameId) -> Result<OwnedFd> {
+        Err(absent("sharing a frame with other processes"))
+    }
+    /// A frame of memory of another process. The file may be anything.
+    fn frame_import(&self, _file: OwnedFd, _bytes: u64) -> Result<FrameId> {
+        Err(absent("memory of other processes"))
+    }
 
     /// An array for textures and surfaces.
     fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId>;

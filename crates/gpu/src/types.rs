@@ -214,6 +214,8 @@ pub struct GlobalDescription {
     pub address: DevicePtr,
     /// Size in bytes.
     pub bytes: u64,
+    /// Whether the driver keeps it in managed memory, at an address of this process.
+    pub is_managed: bool,
 }
 
 /// What a module holds.

@@ -18,6 +18,7 @@ mod leases;
 mod link;
 mod quota;
 mod session;
+mod shared_files;
 mod shared_page;
 mod slices;
 pub mod worker_variables;
@@ -33,4 +34,5 @@ pub use quota::{
     Denied, LocalQuota, MemoryView, PageQuota, Quota, session_host_bytes, vgpu_host_bytes,
 };
 pub use session::connect_session;
+pub use shared_files::SharedFile;
 pub use shared_page::SharedPage;

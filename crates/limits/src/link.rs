@@ -8,7 +8,7 @@
 mod greeting;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -108,7 +108,7 @@ impl Welcome {
     }
 }
 
-/// A message that nobody asked for, with its descriptors.
+/// A message with its descriptors.
 pub type Push = (DaemonMessage, Vec<OwnedFd>);
 
 /// A live connection.
@@ -119,7 +119,7 @@ pub struct HostLink {
     socket: Mutex<Arc<Kept<HostSocket>>>,
     /// How often the socket was replaced; changed with its lock held.
     replaced: AtomicU32,
-    answers: Mutex<HashMap<u32, Option<DaemonMessage>>>,
+    answers: Mutex<HashMap<u32, Option<Push>>>,
     answered: Condvar,
     next_id: AtomicU32,
     down: AtomicBool,
@@ -190,7 +190,7 @@ impl HostLink {
     }
 
     /// Whether this process is the one that joined.
-    fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         std::process::id() == self.pid
     }
 
@@ -283,7 +283,7 @@ impl HostLink {
     }
 
     /// Sends what nobody answers.
-    fn tell(&self, message: &ClientMessage) {
+    pub(crate) fn tell(&self, message: &ClientMessage) {
         if !self.is_own() {
             return;
         }
@@ -376,15 +376,24 @@ impl HostLink {
     /// Sends a question and waits for its answer; `None` if the link is down. Asks again if the daemon was
     /// replaced meanwhile: nobody will answer what the old one was asked.
     fn ask(&self, question: &ClientMessage) -> Option<DaemonMessage> {
+        self.ask_with(question, &[]).map(|(answer, _)| answer)
+    }
+
+    /// As [`HostLink::ask`], with descriptors on either way.
+    pub(crate) fn ask_with(
+        &self,
+        question: &ClientMessage,
+        fds: &[BorrowedFd<'_>],
+    ) -> Option<Push> {
         while !self.is_down() {
-            if let Some(answer) = self.ask_once(question) {
+            if let Some(answer) = self.ask_once(question, fds) {
                 return Some(answer);
             }
         }
         None
     }
 
-    fn ask_once(&self, question: &ClientMessage) -> Option<DaemonMessage> {
+    fn ask_once(&self, question: &ClientMessage, fds: &[BorrowedFd<'_>]) -> Option<Push> {
         let id = self.next_id.fetch_add(1, Relaxed) | 1 << 31;
         let question = question.frame(id);
         lock(&self.answers).insert(id, None);
@@ -392,7 +401,7 @@ impl HostLink {
             let socket = lock(&self.socket);
             (socket.clone(), self.replaced.load(Relaxed))
         };
-        let sent = socket.get().map(|socket| socket.send_frame(&question, &[]));
+        let sent = socket.get().map(|socket| socket.send_frame(&question, fds));
         let mut lost = !matches!(sent, Some(Ok(())));
         let mut answers = lock(&self.answers);
         while !lost && !self.is_down() {
@@ -424,7 +433,7 @@ impl HostLink {
             return handler((message, fds));
         }
         if let Some(slot) = lock(&self.answers).get_mut(&frame.id()) {
-            *slot = Some(message);
+            *slot = Some((message, fds));
             self.answered.notify_all();
         }
     }

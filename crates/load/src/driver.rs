@@ -27,6 +27,14 @@ pub enum DriverError {
         /// Of which step.
         step: u32,
     },
+    /// A copy to the device and back changed the data.
+    #[error("piece {piece} of a copy of {bytes} bytes came back wrong")]
+    Copied {
+        /// Size of the copy.
+        bytes: usize,
+        /// Which piece of 65,521 bytes.
+        piece: usize,
+    },
     /// Progress cannot be told.
     #[error("nobody reads what this load prints")]
     Output(#[source] std::io::Error),
@@ -92,6 +100,15 @@ table! {
     end_capture = "cuStreamEndCapture": fn(Handle, *mut Handle);
     instantiate = "cuGraphInstantiateWithFlags": fn(*mut Handle, Handle, u64);
     graph_launch = "cuGraphLaunch": fn(Handle, Handle);
+    event_query = "cuEventQuery": fn(Handle);
+    event_destroy = "cuEventDestroy_v2": fn(Handle);
+    stream_destroy = "cuStreamDestroy_v2": fn(Handle);
+    alloc_async = "cuMemAllocAsync": fn(*mut u64, usize, Handle);
+    free_async = "cuMemFreeAsync": fn(u64, Handle);
+    host_alloc = "cuMemHostAlloc": fn(*mut Handle, usize, c_uint);
+    host_free = "cuMemFreeHost": fn(Handle);
+    send_async = "cuMemcpyHtoDAsync_v2": fn(u64, *const c_void, usize, Handle);
+    receive_async = "cuMemcpyDtoHAsync_v2": fn(*mut c_void, u64, usize, Handle);
 }
 
 fn symbol(library: *mut c_void, name: &'static str) -> Result<*mut c_void, DriverError> {
@@ -283,8 +300,12 @@ impl Driver {
         })
     }
 
-    /// Captures `count` kernels into a graph that can be launched.
-    pub(crate) fn graph(&self, iterations: u32, count: u32) -> Result<Handle, DriverError> {
+    /// Captures `count` kernels that `submit` launches into a graph that can be launched.
+    pub(crate) fn graph(
+        &self,
+        count: u32,
+        submit: impl Fn() -> Result<(), DriverError>,
+    ) -> Result<Handle, DriverError> {
         let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
         const RELAXED: c_int = 2;
         // SAFETY: the stream is live; capture ends before anything else uses it.
@@ -292,7 +313,7 @@ impl Driver {
             (self.table.begin_capture)(self.stream, RELAXED)
         })?;
         for _ in 0..count {
-            self.submit(iterations)?;
+            submit()?;
         }
         // SAFETY: writes one handle each.
         unsafe {

@@ -6,12 +6,14 @@
 //! Owns the kernels, the submission patterns and the counting; says nothing about shares.
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
+mod calls;
 mod driver;
 mod kernel;
 mod micro;
 mod pattern;
 mod verify;
 
+pub use calls::{CallCosts, CopyTimes};
 pub use driver::{Driver, DriverError};
 pub use micro::InTurns;
 pub use pattern::{Load, LoadReport, Pattern, run};

@@ -79,7 +79,7 @@ fn in_turns(
     Ok([median(first), median(more)])
 }
 
-fn median(mut samples: Vec<f64>) -> f64 {
+pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[samples.len() / 2]
 }

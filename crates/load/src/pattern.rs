@@ -4,6 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::calls::CallCosts;
 use crate::driver::{Driver, DriverError};
 use crate::micro::InTurns;
 
@@ -23,6 +24,8 @@ pub enum Pattern {
     Latency,
     /// Launch, alloc and sync costs at the caller.
     Micro,
+    /// What each kind of call costs at the caller, over `seconds` in all.
+    Calls,
     /// Finds how many iterations make one microsecond.
     Calibrate,
     /// Checks every result and prints its progress; holds `depth` MiB.
@@ -64,6 +67,8 @@ pub struct LoadReport {
     pub launch_sync_us: f64,
     /// What calls cost past Mica and through it; `None` where nothing stands before the driver.
     pub in_turns: Option<InTurns>,
+    /// What each kind of call costs, for `Calls`.
+    pub calls: Option<CallCosts>,
     /// From process start to the first kernel's end, in milliseconds.
     pub startup_ms: f64,
     /// Iterations per microsecond, for `Calibrate`.
@@ -85,6 +90,7 @@ pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
         Pattern::Burst => bursts(&driver, load)?,
         Pattern::Latency => latency(&driver, load)?,
         Pattern::Micro => crate::micro::run(&driver)?,
+        Pattern::Calls => crate::calls::run(&driver, load)?,
         Pattern::Calibrate => calibrate(&driver)?,
         Pattern::Verify => crate::verify::run(&driver, load)?,
     };
@@ -171,7 +177,7 @@ fn in_flight(
 
 fn graphs(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
     const KERNELS: u32 = 10;
-    let graph = driver.graph(load.iterations, KERNELS)?;
+    let graph = driver.graph(KERNELS, || driver.submit(load.iterations))?;
     let depth = load.depth.max(1) as usize;
     let events = (0..depth)
         .map(|_| driver.event())

@@ -17,6 +17,7 @@ mod error;
 mod graph;
 mod handle;
 mod policy;
+mod progress;
 mod ranges;
 mod session;
 mod spec;
@@ -32,6 +33,7 @@ pub use graph::{
 };
 pub use handle::{HandleTable, ObjectKind};
 pub use policy::NumberFormats;
+pub use progress::SharedProgress;
 pub use session::{LateErrors, LoadedModule, NewContext, Session};
 pub use spec::{MemoryFull, State, VgpuSpec};
 pub use vgpu::{Counters, Statistics, Vgpu};

@@ -16,6 +16,7 @@ mod late;
 mod launches;
 mod memory;
 mod modules;
+mod shared;
 mod vmm;
 
 use std::collections::{BTreeMap, HashSet};
@@ -39,6 +40,7 @@ pub use modules::LoadedModule;
 use graphs::{Graph, Template};
 
 use crate::handle::{HandleTable, ObjectKind};
+use crate::progress::SharedProgress;
 use crate::ranges::Ranges;
 use crate::vgpu::{Charge, Vgpu};
 use crate::windows::Windows;
@@ -64,6 +66,8 @@ struct Stream {
 struct Event {
     id: EventId,
     context: u64,
+    /// How far it is, where other processes have it too.
+    progress: Option<Arc<dyn SharedProgress>>,
     #[expect(dead_code, reason = "held until the object is destroyed")]
     share: Share,
 }

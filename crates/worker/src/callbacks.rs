@@ -3,10 +3,14 @@
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use mica_gpu::HostCallback;
 use mica_wire::session::server::SessionPort;
+
+/// How long a function sleeps before it looks for the end of its session, should nobody have woken it.
+const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct Pending {
@@ -18,7 +22,6 @@ struct Pending {
 #[derive(Default)]
 pub(crate) struct Callbacks {
     pending: Mutex<Pending>,
-    changed: Condvar,
     /// Functions that were made and neither have returned nor were dropped.
     outstanding: AtomicUsize,
 }
@@ -46,34 +49,41 @@ impl Callbacks {
     }
 
     fn run(&self, port: &SessionPort, id: u64) {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        if pending.over || !pending.ids.insert(id) {
+        {
+            let mut pending = self.lock();
+            if pending.over || !pending.ids.insert(id) {
+                return;
+            }
+        }
+        // A program that takes no notices waits for none either.
+        let Some(notice) = port.notify(id) else {
+            self.lock().ids.remove(&id);
             return;
+        };
+        while !port.is_notice_done(notice) {
+            let pending = self.lock();
+            if pending.over || !pending.ids.contains(&id) {
+                break;
+            }
+            drop(pending);
+            port.wait_notice_done(notice, LOOK);
         }
-        if !port.notify(id) {
-            // A program that takes no notices waits for none either.
-            pending.ids.remove(&id);
-            return;
-        }
-        while !pending.over && pending.ids.contains(&id) {
-            pending = self
-                .changed
-                .wait(pending)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+        self.lock().ids.remove(&id);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The program's function has returned.
-    pub(crate) fn done(&self, id: u64) {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.ids.remove(&id);
-        self.changed.notify_all();
+    pub(crate) fn done(&self, port: &SessionPort, id: u64) {
+        self.lock().ids.remove(&id);
+        port.wake_notice_waiters();
     }
 
     /// Nobody will answer any more.
-    pub(crate) fn end(&self) {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.over = true;
-        self.changed.notify_all();
+    pub(crate) fn end(&self, port: &SessionPort) {
+        self.lock().over = true;
+        port.wake_notice_waiters();
     }
 }

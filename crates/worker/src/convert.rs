@@ -55,6 +55,7 @@ pub(crate) fn module(loaded: LoadedModule) -> wire::LoadedModule {
         name: global.name,
         address: global.address.0,
         bytes: global.bytes,
+        is_managed: global.is_managed,
     });
     wire::LoadedModule {
         module: loaded.module,

@@ -11,6 +11,7 @@ mod memory;
 mod modules;
 mod pinned;
 mod program;
+mod shared;
 mod streams;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,8 +22,8 @@ use mica_wire::for_each_call;
 use mica_wire::session::server::SessionPort;
 use mica_wire::session::{Call, Done, Field, Number, Owner, Request, Truth, Violation};
 
-use crate::OutputBuffer;
 use crate::callbacks::Callbacks;
+use crate::{OutputBuffer, SharedFiles};
 
 /// Why a call has no answer: a refusal, or a reason to end the session.
 #[derive(Debug)]
@@ -78,6 +79,9 @@ pub(crate) struct Dispatcher {
     read_buffers: OnceLock<Option<pinned::ReadBuffers>>,
     /// Buffers of reads that failed: the device may write to them until the session's contexts are gone.
     abandoned: Mutex<Vec<(Vec<u8>, Share)>>,
+    /// Who carries files to other workers of the virtual GPU.
+    files: Option<Arc<dyn SharedFiles>>,
+    shared: shared::Shared,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -107,6 +111,7 @@ impl Dispatcher {
         session: Arc<Session>,
         port: Arc<SessionPort>,
         output: Arc<OutputBuffer>,
+        files: Option<Arc<dyn SharedFiles>>,
     ) -> Self {
         Self {
             session,
@@ -116,6 +121,8 @@ impl Dispatcher {
             blobs: Mutex::default(),
             read_buffers: OnceLock::new(),
             abandoned: Mutex::default(),
+            files,
+            shared: shared::Shared::default(),
         }
     }
 

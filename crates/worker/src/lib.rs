@@ -20,12 +20,15 @@ mod control;
 mod convert;
 mod device;
 mod dispatch;
+mod event_page;
 mod gated;
 mod handshakes;
 mod last_resort;
 mod nvidia;
 mod output;
+mod program_addresses;
 mod serve;
+mod shared_files;
 mod windows;
 
 use std::os::fd::OwnedFd;
@@ -42,7 +45,8 @@ use mica_wire::session::SessionError;
 pub use confine::{Confinement, confine};
 pub use device::{DeviceSource, LeaseGate, SharedDevice, SoftwareDevices};
 pub use output::OutputBuffer;
-pub use serve::serve_session;
+pub use serve::{serve_session, serve_sharing};
+pub use shared_files::SharedFiles;
 
 /// Most sessions of one worker: so many fit its address space (see [`device::SoftwareDevices`]).
 const MOST_SESSIONS: u32 = 512;
@@ -282,6 +286,9 @@ pub fn run_with(
                     DaemonMessage::Welcome { .. }
                     | DaemonMessage::Credit { .. }
                     | DaemonMessage::NoCredit { .. }
+                    | DaemonMessage::FileShared { .. }
+                    | DaemonMessage::File { .. }
+                    | DaemonMessage::NoFile { .. }
                     | DaemonMessage::Memory { .. }
                     | DaemonMessage::Refused { .. }
                     | DaemonMessage::Stats { .. } => {}

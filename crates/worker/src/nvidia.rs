@@ -9,9 +9,8 @@ use std::sync::Arc;
 use mica_backend_cuda::{CudaDriver, CudaGpu, Printed};
 use mica_cuda_abi::DeviceAttribute;
 use mica_gpu::Gpu;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::{DeviceSource, OutputBuffer, WorkerError};
+use crate::{DeviceSource, OutputBuffer, WorkerError, program_addresses};
 
 /// The one GPU of a worker, whose kernels print for the program that came last: a worker has one.
 pub(crate) struct NvidiaDevice(Arc<CudaGpu>);
@@ -30,7 +29,7 @@ impl DeviceSource for NvidiaDevice {
 /// # Errors
 /// There is no driver, it cannot share the GPU, or kernels could reach the worker's own memory.
 pub(crate) fn device() -> Result<NvidiaDevice, WorkerError> {
-    keep_clear_of_the_programs_addresses();
+    program_addresses::reserve();
     let failed = |error: mica_backend_cuda::DriverError| WorkerError::Device(error.to_string());
     // Before the driver is loaded, which may keep what it finds.
     let printed = Printed::catch().map_err(|error| WorkerError::Device(error.to_string()))?;
@@ -45,26 +44,4 @@ pub(crate) fn device() -> Result<NvidiaDevice, WorkerError> {
     }
     gpu.hand_on_output(printed);
     Ok(NvidiaDevice(Arc::new(gpu)))
-}
-
-/// Moves what the driver will map far below where programs have their own mappings.
-///
-/// Device addresses are this process's, and a program that uses them must not have anything of its own
-/// there: `cudaMemcpyDefault` tells by the address which side is meant. Systems hand out addresses downwards
-/// from a place that differs by at most a tebibyte from process to process, so what lies several below
-/// it meets nothing. No memory is taken; if even the addresses are refused, all is as it would have been.
-fn keep_clear_of_the_programs_addresses() {
-    const BYTES: usize = 4 << 40;
-    // SAFETY: no address is given, so nothing that exists is replaced; nobody can touch what is mapped.
-    let kept = unsafe {
-        mmap_anonymous(
-            std::ptr::null_mut(),
-            BYTES,
-            ProtFlags::empty(),
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )
-    };
-    if let Err(error) = kept {
-        tracing::warn!("device addresses may equal addresses of programs: {error}");
-    }
 }

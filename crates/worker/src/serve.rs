@@ -34,7 +34,7 @@ use crate::dispatch::Dispatcher;
 use crate::gated::Submitter;
 use crate::last_resort;
 use crate::windows::PortWindows;
-use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Program, Worker, WorkerError};
+use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Program, SharedFiles, Worker, WorkerError};
 use threads::SessionThreads;
 
 impl Worker {
@@ -89,7 +89,7 @@ impl Worker {
     }
 
     /// Serves a program that has said hello, if there is room for one more.
-    fn welcome(&self, greeting: Greeting, program: Program, link: &HostLink) {
+    fn welcome(&self, greeting: Greeting, program: Program, link: &Arc<HostLink>) {
         let Program { pid, life, .. } = program;
         let most = MOST_SESSIONS;
         let counted = self
@@ -104,7 +104,15 @@ impl Worker {
         let output = Arc::new(OutputBuffer::default());
         let served = (self.devices.open(Arc::clone(&output))).and_then(|gpu| {
             let submitter = self.submitter.clone();
-            serve(&self.vgpu, gpu, output, greeting, life, submitter)
+            let files: Arc<dyn SharedFiles> = Arc::clone(link) as _;
+            serve(
+                &self.vgpu,
+                gpu,
+                output,
+                greeting,
+                life,
+                (submitter, Some(files)),
+            )
         });
         self.welcomed.fetch_sub(1, AcqRel);
         match served {
@@ -135,17 +143,36 @@ pub fn serve_session(
     socket: OwnedFd,
     life: Option<OwnedFd>,
 ) -> Result<Option<String>, WorkerError> {
-    serve(vgpu, gpu, output, Greeting::receive(socket)?, life, None)
+    let greeting = Greeting::receive(socket)?;
+    serve(vgpu, gpu, output, greeting, life, (None, None))
 }
 
-/// As [`serve_session`], for a program that has said hello, where submissions pass the worker's gate.
+/// As [`serve_session`], for a program that may share memory with others that `files` leads to.
+///
+/// # Errors
+/// As [`serve_session`].
+pub fn serve_sharing(
+    vgpu: &Arc<Vgpu>,
+    gpu: Arc<dyn mica_gpu::Gpu>,
+    output: Arc<OutputBuffer>,
+    socket: OwnedFd,
+    files: Arc<dyn SharedFiles>,
+) -> Result<Option<String>, WorkerError> {
+    let greeting = Greeting::receive(socket)?;
+    serve(vgpu, gpu, output, greeting, None, (None, Some(files)))
+}
+
+/// What a session has of the process around it: the gate that submissions pass, and who carries files to others.
+type Surroundings = (Option<Arc<Submitter>>, Option<Arc<dyn SharedFiles>>);
+
+/// As [`serve_session`], for a program that has said hello.
 fn serve(
     vgpu: &Arc<Vgpu>,
     gpu: Arc<dyn mica_gpu::Gpu>,
     output: Arc<OutputBuffer>,
     greeting: Greeting,
     life: Option<OwnedFd>,
-    submitter: Option<Arc<Submitter>>,
+    (submitter, files): Surroundings,
 ) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
     let port = greeting.welcome(gpu.take_window_file())?;
@@ -154,7 +181,7 @@ fn serve(
         .map_err(|error| SessionError::Ended(error.to_string()))?;
     output.attach(&port);
     session.attach_windows(Box::new(PortWindows(Arc::clone(&port))));
-    let dispatcher = Dispatcher::new(session, Arc::clone(&port), output);
+    let dispatcher = Dispatcher::new(session, Arc::clone(&port), output, files);
     let threads = SessionThreads::start(dispatcher, submitter)?;
     watch(&port, life.as_ref());
     Ok(threads.close())

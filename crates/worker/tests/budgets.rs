@@ -258,6 +258,7 @@ fn register(program: &Program, fd: &OwnedFd, tag: u64, bytes: u64) -> Result<Num
         bytes,
         offset: 0,
         charge: false,
+        wanted: 0,
     })
 }
 

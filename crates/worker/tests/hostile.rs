@@ -363,6 +363,7 @@ fn an_announced_descriptor_that_never_comes_is_an_error_not_a_hang() {
         bytes: 4096,
         offset: 0,
         charge: false,
+        wanted: 0,
     };
     assert!(client.call(&register).is_err());
     client.call(&Ping {}).unwrap();

@@ -107,6 +107,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("worker", "hostile"),
             whole("worker", "tampering"),
             whole("worker", "descriptors"),
+            whole("worker", "shared"),
             whole("worker", "handshakes"),
             whole("cli", "hostile"),
         ],

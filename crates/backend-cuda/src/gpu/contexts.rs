@@ -35,6 +35,7 @@ impl CudaGpu {
             textures: Mutex::default(),
             registered: Mutex::default(),
             idle_events: Mutex::default(),
+            framed: Mutex::default(),
         });
         // The null handle is the stream that blocking streams are ordered against.
         let stream = Stream {
@@ -65,6 +66,11 @@ impl CudaGpu {
             unsafe { (self.driver.functions.context_destroy)(context.raw as Raw) }
         });
         drop(graphs);
+        // Nothing runs in the context any more, and frames belong to none.
+        for (address, frame) in std::mem::take(&mut *lock(&context.framed)) {
+            // After a fault the driver refuses everything: then it goes with the process.
+            let _ = self.drop_framed(address, frame);
+        }
         match answer("cuCtxDestroy", code) {
             // A context that ended in a fault is gone all the same.
             Err(error) if error.code.is_sticky() => Ok(()),

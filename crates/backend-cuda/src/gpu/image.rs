@@ -6,6 +6,7 @@
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
+use mica_ptx::DeclarationKind;
 use mica_ptx::ast::Space;
 
 const FATBIN_MAGIC: u32 = 0xBA55_ED50;
@@ -36,8 +37,9 @@ pub(super) fn checked(image: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Names that may be variables of the module, on a device of this compute capability (90 for 9.0).
-pub(super) fn possible_globals(image: &[u8], capability: u32) -> Vec<String> {
+/// Names that may be variables of the module, on a device of this compute capability (90 for 9.0), and whether the
+/// image says that they are in managed memory.
+pub(super) fn possible_globals(image: &[u8], capability: u32) -> Vec<(String, bool)> {
     let mut names = if image.starts_with(ELF_MAGIC) {
         elf_objects(image)
     } else if word(image, 0) == Some(FATBIN_MAGIC) {
@@ -60,7 +62,7 @@ fn find(bytes: &[u8], wanted: &[u8]) -> bool {
 }
 
 /// Names in the part of a fatbin that a device of this capability runs.
-fn fatbin_globals(image: &[u8], capability: u32) -> Vec<String> {
+fn fatbin_globals(image: &[u8], capability: u32) -> Vec<(String, bool)> {
     let Ok(image) = mica_fatbin::Image::parse(image) else {
         return Vec::new();
     };
@@ -75,12 +77,18 @@ fn fatbin_globals(image: &[u8], capability: u32) -> Vec<String> {
 }
 
 /// Names that PTX text defines in global or constant space.
-fn ptx_globals(text: &[u8]) -> Vec<String> {
+fn ptx_globals(text: &[u8]) -> Vec<(String, bool)> {
     let outline = mica_ptx::outline(text).unwrap_or_default();
     let visible = |space| matches!(space, Space::Global | Space::Const);
     (outline.variables())
         .filter(|(_, space, _)| visible(*space))
-        .map(|(declared, _, _)| declared.name.clone())
+        .map(|(declared, _, _)| {
+            let managed = matches!(
+                declared.kind,
+                DeclarationKind::Variable { managed: true, .. }
+            );
+            (declared.name.clone(), managed)
+        })
         .collect()
 }
 
@@ -122,8 +130,10 @@ fn entries(image: &[u8], place: usize, size: usize, count: usize) -> Option<Vec<
 }
 
 /// Names of the data objects in a cubin's symbol table.
-fn elf_objects(image: &[u8]) -> Vec<String> {
+fn elf_objects(image: &[u8]) -> Vec<(String, bool)> {
     const OBJECT: u8 = 1;
+    /// In a symbol's `st_other`: the variable is in managed memory.
+    const MANAGED: u8 = 4;
     let mut names = Vec::new();
     let sections = entries(image, 40, 58, 60).unwrap_or_default();
     let span = |at: usize| {
@@ -144,7 +154,8 @@ fn elf_objects(image: &[u8]) -> Vec<String> {
             if symbol[4] & 0xF == OBJECT
                 && let Some(name) = name
             {
-                names.push(String::from_utf8_lossy(text_of(name)).into_owned());
+                let name = String::from_utf8_lossy(text_of(name)).into_owned();
+                names.push((name, symbol[5] & MANAGED != 0));
             }
         }
     }
@@ -173,11 +184,15 @@ mod tests {
     const PTX: &[u8] = b".version 8.0\n.target sm_90\n.address_size 64\n\
         .visible .global .align 4 .b8 table[16] = {1, 2};\n\
         .const .align 8 .u64 scale;\n.global .u32 a, b;\n\
+        .global .attribute(.managed) .align 4 .u32 shared;\n\
         .entry k() { ld.global.u32 %r1, [%rd1]; ld.const.u32 %r2, [scale]; ret; }";
 
     #[test]
     fn variables_of_ptx_are_named() {
-        assert_eq!(possible_globals(PTX, 90), ["a", "b", "scale", "table"]);
+        let names = possible_globals(PTX, 90);
+        let expected = ["a", "b", "scale", "shared", "table"];
+        let expected = expected.map(|name| (name.to_owned(), name == "shared"));
+        assert_eq!(names, expected);
     }
 
     #[test]
@@ -188,8 +203,15 @@ mod tests {
         for image in [&fatbin[..], &cubin[..]] {
             assert!(checked(image).is_ok());
             let names = possible_globals(image, 90);
-            assert!(names.contains(&"counter".to_owned()), "{names:?}");
-            assert!(names.contains(&"scale".to_owned()), "{names:?}");
+            for name in ["counter", "scale"] {
+                assert!(names.contains(&(name.to_owned(), false)), "{names:?}");
+            }
+        }
+        // Made the same way from managed.cu.
+        let cubin = include_bytes!("../../tests/data/managed.cubin");
+        let names = possible_globals(cubin, 90);
+        for (name, is_managed) in [("total", true), ("plain", false), ("table", true)] {
+            assert!(names.contains(&(name.to_owned(), is_managed)), "{names:?}");
         }
         assert!(possible_globals(fatbin, 75).is_empty());
     }

@@ -1,6 +1,6 @@
 //! The [`Gpu`] interface, each call to where it is done.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
 use mica_gpu::{
@@ -351,6 +351,18 @@ impl Gpu for CudaGpu {
 
     fn frame_access(&self, address: DevicePtr, bytes: u64, access: Access) -> Result<()> {
         self.set_access(address, bytes, access)
+    }
+
+    fn memory_export(&self, context: ContextId, address: DevicePtr) -> Result<(OwnedFd, u64)> {
+        self.export_memory(context, address)
+    }
+
+    fn frame_export(&self, frame: FrameId) -> Result<OwnedFd> {
+        self.export_frame(frame)
+    }
+
+    fn frame_import(&self, file: OwnedFd, bytes: u64) -> Result<FrameId> {
+        self.import_frame(file, bytes)
     }
 
     fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId> {

@@ -9,6 +9,9 @@ use crate::driver::{AccessDescriptor, Raw, answer};
 impl CudaGpu {
     pub(super) fn alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr> {
         let context = self.context(context)?;
+        if let Some(address) = self.alloc_framed(&context, bytes) {
+            return Ok(address);
+        }
         let mut address = 0;
         // SAFETY: writes one address.
         self.call(&context, "cuMemAlloc", || unsafe {
@@ -21,6 +24,10 @@ impl CudaGpu {
         let context = self.context(context)?;
         if address.0 == 0 {
             return Ok(());
+        }
+        let framed = lock(&context.framed).remove(&address.0);
+        if let Some(frame) = framed {
+            return self.drop_framed(address.0, frame);
         }
         // SAFETY: the driver checks the address.
         self.call(&context, "cuMemFree", || unsafe {
@@ -36,6 +43,18 @@ impl CudaGpu {
             (self.driver.functions.memory_range)(&mut base, &mut bytes, address.0)
         })?;
         Ok((DevicePtr(base), bytes as u64))
+    }
+
+    /// Whether the driver keeps what is at an address of the current context in managed memory.
+    pub(super) fn is_managed(&self, address: u64) -> bool {
+        const IS_MANAGED: u32 = 8;
+        let mut managed = 0_u32;
+        // SAFETY: writes one number; unknown addresses are refused.
+        let code = unsafe {
+            let ask = self.driver.functions.pointer_attribute;
+            ask((&raw mut managed).cast(), IS_MANAGED, address)
+        };
+        code == 0 && managed != 0
     }
 
     /// Refuses a range that is not the driver's own memory. With heterogeneous memory management the
@@ -131,7 +150,11 @@ impl CudaGpu {
     }
 
     /// Frames belong to the device, not to a context, but the driver likes to have one.
-    fn without_context(&self, name: &'static str, call: impl FnOnce() -> u32) -> Result<()> {
+    pub(super) fn without_context(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> u32,
+    ) -> Result<()> {
         match self.contexts.any() {
             Some(context) => self.call(&context, name, call),
             None => answer(name, call()),
@@ -156,18 +179,27 @@ impl CudaGpu {
     }
 
     pub(super) fn make_frame(&self, bytes: u64) -> Result<FrameId> {
+        let frame = self.new_frame(bytes)?;
+        Ok(FrameId(self.frames.add(frame)))
+    }
+
+    pub(super) fn new_frame(&self, bytes: u64) -> Result<Frame> {
         let mut raw = 0;
-        let kind = frame_kind(self.ordinal);
+        let kind = frame_kind(self.ordinal, self.handle_types);
         // SAFETY: reads one description, writes one handle.
         self.without_context("cuMemCreate", || unsafe {
             (self.driver.functions.frame_create)(&mut raw, bytes as usize, &kind, 0)
         })?;
-        Ok(FrameId(self.frames.add(Frame { raw, bytes })))
+        Ok(Frame { raw, bytes })
     }
 
     pub(super) fn release_frame(&self, id: FrameId) -> Result<()> {
         let removed = self.frames.remove(id.0);
-        let frame = removed.ok_or_else(|| stale("frame", id.0))?;
+        self.end_frame(removed.ok_or_else(|| stale("frame", id.0))?)
+    }
+
+    /// Releases a frame that is in no table any more.
+    pub(super) fn end_frame(&self, frame: Frame) -> Result<()> {
         // SAFETY: made by us, released once.
         self.without_context("cuMemRelease", || unsafe {
             (self.driver.functions.frame_release)(frame.raw)
@@ -176,6 +208,10 @@ impl CudaGpu {
 
     pub(super) fn map_frame(&self, address: DevicePtr, id: FrameId) -> Result<()> {
         let frame = self.frames.get(id.0).ok_or_else(|| stale("frame", id.0))?;
+        self.map_at(address, frame)
+    }
+
+    pub(super) fn map_at(&self, address: DevicePtr, frame: Frame) -> Result<()> {
         // SAFETY: the driver checks that the range is reserved and free.
         self.without_context("cuMemMap", || unsafe {
             (self.driver.functions.frame_map)(address.0, frame.bytes as usize, 0, frame.raw, 0)
@@ -191,7 +227,7 @@ impl CudaGpu {
 
     pub(super) fn set_access(&self, address: DevicePtr, bytes: u64, access: Access) -> Result<()> {
         let descriptor = AccessDescriptor {
-            location: frame_kind(self.ordinal).location,
+            location: frame_kind(self.ordinal, 0).location,
             flags: match access {
                 Access::None => 0,
                 Access::Read => 1,

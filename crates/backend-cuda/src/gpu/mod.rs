@@ -17,6 +17,7 @@ mod interface;
 mod memory;
 mod modules;
 mod releases;
+mod shared;
 mod streams;
 mod tensor_maps;
 mod textures;
@@ -55,6 +56,7 @@ pub struct CudaGpu {
     nvml: OnceLock<Option<(Nvml, u32)>>,
     releases: Arc<Releases>,
     printed: OnceLock<Printed>,
+    handle_types: u32,
 }
 
 /// A driver's pointer, as a number: the driver says from which threads it may be used, which is all.
@@ -71,6 +73,8 @@ struct Context {
     /// Registered host memory by device address.
     registered: Mutex<HashMap<u64, Address>>,
     idle_events: Mutex<IdleEvents>,
+    /// Allocations that are mapped frames, by address.
+    framed: Mutex<HashMap<u64, Frame>>,
 }
 
 #[derive(Clone, Debug)]
@@ -128,7 +132,9 @@ impl CudaGpu {
         }
         let properties = read_properties(&driver, ordinal)?;
         let releases = Releases::new(Arc::clone(&driver));
+        let handle_types = handle_types(&driver, ordinal);
         Ok(Self {
+            handle_types,
             driver,
             ordinal,
             properties,
@@ -214,7 +220,7 @@ fn read_properties(driver: &CudaDriver, ordinal: u32) -> Result<DeviceProperties
         (functions.device_memory)(&mut total, device)
     })?;
     let mut granularity = 0;
-    let kind = frame_kind(ordinal);
+    let kind = frame_kind(ordinal, handle_types(driver, ordinal));
     // SAFETY: reads one description, writes one number.
     check("cuMemGetAllocationGranularity", unsafe {
         (functions.frame_granularity)(&mut granularity, &kind, 0)
@@ -251,11 +257,25 @@ fn text(
     Ok(String::from_utf8_lossy(&buffer[..end]).into_owned())
 }
 
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE_DESCRIPTOR: u32 = 1;
+
+/// How frames of a device can be shared with other processes.
+fn handle_types(driver: &CudaDriver, ordinal: u32) -> u32 {
+    match driver.attribute(
+        ordinal,
+        DeviceAttribute::HandleTypePosixFileDescriptorSupported,
+    ) {
+        Some(1) => FILE_DESCRIPTOR,
+        _ => 0,
+    }
+}
+
 /// Pinned memory on this device.
-fn frame_kind(ordinal: u32) -> MemAllocationProp {
+fn frame_kind(ordinal: u32, handle_types: u32) -> MemAllocationProp {
     MemAllocationProp {
         kind: 1,
-        handle_types: 0,
+        handle_types: handle_types as i32,
         location: MemLocation {
             kind: MemLocation::DEVICE,
             id: ordinal as i32,

@@ -36,8 +36,8 @@ pub(super) struct Module {
     pub(super) context: Arc<Context>,
     raw: Address,
     kernels: Vec<Kernel>,
-    /// Names that may be variables.
-    names: Vec<String>,
+    /// Names that may be variables, and whether the image says that they are managed.
+    names: Vec<(String, bool)>,
     info: OnceLock<ModuleInfo>,
 }
 
@@ -203,7 +203,7 @@ impl CudaGpu {
                 is_complete: false,
             });
         }
-        for name in &module.names {
+        for (name, is_marked) in &module.names {
             let (mut address, mut bytes) = (0, 0);
             let Ok(c_name) = CString::new(name.as_str()) else {
                 continue;
@@ -218,6 +218,7 @@ impl CudaGpu {
                     name: name.clone(),
                     address: DevicePtr(address),
                     bytes: bytes as u64,
+                    is_managed: *is_marked || self.is_managed(address),
                 });
             }
         }

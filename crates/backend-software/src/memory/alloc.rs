@@ -196,7 +196,10 @@ impl DeviceMemory {
                 if live.owner == Some(owner)
                     && matches!(
                         live.kind,
-                        Kind::Small { .. } | Kind::Large { .. } | Kind::Shared { .. }
+                        Kind::Small { .. }
+                            | Kind::Large { .. }
+                            | Kind::Shared { .. }
+                            | Kind::Exported { .. }
                     ) =>
             {
                 self.drop_range(&mut books, address, live);
@@ -236,13 +239,17 @@ impl DeviceMemory {
         books.live.remove(&address);
         match live.kind {
             Kind::Small { chunk, taken } => self.drop_small(books, chunk, address, taken),
-            Kind::Large { mapped, reserved } => {
+            Kind::Large { mapped, reserved } | Kind::Exported { mapped, reserved } => {
+                books.exports.remove(&address);
                 books.discharge(mapped);
                 // Address space whose pages could not be dropped is never handed out again.
                 match self.arena.unmap(address, mapped) {
                     Ok(()) => books.space.give(address, reserved),
                     Err(error) => {
-                        self.arena.scrub(address, mapped);
+                        // Exported pages are others' too.
+                        if matches!(live.kind, Kind::Large { .. }) {
+                            self.arena.scrub(address, mapped);
+                        }
                         tracing::warn!(%error, address, "freed memory stays mapped, but empty");
                     }
                 }

@@ -4,6 +4,7 @@
 //! released *and* the last mapping is gone, by punching a hole: the next frame there reads zeros.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 use mica_gpu::{Access, Result};
 
@@ -11,13 +12,15 @@ use super::{Books, DeviceMemory, Kind, Live};
 use crate::arena::FRAME;
 use crate::error::{bad_handle, invalid_value, out_of_memory, system};
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Frame {
-    offset: u64,
-    bytes: u64,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
     /// Mappings, plus one while the handle is held.
-    references: u32,
-    held: bool,
+    pub(super) references: u32,
+    pub(super) held: bool,
+    /// The file of its own that it lies in, if other devices can have it.
+    pub(super) file: Option<Arc<OwnedFd>>,
 }
 
 impl DeviceMemory {
@@ -87,18 +90,13 @@ impl DeviceMemory {
             books.discharge(bytes);
             return Err(error);
         }
-        let id = books.next_frame;
-        books.next_frame += 1;
-        books.frames.insert(
-            id,
-            Frame {
-                offset,
-                bytes,
-                references: 1,
-                held: true,
-            },
-        );
-        Ok(id)
+        Ok(books.add_frame(Frame {
+            offset,
+            bytes,
+            references: 1,
+            held: true,
+            file: None,
+        }))
     }
 
     /// Drops the handle.
@@ -116,7 +114,7 @@ impl DeviceMemory {
     pub(crate) fn frame_map(&self, address: u64, frame: u64) -> Result<()> {
         let mut books = self.books();
         let known = match books.frames.get(&frame) {
-            Some(known) if known.held => *known,
+            Some(known) if known.held => known.clone(),
             _ => return Err(bad_handle("frame", frame)),
         };
         if !address.is_multiple_of(FRAME) || !books.is_reserved(address, known.bytes) {
@@ -137,7 +135,8 @@ impl DeviceMemory {
                 format!("{address:#x} already has memory mapped"),
             ));
         }
-        let Some(file) = &books.frame_file else {
+        let own = known.file.as_deref();
+        let Some(file) = own.or(books.frame_file.as_ref()) else {
             return Err(bad_handle("frame", frame));
         };
         self.arena.map_file(
@@ -261,9 +260,25 @@ impl Books {
         if known.references > 0 {
             return;
         }
-        let Frame { offset, bytes, .. } = *known;
-        self.frames.remove(&frame);
-        self.discharge(bytes);
+        let Some(gone) = self.frames.remove(&frame) else {
+            return;
+        };
+        self.discharge(gone.bytes);
+        if gone.file.is_none() {
+            self.scrub_frame(frame, gone.offset, gone.bytes);
+        }
+    }
+
+    /// Adds a frame; its number.
+    pub(super) fn add_frame(&mut self, frame: Frame) -> u64 {
+        let id = self.next_frame;
+        self.next_frame += 1;
+        self.frames.insert(id, frame);
+        id
+    }
+
+    /// Empties a frame's piece of the file that frames share, for the next one.
+    pub(super) fn scrub_frame(&mut self, frame: u64, offset: u64, bytes: u64) {
         let punched = self.frame_file.as_ref().is_some_and(|file| {
             // SAFETY: the file is ours; punching only drops contents nobody maps any more.
             let rc = unsafe {
@@ -286,7 +301,7 @@ impl Books {
 }
 
 /// The file is as long as the highest frame, so that an fsize limit is met late and as an error.
-fn grow(file: &OwnedFd, len: u64) -> Result<()> {
+pub(super) fn grow(file: &OwnedFd, len: u64) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < len) {
         return Err(out_of_memory(format!(

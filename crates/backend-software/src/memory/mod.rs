@@ -12,6 +12,7 @@
 //! pages are dropped, so the next owner reads zeros.
 
 mod alloc;
+mod exported;
 mod frames;
 mod register;
 mod windows;
@@ -62,6 +63,8 @@ struct Books {
     frames: HashMap<u64, Frame>,
     next_frame: u64,
     windows: Option<WindowFile>,
+    /// Files of allocations that other devices can take in, by first address.
+    exports: HashMap<u64, OwnedFd>,
 }
 
 /// A range that may be touched.
@@ -85,6 +88,8 @@ enum Kind {
         reserved: u64,
         offset: u64,
     },
+    /// Pages of its own in a file that other devices can take in.
+    Exported { mapped: u64, reserved: u64 },
     /// A frame.
     Frame { frame: u64 },
     /// Registered host memory: first page, bytes mapped.
@@ -121,6 +126,7 @@ impl DeviceMemory {
                 frames: HashMap::new(),
                 next_frame: 1,
                 windows: None,
+                exports: HashMap::new(),
             }),
             pins: RwLock::new(()),
             budget: OnceLock::new(),

@@ -66,7 +66,7 @@ impl WindowFile {
         })
     }
 
-    fn give_back(&mut self, offset: u64, mapped: u64) {
+    pub(super) fn give_back(&mut self, offset: u64, mapped: u64) {
         let room = room(mapped);
         // SAFETY: the file is ours; punching drops contents that are nobody's any more.
         let punched = unsafe {

@@ -10,7 +10,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::size::{Memory, Share};
 use crate::when::Since;
 pub(crate) use values::{
-    BenchArg, ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
+    BenchArg, BenchGpuArg, ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg,
+    ShellArg,
 };
 
 /// Split a GPU into virtual GPUs with a memory limit and a compute share that hold.
@@ -361,6 +362,9 @@ pub(crate) struct BenchArgs {
     /// Seconds per measurement
     #[arg(long, value_name = "SECONDS")]
     pub(crate) seconds: Option<f64>,
+    /// For `mica bench gpu`: which GPU
+    #[arg(long, value_enum, default_value_t = BenchGpuArg::Nvidia)]
+    pub(crate) gpu: BenchGpuArg,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -55,7 +55,7 @@ pub(crate) enum OutputArg {
 /// Benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BenchArg {
-    /// A real GPU: shares, bursts, priority, cap, overhead
+    /// A real GPU: shares, bursts, priority, cap, overhead, isolated mode
     Gpu,
     /// The software GPU against gcc and PoCL
     Software,
@@ -63,6 +63,15 @@ pub(crate) enum BenchArg {
     Vgpu,
     /// Unmodified programs through libcuda.so.1
     Shim,
+}
+
+/// GPUs that `mica bench gpu` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchGpuArg {
+    /// Every scenario, against the bare driver
+    Nvidia,
+    /// Calls and copies in isolated mode, against nothing
+    Software,
 }
 
 /// Shells that completions are written for.

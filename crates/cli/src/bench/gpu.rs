@@ -1,4 +1,4 @@
-//! `mica bench gpu`: shares, bursts, priority and cap on a real GPU.
+//! `mica bench gpu`: shares, bursts, priority, cap and isolated mode on a real GPU.
 
 use anyhow::Result;
 use mica_load::{LoadReport, Pattern};
@@ -6,7 +6,8 @@ use mica_load::{LoadReport, Pattern};
 use super::group::{Side, Tenant, compete, load};
 use super::pytorch;
 use super::report::{Line, Report};
-use crate::args::BenchArgs;
+use super::speed;
+use crate::args::{BenchArgs, BenchGpuArg};
 
 /// Shares of saturating tenants.
 pub(super) const SHARES: [&[u32]; 5] = [
@@ -27,14 +28,21 @@ pub(super) struct Bench {
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
+    let seconds = args.seconds.unwrap_or(10.0);
+    let only = args.only.clone().unwrap_or_default();
+    if args.gpu == BenchGpuArg::Software {
+        let mut report = Report::new(args.json);
+        speed::on_software_gpu(&mut report, &only, seconds)?;
+        return report.finish();
+    }
     let calibration = compete(
         Side::Native,
         &[Tenant::with_share(50, load(Pattern::Calibrate, 0, 1, 0.0))],
     )?;
     let mut bench = Bench {
         report: Report::new(args.json),
-        seconds: args.seconds.unwrap_or(10.0),
-        only: args.only.clone().unwrap_or_default(),
+        seconds,
+        only,
         per_us: calibration[0].iterations_per_us,
     };
     bench.overhead()?;
@@ -56,6 +64,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     bench.priority()?;
     bench.priority_without_pause()?;
     bench.cap(30)?;
+    bench.isolated_speed()?;
     bench.isolated_bursty(2)?;
     bench.isolated_cap(30)?;
     pytorch::gemm_loops(&mut bench)?;

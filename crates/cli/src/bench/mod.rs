@@ -11,11 +11,13 @@ mod report;
 mod shim;
 pub(crate) mod shim_load;
 mod software;
+mod speed;
+mod speed_rows;
 mod vgpu;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use crate::args::{BenchArg, BenchArgs};
+use crate::args::{BenchArg, BenchArgs, BenchGpuArg};
 use crate::demo::processor::Processor;
 
 /// Percent of the processor from which on other programs are worth a word.
@@ -23,6 +25,10 @@ const DISTURBED_PERCENT: f64 = 10.0;
 
 /// Runs a benchmark; `false` if a number that is promised was not reached.
 pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
+    ensure!(
+        args.what == BenchArg::Gpu || args.gpu == BenchGpuArg::Nvidia,
+        "--gpu is for `mica bench gpu`"
+    );
     let processor = || Processor::now(&[std::process::id()]);
     let before = processor();
     let reached = match args.what {

@@ -19,22 +19,55 @@ pub(crate) struct Line {
     pub(crate) reached: Option<bool>,
 }
 
+/// The numbers of a line that compares isolated mode, for programs that read the JSON.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Numbers {
+    /// Unit of all but the ratio.
+    pub(crate) unit: &'static str,
+    /// On the bare driver; `None` on the software GPU.
+    pub(crate) native: Option<f64>,
+    /// In isolated mode.
+    pub(crate) isolated: f64,
+    /// In direct mode; `None` on the software GPU.
+    pub(crate) direct: Option<f64>,
+    /// Isolated over native.
+    pub(crate) ratio: Option<f64>,
+}
+
+/// A line as JSON has it.
+#[derive(Serialize)]
+struct Entry {
+    #[serde(flatten)]
+    line: Line,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    numbers: Option<Numbers>,
+}
+
 /// Collects lines and shows each as it comes.
 pub(crate) struct Report {
     json: bool,
-    lines: Vec<Line>,
+    entries: Vec<Entry>,
 }
 
 impl Report {
     pub(crate) fn new(json: bool) -> Self {
         Self {
             json,
-            lines: Vec::new(),
+            entries: Vec::new(),
         }
     }
 
     /// Adds a line; on a terminal it is shown at once, for runs are long.
     pub(crate) fn add(&mut self, line: Line) {
+        self.push(line, None);
+    }
+
+    /// Adds a line and its numbers.
+    pub(crate) fn add_with(&mut self, line: Line, numbers: Numbers) {
+        self.push(line, Some(numbers));
+    }
+
+    fn push(&mut self, line: Line, numbers: Option<Numbers>) {
         if !self.json {
             let mark = Self::mark(line.reached);
             errln!(
@@ -45,16 +78,16 @@ impl Report {
                 line.goal
             );
         }
-        self.lines.push(line);
+        self.entries.push(Entry { line, numbers });
     }
 
     /// Prints everything; `true` if every promise was kept.
     pub(crate) fn finish(self) -> anyhow::Result<bool> {
         if self.json {
-            outln!("{}", serde_json::to_string_pretty(&self.lines)?);
+            outln!("{}", serde_json::to_string_pretty(&self.entries)?);
         } else {
             let mut table = Table::new(&["WHAT", "NATIVE", "MICA", "GOAL", ""]);
-            for line in &self.lines {
+            for Entry { line, .. } in &self.entries {
                 table.row(vec![
                     line.what.clone(),
                     line.native.clone(),
@@ -65,7 +98,7 @@ impl Report {
             }
             out!("{}", table.render());
         }
-        Ok(self.lines.iter().all(|line| line.reached != Some(false)))
+        Ok((self.entries.iter()).all(|entry| entry.line.reached != Some(false)))
     }
 
     fn mark(reached: Option<bool>) -> String {

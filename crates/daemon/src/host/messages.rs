@@ -13,6 +13,7 @@ use mica_wire::host::message::{
 use super::answers::{memory_answer, send_pieces, welcome};
 use super::credit::CreditRequest;
 use super::join::{Joined, check_version, join};
+use super::shared_files::FileRequest;
 use super::{Flow, HostServer};
 use crate::namespaces::seen_by;
 
@@ -85,6 +86,16 @@ impl HostServer {
             } => {
                 self.note(client, severity, topic, text.into());
                 Flow::Keep
+            }
+            ClientMessage::ShareFile { name, bytes, what } => {
+                let request = FileRequest::Share { bytes, what };
+                self.share(number, frame.id(), (client, name), request, fds)
+            }
+            ClientMessage::OpenFile { name } => {
+                self.share(number, frame.id(), (client, name), FileRequest::Open, fds)
+            }
+            ClientMessage::DropFile { name } => {
+                self.share(number, frame.id(), (client, name), FileRequest::Drop, fds)
             }
             ClientMessage::Cancelled {
                 request,

@@ -8,6 +8,7 @@ mod credit;
 mod join;
 mod messages;
 mod roles;
+mod shared_files;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -111,6 +112,7 @@ pub(crate) struct HostServer {
     next: u64,
     last_tick: Instant,
     last_watch: Instant,
+    shared_files: shared_files::SharedFiles,
 }
 
 /// Why a connection ends, if it does.
@@ -150,6 +152,7 @@ impl HostServer {
             next: FIRST,
             last_tick: Instant::now(),
             last_watch: Instant::now(),
+            shared_files: shared_files::SharedFiles::default(),
         })
     }
 
@@ -323,7 +326,10 @@ impl HostServer {
         }
         self.count();
         match connection.client {
-            Some(client) => self.daemon.client_gone(client),
+            Some(client) => {
+                self.shared_files.forget(client);
+                self.daemon.client_gone(client);
+            }
             None => self.greeting = self.greeting.saturating_sub(1),
         }
         self.retry_waiters();

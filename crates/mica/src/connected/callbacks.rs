@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use mica_gpu::HostCallback;
-use mica_wire::session as wire;
 use mica_wire::session::client::SessionClient;
 
 use super::lock;
@@ -70,7 +69,7 @@ fn serve(client: &Weak<SessionClient>, callbacks: &Weak<Callbacks>) -> bool {
                 // A function that panics must not leave its stream waiting for ever.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(function));
             }
-            client.post(&wire::CallbackDone { callback }, &[]).is_ok()
+            client.callback_done(callback).is_ok()
         }
         Ok(None) => true,
         Err(_) => {

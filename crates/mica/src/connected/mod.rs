@@ -301,6 +301,7 @@ impl Backend for Connected {
             name: global.name,
             address: DevicePtr(global.address),
             bytes: global.bytes,
+            is_managed: global.is_managed,
         });
         let globals = globals.collect();
         Ok((loaded.module, ModuleInfo { kernels, globals }))

@@ -139,9 +139,16 @@ struct Range {
     end: u64,
 }
 
+fn is_managed(kind: AllocationKind) -> bool {
+    matches!(
+        kind,
+        AllocationKind::Managed | AllocationKind::ManagedGlobal
+    )
+}
+
 fn managed(state: &State, address: u64, bytes: usize) -> Answer<Range> {
     match state.memory.find(address) {
-        Some(found) if found.kind == AllocationKind::Managed => {
+        Some(found) if is_managed(found.kind) => {
             match bytes > 0 && bytes as u64 <= found.bytes - (address - found.device) {
                 true => Ok(Range {
                     allocation: found.id,

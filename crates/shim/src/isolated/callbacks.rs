@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use mica_cuda_abi::{CuResult, CuStatus, Handle};
-use mica_wire::session::{CallbackDone, StreamCallback};
+use mica_wire::session::StreamCallback;
 
 use super::capture;
 use super::graph_ops::{HostOp, Op};
@@ -97,7 +97,7 @@ fn serve(state: &'static State) {
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work()));
             WITHIN.set(false);
         }
-        if state.client.post(&CallbackDone { callback }, &[]).is_err() {
+        if state.client.callback_done(callback).is_err() {
             return;
         }
     }

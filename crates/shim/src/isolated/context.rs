@@ -17,11 +17,12 @@ use mica_wire::session::{ContextCreate, ContextDestroy, ContextSynchronize, Sess
 use super::callbacks::forbid_within;
 use super::context_storage::Stored;
 use super::handles::{Kind, Object};
+use super::managed_variables;
 use super::modules::Loaded;
-use super::pools;
 use super::state::{State, state};
 use super::streams::Stream;
 use super::support::{Answer, Code, lock, note_refusal, read, write};
+use super::{pools, slabs};
 
 /// A context of this process.
 pub(super) type Context = Object<ContextState>;
@@ -102,7 +103,7 @@ impl Context {
             context: self.wire(),
         };
         let done = state.client.wait(&request);
-        state.print_output();
+        state.waited();
         self.checked(done)?;
         pools::after_context_wait(state, epoch, frees);
         self.check(state)
@@ -143,6 +144,9 @@ impl Context {
         let ended = state.client.call(&ContextDestroy { context });
         state.memory.forget_epoch(epoch);
         pools::forget_epoch(epoch);
+        slabs::forget_epoch(epoch);
+        managed_variables::forget_epoch(epoch);
+        super::ipc::forget_epoch(state, epoch);
         state.print_output();
         match ended {
             // A context that an error has killed is destroyed all the same.

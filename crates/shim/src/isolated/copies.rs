@@ -13,6 +13,7 @@ use super::arrays::Array;
 use super::capture;
 use super::context::Context;
 use super::graph_ops::Op;
+use super::managed_variables;
 use super::state::State;
 use super::streams::Stream;
 use super::support::{Answer, invalid};
@@ -217,6 +218,7 @@ pub(super) fn run(
         return capture::record(stream, Op::Copy(op));
     }
     capture::forbid_legacy(stream)?;
+    managed_variables::push(state, context, stream.wire())?;
     let client = &state.client;
     let wire = stream.wire();
     let area = op.wire();
@@ -227,7 +229,7 @@ pub(super) fn run(
         // SAFETY: the program says that the box is its memory.
         let copied = unsafe { client.copy_here(wire, &host, &device, into_host, wait) };
         if context.checked(copied)? {
-            state.print_output();
+            state.waited();
             return context.check(state);
         }
     }
@@ -282,7 +284,7 @@ pub(super) fn run(
                     unsafe { client.read_box(wire, &host, &device) }
                 }
             };
-            state.print_output();
+            state.waited();
             context.checked(taken)?;
             context.check(state)
         }

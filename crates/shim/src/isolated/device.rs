@@ -213,11 +213,6 @@ driver! {
         Err(CuResult::NotSupported.into())
     }
 
-    fn ipc_get(_out: *mut c_void, _what: *mut c_void) {
-        current()?;
-        super::support::not_supported("sharing memory between processes (cuIpc*)")
-    }
-
     fn get_export_table(out: *mut *const c_void, id: *const [u8; 16]) {
         let id = get(id)?;
         match super::tables::find(&id) {
@@ -308,7 +303,5 @@ entries! {
     cuProfilerStop = profiler;
     cuModuleGetLoadingMode = loading_mode;
     cuFlushGPUDirectRDMAWrites = flush_rdma;
-    cuIpcGetMemHandle = ipc_get;
-    cuIpcGetEventHandle = ipc_get;
     cuGetExportTable = get_export_table;
 }

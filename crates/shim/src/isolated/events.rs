@@ -4,16 +4,19 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
-use mica_cuda_abi::{CuResult, Handle, event_flags, event_use_flags};
+use mica_cuda_abi::event_flags::{self, DISABLE_TIMING, INTERPROCESS};
+use mica_cuda_abi::{CuResult, Handle, event_use_flags};
 use mica_wire::session::{
-    EventCreate, EventDestroy, EventElapsed, EventQuery, EventRecord, EventSynchronize,
+    EventCreate, EventCreateShared, EventDestroy, EventElapsed, EventQuery, EventRecord,
+    EventSynchronize,
 };
 
 use super::capture::{self, Captured};
 use super::context::{Context, current};
 use super::graph_ops::Op;
 use super::handles::{Kind, Object, Pool};
-use super::state::state;
+use super::managed_variables;
+use super::state::{State, state};
 use super::streams::{Stream, resolve};
 use super::support::{
     Answer, Code, bad_handle, driver, entries, invalid, lock, put, stream_entries,
@@ -44,6 +47,9 @@ impl Kind for EventState {
 
 static POOL: Pool<EventState> = Pool::new();
 
+/// Beside the program's flags: it is another program's event.
+const IMPORTED: u32 = 1 << 31;
+
 impl Event {
     /// The worker's handle.
     pub(super) fn wire(&self) -> u64 {
@@ -71,7 +77,52 @@ impl Event {
     /// Whether its last record is known to have been reached; without a question to the worker.
     fn is_known_reached(&self) -> bool {
         let records = self.records.load(Acquire);
-        records != 0 && self.reached.load(Acquire) == records
+        // Other programs may have recorded a shared one since.
+        let is_own = self.flags.load(Relaxed) & INTERPROCESS == 0;
+        is_own && records != 0 && self.reached.load(Acquire) == records
+    }
+
+    /// Before a stream waits for it: an event of another program is waited for here, since the device knows nothing of
+    /// that program's work.
+    pub(super) fn wait_if_imported(&self, state: &State) -> Answer {
+        if self.flags.load(Relaxed) & IMPORTED == 0 {
+            return Ok(());
+        }
+        let event = self.wire();
+        let done = state.client.call(&EventSynchronize { event });
+        self.context()?.checked(done).map(drop)
+    }
+}
+
+fn new_event(context: &'static Context, wire: u64, flags: u32) -> &'static Event {
+    POOL.take(EventState::default, |event| {
+        let context_pointer = std::ptr::from_ref(context).cast_mut();
+        event.context.store(context_pointer, Relaxed);
+        event.wire.store(wire, Relaxed);
+        event.flags.store(flags, Relaxed);
+        event.recorded.store(false, Relaxed);
+        event.records.store(0, Relaxed);
+        event.reached.store(0, Relaxed);
+        *lock(&event.captured) = None;
+        event.epoch.store(context.epoch(), Release);
+    })
+}
+
+/// An event of another program, which the worker has under this handle.
+pub(super) fn open_event(context: &'static Context, wire: u64) -> &'static Event {
+    new_event(context, wire, INTERPROCESS | DISABLE_TIMING | IMPORTED)
+}
+
+/// An event that other programs can have.
+///
+/// # Safety
+/// The program's handle.
+pub(super) unsafe fn shareable_event(handle: Handle) -> Answer<(&'static Event, &'static Context)> {
+    // SAFETY: our contract.
+    let (event, context) = unsafe { event_of(handle)? };
+    match event.flags.load(Relaxed) & INTERPROCESS {
+        0 => bad_handle(),
+        _ => Ok((event, context)),
     }
 }
 
@@ -118,28 +169,17 @@ fn refuse_captured(event: &Event) -> Answer {
 
 driver! {
     fn event_create(out: *mut Handle, flags: u32) {
-        use event_flags::{DISABLE_TIMING, INTERPROCESS};
         let needs_untimed = flags & (INTERPROCESS | DISABLE_TIMING) == INTERPROCESS;
         if out.is_null() || flags & !event_flags::ALL != 0 || needs_untimed {
             return invalid();
         }
-        if flags & event_flags::INTERPROCESS != 0 {
-            return super::support::not_supported("an event for several processes");
-        }
         let (state, context) = current()?;
-        let request = EventCreate { context: context.wire(), disable_timing: flags & event_flags::DISABLE_TIMING != 0 };
-        let wire = context.checked(state.client.call(&request))?.value;
-        let event = POOL.take(EventState::default, |event| {
-            event.context.store(std::ptr::from_ref(context).cast_mut(), Relaxed);
-            event.wire.store(wire, Relaxed);
-            event.flags.store(flags, Relaxed);
-            event.recorded.store(false, Relaxed);
-            event.records.store(0, Relaxed);
-            event.reached.store(0, Relaxed);
-            *lock(&event.captured) = None;
-            event.epoch.store(context.epoch(), Release);
-        });
-        put(out, event.handle())
+        let made = match flags & INTERPROCESS {
+            0 => state.client.call(&EventCreate { context: context.wire(), disable_timing: flags & DISABLE_TIMING != 0 }),
+            _ => state.client.call(&EventCreateShared { context: context.wire() }),
+        };
+        let wire = context.checked(made)?.value;
+        put(out, new_event(context, wire, flags).handle())
     }
 
     fn event_destroy(handle: Handle) {
@@ -180,6 +220,7 @@ driver! {
             return Err(CuResult::NotReady.into());
         }
         event.reached.store(records, Release);
+        managed_variables::pull(state);
         context.check(state)
     }
 
@@ -193,7 +234,7 @@ driver! {
         }
         let records = event.records.load(Acquire);
         let done = state.client.wait(&EventSynchronize { event: event.wire() });
-        state.print_output();
+        state.waited();
         context.checked(done)?;
         event.reached.store(records, Release);
         context.check(state)
@@ -203,7 +244,7 @@ driver! {
         let state = state()?;
         let ((start, _), (end, context)) = (event_of(start)?, event_of(end)?);
         let no_timing = [start, end].iter().any(|event| {
-            event.flags.load(Relaxed) & event_flags::DISABLE_TIMING != 0 || !event.recorded.load(Relaxed)
+            event.flags.load(Relaxed) & DISABLE_TIMING != 0 || !event.recorded.load(Relaxed)
         });
         if no_timing {
             return bad_handle();

@@ -15,6 +15,7 @@ use super::flatten::{Flat, build, drop_kept, flatten};
 use super::graph_ops::{Kept, Op};
 use super::graphs::{Graph, Held, Node};
 use super::handles::{Kind, Object};
+use super::managed_variables;
 use super::state::{State, state};
 use super::streams::resolve;
 use super::support::{
@@ -181,6 +182,7 @@ driver! {
             return capture::record(stream, Op::Child(child));
         }
         capture::forbid_legacy(stream)?;
+        managed_variables::push(state, context, stream.wire())?;
         for event in &inner.records {
             event.note_record();
         }

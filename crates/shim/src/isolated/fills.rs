@@ -8,6 +8,7 @@ use mica_wire::session::Fill;
 use super::capture;
 use super::copies::{Place, Target, device_place};
 use super::graph_ops::Op;
+use super::managed_variables;
 use super::state::State;
 use super::streams::resolve;
 use super::support::{Answer, driver, invalid, stream_entries};
@@ -78,6 +79,7 @@ fn fill(
         return capture::record(stream, Op::Fill(request));
     }
     capture::forbid_legacy(stream)?;
+    managed_variables::push(state, context, stream.wire())?;
     request.stream = stream.wire();
     context.checked(state.client.post(&request, &[]))
 }

@@ -12,7 +12,7 @@ use super::modules::Function;
 use super::state::{State, state};
 use super::streams::resolve;
 use super::support::{Answer, driver, get, invalid, stream_entries};
-use super::{capture, launch_attributes};
+use super::{capture, launch_attributes, managed_variables};
 
 /// Parameters up to this size are packed on the stack.
 const STACK_BYTES: usize = 4096;
@@ -199,6 +199,7 @@ unsafe fn launch<const PT: bool>(
     }
     capture::forbid_legacy(stream)?;
     let resolved = function.resolve(state, context)?;
+    managed_variables::push(state, context, stream.wire())?;
     if !attributes.is_empty() {
         let request = LaunchWith {
             stream: stream.wire(),

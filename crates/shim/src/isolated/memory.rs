@@ -11,6 +11,7 @@ use mica_cuda_abi::{CuResult, Handle, PointerAttribute};
 use mica_wire::session::{MemoryAlloc, MemoryFree, SharedHostMemory};
 
 use super::context::{Context, current};
+use super::slabs;
 use super::state::state;
 use super::support::{Answer, Code, driver, entries, invalid, put, put_opt, read, write};
 
@@ -31,6 +32,10 @@ pub(super) enum AllocationKind {
     Managed,
     /// A variable of a module.
     Global,
+    /// A variable of a module that the driver keeps in managed memory (`managed_variables`).
+    ManagedGlobal,
+    /// Memory of another program.
+    Imported,
     /// Reserved addresses, with or without memory.
     Reserved,
 }
@@ -209,13 +214,22 @@ pub(super) fn allocate(bytes: u64) -> Answer<u64> {
     }
     let (state, context) = current()?;
     super::capture::forbid_unsafe()?;
-    let request = MemoryAlloc {
-        context: context.wire(),
-        bytes,
+    let is_piece = slabs::serves(state, bytes);
+    let address = match is_piece {
+        true => slabs::allocate(state, context, bytes)?,
+        false => {
+            let request = MemoryAlloc {
+                context: context.wire(),
+                bytes,
+            };
+            context.checked(state.client.call(&request))?.value
+        }
     };
-    let address = context.checked(state.client.call(&request))?.value;
     let id = state.number();
-    let made = Allocation::new(AllocationKind::Device, address, bytes, context, id);
+    let mut made = Allocation::new(AllocationKind::Device, address, bytes, context, id);
+    if is_piece {
+        slabs::mark(&mut made);
+    }
     state.memory.insert(made);
     Ok(address)
 }
@@ -244,6 +258,9 @@ driver! {
         }
         let (state, context) = current()?;
         super::capture::forbid_unsafe()?;
+        if let Some(freed) = super::ipc::free_pool_pointer(state, address) {
+            return freed;
+        }
         let kinds = [AllocationKind::Device, AllocationKind::Pool, AllocationKind::Managed, AllocationKind::Graph];
         let found = state.memory.take(address, &kinds);
         let Some(found) = found else {
@@ -256,6 +273,9 @@ driver! {
             found.context.synchronize(state)?;
             super::pools::give_idle_block(state, &found);
             return Ok(());
+        }
+        if slabs::is_piece(&found) {
+            return slabs::free(state, &found);
         }
         let request = MemoryFree { context: found.context.wire(), address };
         let freed = state.client.call(&request);
@@ -323,6 +343,12 @@ driver! {
     }
 }
 
+/// Whether other programs can have it by `cuIpcGetMemHandle`: allocations of whole frames.
+fn is_shareable(found: &Allocation) -> bool {
+    let frame = state().map_or(0, |state| state.client.snapshot().frame_bytes);
+    found.kind == AllocationKind::Device && frame != 0 && found.bytes.is_multiple_of(frame)
+}
+
 /// Zero of the attribute's size.
 unsafe fn write_nothing(out: *mut u8, attribute: u32) {
     use PointerAttribute::*;
@@ -353,7 +379,7 @@ unsafe fn write_attribute(
     pointer: u64,
     found: &Allocation,
 ) -> Answer {
-    use AllocationKind::{Managed, Pinned, Pool, Registered};
+    use AllocationKind::{Managed, ManagedGlobal, Pinned, Pool, Registered};
     use PointerAttribute as A;
     let Some(attribute) = A::from_number(attribute) else {
         return invalid();
@@ -372,16 +398,22 @@ unsafe fn write_attribute(
                 .cast::<u32>()
                 .write_unaligned(if is_host_memory { 1 } else { 2 }),
             A::DevicePointer => out.cast::<u64>().write_unaligned(found.device + offset),
+            A::HostPointer if found.kind == ManagedGlobal => {
+                out.cast::<u64>().write_unaligned(pointer);
+            }
             A::HostPointer if !found.is_host() => return invalid(),
             A::HostPointer => out.cast::<u64>().write_unaligned(found.host + offset),
             A::SyncMemops => out.cast::<u32>().write_unaligned(0),
             A::BufferId | A::MemoryBlockId => out.cast::<u64>().write_unaligned(found.id),
             A::IsManaged => out
                 .cast::<u32>()
-                .write_unaligned(u32::from(found.kind == Managed)),
+                .write_unaligned(u32::from(matches!(found.kind, Managed | ManagedGlobal))),
             A::DeviceOrdinal => out.cast::<i32>().write_unaligned(0),
             A::LocalityDomainOrdinal => out.cast::<i32>().write_unaligned(-1),
-            A::IsLegacyCudaIpcCapable | A::IsGpuDirectRdmaCapable | A::IsHwDecompressCapable => {
+            A::IsLegacyCudaIpcCapable => out
+                .cast::<u32>()
+                .write_unaligned(u32::from(is_shareable(found))),
+            A::IsGpuDirectRdmaCapable | A::IsHwDecompressCapable => {
                 out.cast::<u32>().write_unaligned(0);
             }
             A::RangeStartAddr | A::MappingBaseAddr => {

@@ -22,6 +22,7 @@ use mica_wire::session::{
 use super::context::Context;
 use super::handles::{Kind, Object};
 use super::link;
+use super::managed_variables;
 use super::memory::{Allocation, AllocationKind};
 use super::state::{State, state};
 use super::support::{Answer, Code, invalid, lock};
@@ -58,6 +59,8 @@ pub(super) struct Loaded {
     pub(super) layouts: Vec<KernelLayout>,
     /// Variables by name: index, address, bytes.
     pub(super) globals: Mutex<HashMap<String, (u32, u64, u64)>>,
+    /// Names of those that the driver keeps in managed memory.
+    pub(super) managed: HashSet<String>,
 }
 
 /// Where a kernel is in one life of a context.
@@ -181,9 +184,20 @@ impl Library {
         let exact = mica_limits::memcheck();
         let answer = state.client.module_load(context.wire(), &image, exact);
         let loaded = Arc::new(Loaded::new(context.checked(answer)?));
-        for (_, address, bytes) in lock(&loaded.globals).values() {
-            let id = state.number();
-            let made = Allocation::new(AllocationKind::Global, *address, *bytes, context, id);
+        let globals = lock(&loaded.globals).clone();
+        for (name, (_, address, bytes)) in globals {
+            let mut kind = AllocationKind::Global;
+            if loaded.managed.contains(&name) {
+                kind = AllocationKind::ManagedGlobal;
+                let added = managed_variables::add(state, context, &name, (address, bytes));
+                if let Err(error) = added {
+                    loaded.forget(state);
+                    let module = loaded.module;
+                    context.checked(state.client.call(&ModuleUnload { module }))?;
+                    return Err(error);
+                }
+            }
+            let made = Allocation::new(kind, address, bytes, context, state.number());
             state.memory.insert(made);
         }
         all.insert(self.number, Arc::clone(&loaded));
@@ -265,9 +279,7 @@ impl Library {
             let Some(loaded) = lock(&context.loaded).remove(&self.number) else {
                 continue;
             };
-            for (_, address, _) in lock(&loaded.globals).values() {
-                state.memory.take(*address, &[AllocationKind::Global]);
-            }
+            loaded.forget(state);
             let unloaded = state.client.call(&ModuleUnload {
                 module: loaded.module,
             });
@@ -281,14 +293,30 @@ impl Library {
 }
 
 impl Loaded {
+    /// Takes its variables off the map.
+    fn forget(&self, state: &State) {
+        let kinds = [AllocationKind::Global, AllocationKind::ManagedGlobal];
+        let globals: Vec<u64> = lock(&self.globals)
+            .values()
+            .map(|global| global.1)
+            .collect();
+        for address in globals {
+            state.memory.take(address, &kinds);
+            managed_variables::remove(address);
+        }
+    }
+
     fn new(loaded: LoadedModule) -> Self {
         let kernels = loaded.kernels.iter().enumerate();
-        let globals = loaded.globals.into_iter().enumerate();
         let global = |(index, global): (usize, mica_wire::session::GlobalLayout)| {
             (global.name, (index as u32, global.address, global.bytes))
         };
+        let managed = loaded.globals.iter().filter(|global| global.is_managed);
+        let managed = managed.map(|global| global.name.clone()).collect();
+        let globals = loaded.globals.into_iter().enumerate();
         Self {
             module: loaded.module,
+            managed,
             kernels: kernels
                 .map(|(index, kernel)| (kernel.name.clone(), index as u32))
                 .collect(),

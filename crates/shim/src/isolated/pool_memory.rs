@@ -171,6 +171,12 @@ impl PoolMemory {
         self.used
     }
 
+    /// First address of the chunk that a block is in.
+    pub(super) fn chunk_start(&self, address: u64) -> Option<u64> {
+        let (start, chunk) = self.chunks.range(..=address).next_back()?;
+        (address - start < chunk.bytes).then_some(*start)
+    }
+
     /// Bytes of all chunks.
     pub(super) fn reserved(&self) -> u64 {
         self.chunks.values().map(|chunk| chunk.bytes).sum()

@@ -16,13 +16,16 @@ use super::capture;
 use super::context::{Context, check_device};
 use super::graph_ops::Op;
 use super::handles::{Kind, Object};
+use super::ipc;
 use super::memory::{Allocation, AllocationKind};
 use super::pool_memory::{self, PoolMemory};
+use super::slabs;
 use super::state::{State, state};
 use super::streams::{Stream, resolve};
 use super::support::{
     Answer, Code, driver, entries, get, invalid, lock, not_supported, put, stream_entries,
 };
+use super::vmm::FILE_DESCRIPTOR;
 use crate::log;
 
 pub(super) type Pool = Object<PoolState>;
@@ -33,12 +36,16 @@ const KEPT: u64 = 64 << 20;
 #[derive(Default)]
 pub(super) struct PoolState {
     is_default: bool,
+    /// `CU_MEM_HANDLE_TYPE_*` that it can be exported as.
+    pub(super) handle_types: i32,
+    /// Whether it is another program's: pointers come from there alone.
+    pub(super) is_imported: bool,
     /// Reuse policies and release threshold, as the program has set them.
     attributes: [AtomicU64; 5],
     high: AtomicU64,
     reserved_high: AtomicU64,
     /// Its memory in each life of a context, where chunks are cut here.
-    memory: Mutex<HashMap<u64, PoolMemory>>,
+    pub(super) memory: Mutex<HashMap<u64, PoolMemory>>,
 }
 
 impl Kind for PoolState {
@@ -53,11 +60,16 @@ static ANY_BLOCK: AtomicBool = AtomicBool::new(false);
 static DEFAULT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
-fn new_pool(is_default: bool) -> &'static Pool {
-    let pool = Object::leak(PoolState {
-        is_default,
+/// A pool of another program.
+pub(super) fn imported_pool() -> &'static Pool {
+    new_pool(PoolState {
+        is_imported: true,
         ..PoolState::default()
-    });
+    })
+}
+
+fn new_pool(state: PoolState) -> &'static Pool {
+    let pool = Object::leak(state);
     for policy in [
         PoolAttribute::ReuseFollowEventDependencies,
         PoolAttribute::ReuseAllowOpportunistic,
@@ -165,7 +177,7 @@ impl Pool {
 }
 
 /// The pool that an allocation came from, also if it was destroyed.
-fn pool_of_block(handle: u64) -> Option<&'static Pool> {
+pub(super) fn pool_of_block(handle: u64) -> Option<&'static Pool> {
     let all = lock(&ALL);
     all.iter()
         .find(|pool| pool.handle() as u64 == handle)
@@ -250,7 +262,11 @@ pub(super) fn forget_epoch(epoch: u64) {
 fn default_pool() -> &'static Pool {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        let pool = std::ptr::from_ref(new_pool(true)).cast_mut();
+        let state = PoolState {
+            is_default: true,
+            ..PoolState::default()
+        };
+        let pool = std::ptr::from_ref(new_pool(state)).cast_mut();
         DEFAULT.store(pool, Release);
         CURRENT.store(pool, Release);
     });
@@ -264,7 +280,7 @@ fn current_pool() -> &'static Pool {
     unsafe { CURRENT.load(Acquire).as_ref() }.unwrap_or(default)
 }
 
-unsafe fn pool_of(handle: Handle) -> Answer<&'static Pool> {
+pub(super) unsafe fn pool_of(handle: Handle) -> Answer<&'static Pool> {
     default_pool();
     // SAFETY: the program's handle.
     unsafe { Pool::find(handle) }.ok_or(Code(CuResult::InvalidValue as u32))
@@ -279,7 +295,7 @@ unsafe fn allocate<const PT: bool>(
     // SAFETY: the program's handle and pointer.
     unsafe {
         let (state, context, stream) = resolve::<PT>(stream)?;
-        if out.is_null() || bytes == 0 {
+        if out.is_null() || bytes == 0 || pool.is_imported {
             return invalid();
         }
         let bytes = bytes as u64;
@@ -348,11 +364,17 @@ driver! {
             };
         }
         capture::forbid_legacy(stream)?;
+        if let Some(freed) = ipc::free_pool_pointer(state, address) {
+            return freed;
+        }
         let kinds = [AllocationKind::Pool, AllocationKind::Device, AllocationKind::Graph];
         let Some(found) = state.memory.take(address, &kinds) else {
             return invalid();
         };
         if found.kind != AllocationKind::Pool {
+            if slabs::is_piece(&found) {
+                return slabs::free(state, &found);
+            }
             // Memory that did not come in stream order: the device is done with it first.
             stream.synchronize(state)?;
             let request = MemoryFree { context: found.context.wire(), address };
@@ -412,11 +434,11 @@ driver! {
         if props.kind != 1 {
             return invalid();
         }
-        if props.handle_types != 0 || props.location.kind != MemLocation::DEVICE {
-            return not_supported("a memory pool to be shared, or not on the device");
+        if props.handle_types & !FILE_DESCRIPTOR != 0 || props.location.kind != MemLocation::DEVICE {
+            return not_supported("a memory pool that is shared by anything but file descriptors, or not on the device");
         }
         check_device(props.location.id)?;
-        put(out, new_pool(false).handle())
+        put(out, new_pool(PoolState { handle_types: props.handle_types, ..PoolState::default() }).handle())
     }
 
     fn pool_destroy(pool: Handle) {
@@ -502,10 +524,6 @@ driver! {
         }
         Ok(())
     }
-
-    fn pool_share() {
-        not_supported("sharing a memory pool between processes")
-    }
 }
 
 entries! {
@@ -522,10 +540,6 @@ entries! {
     cuMemPoolSetAttribute = pool_set_attribute;
     cuMemPoolGetAccess = pool_get_access;
     cuMemPoolSetAccess = pool_set_access;
-    cuMemPoolExportPointer = pool_share;
-    cuMemPoolExportToShareableHandle = pool_share;
-    cuMemPoolImportFromShareableHandle = pool_share;
-    cuMemPoolImportPointer = pool_share;
 }
 
 stream_entries! {

@@ -92,7 +92,8 @@ pub(super) fn register(
     // SAFETY: the program says that this memory is its own, and it was found to be readable.
     unsafe { exchange(copy as u64, (first, room), &inner) }.map_err(system)?;
     protect(&read_only);
-    let device = (state.client).host_register(context.wire(), &fd, 0, room, false);
+    let client = &state.client;
+    let device = client.host_register_at(context.wire(), &fd, (0, room), false, first);
     let device = match context.checked(device) {
         Ok(device) => device,
         Err(error) => {

@@ -9,6 +9,7 @@ use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_limits::{Environment, connect_session};
 use mica_wire::session::client::SessionClient;
 
+use super::attributes;
 use super::context::Context;
 use super::memory::MemoryMap;
 use super::support::{Answer, Code, FORKED, lock};
@@ -61,16 +62,7 @@ pub(super) fn start() -> Answer {
     attributes[DeviceAttribute::PciDomainId as usize] = Some(pci[0]);
     attributes[DeviceAttribute::PciBusId as usize] = Some(pci[1]);
     attributes[DeviceAttribute::PciDeviceId as usize] = Some(pci[2]);
-    // Managed memory, which both sides see at all times, registered memory, which may be read-only, and
-    // memory pools are this library's own.
-    for own in [
-        DeviceAttribute::ManagedMemory,
-        DeviceAttribute::ConcurrentManagedAccess,
-        DeviceAttribute::ReadOnlyHostRegisterSupported,
-        DeviceAttribute::MemoryPoolsSupported,
-    ] {
-        attributes[own as usize] = Some(1);
-    }
+    attributes::answer(&mut attributes, snapshot.has_driver);
     let state = State {
         client,
         attributes,
@@ -144,6 +136,12 @@ impl State {
     /// A number nobody has had.
     pub(super) fn number(&self) -> u64 {
         self.next.fetch_add(1, Relaxed)
+    }
+
+    /// To be called after a wait for the device: prints what kernels have printed, fetches what they have changed.
+    pub(super) fn waited(&self) {
+        self.print_output();
+        super::managed_variables::pull(self);
     }
 
     /// Prints what kernels have printed, through the C library so that it comes in order with the

@@ -74,7 +74,7 @@ driver! {
         if !idle {
             return Err(CuResult::NotReady.into());
         }
-        state.print_output();
+        state.waited();
         context.check(state)
     }
 
@@ -92,6 +92,7 @@ driver! {
         if capture::joins(stream, event)? {
             return Ok(());
         }
+        event.wait_if_imported(state)?;
         let request = StreamWaitEvent { stream: stream.wire(), event: event.wire() };
         context.checked(state.client.post(&request, &[]))
     }
@@ -131,7 +132,7 @@ driver! {
         let (state, _, _) = resolve::<PT>(handle)?;
         // Managed memory is seen by both sides at all times, so there is nothing to attach.
         match state.memory.find(address) {
-            Some(found) if found.kind == AllocationKind::Managed => Ok(()),
+            Some(found) if matches!(found.kind, AllocationKind::Managed | AllocationKind::ManagedGlobal) => Ok(()),
             _ => invalid(),
         }
     }

@@ -121,7 +121,7 @@ impl Stream {
         let epoch = context.epoch();
         let frees = pools::before_wait(self, epoch);
         let done = state.client.synchronize(self.wire());
-        state.print_output();
+        state.waited();
         context.checked(done)?;
         pools::after_wait(state, self, epoch, frees);
         context.check(state)

@@ -25,6 +25,9 @@ pub(super) fn variable_of(
     name: &str,
 ) -> Answer<(u64, u64)> {
     let loaded = library.load(state, context)?;
+    if state.client.snapshot().has_driver {
+        return globals_of(&loaded, name);
+    }
     match library.is_managed(state, name) {
         true => managed_of(state, context, &loaded, name),
         false => globals_of(&loaded, name),
@@ -38,6 +41,12 @@ pub(super) fn managed_of(
     loaded: &Loaded,
     name: &str,
 ) -> Answer<(u64, u64)> {
+    if state.client.snapshot().has_driver {
+        return match loaded.managed.contains(name) {
+            true => globals_of(loaded, name),
+            false => Err(CuResult::NotFound.into()),
+        };
+    }
     let mut globals = lock(&loaded.globals);
     let global = globals
         .get_mut(name)

@@ -7,9 +7,11 @@ use std::sync::Mutex;
 use mica_cuda_abi::{CuResult, MemAllocationProp, MemLocation};
 use mica_wire::session::{
     AddressFree, AddressReserve, FrameAccess, FrameCreate, FrameMap, FrameRelease, FrameUnmap,
+    OpenShared, ShareFrame,
 };
 
 use super::context::check_device;
+use super::ipc::{Token, What};
 use super::memory::{Allocation, AllocationKind};
 use super::state::{State, state};
 use super::support::{Answer, driver, entries, get, invalid, lock, not_supported, put};
@@ -21,6 +23,8 @@ struct Frame {
     /// Handles the program holds.
     references: u64,
     mappings: u64,
+    /// `CU_MEM_HANDLE_TYPE_*` that it can be exported as.
+    handle_types: i32,
 }
 
 #[derive(Default)]
@@ -55,11 +59,14 @@ fn check_prop(prop: &MemAllocationProp) -> Answer {
         return not_supported("cuMemCreate in host memory");
     }
     check_device(prop.location.id)?;
-    if prop.handle_types != 0 {
-        return not_supported("cuMemCreate with shareable handles");
+    if prop.handle_types & !FILE_DESCRIPTOR != 0 {
+        return not_supported("memory that is shared by anything but file descriptors");
     }
     Ok(())
 }
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub(super) const FILE_DESCRIPTOR: i32 = 1;
 
 driver! {
     fn address_reserve(out: *mut u64, bytes: usize, align: usize, _hint: u64, flags: u64) {
@@ -90,13 +97,14 @@ driver! {
 
     fn create(out: *mut u64, bytes: usize, prop: *const MemAllocationProp, flags: u64) {
         let state = state()?;
-        check_prop(&get(prop)?)?;
+        let prop = get(prop)?;
+        check_prop(&prop)?;
         let granularity = state.client.snapshot().frame_bytes;
         if out.is_null() || bytes == 0 || flags != 0 || !(bytes as u64).is_multiple_of(granularity) {
             return invalid();
         }
         let handle = state.client.call(&FrameCreate { bytes: bytes as u64 })?.value;
-        let frame = Frame { bytes: bytes as u64, references: 1, mappings: 0 };
+        let frame = Frame { bytes: bytes as u64, references: 1, mappings: 0, handle_types: prop.handle_types };
         lock(&FRAMES).get_or_insert_default().by_handle.insert(handle, frame);
         put(out, handle)
     }
@@ -199,12 +207,12 @@ driver! {
 
     fn properties(out: *mut MemAllocationProp, handle: u64) {
         state()?;
-        if !lock(&FRAMES).get_or_insert_default().by_handle.contains_key(&handle) {
+        let Some(frame) = lock(&FRAMES).get_or_insert_default().by_handle.get(&handle).copied() else {
             return invalid();
-        }
+        };
         put(out, MemAllocationProp {
             kind: 1,
-            handle_types: 0,
+            handle_types: frame.handle_types,
             location: MemLocation { kind: MemLocation::DEVICE, id: 0 },
             win32: std::ptr::null(),
             flags: 0,
@@ -224,8 +232,31 @@ driver! {
         put(out, handle)
     }
 
-    fn share(_a: *mut c_void, _b: u64) {
-        not_supported("sharing device memory between processes")
+    fn export(out: *mut i32, handle: u64, kind: i32, flags: u64) {
+        let state = state()?;
+        let frames = lock(&FRAMES);
+        let frame = frames.as_ref().and_then(|frames| frames.by_handle.get(&handle));
+        let Some(frame) = frame.filter(|frame| frame.handle_types & kind != 0) else {
+            return invalid();
+        };
+        if out.is_null() || kind != FILE_DESCRIPTOR || flags != 0 {
+            return invalid();
+        }
+        let id = state.client.call(&ShareFrame { frame: handle })?.id;
+        let token = Token { what: What::Frame, id, slot: 0, offset: 0, bytes: frame.bytes };
+        put(out, token.into_file()?)
+    }
+
+    fn import(out: *mut u64, descriptor: *mut c_void, kind: i32) {
+        let state = state()?;
+        if out.is_null() || kind != FILE_DESCRIPTOR {
+            return invalid();
+        }
+        let token = Token::from_file(descriptor as usize as i32, What::Frame)?;
+        let opened = state.client.call(&OpenShared { id: token.id })?;
+        let frame = Frame { bytes: opened.bytes, references: 1, mappings: 0, handle_types: FILE_DESCRIPTOR };
+        lock(&FRAMES).get_or_insert_default().by_handle.insert(opened.frame, frame);
+        put(out, opened.frame)
     }
 }
 
@@ -249,6 +280,6 @@ entries! {
     cuMemGetAllocationGranularity = granularity;
     cuMemGetAllocationPropertiesFromHandle = properties;
     cuMemRetainAllocationHandle = retain;
-    cuMemExportToShareableHandle = share;
-    cuMemImportFromShareableHandle = share;
+    cuMemExportToShareableHandle = export;
+    cuMemImportFromShareableHandle = import;
 }

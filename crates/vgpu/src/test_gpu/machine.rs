@@ -254,6 +254,7 @@ pub(super) fn parse(text: &str, place: &mut dyn FnMut(u64) -> u64) -> Result<Mod
                 name,
                 address,
                 bytes,
+                is_managed: false,
             });
             continue;
         }

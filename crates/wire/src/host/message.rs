@@ -7,7 +7,7 @@ use super::frame::{Frame, Text, messages, numbered};
 use crate::codec::record;
 
 /// Protocol version; a mismatch is refused with both numbers.
-pub const PROTOCOL_VERSION: u64 = 3;
+pub const PROTOCOL_VERSION: u64 = 4;
 
 numbered! {
     /// Who says hello.
@@ -136,6 +136,27 @@ messages! {
             /// Copies and fills.
             copies: u64,
         }
+        /// Worker: keep the attached file for other workers of the virtual GPU; answered by
+        /// [`DaemonMessage::FileShared`] or [`DaemonMessage::NoFile`].
+        9 ShareFile {
+            /// What it is kept under; nobody can guess it.
+            name: [u8; 16],
+            /// Bytes of what it stands for.
+            bytes: u64,
+            /// What it stands for.
+            what: u64,
+        }
+        /// Worker: give me a file that another worker shares; answered by [`DaemonMessage::File`] or
+        /// [`DaemonMessage::NoFile`].
+        10 OpenFile {
+            /// What it is kept under.
+            name: [u8; 16],
+        }
+        /// Worker: keep my file no more.
+        11 DropFile {
+            /// What it is kept under.
+            name: [u8; 16],
+        }
     }
 }
 
@@ -202,6 +223,20 @@ messages! {
         }
         /// Credit was not granted.
         24 NoCredit {
+            /// Why.
+            why: Text,
+        }
+        /// The file is kept.
+        25 FileShared {}
+        /// The attached file is another worker's.
+        26 File {
+            /// Bytes of what it stands for, by that worker's word.
+            bytes: u64,
+            /// What it stands for, by that worker's word.
+            what: u64,
+        }
+        /// The file is not kept, or there is none.
+        27 NoFile {
             /// Why.
             why: Text,
         }

@@ -60,6 +60,8 @@ pub(crate) struct ProgramLine {
     pub(crate) waiting_for_room: AtomicU32,
     /// Notices ever taken.
     pub(crate) notices_taken: AtomicU32,
+    /// Notices whose host functions have returned, in the order of the notices; a futex word.
+    pub(crate) notices_done: AtomicU32,
 }
 
 /// Written by the worker.

@@ -11,11 +11,12 @@ mod window;
 mod windows;
 
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 pub use data::{DeviceBox, HostBox};
 pub use ring::RingTransport;
+use rustix::thread::futex;
 use windows::Windows;
 
 use super::calls::*;
@@ -242,7 +243,18 @@ impl<T: ClientTransport> SessionClient<T> {
         charge: bool,
     ) -> Result<SharedHostMemory, SessionError> {
         let fd = SharedHostMemory::file(bytes)?;
-        let device = self.host_register(context, &fd, 0, bytes, charge)?;
+        // With a driver, device addresses are the worker's own: it maps the file where this process has it.
+        let here = match self.snapshot.has_driver {
+            true => Some(SharedHostMemory::anywhere(&fd, bytes)?),
+            false => None,
+        };
+        let wanted = here.as_ref().map_or(0, |region| region.as_ptr() as u64);
+        let device = self.host_register_at(context, &fd, (0, bytes), charge, wanted)?;
+        if let Some(region) = here
+            && device == wanted
+        {
+            return Ok(SharedHostMemory::unified(region));
+        }
         SharedHostMemory::map(&fd, bytes, device).inspect_err(|_| {
             let address = device;
             let _ = self.call(&HostUnregister { context, address });
@@ -258,7 +270,21 @@ impl<T: ClientTransport> SessionClient<T> {
         bytes: u64,
         charge: bool,
     ) -> Result<u64, SessionError> {
-        if !charge {
+        self.host_register_at(context, fd, (offset, bytes), charge, 0)
+    }
+
+    /// As [`SessionClient::host_register`], of memory that this process has at `wanted`: a device with a driver
+    /// uses the same address if the worker has it free.
+    pub fn host_register_at(
+        &self,
+        context: u64,
+        fd: &impl std::os::fd::AsFd,
+        (offset, bytes): (u64, u64),
+        charge: bool,
+        wanted: u64,
+    ) -> Result<u64, SessionError> {
+        // A driver pins all pages at once: they are to be this process's.
+        if !charge || self.snapshot.has_driver {
             back(fd, offset, bytes);
         }
         let tag = self.next_tag.fetch_add(1, Relaxed);
@@ -269,6 +295,7 @@ impl<T: ClientTransport> SessionClient<T> {
             bytes,
             offset,
             charge,
+            wanted,
         };
         Ok(self.call(&request)?.value)
     }
@@ -282,6 +309,20 @@ impl<T: ClientTransport> SessionClient<T> {
     /// The next host callback that is due. Run the function, then post [`CallbackDone`].
     pub fn next_notice(&self, timeout: Duration) -> Result<Option<u64>, SessionError> {
         self.transport.next_notice(timeout)
+    }
+
+    /// Says that the host function of the notice taken last has returned. For the one thread that takes notices.
+    ///
+    /// # Errors
+    /// The session has ended.
+    pub fn callback_done(&self, callback: u64) -> Result<(), SessionError> {
+        let Some(area) = self.transport.area() else {
+            return self.post(&CallbackDone { callback }, &[]);
+        };
+        let word = &area.control().program.notices_done;
+        word.fetch_add(1, SeqCst);
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        Ok(())
     }
 }
 

@@ -17,6 +17,17 @@ impl SharedHostMemory {
         create_sealed("mica-host", bytes).map_err(SessionError::system("memfd_create"))
     }
 
+    /// Maps the file at an address of the system's choice.
+    pub(crate) fn anywhere(fd: &std::os::fd::OwnedFd, bytes: u64) -> Result<Region, SessionError> {
+        Region::map(fd, 0, bytes as usize, 0).map_err(SessionError::system("mmap"))
+    }
+
+    /// Memory that the device uses at the address of this mapping.
+    pub(crate) fn unified(mapping: Region) -> Self {
+        let device = mapping.as_ptr() as u64;
+        Self { mapping, device }
+    }
+
     /// Maps the file, at the address that the device uses if that is free here: then one pointer
     /// serves both, as programs expect of pinned memory.
     pub(crate) fn map(

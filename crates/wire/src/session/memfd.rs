@@ -33,22 +33,31 @@ pub fn create_sealed(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
 /// Maps `bytes` of a file that a stranger made.
 ///
 /// # Errors
+/// As [`check_foreign`].
+pub fn map_foreign(fd: OwnedFd, offset: u64, bytes: u64) -> Result<Mapping, Errno> {
+    check_foreign(&fd, offset, bytes)?;
+    Mapping::new(fd, offset, bytes as usize)
+}
+
+/// Whether `bytes` of a file that a stranger made may be mapped.
+///
+/// # Errors
 /// `INVAL` unless it is an ordinary sealed memfd that holds the range: anything else could be cut
 /// short by its owner, and touching it would then kill this process.
-pub fn map_foreign(fd: OwnedFd, offset: u64, bytes: u64) -> Result<Mapping, Errno> {
-    let seals = fcntl_get_seals(&fd)?;
-    let size = fstat(&fd)?.st_size as u64;
+pub fn check_foreign(fd: &OwnedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
+    let seals = fcntl_get_seals(fd)?;
+    let size = fstat(fd)?.st_size as u64;
     let end = offset.checked_add(bytes).ok_or(Errno::INVAL)?;
     if !seals.contains(SealFlags::SHRINK)
         || seals.contains(SealFlags::WRITE)
-        || fstatfs(&fd)?.f_type as i64 == HUGETLBFS
+        || fstatfs(fd)?.f_type as i64 == HUGETLBFS
         || end > size
         || bytes == 0
         || !offset.is_multiple_of(4096)
     {
         return Err(Errno::INVAL);
     }
-    Mapping::new(fd, offset, bytes as usize)
+    Ok(())
 }
 
 /// Bytes of a file that have memory behind them.

@@ -42,12 +42,12 @@ pub use area::{CHUNK_BYTES, CHUNKS, RING_BYTES, SLOT_BYTES, SLOTS, SessionArea, 
 pub use calls::*;
 pub use handshake::Handshake;
 pub use host_memory::SharedHostMemory;
-pub use memfd::{Mapping, Region, back, backed_bytes, create_sealed, map_foreign};
+pub use memfd::{Mapping, Region, back, backed_bytes, check_foreign, create_sealed, map_foreign};
 pub use ring::{MAX_RECORD_BYTES, Producer, RecordHeader, RingReader, Violation};
 pub use types::*;
 
 /// Version of the session protocol; a mismatch is refused with both numbers.
-pub const SESSION_VERSION: u32 = 3;
+pub const SESSION_VERSION: u32 = 5;
 
 /// Why a session cannot go on, or a call could not be made.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

@@ -291,21 +291,49 @@ impl SessionPort {
         }
     }
 
-    /// Tells the program that a host callback is due; `false` if it has left too many untaken.
-    pub fn notify(&self, callback: u64) -> bool {
+    /// Tells the program that a host callback is due; the notice's number, or `None` if the program has left too many
+    /// untaken.
+    pub fn notify(&self, callback: u64) -> Option<u32> {
         let _order = lock(&self.notices);
         let control = self.area.control();
         let given = control.worker.notices_given.load(Relaxed);
         let taken = control.program.notices_taken.load(Acquire);
         if given.wrapping_sub(taken) >= NOTICES as u32 {
-            return false;
+            return None;
         }
         control.notices[given as usize % NOTICES].store(callback, Release);
         let next = given.wrapping_add(1);
         control.worker.notices_given.store(next, SeqCst);
         let word = &control.worker.notices_given;
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
-        true
+        Some(next)
+    }
+
+    /// Whether the program says that the host function of a notice has returned.
+    pub fn is_notice_done(&self, notice: u32) -> bool {
+        let done = self.area.control().program.notices_done.load(Acquire);
+        done.wrapping_sub(notice) as i32 >= 0
+    }
+
+    /// Sleeps until the program may have said so, or somebody wakes the sleepers; at most `most`. The program says it in
+    /// shared memory and not in the ring, which nobody may be able to read: whoever does may be waiting in the driver
+    /// for this very function.
+    pub fn wait_notice_done(&self, notice: u32, most: Duration) {
+        let word = &self.area.control().program.notices_done;
+        let done = word.load(Acquire);
+        if (done.wrapping_sub(notice) as i32) < 0 {
+            let most = Timespec {
+                tv_sec: most.as_secs() as i64,
+                tv_nsec: most.subsec_nanos().into(),
+            };
+            let _ = futex::wait(word, futex::Flags::empty(), done, Some(&most));
+        }
+    }
+
+    /// Has the sleepers of [`SessionPort::wait_notice_done`] look again.
+    pub fn wake_notice_waiters(&self) {
+        let word = &self.area.control().program.notices_done;
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
     }
 
     /// Shows the program how many late errors wait for it.

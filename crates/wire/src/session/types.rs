@@ -69,6 +69,8 @@ record! {
         address: u64,
         /// Size in bytes.
         bytes: u64,
+        /// The driver keeps it in managed memory.
+        is_managed: bool,
     }
 
     /// A loaded module with all that is in it.
@@ -79,6 +81,30 @@ record! {
         kernels: Vec<KernelLayout>,
         /// Variables.
         globals: Vec<GlobalLayout>,
+    }
+
+    /// Memory that other programs of the virtual GPU can have.
+    SharedMemory {
+        /// What it is shared under.
+        id: [u8; 16],
+        /// Bytes of the frame that they get.
+        bytes: u64,
+    }
+
+    /// A frame with memory of another program.
+    OpenedFrame {
+        /// Handle.
+        frame: u64,
+        /// Bytes.
+        bytes: u64,
+    }
+
+    /// An event that other programs of the virtual GPU can have.
+    SharedEvent {
+        /// What the page it lies in is shared under.
+        id: [u8; 16],
+        /// Its place in the page.
+        slot: u32,
     }
 
     /// A new context.

@@ -15,6 +15,7 @@ handlers! { dispatcher, session, tail;
     };
     ContextDestroy(call) => {
         let result = session.context_destroy(call.context);
+        dispatcher.forget_context(call.context);
         dispatcher.port.show_late(session.late().count());
         done(result?)
     };

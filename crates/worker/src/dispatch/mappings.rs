@@ -10,7 +10,7 @@ handlers! { dispatcher, session, tail;
     AddressReserve(call) => number(session.address_reserve(call.bytes, call.align)?.0);
     AddressFree(call) => done(session.address_free(DevicePtr(call.address), call.bytes)?);
     FrameCreate(call) => number(session.frame_create(call.bytes)?);
-    FrameRelease(call) => done(session.frame_release(call.frame)?);
+    FrameRelease(call) => done(dispatcher.releasing(call.frame, || session.frame_release(call.frame))?);
     FrameMap(call) => done(session.frame_map(DevicePtr(call.address), call.frame)?);
     FrameUnmap(call) => done(session.frame_unmap(DevicePtr(call.address), call.bytes)?);
     FrameAccess(call) => {

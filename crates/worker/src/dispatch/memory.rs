@@ -1,5 +1,6 @@
 //! Calls about memory and copies.
 
+use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -8,12 +9,12 @@ use mica_gpu::{Copy3d, DevicePtr, GpuError, HostSpan, Place};
 use mica_vgpu::{GraphOp, VgpuError};
 use mica_wire::session as wire;
 use mica_wire::session::server::SessionPort;
-use mica_wire::session::{Data, Done, Number, backed_bytes, chunk_state, map_foreign};
+use mica_wire::session::{Data, Done, Number, Region, backed_bytes, check_foreign, chunk_state};
 use rustix::io::Errno;
 
 use super::pinned::{BUFFER_BYTES, ReadBuffer};
 use super::{Dispatcher, Failure, IntoNode, done, handlers, lock, number};
-use crate::convert;
+use crate::{convert, program_addresses};
 
 /// Most bytes of one `Read`.
 const READ_BYTES: u32 = 1 << 20;
@@ -33,13 +34,20 @@ impl Drop for ChunkGuard {
 
 handlers! { dispatcher, session, tail;
     MemoryAlloc(call) => number(session.memory_alloc(call.context, call.bytes)?.0);
-    MemoryFree(call) => done(session.memory_free(call.context, DevicePtr(call.address))?);
+    MemoryFree(call) => {
+        let free = || session.memory_free(call.context, DevicePtr(call.address));
+        done(dispatcher.freeing(call.context, call.address, free)?)
+    };
     MemoryRange(call) => {
         let (address, bytes) = session.memory_range(DevicePtr(call.address))?;
         Ok(wire::AddressRange { address: address.0, bytes })
     };
     MemoryAllocAsync(call) => number(session.memory_alloc_async(call.stream, call.bytes)?.0);
-    MemoryFreeAsync(call) => done(session.memory_free_async(call.stream, DevicePtr(call.address))?);
+    MemoryFreeAsync(call) => {
+        let context = session.context_of_stream(call.stream).unwrap_or(0);
+        let free = || session.memory_free_async(call.stream, DevicePtr(call.address));
+        done(dispatcher.freeing(context, call.address, free)?)
+    };
     Copy(call) => dispatcher.staged_copy(call.stream, &call.area);
     Fill(call) => done(session.fill(call.stream, &convert::fill(&call))?);
     Write(call) => done(session.write_shared(call.stream, DevicePtr(call.address), &tail.into())?);
@@ -157,27 +165,35 @@ impl Dispatcher {
         Ok(Data { bytes })
     }
 
-    /// Maps memory of the program. It has its pages already, but for managed memory, which is charged to the
-    /// virtual GPU.
+    /// Maps memory of the program, at the program's own address where the device uses this process's. It has its
+    /// pages already, but for managed memory of a device without a driver.
     fn host_register(&self, c: &wire::HostRegister) -> Result<Number, Failure> {
         let refused = |what: String| Failure::Refused(VgpuError::Argument(what));
         let fd = (self.port.take_descriptor(c.tag)).map_err(|error| refused(error.to_string()))?;
-        let mapping = map_foreign(fd, c.offset, c.bytes).map_err(|error| match error {
+        let failed = |error: Errno| match error {
             Errno::NOMEM => {
                 let what = format!("no room for {} bytes of host memory", c.bytes);
                 VgpuError::from(GpuError::new(CuResult::OutOfMemory, what)).into()
             }
             error => refused(format!("host memory cannot be shared: {error}")),
-        })?;
-        if !c.charge && backed_bytes(mapping.fd()) < c.bytes {
+        };
+        check_foreign(&fd, c.offset, c.bytes).map_err(failed)?;
+        let (pointer, keeper): (*mut u8, Box<dyn Any + Send + Sync>) =
+            match program_addresses::map(&fd, c.offset, c.bytes, c.wanted) {
+                Some(placed) => (placed.as_ptr(), Box::new(placed)),
+                None => {
+                    let region = Region::map(&fd, c.offset, c.bytes as usize, 0).map_err(failed)?;
+                    (region.as_ptr(), Box::new(region))
+                }
+            };
+        let is_pinned = !c.charge || self.session.gpu().has_driver();
+        if is_pinned && backed_bytes(&fd) < c.bytes {
             // Pages that are not there would be this process's when a kernel touches them.
             let what = format!("{} bytes of host memory that have no pages", c.bytes);
             return Err(VgpuError::from(GpuError::new(CuResult::OutOfMemory, what)).into());
         }
-        let (mapping, fd) = mapping.into_parts();
         // SAFETY: the keeper below holds the mapping until the device has let go of it.
-        let span = unsafe { HostSpan::new(mapping.as_ptr(), c.bytes) };
-        let keeper = Box::new(mapping);
+        let span = unsafe { HostSpan::new(pointer, c.bytes) };
         // SAFETY: as above; the file is sealed, so the mapping cannot lose its memory.
         let address = unsafe {
             let fd = Some((fd.as_fd(), c.offset));

@@ -15,7 +15,13 @@ handlers! { dispatcher, session, tail;
         Ok(convert::snapshot(vgpu.spec().name, limit, &**session.gpu()))
     };
     MemoryInfo(_) => {
-        let view = session.vgpu().memory();
+        let mut view = session.vgpu().memory();
+        // The daemon looks at the card now and then; the driver knows it now.
+        if session.gpu().has_driver()
+            && let Ok((free, _)) = session.gpu().memory_info()
+        {
+            view.device_free_bytes = Some(free);
+        }
         Ok(wire::MemoryState {
             free_bytes: view.free_bytes(),
             limit_bytes: view.limit_bytes,

@@ -27,7 +27,7 @@ handlers! { dispatcher, session, tail;
         done(session.stream_callback(call.stream, callback)?)
     };
     CallbackDone(call) => {
-        dispatcher.callbacks.done(call.callback);
+        dispatcher.callbacks.done(&dispatcher.port, call.callback);
         done(())
     };
 
@@ -35,7 +35,10 @@ handlers! { dispatcher, session, tail;
         let flags = EventFlags { disable_timing: call.disable_timing };
         number(session.event_create(call.context, flags)?)
     };
-    EventDestroy(call) => done(session.event_destroy(call.event)?);
+    EventDestroy(call) => {
+        dispatcher.forget_event(call.event);
+        done(session.event_destroy(call.event)?)
+    };
     EventRecord(call) => done(session.event_record(call.event, call.stream)?);
     EventQuery(call) => truth(session.event_query(call.event)?);
     EventSynchronize(call) => done(session.event_synchronize(call.event)?);

@@ -56,7 +56,7 @@ impl SessionThreads {
     pub(super) fn close(&self) -> Option<String> {
         let dispatcher = &self.dispatcher;
         self.over.store(true, Release);
-        dispatcher.callbacks.end();
+        dispatcher.callbacks.end(&dispatcher.port);
         dispatcher.port.wake_readers();
         if let Some(gated) = &self.gated {
             gated.wake();

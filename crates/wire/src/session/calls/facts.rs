@@ -106,7 +106,7 @@ pub enum Effect {
     MakesStream,
     /// This stream is gone.
     EndsStream(u64),
-    /// The allocation at this address is gone.
+    /// The allocation at this address is gone, or has other pages: the program maps it no more.
     FreesMemory(u64),
 }
 

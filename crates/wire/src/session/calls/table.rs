@@ -286,6 +286,7 @@ calls! { $
         /** Context. */ context: u64, /** Tag of the descriptor on the socket. */ tag: u64,
         /** Bytes. */ bytes: u64, /** Offset in the file. */ offset: u64,
         /** Charge it to the memory limit (managed memory). */ charge: bool,
+        /** The program's address of it, which a device with a driver should use too; 0 for any. */ wanted: u64,
     } -> Number;
         class: Waiting, late: Never, order: Takes, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
@@ -366,4 +367,30 @@ calls! { $
         /** Template. */ template: u64, /** What it is at first. */ value: u32, /** Each launch begins with it. */ is_default: bool,
     } -> Number;
         class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Lets other programs of the virtual GPU have an allocation; the program maps it no more.
+    130 ShareMemory { /** Context. */ context: u64, /** First address. */ address: u64, } -> SharedMemory;
+        class: Waiting, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: FreesMemory;
+
+    /// Lets other programs of the virtual GPU have a frame.
+    131 ShareFrame { /** Frame. */ frame: u64, } -> SharedMemory;
+        class: Waiting, late: Never, order: Ordered, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Takes in what a program of the virtual GPU shares, as a frame.
+    132 OpenShared { /** What it was shared under. */ id: [u8; 16], } -> OpenedFrame;
+        class: Waiting, late: Never, order: Takes, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Makes an event that other programs of the virtual GPU can have.
+    133 EventCreateShared { /** Context. */ context: u64, } -> Number;
+        class: Quick, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Lets other programs of the virtual GPU have such an event.
+    134 ShareEvent { /** Event. */ event: u64, } -> SharedEvent;
+        class: Waiting, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
+    /// Takes in an event that a program of the virtual GPU shares.
+    135 OpenSharedEvent {
+        /** Context. */ context: u64, /** What it was shared under. */ id: [u8; 16], /** Its place there. */ slot: u32,
+    } -> Number;
+        class: Waiting, late: Before(context), order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 }

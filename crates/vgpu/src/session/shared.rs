@@ -1,0 +1,70 @@
+//! Memory that other processes have too.
+//!
+//! Who may have it is not decided here: a file is given to the caller, and taken from it. What is taken in is charged in
+//! full, as if it were the session's own: its owner may give its part back at any time.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use mica_gpu::DevicePtr;
+
+use super::{Frame, Session, table_full};
+use crate::handle::ObjectKind;
+use crate::ranges::Owner;
+use crate::{Result, VgpuError};
+
+impl Session {
+    /// A file by which another process takes in an allocation, and the bytes of the frame it gets.
+    pub fn memory_export(&self, context: u64, address: DevicePtr) -> Result<(OwnedFd, u64)> {
+        self.check()?;
+        let owner = self.context_id(context)?;
+        {
+            let tables = self.read();
+            let found = tables.ranges.0.get(&address.0);
+            let is_live = found.is_some_and(|range| {
+                range.context == context
+                    && matches!(range.owner, Owner::Allocation { freeing: false, .. })
+            });
+            if !is_live {
+                let (address, bytes) = (address.0, 0);
+                return Err(VgpuError::Range { address, bytes });
+            }
+        }
+        // It may wait for kernels to hold still, so no lock is held.
+        Ok(self.gpu.memory_export(owner, address)?)
+    }
+
+    /// As [`Session::memory_export`], for a frame.
+    pub fn frame_export(&self, frame: u64) -> Result<(OwnedFd, u64)> {
+        self.check()?;
+        let tables = self.read();
+        let frame = tables.frames.get(frame)?;
+        Ok((self.gpu.frame_export(frame.id)?, frame.bytes))
+    }
+
+    /// Takes memory of another process in as a frame.
+    pub fn frame_import(&self, file: OwnedFd, bytes: u64) -> Result<u64> {
+        self.check()?;
+        let unit = self.gpu.properties().frame_bytes.max(1);
+        if bytes == 0 || !bytes.is_multiple_of(unit) {
+            return Err(VgpuError::Argument(format!(
+                "{bytes} shared bytes are no multiple of the frame size {unit}"
+            )));
+        }
+        let share = self.object_share()?;
+        let charge = Arc::new(self.vgpu.charge(bytes, self)?);
+        let mut tables = self.write();
+        self.check()?;
+        let id = self.gpu.frame_import(file, bytes)?;
+        let frame = Frame {
+            id,
+            bytes,
+            charge,
+            share,
+        };
+        tables.frames.insert(frame).map_err(|frame| {
+            let _ = self.gpu.frame_release(frame.id);
+            table_full(ObjectKind::Frame)
+        })
+    }
+}

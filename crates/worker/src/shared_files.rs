@@ -1,0 +1,66 @@
+//! Who carries files to other workers of the virtual GPU.
+
+use std::os::fd::BorrowedFd;
+
+use mica_limits::{HostLink, SharedFile};
+
+/// What a shared file stands for: memory of a device.
+pub(crate) const MEMORY: u64 = 1;
+/// What a shared file stands for: a page of events.
+pub(crate) const EVENTS: u64 = 2;
+
+/// Carries files between the workers of one virtual GPU, and to nobody else.
+pub trait SharedFiles: Send + Sync {
+    /// Lets the others have a file under a name that nobody can guess.
+    ///
+    /// # Errors
+    /// Why not.
+    fn share(
+        &self,
+        name: [u8; 16],
+        file: BorrowedFd<'_>,
+        bytes: u64,
+        what: u64,
+    ) -> Result<(), String>;
+    /// A file of another worker.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn open(&self, name: [u8; 16]) -> Result<SharedFile, String>;
+    /// Shares a file no more.
+    fn forget(&self, name: [u8; 16]);
+}
+
+impl SharedFiles for HostLink {
+    fn share(
+        &self,
+        name: [u8; 16],
+        file: BorrowedFd<'_>,
+        bytes: u64,
+        what: u64,
+    ) -> Result<(), String> {
+        self.share_file(name, file, bytes, what)
+    }
+
+    fn open(&self, name: [u8; 16]) -> Result<SharedFile, String> {
+        self.open_file(name)
+    }
+
+    fn forget(&self, name: [u8; 16]) {
+        self.drop_file(name);
+    }
+}
+
+/// A name that nobody can guess.
+///
+/// # Errors
+/// The system has no random bytes.
+pub(crate) fn random_name() -> Result<[u8; 16], String> {
+    let mut name = [0_u8; 16];
+    // SAFETY: the buffer has the length passed.
+    let got = unsafe { libc::getrandom(name.as_mut_ptr().cast(), name.len(), 0) };
+    match got == name.len() as isize {
+        true => Ok(name),
+        false => Err("the system has no random bytes".into()),
+    }
+}
