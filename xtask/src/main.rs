@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` is everything CI checks; `cargo xtask gpu-test` is the same cases on a real GPU.
 //! Tools that are missing are installed, said so, and cached under `target/tools`.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod alone;
 mod attack;
@@ -17,6 +18,8 @@ mod licences;
 mod measurements;
 mod nightly;
 mod packages;
+#[cfg(test)]
+mod roots;
 mod suite;
 mod support;
 mod test;

@@ -33,6 +33,9 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
         "warnings",
     ];
     command::run("lints", &mut cargo(&clippy))?;
+    let mut documentation = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    documentation.env("RUSTDOCFLAGS", "-D warnings");
+    command::run("documentation of the crates", &mut documentation)?;
     // Tests load the shims and start the command as files, so those are built first.
     command::run("build", &mut cargo(&["build", "--workspace"]))?;
     command::run("tests", &mut cargo(&["test", "--workspace", "--quiet"]))?;

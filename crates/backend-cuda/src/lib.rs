@@ -3,6 +3,7 @@
 //! Owns the loading of NVIDIA's libraries at run time ([`library`], [`driver`]), the device interface
 //! on them ([`gpu`]), readings through NVML ([`nvml`]), what the files export ([`symbols`]) and a library
 //! that adds to Mica's what a newer driver exports ([`newer`]). Decides nothing about who may use what.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod driver;
 pub mod gpu;

@@ -7,6 +7,7 @@
 //!
 //! A wild pointer in a kernel is `CUDA_ERROR_ILLEGAL_ADDRESS` for its context and nothing else: no
 //! crash, no access to the host program's memory.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod answers;
 mod area;

@@ -4,8 +4,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mica_daemon::api::{Created, Event, GpuKind, ProgramEnd, signal_name};
-use mica_daemon::client::ControlClient;
+use mica_control::api::{Created, Event, GpuKind, ProgramEnd, signal_name};
+use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
 use crate::escape;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use mica_daemon::api::Mode;
+use mica_control::api::Mode;
 
 /// The driver library a program was seen with that it should not have had.
 static ESCAPED: OnceLock<String> = OnceLock::new();

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering::Release;
 
 use anyhow::Context;
 use mica_backend_cuda::symbols::is_shim;
-use mica_daemon::api::{Check, Mode, Verdict, VgpuInfo, VgpuState};
-use mica_daemon::client::ControlClient;
+use mica_control::api::{Check, Mode, Verdict, VgpuInfo, VgpuState};
+use mica_control::client::ControlClient;
 use mica_limits::{Environment, HostLink, PageQuota, Quota, open_session};
 use mica_load::{Driver, DriverError};
 use mica_wire::host::message::Role;

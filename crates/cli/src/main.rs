@@ -1,4 +1,5 @@
 //! The `mica` command.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 #[macro_use]
 mod output;

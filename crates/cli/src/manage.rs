@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use mica_daemon::api::{Resize, VgpuInfo};
-use mica_daemon::client::ControlClient;
+use mica_control::api::{Resize, VgpuInfo};
+use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
 use crate::args::{ConfigArgs, CreateArgs, DaemonArgs, NameArgs, RemoveArgs, ResizeArgs};

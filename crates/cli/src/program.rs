@@ -17,8 +17,8 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use mica_daemon::api::{Created, GpuKind, Mode, ProgramReport};
-use mica_daemon::client::ControlClient;
+use mica_control::api::{Created, GpuKind, Mode, ProgramReport};
+use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
 use crate::aftermath;

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use mica_daemon::api::Percent;
+use mica_control::api::Percent;
 
 /// A number of bytes: `8GiB`, `8G`, `8192MiB`, `512M`, `1073741824`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

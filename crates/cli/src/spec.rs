@@ -1,10 +1,10 @@
 //! From the words on the command line to what the daemon is asked for.
 
 use anyhow::{Context, Result, bail};
-use mica_daemon::api::{
+use mica_control::api::{
     GpuKind, Mode, OnFull, Placement, PrecisionPolicy, Priority, Profile, VgpuSpec,
 };
-use mica_daemon::client::ControlClient;
+use mica_control::client::ControlClient;
 
 use crate::args::{ModeArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, SpecArgs};
 use crate::size::Memory;

@@ -1,12 +1,14 @@
 //! The CUDA driver interface: types, result codes, the one table of entry points.
 //!
 //! Owns what is true of the interface itself: which symbols exist, since when, what they do, how the
-//! structures that limits depend on are laid out, where its library lies. Calls nothing.
+//! structures that limits depend on are laid out, where the files of the driver lie. Calls nothing.
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 #[macro_use]
 mod table;
 
+mod driver_files;
 mod entry;
 mod names;
 mod places;
@@ -15,6 +17,7 @@ mod service;
 mod types;
 mod work;
 
+pub use driver_files::{driver_libraries, nodes_of};
 pub use entry::{
     Class, DefaultStream, ENTRY_POINTS, EntryPoint, Symbol, find_symbol, resolve, sounds_limited,
     variants,

@@ -16,7 +16,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::api::Priority;
+use mica_control::api::Priority;
+
 use crate::config::WorkersSection;
 use crate::registry::Vgpu;
 

@@ -6,12 +6,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use mica_control::api::{ConfinementInfo, MissingLayer, Verdict};
+use mica_control::uid;
 use mica_jail::Layer;
 use mica_limits::{Environment, worker_variables};
 
-use crate::api::{ConfinementInfo, MissingLayer, Verdict};
 use crate::config::WorkersSection;
-use crate::paths::uid;
 use crate::registry::Confinement;
 
 /// Whether a variable of the daemon's environment is one that workers read.

@@ -1,13 +1,15 @@
 //! The daemon as a whole: its tables, its threads, their start and end.
 
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::api::{DaemonInfo, Severity};
+use mica_control::Paths;
+use mica_control::api::{DaemonInfo, Severity};
+use mica_control::files::DirectoryError;
+
 use crate::cancels::Cancels;
 use crate::cgroups::Cgroups;
 use crate::config::{Config, ConfigError};
@@ -15,7 +17,6 @@ use crate::devices::Devices;
 use crate::events::EventLog;
 use crate::gpu_thread::Change;
 use crate::host::HostThread;
-use crate::paths::Paths;
 use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
 
@@ -25,14 +26,9 @@ pub enum DaemonError {
     /// Another one owns the directory.
     #[error("a Mica daemon already runs in {0}")]
     AlreadyRunning(PathBuf),
-    /// A directory or file cannot be made or is not safe to use.
-    #[error("{path}: {what}")]
-    Directory {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong.
-        what: String,
-    },
+    /// A directory cannot be made or is not safe to use.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// A system call failed.
     #[error("{operation} failed")]
     System {
@@ -286,32 +282,4 @@ pub(crate) fn source_text(error: &dyn std::error::Error) -> String {
         next = source.source();
     }
     text
-}
-
-pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), DaemonError> {
-    let wrong = |what: String| DaemonError::Directory {
-        path: path.to_owned(),
-        what,
-    };
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(path)
-        .map_err(|error| wrong(format!("cannot be made: {error}")))?;
-    let metadata = std::fs::symlink_metadata(path)
-        .map_err(|error| wrong(format!("cannot be looked at: {error}")))?;
-    // A directory another user made in /tmp could hold sockets of theirs.
-    if !metadata.is_dir() || metadata.uid() != crate::paths::uid() {
-        return Err(wrong("is not a directory of this user".into()));
-    }
-    if metadata.mode() & 0o022 != 0 {
-        return Err(wrong("can be written by other users".into()));
-    }
-    // The umask may have taken away what workers, which are other users, need.
-    if metadata.mode() & mode != mode {
-        let wanted = PermissionsExt::from_mode((metadata.mode() | mode) & 0o777);
-        std::fs::set_permissions(path, wanted)
-            .map_err(|error| wrong(format!("cannot have mode {mode:o}: {error}")))?;
-    }
-    Ok(())
 }

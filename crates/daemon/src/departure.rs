@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use mica_control::api::Severity;
 use mica_wire::host::message::Role;
 
-use crate::api::Severity;
 use crate::daemon::Daemon;
 use crate::registry::Client;
 use crate::watched::Watched;

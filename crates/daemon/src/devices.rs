@@ -3,7 +3,8 @@
 //! The daemon makes no context on any of them: it lists them, and reads what the driver says about
 //! their memory, their load and the processes on them.
 
-use crate::api::GpuKind;
+use mica_control::api::GpuKind;
+
 use crate::config::{Offer, SoftwareSection};
 
 /// What does not change about a GPU.

@@ -5,10 +5,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use mica_control::api::{Check, Doctor, GpuKind, Verdict};
 use mica_wire::host::message::Role;
 use mica_wire::host::page::client_flags;
 
-use crate::api::{Check, Doctor, GpuKind, Verdict};
 use crate::enforce::why_no_slice;
 use crate::placement::{count, size};
 use crate::registry::{Client, Gpu, Registry, Vgpu};

@@ -17,10 +17,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use mica_control::api::{GpuKind, Mode, PrecisionPolicy, Severity, VgpuSpec};
 use mica_wire::host::message::Role;
 use mica_wire::host::page::{ClientPage, client_flags};
 
-use crate::api::{GpuKind, Mode, PrecisionPolicy, Severity, VgpuSpec};
 use crate::registry::Registry;
 use crate::tenant::Mechanism;
 

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use mica_control::api::{Event, Severity};
 use mica_wire::host::printable::printable;
 use tokio::sync::broadcast;
 
-use crate::api::{Event, Severity};
 use crate::floods::Floods;
 
 /// Events that are remembered.

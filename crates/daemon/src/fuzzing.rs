@@ -9,20 +9,20 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use mica_control::Paths;
+use mica_control::api::{GpuKind, Mode, OnFull, VgpuSpec};
 use mica_limits::SharedPage;
 use mica_wire::host::frame::{FRAME_BYTES, Frame};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::api::{GpuKind, Mode, OnFull, VgpuSpec};
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
 use crate::host::{Door, HostServer, session_pair};
 use crate::http;
 use crate::journal::Journal;
-use crate::paths::Paths;
 use crate::registry::{Registry, WorkerSlot};
 use crate::running::start_gpus;
 
@@ -112,7 +112,7 @@ impl Target {
             return;
         };
         let uid = match user % 2 {
-            0 => crate::paths::uid(),
+            0 => mica_control::uid(),
             _ => 65_534,
         };
         self.runtime.block_on(async {
@@ -215,7 +215,7 @@ impl Target {
             on_full: OnFull::Wait { timeout_ms: 1 },
             ..VgpuSpec::default()
         };
-        let made = registry.create(spec, crate::paths::uid(), None).ok()?;
+        let made = registry.create(spec, mica_control::uid(), None).ok()?;
         let name = made.name.clone();
         let vgpu = registry.vgpu_mut(&name).ok()?;
         let mut slot = WorkerSlot::of(None);

@@ -94,7 +94,7 @@ pub(crate) struct Journal {
 impl Journal {
     /// Opens the file and reads what an earlier daemon left, with the slots it is in.
     pub(crate) fn open(path: &Path) -> std::io::Result<(Self, Vec<(u64, Entry)>)> {
-        let file = crate::files::open_or_create(path)?;
+        let file = mica_control::files::open_or_create(path)?;
         // A disk that fills up later has room for these; one that is full already is said at the first write.
         let reserved = RESERVED_SLOTS * SLOT_BYTES as u64;
         let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, reserved);

@@ -10,10 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use mica_control::api::Severity;
 use mica_limits::worker_variables::KERNEL_CACHE_MIB;
 use mica_wire::host::message::Role;
 
-use crate::api::Severity;
 use crate::confinement::{kernel_cache_of, worker_user};
 use crate::daemon::Daemon;
 

@@ -11,11 +11,10 @@
 //!                                 store
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
-pub mod api;
 mod cancels;
 mod cgroups;
-pub mod client;
 pub mod config;
 mod confinement;
 mod daemon;
@@ -24,7 +23,6 @@ pub mod devices;
 mod doctor;
 mod enforce;
 mod events;
-mod files;
 mod floods;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -41,12 +39,11 @@ mod namespaces;
 pub mod nvidia;
 mod openapi;
 mod outsiders;
-mod paths;
 mod placement;
+mod process;
 mod registry;
 mod running;
 mod share_check;
-mod start;
 mod store;
 mod tenant;
 mod view;
@@ -55,7 +52,6 @@ mod workers;
 
 pub use daemon::{DaemonError, Options};
 pub use openapi::document as openapi_document;
-pub use paths::{Paths, uid};
+pub use process::run;
 pub use running::Running;
-pub use start::{StartError, ensure_running, ensure_running_at, listens, run};
 pub use store::StoreError;

@@ -7,9 +7,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use mica_control::files;
 use rustix::fs::{fstat, ftruncate};
-
-use crate::files;
 
 /// The log is cut when it is longer.
 pub(crate) const MOST_BYTES: u64 = 4 << 20;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use mica_control::api::{Sample, Severity};
 use mica_wire::host::message::Role;
 
-use crate::api::{Sample, Severity};
 use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use mica_backend_cuda::driver::{DriverError, OLDEST_VERSION};
 use mica_backend_cuda::nvml::{ComputeMode, DeviceFacts as Settings, Nvml};
+use mica_control::api::GpuKind;
 
-use crate::api::GpuKind;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, NoDevices, ProcessReading};
 
 /// The host's NVIDIA GPUs.

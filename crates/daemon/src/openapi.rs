@@ -1,8 +1,8 @@
 //! The OpenAPI document, made from the handlers and types.
 
+use mica_control::api;
 use utoipa::OpenApi;
 
-use crate::api;
 use crate::http;
 
 #[derive(OpenApi)]

@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 
-use crate::api::Mode;
+use mica_control::api::Mode;
+
 use crate::enforce::{News, replace};
 use crate::registry::Registry;
 

@@ -1,6 +1,6 @@
 //! Which GPU a new virtual GPU goes to. Pure: numbers in, an index or a sentence out.
 
-use crate::api::{ApiError, GpuKind, Mode, Percent, Placement};
+use mica_control::api::{ApiError, GpuKind, Mode, Percent, Placement};
 
 /// What placement looks at.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,18 +8,19 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use mica_control::Paths;
+use mica_control::files::{make_directory, open_or_create};
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 
 use crate::config::Config;
-use crate::daemon::{Daemon, DaemonError, Options, make_directory, system};
+use crate::daemon::{Daemon, DaemonError, Options, system};
 use crate::devices::{Devices, software};
 use crate::gpu_thread::{Change, GpuThread};
 use crate::host::HostServer;
 use crate::journal::Journal;
-use crate::paths::Paths;
 use crate::registry::{Gpu, Registry, Vgpu};
 use crate::store::{self, Outlives};
 
@@ -73,7 +74,7 @@ impl Running {
         let host = listener(&paths.host_socket(), SocketType::SEQPACKET, mode)?;
         // Workers of a privileged daemon are other users; their folder lets nobody else through who is not let
         // through to the sockets.
-        let worker_mode = if crate::paths::uid() == 0 {
+        let worker_mode = if mica_control::uid() == 0 {
             0o666
         } else {
             0o600
@@ -215,8 +216,7 @@ pub(crate) fn start_gpus(
 }
 
 fn take_lock(paths: &Paths) -> Result<OwnedFd, DaemonError> {
-    let file = crate::files::open_or_create(&paths.lock_file())
-        .map_err(system("opening the lock file"))?;
+    let file = open_or_create(&paths.lock_file()).map_err(system("opening the lock file"))?;
     let fd = OwnedFd::from(file);
     // Tried for two seconds: one that is just ending, or a child between fork and exec, may hold it a moment
     // longer, and a busy machine makes moments long.

@@ -4,7 +4,7 @@
 //! the 60 % that were left is a kept promise. So a second is judged by the ratio of what a tenant had to what all tenants
 //! had together.
 
-use crate::api::{Percent, Verdict};
+use mica_control::api::{Percent, Verdict};
 
 /// A GPU that is busy for so many percent has no time left to give away.
 const FULL_PERCENT: f32 = 90.0;

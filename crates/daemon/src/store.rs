@@ -3,9 +3,8 @@
 use std::io::{Read, Write};
 use std::path::Path;
 
+use mica_control::api::VgpuSpec;
 use serde::{Deserialize, Serialize};
-
-use crate::api::VgpuSpec;
 
 /// Layout of the file.
 const VERSION: u32 = 1;
@@ -78,7 +77,7 @@ impl Stored {
 /// Reads the file; a missing one is an empty registry.
 pub(crate) fn load(path: &Path) -> Result<Stored, StoreError> {
     let mut text = Vec::new();
-    match crate::files::open(path).and_then(|mut file| file.read_to_end(&mut text)) {
+    match mica_control::files::open(path).and_then(|mut file| file.read_to_end(&mut text)) {
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Ok(Stored::new(Vec::new()));
@@ -118,7 +117,7 @@ pub(crate) fn save(path: &Path, stored: &Stored, outlives: Outlives) -> Result<(
     let temporary = path.with_extension("json.new");
     let write = || -> std::io::Result<()> {
         // The file holds tokens: nobody else may read it.
-        let mut file = crate::files::replace(&temporary)?;
+        let mut file = mica_control::files::replace(&temporary)?;
         file.write_all(&text)?;
         if outlives == Outlives::Machine {
             file.sync_data()?;

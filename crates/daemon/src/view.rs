@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use mica_control::api::{Created, GpuInfo, GpuKind, ProcessInfo, VgpuInfo};
 use mica_wire::host::message::Role;
 use mica_wire::host::printable::printable;
 
-use crate::api::{Created, GpuInfo, GpuKind, ProcessInfo, VgpuInfo};
 use crate::registry::{Client, Confinement, Registry, Traffic, Vgpu};
 use crate::tenant::Mechanism;
 

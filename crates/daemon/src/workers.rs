@@ -7,10 +7,10 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, mpsc};
 
+use mica_control::api::{GpuKind, Mode, Priority, Severity, VgpuSpec};
 use mica_limits::{Environment, worker_variables};
 use mica_wire::host::message::{DaemonMessage, Refusal};
 
-use crate::api::{GpuKind, Mode, Priority, Severity, VgpuSpec};
 use crate::cgroups::GroupLimits;
 use crate::config::Config;
 use crate::confinement;
@@ -175,7 +175,7 @@ impl Daemon {
     fn start_worker(&self, config: &Config, order: &WorkerOrder) -> std::io::Result<Child> {
         let flag = |allowed: bool| if allowed { "1" } else { "0" };
         let spec = &order.spec;
-        let full = spec.precision_policy == crate::api::PrecisionPolicy::Full;
+        let full = spec.precision_policy == mica_control::api::PrecisionPolicy::Full;
         let mut command = worker_command(config)?;
         // The daemon's own environment may hold what no tenant should read.
         command.env_clear().envs(

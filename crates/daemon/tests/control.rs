@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 
-use mica_daemon::api::{Percent, Resize, Severity, VgpuSpec};
+use mica_control::api::{Percent, Resize, Severity, VgpuSpec};
 use mica_wire::host::message;
 use support::{MIB, Program, control, eventually, spec, start, start_with};
 

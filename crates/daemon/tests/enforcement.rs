@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 
-use mica_daemon::api::{GpuKind, Mode, Severity, VgpuSpec, VgpuState};
+use mica_control::Paths;
+use mica_control::api::{GpuKind, Mode, Severity, VgpuSpec, VgpuState};
 use mica_daemon::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
-use mica_daemon::{Options, Paths, Running};
+use mica_daemon::{Options, Running};
 use mica_limits::{Environment, HostLink};
 use mica_wire::host::message::{self, Role};
 use mica_wire::host::page::client_flags;
@@ -191,7 +192,8 @@ fn slices_that_are_refused_are_told_and_leases_take_their_place() {
         control.get("a").unwrap().mechanism == "leases"
     });
     let report = control.doctor(Some("a")).unwrap();
-    let says = |check: &mica_daemon::api::Check| check.evidence.contains("leases are used instead");
+    let says =
+        |check: &mica_control::api::Check| check.evidence.contains("leases are used instead");
     assert!(report.checks.iter().any(says), "{report:?}");
 }
 
@@ -228,7 +230,7 @@ fn child_without_a_mechanism() {
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
 }
 
-fn ungoverned(created: &mica_daemon::api::Created) -> Child {
+fn ungoverned(created: &mica_control::api::Created) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_without_a_mechanism"])
         .env(CHILD, "1")

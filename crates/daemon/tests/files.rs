@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use mica_daemon::{Options, Paths, Running, StartError, ensure_running_at};
+use mica_control::{Paths, StartError, ensure_running_at};
+use mica_daemon::{Options, Running};
 use support::{Card, eventually};
 
 const IMPOSTOR: &str = "MICA_TEST_IMPOSTOR";
@@ -121,7 +122,7 @@ fn impostor() {
 
 #[test]
 fn a_socket_that_another_user_has_put_there_is_not_spoken_to() {
-    if mica_daemon::uid() != 0 || !Path::new("/usr/bin/setpriv").exists() {
+    if mica_control::uid() != 0 || !Path::new("/usr/bin/setpriv").exists() {
         eprintln!("skipped: needs root and setpriv");
         return;
     }

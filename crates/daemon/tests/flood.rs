@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use mica_daemon::Paths;
-use mica_daemon::client::ControlClient;
+use mica_control::Paths;
+use mica_control::client::ControlClient;
 use mica_limits::{PageQuota, Quota};
 use mica_wire::host::message::Severity;
 use mica_wire::host::socket::HostSocket;

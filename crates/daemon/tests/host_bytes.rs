@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use mica_daemon::api::{Created, Mode, VgpuSpec};
+use mica_control::api::{Created, Mode, VgpuSpec};
 use mica_limits::{Environment, HostLink, PageQuota, Push, Quota, open_session, vgpu_host_bytes};
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role, Severity, Topic};
 use mica_wire::host::socket::HostSocket;

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use mica_daemon::Paths;
+use mica_control::Paths;
 use mica_limits::{HostLink, PageQuota, Quota, SharedPage};
 use mica_wire::host::frame::{FRAME_BYTES, Frame, Packet};
 use mica_wire::host::message::{

@@ -5,7 +5,7 @@ mod support;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 
-use mica_daemon::api::{Mode, ProgramReport, VgpuSpec};
+use mica_control::api::{Mode, ProgramReport, VgpuSpec};
 use mica_limits::{Environment, HostLink, PageQuota, Quota, open_session};
 use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;

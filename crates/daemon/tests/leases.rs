@@ -5,7 +5,7 @@ mod support;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-use mica_daemon::client::ControlClient;
+use mica_control::client::ControlClient;
 use mica_limits::{Gate, monotonic_ns};
 use mica_wire::host::page::{client_flags, gate, suspend};
 use support::{Program, control, eventually, spec, start, start_with};
@@ -282,7 +282,7 @@ fn a_capped_one_whose_kernel_never_ends_is_stopped_and_started() {
         let vgpu = control.get("a").unwrap();
         assert!(vgpu.reasons.is_empty(), "{:?}", vgpu.reasons);
         let report = control.doctor(Some("a")).unwrap();
-        let said = |c: &mica_daemon::api::Check| c.evidence.contains("stopping and starting");
+        let said = |c: &mica_control::api::Check| c.evidence.contains("stopping and starting");
         assert!(report.checks.iter().any(said), "{report:?}");
         stop.store(true, Relaxed);
     });

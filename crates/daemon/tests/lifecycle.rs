@@ -5,9 +5,9 @@ mod support;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
+use mica_control::api::{OnFull, Resize, VgpuSpec, VgpuState};
+use mica_control::client::ControlClient;
 use mica_daemon::Running;
-use mica_daemon::api::{OnFull, Resize, VgpuSpec, VgpuState};
-use mica_daemon::client::ControlClient;
 use mica_limits::{PageQuota, Quota};
 use support::{MIB, Program, control, eventually, spec, start};
 

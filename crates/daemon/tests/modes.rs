@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use mica_daemon::api::{GpuKind, Mode, VgpuSpec, VgpuState};
+use mica_control::api::{GpuKind, Mode, VgpuSpec, VgpuState};
 use mica_daemon::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
 use mica_limits::HostLink;
 use mica_wire::host::message::Role;
@@ -37,7 +37,7 @@ fn the_daemon_decides_the_mode_by_the_gpu() {
     );
     // Direct only where there is a driver, even when the software GPU would fit better.
     let direct = VgpuSpec {
-        placement: mica_daemon::api::Placement::Spread,
+        placement: mica_control::api::Placement::Spread,
         ..with_mode("direct", Some(Mode::Direct))
     };
     assert_eq!(control.create(&direct).unwrap().gpu_kind, GpuKind::Nvidia);

@@ -5,7 +5,7 @@ mod support;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use mica_daemon::api::VgpuState;
+use mica_control::api::VgpuState;
 use mica_daemon::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
 use rustix::process::{Pid, Signal, kill_process};
 use support::{MIB, control, eventually, spec, start_on};
@@ -64,7 +64,7 @@ fn a_program_without_token_and_ancestors_degrades_its_users_virtual_gpus() {
     let number = format!("process {lost} (sleep)");
     assert!(shown.len() == 1 && shown[0].contains(&number), "{shown:?}");
     assert!(shown[0].contains("without Mica"), "{shown:?}");
-    let told = |event: &&mica_daemon::api::Event| event.pid == Some(lost);
+    let told = |event: &&mica_control::api::Event| event.pid == Some(lost);
     assert_eq!(
         control.past_events().unwrap().iter().filter(told).count(),
         1

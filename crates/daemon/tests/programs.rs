@@ -2,7 +2,7 @@
 
 mod support;
 
-use mica_daemon::api::{Created, Event, ProgramEnd, ProgramReport, Severity};
+use mica_control::api::{Created, Event, ProgramEnd, ProgramReport, Severity};
 use mica_limits::{PageQuota, Quota};
 use support::{MIB, Program, control, eventually, spec, start};
 

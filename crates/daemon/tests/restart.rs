@@ -4,8 +4,8 @@ mod support;
 
 use std::path::Path;
 
-use mica_daemon::client::ControlClient;
-use mica_daemon::{Paths, ensure_running_at};
+use mica_control::client::ControlClient;
+use mica_control::{Paths, ensure_running_at};
 use mica_limits::{PageQuota, Quota};
 use support::process::DaemonProcess;
 use support::{MIB, Program, control, eventually, spec, start};
@@ -127,7 +127,7 @@ fn virtual_gpus_survive_a_restart_and_ephemeral_ones_without_a_creator_do_not() 
     let _second = start(dir.path());
     let info = control.get("kept").unwrap();
     assert_eq!(info.memory_limit_bytes, 100 * MIB);
-    assert_eq!(info.state, mica_daemon::api::VgpuState::Suspended);
+    assert_eq!(info.state, mica_control::api::VgpuState::Suspended);
 }
 
 #[test]

@@ -5,8 +5,8 @@ mod support;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
-use mica_daemon::Paths;
-use mica_daemon::api::Created;
+use mica_control::Paths;
+use mica_control::api::Created;
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

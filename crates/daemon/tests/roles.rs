@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 
-use mica_daemon::Paths;
-use mica_daemon::api::Created;
+use mica_control::Paths;
+use mica_control::api::Created;
 use mica_limits::{Environment, HostLink, LinkError, PageQuota, Quota, SharedPage};
 use mica_wire::host::message::{
     ClientMessage, DaemonMessage, Introduction, PROTOCOL_VERSION, Role,
@@ -54,7 +54,7 @@ fn no_program_joins_an_isolated_virtual_gpu_as_direct_or_as_its_worker() {
     assert!(refused.contains("token is not for"), "{refused}");
     let info = control.get("a").unwrap();
     assert!(info.processes.is_empty(), "{info:?}");
-    let refused = |event: &&mica_daemon::api::Event| event.kind == "process_refused";
+    let refused = |event: &&mica_control::api::Event| event.kind == "process_refused";
     assert_eq!(
         control
             .past_events()

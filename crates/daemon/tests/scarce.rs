@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use mica_daemon::Paths;
-use mica_daemon::api::{Mode, VgpuSpec};
+use mica_control::Paths;
+use mica_control::api::{Mode, VgpuSpec};
 use mica_limits::{PageQuota, Quota, open_session};
 use mica_wire::host::frame::Packet;
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use mica_daemon::client::{ControlClient, ControlError};
+use mica_control::client::{ControlClient, ControlError};
 use mica_limits::{HostLink, LinkError};
 use mica_wire::host::message::Role;
 use support::process::DaemonProcess;

@@ -6,9 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use mica_daemon::api::VgpuState;
-use mica_daemon::client::ControlClient;
-use mica_daemon::{Options, Paths, Running};
+use mica_control::Paths;
+use mica_control::api::VgpuState;
+use mica_control::client::ControlClient;
+use mica_daemon::{Options, Running};
 use mica_limits::{Environment, HostLink};
 use mica_wire::host::message::Role;
 use support::{Card, Program, control, environment, spec};
@@ -104,7 +105,7 @@ fn child_of_another_user() {
 #[test]
 fn another_user_has_their_own_and_nobody_elses() {
     let setpriv = Path::new("/usr/bin/setpriv");
-    if mica_daemon::uid() != 0 || !setpriv.exists() {
+    if mica_control::uid() != 0 || !setpriv.exists() {
         eprintln!("skipped: needs root and setpriv");
         return;
     }

@@ -7,6 +7,7 @@
 //!
 //! No input makes it panic, and memory stays within the limits the caller gives.
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod archive;
 mod bytes;

@@ -7,7 +7,7 @@
 //! Every call may come from any thread. Handles are dense numbers private to one `Gpu` value; a
 //! stale or foreign handle gives `InvalidHandle`, never a crash. Asynchronous calls on one stream run
 //! in order; errors found later are sticky for the context and returned by every later call on it.
-
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 #![deny(missing_docs)]
 
 pub mod budget;

@@ -16,13 +16,13 @@
 //! ```
 //!
 //! Owns the order and the lists. Does not decide what is mandatory: [`Report::missing_of`] tells, the caller refuses.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod enter;
 mod files;
 mod folder;
 mod landlocked;
 mod layer;
-mod nvidia;
 mod syscalls;
 mod user;
 
@@ -32,7 +32,6 @@ use std::path::PathBuf;
 pub use enter::enter;
 pub use folder::make_folder_of;
 pub use layer::{Layer, Report, UnknownLayer};
-pub use nvidia::{driver_libraries, nodes_of};
 
 /// Which device a worker serves: its driver's needs differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@
 //!                                   ▲                   │ polls *stop at back edges
 //!                                   └── Services ◄──────┘ printf, malloc, pause, textures, faults
 //! ```
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod interrupt;
 

@@ -6,13 +6,13 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use mica_rm::RmError;
 use mica_wire::host::message::Severity;
 use mica_wire::host::page::{ClientPage, client_flags, suspend};
 use rustix::thread::futex;
 
 use crate::clock::sleep_on;
-use crate::{HostLink, Slice, monotonic_ns};
+use crate::slices::Slice;
+use crate::{ChannelError, Channels, HostLink, monotonic_ns};
 
 /// New channel groups are looked for this often; mostly there are none.
 const LOOK_EVERY_NS: u64 = 500_000_000;
@@ -57,17 +57,7 @@ impl Commands {
     /// lock there would never start them again. `tell` gets what cannot be carried out.
     pub fn run(
         &self,
-        link: &HostLink,
-        over: impl Fn() -> bool,
-        each_round: impl FnMut(bool),
-        tell: impl Fn(&str),
-    ) {
-        self.run_on(&CHANNELS, link, over, each_round, tell);
-    }
-
-    fn run_on(
-        &self,
-        channels: &Channels,
+        channels: &impl Channels,
         link: &HostLink,
         over: impl Fn() -> bool,
         mut each_round: impl FnMut(bool),
@@ -78,15 +68,15 @@ impl Commands {
         while !over() {
             let command = page.commands.command.load(Acquire);
             let woken = self.woken.swap(false, AcqRel);
-            let generation = mica_rm::generation();
-            let overwritten = mica_rm::take_overwritten();
+            let generation = channels.generation();
+            let overwritten = channels.take_overwritten();
             let others = woken || overwritten || applied.generation != generation;
             let let_go = applied.stopped && !is_stop_wanted(page, link.is_down());
             if has_context(page) && (others || let_go || applied.command != Some(command)) {
                 // Stops and starts follow one another quickly; to set a slice again takes longer than to stop.
                 let set = others || applied.command.is_none() || !applied.slice.is_as_asked(page);
                 applied.generation = generation;
-                if set && let Err(error) = applied.slice.apply(page) {
+                if set && let Err(error) = applied.slice.apply(channels, page) {
                     tell(&format!("the time slice cannot be set: {error}"));
                 }
                 apply_suspension(channels, link, &mut applied, command, &tell);
@@ -102,17 +92,6 @@ impl Commands {
         }
     }
 }
-
-/// How this process's channels are stopped and started.
-struct Channels {
-    stop: fn() -> Result<(), RmError>,
-    start: fn() -> Result<(), RmError>,
-}
-
-const CHANNELS: Channels = Channels {
-    stop: mica_rm::suspend,
-    start: mica_rm::resume,
-};
 
 /// What has been applied.
 #[derive(Default)]
@@ -140,7 +119,7 @@ fn is_stop_wanted(page: &ClientPage, is_down: bool) -> bool {
 }
 
 fn apply_suspension(
-    channels: &Channels,
+    channels: &impl Channels,
     link: &HostLink,
     applied: &mut Applied,
     command: u32,
@@ -151,15 +130,15 @@ fn apply_suspension(
     let began_ns = monotonic_ns();
     let outcome = match (wanted, applied.stopped) {
         // Again while suspended: channels made meanwhile are to stop too.
-        (true, _) => (channels.stop)(),
-        (false, true) => (channels.start)(),
+        (true, _) => channels.stop(),
+        (false, true) => channels.start(),
         (false, false) => return,
     };
     if !wanted {
         let took_ns = monotonic_ns() - began_ns;
         page.client.start_took_ns.store(took_ns, Relaxed);
     }
-    let none = matches!(outcome, Err(RmError::NoGroup | RmError::NotObserved));
+    let none = matches!(&outcome, Err(error) if error.is_without_channels());
     // A refusal may have come after some of the channels were stopped, or before all were started.
     applied.stopped = match outcome {
         Ok(()) => wanted,
@@ -186,6 +165,7 @@ fn apply_suspension(
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
 
@@ -206,13 +186,57 @@ mod tests {
         }
     }
 
-    /// How often the made-up channels were stopped and started.
-    static STOPS: AtomicU32 = AtomicU32::new(0);
-    static STARTS: AtomicU32 = AtomicU32::new(0);
+    /// Channels that count how often they were stopped and started.
+    #[derive(Default)]
+    struct Counted {
+        stops: AtomicU32,
+        starts: AtomicU32,
+    }
 
-    fn count(times: &AtomicU32) -> Result<(), RmError> {
-        times.fetch_add(1, Relaxed);
-        Ok(())
+    impl ChannelError for Infallible {
+        fn code(&self) -> i32 {
+            match *self {}
+        }
+
+        fn is_without_channels(&self) -> bool {
+            match *self {}
+        }
+    }
+
+    impl Channels for Counted {
+        type Error = Infallible;
+
+        fn generation(&self) -> u64 {
+            0
+        }
+
+        fn take_overwritten(&self) -> bool {
+            false
+        }
+
+        fn pin_slice_us(&self, _: Option<u64>) {}
+
+        fn set_slice_us(&self, _: u64) -> Result<(), Infallible> {
+            Ok(())
+        }
+
+        fn restore_slice(&self) -> Result<(), Infallible> {
+            Ok(())
+        }
+
+        fn slice_us(&self) -> Result<u64, Infallible> {
+            Ok(0)
+        }
+
+        fn stop(&self) -> Result<(), Infallible> {
+            self.stops.fetch_add(1, Relaxed);
+            Ok(())
+        }
+
+        fn start(&self) -> Result<(), Infallible> {
+            self.starts.fetch_add(1, Relaxed);
+            Ok(())
+        }
     }
 
     #[test]
@@ -220,10 +244,8 @@ mod tests {
         let host = Host::start();
         let (link, socket) = host.connected();
         let (commands, over) = (Commands::new(), AtomicBool::new(false));
-        let channels = Channels {
-            stop: || count(&STOPS),
-            start: || count(&STARTS),
-        };
+        let channels = Counted::default();
+        let (stops, starts) = (&channels.stops, &channels.starts);
         let page = link.page();
         let stopped = || page.client.flags.load(Acquire) & client_flags::SUSPENDED != 0;
         let until = |what: &dyn Fn() -> bool| {
@@ -239,25 +261,25 @@ mod tests {
         };
         let ending = || over.load(Acquire);
         std::thread::scope(|scope| {
-            scope.spawn(|| commands.run_on(&channels, &link, ending, |_| {}, |_| {}));
+            scope.spawn(|| commands.run(&channels, &link, ending, |_| {}, |_| {}));
             commands.context_made(&link);
             for what in [suspend::PAUSE, suspend::STOP] {
                 ask(what);
                 assert!(stopped());
                 // Channels made meanwhile are to stop too.
-                let stops = STOPS.load(Relaxed);
+                let before = stops.load(Relaxed);
                 commands.wake(&link);
-                until(&|| STOPS.load(Relaxed) > stops);
+                until(&|| stops.load(Relaxed) > before);
                 ask(suspend::RUN);
                 assert!(!stopped());
             }
-            assert_eq!(STARTS.load(Relaxed), 2);
+            assert_eq!(starts.load(Relaxed), 2);
             ask(suspend::PAUSE);
             // What only a daemon would let go on goes on without one.
             drop(socket);
             let reader = scope.spawn(|| link.serve(|_| {}, &over));
             until(&|| !stopped());
-            assert_eq!(STARTS.load(Relaxed), 3);
+            assert_eq!(starts.load(Relaxed), 3);
             over.store(true, Release);
             commands.wake(&link);
             // Whoever looks for the daemon's successor is refused.

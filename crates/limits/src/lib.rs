@@ -3,10 +3,12 @@
 //! The same few lines decide in every mode: in the program (direct), in a worker (isolated), in a
 //! Rust program without a daemon (embedded). [`Quota`] says whether memory may be had, [`Gate`] when
 //! work may be submitted. [`HostLink`] is the connection both use when a daemon is there; [`Leases`] and
-//! [`Commands`] are what a client on an NVIDIA GPU does with what the daemon says.
+//! [`Commands`] are what a client on an NVIDIA GPU does with what the daemon says, by means of its [`Channels`].
 //!
 //! Owns no policy: who gets how much is the daemon's to say.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
+mod channels;
 mod clock;
 mod commands;
 mod environment;
@@ -21,6 +23,7 @@ mod shared_page;
 mod slices;
 pub mod worker_variables;
 
+pub use channels::{ChannelError, Channels};
 pub use clock::{monotonic_ns, run_before_others};
 pub use commands::Commands;
 pub use environment::{Environment, MEMCHECK, memcheck, remember_environment, variable};
@@ -33,4 +36,3 @@ pub use quota::{
 pub use session::connect_session;
 pub use shared_files::SharedFile;
 pub use shared_page::SharedPage;
-pub use slices::Slice;

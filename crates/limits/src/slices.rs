@@ -5,18 +5,19 @@
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use mica_rm::RmError;
 use mica_wire::host::page::{ClientPage, client_flags};
+
+use crate::{ChannelError, Channels};
 
 /// What was last asked for.
 #[derive(Debug, Default)]
-pub struct Slice {
+pub(crate) struct Slice {
     asked_us: u64,
 }
 
 impl Slice {
     /// Whether the page asks for what it asked for last, and that was done.
-    pub fn is_as_asked(&self, page: &ClientPage) -> bool {
+    pub(crate) fn is_as_asked(&self, page: &ClientPage) -> bool {
         let same = self.asked_us == page.commands.slice_us.load(Relaxed);
         same && page.client.slice_status.load(Relaxed) == 0
     }
@@ -26,17 +27,21 @@ impl Slice {
     ///
     /// # Errors
     /// The control is refused; the page says so too, and that slices are not in force.
-    pub fn apply(&mut self, page: &ClientPage) -> Result<(), RmError> {
+    pub(crate) fn apply<C: Channels>(
+        &mut self,
+        channels: &C,
+        page: &ClientPage,
+    ) -> Result<(), C::Error> {
         let wanted = page.commands.slice_us.load(Relaxed);
         // Contexts made later start with it.
-        mica_rm::pin_timeslice_us((wanted > 0).then_some(wanted));
+        channels.pin_slice_us((wanted > 0).then_some(wanted));
         let set = match (wanted, self.asked_us) {
-            (0, 0) => Ok(0),
-            (0, _) => mica_rm::restore_timeslice(),
-            _ => mica_rm::set_timeslice_us(wanted),
+            (0, 0) => Ok(()),
+            (0, _) => channels.restore_slice(),
+            _ => channels.set_slice_us(wanted),
         };
         self.asked_us = wanted;
-        match set.and_then(|_| mica_rm::get_timeslice_us()) {
+        match set.and_then(|()| channels.slice_us()) {
             Ok(read_us) => {
                 page.client.slice_read_us.store(read_us, Relaxed);
                 page.client.slice_status.store(0, Relaxed);

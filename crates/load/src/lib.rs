@@ -4,6 +4,7 @@
 //! real driver and in a virtual GPU it gets Mica. Both sides of every comparison are the same code.
 //!
 //! Owns the kernels, the submission patterns and the counting; says nothing about shares.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod calls;
 mod driver;

@@ -51,6 +51,7 @@
 //! Buffers, modules, streams and events free themselves when dropped, and keep their virtual GPU
 //! alive. A kernel that goes wild breaks its own virtual GPU's context and is reported by the next
 //! call; [`Vgpu::reset`] begins anew.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod arbiter;
 mod backend;
@@ -70,7 +71,8 @@ pub use error::Error;
 pub use launch::{ByValue, Grid, KernelParam, KernelParams};
 pub use mica_cuda_abi::CuResult;
 pub use mica_limits::Environment;
-pub use mica_vgpu::{MemoryFull, PrecisionPolicy, Priority, State, Statistics};
+pub use mica_scheduler::Priority;
+pub use mica_vgpu::{MemoryFull, NumberFormats, State, Statistics};
 pub use module::{Global, Kernel, Module};
 pub use stream::{Event, Stream};
 pub use vgpu::{Memory, Vgpu, VgpuBuilder};

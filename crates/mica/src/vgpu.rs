@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mica_limits::Environment;
-use mica_vgpu::{MemoryFull, PrecisionPolicy, Priority, Statistics, VgpuSpec};
+use mica_scheduler::Priority;
+use mica_vgpu::{MemoryFull, NumberFormats, Statistics, VgpuSpec};
 
 use crate::backend::Backend;
 use crate::buffer::{DeviceBuffer, Plain};
@@ -77,8 +78,8 @@ impl VgpuBuilder {
     }
 
     /// Which number formats code may compute in.
-    pub fn precision(mut self, policy: PrecisionPolicy) -> Self {
-        self.spec.precision = policy;
+    pub fn precision(mut self, allowed: NumberFormats) -> Self {
+        self.spec.precision = allowed;
         self
     }
 

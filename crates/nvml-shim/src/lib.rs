@@ -7,11 +7,11 @@
 //!
 //! It prints nothing, never panics into its caller, and never waits long. In a virtual GPU whose
 //! daemon cannot be asked it fails rather than show the whole GPU.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod abi;
 mod answers;
 mod forward;
-mod json;
 mod names;
 mod state;
 mod vgpu;

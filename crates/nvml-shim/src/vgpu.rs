@@ -7,13 +7,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use mica_control::api::{GpuKind, ProcessInfo, VgpuInfo};
 use mica_limits::Environment;
 use mica_wire::host::frame::Packet;
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-
-use crate::json::Value;
 
 /// How long a picture is used.
 const FRESH: Duration = Duration::from_millis(100);
@@ -57,38 +56,36 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
+    /// Reads the daemon's description; `None` for what is none. The bytes are foreign: `serde_json` bounds their
+    /// depth and panics on nothing.
     fn from_json(text: &str) -> Option<Self> {
-        let value = Value::parse(text)?;
-        let whole = |name| value.get(name).and_then(Value::whole);
-        let word = |name| value.get(name).and_then(Value::text);
-        let percent = |value: &Value| {
-            let names = ["utilization_percent", "share_measured_percent"];
-            let found = names.iter().find_map(|name| value.get(name)?.number());
-            found.unwrap_or(0.0).clamp(0.0, 100.0)
-        };
-        let process = |entry: &Value| {
-            Some(VgpuProcess {
-                pid: u32::try_from(entry.get("pid")?.whole()?).ok()?,
-                memory_used_bytes: entry.get("memory_used_bytes").and_then(Value::whole)?,
-                utilization_percent: percent(entry),
-                name: entry.get("name").and_then(Value::text).unwrap_or("").into(),
-            })
-        };
-        let processes = value.get("processes").map_or(&[][..], Value::list);
+        let info: VgpuInfo = serde_json::from_str(text).ok()?;
+        if info.name.is_empty() {
+            return None;
+        }
         // Programs served by a worker are listed beside it; its memory is theirs.
-        let shown = processes
-            .iter()
-            .filter(|entry| entry.get("role").and_then(Value::text) != Some("monitor"));
+        let shown = info.processes.into_iter().filter(|p| p.role != "monitor");
         Some(Self {
-            name: word("name")?.into(),
-            software: word("gpu_kind") == Some("software"),
-            gpu: whole("gpu").unwrap_or(0) as u32,
-            gpu_uuid: word("gpu_uuid").filter(|u| !u.is_empty()).map(Into::into),
-            memory_limit_bytes: whole("memory_limit_bytes")?,
-            memory_used_bytes: whole("memory_used_bytes").unwrap_or(0),
-            utilization_percent: percent(&value),
-            processes: shown.filter_map(process).collect(),
+            name: info.name,
+            software: info.gpu_kind == GpuKind::Software,
+            gpu: info.gpu,
+            gpu_uuid: Some(info.gpu_uuid).filter(|uuid| !uuid.is_empty()),
+            memory_limit_bytes: info.memory_limit_bytes,
+            memory_used_bytes: info.memory_used_bytes,
+            utilization_percent: info.share_measured_percent.clamp(0.0, 100.0),
+            processes: shown.map(VgpuProcess::from).collect(),
         })
+    }
+}
+
+impl From<ProcessInfo> for VgpuProcess {
+    fn from(info: ProcessInfo) -> Self {
+        Self {
+            pid: info.pid,
+            memory_used_bytes: info.memory_used_bytes,
+            utilization_percent: info.utilization_percent.clamp(0.0, 100.0),
+            name: info.name,
+        }
     }
 }
 
@@ -204,6 +201,17 @@ mod tests {
         assert_eq!(picture.utilization_percent, 29.6);
         assert_eq!(picture.processes[0].pid, 7);
         assert_eq!(picture.processes[0].utilization_percent, 29.0);
-        assert_eq!(Picture::from_json("null"), None);
+    }
+
+    #[test]
+    fn what_is_no_description_is_no_picture() {
+        let whole = r#"{"name":"blue","processes":[{"pid":7}]}"#;
+        assert!(Picture::from_json(whole).is_some());
+        for cut in 0..whole.len() {
+            assert_eq!(Picture::from_json(&whole[..cut]), None);
+        }
+        for text in ["null", "{}", "[]", r#"{"name":7}"#, &"[".repeat(100_000)] {
+            assert_eq!(Picture::from_json(text), None);
+        }
     }
 }

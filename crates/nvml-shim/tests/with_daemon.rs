@@ -5,10 +5,11 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use mica_daemon::api::VgpuSpec;
-use mica_daemon::client::ControlClient;
+use mica_control::Paths;
+use mica_control::api::VgpuSpec;
+use mica_control::client::ControlClient;
 use mica_daemon::devices::NoDevices;
-use mica_daemon::{Options, Paths, Running};
+use mica_daemon::{Options, Running};
 use mica_limits::{Environment, HostLink, PageQuota, Quota, open_session};
 use mica_wire::host::message::Role;
 

@@ -11,12 +11,13 @@
 //! ```
 //!
 //! Threads are scheduled independently, but those of a warp that are at the same instruction take
-//! it together, as on a GPU ([`schedule`]). A collective happens when every live thread of its mask waits at
+//! it together, as on a GPU (`schedule`). A collective happens when every live thread of its mask waits at
 //! it. If nothing can move any more the block faults instead of hanging.
 //!
 //! An access to a hole of the arena raises SIGSEGV, from which the device recovers by a long jump:
-//! all state therefore lives in one per-thread place ([`state`]) that the next block reuses, and no
+//! all state therefore lives in one per-thread place (`state`) that the next block reuses, and no
 //! frame that is active during an access owns anything.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod access;
 mod address;

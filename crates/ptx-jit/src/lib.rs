@@ -20,6 +20,7 @@
 //! A kernel is compiled when it is first launched, so that loading a module is quick. Refused when
 //! the module is loaded: instructions without an implementation, and calls of unknown functions,
 //! each by name and line.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod bits;
 mod bounds;

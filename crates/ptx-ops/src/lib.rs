@@ -25,6 +25,7 @@
 //!   provided functions that the device provides, and what they take
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod approx;
 pub mod atomic;

@@ -8,6 +8,7 @@
 //! Nothing else in Mica reads PTX text. [`parse`] gives the whole tree; [`outline`] gives what a text
 //! declares and skips the bodies, so it also reads instructions that are newer than the parser.
 #![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod ast;
 pub mod cfg;

@@ -15,8 +15,10 @@
 //! Only libcuda's slot is patched: nothing else in the process passes the observer. Whatever the
 //! observer does not understand it passes through untouched. After a fork the child's requests pass
 //! through unrecorded, as CUDA itself does not survive a fork.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod abi;
+mod channels;
 mod control;
 mod error;
 mod got;
@@ -25,6 +27,7 @@ mod pids;
 mod registry;
 mod suspend;
 
+pub use channels::OwnChannels;
 pub use control::{
     GroupId, GroupStatus, LastResult, Status, compute_group_ids, get_timeslice_us,
     pin_timeslice_us, restore_timeslice, set_timeslice_us, set_timeslice_us_on, status, timeslices,

@@ -70,7 +70,7 @@ struct Newer {
 }
 
 /// Entered by the functions of a library that adds the names of a newer driver to this one's: r11 holds
-/// a [`Newer`], every other register is the caller's.
+/// a `Newer`, every other register is the caller's.
 ///
 /// # Safety
 /// Only for such a library.

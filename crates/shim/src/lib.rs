@@ -10,6 +10,7 @@
 //! ```
 //!
 //! The library writes nothing to stdout or stderr, takes no signal and lets no panic out.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the exported trampolines are written for x86-64");

@@ -11,6 +11,7 @@
 //! It does not schedule: shares and caps are carried for the scheduler, which acts through the
 //! device's gate.
 #![deny(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod error;
 mod graph;
@@ -31,10 +32,10 @@ pub use graph::{
     RawAttribute,
 };
 pub use handle::{HandleTable, ObjectKind};
-pub use policy::PrecisionPolicy;
+pub use policy::NumberFormats;
 pub use progress::SharedProgress;
 pub use session::{LateErrors, LoadedModule, NewContext, Session};
-pub use spec::{MemoryFull, Placement, Priority, State, VgpuSpec};
+pub use spec::{MemoryFull, State, VgpuSpec};
 pub use vgpu::{Counters, Statistics, Vgpu};
 pub use windows::Windows;
 

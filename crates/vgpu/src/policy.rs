@@ -13,7 +13,7 @@ use mica_ptx::ast::{Module, Op, ScalarType};
 
 /// Number formats that kernels may compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrecisionPolicy {
+pub struct NumberFormats {
     /// 64-bit floats.
     pub f64: bool,
     /// 16-bit floats, `f16` and `bf16`.
@@ -24,7 +24,7 @@ pub struct PrecisionPolicy {
     pub f8: bool,
 }
 
-impl Default for PrecisionPolicy {
+impl Default for NumberFormats {
     fn default() -> Self {
         Self {
             f64: true,
@@ -35,7 +35,7 @@ impl Default for PrecisionPolicy {
     }
 }
 
-impl PrecisionPolicy {
+impl NumberFormats {
     /// Whether anything is forbidden.
     pub fn restricts(&self) -> bool {
         *self != Self::default()
@@ -59,7 +59,7 @@ impl PrecisionPolicy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CodePolicy {
     pub(crate) tensor_cores: bool,
-    pub(crate) precision: PrecisionPolicy,
+    pub(crate) precision: NumberFormats,
 }
 
 /// PTX that a policy allows: what the device is to load.

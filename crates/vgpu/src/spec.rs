@@ -2,35 +2,9 @@
 
 use std::time::Duration;
 
-use crate::policy::PrecisionPolicy;
+use mica_scheduler::Priority;
 
-/// How urgent a virtual GPU's work is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Priority {
-    /// Runs when nobody else has work.
-    Low,
-    /// Shares by weight.
-    #[default]
-    Normal,
-    /// Goes first.
-    High,
-}
-
-/// Which GPU a virtual GPU is put on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// The first that has room.
-    #[default]
-    Fit,
-    /// The one with the fewest virtual GPUs.
-    Spread,
-    /// The fullest that still has room.
-    Pack,
-    /// The one with the least work.
-    LeastLoaded,
-    /// This one.
-    Gpu(u32),
-}
+use crate::policy::NumberFormats;
 
 /// What happens when the memory limit is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,9 +34,7 @@ pub struct VgpuSpec {
     /// Code with matrix instructions may be loaded.
     pub tensor_cores: bool,
     /// Number formats that code may compute in.
-    pub precision: PrecisionPolicy,
-    /// Which GPU.
-    pub placement: Placement,
+    pub precision: NumberFormats,
     /// What happens when memory is full.
     pub memory_full: MemoryFull,
     /// Most host bytes that the worker holds for one session; all sessions together have twice as much, those of other
@@ -87,8 +59,7 @@ impl VgpuSpec {
             priority: Priority::default(),
             max_streams: 0,
             tensor_cores: true,
-            precision: PrecisionPolicy::default(),
-            placement: Placement::default(),
+            precision: NumberFormats::default(),
             memory_full: MemoryFull::default(),
             host_bytes: mica_limits::session_host_bytes(memory_bytes),
             registered_bytes: memory_bytes.saturating_add(REGISTERED_BYTES),

@@ -4,6 +4,7 @@
 //! limits (programs in direct mode, workers), [`session`] between a program and the worker of its
 //! virtual GPU. Validation is here too: a peer is hostile until its
 //! bytes have been checked. It decides nothing and keeps no state of virtual GPUs.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod codec;
 pub mod host;

@@ -11,6 +11,7 @@
 //!                                    │                        └ waiting: hands the ring to another
 //!                                    └─ control thread: counters to the page, suspend, idle end
 //! ```
+#![deny(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod bench;
 mod callbacks;

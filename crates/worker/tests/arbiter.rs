@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use common::nvidia::Program;
 use common::stand_in;
+use mica_control::api::{Created, Mode, VgpuSpec};
+use mica_control::client::ControlClient;
 use mica_daemon::Running;
-use mica_daemon::api::{Created, Mode, VgpuSpec};
-use mica_daemon::client::ControlClient;
 use mica_limits::{Environment, open_session};
 use mica_worker::WorkerConfig;
 use support::{control, environment, eventually, spec, start_with};

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mica_daemon::api::{ConfinementInfo, GpuKind, Mode, VgpuSpec};
+use mica_control::api::{ConfinementInfo, GpuKind, Mode, VgpuSpec};
 use mica_limits::open_session;
 use support::{control, environment, spec, start_software, start_with};
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use mica_daemon::api::ProcessInfo;
+use mica_control::api::ProcessInfo;
 
 use super::report::{Line, Report};
 use super::resident_bytes_of;

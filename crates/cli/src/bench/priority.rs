@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use mica::{DeviceBuffer, Grid, Kernel, Stream, Vgpu};
-use mica_daemon::api::{Mode, Priority, VgpuSpec};
+use mica_control::api::{Mode, Priority, VgpuSpec};
 
 use super::report::Line;
 use crate::control::explain;

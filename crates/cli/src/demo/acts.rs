@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use mica_daemon::api::{Percent, Resize};
+use mica_control::api::{Percent, Resize};
 use serde_json::json;
 
 use super::screen::thousands;

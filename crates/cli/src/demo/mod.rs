@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use mica_daemon::api::Created;
+use mica_control::api::Created;
 use serde::Serialize;
 
 use self::processor::Processor;

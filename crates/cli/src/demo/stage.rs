@@ -14,9 +14,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use mica_daemon::Paths;
-use mica_daemon::api::{Created, GpuInfo, GpuKind, Mode, VgpuSpec};
-use mica_daemon::client::ControlClient;
+use mica_control::Paths;
+use mica_control::api::{Created, GpuInfo, GpuKind, Mode, VgpuSpec};
+use mica_control::client::ControlClient;
 
 use super::tenant::{Answer, Ask};
 use crate::control::explain;

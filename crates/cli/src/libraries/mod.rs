@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use mica_backend_cuda::{newer, symbols};
-use mica_daemon::Paths;
-use mica_daemon::api::Mode;
+use mica_control::Paths;
+use mica_control::api::Mode;
 
 /// The libraries inside this executable, in the order of [`LIBRARIES`].
 pub(crate) struct Embedded {

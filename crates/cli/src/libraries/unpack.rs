@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use mica_daemon::Paths;
+use mica_control::Paths;
 use rustix::fs::StatVfsMountFlags;
 
 use super::{Embedded, LIBRARIES, link_names};

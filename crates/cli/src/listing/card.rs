@@ -1,7 +1,7 @@
 //! `mica show`: one virtual GPU as a card of labelled lines.
 
 use anyhow::Result;
-use mica_daemon::api::{OnFull, PrecisionPolicy, ProcessInfo, VgpuInfo};
+use mica_control::api::{OnFull, PrecisionPolicy, ProcessInfo, VgpuInfo};
 use mica_wire::host::printable::printable;
 
 use super::{print_json, share_words, warn_degraded};
@@ -192,7 +192,7 @@ fn word(value: &impl std::fmt::Debug) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mica_daemon::api::{ConfinementInfo, GpuKind, Mode, VgpuState};
+    use mica_control::api::{ConfinementInfo, GpuKind, Mode, VgpuState};
 
     #[test]
     fn a_card_has_labelled_lines_that_fit() {

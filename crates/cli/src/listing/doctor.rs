@@ -1,7 +1,7 @@
 //! `mica doctor`: what is in force, what the daemon knows of it and what was tried.
 
 use anyhow::Result;
-use mica_daemon::api::{Check, Doctor, Verdict};
+use mica_control::api::{Check, Doctor, Verdict};
 use mica_wire::host::printable::printable;
 
 use super::print_json;

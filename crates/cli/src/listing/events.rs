@@ -1,7 +1,7 @@
 //! `mica events`: what happened, and what happens.
 
 use anyhow::Result;
-use mica_daemon::api::{Event, Severity};
+use mica_control::api::{Event, Severity};
 use mica_wire::host::printable::{printable, printable_json};
 
 use crate::args::EventsArgs;

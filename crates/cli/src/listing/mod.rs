@@ -7,7 +7,7 @@ mod doctor;
 mod events;
 
 use anyhow::Result;
-use mica_daemon::api::{GpuInfo, VgpuInfo, VgpuState};
+use mica_control::api::{GpuInfo, VgpuInfo, VgpuState};
 use mica_wire::host::printable::{printable_json, printable_lines};
 use serde::Serialize;
 

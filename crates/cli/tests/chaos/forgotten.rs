@@ -1,6 +1,6 @@
 //! A daemon that has lost its memory.
 
-use mica_daemon::client::ControlClient;
+use mica_control::client::ControlClient;
 
 use crate::processes;
 use crate::tenant::Tenant;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mica_daemon::api::{ProcessInfo, Stats, VgpuInfo};
-use mica_daemon::client::ControlClient;
+use mica_control::api::{ProcessInfo, Stats, VgpuInfo};
+use mica_control::client::ControlClient;
 
 use crate::processes;
 use crate::tenant::{self, Kind, Tenant};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use mica_daemon::api::VgpuSpec;
-use mica_daemon::client::ControlClient;
+use mica_control::api::VgpuSpec;
+use mica_control::client::ControlClient;
 use mica_limits::Environment;
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role, Severity, Topic};
 use mica_wire::host::printable::is_hidden;

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use mica_control::api::{Percent, Profile};
 use serde::Deserialize;
-
-use crate::api::{Percent, Profile};
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use mica_control::api::{OnFull, Severity};
 use mica_wire::host::frame::Packet;
 use mica_wire::host::message::{DaemonMessage, Role};
 
 use super::HostServer;
-use crate::api::{OnFull, Severity};
 use crate::registry::Waiter;
 
 /// What a client asks for.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
+use mica_control::api::{GpuKind, Severity};
 use mica_limits::SharedPage;
 use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
 use super::Door;
-use crate::api::{GpuKind, Severity};
 use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
 use crate::daemon::Daemon;
@@ -60,7 +60,7 @@ pub(super) fn join(
             format!("this token is not for a {}", role_name(role)),
         ));
     }
-    let own = crate::paths::uid();
+    let own = mica_control::uid();
     let allowed = match role {
         Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
         Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,

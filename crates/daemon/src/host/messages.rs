@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
+use mica_control::api::{Severity, VgpuInfo};
 use mica_wire::host::frame::{Frame, Packet};
 use mica_wire::host::message::{
     self as wire, ClientMessage, DaemonMessage, Introduction, Refusal, Role, Topic,
@@ -14,7 +15,6 @@ use super::credit::CreditRequest;
 use super::join::{Joined, check_version, join};
 use super::shared_files::FileRequest;
 use super::{Flow, HostServer};
-use crate::api::{Severity, VgpuInfo};
 use crate::namespaces::seen_by;
 
 /// Entry points remembered for a process at most.

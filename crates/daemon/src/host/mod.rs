@@ -376,7 +376,7 @@ impl HostServer {
         let (own, other) = session_pair().ok()?;
         rustix::io::ioctl_fionbio(&own, true).ok()?;
         let socket = Arc::new(HostSocket::from_fd(own));
-        let number = self.admit(socket, door, crate::fuzzing::NOBODY, crate::paths::uid())?;
+        let number = self.admit(socket, door, crate::fuzzing::NOBODY, mica_control::uid())?;
         Some((number, HostSocket::from_fd(other)))
     }
 

@@ -4,9 +4,9 @@
 //! that the daemon started and programs that are served by them. A token proves that a process may use a virtual GPU. It
 //! does not prove that a process is a worker, whose figures the daemon believes.
 
+use mica_control::api::Mode;
 use mica_wire::host::message::{Refusal, Role};
 
-use crate::api::Mode;
 use crate::registry::{Registry, Vgpu};
 use crate::watched::start_time;
 

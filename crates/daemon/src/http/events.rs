@@ -6,11 +6,11 @@ use axum::Json;
 use axum::extract::{ConnectInfo, Query, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use mica_control::api::Event;
 use serde::Deserialize;
 
 use super::Shared;
 use super::peer::Peer;
-use crate::api::Event;
 use crate::registry::may_mean;
 
 #[derive(Debug, Deserialize)]
@@ -72,7 +72,7 @@ fn event_stream(
     live: tokio::sync::broadcast::Receiver<Event>,
     stop: tokio::sync::watch::Receiver<bool>,
     allowed: impl Fn(&Event) -> bool + Send + 'static,
-) -> impl futures_core::Stream<Item = Result<SseEvent, Infallible>> + Send {
+) -> impl futures_util::Stream<Item = Result<SseEvent, Infallible>> + Send {
     use tokio::sync::broadcast::error::RecvError;
     let state = (old.into_iter(), live, stop, allowed);
     futures_util::stream::unfold(state, |(mut old, mut live, mut stop, allowed)| async move {

@@ -14,18 +14,17 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use mica_control::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use serde::Deserialize;
 
-use crate::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use crate::daemon::Daemon;
+use crate::metrics::Page;
 use crate::placement::error;
 use crate::registry::Vgpu;
-use peer::Peer;
+use peer::{Peer, Refusal};
 
 type Shared = State<Arc<Daemon>>;
-type Answer<T> = Result<Json<T>, ApiError>;
-
-impl Daemon {}
+type Answer<T> = Result<Json<T>, Refusal>;
 
 /// The host's GPUs.
 #[utoipa::path(get, tag = "host", path = "/v1/gpus", responses((status = 200, body = Vec<GpuInfo>)))]
@@ -122,7 +121,7 @@ pub(crate) async fn reload(
     }))
 }
 
-/// The metrics in Prometheus's text format.
+/// The metrics as OpenMetrics text, which Prometheus reads.
 #[utoipa::path(get, tag = "host", path = "/metrics", responses((status = 200, body = String)))]
 pub(crate) async fn metrics(
     State(daemon): Shared,
@@ -134,8 +133,12 @@ pub(crate) async fn metrics(
         all.map(|vgpu| (vgpu.name.clone(), vgpu.tenant.clone()))
             .collect()
     };
-    let text = crate::metrics::render(&daemon.visible(peer), &daemon.gpu_infos(), &tenants);
-    ([("content-type", "text/plain; version=0.0.4")], text).into_response()
+    let page = Page {
+        vgpus: daemon.visible(peer),
+        gpus: daemon.gpu_infos(),
+        tenants,
+    };
+    ([("content-type", Page::CONTENT_TYPE)], page.render()).into_response()
 }
 
 async fn openapi() -> Response {
@@ -146,12 +149,13 @@ async fn openapi() -> Response {
         .into_response()
 }
 
-async fn unknown() -> ApiError {
+async fn unknown() -> Refusal {
     error(
         "not_found",
         "there is no such resource".into(),
         Some("/openapi.json lists those there are".into()),
     )
+    .into()
 }
 
 async fn touch(State(daemon): Shared, request: Request, next: axum::middleware::Next) -> Response {

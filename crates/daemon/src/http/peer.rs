@@ -7,9 +7,9 @@ use axum::Json;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use mica_control::api::ApiError;
 use tokio::net::UnixStream;
 
-use crate::api::ApiError;
 use crate::daemon::Daemon;
 use crate::placement::error;
 use crate::registry::{Registry, Vgpu, not_found};
@@ -33,9 +33,18 @@ impl Peer {
     }
 }
 
-impl IntoResponse for ApiError {
+/// A refusal as an answer: the status fits the reason, the body is the [`ApiError`].
+pub(crate) struct Refusal(ApiError);
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let status = match self.reason.as_str() {
+        let status = match self.0.reason.as_str() {
             "not_found" => StatusCode::NOT_FOUND,
             "exists" | "busy" | "state" => StatusCode::CONFLICT,
             "invalid" | "config" => StatusCode::BAD_REQUEST,
@@ -43,7 +52,7 @@ impl IntoResponse for ApiError {
             "no_memory" | "no_share" | "enforcement" => StatusCode::UNPROCESSABLE_ENTITY,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        (status, Json(self)).into_response()
+        (status, Json(self.0)).into_response()
     }
 }
 
@@ -51,15 +60,15 @@ impl IntoResponse for ApiError {
 pub(crate) struct Body<T>(pub(super) T);
 
 impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Daemon>> for Body<T> {
-    type Rejection = ApiError;
+    type Rejection = Refusal;
 
-    async fn from_request(request: Request, state: &Arc<Daemon>) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &Arc<Daemon>) -> Result<Self, Refusal> {
         let limit = Duration::from_secs(state.registry().config.daemon.request_seconds);
         let read = tokio::time::timeout(limit, Json::<T>::from_request(request, state));
         match read.await {
             Ok(Ok(Json(body))) => Ok(Self(body)),
-            Ok(Err(rejection)) => Err(error("invalid", rejection.body_text(), None)),
-            Err(_) => Err(error("invalid", "the body did not come".into(), None)),
+            Ok(Err(rejection)) => Err(error("invalid", rejection.body_text(), None).into()),
+            Err(_) => Err(error("invalid", "the body did not come".into(), None).into()),
         }
     }
 }

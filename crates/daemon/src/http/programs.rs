@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, State};
+use mica_control::api::{
+    ApiError, Cancelled, Done, GpuKind, Mode, ProgramEnd, ProgramReport, Severity, signal_name,
+};
 use mica_limits::Environment;
 use mica_wire::host::message::{DaemonMessage, Role};
 use tokio::sync::oneshot::Receiver;
 
 use super::peer::{Body, Peer};
 use super::{Answer, Shared};
-use crate::api::{
-    ApiError, Cancelled, Done, GpuKind, Mode, ProgramEnd, ProgramReport, Severity, signal_name,
-};
 use crate::daemon::Daemon;
 use crate::placement::{count, error};
 use crate::registry::{Registry, Vgpu, not_found};
@@ -38,7 +38,7 @@ pub(crate) async fn report(
         let name = daemon.owned(&registry, peer, &name)?;
         let vgpu = registry.vgpu_mut(&name)?;
         if Environment::token_hex(&vgpu.token) != report.token {
-            return Err(not_found(&name));
+            return Err(not_found(&name).into());
         }
         if report.end.is_none() {
             vgpu.program_started(report.pid, &command);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, Query, State};
+use mica_control::api::{
+    ApiError, Created, Done, GpuInfo, GpuKind, History, Resize, Severity, VgpuInfo, VgpuSpec,
+};
 use serde::Deserialize;
 
 use super::peer::{Body, Peer};
 use super::{Answer, Shared};
-use crate::api::{
-    ApiError, Created, Done, GpuInfo, GpuKind, History, Resize, Severity, VgpuInfo, VgpuSpec,
-};
 use crate::cgroups::GroupLimits;
 use crate::daemon::Daemon;
 use crate::placement::size;

@@ -1,7 +1,8 @@
 //! Whether a virtual GPU may be made: names, values, quotas and room.
 
+use mica_control::api::{ApiError, GpuKind, Percent, VgpuSpec};
+
 use super::Registry;
-use crate::api::{ApiError, GpuKind, Percent, VgpuSpec};
 use crate::placement::{Candidate, Wish, error, size};
 
 impl Registry {

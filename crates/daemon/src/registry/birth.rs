@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
+use mica_control::api::{ApiError, VgpuSpec};
 use mica_wire::host::page::Account;
 
 use super::admission::{check_name, check_spec, random_token};
 use super::names::full_name;
 use super::{Registry, Traffic, Vgpu};
-use crate::api::{ApiError, VgpuSpec};
 use crate::enforce::{mode_on, unenforceable};
 use crate::journal::Entry;
 use crate::ledger::Ledger;

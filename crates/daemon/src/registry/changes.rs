@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use mica_control::api::{ApiError, Percent, Resize};
 use mica_wire::host::message::Role;
 
 use super::admission::check_spec;
 use super::{Client, Registry, Traffic, Vgpu, not_found};
-use crate::api::{ApiError, Percent, Resize};
 use crate::gpu_thread::Change;
 use crate::placement::{error, size};
 use crate::watched::Watched;

@@ -16,11 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use mica_scheduler::slices;
+use mica_control::api::{ApiError, Mode, Percent, Sample, VgpuSpec, VgpuState};
 use mica_wire::host::message::Role;
 use mica_wire::host::socket::HostSocket;
 
-use crate::api::{ApiError, Mode, Percent, Priority, Profile, Sample, VgpuSpec, VgpuState};
 use crate::config::Config;
 use crate::devices::{DeviceFacts, DeviceReading};
 use crate::enforce::mode_on;
@@ -294,8 +293,8 @@ impl Registry {
             let entitlement = Entitlement {
                 weight: f64::from(self.share_percent(vgpu)),
                 cap: vgpu.spec.cap,
-                priority: priority(vgpu.spec.priority),
-                profile: profile(vgpu.spec.profile.unwrap_or(self.config.sharing.profile)),
+                priority: vgpu.spec.priority,
+                profile: vgpu.spec.profile.unwrap_or(self.config.sharing.profile),
                 suspended: vgpu.suspended,
             };
             device
@@ -356,23 +355,6 @@ impl Registry {
         } else {
             VgpuState::Active
         }
-    }
-}
-
-/// The scheduler's word for a priority.
-pub(crate) fn priority(priority: Priority) -> mica_scheduler::Priority {
-    match priority {
-        Priority::High => mica_scheduler::Priority::High,
-        Priority::Normal => mica_scheduler::Priority::Normal,
-        Priority::Low => mica_scheduler::Priority::Low,
-    }
-}
-
-fn profile(profile: Profile) -> slices::Profile {
-    match profile {
-        Profile::Throughput => slices::Profile::Throughput,
-        Profile::Balanced => slices::Profile::Balanced,
-        Profile::Latency => slices::Profile::Latency,
     }
 }
 

@@ -8,7 +8,7 @@ use super::Registry;
 
 /// The name under which a user's virtual GPU stands in the registry.
 pub(super) fn full_name(name: &str, uid: u32) -> String {
-    if uid == 0 || uid == crate::paths::uid() {
+    if uid == 0 || uid == mica_control::uid() {
         return name.to_owned();
     }
     format!("{name}@{uid}")

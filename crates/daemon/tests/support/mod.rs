@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mica_daemon::api::{Created, GpuKind, VgpuSpec};
-use mica_daemon::client::ControlClient;
+use mica_control::Paths;
+use mica_control::api::{Created, GpuKind, VgpuSpec};
+use mica_control::client::ControlClient;
 use mica_daemon::devices::{DeviceFacts, DeviceReading, Devices, NoDevices, ProcessReading};
-use mica_daemon::{Options, Paths, Running};
+use mica_daemon::{Options, Running};
 use mica_limits::{Environment, HostLink};
 use mica_wire::host::message::Role;
 

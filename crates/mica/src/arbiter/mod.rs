@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use mica_scheduler::Priority;
 use mica_scheduler::policy::{Claim, Policy, PolicyKind};
-use mica_vgpu::Priority;
 
 use crate::{Error, Result};
 pub(crate) use gate::TenantGate;
@@ -140,11 +140,7 @@ impl Arbiter {
         state.next_id += 1;
         let claim = Claim {
             weight: percent,
-            priority: match priority {
-                Priority::Low => mica_scheduler::Priority::Low,
-                Priority::Normal => mica_scheduler::Priority::Normal,
-                Priority::High => mica_scheduler::Priority::High,
-            },
+            priority,
         };
         state.policy.set(id, claim);
         state.tenants.push(Tenant {

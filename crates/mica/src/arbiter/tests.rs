@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use mica_backend_software::ExecutionGate;
-use mica_vgpu::Priority;
+use mica_scheduler::Priority;
 
 use super::{Arbiter, SLICE_NS, State};
 

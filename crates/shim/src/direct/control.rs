@@ -41,7 +41,13 @@ pub(crate) fn start(direct: &'static Direct) -> bool {
                     books::refresh(direct);
                 }
             };
-            COMMANDS.run(&direct.link, exiting, each_round, log::line);
+            COMMANDS.run(
+                &mica_rm::OwnChannels,
+                &direct.link,
+                exiting,
+                each_round,
+                log::line,
+            );
         })
         && spawn("mica-drain", move || {
             let wait = || inside_driver(launch::drain);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use mica_daemon::api::Created;
+use mica_control::api::Created;
 use support::{control, spec, start};
 
 use crate::eventually;

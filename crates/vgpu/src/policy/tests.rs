@@ -1,6 +1,6 @@
 use super::*;
 
-const ALL: PrecisionPolicy = PrecisionPolicy {
+const ALL: NumberFormats = NumberFormats {
     f64: true,
     half: true,
     tf32: true,
@@ -12,11 +12,11 @@ const NO_TENSOR_CORES: CodePolicy = CodePolicy {
 };
 const NO_F64: CodePolicy = CodePolicy {
     tensor_cores: true,
-    precision: PrecisionPolicy { f64: false, ..ALL },
+    precision: NumberFormats { f64: false, ..ALL },
 };
 const NO_HALF: CodePolicy = CodePolicy {
     tensor_cores: true,
-    precision: PrecisionPolicy { half: false, ..ALL },
+    precision: NumberFormats { half: false, ..ALL },
 };
 
 /// A kernel with this body.

@@ -141,7 +141,7 @@ impl Region {
     /// Copies bytes out of the mapping.
     ///
     /// # Panics
-    /// As [`Mapping::write`].
+    /// As [`Self::write`].
     #[inline]
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         assert!(offset <= self.len && bytes.len() <= self.len - offset);

@@ -85,7 +85,8 @@ impl Submitter {
         let never = || false;
         let (one, two, three) = (submitter.clone(), submitter.clone(), submitter.clone());
         spawn("commands", move || {
-            one.commands.run(&one.link, never, |_| {}, tell);
+            one.commands
+                .run(&mica_rm::OwnChannels, &one.link, never, |_| {}, tell);
         })?;
         spawn("drain", move || {
             two.leases

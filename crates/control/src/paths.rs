@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::files::{DirectoryError, make_directory};
+
 /// Sockets of the daemon that root runs for all users.
 const SYSTEM_DIR: &str = "/run/mica";
 
@@ -20,7 +22,11 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The directories this user's environment names, see [`Paths::with`].
+    /// The directories that this user's environment names.
+    ///
+    /// `MICA_RUNTIME_DIR`, else `/run/mica` for root, else `XDG_RUNTIME_DIR/mica`, else
+    /// `/tmp/mica-UID`; `MICA_STATE_DIR`, else `/var/lib/mica` for root, else
+    /// `XDG_STATE_HOME/mica`, else `~/.local/state/mica`, else `state` beside the sockets.
     pub fn from_environment() -> Self {
         Self::with(|name| std::env::var_os(name).map(PathBuf::from), uid())
     }
@@ -36,22 +42,19 @@ impl Paths {
     ///
     /// # Errors
     /// It cannot be made, is not this user's alone to write, or is too long a path for sockets.
-    pub fn make_runtime_dir(&self) -> Result<(), crate::DaemonError> {
+    pub fn make_runtime_dir(&self) -> Result<(), DirectoryError> {
         let spare = LONGEST_SOCKET.checked_sub(self.worker_socket().as_os_str().len());
         if spare.is_none() {
             let path = self.runtime_dir.clone();
             let what = format!("is too long for sockets, whose paths have {LONGEST_SOCKET} bytes");
-            return Err(crate::DaemonError::Directory { path, what });
+            return Err(DirectoryError { path, what });
         }
         let private = self.private_mode();
         let mode = if self.shared { 0o755 } else { private };
-        crate::daemon::make_directory(&self.runtime_dir, mode)?;
-        crate::daemon::make_directory(&self.worker_dir(), private)
+        make_directory(&self.runtime_dir, mode)?;
+        make_directory(&self.worker_dir(), private)
     }
 
-    /// `MICA_RUNTIME_DIR`, else `/run/mica` for root, else `XDG_RUNTIME_DIR/mica`, else
-    /// `/tmp/mica-UID`; `MICA_STATE_DIR`, else `/var/lib/mica` for root, else
-    /// `XDG_STATE_HOME/mica`, else `~/.local/state/mica`, else `state` beside the sockets.
     fn with(variable: impl Fn(&str) -> Option<PathBuf>, uid: u32) -> Self {
         // Those of the desktop count only where they are whole paths, by their own rules; a person who writes ours
         // means the folder they are in.
@@ -133,7 +136,7 @@ impl Paths {
     }
 
     /// What processes were granted, for a successor.
-    pub(crate) fn journal_file(&self) -> PathBuf {
+    pub fn journal_file(&self) -> PathBuf {
         self.runtime_dir.join("grants")
     }
 

@@ -1,12 +1,12 @@
 //! What virtual GPUs and GPUs are found to be.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::{Mode, OnFull, Percent, PrecisionPolicy, Priority, Profile};
 
 /// Condition of a virtual GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum VgpuState {
     /// No process uses it.
@@ -35,7 +35,8 @@ impl std::fmt::Display for VgpuState {
 }
 
 /// A process in a virtual GPU.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct ProcessInfo {
     /// Process number as the daemon sees it.
@@ -115,7 +116,8 @@ impl ProcessInfo {
 }
 
 /// The layers of a worker's confinement.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct ConfinementInfo {
     /// Layers in force.
@@ -125,7 +127,8 @@ pub struct ConfinementInfo {
 }
 
 /// A layer of confinement that is not in force.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct MissingLayer {
     /// Name of the layer.
@@ -135,7 +138,8 @@ pub struct MissingLayer {
 }
 
 /// A virtual GPU now.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct VgpuInfo {
     /// Name.
@@ -217,7 +221,8 @@ pub struct VgpuInfo {
 }
 
 /// Kind of a physical GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GpuKind {
     /// An NVIDIA card through its driver.
@@ -237,7 +242,8 @@ impl std::fmt::Display for GpuKind {
 }
 
 /// A physical GPU now.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct GpuInfo {
     /// Index in this daemon.
@@ -285,7 +291,8 @@ pub struct GpuInfo {
 }
 
 /// One second in the life of a virtual GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Sample {
     /// Seconds since the epoch.
@@ -303,7 +310,8 @@ pub struct Sample {
 }
 
 /// History of a virtual GPU, oldest first, at most ten minutes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct History {
     /// Name of the virtual GPU.

@@ -10,18 +10,20 @@ mod report;
 mod spec;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
+pub use mica_scheduler::Priority;
+pub use mica_scheduler::slices::Profile;
 pub use percent::Percent;
 pub use program::{ProgramEnd, ProgramReport, signal_name};
 pub use report::{
     ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, Sample, VgpuInfo,
     VgpuState,
 };
-pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Priority, Profile, Resize, VgpuSpec};
+pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Resize, VgpuSpec};
 
 /// How to join a virtual GPU: the answer to create and join.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Created {
     /// Name.
     pub name: String,
@@ -47,7 +49,8 @@ pub struct Created {
 }
 
 /// A refusal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[error("{error}")]
 pub struct ApiError {
     /// What happened, in a sentence.
@@ -61,7 +64,8 @@ pub struct ApiError {
 }
 
 /// How bad an event is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Worth knowing.
@@ -74,7 +78,8 @@ pub enum Severity {
 }
 
 /// Something that happened.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Event {
     /// Grows by one per event.
@@ -99,7 +104,8 @@ pub struct Event {
 }
 
 /// The daemon and all it knows, in one answer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Stats {
     /// The daemon.
@@ -111,7 +117,8 @@ pub struct Stats {
 }
 
 /// About the daemon.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct DaemonInfo {
     /// Version.
@@ -132,7 +139,8 @@ pub struct DaemonInfo {
 }
 
 /// Verdict of one check.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// In force, and known how.
@@ -147,7 +155,8 @@ pub enum Verdict {
 }
 
 /// One check of the doctor.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Check {
     /// What was checked.
@@ -162,7 +171,8 @@ pub struct Check {
 }
 
 /// The doctor's findings.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Doctor {
     /// Whether nothing failed.
@@ -182,7 +192,8 @@ impl Doctor {
 }
 
 /// What was cancelled in a virtual GPU.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Cancelled {
     /// What was done, in a sentence.
@@ -198,7 +209,8 @@ pub struct Cancelled {
 }
 
 /// An answer with nothing to say.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Done {
     /// What was done, in a sentence.
     #[serde(default)]

@@ -183,7 +183,7 @@ impl ControlClient {
         self.json("POST", "/v1/reload", NOTHING)
     }
 
-    /// The metrics in Prometheus's text format.
+    /// The metrics as OpenMetrics text, which Prometheus reads.
     pub fn metrics(&self) -> Result<String, ControlError> {
         let mut body = String::new();
         let mut reader = self.request("GET", "/metrics", None, Some(self.timeout))?;

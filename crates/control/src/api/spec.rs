@@ -1,25 +1,12 @@
 //! What a virtual GPU can be asked to be.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::Percent;
-
-/// How urgent a virtual GPU's work is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Priority {
-    /// Goes first and waits at most one slice.
-    High,
-    /// Shares by weight.
-    #[default]
-    Normal,
-    /// Runs when nobody else has work, and is kept from starving.
-    Low,
-}
+use super::{Percent, Priority, Profile};
 
 /// Where the enforcement engine of a virtual GPU runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// In the program, before the real driver.
@@ -29,21 +16,9 @@ pub enum Mode {
     Isolated,
 }
 
-/// How the hardware's time is cut.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Profile {
-    /// Long slices: least time lost to switching.
-    Throughput,
-    /// The default.
-    #[default]
-    Balanced,
-    /// Short slices: least waiting.
-    Latency,
-}
-
 /// How a GPU is chosen when none is named.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
     /// The first GPU with room.
@@ -58,7 +33,8 @@ pub enum Placement {
 }
 
 /// What happens when memory beyond the limit is asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnFull {
     /// The allocation fails with OUT_OF_MEMORY.
@@ -72,7 +48,8 @@ pub enum OnFull {
 }
 
 /// Which arithmetic a program may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PrecisionPolicy {
     /// Whatever the program asks for.
@@ -85,7 +62,8 @@ pub enum PrecisionPolicy {
 }
 
 /// What a virtual GPU should be.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct VgpuSpec {
     /// Name; one is made up when absent.
@@ -161,7 +139,8 @@ impl Default for VgpuSpec {
 }
 
 /// Changes to a running virtual GPU; absent fields stay.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Resize {
     /// New memory limit.

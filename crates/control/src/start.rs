@@ -1,4 +1,4 @@
-//! Running as a process: in the foreground, or started on demand by a tool that needs a daemon.
+//! Finds a daemon, or starts one for a tool that needs it.
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -10,13 +10,12 @@ use mica_wire::host::peer::peer_of;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::client::ControlClient;
-use crate::daemon::{DaemonError, Options};
+use crate::files::DirectoryError;
 use crate::paths::Paths;
-use crate::running::Running;
 
-/// Set for a daemon that was started on demand: `detach` for the process that only starts it, `run` for
+/// The variable that is set for a daemon that was started on demand: `detach` for the process that only starts it, `run` for
 /// the daemon itself.
-const ON_DEMAND: &str = "MICA_DAEMON_ON_DEMAND";
+pub const ON_DEMAND: &str = "MICA_DAEMON_ON_DEMAND";
 /// How long a daemon may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 
@@ -40,7 +39,7 @@ pub enum StartError {
     },
     /// There is no place for its sockets.
     #[error(transparent)]
-    Directory(DaemonError),
+    Directory(DirectoryError),
     /// It was started, and ended with a reason.
     #[error("the Mica daemon ended at once: {reason}")]
     Ended {
@@ -53,115 +52,6 @@ pub enum StartError {
         /// Where it says why.
         log: PathBuf,
     },
-}
-
-/// Runs a daemon in this process until it is told to end, by the API, SIGTERM or SIGINT; SIGHUP reloads
-/// the configuration. This is `mica daemon`.
-///
-/// # Errors
-/// If it cannot start; a second daemon in the same directory is an error unless it was started on
-/// demand.
-pub fn run(config_file: Option<PathBuf>) -> Result<(), DaemonError> {
-    let on_demand = std::env::var(ON_DEMAND).ok();
-    if on_demand.as_deref() == Some("detach") {
-        return detach();
-    }
-    let on_demand = on_demand.is_some();
-    if on_demand {
-        // A session of its own: the terminal's signals are not for it.
-        let _ = rustix::process::setsid();
-        leave_the_starters_cores();
-    }
-    crate::workers::go_before_workers();
-    let config_file = config_file
-        .or_else(|| std::env::var_os("MICA_CONFIG").map(Into::into))
-        .or_else(default_config);
-    let options = Options {
-        paths: Paths::from_environment(),
-        config_file,
-        on_demand,
-        devices: crate::nvidia::devices(),
-    };
-    let running = match Running::start(options) {
-        Err(DaemonError::AlreadyRunning(_)) if on_demand => return Ok(()),
-        other => other?,
-    };
-    listen_for_signals(&running);
-    running.wait();
-    Ok(())
-}
-
-/// Whoever happens to be first may have been kept to a few cores (`taskset`); the daemon and its workers serve everybody.
-fn leave_the_starters_cores() {
-    use rustix::thread::{CpuSet, sched_setaffinity};
-    let mut all = CpuSet::new();
-    for core in 0..CpuSet::MAX_CPU {
-        all.set(core);
-    }
-    // The kernel leaves out those it does not have, or that a container may not use.
-    let _ = sched_setaffinity(None, &all);
-}
-
-fn default_config() -> Option<PathBuf> {
-    let path = if crate::paths::uid() == 0 {
-        PathBuf::from("/etc/mica/mica.toml")
-    } else {
-        let base = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-        base.or(home)?.join("mica/mica.toml")
-    };
-    path.exists().then_some(path)
-}
-
-fn listen_for_signals(running: &Running) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let stop = running.stopper();
-    let reload = running.reloader();
-    let spawned = std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build();
-            let Ok(runtime) = runtime else { return };
-            runtime.block_on(async {
-                let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) = (
-                    signal(SignalKind::terminate()),
-                    signal(SignalKind::interrupt()),
-                    signal(SignalKind::hangup()),
-                ) else {
-                    return;
-                };
-                loop {
-                    tokio::select! {
-                        _ = terminate.recv() => return stop(),
-                        _ = interrupt.recv() => return stop(),
-                        _ = hangup.recv() => reload(),
-                    }
-                }
-            });
-        });
-    if let Err(failure) = spawned {
-        tracing::warn!("signals are not handled: {failure}");
-    }
-}
-
-/// Starts the daemon proper and ends, so that it has no parent that would have to wait for it.
-fn detach() -> Result<(), DaemonError> {
-    let system = |operation, source| DaemonError::System { operation, source };
-    let exe = std::env::current_exe().map_err(|e| system("finding this program", e))?;
-    let log = crate::log::open(&Paths::from_environment().log_file());
-    let log = log.map_or_else(|_| Stdio::null(), Stdio::from);
-    Command::new(exe)
-        .args(std::env::args_os().skip(1))
-        .env(ON_DEMAND, "run")
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .map_err(|e| system("starting the daemon", e))?;
-    Ok(())
 }
 
 /// A client of the daemon that serves all users, else of this user's; `exe daemon` starts one if none
@@ -241,7 +131,7 @@ pub fn listens(socket: &Path) -> bool {
 /// whose daemon root looks after.
 pub(crate) fn stranger(stream: &UnixStream, socket: &Path) -> Option<u32> {
     let uid = peer_of(stream).map_or(u32::MAX, |peer| peer.uid);
-    let own = crate::paths::uid();
+    let own = crate::uid();
     let folder = socket.parent().and_then(|dir| dir.metadata().ok());
     let is_owner = folder.is_some_and(|folder| folder.uid() == uid);
     let trusted = [0, own].contains(&uid) || (own == 0 && is_owner);

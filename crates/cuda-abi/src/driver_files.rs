@@ -1,4 +1,4 @@
-//! What the driver of an NVIDIA card needs of the file system.
+//! What the driver of an NVIDIA card needs of the file system: for whoever confines a process that uses it.
 
 use std::path::{Path, PathBuf};
 

@@ -6,8 +6,6 @@ use std::ops::Add;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use utoipa::openapi::{RefOr, Schema};
-use utoipa::{PartialSchema, ToSchema};
 
 /// A share of one GPU in percent, such as `30` or `33.3`.
 ///
@@ -15,7 +13,7 @@ use utoipa::{PartialSchema, ToSchema};
 /// JSON shows it as a number.
 ///
 /// ```
-/// use mica_daemon::api::Percent;
+/// use mica_control::api::Percent;
 ///
 /// let third: Percent = "33.3".parse()?;
 /// assert_eq!(third + third + "33.4".parse()?, Percent::from(100));
@@ -125,13 +123,15 @@ impl PartialEq<u32> for Percent {
     }
 }
 
-impl PartialSchema for Percent {
-    fn schema() -> RefOr<Schema> {
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Percent {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
         f64::schema()
     }
 }
 
-impl ToSchema for Percent {}
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Percent {}
 
 impl Serialize for Percent {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,11 +1,11 @@
-//! Files of the daemon: opened only where they are plain files of this user.
+//! Files and directories of a daemon: used only where they are this user's own.
 //!
 //! A FIFO would block the daemon, a symbolic link would lead it to another file, and a device could do anything.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 /// Nobody else may read what the daemon keeps, nor lock it.
 const MODE: u32 = 0o600;
@@ -14,7 +14,7 @@ const MODE: u32 = 0o600;
 ///
 /// # Errors
 /// It is not a plain file of this user, or cannot be opened.
-pub(crate) fn open(path: &Path) -> Result<File> {
+pub fn open(path: &Path) -> Result<File> {
     checked(path, OpenOptions::new().read(true))
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn open(path: &Path) -> Result<File> {
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn open_or_create(path: &Path) -> Result<File> {
+pub fn open_or_create(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     private(checked(path, &mut options)?)
@@ -32,7 +32,7 @@ pub(crate) fn open_or_create(path: &Path) -> Result<File> {
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn append(path: &Path) -> Result<File> {
+pub fn append(path: &Path) -> Result<File> {
     private(checked(path, OpenOptions::new().append(true).create(true))?)
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn append(path: &Path) -> Result<File> {
 ///
 /// # Errors
 /// It cannot be made.
-pub(crate) fn replace(path: &Path) -> Result<File> {
+pub fn replace(path: &Path) -> Result<File> {
     let _ = std::fs::remove_file(path);
     let mut options = OpenOptions::new();
     checked(path, options.write(true).create_new(true))
@@ -67,7 +67,7 @@ fn private(file: File) -> Result<File> {
 
 fn check(found: &Metadata) -> Result<()> {
     let kind = found.file_type();
-    let what = if kind.is_file() && found.uid() == crate::paths::uid() {
+    let what = if kind.is_file() && found.uid() == crate::uid() {
         return Ok(());
     } else if kind.is_file() {
         "a file of another user"
@@ -84,6 +84,48 @@ fn check(found: &Metadata) -> Result<()> {
     };
     let text = format!("it is {what} and not a file of this user: remove it");
     Err(Error::new(ErrorKind::InvalidInput, text))
+}
+
+/// A directory that cannot be made or is not safe to use.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {what}")]
+pub struct DirectoryError {
+    /// Which.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// Makes a directory of this user with at least these rights, if it is not there yet.
+///
+/// # Errors
+/// It cannot be made, is another user's, or other users may write to it.
+pub fn make_directory(path: &Path, mode: u32) -> std::result::Result<(), DirectoryError> {
+    let wrong = |what: String| DirectoryError {
+        path: path.to_owned(),
+        what,
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|error| wrong(format!("cannot be made: {error}")))?;
+    let metadata = std::fs::symlink_metadata(path)
+        .map_err(|error| wrong(format!("cannot be looked at: {error}")))?;
+    // A directory another user made in /tmp could hold sockets of theirs.
+    if !metadata.is_dir() || metadata.uid() != crate::uid() {
+        return Err(wrong("is not a directory of this user".into()));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err(wrong("can be written by other users".into()));
+    }
+    // The umask may have taken away what workers, which are other users, need.
+    if metadata.mode() & mode != mode {
+        let wanted = PermissionsExt::from_mode((metadata.mode() | mode) & 0o777);
+        std::fs::set_permissions(path, wanted)
+            .map_err(|error| wrong(format!("cannot have mode {mode:o}: {error}")))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

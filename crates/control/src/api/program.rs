@@ -1,12 +1,12 @@
 //! What is told of a program by whoever started it.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// The start or the end of a program in a virtual GPU, told by `mica run` and `mica exec`.
 ///
 /// Only the parent of a process learns its exit code, so the daemon cannot find it out by itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct ProgramReport {
     /// Token of the virtual GPU that the program was started in: another one may have its name by now.
@@ -21,7 +21,8 @@ pub struct ProgramReport {
 }
 
 /// How a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramEnd {
     /// It exited with this code.
