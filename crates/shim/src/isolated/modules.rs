@@ -78,8 +78,8 @@ pub(super) struct FunctionState {
     complete: OnceLock<KernelLayout>,
     /// Attributes that the program has set, for contexts that do not have them yet.
     settings: Mutex<Vec<(u32, i32)>>,
-    /// Blocks on a multiprocessor by threads and dynamic shared memory, as the worker answered.
-    pub(super) occupancy: Mutex<HashMap<(u32, u64), u32>>,
+    /// What the worker has answered about it.
+    pub(super) answers: Mutex<Answers>,
     resolved: AtomicPtr<Resolved>,
     /// Dynamic shared memory the program has asked to be allowed; −1 for the default.
     pub(super) dynamic_limit: AtomicI32,
@@ -88,6 +88,21 @@ pub(super) struct FunctionState {
     /// Whether the program had it as a kernel of a library, and so knows it as one.
     pub(super) is_kernel: AtomicBool,
 }
+
+/// What the worker has answered about a kernel. Libraries ask the same before every launch. A new attribute may
+/// change any of it.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// Attributes by number.
+    pub(super) attributes: HashMap<u32, i32>,
+    /// Blocks on a multiprocessor by threads and dynamic shared memory.
+    pub(super) occupancy: HashMap<(u32, u64), u32>,
+    /// Clusters by the encoded question.
+    pub(super) clusters: HashMap<Vec<u8>, i32>,
+}
+
+/// Questions of one kind that are remembered for a kernel.
+pub(super) const MOST_ANSWERS: usize = 1024;
 
 impl Kind for LibraryState {
     const MAGIC: u64 = 0x4d49_4341_4c49_4231;
@@ -227,7 +242,7 @@ impl Library {
                 layout: OnceLock::from(layout),
                 complete: OnceLock::new(),
                 settings: Mutex::default(),
-                occupancy: Mutex::default(),
+                answers: Mutex::default(),
                 resolved: AtomicPtr::new(std::ptr::null_mut()),
                 dynamic_limit: AtomicI32::new(-1),
                 carveout: AtomicI32::new(-1),
@@ -359,6 +374,9 @@ impl Function {
 
     /// An attribute, as the driver in the worker has it.
     pub(super) fn ask_attribute(&'static self, state: &State, attribute: u32) -> Answer<i32> {
+        if let Some(known) = lock(&self.answers).attributes.get(&attribute) {
+            return Ok(*known);
+        }
         let (_, context) = super::context::any_context()?;
         let Resolved { module, kernel, .. } = *self.resolve(state, context)?;
         let request = KernelAttribute {
@@ -366,7 +384,9 @@ impl Function {
             kernel,
             attribute,
         };
-        Ok(context.checked(state.client.call(&request))?.value)
+        let value = context.checked(state.client.call(&request))?.value;
+        lock(&self.answers).attributes.insert(attribute, value);
+        Ok(value)
     }
 
     /// Sets an attribute with the driver in the worker; contexts that come to know the kernel later get it then.
@@ -378,11 +398,15 @@ impl Function {
     ) -> Answer {
         let (_, context) = super::context::any_context()?;
         let resolved = self.resolve(state, context)?;
+        // Every context that knows the kernel has its settings.
+        if lock(&self.settings).contains(&(attribute, value)) {
+            return Ok(());
+        }
         self.apply(state, context, resolved, (attribute, value))?;
         let mut settings = lock(&self.settings);
         settings.retain(|(known, _)| *known != attribute);
         settings.push((attribute, value));
-        lock(&self.occupancy).clear();
+        *lock(&self.answers) = Answers::default();
         Ok(())
     }
 

@@ -2,12 +2,12 @@
 //! the kernel's layout.
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, Handle, LaunchConfig};
-use mica_wire::session::{AvailableShared, Clusters, KernelLayout, Occupancy};
+use mica_wire::session::{AvailableShared, Clusters, KernelLayout, Occupancy, Request};
 
 use super::context::any_context;
 use super::functions::function_of;
 use super::launch_attributes;
-use super::modules::Function;
+use super::modules::{Function, MOST_ANSWERS};
 use super::state::{State, state};
 use super::support::{Answer, Code, driver, entries, get, invalid, lock, put, room_for};
 
@@ -67,7 +67,7 @@ pub(super) fn resident(
         let layout = function.layout()?;
         return Ok(blocks_per_multiprocessor(state, layout, threads, dynamic));
     }
-    if let Some(known) = lock(&function.occupancy).get(&(threads, dynamic)) {
+    if let Some(known) = lock(&function.answers).occupancy.get(&(threads, dynamic)) {
         return Ok(*known);
     }
     let (_, context) = any_context()?;
@@ -79,7 +79,10 @@ pub(super) fn resident(
         dynamic_shared: dynamic,
     });
     let blocks = context.checked(answer)?.value as u32;
-    lock(&function.occupancy).insert((threads, dynamic), blocks);
+    let occupancy = &mut lock(&function.answers).occupancy;
+    if occupancy.len() < MOST_ANSWERS {
+        occupancy.insert((threads, dynamic), blocks);
+    }
     Ok(blocks)
 }
 
@@ -105,8 +108,18 @@ unsafe fn ask_clusters(
         largest,
     };
     let tail = launch_attributes::encode(&attributes, &[]);
+    let mut question = request.encode().as_slice().to_vec();
+    question.extend_from_slice(&tail);
+    if let Some(known) = lock(&function.answers).clusters.get(&question) {
+        return Ok(*known);
+    }
     let answer = state.client.call_with(&request, &tail);
-    Ok(context.checked(answer)?.value as i32)
+    let count = context.checked(answer)?.value as i32;
+    let clusters = &mut lock(&function.answers).clusters;
+    if clusters.len() < MOST_ANSWERS {
+        clusters.insert(question, count);
+    }
+    Ok(count)
 }
 
 type SharedOf = unsafe extern "C" fn(i32) -> usize;
