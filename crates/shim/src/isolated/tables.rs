@@ -134,8 +134,9 @@ pub(super) fn find(id: &[u8; 16]) -> Option<*const c_void> {
 }
 
 type Buffer = std::sync::atomic::AtomicU64;
-static LONG_BUFFER: [Buffer; 128] = [const { Buffer::new(0) }; 128];
-static SHORT_BUFFER: [Buffer; 2] = [const { Buffer::new(0) }; 2];
+// Larger than their sizes say: runtimes of CUDA 13 read 1,760 bytes into the long one without a look at its size.
+static LONG_BUFFER: [Buffer; 2048] = [const { Buffer::new(0) }; 2048];
+static SHORT_BUFFER: [Buffer; 512] = [const { Buffer::new(0) }; 512];
 
 driver! {
     fn load_wrapper(out: *mut Handle, wrapper: *const c_void) {
