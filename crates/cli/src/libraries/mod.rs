@@ -13,6 +13,8 @@ mod unpack;
 use std::fmt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
 use mica_backend_cuda::{newer, symbols};
@@ -145,12 +147,14 @@ fn link_names(from: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Points `name` at `source`; many processes may do so at once.
+/// Points `name` at `source`; many processes and threads may do so at once.
 fn link(source: &Path, name: &Path) -> Result<()> {
     if std::fs::read_link(name).is_ok_and(|target| target == source) {
         return Ok(());
     }
-    let fresh = name.with_extension(format!("{}.new", std::process::id()));
+    static LINKS: AtomicU64 = AtomicU64::new(0);
+    let count = LINKS.fetch_add(1, Relaxed);
+    let fresh = name.with_extension(format!("{}.{count}.new", std::process::id()));
     let _ = std::fs::remove_file(&fresh);
     symlink(source, &fresh)
         .and_then(|()| std::fs::rename(&fresh, name))
