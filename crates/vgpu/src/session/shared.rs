@@ -4,12 +4,10 @@
 //! full, as if it were the session's own: its owner may give its part back at any time.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use mica_gpu::DevicePtr;
 
-use super::{Frame, Session, table_full};
-use crate::handle::ObjectKind;
+use super::Session;
 use crate::ranges::Owner;
 use crate::{Result, VgpuError};
 
@@ -44,27 +42,6 @@ impl Session {
 
     /// Takes memory of another process in as a frame.
     pub fn frame_import(&self, file: OwnedFd, bytes: u64) -> Result<u64> {
-        self.check()?;
-        let unit = self.gpu.properties().frame_bytes.max(1);
-        if bytes == 0 || !bytes.is_multiple_of(unit) {
-            return Err(VgpuError::Argument(format!(
-                "{bytes} shared bytes are no multiple of the frame size {unit}"
-            )));
-        }
-        let share = self.object_share()?;
-        let charge = Arc::new(self.vgpu.charge(bytes, self)?);
-        let mut tables = self.write();
-        self.check()?;
-        let id = self.gpu.frame_import(file, bytes)?;
-        let frame = Frame {
-            id,
-            bytes,
-            charge,
-            share,
-        };
-        tables.frames.insert(frame).map_err(|frame| {
-            let _ = self.gpu.frame_release(frame.id);
-            table_full(ObjectKind::Frame)
-        })
+        self.add_frame(bytes, || self.gpu.frame_import(file, bytes))
     }
 }

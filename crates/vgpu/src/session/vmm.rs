@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mica_gpu::{Access, DevicePtr};
+use mica_gpu::{Access, DevicePtr, FrameId, GpuError};
 
 use super::{Frame, Session, Tables, table_full};
 use crate::handle::ObjectKind;
@@ -81,6 +81,15 @@ impl Session {
 
     /// Physical memory without an address.
     pub fn frame_create(&self, bytes: u64) -> Result<u64> {
+        self.add_frame(bytes, || self.gpu.frame_create(bytes))
+    }
+
+    /// Charges a frame of so many bytes, has the device make it, and gives it a handle.
+    pub(super) fn add_frame(
+        &self,
+        bytes: u64,
+        make: impl FnOnce() -> Result<FrameId, GpuError>,
+    ) -> Result<u64> {
         self.check()?;
         let unit = self.gpu.properties().frame_bytes.max(1);
         if bytes == 0 || !bytes.is_multiple_of(unit) {
@@ -92,7 +101,7 @@ impl Session {
         let charge = Arc::new(self.vgpu.charge(bytes, self)?);
         let mut tables = self.write();
         self.check()?;
-        let id = self.gpu.frame_create(bytes)?;
+        let id = make()?;
         let frame = Frame {
             id,
             bytes,
