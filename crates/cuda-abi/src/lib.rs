@@ -32,7 +32,7 @@ pub use result::CuResult;
 pub use service::{Direct, Isolated};
 pub use types::{
     AllocationHandle, Array3dDescriptor, Array3dDescriptorV1, ArrayDescriptor, ArrayDescriptorV1,
-    CuStatus, Device, DevicePtr, ExternalMemoryDescriptor, Handle, LaunchConfig,
-    MemAllocNodeParams, MemAllocationProp, MemLocation,
+    CuStatus, Device, DevicePtr, ExternalMemoryDescriptor, Handle, LaunchAttributeRecord,
+    LaunchConfig, MemAllocNodeParams, MemAllocationProp, MemLocation,
 };
 pub use work::Work;

@@ -234,6 +234,20 @@ impl MemAllocationProp {
     pub const MANAGED: i32 = 2;
 }
 
+/// `CUlaunchAttribute`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchAttributeRecord {
+    /// `CUlaunchAttributeID`.
+    pub id: u32,
+    /// Unused.
+    pub pad: u32,
+    /// `CUlaunchAttributeValue`.
+    pub value: [u32; 16],
+}
+
+const _: () = assert!(size_of::<LaunchAttributeRecord>() == 72);
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

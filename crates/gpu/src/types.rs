@@ -1,5 +1,7 @@
 //! Addresses, handles and descriptions that cross the [`Gpu`](crate::Gpu) interface.
 
+use mica_cuda_abi::LaunchAttributeId;
+
 /// An address as the GPU sees it. Never a host pointer, never arithmetic by accident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DevicePtr(pub u64);
@@ -259,19 +261,21 @@ pub struct LaunchAttribute {
 
 impl LaunchAttribute {
     /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
-    pub const COOPERATIVE: u32 = 2;
+    pub const COOPERATIVE: u32 = LaunchAttributeId::Cooperative as u32;
     /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
-    pub const CLUSTER_DIMENSION: u32 = 4;
+    pub const CLUSTER_DIMENSION: u32 = LaunchAttributeId::ClusterDimension as u32;
     /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
-    pub const PROGRAMMATIC_STREAM_SERIALIZATION: u32 = 6;
+    pub const PROGRAMMATIC_STREAM_SERIALIZATION: u32 =
+        LaunchAttributeId::ProgrammaticStreamSerialization as u32;
     /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT`.
-    pub const PROGRAMMATIC_EVENT: u32 = 7;
+    pub const PROGRAMMATIC_EVENT: u32 = LaunchAttributeId::ProgrammaticEvent as u32;
     /// `CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT`.
-    pub const LAUNCH_COMPLETION_EVENT: u32 = 12;
+    pub const LAUNCH_COMPLETION_EVENT: u32 = LaunchAttributeId::LaunchCompletionEvent as u32;
     /// `CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE`.
-    pub const DEVICE_UPDATABLE_KERNEL_NODE: u32 = 13;
-    /// The last attribute that is known.
-    pub const LAST: u32 = 14;
+    pub const DEVICE_UPDATABLE_KERNEL_NODE: u32 =
+        LaunchAttributeId::DeviceUpdatableKernelNode as u32;
+    /// The last attribute that a program may use.
+    pub const LAST: u32 = LaunchAttributeId::PreferredSharedMemoryCarveout as u32;
 
     /// Whether the value begins with an event.
     pub fn records_event(id: u32) -> bool {

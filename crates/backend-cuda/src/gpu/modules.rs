@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use mica_cuda_abi::{CuResult, FunctionAttribute, JitOption, LaunchConfig};
+use mica_cuda_abi::{CuResult, FunctionAttribute, JitOption, LaunchAttributeRecord, LaunchConfig};
 use mica_gpu::{
     ClusterQuestion, ContextId, DevicePtr, GlobalDescription, GpuError, KernelDescription, Launch,
     LaunchAttribute, ModuleId, ModuleInfo, ParamLayout, Result, StreamId,
@@ -18,17 +18,6 @@ use crate::driver::{Raw, answer};
 const SHARED_WITHOUT_OPT_IN: u32 = 48 * 1024;
 /// Parameters passed without allocating.
 const FEW_PARAMS: usize = 32;
-
-/// `CUlaunchAttribute`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RawLaunchAttribute {
-    id: u32,
-    pad: u32,
-    value: [u32; 16],
-}
-
-const _: () = assert!(size_of::<RawLaunchAttribute>() == 72);
 
 /// A loaded module.
 #[derive(Debug)]
@@ -378,7 +367,7 @@ impl CudaGpu {
     pub(super) fn raw_attributes(
         &self,
         attributes: &[LaunchAttribute],
-    ) -> Result<Vec<RawLaunchAttribute>> {
+    ) -> Result<Vec<LaunchAttributeRecord>> {
         let raw = |attribute: &LaunchAttribute| {
             let mut value = attribute.value;
             if let Some(event) = attribute.event {
@@ -386,7 +375,7 @@ impl CudaGpu {
                 (value[0], value[1]) = (event as u32, (event >> 32) as u32);
             }
             let (id, pad) = (attribute.id, 0);
-            Ok(RawLaunchAttribute { id, pad, value })
+            Ok(LaunchAttributeRecord { id, pad, value })
         };
         attributes.iter().map(raw).collect()
     }
@@ -507,7 +496,11 @@ impl CudaGpu {
 }
 
 /// A launch as `cuLaunchKernelEx` takes it.
-fn config_of(launch: &Launch<'_>, stream: Raw, attributes: &[RawLaunchAttribute]) -> LaunchConfig {
+fn config_of(
+    launch: &Launch<'_>,
+    stream: Raw,
+    attributes: &[LaunchAttributeRecord],
+) -> LaunchConfig {
     LaunchConfig {
         grid: launch.grid,
         block: launch.block,

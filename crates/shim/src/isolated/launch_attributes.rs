@@ -5,7 +5,7 @@
 
 use std::ffi::c_void;
 
-use mica_cuda_abi::{CuResult, Handle};
+use mica_cuda_abi::{CuResult, Handle, LaunchAttributeId, LaunchAttributeRecord};
 use mica_wire::session::{Field, LaunchAttribute};
 
 use super::events::Event;
@@ -13,24 +13,13 @@ use super::state::State;
 use super::support::{Answer, Code, get, invalid, not_supported};
 
 /// `CUlaunchAttributeID`.
-pub(super) const COOPERATIVE: u32 = 2;
-pub(super) const CLUSTER_DIMENSION: u32 = 4;
-const PROGRAMMATIC_EVENT: u32 = 7;
-const LAUNCH_COMPLETION_EVENT: u32 = 12;
-const DEVICE_UPDATABLE_KERNEL_NODE: u32 = 13;
+pub(super) const COOPERATIVE: u32 = LaunchAttributeId::Cooperative as u32;
+pub(super) const CLUSTER_DIMENSION: u32 = LaunchAttributeId::ClusterDimension as u32;
+const PROGRAMMATIC_EVENT: u32 = LaunchAttributeId::ProgrammaticEvent as u32;
+const LAUNCH_COMPLETION_EVENT: u32 = LaunchAttributeId::LaunchCompletionEvent as u32;
+const DEVICE_UPDATABLE_KERNEL_NODE: u32 = LaunchAttributeId::DeviceUpdatableKernelNode as u32;
 /// More than there are kinds.
 const MOST: u32 = 32;
-
-/// `CUlaunchAttribute`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Raw {
-    id: u32,
-    pad: u32,
-    value: [u32; 16],
-}
-
-const _: () = assert!(size_of::<Raw>() == 72);
 
 /// Reads launch attributes: those that travel, and whether the launch is cooperative.
 ///
@@ -47,7 +36,8 @@ pub(super) unsafe fn read(
     let (mut travelling, mut is_cooperative) = (Vec::new(), false);
     for index in 0..count as usize {
         // SAFETY: our contract.
-        let Raw { id, value, .. } = unsafe { get(attributes.cast::<Raw>().add(index))? };
+        let LaunchAttributeRecord { id, value, .. } =
+            unsafe { get(attributes.cast::<LaunchAttributeRecord>().add(index))? };
         if id == COOPERATIVE {
             is_cooperative = value[0] != 0;
         }
