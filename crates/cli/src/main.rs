@@ -18,6 +18,7 @@ mod manage;
 mod not_started;
 mod program;
 mod ptx;
+mod remote;
 mod signals;
 mod size;
 mod spec;
@@ -86,6 +87,9 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::DemoTenant => done(demo::tenant::serve()),
         Command::Bench(args) => healthy(bench::run(args)),
         Command::Daemon(args) => done(manage::daemon(args)),
+        Command::Serve(args) => done(remote::serve::serve(args)),
+        Command::ServeConnection { pair } => done(remote::serve::connection(*pair)),
+        Command::Remote(command) => done(remote::manage(command)),
         Command::Ptx(args) => done(ptx::show(args)),
         Command::Config(args) => done(manage::config(args)),
         Command::Completions { shell } => {

@@ -13,7 +13,6 @@ mod post;
 mod watch;
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -111,18 +110,18 @@ struct Far {
     worked: AtomicBool,
 }
 
-/// Serves a program behind a carrier with the worker at the other end of a socket, until one of them ends.
+/// Serves a program behind a carrier with a worker, until one of them ends.
 ///
 /// # Errors
 /// Why it ended, unless the other side closed the carrier.
 pub fn serve(
-    worker: OwnedFd,
+    worker: RecordPort,
     carrier: Arc<dyn Carrier>,
     cache: Option<BlobCache>,
     limits: &FarLimits,
 ) -> Result<(), TunnelError> {
     let far = Far {
-        port: RecordPort::connect(worker)?,
+        port: worker,
         carrier,
         compressor: Compressor::default(),
         over: AtomicBool::new(false),

@@ -37,6 +37,7 @@ pub use door::{Door, Rooms};
 pub use frame::{FrameReader, HEADER_BYTES, Header, Kind, MOST_DATA_BYTES};
 
 pub use mica_wire::session::SESSION_VERSION;
+pub use mica_wire::session::client::RecordPort;
 use mica_wire::session::{SessionError, Violation};
 
 /// How often the near end says that it is there.

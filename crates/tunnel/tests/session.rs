@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mica_limits::{LocalQuota, Quota};
 use mica_tunnel::near::LinkStats;
-use mica_tunnel::{BlobCache, SocketCarrier, far, near};
+use mica_tunnel::{BlobCache, RecordPort, SocketCarrier, far, near};
 use mica_vgpu::test_gpu::TestGpu;
 use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::session::client::SessionClient;
