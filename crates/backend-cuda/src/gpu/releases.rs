@@ -24,7 +24,12 @@ use mica_gpu::{GpuError, HostCallback, Result, StreamId};
 use super::{Address, Context, CudaGpu, lock, stale};
 use crate::driver::{CudaDriver, Raw, answer};
 
-/// Between two looks the poller sleeps a sixteenth of the time it has waited, within these bounds: a release is
+/// The poller spins this long for the next release where processors are many: a staging chunk that comes back at once
+/// is still in the cache, and the program waits for the next piece of a large copy.
+const SPIN: Duration = Duration::from_micros(200);
+/// Processors that are many.
+const MANY_PROCESSORS: usize = 4;
+/// Then, between two looks, the poller sleeps a sixteenth of the time it has waited, within these bounds: a release is
 /// late by 6 % at most, and a kernel of seconds costs a thousand queries a second.
 const LEAST_PAUSE: Duration = Duration::from_micros(20);
 const MOST_PAUSE: Duration = Duration::from_millis(1);
@@ -138,7 +143,7 @@ impl Releases {
     fn is_reached(&self, context: &Context, event: Address) -> bool {
         let functions = &self.driver.functions;
         // SAFETY: the context is destroyed only after its releases were taken out of the lines.
-        let entered = unsafe { (functions.context_set)(context.raw as Raw) };
+        let entered = unsafe { self.driver.enter(context.raw as Raw) };
         // SAFETY: an event of this context that is destroyed only when no release waits for it.
         let queried = || unsafe { (functions.event_query)(event as Raw) };
         let result =
@@ -171,6 +176,12 @@ impl Releases {
 
     /// The thread's loop: sleeps without a limit while nothing waits.
     fn poll(&self) {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin = if processors >= MANY_PROCESSORS {
+            SPIN
+        } else {
+            Duration::ZERO
+        };
         let mut since = Instant::now();
         loop {
             let mut lines = lock(&self.lines);
@@ -184,7 +195,16 @@ impl Releases {
             if lines.stopped {
                 return;
             }
-            let pause = (since.elapsed() / 16).clamp(LEAST_PAUSE, MOST_PAUSE);
+            let waited = since.elapsed();
+            if waited < spin {
+                drop(lines);
+                if self.collect() > 0 {
+                    since = Instant::now();
+                }
+                std::thread::yield_now();
+                continue;
+            }
+            let pause = (waited / 16).clamp(LEAST_PAUSE, MOST_PAUSE);
             let slept = self.came.wait_timeout(lines, pause);
             let (lines, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
             drop(lines);
@@ -263,7 +283,7 @@ impl CudaGpu {
     pub(super) fn collected<T>(&self, answer: Result<T>) -> Result<T> {
         self.releases.collect();
         if let Some(printed) = self.printed.get() {
-            printed.hand_on();
+            printed.hand_on_after(answer.is_err());
         }
         answer
     }

@@ -59,6 +59,9 @@ impl<T: ClientTransport> SessionClient<T> {
         let program = program.as_bytes();
         let program = &program[..program.len().min(256)];
         let snapshot = call_over(&transport, &attach, program)?;
+        if snapshot.has_driver {
+            transport.expect_gpu_work();
+        }
         Ok(Self {
             transport,
             snapshot,
