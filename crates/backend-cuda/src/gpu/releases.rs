@@ -24,8 +24,8 @@ use mica_gpu::{GpuError, HostCallback, Result, StreamId};
 use super::{Address, Context, CudaGpu, lock, stale};
 use crate::driver::{CudaDriver, Raw, answer};
 
-/// The poller spins this long for the next release where processors are many: a staging chunk that comes back at once
-/// is still in the cache, and the program waits for the next piece of a large copy.
+/// The poller spins this long for the next release that a program waits for, where processors are many. Not for others:
+/// its queries take turns in the driver with the submissions of other threads.
 const SPIN: Duration = Duration::from_micros(200);
 /// Processors that are many.
 const MANY_PROCESSORS: usize = 4;
@@ -41,6 +41,8 @@ struct Pending {
     context: Arc<Context>,
     event: Address,
     release: HostCallback,
+    /// Whether a program waits for it.
+    is_awaited: bool,
 }
 
 /// Events of a context that no release waits for.
@@ -196,7 +198,8 @@ impl Releases {
                 return;
             }
             let waited = since.elapsed();
-            if waited < spin {
+            let mut firsts = lines.streams.values().filter_map(VecDeque::front);
+            if waited < spin && firsts.any(|first| first.is_awaited) {
                 drop(lines);
                 if self.collect() > 0 {
                     since = Instant::now();
@@ -246,7 +249,12 @@ impl Releases {
 }
 
 impl CudaGpu {
-    pub(super) fn add_release(&self, id: StreamId, release: HostCallback) -> Result<()> {
+    pub(super) fn add_release(
+        &self,
+        id: StreamId,
+        release: HostCallback,
+        is_awaited: bool,
+    ) -> Result<()> {
         let stream = self.stream(id)?;
         let context = Arc::clone(&stream.context);
         let idle = lock(&context.idle_events).events.pop();
@@ -275,6 +283,7 @@ impl CudaGpu {
                 context,
                 event,
                 release,
+                is_awaited,
             },
         )
     }

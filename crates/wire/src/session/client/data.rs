@@ -164,7 +164,7 @@ impl<T: ClientTransport> SessionClient<T> {
     ) -> Result<(), SessionError> {
         let copy = Copy { stream, area };
         if turn.is_none() {
-            return self.post(&copy, &[]);
+            return self.post_upload(&copy, &[]);
         }
         let body = copy.encode();
         (self.transport).post(Copy::NUMBER, None, body.as_slice(), &[])
@@ -217,7 +217,7 @@ impl<T: ClientTransport> SessionClient<T> {
             let most = MAX_RECORD_BYTES / 2;
             for (index, part) in bytes.chunks(most).enumerate() {
                 let address = address.wrapping_add((index * most) as u64);
-                self.post(&Write { stream, address }, part)?;
+                self.post_upload(&Write { stream, address }, part)?;
             }
             return Ok(());
         }
@@ -385,7 +385,7 @@ impl<T: ClientTransport> SessionClient<T> {
 
 /// Pieces small enough that both sides work at once, large enough that a piece costs little.
 fn piece_bytes(total: usize) -> usize {
-    (total / 8)
+    (total / 4)
         .next_multiple_of(4096)
         .clamp(64 << 10, CHUNK_BYTES)
 }
