@@ -64,8 +64,7 @@ pub(crate) fn is_capturing(symbol: Symbol, stream: Handle) -> bool {
 #[cold]
 fn ask(symbol: Symbol, stream: Handle) -> bool {
     let stream = streams::own_handle(symbol, stream);
-    let is_capturing =
-        real!(cuStreamIsCapturing as unsafe extern "C" fn(Handle, *mut u32) -> CuStatus);
+    let is_capturing = real!(cuStreamIsCapturing);
     let mut status = STATUS_NONE;
     // SAFETY: the program's stream, and room for the answer.
     let result = unsafe { is_capturing(stream, &mut status) };

@@ -105,7 +105,7 @@ fn refused(error: &LinkError) -> CuStatus {
 }
 
 fn driver_version() -> u32 {
-    let get = real!(cuDriverGetVersion as unsafe extern "C" fn(*mut i32) -> CuStatus);
+    let get = real!(cuDriverGetVersion);
     let mut version = 0;
     // SAFETY: writes one number.
     unsafe { get(&mut version) };

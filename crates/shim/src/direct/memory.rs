@@ -213,8 +213,7 @@ fn settle_pitch(direct: &Direct, pointer: DevicePtr, bytes: u64, real_bytes: u64
     let (charged, needed) = (footprint(bytes), footprint(real_bytes));
     if needed > charged {
         if direct.charge(needed - charged).is_err() {
-            let free =
-                super::driver::real!(cuMemFree_v2 as unsafe extern "C" fn(DevicePtr) -> CuStatus);
+            let free = super::driver::real!(cuMemFree_v2);
             // SAFETY: allocated a moment ago and not yet known to the program.
             release(pointer, || unsafe { free(pointer) });
             return CuResult::OutOfMemory as CuStatus;

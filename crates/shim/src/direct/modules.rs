@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_cuda_abi::{CuStatus, Device, DeviceAttribute, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, DeviceAttribute, Handle, Symbol};
 use mica_fatbin::{Cubin, EntryKind, Format, Image, Region, locate};
 use mica_ptx::ast::Space;
 
@@ -235,8 +235,7 @@ fn in_image(bytes: &[u8]) -> Option<u64> {
 
 /// The device's compute capability as one number, such as 90.
 fn capability() -> Option<u32> {
-    type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
-    let get = real!(cuDeviceGetAttribute as Get);
+    let get = real!(cuDeviceGetAttribute);
     let attribute = |which: DeviceAttribute| {
         let mut value = 0;
         // SAFETY: writes one number.

@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mica_cuda_abi::{
-    CuResult, CuStatus, Device, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol,
+    CuResult, CuStatus, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol,
 };
 
 use super::books;
@@ -148,8 +148,7 @@ pub(crate) unsafe fn function(
 
 /// A function that is about to be used.
 fn function_needs(function: Handle) -> CuStatus {
-    let get =
-        real!(cuFuncGetAttribute as unsafe extern "C" fn(*mut c_int, c_int, Handle) -> CuStatus);
+    let get = real!(cuFuncGetAttribute);
     let mut bytes = 0;
     // SAFETY: the driver's own handle; writes one number.
     let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, function) };
@@ -177,8 +176,7 @@ pub(crate) unsafe fn functions(
     count: u32,
     module: Handle,
 ) -> CuStatus {
-    let total =
-        real!(cuModuleGetFunctionCount as unsafe extern "C" fn(*mut u32, Handle) -> CuStatus);
+    let total = real!(cuModuleGetFunctionCount);
     // SAFETY: the program's arguments.
     unsafe {
         enumerated(
@@ -200,8 +198,7 @@ pub(crate) unsafe fn kernels(
     count: u32,
     library: Handle,
 ) -> CuStatus {
-    let total =
-        real!(cuLibraryGetKernelCount as unsafe extern "C" fn(*mut u32, Handle) -> CuStatus);
+    let total = real!(cuLibraryGetKernelCount);
     // SAFETY: the program's arguments.
     unsafe {
         enumerated(
@@ -267,8 +264,7 @@ fn kernel_needs(kernel: Handle) -> CuStatus {
     let Some(device) = current_device() else {
         return 0;
     };
-    type Get = unsafe extern "C" fn(*mut c_int, c_int, Handle, Device) -> CuStatus;
-    let get = real!(cuKernelGetAttribute as Get);
+    let get = real!(cuKernelGetAttribute);
     let mut bytes = 0;
     // SAFETY: the driver's own handle; writes one number.
     let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, kernel, device) };
@@ -313,7 +309,7 @@ fn needs_local(told: CuStatus, bytes: c_int) -> CuStatus {
 
 /// A limit before anything was charged for it.
 fn as_first(limit: u32) -> Grown {
-    let get = real!(cuCtxGetLimit as unsafe extern "C" fn(*mut usize, u32) -> CuStatus);
+    let get = real!(cuCtxGetLimit);
     let mut value = 0;
     // SAFETY: writes one size.
     unsafe { get(&mut value, limit) };
@@ -329,8 +325,7 @@ fn unit(limit: u32) -> u64 {
     if limit != LIMIT_STACK {
         return 1;
     }
-    type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
-    let get = real!(cuDeviceGetAttribute as Get);
+    let get = real!(cuDeviceGetAttribute);
     let device = current_device().unwrap_or(0);
     let attribute = |which: DeviceAttribute| {
         let mut value = 1;

@@ -187,7 +187,7 @@ pub(crate) unsafe fn device_of(
         // SAFETY: the program's arguments.
         return unsafe { real(out, context) };
     }
-    let get = real!(cuCtxGetDevice as unsafe extern "C" fn(*mut Device) -> CuStatus);
+    let get = real!(cuCtxGetDevice);
     // SAFETY: the program's argument.
     unsafe { get(out) }
 }
@@ -205,7 +205,7 @@ pub(crate) unsafe fn synchronize(
             || unsafe { real(context) },
         );
     }
-    let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
+    let wait = real!(cuCtxSynchronize);
     // SAFETY: takes no arguments.
     sync::waiting(current_is_only, || unsafe { wait() })
 }

@@ -67,9 +67,8 @@ pub(crate) unsafe fn create(
 
 /// The primary context of a device, which is active.
 fn primary(device: Device) -> usize {
-    type Retain = unsafe extern "C" fn(*mut Handle, Device) -> CuStatus;
-    let retain = real!(cuDevicePrimaryCtxRetain as Retain);
-    let release = real!(cuDevicePrimaryCtxRelease_v2 as unsafe extern "C" fn(Device) -> CuStatus);
+    let retain = real!(cuDevicePrimaryCtxRetain);
+    let release = real!(cuDevicePrimaryCtxRelease_v2);
     let mut context: Handle = std::ptr::null_mut();
     // SAFETY: writes one handle; what was retained is released.
     unsafe {

@@ -252,8 +252,7 @@ impl Pools {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         // Asked under the lock: a default that changes meanwhile is not overwritten by the old one.
-        let get =
-            real!(cuDeviceGetMemPool as unsafe extern "C" fn(*mut Handle, Device) -> CuStatus);
+        let get = real!(cuDeviceGetMemPool);
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: writes one handle.
         if unsafe { get(&mut handle, device) } != 0 {

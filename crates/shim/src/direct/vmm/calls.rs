@@ -248,8 +248,8 @@ const OPERATION_MAP: u32 = 1;
 /// once counts as mapped until the array ends: parts come and go, and when is the stream's affair.
 pub(crate) unsafe fn map_arrays(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut ArrayMapping, u32, Handle) -> CuStatus,
-    maps: *mut ArrayMapping,
+    real: unsafe extern "C" fn(*mut c_void, u32, Handle) -> CuStatus,
+    maps: *mut c_void,
     count: u32,
     stream: Handle,
 ) -> CuStatus {
@@ -263,7 +263,9 @@ pub(crate) unsafe fn map_arrays(
     let status = call();
     if status == 0 {
         // SAFETY: the program's list, which the driver has just read.
-        for map in unsafe { std::slice::from_raw_parts(maps, count as usize) } {
+        let maps =
+            unsafe { std::slice::from_raw_parts(maps.cast::<ArrayMapping>(), count as usize) };
+        for map in maps {
             let mapped = books.piece(map.handle);
             let Some(piece) = mapped.filter(|_| map.operation == OPERATION_MAP) else {
                 continue;
