@@ -139,7 +139,7 @@ impl Dispatcher {
 
 macro_rules! node {
     (Yes $dispatcher:ident $call:ident $tail:ident) => {
-        $call.into_node($dispatcher, $tail)
+        IntoNode::into_node($call, $dispatcher, $tail)
     };
     (No $dispatcher:ident $call:ident $tail:ident) => {
         Err(not_a_node(&$call))
@@ -152,7 +152,7 @@ macro_rules! dispatch {
             /// Carries out a call.
             pub(crate) fn perform(&self, call: Call, tail: &[u8]) -> Outcome {
                 match call {
-                    $(Call::$name(call) => call.perform(self, tail).map(encode),)*
+                    $(Call::$name(call) => Perform::perform(call, self, tail).map(encode),)*
                 }
             }
 
