@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mica_cuda_abi::{
-    CuResult, CuStatus, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol,
+    CuResult, CuStatus, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol, function,
 };
 
 use super::books;
@@ -81,7 +81,7 @@ fn grow(direct: &Direct, limit: u32, grown: &Grown) -> Result<u64, u64> {
 /// `cuCtxSetLimit`.
 pub(crate) unsafe fn set_limit(
     _: Symbol,
-    real: unsafe extern "C" fn(u32, usize) -> CuStatus,
+    real: function::cuCtxSetLimit,
     limit: u32,
     value: usize,
 ) -> CuStatus {
@@ -132,7 +132,7 @@ pub(crate) unsafe fn set_limit(
 /// `cuModuleGetFunction`.
 pub(crate) unsafe fn function(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> CuStatus,
+    real: function::cuModuleGetFunction,
     out: *mut Handle,
     module: Handle,
     name: *const c_char,
@@ -156,11 +156,7 @@ fn function_needs(function: Handle) -> CuStatus {
 }
 
 /// `cuFuncLoad`: what was enumerated may say what it needs only now.
-pub(crate) unsafe fn load(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    function: Handle,
-) -> CuStatus {
+pub(crate) unsafe fn load(_: Symbol, real: function::cuFuncLoad, function: Handle) -> CuStatus {
     // SAFETY: the program's argument.
     match unsafe { real(function) } {
         0 => function_needs(function),
@@ -171,7 +167,7 @@ pub(crate) unsafe fn load(
 /// `cuModuleEnumerateFunctions`.
 pub(crate) unsafe fn functions(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> CuStatus,
+    real: function::cuModuleEnumerateFunctions,
     out: *mut Handle,
     count: u32,
     module: Handle,
@@ -193,7 +189,7 @@ pub(crate) unsafe fn functions(
 /// `cuLibraryEnumerateKernels`.
 pub(crate) unsafe fn kernels(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> CuStatus,
+    real: function::cuLibraryEnumerateKernels,
     out: *mut Handle,
     count: u32,
     library: Handle,
@@ -245,7 +241,7 @@ unsafe fn enumerated(
 /// `cuLibraryGetKernel`.
 pub(crate) unsafe fn kernel(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> CuStatus,
+    real: function::cuLibraryGetKernel,
     out: *mut Handle,
     library: Handle,
     name: *const c_char,
