@@ -112,6 +112,8 @@ pub(crate) struct WorkerSlot {
     pub(crate) pid: Option<u32>,
     /// The program served: process number and start time; `None` where it cannot be seen.
     pub(crate) program: Option<(u32, u64)>,
+    /// Whether the worker was started ahead and no program has come for it yet.
+    pub(crate) is_spare: bool,
     /// Sessions that wait for the worker to say hello.
     pub(crate) pending: Vec<PendingSession>,
     pub(crate) next_session: u64,
@@ -125,8 +127,17 @@ impl WorkerSlot {
             started: Instant::now(),
             pid: None,
             program,
+            is_spare: false,
             pending: Vec::new(),
             next_session: 0,
+        }
+    }
+
+    /// A slot for a worker that is started ahead of its program.
+    pub(crate) fn spare() -> Self {
+        Self {
+            is_spare: true,
+            ..Self::of(None)
         }
     }
 }
