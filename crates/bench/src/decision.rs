@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::Priority;
-use crate::policy::{Claim, PolicyKind};
+use mica_scheduler::Priority;
+use mica_scheduler::policy::{Claim, PolicyKind};
 
 /// Mean nanoseconds of one decision (pick, hand over, charge, ready again) with so many tenants that all
 /// want the GPU.

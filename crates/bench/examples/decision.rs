@@ -1,6 +1,6 @@
 //! Prints what a scheduling decision costs with a thousand tenants.
 
-use mica_scheduler::bench::decision_ns;
+use mica_bench::decision::decision_ns;
 use mica_scheduler::policy::PolicyKind;
 
 fn main() {
