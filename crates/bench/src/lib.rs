@@ -10,7 +10,7 @@ extern crate mica_command;
 mod args;
 
 mod confined;
-pub mod decision;
+mod decision;
 pub mod demo;
 mod gpu;
 mod group;
