@@ -23,7 +23,6 @@ use self::processor::Processor;
 use self::screen::{Row, Screen};
 use self::stage::{Stage, TenantProcess, pause};
 use self::tenant::{Answer, Ask};
-use crate::args::JsonArgs;
 
 const MIB: u64 = 1 << 20;
 /// Memory of the demo's GPU.
@@ -67,11 +66,22 @@ struct TenantRecord {
     memory_limit_bytes: u64,
 }
 
+/// Runs one tenant of the demo, which obeys its standard input.
+///
+/// # Errors
+/// The virtual GPU cannot be used, or the parent has ended.
+pub fn serve_tenant() -> Result<()> {
+    tenant::serve()
+}
+
 /// Runs the demo; `false` if a promise was not kept.
-pub(crate) fn run(args: &JsonArgs) -> Result<bool> {
+///
+/// # Errors
+/// The daemon or a tenant cannot be started, or ends.
+pub fn run(json: bool) -> Result<bool> {
     stage::catch_interrupts();
     let began = Instant::now();
-    let mut show = match Show::open(args.json) {
+    let mut show = match Show::open(json) {
         Err(_) if stage::interrupted() => std::process::exit(130),
         other => other?,
     };
@@ -95,7 +105,7 @@ pub(crate) fn run(args: &JsonArgs) -> Result<bool> {
     let words = show.last_words(kept, count, seconds);
     // Everything is gone before the last line says so.
     drop(show);
-    match args.json {
+    match json {
         true => screen::put(&(serde_json::to_string_pretty(&record)? + "\n")),
         false => screen::put(&words),
     }

@@ -17,8 +17,8 @@ use mica_vgpu::{Vgpu, VgpuSpec};
 
 use super::median;
 use super::sides::Direct;
-use crate::WorkerError;
-use crate::control::TICK_TIME;
+use mica_worker::TICK_TIME;
+use mica_worker::WorkerError;
 
 /// Several looks at the counters fit into a window.
 const WINDOW: Duration = Duration::from_millis(60);
@@ -26,27 +26,30 @@ const BATCH: u64 = 200;
 
 /// What counting costs a program that does nothing but launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TelemetryCost {
+pub(crate) struct TelemetryCost {
     /// Launches a second while nobody looks at the counters.
-    pub unwatched_per_second: f64,
+    pub(crate) unwatched_per_second: f64,
     /// Launches a second while they are read as often as a worker reads them.
-    pub watched_per_second: f64,
+    pub(crate) watched_per_second: f64,
     /// Part of the program's speed that is lost: the median over windows.
-    pub lost_percent: f64,
+    pub(crate) lost_percent: f64,
     /// The same where nobody looked in either window, which should be nothing.
-    pub nothing_percent: f64,
+    pub(crate) nothing_percent: f64,
     /// How far the true loss may be from the median: half of the middle half of all windows, divided by
     /// the root of their number.
-    pub uncertain_percent: f64,
+    pub(crate) uncertain_percent: f64,
     /// Processor time of one look at the counters: all that is lost where nobody waits for anybody.
-    pub look_us: f64,
+    pub(crate) look_us: f64,
 }
 
 /// Measures launches in short windows, with and without somebody who reads the counters.
 ///
 /// # Errors
 /// If the device refuses what any program does.
-pub fn telemetry_cost(gpu: &Arc<dyn Gpu>, windows: usize) -> Result<TelemetryCost, WorkerError> {
+pub(crate) fn telemetry_cost(
+    gpu: &Arc<dyn Gpu>,
+    windows: usize,
+) -> Result<TelemetryCost, WorkerError> {
     let quota = Arc::new(LocalQuota::new(1 << 30));
     let vgpu = Vgpu::new(Arc::clone(gpu), quota, VgpuSpec::new("bench", 1 << 30));
     let direct = Direct::new(&vgpu)?;

@@ -10,58 +10,57 @@ mod telemetry;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mica_gpu::{Copy3d, DevicePtr, Gpu, HostSpan, Place};
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::session::client::SessionClient;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::{DeviceSource, OutputBuffer, WorkerError, serve_session};
+use mica_worker::{DeviceSource, OutputBuffer, WorkerError, serve_session};
 use sides::{Direct, Through};
-pub use telemetry::{TelemetryCost, telemetry_cost};
+pub(crate) use telemetry::telemetry_cost;
 
 const MIB: usize = 1 << 20;
 
 /// The numbers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SessionNumbers {
+pub(crate) struct SessionNumbers {
     /// A posted launch at its caller: median.
-    pub launch_post_ns: f64,
+    pub(crate) launch_post_ns: f64,
     /// A posted launch at its caller: 99th percentile.
-    pub launch_post_p99_ns: f64,
+    pub(crate) launch_post_p99_ns: f64,
     /// The engine's launch in the same process: median.
-    pub launch_direct_ns: f64,
+    pub(crate) launch_direct_ns: f64,
     /// Launch and synchronization through a session: median.
-    pub launch_sync_us: f64,
+    pub(crate) launch_sync_us: f64,
     /// Launch and synchronization in the same process: median.
-    pub launch_sync_direct_us: f64,
+    pub(crate) launch_sync_direct_us: f64,
     /// Launches per second in batches of 1,000, through a session.
-    pub batch_per_second: f64,
+    pub(crate) batch_per_second: f64,
     /// Launches per second in batches of 1,000, in the same process.
-    pub batch_direct_per_second: f64,
+    pub(crate) batch_direct_per_second: f64,
     /// `memcpy` of 1 MiB in GiB/s.
-    pub memcpy_gib_per_second: f64,
+    pub(crate) memcpy_gib_per_second: f64,
     /// Pageable 1 MiB to the device through a session, synchronized, in GiB/s.
-    pub to_device_gib_per_second: f64,
+    pub(crate) to_device_gib_per_second: f64,
     /// Pageable 1 MiB from the device through a session, in GiB/s.
-    pub from_device_gib_per_second: f64,
+    pub(crate) from_device_gib_per_second: f64,
     /// `memcpy` of 64 MiB in GiB/s.
-    pub memcpy_64_gib_per_second: f64,
+    pub(crate) memcpy_64_gib_per_second: f64,
     /// Pageable 64 MiB to the device through a session, synchronized, in GiB/s.
-    pub to_device_64_gib_per_second: f64,
+    pub(crate) to_device_64_gib_per_second: f64,
     /// Pageable 64 MiB from the device through a session, in GiB/s.
-    pub from_device_64_gib_per_second: f64,
+    pub(crate) from_device_64_gib_per_second: f64,
     /// The first copy of 64 MiB into memory that nobody has touched: `memcpy`.
-    pub memcpy_fresh_ms: f64,
+    pub(crate) memcpy_fresh_ms: f64,
     /// The same to the device through a session.
-    pub to_device_fresh_ms: f64,
+    pub(crate) to_device_fresh_ms: f64,
     /// Charge and release of a local quota: median.
-    pub quota_ns: f64,
+    pub(crate) quota_ns: f64,
 }
 
 impl SessionNumbers {
     /// What launch and synchronization cost through a session over the same process.
-    pub fn launch_sync_over_us(&self) -> f64 {
+    pub(crate) fn launch_sync_over_us(&self) -> f64 {
         self.launch_sync_us - self.launch_sync_direct_us
     }
 }
@@ -95,7 +94,7 @@ fn engine(error: mica_vgpu::VgpuError) -> WorkerError {
 ///
 /// # Errors
 /// If the device refuses what any program does.
-pub fn session_numbers(
+pub(crate) fn session_numbers(
     devices: &dyn DeviceSource,
     rounds: usize,
 ) -> Result<SessionNumbers, WorkerError> {
@@ -173,33 +172,4 @@ pub fn session_numbers(
         to_device_fresh_ms: copies.fresh_ms[1],
         quota_ns: median(&mut quota_ns, 0.5),
     })
-}
-
-/// Copies of 1 MiB within this process through the engine, in GiB/s: what the device itself can do.
-///
-/// # Errors
-/// As [`session_numbers`].
-pub fn direct_copy_gib_per_second(gpu: &Arc<dyn Gpu>) -> Result<f64, WorkerError> {
-    let quota = Arc::new(LocalQuota::new(1 << 30));
-    let vgpu = Vgpu::new(Arc::clone(gpu), quota, VgpuSpec::new("bench", 1 << 30));
-    let session = vgpu.open_session().map_err(engine)?;
-    let new = session.context_create().map_err(engine)?;
-    let memory = session
-        .memory_alloc(new.context, MIB as u64)
-        .map_err(engine)?;
-    let mut host = vec![1_u8; MIB];
-    // SAFETY: `host` outlives every copy, each of which is waited for.
-    let span = unsafe { HostSpan::new(host.as_mut_ptr(), MIB as u64) };
-    let copy = Copy3d::linear(
-        Place::Device(DevicePtr(memory.0)),
-        Place::Host(span),
-        MIB as u64,
-    );
-    let mut ns = time(200, || {
-        session.copy(new.default_stream, &copy).map_err(engine)?;
-        session
-            .stream_synchronize(new.default_stream)
-            .map_err(engine)
-    })?;
-    Ok(MIB as f64 / f64::from(1 << 30) / (median(&mut ns, 0.5) / 1e9))
 }

@@ -5,25 +5,24 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::decision::decision_ns;
+use crate::session::{SessionNumbers, session_numbers, telemetry_cost};
 use anyhow::{Context, Result, ensure};
-use mica_scheduler::bench::decision_ns;
 use mica_scheduler::policy::PolicyKind;
 use mica_worker::SoftwareDevices;
-use mica_worker::bench::{SessionNumbers, session_numbers, telemetry_cost};
 
 use super::report::{Line, Report};
 use super::software::median;
-use crate::args::BenchArgs;
 use crate::demo::stage::Stage;
-use crate::libraries;
-use crate::program::own_path;
+use crate::{BenchArgs, Libraries};
+use mica_command::child::own_path;
 
 /// Programs started on each side.
 const STARTS: usize = 15;
 /// Windows of launches that are compared with their neighbours.
 const TELEMETRY_WINDOWS: usize = 60;
 
-pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
+pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     let only = args.only.clone().unwrap_or_default();
     let wanted = |name: &str| name.contains(&only);
     let mut report = Report::new(args.json);
@@ -80,8 +79,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         super::confined::run(&mut report)?;
     }
     if wanted("start-up") {
-        start_up(&mut report)?;
-        at_once(&mut report)?;
+        start_up(&mut report, libraries)?;
+        at_once(&mut report, libraries)?;
     }
     report.finish()
 }
@@ -185,8 +184,8 @@ fn daemon_memory() -> Result<Line> {
 }
 
 /// What `mica run` adds to the start and end of a program, with the daemon up and not up.
-fn start_up(report: &mut Report) -> Result<()> {
-    if let Err(error) = libraries::find() {
+fn start_up(report: &mut Report, libraries: Libraries) -> Result<()> {
+    if let Err(error) = libraries() {
         errln!("start-up is not measured: {error:#}");
         return Ok(());
     }
@@ -226,8 +225,8 @@ fn start_up(report: &mut Report) -> Result<()> {
 const AT_ONCE: usize = 64;
 
 /// What each of many programs that start at once costs more than as many bare ones.
-fn at_once(report: &mut Report) -> Result<()> {
-    if let Err(error) = libraries::find() {
+fn at_once(report: &mut Report, libraries: Libraries) -> Result<()> {
+    if let Err(error) = libraries() {
         errln!("starting many at once is not measured: {error:#}");
         return Ok(());
     }

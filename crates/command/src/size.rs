@@ -6,7 +6,7 @@ use mica_control::api::Percent;
 
 /// A number of bytes: `8GiB`, `8G`, `8192MiB`, `512M`, `1073741824`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(pub u64);
 
 impl FromStr for Size {
     type Err = String;
@@ -45,14 +45,16 @@ impl FromStr for Size {
 
 /// A memory limit: a size, or a part of the GPU's memory such as `50%`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Memory {
+pub enum Memory {
+    /// A number of bytes.
     Bytes(u64),
+    /// A part of the memory of the GPU.
     Part(Percent),
 }
 
 impl Memory {
     /// The bytes, where they were given.
-    pub(crate) fn bytes(self) -> Option<u64> {
+    pub fn bytes(self) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
             Self::Part(_) => None,
@@ -60,7 +62,7 @@ impl Memory {
     }
 
     /// The part of the GPU, where one was given.
-    pub(crate) fn part(self) -> Option<Percent> {
+    pub fn part(self) -> Option<Percent> {
         match self {
             Self::Bytes(_) => None,
             Self::Part(part) => Some(part),
@@ -97,7 +99,7 @@ impl FromStr for Memory {
 
 /// Percent of one GPU: `30`, `33.3` or `30%`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share(pub(crate) Percent);
+pub struct Share(pub Percent);
 
 impl FromStr for Share {
     type Err = String;
@@ -118,7 +120,7 @@ fn percent(text: &str) -> Option<Percent> {
 }
 
 /// Bytes with the largest unit that keeps them readable.
-pub(crate) fn show_bytes(bytes: u64) -> String {
+pub fn show_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;

@@ -8,9 +8,9 @@ use mica_control::api::ProcessInfo;
 use super::report::{Line, Report};
 use super::resident_bytes_of;
 use super::software::median;
-use crate::control::explain;
 use crate::demo::stage::{Stage, TenantProcess};
 use crate::demo::tenant::Ask;
+use mica_command::refusal::explain;
 
 /// Workers started on each side, after one that is not counted.
 const STARTS: usize = 15;

@@ -9,11 +9,11 @@ use mica::{DeviceBuffer, Grid, Kernel, Stream, Vgpu};
 use mica_control::api::{Mode, Priority, VgpuSpec};
 
 use super::report::Line;
-use crate::control::explain;
 use crate::demo::stage::{Stage, TenantProcess};
 use crate::demo::tenant::Ask;
+use mica_command::refusal::explain;
 
-const KERNELS: &str = include_str!("../../kernels/demo.ptx");
+const KERNELS: &str = include_str!("../kernels/demo.ptx");
 const KERNEL_NS: f64 = 1e6;
 const THREADS: u32 = 64;
 const MOST_BODIES: usize = 1 << 14;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::table::{Paint, Table};
+use mica_command::table::{Paint, Table};
 
 /// One measured promise.
 #[derive(Clone, Debug, Serialize)]

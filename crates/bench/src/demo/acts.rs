@@ -10,8 +10,8 @@ use super::screen::thousands;
 use super::stage::pause;
 use super::tenant::Ask;
 use super::{MIB, Promise, Show, Stretch};
-use crate::control::explain;
-use crate::size::show_bytes;
+use mica_command::refusal::explain;
+use mica_command::size::show_bytes;
 
 const ADA: usize = 0;
 const BEN: usize = 1;

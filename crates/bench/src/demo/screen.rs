@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 
 use super::Promise;
-use crate::output::{shows_colours, terminal_columns, wrap};
-use crate::size::show_bytes;
+use mica_command::output::{shows_colours, terminal_columns, wrap};
+use mica_command::size::show_bytes;
 
 /// One tenant's bars.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use mica_wire::host::printable::{printable, printable_lines};
 use crate::output::{shows_colours, terminal_columns};
 
 /// A table for the terminal.
-pub(crate) struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
     /// The column that is cut where a terminal is too narrow.
     cut: usize,
@@ -16,7 +16,7 @@ const NARROWEST: usize = 12;
 
 impl Table {
     /// A table with these column titles.
-    pub(crate) fn new(titles: &[&str]) -> Self {
+    pub fn new(titles: &[&str]) -> Self {
         Self {
             rows: vec![titles.iter().map(|title| (*title).to_owned()).collect()],
             cut: 0,
@@ -24,25 +24,25 @@ impl Table {
     }
 
     /// Cuts this column where a terminal is too narrow, instead of the first.
-    pub(crate) fn cut(mut self, column: usize) -> Self {
+    pub fn cut(mut self, column: usize) -> Self {
         self.cut = column;
         self
     }
 
     /// Adds a row.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         // Names and notes are chosen by programs.
         let safe = cells.iter().map(|cell| printable(cell).into_owned());
         self.rows.push(safe.collect());
     }
 
     /// Whether there is no row but the titles.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.len() == 1
     }
 
     /// The text, a line a row, columns padded to their widest cell.
-    pub(crate) fn render(&self) -> String {
+    pub fn render(&self) -> String {
         self.render_within(terminal_columns())
     }
 
@@ -84,35 +84,35 @@ impl Table {
 
 /// Colours for words that matter, plain when the output is no terminal or `NO_COLOR` is set.
 #[derive(Clone, Copy)]
-pub(crate) struct Paint {
+pub struct Paint {
     on: bool,
 }
 
 impl Paint {
     /// For standard output.
-    pub(crate) fn stdout() -> Self {
+    pub fn stdout() -> Self {
         Self {
             on: shows_colours(),
         }
     }
 
     /// Good news.
-    pub(crate) fn good(self, text: &str) -> String {
+    pub fn good(self, text: &str) -> String {
         self.wrap("32", text)
     }
 
     /// Bad news.
-    pub(crate) fn bad(self, text: &str) -> String {
+    pub fn bad(self, text: &str) -> String {
         self.wrap("31", text)
     }
 
     /// Worth a look.
-    pub(crate) fn warn(self, text: &str) -> String {
+    pub fn warn(self, text: &str) -> String {
         self.wrap("33", text)
     }
 
     /// Less important.
-    pub(crate) fn dim(self, text: &str) -> String {
+    pub fn dim(self, text: &str) -> String {
         self.wrap("2", text)
     }
 

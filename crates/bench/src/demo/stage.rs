@@ -19,8 +19,8 @@ use mica_control::api::{Created, GpuInfo, GpuKind, Mode, VgpuSpec};
 use mica_control::client::ControlClient;
 
 use super::tenant::{Answer, Ask};
-use crate::control::explain;
-use crate::program::{ends_with_us, own_path};
+use mica_command::child::{ends_with_us, own_path};
+use mica_command::refusal::explain;
 
 /// Longest that anything in the demo may take.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,15 +1,27 @@
-//! `mica bench`: the specification's numbers, both sides and their ratio from one run.
+//! `mica bench`: the specification's numbers, both sides and their ratio from one run; `mica demo`.
+//!
+//! Owns what is measured and shown. Loads that run as ordinary CUDA programs are in `mica-load`.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
+
+// `out!`, `outln!` and `errln!`.
+#[macro_use]
+extern crate mica_command;
+
+mod args;
 
 mod confined;
+mod decision;
+pub mod demo;
 mod gpu;
 mod group;
 mod isolated;
 mod overhead;
-pub(crate) mod priority;
+mod priority;
 mod pytorch;
 mod report;
+mod session;
 mod shim;
-pub(crate) mod shim_load;
+mod shim_load;
 mod software;
 mod speed;
 mod speed_rows;
@@ -17,14 +29,28 @@ mod vgpu;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::args::{BenchArg, BenchArgs, BenchGpuArg};
+pub use crate::args::{BenchArg, BenchArgs, BenchGpuArg};
 use crate::demo::processor::Processor;
 
 /// Percent of the processor from which on other programs are worth a word.
 const DISTURBED_PERCENT: f64 = 10.0;
 
+/// Tells why programs cannot load Mica's libraries, if they cannot.
+pub type Libraries<'a> = &'a dyn Fn() -> Result<()>;
+
+/// Runs the load of `mica bench shim`, as an ordinary CUDA program.
+///
+/// # Errors
+/// A call of the driver fails.
+pub fn run_shim_load(copy_for_ever: bool) -> Result<()> {
+    shim_load::run(copy_for_ever)
+}
+
 /// Runs a benchmark; `false` if a number that is promised was not reached.
-pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
+///
+/// # Errors
+/// The benchmark does not fit the options, or a part of it cannot run.
+pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     ensure!(
         args.what == BenchArg::Gpu || args.gpu == BenchGpuArg::Nvidia,
         "--gpu is for `mica bench gpu`"
@@ -34,8 +60,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let reached = match args.what {
         BenchArg::Gpu => gpu::run(args),
         BenchArg::Software => software::run(args),
-        BenchArg::Vgpu => vgpu::run(args),
-        BenchArg::Shim => shim::run(args),
+        BenchArg::Vgpu => vgpu::run(args, libraries),
+        BenchArg::Shim => shim::run(args, libraries),
     }?;
     let others = processor().others_percent_since(&before);
     if others >= DISTURBED_PERCENT {

@@ -6,9 +6,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-const COMMON: &str = include_str!("../../../kernels/bench_common.h");
-const GCC: &str = include_str!("../../../kernels/bench_gcc.c");
-const POCL: &str = include_str!("../../../kernels/bench_pocl.c");
+const COMMON: &str = include_str!("../../kernels/bench_common.h");
+const GCC: &str = include_str!("../../kernels/bench_gcc.c");
+const POCL: &str = include_str!("../../kernels/bench_pocl.c");
 
 /// A run: how long, and what came out.
 #[derive(Clone, Copy, Debug)]

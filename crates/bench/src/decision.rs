@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use crate::Priority;
-use crate::policy::{Claim, PolicyKind};
+use mica_scheduler::Priority;
+use mica_scheduler::policy::{Claim, PolicyKind};
 
 /// Mean nanoseconds of one decision (pick, hand over, charge, ready again) with so many tenants that all
 /// want the GPU.
-pub fn decision_ns(policy: PolicyKind, tenants: u64, decisions: u32) -> f64 {
+pub(crate) fn decision_ns(policy: PolicyKind, tenants: u64, decisions: u32) -> f64 {
     let lease_ns = 5_000_000;
     let mut policy = policy.build(lease_ns);
     for tenant in 0..tenants {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use mica_load::{Load, LoadReport, Pattern};
 use serde::de::DeserializeOwned;
 
-use crate::program::{ends_with_us, own_path};
+use mica_command::child::{ends_with_us, own_path};
 
 /// One competitor.
 #[derive(Clone, Debug)]

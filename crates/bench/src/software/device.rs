@@ -7,7 +7,7 @@ use mica::{Device, DeviceBuffer, Grid, Kernel, Module, SoftwareOptions, Stream, 
 
 use super::rival::Run;
 
-const KERNELS: &str = include_str!("../../../kernels/bench.ptx");
+const KERNELS: &str = include_str!("../../kernels/bench.ptx");
 // As in bench_common.h.
 const N: usize = 1 << 24;
 const BODIES: u32 = 16384;

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use mica::{DeviceBuffer, Event, Grid, Kernel, Stream, Vgpu};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::priority::Urgent;
+use crate::priority::Urgent;
 
 const KERNELS: &str = include_str!("../../kernels/demo.ptx");
 const BODIES: usize = 2048;

@@ -5,20 +5,19 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::session::{SessionNumbers, session_numbers};
 use anyhow::{Context, Result, ensure};
 use mica_load::{Load, LoadReport, Pattern};
 use mica_worker::SoftwareDevices;
-use mica_worker::bench::{SessionNumbers, session_numbers};
 
 use super::group::{load, start_time};
 use super::report::{Line, Report};
 use super::shim_load::ShimNumbers;
 use super::software::median;
-use crate::args::BenchArgs;
-use crate::control::explain;
 use crate::demo::stage::Stage;
-use crate::libraries;
-use crate::program::own_path;
+use crate::{BenchArgs, Libraries};
+use mica_command::child::own_path;
+use mica_command::refusal::explain;
 
 /// Rounds of both sides.
 const ROUNDS: usize = 5;
@@ -30,8 +29,8 @@ const SHARE_SECONDS: f64 = 8.0;
 /// Programs killed in the middle of a copy.
 const KILLS: usize = 7;
 
-pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
-    libraries::find()?;
+pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
+    libraries()?;
     let stage = Stage::set_up(1 << 30)?;
     let devices = SoftwareDevices::new(0, Some(1 << 30), None);
     let (mut engine, mut shim) = (Vec::new(), Vec::new());

@@ -7,23 +7,26 @@ use std::fmt::Arguments;
 use std::io::{ErrorKind, IsTerminal, Write};
 
 /// Prints to standard output.
+#[macro_export]
 macro_rules! out {
     ($($words:tt)*) => { $crate::output::write(format_args!($($words)*)) };
 }
 
 /// Prints a line to standard output.
+#[macro_export]
 macro_rules! outln {
     () => { $crate::output::write(format_args!("\n")) };
     ($($words:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($words)*))) };
 }
 
 /// Prints a line to standard error.
+#[macro_export]
 macro_rules! errln {
     ($($words:tt)*) => { $crate::output::complain(format_args!($($words)*)) };
 }
 
 /// Writes to standard output; does not return where that is impossible.
-pub(crate) fn write(words: Arguments<'_>) {
+pub fn write(words: Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_fmt(words).and_then(|()| out.flush()) {
         give_up(&error);
@@ -31,14 +34,14 @@ pub(crate) fn write(words: Arguments<'_>) {
 }
 
 /// Writes a line to standard error.
-pub(crate) fn complain(words: Arguments<'_>) {
+pub fn complain(words: Arguments<'_>) {
     // One write, so that lines of several processes do not mix.
     let line = format!("{words}\n");
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// Ends this process because standard output takes nothing more.
-pub(crate) fn give_up(error: &std::io::Error) -> ! {
+pub fn give_up(error: &std::io::Error) -> ! {
     if error.kind() != ErrorKind::BrokenPipe {
         complain(format_args!("mica: the output cannot be written: {error}"));
     }
@@ -46,7 +49,7 @@ pub(crate) fn give_up(error: &std::io::Error) -> ! {
 }
 
 /// Columns of the terminal that standard output is; `None` for files and pipes.
-pub(crate) fn terminal_columns() -> Option<usize> {
+pub fn terminal_columns() -> Option<usize> {
     if !std::io::stdout().is_terminal() {
         return None;
     }
@@ -65,14 +68,14 @@ pub(crate) fn terminal_columns() -> Option<usize> {
 }
 
 /// Whether standard output shows colours: a terminal that can, and nobody who has asked for none.
-pub(crate) fn shows_colours() -> bool {
+pub fn shows_colours() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
 /// Lines of at most so many columns, broken between words; a word that is longer has a line of its own.
-pub(crate) fn wrap(text: &str, room: usize) -> Vec<String> {
+pub fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
     for word in text.split_whitespace() {
@@ -95,7 +98,7 @@ pub(crate) fn wrap(text: &str, room: usize) -> Vec<String> {
 
 /// Text whose lines after the first begin below the first one's words: the first begins after so many columns. Files and
 /// pipes get it as one line.
-pub(crate) fn hanging(text: &str, indent: usize, columns: Option<usize>) -> String {
+pub fn hanging(text: &str, indent: usize, columns: Option<usize>) -> String {
     match columns {
         Some(columns) if columns > indent + 20 => {
             let lines = wrap(text, columns - indent);

@@ -8,7 +8,7 @@ use mica_wire::session::client::SessionClient;
 use mica_wire::session::{ContextCreate, Launch, MemoryAlloc, MemoryFree};
 
 use super::{MIB, engine, median, time};
-use crate::WorkerError;
+use mica_worker::WorkerError;
 
 /// A kernel that does nothing.
 const EMPTY: &[u8] = b".version 7.0\n.target sm_75\n.address_size 64\n\n\
