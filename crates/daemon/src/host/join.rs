@@ -199,6 +199,7 @@ pub(super) fn join(
         undrained: false,
         confinement: None,
         unknown_names: BTreeSet::new(),
+        refused_requests: BTreeSet::new(),
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),
         last_gate_wait_ns: counters.gate_wait_ns.load(Relaxed),

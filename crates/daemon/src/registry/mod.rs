@@ -85,6 +85,8 @@ pub(crate) struct Client {
     pub(crate) confinement: Option<Confinement>,
     /// Entry points it looked up that pass the limits unseen.
     pub(crate) unknown_names: BTreeSet<String>,
+    /// Numbers of the driver's requests that a worker's filter refused.
+    pub(crate) refused_requests: BTreeSet<String>,
     /// GPU time by the driver's percentages.
     pub(crate) driver_seconds: f64,
     pub(crate) last_launches: u64,
