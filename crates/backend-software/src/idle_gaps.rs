@@ -78,6 +78,6 @@ mod tests {
         gaps.end(now + 10);
         gaps.begin(now + 20);
         assert_eq!(gaps.keep_ns(now + 20), KEEP_NS, "it does not any more");
-        assert_eq!(idle gap.kept_ns(now + 27), kept_ns + 7);
+        assert_eq!(gaps.kept_ns(now + 27), kept_ns + 7);
     }
 }

@@ -17,6 +17,7 @@ mod cancels;
 mod cgroups;
 pub mod config;
 mod confinement;
+mod container;
 mod daemon;
 pub mod devices;
 mod disconnection;
@@ -28,6 +29,7 @@ mod foreign_processes;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod gpu_thread;
+mod history;
 mod host;
 mod http;
 mod journal;
