@@ -65,6 +65,7 @@ impl Bench {
                 serve_session(&vgpu, gpu, output, worker, None).unwrap();
             }),
             std::thread::spawn(move || {
+                let far_end = RecordPort::connect(far_end).unwrap();
                 let _ = far::serve(
                     far_end,
                     Arc::new(SocketCarrier::new(far_wire)),

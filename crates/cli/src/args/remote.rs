@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::JsonArgs;
-use crate::size::{Memory, Share};
+use mica_command::size::{Memory, Share};
 
 /// `mica serve`.
 #[derive(Debug, Args)]

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use crate::args::{InviteArgs, JsonArgs, PairArgs, RemoteAddArgs, RemoteCommand};
 use crate::listing::print_json;
-use crate::size::show_bytes;
-use crate::table::Table;
+use mica_command::size::show_bytes;
+use mica_command::table::Table;
 
 /// `mica remote`.
 pub(crate) fn manage(command: &RemoteCommand) -> Result<()> {

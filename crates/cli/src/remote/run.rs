@@ -17,7 +17,7 @@ use mica_wire::host::printable::printable_lines;
 use crate::args::{RunArgs, SpecArgs};
 use crate::program::{command_line, start};
 use crate::spec::specification_on;
-use crate::{aftermath, escape, signals};
+use crate::{escape, exit_report, signals};
 
 /// Runs a program; returns its exit code.
 pub(crate) fn run(args: &RunArgs, on: &str) -> Result<i32> {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &RunArgs, on: &str) -> Result<i32> {
         let waited = child.wait();
         signals::stop();
         let status = waited.context("the program cannot be waited for")?;
-        let code = aftermath::exit_code(status);
+        let code = exit_report::exit_code(status);
         let lost = remote.lost();
         // The server's clock is not this machine's: all events of a virtual GPU made for this run are of this run.
         let told = if lost.is_none() {
@@ -58,11 +58,11 @@ pub(crate) fn run(args: &RunArgs, on: &str) -> Result<i32> {
         } else {
             Vec::new()
         };
-        aftermath::say_events(&told, &joined, SystemTime::UNIX_EPOCH, code != 0);
+        exit_report::say_events(&told, &joined, SystemTime::UNIX_EPOCH, code != 0);
         if let Some(lost) = lost {
             errln!("mica: {server_name}: {}", printable_lines(&lost));
         }
-        aftermath::say_signal(status);
+        exit_report::say_signal(status);
         Ok(code)
     });
     drop(door);

@@ -15,7 +15,7 @@ use mica_wire::host::printable::printable;
 
 use crate::args::ServeArgs;
 use crate::control;
-use crate::program::{ends_with_us, own_path};
+use mica_command::child::{ends_with_us, own_path};
 
 /// The variable with the key of tickets, for processes that this one starts.
 const KEY: &str = "MICA_SERVE_KEY";

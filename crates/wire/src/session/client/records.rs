@@ -5,7 +5,7 @@
 //! was. The worker is trusted, the records are not looked at: the worker does that.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
 use rustix::thread::futex;
@@ -162,7 +162,10 @@ impl RecordPort {
                 // Any chunk may be given back first: look at all of them again after a moment.
                 let flags = futex::Flags::empty();
                 let word = self.area().chunk_word(waited_for);
+                let sleepers = &self.area().control().copies.chunk_sleepers;
+                sleepers.fetch_add(1, SeqCst);
                 let _ = futex::wait(word, flags, state, Some(&MOMENT));
+                sleepers.fetch_sub(1, SeqCst);
                 self.ring.check_alive()?;
             }
             waited_for = (waited_for + 1) % CHUNKS;
@@ -186,9 +189,7 @@ impl RecordPort {
 
     /// Gives back a chunk that the worker will not.
     pub fn give_chunk(&self, chunk: u32) {
-        let word = self.area().chunk_word(chunk as usize);
-        word.store(chunk_state::FREE, Release);
-        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        self.area().set_chunk(chunk as usize, chunk_state::FREE);
     }
 
     /// The next host callback that is due, if there is one now.
