@@ -8,6 +8,7 @@ use mica_ptx::ast::{
 use mica_ptx_ops::typed::mask;
 use std::cell::Cell;
 
+use super::dispatch::header;
 use crate::kernel::Kernel;
 use crate::plan::SlowSite;
 use crate::scratch;
@@ -40,6 +41,20 @@ pub(crate) fn coordinates(block: Dim3, thread: u32) -> Dim3 {
 }
 
 impl<'a> Env<'a> {
+    /// Makes the thread stand aside at the head of the loop that it waits in: what it waits for is done by another.
+    pub(crate) fn give_way(&self) {
+        // SAFETY: the header of scratch memory is valid for the block, which one host thread runs.
+        unsafe { *header((*self.ctx).scratch, super::SPIN_COUNT) = super::TIRED };
+    }
+
+    /// Has the dispatcher sleep that long once no thread of the block can do anything else.
+    pub(crate) fn sleep(&self, ns: u32) {
+        self.give_way();
+        // SAFETY: as above.
+        let asked = unsafe { &mut *header((*self.ctx).scratch, scratch::SLEEP) };
+        *asked = ns.max(*asked);
+    }
+
     /// A thread at an instruction that the runtime does; its registers are still to be filled in.
     pub(crate) fn at(
         kernel: &'a Kernel,
@@ -134,7 +149,7 @@ impl Env<'_> {
             SpecialReg::NCtaId(d) => pick(d, c.grid),
             SpecialReg::LaneId => u64::from(self.thread & 31),
             SpecialReg::WarpId => u64::from(self.thread >> 5),
-            _ => 0,
+            s => s.reserved_offset().map_or(0, u64::from),
         }
     }
 
