@@ -221,6 +221,9 @@ fn mbar(
                 MbarrierPhase::State(o) => mbarrier::is_complete(state, env.value(*o)),
                 MbarrierPhase::Parity(o) => mbarrier::is_parity_complete(state, w(o)),
             };
+            if !done {
+                env.give_way();
+            }
             out(*dst, u128::from(done));
         }
     }
