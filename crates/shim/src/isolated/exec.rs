@@ -12,6 +12,7 @@ use super::capture;
 use super::context::{Context, current};
 use super::events::Event;
 use super::flatten::{Flat, build, drop_kept, flatten};
+use super::graph_memory;
 use super::graph_ops::{Kept, Op};
 use super::graphs::{Graph, Held, Node};
 use super::handles::{Kind, Object};
@@ -102,7 +103,7 @@ fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {
             records: records(&flat),
             flat,
             kept,
-            held: graph.held(),
+            held: graph.all_held(),
             template,
         }),
         context,
@@ -130,10 +131,13 @@ unsafe fn upload<const PT: bool>(exec: Handle, stream: Handle) -> Answer {
     if stream.capturing.load(Acquire) {
         return Ok(());
     }
+    let inner = lock(&exec.inner);
+    graph_memory::map(&inner.held)?;
     let request = GraphUpload {
-        graph: lock(&exec.inner).wire,
+        graph: inner.wire,
         stream: stream.wire(),
     };
+    drop(inner);
     context.checked(state.client.post(&request, &[]))
 }
 
@@ -182,6 +186,7 @@ driver! {
             return capture::record(stream, Op::Child(child));
         }
         capture::forbid_legacy(stream)?;
+        graph_memory::map(&inner.held)?;
         managed_variables::push(state, context, stream.wire())?;
         for event in &inner.records {
             event.note_record();

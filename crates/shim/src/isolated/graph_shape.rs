@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use mica_cuda_abi::{GraphMemAttribute, Handle};
 
-use super::graphs::{BYTES, Graph, Node, graph_of, node_of};
+use super::graph_memory::BYTES;
+use super::graphs::{Graph, Node, graph_of, node_of};
 use super::state::state;
 use super::support::{Answer, driver, entries, get, invalid, lock, put};
 

@@ -2,18 +2,13 @@
 //! [`super::exec`].
 
 use std::any::Any;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{MemoryAlloc, MemoryFree};
 
 use super::conditionals::Template;
-use super::context::Context;
 use super::graph_ops::Op;
 use super::handles::{Kind, Object};
-use super::memory::{Allocation, AllocationKind};
 use super::state::State;
 use super::support::{Answer, Code, invalid, lock, not_supported};
 
@@ -58,71 +53,6 @@ impl Kind for GraphState {
 }
 impl Kind for NodeState {
     const MAGIC: u64 = 0x4d49_4341_4e4f_4431;
-}
-
-/// Memory that all graphs hold, as the driver counts it: from the allocation node to the graph's end, also
-/// between launches.
-pub(super) static BYTES: GraphBytes = GraphBytes {
-    now: AtomicU64::new(0),
-    most: AtomicU64::new(0),
-};
-
-/// A count and its highest value.
-pub(super) struct GraphBytes {
-    now: AtomicU64,
-    most: AtomicU64,
-}
-
-impl GraphBytes {
-    fn add(&self, bytes: u64) {
-        let now = self.now.fetch_add(bytes, Relaxed) + bytes;
-        self.most.fetch_max(now, Relaxed);
-    }
-
-    fn sub(&self, bytes: u64) {
-        self.now.fetch_sub(bytes, Relaxed);
-    }
-
-    /// Bytes held now.
-    pub(super) fn now(&self) -> u64 {
-        self.now.load(Relaxed)
-    }
-
-    /// The most that were held since the mark was set back.
-    pub(super) fn most(&self) -> u64 {
-        self.most.load(Relaxed)
-    }
-
-    /// Sets the high mark back to what is held now.
-    pub(super) fn forget_most(&self) {
-        self.most.store(self.now(), Relaxed);
-    }
-}
-
-/// Memory that a graph holds.
-struct GraphMemory {
-    state: &'static State,
-    context: &'static Context,
-    address: u64,
-    bytes: u64,
-}
-
-impl Drop for GraphMemory {
-    fn drop(&mut self) {
-        // The program may have freed it itself.
-        let found = self
-            .state
-            .memory
-            .take(self.address, &[AllocationKind::Graph]);
-        BYTES.sub(self.bytes);
-        if let Some(found) = found.filter(|found| found.epoch == self.context.epoch()) {
-            let request = MemoryFree {
-                context: self.context.wire(),
-                address: found.device,
-            };
-            let _ = self.state.client.call(&request);
-        }
-    }
 }
 
 impl Graph {
@@ -228,39 +158,6 @@ impl Graph {
         let held = std::mem::take(&mut *lock(&self.held));
         let template = lock(&self.template).take();
         drop((held, template));
-    }
-
-    /// Memory for as long as the graph lives.
-    pub(super) fn memory(
-        &self,
-        state: &'static State,
-        context: &'static Context,
-        bytes: u64,
-    ) -> Answer<u64> {
-        if bytes == 0 {
-            return invalid();
-        }
-        let request = MemoryAlloc {
-            context: context.wire(),
-            bytes,
-        };
-        let address = context.checked(state.client.call(&request))?.value;
-        let id = state.number();
-        state.memory.insert(Allocation::new(
-            AllocationKind::Graph,
-            address,
-            bytes,
-            context,
-            id,
-        ));
-        self.hold(Arc::new(GraphMemory {
-            state,
-            context,
-            address,
-            bytes,
-        }));
-        BYTES.add(bytes);
-        Ok(address)
     }
 }
 
