@@ -14,6 +14,7 @@ mod program;
 mod shared;
 mod streams;
 
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mica_gpu::Share;
@@ -79,7 +80,9 @@ pub(crate) struct Dispatcher {
     read_buffers: OnceLock<Option<pinned::ReadBuffers>>,
     /// Buffers of reads that failed: the device may write to them until the session's contexts are gone.
     abandoned: Mutex<Vec<(Vec<u8>, Share)>>,
-    /// Who carries files to other workers of the virtual GPU.
+    /// Sentences about refusals that came from the program.
+    refusals: AtomicU32,
+    /// Who carries files to other workers of the virtual GPU, and sentences to the daemon.
     files: Option<Arc<dyn SharedFiles>>,
     shared: shared::Shared,
 }
@@ -121,6 +124,7 @@ impl Dispatcher {
             blobs: Mutex::default(),
             read_buffers: OnceLock::new(),
             abandoned: Mutex::default(),
+            refusals: AtomicU32::new(0),
             files,
             shared: shared::Shared::default(),
         }

@@ -19,9 +19,10 @@ use super::context_storage::Stored;
 use super::handles::{Kind, Object};
 use super::managed_variables;
 use super::modules::Loaded;
+use super::refusals;
 use super::state::{State, state};
 use super::streams::Stream;
-use super::support::{Answer, Code, lock, note_refusal, read, write};
+use super::support::{Answer, Code, lock, read, write};
 use super::{pools, slabs};
 
 /// A context of this process.
@@ -172,7 +173,11 @@ impl Context {
         }
         match state.client.take_late(self.wire.load(Relaxed))? {
             Some(late) => {
-                crate::log::line(&format!("a call failed late: {}", late.message));
+                let text = format!("a call failed late: {}", late.message);
+                match late.code == CuResult::NotSupported as u32 {
+                    true => refusals::tell(&text),
+                    false => crate::log::line(&text),
+                }
                 Err(self.remember(Code(late.code)))
             }
             None => Ok(()),
@@ -191,7 +196,7 @@ impl Context {
     #[inline]
     pub(super) fn checked<T>(&self, result: Result<T, SessionError>) -> Answer<T> {
         result.map_err(|error| {
-            note_refusal(&error);
+            refusals::note(&error);
             self.remember(Code(error.cuda_code()))
         })
     }

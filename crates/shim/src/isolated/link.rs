@@ -102,7 +102,7 @@ pub(super) fn join(texts: &[String]) -> Answer<String> {
         texts.push(GRID_BARRIER.to_owned());
     }
     mica_ptx::join(&texts, &is_runtime).map_err(|error| {
-        crate::log::line(&format!("linking: {error}"));
+        super::refusals::tell(&format!("linking: {error}"));
         Code(CuResult::InvalidPtx as u32)
     })
 }

@@ -33,6 +33,7 @@ mod exec_update;
 mod fills;
 mod flatten;
 mod functions;
+mod graph_memory;
 mod graph_nodes;
 mod graph_ops;
 mod graph_params;
@@ -53,6 +54,7 @@ mod occupancy;
 mod pool_memory;
 mod pools;
 mod procaddr;
+mod refusals;
 mod registered;
 mod shared_pools;
 mod slabs;
@@ -74,7 +76,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{CuResult, CuStatus, ENTRY_POINTS, for_each_entry_point};
 
 use crate::exports::{self, COUNT};
-use crate::log;
 use support::Entries;
 
 /// Every list of functions.
@@ -121,7 +122,7 @@ fn refuse(number: usize) -> CuStatus {
     static SAID: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
     if !SAID[number].swap(true, Relaxed) {
         let symbol = ENTRY_POINTS[number].symbol;
-        log::line(&format!("{symbol} is not supported in isolated mode"));
+        refusals::tell(&format!("{symbol} is not supported in isolated mode"));
     }
     CuResult::NotSupported as CuStatus
 }

@@ -62,6 +62,8 @@ numbered! {
         ModuleRefused = 3,
         /// A worker cannot serve.
         WorkerFailed = 4,
+        /// A call or a launch of the program was refused.
+        CallRefused = 5,
     }
 }
 
