@@ -15,6 +15,7 @@ mod pci;
 mod places;
 mod result;
 mod service;
+mod signatures;
 mod types;
 mod work;
 
@@ -32,6 +33,7 @@ pub use pci::{PciAddress, SOFTWARE_PCI_DOMAIN};
 pub use places::library_files;
 pub use result::CuResult;
 pub use service::{Direct, Isolated};
+pub use signatures::function;
 pub use types::{
     AllocationHandle, Array3dDescriptor, Array3dDescriptorV1, ArrayDescriptor, ArrayDescriptorV1,
     CuStatus, Device, DevicePtr, ExternalMemoryDescriptor, Handle, LaunchAttributeRecord,

@@ -15,6 +15,7 @@ use mica_wire::host::socket::HostSocket;
 use super::Door;
 use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
+use crate::container::container_of;
 use crate::daemon::Daemon;
 use crate::enforce::{unenforceable, without_mechanism};
 use crate::gpu_thread::Change;
@@ -88,6 +89,7 @@ pub(super) fn join(
     }
     let slot = vgpu.slot_of_worker(pid);
     let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
+    let is_spare = slot.is_some_and(|slot| vgpu.workers.get(&slot).is_some_and(|s| s.is_spare));
     if role == Role::Worker && slot.is_none() && fds.is_empty() {
         let text = format!("process {pid} was not started as a worker of {name}");
         return Err((Refusal::State, text));
@@ -182,6 +184,7 @@ pub(super) fn join(
         (true, None) => introduction.claimed_bytes.min(available_bytes),
         (false, _) => 0,
     };
+    let container = container_of(serves.map_or(pid, |(program, _)| program));
     let counters = &governed.page.counters;
     let client = Client {
         vgpu: name.clone(),
@@ -190,6 +193,7 @@ pub(super) fn join(
         name: process_name(pid),
         process,
         serves,
+        container: container.clone(),
         is_probe,
         socket: socket.clone(),
         sm_percent: 0.0,
@@ -198,6 +202,7 @@ pub(super) fn join(
         undrained: false,
         confinement: None,
         unknown_names: BTreeSet::new(),
+        refused_requests: BTreeSet::new(),
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),
         last_gate_wait_ns: counters.gate_wait_ns.load(Relaxed),
@@ -213,6 +218,9 @@ pub(super) fn join(
     };
     vgpu.clients.insert(id);
     vgpu.ever_joined = true;
+    if role != Role::Monitor && !is_probe {
+        vgpu.container = container;
+    }
     if role != Role::Monitor {
         (entry.client, entry.token, entry.granted_bytes) = (id, vgpu.token, granted);
         vgpu.ledger.open(entry, governed.page.clone());
@@ -250,7 +258,8 @@ pub(super) fn join(
             ),
         );
     }
-    if is_probe {
+    // Nobody asked for a worker that was started ahead, and no program has joined yet.
+    if is_probe || is_spare {
         return Ok(Joined::Client {
             id,
             governed,
@@ -290,7 +299,7 @@ pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
     }
 }
 
-fn joined_words(
+pub(crate) fn joined_words(
     role: Role,
     pid: u32,
     serves: Option<(u32, u64)>,

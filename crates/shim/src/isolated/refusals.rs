@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use mica_cuda_abi::CuResult;
 use mica_wire::session::{NoteRefused, SessionError};
 
-use super::state::state;
-use super::support::lock;
+use crate::isolated::state::state;
+use crate::isolated::support::lock;
 use crate::log;
 
 /// Different sentences of one process that are told: a program may make them up by the thousand.
@@ -16,7 +16,7 @@ const MOST_TOLD: usize = 64;
 
 /// Says what was refused.
 #[cold]
-pub(super) fn tell(text: &str) {
+pub(crate) fn tell(text: &str) {
     log::line(text);
     static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let Ok(state) = state() else {
@@ -34,7 +34,7 @@ pub(super) fn tell(text: &str) {
 
 /// Says what the worker has refused. Codes that are part of ordinary work stay in the log.
 #[cold]
-pub(super) fn note(error: &SessionError) {
+pub(crate) fn note(error: &SessionError) {
     let code = error.cuda_code();
     if code == CuResult::NotSupported as u32 {
         tell(&error.to_string());
