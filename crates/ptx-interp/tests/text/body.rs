@@ -47,6 +47,25 @@ fn the_system_s_part_of_shared_memory_is_nobody_else_s() {
 }
 
 #[test]
+fn sixteen_bytes_are_exchanged_as_one() {
+    let out = run(
+        ".global .align 16 .b8 pair[16];",
+        "mov.u64 %d1, 5; mov.u64 %d2, 6; mov.b128 %q1, {%d1, %d2};
+         mov.u64 %d3, pair;
+         atom.global.exch.b128 %q2, [%d3], %q1;
+         mov.u64 %d1, 7; mov.u64 %d2, 8; mov.b128 %q3, {%d1, %d2};
+         atom.global.cas.b128 %q2, [%d3], %q3, %q3;
+         atom.global.cas.b128 %q2, [%d3], %q1, %q3;
+         mov.b128 {%d1, %d2}, %q2;
+         cvt.u32.u64 %r1, %d1; cvt.u32.u64 %r2, %d2;
+         ld.global.u32 %r3, [pair]; ld.global.u32 %r4, [pair+8];
+         st.global.v4.u32 [%out], {%r1, %r2, %r3, %r4};",
+        1,
+    );
+    assert_eq!(out[0], [5, 6, 7, 8]);
+}
+
+#[test]
 fn a_borrow_is_a_clear_carry_flag() {
     let out = run(
         "",

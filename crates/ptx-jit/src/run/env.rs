@@ -26,6 +26,8 @@ pub(crate) struct Env<'a> {
     pub(crate) sp: u64,
     pub(crate) uses: &'a [(RegId, Class)],
     pub(crate) values: [u64; MAX_USES],
+    /// All 16 bytes of each register, for those who need more than 8; null where only 8 were passed.
+    pub(crate) whole: *const u128,
     /// The texture that a lane before this one asked for, by its handle: most often all ask for one.
     pub(crate) texture: Cell<Option<(u64, TextureView)>>,
 }
@@ -71,6 +73,7 @@ impl<'a> Env<'a> {
             sp,
             uses: &site.uses,
             values: [0; MAX_USES],
+            whole: std::ptr::null(),
             texture: Cell::default(),
         }
     }
@@ -117,6 +120,18 @@ impl Env<'_> {
             Operand::Var { var, offset } => self.var_address(var).wrapping_add_signed(offset),
             Operand::Func(f) => scratch::FUNCTIONS + 16 * u64::from(f.0),
             Operand::Special(s) => self.special(s),
+        }
+    }
+
+    /// A 128-bit operand.
+    pub(crate) fn wide(&self, o: Operand) -> u128 {
+        let place = o
+            .reg()
+            .and_then(|r| self.uses.iter().position(|u| u.0 == r));
+        match place {
+            // SAFETY: generated code stored 16 bytes for each register.
+            Some(i) if !self.whole.is_null() => unsafe { self.whole.add(i).read_unaligned() },
+            _ => u128::from(self.value(o)),
         }
     }
 
