@@ -12,7 +12,7 @@ use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
-use super::Door;
+use super::PeerSocket;
 use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
 use crate::container::container_of;
@@ -45,7 +45,7 @@ pub(super) fn join(
     fds: Vec<OwnedFd>,
     pid: u32,
     uid: u32,
-    door: Door,
+    door: PeerSocket,
     socket: &Arc<HostSocket>,
 ) -> Result<Joined, (Refusal, String)> {
     check_version(introduction.version)?;
@@ -55,7 +55,8 @@ pub(super) fn join(
         Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
         None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
     };
-    if is_worker_token != (role == Role::Worker) || (door == Door::Workers) != is_worker_token {
+    if is_worker_token != (role == Role::Worker) || (door == PeerSocket::Workers) != is_worker_token
+    {
         return Err((
             Refusal::Permission,
             format!("this token is not for a {}", role_name(role)),

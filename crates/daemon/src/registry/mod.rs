@@ -4,10 +4,10 @@
 //! who is in it; how memory is counted is the ledger's business, and whose turn it is the GPU thread's.
 
 mod admission;
-mod birth;
 mod changes;
+mod creation;
 mod names;
-mod told;
+mod program_reports;
 
 pub(crate) use names::may_mean;
 
