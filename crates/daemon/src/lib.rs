@@ -23,6 +23,7 @@ pub mod devices;
 mod doctor;
 mod enforce;
 mod events;
+mod faults;
 mod floods;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -31,6 +32,7 @@ mod host;
 mod http;
 mod journal;
 mod kernel_caches;
+mod kernel_log;
 mod ledger;
 mod log;
 mod metrics;
