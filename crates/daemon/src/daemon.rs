@@ -17,6 +17,7 @@ use crate::devices::Devices;
 use crate::events::EventLog;
 use crate::faults::Endings;
 use crate::gpu_thread::Change;
+use crate::history::History;
 use crate::host::HostThread;
 use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
@@ -97,6 +98,7 @@ pub(crate) struct Daemon {
     /// Workers that were killed and have not ended yet.
     pub(crate) endings: Endings,
     pub(crate) cgroups: Cgroups,
+    pub(crate) history: History,
     pub(crate) started: Instant,
     pub(crate) last_request: Mutex<Instant>,
     registry: Mutex<Registry>,
@@ -114,6 +116,7 @@ impl Daemon {
         config_file: Option<PathBuf>,
         on_demand: bool,
         registry: Registry,
+        history: History,
     ) -> std::io::Result<Self> {
         Ok(Self {
             paths,
@@ -124,6 +127,7 @@ impl Daemon {
             cancels: Cancels::default(),
             endings: Endings::default(),
             cgroups: Cgroups::find(&registry.config.workers),
+            history,
             started: Instant::now(),
             last_request: Mutex::new(Instant::now()),
             registry: Mutex::new(registry),
@@ -192,6 +196,12 @@ impl Daemon {
             );
         }
         self.dirty.store(true, Relaxed);
+    }
+
+    /// Tells that the history is not kept.
+    pub(crate) fn history_failed(&self, why: String) {
+        let kind = "history_not_saved";
+        self.events.add(Severity::Warning, kind, None, None, why);
     }
 
     /// About this daemon.

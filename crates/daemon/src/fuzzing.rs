@@ -20,7 +20,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
-use crate::host::{Door, HostServer, session_pair};
+use crate::history::History;
+use crate::host::{HostServer, PeerSocket, session_pair};
 use crate::http;
 use crate::journal::Journal;
 use crate::registry::{Registry, WorkerSlot};
@@ -96,7 +97,7 @@ impl Target {
         let paths = Paths::under(&folder);
         let (journal, _) = Journal::open(&paths.journal_file())?;
         let registry = Registry::new(Arc::new(config), gpus, Arc::new(journal));
-        let daemon = Daemon::new(paths, None, false, registry)?;
+        let daemon = Daemon::new(paths, None, false, registry, History::default())?;
         Ok(Self {
             daemon: Arc::new(daemon),
             runtime: tokio::runtime::Builder::new_current_thread()
@@ -171,8 +172,8 @@ impl Target {
             let peer = &mut peers[usize::from(choice & 3)];
             if peer.is_none() {
                 let door = match choice & 0x80 {
-                    0 => Door::Programs,
-                    _ => Door::Workers,
+                    0 => PeerSocket::Programs,
+                    _ => PeerSocket::Workers,
                 };
                 *peer = server.adopt_pair(door);
             }

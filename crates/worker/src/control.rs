@@ -15,7 +15,7 @@ use crate::{Worker, WorkerConfig, WorkerError};
 
 /// How often counters are brought up to date while programs are here: as often as the daemon looks at
 /// them. What leases cost is told by the device itself, when they end.
-pub(crate) const TICK_TIME: Duration = Duration::from_millis(10);
+pub const TICK_TIME: Duration = Duration::from_millis(10);
 const TICK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: TICK_TIME.as_nanos() as i64,

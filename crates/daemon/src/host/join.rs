@@ -12,9 +12,10 @@ use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
-use super::Door;
+use super::PeerSocket;
 use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
+use crate::container::container_of;
 use crate::daemon::Daemon;
 use crate::enforce::{unenforceable, without_mechanism};
 use crate::gpu_thread::Change;
@@ -44,7 +45,7 @@ pub(super) fn join(
     fds: Vec<OwnedFd>,
     pid: u32,
     uid: u32,
-    door: Door,
+    door: PeerSocket,
     socket: &Arc<HostSocket>,
 ) -> Result<Joined, (Refusal, String)> {
     check_version(introduction.version)?;
@@ -54,7 +55,8 @@ pub(super) fn join(
         Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
         None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
     };
-    if is_worker_token != (role == Role::Worker) || (door == Door::Workers) != is_worker_token {
+    if is_worker_token != (role == Role::Worker) || (door == PeerSocket::Workers) != is_worker_token
+    {
         return Err((
             Refusal::Permission,
             format!("this token is not for a {}", role_name(role)),
@@ -95,6 +97,7 @@ pub(super) fn join(
     }
     let slot = vgpu.slot_of_worker(pid);
     let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
+    let is_spare = slot.is_some_and(|slot| vgpu.workers.get(&slot).is_some_and(|s| s.is_spare));
     if role == Role::Worker && slot.is_none() && fds.is_empty() {
         let text = format!("process {pid} was not started as a worker of {name}");
         return Err((Refusal::State, text));
@@ -189,6 +192,7 @@ pub(super) fn join(
         (true, None) => introduction.claimed_bytes.min(available_bytes),
         (false, _) => 0,
     };
+    let container = container_of(serves.map_or(pid, |(program, _)| program));
     let counters = &governed.page.counters;
     let client = Client {
         vgpu: name.clone(),
@@ -198,6 +202,7 @@ pub(super) fn join(
         name: process_name(pid),
         process,
         serves,
+        container: container.clone(),
         is_probe,
         socket: socket.clone(),
         sm_percent: 0.0,
@@ -222,6 +227,9 @@ pub(super) fn join(
     };
     vgpu.clients.insert(id);
     vgpu.ever_joined = true;
+    if role != Role::Monitor && !is_probe {
+        vgpu.container = container;
+    }
     if role != Role::Monitor {
         (entry.client, entry.token, entry.granted_bytes) = (id, vgpu.token, granted);
         vgpu.ledger.open(entry, governed.page.clone());
@@ -259,7 +267,8 @@ pub(super) fn join(
             ),
         );
     }
-    if is_probe {
+    // Nobody asked for a worker that was started ahead, and no program has joined yet.
+    if is_probe || is_spare {
         return Ok(Joined::Client {
             id,
             governed,
@@ -299,7 +308,7 @@ pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
     }
 }
 
-fn joined_words(
+pub(crate) fn joined_words(
     role: Role,
     pid: u32,
     serves: Option<(u32, u64)>,

@@ -1,6 +1,7 @@
 //! The control API: HTTP on a unix socket. Peer credentials decide who may do what.
 
 pub(crate) mod events;
+pub(crate) mod history;
 mod peer;
 pub(crate) mod programs;
 mod serve;
@@ -179,6 +180,8 @@ fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/vgpus/{name}/resume", post(vgpus::resume))
         .route("/v1/vgpus/{name}/cancel", post(programs::cancel))
         .route("/v1/vgpus/{name}/programs", post(programs::report))
+        .route("/v1/history", get(history::history))
+        .route("/v1/usage", get(history::usage))
         .route("/v1/gpus", get(gpus))
         .route("/v1/stats", get(stats))
         .route("/v1/doctor", get(doctor))

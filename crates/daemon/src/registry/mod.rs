@@ -4,10 +4,10 @@
 //! who is in it; how memory is counted is the ledger's business, and whose turn it is the GPU thread's.
 
 mod admission;
-mod birth;
 mod changes;
+mod creation;
 mod names;
-mod told;
+mod program_reports;
 
 pub(crate) use names::may_mean;
 
@@ -82,6 +82,8 @@ pub(crate) struct Client {
     pub(crate) process: Option<Watched>,
     /// The program that this worker serves: process number and start time.
     pub(crate) serves: Option<(u32, u64)>,
+    /// The container it runs in, or the program that it serves.
+    pub(crate) container: Option<String>,
     /// It tests the limits for the doctor, or is the worker of a process that does.
     pub(crate) is_probe: bool,
     pub(crate) socket: Arc<HostSocket>,
@@ -127,6 +129,8 @@ pub(crate) struct WorkerSlot {
     pub(crate) pid: Option<u32>,
     /// The program served: process number and start time; `None` where it cannot be seen.
     pub(crate) program: Option<(u32, u64)>,
+    /// Whether the worker was started ahead and no program has come for it yet.
+    pub(crate) is_spare: bool,
     /// Sessions that wait for the worker to say hello.
     pub(crate) pending: Vec<PendingSession>,
     pub(crate) next_session: u64,
@@ -140,8 +144,17 @@ impl WorkerSlot {
             started: Instant::now(),
             pid: None,
             program,
+            is_spare: false,
             pending: Vec::new(),
             next_session: 0,
+        }
+    }
+
+    /// A slot for a worker that is started ahead of its program.
+    pub(crate) fn spare() -> Self {
+        Self {
+            is_spare: true,
+            ..Self::of(None)
         }
     }
 }
@@ -218,6 +231,8 @@ pub(crate) struct Vgpu {
     pub(crate) time_source: &'static str,
     pub(crate) measured_percent: f64,
     pub(crate) history: VecDeque<Sample>,
+    /// The container of the process that joined last, if it runs in one.
+    pub(crate) container: Option<String>,
 }
 
 /// A request that waits for memory.
