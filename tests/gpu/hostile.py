@@ -13,7 +13,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 SHARE = 50
 # x = x * A + C, N times: exact, and nothing a compiler can shorten.
-A, C, WORDS = 1664525, 1013904223, 256
+A, C, WORDS, SECRET = 1664525, 1013904223, 256, 16
 WORK = b""".version 7.0
 .target sm_70
 .address_size 64
@@ -141,7 +141,9 @@ class Lane:
         self.cu, self.stream, self.back, self.seed = cu, c_void_p(), c_void_p(), None
         cu.must("cuStreamCreate", byref(self.stream), 1)
         cu.must("cuMemAllocHost_v2", byref(self.back), c_size_t(WORDS * 4))
-        self.out = cu.alloc(WORDS * 4)
+        # The secret behind the output is nobody else's to read.
+        self.out, self.secret = cu.alloc(WORDS * 4 + SECRET), os.urandom(SECRET)
+        cu.must("cuMemcpyHtoD_v2", c_uint64(self.out.value + WORDS * 4), self.secret, c_size_t(SECRET))
 
     def begin(self, work, blocks, n, batch, seed):
         self.n, self.seed = n, seed
@@ -166,11 +168,15 @@ def honest(status):
     cu.must("cuDeviceGetAttribute", byref(processors), 16, 0)
     blocks, n, batch = max(2, processors.value * 2), 64, 8
     done = wrong = errors = 0
+    # Kernels of about a millisecond. The best of three: the first launch loads code, and others may be running.
     while True:
-        began = time.monotonic()
-        errors += lanes[0].begin(work, blocks, n, batch, 1)
-        wrong += not lanes[0].end()
-        if (time.monotonic() - began) / batch > 0.0008:
+        best = 1.0
+        for _ in range(3):
+            began = time.monotonic()
+            errors += lanes[0].begin(work, blocks, n, batch, 1)
+            wrong += not lanes[0].end()
+            best = min(best, (time.monotonic() - began) / batch)
+        if best > 0.0008:
             break
         n *= 2
     seed, told, turn = 1, 0, 0
@@ -184,8 +190,8 @@ def honest(status):
         now = time.monotonic()
         if now - told > 0.02:
             told = now
-            address = lanes[0].out.value
-            write(status, {"time": now, "done": done, "wrong": wrong, "errors": errors, "address": address, "n": n})
+            state = {"time": now, "done": done, "wrong": wrong, "errors": errors, "n": n}
+            write(status, {**state, "address": lanes[0].out.value, "secret": lanes[0].secret.hex()})
 
 
 def garbage(cu, _):
@@ -233,13 +239,16 @@ def faults(cu, _):
 
 def forging(cu, honest_status):
     """Addresses of the other tenant, made-up handles of shared memory and events."""
-    address = read(honest_status).get("address", 0)
+    honest_state = read(honest_status)
+    address, secret = honest_state.get("address", 0), bytes.fromhex(honest_state.get("secret", ""))
     buffer = (ctypes.c_char * 4096)()
     fault = cu.function(EVIL, b"fault")
     while True:
         near = (address + random.randrange(-1 << 20, 1 << 20)) & ~3
         for at in (address, near, random.getrandbits(47) & ~3):
-            cu.call("cuMemcpyDtoH_v2", buffer, c_uint64(at), c_size_t(1024))
+            cu.call("cuMemcpyDtoH_v2", buffer, c_uint64(at), c_size_t(WORDS * 4 + SECRET))
+            if secret and secret in buffer.raw:
+                cu.codes["-1"] = cu.codes.get("-1", 0) + 1
             cu.call("cuMemcpyHtoD_v2", c_uint64(at), b"\xff" * 1024, c_size_t(1024))
             cu.call("cuMemFree_v2", c_uint64(at))
             cu.call("cuMemsetD32_v2", c_uint64(at), 0xFFFFFFFF, c_size_t(64))
@@ -328,8 +337,10 @@ def descriptors(cu, _):
 
 ATTACKS = {
     "garbage": garbage, "endless": endless, "faults": faults, "forging": forging, "allocations": allocations,
-    "streams": streams, "registered": registered, "printing": printing, "descriptors": descriptors,
+    "streams": streams, "registered": registered, "printing": printing, "descriptors": descriptors, "neighbour": forging,
 }
+# These run in the honest tenant's own virtual GPU, whose share they use too: only results are judged.
+INSIDE = ["neighbour"]
 
 
 def attack(name, status, honest_status):
@@ -344,14 +355,15 @@ def attack(name, status, honest_status):
 
 
 class Tenant:
-    """A program in a virtual GPU of its own, with all of its processes."""
+    """A program in a virtual GPU, with all of its processes: one of its own, or one that exists."""
 
-    def __init__(self, mica, folder, name, *arguments):
+    def __init__(self, mica, folder, name, *arguments, vgpu=None):
         self.status = os.path.join(folder, name + ".json")
         if os.path.exists(self.status):
             os.remove(self.status)
         self.log = os.path.join(folder, name + ".log")
-        command = [mica, "run", "--mode", "isolated", "-m", "1GiB", "-s", str(SHARE), "--", sys.executable, __file__]
+        own = ["run", "--mode", "isolated", "-m", "1GiB", "-s", str(SHARE)]
+        command = [mica, *(["exec", vgpu] if vgpu else own), "--", sys.executable, __file__]
         with open(self.log, "w") as log:
             command += [a.replace("STATUS", self.status) for a in arguments]
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
@@ -398,7 +410,8 @@ def main():
         parser.error(f"{unknown[0]!r} is not an attack: there are {', '.join(ATTACKS)}")
     good = True
     with tempfile.TemporaryDirectory() as folder:
-        tenant = Tenant(options.mica, folder, "honest", "honest", "STATUS")
+        create(options.mica, "honest")
+        tenant = Tenant(options.mica, folder, "honest", "honest", "STATUS", vgpu="honest")
         try:
             if not tenant.wait_for("done"):
                 print(f"verdict\tFAIL\thostile\tthe honest tenant does not run: {tenant.last_words()}")
@@ -415,6 +428,10 @@ def main():
             table.append(("(alone again)", "right" if right else "WRONG", f"{again / alone * 200:.1f} %", ""))
         finally:
             tenant.end()
+            mica_command(options.mica, "rm", "honest", "--force")
+        verdict, text = killed_while_suspended(options.mica, folder)
+        good &= verdict == "pass"
+        print(f"verdict\t{verdict}\thostile, killed while suspended\t{text}", flush=True)
         widths = [max(len(row[i]) for row in table) for i in range(3)]
         for row in table:
             print("  ".join([row[i].ljust(widths[i]) for i in range(3)] + [row[3]]).rstrip())
@@ -424,7 +441,8 @@ def main():
 def beside(options, folder, tenant, alone, name):
     """Measures the honest tenant beside one attack; a program of the attack that ends is started again."""
     saw, ends = {}, 0
-    attacker = Tenant(options.mica, folder, name, "attack", name, "STATUS", tenant.status)
+    vgpu = "honest" if name in INSIDE else None
+    attacker = Tenant(options.mica, folder, name, "attack", name, "STATUS", tenant.status, vgpu=vgpu)
     began = attacker.wait_for("rounds")
     before = read(tenant.status)
     deadline = time.monotonic() + options.window
@@ -432,7 +450,7 @@ def beside(options, folder, tenant, alone, name):
         if attacker.process.poll() is not None:
             ends += 1
             count(saw, attacker)
-            attacker = Tenant(options.mica, folder, name, "attack", name, "STATUS", tenant.status)
+            attacker = Tenant(options.mica, folder, name, "attack", name, "STATUS", tenant.status, vgpu=vgpu)
         time.sleep(0.02)
     after = read(tenant.status)
     passed = after["time"] - before["time"]
@@ -450,9 +468,51 @@ def beside(options, folder, tenant, alone, name):
         return row, "FAIL", f"the attack did not begin: {attacker.last_words()}"
     if not right:
         return row, "FAIL", f"results of the honest tenant are wrong or lost: {after}; {tenant.last_words()}"
-    if percent < options.floor:
+    if "-1" in saw:
+        return row, "FAIL", f"the attacker read the honest tenant's memory: {codes}"
+    if percent < options.floor and name not in INSIDE:
         return row, "FAIL", f"the honest tenant has {percent:.1f} % of its share, less than {options.floor}; {codes}"
     return row, "pass", f"honest results right, {percent:.1f} % of its share; {codes}"
+
+
+def mica_command(mica, *arguments):
+    return subprocess.run([mica, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def create(mica, name):
+    made = mica_command(mica, "create", name, "--mode", "isolated", "-m", "1GiB", "-s", str(SHARE))
+    if made.returncode:
+        raise SystemExit(f"mica create {name}: {made.stderr.strip()}")
+
+
+def show(mica, name):
+    return json.loads(mica_command(mica, "show", name, "--json").stdout)
+
+
+def killed_while_suspended(mica, folder):
+    """A program is killed while its virtual GPU is suspended in the middle of a kernel: nothing stays charged, and the next
+    program runs."""
+    create(mica, "stopped")
+    try:
+        victim = Tenant(mica, folder, "victim", "attack", "endless", "STATUS", "", vgpu="stopped")
+        victim.wait_for("rounds")
+        held = show(mica, "stopped")["memory_used_bytes"]
+        mica_command(mica, "suspend", "stopped")
+        victim.end()
+        end = time.monotonic() + 10
+        while (left := show(mica, "stopped"))["memory_used_bytes"] or left["processes"]:
+            if time.monotonic() > end:
+                return "FAIL", f"{left['memory_used_bytes']} of {held} bytes and {len(left['processes'])} processes are left"
+            time.sleep(0.05)
+        mica_command(mica, "resume", "stopped")
+        after = Tenant(mica, folder, "after", "honest", "STATUS", vgpu="stopped")
+        runs = after.wait_for("done") and not read(after.status)["wrong"]
+        after.end()
+        if not held or not runs:
+            return "FAIL", f"{held} bytes were held; the next program runs: {runs}; {after.last_words()}"
+        return "pass", f"{held} bytes held, none left; the next program runs"
+    finally:
+        mica_command(mica, "rm", "stopped", "--force")
 
 
 def count(saw, attacker):
