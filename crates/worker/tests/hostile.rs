@@ -321,7 +321,7 @@ fn a_flood_of_streams_is_refused_and_hurts_nobody() {
     );
     // The session goes on, and so does another one of the virtual GPU.
     let stream = made[0];
-    client.call(&StreamDestroy { stream }).unwrap();
+    client.post(&StreamDestroy { stream }, &[]).unwrap();
     client.call(&create).unwrap();
     let (other, other_served) = b.client();
     let context = other.call(&ContextCreate { flags: 0 }).unwrap().context;
