@@ -13,7 +13,6 @@ use mica_remote::identity::Identity;
 use mica_remote::invite::{Invite, secret};
 use mica_remote::message::{self, Answer, Request};
 use mica_remote::server::Server;
-use mica_remote::tls::{Peer, TlsCarrier};
 use mica_remote::{RemoteError, listener};
 use mica_tunnel::Carrier;
 
@@ -158,6 +157,7 @@ fn strangers_expired_and_revoked_clients_are_refused() {
     refused(&own);
     // A server that is not the one that was paired.
     let other = World::new();
+    client::pair(&other.client("someone"), &other.invite("someone", 5), "box").unwrap();
     let moved = KnownServer {
         address: other.address.clone(),
         ..known.clone()
@@ -298,10 +298,26 @@ fn a_peer_without_a_certificate_is_refused() {
     let world = World::new();
     let laptop = world.client("laptop");
     client::pair(&laptop, &world.invite("laptop", 5), "box").unwrap();
-    // Whoever pairs must show one as well: a plain TLS client is nobody.
-    let stranger = Identity::create(None).unwrap();
-    let pinned = Peer::Pinned(world.server().identity().unwrap().fingerprint());
-    let as_user = TlsCarrier::connect(&world.address, Purpose::Use, &stranger, &pinned);
-    let answer = as_user.and_then(|carrier| client::ask(&carrier, &Request::Status));
-    assert!(answer.is_err());
+    let mut roots = rustls::RootCertStore::empty();
+    let server = world.server().identity().unwrap();
+    roots.add(server.certificate().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let config = Arc::new(config);
+    for purpose in [Purpose::Use, Purpose::Pair] {
+        let mut tcp = TcpStream::connect(&world.address).unwrap();
+        tcp.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        mica_remote::hello::shake(&mut tcp, purpose).unwrap();
+        let name = "mica".try_into().unwrap();
+        let mut connection = rustls::ClientConnection::new(config.clone(), name).unwrap();
+        let mut stream = rustls::Stream::new(&mut connection, &mut tcp);
+        let _ = stream.write_all(b"\x11\x00\x00\x00{\"ask\":\"status\"}");
+        let mut answer = Vec::new();
+        assert!(stream.read_to_end(&mut answer).is_err() && answer.is_empty());
+    }
+    world.logged("showed no certificate");
 }
