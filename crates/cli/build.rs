@@ -3,10 +3,13 @@
 //! Cargo has no stable way for a program to depend on another package's shared library, so this script runs cargo
 //! again, in a target folder of its own: the outer cargo holds the lock of the usual one. A debug build carries nothing, so
 //! that `cargo check`, lints and tests stay fast; a debug `mica` takes the libraries that lie beside it.
+//!
+//! Where the compiler has a standard library for musl and `musl-gcc` is installed, both libraries are built for musl too, for programs
+//! in containers such as Alpine's.
 
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,14 +19,23 @@ const LIBRARIES: [(&str, &str); 2] = [
     ("mica-nvml-shim", "libmica_nvml_shim"),
 ];
 
+/// The target and the linker for musl.
+const MUSL: &str = "x86_64-unknown-linux-musl";
+const MUSL_LINKER: &str = "musl-gcc";
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let out = PathBuf::from(variable("OUT_DIR")?);
     let text = match variable("PROFILE")?.to_str() {
         Some("release") => {
-            let folder = build(&out.join("libraries"))?;
+            let target = variable("TARGET")?;
+            let folder = build(&out.join("libraries"), &target)?;
             watch(&folder)?;
-            embedded(&folder)?
+            let musl = match can_build_for_musl(&target) {
+                true => Some(build(&out.join("libraries"), MUSL.as_ref())?),
+                false => None,
+            };
+            embedded(&folder, musl.as_deref())?
         }
         _ => "pub(super) const EMBEDDED: Option<Embedded> = None;\n".into(),
     };
@@ -31,20 +43,40 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Builds the libraries; the folder they are in.
-fn build(target_dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let target = variable("TARGET")?;
+/// Whether both the standard library and the linker for musl are there.
+fn can_build_for_musl(target: &OsStr) -> bool {
+    println!("cargo::rerun-if-env-changed=PATH");
+    let answers = |program: &OsStr, words: &[&str]| {
+        let output = Command::new(program).args(words).output().ok()?;
+        output.status.success().then_some(output.stdout)
+    };
+    let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+    let words = ["--print", "target-libdir", "--target", MUSL];
+    let libraries = answers(&rustc, &words).and_then(|path| String::from_utf8(path).ok());
+    let has_library = libraries.is_some_and(|path| Path::new(path.trim()).is_dir());
+    let has_linker = answers(MUSL_LINKER.as_ref(), &["-dumpversion"]).is_some();
+    target == "x86_64-unknown-linux-gnu" && has_library && has_linker
+}
+
+/// Builds the libraries for a target; the folder they are in.
+fn build(target_dir: &Path, target: &OsStr) -> Result<PathBuf, Box<dyn Error>> {
     let mut cargo = Command::new(variable("CARGO")?);
     cargo
         .args(["build", "--release", "--locked", "--target"])
-        .arg(&target)
+        .arg(target)
         .arg("--target-dir")
         .arg(target_dir)
         .current_dir(workspace()?)
         // Under `cargo clippy` the wrapper checks and builds nothing.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         // Without line tables the libraries have 5 MB instead of 25.
-        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
+        .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER", MUSL_LINKER)
+        // A shared library needs the program's own copy of musl.
+        .env(
+            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_RUSTFLAGS",
+            "-Ctarget-feature=-crt-static",
+        );
     for (package, _) in LIBRARIES {
         cargo.args(["--package", package]);
     }
@@ -89,20 +121,32 @@ fn sources(text: &str) -> BTreeSet<PathBuf> {
 }
 
 /// The source of `EMBEDDED`.
-fn embedded(folder: &Path) -> Result<String, Box<dyn Error>> {
+fn embedded(folder: &Path, musl: Option<&Path>) -> Result<String, Box<dyn Error>> {
     // FNV-1a: it only tells versions apart. The bytes themselves are compared before use.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut files = String::new();
     for (_, library) in LIBRARIES {
-        let path = folder.join(library).with_extension("so");
-        for byte in std::fs::read(&path)? {
+        for byte in std::fs::read(file(folder, library))? {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
-        files += &format!("include_bytes!({path:?}), ");
     }
+    let included = |folder: &Path| {
+        let files = LIBRARIES.map(|(_, library)| file(folder, library));
+        files
+            .map(|path| format!("include_bytes!({path:?}), "))
+            .concat()
+    };
+    let files = included(folder);
+    let musl = match musl {
+        Some(folder) => format!("Some([{}])", included(folder)),
+        None => "None".into(),
+    };
     Ok(format!(
-        "pub(super) const EMBEDDED: Option<Embedded> = Some(Embedded {{ hash: \"{hash:016x}\", files: [{files}] }});\n"
+        "pub(super) const EMBEDDED: Option<Embedded> = Some(Embedded {{ hash: \"{hash:016x}\", files: [{files}], musl: {musl} }});\n"
     ))
+}
+
+fn file(folder: &Path, library: &str) -> PathBuf {
+    folder.join(library).with_extension("so")
 }
 
 fn workspace() -> Result<PathBuf, Box<dyn Error>> {

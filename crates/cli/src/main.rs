@@ -7,6 +7,7 @@ mod output;
 mod aftermath;
 mod args;
 mod bench;
+mod cdi;
 mod complete;
 mod control;
 mod demo;
@@ -84,6 +85,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Doctor(args) => healthy(listing::doctor(args)),
         Command::Demo(args) => healthy(demo::run(args)),
         Command::DemoTenant => done(demo::tenant::serve()),
+        Command::Cdi(args) => done(cdi::run(args)),
         Command::Bench(args) => healthy(bench::run(args)),
         Command::Daemon(args) => done(manage::daemon(args)),
         Command::Ptx(args) => done(ptx::show(args)),

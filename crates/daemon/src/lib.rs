@@ -17,6 +17,7 @@ mod cancels;
 mod cgroups;
 pub mod config;
 mod confinement;
+mod containers;
 mod daemon;
 mod departure;
 pub mod devices;

@@ -1,5 +1,6 @@
 //! The words people type: one definition for parsing, help, man pages and completions.
 
+mod cdi;
 mod values;
 
 use std::ffi::OsString;
@@ -9,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::size::{Memory, Share};
 use crate::when::Since;
+pub(crate) use cdi::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs};
 pub(crate) use values::{
     BenchArg, BenchGpuArg, ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg,
     ShellArg,
@@ -74,6 +76,11 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// A tour of what Mica promises, with proof (about half a minute)
     Demo(JsonArgs),
+    /// Give virtual GPUs to containers (Docker, Podman, containerd)
+    #[command(
+        after_help = "Example: mica cdi generate --vgpu team-a --new 8GiB-30, then\n         podman run --device mica.dev/vgpu=team-a IMAGE"
+    )]
+    Cdi(CdiArgs),
     /// Measure: both sides and their ratio, from one run
     Bench(BenchArgs),
     /// Own this host's GPUs

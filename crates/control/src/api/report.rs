@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Mode, OnFull, Percent, PrecisionPolicy, Priority, Profile};
+use super::{ContainerInfo, Mode, OnFull, Percent, PrecisionPolicy, Priority, Profile};
 
 /// Condition of a virtual GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,9 @@ pub struct ProcessInfo {
     /// Process number of the worker that serves this program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_pid: Option<u32>,
+    /// The container that it is in, where it came through a container's socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerInfo>,
     /// Percent of the GPU's time over the last reading, as far as the driver tells.
     pub utilization_percent: f64,
     /// Memory in use: charged, and what the driver reports beyond that.
@@ -216,8 +219,21 @@ pub struct VgpuInfo {
     /// Free text from its creator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The container that it was made for and ends with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub made_for: Option<ContainerInfo>,
     /// Its processes.
     pub processes: Vec<ProcessInfo>,
+}
+
+impl VgpuInfo {
+    /// Names of the containers that use it, each once.
+    pub fn containers(&self) -> Vec<&str> {
+        let of_processes = self.processes.iter().filter_map(|p| p.container.as_ref());
+        let all = self.made_for.iter().chain(of_processes);
+        let names: std::collections::BTreeSet<&str> = all.map(|c| c.name.as_str()).collect();
+        names.into_iter().collect()
+    }
 }
 
 /// Kind of a physical GPU.

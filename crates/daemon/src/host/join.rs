@@ -34,6 +34,8 @@ pub(super) enum Joined {
         resumed: bool,
     },
     Program {
+        /// Full name of the virtual GPU.
+        vgpu: String,
         session: OwnedFd,
     },
 }
@@ -49,28 +51,11 @@ pub(super) fn join(
 ) -> Result<Joined, (Refusal, String)> {
     check_version(introduction.version)?;
     let role = introduction.role;
+    let name = match door {
+        Door::Container(socket) => super::containers::enter(daemon, socket, role, pid)?,
+        Door::Programs | Door::Workers => admit_by_token(daemon, introduction, uid, door)?,
+    };
     let mut registry = daemon.registry();
-    let (name, owner, is_worker_token) = match registry.by_token(&introduction.token) {
-        Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
-        None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
-    };
-    if is_worker_token != (role == Role::Worker) || (door == Door::Workers) != is_worker_token {
-        return Err((
-            Refusal::Permission,
-            format!("this token is not for a {}", role_name(role)),
-        ));
-    }
-    let own = mica_control::uid();
-    let allowed = match role {
-        Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
-        Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,
-    };
-    if !allowed {
-        return Err((
-            Refusal::Permission,
-            format!("user {uid} may not use the virtual GPU of this token"),
-        ));
-    }
     let vgpu = registry
         .vgpus
         .get(&name)
@@ -84,7 +69,10 @@ pub(super) fn join(
     if role == Role::Program {
         drop(registry);
         let session = daemon.open_session(&name, pid, uid)?;
-        return Ok(Joined::Program { session });
+        return Ok(Joined::Program {
+            vgpu: name,
+            session,
+        });
     }
     let slot = vgpu.slot_of_worker(pid);
     let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
@@ -275,6 +263,39 @@ pub(super) fn join(
         bell,
         resumed,
     })
+}
+
+/// The virtual GPU that a process may join with its token and as its user.
+fn admit_by_token(
+    daemon: &Daemon,
+    introduction: &Introduction,
+    uid: u32,
+    door: Door,
+) -> Result<String, (Refusal, String)> {
+    let role = introduction.role;
+    let registry = daemon.registry();
+    let (vgpu, is_worker_token) = match registry.by_token(&introduction.token) {
+        Some(found) => found,
+        None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
+    };
+    if is_worker_token != (role == Role::Worker) || (door == Door::Workers) != is_worker_token {
+        return Err((
+            Refusal::Permission,
+            format!("this token is not for a {}", role_name(role)),
+        ));
+    }
+    let (own, owner) = (mica_control::uid(), vgpu.owner_uid);
+    let allowed = match role {
+        Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
+        Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,
+    };
+    if !allowed {
+        return Err((
+            Refusal::Permission,
+            format!("user {uid} may not use the virtual GPU of this token"),
+        ));
+    }
+    Ok(vgpu.name.clone())
 }
 
 /// Refuses a program that speaks another version.
