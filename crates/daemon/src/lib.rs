@@ -28,6 +28,7 @@ mod floods;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod gpu_thread;
+mod history;
 mod host;
 mod http;
 mod journal;

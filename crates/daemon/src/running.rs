@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::daemon::{Daemon, DaemonError, Options, source_text, system};
 use crate::devices::{Devices, software};
 use crate::gpu_thread::{Change, GpuThread};
+use crate::history::History;
 use crate::host::HostServer;
 use crate::journal::Journal;
 use crate::registry::{Gpu, Registry, Vgpu};
@@ -75,9 +76,13 @@ impl Running {
                 ));
             }
         }
-        let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry)
+        let (history, damage) = History::open(&paths.state_dir);
+        let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry, history)
             .map_err(system("eventfd"))?;
         let daemon = Arc::new(daemon);
+        if let Some(damage) = damage {
+            daemon.history_failed(damage);
+        }
         for text in unopened {
             let (severity, kind) = (Severity::Error, "socket_not_opened");
             daemon.events.add(severity, kind, None, None, text);
@@ -189,6 +194,7 @@ impl Drop for Running {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        self.daemon.history.close();
         let registry = self.daemon.registry();
         for gpu in &registry.gpus {
             gpu.thread.send(Change::Stop);

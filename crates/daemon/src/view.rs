@@ -20,6 +20,7 @@ impl Registry {
             .collect();
         let mut processes: Vec<ProcessInfo> = members
             .iter()
+            .filter(|(id, _)| !vgpu.is_spare(*id))
             .map(|(id, client)| process_info(vgpu, *id, client))
             .collect();
         let served = |pid: u32| {
@@ -34,6 +35,7 @@ impl Registry {
             command: vgpu.command_of((program.pid, program.start)),
             container: vgpu.container_of((program.pid, program.start)),
             role: role_name(Role::Program).into(),
+            uid: process_user(program.pid),
             mechanism: Mechanism::Alone.name().into(),
             ..ProcessInfo::default()
         }));
@@ -204,6 +206,7 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
         command: vgpu.command_of(client.serves.unwrap_or((client.pid, start))),
         container: vgpu.container_of(client.serves.unwrap_or((client.pid, start))),
         role: role_name(program.map_or(client.role, |_| Role::Program)).into(),
+        uid: process_user(shown),
         worker_pid: program.map(|_| client.pid),
         utilization_percent: client.sm_percent,
         memory_used_bytes: vgpu.ledger.used_by(id) + vgpu.ledger.unattributed_by(id),
@@ -249,6 +252,14 @@ pub(crate) fn role_name(role: Role) -> &'static str {
         Role::Program => "program",
         Role::Monitor => "monitor",
     }
+}
+
+/// User of a process.
+fn process_user(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    // The second one is the effective user.
+    numbers.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Command name of a process.

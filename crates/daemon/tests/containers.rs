@@ -189,7 +189,8 @@ fn each_container_has_a_virtual_gpu_of_its_own_that_ends_with_it() {
         assert_eq!(vgpu.memory_limit_bytes, 64 * MIB);
         assert!(vgpu.ephemeral && vgpu.made_for.is_some(), "{vgpu:?}");
         assert_eq!(vgpu.processes.len(), 1, "{vgpu:?}");
-        assert_eq!(vgpu.processes[0].container, vgpu.made_for);
+        let made_for = vgpu.made_for.as_ref().unwrap();
+        assert_eq!(vgpu.processes[0].container.as_ref(), Some(&made_for.name));
         assert_eq!(vgpu.containers(), [vgpu.name.as_str()]);
     }
     for child in [&mut one, &mut two] {

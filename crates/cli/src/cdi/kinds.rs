@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use mica_control::api::{Mode, VgpuSpec};
 
-use crate::size::{Memory, Share};
+use mica_command::size::{Memory, Share};
 
 /// A kind of virtual GPU, and the name of its device.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,9 +18,10 @@ use mica_limits::CONTAINER_DIR;
 use serde::Serialize;
 
 use crate::args::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs, JsonArgs, ModeArg};
-use crate::control::{connect, explain};
+use crate::control::connect;
 use crate::listing::print_json;
-use crate::table::Table;
+use mica_command::refusal::explain;
+use mica_command::table::Table;
 use document::{Device, Document, Edits, Mount, device_name};
 
 pub(crate) use kinds::Kind;

@@ -6,10 +6,11 @@ use mica_wire::host::printable::printable;
 
 use super::{print_json, share_words, warn_degraded};
 use crate::args::NameArgs;
-use crate::control::{connect, explain};
-use crate::output::{terminal_columns, wrap};
-use crate::size::show_bytes;
+use crate::control::connect;
 use crate::when::date_and_time;
+use mica_command::output::{terminal_columns, wrap};
+use mica_command::refusal::explain;
+use mica_command::size::show_bytes;
 
 /// Columns of a card, also in files and pipes; a narrow terminal has fewer.
 const COLUMNS: usize = 80;
@@ -148,7 +149,7 @@ impl Card {
         self.text += &format!("\n{what} {}\n", process.pid);
         self.line("command", command);
         if let Some(container) = &process.container {
-            self.line("container", &container_words(container));
+            self.line("container", container);
         }
         let used = show_bytes(process.memory_used_bytes);
         let peak = show_bytes(process.memory_peak_bytes);

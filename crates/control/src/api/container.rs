@@ -48,6 +48,6 @@ pub struct ContainerInfo {
     pub name: String,
     /// Its id; empty for a process namespace that no container engine has made.
     pub id: String,
-    /// `docker`, `podman`, `containerd`, `cri-o` or empty.
+    /// `docker`, `podman`, `containerd`, `cri-o`, `lxc` or empty.
     pub engine: String,
 }

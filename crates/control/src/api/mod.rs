@@ -9,6 +9,7 @@ mod percent;
 mod program;
 mod report;
 mod spec;
+mod timeline;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,7 @@ pub use report::{
     VgpuState,
 };
 pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Resize, VgpuSpec};
+pub use timeline::{AccountBy, Point, Subject, Timeline, Timelines, UsageAccount, UsageReport};
 
 /// How to join a virtual GPU: the answer to create and join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -48,12 +48,15 @@ pub struct ProcessInfo {
     /// `direct`; `program` for one that a worker serves, with the worker's figures; or `worker` for a worker whose
     /// program is not known.
     pub role: String,
+    /// User that it runs as, where the daemon can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Container that it runs in: its name, or the first 12 characters of its id where the name is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// Process number of the worker that serves this program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_pid: Option<u32>,
-    /// The container that it is in, where it came through a container's socket.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<ContainerInfo>,
     /// Percent of the GPU's time over the last reading, as far as the driver tells.
     pub utilization_percent: f64,
     /// Memory in use: charged, and what the driver reports beyond that.
@@ -229,9 +232,9 @@ pub struct VgpuInfo {
 impl VgpuInfo {
     /// Names of the containers that use it, each once.
     pub fn containers(&self) -> Vec<&str> {
-        let of_processes = self.processes.iter().filter_map(|p| p.container.as_ref());
-        let all = self.made_for.iter().chain(of_processes);
-        let names: std::collections::BTreeSet<&str> = all.map(|c| c.name.as_str()).collect();
+        let of_processes = self.processes.iter().filter_map(|p| p.container.as_deref());
+        let made_for = self.made_for.as_ref().map(|container| container.name.as_str());
+        let names: std::collections::BTreeSet<&str> = made_for.into_iter().chain(of_processes).collect();
         names.into_iter().collect()
     }
 }

@@ -13,7 +13,7 @@ const ID_DIGITS: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) id: String,
-    /// `docker`, `podman`, `containerd`, `cri-o` or empty.
+    /// `docker`, `podman`, `containerd`, `cri-o`, `lxc` or empty.
     pub(crate) engine: &'static str,
 }
 
@@ -35,13 +35,26 @@ pub(crate) fn container_in(text: &str, own: &str) -> Option<Found> {
     paths.find_map(|path| {
         let names = path.split('/');
         let above = std::iter::once("").chain(names.clone());
-        let mut ids = above.zip(names).filter_map(of_name);
+        let mut ids = above
+            .zip(names)
+            .filter_map(|(above, name)| lxc(name).or_else(|| of_name(above, name)));
         ids.find(|found| !own.contains(&found.id))
     })
 }
 
+/// The container of a control group of LXC, which has the container's name instead of an id.
+fn lxc(group: &str) -> Option<Found> {
+    let name = group.strip_prefix("lxc.payload.")?;
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_name = !name.is_empty() && name.chars().all(good);
+    is_name.then(|| Found {
+        id: name.into(),
+        engine: "lxc",
+    })
+}
+
 /// The id in the name of one control group, with the name of the group above it.
-fn of_name((above, name): (&str, &str)) -> Option<Found> {
+fn of_name(above: &str, name: &str) -> Option<Found> {
     let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     let name = name.strip_suffix(".scope").unwrap_or(name);
     let (prefix, id) = match name.rsplit_once(['-', ':']) {
@@ -125,6 +138,9 @@ mod tests {
             assert_eq!(container_in(&format!("0::{path}\n"), ""), None, "{path}");
         }
         assert_eq!(container_in("nonsense\n0:x\n\n", ""), None);
+        assert_eq!(container_in("0::/lxc.payload.", ""), None);
+        let lxc = container_in("0::/lxc.payload.web-1/init.scope", "");
+        assert_eq!(lxc.map(|found| found.id).as_deref(), Some("web-1"));
     }
 
     #[test]

@@ -63,7 +63,10 @@ pub(crate) fn look_up(pid: u32, key: &str, found: Option<&Found>) -> Arc<Contain
     let info = match (found, monitor) {
         (Some(found), Some((id, name))) if id == found.id => info(name, id, found.engine),
         (Some(found), _) => {
-            let name = engine_files::name_of(found).unwrap_or_else(|| short(&found.id));
+            let name = match found.engine {
+                "lxc" => found.id.clone(),
+                _ => engine_files::name_of(found).unwrap_or_else(|| short(&found.id)),
+            };
             info(name, found.id.clone(), found.engine)
         }
         // A container without a control group, such as one that a user without privileges has made.

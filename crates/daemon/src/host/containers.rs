@@ -24,21 +24,15 @@ pub(super) fn enter(
     daemon: &Arc<Daemon>,
     socket: u64,
     role: Role,
-    pid: u32,
+    container: Option<&Arc<Container>>,
 ) -> Result<String, (Refusal, String)> {
     if role == Role::Worker {
         let text = "a worker does not come through the socket of a container";
         return Err((Refusal::Permission, text.into()));
     }
-    let container = daemon.container_of(pid);
-    let mut registry = daemon.registry();
-    let behind = registry.behind(socket, container.as_ref())?;
+    let behind = daemon.registry().behind(socket, container)?;
     let (Behind::There(name) | Behind::Made(name)) = &behind;
-    if let (Some(container), Some(vgpu)) = (&container, registry.vgpus.get_mut(name)) {
-        vgpu.note_container(pid, container);
-    }
-    drop(registry);
-    if let (Behind::Made(name), Some(container)) = (&behind, &container) {
+    if let (Behind::Made(name), Some(container)) = (&behind, container) {
         let text = format!("{name} was created for container {}", container.info.name);
         let (severity, kind) = (Severity::Info, "vgpu_created");
         daemon.events.add(severity, kind, Some(name), None, text);
@@ -67,9 +61,6 @@ impl Daemon {
     /// Looks up the containers of programs that have joined under an earlier daemon.
     pub(crate) fn find_containers_again(&self) {
         let registry = self.registry();
-        if registry.sockets.iter().next().is_none() {
-            return;
-        }
         let programs: Vec<(String, u32)> = registry
             .vgpus
             .values()
@@ -79,8 +70,8 @@ impl Daemon {
         for (name, pid) in programs {
             let container = self.container_of(pid);
             let mut registry = self.registry();
-            if let (Some(container), Some(vgpu)) = (container, registry.vgpus.get_mut(&name)) {
-                vgpu.note_container(pid, &container);
+            if let Some(vgpu) = registry.vgpus.get_mut(&name) {
+                vgpu.note_container(pid, Role::Program, container.as_ref());
             }
         }
     }

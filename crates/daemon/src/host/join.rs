@@ -51,11 +51,21 @@ pub(super) fn join(
 ) -> Result<Joined, (Refusal, String)> {
     check_version(introduction.version)?;
     let role = introduction.role;
+    // Before the lock: this reads files.
+    let container = match role {
+        Role::Worker => None,
+        Role::Direct | Role::Program | Role::Monitor => daemon.container_of(pid),
+    };
     let name = match door {
-        Door::Container(socket) => super::containers::enter(daemon, socket, role, pid)?,
+        Door::Container(socket) => {
+            super::containers::enter(daemon, socket, role, container.as_ref())?
+        }
         Door::Programs | Door::Workers => admit_by_token(daemon, introduction, uid, door)?,
     };
     let mut registry = daemon.registry();
+    if let (false, Ok(vgpu)) = (role == Role::Worker, registry.vgpu_mut(&name)) {
+        vgpu.note_container(pid, role, container.as_ref());
+    }
     let vgpu = registry
         .vgpus
         .get(&name)
@@ -76,6 +86,7 @@ pub(super) fn join(
     }
     let slot = vgpu.slot_of_worker(pid);
     let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
+    let is_spare = slot.is_some_and(|slot| vgpu.workers.get(&slot).is_some_and(|s| s.is_spare));
     if role == Role::Worker && slot.is_none() && fds.is_empty() {
         let text = format!("process {pid} was not started as a worker of {name}");
         return Err((Refusal::State, text));
@@ -186,6 +197,7 @@ pub(super) fn join(
         undrained: false,
         confinement: None,
         unknown_names: BTreeSet::new(),
+        refused_requests: BTreeSet::new(),
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),
         last_gate_wait_ns: counters.gate_wait_ns.load(Relaxed),
@@ -238,7 +250,8 @@ pub(super) fn join(
             ),
         );
     }
-    if is_probe {
+    // Nobody asked for a worker that was started ahead, and no program has joined yet.
+    if is_probe || is_spare {
         return Ok(Joined::Client {
             id,
             governed,
@@ -311,7 +324,7 @@ pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
     }
 }
 
-fn joined_words(
+pub(crate) fn joined_words(
     role: Role,
     pid: u32,
     serves: Option<(u32, u64)>,

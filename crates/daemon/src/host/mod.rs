@@ -6,7 +6,7 @@
 mod answers;
 mod containers;
 mod credit;
-mod join;
+pub(crate) mod join;
 mod messages;
 mod roles;
 mod shared_files;

@@ -2,6 +2,7 @@
 
 pub(crate) mod containers;
 pub(crate) mod events;
+pub(crate) mod history;
 mod peer;
 pub(crate) mod programs;
 mod serve;
@@ -185,6 +186,8 @@ fn router(daemon: Arc<Daemon>) -> Router {
             get(containers::list).post(containers::create),
         )
         .route("/v1/container-sockets/{name}", delete(containers::remove))
+        .route("/v1/history", get(history::history))
+        .route("/v1/usage", get(history::usage))
         .route("/v1/gpus", get(gpus))
         .route("/v1/stats", get(stats))
         .route("/v1/doctor", get(doctor))

@@ -99,6 +99,7 @@ impl Registry {
             time_source: "none",
             measured_percent: 0.0,
             history: VecDeque::new(),
+            container: None,
             spec,
         };
         self.vgpus.insert(name.clone(), vgpu);
@@ -168,6 +169,7 @@ impl Registry {
             time_source: "none",
             measured_percent: 0.0,
             history: VecDeque::new(),
+            container: None,
         };
         self.vgpus.insert(stored.name, vgpu);
         if let Some(gpu) = gpu {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mica_control::Paths;
 use mica_control::api::{ApiError, ContainerInfo, ContainerSocket, Mode, VgpuSpec};
-use mica_wire::host::message::Refusal;
+use mica_wire::host::message::{Refusal, Role};
 use serde::{Deserialize, Serialize};
 
 use super::admission::{check_name, check_spec};
@@ -193,10 +193,18 @@ fn for_containers(spec: VgpuSpec) -> VgpuSpec {
 }
 
 impl Vgpu {
-    /// Remembers that a program is in a container.
-    pub(crate) fn note_container(&mut self, pid: u32, container: &Arc<Container>) {
+    /// Remembers which container a process that joins is in.
+    pub(crate) fn note_container(
+        &mut self,
+        pid: u32,
+        role: Role,
+        container: Option<&Arc<Container>>,
+    ) {
+        if role != Role::Monitor && !self.probes.iter().any(|probe| probe.pid == pid) {
+            self.container = container.map(|container| container.info.name.clone());
+        }
         self.in_containers.retain(|(process, _)| process.alive());
-        let Some(process) = Watched::open(pid) else {
+        let (Some(process), Some(container)) = (Watched::open(pid), container) else {
             return;
         };
         if !self.in_containers.iter().any(|(p, _)| p.is(&process)) {
@@ -204,11 +212,11 @@ impl Vgpu {
         }
     }
 
-    /// The container of a program.
-    pub(crate) fn container_of(&self, program: (u32, u64)) -> Option<ContainerInfo> {
+    /// The name of a program's container.
+    pub(crate) fn container_of(&self, program: (u32, u64)) -> Option<String> {
         let is_it =
             |(process, _): &&(Watched, Arc<Container>)| (process.pid, process.start) == program;
         let found = self.in_containers.iter().find(is_it);
-        found.map(|(_, container)| container.info.clone())
+        found.map(|(_, container)| container.info.name.clone())
     }
 }
