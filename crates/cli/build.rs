@@ -7,6 +7,9 @@
 //! Where the compiler has a standard library for musl and `musl-gcc` is installed, both libraries are built for musl too, for programs
 //! in containers such as Alpine's.
 
+#[path = "build/old_glibc.rs"]
+mod old_glibc;
+
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
@@ -25,15 +28,20 @@ const MUSL_LINKER: &str = "musl-gcc";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build/old_glibc.rs");
     let out = PathBuf::from(variable("OUT_DIR")?);
     let text = match variable("PROFILE")?.to_str() {
         Some("release") => {
             let target = variable("TARGET")?;
-            let folder = build(&out.join("libraries"), &target)?;
+            let libraries = out.join("libraries");
+            let folder = build(&libraries, &target, &flags_for_glibc(&out, &target))?;
             watch(&folder)?;
-            let musl = match can_build_for_musl(&target) {
-                true => Some(build(&out.join("libraries"), MUSL.as_ref())?),
-                false => None,
+            let musl = match unwinder_for_musl(&target) {
+                Some(unwinder) => {
+                    let flags = flags_for_musl(&out, &unwinder)?;
+                    Some(build(&libraries, MUSL.as_ref(), &flags)?)
+                }
+                None => None,
             };
             embedded(&folder, musl.as_deref())?
         }
@@ -43,8 +51,36 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Whether both the standard library and the linker for musl are there.
-fn can_build_for_musl(target: &OsStr) -> bool {
+/// What the compiler is told so that the libraries load where glibc is older than here.
+fn flags_for_glibc(out: &Path, target: &OsStr) -> Vec<OsString> {
+    let folder = out.join("old-glibc");
+    if target != "x86_64-unknown-linux-gnu" {
+        return Vec::new();
+    }
+    if let Err(error) = old_glibc::write(&folder) {
+        println!("cargo::warning=the libraries need a glibc as new as this machine's: {error}");
+        return Vec::new();
+    }
+    vec![search(&folder)]
+}
+
+/// What the compiler is told so that the libraries need nothing but musl: the program's own copy of musl, and the unwinder inside.
+fn flags_for_musl(out: &Path, unwinder: &Path) -> Result<Vec<OsString>, Box<dyn Error>> {
+    let folder = out.join("musl");
+    std::fs::create_dir_all(&folder)?;
+    // The standard library asks for GCC's shared unwinder, which an image of Alpine need not have.
+    std::fs::copy(unwinder, folder.join("libgcc_s.a"))?;
+    Ok(vec!["-Ctarget-feature=-crt-static".into(), search(&folder)])
+}
+
+fn search(folder: &Path) -> OsString {
+    let mut flag = OsString::from("-Lnative=");
+    flag.push(folder);
+    flag
+}
+
+/// The unwinder for musl, where the compiler has a standard library and a linker for musl.
+fn unwinder_for_musl(target: &OsStr) -> Option<PathBuf> {
     println!("cargo::rerun-if-env-changed=PATH");
     let answers = |program: &OsStr, words: &[&str]| {
         let output = Command::new(program).args(words).output().ok()?;
@@ -52,14 +88,18 @@ fn can_build_for_musl(target: &OsStr) -> bool {
     };
     let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
     let words = ["--print", "target-libdir", "--target", MUSL];
-    let libraries = answers(&rustc, &words).and_then(|path| String::from_utf8(path).ok());
-    let has_library = libraries.is_some_and(|path| Path::new(path.trim()).is_dir());
+    let libraries = String::from_utf8(answers(&rustc, &words)?).ok()?;
+    let unwinder = Path::new(libraries.trim()).join("self-contained/libunwind.a");
     let has_linker = answers(MUSL_LINKER.as_ref(), &["-dumpversion"]).is_some();
-    target == "x86_64-unknown-linux-gnu" && has_library && has_linker
+    (target == "x86_64-unknown-linux-gnu" && has_linker && unwinder.is_file()).then_some(unwinder)
 }
 
 /// Builds the libraries for a target; the folder they are in.
-fn build(target_dir: &Path, target: &OsStr) -> Result<PathBuf, Box<dyn Error>> {
+fn build(target_dir: &Path, target: &OsStr, flags: &[OsString]) -> Result<PathBuf, Box<dyn Error>> {
+    // This script's own flags come first: cargo gives them to whoever asks, apart by this character.
+    let own = std::env::var_os("CARGO_ENCODED_RUSTFLAGS").filter(|own| !own.is_empty());
+    let flags: Vec<OsString> = own.into_iter().chain(flags.iter().cloned()).collect();
+    let flags = flags.join(OsStr::new("\x1f"));
     let mut cargo = Command::new(variable("CARGO")?);
     cargo
         .args(["build", "--release", "--locked", "--target"])
@@ -72,11 +112,7 @@ fn build(target_dir: &Path, target: &OsStr) -> Result<PathBuf, Box<dyn Error>> {
         // Without line tables the libraries have 5 MB instead of 25.
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
         .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER", MUSL_LINKER)
-        // A shared library needs the program's own copy of musl.
-        .env(
-            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_RUSTFLAGS",
-            "-Ctarget-feature=-crt-static",
-        );
+        .env("CARGO_ENCODED_RUSTFLAGS", flags);
     for (package, _) in LIBRARIES {
         cargo.args(["--package", package]);
     }

@@ -27,7 +27,7 @@ impl FromStr for Kind {
         };
         let Memory::Bytes(memory_bytes) = memory
             .parse()
-            .map_err(|why| format!("{}: {why}", wrong()))?
+            .map_err(|why| format!("{} ({why})", wrong()))?
         else {
             return Err(wrong());
         };

@@ -20,9 +20,9 @@ use serde::Serialize;
 use crate::args::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs, JsonArgs, ModeArg};
 use crate::control::connect;
 use crate::listing::print_json;
+use document::{Device, Document, Edits, Mount, device_name};
 use mica_command::refusal::explain;
 use mica_command::table::Table;
-use document::{Device, Document, Edits, Mount, device_name};
 
 pub(crate) use kinds::Kind;
 
@@ -51,6 +51,10 @@ fn generate(args: &CdiGenerateArgs) -> Result<()> {
         ModeArg::Direct => Mode::Direct,
         ModeArg::Isolated => Mode::Isolated,
     };
+    if mode == Mode::Direct {
+        // Before a device is made that could not be written.
+        direct::edits(&all_cards(&client)?)?;
+    }
     let everything = args.vgpu.is_empty() && args.new.is_empty();
     for name in &args.vgpu {
         let vgpu = client.get(name).map_err(explain)?;
@@ -221,6 +225,10 @@ fn cards(client: &ControlClient, socket: &ContainerSocket) -> Result<Vec<String>
         let vgpu = client.get(&socket.name).map_err(explain)?;
         return Ok(vec![vgpu.gpu_uuid]);
     }
+    all_cards(client)
+}
+
+fn all_cards(client: &ControlClient) -> Result<Vec<String>> {
     let gpus = client.gpus().map_err(explain)?;
     let cards = gpus.into_iter().filter(|gpu| gpu.kind == GpuKind::Nvidia);
     Ok(cards.map(|card| card.uuid).collect())

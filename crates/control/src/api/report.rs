@@ -233,8 +233,12 @@ impl VgpuInfo {
     /// Names of the containers that use it, each once.
     pub fn containers(&self) -> Vec<&str> {
         let of_processes = self.processes.iter().filter_map(|p| p.container.as_deref());
-        let made_for = self.made_for.as_ref().map(|container| container.name.as_str());
-        let names: std::collections::BTreeSet<&str> = made_for.into_iter().chain(of_processes).collect();
+        let made_for = self
+            .made_for
+            .as_ref()
+            .map(|container| container.name.as_str());
+        let names: std::collections::BTreeSet<&str> =
+            made_for.into_iter().chain(of_processes).collect();
         names.into_iter().collect()
     }
 }
