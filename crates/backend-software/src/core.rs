@@ -22,12 +22,12 @@ use crate::context::{Context, lock};
 use crate::error::bad_handle;
 use crate::gate::ExecutionGate;
 use crate::grid::Grid;
-use crate::lull::Lull;
+use crate::idle_gaps::IdleGaps;
 use crate::memory::DeviceMemory;
 use crate::meter::Meter;
 use crate::module::Module;
 use crate::moving::Moving;
-use crate::room::QueueLevel;
+use crate::queue_room::QueueLevel;
 use crate::texture::Array;
 use crate::transfer::Transfer;
 use crate::value_waits::WaitingStream;
@@ -95,7 +95,7 @@ pub(crate) struct State {
     pub(crate) threads: Threads,
     /// Callers inside a wait.
     pub(crate) waiting: usize,
-    pub(crate) lull: Lull,
+    pub(crate) idle_gaps: IdleGaps,
     /// A short grid that nobody was woken for: whoever launched it may wait for it next.
     pub(crate) held: Option<Arc<Grid>>,
     /// Streams whose grids a waiting thread runs.

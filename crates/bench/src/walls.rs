@@ -13,7 +13,7 @@ use mica_control::api::{ContainerSocketSpec, Mode, VgpuSpec};
 use super::report::{Line, Report};
 use super::shim_load::ShimNumbers;
 use super::software::median;
-use crate::demo::stage::Stage;
+use crate::demo::private_daemon::PrivateDaemon;
 use crate::{BenchArgs, Libraries};
 
 /// Rounds of each side.
@@ -43,7 +43,7 @@ const FIGURES: [Figure; 6] = [
 
 pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     libraries()?;
-    let stage = Stage::set_up(1 << 30)?;
+    let daemon = PrivateDaemon::set_up(1 << 30)?;
     let new = VgpuSpec {
         name: Some("bench".into()),
         memory_limit_bytes: Some(256 << 20),
@@ -54,14 +54,14 @@ pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         new: Some(new),
         ..ContainerSocketSpec::default()
     };
-    let socket = stage.client.container_socket(&asked).map_err(explain)?;
+    let socket = daemon.client.container_socket(&asked).map_err(explain)?;
     let (mut host, mut container) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         // Neither side is always the first.
         for turn in [round % 2, 1 - round % 2] {
             match turn {
-                0 => host.push(program(&stage, None)?),
-                _ => container.push(program(&stage, Some(&socket.folder))?),
+                0 => host.push(program(&daemon, None)?),
+                _ => container.push(program(&daemon, Some(&socket.folder))?),
             }
         }
     }
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
 }
 
 /// Runs the program by `mica run`; with the folder of a container's socket, in namespaces of its own and through that socket.
-fn program(stage: &Stage, container: Option<&str>) -> Result<ShimNumbers> {
+fn program(daemon: &PrivateDaemon, container: Option<&str>) -> Result<ShimNumbers> {
     let exe = own_path()?;
     let mut command = Command::new(&exe);
     command.args(["run", "--gpu", "software", "--mode", "isolated"]);
@@ -100,7 +100,7 @@ fn program(stage: &Stage, container: Option<&str>) -> Result<ShimNumbers> {
     let output = command
         .arg(&exe)
         .arg("shim-load")
-        .env("MICA_RUNTIME_DIR", stage.folder())
+        .env("MICA_RUNTIME_DIR", daemon.folder())
         .env_remove("MICA_STATE_DIR")
         .stdin(Stdio::null())
         .output()

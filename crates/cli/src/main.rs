@@ -5,13 +5,13 @@
 #[macro_use]
 extern crate mica_command;
 
-mod aftermath;
 mod args;
 mod cdi;
 mod complete;
 mod control;
 mod escape;
 mod examine;
+mod exit_report;
 mod libraries;
 mod listing;
 mod manage;

@@ -11,10 +11,10 @@ use mica_wire::host::message::Role;
 use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
+use crate::foreign_processes::{ForeignProcess, stayed};
 use crate::history::Observer;
 use crate::kernel_caches::KernelCaches;
 use crate::ledger::Ledger;
-use crate::outsiders::{Outsider, stayed};
 use crate::registry::Registry;
 use crate::store::Outlives;
 
@@ -102,7 +102,7 @@ fn begin_look(daemon: &Daemon) -> Vec<(usize, usize)> {
 fn observe(
     daemon: &Daemon,
     devices: &mut dyn Devices,
-    (seen, outside): (&mut HashMap<u32, String>, &mut HashMap<u32, Outsider>),
+    (seen, outside): (&mut HashMap<u32, String>, &mut HashMap<u32, ForeignProcess>),
     seconds: f64,
 ) {
     // The driver is asked without the lock: a slow answer may not hold up a program.
@@ -134,7 +134,7 @@ fn observe(
         .collect();
     let holders = outsiders.iter().flat_map(|(index, held)| {
         let holders = held.iter().filter(|(_, bytes)| *bytes > 0);
-        holders.filter_map(|(pid, _)| Outsider::of(*index, *pid))
+        holders.filter_map(|(pid, _)| ForeignProcess::of(*index, *pid))
     });
     let stayed = stayed(outside, holders.collect());
     let earlier = std::mem::replace(seen, strays.clone());
@@ -165,7 +165,7 @@ fn observe(
         check_slices(&mut registry, &mut news);
         check_drains(&mut registry, &mut news);
         mark_strays(&mut registry, &strays, &mut news);
-        crate::outsiders::mark(&mut registry, &stayed, &mut news);
+        crate::foreign_processes::mark(&mut registry, &stayed, &mut news);
     }
     for (severity, kind, vgpu, pid, text) in news {
         daemon

@@ -12,7 +12,7 @@ use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
-use super::Door;
+use super::PeerSocket;
 use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
 use crate::daemon::Daemon;
@@ -46,7 +46,7 @@ pub(super) fn join(
     fds: Vec<OwnedFd>,
     pid: u32,
     uid: u32,
-    door: Door,
+    door: PeerSocket,
     socket: &Arc<HostSocket>,
 ) -> Result<Joined, (Refusal, String)> {
     check_version(introduction.version)?;
@@ -57,10 +57,12 @@ pub(super) fn join(
         Role::Direct | Role::Program | Role::Monitor => daemon.container_of(pid),
     };
     let name = match door {
-        Door::Container(socket) => {
+        PeerSocket::Container(socket) => {
             super::containers::enter(daemon, socket, role, container.as_ref())?
         }
-        Door::Programs | Door::Workers => admit_by_token(daemon, introduction, uid, door)?,
+        PeerSocket::Programs | PeerSocket::Workers => {
+            admit_by_token(daemon, introduction, uid, door)?
+        }
     };
     let mut registry = daemon.registry();
     if let (false, Ok(vgpu)) = (role == Role::Worker, registry.vgpu_mut(&name)) {
@@ -283,7 +285,7 @@ fn admit_by_token(
     daemon: &Daemon,
     introduction: &Introduction,
     uid: u32,
-    door: Door,
+    door: PeerSocket,
 ) -> Result<String, (Refusal, String)> {
     let role = introduction.role;
     let registry = daemon.registry();
@@ -291,7 +293,8 @@ fn admit_by_token(
         Some(found) => found,
         None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
     };
-    if is_worker_token != (role == Role::Worker) || (door == Door::Workers) != is_worker_token {
+    if is_worker_token != (role == Role::Worker) || (door == PeerSocket::Workers) != is_worker_token
+    {
         return Err((
             Refusal::Permission,
             format!("this token is not for a {}", role_name(role)),

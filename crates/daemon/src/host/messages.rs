@@ -14,7 +14,7 @@ use super::answers::{memory_answer, send_pieces, welcome};
 use super::credit::CreditRequest;
 use super::join::{Joined, check_version, join};
 use super::shared_files::FileRequest;
-use super::{Door, Flow, HostServer};
+use super::{Flow, HostServer, PeerSocket};
 use crate::namespaces::seen_by;
 
 /// Entry points remembered for a process at most.
@@ -235,11 +235,13 @@ impl HostServer {
                 // Whoever has the token is told, by `mica run` too: the program itself hears a number at most.
                 let registry = self.daemon.registry();
                 let vgpu = match door {
-                    Door::Container(socket) => registry.sockets.get(socket).and_then(|socket| {
-                        let named = socket.stored.new.is_none();
-                        named.then(|| socket.stored.name.clone())
-                    }),
-                    Door::Programs | Door::Workers => {
+                    PeerSocket::Container(socket) => {
+                        registry.sockets.get(socket).and_then(|socket| {
+                            let named = socket.stored.new.is_none();
+                            named.then(|| socket.stored.name.clone())
+                        })
+                    }
+                    PeerSocket::Programs | PeerSocket::Workers => {
                         let vgpu = registry.by_token(&introduction.token);
                         vgpu.map(|(vgpu, _)| vgpu.name.clone())
                     }

@@ -76,7 +76,7 @@ impl HostThread {
 
 /// Which socket a peer came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum PeerSocket {
     /// The one that programs and tools see.
     Programs,
     /// The one that workers see.
@@ -94,10 +94,10 @@ enum Holder {
 }
 
 impl Holder {
-    fn of(door: Door, uid: u32) -> Self {
+    fn of(door: PeerSocket, uid: u32) -> Self {
         match door {
-            Door::Programs | Door::Workers => Self::User(uid),
-            Door::Container(socket) => Self::Socket(socket),
+            PeerSocket::Programs | PeerSocket::Workers => Self::User(uid),
+            PeerSocket::Container(socket) => Self::Socket(socket),
         }
     }
 }
@@ -106,7 +106,7 @@ impl Holder {
 #[derive(Debug)]
 struct Connection {
     socket: Arc<HostSocket>,
-    door: Door,
+    door: PeerSocket,
     pid: u32,
     /// Start time of the process that connected: a later one may have its number.
     start: Option<u64>,
@@ -204,15 +204,15 @@ impl HostServer {
             );
             for event in &events {
                 match event.data.u64() {
-                    LISTENER => self.accept(Door::Programs),
-                    WORKER_LISTENER => self.accept(Door::Workers),
+                    LISTENER => self.accept(PeerSocket::Programs),
+                    WORKER_LISTENER => self.accept(PeerSocket::Workers),
                     WAKE => {
                         let mut bytes = [0; 8];
                         let _ = rustix::io::read(&self.daemon.host.wake, &mut bytes);
                         self.follow_container_sockets();
                     }
                     number if number >= CONTAINER_LISTENERS => {
-                        self.accept(Door::Container(number - CONTAINER_LISTENERS));
+                        self.accept(PeerSocket::Container(number - CONTAINER_LISTENERS));
                     }
                     number => self.readable(number),
                 }
@@ -229,14 +229,14 @@ impl HostServer {
         }
     }
 
-    fn accept(&mut self, door: Door) {
+    fn accept(&mut self, door: PeerSocket) {
         // A bound on one round keeps a flood of connections from starving those already there.
         for _ in 0..64 {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let listener = match door {
-                Door::Programs => &self.listener,
-                Door::Workers => &self.worker_listener,
-                Door::Container(socket) => match self.container_listeners.get(&socket) {
+                PeerSocket::Programs => &self.listener,
+                PeerSocket::Workers => &self.worker_listener,
+                PeerSocket::Container(socket) => match self.container_listeners.get(&socket) {
                     Some(listener) => listener,
                     None => return,
                 },
@@ -280,7 +280,13 @@ impl HostServer {
     }
 
     /// Serves a connection from now on; its number.
-    fn admit(&mut self, socket: Arc<HostSocket>, door: Door, pid: u32, uid: u32) -> Option<u64> {
+    fn admit(
+        &mut self,
+        socket: Arc<HostSocket>,
+        door: PeerSocket,
+        pid: u32,
+        uid: u32,
+    ) -> Option<u64> {
         let number = self.next;
         self.next += 1;
         epoll::add(
@@ -408,7 +414,7 @@ impl HostServer {
 #[cfg(any(test, feature = "fuzzing"))]
 impl HostServer {
     /// A connection of a process that does not exist, and its other end.
-    pub(crate) fn adopt_pair(&mut self, door: Door) -> Option<(u64, HostSocket)> {
+    pub(crate) fn adopt_pair(&mut self, door: PeerSocket) -> Option<(u64, HostSocket)> {
         let (own, other) = session_pair().ok()?;
         rustix::io::ioctl_fionbio(&own, true).ok()?;
         let socket = Arc::new(HostSocket::from_fd(own));

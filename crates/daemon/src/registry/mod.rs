@@ -4,11 +4,11 @@
 //! who is in it; how memory is counted is the ledger's business, and whose turn it is the GPU thread's.
 
 mod admission;
-mod birth;
 mod changes;
 mod containers;
+mod creation;
 mod names;
-mod told;
+mod program_reports;
 
 pub(crate) use containers::{Behind, MadeFor};
 pub(crate) use names::may_mean;
