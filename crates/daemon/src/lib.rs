@@ -25,6 +25,7 @@ mod doctor;
 mod enforce;
 mod event_limits;
 mod events;
+mod faults;
 mod foreign_processes;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -34,6 +35,7 @@ mod host;
 mod http;
 mod journal;
 mod kernel_caches;
+mod kernel_log;
 mod ledger;
 mod log;
 mod metrics;

@@ -76,7 +76,14 @@ pub(super) fn join(
         let why = registry.reasons(vgpu).join("; ");
         return Err((Refusal::State, format!("{name} is lost: {why}")));
     };
-    let thread = gpu.thread.clone();
+    // Those that are there already may end their work; so may their workers, which return after a restart.
+    if let (Some(why), Role::Program | Role::Direct) = (gpu.closed(), role)
+        && fds.is_empty()
+    {
+        let text = format!("GPU {} takes no new programs: {why}", vgpu.gpu);
+        return Err((Refusal::State, text));
+    }
+    let (thread, gpu) = (gpu.thread.clone(), vgpu.gpu);
     super::roles::check(&registry, vgpu, role, pid)?;
     if role == Role::Program {
         drop(registry);
@@ -186,6 +193,7 @@ pub(super) fn join(
     let counters = &governed.page.counters;
     let client = Client {
         vgpu: name.clone(),
+        gpu,
         role,
         pid,
         name: process_name(pid),
