@@ -61,6 +61,10 @@ pub(super) const TARGETS: &[Target] = &[
     },
     plain("config", &["config"]),
     plain("containers", &["containers"]),
+    Target {
+        max_len: 8192,
+        ..plain("net", &["net"])
+    },
 ];
 
 /// Longest that one input may take, on a machine that does other things too.

@@ -1,11 +1,12 @@
 //! Walls between a program and its GPU, built for real: the programs behind them must notice nothing.
 //!
-//! `cargo xtask walls --only podman` runs containers. Each check is a row of the table; what cannot be built here is skipped with its
+//! `cargo xtask walls --only podman` runs containers, `--only tls` the network. Each check is a row of the table; what cannot be built here is skipped with its
 //! reason.
 
 mod containers;
 mod podman;
 mod root_folders;
+mod tls;
 
 use std::time::Instant;
 
@@ -92,19 +93,23 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
                 options.programs = filter;
                 words.next();
             }
-            (other, _) => bail!("{other}: write --only podman, --debug or --programs FILTER"),
+            (other, _) => {
+                bail!("{other}: write --only podman, --only tls, --debug or --programs FILTER")
+            }
         }
     }
-    if only.is_some_and(|wall| wall != "podman") {
-        bail!(
-            "there is no wall {:?}: write podman",
-            only.unwrap_or_default()
-        );
+    if let Some(wall) = only.filter(|wall| !["podman", "tls"].contains(wall)) {
+        bail!("there is no wall {wall:?}: write podman or tls");
     }
     bounded::catch_interrupts();
     build(options.profile)?;
     let mut rows = Rows::default();
-    containers::run(&mut rows, options)?;
+    if only.is_none_or(|wall| wall == "podman") {
+        containers::run(&mut rows, options)?;
+    }
+    if only.is_none_or(|wall| wall == "tls") {
+        tls::run(&mut rows, options)?;
+    }
     rows.verdict()
 }
 
