@@ -61,6 +61,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     plain("config", &["config"]),
     plain("containers", &["containers"]),
+    plain("guest_hello", &["guest_hello"]),
 ];
 
 /// Longest that one input may take, on a machine that does other things too.
