@@ -40,7 +40,7 @@ impl Hello {
     /// The hello of this version.
     pub fn new(purpose: Purpose, pid: u32) -> Self {
         Self {
-            version: SESSION_VERSION as u32,
+            version: SESSION_VERSION,
             purpose,
             pid,
         }
@@ -73,7 +73,7 @@ impl Hello {
             return Err(GuestError::Protocol("this is no hello of a guest".into()));
         }
         let version = word(8);
-        if version != SESSION_VERSION as u32 {
+        if version != SESSION_VERSION {
             return Err(GuestError::Protocol(format!(
                 "the guest speaks session version {version}, the host {SESSION_VERSION}: use one version of Mica for both"
             )));

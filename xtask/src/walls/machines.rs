@@ -20,6 +20,9 @@ use crate::suite;
 /// Longest that the end of a program may take to free what it held, on a busy machine.
 const FREED_WITHIN: Duration = Duration::from_secs(20);
 
+/// Programs that talk with a running kernel through host memory, which no stream can carry.
+const SHARE_MEMORY_WITH_KERNELS: [&str; 1] = ["managed_concurrent"];
+
 /// A process that ends with its owner.
 struct Running(Child);
 
@@ -172,7 +175,13 @@ fn killed(mica: &Mica, options: Options, scratch: &Path) -> Result<String> {
 /// Runs the CUDA programs in the guest.
 fn suite_in(rows: &mut Rows, guest: &Guest, options: Options) {
     let programs = match super::containers::programs(options.programs) {
-        Ok(programs) if !programs.is_empty() => programs,
+        Ok(mut programs) if !programs.is_empty() => {
+            programs.retain(|program| {
+                let name = program.file_name().unwrap_or_default();
+                !SHARE_MEMORY_WITH_KERNELS.iter().any(|other| name == *other)
+            });
+            programs
+        }
         _ => {
             let why = "no CUDA program is built: `cargo xtask suite` builds them";
             return rows.skip("guest: CUDA programs", why);
