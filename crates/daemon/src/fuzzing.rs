@@ -30,6 +30,16 @@ use crate::running::start_gpus;
 
 const LIMIT_BYTES: u64 = 256 << 20;
 
+/// Reads any bytes as a record of the kernel's log, and compares the place of the GPU in it with any other.
+pub fn kernel_log_record(record: &[u8]) {
+    let bus_id = String::from_utf8_lossy(record);
+    if let Some(fault) = crate::kernel_log::parse(record) {
+        assert!(fault.pci.len() <= 16);
+        crate::kernel_log::is_at(&fault.pci, &bus_id);
+    }
+    crate::kernel_log::is_at(&bus_id, &bus_id);
+}
+
 /// Process number of the fuzzer's connections, which no process has.
 pub(crate) const NOBODY: u32 = i32::MAX as u32;
 

@@ -60,7 +60,9 @@ pub(super) const TARGETS: &[Target] = &[
         ..plain("control", &["control"])
     },
     plain("config", &["config"]),
+    plain("kernel_log", &["kernel_log"]),
     plain("containers", &["containers"]),
+    plain("guest_hello", &["guest_hello"]),
     Target {
         max_len: 8192,
         ..plain("net", &["net"])

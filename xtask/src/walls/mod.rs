@@ -4,6 +4,8 @@
 //! reason.
 
 mod containers;
+mod machines;
+mod mica;
 mod podman;
 mod root_folders;
 mod tls;
@@ -94,20 +96,27 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
                 words.next();
             }
             (other, _) => {
-                bail!("{other}: write --only podman, --only tls, --debug or --programs FILTER")
+                bail!(
+                    "{other}: write --only podman, --only guest, --only tls, --debug or --programs FILTER"
+                )
             }
         }
     }
-    if let Some(wall) = only.filter(|wall| !["podman", "tls"].contains(wall)) {
-        bail!("there is no wall {wall:?}: write podman or tls");
+    let wants = |wall: &str| only.is_none_or(|only| only == wall);
+    if !["podman", "guest", "tls"].into_iter().any(wants) {
+        let wall = only.unwrap_or_default();
+        bail!("there is no wall {wall:?}: write podman, guest or tls");
     }
     bounded::catch_interrupts();
     build(options.profile)?;
     let mut rows = Rows::default();
-    if only.is_none_or(|wall| wall == "podman") {
+    if wants("podman") {
         containers::run(&mut rows, options)?;
     }
-    if only.is_none_or(|wall| wall == "tls") {
+    if wants("guest") {
+        machines::run(&mut rows, options)?;
+    }
+    if wants("tls") {
         tls::run(&mut rows, options)?;
     }
     rows.verdict()
@@ -115,10 +124,12 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
 
 fn build(profile: &str) -> Result<()> {
     if profile == "release" {
-        return suite::build_release();
+        suite::build_release()?;
+        let mut guest = cargo(&["build", "--release", "--package", "mica-guest"]);
+        return run_command("guest's agent", &mut guest);
     }
     let mut command = cargo(&["build"]);
-    for package in ["mica-cli", "mica-shim", "mica-nvml-shim"] {
+    for package in ["mica-cli", "mica-shim", "mica-nvml-shim", "mica-guest"] {
         command.args(["--package", package]);
     }
     run_command("debug build", &mut command)

@@ -107,7 +107,10 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         killed(&serving, &laptop)
     });
     rows.check("a cut connection is a CUDA error, and frees", || {
-        cut(&serving, &laptop)
+        cut(&serving, &laptop, "-KILL")
+    });
+    rows.check("a silent connection is a CUDA error, and frees", || {
+        cut(&serving, &laptop, "-STOP")
     });
     rows.check("a revoked client is refused", || {
         text(&mut server.command(&["remote", "revoke", "laptop"]))?;
