@@ -4,6 +4,8 @@
 //! reason.
 
 mod containers;
+mod machines;
+mod mica;
 mod podman;
 mod root_folders;
 
@@ -92,28 +94,36 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
                 options.programs = filter;
                 words.next();
             }
-            (other, _) => bail!("{other}: write --only podman, --debug or --programs FILTER"),
+            (other, _) => {
+                bail!("{other}: write --only podman, --only guest, --debug or --programs FILTER")
+            }
         }
     }
-    if only.is_some_and(|wall| wall != "podman") {
-        bail!(
-            "there is no wall {:?}: write podman",
-            only.unwrap_or_default()
-        );
+    let wants = |wall: &str| only.is_none_or(|only| only == wall);
+    if !wants("podman") && !wants("guest") {
+        let wall = only.unwrap_or_default();
+        bail!("there is no wall {wall:?}: write podman or guest");
     }
     bounded::catch_interrupts();
     build(options.profile)?;
     let mut rows = Rows::default();
-    containers::run(&mut rows, options)?;
+    if wants("podman") {
+        containers::run(&mut rows, options)?;
+    }
+    if wants("guest") {
+        machines::run(&mut rows, options)?;
+    }
     rows.verdict()
 }
 
 fn build(profile: &str) -> Result<()> {
     if profile == "release" {
-        return suite::build_release();
+        suite::build_release()?;
+        let mut guest = cargo(&["build", "--release", "--package", "mica-guest"]);
+        return run_command("guest's agent", &mut guest);
     }
     let mut command = cargo(&["build"]);
-    for package in ["mica-cli", "mica-shim", "mica-nvml-shim"] {
+    for package in ["mica-cli", "mica-shim", "mica-nvml-shim", "mica-guest"] {
         command.args(["--package", package]);
     }
     run_command("debug build", &mut command)

@@ -40,7 +40,7 @@ pub(super) fn glibc(folder: &Path, programs: &[PathBuf]) -> Result<RootFolder> {
             copy_library(&library, &path)?;
         }
     }
-    build_probe("cc", &path)?;
+    build_probe("cc", &path.join("bin/probe"))?;
     let name = "glibc";
     Ok(RootFolder { path, name })
 }
@@ -68,7 +68,7 @@ pub(super) fn musl(folder: &Path) -> Result<Option<RootFolder>> {
     for applet in APPLETS {
         symlink("busybox", path.join("bin").join(applet))?;
     }
-    build_probe("musl-gcc", &path)?;
+    build_probe("musl-gcc", &path.join("bin/probe"))?;
     let name = "musl";
     Ok(Some(RootFolder { path, name }))
 }
@@ -81,10 +81,11 @@ fn make_folders(path: &Path, more: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn build_probe(compiler: &str, path: &Path) -> Result<()> {
+/// Builds the program that checks a GPU.
+pub(super) fn build_probe(compiler: &str, file: &Path) -> Result<()> {
     let built = Command::new(compiler)
         .args(["-O1", "-o"])
-        .arg(path.join("bin/probe"))
+        .arg(file)
         .arg(root().join("tests/walls/probe.c"))
         .arg("-ldl")
         .output()
