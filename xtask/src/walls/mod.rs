@@ -7,6 +7,7 @@ mod containers;
 mod machines;
 mod mica;
 mod podman;
+mod qemu;
 mod root_folders;
 
 use std::time::Instant;
@@ -95,14 +96,14 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
                 words.next();
             }
             (other, _) => {
-                bail!("{other}: write --only podman, --only guest, --debug or --programs FILTER")
+                bail!("{other}: write --only podman, guest or qemu, --debug or --programs FILTER")
             }
         }
     }
     let wants = |wall: &str| only.is_none_or(|only| only == wall);
-    if !wants("podman") && !wants("guest") {
+    if !["podman", "guest", "qemu"].iter().any(|wall| wants(wall)) {
         let wall = only.unwrap_or_default();
-        bail!("there is no wall {wall:?}: write podman or guest");
+        bail!("there is no wall {wall:?}: write podman, guest or qemu");
     }
     bounded::catch_interrupts();
     build(options.profile)?;
@@ -112,6 +113,9 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     }
     if wants("guest") {
         machines::run(&mut rows, options)?;
+    }
+    if wants("qemu") {
+        qemu::run(&mut rows, options)?;
     }
     rows.verdict()
 }
