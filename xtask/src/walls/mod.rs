@@ -7,6 +7,7 @@ mod containers;
 mod machines;
 mod mica;
 mod podman;
+mod qemu;
 mod root_folders;
 mod tls;
 
@@ -97,15 +98,15 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
             }
             (other, _) => {
                 bail!(
-                    "{other}: write --only podman, --only guest, --only tls, --debug or --programs FILTER"
+                    "{other}: write --only podman, guest, qemu or tls, --debug or --programs FILTER"
                 )
             }
         }
     }
     let wants = |wall: &str| only.is_none_or(|only| only == wall);
-    if !["podman", "guest", "tls"].into_iter().any(wants) {
+    if !["podman", "guest", "qemu", "tls"].into_iter().any(wants) {
         let wall = only.unwrap_or_default();
-        bail!("there is no wall {wall:?}: write podman, guest or tls");
+        bail!("there is no wall {wall:?}: write podman, guest, qemu or tls");
     }
     bounded::catch_interrupts();
     build(options.profile)?;
@@ -115,6 +116,9 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     }
     if wants("guest") {
         machines::run(&mut rows, options)?;
+    }
+    if wants("qemu") {
+        qemu::run(&mut rows, options)?;
     }
     if wants("tls") {
         tls::run(&mut rows, options)?;
