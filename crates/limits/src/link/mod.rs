@@ -250,6 +250,11 @@ impl HostLink {
         self.send_note(Severity::Error, Topic::WorkerFailed, text);
     }
 
+    /// Leaves a warning that begins with the number of a request of the driver that the worker's filter refused.
+    pub fn note_request_refused(&self, text: &str) {
+        self.send_note(Severity::Warning, Topic::RequestRefused, text);
+    }
+
     /// Tells which layers of a worker's confinement are in force, and why the layer `missing` is not, if one is named.
     pub fn confined(&self, applied: u64, missing: u64, why: &str) {
         let why = why.into();

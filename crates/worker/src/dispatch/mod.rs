@@ -13,6 +13,7 @@ mod pinned;
 mod program;
 mod shared;
 mod streams;
+mod uploads;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -82,6 +83,8 @@ pub(crate) struct Dispatcher {
     /// Who carries files to other workers of the virtual GPU.
     files: Option<Arc<dyn SharedFiles>>,
     shared: shared::Shared,
+    /// Staging chunks that copies to the device read.
+    uploads: uploads::Uploads,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -123,7 +126,15 @@ impl Dispatcher {
             abandoned: Mutex::default(),
             files,
             shared: shared::Shared::default(),
+            uploads: uploads::Uploads::default(),
         }
+    }
+
+    /// Gives the device what was kept back for more of its kind: the program has sent nothing else.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        self.session.gpu().settle();
+        self.uploads.settle(&self.session);
     }
 
     /// The context with these late errors; 0 for none.

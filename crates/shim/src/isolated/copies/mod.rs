@@ -267,7 +267,7 @@ pub(crate) fn run(
             };
             context.checked(written)?;
             // A synchronous copy also waits for what the stream has been given before.
-            match wait {
+            match wait && !client.has_only_uploads() {
                 true => stream.synchronize(state),
                 false => context.check(state),
             }

@@ -1,7 +1,8 @@
 //! Executable graphs: made ready in the worker, launched with one posted call.
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use mica_cuda_abi::{CuResult, Handle};
 use mica_wire::session::{
@@ -10,7 +11,7 @@ use mica_wire::session::{
 
 use super::flatten::{Flat, build, drop_kept, flatten};
 use super::operations::{Kept, Op};
-use super::{Graph, Held, Node};
+use super::{Graph, Held, Node, note_outliving};
 use crate::isolated::capture;
 use crate::isolated::context::{Context, current};
 use crate::isolated::handles::{Kind, Object};
@@ -38,6 +39,7 @@ pub(crate) struct ExecState {
     epoch: u64,
     flags: u64,
     id: u64,
+    launched: AtomicBool,
 }
 
 pub(crate) struct Inner {
@@ -109,6 +111,7 @@ fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {
         epoch: context.epoch(),
         flags,
         id: state.number(),
+        launched: AtomicBool::new(false),
     });
     Ok(exec.handle())
 }
@@ -185,6 +188,9 @@ driver! {
         managed_variables::push(state, context, stream.wire())?;
         for event in &inner.records {
             event.note_record();
+        }
+        if !exec.launched.swap(true, Relaxed) {
+            note_outliving(inner.flat.iter().map(|part| &part.op));
         }
         let request = GraphLaunch { graph: inner.wire, stream: stream.wire() };
         let posted = state.client.post(&request, &[]);

@@ -12,6 +12,7 @@ pub(crate) mod params;
 pub(crate) mod user_objects;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -109,6 +110,25 @@ impl GraphBytes {
     }
 }
 
+/// Addresses of memory that a launch allocated and that no node of the same graph frees. As with the driver, the
+/// program frees such memory, whatever becomes of the graph.
+static OUTLIVING: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// Notes, at the first launch of a graph, which of its memory the program has to free.
+pub(super) fn note_outliving<'a>(ops: impl Iterator<Item = &'a Op> + Clone) {
+    let freed: BTreeSet<u64> = (ops.clone())
+        .filter_map(|op| match op {
+            Op::MemFree(address) => Some(*address),
+            _ => None,
+        })
+        .collect();
+    let made = ops.filter_map(|op| match op {
+        Op::MemAlloc(address, _) if !freed.contains(address) => Some(*address),
+        _ => None,
+    });
+    lock(&OUTLIVING).extend(made);
+}
+
 /// Memory that a graph holds.
 struct GraphMemory {
     state: &'static State,
@@ -119,6 +139,10 @@ struct GraphMemory {
 
 impl Drop for GraphMemory {
     fn drop(&mut self) {
+        if lock(&OUTLIVING).remove(&self.address) {
+            BYTES.sub(self.bytes);
+            return;
+        }
         // The program may have freed it itself.
         let found = self
             .state
@@ -256,6 +280,7 @@ impl Graph {
         };
         let address = context.checked(state.client.call(&request))?.value;
         let id = state.number();
+        lock(&OUTLIVING).remove(&address);
         state.memory.insert(Allocation::new(
             AllocationKind::Graph,
             address,

@@ -7,6 +7,7 @@
 mod data;
 mod ring;
 mod turns;
+mod unwaited;
 mod window;
 mod windows;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 pub use data::{DeviceBox, HostBox};
 pub use ring::RingTransport;
 use rustix::thread::futex;
+use unwaited::Unwaited;
 use windows::Windows;
 
 use super::calls::*;
@@ -38,6 +40,7 @@ pub struct SessionClient<T: ClientTransport = RingTransport> {
     next_tag: AtomicU64,
     cursor: AtomicU64,
     windows: Windows,
+    unwaited: Unwaited,
 }
 
 impl SessionClient<RingTransport> {
@@ -59,12 +62,16 @@ impl<T: ClientTransport> SessionClient<T> {
         let program = program.as_bytes();
         let program = &program[..program.len().min(256)];
         let snapshot = call_over(&transport, &attach, program)?;
+        if snapshot.has_driver {
+            transport.expect_gpu_work();
+        }
         Ok(Self {
             transport,
             snapshot,
             next_tag: AtomicU64::new(1),
             cursor: AtomicU64::new(0),
             windows: Windows::default(),
+            unwaited: Unwaited::default(),
         })
     }
 
@@ -96,7 +103,9 @@ impl<T: ClientTransport> SessionClient<T> {
         tail: &[u8],
     ) -> Result<R::Answer, SessionError> {
         self.before(request);
-        let answer = call_over(&self.transport, request, tail)?;
+        let answer = call_over(&self.transport, request, tail);
+        self.unwaited.sent();
+        let answer = answer?;
         if let Some((stream, order)) = request.made(&answer) {
             self.transport.note_order(stream, Some(order));
         }
@@ -107,14 +116,29 @@ impl<T: ClientTransport> SessionClient<T> {
     #[inline]
     pub fn post<R: Posted>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
         self.before(request);
+        let posted = self.post_upload(request, tail);
+        self.unwaited.sent();
+        posted
+    }
+
+    /// As [`SessionClient::post`], for a call that only copies to the device.
+    #[inline]
+    fn post_upload<R: Posted>(&self, request: &R, tail: &[u8]) -> Result<(), SessionError> {
         let body = request.encode();
         self.transport
             .post(R::NUMBER, request.stream(), body.as_slice(), tail)
     }
 
+    /// Whether a copy to the device that is to be complete on return may return: all else has been waited for, and the
+    /// device has a driver's order of copies.
+    pub fn has_only_uploads(&self) -> bool {
+        self.snapshot.has_driver && self.unwaited.is_none()
+    }
+
     /// Forgets what a call ends, before it is made: another thread may be given the same handle or address after it.
     #[inline]
     fn before<R: Request>(&self, request: &R) {
+        self.unwaited.note(request.effect());
         match request.effect() {
             Effect::None | Effect::MakesContext | Effect::MakesStream => {}
             Effect::EndsContext => self.windows.forget_all(),
@@ -125,10 +149,13 @@ impl<T: ClientTransport> SessionClient<T> {
 
     /// Makes a call that waits for work; asks nobody if all work is known to be done.
     pub fn wait<R: Answered<Answer = Done>>(&self, request: &R) -> Result<(), SessionError> {
-        match self.transport.is_quiet()? {
-            true => Ok(()),
-            false => self.call(request).map(drop),
+        let mark = self.unwaited.mark();
+        if !self.transport.is_quiet()? {
+            self.before(request);
+            call_over(&self.transport, request, &[])?;
         }
+        self.unwaited.waited(R::NUMBER, mark);
+        Ok(())
     }
 
     /// Waits for a stream's work.
