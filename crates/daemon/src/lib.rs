@@ -43,13 +43,16 @@ mod openapi;
 mod outsiders;
 mod placement;
 mod process;
+mod recorder;
 mod registry;
 mod running;
 mod share_check;
 mod store;
 mod tenant;
 mod view;
+mod warnings;
 mod watched;
+mod webhook;
 mod workers;
 
 pub use daemon::{DaemonError, Options};

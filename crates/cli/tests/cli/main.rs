@@ -9,4 +9,5 @@ mod home;
 mod listings;
 mod programs;
 mod vgpus;
+mod views;
 mod words;

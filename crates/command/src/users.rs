@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 /// The name of a user, or the number where it has none.
-pub(crate) fn user_name(uid: u32) -> String {
+pub fn user_name(uid: u32) -> String {
     look_up(uid).unwrap_or_else(|| uid.to_string())
 }
 

@@ -62,7 +62,12 @@ pub(crate) fn draw(state: &State, paint: Paint, place: Rect, buffer: &mut Buffer
 
 impl Chart {
     fn draw(&self, state: &State, name: &str, paint: Paint, place: Rect, buffer: &mut Buffer) {
-        paint.text(buffer, (place.x, place.y, place.width), &self.title, Tone::Strong);
+        paint.text(
+            buffer,
+            (place.x, place.y, place.width),
+            &self.title,
+            Tone::Strong,
+        );
         let rows = place.height.saturating_sub(2);
         let history = &state.history;
         let span = (history.since_seconds, history.until_seconds);

@@ -155,11 +155,7 @@ impl State {
     }
 
     /// The measured points of a virtual GPU (all its containers) or a GPU.
-    pub(crate) fn points(
-        &self,
-        subject: Subject,
-        name: &str,
-    ) -> impl Iterator<Item = &Point> {
+    pub(crate) fn points(&self, subject: Subject, name: &str) -> impl Iterator<Item = &Point> {
         let lines = self.history.timelines.iter();
         let named = move |line: &&Timeline| match subject {
             Subject::Vgpu => line.subject == subject && line.name == name,
@@ -169,7 +165,10 @@ impl State {
     }
 
     pub(crate) fn user(&self, uid: u32) -> String {
-        self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
+        self.users
+            .get(&uid)
+            .cloned()
+            .unwrap_or_else(|| uid.to_string())
     }
 
     pub(crate) fn sort_next(&mut self) {

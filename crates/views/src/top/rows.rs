@@ -33,9 +33,7 @@ impl Row<'_> {
             Self::Container { vgpu, name, .. } => {
                 RowKey::Container(vgpu.name.clone(), (*name).to_owned())
             }
-            Self::Process { vgpu, process, .. } => {
-                RowKey::Process(vgpu.name.clone(), process.pid)
-            }
+            Self::Process { vgpu, process, .. } => RowKey::Process(vgpu.name.clone(), process.pid),
         }
     }
 }
@@ -46,7 +44,11 @@ pub(crate) fn rows(state: &State) -> Vec<Row<'_>> {
     vgpus.retain(|vgpu| matches(state, vgpu));
     vgpus.sort_by(|a, b| {
         let order = order(state, a, b).then_with(|| a.name.cmp(&b.name));
-        if state.reversed { order.reverse() } else { order }
+        if state.reversed {
+            order.reverse()
+        } else {
+            order
+        }
     });
     let mut rows = Vec::new();
     for vgpu in vgpus {
@@ -63,7 +65,9 @@ fn order(state: &State, a: &VgpuInfo, b: &VgpuInfo) -> Ordering {
     let waiting = |vgpu: &VgpuInfo| state.rate(&vgpu.name).waiting_percent;
     match state.sort {
         Sort::Name => a.name.cmp(&b.name),
-        Sort::Share => b.share_measured_percent.total_cmp(&a.share_measured_percent),
+        Sort::Share => b
+            .share_measured_percent
+            .total_cmp(&a.share_measured_percent),
         Sort::Waiting => waiting(b).total_cmp(&waiting(a)),
         Sort::Memory => b.memory_used_bytes.cmp(&a.memory_used_bytes),
         Sort::GpuTime => b.gpu_seconds.total_cmp(&a.gpu_seconds),

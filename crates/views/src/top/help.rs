@@ -41,6 +41,11 @@ pub(crate) fn draw(paint: Paint, area: Rect, buffer: &mut Buffer) {
     buffer.set_style(Rect::new(x, y, width, 1), paint.style(Tone::Turned));
     paint.text(buffer, (x + 1, y, width - 1), "Keys", Tone::Turned);
     for (row, line) in LINES.iter().enumerate().take(usize::from(height) - 1) {
-        paint.text(buffer, (x + 1, y + 1 + row as u16, width - 1), line, Tone::Plain);
+        paint.text(
+            buffer,
+            (x + 1, y + 1 + row as u16, width - 1),
+            line,
+            Tone::Plain,
+        );
     }
 }

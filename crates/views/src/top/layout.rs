@@ -43,7 +43,9 @@ impl Places {
             true => DETAIL_ROWS,
             false => 0,
         };
-        let rows = area.height.saturating_sub(used + titles.height + below + detail);
+        let rows = area
+            .height
+            .saturating_sub(used + titles.height + below + detail);
         let rows = take(rows, rows);
         let detail = (detail > 0).then(|| take(detail, detail));
         let status = take(1, 1);

@@ -98,7 +98,10 @@ impl Paint {
     pub(crate) fn level(self, value: f64, rows: u16, row: u16) -> &'static str {
         let whole = value.clamp(0.0, 1.0) * f64::from(rows) * 8.0;
         let least = u16::from(value > 0.0 && row == 0);
-        let eighths = (whole.round() as u16).max(least).saturating_sub(row * 8).min(8);
+        let eighths = (whole.round() as u16)
+            .max(least)
+            .saturating_sub(row * 8)
+            .min(8);
         let levels = if self.unicode { &LEVELS } else { &ASCII_LEVELS };
         levels[usize::from(eighths)]
     }
@@ -122,8 +125,16 @@ impl Paint {
         let long = text.chars().count() > room;
         let shown: String = match (long, self.unicode) {
             (false, _) => text.into_owned(),
-            (true, true) => text.chars().take(room.saturating_sub(1)).chain(['…']).collect(),
-            (true, false) => text.chars().take(room.saturating_sub(1)).chain(['~']).collect(),
+            (true, true) => text
+                .chars()
+                .take(room.saturating_sub(1))
+                .chain(['…'])
+                .collect(),
+            (true, false) => text
+                .chars()
+                .take(room.saturating_sub(1))
+                .chain(['~'])
+                .collect(),
         };
         buffer.set_stringn(x, y, shown, room, self.style(tone));
     }

@@ -4,7 +4,7 @@ use mica_control::api::{Priority, Resize};
 use mica_control::client::{ControlClient, ControlError};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::size::{Memory, Share, show_bytes};
+use mica_command::size::{Memory, Share, show_bytes};
 
 /// Something to be confirmed and done.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +61,10 @@ impl Action {
             Self::Resize(vgpu, change) => {
                 let info = client.resize(vgpu, change).map_err(words)?;
                 let limit = show_bytes(info.memory_limit_bytes);
-                Ok(format!("{vgpu} has {limit} and {} % now", info.share_percent))
+                Ok(format!(
+                    "{vgpu} has {limit} and {} % now",
+                    info.share_percent
+                ))
             }
             Self::End { vgpu, pids, kill } => end(client, vgpu, pids, *kill),
         }
@@ -119,10 +122,30 @@ pub(crate) fn parse_resize(text: &str) -> Result<Resize, String> {
 
 fn change_words(change: &Resize) -> String {
     let mut words = Vec::new();
-    words.extend(change.memory_limit_bytes.map(|bytes| format!("{} of memory", show_bytes(bytes))));
-    words.extend(change.memory_limit_percent.map(|part| format!("{part} % of the GPU's memory")));
-    words.extend(change.share_percent.map(|share| format!("{share} % of the time")));
-    words.extend(change.cap.map(|cap| if cap { "a cap" } else { "no cap" }.to_owned()));
-    words.extend(change.priority.map(|p| format!("{p:?} priority").to_lowercase()));
+    words.extend(
+        change
+            .memory_limit_bytes
+            .map(|bytes| format!("{} of memory", show_bytes(bytes))),
+    );
+    words.extend(
+        change
+            .memory_limit_percent
+            .map(|part| format!("{part} % of the GPU's memory")),
+    );
+    words.extend(
+        change
+            .share_percent
+            .map(|share| format!("{share} % of the time")),
+    );
+    words.extend(
+        change
+            .cap
+            .map(|cap| if cap { "a cap" } else { "no cap" }.to_owned()),
+    );
+    words.extend(
+        change
+            .priority
+            .map(|p| format!("{p:?} priority").to_lowercase()),
+    );
     words.join(", ")
 }

@@ -9,7 +9,7 @@ use super::paint::{Paint, Tone, columns};
 use super::rows::{Row, rows};
 use super::state::{Link, Prompt, State};
 use super::{detail, help};
-use crate::size::show_bytes;
+use mica_command::size::show_bytes;
 
 /// Draws everything.
 pub(crate) fn draw(state: &State, area: Rect, buffer: &mut Buffer) {
@@ -104,19 +104,34 @@ impl Frame<'_> {
             false => gpu.name.clone(),
         };
         let (mut x, y) = (place.x, place.y);
-        let label_tone = if gpu.lost.is_some() { Tone::Bad } else { Tone::Strong };
-        self.text((x, y, label), &format!("GPU {} {name}", gpu.index), label_tone);
+        let label_tone = if gpu.lost.is_some() {
+            Tone::Bad
+        } else {
+            Tone::Strong
+        };
+        self.text(
+            (x, y, label),
+            &format!("GPU {} {name}", gpu.index),
+            label_tone,
+        );
         x += label + 1;
         let busy = gpu.utilization_percent;
         let reserved = gpu.share_reserved_percent.as_ratio();
-        self.paint.bar(self.buffer, (x, y, bar), busy / 100.0, Some(reserved), Tone::Good);
+        self.paint.bar(
+            self.buffer,
+            (x, y, bar),
+            busy / 100.0,
+            Some(reserved),
+            Tone::Good,
+        );
         x += bar + 1;
         self.text((x, y, 10), &format!("{busy:>3.0} % busy"), Tone::Plain);
         x += 11;
         let used = gpu.memory_used_bytes;
         let total = gpu.memory_total_bytes;
         let ratio = ratio(used, total);
-        self.paint.bar(self.buffer, (x, y, bar), ratio, None, memory_tone(ratio));
+        self.paint
+            .bar(self.buffer, (x, y, bar), ratio, None, memory_tone(ratio));
         x += bar + 1;
         self.text((x, y, 15), &pair(used, total), Tone::Plain);
         x += 16;
@@ -152,7 +167,9 @@ impl Frame<'_> {
 
     fn rows(&mut self, place: Rect) {
         let all = rows(self.state);
-        let selected = all.iter().position(|row| Some(row.key()) == self.state.selected);
+        let selected = all
+            .iter()
+            .position(|row| Some(row.key()) == self.state.selected);
         let first = first_row(selected, all.len(), place.height.into());
         if all.is_empty() {
             return self.text((place.x, place.y, place.width), &self.nothing(), Tone::Dim);
@@ -212,8 +229,18 @@ impl Frame<'_> {
         let asked = vgpu.share_percent.as_f64();
         let got = vgpu.share_measured_percent;
         let bar = width.saturating_sub(9);
-        let tone = if got > asked + 2.0 { Tone::More } else { Tone::Good };
-        self.paint.bar(self.buffer, (x, y, bar), got / 100.0, Some(asked / 100.0), tone);
+        let tone = if got > asked + 2.0 {
+            Tone::More
+        } else {
+            Tone::Good
+        };
+        self.paint.bar(
+            self.buffer,
+            (x, y, bar),
+            got / 100.0,
+            Some(asked / 100.0),
+            tone,
+        );
         let mark = match (vgpu.share_reserved, vgpu.cap) {
             (_, true) => "^",
             (true, false) => "",
@@ -228,7 +255,8 @@ impl Frame<'_> {
         let used = ratio(vgpu.memory_used_bytes, vgpu.memory_limit_bytes);
         let peak = ratio(vgpu.memory_peak_bytes, vgpu.memory_limit_bytes);
         let tone = memory_tone(used);
-        self.paint.bar(self.buffer, (x, y, bar), used, Some(peak), tone);
+        self.paint
+            .bar(self.buffer, (x, y, bar), used, Some(peak), tone);
         let text = pair(vgpu.memory_used_bytes, vgpu.memory_limit_bytes);
         self.text((x + bar + 1, y, 13), &text, Tone::Plain);
     }
@@ -266,7 +294,9 @@ impl Frame<'_> {
                     true => &process.name,
                     false => &process.command,
                 };
-                let user = process.uid.map_or_else(String::new, |uid| self.state.user(uid));
+                let user = process
+                    .uid
+                    .map_or_else(String::new, |uid| self.state.user(uid));
                 let memory = show_bytes(process.memory_used_bytes);
                 let indent = below.map_or("", line);
                 let branch = branch(*is_last);
@@ -292,7 +322,9 @@ impl Frame<'_> {
                 return self.text(place, &text, Tone::Strong);
             }
             Some(Prompt::Resize { vgpu, text, wrong }) => {
-                let wrong = wrong.as_ref().map_or_else(String::new, |why| format!("  {why}"));
+                let wrong = wrong
+                    .as_ref()
+                    .map_or_else(String::new, |why| format!("  {why}"));
                 let text = format!("resize {vgpu}: {text}{cursor}{wrong}");
                 return self.text(place, &text, Tone::Strong);
             }
@@ -327,7 +359,11 @@ impl Frame<'_> {
         for ((key, x, wide), (_, words)) in keys_line(place.width).into_iter().zip(KEYS) {
             let x = place.x + x;
             self.text((x, place.y, 1), &key.to_string(), Tone::Strong);
-            self.text((x + 1, place.y, wide - 1), &format!(" {words}"), Tone::Turned);
+            self.text(
+                (x + 1, place.y, wide - 1),
+                &format!(" {words}"),
+                Tone::Turned,
+            );
         }
     }
 }
