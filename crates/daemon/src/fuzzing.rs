@@ -18,16 +18,27 @@ use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::config::Config;
+use crate::containers::{container_in, name_in, words_of_monitor};
 use crate::daemon::Daemon;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
 use crate::history::History;
-use crate::host::{Door, HostServer, session_pair};
+use crate::host::{HostServer, PeerSocket, session_pair};
 use crate::http;
 use crate::journal::Journal;
 use crate::registry::{Registry, WorkerSlot};
 use crate::running::start_gpus;
 
 const LIMIT_BYTES: u64 = 256 << 20;
+
+/// Reads any bytes as a record of the kernel's log, and compares the place of the GPU in it with any other.
+pub fn kernel_log_record(record: &[u8]) {
+    let bus_id = String::from_utf8_lossy(record);
+    if let Some(fault) = crate::kernel_log::parse(record) {
+        assert!(fault.pci.len() <= 16);
+        crate::kernel_log::is_at(&fault.pci, &bus_id);
+    }
+    crate::kernel_log::is_at(&bus_id, &bus_id);
+}
 
 /// Process number of the fuzzer's connections, which no process has.
 pub(crate) const NOBODY: u32 = i32::MAX as u32;
@@ -71,6 +82,17 @@ pub fn history(bytes: &[u8]) {
     let (history, _) = History::open(&dir);
     history.fuzz();
     let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// Any bytes as what tells of containers. What is found is short and of plain characters.
+pub fn containers(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(found) = container_in(&text, "0::/") {
+        let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        assert!(found.id.chars().all(good), "{found:?}");
+    }
+    let _ = words_of_monitor(bytes);
+    let _ = name_in(bytes);
 }
 
 /// What opens a virtual GPU.
@@ -190,8 +212,8 @@ impl Target {
             let peer = &mut peers[usize::from(choice & 3)];
             if peer.is_none() {
                 let door = match choice & 0x80 {
-                    0 => Door::Programs,
-                    _ => Door::Workers,
+                    0 => PeerSocket::Programs,
+                    _ => PeerSocket::Workers,
                 };
                 *peer = server.adopt_pair(door);
             }
@@ -350,6 +372,11 @@ mod tests {
     #[test]
     fn damaged_histories_are_read_as_far_as_they_are_sound() {
         damage("history", super::history);
+    }
+
+    #[test]
+    fn damaged_texts_about_containers_are_read() {
+        damage("containers", containers);
     }
 
     #[test]

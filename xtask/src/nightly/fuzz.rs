@@ -61,6 +61,8 @@ pub(super) const TARGETS: &[Target] = &[
     },
     plain("config", &["config"]),
     plain("history", &["history"]),
+    plain("kernel_log", &["kernel_log"]),
+    plain("containers", &["containers"]),
 ];
 
 /// Longest that one input may take, on a machine that does other things too.

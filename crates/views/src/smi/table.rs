@@ -113,7 +113,7 @@ fn memory(used: u64, total: u64) -> String {
 }
 
 /// Columns of the three cells, without the space before each and the bars.
-const CELLS: [usize; 3] = [38, 23, 22];
+const CELLS: [usize; 3] = [37, 23, 21];
 
 fn cells(texts: [String; 3]) -> String {
     let mut text = "|".to_owned();

@@ -63,7 +63,7 @@ impl Frame<'_> {
                     daemon.version,
                     state.host,
                     duration(daemon.uptime_seconds),
-                    counted(vgpus, "virtual GPU"),
+                    counted(vgpus, "vGPU"),
                     counted(processes, "program"),
                 )
             }

@@ -120,6 +120,10 @@ impl Paint {
         text: &str,
         tone: Tone,
     ) {
+        // A screen may be smaller than anything on it.
+        if buffer.cell((x, y)).is_none() {
+            return;
+        }
         let room = usize::from(width);
         let text = mica_wire::host::printable::printable(text);
         let long = text.chars().count() > room;
