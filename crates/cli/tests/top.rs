@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 use home::Home;
 
 /// Lines that are the same on every machine, as transcripts.
-const TITLES: &str =
-    "NAME*          STATE     SHARE got/asked  WAITS  MEMORY used/limit   HISTORY";
-const KEYS: &str =
-    "q Quit / Filter s Sort + In - Out z Suspend r Resume e Resize x End ? Help";
+const TITLES: &str = "NAME*          STATE     SHARE got/asked  WAITS  MEMORY used/limit   HISTORY";
+const KEYS: &str = "q Quit / Filter s Sort + In - Out z Suspend r Resume e Resize x End ? Help";
 
 /// A terminal with a program in it, which ends with it.
 struct Terminal {
@@ -25,7 +23,17 @@ impl Terminal {
         let terminal = Self {
             socket: home.path().join("tmux"),
         };
-        terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", line]);
+        terminal.tmux(&[
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            "80",
+            "-y",
+            "24",
+            line,
+        ]);
         terminal
     }
 
@@ -49,7 +57,9 @@ impl Terminal {
 
     fn screen(&self) -> Vec<String> {
         let text = self.tmux(&["capture-pane", "-p"]);
-        text.lines().map(|line| line.trim_end().to_owned()).collect()
+        text.lines()
+            .map(|line| line.trim_end().to_owned())
+            .collect()
     }
 
     /// Waits until a line of the screen contains this.
@@ -61,7 +71,10 @@ impl Terminal {
                 return screen;
             }
             let text = screen.join("\n");
-            assert!(began.elapsed() < Duration::from_secs(60), "no {wanted:?} in\n{text}");
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "no {wanted:?} in\n{text}"
+            );
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -93,14 +106,20 @@ fn top_is_driven_by_keys_and_outlives_its_daemon() {
     assert_eq!(screen[2], TITLES);
     assert_eq!(screen[23], KEYS);
     assert!(screen[3].starts_with("alpha          ready"), "{screen:?}");
-    assert!(screen[3].contains("0/30") && screen[3].contains("0/64 MiB"), "{screen:?}");
+    assert!(
+        screen[3].contains("0/30") && screen[3].contains("0/64 MiB"),
+        "{screen:?}"
+    );
     assert!(screen[4].contains("0/^20"), "{screen:?}");
 
     terminal.keys(&["?"]);
     terminal.shows("zoom in and out in time");
     terminal.keys(&["?", "/", "b", "e", "t"]);
     let screen = terminal.shows("filter: bet");
-    assert!(!screen.iter().any(|line| line.starts_with("alpha")), "{screen:?}");
+    assert!(
+        !screen.iter().any(|line| line.starts_with("alpha")),
+        "{screen:?}"
+    );
     terminal.keys(&["Escape"]);
     terminal.shows("alpha");
     terminal.keys(&["-"]);
@@ -121,7 +140,12 @@ fn top_is_driven_by_keys_and_outlives_its_daemon() {
 
     terminal.tmux(&["resize-window", "-x", "200", "-y", "50"]);
     let screen = terminal.shows("LAUNCH/s");
-    assert!(screen.iter().any(|line| line.contains("waiting for its turn")), "{screen:?}");
+    assert!(
+        screen
+            .iter()
+            .any(|line| line.contains("waiting for its turn")),
+        "{screen:?}"
+    );
     terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
 
     home.mica("daemon --stop");
