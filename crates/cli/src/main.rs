@@ -23,7 +23,6 @@ mod signals;
 mod spec;
 mod usage;
 mod vm;
-mod when;
 
 use std::process::ExitCode;
 
@@ -80,6 +79,10 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Cancel(args) => done(manage::cancel(args)),
         Command::Gpus(args) => done(listing::gpus(args)),
         Command::Stats(args) => done(listing::stats(args)),
+        Command::Top(args) => done(mica_views::top::run(&control::connect()?, args)),
+        Command::Smi(args) => done(mica_views::smi::run(&control::connect()?, args)),
+        Command::Why(args) => done(mica_views::why::run(&control::connect()?, args)),
+        Command::Report(args) => done(mica_views::accounts::report(&control::connect()?, args)),
         Command::Events(args) => done(listing::events(args)),
         Command::Doctor(args) => healthy(listing::doctor(args)),
         Command::Demo(args) => healthy(mica_bench::demo::run(args.json)),

@@ -41,11 +41,21 @@ impl EventLog {
         pid: Option<u32>,
         message: String,
     ) {
+        let _ = self.tell(severity, kind, vgpu, pid, message);
+    }
+
+    /// The same; returns the event that was added.
+    pub(crate) fn tell(
+        &self,
+        severity: Severity,
+        kind: &str,
+        vgpu: Option<&str>,
+        pid: Option<u32>,
+        message: String,
+    ) -> Option<Event> {
         let floods = self.floods.lock();
         let mut floods = floods.unwrap_or_else(PoisonError::into_inner);
-        let Some(left_out) = floods.admit(vgpu, kind, Instant::now()) else {
-            return;
-        };
+        let left_out = floods.admit(vgpu, kind, Instant::now())?;
         drop(floods);
         // Parts of it are words of programs, and it goes to logs and terminals.
         let mut message = printable(&message).into_owned();
@@ -73,7 +83,8 @@ impl EventLog {
         }
         past.1.push_back(event.clone());
         // Sent under the lock so that listeners see sequence numbers in order.
-        let _ = self.live.send(event);
+        let _ = self.live.send(event.clone());
+        Some(event)
     }
 
     /// What is remembered after a sequence number, oldest first.

@@ -66,6 +66,24 @@ impl Devices for Card {
     }
 }
 
+/// Opens a history one of whose files has these bytes (the first byte says which), adds to it, and asks it.
+pub fn history(bytes: &[u8]) {
+    let Some((which, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let name = ["fine", "coarse", "series"][usize::from(which % 3)];
+    let dir = std::env::temp_dir().join(format!("mica-fuzz-history-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let files = dir.join("history");
+    let made = mica_control::files::make_directory(&files, 0o700);
+    if made.is_err() || std::fs::write(files.join(name), bytes).is_err() {
+        return;
+    }
+    let (history, _) = History::open(&dir);
+    history.fuzz();
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
 /// Any bytes as what tells of containers. What is found is short and of plain characters.
 pub fn containers(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
@@ -349,6 +367,11 @@ mod tests {
     fn damaged_messages_are_answered() {
         let target = Target::new().unwrap();
         damage("host", |bytes| target.host(bytes));
+    }
+
+    #[test]
+    fn damaged_histories_are_read_as_far_as_they_are_sound() {
+        damage("history", super::history);
     }
 
     #[test]

@@ -45,13 +45,16 @@ pub mod nvidia;
 mod openapi;
 mod placement;
 mod process;
+mod recorder;
 mod registry;
 mod running;
 mod share_check;
 mod store;
 mod tenant;
 mod view;
+mod warnings;
 mod watched;
+mod webhook;
 mod workers;
 
 pub use daemon::{DaemonError, Options};

@@ -12,9 +12,9 @@ use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
 use crate::foreign_processes::{ForeignProcess, stayed};
-use crate::history::Observer;
 use crate::kernel_caches::KernelCaches;
 use crate::ledger::Ledger;
+use crate::recorder::Recorder;
 use crate::registry::Registry;
 use crate::store::Outlives;
 
@@ -30,7 +30,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut looks = 0;
     let mut last_save = Instant::now();
     let mut caches = KernelCaches::new();
-    let mut observer = Observer::new(crate::events::now_seconds() as u64);
+    let mut recorder = Recorder::new();
     loop {
         // Short waits so that what must be kept reaches the disk soon, without a write per change.
         if daemon.wait_for_stop(Duration::from_millis(200)) {
@@ -43,7 +43,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             last = Instant::now();
             let looks = (&mut seen, &mut outside);
             observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
-            record(daemon, &mut observer, elapsed.as_secs_f64());
+            recorder.record(daemon, elapsed.as_secs_f64());
             caches.check(daemon);
             daemon.cgroups.sweep();
             if daemon.on_demand {
@@ -176,15 +176,6 @@ fn observe(
         daemon
             .events
             .add(severity, kind, Some(&vgpu), Some(pid), text);
-    }
-}
-
-/// Adds what was measured to the history. Files are written without the lock.
-fn record(daemon: &Daemon, observer: &mut Observer, seconds: f64) {
-    let now = crate::events::now_seconds() as u64;
-    let measured = observer.observe(&daemon.registry(), now, seconds);
-    if let Some(failure) = daemon.history.add(now, measured) {
-        daemon.history_failed(failure);
     }
 }
 

@@ -60,6 +60,7 @@ pub(super) const TARGETS: &[Target] = &[
         ..plain("control", &["control"])
     },
     plain("config", &["config"]),
+    plain("history", &["history"]),
     plain("kernel_log", &["kernel_log"]),
     plain("containers", &["containers"]),
     plain("guest_hello", &["guest_hello"]),

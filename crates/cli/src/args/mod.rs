@@ -10,9 +10,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::when::Since;
 pub(crate) use cdi::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs};
 use mica_command::size::{Memory, Share};
+use mica_command::when::Since;
+use mica_views::args::{ReportArgs, SmiArgs, TopArgs, WhyArgs};
 pub(crate) use remote::{InviteArgs, PairArgs, RemoteAddArgs, RemoteCommand, ServeArgs};
 pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
@@ -71,8 +72,23 @@ pub(crate) enum Command {
     Cancel(NameArgs),
     /// List this host's GPUs
     Gpus(JsonArgs),
-    /// Print what every virtual GPU uses, as measured
+    /// Print what every virtual GPU uses, as measured, or what it used since a time
     Stats(StatsArgs),
+    /// Watch GPUs, virtual GPUs and their programs, and act on them
+    #[command(
+        after_help = "Keys: ? shows all of them, q quits. Where the output is no terminal, one picture is printed as text."
+    )]
+    Top(TopArgs),
+    /// A picture in nvidia-smi's layout, and its queries for scripts
+    #[command(
+        after_help = "Examples: mica smi -L\n          mica smi --query-vgpu=name,memory.used,utilization.gpu --format=csv,noheader\nA wrong field is answered with the list of fields."
+    )]
+    Smi(SmiArgs),
+    /// Why is a virtual GPU slow? Measures, and says what to change
+    Why(WhyArgs),
+    /// What was used, by user, virtual GPU or container, to divide a bill
+    #[command(after_help = "Example: mica report --by user --month --csv")]
+    Report(ReportArgs),
     /// Print what happened, newest last; follow with -f
     Events(EventsArgs),
     /// Is every limit in force? Says how it knows
@@ -349,6 +365,12 @@ pub(crate) struct StatsArgs {
     /// Print the metrics in Prometheus's format
     #[arg(long, conflicts_with = "json")]
     pub(crate) prometheus: bool,
+    /// Print what was measured since then: 10m, 2h, 3d, 14:30, 2026-01-31 or "2026-01-31 14:30"
+    #[arg(long, value_name = "WHEN", conflicts_with = "prometheus")]
+    pub(crate) since: Option<Since>,
+    /// Only this virtual GPU, which may have been removed (with --since)
+    #[arg(long = "vgpu", id = "name", value_name = "NAME", requires = "since")]
+    pub(crate) vgpu: Option<String>,
 }
 
 /// `mica events`.

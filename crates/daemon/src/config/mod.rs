@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub use schema::{
     Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, UserQuota,
-    WorkersSection,
+    WarningsSection, WorkersSection,
 };
 
 /// The documented schema, with every default.
@@ -145,6 +145,25 @@ impl Config {
             ("workers.without", &workers.without),
         ] {
             mica_jail::Layer::parse_list(&names.join(",")).map_err(|e| (key, e.to_string()))?;
+        }
+        let warnings = &self.warnings;
+        range(
+            "warnings.memory_percent",
+            warnings.memory_percent.into(),
+            0,
+            100,
+        )?;
+        range(
+            "warnings.idle_share_percent",
+            warnings.idle_share_percent.into(),
+            0,
+            100,
+        )?;
+        range("warnings.gpu_percent", warnings.gpu_percent.into(), 0, 100)?;
+        range("warnings.for_seconds", warnings.for_seconds, 1, 86_400)?;
+        if !warnings.webhook.is_empty() {
+            crate::webhook::Target::parse(&warnings.webhook)
+                .map_err(|e| ("warnings.webhook", e))?;
         }
         for user in self.quota.keys() {
             if user != "default" && user.parse::<u32>().is_err() {

@@ -17,6 +17,8 @@ pub struct Config {
     pub software_gpu: SoftwareSection,
     /// Sharing of every GPU.
     pub sharing: SharingSection,
+    /// Use that is warned of.
+    pub warnings: WarningsSection,
     /// What one user may have; the key is a user number or `default`.
     pub quota: BTreeMap<String, UserQuota>,
 }
@@ -148,6 +150,37 @@ pub enum Leases {
     Always,
     /// Only for caps and devices without slices.
     Never,
+}
+
+/// Use that is warned of: an event, a line of the log, and a message to a webhook. 0 switches a warning off.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WarningsSection {
+    /// A virtual GPU uses so many percent of its memory limit, or more.
+    pub memory_percent: u32,
+    /// Its threads wait for their turn so many percent of the time, or more, summed over threads.
+    pub waiting_percent: u32,
+    /// It has programs, and so many percent of its share, or more, are not used.
+    pub idle_share_percent: u32,
+    /// A GPU is busy so many percent of the time, or more.
+    pub gpu_percent: u32,
+    /// Seconds that it must last before it is told.
+    pub for_seconds: u64,
+    /// Where warnings are sent, such as `http://host:8080/path`; empty: nowhere.
+    pub webhook: String,
+}
+
+impl Default for WarningsSection {
+    fn default() -> Self {
+        Self {
+            memory_percent: 0,
+            waiting_percent: 0,
+            idle_share_percent: 0,
+            gpu_percent: 0,
+            for_seconds: 60,
+            webhook: String::new(),
+        }
+    }
 }
 
 /// What one user may have.
