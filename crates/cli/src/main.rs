@@ -14,6 +14,7 @@ mod escape;
 mod examine;
 mod libraries;
 mod listing;
+mod log;
 mod manage;
 mod not_started;
 mod program;
@@ -85,6 +86,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Demo(args) => healthy(demo::run(args)),
         Command::DemoTenant => done(demo::tenant::serve()),
         Command::Bench(args) => healthy(bench::run(args)),
+        Command::Dashboard(args) => done(manage::dashboard(args)),
         Command::Daemon(args) => done(manage::daemon(args)),
         Command::Ptx(args) => done(ptx::show(args)),
         Command::Config(args) => done(manage::config(args)),

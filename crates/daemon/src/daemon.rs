@@ -19,6 +19,7 @@ use crate::gpu_thread::Change;
 use crate::host::HostThread;
 use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
+use crate::web::Web;
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -102,6 +103,7 @@ pub(crate) struct Daemon {
     saves_wanted: AtomicU64,
     pub(crate) stop_http: tokio::sync::watch::Sender<bool>,
     pub(crate) dirty: AtomicBool,
+    pub(crate) web: Web,
 }
 
 impl Daemon {
@@ -112,6 +114,7 @@ impl Daemon {
         on_demand: bool,
         registry: Registry,
     ) -> std::io::Result<Self> {
+        let web = Web::new(&paths);
         Ok(Self {
             paths,
             config_file,
@@ -128,6 +131,7 @@ impl Daemon {
             saves_wanted: AtomicU64::new(0),
             stop_http: tokio::sync::watch::channel(false).0,
             dirty: AtomicBool::new(false),
+            web,
         })
     }
 

@@ -1,12 +1,12 @@
 //! The counters as OpenMetrics text, which Prometheus reads.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Result as Encoded;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_control::api::{GpuInfo, VgpuInfo};
+use mica_control::api::{GpuInfo, VgpuInfo, VgpuState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text,
@@ -15,6 +15,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::tenant::Tenant;
+use crate::users::UserNames;
 use Value::{Real, Whole};
 
 /// Upper bounds of the lease wait histogram, in seconds.
@@ -175,6 +176,13 @@ const OF_VGPUS: &[Family<VgpuInfo>] = &[
         value: |v| Whole(v.processes.len() as u64),
     },
     Family {
+        name: "mica_vgpu_suspended",
+        unit: "",
+        kind: MetricType::Gauge,
+        help: "1 if its processes are held.",
+        value: |v| Whole(u64::from(v.state == VgpuState::Suspended)),
+    },
+    Family {
         name: "mica_vgpu_degraded",
         unit: "",
         kind: MetricType::Gauge,
@@ -204,6 +212,27 @@ const OF_GPUS: &[Family<GpuInfo>] = &[
         kind: MetricType::Gauge,
         help: "Busy part of the last second.",
         value: |g| Real(g.utilization_percent / 100.0),
+    },
+    Family {
+        name: "mica_gpu_memory_used",
+        unit: "bytes",
+        kind: MetricType::Gauge,
+        help: "Charged memory in use by virtual GPUs.",
+        value: |g| Whole(g.memory_used_bytes),
+    },
+    Family {
+        name: "mica_gpu_share_reserved",
+        unit: "ratio",
+        kind: MetricType::Gauge,
+        help: "Sum of guaranteed shares.",
+        value: |g| Real(g.share_reserved_percent.as_ratio()),
+    },
+    Family {
+        name: "mica_gpu_usable",
+        unit: "",
+        kind: MetricType::Gauge,
+        help: "0 if the GPU is lost (after an Xid, say) or cannot be shared.",
+        value: |g| Whole(u64::from(g.lost.is_none() && g.unshareable.is_none())),
     },
 ];
 
@@ -245,9 +274,6 @@ fn escape(text: &str) -> String {
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-fn labels_of_vgpu(vgpu: &VgpuInfo) -> Labels<2> {
-    [("vgpu", escape(&vgpu.name)), ("gpu", vgpu.gpu.to_string())]
-}
 
 fn labels_of_gpu(gpu: &GpuInfo) -> Labels<3> {
     [
@@ -264,16 +290,81 @@ pub(crate) struct Page {
     pub(crate) gpus: Vec<GpuInfo>,
     /// The virtual GPUs' tenants by name.
     pub(crate) tenants: HashMap<String, Arc<Tenant>>,
+    /// Names of the owners.
+    pub(crate) users: UserNames,
+    /// When the daemon started, in seconds since the epoch.
+    pub(crate) started_seconds: f64,
+    /// Events so far by severity.
+    pub(crate) events: [(&'static str, u64); 3],
+}
+
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// The older format of Prometheus, which node_exporter's textfile collector and promtool read.
+    Prometheus,
+}
+
+impl Format {
+    /// What a client that sends this `Accept` understands best.
+    pub(crate) fn accepted(accept: &str) -> Self {
+        match accept.contains("application/openmetrics-text") {
+            true => Self::OpenMetrics,
+            false => Self::Prometheus,
+        }
+    }
+
+    /// As HTTP names it.
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+impl Page {
+    fn labels_of_vgpu(&self, vgpu: &VgpuInfo) -> Labels<4> {
+        [
+            ("vgpu", escape(&vgpu.name)),
+            ("user", escape(&self.users.name_of(vgpu.owner_uid))),
+            ("gpu", vgpu.gpu.to_string()),
+            ("UUID", escape(&vgpu.gpu_uuid)),
+        ]
+    }
+
+    fn encode_daemon(&self, encoder: &mut DescriptorEncoder) -> Encoded {
+        let gauge = MetricType::Gauge;
+        let about = encoder.encode_descriptor("mica_daemon_info", "The version that runs.", None, gauge);
+        let labels = [("version", env!("CARGO_PKG_VERSION"))];
+        about?.encode_family(&labels)?.encode_gauge(&1_i64)?;
+        let help = "When the daemon started, in seconds since the epoch.";
+        let unit = Some(&Unit::Seconds);
+        let mut start = encoder.encode_descriptor("mica_daemon_start_time", help, unit, gauge)?;
+        start.encode_gauge(&self.started_seconds)?;
+        let help = "Events, as `mica events` tells them.";
+        let counter = MetricType::Counter;
+        let mut events = encoder.encode_descriptor("mica_events", help, None, counter)?;
+        for (severity, count) in self.events {
+            let labels = [("severity", severity)];
+            let mut event = events.encode_family(&labels)?;
+            event.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        Ok(())
+    }
 }
 
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Encoded {
         for family in OF_VGPUS {
-            family.encode(&mut encoder, &self.vgpus, labels_of_vgpu)?;
+            family.encode(&mut encoder, &self.vgpus, |vgpu| self.labels_of_vgpu(vgpu))?;
         }
         for family in OF_GPUS {
             family.encode(&mut encoder, &self.gpus, labels_of_gpu)?;
         }
+        self.encode_daemon(&mut encoder)?;
         let mut family = encoder.encode_descriptor(
             "mica_vgpu_lease_wait",
             "Time from asking for a lease to its grant.",
@@ -282,7 +373,7 @@ impl Collector for Page {
         )?;
         for vgpu in &self.vgpus {
             if let Some(tenant) = self.tenants.get(&vgpu.name) {
-                let labels = labels_of_vgpu(vgpu);
+                let labels = self.labels_of_vgpu(vgpu);
                 tenant.waits.encode(family.encode_family(&labels)?)?;
             }
         }
@@ -291,18 +382,42 @@ impl Collector for Page {
 }
 
 impl Page {
-    /// What [`Page::render`] makes, as HTTP names it.
-    pub(crate) const CONTENT_TYPE: &str =
-        "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
     /// The page as text; nothing where it cannot be written, which a string never refuses.
-    pub(crate) fn render(self) -> String {
+    pub(crate) fn render(self, format: Format) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
         let mut page = String::new();
         let _ = text::encode(&mut page, &registry);
-        page
+        match format {
+            Format::OpenMetrics => page,
+            Format::Prometheus => in_older_format(&page),
+        }
     }
+}
+
+/// OpenMetrics names a counter without `_total` where it is described; the older format has one name everywhere, no units
+/// and no end.
+fn in_older_format(page: &str) -> String {
+    let mut older = String::with_capacity(page.len());
+    let counters: HashSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    for line in page.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("UNIT"), ..) => continue,
+            (Some("#"), Some("EOF"), ..) => continue,
+            (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(name) => {
+                older.push_str(&format!("# {kind} {name}_total {rest}\n"));
+            }
+            _ => {
+                older.push_str(line);
+                older.push('\n');
+            }
+        }
+    }
+    older
 }
 
 #[cfg(test)]
@@ -325,8 +440,11 @@ mod tests {
             vgpus: vec![vgpu],
             gpus: vec![GpuInfo::default()],
             tenants: HashMap::from([(name.to_owned(), Arc::new(tenant))]),
+            users: UserNames::default(),
+            started_seconds: 1.5,
+            events: [("info", 3), ("warning", 2), ("error", 1)],
         };
-        page.render()
+        page.render(Format::OpenMetrics)
     }
 
     #[test]
@@ -335,16 +453,30 @@ mod tests {
         for line in [
             "# TYPE mica_vgpu_memory_used_bytes gauge",
             "# UNIT mica_vgpu_memory_used_bytes bytes",
-            "mica_vgpu_memory_used_bytes{vgpu=\"a\",gpu=\"0\"} 9223372036854775807",
+            "mica_vgpu_memory_used_bytes{vgpu=\"a\",user=\"0\",gpu=\"0\",UUID=\"\"} 9223372036854775807",
             "# TYPE mica_vgpu_launches counter",
-            "mica_vgpu_launches_total{vgpu=\"a\",gpu=\"0\"} 7",
+            "mica_vgpu_launches_total{vgpu=\"a\",user=\"0\",gpu=\"0\",UUID=\"\"} 7",
             "# TYPE mica_vgpu_gpu_seconds counter",
-            "mica_vgpu_gpu_seconds_total{vgpu=\"a\",gpu=\"0\"} 1.5",
+            "mica_vgpu_gpu_seconds_total{vgpu=\"a\",user=\"0\",gpu=\"0\",UUID=\"\"} 1.5",
             "mica_gpu_memory_total_bytes{gpu=\"0\",UUID=\"\",kind=\"software\"} 0",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
         }
         assert!(page.ends_with("# EOF\n"), "{page}");
+    }
+
+    #[test]
+    fn the_older_format_has_one_name_for_a_counter_and_no_end() {
+        let page = in_older_format(&page_of("a"));
+        for line in [
+            "# TYPE mica_vgpu_gpu_seconds_total counter",
+            "mica_events_total{severity=\"error\"} 1",
+            "# TYPE mica_vgpu_lease_wait_seconds histogram",
+            "mica_daemon_start_time_seconds 1.5",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
+        }
+        assert!(!page.contains("# UNIT") && !page.contains("# EOF"), "{page}");
     }
 
     #[test]
@@ -356,7 +488,7 @@ mod tests {
         };
         let bucket = |le: &str| {
             let name = "mica_vgpu_lease_wait_seconds_bucket";
-            value(&format!("{name}{{le=\"{le}\",vgpu=\"a\",gpu=\"0\"}}"))
+            value(&format!("{name}{{le=\"{le}\",vgpu=\"a\",user=\"0\",gpu=\"0\",UUID=\"\"}}"))
         };
         assert_eq!(bucket("0.0001"), Some("1"));
         assert_eq!(bucket("0.005"), Some("2"));
@@ -369,7 +501,7 @@ mod tests {
     #[test]
     fn a_name_cannot_break_out_of_its_label() {
         let page = page_of("a\"}\\\n");
-        let wanted = r#"mica_vgpu_launches_total{vgpu="a\"}\\\n",gpu="0"} 7"#;
+        let wanted = r#"mica_vgpu_launches_total{vgpu="a\"}\\\n",user="0",gpu="0",UUID=""} 7"#;
         assert!(page.lines().any(|line| line == wanted), "{page}");
     }
 }

@@ -16,6 +16,7 @@ use crate::ledger::Ledger;
 use crate::outsiders::{Outsider, stayed};
 use crate::registry::Registry;
 use crate::store::Outlives;
+use crate::web::Textfile;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Ten minutes at one sample a second.
@@ -29,6 +30,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut looks = 0;
     let mut last_save = Instant::now();
     let mut caches = KernelCaches::new();
+    let mut textfile = Textfile::default();
     loop {
         // Short waits so that what must be kept reaches the disk soon, without a write per change.
         if daemon.wait_for_stop(Duration::from_millis(200)) {
@@ -41,6 +43,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             let looks = (&mut seen, &mut outside);
             observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
             caches.check(daemon);
+            textfile.check(daemon);
             daemon.cgroups.sweep();
             if daemon.on_demand {
                 crate::log::cut_own(&daemon.paths.log_file());

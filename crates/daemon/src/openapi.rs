@@ -24,6 +24,12 @@ use crate::http;
         http::programs::cancel,
         http::programs::report,
         http::gpus,
+        http::live::turns,
+        http::live::live,
+        crate::web::sign_in::dashboard,
+        crate::web::sign_in::who,
+        crate::web::sign_in::sign_in,
+        crate::web::sign_in::sign_out,
         http::stats,
         http::doctor,
         http::shutdown,
@@ -52,6 +58,13 @@ use crate::http;
         api::Cancelled,
         api::ProgramReport,
         api::ProgramEnd,
+        api::Turn,
+        api::TurnKind,
+        api::Turns,
+        api::Recent,
+        api::RecentColumns,
+        api::Dashboard,
+        api::Session,
     ))
 )]
 struct Document;

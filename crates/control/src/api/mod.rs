@@ -4,6 +4,7 @@
 //! names of the metrics. The types are additive: a field that is not sent has the default named here,
 //! so that an older tool can talk to a newer daemon.
 
+mod live;
 mod percent;
 mod program;
 mod report;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use mica_scheduler::Priority;
 pub use mica_scheduler::slices::Profile;
+pub use live::{Dashboard, Recent, RecentColumns, Session, Turn, TurnKind, Turns};
 pub use percent::Percent;
 pub use program::{ProgramEnd, ProgramReport, signal_name};
 pub use report::{

@@ -14,8 +14,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    ApiError, Cancelled, Created, Doctor, Done, Event, GpuInfo, History, ProgramReport, Resize,
-    Stats, VgpuInfo, VgpuSpec,
+    ApiError, Cancelled, Created, Dashboard, Doctor, Done, Event, GpuInfo, History, ProgramReport,
+    Resize, Stats, Turns, VgpuInfo, VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -171,6 +171,16 @@ impl ControlClient {
             Some(name) => self.json("GET", &format!("/v1/doctor?vgpu={}", escape(name)), NOTHING),
             None => self.json("GET", "/v1/doctor", NOTHING),
         }
+    }
+
+    /// The turns of a GPU after a sequence number.
+    pub fn turns(&self, gpu: u32, after: u64) -> Result<Turns, ControlError> {
+        self.json("GET", &format!("/v1/gpus/{gpu}/turns?after={after}"), NOTHING)
+    }
+
+    /// Where the web page is, with a ticket for its caller; has it served if it is not.
+    pub fn dashboard(&self) -> Result<Dashboard, ControlError> {
+        self.json("POST", "/v1/dashboard", NOTHING)
     }
 
     /// Ends the daemon; programs run on.

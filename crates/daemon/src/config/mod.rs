@@ -4,6 +4,7 @@
 //! Every key has a default, so no file is needed. `mica config` prints [`EXAMPLE`].
 
 mod schema;
+mod views;
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ pub use schema::{
     Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, UserQuota,
     WorkersSection,
 };
+pub use views::{DashboardSection, Listen, LogFormat, MetricsSection, WebUser};
 
 /// The documented schema, with every default.
 pub const EXAMPLE: &str = include_str!("../../config.example.toml");
@@ -146,6 +148,8 @@ impl Config {
         ] {
             mica_jail::Layer::parse_list(&names.join(",")).map_err(|e| (key, e.to_string()))?;
         }
+        self.dashboard.check()?;
+        self.metrics.check()?;
         for user in self.quota.keys() {
             if user != "default" && user.parse::<u32>().is_err() {
                 return Err((

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use mica_control::api::{Percent, Profile};
 use serde::Deserialize;
 
+use super::views::{DashboardSection, LogFormat, MetricsSection};
+
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -17,6 +19,10 @@ pub struct Config {
     pub software_gpu: SoftwareSection,
     /// Sharing of every GPU.
     pub sharing: SharingSection,
+    /// The web page.
+    pub dashboard: DashboardSection,
+    /// Metrics on the network or in a file.
+    pub metrics: MetricsSection,
     /// What one user may have; the key is a user number or `default`.
     pub quota: BTreeMap<String, UserQuota>,
 }
@@ -41,6 +47,8 @@ pub struct DaemonSection {
     pub worker_command: Vec<String>,
     /// Users besides root and the daemon's own who may do everything.
     pub admin_uids: Vec<u32>,
+    /// How lines of the log look.
+    pub log_format: LogFormat,
 }
 
 /// The processes that serve programs in isolated mode.
@@ -173,6 +181,7 @@ impl Default for DaemonSection {
             request_seconds: 10,
             worker_command: Vec::new(),
             admin_uids: Vec::new(),
+            log_format: LogFormat::Text,
         }
     }
 }

@@ -7,6 +7,7 @@
 mod apply;
 mod claims;
 mod handover;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -27,6 +28,7 @@ use rustix::time::{
 
 use self::claims::input;
 use self::handover::Handovers;
+use self::turns::{OpenTurns, TurnLog};
 use crate::config::{Leases, Policy, SharingSection};
 use crate::tenant::{Entitlement, Governed, Tenant};
 
@@ -55,6 +57,8 @@ pub(crate) enum Change {
 pub(crate) struct GpuThread {
     inbox: Mutex<Vec<Change>>,
     wake: OwnedFd,
+    /// Who had the GPU when.
+    pub(crate) turns: TurnLog,
 }
 
 impl GpuThread {
@@ -67,6 +71,7 @@ impl GpuThread {
         let outside = Arc::new(Self {
             inbox: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            turns: TurnLog::default(),
         });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(
@@ -93,6 +98,7 @@ impl GpuThread {
             clients: BTreeMap::new(),
             next_plan_ns: 0,
             handovers: Handovers::default(),
+            open_turns: OpenTurns::default(),
         };
         std::thread::Builder::new()
             .name(name.into())
@@ -126,6 +132,7 @@ struct Inside {
     clients: BTreeMap<u64, Arc<Governed>>,
     next_plan_ns: u64,
     handovers: Handovers,
+    open_turns: OpenTurns,
 }
 
 impl Inside {
@@ -185,7 +192,7 @@ impl Inside {
                 self.look_at_all(now, &mut orders);
             }
             let mut wake_ns = self.arbiter.advance(now, &mut orders);
-            self.obey(&mut orders);
+            self.obey(&mut orders, now);
             if self.arbiter.stops_changed() {
                 self.suspend();
             }
@@ -274,6 +281,8 @@ impl Inside {
             Change::ClientGone(id) => {
                 self.arbiter.remove_client(id, now);
                 self.handovers.forget(id);
+                self.open_turns.forget(id);
+                self.outside.turns.end(id, now);
                 if let Some(governed) = self.clients.remove(&id) {
                     let _ = epoll::delete(&self.epoll, &governed.doorbell);
                 }
@@ -293,6 +302,9 @@ impl Inside {
             let free = self.is_free(governed);
             self.arbiter.set_free(*id, free, now, orders);
             self.arbiter.set_sliced(*id, self.is_sliced(governed));
+            let open = free || !self.arbiter.is_leasing();
+            let log = &self.outside.turns;
+            self.open_turns.look(log, governed, &input, open, now);
         }
         for (tenant, _) in self.tenants.values() {
             tenant
@@ -319,7 +331,7 @@ impl Inside {
         self.next_plan_ns = now + every_ns;
     }
 
-    fn obey(&mut self, orders: &mut Vec<Order>) {
+    fn obey(&mut self, orders: &mut Vec<Order>, now: u64) {
         for order in orders.drain(..) {
             let Some(governed) = self.clients.get(&order.client) else {
                 continue;
@@ -338,8 +350,15 @@ impl Inside {
             if order.wake {
                 let _ = futex::wake(&lease.gate, futex::Flags::empty(), i32::MAX as u32);
             }
-            if let Some(waited_ns) = order.waited_ns {
-                governed.tenant.waits.add(waited_ns);
+            match (order.gate, order.waited_ns) {
+                (Gate::Leased { .. }, Some(waited_ns)) => {
+                    governed.tenant.waits.add(waited_ns);
+                    let turns = &self.outside.turns;
+                    turns.begin(governed.tenant.id, governed.id, now, waited_ns);
+                }
+                // A lease that is prolonged.
+                (Gate::Leased { .. }, None) => {}
+                (Gate::Open | Gate::Closed, _) => self.outside.turns.end(governed.id, now),
             }
         }
     }

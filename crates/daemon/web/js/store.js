@@ -1,0 +1,165 @@
+// What the page knows: the daemon's figures, their last minutes, the turns of every GPU, events.
+
+/** Seconds of figures that are kept. */
+const KEPT = 600;
+/** Seconds of turns that are kept. */
+const TURNS_KEPT = 60;
+/** Events that are kept. */
+const EVENTS_KEPT = 500;
+
+/** The state; views read it and nobody else writes it. */
+export const store = {
+  session: null,
+  status: "connecting",
+  daemon: null,
+  gpus: [],
+  vgpus: [],
+  byName: new Map(),
+  /** Seconds since the epoch of each value of `series`. */
+  axis: [],
+  /** By name: share, memory and wait, each as long as `axis`, with null where nothing is known. */
+  series: new Map(),
+  /** By name: launches a second and wait in percent, over the last second. */
+  rates: new Map(),
+  /** By GPU: turns, oldest first, and the clock that belongs to them. */
+  turns: new Map(),
+  events: [],
+  doctor: null,
+};
+
+const listeners = new Set();
+
+/** Calls a function whenever a kind of thing has changed; returns how to stop that. */
+export function on(kind, call) {
+  const entry = { kind, call };
+  listeners.add(entry);
+  return () => listeners.delete(entry);
+}
+
+/** Tells that something has changed. */
+export function changed(kind) {
+  for (const entry of [...listeners]) if (entry.kind === kind) entry.call();
+}
+
+const COLUMNS = ["share", "memory", "wait"];
+
+function seriesOf(name) {
+  let series = store.series.get(name);
+  if (!series) {
+    const nothing = () => new Array(store.axis.length).fill(null);
+    series = { share: nothing(), memory: nothing(), wait: nothing() };
+    store.series.set(name, series);
+  }
+  return series;
+}
+
+/** The last minutes, when a page opens. */
+export function takeRecent(recent) {
+  const step = recent.step_seconds;
+  const places = new Set();
+  for (const columns of Object.values(recent.vgpus)) {
+    for (const time of columns.time_seconds) places.add(Math.floor(time / step) * step);
+  }
+  store.axis = [...places].sort((a, b) => a - b);
+  store.series = new Map();
+  const index = new Map(store.axis.map((time, place) => [time, place]));
+  for (const [name, columns] of Object.entries(recent.vgpus)) {
+    const series = seriesOf(name);
+    columns.time_seconds.forEach((time, place) => {
+      const at = index.get(Math.floor(time / step) * step);
+      series.share[at] = columns.share_percent[place];
+      series.memory[at] = columns.memory_bytes[place];
+      series.wait[at] = columns.wait_percent[place];
+    });
+  }
+}
+
+/** New figures, once a second. */
+export function takeStats(stats) {
+  const now = Date.now() / 1000;
+  const before = store.byName;
+  const elapsed = Math.max(0.5, now - (store.statsAt ?? now - 1));
+  store.statsAt = now;
+  store.daemon = stats.daemon;
+  store.gpus = stats.gpus;
+  stats.vgpus.sort((a, b) => a.created_at_seconds - b.created_at_seconds || (a.name < b.name ? -1 : 1));
+  store.vgpus = stats.vgpus;
+  store.byName = new Map(stats.vgpus.map((vgpu) => [vgpu.name, vgpu]));
+  store.axis.push(now);
+  for (const name of store.byName.keys()) seriesOf(name);
+  for (const [name, series] of store.series) {
+    // One that was just made has its place already.
+    const vgpu = store.byName.get(name);
+    const earlier = before.get(name);
+    const wait = vgpu && earlier ? Math.max(0, vgpu.throttled_seconds - earlier.throttled_seconds) / elapsed * 100 : null;
+    const launches = vgpu && earlier ? Math.max(0, vgpu.launches_total - earlier.launches_total) / elapsed : 0;
+    if (vgpu) store.rates.set(name, { launches, wait: wait ?? 0 });
+    const values = [vgpu?.share_measured_percent ?? null, vgpu?.memory_used_bytes ?? null, wait];
+    COLUMNS.forEach((column, place) => {
+      if (series[column].length === store.axis.length) series[column].pop();
+      series[column].push(values[place]);
+    });
+  }
+  forget(now - KEPT);
+  changed("stats");
+}
+
+function forget(before) {
+  let old = 0;
+  while (old < store.axis.length && store.axis[old] < before) old += 1;
+  if (old === 0) return;
+  store.axis.splice(0, old);
+  for (const [name, series] of store.series) {
+    for (const column of COLUMNS) series[column].splice(0, old);
+    if (!store.byName.has(name) && series.share.every((value) => value == null)) store.series.delete(name);
+  }
+}
+
+/** New turns of a GPU. Turns that went on come again under the same number. */
+export function takeTurns(message) {
+  let gpu = store.turns.get(message.gpu);
+  if (!gpu || message.now_ns < gpu.now_ns) {
+    gpu = { turns: [], index: new Map() };
+    store.turns.set(message.gpu, gpu);
+  }
+  gpu.now_ns = message.now_ns;
+  gpu.at = performance.now();
+  gpu.time = message.time_seconds;
+  for (const turn of message.turns) {
+    const known = gpu.index.get(turn.sequence);
+    if (known) Object.assign(known, turn);
+    else {
+      gpu.index.set(turn.sequence, turn);
+      gpu.turns.push(turn);
+    }
+  }
+  const oldest = message.now_ns - TURNS_KEPT * 1e9;
+  let old = 0;
+  while (old < gpu.turns.length && (gpu.turns[old].end_ns ?? Infinity) < oldest) old += 1;
+  if (old > 0) for (const turn of gpu.turns.splice(0, old)) gpu.index.delete(turn.sequence);
+  changed("turns");
+}
+
+/** Events: those remembered, or a new one. */
+export function takeEvents(events) {
+  const last = store.events.at(-1)?.sequence ?? 0;
+  store.events.push(...events.filter((event) => event.sequence > last));
+  store.events.splice(0, Math.max(0, store.events.length - EVENTS_KEPT));
+  changed("events");
+}
+
+const HUES = [255, 160, 55, 310, 205, 20, 110, 335, 230, 85, 185, 285];
+const hues = new Map();
+
+/** A colour for a virtual GPU, the same as long as the page is open; it reads on light and on dark. */
+export function color(name, alpha = 1) {
+  let place = hues.get(name);
+  if (place === undefined) {
+    place = hues.size;
+    hues.set(name, place);
+  }
+  const round = Math.floor(place / HUES.length);
+  const hue = HUES[place % HUES.length] + round * 11;
+  const light = 0.66 - 0.06 * (round % 3);
+  return `oklch(${light} 0.15 ${hue % 360}${alpha === 1 ? "" : ` / ${alpha}`})`;
+}
