@@ -1,6 +1,6 @@
 // The overview: GPUs, who has them, shares and memory over time, all virtual GPUs.
 
-import { bar, fill, h, keyed, text } from "./dom.js";
+import { bar, h, keyed, text } from "./dom.js";
 import { Chart, spark } from "./chart.js";
 import { bytes, count, percent } from "./format.js";
 import { menu } from "./actions.js";
@@ -128,18 +128,20 @@ function table() {
 /** The overview. */
 export function overview() {
   const cards = h("div", { class: "cards" });
+  const waiting = h("p", { class: "card muted" }, "Waiting for the daemon …");
   const timelines = h("div", { class: "timelines" });
   const most = 100;
   const charts = [
     new Chart({ title: "Share of the GPU's time", format: percent, stacked: true, most, data: () => lines("share") }),
-    new Chart({ title: "Memory by virtual GPU", format: bytes, stacked: true, binary: true, data: () => lines("memory") }),
+    new Chart({ title: "Memory by virtual GPU", format: bytes, stacked: true, binary: true, most: 1048576, data: () => lines("memory") }),
     new Chart({ title: "Waiting for a turn", format: percent, most: 10, data: () => lines("wait") }),
   ];
   const grid = h("div", { class: "grid" }, charts.map((chart) => chart.element));
   const vgpus = table();
   const lanes = new Map();
-  const element = h("div", {}, h("h1", { class: "hidden" }, "Overview"), cards, timelines, vgpus.element, grid);
+  const element = h("div", {}, h("h1", { class: "hidden" }, "Overview"), waiting, cards, timelines, vgpus.element, grid);
   function update() {
+    waiting.hidden = true;
     keyed(cards, store.gpus, (gpu) => gpu.index, gpuCard, updateGpu);
     for (const gpu of store.gpus) {
       if (lanes.has(gpu.index)) continue;
@@ -152,7 +154,5 @@ export function overview() {
     for (const chart of charts) chart.draw();
   }
   const stop = on("stats", update);
-  if (store.daemon) update();
-  else fill(cards, h("p", { class: "card muted" }, "Waiting for the daemon …"));
-  return { element, title: "Overview", shown: update, close() { stop(); charts.forEach((chart) => chart.close()); lanes.forEach((timeline) => timeline.close()); } };
+  return { element, title: "Overview", shown() { if (store.daemon) update(); }, close() { stop(); charts.forEach((chart) => chart.close()); lanes.forEach((timeline) => timeline.close()); } };
 }

@@ -37,7 +37,7 @@ function charts(name) {
   const data = (column, asked) => () => ({ times: store.axis, series: [one(column), ...asked()] });
   return [
     new Chart({ title: "Share of the GPU's time", format: percent, most: 100, data: data("share", () => [constant("asked", now()?.share_percent ?? null)]) }),
-    new Chart({ title: "Memory", format: bytes, binary: true, data: data("memory", () => [constant("limit", now()?.memory_limit_bytes ?? null)]) }),
+    new Chart({ title: "Memory", format: bytes, binary: true, most: 1048576, data: data("memory", () => [constant("limit", now()?.memory_limit_bytes ?? null)]) }),
     new Chart({ title: "Waiting for a turn", format: percent, most: 10, data: data("wait", () => []) }),
   ];
 }
