@@ -14,6 +14,7 @@ mod names;
 mod places;
 mod result;
 mod service;
+mod signatures;
 mod types;
 mod work;
 
@@ -30,6 +31,7 @@ pub use names::{
 pub use places::library_files;
 pub use result::CuResult;
 pub use service::{Direct, Isolated};
+pub use signatures::function;
 pub use types::{
     AllocationHandle, Array3dDescriptor, Array3dDescriptorV1, ArrayDescriptor, ArrayDescriptorV1,
     CuStatus, Device, DevicePtr, ExternalMemoryDescriptor, Handle, LaunchAttributeRecord,

@@ -34,6 +34,11 @@ impl Daemon {
                 // It was ended with its virtual GPU, which is no news.
                 return;
             };
+            if vgpu.is_spare(id) {
+                // No program came for it.
+                vgpu.workers.retain(|_, slot| slot.client != Some(id));
+                return;
+            }
             vgpu.workers.retain(|_, slot| slot.client != Some(id));
             let served = |p: &&Watched| Some((p.pid, p.start)) == client.serves;
             let program = vgpu.programs.iter().find(served);

@@ -121,6 +121,11 @@ impl Registry {
                 };
                 let what = format!("confinement of worker {}", client.pid);
                 check(&what, verdict, evidence);
+                if self.kind(vgpu) == GpuKind::Nvidia {
+                    let what = format!("kernels and the memory of worker {}", client.pid);
+                    let evidence = "HMM is switched off in the worker: a worker whose GPU offers it does not serve";
+                    check(&what, Verdict::Ok, evidence.into());
+                }
             }
             if client.governed.undrained.load(Relaxed) {
                 let overruns = client.governed.overruns.load(Relaxed);
@@ -135,6 +140,18 @@ impl Registry {
                             true => ", its cap held by stopping and starting it",
                             false => "",
                         }
+                    ),
+                );
+            }
+            if !client.refused_requests.is_empty() {
+                let numbers: Vec<&str> =
+                    client.refused_requests.iter().map(String::as_str).collect();
+                check(
+                    &format!("driver requests of worker {}", client.pid),
+                    Verdict::Warning,
+                    format!(
+                        "refused by the worker's filter: {}; calls that need them fail",
+                        numbers.join(", ")
                     ),
                 );
             }

@@ -20,6 +20,7 @@ impl Registry {
             .collect();
         let mut processes: Vec<ProcessInfo> = members
             .iter()
+            .filter(|(id, _)| !vgpu.is_spare(*id))
             .map(|(id, client)| process_info(vgpu, *id, client))
             .collect();
         let served = |pid: u32| {

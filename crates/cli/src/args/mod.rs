@@ -7,11 +7,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::size::{Memory, Share};
 use crate::when::Since;
+use mica_command::size::{Memory, Share};
 pub(crate) use values::{
-    BenchArg, BenchGpuArg, ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg,
-    ShellArg,
+    ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
 };
 
 /// Split a GPU into virtual GPUs with a memory limit and a compute share that hold.
@@ -75,7 +74,7 @@ pub(crate) enum Command {
     /// A tour of what Mica promises, with proof (about half a minute)
     Demo(JsonArgs),
     /// Measure: both sides and their ratio, from one run
-    Bench(BenchArgs),
+    Bench(mica_bench::BenchArgs),
     /// Open the web page: who has the GPU, live
     #[command(
         after_help = "The address signs its first visitor in as you; it is good once and for five minutes.\n\
@@ -351,26 +350,6 @@ pub(crate) struct DoctorArgs {
     /// context there
     #[arg(long)]
     pub(crate) probe: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `mica bench`.
-#[derive(Debug, Args)]
-pub(crate) struct BenchArgs {
-    /// What to measure
-    #[arg(value_enum)]
-    pub(crate) what: BenchArg,
-    /// Only scenarios whose name contains this
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) only: Option<String>,
-    /// Seconds per measurement
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) seconds: Option<f64>,
-    /// For `mica bench gpu`: which GPU
-    #[arg(long, value_enum, default_value_t = BenchGpuArg::Nvidia)]
-    pub(crate) gpu: BenchGpuArg,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -12,10 +12,11 @@ use mica_wire::host::printable::{printable_json, printable_lines};
 use serde::Serialize;
 
 use crate::args::{JsonArgs, ListArgs, OutputArg, StatsArgs};
-use crate::control::{connect, explain};
-use crate::output::{hanging, terminal_columns};
-use crate::size::show_bytes;
-use crate::table::{Paint, Table};
+use crate::control::connect;
+use mica_command::output::{hanging, terminal_columns};
+use mica_command::refusal::explain;
+use mica_command::size::show_bytes;
+use mica_command::table::{Paint, Table};
 
 pub(crate) use card::show;
 pub(crate) use doctor::doctor;

@@ -88,6 +88,7 @@ pub(super) fn join(
     }
     let slot = vgpu.slot_of_worker(pid);
     let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
+    let is_spare = slot.is_some_and(|slot| vgpu.workers.get(&slot).is_some_and(|s| s.is_spare));
     if role == Role::Worker && slot.is_none() && fds.is_empty() {
         let text = format!("process {pid} was not started as a worker of {name}");
         return Err((Refusal::State, text));
@@ -198,6 +199,7 @@ pub(super) fn join(
         undrained: false,
         confinement: None,
         unknown_names: BTreeSet::new(),
+        refused_requests: BTreeSet::new(),
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),
         last_gate_wait_ns: counters.gate_wait_ns.load(Relaxed),
@@ -250,7 +252,8 @@ pub(super) fn join(
             ),
         );
     }
-    if is_probe {
+    // Nobody asked for a worker that was started ahead, and no program has joined yet.
+    if is_probe || is_spare {
         return Ok(Joined::Client {
             id,
             governed,
@@ -290,7 +293,7 @@ pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
     }
 }
 
-fn joined_words(
+pub(crate) fn joined_words(
     role: Role,
     pid: u32,
     serves: Option<(u32, u64)>,

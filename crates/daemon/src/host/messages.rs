@@ -139,6 +139,10 @@ impl HostServer {
                 note_symbol(&mut client.unknown_names, &text);
                 "note"
             }
+            Topic::RequestRefused => {
+                note_symbol(&mut client.refused_requests, &text);
+                "request_refused"
+            }
             Topic::KernelFault => "kernel_fault",
             Topic::ModuleRefused => "module_refused",
             Topic::WorkerFailed => "worker_failed",

@@ -5,7 +5,7 @@
 
 mod answers;
 mod credit;
-mod join;
+pub(crate) mod join;
 mod messages;
 mod roles;
 mod shared_files;

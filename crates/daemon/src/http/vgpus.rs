@@ -69,6 +69,13 @@ pub(crate) async fn create(
         true => Outlives::Daemon,
         false => Outlives::Machine,
     };
+    if ephemeral {
+        let (daemon, name) = (daemon.clone(), created.name.clone());
+        // Its creator is about to start a program; the start of a process is not for the thread that answers.
+        drop(tokio::task::spawn_blocking(move || {
+            daemon.start_spare(&name)
+        }));
+    }
     save(&daemon, outlives).await;
     Ok(Json(created))
 }

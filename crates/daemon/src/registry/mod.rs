@@ -85,6 +85,8 @@ pub(crate) struct Client {
     pub(crate) confinement: Option<Confinement>,
     /// Entry points it looked up that pass the limits unseen.
     pub(crate) unknown_names: BTreeSet<String>,
+    /// Numbers of the driver's requests that a worker's filter refused.
+    pub(crate) refused_requests: BTreeSet<String>,
     /// GPU time by the driver's percentages.
     pub(crate) driver_seconds: f64,
     pub(crate) last_launches: u64,
@@ -112,6 +114,8 @@ pub(crate) struct WorkerSlot {
     pub(crate) pid: Option<u32>,
     /// The program served: process number and start time; `None` where it cannot be seen.
     pub(crate) program: Option<(u32, u64)>,
+    /// Whether the worker was started ahead and no program has come for it yet.
+    pub(crate) is_spare: bool,
     /// Sessions that wait for the worker to say hello.
     pub(crate) pending: Vec<PendingSession>,
     pub(crate) next_session: u64,
@@ -125,8 +129,17 @@ impl WorkerSlot {
             started: Instant::now(),
             pid: None,
             program,
+            is_spare: false,
             pending: Vec::new(),
             next_session: 0,
+        }
+    }
+
+    /// A slot for a worker that is started ahead of its program.
+    pub(crate) fn spare() -> Self {
+        Self {
+            is_spare: true,
+            ..Self::of(None)
         }
     }
 }

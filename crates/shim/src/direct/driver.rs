@@ -31,13 +31,15 @@ pub(crate) fn real_address(symbol: Symbol) -> *mut c_void {
     }
 }
 
-/// The real function as a value of type `$type`.
+/// The real function, of the type that the table has for it.
 macro_rules! real {
-    ($symbol:ident as $type:ty) => {{
+    ($symbol:ident) => {{
         let address = $crate::direct::driver::real_address(mica_cuda_abi::Symbol::$symbol);
         // SAFETY: the address is that of the driver's function of this name (or of one that takes
-        // no arguments and returns a status), whose type the caller states as `cuda.h` has it.
-        unsafe { std::mem::transmute::<*mut std::ffi::c_void, $type>(address) }
+        // no arguments and returns a status), whose type the table has from `cuda.h`.
+        unsafe {
+            std::mem::transmute::<*mut std::ffi::c_void, mica_cuda_abi::function::$symbol>(address)
+        }
     }};
 }
 pub(crate) use real;

@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_cuda_abi::{CuStatus, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, Handle, Symbol, function};
 use mica_limits::Leases;
 use mica_wire::host::page::gate;
 
@@ -71,18 +71,7 @@ pub(crate) fn drain() -> bool {
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn cooperative(
     symbol: Symbol,
-    real: unsafe extern "C" fn(
-        Handle,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        u32,
-        Handle,
-        *mut *mut c_void,
-    ) -> CuStatus,
+    real: function::cuLaunchCooperativeKernel,
     function: Handle,
     gx: u32,
     gy: u32,
@@ -102,7 +91,7 @@ pub(crate) unsafe fn cooperative(
 /// `cuLaunchCooperativeKernelMultiDevice`.
 pub(crate) unsafe fn cooperative_many(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, u32, u32) -> CuStatus,
+    real: function::cuLaunchCooperativeKernelMultiDevice,
     list: *mut c_void,
     count: u32,
     flags: u32,
@@ -115,7 +104,7 @@ pub(crate) unsafe fn cooperative_many(
 /// `cuLaunch`.
 pub(crate) unsafe fn legacy(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuLaunch,
     function: Handle,
 ) -> CuStatus {
     submit(symbol, std::ptr::null_mut());
@@ -126,7 +115,7 @@ pub(crate) unsafe fn legacy(
 /// `cuLaunchGrid`.
 pub(crate) unsafe fn legacy_grid(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, i32, i32) -> CuStatus,
+    real: function::cuLaunchGrid,
     function: Handle,
     width: i32,
     height: i32,
@@ -139,7 +128,7 @@ pub(crate) unsafe fn legacy_grid(
 /// `cuLaunchGridAsync`.
 pub(crate) unsafe fn legacy_grid_async(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, i32, i32, Handle) -> CuStatus,
+    real: function::cuLaunchGridAsync,
     function: Handle,
     width: i32,
     height: i32,

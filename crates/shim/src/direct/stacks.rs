@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mica_cuda_abi::{
-    CuResult, CuStatus, Device, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol,
+    CuResult, CuStatus, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol, function,
 };
 
 use super::books;
@@ -81,7 +81,7 @@ fn grow(direct: &Direct, limit: u32, grown: &Grown) -> Result<u64, u64> {
 /// `cuCtxSetLimit`.
 pub(crate) unsafe fn set_limit(
     _: Symbol,
-    real: unsafe extern "C" fn(u32, usize) -> CuStatus,
+    real: function::cuCtxSetLimit,
     limit: u32,
     value: usize,
 ) -> CuStatus {
@@ -132,7 +132,7 @@ pub(crate) unsafe fn set_limit(
 /// `cuModuleGetFunction`.
 pub(crate) unsafe fn function(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> CuStatus,
+    real: function::cuModuleGetFunction,
     out: *mut Handle,
     module: Handle,
     name: *const c_char,
@@ -148,8 +148,7 @@ pub(crate) unsafe fn function(
 
 /// A function that is about to be used.
 fn function_needs(function: Handle) -> CuStatus {
-    let get =
-        real!(cuFuncGetAttribute as unsafe extern "C" fn(*mut c_int, c_int, Handle) -> CuStatus);
+    let get = real!(cuFuncGetAttribute);
     let mut bytes = 0;
     // SAFETY: the driver's own handle; writes one number.
     let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, function) };
@@ -157,11 +156,7 @@ fn function_needs(function: Handle) -> CuStatus {
 }
 
 /// `cuFuncLoad`: what was enumerated may say what it needs only now.
-pub(crate) unsafe fn load(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    function: Handle,
-) -> CuStatus {
+pub(crate) unsafe fn load(_: Symbol, real: function::cuFuncLoad, function: Handle) -> CuStatus {
     // SAFETY: the program's argument.
     match unsafe { real(function) } {
         0 => function_needs(function),
@@ -172,13 +167,12 @@ pub(crate) unsafe fn load(
 /// `cuModuleEnumerateFunctions`.
 pub(crate) unsafe fn functions(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> CuStatus,
+    real: function::cuModuleEnumerateFunctions,
     out: *mut Handle,
     count: u32,
     module: Handle,
 ) -> CuStatus {
-    let total =
-        real!(cuModuleGetFunctionCount as unsafe extern "C" fn(*mut u32, Handle) -> CuStatus);
+    let total = real!(cuModuleGetFunctionCount);
     // SAFETY: the program's arguments.
     unsafe {
         enumerated(
@@ -195,13 +189,12 @@ pub(crate) unsafe fn functions(
 /// `cuLibraryEnumerateKernels`.
 pub(crate) unsafe fn kernels(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> CuStatus,
+    real: function::cuLibraryEnumerateKernels,
     out: *mut Handle,
     count: u32,
     library: Handle,
 ) -> CuStatus {
-    let total =
-        real!(cuLibraryGetKernelCount as unsafe extern "C" fn(*mut u32, Handle) -> CuStatus);
+    let total = real!(cuLibraryGetKernelCount);
     // SAFETY: the program's arguments.
     unsafe {
         enumerated(
@@ -248,7 +241,7 @@ unsafe fn enumerated(
 /// `cuLibraryGetKernel`.
 pub(crate) unsafe fn kernel(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> CuStatus,
+    real: function::cuLibraryGetKernel,
     out: *mut Handle,
     library: Handle,
     name: *const c_char,
@@ -267,8 +260,7 @@ fn kernel_needs(kernel: Handle) -> CuStatus {
     let Some(device) = current_device() else {
         return 0;
     };
-    type Get = unsafe extern "C" fn(*mut c_int, c_int, Handle, Device) -> CuStatus;
-    let get = real!(cuKernelGetAttribute as Get);
+    let get = real!(cuKernelGetAttribute);
     let mut bytes = 0;
     // SAFETY: the driver's own handle; writes one number.
     let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, kernel, device) };
@@ -313,7 +305,7 @@ fn needs_local(told: CuStatus, bytes: c_int) -> CuStatus {
 
 /// A limit before anything was charged for it.
 fn as_first(limit: u32) -> Grown {
-    let get = real!(cuCtxGetLimit as unsafe extern "C" fn(*mut usize, u32) -> CuStatus);
+    let get = real!(cuCtxGetLimit);
     let mut value = 0;
     // SAFETY: writes one size.
     unsafe { get(&mut value, limit) };
@@ -329,8 +321,7 @@ fn unit(limit: u32) -> u64 {
     if limit != LIMIT_STACK {
         return 1;
     }
-    type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
-    let get = real!(cuDeviceGetAttribute as Get);
+    let get = real!(cuDeviceGetAttribute);
     let device = current_device().unwrap_or(0);
     let attribute = |which: DeviceAttribute| {
         let mut value = 1;

@@ -62,6 +62,8 @@ numbered! {
         ModuleRefused = 3,
         /// A worker cannot serve.
         WorkerFailed = 4,
+        /// A worker's filter refused a request of the driver: the text begins with its number.
+        RequestRefused = 5,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use mica_cuda_abi::CuResult;
 use mica_vgpu::VgpuError;
-use mica_wire::session::{Call, Late, RecordHeader, Violation};
+use mica_wire::session::{Call, Effect, Late, RecordHeader, Violation};
 
 use super::threads::SessionThreads;
 use crate::dispatch::Failure;
@@ -25,9 +25,15 @@ impl SessionThreads {
             return Ok(());
         }
         let (name, late) = (call.name(), call.late());
-        let context = dispatcher.context_of(late.owner());
+        // Looked up before a call that may end its owner. A launch needs the context only if it fails.
+        let is_lasting = header.reply_slot().is_none() && call.effect() == Effect::None;
+        let known = match is_lasting {
+            true => None,
+            false => Some(dispatcher.context_of(late.owner())),
+        };
+        let context = || known.unwrap_or_else(|| dispatcher.context_of(late.owner()));
         if let (Late::Before(_), Some(slot)) = (late, header.reply_slot())
-            && let Some(kept) = self.take_late(context)
+            && let Some(kept) = self.take_late(context())
         {
             self.refuse(slot, kept);
             return Ok(());
@@ -46,9 +52,9 @@ impl SessionThreads {
             (None, Ok(_)) => {}
             (None, Err((code, message))) => {
                 tracing::debug!(name, message, "a posted call failed");
-                self.keep_late(context, code, message);
+                self.keep_late(context(), code, message);
             }
-            (Some(slot), outcome) => self.answer(slot, late, context, outcome),
+            (Some(slot), outcome) => self.answer(slot, late, context(), outcome),
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ impl SessionThreads {
         port.attend();
         while !self.is_over() {
             let Some(header) = ring.next(body)? else {
-                gpu.settle();
+                self.dispatcher.settle();
                 match port.look_for_call() {
                     None => continue,
                     Some(since) => return Ok(leave_idle(port, ring, since)),

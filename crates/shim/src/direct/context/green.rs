@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, PoisonError};
 
-use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, Device, Handle, Symbol, function};
 
 use super::{releasing, retaining};
 use crate::direct::driver::real;
@@ -48,7 +48,7 @@ pub(super) fn ended(context: usize) {
 /// `cuGreenCtxCreate`.
 pub(crate) unsafe fn create(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, Device, u32) -> CuStatus,
+    real: function::cuGreenCtxCreate,
     out: *mut Handle,
     resources: Handle,
     device: Device,
@@ -67,9 +67,8 @@ pub(crate) unsafe fn create(
 
 /// The primary context of a device, which is active.
 fn primary(device: Device) -> usize {
-    type Retain = unsafe extern "C" fn(*mut Handle, Device) -> CuStatus;
-    let retain = real!(cuDevicePrimaryCtxRetain as Retain);
-    let release = real!(cuDevicePrimaryCtxRelease_v2 as unsafe extern "C" fn(Device) -> CuStatus);
+    let retain = real!(cuDevicePrimaryCtxRetain);
+    let release = real!(cuDevicePrimaryCtxRelease_v2);
     let mut context: Handle = std::ptr::null_mut();
     // SAFETY: writes one handle; what was retained is released.
     unsafe {
@@ -83,7 +82,7 @@ fn primary(device: Device) -> usize {
 /// `cuGreenCtxDestroy`.
 pub(crate) unsafe fn destroy(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuGreenCtxDestroy,
     green: Handle,
 ) -> CuStatus {
     // SAFETY: the program's argument.
@@ -102,7 +101,7 @@ pub(crate) unsafe fn destroy(
 /// `cuCtxFromGreenCtx`.
 pub(crate) unsafe fn context(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle) -> CuStatus,
+    real: function::cuCtxFromGreenCtx,
     out: *mut Handle,
     green: Handle,
 ) -> CuStatus {

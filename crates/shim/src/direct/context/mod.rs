@@ -62,7 +62,7 @@ impl Contexts {
 
 /// The calling thread's context, 0 for none.
 pub(crate) fn current() -> usize {
-    let get = real!(cuCtxGetCurrent as unsafe extern "C" fn(*mut Handle) -> CuStatus);
+    let get = real!(cuCtxGetCurrent);
     let mut context: Handle = std::ptr::null_mut();
     // SAFETY: writes one handle.
     let status = unsafe { get(&mut context) };
@@ -92,7 +92,7 @@ pub(crate) fn current_is_only() -> bool {
 pub(crate) fn single_device() -> bool {
     static SINGLE: OnceLock<bool> = OnceLock::new();
     *SINGLE.get_or_init(|| {
-        let get = real!(cuDeviceGetCount as unsafe extern "C" fn(*mut i32) -> CuStatus);
+        let get = real!(cuDeviceGetCount);
         let mut count = 0;
         // SAFETY: writes one number.
         unsafe { get(&mut count) == 0 && count == 1 }
@@ -101,7 +101,7 @@ pub(crate) fn single_device() -> bool {
 
 /// The device of the calling thread's context.
 pub(crate) fn current_device() -> Option<Device> {
-    let get = real!(cuCtxGetDevice as unsafe extern "C" fn(*mut Device) -> CuStatus);
+    let get = real!(cuCtxGetDevice);
     let mut device = 0;
     // SAFETY: writes one ordinal.
     (unsafe { get(&mut device) } == 0).then_some(device)
@@ -109,14 +109,14 @@ pub(crate) fn current_device() -> Option<Device> {
 
 /// Waits for the work of every context of the process; true if all of it could be waited for.
 pub(crate) fn synchronize_all(direct: &Direct) -> bool {
-    let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
+    let wait = real!(cuCtxSynchronize);
     let before = current();
     if ONLY.load(Acquire) == before && before != 0 {
         // SAFETY: takes no arguments; an error is the program's to see at its own next call.
         return unsafe { wait() } == 0;
     }
     let all: Vec<usize> = direct.contexts.books().bytes.keys().copied().collect();
-    let set = real!(cuCtxSetCurrent as unsafe extern "C" fn(Handle) -> CuStatus);
+    let set = real!(cuCtxSetCurrent);
     let mut done = true;
     for context in all {
         // SAFETY: a context the program made; if it has ended meanwhile the driver says so.
@@ -232,8 +232,7 @@ fn releasing(device: Device, call: impl FnOnce() -> CuStatus) -> CuStatus {
 }
 
 fn is_active(device: Device) -> bool {
-    type Get = unsafe extern "C" fn(Device, *mut u32, *mut i32) -> CuStatus;
-    let get = real!(cuDevicePrimaryCtxGetState as Get);
+    let get = real!(cuDevicePrimaryCtxGetState);
     let (mut flags, mut active) = (0, 0);
     // SAFETY: writes two numbers. An error leaves the context booked.
     unsafe { get(device, &mut flags, &mut active) != 0 || active != 0 }

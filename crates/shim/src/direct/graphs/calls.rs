@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, MemAllocNodeParams, Symbol};
+use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, MemAllocNodeParams, Symbol, function};
 
 use super::{Books, Exec, compare, in_use, paid, with_memory};
 use crate::direct::books;
@@ -12,13 +12,7 @@ use crate::direct::state::state;
 /// `cuGraphAddMemAllocNode`.
 pub(crate) unsafe fn add_alloc_node(
     _: Symbol,
-    real: unsafe extern "C" fn(
-        *mut Handle,
-        Handle,
-        *const Handle,
-        usize,
-        *mut MemAllocNodeParams,
-    ) -> CuStatus,
+    real: function::cuGraphAddMemAllocNode,
     out: *mut Handle,
     graph: Handle,
     needs: *const Handle,
@@ -102,7 +96,7 @@ fn has_child(graph: Handle, child: Handle, moved: bool) {
 /// `cuGraphAddNode`.
 pub(crate) unsafe fn add_node(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const Handle, usize, *mut c_void) -> CuStatus,
+    real: function::cuGraphAddNode,
     out: *mut Handle,
     graph: Handle,
     needs: *const Handle,
@@ -120,14 +114,7 @@ pub(crate) unsafe fn add_node(
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn add_node_v2(
     _: Symbol,
-    real: unsafe extern "C" fn(
-        *mut Handle,
-        Handle,
-        *const Handle,
-        *const c_void,
-        usize,
-        *mut c_void,
-    ) -> CuStatus,
+    real: function::cuGraphAddNode_v2,
     out: *mut Handle,
     graph: Handle,
     needs: *const Handle,
@@ -145,7 +132,7 @@ pub(crate) unsafe fn add_node_v2(
 /// `cuGraphAddChildGraphNode`.
 pub(crate) unsafe fn add_child(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const Handle, usize, Handle) -> CuStatus,
+    real: function::cuGraphAddChildGraphNode,
     out: *mut Handle,
     graph: Handle,
     needs: *const Handle,
@@ -163,7 +150,7 @@ pub(crate) unsafe fn add_child(
 /// `cuGraphClone`.
 pub(crate) unsafe fn clone(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle) -> CuStatus,
+    real: function::cuGraphClone,
     out: *mut Handle,
     graph: Handle,
 ) -> CuStatus {
@@ -179,11 +166,7 @@ pub(crate) unsafe fn clone(
 }
 
 /// `cuGraphDestroy`.
-pub(crate) unsafe fn destroy(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    graph: Handle,
-) -> CuStatus {
+pub(crate) unsafe fn destroy(_: Symbol, real: function::cuGraphDestroy, graph: Handle) -> CuStatus {
     // SAFETY: the program's argument.
     let call = || unsafe { real(graph) };
     let Some(direct) = in_use() else {
@@ -201,7 +184,7 @@ pub(crate) unsafe fn destroy(
 /// `cuGraphInstantiateWithFlags`.
 pub(crate) unsafe fn instantiate(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, u64) -> CuStatus,
+    real: function::cuGraphInstantiateWithFlags,
     out: *mut Handle,
     graph: Handle,
     flags: u64,
@@ -213,7 +196,7 @@ pub(crate) unsafe fn instantiate(
 /// `cuGraphInstantiate` and `cuGraphInstantiate_v2`.
 pub(crate) unsafe fn instantiate_logging(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *mut Handle, *mut c_char, usize) -> CuStatus,
+    real: function::cuGraphInstantiate,
     out: *mut Handle,
     graph: Handle,
     culprit: *mut Handle,
@@ -227,7 +210,7 @@ pub(crate) unsafe fn instantiate_logging(
 /// `cuGraphInstantiateWithParams`.
 pub(crate) unsafe fn instantiate_with_params(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *mut c_void) -> CuStatus,
+    real: function::cuGraphInstantiateWithParams,
     out: *mut Handle,
     graph: Handle,
     params: *mut c_void,
@@ -279,7 +262,7 @@ unsafe fn instantiated(
 /// `cuGraphLaunch`.
 pub(crate) unsafe fn launch(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, Handle) -> CuStatus,
+    real: function::cuGraphLaunch,
     exec: Handle,
     stream: Handle,
 ) -> CuStatus {
@@ -291,7 +274,7 @@ pub(crate) unsafe fn launch(
 /// `cuGraphUpload`.
 pub(crate) unsafe fn upload(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, Handle) -> CuStatus,
+    real: function::cuGraphUpload,
     exec: Handle,
     stream: Handle,
 ) -> CuStatus {
@@ -303,7 +286,7 @@ pub(crate) unsafe fn upload(
 /// `cuGraphExecDestroy`.
 pub(crate) unsafe fn exec_destroy(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuGraphExecDestroy,
     exec: Handle,
 ) -> CuStatus {
     // SAFETY: the program's argument.
@@ -324,7 +307,7 @@ pub(crate) unsafe fn exec_destroy(
 /// `cuDeviceGraphMemTrim`.
 pub(crate) unsafe fn trim(
     _: Symbol,
-    real: unsafe extern "C" fn(Device) -> CuStatus,
+    real: function::cuDeviceGraphMemTrim,
     device: Device,
 ) -> CuStatus {
     // SAFETY: the program's argument.

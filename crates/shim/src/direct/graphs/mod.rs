@@ -8,7 +8,6 @@
 mod calls;
 
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -137,8 +136,7 @@ fn compare(direct: &Direct, books: &mut Books, ahead: u64) {
 }
 
 fn reserved(device: Device) -> Option<u64> {
-    type Get = unsafe extern "C" fn(Device, u32, *mut c_void) -> CuStatus;
-    let get = real!(cuDeviceGetGraphMemAttribute as Get);
+    let get = real!(cuDeviceGetGraphMemAttribute);
     let mut bytes = 0_u64;
     // SAFETY: the attribute is one 64-bit number.
     let status = unsafe { get(device, ATTR_RESERVED_CURRENT, (&raw mut bytes).cast()) };

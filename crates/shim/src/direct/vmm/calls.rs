@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use mica_cuda_abi::{
-    AllocationHandle, CuResult, CuStatus, DevicePtr, Handle, MemAllocationProp, Symbol,
+    AllocationHandle, CuResult, CuStatus, DevicePtr, Handle, MemAllocationProp, Symbol, function,
 };
 
 use super::{Books, Mapping, Piece, Sparse};
@@ -19,12 +19,7 @@ const FABRIC_BYTES: usize = 64;
 /// `cuMemCreate`.
 pub(crate) unsafe fn create(
     _: Symbol,
-    real: unsafe extern "C" fn(
-        *mut AllocationHandle,
-        usize,
-        *const MemAllocationProp,
-        u64,
-    ) -> CuStatus,
+    real: function::cuMemCreate,
     out: *mut AllocationHandle,
     bytes: usize,
     props: *const MemAllocationProp,
@@ -50,7 +45,7 @@ pub(crate) unsafe fn create(
 /// `cuMemRelease`.
 pub(crate) unsafe fn release(
     _: Symbol,
-    real: unsafe extern "C" fn(AllocationHandle) -> CuStatus,
+    real: function::cuMemRelease,
     handle: AllocationHandle,
 ) -> CuStatus {
     let Some(direct) = state() else {
@@ -77,7 +72,7 @@ pub(crate) unsafe fn release(
 /// `cuMemRetainAllocationHandle`: one more hold on what is mapped at an address.
 pub(crate) unsafe fn retain(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut AllocationHandle, *mut c_void) -> CuStatus,
+    real: function::cuMemRetainAllocationHandle,
     out: *mut AllocationHandle,
     address: *mut c_void,
 ) -> CuStatus {
@@ -89,7 +84,7 @@ pub(crate) unsafe fn retain(
 /// `cuMemImportFromShareableHandle`: of our own memory, one more hold on it.
 pub(crate) unsafe fn import(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut AllocationHandle, *mut c_void, u32) -> CuStatus,
+    real: function::cuMemImportFromShareableHandle,
     out: *mut AllocationHandle,
     exported: *mut c_void,
     kind: u32,
@@ -110,7 +105,7 @@ pub(crate) unsafe fn import(
 /// `cuMemExportToShareableHandle`: by this, memory may come back.
 pub(crate) unsafe fn export(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, AllocationHandle, u32, u64) -> CuStatus,
+    real: function::cuMemExportToShareableHandle,
     out: *mut c_void,
     handle: AllocationHandle,
     kind: u32,
@@ -170,7 +165,7 @@ unsafe fn one_more(
 /// `cuMemMap`.
 pub(crate) unsafe fn map(
     _: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, usize, usize, AllocationHandle, u64) -> CuStatus,
+    real: function::cuMemMap,
     address: DevicePtr,
     bytes: usize,
     offset: usize,
@@ -197,7 +192,7 @@ pub(crate) unsafe fn map(
 /// `cuMemUnmap`: may span several mappings.
 pub(crate) unsafe fn unmap(
     _: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, usize) -> CuStatus,
+    real: function::cuMemUnmap,
     address: DevicePtr,
     bytes: usize,
 ) -> CuStatus {
@@ -248,8 +243,8 @@ const OPERATION_MAP: u32 = 1;
 /// once counts as mapped until the array ends: parts come and go, and when is the stream's affair.
 pub(crate) unsafe fn map_arrays(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut ArrayMapping, u32, Handle) -> CuStatus,
-    maps: *mut ArrayMapping,
+    real: function::cuMemMapArrayAsync,
+    maps: *mut c_void,
     count: u32,
     stream: Handle,
 ) -> CuStatus {
@@ -263,7 +258,9 @@ pub(crate) unsafe fn map_arrays(
     let status = call();
     if status == 0 {
         // SAFETY: the program's list, which the driver has just read.
-        for map in unsafe { std::slice::from_raw_parts(maps, count as usize) } {
+        let maps =
+            unsafe { std::slice::from_raw_parts(maps.cast::<ArrayMapping>(), count as usize) };
+        for map in maps {
             let mapped = books.piece(map.handle);
             let Some(piece) = mapped.filter(|_| map.operation == OPERATION_MAP) else {
                 continue;
