@@ -21,7 +21,7 @@ pub enum TurnKind {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Turn {
-    /// Grows by one per turn of a GPU. A turn that goes on is told again under the same number.
+    /// Grows by one per turn of a GPU. A turn that has grown or ended is told again under the same number.
     pub sequence: u64,
     /// The virtual GPU.
     pub vgpu: String,
@@ -55,10 +55,10 @@ pub struct Turns {
     pub now_ns: u64,
     /// Seconds since the epoch when this was said.
     pub time_seconds: f64,
-    /// Ask for those after this number next.
+    /// Ask for what changes after this number next. It is not a sequence number.
     pub next: u64,
-    /// Turns after the number asked for that are remembered no more.
-    pub missed: u64,
+    /// Some turns after the number asked for are remembered no more.
+    pub missed: bool,
     /// The turns.
     pub turns: Vec<Turn>,
 }

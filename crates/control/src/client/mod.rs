@@ -173,7 +173,7 @@ impl ControlClient {
         }
     }
 
-    /// The turns of a GPU after a sequence number.
+    /// The turns of a GPU that changed after the `next` of an earlier answer; 0 for all that are remembered.
     pub fn turns(&self, gpu: u32, after: u64) -> Result<Turns, ControlError> {
         self.json("GET", &format!("/v1/gpus/{gpu}/turns?after={after}"), NOTHING)
     }

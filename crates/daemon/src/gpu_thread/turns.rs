@@ -20,6 +20,8 @@ const OPEN_NS: u64 = 100_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TurnRecord {
     pub(crate) sequence: u64,
+    /// Grows with every change of any record.
+    revision: u64,
     pub(crate) tenant: u64,
     client: u64,
     pub(crate) kind: TurnKind,
@@ -35,6 +37,10 @@ struct Records {
     ring: VecDeque<TurnRecord>,
     /// Sequence number of the last record.
     last: u64,
+    /// Revision of the last change.
+    revision: u64,
+    /// The highest revision of a record that is forgotten.
+    forgotten: u64,
     /// Sequence number of the lease in force; 0: none.
     lease: u64,
 }
@@ -49,6 +55,7 @@ impl TurnLog {
         let mut records = self.records();
         let record = TurnRecord {
             sequence: 0,
+            revision: 0,
             tenant,
             client,
             kind: TurnKind::Lease,
@@ -64,36 +71,23 @@ impl TurnLog {
     pub(super) fn end(&self, client: u64, now_ns: u64) {
         let mut records = self.records();
         let lease = records.lease;
-        if let Some(record) = records.get(lease)
-            && record.client == client
+        if records.get(lease).is_some_and(|record| record.client == client)
+            && let Some(record) = records.change(lease)
         {
             record.end_ns = now_ns;
             records.lease = 0;
         }
     }
 
-    /// Turns after a sequence number, the lease in force, how many were forgotten, and the number to ask after next.
-    ///
-    /// An open turn may still grow: the last one of every client is told again.
-    pub(crate) fn after(&self, after: u64) -> (Vec<TurnRecord>, u64, u64) {
+    /// Turns that began, grew or ended after a revision; whether some of them are forgotten; the revision to ask after
+    /// next.
+    pub(crate) fn after(&self, after: u64) -> (Vec<TurnRecord>, bool, u64) {
         let records = self.records();
-        let first = records.ring.front().map_or(records.last + 1, |r| r.sequence);
-        let missed = first.saturating_sub(after.min(records.last) + 1);
-        let grows = |r: &TurnRecord| {
-            r.end_ns == 0 || (r.kind == TurnKind::Open && r.end_ns - r.start_ns < OPEN_NS)
-        };
-        let wanted = |r: &&TurnRecord| r.sequence > after || grows(r);
-        let from = after.saturating_sub(first.saturating_sub(1)).min(records.ring.len() as u64);
-        // Records that grow are among the newest; a few hundred before the number asked for hold them all.
-        let from = (from as usize).saturating_sub(256);
-        let found = records.ring.iter().skip(from).filter(wanted).copied();
-        let mut found: Vec<TurnRecord> = found.collect();
-        if let Some(index) = records.index(records.lease)
-            && index < from
-        {
-            found.insert(0, records.ring[index]);
-        }
-        (found, missed, records.last)
+        // A number of an earlier daemon: everything is news.
+        let after = if after > records.revision { 0 } else { after };
+        let news = records.ring.iter().filter(|record| record.revision > after);
+        let forgotten = records.forgotten > after;
+        (news.copied().collect(), forgotten, records.revision)
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
@@ -103,12 +97,19 @@ impl TurnLog {
 
 impl Records {
     fn push(&mut self, record: TurnRecord) -> u64 {
-        if self.ring.len() == REMEMBERED {
-            self.ring.pop_front();
+        if self.ring.len() == REMEMBERED
+            && let Some(old) = self.ring.pop_front()
+        {
+            self.forgotten = self.forgotten.max(old.revision);
         }
         self.last += 1;
-        let sequence = self.last;
-        self.ring.push_back(TurnRecord { sequence, ..record });
+        self.revision += 1;
+        let (sequence, revision) = (self.last, self.revision);
+        self.ring.push_back(TurnRecord {
+            sequence,
+            revision,
+            ..record
+        });
         sequence
     }
 
@@ -118,9 +119,17 @@ impl Records {
         (index < self.ring.len()).then_some(index)
     }
 
-    fn get(&mut self, sequence: u64) -> Option<&mut TurnRecord> {
+    fn get(&self, sequence: u64) -> Option<&TurnRecord> {
+        self.ring.get(self.index(sequence)?)
+    }
+
+    /// A record that is about to change.
+    fn change(&mut self, sequence: u64) -> Option<&mut TurnRecord> {
         let index = self.index(sequence)?;
-        self.ring.get_mut(index)
+        self.revision += 1;
+        let record = self.ring.get_mut(index)?;
+        record.revision = self.revision;
+        Some(record)
     }
 }
 
@@ -174,9 +183,11 @@ impl TurnLog {
     /// Prolongs an open turn, or begins one.
     fn extend(&self, governed: &Governed, turn: u64, (from_ns, to_ns): (u64, u64), busy_ns: Option<u64>) -> u64 {
         let mut records = self.records();
-        if let Some(record) = records.get(turn)
-            && record.end_ns == from_ns
-            && record.end_ns - record.start_ns < OPEN_NS
+        let goes_on = |record: &TurnRecord| {
+            record.end_ns == from_ns && record.end_ns - record.start_ns < OPEN_NS
+        };
+        if records.get(turn).is_some_and(goes_on)
+            && let Some(record) = records.change(turn)
         {
             record.end_ns = to_ns;
             record.busy_ns = record.busy_ns.map(|busy| busy + busy_ns.unwrap_or(0));
@@ -184,6 +195,7 @@ impl TurnLog {
         }
         records.push(TurnRecord {
             sequence: 0,
+            revision: 0,
             tenant: governed.tenant.id,
             client: governed.id,
             kind: TurnKind::Open,
@@ -202,57 +214,35 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_lease_is_told_while_it_lasts_and_once_more_when_it_ends() {
+    fn a_lease_is_told_when_it_begins_and_when_it_ends() {
         let log = TurnLog::default();
         log.begin(7, 1, 10 * MS, 2 * MS);
-        let (turns, missed, next) = log.after(0);
-        assert_eq!((turns.len(), missed, next), (1, 0, 1));
+        let (turns, forgotten, next) = log.after(0);
+        assert_eq!((turns.len(), forgotten), (1, false));
         assert_eq!((turns[0].end_ns, turns[0].waited_ns), (0, 2 * MS));
-        let (again, _, _) = log.after(1);
-        assert_eq!(again.len(), 1, "it goes on");
+        assert_eq!(log.after(next).0, [], "nothing has changed");
         // Another client's gate is nothing to it.
         log.end(2, 15 * MS);
-        assert_eq!(log.after(1).0[0].end_ns, 0);
+        assert_eq!(log.after(next).0, []);
         log.end(1, 18 * MS);
-        let (told, _, next) = log.after(0);
-        assert_eq!((told[0].end_ns, next), (18 * MS, 1));
-        assert_eq!(log.after(1).0, []);
+        let (told, _, later) = log.after(next);
+        assert_eq!((told.len(), told[0].sequence, told[0].end_ns), (1, 1, 18 * MS));
+        assert_eq!(log.after(later).0, []);
     }
 
     #[test]
-    fn the_log_is_bounded_and_counts_what_it_forgot() {
+    fn the_log_is_bounded_and_says_that_it_forgot() {
         let log = TurnLog::default();
         let many = REMEMBERED as u64 + 100;
         for turn in 0..many {
             log.begin(1, 1, turn * MS, 0);
             log.end(1, turn * MS + MS / 2);
         }
-        let (turns, missed, next) = log.after(0);
-        assert_eq!((turns.len(), missed, next), (REMEMBERED, 100, many));
-        let (turns, missed, _) = log.after(many - 5);
-        assert_eq!((turns.len(), missed), (5, 0));
-        let (turns, missed, next) = log.after(u64::MAX);
-        assert_eq!((turns.len(), missed, next), (0, 0, many));
-    }
-
-    #[test]
-    fn a_long_lease_is_told_however_many_open_turns_follow_it() {
-        let log = TurnLog::default();
-        log.begin(1, 1, 0, 0);
-        let mut records = log.records();
-        for turn in 1..600 {
-            let record = records.ring[0];
-            records.push(TurnRecord {
-                kind: TurnKind::Open,
-                end_ns: turn + OPEN_NS,
-                start_ns: turn,
-                ..record
-            });
-        }
-        drop(records);
-        let (turns, _, next) = log.after(600);
-        assert_eq!(next, 600);
-        assert_eq!(turns.len(), 1);
-        assert_eq!((turns[0].sequence, turns[0].end_ns), (1, 0));
+        let (turns, forgotten, next) = log.after(0);
+        assert_eq!((turns.len(), forgotten, next), (REMEMBERED, true, 2 * many));
+        let (turns, forgotten, _) = log.after(2 * (many - 5));
+        assert_eq!((turns.len(), forgotten), (5, false));
+        let (turns, forgotten, _) = log.after(u64::MAX);
+        assert_eq!((turns.len(), forgotten), (REMEMBERED, true), "another daemon's number");
     }
 }

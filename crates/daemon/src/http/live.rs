@@ -92,13 +92,16 @@ impl Daemon {
                 continue;
             }
             let mut columns = RecentColumns::default();
-            let mut due = 0;
+            let step = u64::from(RECENT_STEP);
+            let mut last = 0;
             for sample in &vgpu.history {
-                if sample.time_seconds < due {
+                // One value for each step of the clock, so that those of all virtual GPUs belong together.
+                let time = sample.time_seconds / step * step;
+                if time == last {
                     continue;
                 }
-                due = sample.time_seconds + u64::from(RECENT_STEP);
-                columns.time_seconds.push(sample.time_seconds);
+                last = time;
+                columns.time_seconds.push(time);
                 columns.share_percent.push(sample.share_measured_percent);
                 columns.memory_bytes.push(sample.memory_used_bytes);
                 columns.wait_percent.push(sample.gate_wait_percent);
@@ -148,7 +151,7 @@ struct Watcher {
     events: tokio::sync::broadcast::Receiver<mica_control::api::Event>,
     stop: tokio::sync::watch::Receiver<bool>,
     ticks: u32,
-    /// For each GPU the number of the last turn that was sent.
+    /// For each GPU what to ask its turns after.
     next: Vec<u64>,
     ready: VecDeque<SseEvent>,
 }

@@ -42,6 +42,7 @@ const ASSETS: &[Asset] = assets![
     "/js/overview.js" SCRIPT "js/overview.js",
     "/js/tenant.js" SCRIPT "js/tenant.js",
     "/js/lists.js" SCRIPT "js/lists.js",
+    "/js/history.js" SCRIPT "js/history.js",
     "/js/actions.js" SCRIPT "js/actions.js",
 ];
 

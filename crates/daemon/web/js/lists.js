@@ -9,7 +9,7 @@ function eventRow(event) {
   const sign = { info: "●", warning: "▲", error: "✕" }[event.severity];
   const name = event.vgpu ? h("a", { href: `#/vgpu/${encodeURIComponent(event.vgpu)}` }, event.vgpu) : "";
   const element = h("tr", { class: event.severity },
-    h("td", { class: "number" }, clock(event.time_seconds)), h("td", {}, h("span", { class: `badge ${event.severity}` }, `${sign} ${event.severity}`)),
+    h("td", { class: "time" }, clock(event.time_seconds)), h("td", {}, h("span", { class: `badge ${event.severity}` }, `${sign} ${event.severity}`)),
     h("td", {}, name), h("td", { class: "command" }, event.message));
   return { element };
 }

@@ -4,14 +4,9 @@ import { bar, h, keyed, text } from "./dom.js";
 import { Chart, spark } from "./chart.js";
 import { bytes, count, percent } from "./format.js";
 import { menu } from "./actions.js";
+import { Range } from "./history.js";
 import { color, on, store } from "./store.js";
 import { Timeline } from "./timeline.js";
-
-/** Lines of all virtual GPUs from one column of the last minutes. */
-export function lines(column, names = store.vgpus.map((vgpu) => vgpu.name)) {
-  const series = names.filter((name) => store.series.has(name));
-  return { times: store.axis, series: series.map((name) => ({ name, color: color(name), values: store.series.get(name)[column] })) };
-}
 
 /** What a state is called, with a sign besides its colour. */
 export function stateBadge() {
@@ -70,6 +65,7 @@ function tableRow(vgpu) {
   const dot = h("i", {});
   dot.style.background = color(vgpu.name);
   const owner = h("span", { class: "muted small" });
+  const small = h("span", { class: "muted small narrow" });
   const state = stateBadge();
   const share = bar("Share of the GPU's time");
   const shareWords = h("span", { class: "figure-text" });
@@ -80,15 +76,17 @@ function tableRow(vgpu) {
   const launches = h("td", { class: "number wide" });
   const processes = h("td", { class: "number wide" });
   const element = h("tr", {},
-    h("th", { scope: "row" }, h("a", { class: "tenant", href: `#/vgpu/${encodeURIComponent(vgpu.name)}` }, dot, h("span", {}, vgpu.name)), owner),
-    h("td", {}, state.element), h("td", {}, share.element, shareWords), h("td", { class: "wide" }, line),
+    h("th", { scope: "row" }, h("a", { class: "tenant", href: `#/vgpu/${encodeURIComponent(vgpu.name)}` }, dot, h("span", {}, vgpu.name)), owner, small),
+    h("td", { class: "roomy" }, state.element), h("td", {}, share.element, shareWords), h("td", { class: "wide" }, line),
     h("td", {}, memory.element, memoryWords), wait, launches, processes, h("td", { class: "end" }, menu(vgpu.name)));
-  return { element, owner, state, share, shareWords, line, memory, memoryWords, wait, launches, processes };
+  return { element, owner, small, state, share, shareWords, line, memory, memoryWords, wait, launches, processes };
 }
 
 function updateRow(row, vgpu) {
   const rates = store.rates.get(vgpu.name) ?? { launches: 0, wait: 0 };
-  text(row.owner, `${vgpu.mode}${vgpu.priority === "normal" ? "" : `, ${vgpu.priority} priority`}`);
+  const priority = vgpu.priority === "normal" ? "" : `, ${vgpu.priority} priority`;
+  text(row.owner, `${vgpu.mode}${priority}`);
+  text(row.small, vgpu.state);
   row.state.set(vgpu);
   const asked = vgpu.share_percent;
   const limit = vgpu.cap ? "at most" : vgpu.share_reserved ? "of" : "owed";
@@ -115,7 +113,7 @@ function table() {
   const element = h("section", { class: "card" },
     h("div", { class: "figcaption" }, h("h2", {}, "Virtual GPUs"), filter),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Virtual GPUs" }, h("table", {}, h("caption", { class: "hidden" }, "All virtual GPUs with their shares and memory, updated every second"),
-      h("thead", {}, h("tr", {}, head("Name"), head("State"), head("Time: got, asked"), head("Last minute", { class: "wide" }), head("Memory: used, limit"), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", {}))), body)), empty);
+      h("thead", {}, h("tr", {}, head("Name"), head("State", { class: "roomy" }), head("Time: got, asked"), head("Last minute", { class: "wide" }), head("Memory: used, limit"), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", {}))), body)), empty);
   function update() {
     const wanted = filter.value.toLowerCase();
     const shown = store.vgpus.filter((vgpu) => vgpu.name.toLowerCase().includes(wanted));
@@ -130,13 +128,13 @@ export function overview() {
   const cards = h("div", { class: "cards" });
   const waiting = h("p", { class: "card muted" }, "Waiting for the daemon …");
   const timelines = h("div", { class: "timelines" });
-  const most = 100;
+  const range = new Range(() => charts.forEach((chart) => chart.draw()));
   const charts = [
-    new Chart({ title: "Share of the GPU's time", format: percent, stacked: true, most, data: () => lines("share") }),
-    new Chart({ title: "Memory by virtual GPU", format: bytes, stacked: true, binary: true, most: 1048576, data: () => lines("memory") }),
-    new Chart({ title: "Waiting for a turn", format: percent, most: 10, data: () => lines("wait") }),
+    new Chart({ title: "Share of the GPU's time", format: percent, stacked: true, most: 100, data: () => range.lines("share") }),
+    new Chart({ title: "Memory by virtual GPU", format: bytes, stacked: true, binary: true, most: 1048576, data: () => range.lines("memory") }),
+    new Chart({ title: "Waiting for a turn", format: percent, most: 10, data: () => range.lines("wait") }),
   ];
-  const grid = h("div", { class: "grid" }, charts.map((chart) => chart.element));
+  const grid = h("section", {}, h("div", { class: "figcaption heading" }, h("h2", {}, "Over time"), range.element), h("div", { class: "grid" }, charts.map((chart) => chart.element)));
   const vgpus = table();
   const lanes = new Map();
   const element = h("div", {}, h("h1", { class: "hidden" }, "Overview"), waiting, cards, timelines, vgpus.element, grid);
@@ -154,5 +152,5 @@ export function overview() {
     for (const chart of charts) chart.draw();
   }
   const stop = on("stats", update);
-  return { element, title: "Overview", shown() { if (store.daemon) update(); }, close() { stop(); charts.forEach((chart) => chart.close()); lanes.forEach((timeline) => timeline.close()); } };
+  return { element, title: "Overview", shown() { if (store.daemon) update(); }, close() { stop(); range.close(); charts.forEach((chart) => chart.close()); lanes.forEach((timeline) => timeline.close()); } };
 }

@@ -93,8 +93,9 @@ export function takeStats(stats) {
     const earlier = before.get(name);
     const wait = vgpu && earlier ? Math.max(0, vgpu.throttled_seconds - earlier.throttled_seconds) / elapsed * 100 : null;
     const launches = vgpu && earlier ? Math.max(0, vgpu.launches_total - earlier.launches_total) / elapsed : 0;
+    const shown = wait ?? (vgpu ? series.wait.findLast((value) => value != null) ?? null : null);
     if (vgpu) store.rates.set(name, { launches, wait: wait ?? 0 });
-    const values = [vgpu?.share_measured_percent ?? null, vgpu?.memory_used_bytes ?? null, wait];
+    const values = [vgpu?.share_measured_percent ?? null, vgpu?.memory_used_bytes ?? null, shown];
     COLUMNS.forEach((column, place) => {
       if (series[column].length === store.axis.length) series[column].pop();
       series[column].push(values[place]);

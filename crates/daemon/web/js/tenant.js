@@ -5,6 +5,7 @@ import { Chart } from "./chart.js";
 import { ask } from "./api.js";
 import { bytes, count, percent, seconds } from "./format.js";
 import { buttons } from "./actions.js";
+import { Range } from "./history.js";
 import { checkItem, eventTable } from "./lists.js";
 import { color, on, store } from "./store.js";
 import { stateBadge } from "./overview.js";
@@ -30,15 +31,17 @@ function updateProcess(row, process) {
   values.forEach((value, place) => text(row.cells[place], value));
 }
 
-function charts(name) {
-  const constant = (title, value) => ({ name: title, color: "gray", dashed: true, values: store.axis.map(() => value) });
-  const one = (column) => ({ name, color: color(name), values: store.series.get(name)?.[column] ?? [] });
+function charts(name, range) {
   const now = () => store.byName.get(name);
-  const data = (column, asked) => () => ({ times: store.axis, series: [one(column), ...asked()] });
+  const data = (column, title, asked) => () => {
+    const { times, series } = range.lines(column, [name]);
+    if (title) series.push({ name: title, color: "gray", dashed: true, values: times.map(() => asked(now())) });
+    return { times, series };
+  };
   return [
-    new Chart({ title: "Share of the GPU's time", format: percent, most: 100, data: data("share", () => [constant("asked", now()?.share_percent ?? null)]) }),
-    new Chart({ title: "Memory", format: bytes, binary: true, most: 1048576, data: data("memory", () => [constant("limit", now()?.memory_limit_bytes ?? null)]) }),
-    new Chart({ title: "Waiting for a turn", format: percent, most: 10, data: data("wait", () => []) }),
+    new Chart({ title: "Share of the GPU's time", format: percent, most: 100, data: data("share", "asked now", (vgpu) => vgpu?.share_percent ?? null) }),
+    new Chart({ title: "Memory", format: bytes, binary: true, most: 1048576, data: data("memory", "limit now", (vgpu) => vgpu?.memory_limit_bytes ?? null) }),
+    new Chart({ title: "Waiting for a turn", format: percent, most: 10, data: data("wait") }),
   ];
 }
 
@@ -65,7 +68,8 @@ export function tenant(name) {
   const facts = h("p", { class: "muted" });
   const reasons = h("ul", { class: "trouble", hidden: true });
   const tiles = { share: tile("Share of the GPU"), memory: tile("Memory"), wait: tile("Waiting"), launches: tile("Launches a second"), time: tile("GPU time"), denied: tile("Allocations refused") };
-  const drawn = charts(name);
+  const range = new Range(() => drawn.forEach((chart) => chart.draw()), name);
+  const drawn = charts(name, range);
   const programs = processTable();
   const findings = h("ul", { class: "checks" });
   const events = eventTable();
@@ -76,7 +80,7 @@ export function tenant(name) {
   const gone = h("p", { class: "card", hidden: true, role: "alert" }, "This virtual GPU does not exist, or is not yours. ", h("a", { href: "#/" }, "Overview"));
   const body = h("div", {}, facts, reasons,
     h("div", { class: "tiles" }, Object.values(tiles).map((one) => one.element)), timelineHere,
-    h("div", { class: "grid" }, drawn.map((chart) => chart.element)), programs.element,
+    h("div", { class: "figcaption heading" }, h("h2", {}, "Over time"), range.element), h("div", { class: "grid" }, drawn.map((chart) => chart.element)), programs.element,
     h("section", { class: "card" }, h("h2", {}, "Is every limit in force?"), findings),
     h("section", { class: "card" }, h("h2", {}, "Events"), events.element));
   const element = h("div", {}, h("div", { class: "title" }, dot, h("h1", {}, name), state.element, actions), gone, body);
@@ -117,7 +121,7 @@ export function tenant(name) {
   update();
   showEvents();
   examine();
-  return { element, title: name, shown: update, close() { stops.forEach((stop) => stop()); clearInterval(every); drawn.forEach((chart) => chart.close()); timeline?.close(); } };
+  return { element, title: name, shown: update, close() { range.close(); stops.forEach((stop) => stop()); clearInterval(every); drawn.forEach((chart) => chart.close()); timeline?.close(); } };
 }
 
 function figures(vgpu, tiles, facts, reasons) {
