@@ -16,6 +16,7 @@ use crate::config::{Config, ConfigError};
 use crate::devices::Devices;
 use crate::events::EventLog;
 use crate::gpu_thread::Change;
+use crate::history::History;
 use crate::host::HostThread;
 use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
@@ -95,6 +96,7 @@ pub(crate) struct Daemon {
     pub(crate) host: HostThread,
     pub(crate) cancels: Cancels,
     pub(crate) cgroups: Cgroups,
+    pub(crate) history: History,
     pub(crate) started: Instant,
     pub(crate) last_request: Mutex<Instant>,
     registry: Mutex<Registry>,
@@ -113,6 +115,7 @@ impl Daemon {
         config_file: Option<PathBuf>,
         on_demand: bool,
         registry: Registry,
+        history: History,
     ) -> std::io::Result<Self> {
         let web = Web::new(&paths);
         Ok(Self {
@@ -123,6 +126,7 @@ impl Daemon {
             host: HostThread::new()?,
             cancels: Cancels::default(),
             cgroups: Cgroups::find(&registry.config.workers),
+            history,
             started: Instant::now(),
             last_request: Mutex::new(Instant::now()),
             registry: Mutex::new(registry),
@@ -192,6 +196,12 @@ impl Daemon {
             );
         }
         self.dirty.store(true, Relaxed);
+    }
+
+    /// Tells that the history is not kept.
+    pub(crate) fn history_failed(&self, why: String) {
+        let kind = "history_not_saved";
+        self.events.add(Severity::Warning, kind, None, None, why);
     }
 
     /// About this daemon.

@@ -20,6 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
+use crate::history::History;
 use crate::host::{Door, HostServer, session_pair};
 use crate::http;
 use crate::journal::Journal;
@@ -96,7 +97,7 @@ impl Target {
         let paths = Paths::under(&folder);
         let (journal, _) = Journal::open(&paths.journal_file())?;
         let registry = Registry::new(Arc::new(config), gpus, Arc::new(journal));
-        let daemon = Daemon::new(paths, None, false, registry)?;
+        let daemon = Daemon::new(paths, None, false, registry, History::default())?;
         Ok(Self {
             daemon: Arc::new(daemon),
             runtime: tokio::runtime::Builder::new_current_thread()

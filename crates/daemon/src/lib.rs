@@ -17,6 +17,7 @@ mod cancels;
 mod cgroups;
 pub mod config;
 mod confinement;
+mod container;
 mod daemon;
 mod departure;
 pub mod devices;
@@ -27,6 +28,7 @@ mod floods;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod gpu_thread;
+mod history;
 mod host;
 mod http;
 mod journal;

@@ -1,6 +1,6 @@
 //! The counters as OpenMetrics text, which Prometheus reads.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Result as Encoded;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -335,6 +335,21 @@ impl Page {
         ]
     }
 
+    /// Containers as a metric of their own: they come and go with programs, and would break the other metrics' series.
+    fn encode_containers(&self, encoder: &mut DescriptorEncoder) -> Encoded {
+        let help = "1 for each container whose programs use the virtual GPU now.";
+        let name = "mica_vgpu_container_info";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for vgpu in &self.vgpus {
+            let all = vgpu.processes.iter().filter_map(|process| process.container.as_ref());
+            for container in all.collect::<BTreeSet<_>>() {
+                let labels = [("vgpu", escape(&vgpu.name)), ("container", escape(container))];
+                family.encode_family(&labels)?.encode_gauge(&1_i64)?;
+            }
+        }
+        Ok(())
+    }
+
     fn encode_daemon(&self, encoder: &mut DescriptorEncoder) -> Encoded {
         let gauge = MetricType::Gauge;
         let about = encoder.encode_descriptor("mica_daemon_info", "The version that runs.", None, gauge);
@@ -364,6 +379,7 @@ impl Collector for Page {
         for family in OF_GPUS {
             family.encode(&mut encoder, &self.gpus, labels_of_gpu)?;
         }
+        self.encode_containers(&mut encoder)?;
         self.encode_daemon(&mut encoder)?;
         let mut family = encoder.encode_descriptor(
             "mica_vgpu_lease_wait",

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::daemon::{Daemon, DaemonError, Options, system};
 use crate::devices::{Devices, software};
 use crate::gpu_thread::{Change, GpuThread};
+use crate::history::History;
 use crate::host::HostServer;
 use crate::journal::Journal;
 use crate::registry::{Gpu, Registry, Vgpu};
@@ -64,9 +65,13 @@ impl Running {
             registry.restore(vgpu);
         }
         registry.expect(entries);
-        let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry)
+        let (history, damage) = History::open(&paths.state_dir);
+        let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry, history)
             .map_err(system("eventfd"))?;
         let daemon = Arc::new(daemon);
+        if let Some(damage) = damage {
+            daemon.history_failed(damage);
+        }
         // What only the dead used is gone before anybody can ask for its name.
         daemon.collect_abandoned();
         let mut threads = Vec::new();
@@ -170,6 +175,7 @@ impl Drop for Running {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        self.daemon.history.close();
         let registry = self.daemon.registry();
         for gpu in &registry.gpus {
             gpu.thread.send(Change::Stop);

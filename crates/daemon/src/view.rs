@@ -34,6 +34,7 @@ impl Registry {
             name: process_name(program.pid),
             command: vgpu.command_of((program.pid, program.start)),
             role: role_name(Role::Program).into(),
+            uid: process_user(program.pid),
             mechanism: Mechanism::Alone.name().into(),
             ..ProcessInfo::default()
         }));
@@ -202,6 +203,8 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
         },
         command: vgpu.command_of(client.serves.unwrap_or((client.pid, start))),
         role: role_name(program.map_or(client.role, |_| Role::Program)).into(),
+        uid: process_user(shown),
+        container: client.container.clone(),
         worker_pid: program.map(|_| client.pid),
         utilization_percent: client.sm_percent,
         memory_used_bytes: vgpu.ledger.used_by(id) + vgpu.ledger.unattributed_by(id),
@@ -247,6 +250,14 @@ pub(crate) fn role_name(role: Role) -> &'static str {
         Role::Program => "program",
         Role::Monitor => "monitor",
     }
+}
+
+/// User of a process.
+fn process_user(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    // The second one is the effective user.
+    numbers.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Command name of a process.

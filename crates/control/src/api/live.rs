@@ -1,6 +1,4 @@
-//! What a page that is open is told: who had a GPU when, and the last minutes of every virtual GPU.
-
-use std::collections::BTreeMap;
+//! What a page that is open is told: who had a GPU when; and how to open the page.
 
 use serde::{Deserialize, Serialize};
 
@@ -61,32 +59,6 @@ pub struct Turns {
     pub missed: bool,
     /// The turns.
     pub turns: Vec<Turn>,
-}
-
-/// The last minutes of every virtual GPU, in columns: values of the same place belong together.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
-pub struct Recent {
-    /// Seconds between two values.
-    pub step_seconds: u32,
-    /// By name of the virtual GPU.
-    pub vgpus: BTreeMap<String, RecentColumns>,
-}
-
-/// The last minutes of one virtual GPU, oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
-pub struct RecentColumns {
-    /// Seconds since the epoch.
-    pub time_seconds: Vec<u64>,
-    /// Percent of the GPU's time.
-    pub share_percent: Vec<f32>,
-    /// Memory in use, in bytes.
-    pub memory_bytes: Vec<u64>,
-    /// Part of the time that its threads waited at the gate, in percent, summed over threads.
-    pub wait_percent: Vec<f32>,
 }
 
 /// Where the web page is, and how to sign in once.

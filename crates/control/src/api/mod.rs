@@ -9,12 +9,13 @@ mod percent;
 mod program;
 mod report;
 mod spec;
+mod timeline;
 
 use serde::{Deserialize, Serialize};
 
 pub use mica_scheduler::Priority;
 pub use mica_scheduler::slices::Profile;
-pub use live::{Dashboard, Recent, RecentColumns, Session, Turn, TurnKind, Turns};
+pub use live::{Dashboard, Session, Turn, TurnKind, Turns};
 pub use percent::Percent;
 pub use program::{ProgramEnd, ProgramReport, signal_name};
 pub use report::{
@@ -22,6 +23,7 @@ pub use report::{
     VgpuState,
 };
 pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Resize, VgpuSpec};
+pub use timeline::{AccountBy, Point, Subject, Timeline, Timelines, UsageAccount, UsageReport};
 
 /// How to join a virtual GPU: the answer to create and join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

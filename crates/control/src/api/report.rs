@@ -48,6 +48,12 @@ pub struct ProcessInfo {
     /// `direct`; `program` for one that a worker serves, with the worker's figures; or `worker` for a worker whose
     /// program is not known.
     pub role: String,
+    /// User that it runs as, where the daemon can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Container that it runs in: the first 12 characters of its number, or its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// Process number of the worker that serves this program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_pid: Option<u32>,

@@ -14,8 +14,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    ApiError, Cancelled, Created, Dashboard, Doctor, Done, Event, GpuInfo, History, ProgramReport,
-    Resize, Stats, Turns, VgpuInfo, VgpuSpec,
+    AccountBy, ApiError, Cancelled, Created, Dashboard, Doctor, Done, Event, GpuInfo, History,
+    ProgramReport, Resize, Stats, Timelines, Turns, UsageReport, VgpuInfo, VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -112,6 +112,23 @@ impl ControlClient {
     /// The last ten minutes of one virtual GPU.
     pub fn history(&self, name: &str) -> Result<History, ControlError> {
         self.json("GET", &vgpu_path(name, "/history"), NOTHING)
+    }
+
+    /// What was measured in a span of time, of one virtual GPU and all GPUs, or of all.
+    pub fn timelines(&self, span: &Span, name: Option<&str>) -> Result<Timelines, ControlError> {
+        let path = format!("/v1/history?{}{}", span.query(), of_vgpu(name));
+        self.json("GET", &path, NOTHING)
+    }
+
+    /// What was used in a span of time, by account.
+    pub fn usage(&self, span: &Span, by: AccountBy) -> Result<UsageReport, ControlError> {
+        let by = match by {
+            AccountBy::User => "user",
+            AccountBy::Vgpu => "vgpu",
+            AccountBy::Container => "container",
+        };
+        let path = format!("/v1/usage?{}&by={by}", span.query());
+        self.json("GET", &path, NOTHING)
     }
 
     /// What a program needs to join.
@@ -293,6 +310,30 @@ impl ControlClient {
 }
 
 const NOTHING: Option<&()> = None;
+
+/// A span of time in the history of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Begin, in seconds since the epoch.
+    pub since_seconds: u64,
+    /// End, in seconds since the epoch; now where there is none.
+    pub until_seconds: Option<u64>,
+    /// Distance of two points; chosen by the daemon where there is none.
+    pub step_seconds: Option<u32>,
+}
+
+impl Span {
+    fn query(&self) -> String {
+        let mut query = format!("since={}", self.since_seconds);
+        if let Some(until) = self.until_seconds {
+            query += &format!("&until={until}");
+        }
+        if let Some(step) = self.step_seconds {
+            query += &format!("&step={step}");
+        }
+        query
+    }
+}
 
 /// The part of a query that names a virtual GPU.
 fn of_vgpu(name: Option<&str>) -> String {

@@ -15,6 +15,7 @@ use mica_wire::host::socket::HostSocket;
 use super::Door;
 use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
+use crate::container::container_of;
 use crate::daemon::Daemon;
 use crate::enforce::{unenforceable, without_mechanism};
 use crate::gpu_thread::Change;
@@ -183,6 +184,7 @@ pub(super) fn join(
         (true, None) => introduction.claimed_bytes.min(available_bytes),
         (false, _) => 0,
     };
+    let container = container_of(serves.map_or(pid, |(program, _)| program));
     let counters = &governed.page.counters;
     let client = Client {
         vgpu: name.clone(),
@@ -191,6 +193,7 @@ pub(super) fn join(
         name: process_name(pid),
         process,
         serves,
+        container: container.clone(),
         is_probe,
         socket: socket.clone(),
         sm_percent: 0.0,
@@ -215,6 +218,9 @@ pub(super) fn join(
     };
     vgpu.clients.insert(id);
     vgpu.ever_joined = true;
+    if role != Role::Monitor && !is_probe {
+        vgpu.container = container;
+    }
     if role != Role::Monitor {
         (entry.client, entry.token, entry.granted_bytes) = (id, vgpu.token, granted);
         vgpu.ledger.open(entry, governed.page.clone());

@@ -1,6 +1,6 @@
 //! What a page that is open is told: turns, figures and events as they come (server-sent events).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use mica_control::api::{ApiError, Recent, RecentColumns, Stats, Turn, Turns};
+use mica_control::api::{ApiError, Stats, Turn, Turns};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::time::MissedTickBehavior;
@@ -23,8 +23,6 @@ use crate::placement::error;
 const TURNS_EVERY: Duration = Duration::from_millis(250);
 /// Figures are sent every so many times: the monitor makes new ones once a second.
 const FIGURES_EVERY: u32 = 4;
-/// Seconds between two values of the last minutes.
-const RECENT_STEP: u32 = 5;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -81,36 +79,6 @@ impl Daemon {
             daemon: self.info(),
             gpus: self.gpu_infos(),
             vgpus: self.visible(peer),
-        }
-    }
-
-    fn recent(&self, peer: Peer) -> Recent {
-        let registry = self.registry();
-        let mut vgpus = BTreeMap::new();
-        for vgpu in registry.vgpus.values() {
-            if !self.may_see(&registry, peer, vgpu) {
-                continue;
-            }
-            let mut columns = RecentColumns::default();
-            let step = u64::from(RECENT_STEP);
-            let mut last = 0;
-            for sample in &vgpu.history {
-                // One value for each step of the clock, so that those of all virtual GPUs belong together.
-                let time = sample.time_seconds / step * step;
-                if time == last {
-                    continue;
-                }
-                last = time;
-                columns.time_seconds.push(time);
-                columns.share_percent.push(sample.share_measured_percent);
-                columns.memory_bytes.push(sample.memory_used_bytes);
-                columns.wait_percent.push(sample.gate_wait_percent);
-            }
-            vgpus.insert(vgpu.name.clone(), columns);
-        }
-        Recent {
-            step_seconds: RECENT_STEP,
-            vgpus,
         }
     }
 }
@@ -191,15 +159,11 @@ impl Watcher {
 
     fn tick(&mut self) {
         self.daemon.touch();
-        if self.ticks == 0 {
-            let recent = self.daemon.recent(self.peer);
-            self.say("recent", &recent);
-        }
         if self.ticks.is_multiple_of(FIGURES_EVERY) {
             let stats = self.daemon.stats(self.peer);
             self.say("stats", &stats);
         }
-        self.ticks = self.ticks.wrapping_add(1).max(1);
+        self.ticks = self.ticks.wrapping_add(1);
         let gpus = self.daemon.registry().gpus.len();
         self.next.resize(gpus, 0);
         for index in 0..gpus {

@@ -1,6 +1,7 @@
 //! The control API: HTTP on a unix socket. Peer credentials decide who may do what.
 
 pub(crate) mod events;
+pub(crate) mod history;
 pub(crate) mod live;
 mod peer;
 pub(crate) mod programs;
@@ -198,6 +199,8 @@ pub(crate) fn routes(daemon: &Arc<Daemon>) -> Router<Arc<Daemon>> {
         .route("/v1/vgpus/{name}/resume", post(vgpus::resume))
         .route("/v1/vgpus/{name}/cancel", post(programs::cancel))
         .route("/v1/vgpus/{name}/programs", post(programs::report))
+        .route("/v1/history", get(history::history))
+        .route("/v1/usage", get(history::usage))
         .route("/v1/gpus", get(gpus))
         .route("/v1/gpus/{index}/turns", get(live::turns))
         .route("/v1/live", get(live::live))

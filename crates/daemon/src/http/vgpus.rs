@@ -114,9 +114,8 @@ pub(crate) async fn history(
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
 ) -> Answer<History> {
-    let registry = daemon.registry();
-    let name = daemon.owned(&registry, peer, &name)?;
-    let samples = registry.vgpu(&name)?.history.iter().copied().collect();
+    let name = daemon.owned(&daemon.registry(), peer, &name)?;
+    let samples = daemon.history.samples(&name);
     Ok(Json(History { name, samples }))
 }
 

@@ -97,6 +97,7 @@ impl Registry {
             time_source: "none",
             measured_percent: 0.0,
             history: VecDeque::new(),
+            container: None,
             spec,
         };
         self.vgpus.insert(name.clone(), vgpu);
@@ -164,6 +165,7 @@ impl Registry {
             time_source: "none",
             measured_percent: 0.0,
             history: VecDeque::new(),
+            container: None,
         };
         self.vgpus.insert(stored.name, vgpu);
         if let Some(gpu) = gpu {

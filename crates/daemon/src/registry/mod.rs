@@ -69,6 +69,8 @@ pub(crate) struct Client {
     pub(crate) process: Option<Watched>,
     /// The program that this worker serves: process number and start time.
     pub(crate) serves: Option<(u32, u64)>,
+    /// The container it runs in, or the program that it serves.
+    pub(crate) container: Option<String>,
     /// It tests the limits for the doctor, or is the worker of a process that does.
     pub(crate) is_probe: bool,
     pub(crate) socket: Arc<HostSocket>,
@@ -216,6 +218,8 @@ pub(crate) struct Vgpu {
     pub(crate) time_source: &'static str,
     pub(crate) measured_percent: f64,
     pub(crate) history: VecDeque<Sample>,
+    /// The container of the process that joined last, if it runs in one.
+    pub(crate) container: Option<String>,
 }
 
 /// A request that waits for memory.

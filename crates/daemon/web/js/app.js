@@ -2,7 +2,7 @@
 
 import { ask, follow, session, signIn, signOut } from "./api.js";
 import { fill, h, text, toast } from "./dom.js";
-import { changed, on, store, takeEvents, takeRecent, takeStats, takeTurns } from "./store.js";
+import { begin, changed, on, store, takeEvents, takeHistory, takeStats, takeTurns } from "./store.js";
 import { create } from "./actions.js";
 import { eventsView, healthView } from "./lists.js";
 import { overview } from "./overview.js";
@@ -87,7 +87,6 @@ function start() {
   window.addEventListener("hashchange", () => { show(); main.focus({ preventScroll: true }); });
   show();
   follow({
-    recent: takeRecent,
     stats: takeStats,
     turns: takeTurns,
     event: (event) => takeEvents([event]),
@@ -95,7 +94,10 @@ function start() {
       store.status = status;
       changed("status");
       if (status === "signed out") signInView("The session has ended.");
-      if (status === "live") ask("GET", "/v1/events?follow=false").then(takeEvents, () => {});
+      if (status !== "live") return;
+      begin();
+      ask("GET", "/v1/events?follow=false").then(takeEvents, () => {});
+      ask("GET", `/v1/history?step=10&since=${Math.floor(Date.now() / 1000) - 600}`).then(takeHistory, () => {});
     },
   });
 }

@@ -2,10 +2,9 @@
 
 import { h, toast } from "./dom.js";
 import { ask } from "./api.js";
-import { color, store } from "./store.js";
+import { color, columnsOf, store } from "./store.js";
 
 const RANGES = [[0, "10 min"], [3600, "1 h"], [86400, "1 day"], [604800, "7 days"]];
-const COLUMNS = { share: "share_got_percent", memory: "memory_used_bytes", wait: "waiting_percent" };
 
 /** The choice of a range; `changed` is called when other figures are to be drawn. With `only`, of one virtual GPU. */
 export class Range {
@@ -38,7 +37,7 @@ export class Range {
     const vgpu = this.only ? `&vgpu=${encodeURIComponent(this.only)}` : "";
     try {
       const answer = await ask("GET", `/v1/history?since=${since}${vgpu}`);
-      if (this.seconds === wanted) this.past = read(answer);
+      if (this.seconds === wanted) this.past = columnsOf(answer);
     } catch (error) {
       toast(`The history cannot be read: ${error.message}`, "error");
       if (this.seconds === wanted) this.choose(0);
@@ -55,21 +54,4 @@ export class Range {
     const series = [...columns].map(([name, values]) => ({ name, color: color(name), values: values[column] }));
     return { times, series: this.only ? series.filter((one) => names.includes(one.name)) : series };
   }
-}
-
-/** Timelines of the daemon as columns over one axis. */
-function read(answer) {
-  const own = answer.timelines.filter((timeline) => timeline.subject === "vgpu");
-  const times = [...new Set(own.flatMap((timeline) => timeline.points.map((point) => point.time_seconds)))].sort((a, b) => a - b);
-  const place = new Map(times.map((time, index) => [time, index]));
-  const columns = new Map();
-  for (const timeline of own) {
-    const nothing = () => new Array(times.length).fill(null);
-    const values = columns.get(timeline.name) ?? { share: nothing(), memory: nothing(), wait: nothing() };
-    columns.set(timeline.name, values);
-    for (const point of timeline.points) {
-      for (const [column, key] of Object.entries(COLUMNS)) values[column][place.get(point.time_seconds)] = point[key];
-    }
-  }
-  return { times, columns };
 }

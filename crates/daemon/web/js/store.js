@@ -53,25 +53,44 @@ function seriesOf(name) {
   return series;
 }
 
-/** The last minutes, when a page opens. */
-export function takeRecent(recent) {
-  const step = recent.step_seconds;
-  const places = new Set();
-  for (const columns of Object.values(recent.vgpus)) {
-    for (const time of columns.time_seconds) places.add(Math.floor(time / step) * step);
-  }
-  store.axis = [...places].sort((a, b) => a - b);
+/** A connection begins: what was drawn before it may have a gap. */
+export function begin() {
+  store.axis = [];
   store.series = new Map();
-  const index = new Map(store.axis.map((time, place) => [time, place]));
-  for (const [name, columns] of Object.entries(recent.vgpus)) {
-    const series = seriesOf(name);
-    columns.time_seconds.forEach((time, place) => {
-      const at = index.get(Math.floor(time / step) * step);
-      series.share[at] = columns.share_percent[place];
-      series.memory[at] = columns.memory_bytes[place];
-      series.wait[at] = columns.wait_percent[place];
-    });
+}
+
+/** Timelines of the daemon as columns over one axis. */
+export function columnsOf(answer) {
+  const own = answer.timelines.filter((timeline) => timeline.subject === "vgpu");
+  const times = [...new Set(own.flatMap((timeline) => timeline.points.map((point) => point.time_seconds)))].sort((a, b) => a - b);
+  const place = new Map(times.map((time, index) => [time, index]));
+  const columns = new Map();
+  for (const timeline of own) {
+    const nothing = () => new Array(times.length).fill(null);
+    const values = columns.get(timeline.name) ?? { share: nothing(), memory: nothing(), wait: nothing() };
+    columns.set(timeline.name, values);
+    for (const point of timeline.points) {
+      const at = place.get(point.time_seconds);
+      values.share[at] = point.share_got_percent;
+      values.memory[at] = point.memory_used_bytes;
+      values.wait[at] = point.waiting_percent;
+    }
   }
+  return { times, columns };
+}
+
+/** The last minutes, when a page opens: they come before what has arrived since. */
+export function takeHistory(answer) {
+  const { times, columns } = columnsOf(answer);
+  const first = store.axis[0] ?? Infinity;
+  const count = times.filter((time) => time < first - 1).length;
+  for (const name of columns.keys()) seriesOf(name);
+  store.axis.unshift(...times.slice(0, count));
+  for (const [name, series] of store.series) {
+    const past = columns.get(name);
+    for (const column of COLUMNS) series[column].unshift(...(past ? past[column].slice(0, count) : new Array(count).fill(null)));
+  }
+  changed("stats");
 }
 
 /** New figures, once a second. */

@@ -25,7 +25,7 @@ function processRow(process) {
 }
 
 function updateProcess(row, process) {
-  text(row.command, process.command || process.name);
+  text(row.command, `${process.command || process.name}${process.container ? ` (in ${process.container})` : ""}`);
   row.command.title = process.command;
   const values = [bytes(process.memory_used_bytes), bytes(process.memory_peak_bytes), count(process.launches_total), seconds(process.gpu_seconds), seconds(process.gate_wait_seconds), process.mechanism];
   values.forEach((value, place) => text(row.cells[place], value));
