@@ -30,12 +30,17 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         ["page"] => (true, false, false),
         ["metrics"] => (false, true, false),
         ["pictures"] => (false, false, true),
-        other => bail!("unknown part {:?}: write page, metrics or pictures", other.join(" ")),
+        other => bail!(
+            "unknown part {:?}: write page, metrics or pictures",
+            other.join(" ")
+        ),
     };
     let mica = build()?;
     let folder = target().join("views");
     std::fs::create_dir_all(&folder)?;
-    let chromium = (page || pictures).then(|| tool("chromium", "MICA_CHROMIUM")).flatten();
+    let chromium = (page || pictures)
+        .then(|| tool("chromium", "MICA_CHROMIUM"))
+        .flatten();
     let has_prometheus = metrics && tool("prometheus", "MICA_PROMETHEUS").is_some();
     let door = Door::make(&folder.join("prometheus")).context("a certificate for the metrics")?;
     let mut stage = Stage::start(&mica, &folder.join("stage"), &door.section())?;
@@ -52,12 +57,23 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         println!("==> Prometheus");
         prometheus::check(&mut stage, &door)?;
     }
-    println!("views: all that was tried holds; pictures are in {}", folder.display());
+    println!(
+        "views: all that was tried holds; pictures are in {}",
+        folder.display()
+    );
     Ok(())
 }
 
 fn build() -> Result<PathBuf> {
-    let words = ["build", "-p", "mica-cli", "-p", "mica-shim", "-p", "mica-nvml-shim"];
+    let words = [
+        "build",
+        "-p",
+        "mica-cli",
+        "-p",
+        "mica-shim",
+        "-p",
+        "mica-nvml-shim",
+    ];
     command::run("build", &mut cargo(&words))?;
     Ok(target().join("debug/mica"))
 }
@@ -69,7 +85,9 @@ fn tool(name: &str, variable: &str) -> Option<PathBuf> {
     }
     let find = || {
         let folders = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+        std::env::split_paths(&folders)
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file())
     };
     find().or_else(|| {
         eprintln!("installing {name}, with apt-get");
@@ -93,12 +111,21 @@ fn axe() -> Option<String> {
     read(&file).or_else(|| {
         eprintln!("installing {AXE} into {}", folder.display());
         let installed = Command::new("npm")
-            .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
+            .args([
+                "install",
+                "--no-audit",
+                "--no-fund",
+                "--ignore-scripts",
+                "--prefix",
+            ])
             .arg(&folder)
             .arg(AXE)
             .stdout(std::process::Stdio::null())
             .status();
-        let found = installed.is_ok_and(|status| status.success()).then(|| read(&file)).flatten();
+        let found = installed
+            .is_ok_and(|status| status.success())
+            .then(|| read(&file))
+            .flatten();
         if found.is_none() {
             println!("skipped: npm does not install {AXE}, so accessibility is not checked");
         }

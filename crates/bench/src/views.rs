@@ -48,13 +48,24 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let before = (page.bytes(), scraper.bytes());
     let watched = cost(pid, seconds)?;
     let rate = |now: u64, before: u64| (now - before) as f64 / seconds.as_secs_f64() / 1e3;
-    let words = |(percent, bytes): (f64, u64)| format!("{percent:.2} % of a core, {:.1} MB", bytes as f64 / 1e6);
-    let (page_rate, metrics_rate) = (rate(page.bytes(), before.0), rate(scraper.bytes(), before.1));
-    ensure!(page_rate > 1.0 && metrics_rate > 1.0, "nobody looked: {page_rate} and {metrics_rate} kB a second");
+    let words = |(percent, bytes): (f64, u64)| {
+        format!("{percent:.2} % of a core, {:.1} MB", bytes as f64 / 1e6)
+    };
+    let (page_rate, metrics_rate) = (
+        rate(page.bytes(), before.0),
+        rate(scraper.bytes(), before.1),
+    );
+    ensure!(
+        page_rate > 1.0 && metrics_rate > 1.0,
+        "nobody looked: {page_rate} and {metrics_rate} kB a second"
+    );
     report.add(Line {
         what: format!("daemon with {VGPUS} virtual GPUs, page open, metrics each second"),
         native: format!("nobody looks: {}", words(alone)),
-        mica: format!("{}; page {page_rate:.0} kB/s, metrics {metrics_rate:.0} kB/s", words(watched)),
+        mica: format!(
+            "{}; page {page_rate:.0} kB/s, metrics {metrics_rate:.0} kB/s",
+            words(watched)
+        ),
         goal: "≤ 3 % of a core, ≤ 60 MB".into(),
         reached: Some(watched.0 <= MOST_PERCENT && watched.1 <= MOST_BYTES),
     });
@@ -76,7 +87,10 @@ fn processor_seconds(pid: u32) -> Result<f64> {
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         // Run time, time in the queue, number of runs.
         let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-        let ns = text.split(' ').next().and_then(|word| word.parse::<u64>().ok());
+        let ns = text
+            .split(' ')
+            .next()
+            .and_then(|word| word.parse::<u64>().ok());
         total += ns.unwrap_or(0);
     }
     Ok(total as f64 / 1e9)
@@ -104,7 +118,9 @@ impl Watcher {
     /// Signs in to the page and follows it, as a browser does.
     fn page(stage: &Stage) -> Result<Self> {
         let url = stage.client.dashboard()?.url;
-        let (page, ticket) = url.split_once("#ticket=").context("an address without a ticket")?;
+        let (page, ticket) = url
+            .split_once("#ticket=")
+            .context("an address without a ticket")?;
         let host = page.trim_start_matches("http://").trim_end_matches('/');
         let body = format!("{{\"ticket\":\"{ticket}\"}}");
         let request = format!(
@@ -120,7 +136,10 @@ impl Watcher {
         let cookie = part("set-cookie: ", ';').context("no session")?;
         let key = part("\"page_key\":\"", '"').context("no key")?;
         let mut stream = TcpStream::connect(host)?;
-        write!(stream, "GET /v1/live HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\nX-Mica-Page: {key}\r\n\r\n")?;
+        write!(
+            stream,
+            "GET /v1/live HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\nX-Mica-Page: {key}\r\n\r\n"
+        )?;
         let bytes = Arc::new(AtomicU64::new(0));
         let (counter, mut reader) = (bytes.clone(), stream.try_clone()?);
         std::thread::spawn(move || {
@@ -141,12 +160,18 @@ impl Watcher {
         let stream = TcpStream::connect(&host)?;
         let bytes = Arc::new(AtomicU64::new(0));
         let (counter, mut asking) = (bytes.clone(), stream.try_clone()?);
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        );
         std::thread::spawn(move || {
-            let Ok(reading) = asking.try_clone() else { return };
+            let Ok(reading) = asking.try_clone() else {
+                return;
+            };
             let mut reader = BufReader::new(reading);
             while asking.write_all(request.as_bytes()).is_ok() {
-                let Some(count) = read_answer(&mut reader) else { return };
+                let Some(count) = read_answer(&mut reader) else {
+                    return;
+                };
                 counter.fetch_add(count, Relaxed);
                 std::thread::sleep(Duration::from_secs(1));
             }
@@ -182,6 +207,9 @@ fn exchange(host: &str, request: &str) -> Result<String> {
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    ensure!(answer.starts_with("HTTP/1.1 200"), "the page refuses: {answer}");
+    ensure!(
+        answer.starts_with("HTTP/1.1 200"),
+        "the page refuses: {answer}"
+    );
     Ok(answer)
 }

@@ -11,14 +11,19 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Has everything that is logged from now on written to standard error.
 pub(crate) fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("MICA_LOG_LEVEL").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter =
+        EnvFilter::try_from_env("MICA_LOG_LEVEL").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false);
     match format {
         LogFormat::Text => log.with_writer(|| PrintableLines(std::io::stderr())).init(),
         // JSON has escapes of its own, and events hold no hidden characters.
-        LogFormat::Json => log.json().flatten_event(true).with_writer(std::io::stderr).init(),
+        LogFormat::Json => log
+            .json()
+            .flatten_event(true)
+            .with_writer(std::io::stderr)
+            .init(),
         LogFormat::Journald => log
             .event_format(Journald(Format::default().compact().without_time()))
             .with_writer(|| PrintableLines(std::io::stderr()))

@@ -149,7 +149,10 @@ pub(crate) fn dashboard(args: &JsonArgs) -> Result<()> {
     }
     outln!("{}", dashboard.url);
     let minutes = dashboard.ticket_seconds / 60;
-    errln!("the address signs in once, within {minutes} minutes; afterwards the page is at {}", dashboard.page);
+    errln!(
+        "the address signs in once, within {minutes} minutes; afterwards the page is at {}",
+        dashboard.page
+    );
     Ok(())
 }
 

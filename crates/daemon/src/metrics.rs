@@ -274,7 +274,6 @@ fn escape(text: &str) -> String {
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-
 fn labels_of_gpu(gpu: &GpuInfo) -> Labels<3> {
     [
         ("gpu", gpu.index.to_string()),
@@ -341,9 +340,15 @@ impl Page {
         let name = "mica_vgpu_container_info";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for vgpu in &self.vgpus {
-            let all = vgpu.processes.iter().filter_map(|process| process.container.as_ref());
+            let all = vgpu
+                .processes
+                .iter()
+                .filter_map(|process| process.container.as_ref());
             for container in all.collect::<BTreeSet<_>>() {
-                let labels = [("vgpu", escape(&vgpu.name)), ("container", escape(container))];
+                let labels = [
+                    ("vgpu", escape(&vgpu.name)),
+                    ("container", escape(container)),
+                ];
                 family.encode_family(&labels)?.encode_gauge(&1_i64)?;
             }
         }
@@ -352,7 +357,8 @@ impl Page {
 
     fn encode_daemon(&self, encoder: &mut DescriptorEncoder) -> Encoded {
         let gauge = MetricType::Gauge;
-        let about = encoder.encode_descriptor("mica_daemon_info", "The version that runs.", None, gauge);
+        let about =
+            encoder.encode_descriptor("mica_daemon_info", "The version that runs.", None, gauge);
         let labels = [("version", env!("CARGO_PKG_VERSION"))];
         about?.encode_family(&labels)?.encode_gauge(&1_i64)?;
         let help = "When the daemon started, in seconds since the epoch.";
@@ -492,7 +498,10 @@ mod tests {
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
         }
-        assert!(!page.contains("# UNIT") && !page.contains("# EOF"), "{page}");
+        assert!(
+            !page.contains("# UNIT") && !page.contains("# EOF"),
+            "{page}"
+        );
     }
 
     #[test]
@@ -504,7 +513,9 @@ mod tests {
         };
         let bucket = |le: &str| {
             let name = "mica_vgpu_lease_wait_seconds_bucket";
-            value(&format!("{name}{{le=\"{le}\",vgpu=\"a\",user=\"0\",gpu=\"0\",UUID=\"\"}}"))
+            value(&format!(
+                "{name}{{le=\"{le}\",vgpu=\"a\",user=\"0\",gpu=\"0\",UUID=\"\"}}"
+            ))
         };
         assert_eq!(bucket("0.0001"), Some("1"));
         assert_eq!(bucket("0.005"), Some("2"));

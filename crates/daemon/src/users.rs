@@ -39,7 +39,8 @@ mod tests {
 
     #[test]
     fn names_come_from_the_first_line_of_a_number() {
-        let names = UserNames::parse("root:x:0:0::/root:/bin/sh\ntoor:x:0:0:::\nbad\n:x:5:\nann:x:1000:\n");
+        let names =
+            UserNames::parse("root:x:0:0::/root:/bin/sh\ntoor:x:0:0:::\nbad\n:x:5:\nann:x:1000:\n");
         assert_eq!(names.name_of(0), "root");
         assert_eq!(names.name_of(1000), "ann");
         assert_eq!(names.name_of(5), "5");

@@ -58,7 +58,9 @@ impl Page {
     /// Sends a request as it is written, with what is always there.
     fn send(&self, line: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
         let mut request = format!("{line} HTTP/1.1\r\nConnection: close\r\n");
         if !headers.iter().any(|(name, _)| *name == "Host") {
             request += &format!("Host: {}\r\n", self.address);
@@ -76,7 +78,11 @@ impl Page {
         let text = String::from_utf8_lossy(&bytes);
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         Answer {
-            status: head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0),
+            status: head
+                .split(' ')
+                .nth(1)
+                .and_then(|s| s.parse().ok())
+                .unwrap_or(0),
             head: head.into(),
             body: body.into(),
         }
@@ -89,7 +95,11 @@ impl Page {
     /// Signs in; the session's two halves.
     fn sign_in(&self, credentials: &Value) -> Result<(String, String), Answer> {
         let origin = self.origin();
-        let answer = self.send("POST /v1/session", &[("Origin", &origin)], &credentials.to_string());
+        let answer = self.send(
+            "POST /v1/session",
+            &[("Origin", &origin)],
+            &credentials.to_string(),
+        );
         if answer.status != 200 {
             return Err(answer);
         }
@@ -102,7 +112,8 @@ impl Page {
 
     fn sign_in_by_ticket(&self) -> (String, String) {
         let ticket = serde_json::json!({ "ticket": self.ticket });
-        self.sign_in(&ticket).unwrap_or_else(|answer| panic!("{}", answer.body))
+        self.sign_in(&ticket)
+            .unwrap_or_else(|answer| panic!("{}", answer.body))
     }
 }
 
@@ -121,10 +132,24 @@ fn the_page_is_served_to_all_and_the_api_to_those_who_signed_in() {
     let index = page.send("GET /", &[], "");
     assert_eq!(index.status, 200);
     let policy = index.header("content-security-policy").unwrap();
-    assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{policy}");
+    assert!(
+        policy.contains("script-src 'self'") && !policy.contains("unsafe"),
+        "{policy}"
+    );
     assert_eq!(index.header("x-content-type-options"), Some("nosniff"));
-    for path in ["/v1/stats", "/v1/vgpus", "/metrics", "/v1/live", "/openapi.json", "/v1/session"] {
-        assert_eq!(page.send(&format!("GET {path}"), &[], "").status, 401, "{path}");
+    for path in [
+        "/v1/stats",
+        "/v1/vgpus",
+        "/metrics",
+        "/v1/live",
+        "/openapi.json",
+        "/v1/session",
+    ] {
+        assert_eq!(
+            page.send(&format!("GET {path}"), &[], "").status,
+            401,
+            "{path}"
+        );
     }
     let (cookie, key) = page.sign_in_by_ticket();
     let halves = [("Cookie", cookie.as_str()), ("X-Mica-Page", key.as_str())];
@@ -143,7 +168,11 @@ fn a_ticket_is_good_once_and_a_wrong_one_never() {
     page.sign_in_by_ticket();
     for ticket in [page.ticket.as_str(), "00", ""] {
         let refused = page.sign_in(&serde_json::json!({ "ticket": ticket }));
-        assert_eq!(refused.err().map(|answer| answer.status), Some(401), "{ticket}");
+        assert_eq!(
+            refused.err().map(|answer| answer.status),
+            Some(401),
+            "{ticket}"
+        );
     }
 }
 
@@ -179,12 +208,18 @@ fn names_of_others_and_requests_of_other_sites_are_refused() {
         (Some("https://127.0.0.1"), 403),
         (Some(own.as_str()), 200),
     ] {
-        let headers: Vec<_> = origin.map(|origin| ("Origin", origin)).into_iter().collect();
+        let headers: Vec<_> = origin
+            .map(|origin| ("Origin", origin))
+            .into_iter()
+            .collect();
         assert_eq!(ask(suspend, &headers), status, "{origin:?}");
     }
     let cross = [("Origin", own.as_str()), ("Sec-Fetch-Site", "cross-site")];
     assert_eq!(ask(suspend, &cross), 403);
-    assert_eq!(ask("GET /v1/stats", &[("Sec-Fetch-Site", "same-site")]), 403);
+    assert_eq!(
+        ask("GET /v1/stats", &[("Sec-Fetch-Site", "same-site")]),
+        403
+    );
 }
 
 #[test]
@@ -201,10 +236,17 @@ fn no_path_leads_out_of_the_page() {
         "/js/app.js%00",
     ] {
         let answer = page.send(&format!("GET {path}"), &[], "");
-        assert!(matches!(answer.status, 400 | 401 | 404), "{path}: {}", answer.status);
+        assert!(
+            matches!(answer.status, 400 | 401 | 404),
+            "{path}: {}",
+            answer.status
+        );
     }
     let large = format!("GET /{}", "x".repeat(64 << 10));
-    assert!(matches!(page.send(&large, &[], "").status, 0 | 400 | 414 | 431));
+    assert!(matches!(
+        page.send(&large, &[], "").status,
+        0 | 400 | 414 | 431
+    ));
     let body = format!("{{\"ticket\": \"{}\"}}", "x".repeat(128 << 10));
     let answer = page.send("POST /v1/session", &[("Origin", &page.origin())], &body);
     assert_eq!(answer.status, 400, "{}", answer.body);
@@ -220,7 +262,9 @@ fn a_configured_user_sees_and_touches_only_their_own() {
     let wrong = page.sign_in(&serde_json::json!({ "name": "ann", "token": "beef" }));
     assert_eq!(wrong.err().map(|answer| answer.status), Some(401));
     let right = serde_json::json!({ "name": "ann", "token": token });
-    let (cookie, key) = page.sign_in(&right).unwrap_or_else(|answer| panic!("{}", answer.body));
+    let (cookie, key) = page
+        .sign_in(&right)
+        .unwrap_or_else(|answer| panic!("{}", answer.body));
     let origin = page.origin();
     let headers = [
         ("Cookie", cookie.as_str()),
@@ -229,8 +273,16 @@ fn a_configured_user_sees_and_touches_only_their_own() {
     ];
     assert_eq!(page.send("GET /v1/vgpus", &headers, "").body, "[]");
     assert_eq!(page.send("GET /v1/vgpus/roots", &headers, "").status, 404);
-    assert_eq!(page.send("POST /v1/vgpus/roots/suspend", &headers, "").status, 404);
-    assert_eq!(page.send("DELETE /v1/vgpus/roots?force=true", &headers, "").status, 404);
+    assert_eq!(
+        page.send("POST /v1/vgpus/roots/suspend", &headers, "")
+            .status,
+        404
+    );
+    assert_eq!(
+        page.send("DELETE /v1/vgpus/roots?force=true", &headers, "")
+            .status,
+        404
+    );
     assert_eq!(page.send("POST /v1/shutdown", &headers, "").status, 403);
     let own = r#"{ "name": "own", "memory_limit_bytes": 67108864 }"#;
     assert_eq!(page.send("POST /v1/vgpus", &headers, own).status, 200);
@@ -241,7 +293,11 @@ fn a_configured_user_sees_and_touches_only_their_own() {
     let bearer = format!("Bearer {token}");
     let answer = page.send("GET /v1/vgpus", &[("Authorization", &bearer)], "");
     assert_eq!(answer.json().as_array().map(Vec::len), Some(1));
-    assert_eq!(page.send("GET /v1/vgpus", &[("Authorization", "Bearer beef")], "").status, 401);
+    assert_eq!(
+        page.send("GET /v1/vgpus", &[("Authorization", "Bearer beef")], "")
+            .status,
+        401
+    );
 }
 
 #[test]
@@ -249,7 +305,9 @@ fn an_open_page_is_told_figures_and_turns() {
     let page = Page::start("");
     let (cookie, key) = page.sign_in_by_ticket();
     let mut stream = TcpStream::connect(&page.address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
     let request = format!(
         "GET /v1/live HTTP/1.1\r\nHost: {}\r\nCookie: {cookie}\r\nX-Mica-Page: {key}\r\n\r\n",
         page.address
@@ -259,9 +317,14 @@ fn an_open_page_is_told_figures_and_turns() {
     let mut seen = String::new();
     let mut bytes = [0; 4096];
     let whole = |seen: &str| {
-        ["event: turns", "event: stats", "event: event", "later was created"]
-            .iter()
-            .all(|words| seen.contains(words))
+        [
+            "event: turns",
+            "event: stats",
+            "event: event",
+            "later was created",
+        ]
+        .iter()
+        .all(|words| seen.contains(words))
     };
     while !whole(&seen) {
         let count = stream.read(&mut bytes).unwrap();
@@ -284,11 +347,24 @@ fn metrics_are_served_to_whoever_has_the_token() {
     let right = [("Authorization", "Bearer s3cret")];
     let older = page.send("GET /metrics", &right, "");
     assert_eq!(older.status, 200);
-    assert!(older.body.contains("mica_vgpu_memory_limit_bytes{vgpu=\"a\""), "{}", older.body);
+    assert!(
+        older
+            .body
+            .contains("mica_vgpu_memory_limit_bytes{vgpu=\"a\""),
+        "{}",
+        older.body
+    );
     assert!(!older.body.contains("# EOF"));
-    let accept = [right[0], ("Accept", "application/openmetrics-text;version=1.0.0")];
+    let accept = [
+        right[0],
+        ("Accept", "application/openmetrics-text;version=1.0.0"),
+    ];
     let open = page.send("GET /metrics", &accept, "");
-    assert!(open.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    assert!(
+        open.header("content-type")
+            .unwrap()
+            .starts_with("application/openmetrics-text")
+    );
     assert!(open.body.contains("# EOF"));
     // Nothing else is behind this door.
     assert_eq!(page.send("GET /v1/stats", &right, "").status, 404);
@@ -300,7 +376,10 @@ fn a_page_that_is_off_is_refused_with_the_key_to_change() {
     let _daemon = start_with(dir.path(), "[dashboard]\nlisten = \"off\"\n");
     let refused = control(dir.path()).dashboard().unwrap_err();
     assert_eq!(refused.reason(), Some("config"));
-    assert!(refused.to_string().contains("[dashboard] listen"), "{refused}");
+    assert!(
+        refused.to_string().contains("[dashboard] listen"),
+        "{refused}"
+    );
 }
 
 fn free_port() -> u16 {
@@ -310,5 +389,9 @@ fn free_port() -> u16 {
 
 fn sha256(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    digest
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }

@@ -35,12 +35,27 @@ impl Browser {
         let _ = std::fs::remove_dir_all(profile);
         // The protocol is on descriptors 3 and 4: the shell makes them of its standard input and output.
         let mut child = Command::new("sh")
-            .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1"])
+            .args([
+                "-c",
+                "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1",
+            ])
             .arg(program)
-            .args(["--headless=new", "--remote-debugging-pipe", "--no-first-run"])
-            .args(["--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb"])
+            .args([
+                "--headless=new",
+                "--remote-debugging-pipe",
+                "--no-first-run",
+            ])
+            .args([
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--force-color-profile=srgb",
+            ])
             // The page under test is our own; root cannot have the sandbox.
-            .args(["--no-sandbox", "--hide-scrollbars", "--no-default-browser-check"])
+            .args([
+                "--no-sandbox",
+                "--hide-scrollbars",
+                "--no-default-browser-check",
+            ])
             .arg(format!("--user-data-dir={}", profile.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -52,7 +67,10 @@ impl Browser {
         std::thread::spawn(move || {
             let mut reader = BufReader::new(output);
             let mut bytes = Vec::new();
-            while reader.read_until(0, &mut bytes).is_ok_and(|count| count > 0) {
+            while reader
+                .read_until(0, &mut bytes)
+                .is_ok_and(|count| count > 0)
+            {
                 bytes.pop();
                 let message = serde_json::from_slice(&bytes).unwrap_or_default();
                 if sender.send(message).is_err() {
@@ -73,11 +91,15 @@ impl Browser {
     /// A tab with cookies and storage of its own.
     pub(super) fn tab(&mut self, width: u32, height: u32) -> Result<Tab> {
         let context = self.call(None, "Target.createBrowserContext", json!({}))?;
-        let target = json!({ "url": "about:blank", "browserContextId": context["browserContextId"] });
+        let target =
+            json!({ "url": "about:blank", "browserContextId": context["browserContextId"] });
         let target = self.call(None, "Target.createTarget", target)?;
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
         let attached = self.call(None, "Target.attachToTarget", attach)?;
-        let session = attached["sessionId"].as_str().unwrap_or_default().to_owned();
+        let session = attached["sessionId"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         let tab = Tab { session };
         for domain in ["Page.enable", "Runtime.enable", "Log.enable"] {
             self.tell(&tab, domain, json!({}))?;
@@ -124,8 +146,13 @@ impl Browser {
                 return Ok(());
             }
             if since.elapsed() > PATIENCE {
-                let page = self.eval(tab, "document.body.innerText").unwrap_or_default();
-                bail!("{what}: never. {expression}\nThe page says:\n{}", page.as_str().unwrap_or(""));
+                let page = self
+                    .eval(tab, "document.body.innerText")
+                    .unwrap_or_default();
+                bail!(
+                    "{what}: never. {expression}\nThe page says:\n{}",
+                    page.as_str().unwrap_or("")
+                );
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -152,7 +179,9 @@ impl Browser {
             what["clip"] = json!({ "x": 0, "y": 0, "scale": 1, "width": size["width"], "height": size["height"] });
         }
         let answer = self.call(Some(tab), "Page.captureScreenshot", what)?;
-        let data = answer["data"].as_str().context("the browser sent no picture")?;
+        let data = answer["data"]
+            .as_str()
+            .context("the browser sent no picture")?;
         std::fs::write(file, base64(data)?).with_context(|| file.display().to_string())
     }
 
@@ -169,7 +198,11 @@ impl Browser {
             }
             "Log.entryAdded" => {
                 let entry = &event["params"]["entry"];
-                let words = format!("{} {}", text(&entry["text"])?, entry["url"].as_str().unwrap_or(""));
+                let words = format!(
+                    "{} {}",
+                    text(&entry["text"])?,
+                    entry["url"].as_str().unwrap_or("")
+                );
                 (entry["level"] == "error").then_some(words)
             }
             _ => None,
@@ -182,7 +215,12 @@ impl Browser {
     }
 
     /// Calls a method of the protocol and waits for its answer.
-    pub(super) fn call(&mut self, tab: Option<&Tab>, method: &str, parameters: Value) -> Result<Value> {
+    pub(super) fn call(
+        &mut self,
+        tab: Option<&Tab>,
+        method: &str,
+        parameters: Value,
+    ) -> Result<Value> {
         self.next += 1;
         let mut message = json!({ "id": self.next, "method": method, "params": parameters });
         if let Some(tab) = tab {
@@ -201,7 +239,11 @@ impl Browser {
                 self.events.push_back(answer);
                 continue;
             }
-            ensure!(answer.get("error").is_none(), "{method}: {}", answer["error"]["message"]);
+            ensure!(
+                answer.get("error").is_none(),
+                "{method}: {}",
+                answer["error"]["message"]
+            );
             return Ok(answer["result"].take());
         }
     }
@@ -251,7 +293,11 @@ mod tests {
 
     #[test]
     fn base_64_gives_bytes_back() {
-        for (text, bytes) in [("", &b""[..]), ("TWljYQ==", b"Mica"), ("AP/+", &[0, 255, 254])] {
+        for (text, bytes) in [
+            ("", &b""[..]),
+            ("TWljYQ==", b"Mica"),
+            ("AP/+", &[0, 255, 254]),
+        ] {
             assert_eq!(base64(text).unwrap(), bytes);
         }
         assert!(base64("a-b").is_err());

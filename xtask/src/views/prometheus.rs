@@ -26,8 +26,23 @@ impl Door {
     pub(super) fn make(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
-            .args(["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+            .args([
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+            ])
+            .args([
+                "-days",
+                "2",
+                "-subj",
+                "/CN=localhost",
+                "-addext",
+                "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            ])
             .args(["-keyout", "key.pem", "-out", "certificate.pem"])
             .current_dir(folder)
             .stderr(Stdio::null())
@@ -75,11 +90,17 @@ impl Prometheus {
         // Alerts that wait a minute in production wait a moment here.
         let rules = std::fs::read_to_string(root().join("packaging/prometheus/mica-alerts.yml"))?;
         let quick = |line: &str| match line.trim_start().starts_with("for: ") {
-            true => format!("{}for: 2s\n", " ".repeat(line.len() - line.trim_start().len())),
+            true => format!(
+                "{}for: 2s\n",
+                " ".repeat(line.len() - line.trim_start().len())
+            ),
             false => format!("{line}\n"),
         };
         let rules: String = rules.lines().map(quick).collect();
-        std::fs::write(door.folder.join("rules.yml"), rules.replace("[10m]", "[20s]"))?;
+        std::fs::write(
+            door.folder.join("rules.yml"),
+            rules.replace("[10m]", "[20s]"),
+        )?;
         let config = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [rules.yml]\nscrape_configs:\n\
              \x20 - job_name: mica\n    scheme: https\n    authorization: {{ credentials_file: token }}\n\
@@ -112,12 +133,20 @@ impl Prometheus {
             .collect();
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        write!(stream, "GET /api/v1/query?query={escaped} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
+        write!(
+            stream,
+            "GET /api/v1/query?query={escaped} HTTP/1.0\r\nHost: localhost\r\n\r\n"
+        )?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
-        let (_, body) = text.split_once("\r\n\r\n").context("Prometheus answers nothing")?;
+        let (_, body) = text
+            .split_once("\r\n\r\n")
+            .context("Prometheus answers nothing")?;
         let answer: Value = serde_json::from_str(body)?;
-        Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
+        Ok(answer["data"]["result"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default())
     }
 
     fn until(&self, what: &str, query: &str, so: impl Fn(&[Value]) -> bool) -> Result<()> {
@@ -138,7 +167,9 @@ impl Prometheus {
     fn alert(&self, name: &str, fires: bool) -> Result<()> {
         let query = format!("ALERTS{{alertname=\"{name}\", alertstate=\"firing\"}}");
         let words = if fires { "fires" } else { "is quiet" };
-        self.until(&format!("{name} {words}"), &query, |found| found.is_empty() != fires)
+        self.until(&format!("{name} {words}"), &query, |found| {
+            found.is_empty() != fires
+        })
     }
 }
 
@@ -146,9 +177,17 @@ impl Prometheus {
 pub(super) fn check(stage: &mut Stage, door: &Door) -> Result<()> {
     check_files(stage, door)?;
     let prometheus = Prometheus::start(door)?;
-    prometheus.until("scraped over TLS with a token", "up{job=\"mica\"} == 1", |found| found.len() == 1)?;
+    prometheus.until(
+        "scraped over TLS with a token",
+        "up{job=\"mica\"} == 1",
+        |found| found.len() == 1,
+    )?;
     let all = |found: &[Value]| found.len() >= TENANTS.len();
-    prometheus.until("every tenant has its figures", "mica_vgpu_memory_limit_bytes{user!=\"\"}", all)?;
+    prometheus.until(
+        "every tenant has its figures",
+        "mica_vgpu_memory_limit_bytes{user!=\"\"}",
+        all,
+    )?;
     let busy = "rate(mica_vgpu_gpu_seconds_total[10s]) > 0";
     prometheus.until("GPU time grows", busy, |found| found.len() >= 4)?;
     let waits = "histogram_quantile(0.99, sum by (le) (rate(mica_vgpu_lease_wait_seconds_bucket[10s]))) > 0";
@@ -156,7 +195,9 @@ pub(super) fn check(stage: &mut Stage, door: &Door) -> Result<()> {
     board(&prometheus)?;
     // Faults: a limit just above what is in use, and a daemon that is replaced.
     prometheus.alert("MicaMemoryAlmostFull", false)?;
-    let used = stage.json(&["show", "embeddings", "--json"])?["memory_used_bytes"].as_u64().unwrap_or(0);
+    let used = stage.json(&["show", "embeddings", "--json"])?["memory_used_bytes"]
+        .as_u64()
+        .unwrap_or(0);
     let tight = format!("{}KiB", (used as f64 / 0.95 / 1024.0) as u64);
     stage.run(&["resize", "embeddings", "--memory", &tight])?;
     prometheus.alert("MicaMemoryAlmostFull", true)?;
@@ -175,14 +216,21 @@ fn check_files(stage: &Stage, door: &Door) -> Result<()> {
         ("check", ["check", "rules", "mica-alerts.yml"]),
         ("test", ["test", "rules", "mica-alerts-test.yml"]),
     ] {
-        let output = Command::new("promtool").args(words).current_dir(&folder).output()?;
+        let output = Command::new("promtool")
+            .args(words)
+            .current_dir(&folder)
+            .output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         ensure!(output.status.success(), "promtool {what} rules: {text}");
     }
     let textfile = door.folder.join("mica.prom");
     let since = Instant::now();
     while !textfile.exists() {
-        ensure!(since.elapsed() < PATIENCE, "{} is not written", textfile.display());
+        ensure!(
+            since.elapsed() < PATIENCE,
+            "{} is not written",
+            textfile.display()
+        );
         std::thread::sleep(Duration::from_millis(200));
     }
     let metrics = std::fs::read(&textfile)?;
@@ -192,28 +240,53 @@ fn check_files(stage: &Stage, door: &Door) -> Result<()> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    promtool.stdin.take().context("promtool")?.write_all(&metrics)?;
+    promtool
+        .stdin
+        .take()
+        .context("promtool")?
+        .write_all(&metrics)?;
     let output = promtool.wait_with_output()?;
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "promtool check metrics: {words}");
-    ensure!(stage.run(&["stats", "--prometheus"])?.contains("# EOF"), "no OpenMetrics on the socket");
+    ensure!(
+        stage.run(&["stats", "--prometheus"])?.contains("# EOF"),
+        "no OpenMetrics on the socket"
+    );
     println!("    promtool accepts the metrics and the rules, and every alert fires in its test");
     Ok(())
 }
 
 /// Every query of the Grafana board must be one that Prometheus takes.
 fn board(prometheus: &Prometheus) -> Result<()> {
-    let board: Value = serde_json::from_str(&std::fs::read_to_string(root().join("packaging/grafana/mica.json"))?)?;
-    let panels = board["panels"].as_array().context("the board has no panels")?;
+    let board: Value = serde_json::from_str(&std::fs::read_to_string(
+        root().join("packaging/grafana/mica.json"),
+    )?)?;
+    let panels = board["panels"]
+        .as_array()
+        .context("the board has no panels")?;
     let mut with_data = 0;
     for panel in panels {
-        let expression = panel["targets"][0]["expr"].as_str().context("a panel without a query")?;
-        let expression = expression.replace("$__rate_interval", "10s").replace("$vgpu", ".*").replace("$instance", ".*");
-        let found = prometheus.query(&expression).with_context(|| expression.clone())?;
+        let expression = panel["targets"][0]["expr"]
+            .as_str()
+            .context("a panel without a query")?;
+        let expression = expression
+            .replace("$__rate_interval", "10s")
+            .replace("$vgpu", ".*")
+            .replace("$instance", ".*");
+        let found = prometheus
+            .query(&expression)
+            .with_context(|| expression.clone())?;
         with_data += usize::from(!found.is_empty());
     }
-    ensure!(with_data == panels.len(), "{with_data} of {} panels of the board have data", panels.len());
-    println!("    all {} panels of the Grafana board have data", panels.len());
+    ensure!(
+        with_data == panels.len(),
+        "{with_data} of {} panels of the board have data",
+        panels.len()
+    );
+    println!(
+        "    all {} panels of the Grafana board have data",
+        panels.len()
+    );
     Ok(())
 }
 

@@ -98,7 +98,10 @@ impl Stage {
     }
 
     fn daemon(mica: &Path, folder: &Path) -> Result<Child> {
-        let log = std::fs::File::options().create(true).append(true).open(folder.join("daemon.log"))?;
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(folder.join("daemon.log"))?;
         let mut command = Command::new(mica);
         command
             .args(["daemon", "--config"])
@@ -112,8 +115,15 @@ impl Stage {
     fn wait_for_daemon(&mut self) -> Result<()> {
         let since = Instant::now();
         while !self.folder.join("run/control.sock").exists() {
-            ensure!(self.daemon.try_wait()?.is_none(), "the daemon has ended: see {}", self.folder.join("daemon.log").display());
-            ensure!(since.elapsed() < Duration::from_secs(60), "the daemon does not come up");
+            ensure!(
+                self.daemon.try_wait()?.is_none(),
+                "the daemon has ended: see {}",
+                self.folder.join("daemon.log").display()
+            );
+            ensure!(
+                since.elapsed() < Duration::from_secs(60),
+                "the daemon does not come up"
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(())
@@ -140,11 +150,15 @@ impl Stage {
                 "start_unix_ms": 0, "seconds": seconds,
             });
             let mut command = self.command();
-            command.args(["run", "--name", tenant.name]).args(tenant.options).arg("--");
+            command
+                .args(["run", "--name", tenant.name])
+                .args(tenant.options)
+                .arg("--");
             command.arg(&self.mica).arg("load").arg(load.to_string());
             command.stdin(Stdio::null()).stdout(Stdio::null());
             let log = std::fs::File::create(self.folder.join(format!("{}.log", tenant.name)))?;
-            self.tenants.push(command.stderr(log).spawn().context("mica run")?);
+            self.tenants
+                .push(command.stderr(log).spawn().context("mica run")?);
         }
         Ok(())
     }
@@ -159,7 +173,11 @@ impl Stage {
     pub(super) fn run(&self, words: &[&str]) -> Result<String> {
         let output = self.command().args(words).output().context("mica")?;
         let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "mica {}: {errors}", words.join(" "));
+        ensure!(
+            output.status.success(),
+            "mica {}: {errors}",
+            words.join(" ")
+        );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 

@@ -13,9 +13,9 @@ mod timeline;
 
 use serde::{Deserialize, Serialize};
 
+pub use live::{Dashboard, Session, Turn, TurnKind, Turns};
 pub use mica_scheduler::Priority;
 pub use mica_scheduler::slices::Profile;
-pub use live::{Dashboard, Session, Turn, TurnKind, Turns};
 pub use percent::Percent;
 pub use program::{ProgramEnd, ProgramReport, signal_name};
 pub use report::{

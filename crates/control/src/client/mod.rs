@@ -192,7 +192,11 @@ impl ControlClient {
 
     /// The turns of a GPU that changed after the `next` of an earlier answer; 0 for all that are remembered.
     pub fn turns(&self, gpu: u32, after: u64) -> Result<Turns, ControlError> {
-        self.json("GET", &format!("/v1/gpus/{gpu}/turns?after={after}"), NOTHING)
+        self.json(
+            "GET",
+            &format!("/v1/gpus/{gpu}/turns?after={after}"),
+            NOTHING,
+        )
     }
 
     /// Where the web page is, with a ticket for its caller; has it served if it is not.

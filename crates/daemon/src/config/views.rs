@@ -174,11 +174,16 @@ fn check_tls(
 ) -> Result<(), Wrong> {
     let [has_certificate, has_key] = [certificate, key].map(|file| !file.as_os_str().is_empty());
     if has_certificate != has_key {
-        let missing = if has_certificate { key_key } else { certificate_key };
+        let missing = if has_certificate {
+            key_key
+        } else {
+            certificate_key
+        };
         return Err((missing, "a certificate and its key belong together".into()));
     }
     if listen.is_exposed() && !has_certificate {
-        let why = "others can reach this address: name a certificate and a key, or listen on 127.0.0.1";
+        let why =
+            "others can reach this address: name a certificate and a key, or listen on 127.0.0.1";
         return Err((listen_key, why.into()));
     }
     Ok(())
@@ -206,12 +211,16 @@ mod tests {
     #[test]
     fn what_others_can_reach_needs_tls_and_users() {
         let plain = refused("[dashboard]\nlisten = \"0.0.0.0:443\"\n");
-        assert!(plain.contains("line 2") && plain.contains("certificate"), "{plain}");
+        assert!(
+            plain.contains("line 2") && plain.contains("certificate"),
+            "{plain}"
+        );
         let tls = "certificate = \"/c\"\nkey = \"/k\"\n";
         let nobody = refused(&format!("[dashboard]\nlisten = \"[::]:443\"\n{tls}"));
         assert!(nobody.contains("names no users"), "{nobody}");
         let digest = "0".repeat(64);
-        let user = format!("users = [{{ name = \"ann\", uid = 7, token_sha256 = \"{digest}\" }}]\n");
+        let user =
+            format!("users = [{{ name = \"ann\", uid = 7, token_sha256 = \"{digest}\" }}]\n");
         let text = format!("[dashboard]\nlisten = \"0.0.0.0:443\"\n{tls}{user}");
         assert!(Config::parse(&text, Path::new("mica.toml")).is_ok());
         let half = refused("[dashboard]\ncertificate = \"/c\"\n");
@@ -224,13 +233,19 @@ mod tests {
         assert!(open.contains("token"), "{open}");
         let short = refused("[metrics]\nlisten = \"127.0.0.1:9440\"\ntoken_sha256 = [\"ab\"]\n");
         assert!(short.contains("64 hexadecimal"), "{short}");
-        let exposed = format!("[metrics]\nlisten = \"0.0.0.0:9440\"\ntoken_sha256 = [\"{}\"]\n", "0".repeat(64));
+        let exposed = format!(
+            "[metrics]\nlisten = \"0.0.0.0:9440\"\ntoken_sha256 = [\"{}\"]\n",
+            "0".repeat(64)
+        );
         assert!(refused(&exposed).contains("certificate"));
     }
 
     #[test]
     fn an_address_needs_a_port() {
         let error = refused("[dashboard]\nlisten = \"127.0.0.1\"\n");
-        assert!(error.contains("line 2") && error.contains("127.0.0.1:7411"), "{error}");
+        assert!(
+            error.contains("line 2") && error.contains("127.0.0.1:7411"),
+            "{error}"
+        );
     }
 }

@@ -71,7 +71,9 @@ impl TurnLog {
     pub(super) fn end(&self, client: u64, now_ns: u64) {
         let mut records = self.records();
         let lease = records.lease;
-        if records.get(lease).is_some_and(|record| record.client == client)
+        if records
+            .get(lease)
+            .is_some_and(|record| record.client == client)
             && let Some(record) = records.change(lease)
         {
             record.end_ns = now_ns;
@@ -149,7 +151,14 @@ pub(super) struct OpenTurns(BTreeMap<u64, Seen>);
 
 impl OpenTurns {
     /// Writes down what a client did since the last look, if its gate was open.
-    pub(super) fn look(&mut self, log: &TurnLog, governed: &Governed, input: &Input, open: bool, now_ns: u64) {
+    pub(super) fn look(
+        &mut self,
+        log: &TurnLog,
+        governed: &Governed,
+        input: &Input,
+        open: bool,
+        now_ns: u64,
+    ) {
         let seen = Seen {
             looked_ns: now_ns,
             gpu_time_ns: input.gpu_time_ns,
@@ -181,7 +190,13 @@ impl OpenTurns {
 
 impl TurnLog {
     /// Prolongs an open turn, or begins one.
-    fn extend(&self, governed: &Governed, turn: u64, (from_ns, to_ns): (u64, u64), busy_ns: Option<u64>) -> u64 {
+    fn extend(
+        &self,
+        governed: &Governed,
+        turn: u64,
+        (from_ns, to_ns): (u64, u64),
+        busy_ns: Option<u64>,
+    ) -> u64 {
         let mut records = self.records();
         let goes_on = |record: &TurnRecord| {
             record.end_ns == from_ns && record.end_ns - record.start_ns < OPEN_NS
@@ -226,7 +241,10 @@ mod tests {
         assert_eq!(log.after(next).0, []);
         log.end(1, 18 * MS);
         let (told, _, later) = log.after(next);
-        assert_eq!((told.len(), told[0].sequence, told[0].end_ns), (1, 1, 18 * MS));
+        assert_eq!(
+            (told.len(), told[0].sequence, told[0].end_ns),
+            (1, 1, 18 * MS)
+        );
         assert_eq!(log.after(later).0, []);
     }
 
@@ -243,6 +261,10 @@ mod tests {
         let (turns, forgotten, _) = log.after(2 * (many - 5));
         assert_eq!((turns.len(), forgotten), (5, false));
         let (turns, forgotten, _) = log.after(u64::MAX);
-        assert_eq!((turns.len(), forgotten), (REMEMBERED, true), "another daemon's number");
+        assert_eq!(
+            (turns.len(), forgotten),
+            (REMEMBERED, true),
+            "another daemon's number"
+        );
     }
 }

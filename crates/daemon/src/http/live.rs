@@ -85,10 +85,7 @@ impl Daemon {
 
 /// The daemon, the GPUs and the virtual GPUs once a second, turns every quarter of a second, events as they happen.
 #[utoipa::path(get, tag = "events", path = "/v1/live", responses((status = 200, body = String)))]
-pub(crate) async fn live(
-    State(daemon): Shared,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-) -> Response {
+pub(crate) async fn live(State(daemon): Shared, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
     let mut every = tokio::time::interval(TURNS_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let (_, events) = daemon.events.follow(u64::MAX);
@@ -185,7 +182,8 @@ impl Watcher {
 
     fn say(&mut self, kind: &str, what: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(what) {
-            self.ready.push_back(SseEvent::default().event(kind).data(text));
+            self.ready
+                .push_back(SseEvent::default().event(kind).data(text));
         }
     }
 }

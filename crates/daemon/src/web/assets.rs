@@ -74,15 +74,24 @@ mod unit {
         let all: usize = ASSETS.iter().map(|asset| asset.body.len()).sum();
         assert!(all < 300_000, "{all} bytes uncompressed");
         for asset in ASSETS {
-            assert!(!asset.body.contains("https://"), "{} names another host", asset.path);
+            assert!(
+                !asset.body.contains("https://"),
+                "{} names another host",
+                asset.path
+            );
             for part in asset.body.split("from \"./").skip(1) {
                 let file = part.split('"').next().unwrap_or_default();
                 assert!(has(&format!("/js/{file}")), "{}: {file}", asset.path);
             }
         }
         let page = ASSETS[0].body;
-        assert!(!page.contains("<script>") && !page.contains(" style=") && !page.contains(" onclick"));
-        for part in page.split(['"']).filter(|p| p.starts_with('/') && p.len() > 1) {
+        assert!(
+            !page.contains("<script>") && !page.contains(" style=") && !page.contains(" onclick")
+        );
+        for part in page
+            .split(['"'])
+            .filter(|p| p.starts_with('/') && p.len() > 1)
+        {
             assert!(has(part), "{part}");
         }
     }

@@ -78,7 +78,10 @@ async fn guard(State(door): State<Door>, mut request: Request, next: Next) -> Re
     };
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        headers.insert(
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        );
     }
     if door.tls {
         let value = HeaderValue::from_static("max-age=31536000");
@@ -98,7 +101,9 @@ struct Turned(StatusCode, &'static str, String);
 impl IntoResponse for Turned {
     fn into_response(self) -> Response {
         let hint = match self.0 {
-            StatusCode::UNAUTHORIZED => Some("run `mica dashboard` and open the address that it prints".into()),
+            StatusCode::UNAUTHORIZED => {
+                Some("run `mica dashboard` and open the address that it prints".into())
+            }
             _ => None,
         };
         let mut answer = axum::Json(error(self.1, self.2, hint)).into_response();
@@ -125,14 +130,21 @@ impl Door {
             return Ok(None);
         }
         let who = self.session(headers);
-        let nobody = || Turned(StatusCode::UNAUTHORIZED, "unauthenticated", "nobody is signed in".into());
+        let nobody = || {
+            Turned(
+                StatusCode::UNAUTHORIZED,
+                "unauthenticated",
+                "nobody is signed in".into(),
+            )
+        };
         who.map(Some).ok_or_else(nobody)
     }
 
     /// The host that the browser believes to talk to, if that can be this one.
     fn host<'a>(&self, headers: &'a HeaderMap) -> Result<&'a str, Turned> {
         let refuse = |what: String| {
-            let text = format!("{what}: [dashboard] names in the configuration lists those that are");
+            let text =
+                format!("{what}: [dashboard] names in the configuration lists those that are");
             Turned(StatusCode::MISDIRECTED_REQUEST, "host", text)
         };
         let mut hosts = headers.get_all(HOST).iter();
@@ -162,7 +174,10 @@ impl Door {
             return refuse(format!("the request comes from another site ({site})"));
         }
         let scheme = if self.tls { "https" } else { "http" };
-        match headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or("?")) {
+        match headers
+            .get(ORIGIN)
+            .map(|origin| origin.to_str().unwrap_or("?"))
+        {
             Some(origin) if origin == format!("{scheme}://{host}") => Ok(()),
             Some(origin) => refuse(format!("the request comes from {origin:?}")),
             None if is_read => Ok(()),
@@ -187,10 +202,22 @@ impl Door {
         let name = sign_in::cookie_name(&self.daemon);
         let users = self.daemon.registry().config.dashboard.users.clone();
         let now = crate::events::now_seconds() as u64;
-        let cookies = headers.get_all(COOKIE).iter().filter_map(|c| c.to_str().ok());
-        let pairs = cookies.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
-        let mut own = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
-        own.find_map(|cookie| self.daemon.web.sessions.check(cookie, page_key, &users, now))
+        let cookies = headers
+            .get_all(COOKIE)
+            .iter()
+            .filter_map(|c| c.to_str().ok());
+        let pairs = cookies
+            .flat_map(|line| line.split(';'))
+            .filter_map(|pair| pair.trim().split_once('='));
+        let mut own = pairs
+            .filter(|(key, _)| *key == name)
+            .map(|(_, value)| value);
+        own.find_map(|cookie| {
+            self.daemon
+                .web
+                .sessions
+                .check(cookie, page_key, &users, now)
+        })
     }
 }
 
@@ -198,7 +225,9 @@ impl Door {
 pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then_some(token.trim())
 }
 
 /// A host without its port.

@@ -16,7 +16,9 @@ use crate::http::{Shared, metrics_page};
 use crate::metrics::Format;
 
 pub(super) fn router(daemon: Arc<Daemon>) -> Router {
-    Router::new().route("/metrics", get(metrics)).with_state(daemon)
+    Router::new()
+        .route("/metrics", get(metrics))
+        .with_state(daemon)
 }
 
 async fn metrics(State(daemon): Shared, headers: HeaderMap) -> Response {

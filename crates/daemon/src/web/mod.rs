@@ -85,7 +85,13 @@ pub(crate) fn start(daemon: &Arc<Daemon>) {
             Ok((listener, tls)) => {
                 tracing::info!("metrics are at {}metrics", url(address, tls.is_some()));
                 let router = metrics_door::router(daemon.clone());
-                tokio::spawn(listen::serve(daemon.clone(), listener, tls, router, SCRAPERS));
+                tokio::spawn(listen::serve(
+                    daemon.clone(),
+                    listener,
+                    tls,
+                    router,
+                    SCRAPERS,
+                ));
             }
             Err(failure) => tell_of_failure(daemon, "the listener for metrics", &failure),
         }
@@ -125,7 +131,13 @@ fn serve_page(daemon: &Arc<Daemon>) -> Result<(SocketAddr, bool), WebError> {
     let served = (address, tls.is_some());
     *page = Some(served);
     let router = guard::router(daemon.clone(), served.1);
-    tokio::spawn(listen::serve(daemon.clone(), listener, tls, router, BROWSERS));
+    tokio::spawn(listen::serve(
+        daemon.clone(),
+        listener,
+        tls,
+        router,
+        BROWSERS,
+    ));
     Ok(served)
 }
 

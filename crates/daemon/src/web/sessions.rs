@@ -89,7 +89,12 @@ impl Sessions {
     }
 
     /// A session's two halves: the cookie and the page's key.
-    pub(super) fn open(&self, who: &SignedIn, users: &[WebUser], now: u64) -> Option<(String, String)> {
+    pub(super) fn open(
+        &self,
+        who: &SignedIn,
+        users: &[WebUser],
+        now: u64,
+    ) -> Option<(String, String)> {
         let end = now + SESSION.as_secs();
         let nonce = hex(&random()?[..8]);
         let text = format!("{}.{end}.{nonce}.{}", who.uid, who.name);
@@ -100,7 +105,13 @@ impl Sessions {
     }
 
     /// The user of a session, if both halves are right, it has not ended and its user is still configured.
-    pub(super) fn check(&self, cookie: &str, page_key: &str, users: &[WebUser], now: u64) -> Option<SignedIn> {
+    pub(super) fn check(
+        &self,
+        cookie: &str,
+        page_key: &str,
+        users: &[WebUser],
+        now: u64,
+    ) -> Option<SignedIn> {
         let (text, seal) = cookie.rsplit_once('.')?;
         let mut parts = text.split('.');
         let who = SignedIn {
@@ -159,7 +170,9 @@ fn binding<'a>(who: &SignedIn, users: &'a [WebUser]) -> Option<&'a str> {
     if who.name.is_empty() {
         return Some("");
     }
-    let user = users.iter().find(|user| user.name == who.name && user.uid == who.uid)?;
+    let user = users
+        .iter()
+        .find(|user| user.name == who.name && user.uid == who.uid)?;
     Some(&user.token_sha256)
 }
 
@@ -174,7 +187,10 @@ mod tests {
     }
 
     fn user(uid: u32) -> SignedIn {
-        SignedIn { uid, name: String::new() }
+        SignedIn {
+            uid,
+            name: String::new(),
+        }
     }
 
     #[test]
@@ -235,7 +251,10 @@ mod tests {
             uid: 7,
             token_sha256: digest.repeat(64),
         };
-        let who = SignedIn { uid: 7, name: "ann".into() };
+        let who = SignedIn {
+            uid: 7,
+            name: "ann".into(),
+        };
         let (cookie, key) = sessions.open(&who, &[ann("a")], 1000).unwrap();
         assert_eq!(sessions.check(&cookie, &key, &[ann("a")], 1001), Some(who));
         assert_eq!(sessions.check(&cookie, &key, &[ann("b")], 1001), None);

@@ -22,7 +22,11 @@ pub(crate) struct Secure(pub(super) bool);
 
 /// Cookies are shared by all ports of a host: each daemon has a name of its own.
 pub(super) fn cookie_name(daemon: &Daemon) -> String {
-    let page = *daemon.web.page.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let page = *daemon
+        .web
+        .page
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     format!("mica_{}", page.map_or(0, |(address, _)| address.port()))
 }
 
@@ -34,7 +38,11 @@ pub(crate) async fn dashboard(
     ConnectInfo(peer): ConnectInfo<Peer>,
 ) -> Answer<Dashboard> {
     let (mut address, tls) = serve_page(&daemon).map_err(|failure| match failure {
-        WebError::Off => error("config", failure.to_string(), Some("set it to \"auto\"".into())),
+        WebError::Off => error(
+            "config",
+            failure.to_string(),
+            Some("set it to \"auto\"".into()),
+        ),
         other => {
             let text = format!("the web page cannot be served: {other}");
             error("state", text, Some(source_text(&other)))
@@ -42,7 +50,8 @@ pub(crate) async fn dashboard(
     })?;
     let name = daemon.registry().config.dashboard.names.first().cloned();
     let ticket = daemon.web.sessions.ticket(peer.uid);
-    let ticket = ticket.ok_or_else(|| error("internal", "there are no random numbers".into(), None))?;
+    let ticket =
+        ticket.ok_or_else(|| error("internal", "there are no random numbers".into(), None))?;
     if address.ip().is_unspecified() {
         address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
     }
@@ -94,8 +103,14 @@ pub(crate) async fn sign_in(
     };
     let Some(who) = who else {
         let (what, hint) = match credentials.ticket.is_empty() {
-            true => ("the name or the token is wrong", "`mica dashboard` signs in without them"),
-            false => ("the ticket was used already, or is too old", "run `mica dashboard` again"),
+            true => (
+                "the name or the token is wrong",
+                "`mica dashboard` signs in without them",
+            ),
+            false => (
+                "the ticket was used already, or is too old",
+                "run `mica dashboard` again",
+            ),
         };
         tracing::warn!("a sign-in to the web page was refused: {what}");
         return Err(error("unauthenticated", what.into(), Some(hint.into())).into());
@@ -115,7 +130,10 @@ pub(crate) async fn sign_in(
 /// Who is signed in.
 #[utoipa::path(get, tag = "host", path = "/v1/session",
     responses((status = 200, body = Session), (status = 401, body = ApiError)))]
-pub(crate) async fn who(State(daemon): Shared, Extension(who): Extension<SignedIn>) -> Json<Session> {
+pub(crate) async fn who(
+    State(daemon): Shared,
+    Extension(who): Extension<SignedIn>,
+) -> Json<Session> {
     Json(session(&daemon, who, String::new()))
 }
 

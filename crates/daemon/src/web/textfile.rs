@@ -26,7 +26,9 @@ impl Textfile {
     /// Writes the file if one is configured and it is time.
     pub(crate) fn check(&mut self, daemon: &Daemon) {
         let path = daemon.registry().config.metrics.textfile.clone();
-        let early = self.written.is_some_and(|written| written.elapsed() < EVERY);
+        let early = self
+            .written
+            .is_some_and(|written| written.elapsed() < EVERY);
         if path.as_os_str().is_empty() || early {
             return;
         }
@@ -37,7 +39,9 @@ impl Textfile {
             Err(failure) if !self.failed => {
                 self.failed = true;
                 let text = format!("{} cannot be written: {failure}", path.display());
-                daemon.events.add(Severity::Error, "metrics_not_written", None, None, text);
+                daemon
+                    .events
+                    .add(Severity::Error, "metrics_not_written", None, None, text);
             }
             Err(_) => {}
         }
