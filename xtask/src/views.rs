@@ -3,6 +3,7 @@
 //! A real daemon with six tenants under load on the software GPU, a real Chromium on its page, a real Prometheus on its
 //! metrics. Pictures of every view are in `target/views`, to be looked at.
 
+mod acts;
 mod browser;
 mod checks;
 mod prometheus;
@@ -48,7 +49,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     if let Some(chromium) = &chromium {
         let mut browser = Browser::start(chromium, &folder.join("profile"))?;
         if pictures {
-            return checks::pictures(&mut browser, &stage, &root().join("docs/pictures"));
+            return acts::pictures(&mut browser, &stage, &root().join("docs/pictures"));
         }
         let axe = axe();
         checks::all(&mut browser, &mut stage, &folder, axe.as_deref())?;

@@ -7,6 +7,7 @@
 mod apply;
 mod claims;
 mod handover;
+mod settings;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -16,8 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mica_limits::monotonic_ns;
 use mica_scheduler::Priority;
-use mica_scheduler::arbiter::{self, Arbiter, Gate, Handover, LeaseUse, Order, Settings};
-use mica_scheduler::policy::PolicyKind;
+use mica_scheduler::arbiter::{Arbiter, Gate, Handover, Order};
 use mica_wire::host::page::gate;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::futex;
@@ -28,8 +28,9 @@ use rustix::time::{
 
 use self::claims::input;
 use self::handover::Handovers;
+use self::settings::{arbiter_entitlement, settings};
 use self::turns::{OpenTurns, TurnLog};
-use crate::config::{Leases, Policy, SharingSection};
+use crate::config::SharingSection;
 use crate::tenant::{Entitlement, Governed, Tenant};
 
 const WAKE: u64 = 0;
@@ -368,39 +369,5 @@ fn timespec(ns: u64) -> Timespec {
     Timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
-    }
-}
-
-fn arbiter_entitlement(entitlement: &Entitlement) -> arbiter::Entitlement {
-    arbiter::Entitlement {
-        weight: entitlement.weight,
-        priority: entitlement.priority,
-        cap: entitlement.cap,
-        suspended: entitlement.suspended,
-    }
-}
-
-fn settings(sharing: &SharingSection, has_slices: bool) -> Settings {
-    Settings {
-        leases: match (has_slices, sharing.leases) {
-            // Without slices leases are all there is.
-            (false, _) | (true, Leases::Always) => LeaseUse::Always,
-            (true, Leases::Auto) => LeaseUse::WhereTheyHelp,
-            (true, Leases::Never) => LeaseUse::CapsOnly,
-        },
-        policy: match sharing.policy {
-            Policy::WeightedFair => PolicyKind::WeightedFair,
-            Policy::RoundRobin => PolicyKind::RoundRobin,
-            Policy::StrictPriority => PolicyKind::StrictPriority,
-            Policy::EarliestDeadline => PolicyKind::EarliestDeadline,
-        },
-        lease_ns: sharing.lease_us * 1000,
-        drain_limit_ns: sharing.drain_limit_us * 1000,
-        bursty_per_second: f64::from(sharing.bursty_drains_per_second),
-        // Programs and workers give a lease back as soon as they have nothing to run.
-        idle_ns: None,
-        // The software GPU's blocks hold still within microseconds.
-        ends_at_once: !has_slices,
-        ..Settings::default()
     }
 }

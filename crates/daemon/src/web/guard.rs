@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
@@ -59,6 +59,7 @@ pub(super) fn router(daemon: Arc<Daemon>, tls: bool) -> Router {
     routes(&daemon)
         .route("/v1/session", session)
         .fallback(assets::serve)
+        .layer(DefaultBodyLimit::max(16 << 10))
         .with_state(daemon)
         .layer(axum::Extension(sign_in::Secure(tls)))
         .layer(from_fn_with_state(door, guard))
