@@ -27,11 +27,11 @@ pub(super) struct Check<'a> {
 }
 
 /// Runs every check; the first that fails ends the run with a picture of the page.
-pub(super) fn all(
-    browser: &mut Browser,
-    stage: &mut Stage,
-    folder: &Path,
-    axe: Option<&str>,
+pub(super) fn all<'a>(
+    browser: &'a mut Browser,
+    stage: &'a mut Stage,
+    folder: &'a Path,
+    axe: Option<&'a str>,
 ) -> Result<()> {
     let tab = browser.tab(1440, 900)?;
     let mut check = Check {
@@ -41,7 +41,7 @@ pub(super) fn all(
         folder,
         axe,
     };
-    let steps: [(&str, fn(&mut Check<'_>) -> Result<()>); 10] = [
+    let steps: [(&str, fn(&mut Check<'a>) -> Result<()>); 10] = [
         ("signing in", Check::signing_in),
         ("overview, live", Check::overview),
         ("turns of the timeline", Check::turns),

@@ -155,16 +155,15 @@ export class Chart {
     context.setLineDash(one.dashed ? [5, 4] : []);
     context.lineJoin = "round";
     context.beginPath();
-    let open = false;
+    let last = -Infinity;
+    const gap = Math.max(30, (this.to - this.from) / 20);
     this.data.times.forEach((time, place) => {
       const value = one.values[place];
-      if (value == null) {
-        open = false;
-        return;
-      }
-      if (open) context.lineTo(this.x(time), y(value));
+      if (value == null) return;
+      // A missing value is bridged, a missing time is not.
+      if (time - last < gap) context.lineTo(this.x(time), y(value));
       else context.moveTo(this.x(time), y(value));
-      open = true;
+      last = time;
     });
     context.stroke();
     context.setLineDash([]);
