@@ -10,6 +10,8 @@ mod bounded;
 mod chaos;
 mod clients;
 mod command;
+#[cfg(test)]
+mod dependencies;
 mod dist;
 mod docs;
 mod executables;

@@ -214,13 +214,13 @@ impl Core {
         self.want_monitor(state);
     }
 
-    /// Ends a lull, if there is one: something is to run.
+    /// Ends an idle gap, if there is one: something is to run.
     pub(crate) fn stir(&self, state: &mut State) {
         if !state.is_quiet() {
             return;
         }
         let now = now_ns();
-        state.lull.end(now);
+        state.idle_gaps.end(now);
         self.meter.stir(now);
         if let Some(gate) = &self.gate {
             gate.busy();
@@ -245,7 +245,7 @@ impl Core {
         self.complete(state, grid.stream);
         if state.is_quiet() {
             // The monitor gives the lease back if nothing comes for a moment.
-            state.lull.begin(now_ns());
+            state.idle_gaps.begin(now_ns());
         }
     }
 

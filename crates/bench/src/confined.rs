@@ -8,7 +8,7 @@ use mica_control::api::ProcessInfo;
 use super::report::{Line, Report};
 use super::resident_bytes_of;
 use super::software::median;
-use crate::demo::stage::{Stage, TenantProcess};
+use crate::demo::private_daemon::{PrivateDaemon, TenantProcess};
 use crate::demo::tenant::Ask;
 use mica_command::refusal::explain;
 
@@ -19,7 +19,7 @@ const MOST_OVER_MS: f64 = 20.0;
 
 /// One daemon, and what its workers took.
 struct Side {
-    stage: Stage,
+    stage: PrivateDaemon,
     confine: bool,
     starts_ms: Vec<f64>,
     /// Of a worker and, where it is confined, of the process around it.
@@ -31,7 +31,7 @@ impl Side {
     fn new(confine: bool) -> Result<Self> {
         let workers = format!("[workers]\nconfine = {confine}\n");
         Ok(Self {
-            stage: Stage::set_up_with(1 << 30, &workers)?,
+            stage: PrivateDaemon::set_up_with(1 << 30, &workers)?,
             confine,
             starts_ms: Vec::new(),
             resident_mb: Vec::new(),

@@ -9,7 +9,7 @@ use mica::{DeviceBuffer, Grid, Kernel, Stream, Vgpu};
 use mica_control::api::{Mode, Priority, VgpuSpec};
 
 use super::report::Line;
-use crate::demo::stage::{Stage, TenantProcess};
+use crate::demo::private_daemon::{PrivateDaemon, TenantProcess};
 use crate::demo::tenant::Ask;
 use mica_command::refusal::explain;
 
@@ -27,7 +27,7 @@ const SETTLE: Duration = Duration::from_millis(60);
 
 /// Measures it on a software GPU of its own.
 pub(crate) fn run() -> Result<Line> {
-    let stage = Stage::set_up(1 << 30)?;
+    let stage = PrivateDaemon::set_up(1 << 30)?;
     let times = measure(&stage)?;
     let [alone, beside] = times.map(|mut times| {
         times.sort_by(f64::total_cmp);
@@ -49,7 +49,7 @@ pub(crate) fn run() -> Result<Line> {
 }
 
 /// Nanoseconds of the urgent tenant's kernels, alone and beside the other.
-fn measure(stage: &Stage) -> Result<[Vec<f64>; 2]> {
+fn measure(stage: &PrivateDaemon) -> Result<[Vec<f64>; 2]> {
     let hog = stage.vgpu("hog", 256 << 20, 50)?;
     let spec = VgpuSpec {
         name: Some("urgent".into()),

@@ -14,7 +14,7 @@ use super::group::{load, start_time};
 use super::report::{Line, Report};
 use super::shim_load::ShimNumbers;
 use super::software::median;
-use crate::demo::stage::Stage;
+use crate::demo::private_daemon::PrivateDaemon;
 use crate::{BenchArgs, Libraries};
 use mica_command::child::own_path;
 use mica_command::refusal::explain;
@@ -31,7 +31,7 @@ const KILLS: usize = 7;
 
 pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     libraries()?;
-    let stage = Stage::set_up(1 << 30)?;
+    let stage = PrivateDaemon::set_up(1 << 30)?;
     let devices = SoftwareDevices::new(0, Some(1 << 30), None);
     let (mut engine, mut shim) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -157,7 +157,7 @@ pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
 }
 
 /// Runs the program in a virtual GPU of the stage's daemon.
-fn program(stage: &Stage) -> Result<ShimNumbers> {
+fn program(stage: &PrivateDaemon) -> Result<ShimNumbers> {
     let exe = own_path()?;
     let output = Command::new(&exe)
         .args([
@@ -181,7 +181,7 @@ fn program(stage: &Stage) -> Result<ShimNumbers> {
 
 /// Percent of all kernels that each of two programs got done in the same window, both started by
 /// `mica run` as people would.
-fn shares(stage: &Stage) -> Result<[f64; 2]> {
+fn shares(stage: &PrivateDaemon) -> Result<[f64; 2]> {
     let calibrate = load(Pattern::Calibrate, 0, 1, 0.0);
     let alone: LoadReport = started(stage, 50, &calibrate)?.join()?;
     // Its virtual GPU goes a moment after its process, and then its share.
@@ -209,7 +209,7 @@ fn shares(stage: &Stage) -> Result<[f64; 2]> {
 /// A load that runs in a virtual GPU of its own.
 struct Started(std::process::Child);
 
-fn started(stage: &Stage, share: u32, load: &Load) -> Result<Started> {
+fn started(stage: &PrivateDaemon, share: u32, load: &Load) -> Result<Started> {
     let exe = own_path()?;
     let child = Command::new(&exe)
         .args(["run", "--gpu", "software", "--mode", "isolated"])
@@ -242,7 +242,7 @@ impl Started {
 }
 
 /// Milliseconds from a program's SIGKILL to the daemon's books being empty, as a client polls them.
-fn killed_while_copying(stage: &Stage) -> Result<Vec<f64>> {
+fn killed_while_copying(stage: &PrivateDaemon) -> Result<Vec<f64>> {
     const NAME: &str = "copier";
     stage.vgpu(NAME, 128 << 20, 50)?;
     let exe = own_path()?;

@@ -13,7 +13,7 @@ use mica_worker::SoftwareDevices;
 
 use super::report::{Line, Report};
 use super::software::median;
-use crate::demo::stage::Stage;
+use crate::demo::private_daemon::PrivateDaemon;
 use crate::{BenchArgs, Libraries};
 use mica_command::child::own_path;
 
@@ -170,7 +170,7 @@ fn session(n: &SessionNumbers, report: &mut Report) {
 }
 
 fn daemon_memory() -> Result<Line> {
-    let stage = Stage::set_up(1 << 30)?;
+    let stage = PrivateDaemon::set_up(1 << 30)?;
     // Start-up is over when the first answer has come; let what it needed for that settle.
     std::thread::sleep(Duration::from_millis(500));
     let resident = super::resident_bytes_of(stage.daemon_pid())? as f64 / 1e6;
@@ -189,7 +189,7 @@ fn start_up(report: &mut Report, libraries: Libraries) -> Result<()> {
         errln!("start-up is not measured: {error:#}");
         return Ok(());
     }
-    let stage = Stage::set_up(1 << 30)?;
+    let stage = PrivateDaemon::set_up(1 << 30)?;
     let (mut bare, mut up, mut down) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=STARTS {
         let plain = timed(Command::new("true"))?;
@@ -230,7 +230,7 @@ fn at_once(report: &mut Report, libraries: Libraries) -> Result<()> {
         errln!("starting many at once is not measured: {error:#}");
         return Ok(());
     }
-    let stage = Stage::set_up(4 << 30)?;
+    let stage = PrivateDaemon::set_up(4 << 30)?;
     let (mut bare, mut up, mut down) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..3 {
         bare.push(all_at_once(|| Ok(Command::new("true")))?);

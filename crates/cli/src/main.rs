@@ -5,12 +5,12 @@
 #[macro_use]
 extern crate mica_command;
 
-mod aftermath;
 mod args;
 mod complete;
 mod control;
 mod escape;
 mod examine;
+mod exit_report;
 mod libraries;
 mod listing;
 mod log;

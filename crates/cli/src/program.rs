@@ -22,10 +22,10 @@ use mica_control::api::{Created, GpuKind, Mode, ProgramReport};
 use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
-use crate::aftermath;
 use crate::args::{ExecArgs, RunArgs, WatchArgs};
 use crate::control;
 use crate::escape;
+use crate::exit_report;
 use crate::libraries;
 use crate::manage;
 use crate::not_started::{NotStarted, find};
@@ -203,7 +203,7 @@ fn wait(
         .with_context(|| format!("{} cannot be waited for", ended.command))?;
     signals::stop();
     let ended = ProgramReport {
-        end: Some(aftermath::end_of(status)),
+        end: Some(exit_report::end_of(status)),
         ..ended
     };
     let told = client.report(&joined.name, &ended);
@@ -220,11 +220,11 @@ struct Ended {
 impl Ended {
     /// Says what happened, and returns the program's exit code.
     fn tell(&self, client: &ControlClient, joined: &Created, since: SystemTime) -> i32 {
-        let code = aftermath::exit_code(self.status);
-        aftermath::say_events(client, joined, since, code != 0);
+        let code = exit_report::exit_code(self.status);
+        exit_report::say_events(client, joined, since, code != 0);
         match self.removed {
             true => errln!("mica: virtual GPU {} was removed", joined.name),
-            false => aftermath::say_signal(self.status),
+            false => exit_report::say_signal(self.status),
         }
         code
     }

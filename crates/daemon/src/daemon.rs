@@ -15,6 +15,7 @@ use crate::cgroups::Cgroups;
 use crate::config::{Config, ConfigError};
 use crate::devices::Devices;
 use crate::events::EventLog;
+use crate::faults::Endings;
 use crate::gpu_thread::Change;
 use crate::history::History;
 use crate::host::HostThread;
@@ -95,6 +96,8 @@ pub(crate) struct Daemon {
     pub(crate) events: EventLog,
     pub(crate) host: HostThread,
     pub(crate) cancels: Cancels,
+    /// Workers that were killed and have not ended yet.
+    pub(crate) endings: Endings,
     pub(crate) cgroups: Cgroups,
     pub(crate) history: History,
     pub(crate) started: Instant,
@@ -125,6 +128,7 @@ impl Daemon {
             events: EventLog::default(),
             host: HostThread::new()?,
             cancels: Cancels::default(),
+            endings: Endings::default(),
             cgroups: Cgroups::find(&registry.config.workers),
             history,
             started: Instant::now(),

@@ -10,7 +10,7 @@ use mica_control::api::{Event, Severity};
 use mica_wire::host::printable::printable;
 use tokio::sync::broadcast;
 
-use crate::floods::Floods;
+use crate::event_limits::EventLimits;
 
 /// Events that are remembered.
 const REMEMBERED: usize = 2048;
@@ -20,7 +20,7 @@ const REMEMBERED: usize = 2048;
 pub(crate) struct EventLog {
     past: Mutex<(u64, VecDeque<Event>)>,
     live: broadcast::Sender<Event>,
-    floods: Mutex<Floods>,
+    floods: Mutex<EventLimits>,
     /// Events so far: information, warnings, errors.
     counts: [AtomicU64; 3],
 }

@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
 use crate::history::History;
-use crate::host::{Door, HostServer, session_pair};
+use crate::host::{HostServer, PeerSocket, session_pair};
 use crate::http;
 use crate::journal::Journal;
 use crate::registry::{Registry, WorkerSlot};
@@ -194,8 +194,8 @@ impl Target {
             let peer = &mut peers[usize::from(choice & 3)];
             if peer.is_none() {
                 let door = match choice & 0x80 {
-                    0 => Door::Programs,
-                    _ => Door::Workers,
+                    0 => PeerSocket::Programs,
+                    _ => PeerSocket::Workers,
                 };
                 *peer = server.adopt_pair(door);
             }

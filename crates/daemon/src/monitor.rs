@@ -11,10 +11,10 @@ use mica_wire::host::message::Role;
 use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
+use crate::foreign_processes::{ForeignProcess, stayed};
 use crate::history::Observer;
 use crate::kernel_caches::KernelCaches;
 use crate::ledger::Ledger;
-use crate::outsiders::{Outsider, stayed};
 use crate::registry::Registry;
 use crate::store::Outlives;
 use crate::web::Textfile;
@@ -38,6 +38,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
         if daemon.wait_for_stop(Duration::from_millis(200)) {
             return;
         }
+        crate::faults::note(daemon, devices.faults());
         let elapsed = last.elapsed();
         let wanted = looks_wanted(&daemon.registry());
         if elapsed >= EVERY {
@@ -105,7 +106,7 @@ fn begin_look(daemon: &Daemon) -> Vec<(usize, usize)> {
 fn observe(
     daemon: &Daemon,
     devices: &mut dyn Devices,
-    (seen, outside): (&mut HashMap<u32, String>, &mut HashMap<u32, Outsider>),
+    (seen, outside): (&mut HashMap<u32, String>, &mut HashMap<u32, ForeignProcess>),
     seconds: f64,
 ) {
     // The driver is asked without the lock: a slow answer may not hold up a program.
@@ -137,7 +138,7 @@ fn observe(
         .collect();
     let holders = outsiders.iter().flat_map(|(index, held)| {
         let holders = held.iter().filter(|(_, bytes)| *bytes > 0);
-        holders.filter_map(|(pid, _)| Outsider::of(*index, *pid))
+        holders.filter_map(|(pid, _)| ForeignProcess::of(*index, *pid))
     });
     let stayed = stayed(outside, holders.collect());
     let earlier = std::mem::replace(seen, strays.clone());
@@ -145,9 +146,13 @@ fn observe(
         .into_iter()
         .filter(|(pid, _)| earlier.contains_key(pid));
     let strays = strays.collect();
+    let hung = crate::faults::hung(daemon);
     let mut news = Vec::new();
     {
         let mut registry = daemon.registry();
+        for (index, why) in hung {
+            note_trouble(daemon, index, &HUNG, &mut registry.gpus[index].hung, why);
+        }
         for (index, reading, processes, (lost, unshareable)) in readings {
             let gpu = &mut registry.gpus[index];
             note_trouble(daemon, index, &LOST, &mut gpu.lost, lost);
@@ -168,7 +173,7 @@ fn observe(
         check_slices(&mut registry, &mut news);
         check_drains(&mut registry, &mut news);
         mark_strays(&mut registry, &strays, &mut news);
-        crate::outsiders::mark(&mut registry, &stayed, &mut news);
+        crate::foreign_processes::mark(&mut registry, &stayed, &mut news);
     }
     for (severity, kind, vgpu, pid, text) in news {
         daemon
@@ -201,6 +206,12 @@ const LOST: Trouble = Trouble {
 const UNSHAREABLE: Trouble = Trouble {
     begins: ("gpu_unshareable", "cannot be shared"),
     ends: ("gpu_shareable", "can be shared again"),
+};
+
+/// A worker on it does not end, or has ended at last.
+const HUNG: Trouble = Trouble {
+    begins: ("gpu_hung", "takes no new programs"),
+    ends: ("gpu_recovered", "takes new programs again"),
 };
 
 /// Notes why a GPU is in trouble, or that it is no more; tells when that changes.

@@ -214,6 +214,8 @@ pub(crate) fn start_gpus(
                 driver_index,
                 thread,
                 lost: None,
+                drained: None,
+                hung: None,
                 charged_percent: 0.0,
                 outsiders: Vec::new(),
             })

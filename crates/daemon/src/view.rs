@@ -162,6 +162,7 @@ impl Registry {
             power_watts: gpu.reading.power_watts,
             lost: gpu.lost.clone(),
             unshareable: gpu.unshareable.clone(),
+            drained: gpu.closed().cloned(),
         }
     }
 

@@ -13,7 +13,7 @@ mod clock;
 mod commands;
 mod environment;
 mod gate;
-mod kept;
+mod guarded_descriptor;
 mod leases;
 mod link;
 mod quota;

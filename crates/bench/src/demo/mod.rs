@@ -4,12 +4,12 @@
 //!   mica demo ──► private daemon ──► a worker per virtual GPU ──► software GPU
 //!       └──────► ada, ben, cleo (processes of their own) ──┘
 //! ```
-//! Owns the play; [`stage`] the daemon and the processes, [`tenant`] what they run, [`screen`] the view.
+//! Owns the order of the promises; [`private_daemon`] the daemon and the processes, [`tenant`] what they run, [`screen`] the view.
 
-mod acts;
+pub(crate) mod private_daemon;
 pub(crate) mod processor;
+mod promises;
 mod screen;
-pub(crate) mod stage;
 pub(crate) mod tenant;
 
 use std::collections::VecDeque;
@@ -19,9 +19,9 @@ use anyhow::{Context, Result};
 use mica_control::api::Created;
 use serde::Serialize;
 
+use self::private_daemon::{PrivateDaemon, TenantProcess, pause};
 use self::processor::Processor;
 use self::screen::{Row, Screen};
-use self::stage::{Stage, TenantProcess, pause};
 use self::tenant::{Answer, Ask};
 
 const MIB: u64 = 1 << 20;
@@ -79,16 +79,16 @@ pub fn serve_tenant() -> Result<()> {
 /// # Errors
 /// The daemon or a tenant cannot be started, or ends.
 pub fn run(json: bool) -> Result<bool> {
-    stage::catch_interrupts();
+    private_daemon::catch_interrupts();
     let began = Instant::now();
-    let mut show = match Show::open(json) {
-        Err(_) if stage::interrupted() => std::process::exit(130),
+    let mut show = match Demo::open(json) {
+        Err(_) if private_daemon::interrupted() => std::process::exit(130),
         other => other?,
     };
     let played = show.play();
     show.screen.close();
     if let Err(error) = played {
-        let interrupted = stage::interrupted();
+        let interrupted = private_daemon::interrupted();
         drop(show);
         if interrupted {
             std::process::exit(130);
@@ -168,20 +168,20 @@ struct Got {
     steps: u64,
 }
 
-struct Show {
+struct Demo {
     // Fields go in this order: tenants before the daemon that serves them.
     members: Vec<Member>,
-    stage: Stage,
+    private_daemon: PrivateDaemon,
     screen: Screen,
     promises: Vec<Promise>,
 }
 
-impl Show {
+impl Demo {
     fn open(json: bool) -> Result<Self> {
         let mut screen = Screen::new(json);
         screen.say("\n");
         screen.now("starting a private daemon with a software GPU");
-        let stage = Stage::set_up(GPU_BYTES)?;
+        let private_daemon = PrivateDaemon::set_up(GPU_BYTES)?;
         let mut members = Vec::new();
         for (name, share, limit, data) in [
             ("ada", 50, 192, 96),
@@ -193,7 +193,7 @@ impl Show {
                 share,
                 limit_bytes: limit * MIB,
                 data_bytes: data * MIB,
-                created: stage.vgpu(name, limit * MIB, share)?,
+                created: private_daemon.vgpu(name, limit * MIB, share)?,
                 process: None,
                 note: Some("starting"),
                 seen: VecDeque::new(),
@@ -201,7 +201,7 @@ impl Show {
         }
         Ok(Self {
             members,
-            stage,
+            private_daemon,
             screen,
             promises: Vec::new(),
         })
@@ -220,11 +220,11 @@ impl Show {
         let title = self.screen.paint("1", "Mica: one GPU, three tenants");
         let gpu = format!(
             "{} with {} MiB; kernels compiled from PTX for this processor",
-            self.stage.gpu.name,
+            self.private_daemon.gpu.name,
             GPU_BYTES / MIB
         );
         let mut text = format!("{title}\n{}\n", self.screen.paint("2", &gpu));
-        if let Some(other) = &self.stage.other_gpu {
+        if let Some(other) = &self.private_daemon.other_gpu {
             let note = format!("this host has a {other} too: see `mica bench gpu` for its numbers");
             text.push_str(&self.screen.paint("2", &note));
             text.push('\n');
@@ -343,7 +343,7 @@ impl Show {
     }
 
     fn processor(&self) -> Processor {
-        Processor::now(&self.stage.processes())
+        Processor::now(&self.private_daemon.processes())
     }
 
     fn settle(&mut self, promise: Promise) {
@@ -358,7 +358,7 @@ impl Show {
             memory_limit_bytes: member.limit_bytes,
         };
         Record {
-            gpu: self.stage.gpu.name.clone(),
+            gpu: self.private_daemon.gpu.name.clone(),
             gpu_memory_bytes: GPU_BYTES,
             tenants: self.members.iter().map(tenant).collect(),
             seconds,

@@ -239,7 +239,7 @@ pub(crate) fn put(text: &str) {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     if written.is_err() {
-        super::stage::interrupt_now();
+        super::private_daemon::interrupt_now();
     }
 }
 

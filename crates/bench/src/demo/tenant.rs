@@ -1,6 +1,6 @@
 //! One tenant of the demo: a process of its own in its virtual GPU.
 //!
-//! It computes gravity among a few thousand bodies, again and again, and does what the stage asks for,
+//! It computes gravity among a few thousand bodies, again and again, and does what the demo asks for,
 //! a line of JSON each way. It knows nothing of the other tenants.
 
 use std::io::{BufRead, Write};

@@ -103,7 +103,7 @@ pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
         return Ok(());
     }
     let bare = python(GEMM_LOOP, &[], &[]);
-    let mut bare = Servant::start_all((0..most).map(|_| (Side::Native, &bare)))?;
+    let mut bare = PersistentProcess::start_all((0..most).map(|_| (Side::Native, &bare)))?;
     let shorter = bench.seconds.min(4.0);
     // The bare driver knows no shares: as many tenants get the same whatever was asked.
     let mut measured: BTreeMap<(&str, usize), Vec<f64>> = BTreeMap::new();
@@ -125,7 +125,8 @@ pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
             python(GEMM_LOOP, &[], &["--memory", "8GiB", "--share", &share])
         });
         let programs = programs.collect::<Vec<_>>();
-        let mut tenants = Servant::start_all(programs.iter().map(|program| (Side::Mica, program)))?;
+        let mut tenants =
+            PersistentProcess::start_all(programs.iter().map(|program| (Side::Mica, program)))?;
         for kind in kinds {
             let solo = natively(kind, 1)?[0];
             let native = natively(kind, shares.len())?;
@@ -144,13 +145,13 @@ pub(super) fn gemm_loops(bench: &mut Bench) -> Result<()> {
                 reached: Some(error <= 0.5 && part(&mica) >= 97.0),
             });
         }
-        Servant::end_all(tenants)?;
+        PersistentProcess::end_all(tenants)?;
     }
-    Servant::end_all(bare)
+    PersistentProcess::end_all(bare)
 }
 
 /// GEMMs a second of each of them, at the same time.
-fn gemm_rates(servants: &mut [Servant], kind: &str, seconds: f64) -> Result<Vec<f64>> {
+fn gemm_rates(servants: &mut [PersistentProcess], kind: &str, seconds: f64) -> Result<Vec<f64>> {
     let start = start_time(servants.len(), TOGETHER)?;
     for servant in servants.iter_mut() {
         servant.order(&format!("{kind} {start} {seconds}"))?;
@@ -163,13 +164,13 @@ fn gemm_rates(servants: &mut [Servant], kind: &str, seconds: f64) -> Result<Vec<
 }
 
 /// A process that is started once, says when it is ready, and answers orders, a line each.
-struct Servant {
+struct PersistentProcess {
     child: Child,
     orders: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-impl Servant {
+impl PersistentProcess {
     /// Starts them side by side, and waits until all are ready.
     fn start_all<'a>(all: impl Iterator<Item = (Side, &'a Program)>) -> Result<Vec<Self>> {
         let servants = all.map(|(side, program)| Self::start(side, program));
@@ -235,7 +236,7 @@ const PAST_MICA: usize = 3;
 type Turn = [Steps; TAKERS.len()];
 
 /// One turn of a group.
-fn take_turns(group: &mut [Servant], turn: usize) -> Result<Turn> {
+fn take_turns(group: &mut [PersistentProcess], turn: usize) -> Result<Turn> {
     let mut measured = Turn::default();
     let count = TAKERS.len();
     // Whoever goes first finds the machine as the last turn left it, and each one as the one before left it.
@@ -276,7 +277,7 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
     while groups.len() < GROUPS {
         let now = GROUPS_AT_A_TIME.min(GROUPS - groups.len());
         let all = (0..now).flat_map(|_| sides);
-        let mut started = Servant::start_all(all.map(|side| (side, &program)))?;
+        let mut started = PersistentProcess::start_all(all.map(|side| (side, &program)))?;
         for group in started.chunks_mut(sides.len()) {
             let turns = (0..TURNS).map(|turn| take_turns(group, turn));
             groups.push(turns.collect::<Result<_>>()?);
@@ -291,7 +292,7 @@ pub(super) fn steps(bench: &mut Bench) -> Result<()> {
             );
             in_one.push(turns);
         }
-        Servant::end_all(started)?;
+        PersistentProcess::end_all(started)?;
     }
     let figures: [(&str, Figure, Ratio); 2] = [
         ("training", |steps| steps.train_ms, |turns| turns.train),

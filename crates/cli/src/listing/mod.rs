@@ -124,6 +124,7 @@ pub(crate) fn gpus(args: &JsonArgs) -> Result<()> {
     for gpu in &gpus {
         let wrong = gpu.lost.iter().map(|reason| ("is lost", reason));
         let wrong = wrong.chain(gpu.unshareable.iter().map(|why| ("cannot be shared", why)));
+        let wrong = wrong.chain(gpu.drained.iter().map(|why| ("takes no new programs", why)));
         for (what, reason) in wrong {
             let line = format!("GPU {} {what}: {reason}", gpu.index);
             outln!("{}", paint.bad(&line));

@@ -294,6 +294,9 @@ pub struct GpuInfo {
     /// Why it cannot be shared, if its settings forbid that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unshareable: Option<String>,
+    /// Why it takes no new programs, if it takes none: it must be reset, or a worker on it does not end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drained: Option<String>,
 }
 
 /// One second in the life of a virtual GPU.

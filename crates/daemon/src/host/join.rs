@@ -12,7 +12,7 @@ use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
-use super::Door;
+use super::PeerSocket;
 use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
 use crate::container::container_of;
@@ -45,7 +45,7 @@ pub(super) fn join(
     fds: Vec<OwnedFd>,
     pid: u32,
     uid: u32,
-    door: Door,
+    door: PeerSocket,
     socket: &Arc<HostSocket>,
 ) -> Result<Joined, (Refusal, String)> {
     check_version(introduction.version)?;
@@ -55,7 +55,8 @@ pub(super) fn join(
         Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
         None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
     };
-    if is_worker_token != (role == Role::Worker) || (door == Door::Workers) != is_worker_token {
+    if is_worker_token != (role == Role::Worker) || (door == PeerSocket::Workers) != is_worker_token
+    {
         return Err((
             Refusal::Permission,
             format!("this token is not for a {}", role_name(role)),
@@ -80,7 +81,14 @@ pub(super) fn join(
         let why = registry.reasons(vgpu).join("; ");
         return Err((Refusal::State, format!("{name} is lost: {why}")));
     };
-    let thread = gpu.thread.clone();
+    // Those that are there already may end their work; so may their workers, which return after a restart.
+    if let (Some(why), Role::Program | Role::Direct) = (gpu.closed(), role)
+        && fds.is_empty()
+    {
+        let text = format!("GPU {} takes no new programs: {why}", vgpu.gpu);
+        return Err((Refusal::State, text));
+    }
+    let (thread, gpu) = (gpu.thread.clone(), vgpu.gpu);
     super::roles::check(&registry, vgpu, role, pid)?;
     if role == Role::Program {
         drop(registry);
@@ -188,6 +196,7 @@ pub(super) fn join(
     let counters = &governed.page.counters;
     let client = Client {
         vgpu: name.clone(),
+        gpu,
         role,
         pid,
         name: process_name(pid),

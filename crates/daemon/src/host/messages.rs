@@ -146,6 +146,7 @@ impl HostServer {
             Topic::KernelFault => "kernel_fault",
             Topic::ModuleRefused => "module_refused",
             Topic::WorkerFailed => "worker_failed",
+            Topic::CallRefused => "call_refused",
         };
         let severity = match severity {
             wire::Severity::Info => Severity::Info,

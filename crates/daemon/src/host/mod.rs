@@ -73,7 +73,7 @@ impl HostThread {
 
 /// Which socket a peer came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum PeerSocket {
     /// The one that programs and tools see.
     Programs,
     /// The one that workers see.
@@ -84,7 +84,7 @@ pub(crate) enum Door {
 #[derive(Debug)]
 struct Connection {
     socket: Arc<HostSocket>,
-    door: Door,
+    door: PeerSocket,
     pid: u32,
     /// Start time of the process that connected: a later one may have its number.
     start: Option<u64>,
@@ -178,8 +178,8 @@ impl HostServer {
             );
             for event in &events {
                 match event.data.u64() {
-                    LISTENER => self.accept(Door::Programs),
-                    WORKER_LISTENER => self.accept(Door::Workers),
+                    LISTENER => self.accept(PeerSocket::Programs),
+                    WORKER_LISTENER => self.accept(PeerSocket::Workers),
                     WAKE => {
                         let mut bytes = [0; 8];
                         let _ = rustix::io::read(&self.daemon.host.wake, &mut bytes);
@@ -199,13 +199,13 @@ impl HostServer {
         }
     }
 
-    fn accept(&mut self, door: Door) {
+    fn accept(&mut self, door: PeerSocket) {
         // A bound on one round keeps a flood of connections from starving those already there.
         for _ in 0..64 {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let listener = match door {
-                Door::Programs => &self.listener,
-                Door::Workers => &self.worker_listener,
+                PeerSocket::Programs => &self.listener,
+                PeerSocket::Workers => &self.worker_listener,
             };
             let fd = match accept_with(listener, flags) {
                 Ok(fd) => fd,
@@ -245,7 +245,13 @@ impl HostServer {
     }
 
     /// Serves a connection from now on; its number.
-    fn admit(&mut self, socket: Arc<HostSocket>, door: Door, pid: u32, uid: u32) -> Option<u64> {
+    fn admit(
+        &mut self,
+        socket: Arc<HostSocket>,
+        door: PeerSocket,
+        pid: u32,
+        uid: u32,
+    ) -> Option<u64> {
         let number = self.next;
         self.next += 1;
         epoll::add(
@@ -372,7 +378,7 @@ impl HostServer {
 #[cfg(any(test, feature = "fuzzing"))]
 impl HostServer {
     /// A connection of a process that does not exist, and its other end.
-    pub(crate) fn adopt_pair(&mut self, door: Door) -> Option<(u64, HostSocket)> {
+    pub(crate) fn adopt_pair(&mut self, door: PeerSocket) -> Option<(u64, HostSocket)> {
         let (own, other) = session_pair().ok()?;
         rustix::io::ioctl_fionbio(&own, true).ok()?;
         let socket = Arc::new(HostSocket::from_fd(own));

@@ -4,10 +4,10 @@
 //! who is in it; how memory is counted is the ledger's business, and whose turn it is the GPU thread's.
 
 mod admission;
-mod birth;
 mod changes;
+mod creation;
 mod names;
-mod told;
+mod program_reports;
 
 pub(crate) use names::may_mean;
 
@@ -42,9 +42,20 @@ pub(crate) struct Gpu {
     pub(crate) lost: Option<String>,
     /// Why it cannot be shared as it is set up, if it cannot.
     pub(crate) unshareable: Option<String>,
+    /// Why it must be reset, if it must: it takes no new programs.
+    pub(crate) drained: Option<String>,
+    /// The worker on it that was killed and does not end, if there is one: it takes no new programs.
+    pub(crate) hung: Option<String>,
     pub(crate) charged_percent: f64,
     /// Processes that use it and belong to no virtual GPU, with the memory they hold.
     pub(crate) outsiders: Vec<(u32, u64)>,
+}
+
+impl Gpu {
+    /// Why it takes no new programs, if it takes none.
+    pub(crate) fn closed(&self) -> Option<&String> {
+        self.drained.as_ref().or(self.hung.as_ref())
+    }
 }
 
 /// What is in force of a worker's confinement.
@@ -63,6 +74,8 @@ pub(crate) struct Confinement {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) vgpu: String,
+    /// Number of the GPU.
+    pub(crate) gpu: usize,
     pub(crate) role: Role,
     pub(crate) pid: u32,
     pub(crate) name: String,
@@ -332,8 +345,11 @@ impl Registry {
         let unshareable = self.unshareable(vgpu);
         let unshareable =
             unshareable.map(|why| format!("its GPU {} cannot be shared: {why}", vgpu.gpu));
+        let closed = self.gpus.get(vgpu.gpu).and_then(Gpu::closed);
+        let closed = closed.map(|why| format!("its GPU {} takes no new programs: {why}", vgpu.gpu));
         lost.into_iter()
             .chain(unshareable)
+            .chain(closed)
             .chain(vgpu.reasons.iter().cloned())
             .collect()
     }
@@ -363,7 +379,13 @@ impl Registry {
         let lost = self.gpus.get(vgpu.gpu).is_none_or(|gpu| gpu.lost.is_some());
         if lost {
             VgpuState::Lost
-        } else if !vgpu.reasons.is_empty() || self.unshareable(vgpu).is_some() {
+        } else if !vgpu.reasons.is_empty()
+            || self.unshareable(vgpu).is_some()
+            || self
+                .gpus
+                .get(vgpu.gpu)
+                .is_some_and(|gpu| gpu.closed().is_some())
+        {
             VgpuState::Degraded
         } else if vgpu.suspended {
             VgpuState::Suspended

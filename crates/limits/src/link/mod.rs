@@ -25,7 +25,7 @@ use rustix::net::{SendFlags, send};
 use rustix::thread::futex;
 
 use crate::clock::monotonic_ns;
-use crate::kept::{Kept, RawKept};
+use crate::guarded_descriptor::{GuardedDescriptor, RawKept};
 use crate::{Environment, MemoryView, SharedPage};
 use greeting::{greet, hello};
 
@@ -115,8 +115,8 @@ pub type Push = (DaemonMessage, Vec<OwnedFd>);
 #[derive(Debug)]
 pub struct HostLink {
     page: SharedPage,
-    doorbell: Mutex<Kept<OwnedFd>>,
-    socket: Mutex<Arc<Kept<HostSocket>>>,
+    doorbell: Mutex<GuardedDescriptor<OwnedFd>>,
+    socket: Mutex<Arc<GuardedDescriptor<HostSocket>>>,
     /// How often the socket was replaced; changed with its lock held.
     replaced: AtomicU32,
     answers: Mutex<HashMap<u32, Option<Push>>>,
@@ -155,8 +155,8 @@ impl HostLink {
         Ok(Arc::new(Self {
             raw_fds,
             page: SharedPage::adopt(page).map_err(LinkError::Page)?,
-            doorbell: Mutex::new(Kept::new(doorbell)),
-            socket: Mutex::new(Arc::new(Kept::new(socket))),
+            doorbell: Mutex::new(GuardedDescriptor::new(doorbell)),
+            socket: Mutex::new(Arc::new(GuardedDescriptor::new(socket))),
             replaced: AtomicU32::new(0),
             answers: Mutex::default(),
             answered: Condvar::new(),
@@ -243,6 +243,11 @@ impl HostLink {
     /// they can, so it is no error yet.
     pub fn note_module_refused(&self, text: &str) {
         self.send_note(Severity::Warning, Topic::ModuleRefused, text);
+    }
+
+    /// Tells which call or launch was refused, for which the program only gets a code.
+    pub fn note_call_refused(&self, text: &str) {
+        self.send_note(Severity::Warning, Topic::CallRefused, text);
     }
 
     /// Tells why a worker cannot serve its program.
@@ -446,7 +451,7 @@ impl HostLink {
     /// The link is up again, through another socket.
     fn replace(&self, socket: HostSocket) {
         let mut current = lock(&self.socket);
-        *current = Arc::new(Kept::new(socket));
+        *current = Arc::new(GuardedDescriptor::new(socket));
         self.replaced.fetch_add(1, Relaxed);
         self.down.store(false, Release);
     }
@@ -482,7 +487,7 @@ impl HostLink {
                 self.raw_fds[0].set(&socket);
                 if let Some(doorbell) = fds.into_iter().next_back() {
                     self.raw_fds[1].set(&doorbell);
-                    *lock(&self.doorbell) = Kept::new(doorbell);
+                    *lock(&self.doorbell) = GuardedDescriptor::new(doorbell);
                 }
                 let confinement = lock(&self.confinement);
                 self.replace(socket);

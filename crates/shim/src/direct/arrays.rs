@@ -2,8 +2,8 @@
 
 use mica_cuda_abi::{Array3dDescriptor, CuStatus, Handle, Symbol, function};
 
+use super::allocations::Entry;
 use super::context::owner;
-use super::ledger::Entry;
 use super::state::{footprint, making, state};
 
 /// `cuArrayCreate` and `cuArray3DCreate`, each also as before CUDA 3.2, with sizes of 32 bits.
@@ -57,7 +57,7 @@ pub(crate) unsafe fn destroy(
     status
 }
 
-/// Charges for and books an object that `call` makes at `out`.
+/// Charges for and records an object that `call` makes at `out`.
 ///
 /// # Safety
 /// `call` writes a handle to `out` when it succeeds.

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use mica_cuda_abi::{CuStatus, DevicePtr, Handle, MemLocation, Symbol, function};
 
 use super::copies::pass;
-use super::launch::submit;
+use super::submission::submit;
 
 fn filled<V>(count: usize, rows: usize) -> usize {
     size_of::<V>().saturating_mul(count).saturating_mul(rows)

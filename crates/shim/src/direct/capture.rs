@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use mica_cuda_abi::{CuResult, CuStatus, Handle, Symbol, function};
 
 use super::driver::real;
-use super::launch::LEASES;
 use super::state::page;
+use super::submission::LEASES;
 use super::{context, graphs, streams};
 
 const STATUS_NONE: u32 = 0;

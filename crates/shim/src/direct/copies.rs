@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use mica_cuda_abi::{CuStatus, DevicePtr, Handle, Symbol, function};
 
-use super::launch::submit;
+use super::submission::submit;
 use super::{streams, sync};
 
 /// A copy of this size holds the copy engine as long as a kernel holds the processors.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use mica_cuda_abi::{ENTRY_POINTS, Symbol, library_files};
 
-use super::submission::{self, LAUNCHES, SUBMISSION};
+use super::launch::{self, LAUNCHES, SUBMISSION};
 use crate::exports::{self, COUNT};
 
 /// Name of the variable with the driver's path.
@@ -25,7 +25,7 @@ static REAL: [AtomicPtr<c_void>; COUNT] =
 /// Address of the real function.
 #[inline(always)]
 pub(crate) fn real_address(symbol: Symbol) -> *mut c_void {
-    match submission::place(symbol) {
+    match launch::place(symbol) {
         Some(place) => SUBMISSION.real[place].load(Relaxed),
         None => REAL[symbol as usize].load(Relaxed),
     }

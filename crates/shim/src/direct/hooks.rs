@@ -14,7 +14,7 @@ use mica_cuda_abi::{
 };
 
 use super::driver::real;
-use super::submission::launch_path;
+use super::launch::launch_path;
 use super::{
     arrays, bulk, capture, context, copies, external, graphs, host_waits, info, init, launch,
     memory, modules, pools, procaddr, stacks, submission, sync, vmm,
@@ -201,13 +201,13 @@ hooks! {
     hook [cuGraphExecDestroy] => graphs::exec_destroy;
     hook [cuDeviceGraphMemTrim] => graphs::trim;
 
-    launch_hook [cuLaunchKernel, cuLaunchKernel_ptsz] => submission::wait;
-    launch_ex_hook [cuLaunchKernelEx, cuLaunchKernelEx_ptsz] => submission::wait;
-    bare_hook [cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz] => launch::cooperative;
-    hook [cuLaunchCooperativeKernelMultiDevice] => launch::cooperative_many;
-    hook [cuLaunch] => launch::legacy;
-    hook [cuLaunchGrid] => launch::legacy_grid;
-    hook [cuLaunchGridAsync] => launch::legacy_grid_async;
+    launch_hook [cuLaunchKernel, cuLaunchKernel_ptsz] => launch::wait;
+    launch_ex_hook [cuLaunchKernelEx, cuLaunchKernelEx_ptsz] => launch::wait;
+    bare_hook [cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz] => submission::cooperative;
+    hook [cuLaunchCooperativeKernelMultiDevice] => submission::cooperative_many;
+    hook [cuLaunch] => submission::legacy;
+    hook [cuLaunchGrid] => submission::legacy_grid;
+    hook [cuLaunchGridAsync] => submission::legacy_grid_async;
 
     bare_hook [cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz] => copies::linear_async;
     bare_hook [cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz] => copies::linear_async;

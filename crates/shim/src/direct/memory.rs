@@ -2,8 +2,8 @@
 
 use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle, Symbol, function};
 
+use super::allocations::Entry;
 use super::context::{notice, owner};
-use super::ledger::Entry;
 use super::state::{Direct, footprint, making, state};
 
 /// Rows of pitched memory begin at multiples of this on every device so far.
@@ -136,7 +136,7 @@ pub(crate) unsafe fn free_async(
     release(pointer, || unsafe { real(pointer, stream) })
 }
 
-/// Charges and books memory of its own.
+/// Charges and records memory of its own.
 fn own(
     direct: &Direct,
     bytes: u64,
@@ -157,7 +157,7 @@ pub(crate) fn release(pointer: DevicePtr, call: impl FnOnce() -> CuStatus) -> Cu
     let Some(direct) = state() else {
         return call();
     };
-    // Out of the books first: once the driver has freed it, another thread may be given the same
+    // Out of the records first: once the driver has freed it, another thread may be given the same
     // address.
     let entry = direct.linear.free(pointer);
     if let Some(Entry {

@@ -1,7 +1,7 @@
 //! Modules and libraries: what their global variables take is charged before they are loaded.
 //!
 //! Code itself, and what is not looked into beforehand (a process's later images, if they are many), the driver
-//! takes when it pleases: the daemon is asked to compare its figure with the books soon, and counts it.
+//! takes when it pleases: the daemon is asked to compare its figure with the records soon, and counts it.
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -13,10 +13,10 @@ use mica_cuda_abi::{CuStatus, DeviceAttribute, Handle, Symbol, function};
 use mica_fatbin::{Cubin, EntryKind, Format, Image, Region, locate};
 use mica_ptx::ast::Space;
 
+use super::allocations::Entry;
 use super::driver::real;
-use super::ledger::Entry;
 use super::state::{footprint, making, state};
-use super::{books, context};
+use super::{context, reconcile};
 use crate::image;
 
 /// Bytes of images that are looked into in one process: a framework brings gigabytes, mostly code that
@@ -117,7 +117,7 @@ pub(crate) unsafe fn unload(_: Symbol, real: function::cuModuleUnload, module: H
             _ => direct.objects.insert(module as u64, entry),
         }
     }
-    books::look();
+    reconcile::look();
     status
 }
 
@@ -143,7 +143,7 @@ unsafe fn loaded(
             let module = unsafe { out.read() } as u64;
             direct.objects.insert(module, Entry::own(bytes, context));
         }
-        books::look();
+        reconcile::look();
     }
     status
 }

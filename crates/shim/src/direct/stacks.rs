@@ -14,9 +14,9 @@ use mica_cuda_abi::{
     CuResult, CuStatus, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol, function,
 };
 
-use super::books;
 use super::context::{current_device, owner};
 use super::driver::real;
+use super::reconcile;
 use super::state::{Direct, making, state};
 
 const LIMIT_STACK: u32 = Limit::StackSize as u32;
@@ -43,18 +43,18 @@ struct Grown {
 /// All contexts' stacks and heaps.
 #[derive(Default)]
 pub(crate) struct Stacks {
-    books: Mutex<HashMap<(usize, u32), Grown>>,
+    records: Mutex<HashMap<(usize, u32), Grown>>,
 }
 
 impl Stacks {
-    fn books(&self) -> MutexGuard<'_, HashMap<(usize, u32), Grown>> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn records(&self) -> MutexGuard<'_, HashMap<(usize, u32), Grown>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A context has ended: the bytes to give back.
     pub(crate) fn ended(&self, context: usize) -> u64 {
         let mut bytes = 0;
-        self.books().retain(|(owner, _), grown| {
+        self.records().retain(|(owner, _), grown| {
             if *owner == context {
                 bytes += grown.charged;
             }
@@ -94,12 +94,12 @@ pub(crate) unsafe fn set_limit(
     let (Some(direct), LIMIT_STACK | LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
         let status = call();
         // What launches from the device may take is not told; the daemon sees it.
-        books::look();
+        reconcile::look();
         return status;
     };
-    let (mut books, before, mut grown, charged) = loop {
-        let mut books = direct.stacks.books();
-        let before = *books
+    let (mut records, before, mut grown, charged) = loop {
+        let mut records = direct.stacks.records();
+        let before = *records
             .entry((context, limit))
             .or_insert_with(|| as_first(limit));
         let grown = Grown {
@@ -107,9 +107,9 @@ pub(crate) unsafe fn set_limit(
             ..before
         };
         match grow(direct, limit, &grown) {
-            Ok(charged) => break (books, before, grown, charged),
+            Ok(charged) => break (records, before, grown, charged),
             Err(more) => {
-                drop(books);
+                drop(records);
                 if direct.make_room(more).is_err() {
                     return OUT_OF_MEMORY;
                 }
@@ -121,7 +121,7 @@ pub(crate) unsafe fn set_limit(
         // A smaller limit gives memory back.
         let kept = grown.value.max(grown.kernel).saturating_sub(grown.first);
         grown.charged = kept.saturating_mul(unit(limit));
-        books.insert((context, limit), grown);
+        records.insert((context, limit), grown);
         direct.release(charged - grown.charged);
     } else {
         direct.release(charged - before.charged);
@@ -277,8 +277,8 @@ fn needs_local(told: CuStatus, bytes: c_int) -> CuStatus {
         return 0;
     }
     loop {
-        let mut books = direct.stacks.books();
-        let grown = books
+        let mut records = direct.stacks.records();
+        let grown = records
             .entry((context, LIMIT_STACK))
             .or_insert_with(|| as_first(LIMIT_STACK));
         if bytes <= grown.kernel {
@@ -294,7 +294,7 @@ fn needs_local(told: CuStatus, bytes: c_int) -> CuStatus {
                 return 0;
             }
             Err(missing) => {
-                drop(books);
+                drop(records);
                 if direct.make_room(missing).is_err() {
                     return OUT_OF_MEMORY;
                 }

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{CuStatus, Handle, Symbol, function};
 use mica_wire::host::page::ClientPage;
 
-use super::launch::LEASES;
 use super::state::{page, state};
-use super::{books, context, streams};
+use super::submission::LEASES;
+use super::{context, reconcile, streams};
 
 /// `cuStreamSynchronize`.
 pub(crate) unsafe fn stream(
@@ -40,7 +40,7 @@ pub(crate) unsafe fn event(
     // SAFETY: the program's argument.
     let status = unsafe { real(event) };
     page.counters.syncing.fetch_sub(1, Relaxed);
-    books::stale();
+    reconcile::stale();
     if status == 0 {
         LEASES.event_done(page, event as u64);
     }
@@ -113,7 +113,7 @@ pub(crate) fn waiting(
     page.counters.syncing.fetch_add(1, Relaxed);
     let status = call();
     page.counters.syncing.fetch_sub(1, Relaxed);
-    books::stale();
+    reconcile::stale();
     if status == 0 {
         if let Some(direct) = state() {
             context::notice(direct);

@@ -14,9 +14,9 @@
 //! A watcher sees the program's end and frees everything. Where submissions pass a gate, one that must wait there
 //! is waited for by the thread that read it, as a wait is (`held`).
 
-mod carry;
+mod execute;
 mod held;
-mod lead;
+mod ring_reader;
 mod threads;
 
 use std::os::fd::{AsFd, OwnedFd};

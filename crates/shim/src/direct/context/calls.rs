@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{CuStatus, Device, Handle, Symbol, function};
 
 use super::{
-    Books, ONLY, charged_create, current, current_is_only, ended, green, is_only, releasing,
+    ONLY, Records, charged_create, current, current_is_only, ended, green, is_only, releasing,
     retaining,
 };
 use crate::direct::driver::real;
@@ -95,24 +95,24 @@ pub(crate) unsafe fn destroy(_: Symbol, real: function::cuCtxDestroy, context: H
     unsafe { ending(real, context, |_, _| true) }
 }
 
-/// A call that ends a context if it succeeds and `ends` says so; nobody else looks at the books meanwhile.
+/// A call that ends a context if it succeeds and `ends` says so; nobody else looks at the records meanwhile.
 ///
 /// # Safety
 /// As `real`.
 unsafe fn ending(
     real: unsafe extern "C" fn(Handle) -> CuStatus,
     context: Handle,
-    ends: impl FnOnce(&mut Books, usize) -> bool,
+    ends: impl FnOnce(&mut Records, usize) -> bool,
 ) -> CuStatus {
     let Some(direct) = state() else {
         // SAFETY: as the caller promises.
         return unsafe { real(context) };
     };
-    let mut books = direct.contexts.books();
+    let mut records = direct.contexts.records();
     // SAFETY: as the caller promises.
     let status = unsafe { real(context) };
-    if status == 0 && ends(&mut books, context as usize) {
-        ended(direct, books, context as usize);
+    if status == 0 && ends(&mut records, context as usize) {
+        ended(direct, records, context as usize);
     }
     status
 }
@@ -129,19 +129,24 @@ pub(crate) unsafe fn attach(
     if let (Some(direct), 0) = (making(out), status) {
         // SAFETY: the driver has just written `out`.
         let context = unsafe { out.read() } as usize;
-        *direct.contexts.books().attached.entry(context).or_default() += 1;
+        *direct
+            .contexts
+            .records()
+            .attached
+            .entry(context)
+            .or_default() += 1;
     }
     status
 }
 
 /// `cuCtxDetach`: ends a context that nobody else is attached to.
 pub(crate) unsafe fn detach(_: Symbol, real: function::cuCtxDetach, context: Handle) -> CuStatus {
-    let is_last = |books: &mut Books, context| {
+    let is_last = |records: &mut Records, context| {
         // A primary context ends by its own calls.
-        if books.primary.values().any(|primary| *primary == context) {
+        if records.primary.values().any(|primary| *primary == context) {
             return false;
         }
-        match books.attached.get_mut(&context) {
+        match records.attached.get_mut(&context) {
             Some(times @ 1..) => {
                 *times -= 1;
                 false
@@ -165,7 +170,7 @@ fn names_a_context(context: Handle) -> bool {
         || address == 0
         || address == now
         || green::whole(address) != address
-        || state().is_none_or(|direct| direct.contexts.books().bytes.contains_key(&address))
+        || state().is_none_or(|direct| direct.contexts.records().bytes.contains_key(&address))
 }
 
 /// `cuCtxGetDevice_v2`.

@@ -13,7 +13,7 @@ use crate::direct::driver::real;
 use crate::direct::state::making;
 
 #[derive(Default)]
-struct Books {
+struct Records {
     /// The device of each green context.
     devices: HashMap<usize, Device>,
     /// Green contexts as contexts, each with the primary one that it is a part of.
@@ -21,19 +21,19 @@ struct Books {
 }
 
 /// Never held while the driver is called: who allocates must not wait for a context that ends.
-static BOOKS: Mutex<Option<Books>> = Mutex::new(None);
+static BOOKS: Mutex<Option<Records>> = Mutex::new(None);
 /// Whether there was any: most programs have none.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-fn books<R>(change: impl FnOnce(&mut Books) -> R) -> R {
-    let mut books = BOOKS.lock().unwrap_or_else(PoisonError::into_inner);
-    change(books.get_or_insert_default())
+fn records<R>(change: impl FnOnce(&mut Records) -> R) -> R {
+    let mut records = BOOKS.lock().unwrap_or_else(PoisonError::into_inner);
+    change(records.get_or_insert_default())
 }
 
 /// The primary context that a green one is a part of; any other context itself.
 pub(super) fn whole(context: usize) -> usize {
     match ANY.load(Acquire) {
-        true => books(|books| books.primary.get(&context).copied()).unwrap_or(context),
+        true => records(|records| records.primary.get(&context).copied()).unwrap_or(context),
         false => context,
     }
 }
@@ -41,7 +41,7 @@ pub(super) fn whole(context: usize) -> usize {
 /// A primary context has ended.
 pub(super) fn ended(context: usize) {
     if ANY.load(Acquire) {
-        books(|books| books.primary.retain(|_, primary| *primary != context));
+        records(|records| records.primary.retain(|_, primary| *primary != context));
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) unsafe fn create(
     if let (Some(_), 0) = (making(out), status) {
         // SAFETY: the driver has just written `out`.
         let green = unsafe { out.read() } as usize;
-        books(|books| books.devices.insert(green, device));
+        records(|records| records.devices.insert(green, device));
     }
     status
 }
@@ -87,13 +87,13 @@ pub(crate) unsafe fn destroy(
 ) -> CuStatus {
     // SAFETY: the program's argument.
     let call = || unsafe { real(green) };
-    let device = books(|books| books.devices.remove(&(green as usize)));
+    let device = records(|records| records.devices.remove(&(green as usize)));
     let Some(device) = device else {
         return call();
     };
     let status = releasing(device, call);
     if status != 0 {
-        books(|books| books.devices.insert(green as usize, device));
+        records(|records| records.devices.insert(green as usize, device));
     }
     status
 }
@@ -110,11 +110,11 @@ pub(crate) unsafe fn context(
     if let (Some(direct), 0) = (making(out), status) {
         // SAFETY: the driver has just written `out`.
         let context = unsafe { out.read() } as usize;
-        let device = books(|books| books.devices.get(&(green as usize)).copied());
+        let device = records(|records| records.devices.get(&(green as usize)).copied());
         let primary =
-            device.and_then(|device| direct.contexts.books().primary.get(&device).copied());
+            device.and_then(|device| direct.contexts.records().primary.get(&device).copied());
         if let Some(primary) = primary {
-            books(|books| books.primary.insert(context, primary));
+            records(|records| records.primary.insert(context, primary));
             ANY.store(true, Release);
         }
     }

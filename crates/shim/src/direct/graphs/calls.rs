@@ -4,10 +4,10 @@ use std::ffi::{c_char, c_void};
 
 use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, MemAllocNodeParams, Symbol, function};
 
-use super::{Books, Exec, compare, in_use, paid, with_memory};
-use crate::direct::books;
-use crate::direct::launch::submit;
+use super::{Exec, Records, compare, in_use, paid, with_memory};
+use crate::direct::reconcile;
 use crate::direct::state::state;
+use crate::direct::submission::submit;
 
 /// `cuGraphAddMemAllocNode`.
 pub(crate) unsafe fn add_alloc_node(
@@ -56,7 +56,7 @@ struct Child {
     ownership: i32,
 }
 
-/// Books a node added through the general call if it allocates, or is a graph that does.
+/// Records a node added through the general call if it allocates, or is a graph that does.
 ///
 /// # Safety
 /// `params` is the program's `CUgraphNodeParams`, which the driver has just accepted.
@@ -84,11 +84,11 @@ unsafe fn expect_node(status: CuStatus, graph: Handle, params: *const c_void) {
 /// What a child graph allocates, its parent does. One that was moved ends with its parent, unseen.
 fn has_child(graph: Handle, child: Handle, moved: bool) {
     if let Some(direct) = in_use() {
-        let mut books = direct.graphs.books();
-        let bytes = books.of(child);
-        books.add(graph, bytes);
+        let mut records = direct.graphs.records();
+        let bytes = records.of(child);
+        records.add(graph, bytes);
         if moved {
-            books.graphs.remove(&(child as usize));
+            records.graphs.remove(&(child as usize));
         }
     }
 }
@@ -157,10 +157,10 @@ pub(crate) unsafe fn clone(
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, graph) };
     if let (Some(direct), false, 0) = (in_use(), out.is_null(), status) {
-        let mut books = direct.graphs.books();
-        let bytes = books.of(graph);
+        let mut records = direct.graphs.records();
+        let bytes = records.of(graph);
         // SAFETY: the driver has just written `out`.
-        books.graphs.insert(unsafe { out.read() } as usize, bytes);
+        records.graphs.insert(unsafe { out.read() } as usize, bytes);
     }
     status
 }
@@ -172,11 +172,11 @@ pub(crate) unsafe fn destroy(_: Symbol, real: function::cuGraphDestroy, graph: H
     let Some(direct) = in_use() else {
         return call();
     };
-    // Out of the books first: the driver may give its number to the next graph at once.
-    let needed = direct.graphs.books().graphs.remove(&(graph as usize));
+    // Out of the records first: the driver may give its number to the next graph at once.
+    let needed = direct.graphs.records().graphs.remove(&(graph as usize));
     let status = call();
     if let (Some(bytes), 1..) = (needed, status) {
-        direct.graphs.books().add(graph, bytes);
+        direct.graphs.records().add(graph, bytes);
     }
     status
 }
@@ -235,18 +235,18 @@ unsafe fn instantiated(
     let Some(direct) = in_use().filter(|_| !out.is_null()) else {
         return call();
     };
-    let needs = |books: &Books| books.of(graph);
-    let ahead = |books: &Books| match flags & FLAG_UPLOAD != 0 {
-        true => needs(books),
+    let needs = |records: &Records| records.of(graph);
+    let ahead = |records: &Records| match flags & FLAG_UPLOAD != 0 {
+        true => needs(records),
         false => 0,
     };
-    let Some((mut books, reserved)) = paid(direct, ahead) else {
+    let Some((mut records, reserved)) = paid(direct, ahead) else {
         return CuResult::OutOfMemory as CuStatus;
     };
-    let (bytes, at_once) = (needs(&books), reserved > 0);
+    let (bytes, at_once) = (needs(&records), reserved > 0);
     let status = call();
     if at_once {
-        compare(direct, &mut books, reserved);
+        compare(direct, &mut records, reserved);
     }
     if status == 0 {
         let made = Exec {
@@ -254,7 +254,7 @@ unsafe fn instantiated(
             ready: at_once || bytes == 0,
         };
         // SAFETY: our contract.
-        books.execs.insert(unsafe { out.read() } as usize, made);
+        records.execs.insert(unsafe { out.read() } as usize, made);
     }
     status
 }
@@ -295,12 +295,12 @@ pub(crate) unsafe fn exec_destroy(
         return call();
     };
     // As with graphs.
-    let known = direct.graphs.books().execs.remove(&(exec as usize));
+    let known = direct.graphs.records().execs.remove(&(exec as usize));
     let status = call();
     if let (Some(known), 1..) = (known, status) {
-        direct.graphs.books().execs.insert(exec as usize, known);
+        direct.graphs.records().execs.insert(exec as usize, known);
     }
-    books::stale();
+    reconcile::stale();
     status
 }
 
@@ -313,12 +313,12 @@ pub(crate) unsafe fn trim(
     // SAFETY: the program's argument.
     let status = unsafe { real(device) };
     if let Some(direct) = in_use() {
-        let mut books = direct.graphs.books();
+        let mut records = direct.graphs.records();
         // Which graphs lost their memory is not told: each is expected to need it again.
-        for exec in books.execs.values_mut() {
+        for exec in records.execs.values_mut() {
             exec.ready = exec.bytes == 0;
         }
-        compare(direct, &mut books, 0);
+        compare(direct, &mut records, 0);
     }
     status
 }

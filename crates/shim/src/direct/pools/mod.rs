@@ -128,7 +128,7 @@ pub(crate) unsafe fn destroy(
     let Some(direct) = state() else {
         return call();
     };
-    // Out of the books first: the driver may give its number to the next pool at once.
+    // Out of the records first: the driver may give its number to the next pool at once.
     let known = direct.pools.take(pool as usize);
     let status = call();
     match (known, status) {
@@ -148,7 +148,7 @@ pub(crate) unsafe fn trim(
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(pool, keep) };
-    // Only a pool that the driver knows becomes one of the books.
+    // Only a pool that the driver knows becomes one of the records.
     if let (Some(direct), 0) = (state(), status) {
         direct.pools.get(pool as usize).reconcile(direct);
     }
@@ -207,7 +207,7 @@ impl Pools {
 
     fn add(&self, handle: usize, on_device: bool) -> &'static Pool {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        // Never freed: memory in the books may still point to a pool that has ended.
+        // Never freed: memory in the records may still point to a pool that has ended.
         let fresh = || &*Box::leak(Box::new(Pool::new(handle, on_device)));
         known.entry(handle).or_insert_with(fresh)
     }

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle, PoolAttribute};
 
-use crate::direct::books;
+use crate::direct::allocations::Entry;
 use crate::direct::driver::real;
-use crate::direct::ledger::Entry;
+use crate::direct::reconcile;
 use crate::direct::state::{Direct, GRANULE, UNIT, footprint};
 
 /// How much a pool grows at once, at least, as far as is known before it has grown.
@@ -296,7 +296,7 @@ impl Pool {
         // SAFETY: a pool the driver has just allocated from.
         unsafe { trim(self.handle as Handle, keep as usize) };
         self.reconcile(direct);
-        books::stale();
+        reconcile::stale();
     }
 
     /// Memory of this pool went back to its cache.

@@ -16,7 +16,7 @@ const PLACES: usize = 64;
 const SHALLOW: u64 = 1;
 
 #[derive(Debug)]
-pub(super) struct Moments {
+pub(super) struct IdleMoments {
     /// Launches at the last drain: polling again after it is no further drain.
     last_drain: AtomicU64,
     /// Launches at the last moment with next to nothing submitted.
@@ -50,7 +50,7 @@ pub(super) fn launches(page: &ClientPage) -> u64 {
     page.counters.launches.load(Relaxed)
 }
 
-impl Moments {
+impl IdleMoments {
     pub(super) const fn new() -> Self {
         Self {
             last_drain: AtomicU64::new(0),

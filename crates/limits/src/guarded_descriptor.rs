@@ -32,12 +32,12 @@ impl FileId {
 
 /// Something with a descriptor, used and closed only while the descriptor leads to the same file.
 #[derive(Debug)]
-pub(crate) struct Kept<T: AsFd> {
+pub(crate) struct GuardedDescriptor<T: AsFd> {
     inner: ManuallyDrop<T>,
     file: Option<FileId>,
 }
 
-impl<T: AsFd> Kept<T> {
+impl<T: AsFd> GuardedDescriptor<T> {
     pub(crate) fn new(inner: T) -> Self {
         Self {
             file: FileId::of(&inner),
@@ -52,14 +52,14 @@ impl<T: AsFd> Kept<T> {
     }
 }
 
-impl<T: AsFd> Kept<T> {
+impl<T: AsFd> GuardedDescriptor<T> {
     /// The descriptor as it was, for processes that close nothing of Mica's.
     pub(crate) fn whatever_it_is(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }
 }
 
-impl<T: AsFd> Drop for Kept<T> {
+impl<T: AsFd> Drop for GuardedDescriptor<T> {
     fn drop(&mut self) {
         if self.get().is_some() {
             // SAFETY: dropped once, here, and not used afterwards. Where the number leads elsewhere, closing it would

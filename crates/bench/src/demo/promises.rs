@@ -6,10 +6,10 @@ use anyhow::Result;
 use mica_control::api::{Percent, Resize};
 use serde_json::json;
 
+use super::private_daemon::pause;
 use super::screen::thousands;
-use super::stage::pause;
 use super::tenant::Ask;
-use super::{MIB, Promise, Show, Stretch};
+use super::{Demo, MIB, Promise, Stretch};
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
 
@@ -28,7 +28,7 @@ const ILLEGAL_ADDRESS: u32 = 700;
 /// Longest that a dead tenant's memory may be away.
 const BACK_WITHIN_MS: f64 = 100.0;
 
-impl Show {
+impl Demo {
     pub(super) fn shares_hold(&mut self) -> Result<()> {
         self.screen
             .now("all three want the whole GPU; watch who gets how much");
@@ -180,7 +180,7 @@ impl Show {
         self.watch(Duration::from_millis(500))?;
         let name = self.members[BEN].name;
         let used = self
-            .stage
+            .private_daemon
             .client
             .get(name)
             .map_err(explain)?
@@ -193,7 +193,7 @@ impl Show {
         let mut left = used;
         while left > 0 && killed.elapsed() < Duration::from_secs(3) {
             left = self
-                .stage
+                .private_daemon
                 .client
                 .get(name)
                 .map_err(explain)?
@@ -245,7 +245,7 @@ impl Show {
             };
             let member = &mut self.members[index];
             asked = Instant::now();
-            self.stage
+            self.private_daemon
                 .client
                 .resize(member.name, &change)
                 .map_err(explain)?;

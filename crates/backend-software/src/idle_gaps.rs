@@ -2,23 +2,23 @@
 //!
 //! A program that waits for each kernel leaves the device idle for the instant it takes to launch the
 //! next. To give a lease back in every such instant would end its turn after each kernel, whatever
-//! its share. So the lease is kept for a moment, by devices whose lulls have been short.
+//! its share. So the lease is kept for a moment, by devices whose idle gaps have been short.
 
 /// How long a lease is kept without work.
 const KEEP_NS: u64 = 500_000;
 /// Lulls in a row that were longer, after which the next one is not waited for.
 const LONG_LULLS: u32 = 2;
 
-/// The device's lulls: times without a running grid.
+/// The device's idle gaps: times without a running grid.
 #[derive(Debug, Default)]
-pub(crate) struct Lull {
+pub(crate) struct IdleGaps {
     since_ns: Option<u64>,
     long_in_row: u32,
-    /// Time for which the lease was kept without work, in lulls that are over.
+    /// Time for which the lease was kept without work, in idle gaps that are over.
     kept_ns: u64,
 }
 
-impl Lull {
+impl IdleGaps {
     /// The last grid has ended.
     pub(crate) fn begin(&mut self, now: u64) {
         self.since_ns.get_or_insert(now);
@@ -60,24 +60,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_lulls_keep_the_lease_and_long_ones_stop_that() {
-        let mut lull = Lull::default();
-        assert_eq!(lull.keep_ns(7), 0, "nothing has run yet");
-        lull.begin(1000);
-        assert_eq!(lull.keep_ns(1000), KEEP_NS);
-        assert_eq!(lull.keep_ns(1000 + KEEP_NS), 0);
+    fn short_gaps_keep_the_lease_and_long_ones_stop_that() {
+        let mut gaps = IdleGaps::default();
+        assert_eq!(gaps.keep_ns(7), 0, "nothing has run yet");
+        gaps.begin(1000);
+        assert_eq!(gaps.keep_ns(1000), KEEP_NS);
+        assert_eq!(gaps.keep_ns(1000 + KEEP_NS), 0);
         let mut now = 1000;
         for _ in 0..LONG_LULLS {
             now += 2 * KEEP_NS;
-            lull.end(now);
-            lull.begin(now);
+            gaps.end(now);
+            gaps.begin(now);
         }
-        assert_eq!(lull.keep_ns(now), 0, "it thinks for long");
+        assert_eq!(gaps.keep_ns(now), 0, "it thinks for long");
         let kept_ns = u64::from(LONG_LULLS) * KEEP_NS;
-        assert_eq!(lull.kept_ns(now + 7), kept_ns);
-        lull.end(now + 10);
-        lull.begin(now + 20);
-        assert_eq!(lull.keep_ns(now + 20), KEEP_NS, "it does not any more");
-        assert_eq!(lull.kept_ns(now + 27), kept_ns + 7);
+        assert_eq!(gaps.kept_ns(now + 7), kept_ns);
+        gaps.end(now + 10);
+        gaps.begin(now + 20);
+        assert_eq!(gaps.keep_ns(now + 20), KEEP_NS, "it does not any more");
+        assert_eq!(gaps.kept_ns(now + 27), kept_ns + 7);
     }
 }

@@ -1,7 +1,7 @@
-//! Where the demo plays: a daemon of its own in a folder of its own, gone when the demo ends.
+//! What the demo runs in: a daemon of its own in a folder of its own, gone when the demo ends.
 //!
 //! The user's daemon, if one runs, is neither asked nor disturbed. Everything is taken down when the
-//! stage is dropped: at the end, on an error, on Ctrl-C. Should this process be killed, the kernel ends
+//! [`PrivateDaemon`] is dropped: at the end, on an error, on Ctrl-C. Should this process be killed, the kernel ends
 //! daemon and tenants, and workers end for lack of sessions.
 
 use std::io::{BufRead, BufReader, Write};
@@ -55,7 +55,7 @@ pub(crate) fn interrupted() -> bool {
 }
 
 /// A private daemon with one software GPU.
-pub(crate) struct Stage {
+pub(crate) struct PrivateDaemon {
     folder: PathBuf,
     daemon: Child,
     pub(crate) client: ControlClient,
@@ -64,17 +64,17 @@ pub(crate) struct Stage {
     pub(crate) other_gpu: Option<String>,
 }
 
-impl Stage {
+impl PrivateDaemon {
     /// Starts the daemon; its GPU has so much memory.
     pub(crate) fn set_up(memory_bytes: u64) -> Result<Self> {
         Self::set_up_with(memory_bytes, "")
     }
 
-    /// As [`Stage::set_up`], with more sections of the daemon's configuration.
+    /// As [`PrivateDaemon::set_up`], with more sections of the daemon's configuration.
     pub(crate) fn set_up_with(memory_bytes: u64, sections: &str) -> Result<Self> {
         let folder = make_folder()?;
         match Self::start_in(&folder, memory_bytes, sections) {
-            Ok(stage) => Ok(stage),
+            Ok(private_daemon) => Ok(private_daemon),
             Err(error) => {
                 let log = std::fs::read_to_string(folder.join("daemon.log")).unwrap_or_default();
                 let _ = std::fs::remove_dir_all(&folder);
@@ -117,23 +117,23 @@ impl Stage {
             state_dir: folder.join("state"),
             shared: false,
         };
-        let mut stage = Self {
+        let mut private_daemon = Self {
             folder: folder.to_owned(),
             daemon,
             client: ControlClient::new(paths.control_socket()),
             gpu: GpuInfo::default(),
             other_gpu: None,
         };
-        let gpus = stage.answered()?;
-        stage.other_gpu = gpus
+        let gpus = private_daemon.answered()?;
+        private_daemon.other_gpu = gpus
             .iter()
             .find(|gpu| gpu.kind == GpuKind::Nvidia)
             .map(|gpu| gpu.name.clone());
-        stage.gpu = gpus
+        private_daemon.gpu = gpus
             .into_iter()
             .find(|gpu| gpu.kind == GpuKind::Software)
             .context("the daemon offers no software GPU")?;
-        Ok(stage)
+        Ok(private_daemon)
     }
 
     /// Waits for the daemon's first answer.
@@ -211,7 +211,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for PrivateDaemon {
     fn drop(&mut self) {
         self.take_down();
     }
@@ -268,7 +268,7 @@ pub(crate) fn pause(time: Duration) -> Result<()> {
     }
 }
 
-/// A tenant's process, seen from the stage.
+/// A tenant's process, seen from the demo.
 pub(crate) struct TenantProcess {
     child: Child,
     questions: ChildStdin,

@@ -30,11 +30,11 @@ impl Allowance {
 
 /// The allowances of all virtual GPUs.
 #[derive(Debug, Default)]
-pub(crate) struct Floods {
+pub(crate) struct EventLimits {
     allowances: HashMap<(Option<String>, String), Allowance>,
 }
 
-impl Floods {
+impl EventLimits {
     /// Whether an event is kept: then how many like it were left out since the last that was.
     pub(crate) fn admit(&mut self, vgpu: Option<&str>, kind: &str, now: Instant) -> Option<u64> {
         if self.allowances.len() >= MOST_ALLOWANCES {
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_left_out_counted_and_nobody_elses() {
-        let (mut floods, now) = (Floods::default(), Instant::now());
+        let (mut floods, now) = (EventLimits::default(), Instant::now());
         let kept = (0..100_000).filter(|_| floods.admit(Some("a"), "note", now).is_some());
         assert_eq!(kept.count(), BURST as usize);
         assert_eq!(floods.admit(Some("b"), "note", now), Some(0));
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn virtual_gpus_that_come_and_go_leave_nothing() {
-        let (mut floods, mut now) = (Floods::default(), Instant::now());
+        let (mut floods, mut now) = (EventLimits::default(), Instant::now());
         for number in 0..10 * MOST_ALLOWANCES {
             now += Duration::from_secs(1);
             floods.admit(Some(&format!("vgpu-{number}")), "note", now);

@@ -8,21 +8,21 @@ use std::os::unix::fs::MetadataExt;
 
 use mica_control::api::Mode;
 
-use crate::enforce::{News, replace};
+use crate::enforce::{Notice, replace};
 use crate::registry::Registry;
 
 const WITHOUT_MICA: &str = "uses the GPU without Mica";
 
 /// A process that holds memory of a GPU and has nothing of Mica's about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Outsider {
+pub(crate) struct ForeignProcess {
     gpu: usize,
     pid: u32,
     uid: u32,
     name: String,
 }
 
-impl Outsider {
+impl ForeignProcess {
     /// A process and its user; `None` if it is gone.
     pub(crate) fn of(gpu: usize, pid: u32) -> Option<Self> {
         let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
@@ -37,15 +37,18 @@ impl Outsider {
 }
 
 /// Those seen at this look and at the one before: a process may be between two states.
-pub(crate) fn stayed(seen: &mut HashMap<u32, Outsider>, now: Vec<Outsider>) -> Vec<Outsider> {
-    let now: HashMap<u32, Outsider> = now.into_iter().map(|o| (o.pid, o)).collect();
+pub(crate) fn stayed(
+    seen: &mut HashMap<u32, ForeignProcess>,
+    now: Vec<ForeignProcess>,
+) -> Vec<ForeignProcess> {
+    let now: HashMap<u32, ForeignProcess> = now.into_iter().map(|o| (o.pid, o)).collect();
     let earlier = std::mem::replace(seen, now);
     let stayed = seen.values().filter(|o| earlier.contains_key(&o.pid));
     stayed.cloned().collect()
 }
 
 /// Marks the direct virtual GPUs of users whose processes use the same GPU without Mica.
-pub(crate) fn mark(registry: &mut Registry, outsiders: &[Outsider], news: &mut Vec<News>) {
+pub(crate) fn mark(registry: &mut Registry, outsiders: &[ForeignProcess], news: &mut Vec<Notice>) {
     let direct: Vec<String> = registry
         .vgpus
         .values()
@@ -57,8 +60,8 @@ pub(crate) fn mark(registry: &mut Registry, outsiders: &[Outsider], news: &mut V
             continue;
         };
         let (gpu, owner) = (vgpu.gpu, vgpu.owner_uid);
-        let its = |o: &&Outsider| o.gpu == gpu && o.uid == owner;
-        let reason = |o: &Outsider| {
+        let its = |o: &&ForeignProcess| o.gpu == gpu && o.uid == owner;
+        let reason = |o: &ForeignProcess| {
             let (pid, name, uid) = (o.pid, &o.name, o.uid);
             let text = format!(
                 "process {pid} ({name}) of user {uid} {WITHOUT_MICA}: no share or limit holds for it"

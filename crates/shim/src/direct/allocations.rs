@@ -63,11 +63,11 @@ impl Hasher for AddressHasher {
 type Shard = HashMap<u64, Entry, BuildHasherDefault<AddressHasher>>;
 
 /// A concurrent map from address or handle to [`Entry`].
-pub(crate) struct Ledger {
+pub(crate) struct Allocations {
     shards: [Mutex<Shard>; SHARDS],
 }
 
-impl Default for Ledger {
+impl Default for Allocations {
     fn default() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
@@ -75,7 +75,7 @@ impl Default for Ledger {
     }
 }
 
-impl Ledger {
+impl Allocations {
     fn shard(&self, key: u64) -> MutexGuard<'_, Shard> {
         let spread = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58;
         let shard = &self.shards[spread as usize % SHARDS];
@@ -92,7 +92,7 @@ impl Ledger {
         self.shard(key).remove(&key)
     }
 
-    /// Takes what is about to be freed out of the books; memory of a pool is marked as lying in the
+    /// Takes what is about to be freed out of the records; memory of a pool is marked as lying in the
     /// pool's cache instead. Returns the charge as it was, or nothing if there is none to give back.
     pub(crate) fn free(&self, key: u64) -> Option<Entry> {
         let mut shard = self.shard(key);
@@ -146,12 +146,15 @@ mod tests {
 
     #[test]
     fn what_was_charged_comes_back_once() {
-        let ledger = Ledger::default();
-        ledger.insert(0x7f00_0000_0000, Entry::own(100, 1));
-        ledger.insert(0x7f00_0020_0000, Entry::own(200, 2));
-        assert_eq!(ledger.remove(0x7f00_0000_0000), Some(Entry::own(100, 1)));
-        assert_eq!(ledger.remove(0x7f00_0000_0000), None);
-        assert_eq!(ledger.remove_all(|entry| entry.context == 2), 200);
-        assert_eq!(ledger.remove(0x7f00_0020_0000), None);
+        let allocations = Allocations::default();
+        allocations.insert(0x7f00_0000_0000, Entry::own(100, 1));
+        allocations.insert(0x7f00_0020_0000, Entry::own(200, 2));
+        assert_eq!(
+            allocations.remove(0x7f00_0000_0000),
+            Some(Entry::own(100, 1))
+        );
+        assert_eq!(allocations.remove(0x7f00_0000_0000), None);
+        assert_eq!(allocations.remove_all(|entry| entry.context == 2), 200);
+        assert_eq!(allocations.remove(0x7f00_0020_0000), None);
     }
 }

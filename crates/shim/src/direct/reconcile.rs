@@ -21,7 +21,7 @@ pub(crate) fn stale() {
 }
 
 /// The driver may have taken memory that could not be charged beforehand: the daemon is to compare its
-/// own figure with the books soon.
+/// own figure with the records soon.
 pub(crate) fn look() {
     if let Some(page) = page() {
         page.client.looks_wanted.fetch_add(1, Relaxed);
