@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use mica_control::api::VgpuSpec;
 
 use crate::BenchArgs;
-use crate::demo::stage::Stage;
+use crate::demo::private_daemon::PrivateDaemon;
 use crate::report::{Line, Report};
 
 const VGPUS: u32 = 100;
@@ -30,18 +30,18 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let section = format!(
         "[sharing]\novercommit_memory = true\n[metrics]\nlisten = \"127.0.0.1:{port}\"\ntoken_sha256 = [\"{DIGEST}\"]\n"
     );
-    let stage = Stage::set_up_with(1 << 30, &section)?;
+    let daemon = PrivateDaemon::set_up_with(1 << 30, &section)?;
     for number in 0..VGPUS {
-        stage.client.create(&VgpuSpec {
+        daemon.client.create(&VgpuSpec {
             name: Some(format!("bench-{number:02}")),
             memory_limit_bytes: Some(8 << 20),
             ..VgpuSpec::default()
         })?;
     }
-    let pid = stage.client.stats()?.daemon.pid;
+    let pid = daemon.daemon_pid();
     let mut report = Report::new(args.json);
     let alone = cost(pid, seconds)?;
-    let page = Watcher::page(&stage)?;
+    let page = Watcher::page(&daemon)?;
     let scraper = Watcher::metrics(port)?;
     // The first answers are larger than those that follow.
     std::thread::sleep(Duration::from_secs(2));
@@ -116,8 +116,8 @@ impl Watcher {
     }
 
     /// Signs in to the page and follows it, as a browser does.
-    fn page(stage: &Stage) -> Result<Self> {
-        let url = stage.client.dashboard()?.url;
+    fn page(daemon: &PrivateDaemon) -> Result<Self> {
+        let url = daemon.client.dashboard()?.url;
         let (page, ticket) = url
             .split_once("#ticket=")
             .context("an address without a ticket")?;
