@@ -355,6 +355,13 @@ fn metrics_are_served_to_whoever_has_the_token() {
         older.body
     );
     assert!(!older.body.contains("# EOF"));
+    // A start that seemed to move would look like a restart.
+    let start = |answer: &Answer| {
+        let mut lines = answer.body.lines().map(str::to_owned);
+        lines.find(|line| line.starts_with("mica_daemon_start_time_seconds "))
+    };
+    assert!(start(&older).is_some());
+    assert_eq!(start(&older), start(&page.send("GET /metrics", &right, "")));
     let accept = [
         right[0],
         ("Accept", "application/openmetrics-text;version=1.0.0"),

@@ -1,5 +1,6 @@
 //! A daemon with six tenants under load on the software GPU.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -81,8 +82,10 @@ impl Stage {
         let _ = std::fs::remove_dir_all(folder);
         std::fs::create_dir_all(folder)?;
         let digest = digest(TOKEN);
+        // The same after a restart, so that an open page finds the new daemon.
+        let port = free_port()?;
         let config = format!(
-            "[software_gpu]\nmemory_bytes = {}\n[dashboard]\nlisten = \"auto\"\n\
+            "[software_gpu]\nmemory_bytes = {}\n[dashboard]\nlisten = \"127.0.0.1:{port}\"\n\
              users = [{{ name = \"ann\", uid = {ANN}, token_sha256 = \"{digest}\" }}]\n{more}",
             4_u64 << 30
         );
@@ -204,6 +207,11 @@ impl Drop for Stage {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }
+}
+
+/// A port that nobody listens on.
+pub(super) fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// SHA-256 of a text in hex.

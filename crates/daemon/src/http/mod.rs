@@ -150,7 +150,7 @@ pub(crate) fn metrics_page(daemon: &Daemon, peer: Option<Peer>) -> Page {
         gpus: daemon.gpu_infos(),
         tenants,
         users: UserNames::read(),
-        started_seconds: crate::events::now_seconds() - daemon.started.elapsed().as_secs_f64(),
+        started_seconds: daemon.web.started_seconds,
         events: daemon.events.counts(),
     }
 }

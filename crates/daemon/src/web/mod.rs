@@ -39,6 +39,8 @@ const SCRAPERS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Web {
     sessions: Sessions,
+    /// When the daemon started, in seconds since the epoch: the same in every scrape of the metrics.
+    pub(crate) started_seconds: f64,
     /// Where the page is served now, and whether with TLS.
     page: Mutex<Option<(SocketAddr, bool)>>,
 }
@@ -62,6 +64,7 @@ impl Web {
     pub(crate) fn new(paths: &mica_control::Paths) -> Self {
         Self {
             sessions: Sessions::new(paths.state_dir.join("dashboard.key")),
+            started_seconds: crate::events::now_seconds(),
             page: Mutex::default(),
         }
     }
