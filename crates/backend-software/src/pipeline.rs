@@ -95,6 +95,13 @@ impl Compiler for Pipeline {
     ) -> Result<(Compiled, Option<Share>)> {
         let mut share = ReadingShare::default();
         let text = ptx_of(image, |bytes| share.add(budget, bytes))?;
+        let text = match calls_runtime(&text) {
+            true => {
+                share.add(budget, 2 * (text.len() + DEVICE_RUNTIME.len()) as u64)?;
+                with_runtime(&text)?
+            }
+            false => text,
+        };
         let cost = mica_ptx::reading_bytes(&text);
         share.add(budget, cost)?;
         let module = mica_ptx::parse(&text).map_err(|error| {
@@ -144,6 +151,32 @@ impl Pipeline {
             }
         }
     }
+}
+
+/// What kernels that launch kernels call: NVIDIA's own is a library of machine code.
+const DEVICE_RUNTIME: &str = include_str!("device_runtime.ptx");
+/// How the names of its functions begin.
+const RUNTIME_PREFIX: &str = "__cudaCDP2";
+
+fn calls_runtime(text: &[u8]) -> bool {
+    let prefix = RUNTIME_PREFIX.as_bytes();
+    text.windows(prefix.len()).any(|part| part == prefix)
+}
+
+/// A text with the device runtime that it calls.
+fn with_runtime<'t>(text: &[u8]) -> Result<Cow<'t, [u8]>> {
+    let refuse = |why: &dyn std::fmt::Display| {
+        let text = format!("PTX that launches kernels was refused: {why}");
+        GpuError::new(CuResult::InvalidPtx, text)
+    };
+    let own = std::str::from_utf8(text).map_err(|error| refuse(&error))?;
+    let texts = [
+        own.trim_end_matches('\0').to_owned(),
+        DEVICE_RUNTIME.to_owned(),
+    ];
+    // Whatever stays undefined is refused by name, as in any other module.
+    let joined = mica_ptx::join(&texts, &|_| true).map_err(|error| refuse(&error))?;
+    Ok(Cow::Owned(joined.into_bytes()))
 }
 
 /// A name that no other text has.

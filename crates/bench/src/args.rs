@@ -35,6 +35,8 @@ pub enum BenchArg {
     Shim,
     /// What a daemon that is watched costs: the web page and the metrics
     Views,
+    /// The same program on the host and in a container
+    Walls,
 }
 
 /// GPUs that `mica bench gpu` measures.

@@ -27,6 +27,7 @@ mod speed;
 mod speed_rows;
 mod vgpu;
 mod views;
+mod walls;
 
 use anyhow::{Context, Result, ensure};
 
@@ -64,6 +65,7 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Vgpu => vgpu::run(args, libraries),
         BenchArg::Shim => shim::run(args, libraries),
         BenchArg::Views => views::run(args),
+        BenchArg::Walls => walls::run(args, libraries),
     }?;
     let others = processor().others_percent_since(&before);
     if others >= DISTURBED_PERCENT {

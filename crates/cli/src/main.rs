@@ -6,6 +6,7 @@
 extern crate mica_command;
 
 mod args;
+mod cdi;
 mod complete;
 mod control;
 mod escape;
@@ -18,6 +19,7 @@ mod manage;
 mod not_started;
 mod program;
 mod ptx;
+mod remote;
 mod signals;
 mod spec;
 mod usage;
@@ -82,9 +84,13 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Doctor(args) => healthy(listing::doctor(args)),
         Command::Demo(args) => healthy(mica_bench::demo::run(args.json)),
         Command::DemoTenant => done(mica_bench::demo::serve_tenant()),
+        Command::Cdi(args) => done(cdi::run(args)),
         Command::Bench(args) => healthy(mica_bench::run(args, &|| libraries::find().map(drop))),
         Command::Dashboard(args) => done(manage::dashboard(args)),
         Command::Daemon(args) => done(manage::daemon(args)),
+        Command::Serve(args) => done(remote::serve::serve(args)),
+        Command::ServeConnection { pair } => done(remote::serve::connection(*pair)),
+        Command::Remote(command) => done(remote::manage(command)),
         Command::Ptx(args) => done(ptx::show(args)),
         Command::Config(args) => done(manage::config(args)),
         Command::Completions { shell } => {

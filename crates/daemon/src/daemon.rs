@@ -160,7 +160,10 @@ impl Daemon {
             return;
         }
         let covered = self.saves_wanted.load(Relaxed);
-        let stored = Stored::new(self.registry().stored());
+        let stored = {
+            let registry = self.registry();
+            Stored::new(registry.stored(), registry.sockets.stored())
+        };
         match store::save(&self.paths.state_file(), &stored, outlives) {
             Ok(()) => match outlives {
                 Outlives::Daemon => saved.daemon = covered,

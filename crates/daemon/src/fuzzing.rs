@@ -18,6 +18,7 @@ use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::config::Config;
+use crate::containers::{container_in, name_in, words_of_monitor};
 use crate::daemon::Daemon;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
 use crate::history::History;
@@ -28,6 +29,16 @@ use crate::registry::{Registry, WorkerSlot};
 use crate::running::start_gpus;
 
 const LIMIT_BYTES: u64 = 256 << 20;
+
+/// Reads any bytes as a record of the kernel's log, and compares the place of the GPU in it with any other.
+pub fn kernel_log_record(record: &[u8]) {
+    let bus_id = String::from_utf8_lossy(record);
+    if let Some(fault) = crate::kernel_log::parse(record) {
+        assert!(fault.pci.len() <= 16);
+        crate::kernel_log::is_at(&fault.pci, &bus_id);
+    }
+    crate::kernel_log::is_at(&bus_id, &bus_id);
+}
 
 /// Process number of the fuzzer's connections, which no process has.
 pub(crate) const NOBODY: u32 = i32::MAX as u32;
@@ -53,6 +64,17 @@ impl Devices for Card {
     fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
         Vec::new()
     }
+}
+
+/// Any bytes as what tells of containers. What is found is short and of plain characters.
+pub fn containers(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(found) = container_in(&text, "0::/") {
+        let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        assert!(found.id.chars().all(good), "{found:?}");
+    }
+    let _ = words_of_monitor(bytes);
+    let _ = name_in(bytes);
 }
 
 /// What opens a virtual GPU.
@@ -355,6 +377,11 @@ mod tests {
     fn damaged_messages_are_answered() {
         let target = Target::new().unwrap();
         damage("host", |bytes| target.host(bytes));
+    }
+
+    #[test]
+    fn damaged_texts_about_containers_are_read() {
+        damage("containers", containers);
     }
 
     #[test]

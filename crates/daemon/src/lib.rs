@@ -17,7 +17,7 @@ mod cancels;
 mod cgroups;
 pub mod config;
 mod confinement;
-mod container;
+mod containers;
 mod daemon;
 pub mod devices;
 mod disconnection;

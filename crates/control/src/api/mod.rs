@@ -4,6 +4,7 @@
 //! names of the metrics. The types are additive: a field that is not sent has the default named here,
 //! so that an older tool can talk to a newer daemon.
 
+mod container;
 mod live;
 mod percent;
 mod program;
@@ -13,6 +14,7 @@ mod timeline;
 
 use serde::{Deserialize, Serialize};
 
+pub use container::{ContainerInfo, ContainerSocket, ContainerSocketSpec};
 pub use live::{Dashboard, Session, Turn, TurnKind, Turns};
 pub use mica_scheduler::Priority;
 pub use mica_scheduler::slices::Profile;

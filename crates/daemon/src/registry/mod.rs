@@ -5,10 +5,12 @@
 
 mod admission;
 mod changes;
+mod containers;
 mod creation;
 mod names;
 mod program_reports;
 
+pub(crate) use containers::{Behind, MadeFor};
 pub(crate) use names::may_mean;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -21,6 +23,7 @@ use mica_wire::host::message::Role;
 use mica_wire::host::socket::HostSocket;
 
 use crate::config::Config;
+use crate::containers::{Container, ContainerSockets};
 use crate::devices::{DeviceFacts, DeviceReading};
 use crate::enforce::mode_on;
 use crate::gpu_thread::{Change, GpuThread};
@@ -82,8 +85,6 @@ pub(crate) struct Client {
     pub(crate) process: Option<Watched>,
     /// The program that this worker serves: process number and start time.
     pub(crate) serves: Option<(u32, u64)>,
-    /// The container it runs in, or the program that it serves.
-    pub(crate) container: Option<String>,
     /// It tests the limits for the doctor, or is the worker of a process that does.
     pub(crate) is_probe: bool,
     pub(crate) socket: Arc<HostSocket>,
@@ -210,6 +211,10 @@ pub(crate) struct Vgpu {
     pub(crate) ever_joined: bool,
     pub(crate) clients: BTreeSet<u64>,
     pub(crate) programs: Vec<Watched>,
+    /// The container that it was made for.
+    pub(crate) made_for: Option<MadeFor>,
+    /// Programs that came through a container's socket.
+    pub(crate) in_containers: Vec<(Watched, Arc<Container>)>,
     /// Processes of the doctor, which test the limits; what they do is no event of the tenant's.
     pub(crate) probes: Vec<Watched>,
     /// Programs whose start was told, with their command lines. These are not read from the processes: a process can make
@@ -255,6 +260,10 @@ pub(crate) struct Registry {
     pub(crate) vgpus: BTreeMap<String, Vgpu>,
     pub(crate) clients: HashMap<u64, Client>,
     pub(crate) waiters: Vec<Waiter>,
+    /// The sockets that are mounted into containers.
+    pub(crate) sockets: ContainerSockets,
+    /// Containers that have connected, by what tells them apart.
+    pub(crate) containers: BTreeMap<String, Arc<Container>>,
     journal: Arc<Journal>,
     next_id: u64,
 }
@@ -267,6 +276,8 @@ impl Registry {
             vgpus: BTreeMap::new(),
             clients: HashMap::new(),
             waiters: Vec::new(),
+            sockets: ContainerSockets::default(),
+            containers: BTreeMap::new(),
             journal,
             next_id: 1,
         }
