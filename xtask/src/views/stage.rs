@@ -140,11 +140,6 @@ impl Stage {
         self.wait_for_daemon()
     }
 
-    /// Process number of the daemon.
-    pub(super) fn daemon_pid(&self) -> u32 {
-        self.daemon.id()
-    }
-
     /// Starts all tenants, for so many seconds of work.
     pub(super) fn fill(&mut self, seconds: u32) -> Result<()> {
         for tenant in TENANTS {
