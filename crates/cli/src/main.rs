@@ -14,6 +14,7 @@ mod examine;
 mod exit_report;
 mod libraries;
 mod listing;
+mod log;
 mod manage;
 mod not_started;
 mod program;
@@ -91,6 +92,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Vm(args) => done(vm::run(args)),
         Command::VmStream { socket } => done(vm::stream(socket)),
         Command::Bench(args) => healthy(mica_bench::run(args, &|| libraries::find().map(drop))),
+        Command::Dashboard(args) => done(manage::dashboard(args)),
         Command::Daemon(args) => done(manage::daemon(args)),
         Command::Serve(args) => done(remote::serve::serve(args)),
         Command::ServeConnection { pair } => done(remote::serve::connection(*pair)),

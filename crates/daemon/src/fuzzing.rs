@@ -174,6 +174,28 @@ impl Target {
         self.clear();
     }
 
+    /// Any bytes as what a browser sends to the web page.
+    pub fn web(&self, bytes: &[u8]) {
+        self.runtime.block_on(async {
+            let (mut client, server) = tokio::io::duplex(1 << 20);
+            let served = crate::web::serve_one(self.daemon.clone(), server);
+            let asked = async {
+                let _ = client.write_all(bytes).await;
+                let _ = client.shutdown().await;
+                let mut answer = Vec::new();
+                let read = client.read_to_end(&mut answer);
+                let _ = tokio::time::timeout(Duration::from_millis(20), read).await;
+                drop(client);
+                assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
+                // Nobody can have signed in.
+                let text = String::from_utf8_lossy(&answer);
+                assert!(!text.to_ascii_lowercase().contains("set-cookie"), "{text}");
+            };
+            tokio::join!(served, asked);
+        });
+        assert!(self.daemon.registry().vgpus.is_empty(), "made by nobody");
+    }
+
     /// Any bytes as messages of programs and workers. Each message is preceded by a byte that chooses
     /// its connection, its token, its descriptor and its length.
     pub fn host(&self, bytes: &[u8]) {
@@ -361,6 +383,12 @@ mod tests {
     fn damaged_requests_are_answered() {
         let target = Target::new().unwrap();
         damage("control", |bytes| target.control(bytes));
+    }
+
+    #[test]
+    fn damaged_requests_to_the_page_are_answered_and_sign_nobody_in() {
+        let target = Target::new().unwrap();
+        damage("web", |bytes| target.web(bytes));
     }
 
     #[test]

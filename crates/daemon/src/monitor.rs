@@ -17,6 +17,7 @@ use crate::ledger::Ledger;
 use crate::recorder::Recorder;
 use crate::registry::Registry;
 use crate::store::Outlives;
+use crate::web::Textfile;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Seconds that are kept of each virtual GPU to judge it by; `history` keeps more.
@@ -31,6 +32,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut last_save = Instant::now();
     let mut caches = KernelCaches::new();
     let mut recorder = Recorder::new();
+    let mut textfile = Textfile::default();
     loop {
         // Short waits so that what must be kept reaches the disk soon, without a write per change.
         if daemon.wait_for_stop(Duration::from_millis(200)) {
@@ -45,6 +47,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
             recorder.record(daemon, elapsed.as_secs_f64());
             caches.check(daemon);
+            textfile.check(daemon);
             daemon.cgroups.sweep();
             if daemon.on_demand {
                 crate::log::cut_own(&daemon.paths.log_file());

@@ -57,6 +57,10 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         dictionary: Some("control.dict"),
+        ..plain("web", &["web"])
+    },
+    Target {
+        dictionary: Some("control.dict"),
         ..plain("control", &["control"])
     },
     plain("config", &["config"]),

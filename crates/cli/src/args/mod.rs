@@ -104,6 +104,12 @@ pub(crate) enum Command {
     Vm(VmArgs),
     /// Measure: both sides and their ratio, from one run
     Bench(mica_bench::BenchArgs),
+    /// Open the web page: who has the GPU, live
+    #[command(
+        after_help = "The address signs its first visitor in as you; it is good once and for five minutes.\n\
+        From another machine: ssh -L 7411:127.0.0.1:7411 HOST, then open the address there."
+    )]
+    Dashboard(JsonArgs),
     /// Own this host's GPUs
     Daemon(DaemonArgs),
     /// Let paired machines use this host's GPUs over the network
@@ -442,7 +448,10 @@ pub(crate) struct ConfigArgs {
     /// Fail if something in the file is wrong
     #[arg(long, requires = "file")]
     pub(crate) check: bool,
-    /// Print the verdict as JSON
-    #[arg(long, requires = "check")]
+    /// Make a token for the web page or the metrics, and what the configuration keeps of it
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) new_token: bool,
+    /// Print JSON
+    #[arg(long)]
     pub(crate) json: bool,
 }

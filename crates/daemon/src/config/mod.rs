@@ -4,6 +4,7 @@
 //! Every key has a default, so no file is needed. `mica config` prints [`EXAMPLE`].
 
 mod schema;
+mod views;
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ pub use schema::{
     Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, UserQuota,
     WarningsSection, WorkersSection,
 };
+pub use views::{DashboardSection, Listen, LogFormat, MetricsSection, WebUser};
 
 /// The documented schema, with every default.
 pub const EXAMPLE: &str = include_str!("../../config.example.toml");
@@ -165,6 +167,8 @@ impl Config {
             crate::webhook::Target::parse(&warnings.webhook)
                 .map_err(|e| ("warnings.webhook", e))?;
         }
+        self.dashboard.check()?;
+        self.metrics.check()?;
         for user in self.quota.keys() {
             if user != "default" && user.parse::<u32>().is_err() {
                 return Err((

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use mica_control::api::{Percent, Profile};
 use serde::Deserialize;
 
+use super::views::{DashboardSection, LogFormat, MetricsSection};
+
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -19,6 +21,10 @@ pub struct Config {
     pub sharing: SharingSection,
     /// Use that is warned of.
     pub warnings: WarningsSection,
+    /// The web page.
+    pub dashboard: DashboardSection,
+    /// Metrics on the network or in a file.
+    pub metrics: MetricsSection,
     /// What one user may have; the key is a user number or `default`.
     pub quota: BTreeMap<String, UserQuota>,
 }
@@ -43,6 +49,8 @@ pub struct DaemonSection {
     pub worker_command: Vec<String>,
     /// Users besides root and the daemon's own who may do everything.
     pub admin_uids: Vec<u32>,
+    /// How lines of the log look.
+    pub log_format: LogFormat,
 }
 
 /// The processes that serve programs in isolated mode.
@@ -206,6 +214,7 @@ impl Default for DaemonSection {
             request_seconds: 10,
             worker_command: Vec::new(),
             admin_uids: Vec::new(),
+            log_format: LogFormat::Text,
         }
     }
 }
