@@ -21,10 +21,10 @@ use crate::suite;
 const FREED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Programs that talk with a running kernel through host memory, which no stream can carry.
-const SHARE_MEMORY_WITH_KERNELS: [&str; 1] = ["managed_concurrent"];
+const SHARE_MEMORY_WITH_KERNELS: [&str; 2] = ["managed_concurrent", "zero_copy"];
 
 /// A process that ends with its owner.
-struct Running(Child);
+pub(super) struct Running(pub(super) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -113,7 +113,8 @@ impl Guest {
     }
 }
 
-fn wait_for(path: &Path) -> Result<()> {
+/// Waits for a socket.
+pub(super) fn wait_for(path: &Path) -> Result<()> {
     let began = Instant::now();
     while !path.exists() {
         ensure!(

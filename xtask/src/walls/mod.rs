@@ -1,13 +1,15 @@
 //! Walls between a program and its GPU, built for real: the programs behind them must notice nothing.
 //!
-//! `cargo xtask walls --only podman` runs containers. Each check is a row of the table; what cannot be built here is skipped with its
+//! `cargo xtask walls --only podman` runs containers, `--only tls` the network. Each check is a row of the table; what cannot be built here is skipped with its
 //! reason.
 
 mod containers;
 mod machines;
 mod mica;
 mod podman;
+mod qemu;
 mod root_folders;
+mod tls;
 
 use std::time::Instant;
 
@@ -95,14 +97,16 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
                 words.next();
             }
             (other, _) => {
-                bail!("{other}: write --only podman, --only guest, --debug or --programs FILTER")
+                bail!(
+                    "{other}: write --only podman, guest, qemu or tls, --debug or --programs FILTER"
+                )
             }
         }
     }
     let wants = |wall: &str| only.is_none_or(|only| only == wall);
-    if !wants("podman") && !wants("guest") {
+    if !["podman", "guest", "qemu", "tls"].into_iter().any(wants) {
         let wall = only.unwrap_or_default();
-        bail!("there is no wall {wall:?}: write podman or guest");
+        bail!("there is no wall {wall:?}: write podman, guest, qemu or tls");
     }
     bounded::catch_interrupts();
     build(options.profile)?;
@@ -112,6 +116,12 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     }
     if wants("guest") {
         machines::run(&mut rows, options)?;
+    }
+    if wants("qemu") {
+        qemu::run(&mut rows, options)?;
+    }
+    if wants("tls") {
+        tls::run(&mut rows, options)?;
     }
     rows.verdict()
 }

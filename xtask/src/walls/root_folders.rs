@@ -29,16 +29,12 @@ pub(super) fn glibc(folder: &Path, programs: &[PathBuf]) -> Result<RootFolder> {
     for tool in TOOLS {
         let found = which(tool)?;
         copy(&found, &path.join("bin").join(tool))?;
-        for library in libraries_of(&found)? {
-            copy_library(&library, &path)?;
-        }
+        add_libraries(&found, &path)?;
     }
     for program in programs {
         let name = program.file_name().context("a program has no name")?;
         copy(program, &path.join("programs").join(name))?;
-        for library in libraries_of(program)? {
-            copy_library(&library, &path)?;
-        }
+        add_libraries(program, &path)?;
     }
     build_probe("cc", &path.join("bin/probe"))?;
     let name = "glibc";
@@ -77,6 +73,14 @@ fn make_folders(path: &Path, more: &[&str]) -> Result<()> {
     let usual = ["bin", "programs", "proc", "sys", "dev", "etc", "run", "tmp"];
     for folder in usual.iter().chain(more) {
         std::fs::create_dir_all(path.join(folder))?;
+    }
+    Ok(())
+}
+
+/// Adds the libraries that a program or library needs.
+pub(super) fn add_libraries(program: &Path, root: &Path) -> Result<()> {
+    for library in libraries_of(program)? {
+        copy_library(&library, root)?;
     }
     Ok(())
 }
