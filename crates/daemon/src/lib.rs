@@ -55,8 +55,8 @@ mod users;
 mod view;
 mod warnings;
 mod watched;
-mod webhook;
 mod web;
+mod webhook;
 mod workers;
 
 /// A token that nobody can guess, and what the configuration keeps of it; nothing where the system has no random numbers.

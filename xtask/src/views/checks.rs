@@ -41,7 +41,8 @@ pub(super) fn all<'a>(
         folder,
         axe,
     };
-    let steps: [(&str, fn(&mut Check<'a>) -> Result<()>); 10] = [
+    type Step<'a> = (&'static str, fn(&mut Check<'a>) -> Result<()>);
+    let steps: [Step<'a>; 10] = [
         ("signing in", Check::signing_in),
         ("overview, live", Check::overview),
         ("turns of the timeline", Check::turns),
