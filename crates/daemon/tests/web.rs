@@ -313,7 +313,6 @@ fn an_open_page_is_told_figures_and_turns() {
         page.address
     );
     stream.write_all(request.as_bytes()).unwrap();
-    control(page.dir()).create(&spec("later", 64)).unwrap();
     let mut seen = String::new();
     let mut bytes = [0; 4096];
     let whole = |seen: &str| {
@@ -326,10 +325,17 @@ fn an_open_page_is_told_figures_and_turns() {
         .iter()
         .all(|words| seen.contains(words))
     };
+    let begun = std::time::Instant::now();
+    let mut is_created = false;
     while !whole(&seen) {
         let count = stream.read(&mut bytes).unwrap();
-        assert!(count > 0, "{seen}");
+        assert!(count > 0 && begun.elapsed().as_secs() < 120, "{seen}");
         seen += &String::from_utf8_lossy(&bytes[..count]);
+        // A page is told of what happens after it was opened.
+        if !is_created && seen.contains("event: stats") {
+            is_created = true;
+            control(page.dir()).create(&spec("later", 64)).unwrap();
+        }
     }
 }
 
