@@ -148,7 +148,7 @@ fn metrics_show_idle_tenants_as_zeros_and_removed_ones_not_at_all() {
     let limit_bytes = (64 * MIB).to_string();
     for (name, value) in [
         ("mica_vgpu_memory_used_bytes", "0"),
-        ("mica_vgpu_gpu_seconds_total", "0"),
+        ("mica_vgpu_gpu_seconds_total", "0.0"),
         ("mica_vgpu_processes", "0"),
         ("mica_vgpu_memory_limit_bytes", &limit_bytes),
     ] {
