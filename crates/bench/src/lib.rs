@@ -15,6 +15,7 @@ pub mod demo;
 mod gpu;
 mod group;
 mod isolated;
+mod ops;
 mod overhead;
 mod priority;
 mod pytorch;
@@ -65,6 +66,7 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Software => software::run(args),
         BenchArg::Vgpu => vgpu::run(args, libraries),
         BenchArg::Shim => shim::run(args, libraries),
+        BenchArg::Ops => ops::run(args),
         BenchArg::Views => views::run(args),
         BenchArg::Walls => walls::run(args, libraries),
     }?;
