@@ -227,29 +227,29 @@ pub fn join_confined(config: &WorkerConfig) -> Result<Arc<HostLink>, WorkerError
     Ok(link)
 }
 
-/// As [`run`], with a connection and devices of the caller's.
-pub fn run_with(
+/// The engine of this worker's virtual GPU, and what gates its submissions on an NVIDIA GPU.
+fn set_up(
     config: &WorkerConfig,
-    link: Arc<HostLink>,
+    link: &Arc<HostLink>,
     devices: Arc<dyn DeviceSource>,
-) -> Result<(), WorkerError> {
+) -> Result<Worker, WorkerError> {
     let welcome = link.welcome().clone();
-    let quota = Arc::new(PageQuota::new(Arc::clone(&link)));
+    let quota = Arc::new(PageQuota::new(Arc::clone(link)));
     let mut spec = VgpuSpec::new(welcome.vgpu.clone(), welcome.limit_bytes);
     spec.max_streams = config.max_streams;
     spec.tensor_cores = config.tensor_cores;
     spec.precision.tf32 = config.tf32;
     let first = devices.open(Arc::new(OutputBuffer::default()))?;
-    let host = Arc::new(PageQuota::of_host(Arc::clone(&link)));
+    let host = Arc::new(PageQuota::of_host(Arc::clone(link)));
     let vgpu = Vgpu::of_worker(first, quota, host, spec);
     let submitter = match config.nvidia {
         true => Some(gated::Submitter::start(
-            Arc::clone(&link),
+            Arc::clone(link),
             Arc::clone(&vgpu),
         )?),
         false => None,
     };
-    let worker = Arc::new(Worker {
+    Ok(Worker {
         vgpu,
         devices,
         sessions: AtomicU32::new(0),
@@ -258,43 +258,57 @@ pub fn run_with(
         submitter,
         ends_with_program: config.idle_exit.is_some(),
         cancelling: AtomicBool::new(false),
-    });
+    })
+}
+
+/// Carries out what the daemon says.
+fn obey(
+    worker: &Arc<Worker>,
+    link: &Arc<HostLink>,
+    end: &mpsc::Sender<&'static str>,
+    message: DaemonMessage,
+    fds: Vec<OwnedFd>,
+) {
+    match message {
+        DaemonMessage::Session { pid, uid, .. } => {
+            let mut fds = fds.into_iter();
+            if let Some(socket) = fds.next() {
+                let life = fds.next();
+                worker.begin_session(socket, Program { pid, uid, life }, link);
+            }
+        }
+        DaemonMessage::Cancel { request } => control::cancel(worker, link, request),
+        DaemonMessage::Shutdown {} => {
+            let _ = end.send("the daemon said so");
+        }
+        // Answers to questions, which nobody asked.
+        DaemonMessage::Welcome { .. }
+        | DaemonMessage::Credit { .. }
+        | DaemonMessage::NoCredit { .. }
+        | DaemonMessage::FileShared { .. }
+        | DaemonMessage::File { .. }
+        | DaemonMessage::NoFile { .. }
+        | DaemonMessage::Memory { .. }
+        | DaemonMessage::Refused { .. }
+        | DaemonMessage::Stats { .. } => {}
+    }
+}
+
+/// As [`run`], with a connection and devices of the caller's.
+pub fn run_with(
+    config: &WorkerConfig,
+    link: Arc<HostLink>,
+    devices: Arc<dyn DeviceSource>,
+) -> Result<(), WorkerError> {
+    let worker = Arc::new(set_up(config, &link, devices)?);
     let (end, ended) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
     control::start(Arc::clone(&worker), Arc::clone(&link), config, end.clone())?;
     let reader = {
-        let (link, worker, stop) = (Arc::clone(&link), Arc::clone(&worker), Arc::clone(&stop));
+        let (link, stop) = (Arc::clone(&link), Arc::clone(&stop));
         move || {
-            link.serve(
-                |(message, fds)| match message {
-                    DaemonMessage::Session { pid, uid, .. } => {
-                        let mut fds = fds.into_iter();
-                        if let Some(socket) = fds.next() {
-                            let program = Program {
-                                pid,
-                                uid,
-                                life: fds.next(),
-                            };
-                            worker.begin_session(socket, program, &link);
-                        }
-                    }
-                    DaemonMessage::Cancel { request } => control::cancel(&worker, &link, request),
-                    DaemonMessage::Shutdown {} => {
-                        let _ = end.send("the daemon said so");
-                    }
-                    // Answers to questions, which nobody asked.
-                    DaemonMessage::Welcome { .. }
-                    | DaemonMessage::Credit { .. }
-                    | DaemonMessage::NoCredit { .. }
-                    | DaemonMessage::FileShared { .. }
-                    | DaemonMessage::File { .. }
-                    | DaemonMessage::NoFile { .. }
-                    | DaemonMessage::Memory { .. }
-                    | DaemonMessage::Refused { .. }
-                    | DaemonMessage::Stats { .. } => {}
-                },
-                &stop,
-            );
+            let take = |(message, fds)| obey(&worker, &link, &end, message, fds);
+            link.serve(take, &stop);
         }
     };
     std::thread::Builder::new()
