@@ -259,7 +259,8 @@ impl Core {
             sink(kind, text);
             return;
         }
-        if matches!(kind, OutputKind::Fault | OutputKind::Refused) {
+        use OutputKind::{Assert, Fault, LaunchRefused, Print, Refused};
+        if matches!(kind, Fault | Refused | LaunchRefused) {
             return;
         }
         unsafe extern "C" {
@@ -269,8 +270,8 @@ impl Core {
         // SAFETY: the C library defines both and keeps them valid for the process's life.
         let file = unsafe {
             match kind {
-                OutputKind::Print => stdout,
-                OutputKind::Assert | OutputKind::Fault | OutputKind::Refused => stderr,
+                Print => stdout,
+                Assert | Fault | Refused | LaunchRefused => stderr,
             }
         };
         // SAFETY: the text is valid for its length; the stream is locked by the C library.
@@ -291,6 +292,19 @@ impl State {
     pub(crate) fn new_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
+    }
+
+    /// The number of the last operation or handle.
+    pub(crate) fn last_id(&self) -> u64 {
+        self.last_id
+    }
+
+    /// The number of a context's oldest operation that is not done, `u64::MAX` if all are.
+    pub(crate) fn oldest_operation(&self, context: u64) -> u64 {
+        let streams = self.streams.values();
+        let own = streams.filter(|stream| stream.context.id == context);
+        let first = own.filter_map(|stream| stream.queue.front());
+        first.map(|op| op.number).min().unwrap_or(u64::MAX)
     }
 
     pub(crate) fn context(&self, id: u64) -> Result<&ContextEntry> {

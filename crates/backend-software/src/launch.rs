@@ -8,6 +8,7 @@ use mica_gpu::{GpuError, Launch, Result, StreamId};
 use mica_kernel::{Dim3, KernelInfo, LaunchFacts, PrepareError};
 use mica_ptx::names::readable;
 
+use crate::OutputKind;
 use crate::area::SHARED;
 use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_PARAMS, MAX_THREADS, occupancy};
 use crate::context::Context;
@@ -89,10 +90,10 @@ impl SoftwareGpu {
                 return self.core.state().healthy_stream(stream_id.0).map(drop);
             }
             Err(PrepareError::Refused(reason)) => {
-                return Err(GpuError::new(
-                    CuResult::NotSupported,
-                    format!("kernel {} cannot run: {reason}", readable(&info.name)),
-                ));
+                let text = format!("kernel {} cannot run: {reason}", readable(&info.name));
+                let kind = OutputKind::LaunchRefused;
+                self.core.write(kind, text.as_bytes());
+                return Err(GpuError::new(CuResult::NotSupported, text));
             }
         };
         module.keep_code(launch.kernel as usize, charges);

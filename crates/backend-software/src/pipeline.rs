@@ -165,9 +165,9 @@ fn interpreter(
     }
 }
 
-/// Compute capability of this device, for choosing PTX; code for the next generation is taken where
-/// there is nothing older, because the engines run it.
-const CAPABILITIES: [u32; 2] = [80, 90];
+/// Compute capability of this device, for choosing PTX; code for later ones is taken where there is nothing older, and
+/// refused by name if it uses an instruction that the engines lack.
+const CAPABILITY: u32 = 80;
 /// Most bytes of PTX that one module decompresses to.
 const MOST_TEXT: u64 = 256 << 20;
 
@@ -175,13 +175,10 @@ const MOST_TEXT: u64 = 256 << 20;
 fn ptx_of(image: &[u8], charge: impl FnOnce(u64) -> Result<()>) -> Result<Cow<'_, [u8]>> {
     let refuse = |code, error: mica_fatbin::Error| GpuError::new(code, error.to_string());
     let parsed = Image::parse(image).map_err(|error| refuse(CuResult::InvalidImage, error))?;
-    let Some(entry) = CAPABILITIES.iter().find_map(|cc| parsed.select_ptx(*cc)) else {
+    let Some(entry) = parsed.select_ptx_or_newer(CAPABILITY) else {
         return Err(GpuError::new(
             CuResult::NoBinaryForGpu,
-            format!(
-                "the image has no PTX for compute capability 8.0: {}",
-                parsed.describe()
-            ),
+            format!("the image has no PTX: {}", parsed.describe()),
         ));
     };
     // A vector that grows takes twice what is in it.

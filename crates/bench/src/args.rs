@@ -33,6 +33,8 @@ pub enum BenchArg {
     Vgpu,
     /// Unmodified programs through libcuda.so.1
     Shim,
+    /// The same program on the host and in a container
+    Walls,
 }
 
 /// GPUs that `mica bench gpu` measures.

@@ -38,8 +38,8 @@ pub(crate) fn say_signal(status: ExitStatus) {
 }
 
 /// Says that a kernel faulted and where, that the program, or one it started, was not held to its limits, or was ended
-/// because it could not be. Of one that failed also why modules and memory were refused: one that did not got along
-/// without them.
+/// because it could not be, and which modules, launches and calls were refused: many programs print less than their
+/// error, or go on without a word. Of one that failed also why memory was refused: others freed some and tried again.
 pub(crate) fn say_events(
     client: &ControlClient,
     joined: &Created,
@@ -64,10 +64,11 @@ pub(crate) fn say_events(
         }
         let explains = match event.kind.as_str() {
             "module_refused" => Some("a module was refused: "),
-            "worker_died" | "worker_failed" => Some(""),
+            "call_refused" => Some("refused: "),
+            "worker_died" | "worker_failed" if failed => Some(""),
             _ => None,
         };
-        if let Some(begin) = explains.filter(|_| failed && !refused.contains(&&*event.message)) {
+        if let Some(begin) = explains.filter(|_| !refused.contains(&&*event.message)) {
             errln!("mica: {begin}{}", printable(&event.message));
             refused.push(&event.message);
         }

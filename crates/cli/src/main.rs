@@ -6,6 +6,7 @@
 extern crate mica_command;
 
 mod args;
+mod cdi;
 mod complete;
 mod control;
 mod escape;
@@ -81,6 +82,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Doctor(args) => healthy(listing::doctor(args)),
         Command::Demo(args) => healthy(mica_bench::demo::run(args.json)),
         Command::DemoTenant => done(mica_bench::demo::serve_tenant()),
+        Command::Cdi(args) => done(cdi::run(args)),
         Command::Bench(args) => healthy(mica_bench::run(args, &|| libraries::find().map(drop))),
         Command::Daemon(args) => done(manage::daemon(args)),
         Command::Ptx(args) => done(ptx::show(args)),

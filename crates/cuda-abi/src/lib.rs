@@ -11,6 +11,7 @@ mod table;
 mod driver_files;
 mod entry;
 mod names;
+mod pci;
 mod places;
 mod result;
 mod service;
@@ -28,6 +29,7 @@ pub use names::{
     LaunchAttributeId, Limit, PointerAttribute, PoolAttribute, RangeAttribute, event_flags,
     event_use_flags, host_alloc_flags, host_register_flags, mem_attach_flags, stream_flags,
 };
+pub use pci::{PciAddress, SOFTWARE_PCI_DOMAIN};
 pub use places::library_files;
 pub use result::CuResult;
 pub use service::{Direct, Isolated};

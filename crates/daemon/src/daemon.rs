@@ -15,6 +15,7 @@ use crate::cgroups::Cgroups;
 use crate::config::{Config, ConfigError};
 use crate::devices::Devices;
 use crate::events::EventLog;
+use crate::faults::Endings;
 use crate::gpu_thread::Change;
 use crate::history::History;
 use crate::host::HostThread;
@@ -94,6 +95,8 @@ pub(crate) struct Daemon {
     pub(crate) events: EventLog,
     pub(crate) host: HostThread,
     pub(crate) cancels: Cancels,
+    /// Workers that were killed and have not ended yet.
+    pub(crate) endings: Endings,
     pub(crate) cgroups: Cgroups,
     pub(crate) history: History,
     pub(crate) started: Instant,
@@ -122,6 +125,7 @@ impl Daemon {
             events: EventLog::default(),
             host: HostThread::new()?,
             cancels: Cancels::default(),
+            endings: Endings::default(),
             cgroups: Cgroups::find(&registry.config.workers),
             history,
             started: Instant::now(),
@@ -152,7 +156,10 @@ impl Daemon {
             return;
         }
         let covered = self.saves_wanted.load(Relaxed);
-        let stored = Stored::new(self.registry().stored());
+        let stored = {
+            let registry = self.registry();
+            Stored::new(registry.stored(), registry.sockets.stored())
+        };
         match store::save(&self.paths.state_file(), &stored, outlives) {
             Ok(()) => match outlives {
                 Outlives::Daemon => saved.daemon = covered,

@@ -13,20 +13,21 @@ impl Daemon {
     /// Forgets a process whose connection closed.
     pub(crate) fn client_gone(&self, id: u64) {
         let client = self.registry().client_gone(id);
-        let Some(client) = client else { return };
+        let Some(mut client) = client else { return };
         self.cancels.client_gone(id);
         match client.role {
-            Role::Worker => self.worker_gone(id, &client),
+            Role::Worker => self.worker_gone(id, &mut client),
             Role::Direct | Role::Program if !client.is_probe => self.process_gone(&client),
             Role::Direct | Role::Program | Role::Monitor => {}
         }
         self.collect_abandoned();
     }
 
-    fn worker_gone(&self, id: u64, client: &Client) {
+    fn worker_gone(&self, id: u64, client: &mut Client) {
         // What it did not serve cannot be served any more.
-        if let Some(process) = &client.process {
+        if let Some(process) = client.process.take() {
             process.kill();
+            self.endings.watch(process, client.vgpu.clone(), client.gpu);
         }
         let is_alive = {
             let mut registry = self.registry();

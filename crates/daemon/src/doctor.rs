@@ -32,6 +32,7 @@ impl Registry {
             let driver = facts.driver.as_ref();
             let driver = driver.map_or_else(String::new, |driver| format!(", driver {driver}"));
             let wrong = gpu.lost.as_ref().or(gpu.unshareable.as_ref());
+            let wrong = wrong.or(gpu.closed());
             checks.push(Check {
                 what: format!("gpu {index}"),
                 vgpu: None,

@@ -18,6 +18,7 @@ use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::config::Config;
+use crate::containers::{container_in, name_in, words_of_monitor};
 use crate::daemon::Daemon;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
 use crate::history::History;
@@ -53,6 +54,17 @@ impl Devices for Card {
     fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
         Vec::new()
     }
+}
+
+/// Any bytes as what tells of containers. What is found is short and of plain characters.
+pub fn containers(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(found) = container_in(&text, "0::/") {
+        let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        assert!(found.id.chars().all(good), "{found:?}");
+    }
+    let _ = words_of_monitor(bytes);
+    let _ = name_in(bytes);
 }
 
 /// What opens a virtual GPU.
@@ -327,6 +339,11 @@ mod tests {
     fn damaged_messages_are_answered() {
         let target = Target::new().unwrap();
         damage("host", |bytes| target.host(bytes));
+    }
+
+    #[test]
+    fn damaged_texts_about_containers_are_read() {
+        damage("containers", containers);
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
         if daemon.wait_for_stop(Duration::from_millis(200)) {
             return;
         }
+        crate::faults::note(daemon, devices.faults());
         let elapsed = last.elapsed();
         let wanted = looks_wanted(&daemon.registry());
         if elapsed >= EVERY {
@@ -142,9 +143,13 @@ fn observe(
         .into_iter()
         .filter(|(pid, _)| earlier.contains_key(pid));
     let strays = strays.collect();
+    let hung = crate::faults::hung(daemon);
     let mut news = Vec::new();
     {
         let mut registry = daemon.registry();
+        for (index, why) in hung {
+            note_trouble(daemon, index, &HUNG, &mut registry.gpus[index].hung, why);
+        }
         for (index, reading, processes, (lost, unshareable)) in readings {
             let gpu = &mut registry.gpus[index];
             note_trouble(daemon, index, &LOST, &mut gpu.lost, lost);
@@ -198,6 +203,12 @@ const LOST: Trouble = Trouble {
 const UNSHAREABLE: Trouble = Trouble {
     begins: ("gpu_unshareable", "cannot be shared"),
     ends: ("gpu_shareable", "can be shared again"),
+};
+
+/// A worker on it does not end, or has ended at last.
+const HUNG: Trouble = Trouble {
+    begins: ("gpu_hung", "takes no new programs"),
+    ends: ("gpu_recovered", "takes new programs again"),
 };
 
 /// Notes why a GPU is in trouble, or that it is no more; tells when that changes.

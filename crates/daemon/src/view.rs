@@ -33,6 +33,7 @@ impl Registry {
             pid: program.pid,
             name: process_name(program.pid),
             command: vgpu.command_of((program.pid, program.start)),
+            container: vgpu.container_of((program.pid, program.start)),
             role: role_name(Role::Program).into(),
             uid: process_user(program.pid),
             mechanism: Mechanism::Alone.name().into(),
@@ -84,6 +85,7 @@ impl Registry {
             profile: vgpu.spec.profile.unwrap_or(self.config.sharing.profile),
             created_at_seconds: vgpu.created_at_seconds,
             note: vgpu.spec.note.clone(),
+            made_for: vgpu.made_for.as_ref().map(|made| made.info.clone()),
             processes,
         }
     }
@@ -158,6 +160,7 @@ impl Registry {
             power_watts: gpu.reading.power_watts,
             lost: gpu.lost.clone(),
             unshareable: gpu.unshareable.clone(),
+            drained: gpu.closed().cloned(),
         }
     }
 
@@ -200,9 +203,9 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
             None => client.name.clone(),
         },
         command: vgpu.command_of(client.serves.unwrap_or((client.pid, start))),
+        container: vgpu.container_of(client.serves.unwrap_or((client.pid, start))),
         role: role_name(program.map_or(client.role, |_| Role::Program)).into(),
         uid: process_user(shown),
-        container: client.container.clone(),
         worker_pid: program.map(|_| client.pid),
         utilization_percent: client.sm_percent,
         memory_used_bytes: vgpu.ledger.used_by(id) + vgpu.ledger.unattributed_by(id),

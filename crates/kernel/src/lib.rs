@@ -18,8 +18,10 @@
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod interrupt;
+mod wide_atomic;
 
 pub use interrupt::{Interrupt, PrepareError};
+pub use wide_atomic::update_128;
 
 use std::sync::atomic::AtomicU32;
 

@@ -139,6 +139,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("daemon", "flood"),
             whole("daemon", "users"),
             whole("daemon", "strangers"),
+            whole("daemon", "containers"),
             whole("daemon", "outsiders"),
         ],
     },

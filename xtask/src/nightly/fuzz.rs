@@ -60,6 +60,7 @@ pub(super) const TARGETS: &[Target] = &[
         ..plain("control", &["control"])
     },
     plain("config", &["config"]),
+    plain("containers", &["containers"]),
 ];
 
 /// Longest that one input may take, on a machine that does other things too.

@@ -6,6 +6,7 @@ use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::{ContextId, GpuError, Result};
 use mica_rm::{RmError, SuspendHow};
 
+use super::known_ranges;
 use super::{Address, Context, CudaGpu, Stream, lock, stale};
 use crate::driver::{CudaDriver, Raw, answer};
 use crate::nvml::Nvml;
@@ -62,6 +63,7 @@ impl CudaGpu {
             // SAFETY: registered by us, still mapped by the contract of `host_register`.
             unsafe { (self.driver.functions.host_unregister)(host as Raw) };
         }
+        let _gone = known_ranges::giving_back();
         let code = self.releases.end_context(&context, || {
             CudaDriver::note_context_change();
             // SAFETY: made by us and out of every table.

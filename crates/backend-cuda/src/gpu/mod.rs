@@ -14,6 +14,7 @@ mod graphs;
 mod handles;
 mod image;
 mod interface;
+mod known_ranges;
 mod memory;
 mod modules;
 mod releases;

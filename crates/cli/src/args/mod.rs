@@ -1,5 +1,6 @@
 //! The words people type: one definition for parsing, help, man pages and completions.
 
+mod cdi;
 mod values;
 
 use std::ffi::OsString;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::when::Since;
+pub(crate) use cdi::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs};
 use mica_command::size::{Memory, Share};
 pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
@@ -73,6 +75,11 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// A tour of what Mica promises, with proof (about half a minute)
     Demo(JsonArgs),
+    /// Give virtual GPUs to containers (Docker, Podman, containerd)
+    #[command(
+        after_help = "Example: mica cdi generate --vgpu team-a --new 8GiB-30, then\n         podman run --device mica.dev/vgpu=team-a IMAGE"
+    )]
+    Cdi(CdiArgs),
     /// Measure: both sides and their ratio, from one run
     Bench(mica_bench::BenchArgs),
     /// Own this host's GPUs

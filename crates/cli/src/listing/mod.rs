@@ -51,6 +51,10 @@ fn print_vgpus(vgpus: &[VgpuInfo], table: &Table) {
 /// What there is, and what it may have.
 fn limits_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
     let mut titles = vec!["NAME", "STATE", "GPU", "MEMORY", "SHARE", "PROGRAMS"];
+    let contained = vgpus.iter().any(|vgpu| !vgpu.containers().is_empty());
+    if contained {
+        titles.push("CONTAINERS");
+    }
     if wide {
         titles.extend(["KIND", "MODE", "PRIORITY", "MECHANISM", "NOTE"]);
     }
@@ -66,6 +70,9 @@ fn limits_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
             share_words(vgpu),
             vgpu.processes.len().to_string(),
         ];
+        if contained {
+            row.push(vgpu.containers().join(", "));
+        }
         if wide {
             row.extend([
                 vgpu.gpu_kind.to_string(),
@@ -124,6 +131,7 @@ pub(crate) fn gpus(args: &JsonArgs) -> Result<()> {
     for gpu in &gpus {
         let wrong = gpu.lost.iter().map(|reason| ("is lost", reason));
         let wrong = wrong.chain(gpu.unshareable.iter().map(|why| ("cannot be shared", why)));
+        let wrong = wrong.chain(gpu.drained.iter().map(|why| ("takes no new programs", why)));
         for (what, reason) in wrong {
             let line = format!("GPU {} {what}: {reason}", gpu.index);
             outln!("{}", paint.bad(&line));

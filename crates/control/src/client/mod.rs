@@ -14,8 +14,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    AccountBy, ApiError, Cancelled, Created, Doctor, Done, Event, GpuInfo, History, ProgramReport,
-    Resize, Stats, Timelines, UsageReport, VgpuInfo, VgpuSpec,
+    AccountBy, ApiError, Cancelled, ContainerSocket, ContainerSocketSpec, Created, Doctor, Done,
+    Event, GpuInfo, History, ProgramReport, Resize, Stats, Timelines, UsageReport, VgpuInfo,
+    VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -170,6 +171,32 @@ impl ControlClient {
     /// Ends its running and queued kernels.
     pub fn cancel(&self, name: &str) -> Result<Cancelled, ControlError> {
         self.json("POST", &vgpu_path(name, "/cancel"), NOTHING)
+    }
+
+    /// Makes a socket for containers, or finds the one there is.
+    pub fn container_socket(
+        &self,
+        spec: &ContainerSocketSpec,
+    ) -> Result<ContainerSocket, ControlError> {
+        self.json("POST", "/v1/container-sockets", Some(spec))
+    }
+
+    /// The caller's sockets for containers; all of them for an administrator.
+    pub fn container_sockets(&self) -> Result<Vec<ContainerSocket>, ControlError> {
+        self.json("GET", "/v1/container-sockets", NOTHING)
+    }
+
+    /// Removes a socket for containers; those that use it keep what they have until they end.
+    pub fn remove_container_socket(
+        &self,
+        name: &str,
+        makes_new: bool,
+    ) -> Result<Done, ControlError> {
+        let path = format!(
+            "/v1/container-sockets/{}?makes_new={makes_new}",
+            escape(name)
+        );
+        self.json("DELETE", &path, NOTHING)
     }
 
     /// The host's GPUs.

@@ -15,7 +15,6 @@ use mica_wire::host::socket::HostSocket;
 use super::PeerSocket;
 use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
-use crate::container::container_of;
 use crate::daemon::Daemon;
 use crate::enforce::{unenforceable, without_mechanism};
 use crate::gpu_thread::Change;
@@ -35,6 +34,8 @@ pub(super) enum Joined {
         resumed: bool,
     },
     Program {
+        /// Full name of the virtual GPU.
+        vgpu: String,
         session: OwnedFd,
     },
 }
@@ -50,28 +51,22 @@ pub(super) fn join(
 ) -> Result<Joined, (Refusal, String)> {
     check_version(introduction.version)?;
     let role = introduction.role;
+    // Before the lock: this reads files.
+    let container = match role {
+        Role::Worker => None,
+        Role::Direct | Role::Program | Role::Monitor => daemon.container_of(pid),
+    };
+    let name = match door {
+        PeerSocket::Container(socket) => {
+            super::containers::enter(daemon, socket, role, container.as_ref())?
+        }
+        PeerSocket::Programs | PeerSocket::Workers => {
+            admit_by_token(daemon, introduction, uid, door)?
+        }
+    };
     let mut registry = daemon.registry();
-    let (name, owner, is_worker_token) = match registry.by_token(&introduction.token) {
-        Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
-        None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
-    };
-    if is_worker_token != (role == Role::Worker) || (door == PeerSocket::Workers) != is_worker_token
-    {
-        return Err((
-            Refusal::Permission,
-            format!("this token is not for a {}", role_name(role)),
-        ));
-    }
-    let own = mica_control::uid();
-    let allowed = match role {
-        Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
-        Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,
-    };
-    if !allowed {
-        return Err((
-            Refusal::Permission,
-            format!("user {uid} may not use the virtual GPU of this token"),
-        ));
+    if let (false, Ok(vgpu)) = (role == Role::Worker, registry.vgpu_mut(&name)) {
+        vgpu.note_container(pid, role, container.as_ref());
     }
     let vgpu = registry
         .vgpus
@@ -81,12 +76,22 @@ pub(super) fn join(
         let why = registry.reasons(vgpu).join("; ");
         return Err((Refusal::State, format!("{name} is lost: {why}")));
     };
-    let thread = gpu.thread.clone();
+    // Those that are there already may end their work; so may their workers, which return after a restart.
+    if let (Some(why), Role::Program | Role::Direct) = (gpu.closed(), role)
+        && fds.is_empty()
+    {
+        let text = format!("GPU {} takes no new programs: {why}", vgpu.gpu);
+        return Err((Refusal::State, text));
+    }
+    let (thread, gpu) = (gpu.thread.clone(), vgpu.gpu);
     super::roles::check(&registry, vgpu, role, pid)?;
     if role == Role::Program {
         drop(registry);
         let session = daemon.open_session(&name, pid, uid)?;
-        return Ok(Joined::Program { session });
+        return Ok(Joined::Program {
+            vgpu: name,
+            session,
+        });
     }
     let slot = vgpu.slot_of_worker(pid);
     let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
@@ -185,16 +190,15 @@ pub(super) fn join(
         (true, None) => introduction.claimed_bytes.min(available_bytes),
         (false, _) => 0,
     };
-    let container = container_of(serves.map_or(pid, |(program, _)| program));
     let counters = &governed.page.counters;
     let client = Client {
         vgpu: name.clone(),
+        gpu,
         role,
         pid,
         name: process_name(pid),
         process,
         serves,
-        container: container.clone(),
         is_probe,
         socket: socket.clone(),
         sm_percent: 0.0,
@@ -219,9 +223,6 @@ pub(super) fn join(
     };
     vgpu.clients.insert(id);
     vgpu.ever_joined = true;
-    if role != Role::Monitor && !is_probe {
-        vgpu.container = container;
-    }
     if role != Role::Monitor {
         (entry.client, entry.token, entry.granted_bytes) = (id, vgpu.token, granted);
         vgpu.ledger.open(entry, governed.page.clone());
@@ -285,6 +286,40 @@ pub(super) fn join(
         bell,
         resumed,
     })
+}
+
+/// The virtual GPU that a process may join with its token and as its user.
+fn admit_by_token(
+    daemon: &Daemon,
+    introduction: &Introduction,
+    uid: u32,
+    door: PeerSocket,
+) -> Result<String, (Refusal, String)> {
+    let role = introduction.role;
+    let registry = daemon.registry();
+    let (vgpu, is_worker_token) = match registry.by_token(&introduction.token) {
+        Some(found) => found,
+        None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
+    };
+    if is_worker_token != (role == Role::Worker) || (door == PeerSocket::Workers) != is_worker_token
+    {
+        return Err((
+            Refusal::Permission,
+            format!("this token is not for a {}", role_name(role)),
+        ));
+    }
+    let (own, owner) = (mica_control::uid(), vgpu.owner_uid);
+    let allowed = match role {
+        Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
+        Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,
+    };
+    if !allowed {
+        return Err((
+            Refusal::Permission,
+            format!("user {uid} may not use the virtual GPU of this token"),
+        ));
+    }
+    Ok(vgpu.name.clone())
 }
 
 /// Refuses a program that speaks another version.

@@ -1,5 +1,6 @@
 //! The control API: HTTP on a unix socket. Peer credentials decide who may do what.
 
+pub(crate) mod containers;
 pub(crate) mod events;
 pub(crate) mod history;
 mod peer;
@@ -13,7 +14,7 @@ use std::time::Instant;
 
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use mica_control::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use serde::Deserialize;
@@ -180,6 +181,11 @@ fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/vgpus/{name}/resume", post(vgpus::resume))
         .route("/v1/vgpus/{name}/cancel", post(programs::cancel))
         .route("/v1/vgpus/{name}/programs", post(programs::report))
+        .route(
+            "/v1/container-sockets",
+            get(containers::list).post(containers::create),
+        )
+        .route("/v1/container-sockets/{name}", delete(containers::remove))
         .route("/v1/history", get(history::history))
         .route("/v1/usage", get(history::usage))
         .route("/v1/gpus", get(gpus))

@@ -80,7 +80,7 @@ pub(crate) async fn create(
     Ok(Json(created))
 }
 
-async fn save(daemon: &Arc<Daemon>, outlives: Outlives) {
+pub(super) async fn save(daemon: &Arc<Daemon>, outlives: Outlives) {
     let daemon = daemon.clone();
     let _ = tokio::task::spawn_blocking(move || daemon.save(outlives)).await;
 }

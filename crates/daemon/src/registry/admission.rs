@@ -44,7 +44,10 @@ impl Registry {
                         .reading
                         .utilization_percent
                         .unwrap_or(gpu.charged_percent),
-                    unusable: gpu.lost.clone().or_else(|| gpu.unshareable.clone()),
+                    unusable: (gpu.lost.as_ref())
+                        .or(gpu.unshareable.as_ref())
+                        .or(gpu.closed())
+                        .cloned(),
                     largest: here()
                         .filter(|v| uid == 0 || v.owner_uid == uid)
                         .max_by_key(|v| v.ledger.limit_bytes())

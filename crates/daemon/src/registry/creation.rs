@@ -79,6 +79,8 @@ impl Registry {
             ever_joined: false,
             clients: BTreeSet::new(),
             programs: Vec::new(),
+            made_for: None,
+            in_containers: Vec::new(),
             probes: Vec::new(),
             commands: Vec::new(),
             served_before: BTreeMap::new(),
@@ -147,6 +149,8 @@ impl Registry {
             ever_joined: true,
             clients: BTreeSet::new(),
             programs: stored.programs.into_iter().filter_map(alive).collect(),
+            made_for: stored.made_for,
+            in_containers: Vec::new(),
             probes: Vec::new(),
             commands: Vec::new(),
             served_before: stored.served.into_iter().collect(),
@@ -224,6 +228,7 @@ impl Registry {
                 programs: vgpu.programs.iter().map(|p| (p.pid, p.start)).collect(),
                 gpu_seconds: vgpu.gpu_seconds,
                 served: self.served(vgpu),
+                made_for: vgpu.made_for.clone(),
             })
             .collect()
     }

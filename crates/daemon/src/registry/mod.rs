@@ -5,10 +5,12 @@
 
 mod admission;
 mod changes;
+mod containers;
 mod creation;
 mod names;
 mod program_reports;
 
+pub(crate) use containers::{Behind, MadeFor};
 pub(crate) use names::may_mean;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -21,6 +23,7 @@ use mica_wire::host::message::Role;
 use mica_wire::host::socket::HostSocket;
 
 use crate::config::Config;
+use crate::containers::{Container, ContainerSockets};
 use crate::devices::{DeviceFacts, DeviceReading};
 use crate::enforce::mode_on;
 use crate::gpu_thread::{Change, GpuThread};
@@ -42,9 +45,20 @@ pub(crate) struct Gpu {
     pub(crate) lost: Option<String>,
     /// Why it cannot be shared as it is set up, if it cannot.
     pub(crate) unshareable: Option<String>,
+    /// Why it must be reset, if it must: it takes no new programs.
+    pub(crate) drained: Option<String>,
+    /// The worker on it that was killed and does not end, if there is one: it takes no new programs.
+    pub(crate) hung: Option<String>,
     pub(crate) charged_percent: f64,
     /// Processes that use it and belong to no virtual GPU, with the memory they hold.
     pub(crate) outsiders: Vec<(u32, u64)>,
+}
+
+impl Gpu {
+    /// Why it takes no new programs, if it takes none.
+    pub(crate) fn closed(&self) -> Option<&String> {
+        self.drained.as_ref().or(self.hung.as_ref())
+    }
 }
 
 /// What is in force of a worker's confinement.
@@ -63,14 +77,14 @@ pub(crate) struct Confinement {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) vgpu: String,
+    /// Number of the GPU.
+    pub(crate) gpu: usize,
     pub(crate) role: Role,
     pub(crate) pid: u32,
     pub(crate) name: String,
     pub(crate) process: Option<Watched>,
     /// The program that this worker serves: process number and start time.
     pub(crate) serves: Option<(u32, u64)>,
-    /// The container it runs in, or the program that it serves.
-    pub(crate) container: Option<String>,
     /// It tests the limits for the doctor, or is the worker of a process that does.
     pub(crate) is_probe: bool,
     pub(crate) socket: Arc<HostSocket>,
@@ -197,6 +211,10 @@ pub(crate) struct Vgpu {
     pub(crate) ever_joined: bool,
     pub(crate) clients: BTreeSet<u64>,
     pub(crate) programs: Vec<Watched>,
+    /// The container that it was made for.
+    pub(crate) made_for: Option<MadeFor>,
+    /// Programs that came through a container's socket.
+    pub(crate) in_containers: Vec<(Watched, Arc<Container>)>,
     /// Processes of the doctor, which test the limits; what they do is no event of the tenant's.
     pub(crate) probes: Vec<Watched>,
     /// Programs whose start was told, with their command lines. These are not read from the processes: a process can make
@@ -242,6 +260,10 @@ pub(crate) struct Registry {
     pub(crate) vgpus: BTreeMap<String, Vgpu>,
     pub(crate) clients: HashMap<u64, Client>,
     pub(crate) waiters: Vec<Waiter>,
+    /// The sockets that are mounted into containers.
+    pub(crate) sockets: ContainerSockets,
+    /// Containers that have connected, by what tells them apart.
+    pub(crate) containers: BTreeMap<String, Arc<Container>>,
     journal: Arc<Journal>,
     next_id: u64,
 }
@@ -254,6 +276,8 @@ impl Registry {
             vgpus: BTreeMap::new(),
             clients: HashMap::new(),
             waiters: Vec::new(),
+            sockets: ContainerSockets::default(),
+            containers: BTreeMap::new(),
             journal,
             next_id: 1,
         }
@@ -332,8 +356,11 @@ impl Registry {
         let unshareable = self.unshareable(vgpu);
         let unshareable =
             unshareable.map(|why| format!("its GPU {} cannot be shared: {why}", vgpu.gpu));
+        let closed = self.gpus.get(vgpu.gpu).and_then(Gpu::closed);
+        let closed = closed.map(|why| format!("its GPU {} takes no new programs: {why}", vgpu.gpu));
         lost.into_iter()
             .chain(unshareable)
+            .chain(closed)
             .chain(vgpu.reasons.iter().cloned())
             .collect()
     }
@@ -363,7 +390,13 @@ impl Registry {
         let lost = self.gpus.get(vgpu.gpu).is_none_or(|gpu| gpu.lost.is_some());
         if lost {
             VgpuState::Lost
-        } else if !vgpu.reasons.is_empty() || self.unshareable(vgpu).is_some() {
+        } else if !vgpu.reasons.is_empty()
+            || self.unshareable(vgpu).is_some()
+            || self
+                .gpus
+                .get(vgpu.gpu)
+                .is_some_and(|gpu| gpu.closed().is_some())
+        {
             VgpuState::Degraded
         } else if vgpu.suspended {
             VgpuState::Suspended

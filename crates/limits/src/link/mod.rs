@@ -245,6 +245,11 @@ impl HostLink {
         self.send_note(Severity::Warning, Topic::ModuleRefused, text);
     }
 
+    /// Tells which call or launch was refused, for which the program only gets a code.
+    pub fn note_call_refused(&self, text: &str) {
+        self.send_note(Severity::Warning, Topic::CallRefused, text);
+    }
+
     /// Tells why a worker cannot serve its program.
     pub fn note_worker_failed(&self, text: &str) {
         self.send_note(Severity::Error, Topic::WorkerFailed, text);

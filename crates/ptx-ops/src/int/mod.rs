@@ -136,11 +136,10 @@ pub fn add_carry(ty: Int, a: u64, b: u64, carry: bool) -> (u64, bool) {
     (sum as u64 & ty.mask(), sum >> ty.bits != 0)
 }
 
-/// `sub.cc`/`subc`: difference and borrow out, both as PTX's `CC.CF` (1 means borrow).
-pub fn sub_borrow(ty: Int, a: u64, b: u64, borrow: bool) -> (u64, bool) {
-    let right = u128::from(b & ty.mask()) + u128::from(borrow);
-    let left = u128::from(a & ty.mask());
-    (left.wrapping_sub(right) as u64 & ty.mask(), left < right)
+/// `sub.cc`/`subc`: difference and carry out. The flag is the carry of `a + !b + carry`, as in the hardware: clear means
+/// borrow. nvcc's division of 128-bit integers adds it with `addc` after a `subc.cc`.
+pub fn sub_carry(ty: Int, a: u64, b: u64, carry: bool) -> (u64, bool) {
+    add_carry(ty, a, !b, carry)
 }
 
 /// `mul.lo`.

@@ -43,8 +43,9 @@ fn carries_chain_through_words() {
     let (low, carry) = add_carry(U32, 0xffff_ffff, 1, false);
     assert_eq!((low, carry), (0, true));
     assert_eq!(add_carry(U32, 5, 6, carry), (12, false));
-    assert_eq!(sub_borrow(U32, 0, 1, false), (0xffff_ffff, true));
-    assert_eq!(sub_borrow(U64, 5, 4, true), (0, false));
+    assert_eq!(sub_carry(U32, 0, 1, true), (0xffff_ffff, false));
+    assert_eq!(sub_carry(U64, 5, 4, false), (0, true));
+    assert_eq!(sub_carry(U64, 5, 5, false), (u64::MAX, false));
     assert_eq!(add_carry(U64, u64::MAX, u64::MAX, true), (u64::MAX, true));
 }
 

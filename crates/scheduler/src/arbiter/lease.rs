@@ -5,6 +5,10 @@ use super::{Arbiter, ClientId, Gate, Order, SEQUENCE_MASK};
 use crate::Priority;
 use crate::policy::TenantId;
 
+/// A lease is longer by its usual length for every so many tenants that wait, up to so many times as long.
+const WAITING_FOR_ONE_MORE: usize = 3;
+const MOST_TIMES: usize = 3;
+
 #[derive(Debug)]
 pub(super) struct Holder {
     pub(super) client: ClientId,
@@ -56,6 +60,7 @@ impl Arbiter {
                     let more_ns = end_ns.saturating_sub(now_ns);
                     self.policy.goes_on(tenant_id, contender, more_ns)
                 }),
+            turn_ns: self.turn_ns(),
             is_urgent: self.is_more_urgent(contender, tenant_id),
             is_owed: self.is_owed(contender, tenant_id, now_ns),
         });
@@ -109,6 +114,17 @@ impl Arbiter {
             }
         }
         None
+    }
+
+    /// How long a lease is: the more tenants wait, the longer, since each change of holder leaves the GPU idle for a
+    /// moment. On the software GPU a change costs next to nothing.
+    fn turn_ns(&self) -> u64 {
+        if self.settings.idle_ns.is_some() {
+            return self.settings.lease_ns;
+        }
+        let waiting = (self.tenants.values()).filter(|tenant| !tenant.waiting.is_empty());
+        let times = (waiting.count() / WAITING_FOR_ONE_MORE).clamp(1, MOST_TIMES);
+        self.settings.lease_ns * times as u64
     }
 
     pub(super) fn is_more_urgent(&self, contender: Option<TenantId>, holder: TenantId) -> bool {
@@ -288,12 +304,13 @@ impl Arbiter {
     ) -> Option<u64> {
         // From here on its lease is charged.
         self.forget_overrun(id);
+        let turn_ns = self.turn_ns();
         let client = self.clients.get_mut(&id)?;
         let tenant_id = client.tenant;
         let tenant = self.tenants.get_mut(&tenant_id)?;
         tenant.waiting.remove(&(client.place_ns, id));
         tenant.floor_ns = tenant.floor_ns.max(client.place_ns);
-        let end_ns = now_ns + self.settings.lease_ns;
+        let end_ns = now_ns + turn_ns;
         client.sequence = (client.sequence + 1) & SEQUENCE_MASK;
         client.gate = Gate::Leased { end_ns };
         client.leases += 1;

@@ -25,6 +25,8 @@ pub(super) struct Situation {
 pub(super) struct Contest {
     /// The holder would be picked again.
     pub(super) goes_on: bool,
+    /// How long a further turn of the holder would be.
+    pub(super) turn_ns: u64,
     /// The other tenant has a higher priority.
     pub(super) is_urgent: bool,
     /// The other tenant has only just come and is far behind.
@@ -75,7 +77,7 @@ pub(super) fn verdict(settings: &Settings, seen: &Situation) -> Verdict {
     }
     if contest.goes_on && end_ns > now_ns && end_ns < now_ns + 2 * margin_ns {
         // It would be picked again, so nothing has to drain.
-        return prolonged(end_ns + settings.lease_ns);
+        return prolonged(end_ns + contest.turn_ns);
     }
     let is_late = now_ns >= end_ns && seen.overdue_ns >= drain_limit_ns(settings);
     if is_late && !settings.ends_at_once {

@@ -68,7 +68,8 @@ pub(crate) fn install() {
         return;
     };
     let traced = mica_limits::variable(trace::TRACE).is_some();
-    let limited = mica_limits::variable(Environment::SOCKET).is_some();
+    let limited =
+        mica_limits::variable(Environment::SOCKET).is_some() || mica_limits::in_container();
     if limited {
         LIMITED.store(true, Release);
         log::line(&format!("the driver is {}", driver.path.display()));

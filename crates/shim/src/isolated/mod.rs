@@ -25,6 +25,7 @@ mod modules;
 mod pools;
 mod private_tables;
 mod procaddr;
+mod refusals;
 mod state;
 mod streams;
 mod support;
@@ -36,7 +37,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{CuResult, CuStatus, ENTRY_POINTS, for_each_entry_point};
 
 use crate::exports::{self, COUNT};
-use crate::log;
 use support::Entries;
 
 /// Every list of functions.
@@ -83,7 +83,7 @@ fn refuse(number: usize) -> CuStatus {
     static SAID: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
     if !SAID[number].swap(true, Relaxed) {
         let symbol = ENTRY_POINTS[number].symbol;
-        log::line(&format!("{symbol} is not supported in isolated mode"));
+        refusals::tell(&format!("{symbol} is not supported in isolated mode"));
     }
     CuResult::NotSupported as CuStatus
 }

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 use mica_cuda_abi::{CuResult, CuStatus};
 use mica_wire::session::SessionError;
 
+use super::refusals;
 use crate::log;
 
 /// Set in a forked child: the session belongs to the parent.
@@ -28,17 +29,8 @@ impl From<CuResult> for Code {
 
 impl From<SessionError> for Code {
     fn from(error: SessionError) -> Self {
-        note_refusal(&error);
+        refusals::note(&error);
         Self(error.cuda_code())
-    }
-}
-
-/// The worker's sentence goes where a person looks for it.
-#[cold]
-pub(crate) fn note_refusal(error: &SessionError) {
-    // Asking whether work is done is answered by a code, and often.
-    if error.cuda_code() != CuResult::NotReady as u32 {
-        log::line(&error.to_string());
     }
 }
 
@@ -55,7 +47,7 @@ pub(crate) fn bad_handle<T>() -> Answer<T> {
 /// Refuses what this mode cannot do, by name.
 #[cold]
 pub(crate) fn not_supported<T>(what: &str) -> Answer<T> {
-    log::line(&format!("{what} is not supported in isolated mode"));
+    refusals::tell(&format!("{what} is not supported in isolated mode"));
     Err(CuResult::NotSupported.into())
 }
 

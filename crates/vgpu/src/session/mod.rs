@@ -169,7 +169,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn table_full(kind: ObjectKind) -> VgpuError {
-    VgpuError::Argument(format!("the session has too many objects of kind {kind}"))
+    VgpuError::TooMany {
+        kind,
+        limit: kind.most(),
+    }
 }
 
 impl Session {

@@ -64,6 +64,8 @@ numbered! {
         WorkerFailed = 4,
         /// A worker's filter refused a request of the driver: the text begins with its number.
         RequestRefused = 5,
+        /// A call or a launch of the program was refused.
+        CallRefused = 6,
     }
 }
 

@@ -15,6 +15,7 @@ mod shared;
 mod streams;
 mod uploads;
 
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mica_gpu::Share;
@@ -80,7 +81,9 @@ pub(crate) struct Dispatcher {
     read_buffers: OnceLock<Option<pinned::ReadBuffers>>,
     /// Buffers of reads that failed: the device may write to them until the session's contexts are gone.
     abandoned: Mutex<Vec<(Vec<u8>, Share)>>,
-    /// Who carries files to other workers of the virtual GPU.
+    /// Sentences about refusals that came from the program.
+    refusals: AtomicU32,
+    /// Who carries files to other workers of the virtual GPU, and sentences to the daemon.
     files: Option<Arc<dyn SharedFiles>>,
     shared: shared::Shared,
     /// Staging chunks that copies to the device read.
@@ -124,6 +127,7 @@ impl Dispatcher {
             blobs: Mutex::default(),
             read_buffers: OnceLock::new(),
             abandoned: Mutex::default(),
+            refusals: AtomicU32::new(0),
             files,
             shared: shared::Shared::default(),
             uploads: uploads::Uploads::default(),

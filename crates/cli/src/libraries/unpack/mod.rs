@@ -85,7 +85,7 @@ fn unpack_at(embedded: &Embedded, place: &Path) -> Result<PathBuf> {
 }
 
 /// Makes a folder that only this user can write, and answers its path without links.
-fn private(folder: &Path) -> Result<PathBuf> {
+pub(super) fn private(folder: &Path) -> Result<PathBuf> {
     // Programs that give up root's privileges still load the libraries.
     let mode = if is_root() { 0o755 } else { 0o700 };
     let mut builder = DirBuilder::new();
@@ -130,7 +130,7 @@ fn allows_code(folder: &Path, flags: StatVfsMountFlags) -> Result<()> {
 }
 
 /// Leaves a file with this content; whether it had to be written.
-fn write_if_different(path: &Path, content: &[u8]) -> Result<bool> {
+pub(super) fn write_if_different(path: &Path, content: &[u8]) -> Result<bool> {
     let is_file = path.symlink_metadata().is_ok_and(|data| data.is_file());
     if is_file && has_content(path, content).unwrap_or(false) {
         return Ok(false);

@@ -27,6 +27,8 @@ pub(crate) struct Capture {
     pub(crate) over: AtomicBool,
     /// Streams that have joined, the origin first.
     pub(crate) streams: Mutex<Vec<&'static Stream>>,
+    /// Where streams ended that were destroyed: the capture must come after these nodes too.
+    left: Mutex<Vec<&'static Node>>,
 }
 
 /// A stream's part in a capture.
@@ -234,17 +236,19 @@ pub(crate) fn forbid_unsafe() -> Answer {
     Ok(())
 }
 
-/// A stream is destroyed: its capture cannot end well.
+/// A stream is destroyed. A capture that began on it cannot end any more; another one goes on, and asks at its end
+/// whether the stream had been joined.
 pub(crate) fn abandon(stream: &'static Stream) {
     let Some(part) = lock(&stream.capture).take() else {
         return;
     };
     stream.capturing.store(false, Release);
-    part.capture.broken.store(true, Release);
-    let is_origin = std::ptr::eq(part.capture.origin, stream);
     lock(&part.capture.streams).retain(|other| !std::ptr::eq(*other, stream));
-    if is_origin {
+    if std::ptr::eq(part.capture.origin, stream) {
+        part.capture.broken.store(true, Release);
         finish(&part.capture);
+    } else {
+        union(&mut lock(&part.capture.left), &part.after);
     }
 }
 
@@ -286,6 +290,7 @@ pub(crate) fn begin(
         broken: AtomicBool::new(false),
         over: AtomicBool::new(false),
         streams: Mutex::new(vec![stream]),
+        left: Mutex::default(),
     });
     *lock(&stream.capture) = Some(StreamCapture {
         capture: Arc::clone(&capture),
@@ -308,12 +313,12 @@ pub(crate) fn is_joined(capture: &Capture, end: &[&'static Node]) -> bool {
         seen.push(node);
         open.extend(node.after());
     }
+    let known = |node: &&'static Node| seen.iter().any(|known| std::ptr::eq(*known, *node));
     let streams = lock(&capture.streams);
-    streams.iter().all(|stream| {
+    let are_joined = streams.iter().all(|stream| {
         let part = lock(&stream.capture);
-        part.as_ref().is_none_or(|part| {
-            let known = |node: &&'static Node| seen.iter().any(|known| std::ptr::eq(*known, *node));
-            part.after.iter().all(known)
-        })
-    })
+        part.as_ref()
+            .is_none_or(|part| part.after.iter().all(known))
+    });
+    are_joined && lock(&capture.left).iter().all(known)
 }

@@ -22,10 +22,11 @@ use crate::isolated::memory::slabs;
 use crate::isolated::modules::Loaded;
 use crate::isolated::modules::managed_variables;
 use crate::isolated::pools;
+use crate::isolated::refusals;
 use crate::isolated::state::{State, state};
 use crate::isolated::streams::Stream;
 use crate::isolated::streams::callbacks::forbid_within;
-use crate::isolated::support::{Answer, Code, lock, note_refusal, read, write};
+use crate::isolated::support::{Answer, Code, lock, read, write};
 use storage::Stored;
 
 /// A context of this process.
@@ -176,7 +177,11 @@ impl Context {
         }
         match state.client.take_late(self.wire.load(Relaxed))? {
             Some(late) => {
-                crate::log::line(&format!("a call failed late: {}", late.message));
+                let text = format!("a call failed late: {}", late.message);
+                match late.code == CuResult::NotSupported as u32 {
+                    true => refusals::tell(&text),
+                    false => crate::log::line(&text),
+                }
                 Err(self.remember(Code(late.code)))
             }
             None => Ok(()),
@@ -195,7 +200,7 @@ impl Context {
     #[inline]
     pub(crate) fn checked<T>(&self, result: Result<T, SessionError>) -> Answer<T> {
         result.map_err(|error| {
-            note_refusal(&error);
+            refusals::note(&error);
             self.remember(Code(error.cuda_code()))
         })
     }

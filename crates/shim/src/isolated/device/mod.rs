@@ -4,7 +4,7 @@ pub(crate) mod attributes;
 
 use std::ffi::{c_char, c_void};
 
-use mica_cuda_abi::{CuResult, DeviceAttribute};
+use mica_cuda_abi::{CuResult, DeviceAttribute, PciAddress};
 use mica_wire::session::MemoryInfo;
 
 use crate::isolated::context::{check_device, current};
@@ -115,14 +115,8 @@ driver! {
     fn device_by_pci_bus_id(out: *mut i32, text: *const c_char) {
         let state = state()?;
         let text = string(text)?;
-        let mut parts: Vec<i32> = text
-            .split([':', '.'])
-            .map(|part| i32::from_str_radix(part, 16).unwrap_or(-1))
-            .collect();
-        if parts.len() == 2 || (parts.len() == 3 && text.contains('.')) {
-            parts.insert(0, 0);
-        }
-        if parts.len() < 3 || parts[..3] != state.pci {
+        let [domain, bus, number] = state.pci.map(|part| part as u32);
+        if !PciAddress::parse(&text).is_some_and(|named| named.means(domain, bus, number)) {
             return Err(CuResult::InvalidDevice.into());
         }
         put(out, 0)

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use mica_cuda_abi::{GraphMemAttribute, Handle};
 
-use super::{BYTES, Graph, Node, graph_of, node_of};
+use super::memory::BYTES;
+use super::{Graph, Node, graph_of, node_of};
 use crate::isolated::state::state;
 use crate::isolated::support::{Answer, driver, entries, get, invalid, lock, put};
 

@@ -10,8 +10,9 @@ use mica_wire::session::{
 };
 
 use super::flatten::{Flat, build, drop_kept, flatten};
+use super::memory;
 use super::operations::{Kept, Op};
-use super::{Graph, Held, Node, note_outliving};
+use super::{Graph, Held, Node};
 use crate::isolated::capture;
 use crate::isolated::context::{Context, current};
 use crate::isolated::handles::{Kind, Object};
@@ -104,7 +105,7 @@ fn instantiate(graph: Handle, flags: u64) -> Answer<Handle> {
             records: records(&flat),
             flat,
             kept,
-            held: graph.held(),
+            held: graph.all_held(),
             template,
         }),
         context,
@@ -133,10 +134,13 @@ unsafe fn upload<const PT: bool>(exec: Handle, stream: Handle) -> Answer {
     if stream.capturing.load(Acquire) {
         return Ok(());
     }
+    let inner = lock(&exec.inner);
+    memory::map(&inner.held)?;
     let request = GraphUpload {
-        graph: lock(&exec.inner).wire,
+        graph: inner.wire,
         stream: stream.wire(),
     };
+    drop(inner);
     context.checked(state.client.post(&request, &[]))
 }
 
@@ -185,12 +189,13 @@ driver! {
             return capture::record(stream, Op::Child(child));
         }
         capture::forbid_legacy(stream)?;
+        memory::map(&inner.held)?;
         managed_variables::push(state, context, stream.wire())?;
         for event in &inner.records {
             event.note_record();
         }
         if !exec.launched.swap(true, Relaxed) {
-            note_outliving(inner.flat.iter().map(|part| &part.op));
+            memory::note_outliving(&inner.held, inner.flat.iter().map(|part| &part.op));
         }
         let request = GraphLaunch { graph: inner.wire, stream: stream.wire() };
         let posted = state.client.post(&request, &[]);

@@ -109,7 +109,7 @@ fn update_whole(
     if let Some(mismatch) = mismatch(&inner.flat, &mut new) {
         return Ok(Err(mismatch));
     }
-    inner.held.extend(graph.held());
+    inner.held.extend(graph.all_held());
     update(state, exec, &mut inner, new, graph.template())?;
     Ok(Ok(()))
 }

@@ -6,23 +6,18 @@ pub(crate) mod dependencies;
 pub(crate) mod exec;
 pub(crate) mod exec_update;
 pub(crate) mod flatten;
+pub(crate) mod memory;
 pub(crate) mod nodes;
 pub(crate) mod operations;
 pub(crate) mod params;
 pub(crate) mod user_objects;
 
 use std::any::Any;
-use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use mica_cuda_abi::{CuResult, Handle};
-use mica_wire::session::{MemoryAlloc, MemoryFree};
 
-use crate::isolated::context::Context;
 use crate::isolated::handles::{Kind, Object};
-use crate::isolated::memory::{Allocation, AllocationKind};
 use crate::isolated::state::State;
 use crate::isolated::support::{Answer, Code, invalid, lock, not_supported};
 use conditionals::Template;
@@ -69,94 +64,6 @@ impl Kind for GraphState {
 }
 impl Kind for NodeState {
     const MAGIC: u64 = 0x4d49_4341_4e4f_4431;
-}
-
-/// Memory that all graphs hold, as the driver counts it: from the allocation node to the graph's end, also
-/// between launches.
-pub(crate) static BYTES: GraphBytes = GraphBytes {
-    now: AtomicU64::new(0),
-    most: AtomicU64::new(0),
-};
-
-/// A count and its highest value.
-pub(crate) struct GraphBytes {
-    now: AtomicU64,
-    most: AtomicU64,
-}
-
-impl GraphBytes {
-    fn add(&self, bytes: u64) {
-        let now = self.now.fetch_add(bytes, Relaxed) + bytes;
-        self.most.fetch_max(now, Relaxed);
-    }
-
-    fn sub(&self, bytes: u64) {
-        self.now.fetch_sub(bytes, Relaxed);
-    }
-
-    /// Bytes held now.
-    pub(crate) fn now(&self) -> u64 {
-        self.now.load(Relaxed)
-    }
-
-    /// The most that were held since the mark was set back.
-    pub(crate) fn most(&self) -> u64 {
-        self.most.load(Relaxed)
-    }
-
-    /// Sets the high mark back to what is held now.
-    pub(crate) fn forget_most(&self) {
-        self.most.store(self.now(), Relaxed);
-    }
-}
-
-/// Addresses of memory that a launch allocated and that no node of the same graph frees. As with the driver, the
-/// program frees such memory, whatever becomes of the graph.
-static OUTLIVING: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-
-/// Notes, at the first launch of a graph, which of its memory the program has to free.
-pub(super) fn note_outliving<'a>(ops: impl Iterator<Item = &'a Op> + Clone) {
-    let freed: BTreeSet<u64> = (ops.clone())
-        .filter_map(|op| match op {
-            Op::MemFree(address) => Some(*address),
-            _ => None,
-        })
-        .collect();
-    let made = ops.filter_map(|op| match op {
-        Op::MemAlloc(address, _) if !freed.contains(address) => Some(*address),
-        _ => None,
-    });
-    lock(&OUTLIVING).extend(made);
-}
-
-/// Memory that a graph holds.
-struct GraphMemory {
-    state: &'static State,
-    context: &'static Context,
-    address: u64,
-    bytes: u64,
-}
-
-impl Drop for GraphMemory {
-    fn drop(&mut self) {
-        if lock(&OUTLIVING).remove(&self.address) {
-            BYTES.sub(self.bytes);
-            return;
-        }
-        // The program may have freed it itself.
-        let found = self
-            .state
-            .memory
-            .take(self.address, &[AllocationKind::Graph]);
-        BYTES.sub(self.bytes);
-        if let Some(found) = found.filter(|found| found.epoch == self.context.epoch()) {
-            let request = MemoryFree {
-                context: self.context.wire(),
-                address: found.device,
-            };
-            let _ = self.state.client.call(&request);
-        }
-    }
 }
 
 impl Graph {
@@ -262,40 +169,6 @@ impl Graph {
         let held = std::mem::take(&mut *lock(&self.held));
         let template = lock(&self.template).take();
         drop((held, template));
-    }
-
-    /// Memory for as long as the graph lives.
-    pub(crate) fn memory(
-        &self,
-        state: &'static State,
-        context: &'static Context,
-        bytes: u64,
-    ) -> Answer<u64> {
-        if bytes == 0 {
-            return invalid();
-        }
-        let request = MemoryAlloc {
-            context: context.wire(),
-            bytes,
-        };
-        let address = context.checked(state.client.call(&request))?.value;
-        let id = state.number();
-        lock(&OUTLIVING).remove(&address);
-        state.memory.insert(Allocation::new(
-            AllocationKind::Graph,
-            address,
-            bytes,
-            context,
-            id,
-        ));
-        self.hold(Arc::new(GraphMemory {
-            state,
-            context,
-            address,
-            bytes,
-        }));
-        BYTES.add(bytes);
-        Ok(address)
     }
 }
 

@@ -285,6 +285,10 @@ driver! {
         if slabs::is_piece(&found) {
             return slabs::free(state, &found);
         }
+        if found.kind == AllocationKind::Graph {
+            found.context.synchronize(state)?;
+            return crate::isolated::graphs::memory::free(state, &found);
+        }
         let request = MemoryFree { context: found.context.wire(), address };
         let freed = state.client.call(&request);
         state.print_output();

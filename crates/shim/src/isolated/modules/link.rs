@@ -102,7 +102,7 @@ pub(crate) fn join(texts: &[String]) -> Answer<String> {
         texts.push(GRID_BARRIER.to_owned());
     }
     mica_ptx::join(&texts, &is_runtime).map_err(|error| {
-        crate::log::line(&format!("linking: {error}"));
+        crate::isolated::refusals::tell(&format!("linking: {error}"));
         Code(CuResult::InvalidPtx as u32)
     })
 }
@@ -111,7 +111,7 @@ pub(crate) fn join(texts: &[String]) -> Answer<String> {
 pub(crate) fn ptx_of(state: &State, image: &[u8]) -> Option<String> {
     let (major, minor) = state.client.snapshot().compute_capability;
     let image = Image::parse(image).ok()?;
-    let entry = image.select_ptx(major * 10 + minor)?;
+    let entry = image.select_ptx_or_newer(major * 10 + minor)?;
     let text = entry.payload(MAX_IMAGE_BYTES).ok()?;
     String::from_utf8(text.into_owned()).ok()
 }

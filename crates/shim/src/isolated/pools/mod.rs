@@ -378,6 +378,9 @@ driver! {
             }
             // Memory that did not come in stream order: the device is done with it first.
             stream.synchronize(state)?;
+            if found.kind == AllocationKind::Graph {
+                return crate::isolated::graphs::memory::free(state, &found);
+            }
             let request = MemoryFree { context: found.context.wire(), address };
             return context.checked(state.client.call(&request)).map(drop);
         }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 
 use mica_cuda_abi::{CuResult, CuStatus};
 
+use crate::isolated::refusals;
 use crate::isolated::support::lock;
-use crate::log;
 
 /// Slots of a table that can be told apart.
 const SLOTS: usize = 128;
@@ -24,7 +24,7 @@ extern "C" fn unknown<const TABLE: usize, const SLOT: usize>() -> CuStatus {
 
 fn report(table: usize, slot: usize) -> CuStatus {
     let name = lock(&NAMES).get(table).copied().unwrap_or("?");
-    log::line(&format!(
+    refusals::tell(&format!(
         "slot {slot} of the driver's private table {name} was called: Mica does not know it"
     ));
     CuResult::NotSupported as CuStatus
