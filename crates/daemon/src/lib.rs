@@ -45,6 +45,7 @@ mod registry;
 mod running;
 mod share_check;
 mod store;
+mod swap;
 mod tenant;
 mod view;
 mod watched;

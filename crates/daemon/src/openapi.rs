@@ -38,6 +38,7 @@ use crate::http;
         api::ConfinementInfo,
         api::MissingLayer,
         api::ProcessInfo,
+        api::ResidencyInfo,
         api::GpuInfo,
         api::Created,
         api::ApiError,

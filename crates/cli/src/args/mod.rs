@@ -167,6 +167,12 @@ pub(crate) struct SpecArgs {
     /// When memory is full, wait up to this many seconds instead of failing
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub(crate) wait: Option<f64>,
+    /// Let its memory leave the GPU while it is idle or its turn is over; limits may then exceed the GPU (isolated mode)
+    #[arg(long, overrides_with = "no_swap")]
+    pub(crate) swap: bool,
+    /// Keep its memory on the GPU, whatever the configuration says
+    #[arg(long, overrides_with = "swap")]
+    pub(crate) no_swap: bool,
     /// Most streams at once
     #[arg(long, value_name = "N")]
     pub(crate) max_streams: Option<u32>,

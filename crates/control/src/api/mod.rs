@@ -16,8 +16,8 @@ pub use mica_scheduler::slices::Profile;
 pub use percent::Percent;
 pub use program::{ProgramEnd, ProgramReport, signal_name};
 pub use report::{
-    ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, Sample, VgpuInfo,
-    VgpuState,
+    ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, ResidencyInfo,
+    ResidencyState, Sample, VgpuInfo, VgpuState,
 };
 pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Resize, VgpuSpec};
 

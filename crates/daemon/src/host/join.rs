@@ -197,6 +197,7 @@ pub(super) fn join(
         told_unsliced: false,
         undrained: false,
         confinement: None,
+        moved: crate::swap::Moved::default(),
         unknown_names: BTreeSet::new(),
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),

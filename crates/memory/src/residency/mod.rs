@@ -117,10 +117,10 @@ impl Rules {
     }
 
     fn is_idle(&self, tenant: &Tenant, now_ns: u64) -> bool {
-        let idle = |since: u64| now_ns.saturating_sub(since) >= self.idle_ns;
+        let long = |since: u64| now_ns.saturating_sub(since) >= self.idle_ns;
         // One that waits for more memory does nothing until it has it.
-        tenant.idle_since_ns.is_some_and(idle)
-            || (tenant.growth_bytes > 0 && tenant.waits_since_ns.is_some())
+        let waits = tenant.growth_bytes > 0 && tenant.waits_since_ns.is_some_and(long);
+        tenant.idle_since_ns.is_some_and(long) || waits
     }
 
     /// Whether a tenant gives its place to another one that waits.

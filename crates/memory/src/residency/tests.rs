@@ -117,7 +117,8 @@ fn two_that_both_wait_for_more_do_not_wait_for_each_other() {
     for (tenant, since) in tenants.iter_mut().zip([7, 5]) {
         (tenant.growth_bytes, tenant.waits_since_ns) = (2 * GIB, Some(since));
     }
-    assert_eq!(planned(10, 0, &tenants), [Order::Leave(1)]);
+    assert_eq!(planned(10, 0, &tenants), [], "one of them may go on soon");
+    assert_eq!(planned(SECOND, 0, &tenants), [Order::Leave(1)]);
 }
 
 #[test]
