@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -84,7 +84,7 @@ impl Swapping {
 struct Mover {
     swapper: Arc<Swapper>,
     link: Arc<HostLink>,
-    /// The order that is carried out.
+    /// The largest number of an order so far: a new daemon begins to count where the last one ended.
     order: AtomicU64,
 }
 
@@ -112,7 +112,7 @@ impl Mover {
     }
 
     fn leave(&self, order: u64) {
-        self.order.store(order, Release);
+        self.order.fetch_max(order, AcqRel);
         if let Err(error) = self.swapper.leave(|status| self.report(status)) {
             let text = format!("memory cannot leave the GPU: {error}");
             self.link.note(Severity::Warning, &text);
@@ -120,7 +120,7 @@ impl Mover {
     }
 
     fn come_back(&self, order: u64) {
-        self.order.store(order, Release);
+        self.order.fetch_max(order, AcqRel);
         let complained = std::cell::Cell::new(None::<Instant>);
         let trouble = |text: &str| {
             let is_news = (complained.get()).is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY);

@@ -85,6 +85,48 @@ fn start(dir: &Path) -> (Running, ControlClient) {
     (running.unwrap(), control(dir))
 }
 
+/// Names the folder of a daemon in a process of its own.
+const DIRECTORY: &str = "MICA_TEST_SWAP_DIRECTORY";
+
+/// Not a test of its own: a daemon that can be killed.
+#[test]
+#[ignore = "no test: the test below that kills daemons runs this (--exact daemon --ignored)"]
+fn daemon() {
+    let Some(dir) = std::env::var_os(DIRECTORY) else {
+        return;
+    };
+    let _daemon = start(Path::new(&dir));
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A daemon in a process of its own; killed with this guard.
+struct DaemonProcess(std::process::Child);
+
+impl DaemonProcess {
+    fn start(dir: &Path) -> Self {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "daemon", "--ignored"])
+            .env(DIRECTORY, dir)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let control = control(dir);
+        eventually("the daemon answers", || {
+            control.stats().is_ok_and(|s| s.daemon.pid == child.id())
+        });
+        Self(child)
+    }
+}
+
+impl Drop for DaemonProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn swappable(name: &str) -> VgpuSpec {
     VgpuSpec {
         swap: Some(true),
@@ -275,8 +317,8 @@ fn three_tenants_that_do_not_fit_together_all_go_on_and_no_byte_is_wrong() {
 #[test]
 fn workers_and_daemons_that_die_on_the_way_take_nothing_from_others() {
     let dir = tempfile::tempdir().unwrap();
-    let (daemon, control) = start(dir.path());
-    let mut daemon = Some(daemon);
+    let mut daemon = Some(DaemonProcess::start(dir.path()));
+    let control = control(dir.path());
     let mut state = u64::from(std::process::id()) | 1;
     let mut random = |below: u64| {
         state ^= state << 13;
@@ -298,7 +340,7 @@ fn workers_and_daemons_that_die_on_the_way_take_nothing_from_others() {
             if round % 4 == 3 {
                 // The next daemon knows nothing but what workers tell it.
                 drop(daemon.take());
-                daemon = Some(start(dir.path()).0);
+                daemon = Some(DaemonProcess::start(dir.path()));
                 continue;
             }
             let name = ["a", "b", "c"][random(3) as usize];
@@ -342,6 +384,40 @@ fn one_that_is_alone_stays_and_an_idle_one_gives_way_at_once() {
     assert_eq!(residency(&control, "a").state, ResidencyState::Resident);
     second.check_all().unwrap();
     check_card(&control);
+}
+
+#[test]
+fn a_suspension_that_frees_the_card_ends_with_everything_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, control) = start(dir.path());
+    let fixed = control.create(&spec("fixed", 4)).unwrap();
+    let text = control
+        .suspend_and_free(&fixed.name)
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("not swappable"), "{text}");
+    let created = control.create(&swappable("a")).unwrap();
+    let mut program = Program::begin(&created, 1).unwrap();
+    program.work().unwrap();
+    control.suspend_and_free("a").unwrap();
+    eventually("an empty card", || {
+        residency(&control, "a").state == ResidencyState::Away
+    });
+    // A call waits, and does not bring the memory back.
+    std::thread::scope(|scope| {
+        let check = scope.spawn(|| program.check_all());
+        std::thread::sleep(Duration::from_millis(200));
+        let away = residency(&control, "a");
+        assert_eq!(
+            (away.state, away.away_bytes),
+            (ResidencyState::Away, PIECES * PIECE_BYTES)
+        );
+        assert!(!check.is_finished());
+        control.resume("a").unwrap();
+        check.join().unwrap().unwrap();
+    });
+    program.work().unwrap();
+    program.check_all().unwrap();
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(crate) enum Command {
     /// Remove a virtual GPU
     Rm(RemoveArgs),
     /// Hold everything that runs in a virtual GPU
-    Suspend(NameArgs),
+    Suspend(SuspendArgs),
     /// Let a suspended virtual GPU run again
     Resume(NameArgs),
     /// End queued and running kernels of a virtual GPU
@@ -253,6 +253,19 @@ pub(crate) struct ListArgs {
 pub(crate) struct NameArgs {
     /// The virtual GPU
     pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica suspend`.
+#[derive(Debug, Args)]
+pub(crate) struct SuspendArgs {
+    /// The virtual GPU
+    pub(crate) name: String,
+    /// Take its memory off the GPU until it is resumed (needs --swap when it is made)
+    #[arg(long)]
+    pub(crate) free: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -185,8 +185,6 @@ pub struct ResidencyInfo {
     pub away_seconds: f64,
     /// Time for which it has waited for the GPU now.
     pub waits_seconds: f64,
-    /// Whether it stays away until it is resumed.
-    pub held_away: bool,
 }
 
 /// A virtual GPU now.

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use mica_control::api::{ApiError, Percent, Resize};
+use mica_memory::residency::Place;
 use mica_wire::host::message::Role;
 
 use super::admission::check_spec;
@@ -105,8 +106,11 @@ impl Registry {
 
     /// Holds or releases a virtual GPU's processes.
     pub(crate) fn set_suspended(&mut self, name: &str, suspended: bool) -> Result<(), ApiError> {
+        let is_here = self.place_of(self.vgpu(name)?) == Place::Resident;
         let vgpu = self.vgpu_mut(name)?;
         vgpu.suspended = suspended;
+        // What was taken off the card with a suspension comes back with its end.
+        vgpu.turns.recalled = !suspended && !is_here;
         let gpu = vgpu.gpu;
         self.publish_entitlements(gpu);
         Ok(())

@@ -70,8 +70,6 @@ pub(crate) struct Turns {
     remainder_bytes: u64,
     /// It cannot leave before this time.
     pinned_until_ns: u64,
-    /// It stays away until it is resumed.
-    pub(crate) held_away: bool,
     /// It is to return although no call waits for it.
     pub(crate) recalled: bool,
     /// When the move that is under way began.
@@ -101,6 +99,11 @@ impl std::fmt::Display for Shortage {
 impl Vgpu {
     pub(crate) fn is_swappable(&self) -> bool {
         self.spec.swap == Some(true)
+    }
+
+    /// Whether it waits for its return, or for more memory. One that is suspended stays where it is.
+    fn waits_for_card(&self) -> bool {
+        self.turns.waits_since_ns.is_some() && !self.suspended
     }
 }
 
@@ -248,15 +251,14 @@ impl Registry {
 
     /// Whether a virtual GPU waits for the card, so that whoever asks for more lines up.
     pub(crate) fn somebody_waits(&self, gpu: usize) -> bool {
-        let waits = |vgpu: &Vgpu| vgpu.turns.waits_since_ns.is_some() && !vgpu.turns.held_away;
-        self.swappable_on(gpu).any(waits)
+        self.swappable_on(gpu).any(Vgpu::waits_for_card)
     }
 
     /// Whether memory moves, or somebody waits for it to.
     pub(crate) fn is_swapping(&self) -> bool {
         let moves = |vgpu: &&Vgpu| {
             let is_on_its_way = matches!(self.place_of(vgpu), Place::Leaving | Place::Returning);
-            is_on_its_way || (vgpu.turns.waits_since_ns.is_some() && !vgpu.turns.held_away)
+            is_on_its_way || vgpu.waits_for_card()
         };
         self.vgpus
             .values()

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use mica_control::api::ApiError;
 use mica_memory::residency::{Order, Place, plan};
 use mica_wire::host::frame::{Frame, Packet};
 use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::host::socket::HostSocket;
 
 use super::Shortage;
+use crate::placement::error;
 use crate::registry::Registry;
 
 /// What is to be sent.
@@ -89,6 +91,20 @@ impl Registry {
             vgpu.turns.away_since_ns.get_or_insert(now_ns);
             vgpu.turns.move_began_ns = now_ns;
         }
+    }
+
+    /// Frees the card of a virtual GPU that is suspended, until it is resumed.
+    pub(crate) fn free_card(&mut self, name: &str, now_ns: u64) -> Result<Steps, ApiError> {
+        if !self.vgpu(name)?.is_swappable() {
+            return Err(error(
+                "state",
+                format!("memory of {name} cannot leave its GPU: it is not swappable"),
+                Some("make it with `mica create --swap`, or `mica run --swap`".into()),
+            ));
+        }
+        let mut steps = Steps::default();
+        self.order_leave(name, now_ns, &mut steps);
+        Ok(steps)
     }
 
     /// Lets so many bytes of a virtual GPU come back.

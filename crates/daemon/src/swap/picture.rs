@@ -111,7 +111,7 @@ impl Registry {
             waits_since_ns: turns.waits_since_ns,
             idle_since_ns: turns.idle_since_ns,
             turn_began_ns: turns.turn_began_ns,
-            held_away: turns.held_away || vgpu.suspended,
+            held_away: vgpu.suspended,
             pinned: turns.pinned_until_ns > now_ns,
         }
     }

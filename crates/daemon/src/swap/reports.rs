@@ -150,7 +150,6 @@ impl Registry {
             exchanges_total: turns.exchanges,
             away_seconds: (turns.away_ns + since(turns.away_since_ns)) as f64 / 1e9,
             waits_seconds: since(turns.waits_since_ns) as f64 / 1e9,
-            held_away: turns.held_away,
         })
     }
 }
