@@ -3,10 +3,16 @@
 //! Cargo has no stable way for a program to depend on another package's shared library, so this script runs cargo
 //! again, in a target folder of its own: the outer cargo holds the lock of the usual one. A debug build carries nothing, so
 //! that `cargo check`, lints and tests stay fast; a debug `mica` takes the libraries that lie beside it.
+//!
+//! Where the compiler has a standard library for musl and `musl-gcc` is installed, both libraries are built for musl too, for programs
+//! in containers such as Alpine's.
+
+#[path = "build/old_glibc.rs"]
+mod old_glibc;
 
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,14 +22,28 @@ const LIBRARIES: [(&str, &str); 2] = [
     ("mica-nvml-shim", "libmica_nvml_shim"),
 ];
 
+/// The target and the linker for musl.
+const MUSL: &str = "x86_64-unknown-linux-musl";
+const MUSL_LINKER: &str = "musl-gcc";
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build/old_glibc.rs");
     let out = PathBuf::from(variable("OUT_DIR")?);
     let text = match variable("PROFILE")?.to_str() {
         Some("release") => {
-            let folder = build(&out.join("libraries"))?;
+            let target = variable("TARGET")?;
+            let libraries = out.join("libraries");
+            let folder = build(&libraries, &target, &flags_for_glibc(&out, &target))?;
             watch(&folder)?;
-            embedded(&folder)?
+            let musl = match unwinder_for_musl(&target) {
+                Some(unwinder) => {
+                    let flags = flags_for_musl(&out, &unwinder)?;
+                    Some(build(&libraries, MUSL.as_ref(), &flags)?)
+                }
+                None => None,
+            };
+            embedded(&folder, musl.as_deref())?
         }
         _ => "pub(super) const EMBEDDED: Option<Embedded> = None;\n".into(),
     };
@@ -31,20 +51,68 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Builds the libraries; the folder they are in.
-fn build(target_dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let target = variable("TARGET")?;
+/// What the compiler is told so that the libraries load where glibc is older than here.
+fn flags_for_glibc(out: &Path, target: &OsStr) -> Vec<OsString> {
+    let folder = out.join("old-glibc");
+    if target != "x86_64-unknown-linux-gnu" {
+        return Vec::new();
+    }
+    if let Err(error) = old_glibc::write(&folder) {
+        println!("cargo::warning=the libraries need a glibc as new as this machine's: {error}");
+        return Vec::new();
+    }
+    vec![search(&folder)]
+}
+
+/// What the compiler is told so that the libraries need nothing but musl: the program's own copy of musl, and the unwinder inside.
+fn flags_for_musl(out: &Path, unwinder: &Path) -> Result<Vec<OsString>, Box<dyn Error>> {
+    let folder = out.join("musl");
+    std::fs::create_dir_all(&folder)?;
+    // The standard library asks for GCC's shared unwinder, which an image of Alpine need not have.
+    std::fs::copy(unwinder, folder.join("libgcc_s.a"))?;
+    Ok(vec!["-Ctarget-feature=-crt-static".into(), search(&folder)])
+}
+
+fn search(folder: &Path) -> OsString {
+    let mut flag = OsString::from("-Lnative=");
+    flag.push(folder);
+    flag
+}
+
+/// The unwinder for musl, where the compiler has a standard library and a linker for musl.
+fn unwinder_for_musl(target: &OsStr) -> Option<PathBuf> {
+    println!("cargo::rerun-if-env-changed=PATH");
+    let answers = |program: &OsStr, words: &[&str]| {
+        let output = Command::new(program).args(words).output().ok()?;
+        output.status.success().then_some(output.stdout)
+    };
+    let rustc = std::env::var_os("RUSTC").unwrap_or("rustc".into());
+    let words = ["--print", "target-libdir", "--target", MUSL];
+    let libraries = String::from_utf8(answers(&rustc, &words)?).ok()?;
+    let unwinder = Path::new(libraries.trim()).join("self-contained/libunwind.a");
+    let has_linker = answers(MUSL_LINKER.as_ref(), &["-dumpversion"]).is_some();
+    (target == "x86_64-unknown-linux-gnu" && has_linker && unwinder.is_file()).then_some(unwinder)
+}
+
+/// Builds the libraries for a target; the folder they are in.
+fn build(target_dir: &Path, target: &OsStr, flags: &[OsString]) -> Result<PathBuf, Box<dyn Error>> {
+    // This script's own flags come first: cargo gives them to whoever asks, apart by this character.
+    let own = std::env::var_os("CARGO_ENCODED_RUSTFLAGS").filter(|own| !own.is_empty());
+    let flags: Vec<OsString> = own.into_iter().chain(flags.iter().cloned()).collect();
+    let flags = flags.join(OsStr::new("\x1f"));
     let mut cargo = Command::new(variable("CARGO")?);
     cargo
         .args(["build", "--release", "--locked", "--target"])
-        .arg(&target)
+        .arg(target)
         .arg("--target-dir")
         .arg(target_dir)
         .current_dir(workspace()?)
         // Under `cargo clippy` the wrapper checks and builds nothing.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         // Without line tables the libraries have 5 MB instead of 25.
-        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
+        .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_LINKER", MUSL_LINKER)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags);
     for (package, _) in LIBRARIES {
         cargo.args(["--package", package]);
     }
@@ -89,20 +157,32 @@ fn sources(text: &str) -> BTreeSet<PathBuf> {
 }
 
 /// The source of `EMBEDDED`.
-fn embedded(folder: &Path) -> Result<String, Box<dyn Error>> {
+fn embedded(folder: &Path, musl: Option<&Path>) -> Result<String, Box<dyn Error>> {
     // FNV-1a: it only tells versions apart. The bytes themselves are compared before use.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut files = String::new();
     for (_, library) in LIBRARIES {
-        let path = folder.join(library).with_extension("so");
-        for byte in std::fs::read(&path)? {
+        for byte in std::fs::read(file(folder, library))? {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
-        files += &format!("include_bytes!({path:?}), ");
     }
+    let included = |folder: &Path| {
+        let files = LIBRARIES.map(|(_, library)| file(folder, library));
+        files
+            .map(|path| format!("include_bytes!({path:?}), "))
+            .concat()
+    };
+    let files = included(folder);
+    let musl = match musl {
+        Some(folder) => format!("Some([{}])", included(folder)),
+        None => "None".into(),
+    };
     Ok(format!(
-        "pub(super) const EMBEDDED: Option<Embedded> = Some(Embedded {{ hash: \"{hash:016x}\", files: [{files}] }});\n"
+        "pub(super) const EMBEDDED: Option<Embedded> = Some(Embedded {{ hash: \"{hash:016x}\", files: [{files}], musl: {musl} }});\n"
     ))
+}
+
+fn file(folder: &Path, library: &str) -> PathBuf {
+    folder.join(library).with_extension("so")
 }
 
 fn workspace() -> Result<PathBuf, Box<dyn Error>> {

@@ -30,5 +30,24 @@ int main() {
     EXPECT_EQ(out.host()[0], 5 * (n * (n - 1) / 2));
     CHECK(cudaGraphExecDestroy(x));
     CHECK(cudaGraphDestroy(g));
+
+    // Memory that no node frees outlives the graph: the program frees it.
+    int *kept;
+    CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+    CHECK(cudaMallocAsync(&kept, n * 4, s));
+    fill<<<4, 256, 0, s>>>(kept, n);
+    CHECK(cudaStreamEndCapture(s, &g));
+    CHECK(cudaGraphInstantiate(&x, g, 0));
+    CHECK(cudaGraphLaunch(x, s));
+    CHECK(cudaStreamSynchronize(s));
+    CHECK(cudaGraphExecDestroy(x));
+    CHECK(cudaGraphDestroy(g));
+    CHECK(cudaMemset(out, 0, 4));
+    CHECK(cudaDeviceSynchronize());
+    sum<<<1, 128, 0, s>>>(kept, n, out);
+    CHECK(cudaStreamSynchronize(s));
+    EXPECT_EQ(out.host()[0], n * (n - 1) / 2);
+    CHECK(cudaFreeAsync(kept, s));
+    CHECK(cudaStreamSynchronize(s));
     return finish();
 }

@@ -10,6 +10,8 @@ mod bounded;
 mod chaos;
 mod clients;
 mod command;
+#[cfg(test)]
+mod dependencies;
 mod dist;
 mod docs;
 mod executables;
@@ -24,6 +26,7 @@ mod suite;
 mod support;
 mod test;
 mod toolkit;
+mod walls;
 
 use anyhow::{Result, bail};
 use suite::Breadth;
@@ -56,6 +59,9 @@ cargo xtask <task>
                        a container image (--test: install each into an empty root directory and run
                        a CUDA program there; needs dpkg, and root or user namespaces)
   alone                a copy of the release mica, alone in a folder, runs a CUDA program
+  walls [--only podman] [--debug] [--programs FILTER]
+                       programs behind real walls: containers with a device of `mica cdi` (needs root,
+                       podman, runc); --debug: with a debug build of mica
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
@@ -80,6 +86,7 @@ fn main() -> Result<()> {
         ["measurements", area, file, machine] => measurements::add(area, file, machine),
         ["alone"] => alone::check(),
         ["dist", rest @ ..] => dist::run(rest),
+        ["walls", rest @ ..] => walls::run(rest),
         ["support"] => support::write(),
         ["gpu-test", rest @ ..] => gpu_test::run(rest),
         ["toolkit"] => {

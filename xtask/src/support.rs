@@ -182,7 +182,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
     (
         "Waits for values in memory",
         &["cuStreamWaitValue", "cuStreamBatchMemOp"],
-        "A wait without end would hold a lease; writes of values are served.",
+        "Batches are not offered; the first versions of waits are refused, as by a driver without the option for them.",
     ),
     (
         "Streams",

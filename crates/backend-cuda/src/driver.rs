@@ -3,9 +3,12 @@
 //! Refuses clearly where there is nothing to work with: no driver, one too old, no device, a device
 //! in a mode that cannot be shared.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use mica_cuda_abi::{
     Array3dDescriptor, CuResult, DeviceAttribute, LaunchConfig, MemAllocationProp, MemLocation,
@@ -324,7 +327,36 @@ impl std::fmt::Debug for CudaDriver {
     }
 }
 
+thread_local! {
+    /// The context that is current on this thread, and the number of context changes before it was made so.
+    static CURRENT: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// How often a context was created or destroyed, from 1: either changes what is current behind our back, and the
+/// address of a destroyed context may be given to another.
+static CONTEXT_CHANGES: AtomicU64 = AtomicU64::new(1);
+
 impl CudaDriver {
+    /// Makes a context current on this thread; asks the driver only if another one is.
+    ///
+    /// # Safety
+    /// The context lives.
+    pub(crate) unsafe fn enter(&self, context: Raw) -> u32 {
+        let wanted = (CONTEXT_CHANGES.load(Acquire), context as usize);
+        if CURRENT.get() == wanted {
+            return 0;
+        }
+        // SAFETY: the caller vouches for the context.
+        let code = unsafe { (self.functions.context_set)(context) };
+        CURRENT.set(if code == 0 { wanted } else { (0, 0) });
+        code
+    }
+
+    /// Says that a context is about to be, or has been, created or destroyed.
+    pub(crate) fn note_context_change() {
+        CONTEXT_CHANGES.fetch_add(1, AcqRel);
+    }
+
     /// Finds, loads and initializes the driver; `MICA_LIBCUDA` says where it is.
     ///
     /// # Errors

@@ -66,6 +66,26 @@ int nvmlDeviceGetProcessUtilization(void *device, sample *list, unsigned *count,
 }
 int nvmlDeviceGetComputeMode(void *device, int *mode) { *mode = device == (void *)0x1001ul ? 3 : 0; return 0; }
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) { (void)device; (void)now; (void)pending; return 3; }
+typedef struct { void *device; unsigned long long kind, data; unsigned gi, ci; } event;
+/* Tests put the number of a fault of GPU 1 here; it is told once. */
+volatile unsigned long long fake_xid;
+static int registered;
+int nvmlEventSetCreate(void **set) { *set = &registered; return initialized ? 0 : 1; }
+int nvmlDeviceRegisterEvents(void *device, unsigned long long kinds, void *set)
+{
+    if (wrong(device) || set != &registered || kinds != 8) return 2;
+    if (device == (void *)0x1000ul) return 3;
+    registered = 1;
+    return 0;
+}
+int nvmlEventSetWait_v2(void *set, event *told, unsigned ms)
+{
+    if (set != &registered || !registered || ms) return 2;
+    if (!fake_xid) return 10;
+    *told = (event){ (void *)0x1001ul, 8, fake_xid, ~0u, ~0u };
+    fake_xid = 0;
+    return 0;
+}
 #ifdef CUDA
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA; return initialized ? 0 : 1; }
 #endif

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use mica_backend_cuda::library::LibraryError;
+use mica_backend_cuda::library::{Library, LibraryError};
 use mica_backend_cuda::nvml::{ComputeMode, MemoryInfo, Nvml, NvmlError};
 
 fn build(directory: &Path, more: &[&str]) -> PathBuf {
@@ -45,6 +45,23 @@ fn devices_and_their_users_are_read() {
     assert_eq!((facts.mig, facts.persistence), (None, None));
     let absent = NvmlError::Index { index: 2, count: 2 };
     assert_eq!(nvml.memory_info(2), Err(absent));
+}
+
+#[test]
+fn a_fault_is_told_once_with_its_gpu() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = build(directory.path(), &[]);
+    let mut nvml = Nvml::load_from(&path).expect("it answers");
+    assert_eq!(nvml.faults(), [], "nobody asked for them");
+    nvml.watch_faults()
+        .expect("one of the GPUs tells its faults");
+    assert_eq!(nvml.faults(), []);
+    let library = Library::open(&path).expect("it is loaded");
+    let xid: *mut u64 = library.symbol("fake_xid").expect("it is there").cast();
+    // SAFETY: an integer of the stand-in that no other thread uses.
+    unsafe { xid.write_volatile(31) };
+    assert_eq!(nvml.faults(), [(1, 31)]);
+    assert_eq!(nvml.faults(), []);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Limits are the ones this device enforces; where a GPU's number has no counterpart on a CPU it is
 //! compute capability 8.0's, so that programs which size their work by it behave.
 
-use mica_cuda_abi::DeviceAttribute;
+use mica_cuda_abi::{DeviceAttribute, SOFTWARE_PCI_DOMAIN};
 
 use crate::area::SHARED;
 use crate::attributes::{
@@ -56,7 +56,7 @@ pub(crate) fn attribute(facts: &Facts, attribute: DeviceAttribute) -> i32 {
         MaximumTexture3dWidthAlternate
         | MaximumTexture3dHeightAlternate
         | MaximumTexture3dDepthAlternate => 16_384,
-        PciDomainId => 0xffff,
+        PciDomainId => int(SOFTWARE_PCI_DOMAIN),
         TexturePitchAlignment => 32,
         MaximumTexturecubemapWidth | MaximumTexturecubemapLayeredWidth => 32_768,
         MaximumTexturecubemapLayeredLayers => 2046,

@@ -5,6 +5,7 @@
 
 use std::sync::OnceLock;
 
+use mica_cuda_abi::SOFTWARE_PCI_DOMAIN;
 use mica_gpu::DeviceProperties;
 use sha2::{Digest, Sha256};
 
@@ -96,7 +97,10 @@ pub(crate) fn properties(facts: &Facts, memory: u64) -> DeviceProperties {
     DeviceProperties {
         name: "Mica Software GPU".to_owned(),
         uuid: uuid(facts.ordinal),
-        pci_bus_id: format!("{:04x}:{:02x}:00.0", 0xffff, facts.ordinal & 0xff),
+        pci_bus_id: format!(
+            "{SOFTWARE_PCI_DOMAIN:04x}:{:02x}:00.0",
+            facts.ordinal & 0xff
+        ),
         compute_capability: (8, 0),
         total_memory: memory,
         multiprocessors: facts.multiprocessors,

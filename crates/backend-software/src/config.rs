@@ -17,6 +17,8 @@ pub enum OutputKind {
     Fault,
     /// Why a module was refused; as [`OutputKind::Fault`].
     Refused,
+    /// Why a launch was refused; as [`OutputKind::Fault`].
+    LaunchRefused,
 }
 
 /// Receives what kernels print, in order, at synchronization.

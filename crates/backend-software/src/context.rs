@@ -1,6 +1,6 @@
 //! What a context holds besides its streams: its sticky error, limits, output and heap.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, mpsc};
 
@@ -31,6 +31,9 @@ pub(crate) struct Context {
     pub(crate) fifo: Mutex<Fifo>,
     pub(crate) heap: Mutex<DeviceHeap>,
     pub(crate) textures: RwLock<HashMap<u64, TextureView>>,
+    /// Textures that were destroyed while work was queued that may use them: the number of the last such
+    /// operation, and the handle.
+    pub(crate) destroyed_textures: Mutex<VecDeque<(u64, u64)>>,
     pub(crate) callbacks: Mutex<Option<mpsc::Sender<CallbackJob>>>,
 }
 
@@ -63,6 +66,7 @@ impl Context {
             fifo: Mutex::default(),
             heap: Mutex::default(),
             textures: RwLock::default(),
+            destroyed_textures: Mutex::default(),
             callbacks: Mutex::default(),
         }
     }

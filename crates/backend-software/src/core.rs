@@ -22,12 +22,12 @@ use crate::context::{Context, lock};
 use crate::error::bad_handle;
 use crate::gate::ExecutionGate;
 use crate::grid::Grid;
-use crate::lull::Lull;
+use crate::idle_gaps::IdleGaps;
 use crate::memory::DeviceMemory;
 use crate::meter::Meter;
 use crate::module::Module;
 use crate::moving::Moving;
-use crate::room::QueueLevel;
+use crate::queue_room::QueueLevel;
 use crate::texture::Array;
 use crate::transfer::Transfer;
 use crate::value_waits::WaitingStream;
@@ -95,7 +95,7 @@ pub(crate) struct State {
     pub(crate) threads: Threads,
     /// Callers inside a wait.
     pub(crate) waiting: usize,
-    pub(crate) lull: Lull,
+    pub(crate) idle_gaps: IdleGaps,
     /// A short grid that nobody was woken for: whoever launched it may wait for it next.
     pub(crate) held: Option<Arc<Grid>>,
     /// Streams whose grids a waiting thread runs.
@@ -148,6 +148,8 @@ pub(crate) struct Stream {
     pub(crate) kind: StreamKind,
     pub(crate) priority: i32,
     pub(crate) queue: VecDeque<Op>,
+    /// Grids that descend from the first operation and come before the second.
+    pub(crate) descendants: VecDeque<Arc<Grid>>,
     /// The first operation is running.
     pub(crate) active: bool,
     pub(crate) destroyed: bool,
@@ -259,7 +261,8 @@ impl Core {
             sink(kind, text);
             return;
         }
-        if matches!(kind, OutputKind::Fault | OutputKind::Refused) {
+        use OutputKind::{Assert, Fault, LaunchRefused, Print, Refused};
+        if matches!(kind, Fault | Refused | LaunchRefused) {
             return;
         }
         unsafe extern "C" {
@@ -269,8 +272,8 @@ impl Core {
         // SAFETY: the C library defines both and keeps them valid for the process's life.
         let file = unsafe {
             match kind {
-                OutputKind::Print => stdout,
-                OutputKind::Assert | OutputKind::Fault | OutputKind::Refused => stderr,
+                Print => stdout,
+                Assert | Fault | Refused | LaunchRefused => stderr,
             }
         };
         // SAFETY: the text is valid for its length; the stream is locked by the C library.
@@ -291,6 +294,19 @@ impl State {
     pub(crate) fn new_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
+    }
+
+    /// The number of the last operation or handle.
+    pub(crate) fn last_id(&self) -> u64 {
+        self.last_id
+    }
+
+    /// The number of a context's oldest operation that is not done, `u64::MAX` if all are.
+    pub(crate) fn oldest_operation(&self, context: u64) -> u64 {
+        let streams = self.streams.values();
+        let own = streams.filter(|stream| stream.context.id == context);
+        let first = own.filter_map(|stream| stream.queue.front());
+        first.map(|op| op.number).min().unwrap_or(u64::MAX)
     }
 
     pub(crate) fn context(&self, id: u64) -> Result<&ContextEntry> {

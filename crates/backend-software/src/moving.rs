@@ -63,7 +63,7 @@ impl Core {
             state.moving -= 1;
             self.complete(&mut state, moving.stream);
             if state.is_quiet() {
-                state.lull.begin(now_ns());
+                state.idle_gaps.begin(now_ns());
             }
         }
         state.threads.copiers -= 1;

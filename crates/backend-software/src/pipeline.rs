@@ -95,6 +95,13 @@ impl Compiler for Pipeline {
     ) -> Result<(Compiled, Option<Share>)> {
         let mut share = ReadingShare::default();
         let text = ptx_of(image, |bytes| share.add(budget, bytes))?;
+        let text = match calls_runtime(&text) {
+            true => {
+                share.add(budget, 2 * (text.len() + DEVICE_RUNTIME.len()) as u64)?;
+                with_runtime(&text)?
+            }
+            false => text,
+        };
         let cost = mica_ptx::reading_bytes(&text);
         share.add(budget, cost)?;
         let module = mica_ptx::parse(&text).map_err(|error| {
@@ -146,6 +153,32 @@ impl Pipeline {
     }
 }
 
+/// What kernels that launch kernels call: NVIDIA's own is a library of machine code.
+const DEVICE_RUNTIME: &str = include_str!("device_runtime.ptx");
+/// How the names of its functions begin.
+const RUNTIME_PREFIX: &str = "__cudaCDP2";
+
+fn calls_runtime(text: &[u8]) -> bool {
+    let prefix = RUNTIME_PREFIX.as_bytes();
+    text.windows(prefix.len()).any(|part| part == prefix)
+}
+
+/// A text with the device runtime that it calls.
+fn with_runtime<'t>(text: &[u8]) -> Result<Cow<'t, [u8]>> {
+    let refuse = |why: &dyn std::fmt::Display| {
+        let text = format!("PTX that launches kernels was refused: {why}");
+        GpuError::new(CuResult::InvalidPtx, text)
+    };
+    let own = std::str::from_utf8(text).map_err(|error| refuse(&error))?;
+    let texts = [
+        own.trim_end_matches('\0').to_owned(),
+        DEVICE_RUNTIME.to_owned(),
+    ];
+    // Whatever stays undefined is refused by name, as in any other module.
+    let joined = mica_ptx::join(&texts, &|_| true).map_err(|error| refuse(&error))?;
+    Ok(Cow::Owned(joined.into_bytes()))
+}
+
 /// A name that no other text has.
 fn name_of(text: &[u8]) -> String {
     let hash = Sha256::digest(text);
@@ -165,9 +198,9 @@ fn interpreter(
     }
 }
 
-/// Compute capability of this device, for choosing PTX; code for the next generation is taken where
-/// there is nothing older, because the engines run it.
-const CAPABILITIES: [u32; 2] = [80, 90];
+/// Compute capability of this device, for choosing PTX; code for later ones is taken where there is nothing older, and
+/// refused by name if it uses an instruction that the engines lack.
+const CAPABILITY: u32 = 80;
 /// Most bytes of PTX that one module decompresses to.
 const MOST_TEXT: u64 = 256 << 20;
 
@@ -175,13 +208,10 @@ const MOST_TEXT: u64 = 256 << 20;
 fn ptx_of(image: &[u8], charge: impl FnOnce(u64) -> Result<()>) -> Result<Cow<'_, [u8]>> {
     let refuse = |code, error: mica_fatbin::Error| GpuError::new(code, error.to_string());
     let parsed = Image::parse(image).map_err(|error| refuse(CuResult::InvalidImage, error))?;
-    let Some(entry) = CAPABILITIES.iter().find_map(|cc| parsed.select_ptx(*cc)) else {
+    let Some(entry) = parsed.select_ptx_or_newer(CAPABILITY) else {
         return Err(GpuError::new(
             CuResult::NoBinaryForGpu,
-            format!(
-                "the image has no PTX for compute capability 8.0: {}",
-                parsed.describe()
-            ),
+            format!("the image has no PTX: {}", parsed.describe()),
         ));
     };
     // A vector that grows takes twice what is in it.

@@ -12,8 +12,8 @@ use crate::area::Area;
 use crate::block::BlockRunner;
 use crate::core::{Core, State};
 use crate::grid::Grid;
-use crate::manners::prefer_throughput;
 use crate::recover::AlternateStack;
+use crate::thread_scheduling::prefer_throughput;
 use crate::worker::out_of_resources;
 
 /// How long a resident thread waits for the next cooperative launch.

@@ -199,7 +199,7 @@ impl Core {
     }
 
     /// Makes a grid's blocks claimable.
-    fn activate(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
+    pub(crate) fn activate(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
         let now = now_ns();
         grid.ready_ns.store(now, Ordering::Relaxed);
         self.stir(state);
@@ -214,13 +214,13 @@ impl Core {
         self.want_monitor(state);
     }
 
-    /// Ends a lull, if there is one: something is to run.
+    /// Ends an idle gap, if there is one: something is to run.
     pub(crate) fn stir(&self, state: &mut State) {
         if !state.is_quiet() {
             return;
         }
         let now = now_ns();
-        state.lull.end(now);
+        state.idle_gaps.end(now);
         self.meter.stir(now);
         if let Some(gate) = &self.gate {
             gate.busy();
@@ -242,10 +242,12 @@ impl Core {
     pub(crate) fn finish_grid(self: &Arc<Self>, state: &mut State, grid: &Arc<Grid>) {
         state.running.retain(|other| !Arc::ptr_eq(other, grid));
         self.note_ready(state);
-        self.complete(state, grid.stream);
+        if !self.start_descendant(state, grid) {
+            self.complete(state, grid.stream);
+        }
         if state.is_quiet() {
             // The monitor gives the lease back if nothing comes for a moment.
-            state.lull.begin(now_ns());
+            state.idle_gaps.begin(now_ns());
         }
     }
 

@@ -85,7 +85,7 @@ impl Core {
         while !self.shutdown.load(Ordering::SeqCst) {
             if state.is_quiet() {
                 state.threads.workers_extra = 0;
-                let keep = Duration::from_nanos(state.lull.keep_ns(now_ns()));
+                let keep = Duration::from_nanos(state.idle_gaps.keep_ns(now_ns()));
                 if !keep.is_zero() {
                     state = wait_for(&self.watch, state, keep.min(GATE_POLL));
                     continue;
@@ -148,7 +148,7 @@ impl Core {
     fn tell_use(&self, state: &State) {
         if let Some(gate) = &self.gate {
             let occupied_ns = self.meter.occupied_ns();
-            gate.used(occupied_ns + state.lull.kept_ns(now_ns()));
+            gate.used(occupied_ns + state.idle_gaps.kept_ns(now_ns()));
         }
     }
 

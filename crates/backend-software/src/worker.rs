@@ -19,10 +19,10 @@ use crate::block::BlockRunner;
 use crate::context::Context;
 use crate::core::{Core, State};
 use crate::grid::Grid;
-use crate::manners::{block_signals, prefer_throughput};
 use crate::meter::now_ns;
 use crate::recover::AlternateStack;
 use crate::services::BlockServices;
+use crate::thread_scheduling::{block_signals, prefer_throughput};
 
 /// How long a worker stays with one grid while others wait.
 const VISIT_NS: u64 = 1_000_000;

@@ -1,7 +1,7 @@
 //! Reaching the daemon, starting one when there is none.
 
 use anyhow::{Context, Result, anyhow};
-use mica_control::client::{ControlClient, ControlError};
+use mica_control::client::ControlClient;
 
 /// A client of the running daemon; starts one on demand.
 pub(crate) fn connect() -> Result<ControlClient> {
@@ -20,15 +20,4 @@ pub(crate) fn connect_existing() -> ControlClient {
     let system = system.filter(|socket| std::os::unix::net::UnixStream::connect(socket).is_ok());
     let own = || mica_control::Paths::from_environment().control_socket();
     ControlClient::new(system.unwrap_or_else(own))
-}
-
-/// Turns a refusal into an error whose hint is not lost.
-pub(crate) fn explain(error: ControlError) -> anyhow::Error {
-    match error {
-        ControlError::Refused(refusal) => match refusal.hint {
-            Some(hint) => anyhow!("{}\n  hint: {hint}", refusal.error),
-            None => anyhow!("{}", refusal.error),
-        },
-        other => anyhow::Error::new(other),
-    }
 }

@@ -129,7 +129,7 @@ pub(crate) fn limit_on_gpu(vgpu: &VgpuInfo) -> Check {
 }
 
 fn probe(vgpu: &VgpuInfo) -> anyhow::Result<(Verdict, String)> {
-    let own = crate::program::own_path()?;
+    let own = mica_command::child::own_path()?;
     let output = Command::new(&own)
         .args(["limit-probe", &vgpu.memory_limit_bytes.to_string()])
         .args(["--in", &vgpu.name])

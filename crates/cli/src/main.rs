@@ -1,17 +1,17 @@
 //! The `mica` command.
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
+// `out!`, `outln!` and `errln!`.
 #[macro_use]
-mod output;
+extern crate mica_command;
 
-mod aftermath;
 mod args;
-mod bench;
+mod cdi;
 mod complete;
 mod control;
-mod demo;
 mod escape;
 mod examine;
+mod exit_report;
 mod libraries;
 mod listing;
 mod manage;
@@ -19,9 +19,7 @@ mod not_started;
 mod program;
 mod ptx;
 mod signals;
-mod size;
 mod spec;
-mod table;
 mod usage;
 mod when;
 
@@ -82,9 +80,10 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Stats(args) => done(listing::stats(args)),
         Command::Events(args) => done(listing::events(args)),
         Command::Doctor(args) => healthy(listing::doctor(args)),
-        Command::Demo(args) => healthy(demo::run(args)),
-        Command::DemoTenant => done(demo::tenant::serve()),
-        Command::Bench(args) => healthy(bench::run(args)),
+        Command::Demo(args) => healthy(mica_bench::demo::run(args.json)),
+        Command::DemoTenant => done(mica_bench::demo::serve_tenant()),
+        Command::Cdi(args) => done(cdi::run(args)),
+        Command::Bench(args) => healthy(mica_bench::run(args, &|| libraries::find().map(drop))),
         Command::Daemon(args) => done(manage::daemon(args)),
         Command::Ptx(args) => done(ptx::show(args)),
         Command::Config(args) => done(manage::config(args)),
@@ -103,7 +102,7 @@ fn dispatch(command: &Command) -> Result<i32> {
             Ok(0)
         }
         Command::Worker { .. } => done(manage::worker()),
-        Command::ShimLoad { copy_for_ever } => done(bench::shim_load::run(*copy_for_ever)),
+        Command::ShimLoad { copy_for_ever } => done(mica_bench::run_shim_load(*copy_for_ever)),
         Command::LimitProbe { limit, vgpu } => examine::limit_probe(*limit, vgpu.as_deref()),
         Command::Load { load } => {
             let load = serde_json::from_str(load).context("the load is no valid JSON")?;

@@ -13,10 +13,11 @@ use mica_wire::host::printable::printable;
 use crate::args::{
     ConfigArgs, CreateArgs, DaemonArgs, NameArgs, RemoveArgs, ResizeArgs, SuspendArgs,
 };
-use crate::control::{connect, connect_existing, explain};
+use crate::control::{connect, connect_existing};
 use crate::listing::{print_json, share_words};
-use crate::size::{Memory, show_bytes};
 use crate::spec;
+use mica_command::refusal::explain;
+use mica_command::size::{Memory, show_bytes};
 
 pub(crate) fn create(args: &CreateArgs) -> Result<()> {
     let client = connect()?;

@@ -9,22 +9,23 @@
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
-use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use mica_command::child::{ends_with_us, own_path};
+use mica_command::refusal::explain;
 use mica_control::api::{Created, GpuKind, Mode, ProgramReport};
 use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
-use crate::aftermath;
 use crate::args::{ExecArgs, RunArgs, WatchArgs};
 use crate::control;
 use crate::escape;
+use crate::exit_report;
 use crate::libraries;
 use crate::manage;
 use crate::not_started::{NotStarted, find};
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     spec.name = args.name.clone();
     spec.ephemeral = true;
     spec.note = Some(command_line(&args.command));
-    let created = client.create(&spec).map_err(control::explain)?;
+    let created = client.create(&spec).map_err(explain)?;
     if spec.allow_degraded {
         manage::say_if_degraded(&client, &created.name);
     }
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
 pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
     let client = control::connect()?;
     let since = SystemTime::now();
-    let joined = client.join(&args.name).map_err(control::explain)?;
+    let joined = client.join(&args.name).map_err(explain)?;
     let child = start(&joined, &args.command, &args.watch)?;
     let ended = wait(child, &client, &joined, &args.command)?;
     Ok(ended.tell(&client, &joined, since))
@@ -66,7 +67,7 @@ pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
 /// Becomes this program in an existing virtual GPU, to test its limits: nothing of it is an event of the tenant's.
 pub(crate) fn become_probe(name: &str, arguments: &[OsString]) -> Result<Infallible> {
     let joined = control::connect()?.join_as_probe(name);
-    let joined = joined.map_err(control::explain)?;
+    let joined = joined.map_err(explain)?;
     let own = own_path()?.into_os_string();
     let command: Vec<OsString> = std::iter::once(own)
         .chain(arguments.iter().cloned())
@@ -147,22 +148,6 @@ fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<
     Ok(child)
 }
 
-/// The kernel sends the child this signal when this process ends, however it ends. To be started by a thread that stays:
-/// its end counts as the process's.
-pub(crate) fn ends_with_us(command: &mut Command, signal: libc::c_int) -> &mut Command {
-    let parent = std::process::id();
-    // SAFETY: only async-signal-safe calls between fork and exec.
-    unsafe {
-        command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, signal);
-            if libc::getppid() as u32 != parent {
-                return Err(ErrorKind::Interrupted.into());
-            }
-            Ok(())
-        })
-    }
-}
-
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// What the environment says of devices, if that may be another one than the virtual GPU's. Numbers are told by CUDA's
@@ -218,7 +203,7 @@ fn wait(
         .with_context(|| format!("{} cannot be waited for", ended.command))?;
     signals::stop();
     let ended = ProgramReport {
-        end: Some(aftermath::end_of(status)),
+        end: Some(exit_report::end_of(status)),
         ..ended
     };
     let told = client.report(&joined.name, &ended);
@@ -235,11 +220,11 @@ struct Ended {
 impl Ended {
     /// Says what happened, and returns the program's exit code.
     fn tell(&self, client: &ControlClient, joined: &Created, since: SystemTime) -> i32 {
-        let code = aftermath::exit_code(self.status);
-        aftermath::say_events(client, joined, since, code != 0);
+        let code = exit_report::exit_code(self.status);
+        exit_report::say_events(client, joined, since, code != 0);
         match self.removed {
             true => errln!("mica: virtual GPU {} was removed", joined.name),
-            false => aftermath::say_signal(self.status),
+            false => exit_report::say_signal(self.status),
         }
         code
     }
@@ -252,11 +237,6 @@ fn command_line(command: &[OsString]) -> String {
 /// Removes an ephemeral virtual GPU unless programs it started still use it.
 fn remove(client: &ControlClient, name: &str) {
     let _ = client.remove(name, false);
-}
-
-/// For tests and benchmarks: this program's own path.
-pub(crate) fn own_path() -> Result<PathBuf> {
-    std::env::current_exe().context("this program's own path is unknown")
 }
 
 #[cfg(test)]

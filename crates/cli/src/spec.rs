@@ -7,7 +7,7 @@ use mica_control::api::{
 use mica_control::client::ControlClient;
 
 use crate::args::{ModeArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, SpecArgs};
-use crate::size::Memory;
+use mica_command::size::Memory;
 
 /// The specification that the options describe.
 pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<VgpuSpec> {

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use mica_command::output;
+
 use crate::not_started::OWN_FAILURE;
-use crate::output;
 
 /// Commands that people know from elsewhere, and what Mica has instead.
 const KNOWN_ELSEWHERE: [(&[&str], &str); 7] = [

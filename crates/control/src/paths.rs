@@ -120,6 +120,16 @@ impl Paths {
         self.worker_dir().join("host.sock")
     }
 
+    /// The folder of one user's sockets for containers. Nobody else can go through it; root makes it for the user.
+    pub fn container_dir(&self, owner_uid: u32) -> PathBuf {
+        self.containers_dir().join(owner_uid.to_string())
+    }
+
+    /// The folder of all users' sockets for containers.
+    pub fn containers_dir(&self) -> PathBuf {
+        self.runtime_dir.join("containers")
+    }
+
     /// The socket of the control API.
     pub fn control_socket(&self) -> PathBuf {
         self.runtime_dir.join("control.sock")

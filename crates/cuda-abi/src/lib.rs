@@ -11,9 +11,11 @@ mod table;
 mod driver_files;
 mod entry;
 mod names;
+mod pci;
 mod places;
 mod result;
 mod service;
+mod signatures;
 mod types;
 mod work;
 
@@ -27,9 +29,11 @@ pub use names::{
     LaunchAttributeId, Limit, PointerAttribute, PoolAttribute, RangeAttribute, event_flags,
     event_use_flags, host_alloc_flags, host_register_flags, mem_attach_flags, stream_flags,
 };
+pub use pci::{PciAddress, SOFTWARE_PCI_DOMAIN};
 pub use places::library_files;
 pub use result::CuResult;
 pub use service::{Direct, Isolated};
+pub use signatures::function;
 pub use types::{
     AllocationHandle, Array3dDescriptor, Array3dDescriptorV1, ArrayDescriptor, ArrayDescriptorV1,
     CuStatus, Device, DevicePtr, ExternalMemoryDescriptor, Handle, LaunchAttributeRecord,

@@ -15,7 +15,9 @@ use crate::cgroups::Cgroups;
 use crate::config::{Config, ConfigError};
 use crate::devices::Devices;
 use crate::events::EventLog;
+use crate::faults::Endings;
 use crate::gpu_thread::Change;
+use crate::history::History;
 use crate::host::HostThread;
 use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
@@ -93,7 +95,10 @@ pub(crate) struct Daemon {
     pub(crate) events: EventLog,
     pub(crate) host: HostThread,
     pub(crate) cancels: Cancels,
+    /// Workers that were killed and have not ended yet.
+    pub(crate) endings: Endings,
     pub(crate) cgroups: Cgroups,
+    pub(crate) history: History,
     pub(crate) started: Instant,
     pub(crate) last_request: Mutex<Instant>,
     registry: Mutex<Registry>,
@@ -111,6 +116,7 @@ impl Daemon {
         config_file: Option<PathBuf>,
         on_demand: bool,
         registry: Registry,
+        history: History,
     ) -> std::io::Result<Self> {
         Ok(Self {
             paths,
@@ -119,7 +125,9 @@ impl Daemon {
             events: EventLog::default(),
             host: HostThread::new()?,
             cancels: Cancels::default(),
+            endings: Endings::default(),
             cgroups: Cgroups::find(&registry.config.workers),
+            history,
             started: Instant::now(),
             last_request: Mutex::new(Instant::now()),
             registry: Mutex::new(registry),
@@ -148,7 +156,10 @@ impl Daemon {
             return;
         }
         let covered = self.saves_wanted.load(Relaxed);
-        let stored = Stored::new(self.registry().stored());
+        let stored = {
+            let registry = self.registry();
+            Stored::new(registry.stored(), registry.sockets.stored())
+        };
         match store::save(&self.paths.state_file(), &stored, outlives) {
             Ok(()) => match outlives {
                 Outlives::Daemon => saved.daemon = covered,
@@ -188,6 +199,12 @@ impl Daemon {
             );
         }
         self.dirty.store(true, Relaxed);
+    }
+
+    /// Tells that the history is not kept.
+    pub(crate) fn history_failed(&self, why: String) {
+        let kind = "history_not_saved";
+        self.events.add(Severity::Warning, kind, None, None, why);
     }
 
     /// About this daemon.

@@ -56,6 +56,17 @@ pub struct ProcessReading {
     pub sm_percent: Option<f64>,
 }
 
+/// A fault of a GPU that its driver tells (an Xid).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceFault {
+    /// Place of the GPU in the list.
+    pub index: usize,
+    /// The driver's number of the fault.
+    pub xid: u64,
+    /// Process that caused it, where the driver says.
+    pub pid: Option<u32>,
+}
+
 /// A source of GPUs with a driver of their own.
 pub trait Devices: Send {
     /// The GPUs, in the driver's order.
@@ -69,6 +80,10 @@ pub trait Devices: Send {
     /// Why the GPU at this place cannot be shared as it is set up now, if it cannot.
     fn unshareable(&mut self, _index: usize) -> Option<String> {
         None
+    }
+    /// Faults of the GPUs since the last look.
+    fn faults(&mut self) -> Vec<DeviceFault> {
+        Vec::new()
     }
     /// Processes on it.
     fn processes(&mut self, index: usize) -> Vec<ProcessReading>;

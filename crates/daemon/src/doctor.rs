@@ -32,6 +32,7 @@ impl Registry {
             let driver = facts.driver.as_ref();
             let driver = driver.map_or_else(String::new, |driver| format!(", driver {driver}"));
             let wrong = gpu.lost.as_ref().or(gpu.unshareable.as_ref());
+            let wrong = wrong.or(gpu.closed());
             checks.push(Check {
                 what: format!("gpu {index}"),
                 vgpu: None,
@@ -121,6 +122,11 @@ impl Registry {
                 };
                 let what = format!("confinement of worker {}", client.pid);
                 check(&what, verdict, evidence);
+                if self.kind(vgpu) == GpuKind::Nvidia {
+                    let what = format!("kernels and the memory of worker {}", client.pid);
+                    let evidence = "HMM is switched off in the worker: a worker whose GPU offers it does not serve";
+                    check(&what, Verdict::Ok, evidence.into());
+                }
             }
             if client.governed.undrained.load(Relaxed) {
                 let overruns = client.governed.overruns.load(Relaxed);
@@ -135,6 +141,18 @@ impl Registry {
                             true => ", its cap held by stopping and starting it",
                             false => "",
                         }
+                    ),
+                );
+            }
+            if !client.refused_requests.is_empty() {
+                let numbers: Vec<&str> =
+                    client.refused_requests.iter().map(String::as_str).collect();
+                check(
+                    &format!("driver requests of worker {}", client.pid),
+                    Verdict::Warning,
+                    format!(
+                        "refused by the worker's filter: {}; calls that need them fail",
+                        numbers.join(", ")
                     ),
                 );
             }

@@ -31,7 +31,7 @@ const OUTSIDE: &str = "uses the GPU outside its limits";
 const MOST_PARENTS: usize = 64;
 
 /// Something to tell: how bad, what kind, which virtual GPU, which process, the sentence.
-pub(crate) type News = (Severity, &'static str, String, u32, String);
+pub(crate) type Notice = (Severity, &'static str, String, u32, String);
 
 /// Where the engine runs if this was asked for on such a GPU.
 pub(crate) fn mode_on(asked: Option<Mode>, kind: GpuKind) -> Mode {
@@ -86,7 +86,7 @@ pub(crate) fn why_no_slice(status: i32) -> String {
 }
 
 /// Tells once of each process whose slices cannot be set, so that leases divide its time instead.
-pub(crate) fn check_slices(registry: &mut Registry, news: &mut Vec<News>) {
+pub(crate) fn check_slices(registry: &mut Registry, news: &mut Vec<Notice>) {
     let Registry {
         vgpus,
         clients,
@@ -125,7 +125,7 @@ pub(crate) fn check_slices(registry: &mut Registry, news: &mut Vec<News>) {
 }
 
 /// Ends or marks processes that no mechanism reaches.
-pub(crate) fn check_shares(registry: &mut Registry, news: &mut Vec<News>) {
+pub(crate) fn check_shares(registry: &mut Registry, news: &mut Vec<Notice>) {
     let Registry { vgpus, clients, .. } = &mut *registry;
     for vgpu in vgpus.values_mut() {
         let mut reasons = Vec::new();
@@ -166,7 +166,7 @@ pub(crate) fn check_shares(registry: &mut Registry, news: &mut Vec<News>) {
 
 /// Tells of processes that are given no leases because their work does not drain, and marks them where leases are
 /// all that holds a limit.
-pub(crate) fn check_drains(registry: &mut Registry, news: &mut Vec<News>) {
+pub(crate) fn check_drains(registry: &mut Registry, news: &mut Vec<Notice>) {
     let Registry { vgpus, clients, .. } = &mut *registry;
     for vgpu in vgpus.values_mut() {
         let mut reasons = Vec::new();
@@ -216,7 +216,7 @@ pub(crate) fn replace(
     vgpu: &mut crate::registry::Vgpu,
     kind: &str,
     reasons: Vec<(u32, String)>,
-    news: &mut Vec<News>,
+    news: &mut Vec<Notice>,
 ) {
     let before = vgpu.reasons.clone();
     vgpu.reasons.retain(|reason| !reason.contains(kind));
@@ -322,7 +322,7 @@ pub(crate) fn parent_of(pid: u32) -> Option<u32> {
 pub(crate) fn mark_strays(
     registry: &mut Registry,
     strays: &HashMap<u32, String>,
-    news: &mut Vec<News>,
+    news: &mut Vec<Notice>,
 ) {
     for vgpu in registry.vgpus.values_mut() {
         let mut reasons = Vec::new();

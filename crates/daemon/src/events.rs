@@ -8,7 +8,7 @@ use mica_control::api::{Event, Severity};
 use mica_wire::host::printable::printable;
 use tokio::sync::broadcast;
 
-use crate::floods::Floods;
+use crate::event_limits::EventLimits;
 
 /// Events that are remembered.
 const REMEMBERED: usize = 2048;
@@ -18,7 +18,7 @@ const REMEMBERED: usize = 2048;
 pub(crate) struct EventLog {
     past: Mutex<(u64, VecDeque<Event>)>,
     live: broadcast::Sender<Event>,
-    floods: Mutex<Floods>,
+    floods: Mutex<EventLimits>,
 }
 
 impl Default for EventLog {

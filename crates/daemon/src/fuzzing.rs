@@ -18,15 +18,27 @@ use rustix::net::{SendFlags, send};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::config::Config;
+use crate::containers::{container_in, name_in, words_of_monitor};
 use crate::daemon::Daemon;
 use crate::devices::{DeviceFacts, DeviceReading, Devices, ProcessReading};
-use crate::host::{Door, HostServer, session_pair};
+use crate::history::History;
+use crate::host::{HostServer, PeerSocket, session_pair};
 use crate::http;
 use crate::journal::Journal;
 use crate::registry::{Registry, WorkerSlot};
 use crate::running::start_gpus;
 
 const LIMIT_BYTES: u64 = 256 << 20;
+
+/// Reads any bytes as a record of the kernel's log, and compares the place of the GPU in it with any other.
+pub fn kernel_log_record(record: &[u8]) {
+    let bus_id = String::from_utf8_lossy(record);
+    if let Some(fault) = crate::kernel_log::parse(record) {
+        assert!(fault.pci.len() <= 16);
+        crate::kernel_log::is_at(&fault.pci, &bus_id);
+    }
+    crate::kernel_log::is_at(&bus_id, &bus_id);
+}
 
 /// Process number of the fuzzer's connections, which no process has.
 pub(crate) const NOBODY: u32 = i32::MAX as u32;
@@ -52,6 +64,17 @@ impl Devices for Card {
     fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
         Vec::new()
     }
+}
+
+/// Any bytes as what tells of containers. What is found is short and of plain characters.
+pub fn containers(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(found) = container_in(&text, "0::/") {
+        let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        assert!(found.id.chars().all(good), "{found:?}");
+    }
+    let _ = words_of_monitor(bytes);
+    let _ = name_in(bytes);
 }
 
 /// What opens a virtual GPU.
@@ -96,7 +119,7 @@ impl Target {
         let paths = Paths::under(&folder);
         let (journal, _) = Journal::open(&paths.journal_file())?;
         let registry = Registry::new(Arc::new(config), gpus, Arc::new(journal));
-        let daemon = Daemon::new(paths, None, false, registry)?;
+        let daemon = Daemon::new(paths, None, false, registry, History::default())?;
         Ok(Self {
             daemon: Arc::new(daemon),
             runtime: tokio::runtime::Builder::new_current_thread()
@@ -171,8 +194,8 @@ impl Target {
             let peer = &mut peers[usize::from(choice & 3)];
             if peer.is_none() {
                 let door = match choice & 0x80 {
-                    0 => Door::Programs,
-                    _ => Door::Workers,
+                    0 => PeerSocket::Programs,
+                    _ => PeerSocket::Workers,
                 };
                 *peer = server.adopt_pair(door);
             }
@@ -326,6 +349,11 @@ mod tests {
     fn damaged_messages_are_answered() {
         let target = Target::new().unwrap();
         damage("host", |bytes| target.host(bytes));
+    }
+
+    #[test]
+    fn damaged_texts_about_containers_are_read() {
+        damage("containers", containers);
     }
 
     #[test]

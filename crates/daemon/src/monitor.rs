@@ -11,15 +11,16 @@ use mica_wire::host::message::Role;
 use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
+use crate::foreign_processes::{ForeignProcess, stayed};
+use crate::history::Observer;
 use crate::kernel_caches::KernelCaches;
 use crate::ledger::Ledger;
-use crate::outsiders::{Outsider, stayed};
 use crate::registry::Registry;
 use crate::store::Outlives;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Ten minutes at one sample a second.
-const HISTORY: usize = 600;
+/// Seconds that are kept of each virtual GPU to judge it by; `history` keeps more.
+const HISTORY: usize = 120;
 
 /// The monitor's thread.
 pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
@@ -29,17 +30,20 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut looks = 0;
     let mut last_save = Instant::now();
     let mut caches = KernelCaches::new();
+    let mut observer = Observer::new(crate::events::now_seconds() as u64);
     loop {
         // Short waits so that what must be kept reaches the disk soon, without a write per change.
         if daemon.wait_for_stop(Duration::from_millis(200)) {
             return;
         }
+        crate::faults::note(daemon, devices.faults());
         let elapsed = last.elapsed();
         let wanted = looks_wanted(&daemon.registry());
         if elapsed >= EVERY {
             last = Instant::now();
             let looks = (&mut seen, &mut outside);
             observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
+            record(daemon, &mut observer, elapsed.as_secs_f64());
             caches.check(daemon);
             daemon.cgroups.sweep();
             if daemon.on_demand {
@@ -99,7 +103,7 @@ fn begin_look(daemon: &Daemon) -> Vec<(usize, usize)> {
 fn observe(
     daemon: &Daemon,
     devices: &mut dyn Devices,
-    (seen, outside): (&mut HashMap<u32, String>, &mut HashMap<u32, Outsider>),
+    (seen, outside): (&mut HashMap<u32, String>, &mut HashMap<u32, ForeignProcess>),
     seconds: f64,
 ) {
     // The driver is asked without the lock: a slow answer may not hold up a program.
@@ -131,7 +135,7 @@ fn observe(
         .collect();
     let holders = outsiders.iter().flat_map(|(index, held)| {
         let holders = held.iter().filter(|(_, bytes)| *bytes > 0);
-        holders.filter_map(|(pid, _)| Outsider::of(*index, *pid))
+        holders.filter_map(|(pid, _)| ForeignProcess::of(*index, *pid))
     });
     let stayed = stayed(outside, holders.collect());
     let earlier = std::mem::replace(seen, strays.clone());
@@ -139,9 +143,13 @@ fn observe(
         .into_iter()
         .filter(|(pid, _)| earlier.contains_key(pid));
     let strays = strays.collect();
+    let hung = crate::faults::hung(daemon);
     let mut news = Vec::new();
     {
         let mut registry = daemon.registry();
+        for (index, why) in hung {
+            note_trouble(daemon, index, &HUNG, &mut registry.gpus[index].hung, why);
+        }
         for (index, reading, processes, (lost, unshareable)) in readings {
             let gpu = &mut registry.gpus[index];
             note_trouble(daemon, index, &LOST, &mut gpu.lost, lost);
@@ -162,12 +170,21 @@ fn observe(
         check_slices(&mut registry, &mut news);
         check_drains(&mut registry, &mut news);
         mark_strays(&mut registry, &strays, &mut news);
-        crate::outsiders::mark(&mut registry, &stayed, &mut news);
+        crate::foreign_processes::mark(&mut registry, &stayed, &mut news);
     }
     for (severity, kind, vgpu, pid, text) in news {
         daemon
             .events
             .add(severity, kind, Some(&vgpu), Some(pid), text);
+    }
+}
+
+/// Adds what was measured to the history. Files are written without the lock.
+fn record(daemon: &Daemon, observer: &mut Observer, seconds: f64) {
+    let now = crate::events::now_seconds() as u64;
+    let measured = observer.observe(&daemon.registry(), now, seconds);
+    if let Some(failure) = daemon.history.add(now, measured) {
+        daemon.history_failed(failure);
     }
 }
 
@@ -186,6 +203,12 @@ const LOST: Trouble = Trouble {
 const UNSHAREABLE: Trouble = Trouble {
     begins: ("gpu_unshareable", "cannot be shared"),
     ends: ("gpu_shareable", "can be shared again"),
+};
+
+/// A worker on it does not end, or has ended at last.
+const HUNG: Trouble = Trouble {
+    begins: ("gpu_hung", "takes no new programs"),
+    ends: ("gpu_recovered", "takes new programs again"),
 };
 
 /// Notes why a GPU is in trouble, or that it is no more; tells when that changes.

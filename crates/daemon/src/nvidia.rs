@@ -7,7 +7,8 @@ use mica_backend_cuda::driver::{DriverError, OLDEST_VERSION};
 use mica_backend_cuda::nvml::{ComputeMode, DeviceFacts as Settings, Nvml};
 use mica_control::api::GpuKind;
 
-use crate::devices::{DeviceFacts, DeviceReading, Devices, NoDevices, ProcessReading};
+use crate::devices::{DeviceFacts, DeviceFault, DeviceReading, Devices, NoDevices, ProcessReading};
+use crate::kernel_log::{KernelLog, LoggedFault, is_at};
 
 /// The host's NVIDIA GPUs.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub struct Nvidia {
     nvml: Nvml,
     /// Time stamp of the newest utilization sample seen, per GPU.
     newest_us: HashMap<usize, u64>,
+    /// Says which process caused a fault.
+    log: Option<KernelLog>,
 }
 
 /// Why no NVIDIA GPU is there.
@@ -28,10 +31,16 @@ pub(crate) fn absent() -> Option<&'static str> {
 /// NVIDIA GPUs if their management library loads, else none; the reason is logged, and the doctor tells it.
 pub fn devices() -> Box<dyn Devices> {
     match Nvml::load() {
-        Ok(nvml) => Box::new(Nvidia {
-            nvml,
-            newest_us: HashMap::new(),
-        }),
+        Ok(mut nvml) => {
+            if let Err(error) = nvml.watch_faults() {
+                tracing::warn!("faults of NVIDIA GPUs are not seen: {error}");
+            }
+            Box::new(Nvidia {
+                nvml,
+                newest_us: HashMap::new(),
+                log: KernelLog::open(),
+            })
+        }
         Err(error) => {
             tracing::info!("no NVIDIA GPU: {error}");
             let _ = ABSENT.set(error.to_string());
@@ -90,6 +99,25 @@ impl Devices for Nvidia {
             *all.entry(pid).or_default() += bytes;
         }
         all.into_iter().collect()
+    }
+
+    fn faults(&mut self) -> Vec<DeviceFault> {
+        let faults = self.nvml.faults();
+        if faults.is_empty() {
+            return Vec::new();
+        }
+        let mut logged = self.log.as_mut().map(KernelLog::faults).unwrap_or_default();
+        let with_process = faults.into_iter().map(|(index, xid)| {
+            let device = self.nvml.devices().get(index as usize);
+            let same = |l: &LoggedFault| {
+                l.xid == xid && device.is_some_and(|device| is_at(&l.pci, &device.pci))
+            };
+            let at = logged.iter().position(same);
+            let pid = at.map(|at| logged.remove(at).pid);
+            let index = index as usize;
+            DeviceFault { index, xid, pid }
+        });
+        with_process.collect()
     }
 
     fn processes(&mut self, index: usize) -> Vec<ProcessReading> {

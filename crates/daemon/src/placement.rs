@@ -21,7 +21,7 @@ pub(crate) struct Candidate {
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Wish {
+pub(crate) struct PlacementRequest {
     pub(crate) memory_bytes: Option<u64>,
     /// The same as a part of the GPU.
     pub(crate) memory_percent: Option<Percent>,
@@ -40,7 +40,7 @@ impl Candidate {
     }
 
     /// The limit a wish means on this GPU.
-    fn limit_bytes(&self, wish: &Wish) -> u64 {
+    fn limit_bytes(&self, wish: &PlacementRequest) -> u64 {
         let base = if wish.overcommit_memory {
             self.total_bytes
         } else {
@@ -59,7 +59,7 @@ impl Candidate {
         }
     }
 
-    fn refusal(&self, wish: &Wish) -> Option<ApiError> {
+    fn refusal(&self, wish: &PlacementRequest) -> Option<ApiError> {
         if let Some(why) = &self.unusable {
             return Some(error(
                 "state",
@@ -126,7 +126,10 @@ impl Candidate {
 }
 
 /// Chooses a GPU; returns its index and the memory limit there.
-pub(crate) fn choose(candidates: &[Candidate], wish: &Wish) -> Result<(u32, u64), ApiError> {
+pub(crate) fn choose(
+    candidates: &[Candidate],
+    wish: &PlacementRequest,
+) -> Result<(u32, u64), ApiError> {
     let considered: Vec<&Candidate> = candidates
         .iter()
         .filter(|c| wish.gpu.is_none_or(|gpu| gpu == c.index))
@@ -231,8 +234,8 @@ mod tests {
         }
     }
 
-    fn wish(memory_gib: u64, placement: Placement) -> Wish {
-        Wish {
+    fn wish(memory_gib: u64, placement: Placement) -> PlacementRequest {
+        PlacementRequest {
             memory_bytes: Some(memory_gib * GIB),
             memory_percent: None,
             share_percent: Some(20.into()),

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mica_control::Paths;
+use mica_control::api::Severity;
 use mica_control::files::{make_directory, open_or_create};
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{
@@ -16,9 +17,10 @@ use rustix::net::{
 };
 
 use crate::config::Config;
-use crate::daemon::{Daemon, DaemonError, Options, system};
+use crate::daemon::{Daemon, DaemonError, Options, source_text, system};
 use crate::devices::{Devices, software};
 use crate::gpu_thread::{Change, GpuThread};
+use crate::history::History;
 use crate::host::HostServer;
 use crate::journal::Journal;
 use crate::registry::{Gpu, Registry, Vgpu};
@@ -64,11 +66,30 @@ impl Running {
             registry.restore(vgpu);
         }
         registry.expect(entries);
-        let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry)
+        let mut unopened = Vec::new();
+        for socket in stored.sockets {
+            let name = socket.name.clone();
+            if let Err(failure) = registry.sockets.open(&paths, socket) {
+                unopened.push(format!(
+                    "the container socket {name} cannot be opened: {failure}: {}",
+                    source_text(&failure)
+                ));
+            }
+        }
+        let (history, damage) = History::open(&paths.state_dir);
+        let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry, history)
             .map_err(system("eventfd"))?;
         let daemon = Arc::new(daemon);
+        if let Some(damage) = damage {
+            daemon.history_failed(damage);
+        }
+        for text in unopened {
+            let (severity, kind) = (Severity::Error, "socket_not_opened");
+            daemon.events.add(severity, kind, None, None, text);
+        }
         // What only the dead used is gone before anybody can ask for its name.
         daemon.collect_abandoned();
+        daemon.find_containers_again();
         let mut threads = Vec::new();
         let mode = if paths.shared { 0o666 } else { 0o600 };
         let host = listener(&paths.host_socket(), SocketType::SEQPACKET, mode)?;
@@ -143,7 +164,9 @@ impl Running {
     fn idle(&self) -> bool {
         let limit = {
             let registry = self.daemon.registry();
-            if !registry.vgpus.is_empty() || !registry.clients.is_empty() {
+            // A container cannot start a daemon for itself.
+            let is_used = !registry.vgpus.is_empty() || !registry.clients.is_empty();
+            if is_used || registry.sockets.iter().next().is_some() {
                 return false;
             }
             Duration::from_secs(registry.config.daemon.idle_exit_seconds)
@@ -163,6 +186,7 @@ impl Drop for Running {
         let _ = std::fs::remove_file(self.daemon.paths.control_socket());
         let _ = std::fs::remove_file(self.daemon.paths.host_socket());
         let _ = std::fs::remove_file(self.daemon.paths.worker_socket());
+        self.daemon.registry().sockets.unlink_all();
         self.daemon.stop();
         self.daemon.stop_http.send_replace(true);
         self.daemon.host.stop.store(true, Relaxed);
@@ -170,6 +194,7 @@ impl Drop for Running {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        self.daemon.history.close();
         let registry = self.daemon.registry();
         for gpu in &registry.gpus {
             gpu.thread.send(Change::Stop);
@@ -208,6 +233,8 @@ pub(crate) fn start_gpus(
                 driver_index,
                 thread,
                 lost: None,
+                drained: None,
+                hung: None,
                 charged_percent: 0.0,
                 outsiders: Vec::new(),
             })
@@ -231,7 +258,7 @@ fn take_lock(paths: &Paths) -> Result<OwnedFd, DaemonError> {
 }
 
 /// Binds a listening socket. The lock is held, so an old file is a dead daemon's.
-fn listener(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, DaemonError> {
+pub(crate) fn listener(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, DaemonError> {
     // Bound under another name and renamed once it listens: whoever sees the file can connect.
     let temporary = path.with_extension("new");
     let _ = std::fs::remove_file(&temporary);

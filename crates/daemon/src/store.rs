@@ -6,6 +6,9 @@ use std::path::Path;
 use mica_control::api::VgpuSpec;
 use serde::{Deserialize, Serialize};
 
+use crate::containers::StoredSocket;
+use crate::registry::MadeFor;
+
 /// Layout of the file.
 const VERSION: u32 = 1;
 
@@ -56,6 +59,9 @@ pub(crate) struct StoredVgpu {
     /// Which worker serves which of them, by the same numbers.
     #[serde(default)]
     pub(crate) served: Vec<((u32, u64), (u32, u64))>,
+    /// The container that it was made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) made_for: Option<MadeFor>,
 }
 
 /// Everything that is kept.
@@ -63,13 +69,17 @@ pub(crate) struct StoredVgpu {
 pub(crate) struct Stored {
     version: u32,
     pub(crate) vgpus: Vec<StoredVgpu>,
+    /// The sockets that are mounted into containers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sockets: Vec<StoredSocket>,
 }
 
 impl Stored {
-    pub(crate) fn new(vgpus: Vec<StoredVgpu>) -> Self {
+    pub(crate) fn new(vgpus: Vec<StoredVgpu>, sockets: Vec<StoredSocket>) -> Self {
         Self {
             version: VERSION,
             vgpus,
+            sockets,
         }
     }
 }
@@ -80,7 +90,7 @@ pub(crate) fn load(path: &Path) -> Result<Stored, StoreError> {
     match mica_control::files::open(path).and_then(|mut file| file.read_to_end(&mut text)) {
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(Stored::new(Vec::new()));
+            return Ok(Stored::new(Vec::new(), Vec::new()));
         }
         Err(source) => return Err(io(path, "read", source)),
     }
@@ -147,7 +157,7 @@ mod tests {
     fn what_is_saved_is_loaded_and_a_torn_write_leaves_the_old() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.json");
-        let stored = Stored::new(vec![StoredVgpu {
+        let vgpu = StoredVgpu {
             name: "a".into(),
             spec: VgpuSpec::default(),
             memory_limit_bytes: 5,
@@ -161,7 +171,19 @@ mod tests {
             gpu_seconds: 0.5,
             programs: vec![(7, 8)],
             served: vec![((5, 6), (7, 8))],
-        }]);
+            made_for: Some(MadeFor {
+                socket: 9,
+                key: "k".into(),
+                info: Default::default(),
+            }),
+        };
+        let socket = StoredSocket {
+            number: 9,
+            owner_uid: 3,
+            name: "8GiB-30".into(),
+            new: Some(VgpuSpec::default()),
+        };
+        let stored = Stored::new(vec![vgpu], vec![socket]);
         save(&path, &stored, Outlives::Machine).unwrap();
         std::fs::write(path.with_extension("json.new"), b"{\"ver").unwrap();
         assert_eq!(load(&path).unwrap(), stored);

@@ -20,6 +20,7 @@ impl Registry {
             .collect();
         let mut processes: Vec<ProcessInfo> = members
             .iter()
+            .filter(|(id, _)| !vgpu.is_spare(*id))
             .map(|(id, client)| process_info(vgpu, *id, client))
             .collect();
         let served = |pid: u32| {
@@ -32,7 +33,9 @@ impl Registry {
             pid: program.pid,
             name: process_name(program.pid),
             command: vgpu.command_of((program.pid, program.start)),
+            container: vgpu.container_of((program.pid, program.start)),
             role: role_name(Role::Program).into(),
+            uid: process_user(program.pid),
             mechanism: Mechanism::Alone.name().into(),
             ..ProcessInfo::default()
         }));
@@ -87,6 +90,7 @@ impl Registry {
             profile: vgpu.spec.profile.unwrap_or(self.config.sharing.profile),
             created_at_seconds: vgpu.created_at_seconds,
             note: vgpu.spec.note.clone(),
+            made_for: vgpu.made_for.as_ref().map(|made| made.info.clone()),
             processes,
         }
     }
@@ -161,6 +165,7 @@ impl Registry {
             power_watts: gpu.reading.power_watts,
             lost: gpu.lost.clone(),
             unshareable: gpu.unshareable.clone(),
+            drained: gpu.closed().cloned(),
         }
     }
 
@@ -201,7 +206,9 @@ fn process_info(vgpu: &Vgpu, id: u64, client: &Client) -> ProcessInfo {
             None => client.name.clone(),
         },
         command: vgpu.command_of(client.serves.unwrap_or((client.pid, start))),
+        container: vgpu.container_of(client.serves.unwrap_or((client.pid, start))),
         role: role_name(program.map_or(client.role, |_| Role::Program)).into(),
+        uid: process_user(shown),
         worker_pid: program.map(|_| client.pid),
         utilization_percent: client.sm_percent,
         memory_used_bytes: vgpu.ledger.used_by(id) + vgpu.ledger.unattributed_by(id),
@@ -247,6 +254,14 @@ pub(crate) fn role_name(role: Role) -> &'static str {
         Role::Program => "program",
         Role::Monitor => "monitor",
     }
+}
+
+/// User of a process.
+fn process_user(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    // The second one is the effective user.
+    numbers.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Command name of a process.

@@ -1,4 +1,5 @@
-//! Workers: one for each program, started when the program comes, handed its sessions, buried when they end.
+//! Workers: one for each program, started when the program comes or just before, handed its sessions, buried when they
+//! end.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -92,11 +93,12 @@ impl Daemon {
         let known = program.as_ref().map(|p| (p.pid, p.start));
         let slot = slot_of_program(vgpu, known, fresh)?;
         let life = program.as_ref().and_then(|p| p.pidfd.try_clone().ok());
-        let pending = &mut vgpu
-            .workers
-            .entry(slot)
-            .or_insert_with(|| WorkerSlot::of(known))
-            .pending;
+        let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(known));
+        let ahead = std::mem::take(&mut worker.is_spare)
+            .then_some(worker.client)
+            .flatten();
+        worker.program = worker.program.or(known);
+        let pending = &mut worker.pending;
         if pending.len() >= MOST_PENDING {
             let text = format!("process {pid} has {MOST_PENDING} sessions that wait for a worker");
             return Err((Refusal::Busy, text));
@@ -113,11 +115,36 @@ impl Daemon {
             None => vgpu.has_unseen = true,
         }
         vgpu.ever_joined = true;
+        let joined = ahead.and_then(|client| registry.give_program(client, known));
         drop(registry);
+        if let Some(text) = joined {
+            let (kind, pid) = ("process_joined", Some(pid));
+            self.events.add(Severity::Info, kind, Some(name), pid, text);
+        }
         // A successor should know who is served.
         self.dirty.store(true, Relaxed);
         self.serve_pending(name, slot)?;
         Ok(program_end)
+    }
+
+    /// Starts a worker ahead of the program that the creator of a virtual GPU is about to start: the worker confines
+    /// itself and loads the driver while the program is being loaded. One that no program takes ends by itself.
+    pub(crate) fn start_spare(self: &Arc<Self>, name: &str) {
+        let mut registry = self.registry();
+        let slot = registry.fresh_id();
+        let mode = registry.vgpus.get(name).map(|vgpu| registry.mode(vgpu));
+        let Some(vgpu) = registry.vgpus.get_mut(name) else {
+            return;
+        };
+        if mode != Some(Mode::Isolated) || !vgpu.workers.is_empty() {
+            return;
+        }
+        vgpu.workers.insert(slot, WorkerSlot::spare());
+        drop(registry);
+        if let Err((_, text)) = self.serve_pending(name, slot) {
+            // The program asks for a worker itself, and is told why there is none.
+            tracing::debug!(name, text, "no worker was started ahead");
+        }
     }
 
     /// Sees to it that the sessions that wait in a slot are served: by its worker, or by a new one.
@@ -295,6 +322,12 @@ impl Daemon {
 }
 
 impl Vgpu {
+    /// Whether a client is a worker that was started ahead and waits for a program.
+    pub(crate) fn is_spare(&self, client: u64) -> bool {
+        let is_it = |slot: &WorkerSlot| slot.is_spare && slot.client == Some(client);
+        self.workers.values().any(is_it)
+    }
+
     /// The slot of a worker that was started for a program and says hello now: the process itself, the child that it
     /// became inside a process namespace, or what a wrapper started.
     pub(crate) fn slot_of_worker(&self, pid: u32) -> Option<u64> {
@@ -316,6 +349,9 @@ fn slot_of_program(
 ) -> Result<u64, (Refusal, String)> {
     let serves = |slot: &WorkerSlot| program.is_some() && slot.program == program;
     if let Some((number, _)) = vgpu.workers.iter().find(|(_, slot)| serves(slot)) {
+        return Ok(*number);
+    }
+    if let Some((number, _)) = vgpu.workers.iter().find(|(_, slot)| slot.is_spare) {
         return Ok(*number);
     }
     if vgpu.workers.len() >= MOST_WORKERS {

@@ -99,6 +99,35 @@ fn session(fd: OwnedFd) -> HostSocket {
 }
 
 #[test]
+fn the_program_of_an_ephemeral_virtual_gpu_finds_a_worker_that_was_started_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start_with(dir.path(), &worker_config());
+    let control = control(dir.path());
+    let ephemeral = VgpuSpec {
+        ephemeral: true,
+        ..isolated("a")
+    };
+    let created = control.create(&ephemeral).unwrap();
+    eventually("a worker holds memory, and no program is there", || {
+        control.get("a").unwrap().memory_used_bytes == MIB
+    });
+    assert!(control.get("a").unwrap().processes.is_empty());
+    let program = session(open_session(&environment(&created)).unwrap().1);
+    let served = ask(&program).unwrap();
+    let processes = control.get("a").unwrap().processes;
+    let [shown] = processes.as_slice() else {
+        panic!("a program and its worker are one entry: {processes:?}");
+    };
+    assert_eq!((shown.pid, &*shown.role), (std::process::id(), "program"));
+    assert_eq!(shown.worker_pid, Some(served.worker as u32));
+    let used_bytes = control.get("a").unwrap().memory_used_bytes;
+    assert_eq!(used_bytes, MIB, "there is no second worker");
+    drop(program);
+    let pid = rustix::process::Pid::from_raw(served.worker as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
 fn one_worker_serves_all_programs_and_its_death_ends_its_sessions_only() {
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start_with(dir.path(), &worker_config());

@@ -75,15 +75,23 @@ fn another_user_who_listens_at_the_daemons_socket_is_told_nothing() {
     // The test's program may lie where another user cannot go.
     let program = dir.path().join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    let mut stranger = Command::new(&program)
-        .args(["--exact", "listener", "--ignored"])
-        .env(SOCKET, &socket)
-        .uid(NOBODY)
-        .gid(NOBODY)
-        .current_dir("/")
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let start = || {
+        Command::new(&program)
+            .args(["--exact", "listener", "--ignored"])
+            .env(SOCKET, &socket)
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .current_dir("/")
+            .stdout(Stdio::null())
+            .spawn()
+    };
+    // A child that another test has just forked holds the fresh copy open until it runs its own program.
+    let mut started = None;
+    eventually("the copy can be run", || {
+        started = start().ok();
+        started.is_some()
+    });
+    let mut stranger = started.unwrap();
     eventually("it listens", || {
         let mode = socket.metadata().map(|m| m.permissions().mode() & 0o777);
         mode.ok() == Some(0o777)

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::Command;
 
 use mica_control::Paths;
-use mica_control::api::VgpuState;
-use mica_control::client::ControlClient;
+use mica_control::api::{AccountBy, Subject, Timeline, VgpuState};
+use mica_control::client::{ControlClient, Span};
 use mica_daemon::{Options, Running};
 use mica_limits::{Environment, HostLink};
 use mica_wire::host::message::Role;
-use support::{Card, Program, control, environment, spec};
+use support::{Card, Program, control, environment, eventually, spec};
 
 const CHILD: &str = "MICA_TEST_AS_NOBODY";
 const NOBODY: u32 = 65534;
@@ -95,6 +95,19 @@ fn child_of_another_user() {
     let is_own = |name: &Option<String>| *name == Some(format!("roots@{NOBODY}"));
     assert!(told.iter().all(|event| is_own(&event.vgpu)), "{told:?}");
     assert_eq!(told.last().unwrap().kind, "vgpu_removed");
+    // Nor what was measured of others; GPUs are everybody's.
+    let measured = control.timelines(&Span::default(), None).unwrap().timelines;
+    assert!(measured.iter().any(|line| line.subject == Subject::Gpu));
+    let is_own = |line: &Timeline| line.owner_uid.is_none_or(|uid| uid == NOBODY);
+    assert!(measured.iter().all(is_own), "{measured:?}");
+    let usage = control.usage(&Span::default(), AccountBy::Vgpu).unwrap();
+    assert!(
+        usage
+            .accounts
+            .iter()
+            .all(|account| account.key.ends_with("@65534")),
+        "{usage:?}"
+    );
     let all = control.past_events().unwrap();
     assert!(
         all.iter()
@@ -119,6 +132,14 @@ fn another_user_has_their_own_and_nobody_elses() {
         environment(&created).socket,
         Paths::under(dir.path()).host_socket()
     );
+    eventually("the other user's is measured", || {
+        let measured = control(dir.path()).timelines(&Span::default(), None);
+        measured
+            .unwrap()
+            .timelines
+            .iter()
+            .any(|line| line.name == "hidden")
+    });
     // The build folder may be closed to others.
     let program = dir.path().join("child");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();

@@ -90,6 +90,14 @@ impl<'a> Image<'a> {
             .max_by_key(|e| (e.sm, e.suffix.is_none(), e.version))
     }
 
+    /// The best PTX for a device of compute capability `cc`, and where all is for later ones the oldest of it: a device
+    /// that compiles PTX itself runs that too, unless it uses an instruction that the device lacks.
+    pub fn select_ptx_or_newer(&self, cc: u32) -> Option<&Entry<'a>> {
+        let ptx = || self.entries.iter().filter(|e| e.kind == EntryKind::Ptx);
+        let newer = || ptx().min_by_key(|e| (e.sm, e.suffix.is_some(), e.version));
+        self.select_ptx(cc).or_else(newer)
+    }
+
     /// The machine code for a device of compute capability `cc`, if any: the highest of the same
     /// generation not above it.
     pub fn select_cubin(&self, cc: u32) -> Option<&Entry<'a>> {

@@ -201,3 +201,11 @@ fn refusals_say_why() {
     let wrapper = [0xb1, 0x43, 0x62, 0x46, 1, 0, 0, 0];
     assert_eq!(Image::parse(&wrapper).unwrap_err(), Error::Wrapper);
 }
+
+#[test]
+fn ptx_for_later_devices_is_taken_where_there_is_no_other() {
+    let text = b".version 8.7\n.target sm_100\n.address_size 64\n";
+    let image = Image::parse(text).unwrap();
+    assert_eq!(image.select_ptx(80).map(|e| e.sm), None);
+    assert_eq!(image.select_ptx_or_newer(80).map(|e| e.sm), Some(100));
+}

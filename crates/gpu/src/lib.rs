@@ -165,6 +165,10 @@ pub trait Gpu: Send + Sync {
     fn stream_release(&self, stream: StreamId, _bytes: u64, release: HostCallback) -> Result<()> {
         self.stream_callback(stream, release)
     }
+    /// As [`Gpu::stream_release`], where a program waits for the release.
+    fn stream_release_soon(&self, stream: StreamId, release: HostCallback) -> Result<()> {
+        self.stream_release(stream, 0, release)
+    }
     /// The stream that stands for `0`: ordered against all blocking streams of its context.
     fn default_stream(&self, context: ContextId) -> Result<StreamId>;
 

@@ -18,6 +18,7 @@
 //! Owns the order and the lists. Does not decide what is mandatory: [`Report::missing_of`] tells, the caller refuses.
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
+mod driver_requests;
 mod enter;
 mod files;
 mod folder;
@@ -29,6 +30,7 @@ mod user;
 use std::ops::Range;
 use std::path::PathBuf;
 
+pub use driver_requests::{DRIVER_REQUESTS, DriverRequest, Number, driver_request};
 pub use enter::enter;
 pub use folder::make_folder_of;
 pub use layer::{Layer, Report, UnknownLayer};

@@ -12,6 +12,7 @@ use seccompiler::{
     SeccompCondition as Condition, SeccompFilter, SeccompRule as Rule, TargetArch,
 };
 
+use crate::driver_requests::DRIVER_REQUESTS;
 use crate::{Jail, Profile};
 
 /// Calls that need no look at their arguments.
@@ -279,7 +280,7 @@ fn mprotect(jail: &Jail) -> Result<Vec<Rule>, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// `ioctl`s: switching a descriptor to and from waiting; those of the driver's files.
+/// `ioctl`s: switching a descriptor to and from waiting; those that the driver makes on its own files.
 fn ioctl(jail: &Jail) -> Result<Vec<Rule>, seccompiler::BackendError> {
     let equal = |value: u64| Condition::new(1, Width::Dword, Compare::Eq, value);
     let mut rules = vec![
@@ -287,23 +288,12 @@ fn ioctl(jail: &Jail) -> Result<Vec<Rule>, seccompiler::BackendError> {
         Rule::new(vec![equal(libc::FIOCLEX)?])?,
     ];
     if jail.profile == Profile::Nvidia {
-        // The resource manager's calls have the type 'F'; those of managed memory are small numbers, and two
-        // that begin and end a file's use.
-        let kind = Compare::MaskedEq(0xff00);
-        rules.push(Rule::new(vec![Condition::new(
-            1,
-            Width::Dword,
-            kind,
-            0x4600,
-        )?])?);
-        rules.push(Rule::new(vec![Condition::new(
-            1,
-            Width::Dword,
-            Compare::Lt,
-            0x100,
-        )?])?);
-        rules.push(Rule::new(vec![equal(0x3000_0001)?])?);
-        rules.push(Rule::new(vec![equal(0x3000_0002)?])?);
+        for listed in DRIVER_REQUESTS {
+            let (mask, value) = listed.number.compared();
+            let compare = Compare::MaskedEq(mask.into());
+            let condition = Condition::new(1, Width::Dword, compare, value.into())?;
+            rules.push(Rule::new(vec![condition])?);
+        }
     }
     Ok(rules)
 }

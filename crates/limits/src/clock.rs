@@ -24,7 +24,9 @@ pub(crate) fn sleep_on(word: &AtomicU32, value: u32, flags: futex::Flags, limit_
 
 /// From now on this thread runs as soon as it can, whoever else has the processor. Refused without privileges.
 pub fn run_before_others() -> bool {
-    let least = libc::sched_param { sched_priority: 1 };
+    // SAFETY: a structure of integers, which may be zero. Some C libraries have more than the priority in it.
+    let mut least: libc::sched_param = unsafe { std::mem::zeroed() };
+    least.sched_priority = 1;
     let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     // SAFETY: names this thread, and parameters that live through the call.
     unsafe { libc::sched_setscheduler(0, policy, &least) == 0 }

@@ -1,7 +1,7 @@
 //! How a program learns which virtual GPU it is in.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::LinkError;
@@ -39,26 +39,48 @@ pub fn memcheck() -> bool {
     variable(MEMCHECK).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
+/// The folder in which a program in a container finds the socket of its virtual GPU. `mica cdi generate` has it mounted there.
+/// Where this folder is, a program needs no variable: whoever clears the environment stays in the virtual GPU.
+pub const CONTAINER_DIR: &str = "/run/mica-vgpu";
+
+/// Whether this program is in a container that was given a virtual GPU, and no variable says otherwise.
+pub fn in_container() -> bool {
+    variable(Environment::SOCKET).is_none() && Path::new(CONTAINER_DIR).is_dir()
+}
+
 /// What `mica run` puts into a program's environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     /// The daemon's socket.
     pub socket: PathBuf,
-    /// Capability to join the virtual GPU.
+    /// Capability to join the virtual GPU; [`Environment::NO_TOKEN`] where the socket itself is the capability.
     pub token: [u8; 16],
 }
 
 impl Environment {
+    /// The token of a program that has none: the socket of a container leads to one virtual GPU, whatever token is sent.
+    pub const NO_TOKEN: [u8; 16] = [0; 16];
+
     /// Name of the variable with the socket's path.
     pub const SOCKET: &str = "MICA_HOST_SOCKET";
     /// Name of the variable with the token in hex.
     pub const TOKEN: &str = "MICA_TOKEN";
 
-    /// Reads both variables; `None` if this process is in no virtual GPU.
+    /// Reads both variables, else looks for the folder of a container; `None` if this process is in no virtual GPU.
     pub fn read() -> Option<Result<Self, LinkError>> {
-        let socket = variable(Self::SOCKET)?;
-        let token = variable(Self::TOKEN).unwrap_or_default();
-        Some(match parse_token(&token.to_string_lossy()) {
+        let Some(socket) = variable(Self::SOCKET) else {
+            return in_container().then(|| {
+                Ok(Self {
+                    socket: Path::new(CONTAINER_DIR).join("host.sock"),
+                    token: Self::NO_TOKEN,
+                })
+            });
+        };
+        let token = match variable(Self::TOKEN) {
+            Some(token) => parse_token(&token.to_string_lossy()),
+            None => Some(Self::NO_TOKEN),
+        };
+        Some(match token {
             Some(token) => Ok(Self {
                 socket: socket.into(),
                 token,

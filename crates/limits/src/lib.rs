@@ -13,7 +13,7 @@ mod clock;
 mod commands;
 mod environment;
 mod gate;
-mod kept;
+mod guarded_descriptor;
 mod leases;
 mod link;
 mod quota;
@@ -26,7 +26,9 @@ pub mod worker_variables;
 pub use channels::{ChannelError, Channels};
 pub use clock::{monotonic_ns, run_before_others};
 pub use commands::Commands;
-pub use environment::{Environment, MEMCHECK, memcheck, remember_environment, variable};
+pub use environment::{
+    CONTAINER_DIR, Environment, MEMCHECK, in_container, memcheck, remember_environment, variable,
+};
 pub use gate::Gate;
 pub use leases::{Leases, Waited};
 pub use link::{HostLink, LinkError, Push, Welcome, open_session};

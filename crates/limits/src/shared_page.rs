@@ -10,13 +10,13 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::kept::Kept;
+use crate::guarded_descriptor::GuardedDescriptor;
 
 /// The page, mapped until dropped, with the descriptor it came from.
 #[derive(Debug)]
 pub struct SharedPage {
     pointer: *const ClientPage,
-    fd: Kept<OwnedFd>,
+    fd: GuardedDescriptor<OwnedFd>,
 }
 
 // SAFETY: the page is only ever accessed through atomics.
@@ -67,7 +67,7 @@ impl SharedPage {
         };
         Ok(Self {
             pointer: pointer.cast(),
-            fd: Kept::new(fd),
+            fd: GuardedDescriptor::new(fd),
         })
     }
 

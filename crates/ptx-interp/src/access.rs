@@ -5,7 +5,7 @@
 
 use crate::address::Place;
 use crate::machine::{Machine, Stop};
-use mica_ptx::ast::{Address, Atom, AtomOp, Order, ScalarType, Sem, Space};
+use mica_ptx::ast::{Address, Atom, AtomOp, Operand, Order, ScalarType, Sem, Space};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Runs `$body` with `$cell` an atomic of `$bytes` bytes at `$host`, and `$int` its integer.
@@ -229,6 +229,11 @@ impl Machine<'_> {
         let ftz = atom.ty == ScalarType::F32 && atom.op == AtomOp::Add && {
             !self.is_in_space(t, Space::Shared, host)
         };
+        if atom.ty == ScalarType::B128 {
+            self.atomic_128(t, atom, host);
+            fence(Ordering::SeqCst);
+            return Ok(());
+        }
         let new = atom.src2.map_or(0, |o| self.value(t, o));
         for (i, src) in atom.src.iter().enumerate() {
             let operand = self.value(t, *src);
@@ -245,5 +250,22 @@ impl Machine<'_> {
         }
         fence(Ordering::SeqCst);
         Ok(())
+    }
+
+    /// `atom.cas.b128` and `atom.exch.b128` on 16 bytes that `place` has checked.
+    fn atomic_128(&mut self, t: usize, atom: &Atom, host: u64) {
+        let wide = |o: Operand| {
+            let high = o.reg().map_or(0, |r| self.register_high(t, r));
+            u128::from(high) << 64 | u128::from(self.value(t, o))
+        };
+        let operand = atom.src.first().map_or(0, |o| wide(*o));
+        let new = atom.src2.map_or(0, wide);
+        let apply = |old| mica_ptx_ops::atomic::apply_128(atom.op, old, operand, new);
+        // SAFETY: `place` checked all 16 bytes and their alignment.
+        let old = unsafe { mica_kernel::update_128(host, apply) };
+        if let Some(Some(r)) = atom.dst.first() {
+            self.set(t, *r, old as u64);
+            self.set_high(t, *r, (old >> 64) as u64);
+        }
     }
 }

@@ -54,8 +54,8 @@ impl Machine<'_> {
             SpecialReg::ReservedSmemBegin
             | SpecialReg::ReservedSmemEnd
             | SpecialReg::ReservedSmemCap
-            | SpecialReg::ReservedSmem(_)
-            | SpecialReg::ClusterCtaId(_)
+            | SpecialReg::ReservedSmem(_) => register.reserved_offset().map_or(0, u64::from),
+            SpecialReg::ClusterCtaId(_)
             | SpecialReg::ClusterCtaRank
             | SpecialReg::IsExplicitCluster
             | SpecialReg::EnvReg(_)

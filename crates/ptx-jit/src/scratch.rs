@@ -20,6 +20,8 @@ pub(crate) const ONE: i32 = 40;
 pub(crate) const ACCESS: i32 = 44;
 /// Two `u32`: the instance and the instruction that it does so for.
 pub(crate) const ACCESS_PLACE: i32 = 48;
+/// `u32`: nanoseconds that a thread of the block asked to sleep since the dispatcher last looked, the most of them.
+pub(crate) const SLEEP: i32 = 56;
 /// No thread.
 pub(crate) const NOBODY: u32 = u32::MAX;
 /// `u32` per thread: see the constants below.

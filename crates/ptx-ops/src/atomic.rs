@@ -77,6 +77,15 @@ fn one(op: AtomOp, ty: ScalarType, ftz: bool, old: u64, operand: u64, new: u64) 
     }
 }
 
+/// What `atom.b128` leaves in memory: an exchange, or a comparison with `a` that stores `b`.
+pub fn apply_128(op: AtomOp, old: u128, a: u128, b: u128) -> u128 {
+    match op {
+        AtomOp::Cas if old == a => b,
+        AtomOp::Cas => old,
+        _ => a,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use crate::matrix::{MmaPlan, wmma_fragment};
 pub use crate::provided::is_provided;
 use crate::provided::wrong_signature;
 use mica_ptx::ast::{
-    Callee, Geometry, Inst, MatrixTile, Mma, Module, Op, Rounding, ScalarType, Unsupported,
+    AtomOp, Callee, Geometry, Inst, MatrixTile, Mma, Module, Op, Rounding, ScalarType, Unsupported,
     WmmaMatrix,
 };
 
@@ -83,7 +83,11 @@ fn refused(module: &Module, inst: &Inst) -> Option<String> {
             .find(|ty| Numeric::of(**ty).is_none())
             .map(|ty| format!("cvt to or from {ty}")),
         Op::Fma { oob: true, .. } => Some("fma.oob".into()),
-        Op::Atom(atom) if atom.ty == ScalarType::B128 => Some("atom.b128".into()),
+        Op::Atom(atom)
+            if atom.ty == ScalarType::B128 && !matches!(atom.op, AtomOp::Cas | AtomOp::Exch) =>
+        {
+            Some("atom.b128 of this operation".into())
+        }
         Op::Tex(tex) if tex.compare.is_some() => Some("tex with depth compare".into()),
         Op::Tld4(tld4) if tld4.compare.is_some() => Some("tld4 with depth compare".into()),
         Op::Tex(tex) => multisampled(tex.geom),
@@ -134,14 +138,14 @@ mod tests {
     #[test]
     fn everything_is_listed_with_its_line() {
         let found = names(
-            ".reg .b128 %q<3>; .reg .b64 %d<2>; .reg .f32 %f<4>;
-             atom.global.exch.b128 %q0, [%d0], %q1;
+            ".reg .b16 %h<2>; .reg .f32 %f<4>;
+             fma.rn.oob.f16 %h0, %h0, %h0, %h0;
              add.f32 %f0, %f1, %f2;
              call gone;",
         );
         let lines: Vec<u32> = found.iter().map(|f| f.0).collect();
         assert_eq!(lines, [7, 9]);
-        assert_eq!(found[0].1, "atom.b128");
+        assert_eq!(found[0].1, "fma.oob");
         assert!(found[1].1.contains("`gone`"));
     }
 

@@ -3,9 +3,10 @@
 //! Each shared variable has one offset for the whole module, so code of device functions does not
 //! depend on which kernel called it:
 //! ```text
-//! 0 ─ variables that device functions or several kernels use ─ common ─ each kernel's own ─►
+//! 0 ─ reserved ─ variables that device functions or several kernels use ─ common ─ each kernel's own ─►
 //! ```
-//! A kernel that cannot reach a use of the common ones has its own from 0. Dynamic shared memory
+//! The first part is the system's, in modules that ask for it. A kernel that cannot reach a use of the common
+//! variables has its own right after it. Dynamic shared memory
 //! follows each kernel's static part.
 
 use std::collections::{HashMap, HashSet};
@@ -32,10 +33,14 @@ enum User {
 
 /// Fills in offsets and sizes; the error names the variable that did not fit in 4 GiB.
 pub(crate) fn place_shared(module: &mut Module) -> Result<(), String> {
+    let reserved = module.reserved_shared_bytes;
     let has_shared = module.vars.iter().any(|v| v.space == Space::Shared);
     if !has_shared {
         for f in &mut module.functions {
-            f.dynamic_shared_offset = 0;
+            f.dynamic_shared_offset = reserved;
+            if f.is_kernel {
+                f.shared_bytes = reserved;
+            }
         }
         return Ok(());
     }
@@ -52,7 +57,7 @@ pub(crate) fn place_shared(module: &mut Module) -> Result<(), String> {
         .map(|v| v.align)
         .fold(16, u32::max);
 
-    let mut common = 0u64;
+    let mut common = u64::from(reserved);
     for (id, user) in &users {
         if *user == User::Many {
             common = place(module, *id, common)?;
@@ -77,7 +82,11 @@ pub(crate) fn place_shared(module: &mut Module) -> Result<(), String> {
         if !module.functions[k].is_kernel {
             continue;
         }
-        let mut end = if uses_common[k] { common } else { 0 };
+        let mut end = if uses_common[k] {
+            common
+        } else {
+            u64::from(reserved)
+        };
         for id in own.remove(&k).unwrap_or_default() {
             end = place(module, id, end)?;
         }

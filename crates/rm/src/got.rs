@@ -17,6 +17,14 @@ const DT_STRSZ: i64 = 10;
 const DT_PLTREL: i64 = 20;
 const DT_JMPREL: i64 = 23;
 
+/// Asks `dlinfo` for the loader's record of a library.
+const RTLD_DI_LINKMAP: c_int = 2;
+
+unsafe extern "C" {
+    // Both glibc and musl have it; the crate `libc` declares it for glibc only.
+    fn dlinfo(handle: *mut c_void, request: c_int, answer: *mut c_void) -> c_int;
+}
+
 /// Relocations that store a symbol's plain address: jump slot, global data, absolute.
 #[cfg(target_arch = "x86_64")]
 const ADDRESS_RELOCATIONS: [u32; 3] = [7, 6, 1];
@@ -71,13 +79,7 @@ impl Image {
     pub(crate) unsafe fn of_handle(handle: *mut c_void) -> Result<Self, RmError> {
         let mut map: *const LinkMap = std::ptr::null();
         // SAFETY: the handle is live by our contract; the call writes one pointer.
-        let rc = unsafe {
-            libc::dlinfo(
-                handle,
-                libc::RTLD_DI_LINKMAP,
-                std::ptr::from_mut(&mut map).cast(),
-            )
-        };
+        let rc = unsafe { dlinfo(handle, RTLD_DI_LINKMAP, std::ptr::from_mut(&mut map).cast()) };
         if rc != 0 || map.is_null() {
             return Err(RmError::Library("dlinfo does not know the handle"));
         }

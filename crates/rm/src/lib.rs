@@ -34,7 +34,8 @@ pub use control::{
 };
 pub use error::RmError;
 pub use observer::{
-    generation, keep_kernels_from_host_memory, observe, observed, take_overwritten,
+    generation, keep_kernels_from_host_memory, observe, observed, refused_requests,
+    take_overwritten,
 };
 pub use pids::{Shown, show_only};
 pub use suspend::{SuspendHow, resume, resume_groups, suspend, suspend_groups, suspend_with};

@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::RmError;
@@ -34,6 +34,28 @@ static WITHOUT_HMM: AtomicBool = AtomicBool::new(false);
 /// memory.
 pub fn keep_kernels_from_host_memory() {
     WITHOUT_HMM.store(true, Release);
+}
+
+/// Most kinds of refused requests that are remembered.
+const MOST_REFUSED: usize = 16;
+/// Numbers of requests that the kernel refused with "operation not permitted", each once; 0 is a free place.
+static REFUSED: [AtomicU32; MOST_REFUSED] = [const { AtomicU32::new(0) }; MOST_REFUSED];
+
+/// Numbers of libcuda's requests that the kernel refused with "operation not permitted", each once and at most 16: a
+/// filter of system calls answers so.
+pub fn refused_requests() -> Vec<u32> {
+    let known = REFUSED.iter().map(|place| place.load(Acquire));
+    known.filter(|request| *request != 0).collect()
+}
+
+/// Remembers a request that was not permitted.
+fn note_refused(request: u32) {
+    for place in &REFUSED {
+        let taken = place.compare_exchange(0, request, AcqRel, Acquire);
+        if taken.is_ok() || taken == Err(request) {
+            return;
+        }
+    }
 }
 
 /// Watches the requests of the library behind `handle`; call it after the real libcuda is loaded and
@@ -194,7 +216,12 @@ unsafe fn watched_slice(
 /// The arguments are those of a call to `ioctl`.
 unsafe fn original(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: our contract; the word stood in a slot for `ioctl`.
-    unsafe { call_ioctl(ORIGINAL.load(Acquire), fd, request, argument) }
+    let rc = unsafe { call_ioctl(ORIGINAL.load(Acquire), fd, request, argument) };
+    if rc < 0 && errno() == libc::EPERM {
+        // The kernel compares these bits only.
+        note_refused(request as u32);
+    }
+    rc
 }
 
 /// Calls the `ioctl` a slot held, or this library's own for 0.

@@ -26,6 +26,12 @@ uint32_t driver_slice(int fd, uint32_t group, uint64_t *us)
     return ioctl(fd, ESC(0x2a, block), &block) < 0 ? 0xdead : block.status;
 }
 
+int driver_uvm_initialize(int fd, uint64_t flags)
+{
+    uint64_t block[2] = { flags, 0 };
+    return ioctl(fd, 0x30000001, block);
+}
+
 int driver_bytes_ready(int fd)
 {
     int ready = -1;

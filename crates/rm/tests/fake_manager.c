@@ -6,6 +6,10 @@
 uint64_t fake_slice_us;
 uint64_t fake_refuse_us;
 int fake_calls;
+/* Flags of the request that begins the use of managed memory. */
+uint64_t fake_uvm_flags;
+/* The number of a request that a filter refuses. */
+unsigned long fake_not_permitted;
 
 int ioctl(int fd, unsigned long request, ...)
 {
@@ -14,8 +18,16 @@ int ioctl(int fd, unsigned long request, ...)
     uint32_t *block = va_arg(list, uint32_t *);
     va_end(list);
     fake_calls++;
+    if (request == 0x30000001) {
+        fake_uvm_flags = *(uint64_t *)block;
+        return 0;
+    }
     if ((request >> 8 & 0xff) != 'F') {
         errno = ENOTTY;
+        return -1;
+    }
+    if (fake_not_permitted && (request & 0xff) == fake_not_permitted) {
+        errno = EPERM;
         return -1;
     }
     if ((request & 0xff) == 0x2a && block[2] == 0xa06c0103) {

@@ -123,6 +123,29 @@ fn requests_are_learnt_pinned_and_passed_through() {
     assert_eq!(mica_rm::suspend(), Err(not_a_manager("DISABLE_CHANNELS")));
     assert_eq!(mica_rm::status().last.len(), 2);
 
+    // The use of managed memory begins with the driver's flags, and without host memory for kernels once that is asked.
+    let initialize: extern "C" fn(c_int, u64) -> c_int = symbol(handle, "driver_uvm_initialize");
+    let uvm_flags: *const u64 = symbol(manager, "fake_uvm_flags");
+    assert_eq!(initialize(fd, 2), 0);
+    // SAFETY: a plain integer of the stand-in.
+    assert_eq!(unsafe { *uvm_flags }, 2);
+    mica_rm::keep_kernels_from_host_memory();
+    assert_eq!(initialize(fd, 2), 0);
+    // SAFETY: as above.
+    assert_eq!(unsafe { *uvm_flags }, 3);
+
+    // A request that a filter refuses is remembered once, and the driver learns of the refusal.
+    assert_eq!(mica_rm::refused_requests(), []);
+    let not_permitted: *mut u64 = symbol(manager, "fake_not_permitted");
+    // SAFETY: a plain integer of the stand-in.
+    unsafe { *not_permitted = 0x2b };
+    for _ in 0..3 {
+        assert_eq!(alloc(fd, 2, 15, GROUP), -1);
+    }
+    // SAFETY: as above.
+    unsafe { *not_permitted = 0 };
+    assert_eq!(mica_rm::refused_requests(), [0xc020_462b]);
+
     // A descriptor that is closed and reused is never written to.
     // SAFETY: our own descriptor.
     unsafe { libc::close(fd) };

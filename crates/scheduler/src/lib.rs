@@ -7,7 +7,6 @@
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod arbiter;
-pub mod bench;
 pub mod policy;
 pub mod slices;
 

@@ -30,8 +30,12 @@ pub(crate) fn resolve_once() {
     });
 }
 
+/// A container has no device files unless it was given them together with the variable that says `direct`.
 fn is_isolated() -> bool {
-    mica_limits::variable(MODE).is_some_and(|mode| mode == "isolated")
+    match mica_limits::variable(MODE) {
+        Some(mode) => mode == "isolated",
+        None => mica_limits::in_container(),
+    }
 }
 
 /// What stands behind a name that this library does not know.

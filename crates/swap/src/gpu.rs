@@ -168,6 +168,7 @@ impl Gpu for SwapGpu {
         fn stream_wait_event(stream: StreamId, event: EventId) -> Result<()>;
         fn stream_callback(stream: StreamId, callback: HostCallback) -> Result<()>;
         fn stream_release(stream: StreamId, bytes: u64, release: HostCallback) -> Result<()>;
+        fn stream_release_soon(stream: StreamId, release: HostCallback) -> Result<()>;
         fn default_stream(context: ContextId) -> Result<StreamId>;
         fn event_create(context: ContextId, flags: EventFlags) -> Result<EventId>;
         fn event_destroy(event: EventId) -> Result<()>;

@@ -37,6 +37,14 @@ pub enum VgpuError {
         /// How many.
         limit: u32,
     },
+    /// The most objects of a kind exist.
+    #[error("the program has {limit} objects of the kind {kind}, which is the most")]
+    TooMany {
+        /// What was to be made.
+        kind: ObjectKind,
+        /// How many there may be.
+        limit: usize,
+    },
     /// The virtual GPU's policy forbids this code.
     #[error("the policy of virtual GPU {vgpu} forbids this code: {reason}")]
     Policy {
@@ -60,7 +68,7 @@ impl VgpuError {
     /// The code a CUDA program is given.
     pub fn code(&self) -> CuResult {
         match self {
-            Self::Memory(_) | Self::Streams { .. } => CuResult::OutOfMemory,
+            Self::Memory(_) | Self::Streams { .. } | Self::TooMany { .. } => CuResult::OutOfMemory,
             Self::Handle { kind, .. } => match kind {
                 ObjectKind::Context => CuResult::InvalidContext,
                 _ => CuResult::InvalidHandle,

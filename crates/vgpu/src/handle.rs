@@ -10,7 +10,7 @@ use crate::VgpuError;
 
 const INDEX_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 20;
-/// Most objects of one kind in a session.
+/// Most objects that handles can tell apart.
 const MOST: usize = 1 << INDEX_BITS;
 
 /// What a handle names.
@@ -34,6 +34,19 @@ pub enum ObjectKind {
     Graph,
     /// A template of graphs.
     Template,
+}
+
+impl ObjectKind {
+    /// Most objects of this kind in a session. Streams, modules and graphs take memory and queues of the driver that no
+    /// budget sees; ten times as many as any known program has are enough.
+    pub fn most(self) -> usize {
+        match self {
+            Self::Stream | Self::Template => 1 << 14,
+            Self::Module | Self::Graph => 1 << 16,
+            Self::Event => 1 << 18,
+            Self::Context | Self::Array | Self::Texture | Self::Frame => MOST,
+        }
+    }
 }
 
 impl fmt::Display for ObjectKind {
@@ -113,7 +126,7 @@ impl<T> HandleTable<T> {
             self.slots[index as usize].value = Some(value);
             return Ok(self.handle(index));
         }
-        if self.slots.len() >= MOST {
+        if self.slots.len() >= self.kind.most() {
             return Err(value);
         }
         self.slots.push(Slot {

@@ -158,6 +158,27 @@ fn objects_count_against_the_sessions_budget() {
 }
 
 #[test]
+fn a_session_has_so_many_streams() {
+    let (session, new) = session(|_| {});
+    let mut streams = 0;
+    let refused = loop {
+        match session.stream_create(new.context, StreamFlags::default(), 0) {
+            Ok(_) => streams += 1,
+            Err(refused) => break refused,
+        }
+        assert!(streams < 100_000, "nobody counts them");
+    };
+    assert_eq!(refused.code(), CuResult::OutOfMemory);
+    assert!(
+        refused.to_string().contains("of the kind stream"),
+        "{refused}"
+    );
+    session
+        .event_create(new.context, EventFlags::default())
+        .unwrap();
+}
+
+#[test]
 fn a_session_has_so_many_contexts() {
     let (session, _) = session(|_| {});
     let mut last = None;

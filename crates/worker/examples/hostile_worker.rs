@@ -95,10 +95,24 @@ fn needed(link: &HostLink, nvidia: bool) {
     );
     match nvidia {
         // As the driver does, which fails where it cannot.
-        true => tell(
-            "name a thread",
-            std::fs::write("/proc/self/task/1/comm", "probe"),
-        ),
+        true => {
+            tell(
+                "name a thread",
+                std::fs::write("/proc/self/task/1/comm", "probe"),
+            );
+            let (pipe, _other) = std::io::pipe().expect("a pipe");
+            for listed in mica_jail::DRIVER_REQUESTS {
+                let request = match listed.number {
+                    mica_jail::Number::Manager(number) => 0xc010_4600 | u32::from(number),
+                    mica_jail::Number::Managed(request) => request,
+                };
+                // The pipe itself must be what refuses.
+                let error = request_of(pipe.as_raw_fd(), request);
+                if error.raw_os_error() != Some(libc::ENOTTY) {
+                    tell(&format!("make the request {}", listed.name), Err(error));
+                }
+            }
+        }
         false => {
             let folder = mica_backend_software::kernel_cache_folder().unwrap_or_default();
             tell(
@@ -415,15 +429,41 @@ fn kernel(attempt: &Attempt<'_>) {
     ] {
         attempt.call(name, number, [0; 6]);
     }
-    // Terminal input, an arbitrary device call, and the number of a call with no name.
-    for request in [libc::TIOCSTI as usize, 0xc020_6601, 0x5310] {
-        attempt.call(
-            &format!("ioctl {request:#x}"),
-            libc::SYS_ioctl,
-            [2, request, 0, 0, 0, 0],
-        );
-    }
+    requests(attempt);
     attempt.call("a call with no name", 1000, [0; 6]);
+}
+
+/// Requests to devices. One that the filter lets through reaches the file, which does not know it.
+fn requests(attempt: &Attempt<'_>) {
+    for (name, request) in [
+        ("TIOCSTI", libc::TIOCSTI as u32),
+        ("of some device", 0xc020_6601),
+        ("CDROM_SEND_PACKET", 0x5310),
+        ("IOCTL_XFER_CMD", 0xc010_46d3),
+        ("RM_ACCESS_REGISTRY", 0xc030_464d),
+        ("RM_I2C_ACCESS", 0xc010_4639),
+        ("RM_CONFIG_SET", 0xc010_4633),
+        ("SET_NUMA_STATUS", 0xc010_46d8),
+        ("EXPORT_TO_DMABUF_FD", 0xc010_46d9),
+        ("UVM_ENABLE_PEER_ACCESS", 0x1d),
+        ("UVM_TOOLS_READ_PROCESS_MEMORY", 0x3e),
+        ("UVM_TOOLS_WRITE_PROCESS_MEMORY", 0x3f),
+        ("UVM_TEST_GET_GPU_REF_COUNT", 0xc8),
+    ] {
+        let refused = request_of(2, request).raw_os_error() == Some(libc::EPERM);
+        let result = if refused { -1 } else { 0 };
+        attempt.tell(&format!("request {request:#x} {name}"), result);
+    }
+}
+
+/// The error of a request to a file that knows no requests.
+fn request_of(file: i32, request: u32) -> std::io::Error {
+    // SAFETY: the argument is null, and no file of this process takes such a request.
+    let done = unsafe { libc::syscall(libc::SYS_ioctl, file, request as usize, 0_usize) };
+    match done {
+        0.. => std::io::Error::other("the file took the request"),
+        _ => std::io::Error::last_os_error(),
+    }
 }
 
 fn memory(attempt: &Attempt<'_>) {

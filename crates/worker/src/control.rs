@@ -15,7 +15,7 @@ use crate::{Worker, WorkerConfig, WorkerError};
 
 /// How often counters are brought up to date while programs are here: as often as the daemon looks at
 /// them. What leases cost is told by the device itself, when they end.
-pub(crate) const TICK_TIME: Duration = Duration::from_millis(10);
+pub const TICK_TIME: Duration = Duration::from_millis(10);
 const TICK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: TICK_TIME.as_nanos() as i64,
@@ -38,6 +38,7 @@ pub(crate) fn start(
         let mut idle_since = Instant::now();
         let mut suspended = false;
         let mut served = false;
+        let mut refused = crate::nvidia::RefusedRequests::default();
         let client = &link.page().client;
         if !nvidia {
             let flags = client_flags::GATE_CONTROL | client_flags::METERED;
@@ -51,6 +52,9 @@ pub(crate) fn start(
                 obey(&worker, &link, command, &mut suspended);
             }
             report(&worker, &link);
+            if nvidia {
+                refused.tell(&link);
+            }
             if !nvidia && worker.vgpu.statistics().sessions > 0 {
                 client.flags.fetch_or(client_flags::CONTEXT, Release);
             }

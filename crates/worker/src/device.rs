@@ -66,12 +66,13 @@ impl DeviceSource for SoftwareDevices {
             OutputKind::Assert => output.add(1, bytes),
             // The program's own output stays its own: it gets a code, and `mica run` and `mica events`
             // tell what happened.
-            OutputKind::Fault | OutputKind::Refused => {
+            OutputKind::Fault | OutputKind::Refused | OutputKind::LaunchRefused => {
                 let _ = &open;
                 if let Some(gate) = &gate {
                     let text = String::from_utf8_lossy(bytes);
                     match kind {
                         OutputKind::Fault => gate.link.note_kernel_fault(text.trim()),
+                        OutputKind::LaunchRefused => gate.link.note_call_refused(text.trim()),
                         _ => gate.link.note_module_refused(text.trim()),
                     }
                 }

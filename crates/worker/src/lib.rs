@@ -13,7 +13,6 @@
 //! ```
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
-pub mod bench;
 mod callbacks;
 mod confine;
 mod control;
@@ -44,6 +43,7 @@ use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::session::SessionError;
 
 pub use confine::{Confinement, confine};
+pub use control::TICK_TIME;
 pub use device::{DeviceSource, LeaseGate, SharedDevice, SoftwareDevices};
 pub use output::OutputBuffer;
 pub use serve::{serve_session, serve_sharing};

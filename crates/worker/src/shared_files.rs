@@ -1,4 +1,4 @@
-//! Who carries files to other workers of the virtual GPU.
+//! Who carries files to other workers of the virtual GPU, and sentences to the one who runs the program.
 
 use std::os::fd::BorrowedFd;
 
@@ -29,6 +29,10 @@ pub trait SharedFiles: Send + Sync {
     fn open(&self, name: [u8; 16]) -> Result<SharedFile, String>;
     /// Shares a file no more.
     fn forget(&self, name: [u8; 16]);
+    /// Tells the one who runs the program what was refused.
+    fn note_refused(&self, text: &str) {
+        let _ = text;
+    }
 }
 
 impl SharedFiles for HostLink {
@@ -48,6 +52,10 @@ impl SharedFiles for HostLink {
 
     fn forget(&self, name: [u8; 16]) {
         self.drop_file(name);
+    }
+
+    fn note_refused(&self, text: &str) {
+        self.note_call_refused(text);
     }
 }
 

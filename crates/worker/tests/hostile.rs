@@ -296,6 +296,44 @@ fn a_program_that_dies_in_the_middle_of_everything_leaves_nothing() {
 }
 
 #[test]
+fn a_flood_of_streams_is_refused_and_hurts_nobody() {
+    let b = bench(64 << 20);
+    let (client, served) = b.client();
+    let context = client.call(&ContextCreate { flags: 0 }).unwrap().context;
+    let create = StreamCreate {
+        context,
+        non_blocking: true,
+        priority: 0,
+    };
+    let mut made = Vec::new();
+    let refused = loop {
+        match client.call(&create) {
+            Ok(stream) => made.push(stream.value),
+            Err(refused) => break refused,
+        }
+        assert!(made.len() < 100_000, "nobody counts them");
+    };
+    assert!(made.len() >= 10_000, "a program may need {}", made.len());
+    let text = refused.to_string();
+    assert!(
+        matches!(refused, SessionError::Refused { code: 2, .. }),
+        "{text}"
+    );
+    // The session goes on, and so does another one of the virtual GPU.
+    let stream = made[0];
+    client.post(&StreamDestroy { stream }, &[]).unwrap();
+    client.call(&create).unwrap();
+    let (other, other_served) = b.client();
+    let context = other.call(&ContextCreate { flags: 0 }).unwrap().context;
+    let create = StreamCreate { context, ..create };
+    other.call(&create).unwrap();
+    drop((client, other));
+    assert_eq!(served.join().unwrap(), None);
+    assert_eq!(other_served.join().unwrap(), None);
+    b.assert_clean();
+}
+
+#[test]
 fn silence_and_wrong_versions_are_turned_away() {
     let b = bench(64 << 20);
     let (socket, served) = b.socket();

@@ -118,6 +118,7 @@ pub(super) const FAMILIES: &[Family] = &[
         steps: &[
             whole("vgpu", "limits"),
             whole("backend-software", "limits"),
+            whole("backend-software", "children"),
             whole("backend-software", "transfers"),
             whole("worker", "budgets"),
             whole("daemon", "host_bytes"),
@@ -139,6 +140,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("daemon", "flood"),
             whole("daemon", "users"),
             whole("daemon", "strangers"),
+            whole("daemon", "containers"),
             whole("daemon", "outsiders"),
         ],
     },

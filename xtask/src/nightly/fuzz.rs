@@ -60,6 +60,8 @@ pub(super) const TARGETS: &[Target] = &[
         ..plain("control", &["control"])
     },
     plain("config", &["config"]),
+    plain("kernel_log", &["kernel_log"]),
+    plain("containers", &["containers"]),
 ];
 
 /// Longest that one input may take, on a machine that does other things too.

@@ -6,8 +6,9 @@ use mica_cuda_abi::{CuResult, Limit};
 use mica_gpu::{ContextId, GpuError, Result};
 use mica_rm::{RmError, SuspendHow};
 
+use super::known_ranges;
 use super::{Address, Context, CudaGpu, Stream, lock, stale};
-use crate::driver::{Raw, answer};
+use crate::driver::{CudaDriver, Raw, answer};
 use crate::nvml::Nvml;
 
 impl CudaGpu {
@@ -24,6 +25,7 @@ impl CudaGpu {
         let functions = &self.driver.functions;
         // SAFETY: writes one handle; the device exists.
         let code = unsafe { (functions.context_create)(&mut raw, 0, self.ordinal as i32) };
+        CudaDriver::note_context_change();
         answer("cuCtxCreate", code)?;
         let mut groups = mica_rm::compute_group_ids();
         groups.retain(|group| !before.contains(group));
@@ -61,9 +63,13 @@ impl CudaGpu {
             // SAFETY: registered by us, still mapped by the contract of `host_register`.
             unsafe { (self.driver.functions.host_unregister)(host as Raw) };
         }
+        let _gone = known_ranges::giving_back();
         let code = self.releases.end_context(&context, || {
+            CudaDriver::note_context_change();
             // SAFETY: made by us and out of every table.
-            unsafe { (self.driver.functions.context_destroy)(context.raw as Raw) }
+            let code = unsafe { (self.driver.functions.context_destroy)(context.raw as Raw) };
+            CudaDriver::note_context_change();
+            code
         });
         drop(graphs);
         // Nothing runs in the context any more, and frames belong to none.

@@ -153,7 +153,7 @@ impl CudaGpu {
         let kept = Arc::clone(&state.kept);
         drop(state);
         let held = Arc::clone(&kept);
-        if let Err(error) = self.add_release(on, Box::new(move || drop(held))) {
+        if let Err(error) = self.add_release(on, Box::new(move || drop(held)), false) {
             // Without a release the end of the launch must be waited for.
             let wait = self.driver.functions.stream_synchronize;
             self.on_stream(on, "cuStreamSynchronize", wait)?;

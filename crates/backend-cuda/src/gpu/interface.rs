@@ -116,7 +116,11 @@ impl Gpu for CudaGpu {
     }
 
     fn stream_release(&self, stream: StreamId, _bytes: u64, release: HostCallback) -> Result<()> {
-        self.add_release(stream, release)
+        self.add_release(stream, release, false)
+    }
+
+    fn stream_release_soon(&self, stream: StreamId, release: HostCallback) -> Result<()> {
+        self.add_release(stream, release, true)
     }
 
     fn default_stream(&self, context: ContextId) -> Result<StreamId> {

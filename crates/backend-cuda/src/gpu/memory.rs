@@ -3,6 +3,7 @@
 use mica_cuda_abi::{CuResult, PointerAttribute, host_register_flags};
 use mica_gpu::{Access, ContextId, DevicePtr, FrameId, HostSpan, Result};
 
+use super::known_ranges;
 use super::{Address, Context, CudaGpu, Frame, frame_kind, invalid, lock, stale};
 use crate::driver::{AccessDescriptor, Raw, answer};
 
@@ -29,6 +30,7 @@ impl CudaGpu {
         if let Some(frame) = framed {
             return self.drop_framed(address.0, frame);
         }
+        let _gone = known_ranges::giving_back();
         // SAFETY: the driver checks the address.
         self.call(&context, "cuMemFree", || unsafe {
             (self.driver.functions.memory_free)(address.0)
@@ -75,6 +77,10 @@ impl CudaGpu {
             ))
         };
         let end = start.0.checked_add(bytes).ok_or_else(beyond)?;
+        if known_ranges::holds(context.raw, start.0, end) {
+            return Ok(());
+        }
+        let asked = known_ranges::asking();
         self.enter(context)?;
         let mut at = start.0;
         for _ in 0..MOST_MAPPINGS {
@@ -93,6 +99,9 @@ impl CudaGpu {
             let code = unsafe { (functions.memory_range)(&mut base, &mut length, at) };
             let next = base.saturating_add(length as u64);
             // Variables of modules may have no range of their own: the driver checks those.
+            if code == 0 && next >= end && base <= at {
+                known_ranges::remember(asked, context.raw, base, next);
+            }
             if code != 0 || next >= end || next <= at {
                 return Ok(());
             }
@@ -143,6 +152,7 @@ impl CudaGpu {
         let host = lock(&context.registered).remove(&address.0);
         let host = host
             .ok_or_else(|| invalid(format!("no host memory is registered at {:#x}", address.0)))?;
+        let _gone = known_ranges::giving_back();
         // SAFETY: registered by us, and once.
         self.call(&context, "cuMemHostUnregister", || unsafe {
             (self.driver.functions.host_unregister)(host as Raw)
@@ -219,6 +229,7 @@ impl CudaGpu {
     }
 
     pub(super) fn unmap(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        let _gone = known_ranges::giving_back();
         // SAFETY: the driver checks that the range covers whole mappings.
         self.without_context("cuMemUnmap", || unsafe {
             (self.driver.functions.frame_unmap)(address.0, bytes as usize)

@@ -14,6 +14,7 @@ mod graphs;
 mod handles;
 mod image;
 mod interface;
+mod known_ranges;
 mod memory;
 mod modules;
 mod releases;
@@ -183,7 +184,7 @@ impl CudaGpu {
 
     fn enter(&self, context: &Context) -> Result<()> {
         // SAFETY: the address is a context the driver made and has not destroyed.
-        let code = unsafe { (self.driver.functions.context_set)(context.raw as Raw) };
+        let code = unsafe { self.driver.enter(context.raw as Raw) };
         answer("cuCtxSetCurrent", code)
     }
 

@@ -11,6 +11,7 @@ use mica_gpu::{
     LaunchAttribute, ModuleId, ModuleInfo, ParamLayout, Result, StreamId,
 };
 
+use super::known_ranges;
 use super::{Address, Context, CudaGpu, image, invalid, stale};
 use crate::driver::{Raw, answer};
 
@@ -164,6 +165,7 @@ impl CudaGpu {
     pub(super) fn unload(&self, id: ModuleId) -> Result<()> {
         let removed = self.modules.remove(id.0);
         let module = removed.ok_or_else(|| stale("module", id.0))?;
+        let _gone = known_ranges::giving_back();
         // SAFETY: loaded by us and out of the table.
         self.call(&module.context, "cuModuleUnload", || unsafe {
             (self.driver.functions.module_unload)(module.raw as Raw)

@@ -24,7 +24,12 @@ use mica_gpu::{GpuError, HostCallback, Result, StreamId};
 use super::{Address, Context, CudaGpu, lock, stale};
 use crate::driver::{CudaDriver, Raw, answer};
 
-/// Between two looks the poller sleeps a sixteenth of the time it has waited, within these bounds: a release is
+/// The poller spins this long for the next release that a program waits for, where processors are many. Not for others:
+/// its queries take turns in the driver with the submissions of other threads.
+const SPIN: Duration = Duration::from_micros(200);
+/// Processors that are many.
+const MANY_PROCESSORS: usize = 4;
+/// Then, between two looks, the poller sleeps a sixteenth of the time it has waited, within these bounds: a release is
 /// late by 6 % at most, and a kernel of seconds costs a thousand queries a second.
 const LEAST_PAUSE: Duration = Duration::from_micros(20);
 const MOST_PAUSE: Duration = Duration::from_millis(1);
@@ -36,6 +41,8 @@ struct Pending {
     context: Arc<Context>,
     event: Address,
     release: HostCallback,
+    /// Whether a program waits for it.
+    is_awaited: bool,
 }
 
 /// Events of a context that no release waits for.
@@ -138,7 +145,7 @@ impl Releases {
     fn is_reached(&self, context: &Context, event: Address) -> bool {
         let functions = &self.driver.functions;
         // SAFETY: the context is destroyed only after its releases were taken out of the lines.
-        let entered = unsafe { (functions.context_set)(context.raw as Raw) };
+        let entered = unsafe { self.driver.enter(context.raw as Raw) };
         // SAFETY: an event of this context that is destroyed only when no release waits for it.
         let queried = || unsafe { (functions.event_query)(event as Raw) };
         let result =
@@ -171,6 +178,12 @@ impl Releases {
 
     /// The thread's loop: sleeps without a limit while nothing waits.
     fn poll(&self) {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin = if processors >= MANY_PROCESSORS {
+            SPIN
+        } else {
+            Duration::ZERO
+        };
         let mut since = Instant::now();
         loop {
             let mut lines = lock(&self.lines);
@@ -184,7 +197,17 @@ impl Releases {
             if lines.stopped {
                 return;
             }
-            let pause = (since.elapsed() / 16).clamp(LEAST_PAUSE, MOST_PAUSE);
+            let waited = since.elapsed();
+            let mut firsts = lines.streams.values().filter_map(VecDeque::front);
+            if waited < spin && firsts.any(|first| first.is_awaited) {
+                drop(lines);
+                if self.collect() > 0 {
+                    since = Instant::now();
+                }
+                std::thread::yield_now();
+                continue;
+            }
+            let pause = (waited / 16).clamp(LEAST_PAUSE, MOST_PAUSE);
             let slept = self.came.wait_timeout(lines, pause);
             let (lines, timeout) = slept.unwrap_or_else(PoisonError::into_inner);
             drop(lines);
@@ -226,7 +249,12 @@ impl Releases {
 }
 
 impl CudaGpu {
-    pub(super) fn add_release(&self, id: StreamId, release: HostCallback) -> Result<()> {
+    pub(super) fn add_release(
+        &self,
+        id: StreamId,
+        release: HostCallback,
+        is_awaited: bool,
+    ) -> Result<()> {
         let stream = self.stream(id)?;
         let context = Arc::clone(&stream.context);
         let idle = lock(&context.idle_events).events.pop();
@@ -255,6 +283,7 @@ impl CudaGpu {
                 context,
                 event,
                 release,
+                is_awaited,
             },
         )
     }
@@ -263,7 +292,7 @@ impl CudaGpu {
     pub(super) fn collected<T>(&self, answer: Result<T>) -> Result<T> {
         self.releases.collect();
         if let Some(printed) = self.printed.get() {
-            printed.hand_on();
+            printed.hand_on_after(answer.is_err());
         }
         answer
     }

@@ -3,6 +3,7 @@
 //! Loads `libnvidia-ml.so.1` at run time (`MICA_LIBNVML` overrides) and never Mica's own stand-in
 //! for it. It reads only: nothing here changes a GPU.
 
+mod faults;
 mod table;
 mod types;
 
@@ -25,6 +26,8 @@ pub struct Nvml {
     library: Library,
     handles: Vec<usize>,
     devices: Vec<NvmlDevice>,
+    /// The set of events that tells faults, once it is asked for.
+    fault_set: Option<usize>,
 }
 
 impl std::fmt::Debug for Nvml {
@@ -62,6 +65,7 @@ impl Nvml {
             library,
             handles: Vec::new(),
             devices: Vec::new(),
+            fault_set: None,
         };
         let mut count = 0;
         // SAFETY: writes one number.

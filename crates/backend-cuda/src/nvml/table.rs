@@ -55,6 +55,17 @@ pub(super) struct ProcessSample {
     pub(super) decoder: c_uint,
 }
 
+/// `nvmlEventData_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct EventData {
+    pub(super) device: Device,
+    pub(super) kind: u64,
+    pub(super) data: u64,
+    pub(super) gpu_instance: c_uint,
+    pub(super) compute_instance: c_uint,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Utilization {
@@ -124,6 +135,9 @@ table! {
         persistence = "nvmlDeviceGetPersistenceMode": fn(Device, *mut c_int);
         temperature = "nvmlDeviceGetTemperature": fn(Device, c_int, *mut c_uint);
         power = "nvmlDeviceGetPowerUsage": fn(Device, *mut c_uint);
+        event_set_create = "nvmlEventSetCreate": fn(*mut *mut c_void);
+        register_events = "nvmlDeviceRegisterEvents": fn(Device, u64, *mut c_void);
+        event_set_wait = "nvmlEventSetWait_v2": fn(*mut c_void, *mut EventData, c_uint);
     }
 }
 
@@ -140,5 +154,6 @@ mod tests {
         assert_eq!(offset_of!(ProcessInfo, used_bytes), 8);
         assert_eq!(size_of::<ProcessSample>(), 32);
         assert_eq!(offset_of!(ProcessSample, sm), 16);
+        assert_eq!(size_of::<EventData>(), 32);
     }
 }

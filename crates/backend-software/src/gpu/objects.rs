@@ -1,14 +1,18 @@
 //! Modules, arrays, textures and surfaces.
 
-use std::sync::{Arc, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 
+use mica_cuda_abi::CuResult;
 use mica_gpu::{
-    ArrayDescriptor, ArrayId, ContextId, ModuleId, ModuleOptions, Result, TextureDescriptor,
+    ArrayDescriptor, ArrayId, ContextId, GpuError, ModuleId, ModuleOptions, Result,
+    TextureDescriptor,
 };
+use mica_kernel::TextureView;
 
 use crate::OutputKind;
 use crate::attributes;
-use crate::context::Context;
+use crate::context::{Context, lock};
 use crate::device::SoftwareGpu;
 use crate::error::{bad_handle, invalid_value};
 use crate::memory::Purpose;
@@ -16,13 +20,13 @@ use crate::module::Module;
 use crate::texture::{self, Array};
 
 impl SoftwareGpu {
-    fn new_texture(&self, context: &Context, view: mica_kernel::TextureView) -> u64 {
-        let id = self.core.state().new_id();
-        let mut textures = context
-            .textures
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        textures.insert(id, view);
+    fn new_texture(&self, context: &Context, view: TextureView) -> u64 {
+        let (id, oldest) = {
+            let mut state = self.core.state();
+            (state.new_id(), state.oldest_operation(context.id))
+        };
+        forget_textures(context, oldest);
+        textures(context).insert(id, view);
         id
     }
 
@@ -126,16 +130,47 @@ impl SoftwareGpu {
         Ok(self.new_texture(&context, view))
     }
 
-    /// Forgets a texture or surface object.
+    /// Forgets a texture or surface object, once the work that was queued before is done.
     pub(super) fn drop_texture(&self, context: ContextId, handle: u64) -> Result<()> {
         let context = self.healthy(context)?;
-        let mut textures = context
-            .textures
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        match textures.remove(&handle) {
-            Some(_) => Ok(()),
-            None => Err(bad_handle("texture", handle)),
+        let (last, oldest) = {
+            let state = self.core.state();
+            (state.last_id(), state.oldest_operation(context.id))
+        };
+        forget_textures(&context, oldest);
+        let mut destroyed = lock(&context.destroyed_textures);
+        let is_known = textures(&context).contains_key(&handle);
+        if !is_known || destroyed.iter().any(|(_, other)| *other == handle) {
+            return Err(bad_handle("texture", handle));
         }
+        if oldest == u64::MAX {
+            textures(&context).remove(&handle);
+            return Ok(());
+        }
+        if destroyed.len() >= MOST_DESTROYED {
+            return Err(GpuError::new(
+                CuResult::OutOfMemory,
+                format!(
+                    "{MOST_DESTROYED} textures were destroyed while queued work may use them; wait for that work first"
+                ),
+            ));
+        }
+        destroyed.push_back((last, handle));
+        Ok(())
+    }
+}
+
+/// Destroyed textures of a context that wait for queued work: a program that never waits must not fill the host's memory.
+const MOST_DESTROYED: usize = 16 << 10;
+
+fn textures(context: &Context) -> RwLockWriteGuard<'_, HashMap<u64, TextureView>> {
+    (context.textures.write()).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Forgets destroyed textures that no operation before `oldest` can use any more.
+fn forget_textures(context: &Context, oldest: u64) {
+    let mut destroyed = lock(&context.destroyed_textures);
+    while let Some((_, handle)) = destroyed.pop_front_if(|(last, _)| *last < oldest) {
+        textures(context).remove(&handle);
     }
 }

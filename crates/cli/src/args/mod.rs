@@ -1,5 +1,6 @@
 //! The words people type: one definition for parsing, help, man pages and completions.
 
+mod cdi;
 mod values;
 
 use std::ffi::OsString;
@@ -7,11 +8,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::size::{Memory, Share};
 use crate::when::Since;
+pub(crate) use cdi::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs};
+use mica_command::size::{Memory, Share};
 pub(crate) use values::{
-    BenchArg, BenchGpuArg, ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg,
-    ShellArg,
+    ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
 };
 
 /// Split a GPU into virtual GPUs with a memory limit and a compute share that hold.
@@ -74,8 +75,13 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// A tour of what Mica promises, with proof (about half a minute)
     Demo(JsonArgs),
+    /// Give virtual GPUs to containers (Docker, Podman, containerd)
+    #[command(
+        after_help = "Example: mica cdi generate --vgpu team-a --new 8GiB-30, then\n         podman run --device mica.dev/vgpu=team-a IMAGE"
+    )]
+    Cdi(CdiArgs),
     /// Measure: both sides and their ratio, from one run
-    Bench(BenchArgs),
+    Bench(mica_bench::BenchArgs),
     /// Own this host's GPUs
     Daemon(DaemonArgs),
     /// Show the kernels in a PTX or fatbin file, and what cannot be run
@@ -364,26 +370,6 @@ pub(crate) struct DoctorArgs {
     /// context there
     #[arg(long)]
     pub(crate) probe: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `mica bench`.
-#[derive(Debug, Args)]
-pub(crate) struct BenchArgs {
-    /// What to measure
-    #[arg(value_enum)]
-    pub(crate) what: BenchArg,
-    /// Only scenarios whose name contains this
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) only: Option<String>,
-    /// Seconds per measurement
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) seconds: Option<f64>,
-    /// For `mica bench gpu`: which GPU
-    #[arg(long, value_enum, default_value_t = BenchGpuArg::Nvidia)]
-    pub(crate) gpu: BenchGpuArg,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

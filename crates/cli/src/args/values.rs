@@ -52,28 +52,6 @@ pub(crate) enum OutputArg {
     Json,
 }
 
-/// Benchmarks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BenchArg {
-    /// A real GPU: shares, bursts, priority, cap, overhead, isolated mode
-    Gpu,
-    /// The software GPU against gcc and PoCL
-    Software,
-    /// Launches, copies and the ledger through a worker
-    Vgpu,
-    /// Unmodified programs through libcuda.so.1
-    Shim,
-}
-
-/// GPUs that `mica bench gpu` measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BenchGpuArg {
-    /// Every scenario, against the bare driver
-    Nvidia,
-    /// Calls and copies in isolated mode, against nothing
-    Software,
-}
-
 /// Shells that completions are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ShellArg {

@@ -8,6 +8,7 @@
 //! driver has names that Mica does not know, a second folder holds a `libcuda.so.1` that adds them
 //! (`mica_backend_cuda::newer`), for direct mode.
 
+mod for_containers;
 mod unpack;
 
 use std::fmt;
@@ -15,6 +16,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+
+pub(crate) use for_containers::{Libc, of_libc, place};
 
 use anyhow::{Context, Result, bail};
 use mica_backend_cuda::{newer, symbols};
@@ -26,6 +29,8 @@ pub(crate) struct Embedded {
     /// Tells versions apart.
     hash: &'static str,
     files: [&'static [u8]; 2],
+    /// The same for musl, where the build had what it takes.
+    musl: Option<[&'static [u8]; 2]>,
 }
 
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));

@@ -1,15 +1,18 @@
 //! `mica show`: one virtual GPU as a card of labelled lines.
 
 use anyhow::Result;
-use mica_control::api::{OnFull, PrecisionPolicy, ProcessInfo, ResidencyInfo, VgpuInfo};
+use mica_control::api::{
+    ContainerInfo, OnFull, PrecisionPolicy, ProcessInfo, ResidencyInfo, VgpuInfo,
+};
 use mica_wire::host::printable::printable;
 
 use super::{print_json, share_words, warn_degraded};
 use crate::args::NameArgs;
-use crate::control::{connect, explain};
-use crate::output::{terminal_columns, wrap};
-use crate::size::show_bytes;
+use crate::control::connect;
 use crate::when::date_and_time;
+use mica_command::output::{terminal_columns, wrap};
+use mica_command::refusal::explain;
+use mica_command::size::show_bytes;
 
 /// Columns of a card, also in files and pipes; a narrow terminal has fewer.
 const COLUMNS: usize = 80;
@@ -41,15 +44,19 @@ fn card(vgpu: &VgpuInfo, columns: usize) -> String {
     card.memory(vgpu);
     card.sharing(vgpu);
     card.policies(vgpu);
-    let lives = match vgpu.ephemeral {
-        true => "; removed with its last program",
-        false => "",
+    let lives = match (&vgpu.made_for, vgpu.ephemeral) {
+        (Some(_), _) => "; removed with its container",
+        (None, true) => "; removed with its last program",
+        (None, false) => "",
     };
     let made = date_and_time(vgpu.created_at_seconds as f64);
     card.line(
         "created",
         &format!("{made} by user {}{lives}", vgpu.owner_uid),
     );
+    if let Some(container) = &vgpu.made_for {
+        card.line("made for", &container_words(container));
+    }
     if let Some(note) = &vgpu.note {
         card.line("note", note);
     }
@@ -173,6 +180,9 @@ impl Card {
         };
         self.text += &format!("\n{what} {}\n", process.pid);
         self.line("command", command);
+        if let Some(container) = &process.container {
+            self.line("container", container);
+        }
         let used = show_bytes(process.memory_used_bytes);
         let peak = show_bytes(process.memory_peak_bytes);
         self.line("memory", &format!("{used}, peak {peak}"));
@@ -199,6 +209,17 @@ impl Card {
                 self.line("", &format!("not by {}: {}", missing.layer, missing.reason));
             }
         }
+    }
+}
+
+/// A container's name, id and engine.
+fn container_words(container: &ContainerInfo) -> String {
+    let id: String = container.id.chars().take(12).collect();
+    let of = [container.engine.as_str(), id.as_str()];
+    let of: Vec<&str> = of.into_iter().filter(|word| !word.is_empty()).collect();
+    match of.is_empty() {
+        true => container.name.clone(),
+        false => format!("{} ({})", container.name, of.join(", ")),
     }
 }
 

@@ -6,9 +6,10 @@ use mica_wire::host::printable::printable;
 
 use super::print_json;
 use crate::args::DoctorArgs;
-use crate::control::{connect, explain};
-use crate::output::{hanging, terminal_columns};
-use crate::table::Paint;
+use crate::control::connect;
+use mica_command::output::{hanging, terminal_columns};
+use mica_command::refusal::explain;
+use mica_command::table::Paint;
 
 /// Returns whether everything that was checked is in force.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<bool> {

@@ -5,10 +5,11 @@ use mica_control::api::{Event, Severity};
 use mica_wire::host::printable::{printable, printable_json};
 
 use crate::args::EventsArgs;
-use crate::control::{connect, explain};
-use crate::output::{hanging, terminal_columns};
-use crate::table::Paint;
+use crate::control::connect;
 use crate::when::date_and_time;
+use mica_command::output::{hanging, terminal_columns};
+use mica_command::refusal::explain;
+use mica_command::table::Paint;
 
 /// Columns of a virtual GPU's name, at least.
 const NAME_COLUMNS: usize = 10;

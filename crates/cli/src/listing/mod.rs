@@ -12,10 +12,11 @@ use mica_wire::host::printable::{printable_json, printable_lines};
 use serde::Serialize;
 
 use crate::args::{JsonArgs, ListArgs, OutputArg, StatsArgs};
-use crate::control::{connect, explain};
-use crate::output::{hanging, terminal_columns};
-use crate::size::show_bytes;
-use crate::table::{Paint, Table};
+use crate::control::connect;
+use mica_command::output::{hanging, terminal_columns};
+use mica_command::refusal::explain;
+use mica_command::size::show_bytes;
+use mica_command::table::{Paint, Table};
 
 pub(crate) use card::show;
 pub(crate) use doctor::doctor;
@@ -50,6 +51,10 @@ fn print_vgpus(vgpus: &[VgpuInfo], table: &Table) {
 /// What there is, and what it may have.
 fn limits_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
     let mut titles = vec!["NAME", "STATE", "GPU", "MEMORY", "SHARE", "PROGRAMS"];
+    let contained = vgpus.iter().any(|vgpu| !vgpu.containers().is_empty());
+    if contained {
+        titles.push("CONTAINERS");
+    }
     if wide {
         titles.extend(["KIND", "MODE", "PRIORITY", "MECHANISM", "NOTE"]);
     }
@@ -65,6 +70,9 @@ fn limits_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
             share_words(vgpu),
             vgpu.processes.len().to_string(),
         ];
+        if contained {
+            row.push(vgpu.containers().join(", "));
+        }
         if wide {
             row.extend([
                 vgpu.gpu_kind.to_string(),
@@ -133,6 +141,7 @@ pub(crate) fn gpus(args: &JsonArgs) -> Result<()> {
     for gpu in &gpus {
         let wrong = gpu.lost.iter().map(|reason| ("is lost", reason));
         let wrong = wrong.chain(gpu.unshareable.iter().map(|why| ("cannot be shared", why)));
+        let wrong = wrong.chain(gpu.drained.iter().map(|why| ("takes no new programs", why)));
         for (what, reason) in wrong {
             let line = format!("GPU {} {what}: {reason}", gpu.index);
             outln!("{}", paint.bad(&line));

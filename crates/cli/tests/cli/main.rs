@@ -1,5 +1,6 @@
 //! What people type and what they see, as transcripts against a daemon of the test's own.
 
+mod cdi;
 mod completion;
 mod doctor;
 mod endings;

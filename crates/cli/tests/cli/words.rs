@@ -22,6 +22,7 @@ fn help_names_every_command_and_hides_what_is_not_for_people() {
         "events",
         "doctor",
         "demo",
+        "cdi",
         "bench",
         "daemon",
         "ptx",

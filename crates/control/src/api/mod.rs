@@ -4,13 +4,16 @@
 //! names of the metrics. The types are additive: a field that is not sent has the default named here,
 //! so that an older tool can talk to a newer daemon.
 
+mod container;
 mod percent;
 mod program;
 mod report;
 mod spec;
+mod timeline;
 
 use serde::{Deserialize, Serialize};
 
+pub use container::{ContainerInfo, ContainerSocket, ContainerSocketSpec};
 pub use mica_scheduler::Priority;
 pub use mica_scheduler::slices::Profile;
 pub use percent::Percent;
@@ -20,6 +23,7 @@ pub use report::{
     ResidencyState, Sample, VgpuInfo, VgpuState,
 };
 pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Resize, VgpuSpec};
+pub use timeline::{AccountBy, Point, Subject, Timeline, Timelines, UsageAccount, UsageReport};
 
 /// How to join a virtual GPU: the answer to create and join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +94,7 @@ pub struct Event {
     pub severity: Severity,
     /// A word for programs: `vgpu_created`, `vgpu_removed`, `vgpu_resized`, `vgpu_suspended`,
     /// `vgpu_resumed`, `vgpu_degraded`, `process_joined`, `process_left`, `process_refused`,
-    /// `process_outside`, `program_started`, `program_ended`, `kernels_cancelled`, `worker_died`, `memory_denied`, `config_reloaded`, `config_refused`, `kernel_fault`, `module_refused`,
+    /// `process_outside`, `program_started`, `program_ended`, `kernels_cancelled`, `worker_died`, `memory_denied`, `config_reloaded`, `config_refused`, `kernel_fault`, `module_refused`, `call_refused`,
     /// `swapped_out`, `swapped_in`, `note`, …
     pub kind: String,
     /// The virtual GPU it concerns.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Mode, OnFull, Percent, PrecisionPolicy, Priority, Profile};
+use super::{ContainerInfo, Mode, OnFull, Percent, PrecisionPolicy, Priority, Profile};
 
 /// Condition of a virtual GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +48,12 @@ pub struct ProcessInfo {
     /// `direct`; `program` for one that a worker serves, with the worker's figures; or `worker` for a worker whose
     /// program is not known.
     pub role: String,
+    /// User that it runs as, where the daemon can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Container that it runs in: its name, or the first 12 characters of its id where the name is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// Process number of the worker that serves this program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_pid: Option<u32>,
@@ -269,8 +275,25 @@ pub struct VgpuInfo {
     /// Free text from its creator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The container that it was made for and ends with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub made_for: Option<ContainerInfo>,
     /// Its processes.
     pub processes: Vec<ProcessInfo>,
+}
+
+impl VgpuInfo {
+    /// Names of the containers that use it, each once.
+    pub fn containers(&self) -> Vec<&str> {
+        let of_processes = self.processes.iter().filter_map(|p| p.container.as_deref());
+        let made_for = self
+            .made_for
+            .as_ref()
+            .map(|container| container.name.as_str());
+        let names: std::collections::BTreeSet<&str> =
+            made_for.into_iter().chain(of_processes).collect();
+        names.into_iter().collect()
+    }
 }
 
 /// Kind of a physical GPU.
@@ -341,6 +364,9 @@ pub struct GpuInfo {
     /// Why it cannot be shared, if its settings forbid that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unshareable: Option<String>,
+    /// Why it takes no new programs, if it takes none: it must be reset, or a worker on it does not end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drained: Option<String>,
 }
 
 /// One second in the life of a virtual GPU.

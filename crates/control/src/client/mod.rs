@@ -14,8 +14,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    ApiError, Cancelled, Created, Doctor, Done, Event, GpuInfo, History, ProgramReport, Resize,
-    Stats, VgpuInfo, VgpuSpec,
+    AccountBy, ApiError, Cancelled, ContainerSocket, ContainerSocketSpec, Created, Doctor, Done,
+    Event, GpuInfo, History, ProgramReport, Resize, Stats, Timelines, UsageReport, VgpuInfo,
+    VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -114,6 +115,23 @@ impl ControlClient {
         self.json("GET", &vgpu_path(name, "/history"), NOTHING)
     }
 
+    /// What was measured in a span of time, of one virtual GPU and all GPUs, or of all.
+    pub fn timelines(&self, span: &Span, name: Option<&str>) -> Result<Timelines, ControlError> {
+        let path = format!("/v1/history?{}{}", span.query(), of_vgpu(name));
+        self.json("GET", &path, NOTHING)
+    }
+
+    /// What was used in a span of time, by account.
+    pub fn usage(&self, span: &Span, by: AccountBy) -> Result<UsageReport, ControlError> {
+        let by = match by {
+            AccountBy::User => "user",
+            AccountBy::Vgpu => "vgpu",
+            AccountBy::Container => "container",
+        };
+        let path = format!("/v1/usage?{}&by={by}", span.query());
+        self.json("GET", &path, NOTHING)
+    }
+
     /// What a program needs to join.
     pub fn join(&self, name: &str) -> Result<Created, ControlError> {
         self.json("POST", &vgpu_path(name, "/join"), NOTHING)
@@ -158,6 +176,32 @@ impl ControlClient {
     /// Ends its running and queued kernels.
     pub fn cancel(&self, name: &str) -> Result<Cancelled, ControlError> {
         self.json("POST", &vgpu_path(name, "/cancel"), NOTHING)
+    }
+
+    /// Makes a socket for containers, or finds the one there is.
+    pub fn container_socket(
+        &self,
+        spec: &ContainerSocketSpec,
+    ) -> Result<ContainerSocket, ControlError> {
+        self.json("POST", "/v1/container-sockets", Some(spec))
+    }
+
+    /// The caller's sockets for containers; all of them for an administrator.
+    pub fn container_sockets(&self) -> Result<Vec<ContainerSocket>, ControlError> {
+        self.json("GET", "/v1/container-sockets", NOTHING)
+    }
+
+    /// Removes a socket for containers; those that use it keep what they have until they end.
+    pub fn remove_container_socket(
+        &self,
+        name: &str,
+        makes_new: bool,
+    ) -> Result<Done, ControlError> {
+        let path = format!(
+            "/v1/container-sockets/{}?makes_new={makes_new}",
+            escape(name)
+        );
+        self.json("DELETE", &path, NOTHING)
     }
 
     /// The host's GPUs.
@@ -288,6 +332,30 @@ impl ControlClient {
 }
 
 const NOTHING: Option<&()> = None;
+
+/// A span of time in the history of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Begin, in seconds since the epoch.
+    pub since_seconds: u64,
+    /// End, in seconds since the epoch; now where there is none.
+    pub until_seconds: Option<u64>,
+    /// Distance of two points; chosen by the daemon where there is none.
+    pub step_seconds: Option<u32>,
+}
+
+impl Span {
+    fn query(&self) -> String {
+        let mut query = format!("since={}", self.since_seconds);
+        if let Some(until) = self.until_seconds {
+            query += &format!("&until={until}");
+        }
+        if let Some(step) = self.step_seconds {
+            query += &format!("&step={step}");
+        }
+        query
+    }
+}
 
 /// The part of a query that names a virtual GPU.
 fn of_vgpu(name: Option<&str>) -> String {

@@ -8,10 +8,10 @@ use mica_scheduler::{Priority, slices};
 use mica_wire::host::page::{client_flags, suspend};
 use rustix::thread::futex;
 
-use super::Inside;
+use super::ThreadState;
 use crate::tenant::{Governed, Mechanism};
 
-impl Inside {
+impl ThreadState {
     /// Whether a process needs no lease: it passes no gate, or it is urgent and the hardware's slices see
     /// to that better than leases could.
     pub(super) fn is_free(&self, governed: &Governed) -> bool {

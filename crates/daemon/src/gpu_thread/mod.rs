@@ -39,7 +39,7 @@ const MOST_RINGS: usize = 64;
 /// How often pages are looked at when nothing has to be divided.
 const REST_NS: u64 = 50_000_000;
 
-/// News for a GPU's thread.
+/// Notice for a GPU's thread.
 #[derive(Debug)]
 pub(crate) enum Change {
     Tenant(Arc<Tenant>, Entitlement),
@@ -83,7 +83,7 @@ impl GpuThread {
         };
         add(&outside.wake, WAKE)?;
         add(&timer, TIMER)?;
-        let inside = Inside {
+        let inside = ThreadState {
             arbiter: Arbiter::new(settings(&sharing, has_slices)),
             outside: outside.clone(),
             epoll,
@@ -116,7 +116,7 @@ impl GpuThread {
 
 /// The thread's own state.
 #[derive(Debug)]
-struct Inside {
+struct ThreadState {
     outside: Arc<GpuThread>,
     epoll: OwnedFd,
     timer: OwnedFd,
@@ -128,7 +128,7 @@ struct Inside {
     handovers: Handovers,
 }
 
-impl Inside {
+impl ThreadState {
     fn run(mut self) {
         if !self.has_slices {
             // The software GPU's own threads keep every core busy, and a waking thread would wait for their turn

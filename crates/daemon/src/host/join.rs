@@ -12,7 +12,7 @@ use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
 use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
-use super::Door;
+use super::PeerSocket;
 use crate::cgroups::GroupLimits;
 use crate::confinement::worker_user;
 use crate::daemon::Daemon;
@@ -34,6 +34,8 @@ pub(super) enum Joined {
         resumed: bool,
     },
     Program {
+        /// Full name of the virtual GPU.
+        vgpu: String,
         session: OwnedFd,
     },
 }
@@ -44,32 +46,27 @@ pub(super) fn join(
     fds: Vec<OwnedFd>,
     pid: u32,
     uid: u32,
-    door: Door,
+    door: PeerSocket,
     socket: &Arc<HostSocket>,
 ) -> Result<Joined, (Refusal, String)> {
     check_version(introduction.version)?;
     let role = introduction.role;
+    // Before the lock: this reads files.
+    let container = match role {
+        Role::Worker => None,
+        Role::Direct | Role::Program | Role::Monitor => daemon.container_of(pid),
+    };
+    let name = match door {
+        PeerSocket::Container(socket) => {
+            super::containers::enter(daemon, socket, role, container.as_ref())?
+        }
+        PeerSocket::Programs | PeerSocket::Workers => {
+            admit_by_token(daemon, introduction, uid, door)?
+        }
+    };
     let mut registry = daemon.registry();
-    let (name, owner, is_worker_token) = match registry.by_token(&introduction.token) {
-        Some((vgpu, worker)) => (vgpu.name.clone(), vgpu.owner_uid, worker),
-        None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
-    };
-    if is_worker_token != (role == Role::Worker) || (door == Door::Workers) != is_worker_token {
-        return Err((
-            Refusal::Permission,
-            format!("this token is not for a {}", role_name(role)),
-        ));
-    }
-    let own = mica_control::uid();
-    let allowed = match role {
-        Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
-        Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,
-    };
-    if !allowed {
-        return Err((
-            Refusal::Permission,
-            format!("user {uid} may not use the virtual GPU of this token"),
-        ));
+    if let (false, Ok(vgpu)) = (role == Role::Worker, registry.vgpu_mut(&name)) {
+        vgpu.note_container(pid, role, container.as_ref());
     }
     let vgpu = registry
         .vgpus
@@ -79,15 +76,26 @@ pub(super) fn join(
         let why = registry.reasons(vgpu).join("; ");
         return Err((Refusal::State, format!("{name} is lost: {why}")));
     };
-    let thread = gpu.thread.clone();
+    // Those that are there already may end their work; so may their workers, which return after a restart.
+    if let (Some(why), Role::Program | Role::Direct) = (gpu.closed(), role)
+        && fds.is_empty()
+    {
+        let text = format!("GPU {} takes no new programs: {why}", vgpu.gpu);
+        return Err((Refusal::State, text));
+    }
+    let (thread, gpu) = (gpu.thread.clone(), vgpu.gpu);
     super::roles::check(&registry, vgpu, role, pid)?;
     if role == Role::Program {
         drop(registry);
         let session = daemon.open_session(&name, pid, uid)?;
-        return Ok(Joined::Program { session });
+        return Ok(Joined::Program {
+            vgpu: name,
+            session,
+        });
     }
     let slot = vgpu.slot_of_worker(pid);
     let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
+    let is_spare = slot.is_some_and(|slot| vgpu.workers.get(&slot).is_some_and(|s| s.is_spare));
     if role == Role::Worker && slot.is_none() && fds.is_empty() {
         let text = format!("process {pid} was not started as a worker of {name}");
         return Err((Refusal::State, text));
@@ -185,6 +193,7 @@ pub(super) fn join(
     let counters = &governed.page.counters;
     let client = Client {
         vgpu: name.clone(),
+        gpu,
         role,
         pid,
         name: process_name(pid),
@@ -199,6 +208,7 @@ pub(super) fn join(
         confinement: None,
         moved: crate::swap::Moved::default(),
         unknown_names: BTreeSet::new(),
+        refused_requests: BTreeSet::new(),
         driver_seconds: 0.0,
         last_launches: counters.launches.load(Relaxed),
         last_gate_wait_ns: counters.gate_wait_ns.load(Relaxed),
@@ -251,7 +261,8 @@ pub(super) fn join(
             ),
         );
     }
-    if is_probe {
+    // Nobody asked for a worker that was started ahead, and no program has joined yet.
+    if is_probe || is_spare {
         return Ok(Joined::Client {
             id,
             governed,
@@ -278,6 +289,40 @@ pub(super) fn join(
     })
 }
 
+/// The virtual GPU that a process may join with its token and as its user.
+fn admit_by_token(
+    daemon: &Daemon,
+    introduction: &Introduction,
+    uid: u32,
+    door: PeerSocket,
+) -> Result<String, (Refusal, String)> {
+    let role = introduction.role;
+    let registry = daemon.registry();
+    let (vgpu, is_worker_token) = match registry.by_token(&introduction.token) {
+        Some(found) => found,
+        None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
+    };
+    if is_worker_token != (role == Role::Worker) || (door == PeerSocket::Workers) != is_worker_token
+    {
+        return Err((
+            Refusal::Permission,
+            format!("this token is not for a {}", role_name(role)),
+        ));
+    }
+    let (own, owner) = (mica_control::uid(), vgpu.owner_uid);
+    let allowed = match role {
+        Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
+        Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,
+    };
+    if !allowed {
+        return Err((
+            Refusal::Permission,
+            format!("user {uid} may not use the virtual GPU of this token"),
+        ));
+    }
+    Ok(vgpu.name.clone())
+}
+
 /// Refuses a program that speaks another version.
 pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
     match theirs {
@@ -291,7 +336,7 @@ pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
     }
 }
 
-fn joined_words(
+pub(crate) fn joined_words(
     role: Role,
     pid: u32,
     serves: Option<(u32, u64)>,

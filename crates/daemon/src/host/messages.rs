@@ -14,7 +14,7 @@ use super::answers::{memory_answer, send_pieces, welcome};
 use super::credit::CreditRequest;
 use super::join::{Joined, check_version, join};
 use super::shared_files::FileRequest;
-use super::{Flow, HostServer};
+use super::{Flow, HostServer, PeerSocket};
 use crate::namespaces::seen_by;
 
 /// Entry points remembered for a process at most.
@@ -143,9 +143,14 @@ impl HostServer {
                 note_symbol(&mut client.unknown_names, &text);
                 "note"
             }
+            Topic::RequestRefused => {
+                note_symbol(&mut client.refused_requests, &text);
+                "request_refused"
+            }
             Topic::KernelFault => "kernel_fault",
             Topic::ModuleRefused => "module_refused",
             Topic::WorkerFailed => "worker_failed",
+            Topic::CallRefused => "call_refused",
         };
         let severity = match severity {
             wire::Severity::Info => Severity::Info,
@@ -217,11 +222,11 @@ impl HostServer {
                         }
                         fds.push(bell.as_fd());
                     }
-                    Joined::Program { session } => fds.push(session.as_fd()),
+                    Joined::Program { session, .. } => fds.push(session.as_fd()),
                 }
                 let welcome = match &joined {
                     Joined::Client { id, .. } => self.welcome_for(*id),
-                    Joined::Program { .. } => self.welcome_by_token(&introduction.token),
+                    Joined::Program { vgpu, .. } => welcome(&self.daemon.registry(), vgpu, 0),
                 };
                 if socket.send_frame(&welcome.frame(message_id), &fds).is_err() {
                     return Flow::Close;
@@ -234,8 +239,18 @@ impl HostServer {
             Err((kind, text)) => {
                 // Whoever has the token is told, by `mica run` too: the program itself hears a number at most.
                 let registry = self.daemon.registry();
-                let vgpu = registry.by_token(&introduction.token);
-                let vgpu = vgpu.map(|(vgpu, _)| vgpu.name.clone());
+                let vgpu = match door {
+                    PeerSocket::Container(socket) => {
+                        registry.sockets.get(socket).and_then(|socket| {
+                            let named = socket.stored.new.is_none();
+                            named.then(|| socket.stored.name.clone())
+                        })
+                    }
+                    PeerSocket::Programs | PeerSocket::Workers => {
+                        let vgpu = registry.by_token(&introduction.token);
+                        vgpu.map(|(vgpu, _)| vgpu.name.clone())
+                    }
+                };
                 drop(registry);
                 self.daemon.events.add(
                     Severity::Warning,
@@ -255,12 +270,6 @@ impl HostServer {
         let registry = self.daemon.registry();
         let name = registry.clients.get(&id).map(|c| c.vgpu.clone());
         welcome(&registry, &name.unwrap_or_default(), id)
-    }
-
-    fn welcome_by_token(&self, token: &[u8; 16]) -> DaemonMessage {
-        let registry = self.daemon.registry();
-        let name = registry.by_token(token).map(|(vgpu, _)| vgpu.name.clone());
-        welcome(&registry, &name.unwrap_or_default(), 0)
     }
 }
 

@@ -4,8 +4,9 @@
 //! deaths. It never waits for a peer: a peer that does not read its answers is cut off.
 
 mod answers;
+mod containers;
 mod credit;
-mod join;
+pub(crate) mod join;
 mod messages;
 mod roles;
 mod shared_files;
@@ -35,6 +36,8 @@ const WAKE: u64 = 1;
 const WORKER_LISTENER: u64 = 2;
 /// The number of the first connection.
 const FIRST: u64 = 3;
+/// The number of container socket 0; connections never come so far.
+const CONTAINER_LISTENERS: u64 = 1 << 62;
 /// A connection must say hello within this time.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How often waiting requests are tried again: releases are not announced.
@@ -74,18 +77,37 @@ impl HostThread {
 
 /// Which socket a peer came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum PeerSocket {
     /// The one that programs and tools see.
     Programs,
     /// The one that workers see.
     Workers,
+    /// The one of this number that is mounted into containers.
+    Container(u64),
+}
+
+/// Whose number of connections is bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Holder {
+    User(u32),
+    /// The users of a container are no users of the host: one that is called root there must not take root's connections.
+    Socket(u64),
+}
+
+impl Holder {
+    fn of(door: PeerSocket, uid: u32) -> Self {
+        match door {
+            PeerSocket::Programs | PeerSocket::Workers => Self::User(uid),
+            PeerSocket::Container(socket) => Self::Socket(socket),
+        }
+    }
 }
 
 /// A connection.
 #[derive(Debug)]
 struct Connection {
     socket: Arc<HostSocket>,
-    door: Door,
+    door: PeerSocket,
     pid: u32,
     /// Start time of the process that connected: a later one may have its number.
     start: Option<u64>,
@@ -102,11 +124,12 @@ pub(crate) struct HostServer {
     daemon: Arc<Daemon>,
     listener: OwnedFd,
     worker_listener: OwnedFd,
+    container_listeners: HashMap<u64, Arc<OwnedFd>>,
     epoll: OwnedFd,
     /// Given up for a moment where no descriptor is left.
     spare: Option<OwnedFd>,
     connections: HashMap<u64, Connection>,
-    per_user: HashMap<u32, u32>,
+    per_holder: HashMap<Holder, u32>,
     greeting: u32,
     /// Refused for lack of room; kept a moment so that they can read why.
     refused: VecDeque<(Instant, Arc<HostSocket>)>,
@@ -140,21 +163,24 @@ impl HostServer {
         add(&listener, LISTENER)?;
         add(&worker_listener, WORKER_LISTENER)?;
         add(&daemon.host.wake, WAKE)?;
-        Ok(Self {
+        let mut server = Self {
             daemon,
             listener,
             worker_listener,
+            container_listeners: HashMap::new(),
             epoll,
             spare: spare_descriptor(),
             connections: HashMap::new(),
-            per_user: HashMap::new(),
+            per_holder: HashMap::new(),
             greeting: 0,
             refused: VecDeque::new(),
             next: FIRST,
             last_tick: Instant::now(),
             last_watch: Instant::now(),
             shared_files: shared_files::SharedFiles::default(),
-        })
+        };
+        server.follow_container_sockets();
+        Ok(server)
     }
 
     /// Serves until told to stop.
@@ -180,11 +206,15 @@ impl HostServer {
             );
             for event in &events {
                 match event.data.u64() {
-                    LISTENER => self.accept(Door::Programs),
-                    WORKER_LISTENER => self.accept(Door::Workers),
+                    LISTENER => self.accept(PeerSocket::Programs),
+                    WORKER_LISTENER => self.accept(PeerSocket::Workers),
                     WAKE => {
                         let mut bytes = [0; 8];
                         let _ = rustix::io::read(&self.daemon.host.wake, &mut bytes);
+                        self.follow_container_sockets();
+                    }
+                    number if number >= CONTAINER_LISTENERS => {
+                        self.accept(PeerSocket::Container(number - CONTAINER_LISTENERS));
                     }
                     number => self.readable(number),
                 }
@@ -205,13 +235,17 @@ impl HostServer {
         }
     }
 
-    fn accept(&mut self, door: Door) {
+    fn accept(&mut self, door: PeerSocket) {
         // A bound on one round keeps a flood of connections from starving those already there.
         for _ in 0..64 {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let listener = match door {
-                Door::Programs => &self.listener,
-                Door::Workers => &self.worker_listener,
+                PeerSocket::Programs => &self.listener,
+                PeerSocket::Workers => &self.worker_listener,
+                PeerSocket::Container(socket) => match self.container_listeners.get(&socket) {
+                    Some(listener) => listener,
+                    None => return,
+                },
             };
             let fd = match accept_with(listener, flags) {
                 Ok(fd) => fd,
@@ -226,7 +260,8 @@ impl HostServer {
             };
             let socket = Arc::new(HostSocket::from_fd(fd));
             let config = self.daemon.registry().config.clone();
-            let mine = self.per_user.get(&uid).copied().unwrap_or(0);
+            let holder = Holder::of(door, uid);
+            let mine = self.per_holder.get(&holder).copied().unwrap_or(0);
             if self.connections.len() as u32 >= config.daemon.max_connections
                 || mine >= config.daemon.max_connections_per_user
             {
@@ -251,7 +286,13 @@ impl HostServer {
     }
 
     /// Serves a connection from now on; its number.
-    fn admit(&mut self, socket: Arc<HostSocket>, door: Door, pid: u32, uid: u32) -> Option<u64> {
+    fn admit(
+        &mut self,
+        socket: Arc<HostSocket>,
+        door: PeerSocket,
+        pid: u32,
+        uid: u32,
+    ) -> Option<u64> {
         let number = self.next;
         self.next += 1;
         epoll::add(
@@ -262,7 +303,7 @@ impl HostServer {
         )
         .ok()?;
         let start = self.start_of(pid);
-        *self.per_user.entry(uid).or_default() += 1;
+        *self.per_holder.entry(Holder::of(door, uid)).or_default() += 1;
         self.greeting += 1;
         self.connections.insert(
             number,
@@ -324,10 +365,11 @@ impl HostServer {
             return;
         };
         let _ = epoll::delete(&self.epoll, connection.socket.as_fd());
-        if let Some(count) = self.per_user.get_mut(&connection.uid) {
+        let holder = Holder::of(connection.door, connection.uid);
+        if let Some(count) = self.per_holder.get_mut(&holder) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                self.per_user.remove(&connection.uid);
+                self.per_holder.remove(&holder);
             }
         }
         self.count();
@@ -378,7 +420,7 @@ impl HostServer {
 #[cfg(any(test, feature = "fuzzing"))]
 impl HostServer {
     /// A connection of a process that does not exist, and its other end.
-    pub(crate) fn adopt_pair(&mut self, door: Door) -> Option<(u64, HostSocket)> {
+    pub(crate) fn adopt_pair(&mut self, door: PeerSocket) -> Option<(u64, HostSocket)> {
         let (own, other) = session_pair().ok()?;
         rustix::io::ioctl_fionbio(&own, true).ok()?;
         let socket = Arc::new(HostSocket::from_fd(own));

@@ -1,6 +1,8 @@
 //! The control API: HTTP on a unix socket. Peer credentials decide who may do what.
 
+pub(crate) mod containers;
 pub(crate) mod events;
+pub(crate) mod history;
 mod peer;
 pub(crate) mod programs;
 mod serve;
@@ -12,7 +14,7 @@ use std::time::Instant;
 
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use mica_control::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use serde::Deserialize;
@@ -179,6 +181,13 @@ fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/vgpus/{name}/resume", post(vgpus::resume))
         .route("/v1/vgpus/{name}/cancel", post(programs::cancel))
         .route("/v1/vgpus/{name}/programs", post(programs::report))
+        .route(
+            "/v1/container-sockets",
+            get(containers::list).post(containers::create),
+        )
+        .route("/v1/container-sockets/{name}", delete(containers::remove))
+        .route("/v1/history", get(history::history))
+        .route("/v1/usage", get(history::usage))
         .route("/v1/gpus", get(gpus))
         .route("/v1/stats", get(stats))
         .route("/v1/doctor", get(doctor))

@@ -69,11 +69,18 @@ pub(crate) async fn create(
         true => Outlives::Daemon,
         false => Outlives::Machine,
     };
+    if ephemeral {
+        let (daemon, name) = (daemon.clone(), created.name.clone());
+        // Its creator is about to start a program; the start of a process is not for the thread that answers.
+        drop(tokio::task::spawn_blocking(move || {
+            daemon.start_spare(&name)
+        }));
+    }
     save(&daemon, outlives).await;
     Ok(Json(created))
 }
 
-async fn save(daemon: &Arc<Daemon>, outlives: Outlives) {
+pub(super) async fn save(daemon: &Arc<Daemon>, outlives: Outlives) {
     let daemon = daemon.clone();
     let _ = tokio::task::spawn_blocking(move || daemon.save(outlives)).await;
 }
@@ -107,9 +114,8 @@ pub(crate) async fn history(
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
 ) -> Answer<History> {
-    let registry = daemon.registry();
-    let name = daemon.owned(&registry, peer, &name)?;
-    let samples = registry.vgpu(&name)?.history.iter().copied().collect();
+    let name = daemon.owned(&daemon.registry(), peer, &name)?;
+    let samples = daemon.history.samples(&name);
     Ok(Json(History { name, samples }))
 }
 

@@ -4,12 +4,12 @@ use mica_control::api::{ApiError, GpuKind, Percent, VgpuSpec};
 
 use super::Registry;
 use crate::devices::host_memory_bytes;
-use crate::placement::{Candidate, Wish, error, size};
+use crate::placement::{Candidate, PlacementRequest, error, size};
 
 impl Registry {
-    pub(super) fn wish(&self, spec: &VgpuSpec) -> Wish {
+    pub(super) fn wish(&self, spec: &VgpuSpec) -> PlacementRequest {
         let sharing = &self.config.sharing;
-        Wish {
+        PlacementRequest {
             memory_bytes: spec.memory_limit_bytes,
             memory_percent: spec.memory_limit_percent,
             share_percent: spec.share_percent,
@@ -93,7 +93,10 @@ impl Registry {
                         .reading
                         .utilization_percent
                         .unwrap_or(gpu.charged_percent),
-                    unusable: gpu.lost.clone().or_else(|| gpu.unshareable.clone()),
+                    unusable: (gpu.lost.as_ref())
+                        .or(gpu.unshareable.as_ref())
+                        .or(gpu.closed())
+                        .cloned(),
                     largest: here()
                         .filter(|v| uid == 0 || v.owner_uid == uid)
                         .max_by_key(|v| v.ledger.limit_bytes())

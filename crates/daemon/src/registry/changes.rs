@@ -10,6 +10,7 @@ use mica_wire::host::message::Role;
 use super::admission::check_spec;
 use super::{Client, Registry, Traffic, Vgpu, not_found};
 use crate::gpu_thread::Change;
+use crate::host::join::joined_words;
 use crate::placement::{error, size};
 use crate::watched::Watched;
 
@@ -166,6 +167,21 @@ impl Registry {
     pub(crate) fn watches_processes(&self) -> bool {
         let watches = |vgpu: &Vgpu| vgpu.holder.is_some() || !vgpu.programs.is_empty();
         self.vgpus.values().any(watches)
+    }
+
+    /// Gives a worker that was started ahead and has joined its program; the sentence that tells so, unless the program
+    /// is a probe of Mica's own.
+    pub(crate) fn give_program(
+        &mut self,
+        worker: u64,
+        program: Option<(u32, u64)>,
+    ) -> Option<String> {
+        let client = self.clients.get_mut(&worker)?;
+        client.serves = program;
+        let vgpu = self.vgpus.get(&client.vgpu)?;
+        client.is_probe = program.is_some_and(|program| vgpu.is_probe(program));
+        let words = || joined_words(Role::Worker, client.pid, program, &client.vgpu, false);
+        (!client.is_probe).then(words)
     }
 
     /// Names of ephemeral virtual GPUs that nothing holds any more.

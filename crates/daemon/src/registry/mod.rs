@@ -4,11 +4,13 @@
 //! who is in it; how memory is counted is the ledger's business, and whose turn it is the GPU thread's.
 
 mod admission;
-mod birth;
 mod changes;
+mod containers;
+mod creation;
 mod names;
-mod told;
+mod program_reports;
 
+pub(crate) use containers::{Behind, MadeFor};
 pub(crate) use names::may_mean;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -21,6 +23,7 @@ use mica_wire::host::message::Role;
 use mica_wire::host::socket::HostSocket;
 
 use crate::config::Config;
+use crate::containers::{Container, ContainerSockets};
 use crate::devices::{DeviceFacts, DeviceReading};
 use crate::enforce::mode_on;
 use crate::gpu_thread::{Change, GpuThread};
@@ -43,9 +46,20 @@ pub(crate) struct Gpu {
     pub(crate) lost: Option<String>,
     /// Why it cannot be shared as it is set up, if it cannot.
     pub(crate) unshareable: Option<String>,
+    /// Why it must be reset, if it must: it takes no new programs.
+    pub(crate) drained: Option<String>,
+    /// The worker on it that was killed and does not end, if there is one: it takes no new programs.
+    pub(crate) hung: Option<String>,
     pub(crate) charged_percent: f64,
     /// Processes that use it and belong to no virtual GPU, with the memory they hold.
     pub(crate) outsiders: Vec<(u32, u64)>,
+}
+
+impl Gpu {
+    /// Why it takes no new programs, if it takes none.
+    pub(crate) fn closed(&self) -> Option<&String> {
+        self.drained.as_ref().or(self.hung.as_ref())
+    }
 }
 
 /// What is in force of a worker's confinement.
@@ -64,6 +78,8 @@ pub(crate) struct Confinement {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) vgpu: String,
+    /// Number of the GPU.
+    pub(crate) gpu: usize,
     pub(crate) role: Role,
     pub(crate) pid: u32,
     pub(crate) name: String,
@@ -88,6 +104,8 @@ pub(crate) struct Client {
     pub(crate) moved: Moved,
     /// Entry points it looked up that pass the limits unseen.
     pub(crate) unknown_names: BTreeSet<String>,
+    /// Numbers of the driver's requests that a worker's filter refused.
+    pub(crate) refused_requests: BTreeSet<String>,
     /// GPU time by the driver's percentages.
     pub(crate) driver_seconds: f64,
     pub(crate) last_launches: u64,
@@ -115,6 +133,8 @@ pub(crate) struct WorkerSlot {
     pub(crate) pid: Option<u32>,
     /// The program served: process number and start time; `None` where it cannot be seen.
     pub(crate) program: Option<(u32, u64)>,
+    /// Whether the worker was started ahead and no program has come for it yet.
+    pub(crate) is_spare: bool,
     /// Sessions that wait for the worker to say hello.
     pub(crate) pending: Vec<PendingSession>,
     pub(crate) next_session: u64,
@@ -128,8 +148,17 @@ impl WorkerSlot {
             started: Instant::now(),
             pid: None,
             program,
+            is_spare: false,
             pending: Vec::new(),
             next_session: 0,
+        }
+    }
+
+    /// A slot for a worker that is started ahead of its program.
+    pub(crate) fn spare() -> Self {
+        Self {
+            is_spare: true,
+            ..Self::of(None)
         }
     }
 }
@@ -187,6 +216,10 @@ pub(crate) struct Vgpu {
     pub(crate) ever_joined: bool,
     pub(crate) clients: BTreeSet<u64>,
     pub(crate) programs: Vec<Watched>,
+    /// The container that it was made for.
+    pub(crate) made_for: Option<MadeFor>,
+    /// Programs that came through a container's socket.
+    pub(crate) in_containers: Vec<(Watched, Arc<Container>)>,
     /// Processes of the doctor, which test the limits; what they do is no event of the tenant's.
     pub(crate) probes: Vec<Watched>,
     /// Programs whose start was told, with their command lines. These are not read from the processes: a process can make
@@ -208,6 +241,8 @@ pub(crate) struct Vgpu {
     pub(crate) time_source: &'static str,
     pub(crate) measured_percent: f64,
     pub(crate) history: VecDeque<Sample>,
+    /// The container of the process that joined last, if it runs in one.
+    pub(crate) container: Option<String>,
 }
 
 /// A request that waits for memory.
@@ -234,6 +269,10 @@ pub(crate) struct Registry {
     pub(crate) waiters: Vec<Waiter>,
     /// How fast memory leaves the card, as measured.
     pub(crate) swap_bytes_per_second: u64,
+    /// The sockets that are mounted into containers.
+    pub(crate) sockets: ContainerSockets,
+    /// Containers that have connected, by what tells them apart.
+    pub(crate) containers: BTreeMap<String, Arc<Container>>,
     journal: Arc<Journal>,
     next_id: u64,
 }
@@ -247,6 +286,8 @@ impl Registry {
             clients: HashMap::new(),
             waiters: Vec::new(),
             swap_bytes_per_second: crate::swap::FIRST_BYTES_PER_SECOND,
+            sockets: ContainerSockets::default(),
+            containers: BTreeMap::new(),
             journal,
             next_id: 1,
         }
@@ -325,8 +366,11 @@ impl Registry {
         let unshareable = self.unshareable(vgpu);
         let unshareable =
             unshareable.map(|why| format!("its GPU {} cannot be shared: {why}", vgpu.gpu));
+        let closed = self.gpus.get(vgpu.gpu).and_then(Gpu::closed);
+        let closed = closed.map(|why| format!("its GPU {} takes no new programs: {why}", vgpu.gpu));
         lost.into_iter()
             .chain(unshareable)
+            .chain(closed)
             .chain(vgpu.reasons.iter().cloned())
             .collect()
     }
@@ -356,7 +400,13 @@ impl Registry {
         let lost = self.gpus.get(vgpu.gpu).is_none_or(|gpu| gpu.lost.is_some());
         if lost {
             VgpuState::Lost
-        } else if !vgpu.reasons.is_empty() || self.unshareable(vgpu).is_some() {
+        } else if !vgpu.reasons.is_empty()
+            || self.unshareable(vgpu).is_some()
+            || self
+                .gpus
+                .get(vgpu.gpu)
+                .is_some_and(|gpu| gpu.closed().is_some())
+        {
             VgpuState::Degraded
         } else if vgpu.suspended {
             VgpuState::Suspended

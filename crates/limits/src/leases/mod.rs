@@ -9,7 +9,7 @@
 
 mod depth;
 mod drain;
-mod moments;
+mod idle_moments;
 mod watch;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,14 +20,14 @@ use crate::Gate;
 use crate::clock::monotonic_ns;
 use depth::Depth;
 use drain::{Drain, PATIENCE_NS};
-use moments::{Moments, launches};
+use idle_moments::{IdleMoments, launches};
 
 /// A process's part in leases. Made at compile time where hooks need it without a look at anything else.
 #[derive(Debug)]
 pub struct Leases {
     drain: Drain,
     depth: Depth,
-    moments: Moments,
+    moments: IdleMoments,
 }
 
 /// How a wait of our own for everything submitted ended.
@@ -51,7 +51,7 @@ impl Leases {
         Self {
             drain: Drain::new(),
             depth: Depth::new(),
-            moments: Moments::new(),
+            moments: IdleMoments::new(),
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use mica_cuda_abi::{PciAddress, SOFTWARE_PCI_DOMAIN};
+
 use super::{SOFTWARE_DEVICE, answers, check, put, put_text};
 use crate::abi::{Device, INVALID_ARGUMENT, NOT_FOUND, PciInfo, Return, SUCCESS};
 use crate::forward::{slots, target};
@@ -10,9 +12,9 @@ use crate::vgpu::Picture;
 
 /// As the software device names itself to CUDA programs.
 const SOFTWARE_NAME: &str = "Mica Software GPU";
-const SOFTWARE_BUS: &str = "00000000:00:00.0";
+const SOFTWARE_BUS: &str = "0000FFFF:00:00.0";
 /// The generation of PTX the software GPU runs.
-const SOFTWARE_CAPABILITY: (c_int, c_int) = (9, 0);
+const SOFTWARE_CAPABILITY: (c_int, c_int) = (8, 0);
 
 /// The real handle of the virtual GPU's physical GPU.
 fn own_device(picture: &Picture) -> Result<Device, Return> {
@@ -113,6 +115,20 @@ unsafe fn same_text(text: *const c_char, wanted: &str) -> bool {
             .eq_ignore_ascii_case(wanted.as_bytes())
 }
 
+/// Whether a text is the software GPU's address, in any spelling.
+///
+/// # Safety
+/// `text` is null or a terminated string.
+unsafe fn is_software_bus(text: *const c_char) -> bool {
+    if text.is_null() {
+        return false;
+    }
+    // SAFETY: not null, and otherwise our contract.
+    let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_str();
+    let address = text.ok().and_then(PciAddress::parse);
+    address.is_some_and(|address| address.means(SOFTWARE_PCI_DOMAIN, 0, 0))
+}
+
 /// A UUID that stays the same for a virtual GPU's name.
 fn software_uuid(picture: &Picture) -> String {
     // FNV-1a, twice with different beginnings: it need only be stable and differ between names.
@@ -134,7 +150,7 @@ fn software_uuid(picture: &Picture) -> String {
 fn software_pci() -> PciInfo {
     let mut info = PciInfo {
         legacy: [0; 16],
-        domain: 0,
+        domain: SOFTWARE_PCI_DOMAIN,
         bus: 0,
         device: 0,
         device_id: 0,
@@ -240,14 +256,14 @@ answers! {
 
     fn nvmlDeviceGetHandleByPciBusId(bus: *const c_char, place: *mut Device) |view, real| {
         // SAFETY: the caller's terminated string, or null.
-        let ours = || unsafe { same_text(bus, SOFTWARE_BUS) };
+        let ours = || unsafe { is_software_bus(bus) };
         // SAFETY: the caller's own place, which the real search checks.
         unsafe { search(&view, place, real, ours) }
     }
 
     fn nvmlDeviceGetHandleByPciBusId_v2(bus: *const c_char, place: *mut Device) |view, real| {
         // SAFETY: the caller's terminated string, or null.
-        let ours = || unsafe { same_text(bus, SOFTWARE_BUS) };
+        let ours = || unsafe { is_software_bus(bus) };
         // SAFETY: the caller's own place, which the real search checks.
         unsafe { search(&view, place, real, ours) }
     }

@@ -32,6 +32,55 @@ fn carries_pass_from_instruction_to_instruction() {
 }
 
 #[test]
+fn the_system_s_part_of_shared_memory_is_nobody_else_s() {
+    let out = run(
+        ".shared .align 4 .b32 mine[4];",
+        "mov.u32 %r1, %reserved_smem_offset_1; mov.u32 %r2, mine;
+         mov.u32 %r3, 5; mov.u32 %r4, 7;
+         st.shared.u32 [%r2], %r3; st.shared.u32 [%r1+508], %r4;
+         ld.shared.u32 %r5, [%r2]; ld.shared.u32 %r6, [%r1+508];
+         mov.u32 %r7, %reserved_smem_offset_end;
+         st.global.v4.u32 [%out], {%r5, %r6, %r7, %r2};",
+        1,
+    );
+    assert_eq!(out[0], [5, 7, 1024, 1024]);
+}
+
+#[test]
+fn sixteen_bytes_are_exchanged_as_one() {
+    let out = run(
+        ".global .align 16 .b8 pair[16];",
+        "mov.u64 %d1, 5; mov.u64 %d2, 6; mov.b128 %q1, {%d1, %d2};
+         mov.u64 %d3, pair;
+         atom.global.exch.b128 %q2, [%d3], %q1;
+         mov.u64 %d1, 7; mov.u64 %d2, 8; mov.b128 %q3, {%d1, %d2};
+         atom.global.cas.b128 %q2, [%d3], %q3, %q3;
+         atom.global.cas.b128 %q2, [%d3], %q1, %q3;
+         mov.b128 {%d1, %d2}, %q2;
+         cvt.u32.u64 %r1, %d1; cvt.u32.u64 %r2, %d2;
+         ld.global.u32 %r3, [pair]; ld.global.u32 %r4, [pair+8];
+         st.global.v4.u32 [%out], {%r1, %r2, %r3, %r4};",
+        1,
+    );
+    assert_eq!(out[0], [5, 6, 7, 8]);
+}
+
+#[test]
+fn a_borrow_is_a_clear_carry_flag() {
+    let out = run(
+        "",
+        "mov.u32 %r1, 7; mov.u32 %r2, 8;
+         sub.cc.u32 %r3, %r1, %r2; addc.u32 %r4, 0, 0;
+         sub.cc.u32 %r3, %r2, %r1; addc.u32 %r5, 0, 0;
+         add.cc.u32 %r3, %r1, %r2; subc.u32 %r6, 5, 0;
+         add.cc.u32 %r3, %r1, -1; subc.u32 %r7, 5, 0;
+         st.global.v4.u32 [%out], {%r4, %r5, %r6, %r7};",
+        1,
+    );
+    assert_eq!(out[0], [0, 1, 4, 5]);
+}
+
+#[test]
 fn wide_registers_and_vectors_move_whole() {
     let out = run(
         "",

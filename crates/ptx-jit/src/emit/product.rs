@@ -25,37 +25,27 @@ impl<'e, 'm> Emit<'e, 'm> {
         let c = if reads {
             self.read(flag)
         } else {
-            V::U(self.imm(types::I8, 0))
+            V::U(self.imm(types::I8, u64::from(sub)))
         };
         let srcs = [(a, class), (b, class), (c, Class::Pred)];
-        let sum = |e: &mut Self, v: &[Value]| {
+        // A difference is `a + !b + flag`, so that the flag means the same after sums and differences.
+        let parts = |e: &mut Self, v: &[Value]| {
             let (a, b) = (e.int(v[0]), e.int(v[1]));
             let ty = e.ty(a);
-            let c = e.b.ins().uextend(ty, v[2]);
-            if sub {
-                let x = e.b.ins().isub(a, b);
-                e.b.ins().isub(x, c)
-            } else {
-                let x = e.b.ins().iadd(a, b);
-                e.b.ins().iadd(x, c)
-            }
+            let b = if sub { e.b.ins().bnot(b) } else { b };
+            let x = e.b.ins().iadd(a, b);
+            (a, x, e.b.ins().uextend(ty, v[2]))
+        };
+        let sum = |e: &mut Self, v: &[Value]| {
+            let (_, x, c) = parts(e, v);
+            e.b.ins().iadd(x, c)
         };
         let carry = |e: &mut Self, v: &[Value]| {
-            let (a, b) = (e.int(v[0]), e.int(v[1]));
-            let ty = e.ty(a);
-            let c = e.b.ins().uextend(ty, v[2]);
-            if sub {
-                let x = e.b.ins().isub(a, b);
-                let one = e.b.ins().icmp(IntCC::UnsignedLessThan, a, b);
-                let two = e.b.ins().icmp(IntCC::UnsignedLessThan, x, c);
-                e.b.ins().bor(one, two)
-            } else {
-                let x = e.b.ins().iadd(a, b);
-                let one = e.b.ins().icmp(IntCC::UnsignedLessThan, x, a);
-                let y = e.b.ins().iadd(x, c);
-                let two = e.b.ins().icmp(IntCC::UnsignedLessThan, y, x);
-                e.b.ins().bor(one, two)
-            }
+            let (a, x, c) = parts(e, v);
+            let one = e.b.ins().icmp(IntCC::UnsignedLessThan, x, a);
+            let y = e.b.ins().iadd(x, c);
+            let two = e.b.ins().icmp(IntCC::UnsignedLessThan, y, x);
+            e.b.ins().bor(one, two)
         };
         let v = self.map(&srcs, class, &sum, None);
         if writes {

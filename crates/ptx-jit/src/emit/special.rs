@@ -97,7 +97,10 @@ impl Emit<'_, '_> {
                 V::U(self.field(types::I32, offset_of!(C, grid) + dim(d))),
                 Class::B32,
             ),
-            _ => (V::U(self.imm(types::I64, 0)), Class::B64),
+            s => {
+                let offset = s.reserved_offset().unwrap_or(0);
+                (V::U(self.imm(types::I64, offset.into())), Class::B64)
+            }
         };
         if class == Class::Pred {
             return Ok(V::U(self.imm(types::I8, 0)));

@@ -149,6 +149,7 @@ pub(super) fn env_of<'a>(d: &Dispatch<'a>, site: &'a SyncSite, t: u32) -> Env<'a
         sp,
         uses: &site.uses,
         values,
+        whole: std::ptr::null(),
         texture: Default::default(),
     }
 }

@@ -15,6 +15,9 @@ use super::{NO_STOP, env};
 use crate::kernel::Kernel;
 use crate::scratch::{self, COHERENT, EXITED, WAITING, status};
 
+/// Passes in which only warp collectives were done, after which barriers are looked at all the same.
+const PASSES_PER_LOOK: u32 = 32;
+
 /// The continuations of all threads.
 pub(crate) fn conts<'a>(scratch_ptr: *mut u8) -> &'a mut [u32] {
     // SAFETY: the header of scratch memory holds this many, and one host thread runs the block.
@@ -58,6 +61,7 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
         *header(s, scratch::LANES) = lanes;
         *header(s, scratch::THREADS) = threads;
         *header(s, super::SPIN_COUNT) = 0;
+        *header(s, scratch::SLEEP) = 0;
         *header(s, scratch::ACCESS) = scratch::NOBODY;
         *header(s, scratch::ONE) = 1f32.to_bits();
         *s.add(scratch::HELPERS as usize).cast::<*const usize>() = table().as_ptr();
@@ -135,7 +139,9 @@ impl Dispatch<'_> {
 
     fn finish(&self) -> u64 {
         let mut idle = 0u32;
+        let mut passes = 0u32;
         loop {
+            passes = passes.wrapping_add(1);
             // SAFETY: the stop word is valid for the block.
             if unsafe { (*(*self.ctx).stop).load(Ordering::Relaxed) } != 0 && poll(self.ctx) != 0 {
                 return status::CANCEL as u64;
@@ -165,6 +171,12 @@ impl Dispatch<'_> {
             }
             if moved {
                 idle = 0;
+                // A warp whose collectives are part of a loop that waits must not hold up the others' barriers.
+                if passes.is_multiple_of(PASSES_PER_LOOK)
+                    && let Err(f) = self.barriers()
+                {
+                    return self.fail(f);
+                }
                 continue;
             }
             if ran {
@@ -172,11 +184,7 @@ impl Dispatch<'_> {
                 if self.any_ready() {
                     idle += 1;
                     if idle > 2 {
-                        // SAFETY: the context is valid for the block.
-                        match env::services(unsafe { &*self.ctx }) {
-                            Some(services) => services.stalled(),
-                            None => std::thread::yield_now(),
-                        }
+                        self.rest();
                     }
                 }
                 if self.any_ready() {
@@ -199,6 +207,22 @@ impl Dispatch<'_> {
             }
             // A GPU would hang here for ever.
             return self.fail(self.deadlock());
+        }
+    }
+
+    /// Lets other blocks run, for as long as threads of this one asked to sleep.
+    fn rest(&self) {
+        // SAFETY: inside the header.
+        let ns = unsafe { header(self.scratch, scratch::SLEEP).replace(0) };
+        // SAFETY: the context is valid for the block.
+        match env::services(unsafe { &*self.ctx }) {
+            Some(services) => {
+                services.stalled();
+                if ns > 0 {
+                    services.sleep(ns);
+                }
+            }
+            None => std::thread::yield_now(),
         }
     }
 

@@ -8,6 +8,7 @@ use mica_ptx::ast::{
 use mica_ptx_ops::typed::mask;
 use std::cell::Cell;
 
+use super::dispatch::header;
 use crate::kernel::Kernel;
 use crate::plan::SlowSite;
 use crate::scratch;
@@ -25,6 +26,8 @@ pub(crate) struct Env<'a> {
     pub(crate) sp: u64,
     pub(crate) uses: &'a [(RegId, Class)],
     pub(crate) values: [u64; MAX_USES],
+    /// All 16 bytes of each register, for those who need more than 8; null where only 8 were passed.
+    pub(crate) whole: *const u128,
     /// The texture that a lane before this one asked for, by its handle: most often all ask for one.
     pub(crate) texture: Cell<Option<(u64, TextureView)>>,
 }
@@ -40,6 +43,20 @@ pub(crate) fn coordinates(block: Dim3, thread: u32) -> Dim3 {
 }
 
 impl<'a> Env<'a> {
+    /// Makes the thread stand aside at the head of the loop that it waits in: what it waits for is done by another.
+    pub(crate) fn give_way(&self) {
+        // SAFETY: the header of scratch memory is valid for the block, which one host thread runs.
+        unsafe { *header((*self.ctx).scratch, super::SPIN_COUNT) = super::TIRED };
+    }
+
+    /// Has the dispatcher sleep that long once no thread of the block can do anything else.
+    pub(crate) fn sleep(&self, ns: u32) {
+        self.give_way();
+        // SAFETY: as above.
+        let asked = unsafe { &mut *header((*self.ctx).scratch, scratch::SLEEP) };
+        *asked = ns.max(*asked);
+    }
+
     /// A thread at an instruction that the runtime does; its registers are still to be filled in.
     pub(crate) fn at(
         kernel: &'a Kernel,
@@ -56,6 +73,7 @@ impl<'a> Env<'a> {
             sp,
             uses: &site.uses,
             values: [0; MAX_USES],
+            whole: std::ptr::null(),
             texture: Cell::default(),
         }
     }
@@ -105,6 +123,18 @@ impl Env<'_> {
         }
     }
 
+    /// A 128-bit operand.
+    pub(crate) fn wide(&self, o: Operand) -> u128 {
+        let place = o
+            .reg()
+            .and_then(|r| self.uses.iter().position(|u| u.0 == r));
+        match place {
+            // SAFETY: generated code stored 16 bytes for each register.
+            Some(i) if !self.whole.is_null() => unsafe { self.whole.add(i).read_unaligned() },
+            _ => u128::from(self.value(o)),
+        }
+    }
+
     pub(crate) fn word(&self, o: Operand) -> u32 {
         self.value(o) as u32
     }
@@ -134,7 +164,7 @@ impl Env<'_> {
             SpecialReg::NCtaId(d) => pick(d, c.grid),
             SpecialReg::LaneId => u64::from(self.thread & 31),
             SpecialReg::WarpId => u64::from(self.thread >> 5),
-            _ => 0,
+            s => s.reserved_offset().map_or(0, u64::from),
         }
     }
 

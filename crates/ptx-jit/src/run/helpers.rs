@@ -236,6 +236,7 @@ extern "C" fn slow(ctx: Ctx, site: u64, t: u64, buffer: *mut u64, sp: u64) -> u6
     let k = kernel(ctx);
     let s = &k.plan.slow[site as usize];
     let mut env = Env::at(k, ctx, s, t as u32, sp);
+    env.whole = buffer.cast();
     for i in 0..s.uses.len().min(MAX_USES) {
         // SAFETY: generated code stored this many.
         env.values[i] = unsafe { *buffer.add(2 * i) };

@@ -1,6 +1,6 @@
 //! Memory instructions that have no inline code: odd atomics, asynchronous copies, mbarriers.
 
-use mica_kernel::{Fault, FaultKind};
+use mica_kernel::{Fault, FaultKind, update_128};
 use mica_ptx::ast::{
     Address, Atom, AtomOp, Completion, MbarrierOp, MbarrierPhase, Op, Operand, ScalarType, Space,
 };
@@ -140,7 +140,7 @@ pub(crate) fn rmw(host: u64, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
 
 fn atom(env: &Env<'_>, a: &Atom, out: &mut Out<'_>) -> Result<(), Fault> {
     if a.ty == ScalarType::B128 {
-        return Err(env.fault(FaultKind::IllegalInstruction));
+        return atom_128(env, a, out);
     }
     let size = a.ty.bytes();
     let bytes = size * a.src.len() as u32;
@@ -159,6 +159,22 @@ fn atom(env: &Env<'_>, a: &Atom, out: &mut Out<'_>) -> Result<(), Fault> {
     }
     if let Some(m) = &a.mbar {
         update(env, Space::Shared, m, |s| mbarrier::complete_tx(s, bytes))?;
+    }
+    Ok(())
+}
+
+/// `atom.cas.b128` and `atom.exch.b128`.
+fn atom_128(env: &Env<'_>, a: &Atom, out: &mut Out<'_>) -> Result<(), Fault> {
+    let Some(src) = a.src.first() else {
+        return Err(env.fault(FaultKind::IllegalInstruction));
+    };
+    let host = env.host(a.space, &a.addr, 16, 16, true)?;
+    let v = env.wide(*src);
+    let new = a.src2.map_or(0, |o| env.wide(o));
+    // SAFETY: checked and aligned.
+    let old = unsafe { update_128(host, |old| atomic::apply_128(a.op, old, v, new)) };
+    if let Some(Some(d)) = a.dst.first() {
+        out(*d, old);
     }
     Ok(())
 }
@@ -221,6 +237,9 @@ fn mbar(
                 MbarrierPhase::State(o) => mbarrier::is_complete(state, env.value(*o)),
                 MbarrierPhase::Parity(o) => mbarrier::is_parity_complete(state, w(o)),
             };
+            if !done {
+                env.give_way();
+            }
             out(*dst, u128::from(done));
         }
     }

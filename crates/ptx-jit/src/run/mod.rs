@@ -31,6 +31,8 @@ pub(crate) use row::CELL;
 
 /// `u32` in the scratch header: iterations of waiting loops.
 pub(crate) const SPIN_COUNT: i32 = 32;
+/// A count of iterations after which a thread stands aside in any loop that waits.
+pub(crate) const TIRED: u32 = 1 << 30;
 
 /// Result of [`DIVERGE`] from which on it means a status to return.
 pub(crate) const DIVERGED_BAD: i64 = 2;

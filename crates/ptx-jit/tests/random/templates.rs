@@ -103,6 +103,8 @@ pub(crate) const INTEGER: &[&str] = &[
     "add.cc.u32 Di, Ai, Ai; addc.cc.u32 Di, Ai, Ai; addc.u32 Di, Ai, Ai;",
     "sub.cc.u32 Di, Ai, Ai; subc.cc.u32 Di, Ai, Ai; subc.u32 Di, Ai, Ai;",
     "sub.cc.u64 Dl, Al, Al; subc.u64 Dl, Al, Al;",
+    "sub.cc.u32 Di, Ai, Ai; subc.cc.u32 Di, Ai, Ai; addc.u32 Di, Ai, Ai;",
+    "add.cc.u32 Di, Ai, Ai; subc.cc.u32 Di, Ai, Ai; madc.lo.u32 Di, Ai, Ai, Ai;",
     "add.cc.u64 Dl, Al, Al; addc.cc.u64 Dl, Al, Al; addc.u32 Di, Ai, Ai;",
     "mad.lo.cc.u32 Di, Ai, Ai, Ai; madc.hi.cc.u32 Di, Ai, Ai, Ai; madc.lo.u32 Di, Ai, Ai, Ai;",
     "mad.lo.cc.u64 Dl, Al, Al, Al; madc.hi.u64 Dl, Al, Al, Al;",

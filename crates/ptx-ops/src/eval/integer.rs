@@ -46,12 +46,8 @@ fn arithmetic(op: &Op, from: &impl Operands) -> Option<Results> {
             a,
             b,
         } => {
-            let step = if *sub {
-                int::sub_borrow
-            } else {
-                int::add_carry
-            };
-            let flag = carry.reads && from.carry();
+            let step = if *sub { int::sub_carry } else { int::add_carry };
+            let flag = if carry.reads { from.carry() } else { *sub };
             return Some(flagged(*dst, *carry, step(integer(*ty), v(a), v(b), flag)));
         }
         Op::Mul {

@@ -235,7 +235,7 @@ pub enum ProxyKind {
 /// How `mul.wide`-like fused carry chains use the carry flag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Carry {
-    /// Adds (or borrows) the flag: `addc`, `subc`, `madc`.
+    /// Adds the flag, or borrows where it is clear: `addc`, `subc`, `madc`.
     pub reads: bool,
     /// Sets the flag: `.cc`.
     pub writes: bool,

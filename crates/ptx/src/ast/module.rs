@@ -24,6 +24,9 @@ pub struct Module {
     /// Bytes of static shared memory at offset 0 that several functions share; see
     /// [`Function::shared_bytes`].
     pub common_shared_bytes: u32,
+    /// Bytes at offset 0 of every kernel's shared memory that are the system's: 0, or
+    /// [`RESERVED_SHARED_BYTES`](super::RESERVED_SHARED_BYTES) if the module asks where they are.
+    pub reserved_shared_bytes: u32,
 }
 
 /// `.target sm_90a, debug`.

@@ -179,7 +179,7 @@ pub enum Op {
         dst: RegId,
         a: Operand,
     },
-    /// `add.cc addc sub.cc subc`. For subtraction the flag is a borrow.
+    /// `add.cc addc sub.cc subc`. After a subtraction the flag is set where nothing was borrowed.
     AddCarry {
         sub: bool,
         ty: ScalarType,

@@ -321,7 +321,23 @@ pub enum SpecialReg {
     Zero,
 }
 
+/// Bytes at the start of shared memory that belong to the system in a module that asks for them
+/// (`%reserved_smem_offset_*`). Cooperative groups keep there what tiles wider than a warp need.
+pub const RESERVED_SHARED_BYTES: u32 = 1024;
+
 impl SpecialReg {
+    /// The offset in shared memory that a register of the system's part holds.
+    pub fn reserved_offset(self) -> Option<u32> {
+        match self {
+            SpecialReg::ReservedSmemBegin | SpecialReg::ReservedSmem(0) => Some(0),
+            SpecialReg::ReservedSmem(_) => Some(RESERVED_SHARED_BYTES / 2),
+            SpecialReg::ReservedSmemEnd | SpecialReg::ReservedSmemCap => {
+                Some(RESERVED_SHARED_BYTES)
+            }
+            _ => None,
+        }
+    }
+
     /// Width in bits.
     pub fn bits(self) -> u32 {
         match self {

@@ -1,6 +1,6 @@
 //! Operands: registers, immediates, symbols, addresses and vectors, checked against their type.
 
-use crate::ast::{Operand, PredSrc, RegId, Register, ScalarType, TypeClass};
+use crate::ast::{Operand, PredSrc, RESERVED_SHARED_BYTES, RegId, Register, ScalarType, TypeClass};
 use crate::error::{Error, Result};
 use crate::lexer::{Kind, Token};
 
@@ -203,6 +203,9 @@ impl<'a> Parser<'a> {
         if let Some(reg) = special(token.text, component) {
             if component.is_some() {
                 self.advance()?;
+            }
+            if reg.reserved_offset().is_some() {
+                self.module.reserved_shared_bytes = RESERVED_SHARED_BYTES;
             }
             return Ok(Operand::Special(reg));
         }

@@ -7,6 +7,9 @@ use crate::policy::TenantId;
 /// Where work holds still by itself: how long whoever held a lease has to say what it used of it, before
 /// the next one gets it.
 const SAYS_SO_NS: u64 = 1_000_000;
+/// A lease is longer by its usual length for every so many tenants that wait, up to so many times as long.
+const WAITING_FOR_ONE_MORE: usize = 3;
+const MOST_TIMES: usize = 3;
 
 #[derive(Debug)]
 pub(super) struct Holder {
@@ -85,7 +88,7 @@ impl Arbiter {
             });
         if goes_on && end_ns > now_ns && end_ns < now_ns + 2 * margin_ns {
             // It would be picked again, so nothing has to drain.
-            let end_ns = end_ns + self.settings.lease_ns;
+            let end_ns = end_ns + self.turn_ns();
             self.set_end(id, end_ns, orders);
             return Some(end_ns - margin_ns);
         }
@@ -118,6 +121,17 @@ impl Arbiter {
             Some(idle_ns) => now_ns + idle_ns / 4,
             None => limit_ns,
         })
+    }
+
+    /// How long a lease is: the more tenants wait, the longer, since each change of holder leaves the GPU idle for a
+    /// moment. On the software GPU a change costs next to nothing.
+    fn turn_ns(&self) -> u64 {
+        if self.settings.idle_ns.is_some() {
+            return self.settings.lease_ns;
+        }
+        let waiting = (self.tenants.values()).filter(|tenant| !tenant.waiting.is_empty());
+        let times = (waiting.count() / WAITING_FOR_ONE_MORE).clamp(1, MOST_TIMES);
+        self.settings.lease_ns * times as u64
     }
 
     /// How long after its end a lease may be given back.
@@ -305,12 +319,13 @@ impl Arbiter {
     ) -> Option<u64> {
         // From here on its lease is charged.
         self.forget_overrun(id);
+        let turn_ns = self.turn_ns();
         let client = self.clients.get_mut(&id)?;
         let tenant_id = client.tenant;
         let tenant = self.tenants.get_mut(&tenant_id)?;
         tenant.waiting.remove(&(client.place_ns, id));
         tenant.floor_ns = tenant.floor_ns.max(client.place_ns);
-        let end_ns = now_ns + self.settings.lease_ns;
+        let end_ns = now_ns + turn_ns;
         client.sequence = (client.sequence + 1) & SEQUENCE_MASK;
         client.gate = Gate::Leased { end_ns };
         client.leases += 1;

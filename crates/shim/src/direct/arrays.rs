@@ -1,9 +1,9 @@
 //! Arrays, mipmapped arrays, and the end of everything booked by handle.
 
-use mica_cuda_abi::{Array3dDescriptor, CuStatus, Handle, Symbol};
+use mica_cuda_abi::{Array3dDescriptor, CuStatus, Handle, Symbol, function};
 
+use super::allocations::Entry;
 use super::context::owner;
-use super::ledger::Entry;
 use super::state::{footprint, making, state};
 
 /// `cuArrayCreate` and `cuArray3DCreate`, each also as before CUDA 3.2, with sizes of 32 bits.
@@ -22,7 +22,7 @@ pub(crate) unsafe fn create<D: Copy + Into<Array3dDescriptor>>(
 /// `cuMipmappedArrayCreate`.
 pub(crate) unsafe fn create_mipmapped(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *const Array3dDescriptor, u32) -> CuStatus,
+    real: function::cuMipmappedArrayCreate,
     out: *mut Handle,
     descriptor: *const Array3dDescriptor,
     levels: u32,
@@ -36,7 +36,7 @@ pub(crate) unsafe fn create_mipmapped(
 /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`, `cuDestroyExternalMemory`.
 pub(crate) unsafe fn destroy(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuArrayDestroy,
     object: Handle,
 ) -> CuStatus {
     let Some(direct) = state() else {
@@ -57,7 +57,7 @@ pub(crate) unsafe fn destroy(
     status
 }
 
-/// Charges for and books an object that `call` makes at `out`.
+/// Charges for and records an object that `call` makes at `out`.
 ///
 /// # Safety
 /// `call` writes a handle to `out` when it succeeds.

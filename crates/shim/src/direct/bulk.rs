@@ -3,10 +3,10 @@
 
 use std::ffi::c_void;
 
-use mica_cuda_abi::{CuStatus, DevicePtr, Handle, MemLocation, Symbol};
+use mica_cuda_abi::{CuStatus, DevicePtr, Handle, MemLocation, Symbol, function};
 
 use super::copies::pass;
-use super::launch::submit;
+use super::submission::submit;
 
 fn filled<V>(count: usize, rows: usize) -> usize {
     size_of::<V>().saturating_mul(count).saturating_mul(rows)
@@ -89,17 +89,7 @@ unsafe fn batch_bytes(sizes: *const usize, count: usize) -> usize {
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn batch(
     symbol: Symbol,
-    real: unsafe extern "C" fn(
-        *mut c_void,
-        *mut c_void,
-        *const usize,
-        usize,
-        *mut c_void,
-        *mut c_void,
-        usize,
-        *mut usize,
-        Handle,
-    ) -> CuStatus,
+    real: function::cuMemcpyBatchAsync,
     to: *mut c_void,
     from: *mut c_void,
     sizes: *const usize,
@@ -132,16 +122,7 @@ pub(crate) unsafe fn batch(
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn batch_v2(
     symbol: Symbol,
-    real: unsafe extern "C" fn(
-        *mut c_void,
-        *mut c_void,
-        *const usize,
-        usize,
-        *mut c_void,
-        *mut c_void,
-        usize,
-        Handle,
-    ) -> CuStatus,
+    real: function::cuMemcpyBatchAsync_v2,
     to: *mut c_void,
     from: *mut c_void,
     sizes: *const usize,
@@ -171,7 +152,7 @@ pub(crate) unsafe fn batch_v2(
 /// `cuMemcpy3DBatchAsync`: taken for large whatever it holds.
 pub(crate) unsafe fn deep_batch(
     symbol: Symbol,
-    real: unsafe extern "C" fn(usize, *mut c_void, *mut usize, u64, Handle) -> CuStatus,
+    real: function::cuMemcpy3DBatchAsync,
     count: usize,
     copies: *mut c_void,
     failed: *mut usize,
@@ -186,7 +167,7 @@ pub(crate) unsafe fn deep_batch(
 /// `cuMemcpy3DBatchAsync_v2`.
 pub(crate) unsafe fn deep_batch_v2(
     symbol: Symbol,
-    real: unsafe extern "C" fn(usize, *mut c_void, u64, Handle) -> CuStatus,
+    real: function::cuMemcpy3DBatchAsync_v2,
     count: usize,
     copies: *mut c_void,
     flags: u64,
@@ -200,7 +181,7 @@ pub(crate) unsafe fn deep_batch_v2(
 /// `cuMemBatchDecompressAsync`.
 pub(crate) unsafe fn decompress(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, usize, u32, *mut usize, Handle) -> CuStatus,
+    real: function::cuMemBatchDecompressAsync,
     params: *mut c_void,
     count: usize,
     flags: u32,
@@ -215,7 +196,7 @@ pub(crate) unsafe fn decompress(
 /// `cuMemPrefetchAsync`.
 pub(crate) unsafe fn prefetch(
     symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, usize, i32, Handle) -> CuStatus,
+    real: function::cuMemPrefetchAsync,
     from: DevicePtr,
     bytes: usize,
     device: i32,
@@ -229,7 +210,7 @@ pub(crate) unsafe fn prefetch(
 /// `cuMemPrefetchAsync_v2`.
 pub(crate) unsafe fn prefetch_v2(
     symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, usize, MemLocation, u32, Handle) -> CuStatus,
+    real: function::cuMemPrefetchAsync_v2,
     from: DevicePtr,
     bytes: usize,
     to: MemLocation,
@@ -245,16 +226,7 @@ pub(crate) unsafe fn prefetch_v2(
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn prefetch_batch(
     symbol: Symbol,
-    real: unsafe extern "C" fn(
-        *mut c_void,
-        *const usize,
-        usize,
-        *mut c_void,
-        *mut c_void,
-        usize,
-        u64,
-        Handle,
-    ) -> CuStatus,
+    real: function::cuMemPrefetchBatchAsync,
     from: *mut c_void,
     sizes: *const usize,
     count: usize,
@@ -284,7 +256,7 @@ pub(crate) unsafe fn prefetch_batch(
 /// `cuMemDiscardBatchAsync`.
 pub(crate) unsafe fn discard_batch(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, *const usize, usize, u64, Handle) -> CuStatus,
+    real: function::cuMemDiscardBatchAsync,
     from: *mut c_void,
     sizes: *const usize,
     count: usize,
@@ -300,7 +272,7 @@ pub(crate) unsafe fn discard_batch(
 /// `cuMemcpyWithAttributesAsync`.
 pub(crate) unsafe fn with_attributes(
     symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, DevicePtr, usize, *mut c_void, Handle) -> CuStatus,
+    real: function::cuMemcpyWithAttributesAsync,
     to: DevicePtr,
     from: DevicePtr,
     bytes: usize,
@@ -315,7 +287,7 @@ pub(crate) unsafe fn with_attributes(
 /// `cuMemcpy3DWithAttributesAsync`: taken for large whatever it is.
 pub(crate) unsafe fn deep_with_attributes(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, u64, Handle) -> CuStatus,
+    real: function::cuMemcpy3DWithAttributesAsync,
     copy: *mut c_void,
     flags: u64,
     stream: Handle,

@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mica_cuda_abi::{CuResult, CuStatus, Handle, Symbol};
+use mica_cuda_abi::{CuResult, CuStatus, Handle, Symbol, function};
 
 use super::driver::real;
-use super::launch::LEASES;
 use super::state::page;
+use super::submission::LEASES;
 use super::{context, graphs, streams};
 
 const STATUS_NONE: u32 = 0;
@@ -64,8 +64,7 @@ pub(crate) fn is_capturing(symbol: Symbol, stream: Handle) -> bool {
 #[cold]
 fn ask(symbol: Symbol, stream: Handle) -> bool {
     let stream = streams::own_handle(symbol, stream);
-    let is_capturing =
-        real!(cuStreamIsCapturing as unsafe extern "C" fn(Handle, *mut u32) -> CuStatus);
+    let is_capturing = real!(cuStreamIsCapturing);
     let mut status = STATUS_NONE;
     // SAFETY: the program's stream, and room for the answer.
     let result = unsafe { is_capturing(stream, &mut status) };
@@ -115,7 +114,7 @@ pub(crate) fn context_ended(context: usize) {
 /// `cuStreamDestroy`: nobody can end the capture of a stream that is gone.
 pub(crate) unsafe fn stream_destroyed(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuStreamDestroy,
     stream: Handle,
 ) -> CuStatus {
     // SAFETY: the program's argument.
@@ -129,7 +128,7 @@ pub(crate) unsafe fn stream_destroyed(
 /// `cuStreamBeginCapture`.
 pub(crate) unsafe fn begin_v1(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuStreamBeginCapture,
     stream: Handle,
 ) -> CuStatus {
     // SAFETY: the program's argument.
@@ -139,7 +138,7 @@ pub(crate) unsafe fn begin_v1(
 /// `cuStreamBeginCapture_v2`.
 pub(crate) unsafe fn begin(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, u32) -> CuStatus,
+    real: function::cuStreamBeginCapture_v2,
     stream: Handle,
     mode: u32,
 ) -> CuStatus {
@@ -151,14 +150,7 @@ pub(crate) unsafe fn begin(
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn begin_to_graph(
     symbol: Symbol,
-    real: unsafe extern "C" fn(
-        Handle,
-        Handle,
-        *const Handle,
-        *const c_void,
-        usize,
-        u32,
-    ) -> CuStatus,
+    real: function::cuStreamBeginCaptureToGraph,
     stream: Handle,
     graph: Handle,
     needs: *const Handle,
@@ -175,7 +167,7 @@ pub(crate) unsafe fn begin_to_graph(
 /// `cuStreamBeginRecaptureToGraph`.
 pub(crate) unsafe fn begin_recapture(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, u32, Handle, *const c_void, *mut c_void) -> CuStatus,
+    real: function::cuStreamBeginRecaptureToGraph,
     stream: Handle,
     mode: u32,
     graph: Handle,
@@ -191,7 +183,7 @@ pub(crate) unsafe fn begin_recapture(
 /// `cuStreamEndCapture`: an error other than "not capturing" ends the capture too, also from the wrong thread.
 pub(crate) unsafe fn end(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, *mut Handle) -> CuStatus,
+    real: function::cuStreamEndCapture,
     stream: Handle,
     graph: *mut Handle,
 ) -> CuStatus {

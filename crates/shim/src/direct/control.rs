@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use mica_limits::Commands;
 
-use super::books;
-use super::launch::{self, LEASES};
+use super::reconcile;
 use super::state::{Direct, state};
+use super::submission::{self, LEASES};
 use crate::log;
 
 static COMMANDS: Commands = Commands::new();
@@ -38,7 +38,7 @@ pub(crate) fn start(direct: &'static Direct) -> bool {
         && spawn("mica-command", move || {
             let each_round = |stopped: bool| {
                 if !stopped {
-                    books::refresh(direct);
+                    reconcile::refresh(direct);
                 }
             };
             COMMANDS.run(
@@ -50,7 +50,7 @@ pub(crate) fn start(direct: &'static Direct) -> bool {
             );
         })
         && spawn("mica-drain", move || {
-            let wait = || inside_driver(launch::drain);
+            let wait = || inside_driver(submission::drain);
             LEASES.drain(&direct.gate, exiting, wait, log::line);
         })
         && spawn("mica-lease", move || {

@@ -2,9 +2,9 @@
 
 use std::ffi::c_void;
 
-use mica_cuda_abi::{CuStatus, DevicePtr, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, DevicePtr, Handle, Symbol, function};
 
-use super::launch::submit;
+use super::submission::submit;
 use super::{streams, sync};
 
 /// A copy of this size holds the copy engine as long as a kernel holds the processors.
@@ -82,7 +82,7 @@ pub(crate) unsafe fn array<A, B, C>(
 /// `cuMemcpyAtoH`: also waits.
 pub(crate) unsafe fn array_to_host(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, Handle, usize, usize) -> CuStatus,
+    real: function::cuMemcpyAtoH,
     to: *mut c_void,
     from: Handle,
     offset: usize,
@@ -111,7 +111,7 @@ pub(crate) unsafe fn array_async<A, B, C>(
 /// `cuMemcpyAtoA`.
 pub(crate) unsafe fn between_arrays(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, usize, Handle, usize, usize) -> CuStatus,
+    real: function::cuMemcpyAtoA,
     to: Handle,
     to_offset: usize,
     from: Handle,
@@ -126,7 +126,7 @@ pub(crate) unsafe fn between_arrays(
 /// `cuMemcpy2D`, `cuMemcpy3D` and what is like them, as they were before CUDA 3.2: taken for large.
 pub(crate) unsafe fn described_v1(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*const c_void) -> CuStatus,
+    real: function::cuMemcpy2D,
     copy: *const c_void,
 ) -> CuStatus {
     submit(symbol, std::ptr::null_mut());
@@ -137,7 +137,7 @@ pub(crate) unsafe fn described_v1(
 /// The same on a stream.
 pub(crate) unsafe fn described_async_v1(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*const c_void, Handle) -> CuStatus,
+    real: function::cuMemcpy2DAsync,
     copy: *const c_void,
     stream: Handle,
 ) -> CuStatus {
@@ -169,7 +169,7 @@ unsafe fn extent_bytes(copy: *const c_void, offset: usize, dimensions: usize) ->
 /// `cuMemcpy2DAsync`.
 pub(crate) unsafe fn flat_async(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*const c_void, Handle) -> CuStatus,
+    real: function::cuMemcpy2DAsync_v2,
     copy: *const c_void,
     stream: Handle,
 ) -> CuStatus {
@@ -186,7 +186,7 @@ pub(crate) unsafe fn flat_async(
 /// `cuMemcpy3DAsync`.
 pub(crate) unsafe fn deep_async(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*const c_void, Handle) -> CuStatus,
+    real: function::cuMemcpy3DAsync_v2,
     copy: *const c_void,
     stream: Handle,
 ) -> CuStatus {
@@ -203,7 +203,7 @@ pub(crate) unsafe fn deep_async(
 /// `cuMemcpy2D`, `cuMemcpy2DUnaligned`.
 pub(crate) unsafe fn flat(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*const c_void) -> CuStatus,
+    real: function::cuMemcpy2D_v2,
     copy: *const c_void,
 ) -> CuStatus {
     // SAFETY: the program's descriptor.
@@ -216,7 +216,7 @@ pub(crate) unsafe fn flat(
 /// `cuMemcpy3D`, `cuMemcpy3DPeer`.
 pub(crate) unsafe fn deep(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*const c_void) -> CuStatus,
+    real: function::cuMemcpy3D_v2,
     copy: *const c_void,
 ) -> CuStatus {
     // SAFETY: the program's descriptor.
@@ -229,7 +229,7 @@ pub(crate) unsafe fn deep(
 /// `cuMemcpyPeer`.
 pub(crate) unsafe fn peer(
     symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, Handle, DevicePtr, Handle, usize) -> CuStatus,
+    real: function::cuMemcpyPeer,
     to: DevicePtr,
     there: Handle,
     from: DevicePtr,
@@ -245,7 +245,7 @@ pub(crate) unsafe fn peer(
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn peer_async(
     symbol: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, Handle, DevicePtr, Handle, usize, Handle) -> CuStatus,
+    real: function::cuMemcpyPeerAsync,
     to: DevicePtr,
     there: Handle,
     from: DevicePtr,

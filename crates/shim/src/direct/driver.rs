@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use mica_cuda_abi::{ENTRY_POINTS, Symbol, library_files};
 
-use super::submission::{self, LAUNCHES, SUBMISSION};
+use super::launch::{self, LAUNCHES, SUBMISSION};
 use crate::exports::{self, COUNT};
 
 /// Name of the variable with the driver's path.
@@ -25,19 +25,21 @@ static REAL: [AtomicPtr<c_void>; COUNT] =
 /// Address of the real function.
 #[inline(always)]
 pub(crate) fn real_address(symbol: Symbol) -> *mut c_void {
-    match submission::place(symbol) {
+    match launch::place(symbol) {
         Some(place) => SUBMISSION.real[place].load(Relaxed),
         None => REAL[symbol as usize].load(Relaxed),
     }
 }
 
-/// The real function as a value of type `$type`.
+/// The real function, of the type that the table has for it.
 macro_rules! real {
-    ($symbol:ident as $type:ty) => {{
+    ($symbol:ident) => {{
         let address = $crate::direct::driver::real_address(mica_cuda_abi::Symbol::$symbol);
         // SAFETY: the address is that of the driver's function of this name (or of one that takes
-        // no arguments and returns a status), whose type the caller states as `cuda.h` has it.
-        unsafe { std::mem::transmute::<*mut std::ffi::c_void, $type>(address) }
+        // no arguments and returns a status), whose type the table has from `cuda.h`.
+        unsafe {
+            std::mem::transmute::<*mut std::ffi::c_void, mica_cuda_abi::function::$symbol>(address)
+        }
     }};
 }
 pub(crate) use real;

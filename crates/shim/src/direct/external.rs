@@ -3,14 +3,14 @@
 //! Charged here because nobody else does. Memory that comes from another CUDA process (IPC handles,
 //! shareable handles) was charged to the one that made it, and is not charged twice.
 
-use mica_cuda_abi::{CuStatus, ExternalMemoryDescriptor, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, ExternalMemoryDescriptor, Handle, Symbol, function};
 
 use super::arrays::booked;
 
 /// `cuImportExternalMemory`.
 pub(crate) unsafe fn import(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *const ExternalMemoryDescriptor) -> CuStatus,
+    real: function::cuImportExternalMemory,
     out: *mut Handle,
     descriptor: *const ExternalMemoryDescriptor,
 ) -> CuStatus {

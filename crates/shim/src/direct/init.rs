@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
-use mica_cuda_abi::{CuResult, CuStatus, Symbol};
+use mica_cuda_abi::{CuResult, CuStatus, Symbol, function};
 use mica_limits::{Environment, HostLink, LinkError};
 use mica_wire::host::message::Role;
 use mica_wire::host::page::client_flags;
@@ -22,11 +22,7 @@ static JOINING: Mutex<()> = Mutex::new(());
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 /// `cuInit`.
-pub(crate) unsafe fn init(
-    _: Symbol,
-    real: unsafe extern "C" fn(u32) -> CuStatus,
-    flags: u32,
-) -> CuStatus {
+pub(crate) unsafe fn init(_: Symbol, real: function::cuInit, flags: u32) -> CuStatus {
     // SAFETY: the program's argument.
     let call = || unsafe { real(flags) };
     if BROKEN.load(Acquire) {
@@ -105,7 +101,7 @@ fn refused(error: &LinkError) -> CuStatus {
 }
 
 fn driver_version() -> u32 {
-    let get = real!(cuDriverGetVersion as unsafe extern "C" fn(*mut i32) -> CuStatus);
+    let get = real!(cuDriverGetVersion);
     let mut version = 0;
     // SAFETY: writes one number.
     unsafe { get(&mut version) };

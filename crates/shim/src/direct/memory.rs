@@ -1,9 +1,9 @@
 //! Linear memory: cuMemAlloc and its kin, and what frees it.
 
-use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle, Symbol};
+use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle, Symbol, function};
 
+use super::allocations::Entry;
 use super::context::{notice, owner};
-use super::ledger::Entry;
 use super::state::{Direct, footprint, making, state};
 
 /// Rows of pitched memory begin at multiples of this on every device so far.
@@ -12,7 +12,7 @@ const PITCH: u64 = 512;
 /// `cuMemAlloc_v2`.
 pub(crate) unsafe fn alloc(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut DevicePtr, usize) -> CuStatus,
+    real: function::cuMemAlloc_v2,
     out: *mut DevicePtr,
     bytes: usize,
 ) -> CuStatus {
@@ -28,7 +28,7 @@ pub(crate) unsafe fn alloc(
 /// `cuMemAlloc`, with 32-bit addresses.
 pub(crate) unsafe fn alloc_v1(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut u32, u32) -> CuStatus,
+    real: function::cuMemAlloc,
     out: *mut u32,
     bytes: u32,
 ) -> CuStatus {
@@ -44,7 +44,7 @@ pub(crate) unsafe fn alloc_v1(
 /// `cuMemAllocManaged`: charged in full, as all of it may come to lie on the device.
 pub(crate) unsafe fn alloc_managed(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut DevicePtr, usize, u32) -> CuStatus,
+    real: function::cuMemAllocManaged,
     out: *mut DevicePtr,
     bytes: usize,
     flags: u32,
@@ -70,7 +70,7 @@ pub(crate) unsafe fn alloc_managed(
 /// `cuMemAllocPitch_v2`.
 pub(crate) unsafe fn alloc_pitch(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut DevicePtr, *mut usize, usize, usize, u32) -> CuStatus,
+    real: function::cuMemAllocPitch_v2,
     out: *mut DevicePtr,
     pitch: *mut usize,
     width: usize,
@@ -96,7 +96,7 @@ pub(crate) unsafe fn alloc_pitch(
 /// `cuMemAllocPitch`, with 32-bit addresses.
 pub(crate) unsafe fn alloc_pitch_v1(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut u32, *mut u32, u32, u32, u32) -> CuStatus,
+    real: function::cuMemAllocPitch,
     out: *mut u32,
     pitch: *mut u32,
     width: u32,
@@ -114,21 +114,13 @@ pub(crate) unsafe fn alloc_pitch_v1(
 }
 
 /// `cuMemFree_v2`.
-pub(crate) unsafe fn free(
-    _: Symbol,
-    real: unsafe extern "C" fn(DevicePtr) -> CuStatus,
-    pointer: DevicePtr,
-) -> CuStatus {
+pub(crate) unsafe fn free(_: Symbol, real: function::cuMemFree_v2, pointer: DevicePtr) -> CuStatus {
     // SAFETY: the program's argument.
     release(pointer, || unsafe { real(pointer) })
 }
 
 /// `cuMemFree`, with 32-bit addresses.
-pub(crate) unsafe fn free_v1(
-    _: Symbol,
-    real: unsafe extern "C" fn(u32) -> CuStatus,
-    pointer: u32,
-) -> CuStatus {
+pub(crate) unsafe fn free_v1(_: Symbol, real: function::cuMemFree, pointer: u32) -> CuStatus {
     // SAFETY: the program's argument.
     release(pointer.into(), || unsafe { real(pointer) })
 }
@@ -136,7 +128,7 @@ pub(crate) unsafe fn free_v1(
 /// `cuMemFreeAsync`.
 pub(crate) unsafe fn free_async(
     _: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, Handle) -> CuStatus,
+    real: function::cuMemFreeAsync,
     pointer: DevicePtr,
     stream: Handle,
 ) -> CuStatus {
@@ -144,7 +136,7 @@ pub(crate) unsafe fn free_async(
     release(pointer, || unsafe { real(pointer, stream) })
 }
 
-/// Charges and books memory of its own.
+/// Charges and records memory of its own.
 fn own(
     direct: &Direct,
     bytes: u64,
@@ -165,7 +157,7 @@ pub(crate) fn release(pointer: DevicePtr, call: impl FnOnce() -> CuStatus) -> Cu
     let Some(direct) = state() else {
         return call();
     };
-    // Out of the books first: once the driver has freed it, another thread may be given the same
+    // Out of the records first: once the driver has freed it, another thread may be given the same
     // address.
     let entry = direct.linear.free(pointer);
     if let Some(Entry {
@@ -213,8 +205,7 @@ fn settle_pitch(direct: &Direct, pointer: DevicePtr, bytes: u64, real_bytes: u64
     let (charged, needed) = (footprint(bytes), footprint(real_bytes));
     if needed > charged {
         if direct.charge(needed - charged).is_err() {
-            let free =
-                super::driver::real!(cuMemFree_v2 as unsafe extern "C" fn(DevicePtr) -> CuStatus);
+            let free = super::driver::real!(cuMemFree_v2);
             // SAFETY: allocated a moment ago and not yet known to the program.
             release(pointer, || unsafe { free(pointer) });
             return CuResult::OutOfMemory as CuStatus;

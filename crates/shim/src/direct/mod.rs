@@ -4,8 +4,8 @@
 //! the process's time slice follows the daemon's word. Everything else leads straight to the driver.
 //! Without a daemon named in the environment there are no hooks at all.
 
+mod allocations;
 mod arrays;
-mod books;
 mod bulk;
 mod capture;
 mod context;
@@ -19,11 +19,11 @@ mod host_waits;
 mod info;
 mod init;
 mod launch;
-mod ledger;
 mod memory;
 mod modules;
 mod pools;
 mod procaddr;
+mod reconcile;
 mod stacks;
 mod state;
 mod streams;
@@ -68,7 +68,8 @@ pub(crate) fn install() {
         return;
     };
     let traced = mica_limits::variable(trace::TRACE).is_some();
-    let limited = mica_limits::variable(Environment::SOCKET).is_some();
+    let limited =
+        mica_limits::variable(Environment::SOCKET).is_some() || mica_limits::in_container();
     if limited {
         LIMITED.store(true, Release);
         log::line(&format!("the driver is {}", driver.path.display()));

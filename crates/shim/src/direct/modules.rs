@@ -1,7 +1,7 @@
 //! Modules and libraries: what their global variables take is charged before they are loaded.
 //!
 //! Code itself, and what is not looked into beforehand (a process's later images, if they are many), the driver
-//! takes when it pleases: the daemon is asked to compare its figure with the books soon, and counts it.
+//! takes when it pleases: the daemon is asked to compare its figure with the records soon, and counts it.
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -9,14 +9,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_cuda_abi::{CuStatus, Device, DeviceAttribute, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, DeviceAttribute, Handle, Symbol, function};
 use mica_fatbin::{Cubin, EntryKind, Format, Image, Region, locate};
 use mica_ptx::ast::Space;
 
+use super::allocations::Entry;
 use super::driver::real;
-use super::ledger::Entry;
 use super::state::{footprint, making, state};
-use super::{books, context};
+use super::{context, reconcile};
 use crate::image;
 
 /// Bytes of images that are looked into in one process: a framework brings gigabytes, mostly code that
@@ -27,7 +27,7 @@ static LOOKED_INTO: AtomicU64 = AtomicU64::new(0);
 /// `cuModuleLoadData`, `cuModuleLoadFatBinary`.
 pub(crate) unsafe fn load_data(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *const c_void) -> CuStatus,
+    real: function::cuModuleLoadData,
     out: *mut Handle,
     image: *const c_void,
 ) -> CuStatus {
@@ -42,13 +42,7 @@ pub(crate) unsafe fn load_data(
 /// `cuModuleLoadDataEx`.
 pub(crate) unsafe fn load_data_ex(
     _: Symbol,
-    real: unsafe extern "C" fn(
-        *mut Handle,
-        *const c_void,
-        u32,
-        *mut i32,
-        *mut *mut c_void,
-    ) -> CuStatus,
+    real: function::cuModuleLoadDataEx,
     out: *mut Handle,
     image: *const c_void,
     count: u32,
@@ -66,7 +60,7 @@ pub(crate) unsafe fn load_data_ex(
 /// `cuModuleLoad`.
 pub(crate) unsafe fn load_file(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *const c_char) -> CuStatus,
+    real: function::cuModuleLoad,
     out: *mut Handle,
     path: *const c_char,
 ) -> CuStatus {
@@ -78,16 +72,7 @@ pub(crate) unsafe fn load_file(
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn load_library(
     symbol: Symbol,
-    real: unsafe extern "C" fn(
-        *mut Handle,
-        *const c_void,
-        *mut c_void,
-        *mut c_void,
-        u32,
-        *mut c_void,
-        *mut c_void,
-        u32,
-    ) -> CuStatus,
+    real: function::cuLibraryLoadData,
     out: *mut Handle,
     code: *const c_void,
     jit_options: *mut c_void,
@@ -122,11 +107,7 @@ pub(crate) unsafe fn load_library(
 }
 
 /// `cuModuleUnload`, `cuLibraryUnload`.
-pub(crate) unsafe fn unload(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    module: Handle,
-) -> CuStatus {
+pub(crate) unsafe fn unload(_: Symbol, real: function::cuModuleUnload, module: Handle) -> CuStatus {
     let held = state().and_then(|direct| direct.objects.remove(module as u64));
     // SAFETY: the program's argument.
     let status = unsafe { real(module) };
@@ -136,7 +117,7 @@ pub(crate) unsafe fn unload(
             _ => direct.objects.insert(module as u64, entry),
         }
     }
-    books::look();
+    reconcile::look();
     status
 }
 
@@ -162,7 +143,7 @@ unsafe fn loaded(
             let module = unsafe { out.read() } as u64;
             direct.objects.insert(module, Entry::own(bytes, context));
         }
-        books::look();
+        reconcile::look();
     }
     status
 }
@@ -235,8 +216,7 @@ fn in_image(bytes: &[u8]) -> Option<u64> {
 
 /// The device's compute capability as one number, such as 90.
 fn capability() -> Option<u32> {
-    type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
-    let get = real!(cuDeviceGetAttribute as Get);
+    let get = real!(cuDeviceGetAttribute);
     let attribute = |which: DeviceAttribute| {
         let mut value = 0;
         // SAFETY: writes one number.

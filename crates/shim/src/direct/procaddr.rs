@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use mica_cuda_abi::{
-    CuStatus, DefaultStream, ENTRY_POINTS, Symbol, find_symbol, resolve, sounds_limited, variants,
+    CuStatus, DefaultStream, ENTRY_POINTS, Symbol, find_symbol, function, resolve, sounds_limited,
+    variants,
 };
 
 use super::driver;
@@ -24,7 +25,7 @@ const PER_THREAD: u64 = 2;
 /// `cuGetProcAddress`.
 pub(crate) unsafe fn get_proc_address(
     _: Symbol,
-    real: unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64) -> CuStatus,
+    real: function::cuGetProcAddress,
     name: *const c_char,
     out: *mut *const c_void,
     version: i32,
@@ -42,7 +43,7 @@ pub(crate) unsafe fn get_proc_address(
 /// `cuGetProcAddress_v2`.
 pub(crate) unsafe fn get_proc_address_v2(
     _: Symbol,
-    real: unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64, *mut u32) -> CuStatus,
+    real: function::cuGetProcAddress_v2,
     name: *const c_char,
     out: *mut *const c_void,
     version: i32,

@@ -11,12 +11,12 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mica_cuda_abi::{
-    CuResult, CuStatus, Device, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol,
+    CuResult, CuStatus, DeviceAttribute, FunctionAttribute, Handle, Limit, Symbol, function,
 };
 
-use super::books;
 use super::context::{current_device, owner};
 use super::driver::real;
+use super::reconcile;
 use super::state::{Direct, making, state};
 
 const LIMIT_STACK: u32 = Limit::StackSize as u32;
@@ -43,18 +43,18 @@ struct Grown {
 /// All contexts' stacks and heaps.
 #[derive(Default)]
 pub(crate) struct Stacks {
-    books: Mutex<HashMap<(usize, u32), Grown>>,
+    records: Mutex<HashMap<(usize, u32), Grown>>,
 }
 
 impl Stacks {
-    fn books(&self) -> MutexGuard<'_, HashMap<(usize, u32), Grown>> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn records(&self) -> MutexGuard<'_, HashMap<(usize, u32), Grown>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A context has ended: the bytes to give back.
     pub(crate) fn ended(&self, context: usize) -> u64 {
         let mut bytes = 0;
-        self.books().retain(|(owner, _), grown| {
+        self.records().retain(|(owner, _), grown| {
             if *owner == context {
                 bytes += grown.charged;
             }
@@ -81,7 +81,7 @@ fn grow(direct: &Direct, limit: u32, grown: &Grown) -> Result<u64, u64> {
 /// `cuCtxSetLimit`.
 pub(crate) unsafe fn set_limit(
     _: Symbol,
-    real: unsafe extern "C" fn(u32, usize) -> CuStatus,
+    real: function::cuCtxSetLimit,
     limit: u32,
     value: usize,
 ) -> CuStatus {
@@ -94,12 +94,12 @@ pub(crate) unsafe fn set_limit(
     let (Some(direct), LIMIT_STACK | LIMIT_MALLOC_HEAP, 1..) = (state(), limit, context) else {
         let status = call();
         // What launches from the device may take is not told; the daemon sees it.
-        books::look();
+        reconcile::look();
         return status;
     };
-    let (mut books, before, mut grown, charged) = loop {
-        let mut books = direct.stacks.books();
-        let before = *books
+    let (mut records, before, mut grown, charged) = loop {
+        let mut records = direct.stacks.records();
+        let before = *records
             .entry((context, limit))
             .or_insert_with(|| as_first(limit));
         let grown = Grown {
@@ -107,9 +107,9 @@ pub(crate) unsafe fn set_limit(
             ..before
         };
         match grow(direct, limit, &grown) {
-            Ok(charged) => break (books, before, grown, charged),
+            Ok(charged) => break (records, before, grown, charged),
             Err(more) => {
-                drop(books);
+                drop(records);
                 if direct.make_room(more).is_err() {
                     return OUT_OF_MEMORY;
                 }
@@ -121,7 +121,7 @@ pub(crate) unsafe fn set_limit(
         // A smaller limit gives memory back.
         let kept = grown.value.max(grown.kernel).saturating_sub(grown.first);
         grown.charged = kept.saturating_mul(unit(limit));
-        books.insert((context, limit), grown);
+        records.insert((context, limit), grown);
         direct.release(charged - grown.charged);
     } else {
         direct.release(charged - before.charged);
@@ -132,7 +132,7 @@ pub(crate) unsafe fn set_limit(
 /// `cuModuleGetFunction`.
 pub(crate) unsafe fn function(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> CuStatus,
+    real: function::cuModuleGetFunction,
     out: *mut Handle,
     module: Handle,
     name: *const c_char,
@@ -148,8 +148,7 @@ pub(crate) unsafe fn function(
 
 /// A function that is about to be used.
 fn function_needs(function: Handle) -> CuStatus {
-    let get =
-        real!(cuFuncGetAttribute as unsafe extern "C" fn(*mut c_int, c_int, Handle) -> CuStatus);
+    let get = real!(cuFuncGetAttribute);
     let mut bytes = 0;
     // SAFETY: the driver's own handle; writes one number.
     let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, function) };
@@ -157,11 +156,7 @@ fn function_needs(function: Handle) -> CuStatus {
 }
 
 /// `cuFuncLoad`: what was enumerated may say what it needs only now.
-pub(crate) unsafe fn load(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    function: Handle,
-) -> CuStatus {
+pub(crate) unsafe fn load(_: Symbol, real: function::cuFuncLoad, function: Handle) -> CuStatus {
     // SAFETY: the program's argument.
     match unsafe { real(function) } {
         0 => function_needs(function),
@@ -172,13 +167,12 @@ pub(crate) unsafe fn load(
 /// `cuModuleEnumerateFunctions`.
 pub(crate) unsafe fn functions(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> CuStatus,
+    real: function::cuModuleEnumerateFunctions,
     out: *mut Handle,
     count: u32,
     module: Handle,
 ) -> CuStatus {
-    let total =
-        real!(cuModuleGetFunctionCount as unsafe extern "C" fn(*mut u32, Handle) -> CuStatus);
+    let total = real!(cuModuleGetFunctionCount);
     // SAFETY: the program's arguments.
     unsafe {
         enumerated(
@@ -195,13 +189,12 @@ pub(crate) unsafe fn functions(
 /// `cuLibraryEnumerateKernels`.
 pub(crate) unsafe fn kernels(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32, Handle) -> CuStatus,
+    real: function::cuLibraryEnumerateKernels,
     out: *mut Handle,
     count: u32,
     library: Handle,
 ) -> CuStatus {
-    let total =
-        real!(cuLibraryGetKernelCount as unsafe extern "C" fn(*mut u32, Handle) -> CuStatus);
+    let total = real!(cuLibraryGetKernelCount);
     // SAFETY: the program's arguments.
     unsafe {
         enumerated(
@@ -248,7 +241,7 @@ unsafe fn enumerated(
 /// `cuLibraryGetKernel`.
 pub(crate) unsafe fn kernel(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> CuStatus,
+    real: function::cuLibraryGetKernel,
     out: *mut Handle,
     library: Handle,
     name: *const c_char,
@@ -267,8 +260,7 @@ fn kernel_needs(kernel: Handle) -> CuStatus {
     let Some(device) = current_device() else {
         return 0;
     };
-    type Get = unsafe extern "C" fn(*mut c_int, c_int, Handle, Device) -> CuStatus;
-    let get = real!(cuKernelGetAttribute as Get);
+    let get = real!(cuKernelGetAttribute);
     let mut bytes = 0;
     // SAFETY: the driver's own handle; writes one number.
     let told = unsafe { get(&mut bytes, FUNCTION_LOCAL_BYTES, kernel, device) };
@@ -285,8 +277,8 @@ fn needs_local(told: CuStatus, bytes: c_int) -> CuStatus {
         return 0;
     }
     loop {
-        let mut books = direct.stacks.books();
-        let grown = books
+        let mut records = direct.stacks.records();
+        let grown = records
             .entry((context, LIMIT_STACK))
             .or_insert_with(|| as_first(LIMIT_STACK));
         if bytes <= grown.kernel {
@@ -302,7 +294,7 @@ fn needs_local(told: CuStatus, bytes: c_int) -> CuStatus {
                 return 0;
             }
             Err(missing) => {
-                drop(books);
+                drop(records);
                 if direct.make_room(missing).is_err() {
                     return OUT_OF_MEMORY;
                 }
@@ -313,7 +305,7 @@ fn needs_local(told: CuStatus, bytes: c_int) -> CuStatus {
 
 /// A limit before anything was charged for it.
 fn as_first(limit: u32) -> Grown {
-    let get = real!(cuCtxGetLimit as unsafe extern "C" fn(*mut usize, u32) -> CuStatus);
+    let get = real!(cuCtxGetLimit);
     let mut value = 0;
     // SAFETY: writes one size.
     unsafe { get(&mut value, limit) };
@@ -329,8 +321,7 @@ fn unit(limit: u32) -> u64 {
     if limit != LIMIT_STACK {
         return 1;
     }
-    type Get = unsafe extern "C" fn(*mut i32, i32, Device) -> CuStatus;
-    let get = real!(cuDeviceGetAttribute as Get);
+    let get = real!(cuDeviceGetAttribute);
     let device = current_device().unwrap_or(0);
     let attribute = |which: DeviceAttribute| {
         let mut value = 1;

@@ -1,4 +1,4 @@
-//! What the hooks share: the connection, the quota, the gate, the books.
+//! What the hooks share: the connection, the quota, the gate, the records.
 //!
 //! Published once `cuInit` has succeeded under limits, never taken back but in a forked child, where
 //! CUDA does not work either.
@@ -11,13 +11,13 @@ use mica_cuda_abi::{CuResult, CuStatus};
 use mica_limits::{Gate, HostLink, PageQuota, Quota};
 use mica_wire::host::page::ClientPage;
 
-use super::books;
+use super::allocations::Allocations;
 use super::context::Contexts;
 use super::graphs::GraphMemory;
-use super::ledger::Ledger;
+use super::launch::SUBMISSION;
 use super::pools::Pools;
+use super::reconcile;
 use super::stacks::Stacks;
-use super::submission::SUBMISSION;
 use super::vmm::Handles;
 use crate::log;
 
@@ -32,9 +32,9 @@ pub(crate) struct Direct {
     pub(crate) quota: PageQuota,
     pub(crate) gate: Gate,
     /// Linear memory by address.
-    pub(crate) linear: Ledger,
+    pub(crate) linear: Allocations,
     /// Arrays and imported memory by handle.
-    pub(crate) objects: Ledger,
+    pub(crate) objects: Allocations,
     pub(crate) pools: Pools,
     pub(crate) handles: Handles,
     pub(crate) contexts: Contexts,
@@ -97,14 +97,14 @@ extern "C" fn in_child() {
 }
 
 impl Direct {
-    /// The books of a connection.
+    /// The records of a connection.
     pub(crate) fn new(link: Arc<HostLink>) -> Self {
         Self {
             quota: PageQuota::new(link.clone()),
             gate: Gate::new(link.clone()),
             link,
-            linear: Ledger::default(),
-            objects: Ledger::default(),
+            linear: Allocations::default(),
+            objects: Allocations::default(),
             pools: Pools::default(),
             handles: Handles::default(),
             contexts: Contexts::default(),
@@ -114,12 +114,12 @@ impl Direct {
     }
 
     /// Charges memory, giving pools that shrank unseen the chance to return theirs first. May wait, if that is how
-    /// the virtual GPU is set up, for what other threads free: never with one of the books' locks held.
+    /// the virtual GPU is set up, for what other threads free: never with one of the records' locks held.
     pub(crate) fn charge(&self, bytes: u64) -> Result<(), OutOfMemory> {
         if self.charge_now(bytes) {
             return Ok(());
         }
-        books::compare(self);
+        reconcile::compare(self);
         self.quota.charge(bytes).map_err(|denied| {
             log::line(&format!("out of memory: {denied}"));
             OutOfMemory

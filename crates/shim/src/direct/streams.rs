@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{DefaultStream, Handle, Symbol};
 
 use super::context;
-use super::submission::SUBMISSION;
+use super::launch::SUBMISSION;
 
 /// `CU_STREAM_PER_THREAD`.
 pub(crate) const PER_THREAD: Handle = 2 as Handle;

@@ -1,122 +1,140 @@
-//! Launches on their common path: sixty bytes of code, and three cache lines of data with the shared page's two.
+//! Submissions pass the gate.
 //!
-//! A large program's own work fills the caches between two launches, and then each line that is touched is a wait. As
-//! the compiler writes it, a hook keeps six registers for the path that waits at the gate and reads three variables that
-//! lie apart. In a loop of nothing but launches this is 14 cycles less.
+//! With the gate open that is one load and one count. Under leases a thread waits for its turn, and
+//! no more is queued than can be finished soon after the turn ends.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
 
-use mica_cuda_abi::{Handle, LaunchConfig, Symbol};
-use mica_wire::host::page::ClientPage;
+use mica_cuda_abi::{CuStatus, Handle, Symbol, function};
+use mica_limits::Leases;
+use mica_wire::host::page::gate;
 
-use super::{driver, launch, streams};
-use crate::exports;
-use crate::stub::{Registers, common};
+use super::state::{page, state};
+use super::{capture, context, host_waits, streams};
 
-/// What every submission reads in this library.
-#[repr(C, align(64))]
-pub(super) struct Submission {
-    /// The shared page, null without limits.
-    pub(super) page: AtomicPtr<ClientPage>,
-    /// See [`streams`].
-    pub(super) stream: AtomicU64,
-    /// The driver's functions, each at its [`place`]; in the table of all functions they lie apart.
-    pub(super) real: [AtomicPtr<c_void>; LAUNCHES.len()],
-}
+/// This process's part in leases.
+pub(crate) static LEASES: Leases = Leases::new();
 
-pub(super) static SUBMISSION: Submission = Submission {
-    page: AtomicPtr::new(std::ptr::null_mut()),
-    stream: AtomicU64::new(streams::NONE),
-    real: [const { AtomicPtr::new(exports::answer_not_supported as *mut c_void) }; LAUNCHES.len()],
-};
-
-/// The launches that have a path of their own.
-pub(super) const LAUNCHES: [Symbol; 4] = [
-    Symbol::cuLaunchKernel,
-    Symbol::cuLaunchKernel_ptsz,
-    Symbol::cuLaunchKernelEx,
-    Symbol::cuLaunchKernelEx_ptsz,
-];
-
-/// Where the driver's function is in [`Submission::real`].
+/// Lets one submission through, now or when it may go.
 #[inline(always)]
-pub(super) const fn place(symbol: Symbol) -> Option<usize> {
-    let mut place = 0;
-    while place < LAUNCHES.len() {
-        if LAUNCHES[place] as usize == symbol as usize {
-            return Some(place);
-        }
-        place += 1;
+pub(crate) fn submit(symbol: Symbol, stream: Handle) {
+    let Some(page) = page() else {
+        return;
+    };
+    if gate::state(page.lease.gate.load(Relaxed)) != gate::OPEN {
+        wait_for_turn(symbol, stream);
     }
-    None
+    // Two threads may lose a count between them; nothing is decided by one launch.
+    streams::used(symbol, stream);
+    let launches = &page.counters.launches;
+    launches.store(launches.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
-/// Offset of the driver's function in [`SUBMISSION`].
-pub(super) const fn real_offset(symbol: Symbol) -> usize {
-    match place(symbol) {
-        Some(place) => std::mem::offset_of!(Submission, real) + place * size_of::<*mut c_void>(),
-        None => panic!("not a launch with a path of its own"),
+#[cold]
+fn wait_for_turn(symbol: Symbol, stream: Handle) {
+    // Launch hooks are entered without a guard, so that they cost nothing; here is theirs.
+    let _ = std::panic::catch_unwind(|| take_turn(symbol, stream as usize));
+}
+
+fn take_turn(symbol: Symbol, stream: usize) {
+    let Some(direct) = state() else {
+        return;
+    };
+    // What is captured runs nowhere yet, and waiting could end the capture.
+    if capture::is_capturing(symbol, stream as Handle) {
+        return;
     }
+    let patient = || !host_waits::seen() && !capture::any();
+    LEASES.take_turn(&direct.gate, &patient, &|| false);
 }
 
-/// A launch: goes on to the driver if the gate is open and the stream is the one used last, or one of several; else by
-/// way of [`wait`]. The first words bring the stream into rax, and go to 2 if it takes more than that.
-macro_rules! launch_path {
-    ($symbol:ident, $wait:path, $($stream:literal),+ $(, $name:ident = const $value:expr)?) => {
-        std::arch::naked_asm!(
-            "mov r11, [rip + {submission}]",
-            "test r11, r11",
-            "je 3f",
-            $($stream,)+
-            "test byte ptr [r11 + {gate}], 3",
-            "jne 2f",
-            "cmp rax, [rip + {submission} + {used}]",
-            "je 1f",
-            "cmp qword ptr [rip + {submission} + {used}], {several}",
-            "jne 2f",
-            // Two threads may lose a count between them; nothing is decided by one launch.
-            "1: inc qword ptr [r11 + {launches}]",
-            "3: jmp qword ptr [rip + {submission} + {real}]",
-            "2: push {number}",
-            "jmp {wait}",
-            submission = sym $crate::direct::submission::SUBMISSION,
-            used = const std::mem::offset_of!($crate::direct::submission::Submission, stream),
-            several = const $crate::direct::streams::SEVERAL as i64,
-            gate = const std::mem::offset_of!(mica_wire::host::page::ClientPage, lease.gate),
-            launches = const std::mem::offset_of!(mica_wire::host::page::ClientPage, counters.launches),
-            real = const $crate::direct::submission::real_offset(mica_cuda_abi::Symbol::$symbol),
-            number = const mica_cuda_abi::Symbol::$symbol as usize,
-            wait = sym $wait,
-            $($name = const $value,)?
-        )
+/// Waits for the work of all contexts, however long that takes; false if that is not possible now. Never on a thread
+/// of the program.
+pub(crate) fn drain() -> bool {
+    // Waiting for a context while one of its streams is captured would end the capture.
+    let Some(_none_begins) = capture::hold_off() else {
+        return false;
     };
+    let (Some(page), Some(direct)) = (page(), state()) else {
+        return false;
+    };
+    let streams = streams::seen();
+    let waited = LEASES.wait_for_all(page, || context::synchronize_all(direct));
+    if waited.nothing_since {
+        streams::nothing_runs(streams);
+    }
+    waited.done
 }
-pub(super) use launch_path;
 
-common!(pub(super) wait => waited);
+/// `cuLaunchCooperativeKernel`.
+#[expect(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(crate) unsafe fn cooperative(
+    symbol: Symbol,
+    real: function::cuLaunchCooperativeKernel,
+    function: Handle,
+    gx: u32,
+    gy: u32,
+    gz: u32,
+    bx: u32,
+    by: u32,
+    bz: u32,
+    shared: u32,
+    stream: Handle,
+    params: *mut *mut c_void,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(function, gx, gy, gz, bx, by, bz, shared, stream, params) }
+}
 
-/// Everything but the common path; then to the driver.
-extern "C" fn waited(registers: *mut Registers) -> *mut c_void {
-    // SAFETY: laid down by the stub.
-    let registers = unsafe { &*registers };
-    let symbol = LAUNCHES
-        .into_iter()
-        .find(|symbol| *symbol as u64 == registers.number);
-    let Some(symbol) = symbol else {
-        return exports::answer_not_supported as *mut c_void;
-    };
-    let stream: Handle = match symbol {
-        Symbol::cuLaunchKernel | Symbol::cuLaunchKernel_ptsz => {
-            // SAFETY: the ninth argument, which every caller passes.
-            unsafe { registers.stack.as_ptr().add(2).read() as Handle }
-        }
-        _ => {
-            // SAFETY: null, or the program's configuration.
-            let config = unsafe { (registers.rdi as *const LaunchConfig).as_ref() };
-            config.map_or(std::ptr::null_mut(), |config| config.stream)
-        }
-    };
-    launch::submit(symbol, stream);
-    driver::real_address(symbol)
+/// `cuLaunchCooperativeKernelMultiDevice`.
+pub(crate) unsafe fn cooperative_many(
+    symbol: Symbol,
+    real: function::cuLaunchCooperativeKernelMultiDevice,
+    list: *mut c_void,
+    count: u32,
+    flags: u32,
+) -> CuStatus {
+    submit(symbol, std::ptr::null_mut());
+    // SAFETY: the program's arguments.
+    unsafe { real(list, count, flags) }
+}
+
+/// `cuLaunch`.
+pub(crate) unsafe fn legacy(
+    symbol: Symbol,
+    real: function::cuLaunch,
+    function: Handle,
+) -> CuStatus {
+    submit(symbol, std::ptr::null_mut());
+    // SAFETY: the program's argument.
+    unsafe { real(function) }
+}
+
+/// `cuLaunchGrid`.
+pub(crate) unsafe fn legacy_grid(
+    symbol: Symbol,
+    real: function::cuLaunchGrid,
+    function: Handle,
+    width: i32,
+    height: i32,
+) -> CuStatus {
+    submit(symbol, std::ptr::null_mut());
+    // SAFETY: the program's arguments.
+    unsafe { real(function, width, height) }
+}
+
+/// `cuLaunchGridAsync`.
+pub(crate) unsafe fn legacy_grid_async(
+    symbol: Symbol,
+    real: function::cuLaunchGridAsync,
+    function: Handle,
+    width: i32,
+    height: i32,
+    stream: Handle,
+) -> CuStatus {
+    submit(symbol, stream);
+    // SAFETY: the program's arguments.
+    unsafe { real(function, width, height, stream) }
 }

@@ -2,17 +2,17 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_cuda_abi::{CuStatus, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, Handle, Symbol, function};
 use mica_wire::host::page::ClientPage;
 
-use super::launch::LEASES;
 use super::state::{page, state};
-use super::{books, context, streams};
+use super::submission::LEASES;
+use super::{context, reconcile, streams};
 
 /// `cuStreamSynchronize`.
 pub(crate) unsafe fn stream(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuStreamSynchronize,
     stream: Handle,
 ) -> CuStatus {
     let everything = || streams::all_on(symbol, stream);
@@ -21,10 +21,7 @@ pub(crate) unsafe fn stream(
 }
 
 /// `cuCtxSynchronize`.
-pub(crate) unsafe fn whole_context(
-    _: Symbol,
-    real: unsafe extern "C" fn() -> CuStatus,
-) -> CuStatus {
+pub(crate) unsafe fn whole_context(_: Symbol, real: function::cuCtxSynchronize) -> CuStatus {
     // SAFETY: takes no arguments.
     waiting(context::current_is_only, || unsafe { real() })
 }
@@ -32,7 +29,7 @@ pub(crate) unsafe fn whole_context(
 /// `cuEventSynchronize`.
 pub(crate) unsafe fn event(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuEventSynchronize,
     event: Handle,
 ) -> CuStatus {
     let Some(page) = page() else {
@@ -43,7 +40,7 @@ pub(crate) unsafe fn event(
     // SAFETY: the program's argument.
     let status = unsafe { real(event) };
     page.counters.syncing.fetch_sub(1, Relaxed);
-    books::stale();
+    reconcile::stale();
     if status == 0 {
         LEASES.event_done(page, event as u64);
     }
@@ -53,7 +50,7 @@ pub(crate) unsafe fn event(
 /// `cuStreamQuery`.
 pub(crate) unsafe fn stream_query(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuStreamQuery,
     stream: Handle,
 ) -> CuStatus {
     let before = page().map(launches);
@@ -68,7 +65,7 @@ pub(crate) unsafe fn stream_query(
 /// `cuEventQuery`.
 pub(crate) unsafe fn event_query(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuEventQuery,
     event: Handle,
 ) -> CuStatus {
     // SAFETY: the program's argument.
@@ -82,7 +79,7 @@ pub(crate) unsafe fn event_query(
 /// `cuEventRecord`.
 pub(crate) unsafe fn record(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, Handle) -> CuStatus,
+    real: function::cuEventRecord,
     event: Handle,
     stream: Handle,
 ) -> CuStatus {
@@ -94,7 +91,7 @@ pub(crate) unsafe fn record(
 /// `cuEventRecordWithFlags`.
 pub(crate) unsafe fn record_with_flags(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, Handle, u32) -> CuStatus,
+    real: function::cuEventRecordWithFlags,
     event: Handle,
     stream: Handle,
     flags: u32,
@@ -116,7 +113,7 @@ pub(crate) fn waiting(
     page.counters.syncing.fetch_add(1, Relaxed);
     let status = call();
     page.counters.syncing.fetch_sub(1, Relaxed);
-    books::stale();
+    reconcile::stale();
     if status == 0 {
         if let Some(direct) = state() {
             context::notice(direct);

@@ -11,24 +11,24 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use mica_cuda_abi::Handle;
 
-use super::support::lock;
+use crate::isolated::support::lock;
 
 /// A kind of object.
-pub(super) trait Kind: 'static {
+pub(crate) trait Kind: 'static {
     /// First word of its live objects.
     const MAGIC: u64;
 }
 
 /// An object behind a handle.
 #[repr(C, align(16))]
-pub(super) struct Object<T> {
+pub(crate) struct Object<T> {
     magic: AtomicU64,
     value: T,
 }
 
 impl<T: Kind> Object<T> {
     /// A new object that lives as long as the process.
-    pub(super) fn leak(value: T) -> &'static Self {
+    pub(crate) fn leak(value: T) -> &'static Self {
         Box::leak(Box::new(Self {
             magic: AtomicU64::new(T::MAGIC),
             value,
@@ -40,7 +40,7 @@ impl<T: Kind> Object<T> {
     /// # Safety
     /// The handle is null, small, or an address that can be read.
     #[inline]
-    pub(super) unsafe fn find(handle: Handle) -> Option<&'static Self> {
+    pub(crate) unsafe fn find(handle: Handle) -> Option<&'static Self> {
         let address = handle as usize;
         if address < 4096 || !address.is_multiple_of(16) {
             return None;
@@ -56,12 +56,12 @@ impl<T: Kind> Object<T> {
 
     /// Its handle.
     #[inline]
-    pub(super) fn handle(&'static self) -> Handle {
+    pub(crate) fn handle(&'static self) -> Handle {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
     /// Ends its life: the handle is not found any more.
-    pub(super) fn retire(&self) {
+    pub(crate) fn retire(&self) {
         self.magic.store(0, Release);
     }
 }
@@ -75,19 +75,19 @@ impl<T> Deref for Object<T> {
 }
 
 /// Objects that are used again after their end.
-pub(super) struct Pool<T: 'static> {
+pub(crate) struct Pool<T: 'static> {
     free: Mutex<Vec<&'static Object<T>>>,
 }
 
 impl<T: Kind> Pool<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             free: Mutex::new(Vec::new()),
         }
     }
 
     /// An object that `set` has filled in.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         make: impl FnOnce() -> T,
         set: impl FnOnce(&T),
@@ -104,7 +104,7 @@ impl<T: Kind> Pool<T> {
     }
 
     /// Ends an object; says whether it was alive.
-    pub(super) fn give(&self, object: &'static Object<T>) -> bool {
+    pub(crate) fn give(&self, object: &'static Object<T>) -> bool {
         let alive = object
             .magic
             .compare_exchange(T::MAGIC, 0, Release, Acquire)

@@ -13,59 +13,22 @@
 //!
 //! What is not here answers `CUDA_ERROR_NOT_SUPPORTED` and says so; nothing succeeds silently.
 
-mod advice;
-mod arrays;
-mod attributes;
-mod callbacks;
 mod capture;
-mod capture_calls;
-mod conditionals;
 mod context;
-mod context_calls;
-mod context_storage;
 mod copies;
-mod copy_boxes;
-mod copy_calls;
 mod device;
-mod events;
-mod exec;
-mod exec_update;
-mod fills;
-mod flatten;
-mod functions;
-mod graph_nodes;
-mod graph_ops;
-mod graph_params;
-mod graph_shape;
 mod graphs;
 mod handles;
-mod host;
-mod ipc;
 mod launch;
-mod launch_attributes;
-mod library_tables;
-mod link;
-mod managed_variables;
-mod md2;
 mod memory;
 mod modules;
-mod occupancy;
-mod pool_memory;
 mod pools;
+mod private_tables;
 mod procaddr;
-mod registered;
-mod shared_pools;
-mod slabs;
+mod refusals;
 mod state;
-mod stream_calls;
 mod streams;
 mod support;
-mod tables;
-mod tensor_maps;
-mod unknown_slots;
-mod user_objects;
-mod variables;
-mod vmm;
 
 use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
@@ -74,45 +37,44 @@ use std::sync::atomic::Ordering::Relaxed;
 use mica_cuda_abi::{CuResult, CuStatus, ENTRY_POINTS, for_each_entry_point};
 
 use crate::exports::{self, COUNT};
-use crate::log;
 use support::Entries;
 
 /// Every list of functions.
 const LISTS: &[Entries] = &[
-    advice::ENTRIES,
-    advice::STREAM_ENTRIES,
-    arrays::ENTRIES,
-    callbacks::STREAM_ENTRIES,
-    capture_calls::ENTRIES,
-    capture_calls::STREAM_ENTRIES,
-    context_calls::ENTRIES,
-    copy_calls::STREAM_ENTRIES,
+    memory::advice::ENTRIES,
+    memory::advice::STREAM_ENTRIES,
+    memory::arrays::ENTRIES,
+    streams::callbacks::STREAM_ENTRIES,
+    capture::calls::ENTRIES,
+    capture::calls::STREAM_ENTRIES,
+    context::calls::ENTRIES,
+    copies::calls::STREAM_ENTRIES,
     device::ENTRIES,
-    events::ENTRIES,
-    events::STREAM_ENTRIES,
-    exec::ENTRIES,
-    exec_update::ENTRIES,
-    conditionals::ENTRIES,
-    exec::STREAM_ENTRIES,
-    fills::STREAM_ENTRIES,
-    graph_nodes::ENTRIES,
-    graph_shape::ENTRIES,
-    host::ENTRIES,
-    ipc::ENTRIES,
+    streams::events::ENTRIES,
+    streams::events::STREAM_ENTRIES,
+    graphs::exec::ENTRIES,
+    graphs::exec_update::ENTRIES,
+    graphs::conditionals::ENTRIES,
+    graphs::exec::STREAM_ENTRIES,
+    copies::fills::STREAM_ENTRIES,
+    graphs::nodes::ENTRIES,
+    graphs::dependencies::ENTRIES,
+    memory::host_memory::ENTRIES,
+    memory::ipc::ENTRIES,
     launch::STREAM_ENTRIES,
-    link::ENTRIES,
+    modules::link::ENTRIES,
     memory::ENTRIES,
-    functions::ENTRIES,
-    occupancy::ENTRIES,
+    modules::calls::ENTRIES,
+    launch::occupancy::ENTRIES,
     pools::ENTRIES,
-    shared_pools::ENTRIES,
+    pools::shared::ENTRIES,
     pools::STREAM_ENTRIES,
     procaddr::ENTRIES,
-    stream_calls::ENTRIES,
-    stream_calls::STREAM_ENTRIES,
-    user_objects::ENTRIES,
-    tensor_maps::ENTRIES,
-    vmm::ENTRIES,
+    streams::calls::ENTRIES,
+    streams::calls::STREAM_ENTRIES,
+    graphs::user_objects::ENTRIES,
+    memory::tensor_maps::ENTRIES,
+    memory::vmm::ENTRIES,
 ];
 
 /// Says, once for each entry point, that a program wanted something that is not here.
@@ -121,7 +83,7 @@ fn refuse(number: usize) -> CuStatus {
     static SAID: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
     if !SAID[number].swap(true, Relaxed) {
         let symbol = ENTRY_POINTS[number].symbol;
-        log::line(&format!("{symbol} is not supported in isolated mode"));
+        refusals::tell(&format!("{symbol} is not supported in isolated mode"));
     }
     CuResult::NotSupported as CuStatus
 }

@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_void};
 
 use mica_cuda_abi::{CuResult, DefaultStream, find_symbol, resolve, variants};
 
-use super::state::DRIVER_VERSION;
-use super::support::{Answer, driver, entries, invalid, put, put_opt};
+use crate::isolated::state::DRIVER_VERSION;
+use crate::isolated::support::{Answer, driver, entries, invalid, put, put_opt};
 use crate::{exports, trace};
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -13,9 +13,9 @@ const PER_THREAD: u64 = 2;
 
 /// `CUdriverProcAddressQueryResult`.
 mod found {
-    pub(super) const SUCCESS: u32 = 0;
-    pub(super) const NO_SYMBOL: u32 = 1;
-    pub(super) const OLD_VERSION: u32 = 2;
+    pub(crate) const SUCCESS: u32 = 0;
+    pub(crate) const NO_SYMBOL: u32 = 1;
+    pub(crate) const OLD_VERSION: u32 = 2;
 }
 
 unsafe fn look_up(

@@ -9,26 +9,26 @@ use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_limits::{Environment, connect_session};
 use mica_wire::session::client::SessionClient;
 
-use super::attributes;
-use super::context::Context;
-use super::memory::MemoryMap;
-use super::support::{Answer, Code, FORKED, lock};
+use crate::isolated::context::Context;
+use crate::isolated::device::attributes;
+use crate::isolated::memory::MemoryMap;
+use crate::isolated::support::{Answer, Code, FORKED, lock};
 use crate::{cancel, log};
 
 /// Version of the driver interface that this library offers.
-pub(super) const DRIVER_VERSION: i32 = 13000;
+pub(crate) const DRIVER_VERSION: i32 = 13000;
 
 /// The process's session and all that hangs on it.
-pub(super) struct State {
-    pub(super) client: SessionClient,
+pub(crate) struct State {
+    pub(crate) client: SessionClient,
     attributes: [Option<i32>; 256],
-    pub(super) pci: [i32; 3],
-    pub(super) primary: &'static Context,
-    pub(super) memory: MemoryMap,
+    pub(crate) pci: [i32; 3],
+    pub(crate) primary: &'static Context,
+    pub(crate) memory: MemoryMap,
     /// Numbers for whatever needs one.
     next: AtomicU64,
     /// Values the program has set, by what they belong to.
-    pub(super) loose: Mutex<HashMap<(u64, u32), u64>>,
+    pub(crate) loose: Mutex<HashMap<(u64, u32), u64>>,
 }
 
 static STATE: OnceLock<State> = OnceLock::new();
@@ -37,12 +37,12 @@ static EXITING: AtomicBool = AtomicBool::new(false);
 
 /// The session; `NOT_INITIALIZED` before `cuInit`.
 #[inline]
-pub(super) fn state() -> Answer<&'static State> {
+pub(crate) fn state() -> Answer<&'static State> {
     STATE.get().ok_or(Code(CuResult::NotInitialized as u32))
 }
 
 /// Opens the session, once.
-pub(super) fn start() -> Answer {
+pub(crate) fn start() -> Answer {
     if STATE.get().is_some() {
         return Ok(());
     }
@@ -122,31 +122,31 @@ extern "C" fn at_exit() {
 }
 
 /// Whether the process is about to end.
-pub(super) fn exiting() -> bool {
+pub(crate) fn exiting() -> bool {
     EXITING.load(Acquire)
 }
 
 impl State {
     /// A device attribute, if the device knows it.
     #[inline]
-    pub(super) fn attribute(&self, attribute: DeviceAttribute) -> Option<i32> {
+    pub(crate) fn attribute(&self, attribute: DeviceAttribute) -> Option<i32> {
         self.attributes[attribute as usize]
     }
 
     /// A number nobody has had.
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.next.fetch_add(1, Relaxed)
     }
 
     /// To be called after a wait for the device: prints what kernels have printed, fetches what they have changed.
-    pub(super) fn waited(&self) {
+    pub(crate) fn waited(&self) {
         self.print_output();
-        super::managed_variables::pull(self);
+        crate::isolated::modules::managed_variables::pull(self);
     }
 
     /// Prints what kernels have printed, through the C library so that it comes in order with the
     /// program's own output.
-    pub(super) fn print_output(&self) {
+    pub(crate) fn print_output(&self) {
         unsafe extern "C" {
             static stdout: *mut libc::FILE;
             static stderr: *mut libc::FILE;

@@ -8,17 +8,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 use mica_cuda_abi::{CuResult, CuStatus};
 use mica_wire::session::SessionError;
 
+use super::refusals;
 use crate::log;
 
 /// Set in a forked child: the session belongs to the parent.
-pub(super) static FORKED: AtomicBool = AtomicBool::new(false);
+pub(crate) static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// An error as the program gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Code(pub(super) CuStatus);
+pub(crate) struct Code(pub(crate) CuStatus);
 
 /// What an entry point comes to.
-pub(super) type Answer<T = ()> = Result<T, Code>;
+pub(crate) type Answer<T = ()> = Result<T, Code>;
 
 impl From<CuResult> for Code {
     fn from(result: CuResult) -> Self {
@@ -28,40 +29,31 @@ impl From<CuResult> for Code {
 
 impl From<SessionError> for Code {
     fn from(error: SessionError) -> Self {
-        note_refusal(&error);
+        refusals::note(&error);
         Self(error.cuda_code())
     }
 }
 
-/// The worker's sentence goes where a person looks for it.
-#[cold]
-pub(super) fn note_refusal(error: &SessionError) {
-    // Asking whether work is done is answered by a code, and often.
-    if error.cuda_code() != CuResult::NotReady as u32 {
-        log::line(&error.to_string());
-    }
-}
-
 /// Refuses an argument.
-pub(super) fn invalid<T>() -> Answer<T> {
+pub(crate) fn invalid<T>() -> Answer<T> {
     Err(CuResult::InvalidValue.into())
 }
 
 /// Refuses a handle.
-pub(super) fn bad_handle<T>() -> Answer<T> {
+pub(crate) fn bad_handle<T>() -> Answer<T> {
     Err(CuResult::InvalidHandle.into())
 }
 
 /// Refuses what this mode cannot do, by name.
 #[cold]
-pub(super) fn not_supported<T>(what: &str) -> Answer<T> {
-    log::line(&format!("{what} is not supported in isolated mode"));
+pub(crate) fn not_supported<T>(what: &str) -> Answer<T> {
+    refusals::tell(&format!("{what} is not supported in isolated mode"));
     Err(CuResult::NotSupported.into())
 }
 
 /// Runs an entry point: no panic gets out, and a forked child is told that nothing is initialized.
 #[inline]
-pub(super) fn guard(run: impl FnOnce() -> Answer) -> CuStatus {
+pub(crate) fn guard(run: impl FnOnce() -> Answer) -> CuStatus {
     if FORKED.load(Relaxed) {
         return CuResult::NotInitialized as CuStatus;
     }
@@ -80,7 +72,7 @@ pub(super) fn guard(run: impl FnOnce() -> Answer) -> CuStatus {
 /// # Safety
 /// `out` is null or valid for a write.
 #[inline]
-pub(super) unsafe fn put<T>(out: *mut T, value: T) -> Answer {
+pub(crate) unsafe fn put<T>(out: *mut T, value: T) -> Answer {
     if out.is_null() {
         return invalid();
     }
@@ -91,7 +83,7 @@ pub(super) unsafe fn put<T>(out: *mut T, value: T) -> Answer {
 
 /// Refuses a null pointer for an answer, in calls where the driver looks at it before any handle.
 #[inline]
-pub(super) fn room_for<T>(out: *const T) -> Answer {
+pub(crate) fn room_for<T>(out: *const T) -> Answer {
     match out.is_null() {
         true => invalid(),
         false => Ok(()),
@@ -103,7 +95,7 @@ pub(super) fn room_for<T>(out: *const T) -> Answer {
 /// # Safety
 /// As [`put`].
 #[inline]
-pub(super) unsafe fn put_opt<T>(out: *mut T, value: T) {
+pub(crate) unsafe fn put_opt<T>(out: *mut T, value: T) {
     if !out.is_null() {
         // SAFETY: our contract.
         unsafe { out.write_unaligned(value) };
@@ -115,7 +107,7 @@ pub(super) unsafe fn put_opt<T>(out: *mut T, value: T) {
 /// # Safety
 /// `from` is null or valid for a read of a `T`, of which every pattern of bits is a value.
 #[inline]
-pub(super) unsafe fn get<T: Copy>(from: *const T) -> Answer<T> {
+pub(crate) unsafe fn get<T: Copy>(from: *const T) -> Answer<T> {
     if from.is_null() {
         return invalid();
     }
@@ -127,7 +119,7 @@ pub(super) unsafe fn get<T: Copy>(from: *const T) -> Answer<T> {
 ///
 /// # Safety
 /// `text` is null or a C string.
-pub(super) unsafe fn string(text: *const std::ffi::c_char) -> Answer<String> {
+pub(crate) unsafe fn string(text: *const std::ffi::c_char) -> Answer<String> {
     if text.is_null() {
         return invalid();
     }
@@ -136,27 +128,27 @@ pub(super) unsafe fn string(text: *const std::ffi::c_char) -> Answer<String> {
     Ok(text.to_string_lossy().into_owned())
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Address of a function that stands behind a slot.
 #[derive(Clone, Copy)]
-pub(super) struct Pointer(pub(super) *const std::ffi::c_void);
+pub(crate) struct Pointer(pub(crate) *const std::ffi::c_void);
 
 // SAFETY: an address of code.
 unsafe impl Sync for Pointer {}
 
 /// A list of entry points: symbol and the function behind it.
-pub(super) type Entries = &'static [(mica_cuda_abi::Symbol, Pointer)];
+pub(crate) type Entries = &'static [(mica_cuda_abi::Symbol, Pointer)];
 
 /// Defines entry points: each body runs inside [`guard`] and ends with an [`Answer`].
 macro_rules! driver {
@@ -171,12 +163,12 @@ macro_rules! driver {
         )*
     };
 }
-pub(super) use driver;
+pub(crate) use driver;
 
 /// Names the functions behind symbols.
 macro_rules! entries {
     ($($symbol:ident = $function:ident;)*) => {
-        pub(super) const ENTRIES: $crate::isolated::support::Entries = &[
+        pub(crate) const ENTRIES: $crate::isolated::support::Entries = &[
             $((
                 mica_cuda_abi::Symbol::$symbol,
                 $crate::isolated::support::Pointer($function as *const std::ffi::c_void),
@@ -184,12 +176,12 @@ macro_rules! entries {
         ];
     };
 }
-pub(super) use entries;
+pub(crate) use entries;
 
 /// As [`entries`] for functions that take their default stream as a constant.
 macro_rules! stream_entries {
     ($($legacy:ident, $per_thread:ident = $function:ident;)*) => {
-        pub(super) const STREAM_ENTRIES: $crate::isolated::support::Entries = &[
+        pub(crate) const STREAM_ENTRIES: $crate::isolated::support::Entries = &[
             $(
                 (mica_cuda_abi::Symbol::$legacy, $crate::isolated::support::Pointer($function::<false> as *const std::ffi::c_void)),
                 (mica_cuda_abi::Symbol::$per_thread, $crate::isolated::support::Pointer($function::<true> as *const std::ffi::c_void)),
@@ -197,4 +189,4 @@ macro_rules! stream_entries {
         ];
     };
 }
-pub(super) use stream_entries;
+pub(crate) use stream_entries;

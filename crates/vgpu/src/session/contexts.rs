@@ -346,6 +346,15 @@ impl Session {
         self.watch(stream.context, queued)
     }
 
+    /// As [`Session::stream_release`], where the program waits for the release.
+    pub fn stream_release_soon(&self, stream: u64, release: HostCallback) -> Result<()> {
+        self.check()?;
+        let tables = self.read();
+        let stream = tables.streams.get(stream)?;
+        let queued = self.gpu.stream_release_soon(stream.id, release);
+        self.watch(stream.context, queued)
+    }
+
     /// Waits until one more operation that holds `bytes` fits the queues of the session.
     pub(super) fn make_room(&self, stream: u64, bytes: u64) -> Result<()> {
         if self.gpu.has_plenty_of_room(bytes) {

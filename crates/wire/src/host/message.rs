@@ -62,6 +62,10 @@ numbered! {
         ModuleRefused = 3,
         /// A worker cannot serve.
         WorkerFailed = 4,
+        /// A worker's filter refused a request of the driver: the text begins with its number.
+        RequestRefused = 5,
+        /// A call or a launch of the program was refused.
+        CallRefused = 6,
     }
 
     /// Where the memory of a worker is.

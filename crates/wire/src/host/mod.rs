@@ -18,6 +18,7 @@
 
 pub mod frame;
 pub mod message;
+pub mod namespace;
 pub mod page;
 pub mod peer;
 pub mod printable;

@@ -10,9 +10,11 @@
 //! Pages that nobody touches cost nothing.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use rustix::io::Errno;
+use rustix::thread::futex;
 
 use super::memfd::{Mapping, create_sealed, map_foreign};
 
@@ -36,6 +38,10 @@ const RING_AT: usize = 16 << 10;
 const SLOTS_AT: usize = RING_AT + RING_BYTES;
 const STAGING_AT: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
 const AREA_BYTES: usize = STAGING_AT + CHUNKS * CHUNK_BYTES;
+
+/// Cache lines of the next record that are fetched ahead: a launch with a few parameters.
+#[cfg(target_arch = "x86_64")]
+const PREFETCHED_LINES: u64 = 3;
 
 /// What a staging chunk's word says; the word is a futex.
 pub mod chunk_state {
@@ -87,7 +93,7 @@ pub(crate) struct WorkerLine {
     pub(crate) quiet: AtomicU64,
 }
 
-/// Written by the program while it copies through windows on device memory.
+/// Written by the program while it copies.
 #[repr(C, align(64))]
 pub(crate) struct CopyLine {
     /// Threads that copy now.
@@ -96,6 +102,8 @@ pub(crate) struct CopyLine {
     pub(crate) bytes_in: AtomicU64,
     /// Bytes ever copied from the device.
     pub(crate) bytes_out: AtomicU64,
+    /// Threads that sleep on the words of staging chunks, or are about to.
+    pub(crate) chunk_sleepers: AtomicU32,
 }
 
 /// The control block.
@@ -185,12 +193,37 @@ impl SessionArea {
         SLOTS_AT + (index % SLOTS) * SLOT_BYTES + size_of::<SlotHead>()
     }
 
+    /// Has the processor fetch the beginning of what is at a position of the ring.
+    #[inline]
+    pub(crate) fn prefetch_ring(&self, position: u64) {
+        #[cfg(target_arch = "x86_64")]
+        for line in 0..PREFETCHED_LINES {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let at = self.ring_at(position.wrapping_add(line * 64));
+            // SAFETY: the offset is inside the mapping, and a prefetch changes nothing that can be seen.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.mapping.as_ptr().add(at).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = position;
+    }
+
     /// The word of a chunk: one of [`chunk_state`].
     #[inline]
     pub fn chunk_word(&self, chunk: usize) -> &AtomicU32 {
         let offset = CHUNK_STATES_AT + (chunk % CHUNKS) * 64;
         // SAFETY: the offset is a multiple of 64 inside the mapping; otherwise as `control`.
         unsafe { &*self.mapping.as_ptr().add(offset).cast::<AtomicU32>() }
+    }
+
+    /// Puts a chunk into another state and wakes whoever sleeps on it. Without a sleeper that is one store.
+    pub(crate) fn set_chunk(&self, chunk: usize, state: u32) {
+        let word = self.chunk_word(chunk);
+        // Either the sleeper sees the new state, or its count is seen here.
+        word.store(state, SeqCst);
+        fence(SeqCst);
+        if self.control().copies.chunk_sleepers.load(Relaxed) != 0 {
+            let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        }
     }
 
     /// Where a chunk's bytes start in the mapping.

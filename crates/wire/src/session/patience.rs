@@ -3,7 +3,7 @@
 //! A wake-up through the kernel costs several microseconds, and tens of them where a virtual
 //! processor has halted, so whoever expects an answer in a moment looks for it first. Looking is
 //! bounded, pays for itself or is given up, and never happens on a machine with one processor: an
-//! idle session costs at most [`MOST_NS`] of one processor's time, once. Whoever looks offers the
+//! idle session costs at most the longest look ([`SHORT_NS`], [`LONG_NS`]) of one processor's time, once. Whoever looks offers the
 //! processor to others now and then, since the thread that is waited for may need it. Where that
 //! takes long, strangers want it, and a thread that sleeps gets it back sooner than one that looks:
 //! then nobody looks for a while.
@@ -13,8 +13,13 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// Longest look.
-const MOST_NS: u32 = 50_000;
+/// Longest look for the next call, and for what a copy waits for.
+const SHORT_NS: u32 = 50_000;
+/// Longest look for the end of GPU work, where processors are many. The driver itself spins there without a limit; a
+/// program that sleeps instead hears of the end of each step tens of microseconds late.
+const LONG_NS: u32 = 5_000_000;
+/// Processors from which on a second thread may spin beside the driver's.
+const MANY_PROCESSORS: usize = 4;
 /// Look that is tried even when earlier ones were in vain.
 const LEAST_NS: u32 = 2_000;
 /// Looks between two glances at the clock.
@@ -31,6 +36,8 @@ const MOST_REST: u32 = 1024;
 /// The memory of one place where threads wait.
 #[derive(Debug)]
 pub(crate) struct Patience {
+    /// Longest look.
+    most_ns: AtomicU32,
     budget_ns: AtomicU32,
     /// Waits that will be slept through, and how many it will be the next time.
     resting: AtomicU32,
@@ -40,19 +47,29 @@ pub(crate) struct Patience {
 impl Default for Patience {
     fn default() -> Self {
         Self {
-            budget_ns: AtomicU32::new(MOST_NS),
+            most_ns: AtomicU32::new(SHORT_NS),
+            budget_ns: AtomicU32::new(SHORT_NS),
             resting: AtomicU32::new(0),
             next_rest: AtomicU32::new(FIRST_REST),
         }
     }
 }
 
-fn is_alone() -> bool {
-    static ALONE: OnceLock<bool> = OnceLock::new();
-    *ALONE.get_or_init(|| std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2))
+/// Processors this process may use; 2 if that is not known.
+fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(2, usize::from))
 }
 
 impl Patience {
+    /// From now on threads wait here for the end of work on a GPU.
+    pub(crate) fn expect_gpu_work(&self) {
+        if processors() >= MANY_PROCESSORS {
+            self.most_ns.store(LONG_NS, Relaxed);
+            self.budget_ns.store(LONG_NS, Relaxed);
+        }
+    }
+
     /// Looks until `ready`, or until it is time to sleep; says which. Gives the beginning of the wait,
     /// for [`Patience::waited`] after a sleep.
     pub(crate) fn look(&self, mut ready: impl FnMut() -> bool) -> Result<(), Instant> {
@@ -64,7 +81,7 @@ impl Patience {
         if resting > 0 {
             self.resting.store(resting - 1, Relaxed);
         }
-        if resting > 0 || is_alone() {
+        if resting > 0 || processors() < 2 {
             return Err(began);
         }
         let budget = u128::from(self.budget_ns.load(Relaxed));
@@ -101,9 +118,10 @@ impl Patience {
     /// as long as the last.
     pub(crate) fn waited(&self, began: Instant) {
         // The wake-up itself is part of the time that has passed.
-        let near = u128::from(2 * MOST_NS);
+        let most = self.most_ns.load(Relaxed);
+        let near = u128::from(most + SHORT_NS);
         let next = match began.elapsed().as_nanos() <= near {
-            true => MOST_NS,
+            true => most,
             false => (self.budget_ns.load(Relaxed) / 2).max(LEAST_NS),
         };
         self.budget_ns.store(next, Relaxed);
@@ -131,7 +149,7 @@ mod tests {
         patience.budget_ns.store(LEAST_NS, Relaxed);
         // A clock that has not moved is a wait that was short.
         patience.waited(Instant::now() + Duration::from_secs(1));
-        assert_eq!(patience.budget_ns.load(Relaxed), MOST_NS);
+        assert_eq!(patience.budget_ns.load(Relaxed), SHORT_NS);
     }
 
     #[test]

@@ -255,6 +255,10 @@ impl RingReader {
         body.resize(length - HEADER_BYTES, 0);
         read_wrapping(area, self.head.wrapping_add(HEADER_BYTES as u64), body);
         self.head = self.head.wrapping_add(padded(length));
+        if self.head != self.tail {
+            // Another processor wrote it: on its way here while this record is carried out.
+            area.prefetch_ring(self.head);
+        }
         // The program needs room now and then, not after every record.
         if self.head.wrapping_sub(self.published) >= PUBLISH_BYTES {
             self.publish(area);

@@ -349,9 +349,7 @@ impl SessionPort {
 
     /// Gives a staging chunk back in one of the states of [`super::chunk_state`].
     pub fn chunk_done(&self, chunk: u32, state: u32) {
-        let word = self.area.chunk_word(chunk as usize);
-        word.store(state, Release);
-        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        self.area.set_chunk(chunk as usize, state);
     }
 
     /// Tells the program why there will be no more answers, and wakes whoever of it waits.

@@ -61,6 +61,8 @@ pub trait ClientTransport: Send + Sync {
     fn is_quiet(&self) -> Result<bool, SessionError> {
         Ok(false)
     }
+    /// Says that answers come from a GPU's driver: worth a longer look before a sleep.
+    fn expect_gpu_work(&self) {}
     /// Waits on a chunk until it is in another state than `state`.
     fn wait_chunk(&self, chunk: usize, state: u32) -> Result<u32, SessionError>;
 }

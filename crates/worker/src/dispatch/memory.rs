@@ -20,7 +20,7 @@ use crate::{convert, program_addresses};
 const READ_BYTES: u32 = 1 << 20;
 
 /// Gives a chunk back when the stream has passed the copy that uses it, or will never.
-struct ChunkGuard {
+pub(super) struct ChunkGuard {
     port: Arc<SessionPort>,
     chunk: u32,
     state: u32,
@@ -105,12 +105,24 @@ impl Dispatcher {
         if reads.is_none() && writes.is_none() {
             return done(());
         }
+        let has_driver = self.session.gpu().has_driver();
+        let reads = match (reads, &writes) {
+            (Some(chunk), None) if has_driver => {
+                return done(self.uploads.add(&self.session, stream, chunk)?);
+            }
+            (reads, _) => reads,
+        };
         let finish = move || {
             if let Some(written) = &mut writes {
                 written.state = chunk_state::FULL;
             }
             drop((reads, writes));
         };
+        if has_driver {
+            // The program waits for the bytes.
+            let finish = Box::new(finish);
+            return done(self.session.stream_release_soon(stream, finish)?);
+        }
         // A device that copies at once on an idle stream needs no release later.
         if self.session.stream_query(stream)? {
             finish();

@@ -1,9 +1,11 @@
 //! Calls about the session itself: what the program is shown, and what waits for it.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use mica_wire::session as wire;
 use mica_wire::session::Done;
 
-use super::handlers;
+use super::{Dispatcher, handlers};
 use crate::convert;
 
 handlers! { dispatcher, session, tail;
@@ -36,7 +38,28 @@ handlers! { dispatcher, session, tail;
         Ok(wire::LateError { code, message })
     };
     TakeOutput(_) => Ok(wire::KernelOutput { pieces: dispatcher.output.take() });
+    NoteRefused(_) => {
+        dispatcher.note_refused(tail);
+        Ok(Done {})
+    };
     Ping(_) => Ok(Done {});
     // Answered where answers are given, without a look at the device.
     Continue(_) => Ok(Done {});
+}
+
+/// Sentences of a session that reach the daemon's events, and how long each may be.
+const MOST_REFUSALS: u32 = 64;
+const REFUSAL_BYTES: usize = 1024;
+
+impl Dispatcher {
+    /// Passes a sentence of the program's library on to the one who runs the program.
+    fn note_refused(&self, text: &[u8]) {
+        let Some(host) = &self.files else {
+            return;
+        };
+        if self.refusals.fetch_add(1, Relaxed) < MOST_REFUSALS {
+            let text = text.get(..REFUSAL_BYTES).unwrap_or(text);
+            host.note_refused(&String::from_utf8_lossy(text));
+        }
+    }
 }

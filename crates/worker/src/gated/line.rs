@@ -44,7 +44,7 @@ pub(crate) enum Placed {
 }
 
 /// What a line must know of a call and its session.
-pub(super) struct Asks<'a> {
+pub(super) struct CallFacts<'a> {
     /// Whether the call may be submitted now; if so it counts it.
     pub(super) go_now: &'a dyn Fn() -> bool,
     /// Whether a stream is its context's default one.
@@ -57,19 +57,19 @@ pub(super) struct Asks<'a> {
 pub(super) struct Line {
     /// Whether a thread holds a call; set by whoever reads the ring alone.
     held: AtomicBool,
-    inside: Mutex<Inside>,
+    inside: Mutex<LineState>,
     shorter: Condvar,
 }
 
 #[derive(Default)]
-struct Inside {
+struct LineState {
     calls: VecDeque<Held>,
     /// Of the call that is held, then of those in line.
     touches: VecDeque<Touches>,
     bytes: usize,
 }
 
-impl Inside {
+impl LineState {
     /// Whether work of a stream is here. To wait for the default one is to wait for others too.
     fn touches_stream(&self, stream: u64, is_default: &dyn Fn(u64) -> bool) -> bool {
         let is = |touches: &Touches| touches.stream == Some(stream);
@@ -109,7 +109,7 @@ impl Line {
         call: Call,
         tail: &[u8],
         target: Option<Target>,
-        asks: &Asks<'_>,
+        asks: &CallFacts<'_>,
     ) -> Placed {
         // Nobody but this thread begins to hold, so what is seen here stays so.
         if !self.held.load(Acquire) && (asks.go_now)() {

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use mica_wire::session::{Call, Effect, Order, RecordHeader};
 
 use crate::dispatch::{Dispatcher, Outcome};
-use line::{Asks, Line};
+use line::{CallFacts, Line};
 pub(crate) use line::{Held, Placed};
 pub(crate) use submitter::Submitter;
 use submitter::Target;
@@ -64,7 +64,7 @@ impl Gated {
         // The driver may hold a submission until a stream has room, and the stream until a host function has
         // returned, which the ring tells: so the ring must be read meanwhile.
         let may_block = call.touches().stream.is_some() && dispatcher.callbacks.any();
-        let asks = Asks {
+        let asks = CallFacts {
             go_now: &|| !may_block && target.is_none_or(|target| self.submitter.go_now(target)),
             is_default: &|stream| dispatcher.session.is_default_stream(stream),
             over,

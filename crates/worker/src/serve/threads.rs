@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use mica_wire::session::server::RingServer;
 use mica_wire::session::{SLOTS, Violation};
 
-use super::lead::Turn;
+use super::ring_reader::Turn;
 use crate::WorkerError;
 use crate::dispatch::Dispatcher;
 use crate::gated::{Gated, Submitter};

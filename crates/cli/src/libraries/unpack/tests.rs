@@ -6,10 +6,12 @@ use super::*;
 const ONE: Embedded = Embedded {
     hash: "0000000000000001",
     files: [b"the driver", b"the monitor"],
+    musl: None,
 };
 const TWO: Embedded = Embedded {
     hash: "0000000000000002",
     files: [b"a newer driver", b"a newer monitor"],
+    musl: None,
 };
 
 fn place() -> (tempfile::TempDir, PathBuf) {

@@ -3,10 +3,10 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, Device, Handle, Symbol, function};
 
 use super::{
-    Books, ONLY, charged_create, current, current_is_only, ended, green, is_only, releasing,
+    ONLY, Records, charged_create, current, current_is_only, ended, green, is_only, releasing,
     retaining,
 };
 use crate::direct::driver::real;
@@ -16,7 +16,7 @@ use crate::direct::sync;
 /// `cuDevicePrimaryCtxRetain`.
 pub(crate) unsafe fn primary_retain(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Device) -> CuStatus,
+    real: function::cuDevicePrimaryCtxRetain,
     out: *mut Handle,
     device: Device,
 ) -> CuStatus {
@@ -29,7 +29,7 @@ pub(crate) unsafe fn primary_retain(
 /// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`.
 pub(crate) unsafe fn primary_release(
     _: Symbol,
-    real: unsafe extern "C" fn(Device) -> CuStatus,
+    real: function::cuDevicePrimaryCtxRelease,
     device: Device,
 ) -> CuStatus {
     // SAFETY: the program's argument.
@@ -39,7 +39,7 @@ pub(crate) unsafe fn primary_release(
 /// `cuCtxCreate` and `cuCtxCreate_v2`.
 pub(crate) unsafe fn create(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32, Device) -> CuStatus,
+    real: function::cuCtxCreate,
     out: *mut Handle,
     flags: u32,
     device: Device,
@@ -51,7 +51,7 @@ pub(crate) unsafe fn create(
 /// `cuCtxCreate_v3`.
 pub(crate) unsafe fn create_v3(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *mut c_void, i32, u32, Device) -> CuStatus,
+    real: function::cuCtxCreate_v3,
     out: *mut Handle,
     params: *mut c_void,
     count: i32,
@@ -65,7 +65,7 @@ pub(crate) unsafe fn create_v3(
 /// `cuCtxCreate_v4`.
 pub(crate) unsafe fn create_v4(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *mut c_void, u32, Device) -> CuStatus,
+    real: function::cuCtxCreate_v4,
     out: *mut Handle,
     params: *mut c_void,
     flags: u32,
@@ -78,7 +78,7 @@ pub(crate) unsafe fn create_v4(
 /// `cuVDPAUCtxCreate` and `cuVDPAUCtxCreate_v2`.
 pub(crate) unsafe fn create_vdpau(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32, Device, u32, *mut c_void) -> CuStatus,
+    real: function::cuVDPAUCtxCreate,
     out: *mut Handle,
     flags: u32,
     device: Device,
@@ -90,33 +90,29 @@ pub(crate) unsafe fn create_vdpau(
 }
 
 /// `cuCtxDestroy`.
-pub(crate) unsafe fn destroy(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    context: Handle,
-) -> CuStatus {
+pub(crate) unsafe fn destroy(_: Symbol, real: function::cuCtxDestroy, context: Handle) -> CuStatus {
     // SAFETY: the program's argument.
     unsafe { ending(real, context, |_, _| true) }
 }
 
-/// A call that ends a context if it succeeds and `ends` says so; nobody else looks at the books meanwhile.
+/// A call that ends a context if it succeeds and `ends` says so; nobody else looks at the records meanwhile.
 ///
 /// # Safety
 /// As `real`.
 unsafe fn ending(
     real: unsafe extern "C" fn(Handle) -> CuStatus,
     context: Handle,
-    ends: impl FnOnce(&mut Books, usize) -> bool,
+    ends: impl FnOnce(&mut Records, usize) -> bool,
 ) -> CuStatus {
     let Some(direct) = state() else {
         // SAFETY: as the caller promises.
         return unsafe { real(context) };
     };
-    let mut books = direct.contexts.books();
+    let mut records = direct.contexts.records();
     // SAFETY: as the caller promises.
     let status = unsafe { real(context) };
-    if status == 0 && ends(&mut books, context as usize) {
-        ended(direct, books, context as usize);
+    if status == 0 && ends(&mut records, context as usize) {
+        ended(direct, records, context as usize);
     }
     status
 }
@@ -124,7 +120,7 @@ unsafe fn ending(
 /// `cuCtxAttach`: the current context is to be detached from once more.
 pub(crate) unsafe fn attach(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, u32) -> CuStatus,
+    real: function::cuCtxAttach,
     out: *mut Handle,
     flags: u32,
 ) -> CuStatus {
@@ -133,23 +129,24 @@ pub(crate) unsafe fn attach(
     if let (Some(direct), 0) = (making(out), status) {
         // SAFETY: the driver has just written `out`.
         let context = unsafe { out.read() } as usize;
-        *direct.contexts.books().attached.entry(context).or_default() += 1;
+        *direct
+            .contexts
+            .records()
+            .attached
+            .entry(context)
+            .or_default() += 1;
     }
     status
 }
 
 /// `cuCtxDetach`: ends a context that nobody else is attached to.
-pub(crate) unsafe fn detach(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    context: Handle,
-) -> CuStatus {
-    let is_last = |books: &mut Books, context| {
+pub(crate) unsafe fn detach(_: Symbol, real: function::cuCtxDetach, context: Handle) -> CuStatus {
+    let is_last = |records: &mut Records, context| {
         // A primary context ends by its own calls.
-        if books.primary.values().any(|primary| *primary == context) {
+        if records.primary.values().any(|primary| *primary == context) {
             return false;
         }
-        match books.attached.get_mut(&context) {
+        match records.attached.get_mut(&context) {
             Some(times @ 1..) => {
                 *times -= 1;
                 false
@@ -173,13 +170,13 @@ fn names_a_context(context: Handle) -> bool {
         || address == 0
         || address == now
         || green::whole(address) != address
-        || state().is_none_or(|direct| direct.contexts.books().bytes.contains_key(&address))
+        || state().is_none_or(|direct| direct.contexts.records().bytes.contains_key(&address))
 }
 
 /// `cuCtxGetDevice_v2`.
 pub(crate) unsafe fn device_of(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Device, Handle) -> CuStatus,
+    real: function::cuCtxGetDevice_v2,
     out: *mut Device,
     context: Handle,
 ) -> CuStatus {
@@ -187,7 +184,7 @@ pub(crate) unsafe fn device_of(
         // SAFETY: the program's arguments.
         return unsafe { real(out, context) };
     }
-    let get = real!(cuCtxGetDevice as unsafe extern "C" fn(*mut Device) -> CuStatus);
+    let get = real!(cuCtxGetDevice);
     // SAFETY: the program's argument.
     unsafe { get(out) }
 }
@@ -195,7 +192,7 @@ pub(crate) unsafe fn device_of(
 /// `cuCtxSynchronize_v2`.
 pub(crate) unsafe fn synchronize(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuCtxSynchronize_v2,
     context: Handle,
 ) -> CuStatus {
     if names_a_context(context) {
@@ -205,7 +202,7 @@ pub(crate) unsafe fn synchronize(
             || unsafe { real(context) },
         );
     }
-    let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
+    let wait = real!(cuCtxSynchronize);
     // SAFETY: takes no arguments.
     sync::waiting(current_is_only, || unsafe { wait() })
 }

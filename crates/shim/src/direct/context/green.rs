@@ -6,14 +6,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, PoisonError};
 
-use mica_cuda_abi::{CuStatus, Device, Handle, Symbol};
+use mica_cuda_abi::{CuStatus, Device, Handle, Symbol, function};
 
 use super::{releasing, retaining};
 use crate::direct::driver::real;
 use crate::direct::state::making;
 
 #[derive(Default)]
-struct Books {
+struct Records {
     /// The device of each green context.
     devices: HashMap<usize, Device>,
     /// Green contexts as contexts, each with the primary one that it is a part of.
@@ -21,19 +21,19 @@ struct Books {
 }
 
 /// Never held while the driver is called: who allocates must not wait for a context that ends.
-static BOOKS: Mutex<Option<Books>> = Mutex::new(None);
+static BOOKS: Mutex<Option<Records>> = Mutex::new(None);
 /// Whether there was any: most programs have none.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-fn books<R>(change: impl FnOnce(&mut Books) -> R) -> R {
-    let mut books = BOOKS.lock().unwrap_or_else(PoisonError::into_inner);
-    change(books.get_or_insert_default())
+fn records<R>(change: impl FnOnce(&mut Records) -> R) -> R {
+    let mut records = BOOKS.lock().unwrap_or_else(PoisonError::into_inner);
+    change(records.get_or_insert_default())
 }
 
 /// The primary context that a green one is a part of; any other context itself.
 pub(super) fn whole(context: usize) -> usize {
     match ANY.load(Acquire) {
-        true => books(|books| books.primary.get(&context).copied()).unwrap_or(context),
+        true => records(|records| records.primary.get(&context).copied()).unwrap_or(context),
         false => context,
     }
 }
@@ -41,14 +41,14 @@ pub(super) fn whole(context: usize) -> usize {
 /// A primary context has ended.
 pub(super) fn ended(context: usize) {
     if ANY.load(Acquire) {
-        books(|books| books.primary.retain(|_, primary| *primary != context));
+        records(|records| records.primary.retain(|_, primary| *primary != context));
     }
 }
 
 /// `cuGreenCtxCreate`.
 pub(crate) unsafe fn create(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, Device, u32) -> CuStatus,
+    real: function::cuGreenCtxCreate,
     out: *mut Handle,
     resources: Handle,
     device: Device,
@@ -60,16 +60,15 @@ pub(crate) unsafe fn create(
     if let (Some(_), 0) = (making(out), status) {
         // SAFETY: the driver has just written `out`.
         let green = unsafe { out.read() } as usize;
-        books(|books| books.devices.insert(green, device));
+        records(|records| records.devices.insert(green, device));
     }
     status
 }
 
 /// The primary context of a device, which is active.
 fn primary(device: Device) -> usize {
-    type Retain = unsafe extern "C" fn(*mut Handle, Device) -> CuStatus;
-    let retain = real!(cuDevicePrimaryCtxRetain as Retain);
-    let release = real!(cuDevicePrimaryCtxRelease_v2 as unsafe extern "C" fn(Device) -> CuStatus);
+    let retain = real!(cuDevicePrimaryCtxRetain);
+    let release = real!(cuDevicePrimaryCtxRelease_v2);
     let mut context: Handle = std::ptr::null_mut();
     // SAFETY: writes one handle; what was retained is released.
     unsafe {
@@ -83,18 +82,18 @@ fn primary(device: Device) -> usize {
 /// `cuGreenCtxDestroy`.
 pub(crate) unsafe fn destroy(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuGreenCtxDestroy,
     green: Handle,
 ) -> CuStatus {
     // SAFETY: the program's argument.
     let call = || unsafe { real(green) };
-    let device = books(|books| books.devices.remove(&(green as usize)));
+    let device = records(|records| records.devices.remove(&(green as usize)));
     let Some(device) = device else {
         return call();
     };
     let status = releasing(device, call);
     if status != 0 {
-        books(|books| books.devices.insert(green as usize, device));
+        records(|records| records.devices.insert(green as usize, device));
     }
     status
 }
@@ -102,7 +101,7 @@ pub(crate) unsafe fn destroy(
 /// `cuCtxFromGreenCtx`.
 pub(crate) unsafe fn context(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle) -> CuStatus,
+    real: function::cuCtxFromGreenCtx,
     out: *mut Handle,
     green: Handle,
 ) -> CuStatus {
@@ -111,11 +110,11 @@ pub(crate) unsafe fn context(
     if let (Some(direct), 0) = (making(out), status) {
         // SAFETY: the driver has just written `out`.
         let context = unsafe { out.read() } as usize;
-        let device = books(|books| books.devices.get(&(green as usize)).copied());
+        let device = records(|records| records.devices.get(&(green as usize)).copied());
         let primary =
-            device.and_then(|device| direct.contexts.books().primary.get(&device).copied());
+            device.and_then(|device| direct.contexts.records().primary.get(&device).copied());
         if let Some(primary) = primary {
-            books(|books| books.primary.insert(context, primary));
+            records(|records| records.primary.insert(context, primary));
             ANY.store(true, Release);
         }
     }

@@ -16,7 +16,7 @@ use mica_cuda_abi::{CuResult, CuStatus, Device, Handle};
 
 use super::driver::real;
 use super::state::{Direct, making, state};
-use super::{books, capture, control, ledger};
+use super::{allocations, capture, control, reconcile};
 
 pub(crate) use calls::*;
 
@@ -30,7 +30,7 @@ static SEEN: AtomicBool = AtomicBool::new(false);
 static ONLY: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Default)]
-struct Books {
+struct Records {
     /// Bytes charged for each context's existence.
     bytes: HashMap<usize, u64>,
     /// The primary context of each device, while it is active.
@@ -42,10 +42,10 @@ struct Books {
 /// All contexts.
 #[derive(Default)]
 pub(crate) struct Contexts {
-    books: Mutex<Books>,
+    records: Mutex<Records>,
 }
 
-impl Books {
+impl Records {
     /// To be called whenever a context came or went.
     fn count(&self) {
         let mut all = self.bytes.keys();
@@ -55,14 +55,14 @@ impl Books {
 }
 
 impl Contexts {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The calling thread's context, 0 for none.
 pub(crate) fn current() -> usize {
-    let get = real!(cuCtxGetCurrent as unsafe extern "C" fn(*mut Handle) -> CuStatus);
+    let get = real!(cuCtxGetCurrent);
     let mut context: Handle = std::ptr::null_mut();
     // SAFETY: writes one handle.
     let status = unsafe { get(&mut context) };
@@ -92,7 +92,7 @@ pub(crate) fn current_is_only() -> bool {
 pub(crate) fn single_device() -> bool {
     static SINGLE: OnceLock<bool> = OnceLock::new();
     *SINGLE.get_or_init(|| {
-        let get = real!(cuDeviceGetCount as unsafe extern "C" fn(*mut i32) -> CuStatus);
+        let get = real!(cuDeviceGetCount);
         let mut count = 0;
         // SAFETY: writes one number.
         unsafe { get(&mut count) == 0 && count == 1 }
@@ -101,7 +101,7 @@ pub(crate) fn single_device() -> bool {
 
 /// The device of the calling thread's context.
 pub(crate) fn current_device() -> Option<Device> {
-    let get = real!(cuCtxGetDevice as unsafe extern "C" fn(*mut Device) -> CuStatus);
+    let get = real!(cuCtxGetDevice);
     let mut device = 0;
     // SAFETY: writes one ordinal.
     (unsafe { get(&mut device) } == 0).then_some(device)
@@ -109,14 +109,14 @@ pub(crate) fn current_device() -> Option<Device> {
 
 /// Waits for the work of every context of the process; true if all of it could be waited for.
 pub(crate) fn synchronize_all(direct: &Direct) -> bool {
-    let wait = real!(cuCtxSynchronize as unsafe extern "C" fn() -> CuStatus);
+    let wait = real!(cuCtxSynchronize);
     let before = current();
     if ONLY.load(Acquire) == before && before != 0 {
         // SAFETY: takes no arguments; an error is the program's to see at its own next call.
         return unsafe { wait() } == 0;
     }
-    let all: Vec<usize> = direct.contexts.books().bytes.keys().copied().collect();
-    let set = real!(cuCtxSetCurrent as unsafe extern "C" fn(Handle) -> CuStatus);
+    let all: Vec<usize> = direct.contexts.records().bytes.keys().copied().collect();
+    let set = real!(cuCtxSetCurrent);
     let mut done = true;
     for context in all {
         // SAFETY: a context the program made; if it has ended meanwhile the driver says so.
@@ -127,7 +127,7 @@ pub(crate) fn synchronize_all(direct: &Direct) -> bool {
     done
 }
 
-/// Books a context that was made behind the hooks' back, through a private table. One load once a
+/// Records a context that was made behind the hooks' back, through a private table. One load once a
 /// context is known.
 #[inline]
 pub(crate) fn notice(direct: &Direct) {
@@ -142,16 +142,16 @@ fn adopt(direct: &Direct) {
     if context == 0 {
         return;
     }
-    let mut books = direct.contexts.books();
-    if let Entry::Vacant(unknown) = books.bytes.entry(context) {
+    let mut records = direct.contexts.records();
+    if let Entry::Vacant(unknown) = records.bytes.entry(context) {
         // It exists already: if the limit does not allow it, the daemon sees that from the driver.
         let charged = direct.charge_now(estimate());
         unknown.insert(if charged { estimate() } else { 0 });
-        books.count();
+        records.count();
         if let Some(device) = current_device() {
-            books.primary.entry(device).or_insert(context);
+            records.primary.entry(device).or_insert(context);
         }
-        drop(books);
+        drop(records);
         made();
     }
 }
@@ -184,16 +184,16 @@ fn retaining(
     };
     let bytes = estimate();
     // Held while the context is made: a second thread must not charge for the same one.
-    let mut books = loop {
-        let books = direct.contexts.books();
-        if books.primary.contains_key(&device) {
-            drop(books);
+    let mut records = loop {
+        let records = direct.contexts.records();
+        if records.primary.contains_key(&device) {
+            drop(records);
             return call();
         }
         if direct.charge_now(bytes) {
-            break books;
+            break records;
         }
-        drop(books);
+        drop(records);
         if direct.make_room(bytes).is_err() {
             return CuResult::OutOfMemory as CuStatus;
         }
@@ -203,12 +203,12 @@ fn retaining(
         direct.release(bytes);
     } else {
         let context = primary();
-        if let Some(twice) = books.bytes.insert(context, bytes) {
+        if let Some(twice) = records.bytes.insert(context, bytes) {
             direct.release(twice);
         }
-        books.primary.insert(device, context);
-        books.count();
-        drop(books);
+        records.primary.insert(device, context);
+        records.count();
+        drop(records);
         made();
     }
     status
@@ -220,20 +220,19 @@ fn releasing(device: Device, call: impl FnOnce() -> CuStatus) -> CuStatus {
         return call();
     };
     // Held over the call: another thread must not make the next one before this one's end is booked.
-    let mut books = direct.contexts.books();
+    let mut records = direct.contexts.records();
     let status = call();
     if status == 0
         && !is_active(device)
-        && let Some(context) = books.primary.remove(&device)
+        && let Some(context) = records.primary.remove(&device)
     {
-        ended(direct, books, context);
+        ended(direct, records, context);
     }
     status
 }
 
 fn is_active(device: Device) -> bool {
-    type Get = unsafe extern "C" fn(Device, *mut u32, *mut i32) -> CuStatus;
-    let get = real!(cuDevicePrimaryCtxGetState as Get);
+    let get = real!(cuDevicePrimaryCtxGetState);
     let (mut flags, mut active) = (0, 0);
     // SAFETY: writes two numbers. An error leaves the context booked.
     unsafe { get(device, &mut flags, &mut active) != 0 || active != 0 }
@@ -250,24 +249,24 @@ unsafe fn charged_create(out: *mut Handle, call: impl FnOnce() -> CuStatus) -> C
     if status == 0 {
         // SAFETY: our contract.
         let context = unsafe { out.read() } as usize;
-        let mut books = direct.contexts.books();
-        books.bytes.insert(context, bytes);
-        books.count();
-        drop(books);
+        let mut records = direct.contexts.records();
+        records.bytes.insert(context, bytes);
+        records.count();
+        drop(records);
         made();
     }
     status
 }
 
 /// Gives back what a context held.
-fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
-    let mut bytes = books.bytes.remove(&context).unwrap_or(0);
+fn ended(direct: &Direct, mut records: MutexGuard<'_, Records>, context: usize) {
+    let mut bytes = records.bytes.remove(&context).unwrap_or(0);
     bytes += direct.stacks.ended(context);
-    books.attached.remove(&context);
-    books.count();
-    drop(books);
+    records.attached.remove(&context);
+    records.count();
+    drop(records);
     green::ended(context);
-    let managed = |entry: &ledger::Entry| entry.context == context && entry.managed;
+    let managed = |entry: &allocations::Entry| entry.context == context && entry.managed;
     let uncounted = direct.linear.remove_all(managed);
     direct.uncount(uncounted, false);
     bytes += uncounted + direct.linear.remove_all(|entry| entry.context == context);
@@ -275,6 +274,6 @@ fn ended(direct: &Direct, mut books: MutexGuard<'_, Books>, context: usize) {
     direct.release(bytes);
     direct.handles.context_ended(direct, context);
     capture::context_ended(context);
-    books::compare(direct);
+    reconcile::compare(direct);
     control::contexts_changed();
 }

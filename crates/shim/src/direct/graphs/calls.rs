@@ -2,23 +2,17 @@
 
 use std::ffi::{c_char, c_void};
 
-use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, MemAllocNodeParams, Symbol};
+use mica_cuda_abi::{CuResult, CuStatus, Device, Handle, MemAllocNodeParams, Symbol, function};
 
-use super::{Books, Exec, compare, in_use, paid, with_memory};
-use crate::direct::books;
-use crate::direct::launch::submit;
+use super::{Exec, Records, compare, in_use, paid, with_memory};
+use crate::direct::reconcile;
 use crate::direct::state::state;
+use crate::direct::submission::submit;
 
 /// `cuGraphAddMemAllocNode`.
 pub(crate) unsafe fn add_alloc_node(
     _: Symbol,
-    real: unsafe extern "C" fn(
-        *mut Handle,
-        Handle,
-        *const Handle,
-        usize,
-        *mut MemAllocNodeParams,
-    ) -> CuStatus,
+    real: function::cuGraphAddMemAllocNode,
     out: *mut Handle,
     graph: Handle,
     needs: *const Handle,
@@ -62,7 +56,7 @@ struct Child {
     ownership: i32,
 }
 
-/// Books a node added through the general call if it allocates, or is a graph that does.
+/// Records a node added through the general call if it allocates, or is a graph that does.
 ///
 /// # Safety
 /// `params` is the program's `CUgraphNodeParams`, which the driver has just accepted.
@@ -90,11 +84,11 @@ unsafe fn expect_node(status: CuStatus, graph: Handle, params: *const c_void) {
 /// What a child graph allocates, its parent does. One that was moved ends with its parent, unseen.
 fn has_child(graph: Handle, child: Handle, moved: bool) {
     if let Some(direct) = in_use() {
-        let mut books = direct.graphs.books();
-        let bytes = books.of(child);
-        books.add(graph, bytes);
+        let mut records = direct.graphs.records();
+        let bytes = records.of(child);
+        records.add(graph, bytes);
         if moved {
-            books.graphs.remove(&(child as usize));
+            records.graphs.remove(&(child as usize));
         }
     }
 }
@@ -102,7 +96,7 @@ fn has_child(graph: Handle, child: Handle, moved: bool) {
 /// `cuGraphAddNode`.
 pub(crate) unsafe fn add_node(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const Handle, usize, *mut c_void) -> CuStatus,
+    real: function::cuGraphAddNode,
     out: *mut Handle,
     graph: Handle,
     needs: *const Handle,
@@ -120,14 +114,7 @@ pub(crate) unsafe fn add_node(
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(crate) unsafe fn add_node_v2(
     _: Symbol,
-    real: unsafe extern "C" fn(
-        *mut Handle,
-        Handle,
-        *const Handle,
-        *const c_void,
-        usize,
-        *mut c_void,
-    ) -> CuStatus,
+    real: function::cuGraphAddNode_v2,
     out: *mut Handle,
     graph: Handle,
     needs: *const Handle,
@@ -145,7 +132,7 @@ pub(crate) unsafe fn add_node_v2(
 /// `cuGraphAddChildGraphNode`.
 pub(crate) unsafe fn add_child(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *const Handle, usize, Handle) -> CuStatus,
+    real: function::cuGraphAddChildGraphNode,
     out: *mut Handle,
     graph: Handle,
     needs: *const Handle,
@@ -163,37 +150,33 @@ pub(crate) unsafe fn add_child(
 /// `cuGraphClone`.
 pub(crate) unsafe fn clone(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle) -> CuStatus,
+    real: function::cuGraphClone,
     out: *mut Handle,
     graph: Handle,
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(out, graph) };
     if let (Some(direct), false, 0) = (in_use(), out.is_null(), status) {
-        let mut books = direct.graphs.books();
-        let bytes = books.of(graph);
+        let mut records = direct.graphs.records();
+        let bytes = records.of(graph);
         // SAFETY: the driver has just written `out`.
-        books.graphs.insert(unsafe { out.read() } as usize, bytes);
+        records.graphs.insert(unsafe { out.read() } as usize, bytes);
     }
     status
 }
 
 /// `cuGraphDestroy`.
-pub(crate) unsafe fn destroy(
-    _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
-    graph: Handle,
-) -> CuStatus {
+pub(crate) unsafe fn destroy(_: Symbol, real: function::cuGraphDestroy, graph: Handle) -> CuStatus {
     // SAFETY: the program's argument.
     let call = || unsafe { real(graph) };
     let Some(direct) = in_use() else {
         return call();
     };
-    // Out of the books first: the driver may give its number to the next graph at once.
-    let needed = direct.graphs.books().graphs.remove(&(graph as usize));
+    // Out of the records first: the driver may give its number to the next graph at once.
+    let needed = direct.graphs.records().graphs.remove(&(graph as usize));
     let status = call();
     if let (Some(bytes), 1..) = (needed, status) {
-        direct.graphs.books().add(graph, bytes);
+        direct.graphs.records().add(graph, bytes);
     }
     status
 }
@@ -201,7 +184,7 @@ pub(crate) unsafe fn destroy(
 /// `cuGraphInstantiateWithFlags`.
 pub(crate) unsafe fn instantiate(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, u64) -> CuStatus,
+    real: function::cuGraphInstantiateWithFlags,
     out: *mut Handle,
     graph: Handle,
     flags: u64,
@@ -213,7 +196,7 @@ pub(crate) unsafe fn instantiate(
 /// `cuGraphInstantiate` and `cuGraphInstantiate_v2`.
 pub(crate) unsafe fn instantiate_logging(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *mut Handle, *mut c_char, usize) -> CuStatus,
+    real: function::cuGraphInstantiate,
     out: *mut Handle,
     graph: Handle,
     culprit: *mut Handle,
@@ -227,7 +210,7 @@ pub(crate) unsafe fn instantiate_logging(
 /// `cuGraphInstantiateWithParams`.
 pub(crate) unsafe fn instantiate_with_params(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, Handle, *mut c_void) -> CuStatus,
+    real: function::cuGraphInstantiateWithParams,
     out: *mut Handle,
     graph: Handle,
     params: *mut c_void,
@@ -252,18 +235,18 @@ unsafe fn instantiated(
     let Some(direct) = in_use().filter(|_| !out.is_null()) else {
         return call();
     };
-    let needs = |books: &Books| books.of(graph);
-    let ahead = |books: &Books| match flags & FLAG_UPLOAD != 0 {
-        true => needs(books),
+    let needs = |records: &Records| records.of(graph);
+    let ahead = |records: &Records| match flags & FLAG_UPLOAD != 0 {
+        true => needs(records),
         false => 0,
     };
-    let Some((mut books, reserved)) = paid(direct, ahead) else {
+    let Some((mut records, reserved)) = paid(direct, ahead) else {
         return CuResult::OutOfMemory as CuStatus;
     };
-    let (bytes, at_once) = (needs(&books), reserved > 0);
+    let (bytes, at_once) = (needs(&records), reserved > 0);
     let status = call();
     if at_once {
-        compare(direct, &mut books, reserved);
+        compare(direct, &mut records, reserved);
     }
     if status == 0 {
         let made = Exec {
@@ -271,7 +254,7 @@ unsafe fn instantiated(
             ready: at_once || bytes == 0,
         };
         // SAFETY: our contract.
-        books.execs.insert(unsafe { out.read() } as usize, made);
+        records.execs.insert(unsafe { out.read() } as usize, made);
     }
     status
 }
@@ -279,7 +262,7 @@ unsafe fn instantiated(
 /// `cuGraphLaunch`.
 pub(crate) unsafe fn launch(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, Handle) -> CuStatus,
+    real: function::cuGraphLaunch,
     exec: Handle,
     stream: Handle,
 ) -> CuStatus {
@@ -291,7 +274,7 @@ pub(crate) unsafe fn launch(
 /// `cuGraphUpload`.
 pub(crate) unsafe fn upload(
     symbol: Symbol,
-    real: unsafe extern "C" fn(Handle, Handle) -> CuStatus,
+    real: function::cuGraphUpload,
     exec: Handle,
     stream: Handle,
 ) -> CuStatus {
@@ -303,7 +286,7 @@ pub(crate) unsafe fn upload(
 /// `cuGraphExecDestroy`.
 pub(crate) unsafe fn exec_destroy(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuGraphExecDestroy,
     exec: Handle,
 ) -> CuStatus {
     // SAFETY: the program's argument.
@@ -312,30 +295,30 @@ pub(crate) unsafe fn exec_destroy(
         return call();
     };
     // As with graphs.
-    let known = direct.graphs.books().execs.remove(&(exec as usize));
+    let known = direct.graphs.records().execs.remove(&(exec as usize));
     let status = call();
     if let (Some(known), 1..) = (known, status) {
-        direct.graphs.books().execs.insert(exec as usize, known);
+        direct.graphs.records().execs.insert(exec as usize, known);
     }
-    books::stale();
+    reconcile::stale();
     status
 }
 
 /// `cuDeviceGraphMemTrim`.
 pub(crate) unsafe fn trim(
     _: Symbol,
-    real: unsafe extern "C" fn(Device) -> CuStatus,
+    real: function::cuDeviceGraphMemTrim,
     device: Device,
 ) -> CuStatus {
     // SAFETY: the program's argument.
     let status = unsafe { real(device) };
     if let Some(direct) = in_use() {
-        let mut books = direct.graphs.books();
+        let mut records = direct.graphs.records();
         // Which graphs lost their memory is not told: each is expected to need it again.
-        for exec in books.execs.values_mut() {
+        for exec in records.execs.values_mut() {
             exec.ready = exec.bytes == 0;
         }
-        compare(direct, &mut books, 0);
+        compare(direct, &mut records, 0);
     }
     status
 }

@@ -8,7 +8,6 @@
 mod calls;
 
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,7 +32,7 @@ struct Exec {
 }
 
 #[derive(Default)]
-struct Books {
+struct Records {
     /// Bytes of each graph's allocation nodes.
     graphs: HashMap<usize, u64>,
     execs: HashMap<usize, Exec>,
@@ -45,7 +44,7 @@ struct Books {
     device: Option<Device>,
 }
 
-impl Books {
+impl Records {
     /// What an executable graph may still need. One made in a way that is not known may be any.
     fn missing(&self, exec: usize) -> u64 {
         match self.execs.get(&exec) {
@@ -72,7 +71,7 @@ impl Books {
 pub(crate) struct GraphMemory {
     /// Whether any graph allocates at all: most never do, and their launches skip all this.
     in_use: AtomicBool,
-    books: Mutex<Books>,
+    records: Mutex<Records>,
 }
 
 /// The state, if any graph allocates at all.
@@ -84,17 +83,18 @@ fn with_memory(exec: Handle, call: impl FnOnce() -> CuStatus) -> CuStatus {
     let Some(direct) = in_use() else {
         return call();
     };
-    let Some((mut books, missing)) = paid(direct, |books| books.missing(exec as usize)) else {
+    let Some((mut records, missing)) = paid(direct, |records| records.missing(exec as usize))
+    else {
         return CuResult::OutOfMemory as CuStatus;
     };
     if missing == 0 {
-        drop(books);
+        drop(records);
         return call();
     }
     let status = call();
-    compare(direct, &mut books, missing);
+    compare(direct, &mut records, missing);
     if status == 0 {
-        let known = books.execs.entry(exec as usize);
+        let known = records.execs.entry(exec as usize);
         known
             .or_insert(Exec {
                 bytes: missing,
@@ -105,40 +105,42 @@ fn with_memory(exec: Handle, call: impl FnOnce() -> CuStatus) -> CuStatus {
     status
 }
 
-/// The books, with as much charged as a call under their lock may make the driver reserve; `None` if that exceeds the
+/// The records, with as much charged as a call under their lock may make the driver reserve; `None` if that exceeds the
 /// limit.
-fn paid(direct: &Direct, needed: impl Fn(&Books) -> u64) -> Option<(MutexGuard<'_, Books>, u64)> {
+fn paid(
+    direct: &Direct,
+    needed: impl Fn(&Records) -> u64,
+) -> Option<(MutexGuard<'_, Records>, u64)> {
     loop {
-        let books = direct.graphs.books();
-        let bytes = needed(&books);
+        let records = direct.graphs.records();
+        let bytes = needed(&records);
         if direct.charge_now(bytes) {
-            return Some((books, bytes));
+            return Some((records, bytes));
         }
-        drop(books);
+        drop(records);
         direct.make_room(bytes).ok()?;
     }
 }
 
 /// Makes the charge what the driver has reserved; `ahead` was charged beyond it.
-fn compare(direct: &Direct, books: &mut Books, ahead: u64) {
-    let paid = books.charged + ahead;
-    let reserved = books.device.and_then(reserved).unwrap_or(paid);
+fn compare(direct: &Direct, records: &mut Records, ahead: u64) {
+    let paid = records.charged + ahead;
+    let reserved = records.device.and_then(reserved).unwrap_or(paid);
     if reserved <= paid {
         direct.release(paid - reserved);
-        books.charged = reserved;
+        records.charged = reserved;
     } else if direct.charge_now(reserved - paid) {
-        books.charged = reserved;
+        records.charged = reserved;
     } else {
         // Reserved by the driver already and beyond the limit: the daemon sees the difference and
         // counts it.
-        books.charged = paid;
-        super::books::look();
+        records.charged = paid;
+        super::reconcile::look();
     }
 }
 
 fn reserved(device: Device) -> Option<u64> {
-    type Get = unsafe extern "C" fn(Device, u32, *mut c_void) -> CuStatus;
-    let get = real!(cuDeviceGetGraphMemAttribute as Get);
+    let get = real!(cuDeviceGetGraphMemAttribute);
     let mut bytes = 0_u64;
     // SAFETY: the attribute is one 64-bit number.
     let status = unsafe { get(device, ATTR_RESERVED_CURRENT, (&raw mut bytes).cast()) };
@@ -146,25 +148,25 @@ fn reserved(device: Device) -> Option<u64> {
 }
 
 impl GraphMemory {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A node was added to a graph that will need so many bytes.
     fn expect(&self, graph: Handle, bytes: u64) {
         let bytes = self.note_use(bytes);
-        self.books().add(graph, bytes);
+        self.records().add(graph, bytes);
     }
 
     /// An allocation was captured.
     pub(crate) fn capturing(&self, bytes: u64) {
         let bytes = self.note_use(bytes);
-        self.books().captured += bytes;
+        self.records().captured += bytes;
     }
 
     fn note_use(&self, bytes: u64) -> u64 {
-        let mut books = self.books();
-        books.device = books.device.or_else(current_device);
+        let mut records = self.records();
+        records.device = records.device.or_else(current_device);
         self.in_use.store(true, Relaxed);
         // A sum of many cannot overflow then.
         footprint(bytes.max(GRANULE)).min(1 << 48)
@@ -174,8 +176,8 @@ impl GraphMemory {
     pub(crate) fn reconcile(&self, direct: &Direct) {
         if self.in_use.load(Relaxed) {
             // Held by the caller while it charges for a launch.
-            if let Ok(mut books) = self.books.try_lock() {
-                compare(direct, &mut books, 0);
+            if let Ok(mut records) = self.records.try_lock() {
+                compare(direct, &mut records, 0);
             }
         }
     }
@@ -185,19 +187,19 @@ impl GraphMemory {
 /// each of them is taken to hold everything, until the driver says what it reserved.
 pub(crate) fn captured(graph: Handle, others: bool) {
     if let Some(direct) = in_use() {
-        let mut books = direct.graphs.books();
-        let bytes = books.captured;
+        let mut records = direct.graphs.records();
+        let bytes = records.captured;
         if !others {
-            books.captured = 0;
+            records.captured = 0;
         }
         // The graph may have nodes from before its capture, or others that were added to it meanwhile.
-        books.add(graph, bytes);
+        records.add(graph, bytes);
     }
 }
 
 /// A capture has ended without a graph: nobody will launch what was captured.
 pub(crate) fn capture_failed(others: bool) {
     if let Some(direct) = in_use().filter(|_| !others) {
-        direct.graphs.books().captured = 0;
+        direct.graphs.records().captured = 0;
     }
 }

@@ -9,7 +9,9 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{PoisonError, RwLock};
 
-use mica_cuda_abi::{CuStatus, Device, DevicePtr, Handle, MemAllocationProp, MemLocation, Symbol};
+use mica_cuda_abi::{
+    CuStatus, Device, DevicePtr, Handle, MemAllocationProp, MemLocation, Symbol, function,
+};
 
 pub(crate) use pool::Pool;
 
@@ -32,7 +34,7 @@ pub(crate) struct Pools {
 /// `cuMemAllocAsync`.
 pub(crate) unsafe fn alloc_async(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle) -> CuStatus,
+    real: function::cuMemAllocAsync,
     out: *mut DevicePtr,
     bytes: usize,
     stream: Handle,
@@ -56,7 +58,7 @@ pub(crate) unsafe fn alloc_async(
 /// `cuMemAllocFromPoolAsync`.
 pub(crate) unsafe fn alloc_from_pool(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut DevicePtr, usize, Handle, Handle) -> CuStatus,
+    real: function::cuMemAllocFromPoolAsync,
     out: *mut DevicePtr,
     bytes: usize,
     pool: Handle,
@@ -94,7 +96,7 @@ fn captured(direct: &Direct, bytes: usize, call: impl FnOnce() -> CuStatus) -> C
 /// `cuMemPoolCreate`.
 pub(crate) unsafe fn create(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut Handle, *const MemAllocationProp) -> CuStatus,
+    real: function::cuMemPoolCreate,
     out: *mut Handle,
     props: *const MemAllocationProp,
 ) -> CuStatus {
@@ -118,7 +120,7 @@ pub(crate) unsafe fn create(
 /// `cuMemPoolDestroy`.
 pub(crate) unsafe fn destroy(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle) -> CuStatus,
+    real: function::cuMemPoolDestroy,
     pool: Handle,
 ) -> CuStatus {
     // SAFETY: the program's argument.
@@ -126,7 +128,7 @@ pub(crate) unsafe fn destroy(
     let Some(direct) = state() else {
         return call();
     };
-    // Out of the books first: the driver may give its number to the next pool at once.
+    // Out of the records first: the driver may give its number to the next pool at once.
     let known = direct.pools.take(pool as usize);
     let status = call();
     match (known, status) {
@@ -140,13 +142,13 @@ pub(crate) unsafe fn destroy(
 /// `cuMemPoolTrimTo`.
 pub(crate) unsafe fn trim(
     _: Symbol,
-    real: unsafe extern "C" fn(Handle, usize) -> CuStatus,
+    real: function::cuMemPoolTrimTo,
     pool: Handle,
     keep: usize,
 ) -> CuStatus {
     // SAFETY: the program's arguments.
     let status = unsafe { real(pool, keep) };
-    // Only a pool that the driver knows becomes one of the books.
+    // Only a pool that the driver knows becomes one of the records.
     if let (Some(direct), 0) = (state(), status) {
         direct.pools.get(pool as usize).reconcile(direct);
     }
@@ -156,7 +158,7 @@ pub(crate) unsafe fn trim(
 /// `cuDeviceSetMemPool`.
 pub(crate) unsafe fn set_default(
     _: Symbol,
-    real: unsafe extern "C" fn(Device, Handle) -> CuStatus,
+    real: function::cuDeviceSetMemPool,
     device: Device,
     pool: Handle,
 ) -> CuStatus {
@@ -171,7 +173,7 @@ pub(crate) unsafe fn set_default(
 /// `cuMemSetMemPool`.
 pub(crate) unsafe fn set_default_at(
     _: Symbol,
-    real: unsafe extern "C" fn(*const MemLocation, u32, Handle) -> CuStatus,
+    real: function::cuMemSetMemPool,
     location: *const MemLocation,
     kind: u32,
     pool: Handle,
@@ -205,7 +207,7 @@ impl Pools {
 
     fn add(&self, handle: usize, on_device: bool) -> &'static Pool {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        // Never freed: memory in the books may still point to a pool that has ended.
+        // Never freed: memory in the records may still point to a pool that has ended.
         let fresh = || &*Box::leak(Box::new(Pool::new(handle, on_device)));
         known.entry(handle).or_insert_with(fresh)
     }
@@ -252,8 +254,7 @@ impl Pools {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         // Asked under the lock: a default that changes meanwhile is not overwritten by the old one.
-        let get =
-            real!(cuDeviceGetMemPool as unsafe extern "C" fn(*mut Handle, Device) -> CuStatus);
+        let get = real!(cuDeviceGetMemPool);
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: writes one handle.
         if unsafe { get(&mut handle, device) } != 0 {

@@ -11,7 +11,6 @@
 //!   otherwise ── charge ahead, call, settle, all under the pool's lock
 //! ```
 
-use std::ffi::c_void;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use mica_cuda_abi::{CuResult, CuStatus, DevicePtr, Handle, PoolAttribute};
 
-use crate::direct::books;
+use crate::direct::allocations::Entry;
 use crate::direct::driver::real;
-use crate::direct::ledger::Entry;
+use crate::direct::reconcile;
 use crate::direct::state::{Direct, GRANULE, UNIT, footprint};
 
 /// How much a pool grows at once, at least, as far as is known before it has grown.
@@ -91,8 +90,7 @@ impl Pool {
     }
 
     fn reserved(&self) -> Option<u64> {
-        type Get = unsafe extern "C" fn(Handle, u32, *mut c_void) -> CuStatus;
-        let get = real!(cuMemPoolGetAttribute as Get);
+        let get = real!(cuMemPoolGetAttribute);
         let mut bytes = 0_u64;
         // SAFETY: the attribute is one 64-bit number.
         let status = unsafe {
@@ -284,9 +282,9 @@ impl Pool {
 
     /// Gives an allocation back that turned out to exceed the limit, and what the pool grew by beyond `keep`.
     fn undo(&self, direct: &Direct, pointer: DevicePtr, stream: Handle, keep: u64) {
-        let free = real!(cuMemFreeAsync as unsafe extern "C" fn(DevicePtr, Handle) -> CuStatus);
-        let done = real!(cuStreamQuery as unsafe extern "C" fn(Handle) -> CuStatus);
-        let trim = real!(cuMemPoolTrimTo as unsafe extern "C" fn(Handle, usize) -> CuStatus);
+        let free = real!(cuMemFreeAsync);
+        let done = real!(cuStreamQuery);
+        let trim = real!(cuMemPoolTrimTo);
         // SAFETY: allocated a moment ago on this stream, not yet known to the program.
         crate::direct::memory::release(pointer, || unsafe { free(pointer, stream) });
         // The pool has it back when the stream has come so far, and the stream may wait for this very thread.
@@ -298,7 +296,7 @@ impl Pool {
         // SAFETY: a pool the driver has just allocated from.
         unsafe { trim(self.handle as Handle, keep as usize) };
         self.reconcile(direct);
-        books::stale();
+        reconcile::stale();
     }
 
     /// Memory of this pool went back to its cache.

@@ -3,13 +3,13 @@
 use std::ffi::c_void;
 
 use mica_cuda_abi::{
-    AllocationHandle, CuResult, CuStatus, DevicePtr, Handle, MemAllocationProp, Symbol,
+    AllocationHandle, CuResult, CuStatus, DevicePtr, Handle, MemAllocationProp, Symbol, function,
 };
 
-use super::{Books, Mapping, Piece, Sparse};
+use super::{Mapping, Piece, Records, Sparse};
 use crate::direct::context::owner;
-use crate::direct::launch::submit;
 use crate::direct::state::{footprint, making, state};
+use crate::direct::submission::submit;
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR` and `CU_MEM_HANDLE_TYPE_FABRIC`, which is 64 bytes.
 const DESCRIPTOR: u32 = 1;
@@ -19,12 +19,7 @@ const FABRIC_BYTES: usize = 64;
 /// `cuMemCreate`.
 pub(crate) unsafe fn create(
     _: Symbol,
-    real: unsafe extern "C" fn(
-        *mut AllocationHandle,
-        usize,
-        *const MemAllocationProp,
-        u64,
-    ) -> CuStatus,
+    real: function::cuMemCreate,
     out: *mut AllocationHandle,
     bytes: usize,
     props: *const MemAllocationProp,
@@ -42,7 +37,7 @@ pub(crate) unsafe fn create(
     if status == CuResult::Success as CuStatus {
         // SAFETY: the driver has just written `out`.
         let handle = unsafe { out.read() };
-        direct.handles.books().made(handle, bytes);
+        direct.handles.records().made(handle, bytes);
     }
     status
 }
@@ -50,7 +45,7 @@ pub(crate) unsafe fn create(
 /// `cuMemRelease`.
 pub(crate) unsafe fn release(
     _: Symbol,
-    real: unsafe extern "C" fn(AllocationHandle) -> CuStatus,
+    real: function::cuMemRelease,
     handle: AllocationHandle,
 ) -> CuStatus {
     let Some(direct) = state() else {
@@ -58,18 +53,18 @@ pub(crate) unsafe fn release(
         return unsafe { real(handle) };
     };
     // Under the lock: the driver may hand the same number out again at once.
-    let mut books = direct.handles.books();
+    let mut records = direct.handles.records();
     // SAFETY: the program's argument.
     let status = unsafe { real(handle) };
     if status == 0
-        && let Some(held) = books.handles.get_mut(&handle)
+        && let Some(held) = records.handles.get_mut(&handle)
     {
         held.times -= 1;
         let (piece, last) = (held.piece, held.times == 0);
         if last {
-            books.handles.remove(&handle);
+            records.handles.remove(&handle);
         }
-        books.change(direct, piece, |memory| memory.held -= 1);
+        records.change(direct, piece, |memory| memory.held -= 1);
     }
     status
 }
@@ -77,11 +72,11 @@ pub(crate) unsafe fn release(
 /// `cuMemRetainAllocationHandle`: one more hold on what is mapped at an address.
 pub(crate) unsafe fn retain(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut AllocationHandle, *mut c_void) -> CuStatus,
+    real: function::cuMemRetainAllocationHandle,
     out: *mut AllocationHandle,
     address: *mut c_void,
 ) -> CuStatus {
-    let of = |books: &Books| books.mapped_at(address as DevicePtr);
+    let of = |records: &Records| records.mapped_at(address as DevicePtr);
     // SAFETY: the program's arguments.
     unsafe { one_more(out, of, || real(out, address)) }
 }
@@ -89,19 +84,19 @@ pub(crate) unsafe fn retain(
 /// `cuMemImportFromShareableHandle`: of our own memory, one more hold on it.
 pub(crate) unsafe fn import(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut AllocationHandle, *mut c_void, u32) -> CuStatus,
+    real: function::cuMemImportFromShareableHandle,
     out: *mut AllocationHandle,
     exported: *mut c_void,
     kind: u32,
 ) -> CuStatus {
-    let of = |books: &Books| {
+    let of = |records: &Records| {
         let name = match kind {
             // A descriptor is passed as such, and was written as a number.
             DESCRIPTOR => (exported as usize as i32).to_ne_bytes().to_vec(),
             // SAFETY: the driver has just read it.
             _ => unsafe { exported_as(kind, exported) }?,
         };
-        books.exported.get(&name).copied()
+        records.exported.get(&name).copied()
     };
     // SAFETY: the program's arguments.
     unsafe { one_more(out, of, || real(out, exported, kind)) }
@@ -110,7 +105,7 @@ pub(crate) unsafe fn import(
 /// `cuMemExportToShareableHandle`: by this, memory may come back.
 pub(crate) unsafe fn export(
     _: Symbol,
-    real: unsafe extern "C" fn(*mut c_void, AllocationHandle, u32, u64) -> CuStatus,
+    real: function::cuMemExportToShareableHandle,
     out: *mut c_void,
     handle: AllocationHandle,
     kind: u32,
@@ -122,9 +117,9 @@ pub(crate) unsafe fn export(
         // SAFETY: the driver has just written `out`.
         && let Some(name) = unsafe { exported_as(kind, out) }
     {
-        let mut books = direct.handles.books();
-        if let Some(piece) = books.piece(handle) {
-            books.exported.insert(name, piece);
+        let mut records = direct.handles.records();
+        if let Some(piece) = records.piece(handle) {
+            records.exported.insert(name, piece);
         }
     }
     status
@@ -148,20 +143,20 @@ unsafe fn exported_as(kind: u32, at: *const c_void) -> Option<Vec<u8>> {
 /// `call` writes a handle to `out` when it succeeds; `of` says which memory of ours it is then, if its number does not.
 unsafe fn one_more(
     out: *mut AllocationHandle,
-    of: impl FnOnce(&Books) -> Option<Piece>,
+    of: impl FnOnce(&Records) -> Option<Piece>,
     call: impl FnOnce() -> CuStatus,
 ) -> CuStatus {
     let Some(direct) = making(out) else {
         return call();
     };
     // Under the lock, as releasing is: what is held again must not be given back meanwhile.
-    let mut books = direct.handles.books();
+    let mut records = direct.handles.records();
     let status = call();
     if status == 0 {
         // SAFETY: our contract.
         let handle = unsafe { out.read() };
-        if let Some(piece) = books.piece(handle).or_else(|| of(&books)) {
-            books.hold(handle, piece);
+        if let Some(piece) = records.piece(handle).or_else(|| of(&records)) {
+            records.hold(handle, piece);
         }
     }
     status
@@ -170,7 +165,7 @@ unsafe fn one_more(
 /// `cuMemMap`.
 pub(crate) unsafe fn map(
     _: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, usize, usize, AllocationHandle, u64) -> CuStatus,
+    real: function::cuMemMap,
     address: DevicePtr,
     bytes: usize,
     offset: usize,
@@ -182,14 +177,14 @@ pub(crate) unsafe fn map(
     let Some(direct) = state() else {
         return call();
     };
-    let mut books = direct.handles.books();
+    let mut records = direct.handles.records();
     let status = call();
     if status == 0
-        && let Some(piece) = books.piece(handle)
+        && let Some(piece) = records.piece(handle)
     {
-        books.change(direct, piece, |memory| memory.mapped += 1);
+        records.change(direct, piece, |memory| memory.mapped += 1);
         let bytes = bytes as u64;
-        books.mappings.insert(address, Mapping { bytes, piece });
+        records.mappings.insert(address, Mapping { bytes, piece });
     }
     status
 }
@@ -197,7 +192,7 @@ pub(crate) unsafe fn map(
 /// `cuMemUnmap`: may span several mappings.
 pub(crate) unsafe fn unmap(
     _: Symbol,
-    real: unsafe extern "C" fn(DevicePtr, usize) -> CuStatus,
+    real: function::cuMemUnmap,
     address: DevicePtr,
     bytes: usize,
 ) -> CuStatus {
@@ -206,14 +201,14 @@ pub(crate) unsafe fn unmap(
     let Some(direct) = state() else {
         return call();
     };
-    let mut books = direct.handles.books();
+    let mut records = direct.handles.records();
     let status = call();
     if status == 0 {
         let end = address.saturating_add(bytes as u64);
-        let gone = books.mappings.range(address..end).map(|(at, _)| *at);
+        let gone = records.mappings.range(address..end).map(|(at, _)| *at);
         for at in gone.collect::<Vec<_>>() {
-            if let Some(mapping) = books.mappings.remove(&at) {
-                books.change(direct, mapping.piece, |memory| memory.mapped -= 1);
+            if let Some(mapping) = records.mappings.remove(&at) {
+                records.change(direct, mapping.piece, |memory| memory.mapped -= 1);
             }
         }
     }
@@ -248,8 +243,8 @@ const OPERATION_MAP: u32 = 1;
 /// once counts as mapped until the array ends: parts come and go, and when is the stream's affair.
 pub(crate) unsafe fn map_arrays(
     symbol: Symbol,
-    real: unsafe extern "C" fn(*mut ArrayMapping, u32, Handle) -> CuStatus,
-    maps: *mut ArrayMapping,
+    real: function::cuMemMapArrayAsync,
+    maps: *mut c_void,
     count: u32,
     stream: Handle,
 ) -> CuStatus {
@@ -259,23 +254,25 @@ pub(crate) unsafe fn map_arrays(
     let Some(direct) = making(maps) else {
         return call();
     };
-    let mut books = direct.handles.books();
+    let mut records = direct.handles.records();
     let status = call();
     if status == 0 {
         // SAFETY: the program's list, which the driver has just read.
-        for map in unsafe { std::slice::from_raw_parts(maps, count as usize) } {
-            let mapped = books.piece(map.handle);
+        let maps =
+            unsafe { std::slice::from_raw_parts(maps.cast::<ArrayMapping>(), count as usize) };
+        for map in maps {
+            let mapped = records.piece(map.handle);
             let Some(piece) = mapped.filter(|_| map.operation == OPERATION_MAP) else {
                 continue;
             };
-            let array = books.arrays.entry(map.array as usize);
+            let array = records.arrays.entry(map.array as usize);
             let sparse = array.or_insert_with(|| Sparse {
                 pieces: Vec::new(),
                 context: owner(),
             });
             if !sparse.pieces.contains(&piece) {
                 sparse.pieces.push(piece);
-                books.change(direct, piece, |memory| memory.mapped += 1);
+                records.change(direct, piece, |memory| memory.mapped += 1);
             }
         }
     }

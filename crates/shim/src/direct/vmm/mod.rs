@@ -40,7 +40,7 @@ struct Held {
 }
 
 #[derive(Default)]
-struct Books {
+struct Records {
     memory: HashMap<Piece, Memory>,
     last: Piece,
     handles: HashMap<AllocationHandle, Held>,
@@ -61,12 +61,12 @@ struct Sparse {
 /// All handles made here.
 #[derive(Default)]
 pub(crate) struct Handles {
-    books: Mutex<Books>,
+    records: Mutex<Records>,
 }
 
 impl Handles {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An array is gone, and what it was made of is no longer mapped there.
@@ -80,19 +80,19 @@ impl Handles {
     }
 
     fn arrays_ended(&self, direct: &Direct, ended: impl Fn(usize, &Sparse) -> bool) {
-        let mut books = self.books();
-        let gone: Vec<Sparse> = books
+        let mut records = self.records();
+        let gone: Vec<Sparse> = records
             .arrays
             .extract_if(|array, sparse| ended(*array, sparse))
             .map(|(_, sparse)| sparse)
             .collect();
         for piece in gone.into_iter().flat_map(|sparse| sparse.pieces) {
-            books.change(direct, piece, |memory| memory.mapped -= 1);
+            records.change(direct, piece, |memory| memory.mapped -= 1);
         }
     }
 }
 
-impl Books {
+impl Records {
     fn made(&mut self, handle: AllocationHandle, bytes: u64) {
         self.last += 1;
         let piece = self.last;

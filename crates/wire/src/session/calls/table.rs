@@ -31,6 +31,10 @@ calls! { $
     6 TakeOutput {} -> KernelOutput;
         class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
 
+    /// Tells the one who runs the program what was refused; the tail is the sentence.
+    7 NoteRefused {} -> Done, + tail;
+        class: Posted, late: Kept, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: None;
+
     /// Makes a context.
     10 ContextCreate { /** `CUctx_flags`, kept for the program. */ flags: u32, } -> NewContext;
         class: Quick, late: Never, order: Free, touches: [], gate: Never, settle: Yes, node: No, effect: MakesContext;

@@ -1,15 +1,14 @@
 //! Pageable data: through staging chunks, in pieces, both sides at work at once.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-
-use rustix::thread::futex;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use super::SessionClient;
 use super::turns::Turn;
 use crate::session::area::{CHUNK_BYTES, CHUNKS, chunk_state};
 use crate::session::calls::{Copy, Read, Request, StreamQuery, Write};
 use crate::session::ring::MAX_RECORD_BYTES;
+use crate::session::streaming_copy;
 use crate::session::transport::ClientTransport;
 use crate::session::types::{CopyBox, CopyPlace};
 use crate::session::{SessionArea, SessionError};
@@ -104,6 +103,9 @@ impl HostBox {
     /// The box is valid for reads (writes, if `into_host`), and nobody else uses the chunk.
     unsafe fn transfer(&self, piece: Piece, chunk: *mut u8, into_host: bool) {
         let ((x, y, z), width, rows) = piece;
+        let (bytes, height, depth) = self.extent;
+        let whole = bytes.saturating_mul(height).saturating_mul(depth);
+        let streams = into_host && whole >= streaming_copy::LEAST_BYTES;
         for row in 0..rows {
             let inner = z * self.pitch.1 + (y + row) * self.pitch.0 + x;
             let host = self.pointer.wrapping_add(inner as usize);
@@ -114,7 +116,12 @@ impl HostBox {
                 (host, staged)
             };
             // SAFETY: the caller vouches for the host's rows; the piece fits the chunk.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, width as usize) };
+            unsafe {
+                match streams {
+                    true => streaming_copy::copy(from, to, width as usize),
+                    false => std::ptr::copy_nonoverlapping(from, to, width as usize),
+                }
+            }
         }
     }
 }
@@ -157,7 +164,7 @@ impl<T: ClientTransport> SessionClient<T> {
     ) -> Result<(), SessionError> {
         let copy = Copy { stream, area };
         if turn.is_none() {
-            return self.post(&copy, &[]);
+            return self.post_upload(&copy, &[]);
         }
         let body = copy.encode();
         (self.transport).post(Copy::NUMBER, None, body.as_slice(), &[])
@@ -186,9 +193,7 @@ impl<T: ClientTransport> SessionClient<T> {
 
     /// Gives back a chunk that the worker will not.
     fn give_chunk(&self, area: &SessionArea, chunk: u32) {
-        let word = area.chunk_word(chunk as usize);
-        word.store(chunk_state::FREE, Release);
-        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        area.set_chunk(chunk as usize, chunk_state::FREE);
     }
 
     /// A chunk that holds `bytes`, at most [`CHUNK_BYTES`] of them.
@@ -212,7 +217,7 @@ impl<T: ClientTransport> SessionClient<T> {
             let most = MAX_RECORD_BYTES / 2;
             for (index, part) in bytes.chunks(most).enumerate() {
                 let address = address.wrapping_add((index * most) as u64);
-                self.post(&Write { stream, address }, part)?;
+                self.post_upload(&Write { stream, address }, part)?;
             }
             return Ok(());
         }
@@ -380,7 +385,7 @@ impl<T: ClientTransport> SessionClient<T> {
 
 /// Pieces small enough that both sides work at once, large enough that a piece costs little.
 fn piece_bytes(total: usize) -> usize {
-    (total / 8)
+    (total / 4)
         .next_multiple_of(4096)
         .clamp(64 << 10, CHUNK_BYTES)
 }

@@ -390,15 +390,25 @@ impl ClientTransport for RingTransport {
         Ok(true)
     }
 
+    fn expect_gpu_work(&self) {
+        self.answers.expect_gpu_work();
+        self.chunks.expect_gpu_work();
+    }
+
     fn wait_chunk(&self, chunk: usize, state: u32) -> Result<u32, SessionError> {
         let word = self.area.chunk_word(chunk);
         let changed = || word.load(Acquire) != state;
         if let Err(began) = self.chunks.look(changed) {
-            while !changed() {
+            let sleepers = &self.area.control().copies.chunk_sleepers;
+            sleepers.fetch_add(1, SeqCst);
+            let mut alive = Ok(());
+            while alive.is_ok() && !changed() {
                 if futex::wait(word, futex::Flags::empty(), state, Some(&LIVENESS)).is_err() {
-                    self.check_alive()?;
+                    alive = self.check_alive();
                 }
             }
+            sleepers.fetch_sub(1, SeqCst);
+            alive?;
             self.chunks.waited(began);
         }
         Ok(word.load(Acquire))

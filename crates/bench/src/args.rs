@@ -1,0 +1,47 @@
+//! The options of `mica bench`.
+
+use clap::{Args, ValueEnum};
+
+/// `mica bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum)]
+    pub what: BenchArg,
+    /// Only scenarios whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Seconds per measurement
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+    /// For `mica bench gpu`: which GPU
+    #[arg(long, value_enum, default_value_t = BenchGpuArg::Nvidia)]
+    pub gpu: BenchGpuArg,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Benchmarks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchArg {
+    /// A real GPU: shares, bursts, priority, cap, overhead, isolated mode
+    Gpu,
+    /// The software GPU against gcc and PoCL
+    Software,
+    /// Launches, copies and the ledger through a worker
+    Vgpu,
+    /// Unmodified programs through libcuda.so.1
+    Shim,
+    /// The same program on the host and in a container
+    Walls,
+}
+
+/// GPUs that `mica bench gpu` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchGpuArg {
+    /// Every scenario, against the bare driver
+    Nvidia,
+    /// Calls and copies in isolated mode, against nothing
+    Software,
+}

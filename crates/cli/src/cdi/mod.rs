@@ -1,0 +1,254 @@
+//! `mica cdi`: virtual GPUs for containers.
+//!
+//! The daemon makes a socket for each device and keeps it; the files are a picture of the caller's sockets. A container gets the
+//! folder of its socket and Mica's libraries. It has no device file, unless direct mode is asked for.
+
+mod direct;
+mod document;
+mod kinds;
+mod libraries;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use mica_control::api::{ContainerSocket, ContainerSocketSpec, GpuKind, Mode};
+use mica_control::client::ControlClient;
+use mica_limits::CONTAINER_DIR;
+use serde::Serialize;
+
+use crate::args::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs, JsonArgs, ModeArg};
+use crate::control::connect;
+use crate::listing::print_json;
+use document::{Device, Document, Edits, Mount, device_name};
+use mica_command::refusal::explain;
+use mica_command::table::Table;
+
+pub(crate) use kinds::Kind;
+
+/// Where engines look for files.
+const USUAL_FOLDER: &str = "/etc/cdi";
+
+pub(crate) fn run(args: &CdiArgs) -> Result<()> {
+    match &args.command {
+        CdiCommand::Generate(args) => generate(args),
+        CdiCommand::Ls(args) => list(args),
+        CdiCommand::Rm(args) => remove(args),
+    }
+}
+
+/// What was written, for programs.
+#[derive(Debug, Serialize)]
+struct Written {
+    files: Vec<PathBuf>,
+    devices: Vec<String>,
+    musl: bool,
+}
+
+fn generate(args: &CdiGenerateArgs) -> Result<()> {
+    let client = connect()?;
+    let mode = match args.mode {
+        ModeArg::Direct => Mode::Direct,
+        ModeArg::Isolated => Mode::Isolated,
+    };
+    if mode == Mode::Direct {
+        // Before a device is made that could not be written.
+        direct::edits(&all_cards(&client)?)?;
+    }
+    let everything = args.vgpu.is_empty() && args.new.is_empty();
+    for name in &args.vgpu {
+        let vgpu = client.get(name).map_err(explain)?;
+        if vgpu.mode == Mode::Direct && mode == Mode::Isolated {
+            bail!(
+                "{name} is a direct virtual GPU: a container would need device files, with which a program can pass its limits\n\
+                 hint: allow that with --mode direct, or make an isolated one (mica create NAME --mode isolated)"
+            );
+        }
+        ask(&client, Some(name.clone()), None)?;
+    }
+    for kind in &args.new {
+        ask(&client, None, Some(kind.spec(mode)))?;
+    }
+    if everything {
+        let vgpus = client.list().map_err(explain)?;
+        let own = vgpus.iter().filter(|v| v.owner_uid == mica_control::uid());
+        for vgpu in own.filter(|vgpu| !vgpu.ephemeral) {
+            match vgpu.mode == Mode::Direct && mode == Mode::Isolated {
+                true => errln!(
+                    "mica: {} is left out: it is a direct virtual GPU (--mode direct allows device files)",
+                    vgpu.name
+                ),
+                false => ask(&client, Some(vgpu.name.clone()), None)?,
+            }
+        }
+    }
+    let written = write(&client, folder_of(args.output.as_deref()))?;
+    if args.json {
+        return print_json(&written);
+    }
+    if written.devices.is_empty() {
+        outln!(
+            "no devices: make a virtual GPU (mica create NAME -m 8GiB -s 30 --mode isolated) or name a kind (--new 8GiB-30)"
+        );
+        return Ok(());
+    }
+    for file in &written.files {
+        outln!("wrote {}", file.display());
+    }
+    for device in &written.devices {
+        outln!("  {device}");
+    }
+    if !written.musl {
+        errln!(
+            "mica: this build has no libraries for musl: programs built for Alpine do not find a GPU"
+        );
+    }
+    outln!("try: podman run --device {} IMAGE", written.devices[0]);
+    Ok(())
+}
+
+fn ask(
+    client: &ControlClient,
+    vgpu: Option<String>,
+    new: Option<mica_control::api::VgpuSpec>,
+) -> Result<()> {
+    let spec = ContainerSocketSpec { vgpu, new };
+    client.container_socket(&spec).map_err(explain)?;
+    Ok(())
+}
+
+fn list(args: &JsonArgs) -> Result<()> {
+    let sockets = connect()?.container_sockets().map_err(explain)?;
+    if args.json {
+        return print_json(&sockets);
+    }
+    if sockets.is_empty() {
+        outln!("no devices for containers; make some with `mica cdi generate`");
+        return Ok(());
+    }
+    let mut table = Table::new(&["DEVICE", "MODE", "FOLDER"]);
+    for socket in &sockets {
+        let mode = format!("{:?}", socket.mode).to_lowercase();
+        table.row(vec![device_of(socket), mode, socket.folder.clone()]);
+    }
+    out!("{}", table.render());
+    Ok(())
+}
+
+fn remove(args: &CdiRemoveArgs) -> Result<()> {
+    if args.vgpu.is_empty() && args.new.is_empty() {
+        bail!(
+            "name what to remove: --vgpu NAME or --new 8GiB-30 (`mica cdi ls` shows what there is)"
+        );
+    }
+    let client = connect()?;
+    for name in &args.vgpu {
+        (client.remove_container_socket(name, false)).map_err(explain)?;
+    }
+    for kind in &args.new {
+        (client.remove_container_socket(kind.name(), true)).map_err(explain)?;
+    }
+    let written = write(&client, folder_of(args.output.as_deref()))?;
+    if args.json {
+        return print_json(&written);
+    }
+    outln!("{} devices are left", written.devices.len());
+    Ok(())
+}
+
+fn folder_of(chosen: Option<&Path>) -> &Path {
+    chosen.unwrap_or(Path::new(USUAL_FOLDER))
+}
+
+/// The full name of a device.
+fn device_of(socket: &ContainerSocket) -> String {
+    let class = if socket.makes_new { "new" } else { "vgpu" };
+    format!("mica.dev/{class}={}", device_name(&socket.name))
+}
+
+/// Writes the files for all sockets that this user has; a file without devices is removed.
+fn write(client: &ControlClient, folder: &Path) -> Result<Written> {
+    let uid = mica_control::uid();
+    let sockets = client.container_sockets().map_err(explain)?;
+    // Root also writes the devices of others: an engine reads root's folder only.
+    let own = sockets.iter().filter(|s| uid == 0 || s.owner_uid == uid);
+    let own: Vec<&ContainerSocket> = own.collect();
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("{} cannot be made", folder.display()))?;
+    let mut written = Written {
+        files: Vec::new(),
+        devices: own.iter().map(|socket| device_of(socket)).collect(),
+        musl: false,
+    };
+    for (class, makes_new) in [("vgpu", false), ("new", true)] {
+        let file = folder.join(match uid {
+            0 => format!("mica.dev-{class}.json"),
+            uid => format!("mica.dev-{class}-{uid}.json"),
+        });
+        let of_class = own.iter().filter(|socket| socket.makes_new == makes_new);
+        let devices: Vec<Device> = of_class
+            .map(|socket| device(client, socket))
+            .collect::<Result<_>>()?;
+        if devices.is_empty() {
+            let _ = std::fs::remove_file(&file);
+            continue;
+        }
+        let libraries = libraries::install()?;
+        written.musl = libraries.has_musl;
+        let common = Edits {
+            mounts: libraries.mounts,
+            ..Edits::default()
+        };
+        replace(&file, &Document::new(class, devices, common))?;
+        written.files.push(file);
+    }
+    Ok(written)
+}
+
+fn device(client: &ControlClient, socket: &ContainerSocket) -> Result<Device> {
+    let mut edits = match socket.mode {
+        Mode::Isolated => Edits::default(),
+        Mode::Direct => direct::edits(&cards(client, socket)?)?,
+    };
+    edits
+        .mounts
+        .push(Mount::socket(&socket.folder, CONTAINER_DIR));
+    Ok(Device {
+        name: device_name(&socket.name),
+        container_edits: edits,
+    })
+}
+
+/// The cards that a device in direct mode may be on: that of its virtual GPU, or all where one is chosen for each container.
+fn cards(client: &ControlClient, socket: &ContainerSocket) -> Result<Vec<String>> {
+    if !socket.makes_new {
+        let vgpu = client.get(&socket.name).map_err(explain)?;
+        return Ok(vec![vgpu.gpu_uuid]);
+    }
+    all_cards(client)
+}
+
+fn all_cards(client: &ControlClient) -> Result<Vec<String>> {
+    let gpus = client.gpus().map_err(explain)?;
+    let cards = gpus.into_iter().filter(|gpu| gpu.kind == GpuKind::Nvidia);
+    Ok(cards.map(|card| card.uuid).collect())
+}
+
+/// Writes a file beside its name and renames it: an engine never reads half of one.
+fn replace(file: &Path, document: &Document) -> Result<()> {
+    let write = || -> Result<()> {
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        // Engines read every file that ends with .json.
+        let mut fresh = tempfile::Builder::new()
+            .prefix(".mica-")
+            .suffix(".new")
+            .tempfile_in(folder)?;
+        serde_json::to_writer_pretty(&mut fresh, document)?;
+        fresh.write_all(b"\n")?;
+        let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        fresh.as_file().set_permissions(readable)?;
+        fresh.persist(file)?;
+        Ok(())
+    };
+    write().with_context(|| format!("{} cannot be written", file.display()))
+}

@@ -1,0 +1,170 @@
+//! One resolution of the history: joins seconds to steps and writes each step when it is over.
+//!
+//! ```text
+//!   seconds ─► open step of the series ─► ring
+//!                     └─ nothing happened ─► pending idle span ─► ring, once it is over or long enough
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::io::Result;
+use std::path::Path;
+
+use mica_control::api::Point;
+
+use super::points::{end_of, is_idle, joined};
+use super::record::{RECORD_BYTES, Record};
+use super::ring::{Opened, Ring, Snapshot};
+
+/// Length of a step, of the longest record of an idle span, and how many records are kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resolution {
+    pub(crate) step_seconds: u64,
+    pub(crate) longest_idle_seconds: f32,
+    pub(crate) capacity: u64,
+}
+
+/// Ten seconds for a day, for up to 34 busy series.
+pub(crate) const FINE: Resolution = Resolution {
+    step_seconds: 10,
+    longest_idle_seconds: 600.0,
+    capacity: 300_000,
+};
+/// A minute for a month, for up to 14 busy series.
+pub(crate) const COARSE: Resolution = Resolution {
+    step_seconds: 60,
+    longest_idle_seconds: 3600.0,
+    capacity: 640_000,
+};
+
+/// Two spans with a smaller gap follow each other: the monitor's seconds are not exact.
+const GAP_SECONDS: f64 = 3.0;
+
+/// One resolution.
+#[derive(Debug)]
+pub(crate) struct Tier {
+    resolution: Resolution,
+    ring: Option<Ring>,
+    /// The step of each series that is not over.
+    open: HashMap<u32, Point>,
+    /// Spans in which nothing happened, not written yet.
+    idle: HashMap<u32, Point>,
+    /// Records to write.
+    finished: Vec<u8>,
+}
+
+impl Tier {
+    /// Without a file: keeps only what is not over.
+    pub(crate) fn new(resolution: Resolution) -> Self {
+        Self {
+            resolution,
+            ring: None,
+            open: HashMap::new(),
+            idle: HashMap::new(),
+            finished: Vec::new(),
+        }
+    }
+
+    /// With its file.
+    pub(crate) fn open(path: &Path, resolution: Resolution) -> Result<(Self, Opened)> {
+        let (ring, opened) = Ring::open(path, RECORD_BYTES, resolution.capacity)?;
+        let mut tier = Self::new(resolution);
+        tier.ring = Some(ring);
+        Ok((tier, opened))
+    }
+
+    /// Takes what was measured of all series that are.
+    pub(crate) fn add(&mut self, points: &[(u32, Point)]) -> Result<()> {
+        let step_of = |point: &Point| point.time_seconds / self.resolution.step_seconds;
+        let mut over = Vec::new();
+        for (series, point) in points {
+            let open = self.open.remove(series);
+            let open = match open {
+                Some(open) if step_of(&open) == step_of(point) => joined(&open, point),
+                Some(open) => {
+                    over.push((*series, open));
+                    *point
+                }
+                None => *point,
+            };
+            self.open.insert(*series, open);
+        }
+        let seen: HashSet<u32> = points.iter().map(|(series, _)| *series).collect();
+        let gone = |series: &u32| !seen.contains(series);
+        over.extend(self.open.extract_if(|series, _| gone(series)));
+        let ended: Vec<(u32, Point)> = self.idle.extract_if(|series, _| gone(series)).collect();
+        for (series, point) in over {
+            self.finish(series, point);
+        }
+        // After the last step of each, which may have been idle too.
+        for (series, point) in ended {
+            self.write_later(series, point);
+        }
+        self.idle_of_the_gone(&seen);
+        self.write()
+    }
+
+    /// Idle spans that the last steps of removed series began.
+    fn idle_of_the_gone(&mut self, seen: &HashSet<u32>) {
+        let gone: Vec<(u32, Point)> = self
+            .idle
+            .extract_if(|series, _| !seen.contains(series))
+            .collect();
+        for (series, point) in gone {
+            self.write_later(series, point);
+        }
+    }
+
+    /// A step is over.
+    fn finish(&mut self, series: u32, point: Point) {
+        let before = self.idle.remove(&series);
+        let Some(before) = before else {
+            return match is_idle(&point) {
+                true => drop(self.idle.insert(series, point)),
+                false => self.write_later(series, point),
+            };
+        };
+        let follows = (end_of(&before) - point.time_seconds as f64).abs() < GAP_SECONDS;
+        let alike = (before.share_asked_percent - point.share_asked_percent).abs() < 0.01
+            && before.memory_limit_bytes == point.memory_limit_bytes;
+        let longest = self.resolution.longest_idle_seconds;
+        let fits = before.measured_seconds + point.measured_seconds <= longest;
+        if is_idle(&point) && follows && alike && fits {
+            self.idle.insert(series, joined(&before, &point));
+            return;
+        }
+        self.write_later(series, before);
+        self.finish(series, point);
+    }
+
+    fn write_later(&mut self, series: u32, point: Point) {
+        self.finished.extend(Record { series, point }.encode());
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let finished = std::mem::take(&mut self.finished);
+        match &mut self.ring {
+            Some(ring) if !finished.is_empty() => ring.append(&finished),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes everything, also steps that are not over: the daemon ends.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        let open: Vec<(u32, Point)> = self.open.drain().collect();
+        for (series, point) in open {
+            self.finish(series, point);
+        }
+        let idle: Vec<(u32, Point)> = self.idle.drain().collect();
+        for (series, point) in idle {
+            self.write_later(series, point);
+        }
+        self.write()
+    }
+
+    /// What the file holds now, and what is not written yet.
+    pub(crate) fn snapshot(&self) -> (Option<Snapshot>, Vec<(u32, Point)>) {
+        let unwritten = self.idle.iter().chain(&self.open);
+        let unwritten = unwritten.map(|(series, point)| (*series, *point));
+        (self.ring.as_ref().map(Ring::snapshot), unwritten.collect())
+    }
+}

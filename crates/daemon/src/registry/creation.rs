@@ -1,0 +1,259 @@
+//! How virtual GPUs come to be: made for a user, or put back after a restart.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use mica_control::api::{ApiError, Mode, VgpuSpec};
+use mica_wire::host::page::Account;
+
+use super::admission::{check_name, check_spec, random_token};
+use super::names::full_name;
+use super::{Registry, Traffic, Vgpu};
+use crate::enforce::{mode_on, unenforceable};
+use crate::journal::Entry;
+use crate::ledger::Ledger;
+use crate::placement::{choose, error};
+use crate::store::StoredVgpu;
+use crate::swap::Turns;
+use crate::tenant::Tenant;
+use crate::watched::Watched;
+
+/// Decides whether a virtual GPU is swappable, which only isolated ones can be.
+fn resolve_swap(spec: &mut VgpuSpec, default: bool) -> Result<(), ApiError> {
+    let is_direct = spec.mode == Some(Mode::Direct);
+    if spec.swap == Some(true) && is_direct {
+        return Err(error(
+            "enforcement",
+            "memory of a direct virtual GPU is its program's driver's own and cannot leave the GPU"
+                .into(),
+            Some("leave --mode out, or use --mode isolated with --swap".into()),
+        ));
+    }
+    let swap = spec.swap.unwrap_or(default && !is_direct);
+    spec.swap = Some(swap);
+    if swap {
+        spec.mode = Some(Mode::Isolated);
+    }
+    Ok(())
+}
+
+impl Registry {
+    /// Makes a virtual GPU for a user.
+    pub(crate) fn create(
+        &mut self,
+        mut spec: VgpuSpec,
+        uid: u32,
+        creator_pid: Option<u32>,
+    ) -> Result<&Vgpu, ApiError> {
+        check_spec(&spec)?;
+        let name = match spec.name.take() {
+            Some(name) => name,
+            None => self.made_up_name(),
+        };
+        check_name(&name)?;
+        let given = full_name(&name, uid);
+        if self.has(uid, &name) || self.vgpus.contains_key(&given) {
+            return Err(error(
+                "exists",
+                format!("a virtual GPU named {name} exists"),
+                Some("choose another name, or remove it".into()),
+            ));
+        }
+        let name = given;
+        let config = self.config.clone();
+        resolve_swap(&mut spec, config.swap.default)?;
+        let swap = spec.swap == Some(true);
+        let (gpu, limit) = choose(&self.candidates(uid, swap), &self.wish(&spec))?;
+        self.check_quota(uid, limit, spec.share_percent, None)?;
+        let reasons = unenforceable(&spec, self.gpus[gpu as usize].facts.kind);
+        if !reasons.is_empty() && !spec.allow_degraded {
+            return Err(error(
+                "enforcement",
+                reasons.join("; "),
+                Some("use isolated mode, or allow it to be degraded".into()),
+            ));
+        }
+        spec.mode = Some(mode_on(spec.mode, self.gpus[gpu as usize].facts.kind));
+        let tokens = (random_token()?, random_token()?);
+        let id = self.fresh_id();
+        let gpu_key = self.gpus[gpu as usize].facts.key();
+        let vgpu = Vgpu {
+            id,
+            name: name.clone(),
+            gpu: gpu as usize,
+            gpu_key,
+            token: tokens.0,
+            worker_token: tokens.1,
+            owner_uid: uid,
+            ledger: Ledger::new(
+                limit,
+                config.sharing.charge_unattributed,
+                self.journal.clone(),
+            ),
+            host_ledger: Ledger::of_host(limit, self.journal.clone()),
+            suspended: false,
+            turns: Turns::default(),
+            created_at_seconds: crate::events::now_seconds() as u64,
+            made: Instant::now(),
+            holder: creator_pid
+                .filter(|_| spec.ephemeral)
+                .and_then(Watched::open),
+            ever_joined: false,
+            clients: BTreeSet::new(),
+            programs: Vec::new(),
+            made_for: None,
+            in_containers: Vec::new(),
+            probes: Vec::new(),
+            commands: Vec::new(),
+            served_before: BTreeMap::new(),
+            has_unseen: false,
+            workers: BTreeMap::new(),
+            tenant: Arc::new(Tenant {
+                id,
+                ..Tenant::default()
+            }),
+            reasons: reasons.into_iter().collect(),
+            dead_launches: 0,
+            dead_gate_wait_ns: 0,
+            dead_traffic: Traffic::default(),
+            gpu_seconds: 0.0,
+            last_charged_ns: 0,
+            time_source: "none",
+            measured_percent: 0.0,
+            history: VecDeque::new(),
+            container: None,
+            spec,
+        };
+        self.vgpus.insert(name.clone(), vgpu);
+        self.publish_entitlements(gpu as usize);
+        Ok(&self.vgpus[&name])
+    }
+
+    /// Puts back what an earlier daemon kept.
+    pub(crate) fn restore(&mut self, stored: StoredVgpu) {
+        let gpu = self
+            .gpus
+            .iter()
+            .position(|gpu| gpu.facts.key() == stored.gpu_key);
+        let id = self.fresh_id();
+        let alive = |(pid, start)| Watched::open(pid).filter(|process| process.start == start);
+        let holder = stored.holder.and_then(alive);
+        let mut reasons = BTreeSet::new();
+        if gpu.is_none() {
+            reasons.insert(format!(
+                "its GPU {} is not on this host now",
+                stored.gpu_key
+            ));
+        }
+        if let Some(gpu) = gpu {
+            reasons.extend(unenforceable(&stored.spec, self.gpus[gpu].facts.kind));
+        }
+        let vgpu = Vgpu {
+            id,
+            name: stored.name.clone(),
+            spec: stored.spec,
+            gpu: gpu.unwrap_or(usize::MAX),
+            gpu_key: stored.gpu_key,
+            token: stored.token,
+            worker_token: stored.worker_token,
+            owner_uid: stored.owner_uid,
+            ledger: Ledger::new(
+                stored.memory_limit_bytes,
+                self.config.sharing.charge_unattributed,
+                self.journal.clone(),
+            ),
+            host_ledger: Ledger::of_host(stored.memory_limit_bytes, self.journal.clone()),
+            suspended: stored.suspended,
+            turns: Turns::default(),
+            created_at_seconds: stored.created_at_seconds,
+            made: Instant::now(),
+            holder,
+            // Its processes may still be there and are about to return.
+            ever_joined: true,
+            clients: BTreeSet::new(),
+            programs: stored.programs.into_iter().filter_map(alive).collect(),
+            made_for: stored.made_for,
+            in_containers: Vec::new(),
+            probes: Vec::new(),
+            commands: Vec::new(),
+            served_before: stored.served.into_iter().collect(),
+            has_unseen: true,
+            workers: BTreeMap::new(),
+            tenant: Arc::new(Tenant {
+                id,
+                ..Tenant::default()
+            }),
+            reasons,
+            dead_launches: 0,
+            dead_gate_wait_ns: 0,
+            dead_traffic: Traffic::default(),
+            gpu_seconds: stored.gpu_seconds,
+            last_charged_ns: 0,
+            time_source: "none",
+            measured_percent: 0.0,
+            history: VecDeque::new(),
+            container: None,
+        };
+        self.vgpus.insert(stored.name, vgpu);
+        if let Some(gpu) = gpu {
+            self.publish_entitlements(gpu);
+        }
+    }
+
+    /// Expects the processes an earlier daemon had granted memory to, those that live.
+    pub(crate) fn expect(&mut self, entries: Vec<(u64, Entry)>) {
+        for (slot, entry) in entries {
+            self.next_id = self.next_id.max(entry.client);
+            let process = Watched::open(entry.pid).filter(|p| p.start == entry.start);
+            let vgpu = self.vgpus.values_mut().find(|v| v.token == entry.token);
+            match (process, vgpu) {
+                (Some(process), Some(vgpu)) => {
+                    let ledger = match entry.account {
+                        Account::Device => &mut vgpu.ledger,
+                        Account::Host => &mut vgpu.host_ledger,
+                    };
+                    ledger.expect(slot, entry, process);
+                }
+                _ => self.journal.clear(slot),
+            }
+        }
+    }
+
+    /// Which worker serves which program, those that have not returned after a restart included.
+    fn served(&self, vgpu: &Vgpu) -> Vec<((u32, u64), (u32, u64))> {
+        let workers = vgpu.clients.iter().filter_map(|id| self.clients.get(id));
+        let pairs = workers.filter_map(|client| {
+            let worker = client.process.as_ref()?;
+            Some(((worker.pid, worker.start), client.serves?))
+        });
+        let before = vgpu
+            .served_before
+            .iter()
+            .map(|(worker, program)| (*worker, *program));
+        before.chain(pairs).collect()
+    }
+
+    /// What to keep.
+    pub(crate) fn stored(&self) -> Vec<StoredVgpu> {
+        self.vgpus
+            .values()
+            .map(|vgpu| StoredVgpu {
+                name: vgpu.name.clone(),
+                spec: vgpu.spec.clone(),
+                memory_limit_bytes: vgpu.ledger.limit_bytes(),
+                gpu_key: vgpu.gpu_key.clone(),
+                token: vgpu.token,
+                worker_token: vgpu.worker_token,
+                owner_uid: vgpu.owner_uid,
+                created_at_seconds: vgpu.created_at_seconds,
+                suspended: vgpu.suspended,
+                holder: vgpu.holder.as_ref().map(|h| (h.pid, h.start)),
+                programs: vgpu.programs.iter().map(|p| (p.pid, p.start)).collect(),
+                gpu_seconds: vgpu.gpu_seconds,
+                served: self.served(vgpu),
+                made_for: vgpu.made_for.clone(),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,283 @@
+//! Matrix instructions: where fragments hold their elements, and what `mma` computes.
+//!
+//! Owns the layouts of `mma`, `wmma`, `ldmatrix` and `movmatrix` over the 32 lanes of a warp.
+//! Products of narrow floats are exact; their sum is taken in `f64` and rounded once, so the result
+//! is at least as near as a tensor core's. `f64` goes by fused multiply-adds in the order of `k`.
+//! Refuses (with `None`) shapes and types that PTX does not have, and sparse forms.
+
+mod fragment;
+
+pub use fragment::{Fragment, memory_bit_offset, tile_places, wmma_fragment};
+
+use fragment::{
+    element, fragment_a, fragment_b, fragment_c, register_bits, volta_a, volta_b, volta_c,
+};
+
+use crate::float::{self, F64, Format, Modes, from_f64, to_f64};
+use crate::int::Int;
+use mica_ptx::ast::{Mma, MmaOp, ScalarType, WmmaMatrix};
+
+/// Registers that one lane gives to or gets from a matrix instruction.
+pub type LaneRegisters = [u64; 8];
+
+/// The operands of one lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LaneOperands {
+    /// Fragment of A.
+    pub a: LaneRegisters,
+    /// Fragment of B.
+    pub b: LaneRegisters,
+    /// Fragment of C.
+    pub c: LaneRegisters,
+}
+
+/// An `mma` or `wmma.mma` with its layouts worked out.
+#[derive(Clone, Debug)]
+pub struct MmaPlan {
+    a: Fragment,
+    b: Fragment,
+    c: Fragment,
+    d: Fragment,
+    k: u32,
+    groups: u32,
+    op: MmaOp,
+    sat: bool,
+    rounding: float::Rounding,
+}
+
+impl MmaPlan {
+    /// The plan of `mma.sync`, or `None` when the shape and types are not supported.
+    pub fn mma(inst: &Mma) -> Option<MmaPlan> {
+        let shape = (inst.shape.m, inst.shape.n, inst.shape.k);
+        let [a, b, c, d] = [inst.a_ty, inst.b_ty, inst.c_ty, inst.d_ty].map(element);
+        if inst.sparse.is_some() || !types_fit(a, b, c, d, inst.op) {
+            return None;
+        }
+        let volta = shape == (8, 8, 4) && a == ScalarType::F16;
+        let allowed: &[u16] = match a.bits() {
+            64 => &[4, 8, 16],
+            32 => &[4, 8],
+            16 => &[8, 16],
+            8 => &[16, 32],
+            4 => &[32, 64],
+            _ => &[128, 256],
+        };
+        let (m, n, k) = (u32::from(shape.0), u32::from(shape.1), u32::from(shape.2));
+        let small = (m, n) == (8, 8)
+            && matches!((a.bits(), k), (64, 4) | (8, 16) | (4, 32) | (1, 128))
+            && a != ScalarType::E4m3
+            && a != ScalarType::E5m2;
+        let large = (m, n) == (16, 8) && allowed.contains(&shape.2);
+        if !(volta || small || large) {
+            return None;
+        }
+        let (fa, fb, fc, fd) = if volta {
+            let float32 = |ty| ty == ScalarType::F32;
+            (
+                volta_a(inst.a_layout),
+                volta_b(inst.b_layout),
+                volta_c(c, float32(c)),
+                volta_c(d, float32(d)),
+            )
+        } else {
+            (
+                fragment_a(m, k, a),
+                fragment_b(n, k, b),
+                fragment_c(m, n, c),
+                fragment_c(m, n, d),
+            )
+        };
+        let plan = MmaPlan {
+            a: fa,
+            b: fb,
+            c: fc,
+            d: fd,
+            k,
+            groups: if volta { 4 } else { 1 },
+            op: inst.op,
+            sat: inst.sat,
+            rounding: inst.round.into(),
+        };
+        plan.registers_fit(inst).then_some(plan)
+    }
+
+    /// The plan of `wmma.mma`.
+    pub fn wmma(inst: &Mma) -> Option<MmaPlan> {
+        let [a, b, c, d] = [inst.a_ty, inst.b_ty, inst.c_ty, inst.d_ty].map(element);
+        if inst.sparse.is_some() || !types_fit(a, b, c, d, inst.op) {
+            return None;
+        }
+        let plan = MmaPlan {
+            a: wmma_fragment(inst.shape, WmmaMatrix::A, a)?,
+            b: wmma_fragment(inst.shape, WmmaMatrix::B, b)?,
+            c: wmma_fragment(inst.shape, WmmaMatrix::C, c)?,
+            d: wmma_fragment(inst.shape, WmmaMatrix::C, d)?,
+            k: u32::from(inst.shape.k),
+            groups: 1,
+            op: inst.op,
+            sat: inst.sat,
+            rounding: inst.round.into(),
+        };
+        plan.registers_fit(inst).then_some(plan)
+    }
+
+    fn registers_fit(&self, inst: &Mma) -> bool {
+        let fits = |fragment: &Fragment, registers: usize| {
+            fragment.registers as usize == registers && registers <= 8
+        };
+        fits(&self.a, inst.a.len())
+            && fits(&self.b, inst.b.len())
+            && fits(&self.c, inst.c.len())
+            && fits(&self.d, inst.d.len())
+    }
+
+    /// Computes `D = A * B + C` for a whole warp.
+    pub fn run(&self, lanes: &[LaneOperands; 32]) -> [LaneRegisters; 32] {
+        let d = match Format::of(self.a.ty) {
+            Some(F64) => self.doubles(lanes),
+            Some(_) => self.floats(lanes),
+            None => self.integers(lanes),
+        };
+        let mut out = [[0; 8]; 32];
+        let (width, count) = (self.d.ty.bits(), self.d.registers as usize);
+        let per = (register_bits(self.d.ty) / width) as usize;
+        for (registers, places) in out.iter_mut().zip(self.d.places.chunks_exact(count * per)) {
+            for (word, places) in registers.iter_mut().zip(places.chunks_exact(per)) {
+                for (i, &place) in places.iter().enumerate() {
+                    *word |= d[place as usize] << (i as u32 * width);
+                }
+            }
+        }
+        out
+    }
+
+    fn matrices<T: Copy + Default>(
+        &self,
+        lanes: &[LaneOperands; 32],
+        decode: impl Fn(ScalarType, u64) -> T,
+    ) -> [Vec<T>; 3] {
+        let part = |f: &Fragment, get: fn(&LaneOperands) -> &LaneRegisters| {
+            gather(
+                f,
+                self.groups,
+                |lane| get(&lanes[lane]),
+                |bits| decode(f.ty, bits),
+            )
+        };
+        [
+            part(&self.a, |l| &l.a),
+            part(&self.b, |l| &l.b),
+            part(&self.c, |l| &l.c),
+        ]
+    }
+
+    /// `finish` of each element of C after `step(sum, a, b)` along `k`. A row of D at a time, so that
+    /// the sums of a row go side by side.
+    fn product<T: Copy>(
+        &self,
+        [a, b, c]: &[Vec<T>; 3],
+        step: impl Fn(T, T, T) -> T,
+        finish: impl Fn(T) -> u64,
+    ) -> Vec<u64> {
+        let (m, n, k) = (self.a.rows as usize, self.b.cols as usize, self.k as usize);
+        let mut sums = c.clone();
+        for (row, sums) in sums.chunks_exact_mut(n).enumerate() {
+            let left = &a[row * k..][..k];
+            let right = b[row / m * k * n..][..k * n].chunks_exact(n);
+            for (&x, right) in left.iter().zip(right) {
+                for (sum, &y) in sums.iter_mut().zip(right) {
+                    *sum = step(*sum, x, y);
+                }
+            }
+        }
+        sums.into_iter().map(finish).collect()
+    }
+
+    fn doubles(&self, lanes: &[LaneOperands; 32]) -> Vec<u64> {
+        let modes = Modes::rounded(self.rounding);
+        let matrices = self.matrices(lanes, |_, bits| bits);
+        self.product(
+            &matrices,
+            |sum, x, y| float::fma(F64, modes, x, y, sum),
+            |sum| sum,
+        )
+    }
+
+    fn floats(&self, lanes: &[LaneOperands; 32]) -> Vec<u64> {
+        let matrices = self.matrices(lanes, |ty, bits| match ty {
+            // Only the bits that tf32 has count.
+            ScalarType::Tf32 => f64::from(f32::from_bits(bits as u32 & 0xffff_e000)),
+            ty => Format::of(ty).map_or(0.0, |format| to_f64(format, bits)),
+        });
+        let to = Format::of(self.d.ty).unwrap_or(float::F32);
+        self.product(&matrices, |sum, x, y| sum + x * y, |sum| from_f64(to, sum))
+    }
+
+    fn integers(&self, lanes: &[LaneOperands; 32]) -> Vec<u64> {
+        let matrices = self.matrices(lanes, |ty, bits| {
+            Int::of(ty).map_or(0, |t| t.value(bits) as i64)
+        });
+        let step = |sum: i64, x: i64, y: i64| match self.op {
+            MmaOp::MulAdd => sum + x * y,
+            MmaOp::XorPopc => sum + ((x ^ y) & 1),
+            MmaOp::AndPopc => sum + (x & y & 1),
+        };
+        self.product(&matrices, step, |sum| {
+            if self.sat {
+                crate::int::S32.clamp(i128::from(sum))
+            } else {
+                u64::from(sum as u32)
+            }
+        })
+    }
+}
+
+/// The elements of a matrix by flat index, decoded.
+fn gather<'a, T: Copy + Default>(
+    fragment: &Fragment,
+    groups: u32,
+    registers: impl Fn(usize) -> &'a LaneRegisters,
+    decode: impl Fn(u64) -> T,
+) -> Vec<T> {
+    let mut out = vec![T::default(); (groups * fragment.rows * fragment.cols) as usize];
+    let (width, count) = (fragment.ty.bits(), fragment.registers as usize);
+    let (per, mask) = (
+        (register_bits(fragment.ty) / width) as usize,
+        element_mask(width),
+    );
+    // Duplicates hold the same value.
+    for (lane, places) in fragment.places.chunks_exact(count * per).enumerate() {
+        for (word, places) in registers(lane).iter().zip(places.chunks_exact(per)) {
+            for (i, &place) in places.iter().enumerate() {
+                out[place as usize] = decode(word >> (i as u32 * width) & mask);
+            }
+        }
+    }
+    out
+}
+
+fn element_mask(width: u32) -> u64 {
+    if width == 64 {
+        u64::MAX
+    } else {
+        (1 << width) - 1
+    }
+}
+
+fn types_fit(a: ScalarType, b: ScalarType, c: ScalarType, d: ScalarType, op: MmaOp) -> bool {
+    use ScalarType::*;
+    let bit_op = op != MmaOp::MulAdd;
+    match a {
+        F16 => b == F16 && matches!(c, F16 | F32) && matches!(d, F16 | F32) && !bit_op,
+        Bf16 | Tf32 => b == a && c == F32 && d == F32 && !bit_op,
+        E4m3 | E5m2 => matches!(b, E4m3 | E5m2) && matches!(c, F16 | F32) && c == d && !bit_op,
+        F64 => b == F64 && c == F64 && d == F64 && !bit_op,
+        S8 | U8 => matches!(b, S8 | U8) && c == S32 && d == S32 && !bit_op,
+        S4 | U4 => matches!(b, S4 | U4) && c == S32 && d == S32 && !bit_op,
+        B1 => b == B1 && c == S32 && d == S32 && bit_op,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

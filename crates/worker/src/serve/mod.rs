@@ -1,0 +1,207 @@
+//! The threads of one session.
+//!
+//! They take turns at the ring: one leads, reads and carries out calls. A call that has to wait for the
+//! device is waited for by the thread that read it, which runs short kernels itself meanwhile; the
+//! ring is then anybody's, but nobody is woken before there is something in it. So a program that
+//! launches and waits is served by one thread, and nobody hands anything to anybody.
+//!
+//! ```text
+//!   lead: read, carry out ──► nothing there: look a moment ──► leave, sleep on the doorbell
+//!     ▲         │ must wait                                            │ rung
+//!     └─ back ◄─┴─► leave; wait, running blocks; take the ring; answer └──► lead
+//! ```
+//!
+//! A watcher sees the program's end and frees everything. Where submissions pass a gate, one that must wait there
+//! is waited for by the thread that read it, as a wait is (`held`).
+
+mod execute;
+mod held;
+mod ring_reader;
+mod threads;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use mica_limits::HostLink;
+use mica_vgpu::Vgpu;
+use mica_wire::host::message::Severity;
+use mica_wire::session::SessionError;
+use mica_wire::session::server::{Greeting, SessionPort};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::dispatch::Dispatcher;
+use crate::gated::Submitter;
+use crate::last_resort;
+use crate::windows::PortWindows;
+use crate::{CLOSED, MOST_SESSIONS, OutputBuffer, Program, SharedFiles, Worker, WorkerError};
+use threads::SessionThreads;
+
+impl Worker {
+    /// Takes no more sessions, if there are none; says whether that is so. From then on nobody is
+    /// welcomed, so nobody can lose a session that has begun.
+    pub(crate) fn close_to_sessions(&self) -> bool {
+        let closed = self.sessions.compare_exchange(0, CLOSED, AcqRel, Acquire);
+        closed.is_ok()
+    }
+
+    /// Serves a program on a socket, on threads of its own. Until it has said hello there is one thread and nothing
+    /// else for it.
+    pub(crate) fn begin_session(
+        self: &Arc<Self>,
+        socket: OwnedFd,
+        program: Program,
+        link: &Arc<HostLink>,
+    ) {
+        let counted = self.sessions.fetch_update(AcqRel, Acquire, |open| {
+            (open != CLOSED && open < CLOSED - 1).then_some(open + 1)
+        });
+        if counted.is_err() {
+            // The worker ends; a program whose socket closes before the handshake asks for another.
+            return;
+        }
+        if let Some(life) = &program.life {
+            last_resort::end_after_program(self, life);
+        }
+        let Ok(place) = self.handshakes.begin(socket.as_fd(), program.uid) else {
+            self.sessions.fetch_sub(1, AcqRel);
+            return;
+        };
+        let (worker, link) = (Arc::clone(self), Arc::clone(link));
+        let run = move || {
+            let pid = program.pid;
+            match worker.handshakes.receive(place, socket) {
+                Ok(greeting) => worker.welcome(greeting, program, &link),
+                Err(error) => link.note(
+                    Severity::Warning,
+                    &format!("no session for process {pid}: {error}"),
+                ),
+            }
+            worker.sessions.fetch_sub(1, AcqRel);
+        };
+        let started = std::thread::Builder::new()
+            .name("session".into())
+            .spawn(run);
+        if started.is_err() {
+            self.handshakes.give_up(place);
+            self.sessions.fetch_sub(1, AcqRel);
+        }
+    }
+
+    /// Serves a program that has said hello, if there is room for one more.
+    fn welcome(&self, greeting: Greeting, program: Program, link: &Arc<HostLink>) {
+        let Program { pid, life, .. } = program;
+        let most = MOST_SESSIONS;
+        let counted = self
+            .welcomed
+            .fetch_update(AcqRel, Acquire, |open| (open < most).then_some(open + 1));
+        if counted.is_err() {
+            let text = format!("process {pid} was refused: {most} sessions are open");
+            greeting.refuse(&text);
+            link.note(Severity::Warning, &text);
+            return;
+        }
+        let output = Arc::new(OutputBuffer::default());
+        let served = (self.devices.open(Arc::clone(&output))).and_then(|gpu| {
+            let submitter = self.submitter.clone();
+            let files: Arc<dyn SharedFiles> = Arc::clone(link) as _;
+            serve(
+                &self.vgpu,
+                gpu,
+                output,
+                greeting,
+                life,
+                (submitter, Some(files)),
+            )
+        });
+        self.welcomed.fetch_sub(1, AcqRel);
+        match served {
+            Ok(Some(violation)) => {
+                link.note(
+                    Severity::Warning,
+                    &format!("the session of process {pid} was ended: {violation}"),
+                );
+            }
+            Ok(None) => {}
+            Err(error) => link.note(
+                Severity::Warning,
+                &format!("no session for process {pid}: {error}"),
+            ),
+        }
+    }
+}
+
+/// Serves one program until its socket closes, it dies, or it breaks the rules; everything it held
+/// has been freed on return, which says what rule it broke. `life` can be read once the program has ended.
+///
+/// # Errors
+/// If there was no session: no handshake, or a virtual GPU that is lost.
+pub fn serve_session(
+    vgpu: &Arc<Vgpu>,
+    gpu: Arc<dyn mica_gpu::Gpu>,
+    output: Arc<OutputBuffer>,
+    socket: OwnedFd,
+    life: Option<OwnedFd>,
+) -> Result<Option<String>, WorkerError> {
+    let greeting = Greeting::receive(socket)?;
+    serve(vgpu, gpu, output, greeting, life, (None, None))
+}
+
+/// As [`serve_session`], for a program that may share memory with others that `files` leads to.
+///
+/// # Errors
+/// As [`serve_session`].
+pub fn serve_sharing(
+    vgpu: &Arc<Vgpu>,
+    gpu: Arc<dyn mica_gpu::Gpu>,
+    output: Arc<OutputBuffer>,
+    socket: OwnedFd,
+    files: Arc<dyn SharedFiles>,
+) -> Result<Option<String>, WorkerError> {
+    let greeting = Greeting::receive(socket)?;
+    serve(vgpu, gpu, output, greeting, None, (None, Some(files)))
+}
+
+/// What a session has of the process around it: the gate that submissions pass, and who carries files to others.
+type Surroundings = (Option<Arc<Submitter>>, Option<Arc<dyn SharedFiles>>);
+
+/// As [`serve_session`], for a program that has said hello.
+fn serve(
+    vgpu: &Arc<Vgpu>,
+    gpu: Arc<dyn mica_gpu::Gpu>,
+    output: Arc<OutputBuffer>,
+    greeting: Greeting,
+    life: Option<OwnedFd>,
+    (submitter, files): Surroundings,
+) -> Result<Option<String>, WorkerError> {
+    // Given once for each device, so no other session of it can see what this program has.
+    let port = greeting.welcome(gpu.take_window_file())?;
+    let session = vgpu
+        .open_session_on(gpu)
+        .map_err(|error| SessionError::Ended(error.to_string()))?;
+    output.attach(&port);
+    session.attach_windows(Box::new(PortWindows(Arc::clone(&port))));
+    let dispatcher = Dispatcher::new(session, Arc::clone(&port), output, files);
+    let threads = SessionThreads::start(dispatcher, submitter)?;
+    watch(&port, life.as_ref());
+    Ok(threads.close())
+}
+
+/// Returns when the program's end of the socket is closed or the program is dead.
+fn watch(port: &SessionPort, life: Option<&OwnedFd>) {
+    loop {
+        let mut fds = vec![PollFd::from_borrowed_fd(port.as_fd(), PollFlags::RDHUP)];
+        // A child that the program forked may hold the socket; the program's death is seen all the same.
+        if let Some(life) = life {
+            fds.push(PollFd::new(life, PollFlags::IN));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) if fds.iter().any(|fd| !fd.revents().is_empty()) => return,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(%error, "a session's socket cannot be watched");
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Walls between a program and its GPU, built for real: the programs behind them must notice nothing.
+//!
+//! `cargo xtask walls --only podman` runs containers. Each check is a row of the table; what cannot be built here is skipped with its
+//! reason.
+
+mod containers;
+mod podman;
+mod root_folders;
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::bounded;
+use crate::command::{cargo, run as run_command};
+use crate::suite;
+
+/// What became of a check.
+enum Outcome {
+    Passed(String),
+    Skipped(String),
+    Failed(String),
+}
+
+/// The table.
+#[derive(Default)]
+struct Rows(Vec<(String, Outcome)>);
+
+impl Rows {
+    /// Runs a check and adds its row. A check tells what it saw.
+    fn check(&mut self, name: &str, check: impl FnOnce() -> Result<String>) {
+        let began = Instant::now();
+        let outcome = match check() {
+            Ok(text) => Outcome::Passed(format!("{text} ({:.1} s)", began.elapsed().as_secs_f64())),
+            Err(error) => Outcome::Failed(format!("{error:#}")),
+        };
+        self.add(name, outcome);
+    }
+
+    fn skip(&mut self, name: &str, why: &str) {
+        self.add(name, Outcome::Skipped(why.into()));
+    }
+
+    fn add(&mut self, name: &str, outcome: Outcome) {
+        let (word, text) = match &outcome {
+            Outcome::Passed(text) => ("pass", text),
+            Outcome::Skipped(text) => ("skip", text),
+            Outcome::Failed(text) => ("FAIL", text),
+        };
+        println!("{word}  {name:<44} {text}");
+        self.0.push((name.into(), outcome));
+    }
+
+    fn verdict(&self) -> Result<()> {
+        let count = |is: fn(&Outcome) -> bool| self.0.iter().filter(|(_, o)| is(o)).count();
+        let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
+        let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
+        let passed = self.0.len() - failed - skipped;
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        if failed > 0 {
+            bail!("{failed} checks failed");
+        }
+        Ok(())
+    }
+}
+
+/// Which programs are run behind a wall, and with which build of Mica.
+#[derive(Clone, Copy)]
+struct Options<'a> {
+    /// Build of Mica: `release` or `debug`.
+    profile: &'a str,
+    /// Only CUDA programs whose name contains this.
+    programs: &'a str,
+}
+
+/// `cargo xtask walls [--only WALL] [--debug] [--programs FILTER]`.
+pub(crate) fn run(words: &[&str]) -> Result<()> {
+    let mut options = Options {
+        profile: "release",
+        programs: "",
+    };
+    let mut only = None;
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match (*word, words.as_slice().first()) {
+            ("--debug", _) => options.profile = "debug",
+            ("--only", Some(wall)) => {
+                only = Some(*wall);
+                words.next();
+            }
+            ("--programs", Some(filter)) => {
+                options.programs = filter;
+                words.next();
+            }
+            (other, _) => bail!("{other}: write --only podman, --debug or --programs FILTER"),
+        }
+    }
+    if only.is_some_and(|wall| wall != "podman") {
+        bail!(
+            "there is no wall {:?}: write podman",
+            only.unwrap_or_default()
+        );
+    }
+    bounded::catch_interrupts();
+    build(options.profile)?;
+    let mut rows = Rows::default();
+    containers::run(&mut rows, options)?;
+    rows.verdict()
+}
+
+fn build(profile: &str) -> Result<()> {
+    if profile == "release" {
+        return suite::build_release();
+    }
+    let mut command = cargo(&["build"]);
+    for package in ["mica-cli", "mica-shim", "mica-nvml-shim"] {
+        command.args(["--package", package]);
+    }
+    run_command("debug build", &mut command)
+}
