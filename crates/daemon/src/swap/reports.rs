@@ -4,7 +4,7 @@ use mica_control::api::{ResidencyInfo, ResidencyState, Severity};
 use mica_memory::residency::Place;
 use mica_wire::host::message::{MemoryPlace, Residency, Role};
 
-use crate::enforce::News;
+use crate::enforce::Notice;
 use crate::placement::size;
 use crate::registry::{Registry, Vgpu};
 
@@ -33,7 +33,7 @@ pub(crate) fn state_of(place: Place) -> ResidencyState {
 
 impl Registry {
     /// Notes what a worker reports; what is to be told of it.
-    pub(crate) fn worker_moved(&mut self, id: u64, told: &Residency, now_ns: u64) -> Option<News> {
+    pub(crate) fn worker_moved(&mut self, id: u64, told: &Residency, now_ns: u64) -> Option<Notice> {
         let client = self
             .clients
             .get_mut(&id)
@@ -68,7 +68,7 @@ impl Registry {
         }
     }
 
-    fn place_changed(&mut self, name: &str, place: Place, now_ns: u64) -> Option<News> {
+    fn place_changed(&mut self, name: &str, place: Place, now_ns: u64) -> Option<Notice> {
         let vgpu = self.vgpus.get(name)?;
         let (out_bytes, gpu) = (self.out_bytes(vgpu), vgpu.gpu);
         let pid = self.workers_of(vgpu).next().map_or(0, |client| client.pid);
