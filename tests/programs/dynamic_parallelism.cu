@@ -7,6 +7,7 @@ __global__ void tree(int *out, int depth) {
     if (depth == 0) { atomicAdd(out + 65, 1); return; }
     if (threadIdx.x < 2) tree<<<1, 2, 0, cudaStreamFireAndForget>>>(out, depth - 1);
 }
+__global__ void copied(int *out) { out[75] = out[67] + out[70]; out[72] += 1; }
 __global__ void parent(int *out) {
     if (threadIdx.x == 0) {
         leaf<<<4, 64>>>(out, 100);
@@ -17,6 +18,10 @@ __global__ void parent(int *out) {
         cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
         leaf<<<1, 64, 0, s>>>(out, 1);
         cudaStreamDestroy(s);
+        // In order with the launches before and after them.
+        cudaMemcpyAsync(out + 67, out, 4 * sizeof(int), cudaMemcpyDeviceToDevice, 0);
+        cudaMemsetAsync(out + 72, 0x11, 8, 0);
+        copied<<<1, 1>>>(out);
         out[66] = cudaGetLastError();
     }
 }
@@ -29,5 +34,8 @@ int main() {
     EXPECT_EQ(r[64], 2 * (400 + 6 + 20 + 1 + 1));
     EXPECT_EQ(r[65], 64);
     EXPECT_EQ(r[66], 0);
+    EXPECT_EQ(r[75], 2 * 428);
+    EXPECT_EQ(r[72], 0x11111112);
+    EXPECT_EQ(r[73], 0x11111111);
     return finish();
 }

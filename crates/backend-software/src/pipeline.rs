@@ -15,6 +15,7 @@ use mica_gpu::{GpuError, ModuleOptions, Result, SessionBudget, Share};
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::{CodeCache, DiskCodeCache, JitModule};
+use mica_ptx_ops::device_runtime;
 use sha2::{Digest, Sha256};
 
 use crate::compile::{Compiled, Compiler};
@@ -95,13 +96,13 @@ impl Compiler for Pipeline {
     ) -> Result<(Compiled, Option<Share>)> {
         let mut share = ReadingShare::default();
         let text = ptx_of(image, |bytes| share.add(budget, bytes))?;
-        let text = match calls_runtime(&text) {
-            true => {
-                share.add(budget, 2 * (text.len() + DEVICE_RUNTIME.len()) as u64)?;
-                with_runtime(&text)?
-            }
-            false => text,
-        };
+        if device_runtime::is_called(&text) {
+            share.add(budget, 2 * (text.len() + device_runtime::TEXT.len()) as u64)?;
+        }
+        let text = device_runtime::join(text).map_err(|why| {
+            let text = format!("PTX that launches kernels was refused: {why}");
+            GpuError::new(CuResult::InvalidPtx, text)
+        })?;
         let cost = mica_ptx::reading_bytes(&text);
         share.add(budget, cost)?;
         let module = mica_ptx::parse(&text).map_err(|error| {
@@ -151,32 +152,6 @@ impl Pipeline {
             }
         }
     }
-}
-
-/// What kernels that launch kernels call: NVIDIA's own is a library of machine code.
-const DEVICE_RUNTIME: &str = include_str!("device_runtime.ptx");
-/// How the names of its functions begin.
-const RUNTIME_PREFIX: &str = "__cudaCDP2";
-
-fn calls_runtime(text: &[u8]) -> bool {
-    let prefix = RUNTIME_PREFIX.as_bytes();
-    text.windows(prefix.len()).any(|part| part == prefix)
-}
-
-/// A text with the device runtime that it calls.
-fn with_runtime<'t>(text: &[u8]) -> Result<Cow<'t, [u8]>> {
-    let refuse = |why: &dyn std::fmt::Display| {
-        let text = format!("PTX that launches kernels was refused: {why}");
-        GpuError::new(CuResult::InvalidPtx, text)
-    };
-    let own = std::str::from_utf8(text).map_err(|error| refuse(&error))?;
-    let texts = [
-        own.trim_end_matches('\0').to_owned(),
-        DEVICE_RUNTIME.to_owned(),
-    ];
-    // Whatever stays undefined is refused by name, as in any other module.
-    let joined = mica_ptx::join(&texts, &|_| true).map_err(|error| refuse(&error))?;
-    Ok(Cow::Owned(joined.into_bytes()))
 }
 
 /// A name that no other text has.

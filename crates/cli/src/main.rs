@@ -18,6 +18,7 @@ mod manage;
 mod not_started;
 mod program;
 mod ptx;
+mod remote;
 mod signals;
 mod spec;
 mod usage;
@@ -85,6 +86,9 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Cdi(args) => done(cdi::run(args)),
         Command::Bench(args) => healthy(mica_bench::run(args, &|| libraries::find().map(drop))),
         Command::Daemon(args) => done(manage::daemon(args)),
+        Command::Serve(args) => done(remote::serve::serve(args)),
+        Command::ServeConnection { pair } => done(remote::serve::connection(*pair)),
+        Command::Remote(command) => done(remote::manage(command)),
         Command::Ptx(args) => done(ptx::show(args)),
         Command::Config(args) => done(manage::config(args)),
         Command::Completions { shell } => {

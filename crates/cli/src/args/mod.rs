@@ -1,6 +1,7 @@
 //! The words people type: one definition for parsing, help, man pages and completions.
 
 mod cdi;
+mod remote;
 mod values;
 
 use std::ffi::OsString;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::when::Since;
 pub(crate) use cdi::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs};
 use mica_command::size::{Memory, Share};
+pub(crate) use remote::{InviteArgs, PairArgs, RemoteAddArgs, RemoteCommand, ServeArgs};
 pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
 };
@@ -84,6 +86,12 @@ pub(crate) enum Command {
     Bench(mica_bench::BenchArgs),
     /// Own this host's GPUs
     Daemon(DaemonArgs),
+    /// Let paired machines use this host's GPUs over the network
+    #[command(after_help = "Example: mica serve --listen 0.0.0.0:9731\nThen: mica remote invite")]
+    Serve(ServeArgs),
+    /// Pair machines, and list and remove those that are paired
+    #[command(subcommand)]
+    Remote(RemoteCommand),
     /// Show the kernels in a PTX or fatbin file, and what cannot be run
     Ptx(PtxArgs),
     /// Print or check the configuration
@@ -115,6 +123,13 @@ pub(crate) enum Command {
     Worker {
         /// For listings of processes; the environment says what to serve.
         label: Vec<String>,
+    },
+    /// Serve one connection of the network, which is the standard input (started by `mica serve`)
+    #[command(hide = true)]
+    ServeConnection {
+        /// It wants to be paired.
+        #[arg(long)]
+        pair: bool,
     },
     /// Be one tenant of the demo
     #[command(hide = true)]
@@ -212,6 +227,9 @@ pub(crate) struct RunArgs {
     /// Name of the virtual GPU (default: made up)
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Use a GPU of another machine: its name in `mica remote ls`, or its address
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) on: Option<String>,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
     /// The program and its arguments
