@@ -59,9 +59,10 @@ cargo xtask <task>
                        a container image (--test: install each into an empty root directory and run
                        a CUDA program there; needs dpkg, and root or user namespaces)
   alone                a copy of the release mica, alone in a folder, runs a CUDA program
-  walls [--only podman] [--debug] [--programs FILTER]
+  walls [--only podman|guest|qemu|tls] [--debug] [--programs FILTER]
                        programs behind real walls: containers with a device of `mica cdi` (needs root,
-                       podman, runc); --debug: with a debug build of mica
+                       podman, runc), a guest's agent and its relay (needs root), a QEMU guest, the
+                       network with TLS; --debug: with a debug build of mica
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path

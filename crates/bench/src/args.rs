@@ -33,7 +33,7 @@ pub enum BenchArg {
     Vgpu,
     /// Unmodified programs through libcuda.so.1
     Shim,
-    /// The same program on the host and in a container
+    /// The same program on the host, in a container and over the network
     Walls,
 }
 

@@ -27,6 +27,7 @@ mod speed;
 mod speed_rows;
 mod vgpu;
 mod walls;
+mod walls_tls;
 
 use anyhow::{Context, Result, ensure};
 

@@ -22,6 +22,7 @@ mod remote;
 mod signals;
 mod spec;
 mod usage;
+mod vm;
 mod when;
 
 use std::process::ExitCode;
@@ -84,6 +85,8 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Demo(args) => healthy(mica_bench::demo::run(args.json)),
         Command::DemoTenant => done(mica_bench::demo::serve_tenant()),
         Command::Cdi(args) => done(cdi::run(args)),
+        Command::Vm(args) => done(vm::run(args)),
+        Command::VmStream { socket } => done(vm::stream(socket)),
         Command::Bench(args) => healthy(mica_bench::run(args, &|| libraries::find().map(drop))),
         Command::Daemon(args) => done(manage::daemon(args)),
         Command::Serve(args) => done(remote::serve::serve(args)),

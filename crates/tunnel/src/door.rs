@@ -43,6 +43,10 @@ pub trait Rooms: Send + Sync {
     fn broken(&self, pid: u32, why: &TunnelError);
     /// Where what is measured of the link is kept.
     fn stats(&self) -> Arc<LinkStats>;
+    /// Whether a user may come in: this process's own and root, unless others are welcome too.
+    fn admits(&self, uid: u32) -> bool {
+        uid == 0 || uid == rustix::process::geteuid().as_raw()
+    }
 }
 
 /// A socket for programs; closed when dropped.
@@ -143,7 +147,6 @@ impl Inside {
         let Ok((frame, _)) = socket.receive() else {
             return;
         };
-        let own = rustix::process::geteuid().as_raw();
         let refuse = |reason, text: &str| {
             let text = Text::from(text);
             let refused = DaemonMessage::Refused { reason, text };
@@ -153,7 +156,7 @@ impl Inside {
             Ok(ClientMessage::Hello { introduction }) => introduction,
             _ => return refuse(Refusal::Protocol, "say Hello first"),
         };
-        if let Err((reason, text)) = self.check(&introduction, uid == own || uid == 0) {
+        if let Err((reason, text)) = self.check(&introduction, self.rooms.admits(uid)) {
             return refuse(reason, text);
         }
         match introduction.role {

@@ -58,7 +58,7 @@ kinds! {
     Read = 3,
     /// Near: host memory `a` of `b` bytes, which a record will register.
     HostNew = 4,
-    /// Near: bytes of host memory `a` from offset `b` on.
+    /// Near: bytes of host memory `a` from offset `b` on; of memory that is kept equal, what has changed of the page there.
     HostData = 5,
     /// Near: host memory `a` is kept equal from now on.
     HostMap = 6,
@@ -80,7 +80,7 @@ kinds! {
     Status = 34,
     /// Far: host callback `a` is due.
     Notice = 35,
-    /// Far: bytes of host memory `a` from offset `b` on, written by the device.
+    /// Far: what the device has changed of the page at offset `b` of host memory `a`.
     HostChanged = 36,
     /// Far: send the bytes of blob `a`.
     BlobWanted = 37,

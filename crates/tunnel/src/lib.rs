@@ -18,7 +18,8 @@
 //!
 //! Host memory that both sides use does not exist behind a wall. Memory that kernels mention (managed memory, pinned
 //! memory whose address is among a launch's parameters or in a graph) is kept equal at launches, waits and host
-//! functions ([`shadow`]); a kernel and the program cannot talk through it *while* the kernel runs.
+//! functions ([`shadow`]). A kernel and the program cannot talk through it while the kernel runs: no order of writes that
+//! a third party could keep would suit every program, and stale data is worse than a wait that does not end.
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 

@@ -1,13 +1,29 @@
 //! Host memory on both sides of a wall, and how it is kept equal.
 //!
 //! Each side has the bytes in shared memory with its neighbour (the program, the worker) and, once the memory is *mapped*,
-//! a copy of what both sides last agreed on. A side sends the pages that differ from that copy. The other side takes over
-//! the words that differ from its copy, so that changes to other words of the same page survive.
+//! a copy of what it last sent or received. A side sends the words that differ from that copy, by page: a bit for each
+//! word of four bytes, then those words. The other side writes just these, so that what each side writes to words of its
+//! own survives, also if both write at the same time.
 
-use mica_wire::session::Region;
+use mica_wire::session::{
+    GraphLaunch, GraphUpload, Launch, LaunchWith, Region, Request, StreamWaitValue,
+};
 
-/// The unit that is compared and sent.
+/// Calls whose work reads and writes host memory that it was given by its address.
+pub(crate) const WORK: &[u16] = &[
+    Launch::NUMBER,
+    LaunchWith::NUMBER,
+    GraphLaunch::NUMBER,
+    GraphUpload::NUMBER,
+    StreamWaitValue::NUMBER,
+];
+
+/// The unit that is compared.
 pub const PAGE: usize = 4096;
+/// The unit that is sent.
+const WORD: usize = 4;
+/// Bytes of a bit for each word of a page.
+const BITS: usize = PAGE / WORD / 8;
 
 /// Host memory on one side.
 #[derive(Debug)]
@@ -76,48 +92,65 @@ impl Shadow {
         inside
     }
 
-    /// Takes over what the other side has changed; false if it is not inside or the memory is not mapped.
-    pub fn merge(&mut self, offset: u64, bytes: &[u8]) -> bool {
-        if !self.holds(offset, bytes.len()) {
-            return false;
-        }
-        let Some(known) = &mut self.known else {
+    /// Takes over what the other side has changed of the page at an offset; false if that is not inside, makes no sense,
+    /// or the memory is not mapped.
+    pub fn merge(&mut self, offset: u64, changes: &[u8]) -> bool {
+        let (Some(known), Some((bits, mut words))) =
+            (&mut self.known, changes.split_at_checked(BITS))
+        else {
             return false;
         };
-        let known = &mut known[offset as usize..offset as usize + bytes.len()];
-        for (index, (new, old)) in bytes.chunks(8).zip(known.chunks_mut(8)).enumerate() {
-            if new != old {
-                self.region.write(offset as usize + index * 8, new);
-                old.copy_from_slice(new);
+        let Ok(offset) = usize::try_from(offset) else {
+            return false;
+        };
+        let rest = known.len().saturating_sub(offset);
+        let page = &mut known[offset.min(self.bytes as usize)..][..rest.min(PAGE)];
+        for (index, old) in page.chunks_mut(WORD).enumerate() {
+            if bits[index / 8] & 1 << (index % 8) == 0 {
+                continue;
             }
+            let Some((new, more)) = words.split_at_checked(old.len()) else {
+                return false;
+            };
+            words = more;
+            self.region.write(offset + index * WORD, new);
+            old.copy_from_slice(new);
         }
-        true
+        words.is_empty()
     }
 
-    /// Calls `send` with each page that differs from what was agreed on, and agrees on it.
-    pub fn changes(&mut self, mut send: impl FnMut(u64, &[u8])) {
+    /// Calls `send` with what has changed of each page since it was last sent or received.
+    pub fn changes(&mut self, send: impl FnMut(u64, &[u8])) {
+        self.send(false, send);
+    }
+
+    /// Calls `send` with all of every page.
+    pub fn all(&mut self, send: impl FnMut(u64, &[u8])) {
+        self.send(true, send);
+    }
+
+    fn send(&mut self, all: bool, mut send: impl FnMut(u64, &[u8])) {
         let Some(known) = &mut self.known else {
             return;
         };
         let mut page = [0; PAGE];
+        let mut changes = Vec::with_capacity(BITS + PAGE);
         for (index, old) in known.chunks_mut(PAGE).enumerate() {
             let page = &mut page[..old.len()];
             self.region.read(index * PAGE, page);
-            if page != old {
-                send((index * PAGE) as u64, page);
-                old.copy_from_slice(page);
+            if !all && page == old {
+                continue;
             }
-        }
-    }
-
-    /// Calls `send` with every page, and agrees on it.
-    pub fn all(&mut self, mut send: impl FnMut(u64, &[u8])) {
-        let Some(known) = &mut self.known else {
-            return;
-        };
-        self.region.read(0, known);
-        for (index, page) in known.chunks(PAGE).enumerate() {
-            send((index * PAGE) as u64, page);
+            changes.clear();
+            changes.resize(BITS, 0);
+            for (word, (new, old)) in page.chunks(WORD).zip(old.chunks(WORD)).enumerate() {
+                if all || new != old {
+                    changes[word / 8] |= 1 << (word % 8);
+                    changes.extend_from_slice(new);
+                }
+            }
+            send((index * PAGE) as u64, &changes);
+            old.copy_from_slice(page);
         }
     }
 }
@@ -132,24 +165,54 @@ mod tests {
         Shadow::new(Region::map(&file, 0, bytes, 0).unwrap(), bytes as u64)
     }
 
+    fn word(side: &Shadow, offset: u64) -> u32 {
+        let mut bytes = [0; 4];
+        assert!(side.read(offset, &mut bytes));
+        u32::from_le_bytes(bytes)
+    }
+
     #[test]
-    fn changes_of_both_sides_to_one_page_survive() {
+    fn what_both_sides_write_to_one_page_at_once_survives() {
         let (mut near, mut far) = (shadow(3 * PAGE), shadow(3 * PAGE));
-        assert!(near.write(8, &[1; 8]));
+        assert!(near.write(8, &7_u32.to_le_bytes()));
         near.map();
         far.map();
         near.all(|offset, page| assert!(far.merge(offset, page)));
+        assert_eq!(word(&far, 8), 7);
         near.changes(|_, _| panic!("nothing has changed"));
-        // The device and the program write different words of the same page.
-        assert!(far.write(16, &[2; 8]) && near.write(24, &[3; 8]));
-        far.changes(|offset, page| assert!(near.merge(offset, page)));
-        near.changes(|offset, page| assert!(far.merge(offset, page)));
-        for side in [&near, &far] {
-            let mut bytes = [0; 32];
-            assert!(side.read(0, &mut bytes));
-            let expected = [[0; 8], [1; 8], [2; 8], [3; 8]].concat();
-            assert_eq!(bytes[..], expected[..]);
+        // Both write, and both send before they have received.
+        assert!(far.write(16, &2_u32.to_le_bytes()) && near.write(20, &3_u32.to_le_bytes()));
+        let (mut to_near, mut to_far) = (Vec::new(), Vec::new());
+        far.changes(|offset, page| to_near.push((offset, page.to_vec())));
+        near.changes(|offset, page| to_far.push((offset, page.to_vec())));
+        for (offset, page) in to_near {
+            assert!(near.merge(offset, &page));
         }
-        assert!(!near.write(3 * PAGE as u64, &[1]) && !far.merge(u64::MAX, &[1]));
+        for (offset, page) in to_far {
+            assert!(far.merge(offset, &page));
+        }
+        for side in [&near, &far] {
+            let found = [8, 16, 20].map(|offset| word(side, offset));
+            assert_eq!(found, [7, 2, 3]);
+        }
+        far.changes(|_, _| panic!("what was received is not sent back"));
+    }
+
+    #[test]
+    fn changes_that_make_no_sense_are_refused() {
+        let mut side = shadow(PAGE + 4);
+        assert!(!side.merge(0, &[0; BITS]), "not mapped");
+        side.map();
+        assert!(side.merge(0, &[0; BITS]));
+        assert!(!side.merge(0, &[0; BITS - 1]) && !side.merge(0, &[0; BITS + 1]));
+        assert!(!side.merge(0, &[0xff; BITS]), "words are missing");
+        assert!(!side.merge(u64::MAX, &[1; BITS + 4]));
+        assert!(!side.merge(2 * PAGE as u64, &[1; BITS + 4]));
+        assert!(!side.write(PAGE as u64 + 1, &[0; 4]));
+        let mut last = vec![0; BITS];
+        last[0] = 1;
+        last.extend([9; 4]);
+        assert!(side.merge(PAGE as u64, &last));
+        assert_eq!(word(&side, PAGE as u64), 0x0909_0909);
     }
 }

@@ -110,6 +110,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("worker", "shared"),
             whole("worker", "handshakes"),
             whole("cli", "hostile"),
+            whole("cli", "neighbours"),
         ],
     },
     Family {
@@ -130,6 +131,17 @@ pub(super) const FAMILIES: &[Family] = &[
         name: "jail",
         tried: "a hostile worker's way out, under a daemon of root and of another user",
         steps: &[whole("jail", "lib"), whole("worker", "jail")],
+    },
+    Family {
+        name: "cards",
+        tried: "faults of a card, requests of its driver, kernels that reach host memory",
+        steps: &[
+            whole("rm", "observer"),
+            only("worker", "lib", &["nvidia"]),
+            whole("backend-cuda", "nvml"),
+            only("daemon", "lib", &["faults", "kernel_log"]),
+            whole("daemon", "faults"),
+        ],
     },
     Family {
         name: "daemon peers",

@@ -62,6 +62,11 @@ pub(super) const TARGETS: &[Target] = &[
     plain("config", &["config"]),
     plain("kernel_log", &["kernel_log"]),
     plain("containers", &["containers"]),
+    plain("guest_hello", &["guest_hello"]),
+    Target {
+        max_len: 8192,
+        ..plain("net", &["net"])
+    },
 ];
 
 /// Longest that one input may take, on a machine that does other things too.

@@ -3,6 +3,7 @@
 mod cdi;
 mod remote;
 mod values;
+mod vm;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub(crate) use remote::{InviteArgs, PairArgs, RemoteAddArgs, RemoteCommand, Serv
 pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
 };
+pub(crate) use vm::{VmArgs, VmAttachArgs, VmCommand, VmServeArgs};
 
 /// Split a GPU into virtual GPUs with a memory limit and a compute share that hold.
 #[derive(Debug, Parser)]
@@ -82,6 +84,8 @@ pub(crate) enum Command {
         after_help = "Example: mica cdi generate --vgpu team-a --new 8GiB-30, then\n         podman run --device mica.dev/vgpu=team-a IMAGE"
     )]
     Cdi(CdiArgs),
+    /// Give a virtual GPU to a virtual machine
+    Vm(VmArgs),
     /// Measure: both sides and their ratio, from one run
     Bench(mica_bench::BenchArgs),
     /// Own this host's GPUs
@@ -117,6 +121,12 @@ pub(crate) enum Command {
     Man {
         /// The folder.
         folder: PathBuf,
+    },
+    /// Serve one stream of a virtual machine (started by `mica vm serve`)
+    #[command(hide = true)]
+    VmStream {
+        /// The socket that leads to the virtual GPU.
+        socket: PathBuf,
     },
     /// Serve one virtual GPU (started by the daemon)
     #[command(hide = true)]

@@ -23,6 +23,7 @@ fn help_names_every_command_and_hides_what_is_not_for_people() {
         "doctor",
         "demo",
         "cdi",
+        "vm",
         "bench",
         "daemon",
         "ptx",

@@ -9,6 +9,7 @@ use mica_wire::session::{
 use super::{Far, PendingRead, Waiting};
 use crate::compress::unpack;
 use crate::frame::{Header, Kind, LZ4, NO_SLOT};
+use crate::shadow::WORK;
 use crate::{TunnelError, lock};
 
 /// Positions that are remembered; the oldest say least.
@@ -50,7 +51,9 @@ impl Far {
         position: u64,
         may_wait: bool,
     ) -> Result<bool, TunnelError> {
-        self.worked.store(true, Release);
+        if WORK.contains(&call) {
+            self.worked.store(true, Release);
+        }
         loop {
             // Held so that whoever sees the answer also finds the mark.
             let mut pending = lock(&self.pending);

@@ -3,7 +3,7 @@
 //! Order matters: a program that is answered must find on its side all that had happened before. So what is answered is
 //! looked at first, the rest after that, and the answers are sent last.
 
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{AcqRel, Release};
 use std::time::{Duration, Instant};
 
 use mica_wire::session::chunk_state;
@@ -39,9 +39,8 @@ impl Far {
             let notices: Vec<u64> = std::iter::from_fn(|| self.port.next_notice()).collect();
             let words = self.port.words();
             self.send_reads(&mut out)?;
-            if (!answers.is_empty() || !notices.is_empty()) && self.worked.load(Acquire) {
-                lock(&self.host).put_changes(&mut out);
-            }
+            let is_told = !answers.is_empty() || !notices.is_empty();
+            self.put_host_changes(&words, is_told, &mut out);
             self.put_status(&words, &mut told, &mut out);
             for notice in notices {
                 Header::new(Kind::Notice, notice, 0).put(&mut out, &[]);
@@ -55,6 +54,20 @@ impl Far {
             }
         }
         Ok(())
+    }
+
+    /// Adds what work has changed of host memory, where the program is about to be told something.
+    fn put_host_changes(&self, words: &ProgressWords, is_told: bool, out: &mut Vec<u8>) {
+        // Taken first: what is posted from here on sets it again.
+        if !self.worked.swap(false, AcqRel) {
+            return;
+        }
+        if is_told {
+            lock(&self.host).put_changes(out);
+        }
+        if !is_told || words.quiet != self.port.position() {
+            self.worked.store(true, Release);
+        }
     }
 
     /// Answers that are complete.

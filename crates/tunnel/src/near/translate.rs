@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use mica_wire::session::{
-    Call, Copy, CopyBox, CopyPlace, Fill, GraphLaunch, GraphUpload, HostRegister, Launch,
-    LaunchWith, Read, RecordHeader, Request, StreamWaitValue, Violation, Write, chunk_state,
+    Call, Copy, CopyBox, CopyPlace, Fill, HostRegister, Read, RecordHeader, Request, Violation,
+    Write, chunk_state,
 };
 
 use super::copies::span;
@@ -12,6 +12,7 @@ use super::host::PIECE;
 use super::receive::After;
 use super::{Near, blobs};
 use crate::frame::{Header, Kind, NO_SLOT};
+use crate::shadow::WORK;
 use crate::{TunnelError, lock};
 
 /// What is left to do for a record.
@@ -26,14 +27,6 @@ pub(super) enum Step {
     ReadBack(Box<Copy>, u64, (u64, u64)),
 }
 
-/// Calls that bring work to the device that may read host memory.
-const WORK: &[u16] = &[
-    Launch::NUMBER,
-    LaunchWith::NUMBER,
-    GraphLaunch::NUMBER,
-    GraphUpload::NUMBER,
-    StreamWaitValue::NUMBER,
-];
 /// Calls that must be looked into.
 const FIRST_LOOKED_AT: &[u16] = &[
     Copy::NUMBER,
