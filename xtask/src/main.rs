@@ -26,6 +26,7 @@ mod suite;
 mod support;
 mod test;
 mod toolkit;
+mod views;
 mod walls;
 
 use anyhow::{Result, bail};
@@ -50,6 +51,11 @@ cargo xtask <task>
                        each fuzz target of fuzz/ for N minutes (60), then the tests of the software
                        device and the worker, all with the address sanitizer; TARGET is one of them.
                        Installs cargo-fuzz into target/tools; results are in target/nightly
+  views [page|metrics|pictures]
+                       the web page in a headless Chromium and the metrics in a Prometheus, over a
+                       daemon with six tenants under load; pictures in target/views. Installs
+                       chromium and prometheus with apt-get, axe-core with npm; what cannot be had
+                       is skipped and said so (pictures: make those of docs/pictures anew)
   docs [--test [PAGE]] build the guide (docs/guide) into target/guide; installs mdbook into target/tools.
                        --test runs the guide's commands on the software GPU and compares what they
                        print (those of PAGE only); BLESS=1 rewrites the pages instead
@@ -83,6 +89,7 @@ fn main() -> Result<()> {
         ["suite-all", filter] => suite::run(filter, Breadth::All),
         ["clients"] => clients::run("", clients::Extent::All),
         ["clients", filter] => clients::run(filter, clients::Extent::All),
+        ["views", rest @ ..] => views::run(rest),
         ["docs", rest @ ..] => docs::run(rest),
         ["measurements", area, file, machine] => measurements::add(area, file, machine),
         ["alone"] => alone::check(),

@@ -29,6 +29,12 @@ use crate::http;
         http::history::history,
         http::history::usage,
         http::gpus,
+        http::live::turns,
+        http::live::live,
+        crate::web::sign_in::dashboard,
+        crate::web::sign_in::who,
+        crate::web::sign_in::sign_in,
+        crate::web::sign_in::sign_out,
         http::stats,
         http::doctor,
         http::shutdown,
@@ -68,6 +74,11 @@ use crate::http;
         api::Cancelled,
         api::ProgramReport,
         api::ProgramEnd,
+        api::Turn,
+        api::TurnKind,
+        api::Turns,
+        api::Dashboard,
+        api::Session,
     ))
 )]
 struct Document;

@@ -152,6 +152,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("daemon", "flood"),
             whole("daemon", "users"),
             whole("daemon", "strangers"),
+            whole("daemon", "web"),
             whole("daemon", "containers"),
             whole("daemon", "outsiders"),
         ],

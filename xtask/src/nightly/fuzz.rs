@@ -57,9 +57,14 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         dictionary: Some("control.dict"),
+        ..plain("web", &["web"])
+    },
+    Target {
+        dictionary: Some("control.dict"),
         ..plain("control", &["control"])
     },
     plain("config", &["config"]),
+    plain("history", &["history"]),
     plain("kernel_log", &["kernel_log"]),
     plain("containers", &["containers"]),
     plain("guest_hello", &["guest_hello"]),

@@ -10,9 +10,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::when::Since;
 pub(crate) use cdi::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs};
 use mica_command::size::{Memory, Share};
+use mica_command::when::Since;
+use mica_views::args::{ReportArgs, SmiArgs, TopArgs, WhyArgs};
 pub(crate) use remote::{InviteArgs, PairArgs, RemoteAddArgs, RemoteCommand, ServeArgs};
 pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
@@ -71,8 +72,23 @@ pub(crate) enum Command {
     Cancel(NameArgs),
     /// List this host's GPUs
     Gpus(JsonArgs),
-    /// Print what every virtual GPU uses, as measured
+    /// Print what every virtual GPU uses, as measured, or what it used since a time
     Stats(StatsArgs),
+    /// Watch GPUs, virtual GPUs and their programs, and act on them
+    #[command(
+        after_help = "Keys: ? shows all of them, q quits. Where the output is no terminal, one picture is printed as text."
+    )]
+    Top(TopArgs),
+    /// A picture in nvidia-smi's layout, and its queries for scripts
+    #[command(
+        after_help = "Examples: mica smi -L\n          mica smi --query-vgpu=name,memory.used,utilization.gpu --format=csv,noheader\nA wrong field is answered with the list of fields."
+    )]
+    Smi(SmiArgs),
+    /// Why is a virtual GPU slow? Measures, and says what to change
+    Why(WhyArgs),
+    /// What was used, by user, virtual GPU or container, to divide a bill
+    #[command(after_help = "Example: mica report --by user --month --csv")]
+    Report(ReportArgs),
     /// Print what happened, newest last; follow with -f
     Events(EventsArgs),
     /// Is every limit in force? Says how it knows
@@ -88,6 +104,12 @@ pub(crate) enum Command {
     Vm(VmArgs),
     /// Measure: both sides and their ratio, from one run
     Bench(mica_bench::BenchArgs),
+    /// Open the web page: who has the GPU, live
+    #[command(
+        after_help = "The address signs its first visitor in as you; it is good once and for five minutes.\n\
+        From another machine: ssh -L 7411:127.0.0.1:7411 HOST, then open the address there."
+    )]
+    Dashboard(JsonArgs),
     /// Own this host's GPUs
     Daemon(DaemonArgs),
     /// Let paired machines use this host's GPUs over the network
@@ -368,6 +390,12 @@ pub(crate) struct StatsArgs {
     /// Print the metrics in Prometheus's format
     #[arg(long, conflicts_with = "json")]
     pub(crate) prometheus: bool,
+    /// Print what was measured since then: 10m, 2h, 3d, 14:30, 2026-01-31 or "2026-01-31 14:30"
+    #[arg(long, value_name = "WHEN", conflicts_with = "prometheus")]
+    pub(crate) since: Option<Since>,
+    /// Only this virtual GPU, which may have been removed (with --since)
+    #[arg(long = "vgpu", id = "name", value_name = "NAME", requires = "since")]
+    pub(crate) vgpu: Option<String>,
 }
 
 /// `mica events`.
@@ -439,7 +467,10 @@ pub(crate) struct ConfigArgs {
     /// Fail if something in the file is wrong
     #[arg(long, requires = "file")]
     pub(crate) check: bool,
-    /// Print the verdict as JSON
-    #[arg(long, requires = "check")]
+    /// Make a token for the web page or the metrics, and what the configuration keeps of it
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) new_token: bool,
+    /// Print JSON
+    #[arg(long)]
     pub(crate) json: bool,
 }

@@ -9,10 +9,10 @@ use mica_wire::host::printable::printable;
 use super::{print_json, share_words, warn_degraded};
 use crate::args::NameArgs;
 use crate::control::connect;
-use crate::when::date_and_time;
 use mica_command::output::{terminal_columns, wrap};
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
+use mica_command::when::date_and_time;
 
 /// Columns of a card, also in files and pipes; a narrow terminal has fewer.
 const COLUMNS: usize = 80;

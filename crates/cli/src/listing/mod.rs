@@ -8,11 +8,11 @@ mod events;
 
 use anyhow::Result;
 use mica_control::api::{GpuInfo, ResidencyState, VgpuInfo, VgpuState};
-use mica_wire::host::printable::{printable_json, printable_lines};
-use serde::Serialize;
+use mica_wire::host::printable::printable_lines;
 
 use crate::args::{JsonArgs, ListArgs, OutputArg, StatsArgs};
 use crate::control::connect;
+pub(crate) use mica_command::output::print_json;
 use mica_command::output::{hanging, terminal_columns};
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
@@ -21,13 +21,6 @@ use mica_command::table::{Paint, Table};
 pub(crate) use card::show;
 pub(crate) use doctor::doctor;
 pub(crate) use events::events;
-
-/// Prints any answer as JSON.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    let json = serde_json::to_string_pretty(value)?;
-    outln!("{}", printable_json(&json));
-    Ok(())
-}
 
 pub(crate) fn list(args: &ListArgs) -> Result<()> {
     let vgpus = connect()?.list().map_err(explain)?;
@@ -165,6 +158,10 @@ fn gpu_row(gpu: &GpuInfo) -> Vec<String> {
 
 pub(crate) fn stats(args: &StatsArgs) -> Result<()> {
     let client = connect()?;
+    if let Some(since) = args.since {
+        let name = args.vgpu.as_deref();
+        return mica_views::accounts::past(&client, since.0, name, args.json);
+    }
     if args.prometheus {
         let metrics = client.metrics().map_err(explain)?;
         out!("{}", printable_lines(&metrics));

@@ -5,6 +5,7 @@
 //! so that an older tool can talk to a newer daemon.
 
 mod container;
+mod live;
 mod percent;
 mod program;
 mod report;
@@ -14,6 +15,7 @@ mod timeline;
 use serde::{Deserialize, Serialize};
 
 pub use container::{ContainerInfo, ContainerSocket, ContainerSocketSpec};
+pub use live::{Dashboard, Session, Turn, TurnKind, Turns};
 pub use mica_scheduler::Priority;
 pub use mica_scheduler::slices::Profile;
 pub use percent::Percent;

@@ -4,13 +4,15 @@
 //! Every key has a default, so no file is needed. `mica config` prints [`EXAMPLE`].
 
 mod schema;
+mod views;
 
 use std::path::{Path, PathBuf};
 
 pub use schema::{
     Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, SwapSection,
-    UserQuota, WorkersSection,
+    UserQuota, WarningsSection, WorkersSection,
 };
+pub use views::{DashboardSection, Listen, LogFormat, MetricsSection, WebUser};
 
 /// The documented schema, with every default.
 pub const EXAMPLE: &str = include_str!("../../config.example.toml");
@@ -155,6 +157,27 @@ impl Config {
         ] {
             mica_jail::Layer::parse_list(&names.join(",")).map_err(|e| (key, e.to_string()))?;
         }
+        let warnings = &self.warnings;
+        range(
+            "warnings.memory_percent",
+            warnings.memory_percent.into(),
+            0,
+            100,
+        )?;
+        range(
+            "warnings.idle_share_percent",
+            warnings.idle_share_percent.into(),
+            0,
+            100,
+        )?;
+        range("warnings.gpu_percent", warnings.gpu_percent.into(), 0, 100)?;
+        range("warnings.for_seconds", warnings.for_seconds, 1, 86_400)?;
+        if !warnings.webhook.is_empty() {
+            crate::webhook::Target::parse(&warnings.webhook)
+                .map_err(|e| ("warnings.webhook", e))?;
+        }
+        self.dashboard.check()?;
+        self.metrics.check()?;
         for user in self.quota.keys() {
             if user != "default" && user.parse::<u32>().is_err() {
                 return Err((

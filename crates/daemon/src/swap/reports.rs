@@ -33,7 +33,12 @@ pub(crate) fn state_of(place: Place) -> ResidencyState {
 
 impl Registry {
     /// Notes what a worker reports; what is to be told of it.
-    pub(crate) fn worker_moved(&mut self, id: u64, told: &Residency, now_ns: u64) -> Option<Notice> {
+    pub(crate) fn worker_moved(
+        &mut self,
+        id: u64,
+        told: &Residency,
+        now_ns: u64,
+    ) -> Option<Notice> {
         let client = self
             .clients
             .get_mut(&id)
