@@ -362,7 +362,7 @@ class Tenant:
         if os.path.exists(self.status):
             os.remove(self.status)
         self.log = os.path.join(folder, name + ".log")
-        own = ["run", "--mode", "isolated", "-m", "1GiB", "-s", str(SHARE)]
+        own = ["run", "--mode", "isolated", "-m", "2GiB", "-s", str(SHARE)]
         command = [mica, *(["exec", vgpu] if vgpu else own), "--", sys.executable, __file__]
         with open(self.log, "w") as log:
             command += [a.replace("STATUS", self.status) for a in arguments]
@@ -480,7 +480,7 @@ def mica_command(mica, *arguments):
 
 
 def create(mica, name):
-    made = mica_command(mica, "create", name, "--mode", "isolated", "-m", "1GiB", "-s", str(SHARE))
+    made = mica_command(mica, "create", name, "--mode", "isolated", "-m", "2GiB", "-s", str(SHARE))
     if made.returncode:
         raise SystemExit(f"mica create {name}: {made.stderr.strip()}")
 

@@ -26,6 +26,7 @@ mod suite;
 mod support;
 mod test;
 mod toolkit;
+mod views;
 mod walls;
 
 use anyhow::{Result, bail};
@@ -50,6 +51,11 @@ cargo xtask <task>
                        each fuzz target of fuzz/ for N minutes (60), then the tests of the software
                        device and the worker, all with the address sanitizer; TARGET is one of them.
                        Installs cargo-fuzz into target/tools; results are in target/nightly
+  views [page|metrics|pictures]
+                       the web page in a headless Chromium and the metrics in a Prometheus, over a
+                       daemon with six tenants under load; pictures in target/views. Installs
+                       chromium and prometheus with apt-get, axe-core with npm; what cannot be had
+                       is skipped and said so (pictures: make those of docs/pictures anew)
   docs [--test [PAGE]] build the guide (docs/guide) into target/guide; installs mdbook into target/tools.
                        --test runs the guide's commands on the software GPU and compares what they
                        print (those of PAGE only); BLESS=1 rewrites the pages instead
@@ -59,9 +65,10 @@ cargo xtask <task>
                        a container image (--test: install each into an empty root directory and run
                        a CUDA program there; needs dpkg, and root or user namespaces)
   alone                a copy of the release mica, alone in a folder, runs a CUDA program
-  walls [--only podman] [--debug] [--programs FILTER]
+  walls [--only podman|guest|qemu|tls] [--debug] [--programs FILTER]
                        programs behind real walls: containers with a device of `mica cdi` (needs root,
-                       podman, runc); --debug: with a debug build of mica
+                       podman, runc), a guest's agent and its relay (needs root), a QEMU guest, the
+                       network with TLS; --debug: with a debug build of mica
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
@@ -82,6 +89,7 @@ fn main() -> Result<()> {
         ["suite-all", filter] => suite::run(filter, Breadth::All),
         ["clients"] => clients::run("", clients::Extent::All),
         ["clients", filter] => clients::run(filter, clients::Extent::All),
+        ["views", rest @ ..] => views::run(rest),
         ["docs", rest @ ..] => docs::run(rest),
         ["measurements", area, file, machine] => measurements::add(area, file, machine),
         ["alone"] => alone::check(),

@@ -73,7 +73,7 @@ impl Printed {
 
     /// Hands on what a wait printed that has just ended. The system is asked only where it may know something: the
     /// driver prints through the C library's standard output, which tells without a system call what is in its buffer.
-    /// A wait that printed more than the buffer holds takes longer than [`SHORT`], and a failed assertion fails the wait.
+    /// A wait that printed more than the buffer holds takes longer than `SHORT`, and a failed assertion fails the wait.
     pub fn hand_on_after(&self, failed: bool) {
         // SAFETY: standard output is open for as long as the process lives.
         let is_buffered = unsafe { __fpending(stdout) } > 0;

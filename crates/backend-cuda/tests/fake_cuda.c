@@ -49,7 +49,7 @@ int cuDeviceGetName(char *text, int room, int device) { (void)device; return snp
 int cuDeviceGetUuid(char *uuid, int device) { memset(uuid, 0x5a, 16); return device; }
 int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 1ul << 34; return device; }
 int fake_shareable;
-int cuDeviceGetAttribute(int *value, unsigned number, int device) { *value = number == 20 ? fake_mode : number == 103 ? fake_shareable : (int)number; return number > 200 ? 1 : device; }
+int cuDeviceGetAttribute(int *value, unsigned number, int device) { *value = number == 20 ? fake_mode : number == 103 ? fake_shareable : number == 88 || number == 100 ? 0 : (int)number; return number > 200 ? 1 : device; }
 int cuDeviceGetPCIBusId(char *text, int room, int device) { (void)device; return snprintf(text, room, "0000:01:00.0") < 0; }
 int cuCtxCreate_v2(handle *context, unsigned flags, int device) { *context = malloc(16); fake_contexts++; return flags + device; }
 int cuCtxDestroy_v2(handle context) { free(context); fake_contexts--; return 0; }

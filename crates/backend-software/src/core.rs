@@ -148,6 +148,8 @@ pub(crate) struct Stream {
     pub(crate) kind: StreamKind,
     pub(crate) priority: i32,
     pub(crate) queue: VecDeque<Op>,
+    /// Grids that descend from the first operation and come before the second.
+    pub(crate) descendants: VecDeque<Arc<Grid>>,
     /// The first operation is running.
     pub(crate) active: bool,
     pub(crate) destroyed: bool,

@@ -1,10 +1,12 @@
 //! One launch while it waits and runs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use mica_gpu::Share;
 use mica_kernel::{Dim3, stop};
 
+use crate::children::{Children, Family};
 use crate::context::Context;
 use crate::module::Module;
 
@@ -48,6 +50,12 @@ pub(crate) struct Grid {
     pub(crate) proven: bool,
     /// When its blocks became claimable.
     pub(crate) ready_ns: AtomicU64,
+    /// What its threads have launched.
+    pub(crate) children: Mutex<Children>,
+    /// Shared with what descends from it; made by the first launch.
+    pub(crate) family: OnceLock<Arc<Family>>,
+    /// What a launch by a kernel is charged as.
+    pub(crate) charge: Option<Share>,
 }
 
 /// What [`Grid::new`] starts from.
@@ -108,6 +116,9 @@ impl Grid {
             crowded: shape.crowded,
             proven: shape.proven,
             ready_ns: AtomicU64::new(0),
+            children: Mutex::default(),
+            family: OnceLock::new(),
+            charge: None,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::OutputKind;
 use crate::area::SHARED;
 use crate::attributes::{MAX_BLOCK, MAX_GRID, MAX_PARAMS, MAX_THREADS, occupancy};
 use crate::context::Context;
-use crate::core::OpKind;
+use crate::core::{Core, OpKind};
 use crate::device::SoftwareGpu;
 use crate::error::{bad_handle, invalid_value};
 use crate::grid::{Grid, Params, Shape};
@@ -60,7 +60,8 @@ impl SoftwareGpu {
             )));
         }
         // Before it is compiled, which takes longer; what is known only then is added below.
-        self.local_stride(u64::from(info.local_bytes), info, &context, block)?;
+        self.core
+            .local_stride(u64::from(info.local_bytes), info, &context, block)?;
         if (module.block_ns.get(launch.kernel as usize))
             .is_none_or(|ns| ns.load(Ordering::Relaxed) == 0)
         {
@@ -98,7 +99,7 @@ impl SoftwareGpu {
         };
         module.keep_code(launch.kernel as usize, charges);
         let local_bytes = module.executable.local_bytes(launch.kernel as usize);
-        let local_stride = self.local_stride(local_bytes, info, &context, block)?;
+        let local_stride = self.core.local_stride(local_bytes, info, &context, block)?;
         let mut workspace = 0;
         if launch.cooperative {
             let per_sm = occupancy(
@@ -152,43 +153,6 @@ impl SoftwareGpu {
         Ok(())
     }
 
-    /// Local memory of each thread: what the kernel's frames need, and the context's stack for what may go deeper.
-    ///
-    /// # Errors
-    /// When there is not that much for all threads of a block.
-    fn local_stride(
-        &self,
-        local_bytes: u64,
-        info: &KernelInfo,
-        context: &Context,
-        block: Dim3,
-    ) -> Result<u64> {
-        let stack = if info.recursive {
-            context.stack_bytes()
-        } else {
-            0
-        };
-        let stride = local_bytes.saturating_add(stack);
-        let stride = stride.checked_next_multiple_of(16).unwrap_or(u64::MAX);
-        let local = stride.saturating_mul(block.count());
-        // Each worker lends its own; much of it must fit beside what is allocated.
-        let lent = local.saturating_mul(self.core.workers as u64);
-        if local > MOST_LOCAL || (lent > FREE_LOCAL && lent > self.core.memory.info().0) {
-            return Err(GpuError::new(
-                CuResult::LaunchOutOfResources,
-                format!(
-                    "kernel {} asks for {stride} bytes of local memory in each of {} threads",
-                    readable(&info.name),
-                    block.count()
-                ),
-            ));
-        }
-        if lent > FREE_LOCAL {
-            self.core.memory.could_lend(lent)?;
-        }
-        Ok(stride)
-    }
-
     /// The stream's context and priority, and the module, if they belong together.
     fn parties(
         &self,
@@ -208,22 +172,68 @@ impl SoftwareGpu {
     }
 }
 
+impl Core {
+    /// Local memory of each thread: what the kernel's frames need, and the context's stack for what may go deeper.
+    ///
+    /// # Errors
+    /// When there is not that much for all threads of a block.
+    pub(crate) fn local_stride(
+        &self,
+        local_bytes: u64,
+        info: &KernelInfo,
+        context: &Context,
+        block: Dim3,
+    ) -> Result<u64> {
+        let stack = if info.recursive {
+            context.stack_bytes()
+        } else {
+            0
+        };
+        let stride = local_bytes.saturating_add(stack);
+        let stride = stride.checked_next_multiple_of(16).unwrap_or(u64::MAX);
+        let local = stride.saturating_mul(block.count());
+        // Each worker lends its own; much of it must fit beside what is allocated.
+        let lent = local.saturating_mul(self.workers as u64);
+        if local > MOST_LOCAL || (lent > FREE_LOCAL && lent > self.memory.info().0) {
+            return Err(GpuError::new(
+                CuResult::LaunchOutOfResources,
+                format!(
+                    "kernel {} asks for {stride} bytes of local memory in each of {} threads",
+                    readable(&info.name),
+                    block.count()
+                ),
+            ));
+        }
+        if lent > FREE_LOCAL {
+            self.memory.could_lend(lent)?;
+        }
+        Ok(stride)
+    }
+}
+
 /// Checks grid and block against the device's limits and the kernel's own.
 fn shape(launch: &Launch<'_>, info: &KernelInfo) -> Result<(Dim3, Dim3)> {
-    let legal = |value: [u32; 3], most: [u32; 3]| {
-        value
-            .iter()
-            .zip(most)
-            .all(|(v, most)| *v >= 1 && *v <= most)
-    };
-    if !legal(launch.grid, MAX_GRID) || !legal(launch.block, MAX_BLOCK) {
-        return Err(invalid_value(format!(
-            "grid {:?} of blocks {:?} is outside the device's limits",
-            launch.grid, launch.block
-        )));
-    }
     let dim = |[x, y, z]: [u32; 3]| Dim3 { x, y, z };
     let (grid, block) = (dim(launch.grid), dim(launch.block));
+    check_shape(grid, block, info)?;
+    Ok((grid, block))
+}
+
+/// As [`shape`], for a shape that is known already.
+pub(crate) fn check_shape(grid: Dim3, block: Dim3, info: &KernelInfo) -> Result<()> {
+    let legal = |value: Dim3, most: [u32; 3]| {
+        let value = [value.x, value.y, value.z];
+        (value.iter().zip(most)).all(|(v, most)| *v >= 1 && *v <= most)
+    };
+    if !legal(grid, MAX_GRID) || !legal(block, MAX_BLOCK) {
+        return Err(invalid_value(format!(
+            "grid {grid:?} of blocks {block:?} is outside the device's limits"
+        )));
+    }
+    check_block(block, info)
+}
+
+fn check_block(block: Dim3, info: &KernelInfo) -> Result<()> {
     let threads = block.count();
     if threads > u64::from(MAX_THREADS) {
         return Err(invalid_value(format!(
@@ -247,5 +257,5 @@ fn shape(launch: &Launch<'_>, info: &KernelInfo) -> Result<(Dim3, Dim3)> {
             ),
         ));
     }
-    Ok((grid, block))
+    Ok(())
 }

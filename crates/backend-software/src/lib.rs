@@ -15,6 +15,7 @@ mod arena;
 mod attributes;
 mod block;
 mod cache;
+mod children;
 mod compile;
 mod compiling;
 mod config;

@@ -15,6 +15,7 @@ use mica_gpu::{GpuError, ModuleOptions, Result, SessionBudget, Share};
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::{CodeCache, DiskCodeCache, JitModule};
+use mica_ptx_ops::device_runtime;
 use sha2::{Digest, Sha256};
 
 use crate::compile::{Compiled, Compiler};
@@ -95,6 +96,13 @@ impl Compiler for Pipeline {
     ) -> Result<(Compiled, Option<Share>)> {
         let mut share = ReadingShare::default();
         let text = ptx_of(image, |bytes| share.add(budget, bytes))?;
+        if device_runtime::is_called(&text) {
+            share.add(budget, 2 * (text.len() + device_runtime::TEXT.len()) as u64)?;
+        }
+        let text = device_runtime::join(text).map_err(|why| {
+            let text = format!("PTX that launches kernels was refused: {why}");
+            GpuError::new(CuResult::InvalidPtx, text)
+        })?;
         let cost = mica_ptx::reading_bytes(&text);
         share.add(budget, cost)?;
         let module = mica_ptx::parse(&text).map_err(|error| {

@@ -199,7 +199,7 @@ impl Core {
     }
 
     /// Makes a grid's blocks claimable.
-    fn activate(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
+    pub(crate) fn activate(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
         let now = now_ns();
         grid.ready_ns.store(now, Ordering::Relaxed);
         self.stir(state);
@@ -242,7 +242,9 @@ impl Core {
     pub(crate) fn finish_grid(self: &Arc<Self>, state: &mut State, grid: &Arc<Grid>) {
         state.running.retain(|other| !Arc::ptr_eq(other, grid));
         self.note_ready(state);
-        self.complete(state, grid.stream);
+        if !self.start_descendant(state, grid) {
+            self.complete(state, grid.stream);
+        }
         if state.is_quiet() {
             // The monitor gives the lease back if nothing comes for a moment.
             state.idle_gaps.begin(now_ns());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mica_kernel::{Services, TextureView, stop};
+use mica_kernel::{KernelLaunch, Services, TextureView, stop};
 
 use crate::context::lock;
 use crate::core::Core;
@@ -166,6 +166,14 @@ impl Services for BlockServices {
 
     fn free(&self, address: u64) {
         outside(|| lock(&self.grid.context.heap).free(address));
+    }
+
+    fn parameter_buffer(&self, launch: &KernelLaunch) -> u64 {
+        self.new_parameter_buffer(launch)
+    }
+
+    fn launch(&self, buffer: u64, stream: u64) -> u32 {
+        outside(|| self.launch_child(buffer, stream))
     }
 
     fn global_timer_ns(&self) -> u64 {

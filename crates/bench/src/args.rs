@@ -33,7 +33,9 @@ pub enum BenchArg {
     Vgpu,
     /// Unmodified programs through libcuda.so.1
     Shim,
-    /// The same program on the host and in a container
+    /// What a daemon that is watched costs: the web page and the metrics
+    Views,
+    /// The same program on the host, in a container and over the network
     Walls,
 }
 

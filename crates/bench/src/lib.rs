@@ -26,7 +26,9 @@ mod software;
 mod speed;
 mod speed_rows;
 mod vgpu;
+mod views;
 mod walls;
+mod walls_tls;
 
 use anyhow::{Context, Result, ensure};
 
@@ -63,6 +65,7 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Software => software::run(args),
         BenchArg::Vgpu => vgpu::run(args, libraries),
         BenchArg::Shim => shim::run(args, libraries),
+        BenchArg::Views => views::run(args),
         BenchArg::Walls => walls::run(args, libraries),
     }?;
     let others = processor().others_percent_since(&before);

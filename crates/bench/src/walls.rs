@@ -44,6 +44,22 @@ const FIGURES: [Figure; 6] = [
 pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     libraries()?;
     let daemon = PrivateDaemon::set_up(1 << 30)?;
+    let mut report = Report::new(args.json);
+    let wants = |wall: &str| {
+        args.only
+            .as_ref()
+            .is_none_or(|only| wall.contains(only.as_str()))
+    };
+    if wants("container") {
+        container_rows(&daemon, &mut report)?;
+    }
+    if wants("tls") {
+        super::walls_tls::rows(&daemon, &mut report)?;
+    }
+    report.finish()
+}
+
+fn container_rows(daemon: &PrivateDaemon, report: &mut Report) -> Result<()> {
     let new = VgpuSpec {
         name: Some("bench".into()),
         memory_limit_bytes: Some(256 << 20),
@@ -60,12 +76,11 @@ pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         // Neither side is always the first.
         for turn in [round % 2, 1 - round % 2] {
             match turn {
-                0 => host.push(program(&daemon, None)?),
-                _ => container.push(program(&daemon, Some(&socket.folder))?),
+                0 => host.push(program(daemon, None)?),
+                _ => container.push(program(daemon, Some(&socket.folder))?),
             }
         }
     }
-    let mut report = Report::new(args.json);
     for (what, unit, more_is_better, figure) in FIGURES {
         let of = |side: &[ShimNumbers]| median(side.iter().map(figure).collect());
         let (outside, inside) = (of(&host), of(&container));
@@ -82,11 +97,11 @@ pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
             reached: Some(reached),
         });
     }
-    report.finish()
+    Ok(())
 }
 
 /// Runs the program by `mica run`; with the folder of a container's socket, in namespaces of its own and through that socket.
-fn program(daemon: &PrivateDaemon, container: Option<&str>) -> Result<ShimNumbers> {
+pub(super) fn program(daemon: &PrivateDaemon, container: Option<&str>) -> Result<ShimNumbers> {
     let exe = own_path()?;
     let mut command = Command::new(&exe);
     command.args(["run", "--gpu", "software", "--mode", "isolated"]);

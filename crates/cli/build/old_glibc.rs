@@ -1,8 +1,9 @@
 //! Stand-ins for glibc's libraries, so that what is linked here also loads where glibc is older.
 //!
 //! A linker binds a name to the newest version that the library has on this machine: `pthread_create` of glibc 2.34, which
-//! an image with glibc 2.31 refuses to load. The stand-ins have every function of this machine's glibc under its oldest
-//! version, which newer ones keep for programs that were linked earlier. Functions younger than [`NEWEST`] are left out: Rust's
+//! an image with glibc 2.31 refuses to load. The stand-ins have every function of this machine's glibc under the version
+//! that a linker takes where glibc is [`NEWEST`]; newer ones keep those versions for programs that were linked earlier. Still
+//! older versions differ in what they do: `realpath` without a buffer fails. Functions younger than [`NEWEST`] are left out: Rust's
 //! standard library asks for those weakly and has other ways, except for the `stat` functions, which are system calls
 //! behind old names and are defined here. Up to glibc 2.33 threads and `dlopen` were libraries of their own, and are here.
 
@@ -23,7 +24,7 @@ const LOADING: [&str; 8] = [
 /// Name and number of the system call.
 const STAT_CALLS: [(&str, u32); 4] = [("stat", 4), ("fstat", 5), ("lstat", 6), ("fstatat", 262)];
 
-/// A function or variable, and its oldest version.
+/// A function or variable, and its version.
 struct Symbol {
     name: String,
     version: String,
@@ -39,7 +40,7 @@ pub(crate) fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
     let real = file_of("libc.so.6")?;
     let mut words = Command::new("nm");
     words.args(["-D", "--with-symbol-versions", "--defined-only"]);
-    let symbols = oldest(&output(words.arg(&real))?);
+    let symbols = of_newest(&output(words.arg(&real))?);
     let library_of = |symbol: &Symbol| {
         let name = symbol.name.as_str();
         let is_thread = name.starts_with("pthread_") || name.starts_with("sem_");
@@ -75,8 +76,8 @@ pub(crate) fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Each symbol with its oldest version, of those that are not too young.
-fn oldest(listing: &str) -> Vec<Symbol> {
+/// Each symbol with the version that it had in [`NEWEST`].
+fn of_newest(listing: &str) -> Vec<Symbol> {
     let mut all: BTreeMap<String, ([u32; 3], Symbol)> = BTreeMap::new();
     for line in listing.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -90,7 +91,7 @@ fn oldest(listing: &str) -> Vec<Symbol> {
         let Some(number) = version.strip_prefix("GLIBC_").and_then(number) else {
             continue;
         };
-        if number > NEWEST || all.get(name).is_some_and(|(known, _)| *known <= number) {
+        if number > NEWEST || all.get(name).is_some_and(|(known, _)| *known >= number) {
             continue;
         }
         let symbol = Symbol {

@@ -5,7 +5,6 @@ use std::process::ExitStatus;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mica_control::api::{Created, Event, GpuKind, ProgramEnd, signal_name};
-use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
 use crate::escape;
@@ -40,14 +39,7 @@ pub(crate) fn say_signal(status: ExitStatus) {
 /// Says that a kernel faulted and where, that the program, or one it started, was not held to its limits, or was ended
 /// because it could not be, and which modules, launches and calls were refused: many programs print less than their
 /// error, or go on without a word. Of one that failed also why memory was refused: others freed some and tried again.
-pub(crate) fn say_events(
-    client: &ControlClient,
-    joined: &Created,
-    since: SystemTime,
-    failed: bool,
-) {
-    let name = joined.name.as_str();
-    let told = client.past_events_of(Some(name)).unwrap_or_default();
+pub(crate) fn say_events(told: &[Event], joined: &Created, since: SystemTime, failed: bool) {
     let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
     let of_this = |event: &&Event| event.time_seconds >= since.as_secs_f64();
     let mut refused: Vec<&str> = Vec::new();

@@ -14,14 +14,16 @@ mod examine;
 mod exit_report;
 mod libraries;
 mod listing;
+mod log;
 mod manage;
 mod not_started;
 mod program;
 mod ptx;
+mod remote;
 mod signals;
 mod spec;
 mod usage;
-mod when;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -78,13 +80,23 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Cancel(args) => done(manage::cancel(args)),
         Command::Gpus(args) => done(listing::gpus(args)),
         Command::Stats(args) => done(listing::stats(args)),
+        Command::Top(args) => done(mica_views::top::run(&control::connect()?, args)),
+        Command::Smi(args) => done(mica_views::smi::run(&control::connect()?, args)),
+        Command::Why(args) => done(mica_views::why::run(&control::connect()?, args)),
+        Command::Report(args) => done(mica_views::accounts::report(&control::connect()?, args)),
         Command::Events(args) => done(listing::events(args)),
         Command::Doctor(args) => healthy(listing::doctor(args)),
         Command::Demo(args) => healthy(mica_bench::demo::run(args.json)),
         Command::DemoTenant => done(mica_bench::demo::serve_tenant()),
         Command::Cdi(args) => done(cdi::run(args)),
+        Command::Vm(args) => done(vm::run(args)),
+        Command::VmStream { socket } => done(vm::stream(socket)),
         Command::Bench(args) => healthy(mica_bench::run(args, &|| libraries::find().map(drop))),
+        Command::Dashboard(args) => done(manage::dashboard(args)),
         Command::Daemon(args) => done(manage::daemon(args)),
+        Command::Serve(args) => done(remote::serve::serve(args)),
+        Command::ServeConnection { pair } => done(remote::serve::connection(*pair)),
+        Command::Remote(command) => done(remote::manage(command)),
         Command::Ptx(args) => done(ptx::show(args)),
         Command::Config(args) => done(manage::config(args)),
         Command::Completions { shell } => {

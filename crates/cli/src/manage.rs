@@ -1,16 +1,17 @@
 //! Making, changing and removing virtual GPUs, and the processes that serve them.
 
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use mica_control::api::{Resize, VgpuInfo};
 use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
-use crate::args::{ConfigArgs, CreateArgs, DaemonArgs, NameArgs, RemoveArgs, ResizeArgs};
+use crate::args::{
+    ConfigArgs, CreateArgs, DaemonArgs, JsonArgs, NameArgs, RemoveArgs, ResizeArgs, SuspendArgs,
+};
 use crate::control::{connect, connect_existing};
 use crate::listing::{print_json, share_words};
 use crate::spec;
@@ -99,8 +100,13 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
     }
 }
 
-pub(crate) fn suspend(args: &NameArgs) -> Result<()> {
-    report(&connect()?.suspend(&args.name).map_err(explain)?, args.json)
+pub(crate) fn suspend(args: &SuspendArgs) -> Result<()> {
+    let client = connect()?;
+    let suspended = match args.free {
+        true => client.suspend_and_free(&args.name),
+        false => client.suspend(&args.name),
+    };
+    report(&suspended.map_err(explain)?, args.json)
 }
 
 pub(crate) fn resume(args: &NameArgs) -> Result<()> {
@@ -131,33 +137,8 @@ pub(crate) fn daemon(args: &DaemonArgs) -> Result<()> {
         outln!("{}", printable(&done.done));
         return Ok(());
     }
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("MICA_LOG_LEVEL")
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
-        )
-        .with_ansi(false)
-        .with_writer(|| PrintableLines(std::io::stderr()))
-        .init();
+    crate::log::start(mica_daemon::log_format(args.config.as_deref()));
     Ok(mica_daemon::run(args.config.clone())?)
-}
-
-/// A log whose lines hold no hidden characters, whatever programs had written into them.
-struct PrintableLines<W>(W);
-
-impl<W: Write> Write for PrintableLines<W> {
-    /// Takes whole records: the log writes each with one call.
-    fn write(&mut self, record: &[u8]) -> std::io::Result<usize> {
-        let text = String::from_utf8_lossy(record);
-        let line = text.strip_suffix('\n').unwrap_or(&text);
-        self.0
-            .write_all(format!("{}\n", printable(line)).as_bytes())?;
-        Ok(record.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
-    }
 }
 
 /// Whoever comes next must not meet the one that ends. A successor may be quick to take its place: that is not waited for.
@@ -168,7 +149,39 @@ fn wait_for_end(socket: &Path) {
     }
 }
 
+pub(crate) fn dashboard(args: &JsonArgs) -> Result<()> {
+    let dashboard = connect()?.dashboard().map_err(explain)?;
+    if args.json {
+        return print_json(&dashboard);
+    }
+    outln!("{}", dashboard.url);
+    let minutes = dashboard.ticket_seconds / 60;
+    errln!(
+        "the address signs in once, within {minutes} minutes; afterwards the page is at {}",
+        dashboard.page
+    );
+    Ok(())
+}
+
+fn new_token(json: bool) -> Result<()> {
+    let made = mica_daemon::new_token();
+    let (token, digest) = made.context("the system has no random numbers")?;
+    if json {
+        return print_json(&serde_json::json!({ "token": token, "token_sha256": digest }));
+    }
+    outln!("{token}");
+    errln!("for the configuration: token_sha256 = \"{digest}\"");
+    Ok(())
+}
+
 pub(crate) fn config(args: &ConfigArgs) -> Result<()> {
+    if args.new_token {
+        return new_token(args.json);
+    }
+    ensure!(
+        args.file.is_some() || !args.json,
+        "--json needs --check FILE or --new-token"
+    );
     match &args.file {
         Some(file) => {
             let checked = mica_daemon::config::Config::load(file);
@@ -196,17 +209,4 @@ pub(crate) fn worker() -> Result<()> {
     Ok(mica_worker::run(
         &mica_worker::WorkerConfig::from_environment()?,
     )?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_of_the_log_is_one_line_whatever_is_in_it() {
-        let mut log = PrintableLines(Vec::new());
-        log.write_all(b"a\n2026 forged\x1b[2J\xff\n").unwrap();
-        let text = String::from_utf8(log.0).unwrap();
-        assert_eq!(text, "a\\n2026 forged\\u{1b}[2J\u{fffd}\n");
-    }
 }

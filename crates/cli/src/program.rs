@@ -37,6 +37,9 @@ const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs a program in a virtual GPU of its own; returns its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<i32> {
+    if let Some(on) = &args.on {
+        return crate::remote::run::run(args, on);
+    }
     let client = control::connect()?;
     let since = SystemTime::now();
     let mut spec = specification(&args.spec, &client)?;
@@ -77,7 +80,7 @@ pub(crate) fn become_probe(name: &str, arguments: &[OsString]) -> Result<Infalli
 }
 
 /// Starts a program in a virtual GPU.
-fn start(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<Child> {
+pub(crate) fn start(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<Child> {
     let mut child = prepare(joined, command, watch)?;
     // A killed `mica run` leaves no program behind.
     let started = ends_with_us(&mut child, libc::SIGKILL).spawn();
@@ -221,7 +224,10 @@ impl Ended {
     /// Says what happened, and returns the program's exit code.
     fn tell(&self, client: &ControlClient, joined: &Created, since: SystemTime) -> i32 {
         let code = exit_report::exit_code(self.status);
-        exit_report::say_events(client, joined, since, code != 0);
+        let told = client
+            .past_events_of(Some(&joined.name))
+            .unwrap_or_default();
+        exit_report::say_events(&told, joined, since, code != 0);
         match self.removed {
             true => errln!("mica: virtual GPU {} was removed", joined.name),
             false => exit_report::say_signal(self.status),
@@ -230,7 +236,8 @@ impl Ended {
     }
 }
 
-fn command_line(command: &[OsString]) -> String {
+/// A command line, for listings.
+pub(crate) fn command_line(command: &[OsString]) -> String {
     command.join(OsStr::new(" ")).display().to_string()
 }
 

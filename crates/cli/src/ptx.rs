@@ -11,6 +11,7 @@ use mica_ptx::ast::{Module, Unsupported};
 use mica_ptx::names::readable;
 use mica_ptx_interp::InterpModule;
 use mica_ptx_jit::JitModule;
+use mica_ptx_ops::device_runtime;
 use mica_ptx_ops::layout::ModuleLayout;
 use mica_wire::host::printable::{printable, printable_lines};
 use serde_json::{Value, json};
@@ -92,6 +93,18 @@ fn examine(entry: &Entry<'_>, args: &PtxArgs) -> Result<Piece> {
     let payload = entry.payload(DEFAULT_PAYLOAD_LIMIT)?;
     let module = mica_ptx::parse(&payload).with_context(|| located(&args.file, &entry.arch()))?;
     let mut description = mica_ptx::describe(&module);
+    // What kernels that launch kernels call is the software GPU's own: NVIDIA's is never loaded.
+    if device_runtime::is_nvidias(&payload) {
+        description.unsupported = Vec::new();
+        let check = None;
+        return Ok(Piece::Ptx { description, check });
+    }
+    let bytes = payload.len();
+    let whole = device_runtime::join(payload).map_err(anyhow::Error::msg)?;
+    let module = match whole.len() == bytes {
+        true => module,
+        false => mica_ptx::parse(&whole).with_context(|| located(&args.file, &entry.arch()))?,
+    };
     description.unsupported = mica_ptx_ops::support::unsupported(&module);
     if let Err(error) = ModuleLayout::new(&module) {
         description.unsupported.push(Unsupported {
@@ -134,6 +147,7 @@ fn compile(module: Arc<Module>) -> Result<Vec<Checked>> {
     };
     let kernels = native.kernels().iter().enumerate();
     Ok(kernels
+        .filter(|(_, info)| !info.name.starts_with(device_runtime::INTERNAL))
         .map(|(index, info)| {
             let start = Instant::now();
             let made = native.prepare_block(index, block);

@@ -16,6 +16,11 @@ pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<V
         .as_deref()
         .map(|gpu| gpu_index(gpu, client))
         .transpose()?;
+    specification_on(args, gpu)
+}
+
+/// The same, on a GPU that is known already or is chosen elsewhere.
+pub(crate) fn specification_on(args: &SpecArgs, gpu: Option<u32>) -> Result<VgpuSpec> {
     Ok(VgpuSpec {
         memory_limit_bytes: args.memory.and_then(Memory::bytes),
         memory_limit_percent: args.memory.and_then(Memory::part),
@@ -39,6 +44,11 @@ pub(crate) fn specification(args: &SpecArgs, client: &ControlClient) -> Result<V
             },
             Some(seconds) => bail!("--wait {seconds}: write how many seconds, such as 30"),
             None => OnFull::Fail,
+        },
+        swap: match (args.swap, args.no_swap) {
+            (true, _) => Some(true),
+            (false, true) => Some(false),
+            (false, false) => None,
         },
         max_streams: args.max_streams,
         profile: args.profile.map(|profile| match profile {

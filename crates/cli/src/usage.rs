@@ -9,10 +9,14 @@ use mica_command::output;
 use crate::not_started::OWN_FAILURE;
 
 /// Commands that people know from elsewhere, and what Mica has instead.
-const KNOWN_ELSEWHERE: [(&[&str], &str); 7] = [
+const KNOWN_ELSEWHERE: [(&[&str], &str); 8] = [
     (
-        &["top", "htop", "smi", "nvidia-smi"],
-        "`mica stats` prints measured use; `watch mica stats` repeats it",
+        &["nvidia-smi", "nvsmi"],
+        "`mica smi` prints the same picture, with virtual GPUs",
+    ),
+    (
+        &["htop", "nvtop", "nvitop", "watch"],
+        "`mica top` shows everything live; `mica stats` prints it once",
     ),
     (
         &["logs", "log", "journal"],

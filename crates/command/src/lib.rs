@@ -1,4 +1,5 @@
-//! What the commands of `mica` share: output, tables, sizes, refusals with their hints, child processes.
+//! What the commands of `mica` share: output, tables, sizes, refusals with their hints, times, users,
+//! child processes.
 //!
 //! `cli` and `bench` use it, so that `bench` needs nothing of the command line.
 #![deny(clippy::unwrap_used, clippy::expect_used)]
@@ -8,3 +9,5 @@ pub mod output;
 pub mod refusal;
 pub mod size;
 pub mod table;
+pub mod users;
+pub mod when;

@@ -6,6 +6,8 @@
 use std::fmt::Arguments;
 use std::io::{ErrorKind, IsTerminal, Write};
 
+use mica_wire::host::printable::printable_json;
+
 /// Prints to standard output.
 #[macro_export]
 macro_rules! out {
@@ -31,6 +33,16 @@ pub fn write(words: Arguments<'_>) {
     if let Err(error) = out.write_fmt(words).and_then(|()| out.flush()) {
         give_up(&error);
     }
+}
+
+/// Prints any answer as JSON.
+///
+/// # Errors
+/// It cannot be written as JSON.
+pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let json = serde_json::to_string_pretty(value)?;
+    write(format_args!("{}\n", printable_json(&json)));
+    Ok(())
 }
 
 /// Writes a line to standard error.

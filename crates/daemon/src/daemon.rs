@@ -21,6 +21,7 @@ use crate::history::History;
 use crate::host::HostThread;
 use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
+use crate::web::Web;
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +108,7 @@ pub(crate) struct Daemon {
     saves_wanted: AtomicU64,
     pub(crate) stop_http: tokio::sync::watch::Sender<bool>,
     pub(crate) dirty: AtomicBool,
+    pub(crate) web: Web,
 }
 
 impl Daemon {
@@ -118,6 +120,7 @@ impl Daemon {
         registry: Registry,
         history: History,
     ) -> std::io::Result<Self> {
+        let web = Web::new(&paths);
         Ok(Self {
             paths,
             config_file,
@@ -136,6 +139,7 @@ impl Daemon {
             saves_wanted: AtomicU64::new(0),
             stop_http: tokio::sync::watch::channel(false).0,
             dirty: AtomicBool::new(false),
+            web,
         })
     }
 

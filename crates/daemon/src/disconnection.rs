@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use mica_control::api::Severity;
+use mica_control::api::{GpuKind, Severity};
 use mica_wire::host::message::Role;
 
 use crate::daemon::Daemon;
@@ -27,7 +27,11 @@ impl Daemon {
         // What it did not serve cannot be served any more.
         if let Some(process) = client.process.take() {
             process.kill();
-            self.endings.watch(process, client.vgpu.clone(), client.gpu);
+            let registry = self.registry();
+            let gpu = registry.gpus.get(client.gpu);
+            if gpu.is_some_and(|gpu| gpu.facts.kind == GpuKind::Nvidia) {
+                self.endings.watch(process, client.vgpu.clone(), client.gpu);
+            }
         }
         let is_alive = {
             let mut registry = self.registry();

@@ -1,6 +1,8 @@
 //! What happened, remembered for a while and sent to whoever listens.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +21,8 @@ pub(crate) struct EventLog {
     past: Mutex<(u64, VecDeque<Event>)>,
     live: broadcast::Sender<Event>,
     floods: Mutex<EventLimits>,
+    /// Events so far: information, warnings, errors.
+    counts: [AtomicU64; 3],
 }
 
 impl Default for EventLog {
@@ -27,6 +31,7 @@ impl Default for EventLog {
             past: Mutex::default(),
             live: broadcast::channel(1024).0,
             floods: Mutex::default(),
+            counts: Default::default(),
         }
     }
 }
@@ -41,17 +46,28 @@ impl EventLog {
         pid: Option<u32>,
         message: String,
     ) {
+        let _ = self.tell(severity, kind, vgpu, pid, message);
+    }
+
+    /// The same; returns the event that was added.
+    pub(crate) fn tell(
+        &self,
+        severity: Severity,
+        kind: &str,
+        vgpu: Option<&str>,
+        pid: Option<u32>,
+        message: String,
+    ) -> Option<Event> {
         let floods = self.floods.lock();
         let mut floods = floods.unwrap_or_else(PoisonError::into_inner);
-        let Some(left_out) = floods.admit(vgpu, kind, Instant::now()) else {
-            return;
-        };
+        let left_out = floods.admit(vgpu, kind, Instant::now())?;
         drop(floods);
         // Parts of it are words of programs, and it goes to logs and terminals.
         let mut message = printable(&message).into_owned();
         if left_out > 0 {
             message += &format!(" ({left_out} events like it were left out)");
         }
+        self.counts[severity as usize].fetch_add(1, Relaxed);
         match severity {
             Severity::Info => tracing::info!(kind, vgpu, pid, "{message}"),
             Severity::Warning => tracing::warn!(kind, vgpu, pid, "{message}"),
@@ -73,7 +89,14 @@ impl EventLog {
         }
         past.1.push_back(event.clone());
         // Sent under the lock so that listeners see sequence numbers in order.
-        let _ = self.live.send(event);
+        let _ = self.live.send(event.clone());
+        Some(event)
+    }
+
+    /// Events so far by severity.
+    pub(crate) fn counts(&self) -> [(&'static str, u64); 3] {
+        let names = ["info", "warning", "error"];
+        std::array::from_fn(|index| (names[index], self.counts[index].load(Relaxed)))
     }
 
     /// What is remembered after a sequence number, oldest first.

@@ -172,11 +172,9 @@ struct Ending {
 }
 
 impl Endings {
-    /// Watches the end of a worker whose connection has closed.
+    /// Watches the end of a card's worker whose connection has closed.
     pub(crate) fn watch(&self, process: Watched, vgpu: String, gpu: usize) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those of software GPUs are looked at nowhere else.
-        all.retain(|ending| ending.process.alive());
         all.push(Ending {
             process,
             vgpu,

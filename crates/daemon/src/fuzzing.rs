@@ -30,6 +30,16 @@ use crate::running::start_gpus;
 
 const LIMIT_BYTES: u64 = 256 << 20;
 
+/// Reads any bytes as a record of the kernel's log, and compares the place of the GPU in it with any other.
+pub fn kernel_log_record(record: &[u8]) {
+    let bus_id = String::from_utf8_lossy(record);
+    if let Some(fault) = crate::kernel_log::parse(record) {
+        assert!(fault.pci.len() <= 16);
+        crate::kernel_log::is_at(&fault.pci, &bus_id);
+    }
+    crate::kernel_log::is_at(&bus_id, &bus_id);
+}
+
 /// Process number of the fuzzer's connections, which no process has.
 pub(crate) const NOBODY: u32 = i32::MAX as u32;
 
@@ -54,6 +64,24 @@ impl Devices for Card {
     fn processes(&mut self, _: usize) -> Vec<ProcessReading> {
         Vec::new()
     }
+}
+
+/// Opens a history one of whose files has these bytes (the first byte says which), adds to it, and asks it.
+pub fn history(bytes: &[u8]) {
+    let Some((which, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let name = ["fine", "coarse", "series"][usize::from(which % 3)];
+    let dir = std::env::temp_dir().join(format!("mica-fuzz-history-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let files = dir.join("history");
+    let made = mica_control::files::make_directory(&files, 0o700);
+    if made.is_err() || std::fs::write(files.join(name), bytes).is_err() {
+        return;
+    }
+    let (history, _) = History::open(&dir);
+    history.fuzz();
+    let _ = std::fs::remove_dir_all(&dir);
 }
 
 /// Any bytes as what tells of containers. What is found is short and of plain characters.
@@ -144,6 +172,28 @@ impl Target {
             tokio::join!(served, asked);
         });
         self.clear();
+    }
+
+    /// Any bytes as what a browser sends to the web page.
+    pub fn web(&self, bytes: &[u8]) {
+        self.runtime.block_on(async {
+            let (mut client, server) = tokio::io::duplex(1 << 20);
+            let served = crate::web::serve_one(self.daemon.clone(), server);
+            let asked = async {
+                let _ = client.write_all(bytes).await;
+                let _ = client.shutdown().await;
+                let mut answer = Vec::new();
+                let read = client.read_to_end(&mut answer);
+                let _ = tokio::time::timeout(Duration::from_millis(20), read).await;
+                drop(client);
+                assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
+                // Nobody can have signed in.
+                let text = String::from_utf8_lossy(&answer);
+                assert!(!text.to_ascii_lowercase().contains("set-cookie"), "{text}");
+            };
+            tokio::join!(served, asked);
+        });
+        assert!(self.daemon.registry().vgpus.is_empty(), "made by nobody");
     }
 
     /// Any bytes as messages of programs and workers. Each message is preceded by a byte that chooses
@@ -336,9 +386,20 @@ mod tests {
     }
 
     #[test]
+    fn damaged_requests_to_the_page_are_answered_and_sign_nobody_in() {
+        let target = Target::new().unwrap();
+        damage("web", |bytes| target.web(bytes));
+    }
+
+    #[test]
     fn damaged_messages_are_answered() {
         let target = Target::new().unwrap();
         damage("host", |bytes| target.host(bytes));
+    }
+
+    #[test]
+    fn damaged_histories_are_read_as_far_as_they_are_sound() {
+        damage("history", super::history);
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl KernelLog {
 
 /// A record of the log, `6,1234,5678,-;NVRM: Xid (PCI:0000:01:00): 31, pid=4711, name=python, …`. What follows the
 /// process number is the process's own word and is not read.
-fn parse(record: &[u8]) -> Option<LoggedFault> {
+pub(crate) fn parse(record: &[u8]) -> Option<LoggedFault> {
     let text = String::from_utf8_lossy(record);
     let (_, message) = text.split_once(';')?;
     let rest = message.strip_prefix("NVRM: Xid (PCI:")?;

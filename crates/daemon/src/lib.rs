@@ -45,17 +45,30 @@ pub mod nvidia;
 mod openapi;
 mod placement;
 mod process;
+mod recorder;
 mod registry;
 mod running;
 mod share_check;
 mod store;
+mod swap;
 mod tenant;
+mod users;
 mod view;
+mod warnings;
 mod watched;
+mod web;
+mod webhook;
 mod workers;
+
+/// A token that nobody can guess, and what the configuration keeps of it; nothing where the system has no random numbers.
+pub fn new_token() -> Option<(String, String)> {
+    let token = web::new_token()?;
+    let digest = web::digest_of(&token);
+    Some((token, digest))
+}
 
 pub use daemon::{DaemonError, Options};
 pub use openapi::document as openapi_document;
-pub use process::run;
+pub use process::{log_format, run};
 pub use running::Running;
 pub use store::StoreError;

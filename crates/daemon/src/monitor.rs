@@ -12,11 +12,12 @@ use crate::daemon::Daemon;
 use crate::devices::{Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
 use crate::foreign_processes::{ForeignProcess, stayed};
-use crate::history::Observer;
 use crate::kernel_caches::KernelCaches;
 use crate::ledger::Ledger;
+use crate::recorder::Recorder;
 use crate::registry::Registry;
 use crate::store::Outlives;
+use crate::web::Textfile;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Seconds that are kept of each virtual GPU to judge it by; `history` keeps more.
@@ -30,7 +31,8 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut looks = 0;
     let mut last_save = Instant::now();
     let mut caches = KernelCaches::new();
-    let mut observer = Observer::new(crate::events::now_seconds() as u64);
+    let mut recorder = Recorder::new();
+    let mut textfile = Textfile::default();
     loop {
         // Short waits so that what must be kept reaches the disk soon, without a write per change.
         if daemon.wait_for_stop(Duration::from_millis(200)) {
@@ -43,8 +45,9 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             last = Instant::now();
             let looks = (&mut seen, &mut outside);
             observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
-            record(daemon, &mut observer, elapsed.as_secs_f64());
+            recorder.record(daemon, elapsed.as_secs_f64());
             caches.check(daemon);
+            textfile.check(daemon);
             daemon.cgroups.sweep();
             if daemon.on_demand {
                 crate::log::cut_own(&daemon.paths.log_file());
@@ -176,15 +179,6 @@ fn observe(
         daemon
             .events
             .add(severity, kind, Some(&vgpu), Some(pid), text);
-    }
-}
-
-/// Adds what was measured to the history. Files are written without the lock.
-fn record(daemon: &Daemon, observer: &mut Observer, seconds: f64) {
-    let now = crate::events::now_seconds() as u64;
-    let measured = observer.observe(&daemon.registry(), now, seconds);
-    if let Some(failure) = daemon.history.add(now, measured) {
-        daemon.history_failed(failure);
     }
 }
 

@@ -29,6 +29,12 @@ use crate::http;
         http::history::history,
         http::history::usage,
         http::gpus,
+        http::live::turns,
+        http::live::live,
+        crate::web::sign_in::dashboard,
+        crate::web::sign_in::who,
+        crate::web::sign_in::sign_in,
+        crate::web::sign_in::sign_out,
         http::stats,
         http::doctor,
         http::shutdown,
@@ -46,6 +52,7 @@ use crate::http;
         api::ContainerSocketSpec,
         api::MissingLayer,
         api::ProcessInfo,
+        api::ResidencyInfo,
         api::GpuInfo,
         api::Created,
         api::ApiError,
@@ -67,6 +74,11 @@ use crate::http;
         api::Cancelled,
         api::ProgramReport,
         api::ProgramEnd,
+        api::Turn,
+        api::TurnKind,
+        api::Turns,
+        api::Dashboard,
+        api::Session,
     ))
 )]
 struct Document;

@@ -1,10 +1,11 @@
 //! The daemon as a process: in the foreground, or started on demand.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use mica_control::{ON_DEMAND, Paths};
 
+use crate::config::{Config, LogFormat};
 use crate::daemon::{DaemonError, Options};
 use crate::running::Running;
 
@@ -26,12 +27,9 @@ pub fn run(config_file: Option<PathBuf>) -> Result<(), DaemonError> {
         leave_the_starters_cores();
     }
     crate::workers::go_before_workers();
-    let config_file = config_file
-        .or_else(|| std::env::var_os("MICA_CONFIG").map(Into::into))
-        .or_else(default_config);
     let options = Options {
         paths: Paths::from_environment(),
-        config_file,
+        config_file: config_in_force(config_file),
         on_demand,
         devices: crate::nvidia::devices(),
     };
@@ -42,6 +40,19 @@ pub fn run(config_file: Option<PathBuf>) -> Result<(), DaemonError> {
     listen_for_signals(&running);
     running.wait();
     Ok(())
+}
+
+/// How the log looks by the configuration that [`run`] would use. A configuration that is refused is [`run`]'s to tell.
+pub fn log_format(config_file: Option<&Path>) -> LogFormat {
+    let file = config_in_force(config_file.map(Path::to_owned));
+    let config = file.and_then(|file| Config::load(&file).ok());
+    config.unwrap_or_default().daemon.log_format
+}
+
+fn config_in_force(named: Option<PathBuf>) -> Option<PathBuf> {
+    named
+        .or_else(|| std::env::var_os("MICA_CONFIG").map(Into::into))
+        .or_else(default_config)
 }
 
 /// Whoever happens to be first may have been kept to a few cores (`taskset`); the daemon and its workers serve everybody.

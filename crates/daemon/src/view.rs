@@ -63,6 +63,7 @@ impl Registry {
             memory_charged_bytes: vgpu.ledger.used_bytes(),
             memory_peak_bytes: vgpu.ledger.peak_bytes(),
             memory_unattributed_bytes: vgpu.ledger.unattributed_bytes(),
+            residency: self.residency(vgpu),
             share_percent: self.share_percent(vgpu),
             share_reserved: vgpu.spec.share_percent.is_some(),
             share_measured_percent: vgpu.measured_percent,

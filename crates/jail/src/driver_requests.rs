@@ -112,6 +112,7 @@ pub const DRIVER_REQUESTS: &[DriverRequest] = &[
     managed(0x37, "UVM_DISABLE_SYSTEM_WIDE_ATOMICS"),
     managed(0x46, "UVM_PAGEABLE_MEM_ACCESS_ON_GPU"),
     managed(0x4a, "UVM_MAP_EXTERNAL_SPARSE"),
+    managed(0x50, "UVM_DISCARD"),
 ];
 
 impl Number {

@@ -246,6 +246,16 @@ pub trait Services: Send + Sync {
     fn malloc(&self, bytes: u64) -> u64;
     /// Device-side `free`.
     fn free(&self, address: u64);
+    /// Memory for the parameters of a launch that the kernel makes; 0 when there is none.
+    fn parameter_buffer(&self, launch: &KernelLaunch) -> u64 {
+        let _ = launch;
+        0
+    }
+    /// Makes the launch whose parameters are in a buffer of [`Services::parameter_buffer`]. Gives a `cudaError`.
+    fn launch(&self, buffer: u64, stream: u64) -> u32 {
+        let _ = (buffer, stream);
+        NOT_SUPPORTED
+    }
     /// Nanoseconds of a monotonic clock (`%globaltimer`).
     fn global_timer_ns(&self) -> u64;
     /// Called again and again while all threads of the block that could run only look whether
@@ -262,6 +272,44 @@ pub trait Services: Send + Sync {
     fn check_access(&self, address: u64, bytes: u64, is_write: bool) -> bool {
         let _ = (address, bytes, is_write);
         true
+    }
+}
+
+/// `cudaErrorNotSupported`.
+const NOT_SUPPORTED: u32 = 801;
+
+/// What a kernel wants to launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelLaunch {
+    /// Index of a kernel of the same module.
+    pub kernel: u32,
+    /// Blocks.
+    pub grid: Dim3,
+    /// Threads per block.
+    pub block: Dim3,
+    /// Dynamic shared memory in bytes.
+    pub dynamic_shared: u32,
+}
+
+impl KernelLaunch {
+    /// From the words that `__mica_parameter_buffer` takes after the kernel.
+    pub fn of_words(kernel: u32, words: [u64; 4]) -> Self {
+        let (low, high) = (|w: u64| w as u32, |w: u64| (w >> 32) as u32);
+        let [grid, rest, block, depth] = words;
+        Self {
+            kernel,
+            grid: Dim3 {
+                x: low(grid),
+                y: high(grid),
+                z: low(rest),
+            },
+            block: Dim3 {
+                x: low(block),
+                y: high(block),
+                z: low(depth),
+            },
+            dynamic_shared: high(rest),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::access::{copy, write};
 use crate::machine::{Flow, Machine, Stop};
 use crate::state::{Frame, Status};
-use mica_kernel::FaultKind;
+use mica_kernel::{FaultKind, KernelLaunch};
 use mica_ptx::ast::{CallArg, Callee, FuncId, Param, ParamPlace, Space};
 
 /// Slots of registers that all frames of a thread may have together: a block of 1024 threads has 1 GiB of them.
@@ -25,6 +25,13 @@ impl Machine<'_> {
         let id = FuncId(u32::try_from(index.checked_sub(1)?).ok()?);
         let known = id.index() < self.module.functions.len() && function_value(id) == value;
         known.then_some(id)
+    }
+
+    /// The index of a kernel among the module's kernels.
+    fn kernel_at(&self, value: u64) -> Option<u32> {
+        let id = self.function_at(value)?;
+        let place = self.module.kernels().position(|(kernel, _)| kernel == id)?;
+        u32::try_from(place).ok()
     }
 
     /// Gives a thread its first frame.
@@ -256,6 +263,17 @@ impl Machine<'_> {
                 (u64::from(written as u32), 4)
             }
             "malloc" => (services.map_or(0, |s| s.malloc(words[0])), 8),
+            "__mica_parameter_buffer" => {
+                let [function, rest @ ..] = words;
+                let kernel = self.kernel_at(function);
+                let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel, rest));
+                let made = services.zip(launch);
+                (made.map_or(0, |(s, l)| s.parameter_buffer(&l)), 8)
+            }
+            "__mica_launch" => {
+                let code = services.map_or(0, |s| s.launch(words[0], words[1]));
+                (u64::from(code), 8)
+            }
             "free" => {
                 if let Some(services) = services {
                     services.free(words[0]);

@@ -32,6 +32,7 @@ pub mod atomic;
 pub mod calls;
 pub mod compare;
 pub mod convert;
+pub mod device_runtime;
 pub mod eval;
 pub mod float;
 pub mod int;

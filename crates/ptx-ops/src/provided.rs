@@ -12,7 +12,7 @@ struct Signature {
     returns: &'static [u32],
 }
 
-const PROVIDED: [Signature; 4] = [
+const PROVIDED: [Signature; 6] = [
     Signature {
         name: "vprintf",
         params: &[8, 8],
@@ -32,6 +32,17 @@ const PROVIDED: [Signature; 4] = [
         name: "free",
         params: &[8],
         returns: &[],
+    },
+    // What the device runtime that the software GPU brings is made of.
+    Signature {
+        name: "__mica_parameter_buffer",
+        params: &[8, 8, 8, 8, 8],
+        returns: &[8],
+    },
+    Signature {
+        name: "__mica_launch",
+        params: &[8, 8],
+        returns: &[8],
     },
 ];
 

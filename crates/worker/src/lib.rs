@@ -28,6 +28,7 @@ mod output;
 mod program_addresses;
 mod serve;
 mod shared_files;
+mod swapping;
 mod windows;
 
 use std::os::fd::OwnedFd;
@@ -68,6 +69,8 @@ pub struct WorkerConfig {
     pub tf32: bool,
     /// Whether the device is an NVIDIA GPU, the only one the environment shows; else the software GPU.
     pub nvidia: bool,
+    /// Whether its memory can leave the device.
+    pub swap: bool,
     /// Niceness of all its threads; `None` to leave it.
     pub nice: Option<i32>,
     /// How the worker confines itself; `None` to stay as it was started.
@@ -97,6 +100,7 @@ impl WorkerConfig {
             tensor_cores: number::<u64>(worker_variables::TENSOR_CORES)? != Some(0),
             tf32: number::<u64>(worker_variables::TF32)? != Some(0),
             nvidia: number::<u64>(worker_variables::NVIDIA)? == Some(1),
+            swap: number::<u64>(worker_variables::SWAP)? == Some(1),
             nice: number(worker_variables::NICE)?,
             confinement: Confinement::from_environment()?,
         })
@@ -265,6 +269,7 @@ fn set_up(
 fn obey(
     worker: &Arc<Worker>,
     link: &Arc<HostLink>,
+    swapping: Option<&swapping::Swapping>,
     end: &mpsc::Sender<&'static str>,
     message: DaemonMessage,
     fds: Vec<OwnedFd>,
@@ -278,6 +283,16 @@ fn obey(
             }
         }
         DaemonMessage::Cancel { request } => control::cancel(worker, link, request),
+        DaemonMessage::Leave { order } => {
+            if let Some(swapping) = swapping {
+                swapping.leave(order);
+            }
+        }
+        DaemonMessage::Return { order, floor_bytes } => {
+            if let Some(swapping) = swapping {
+                swapping.come_back(order, floor_bytes);
+            }
+        }
         DaemonMessage::Shutdown {} => {
             let _ = end.send("the daemon said so");
         }
@@ -300,6 +315,13 @@ pub fn run_with(
     link: Arc<HostLink>,
     devices: Arc<dyn DeviceSource>,
 ) -> Result<(), WorkerError> {
+    let (devices, swapping) = match config.swap {
+        true => {
+            let swapping = swapping::Swapping::start(&link)?;
+            (swapping.devices(devices), Some(swapping))
+        }
+        false => (devices, None),
+    };
     let worker = Arc::new(set_up(config, &link, devices)?);
     let (end, ended) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
@@ -307,7 +329,8 @@ pub fn run_with(
     let reader = {
         let (link, stop) = (Arc::clone(&link), Arc::clone(&stop));
         move || {
-            let take = |(message, fds)| obey(&worker, &link, &end, message, fds);
+            let swapping = swapping.as_ref();
+            let take = |(message, fds)| obey(&worker, &link, swapping, &end, message, fds);
             link.serve(take, &stop);
         }
     };

@@ -110,6 +110,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("worker", "shared"),
             whole("worker", "handshakes"),
             whole("cli", "hostile"),
+            whole("cli", "neighbours"),
         ],
     },
     Family {
@@ -118,6 +119,7 @@ pub(super) const FAMILIES: &[Family] = &[
         steps: &[
             whole("vgpu", "limits"),
             whole("backend-software", "limits"),
+            whole("backend-software", "children"),
             whole("backend-software", "transfers"),
             whole("worker", "budgets"),
             whole("daemon", "host_bytes"),
@@ -131,6 +133,17 @@ pub(super) const FAMILIES: &[Family] = &[
         steps: &[whole("jail", "lib"), whole("worker", "jail")],
     },
     Family {
+        name: "cards",
+        tried: "faults of a card, requests of its driver, kernels that reach host memory",
+        steps: &[
+            whole("rm", "observer"),
+            only("worker", "lib", &["nvidia"]),
+            whole("backend-cuda", "nvml"),
+            only("daemon", "lib", &["faults", "kernel_log"]),
+            whole("daemon", "faults"),
+        ],
+    },
+    Family {
         name: "daemon peers",
         tried: "wrong roles, lies, floods, half handshakes, other users",
         steps: &[
@@ -139,6 +152,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("daemon", "flood"),
             whole("daemon", "users"),
             whole("daemon", "strangers"),
+            whole("daemon", "web"),
             whole("daemon", "containers"),
             whole("daemon", "outsiders"),
         ],

@@ -53,6 +53,12 @@ impl Contents {
         for name in ["README.md", "CHANGELOG.md"] {
             doc(name, read(name)?);
         }
+        for name in ["prometheus/mica-alerts.yml", "grafana/mica.json"] {
+            doc(
+                &format!("examples/{name}"),
+                read(&format!("packaging/{name}"))?,
+            );
+        }
         let version = String::from_utf8(said_by(mica, &["--version"])?)?;
         let version = version.trim().strip_prefix("mica ");
         Ok(Self {

@@ -114,11 +114,16 @@ fn tests_that_the_specification_names_exist() {
     let text = std::fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
     for command in text.split("`cargo test -p ").skip(1) {
         let command = command.split('`').next().unwrap();
-        let (package, test) = command
-            .split_once(" --test ")
-            .unwrap_or((command, "../src"));
+        let (package, folder, test) = match command.split_once(" --test ") {
+            Some((package, test)) => (package, "tests", test),
+            None => command
+                .split_once(" --lib ")
+                .map_or((command, "src", "."), |(package, module)| {
+                    (package, "src", module)
+                }),
+        };
         let name = package.strip_prefix("mica-").unwrap_or(package);
-        let tests = root().join("crates").join(name).join("tests");
+        let tests = root().join("crates").join(name).join(folder);
         let exists = tests.join(format!("{test}.rs")).exists() || tests.join(test).is_dir();
         assert!(exists, "cargo test -p {command} runs nothing");
     }

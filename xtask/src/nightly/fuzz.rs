@@ -57,10 +57,21 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         dictionary: Some("control.dict"),
+        ..plain("web", &["web"])
+    },
+    Target {
+        dictionary: Some("control.dict"),
         ..plain("control", &["control"])
     },
     plain("config", &["config"]),
+    plain("history", &["history"]),
+    plain("kernel_log", &["kernel_log"]),
     plain("containers", &["containers"]),
+    plain("guest_hello", &["guest_hello"]),
+    Target {
+        max_len: 8192,
+        ..plain("net", &["net"])
+    },
 ];
 
 /// Longest that one input may take, on a machine that does other things too.

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::mica::Mica;
 use super::podman::{self, Podman, text};
 use super::root_folders::{self, RootFolder};
 use super::{Options, Rows};
@@ -23,42 +24,6 @@ const NEW_MIB: &str = "64";
 /// Longest that the end of a container may take to free its virtual GPU, on a busy machine.
 const FREED_WITHIN: Duration = Duration::from_secs(20);
 
-/// `mica` with a daemon of its own, which ends with it.
-struct Mica {
-    program: PathBuf,
-    folder: PathBuf,
-}
-
-impl Mica {
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(words).env("MICA_RUNTIME_DIR", &self.folder);
-        command
-            .env_remove("MICA_HOST_SOCKET")
-            .env_remove("MICA_TOKEN");
-        command
-    }
-
-    fn json(&self, words: &[&str]) -> Result<Value> {
-        Ok(serde_json::from_str(&text(&mut self.command(words))?)?)
-    }
-
-    /// Names of the virtual GPUs there are.
-    fn names(&self) -> Result<BTreeSet<String>> {
-        let listed = self.json(&["ls", "--json"])?;
-        let all = listed.as_array().into_iter().flatten();
-        Ok(all
-            .filter_map(|vgpu| Some(vgpu["name"].as_str()?.to_owned()))
-            .collect())
-    }
-}
-
-impl Drop for Mica {
-    fn drop(&mut self) {
-        let _ = self.command(&["daemon", "--stop"]).output();
-    }
-}
-
 /// All checks.
 pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     if let Some(why) = podman::impossible() {
@@ -66,10 +31,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         return Ok(());
     }
     let scratch = Scratch::new("walls")?;
-    let mica = Mica {
-        program: target().join(options.profile).join("mica"),
-        folder: scratch.0.join("run"),
-    };
+    let mica = Mica::new(options, &scratch.0);
     let podman = Podman::new(&scratch.0.join("podman"))?;
     let programs = programs(options.programs)?;
     let glibc = root_folders::glibc(&scratch.0, &programs)?;
@@ -115,7 +77,7 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
 }
 
 /// The CUDA programs that are built already, those with the compiler's own runtime.
-fn programs(filter: &str) -> Result<Vec<PathBuf>> {
+pub(super) fn programs(filter: &str) -> Result<Vec<PathBuf>> {
     let folder = target().join("programs");
     let Ok(entries) = std::fs::read_dir(&folder) else {
         return Ok(Vec::new());

@@ -1,11 +1,15 @@
 //! Walls between a program and its GPU, built for real: the programs behind them must notice nothing.
 //!
-//! `cargo xtask walls --only podman` runs containers. Each check is a row of the table; what cannot be built here is skipped with its
+//! `cargo xtask walls --only podman` runs containers, `--only tls` the network. Each check is a row of the table; what cannot be built here is skipped with its
 //! reason.
 
 mod containers;
+mod machines;
+mod mica;
 mod podman;
+mod qemu;
 mod root_folders;
+mod tls;
 
 use std::time::Instant;
 
@@ -92,28 +96,44 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
                 options.programs = filter;
                 words.next();
             }
-            (other, _) => bail!("{other}: write --only podman, --debug or --programs FILTER"),
+            (other, _) => {
+                bail!(
+                    "{other}: write --only podman, guest, qemu or tls, --debug or --programs FILTER"
+                )
+            }
         }
     }
-    if only.is_some_and(|wall| wall != "podman") {
-        bail!(
-            "there is no wall {:?}: write podman",
-            only.unwrap_or_default()
-        );
+    let wants = |wall: &str| only.is_none_or(|only| only == wall);
+    if !["podman", "guest", "qemu", "tls"].into_iter().any(wants) {
+        let wall = only.unwrap_or_default();
+        bail!("there is no wall {wall:?}: write podman, guest, qemu or tls");
     }
     bounded::catch_interrupts();
     build(options.profile)?;
     let mut rows = Rows::default();
-    containers::run(&mut rows, options)?;
+    if wants("podman") {
+        containers::run(&mut rows, options)?;
+    }
+    if wants("guest") {
+        machines::run(&mut rows, options)?;
+    }
+    if wants("qemu") {
+        qemu::run(&mut rows, options)?;
+    }
+    if wants("tls") {
+        tls::run(&mut rows, options)?;
+    }
     rows.verdict()
 }
 
 fn build(profile: &str) -> Result<()> {
     if profile == "release" {
-        return suite::build_release();
+        suite::build_release()?;
+        let mut guest = cargo(&["build", "--release", "--package", "mica-guest"]);
+        return run_command("guest's agent", &mut guest);
     }
     let mut command = cargo(&["build"]);
-    for package in ["mica-cli", "mica-shim", "mica-nvml-shim"] {
+    for package in ["mica-cli", "mica-shim", "mica-nvml-shim", "mica-guest"] {
         command.args(["--package", package]);
     }
     run_command("debug build", &mut command)

@@ -29,18 +29,14 @@ pub(super) fn glibc(folder: &Path, programs: &[PathBuf]) -> Result<RootFolder> {
     for tool in TOOLS {
         let found = which(tool)?;
         copy(&found, &path.join("bin").join(tool))?;
-        for library in libraries_of(&found)? {
-            copy_library(&library, &path)?;
-        }
+        add_libraries(&found, &path)?;
     }
     for program in programs {
         let name = program.file_name().context("a program has no name")?;
         copy(program, &path.join("programs").join(name))?;
-        for library in libraries_of(program)? {
-            copy_library(&library, &path)?;
-        }
+        add_libraries(program, &path)?;
     }
-    build_probe("cc", &path)?;
+    build_probe("cc", &path.join("bin/probe"))?;
     let name = "glibc";
     Ok(RootFolder { path, name })
 }
@@ -68,7 +64,7 @@ pub(super) fn musl(folder: &Path) -> Result<Option<RootFolder>> {
     for applet in APPLETS {
         symlink("busybox", path.join("bin").join(applet))?;
     }
-    build_probe("musl-gcc", &path)?;
+    build_probe("musl-gcc", &path.join("bin/probe"))?;
     let name = "musl";
     Ok(Some(RootFolder { path, name }))
 }
@@ -81,10 +77,19 @@ fn make_folders(path: &Path, more: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn build_probe(compiler: &str, path: &Path) -> Result<()> {
+/// Adds the libraries that a program or library needs.
+pub(super) fn add_libraries(program: &Path, root: &Path) -> Result<()> {
+    for library in libraries_of(program)? {
+        copy_library(&library, root)?;
+    }
+    Ok(())
+}
+
+/// Builds the program that checks a GPU.
+pub(super) fn build_probe(compiler: &str, file: &Path) -> Result<()> {
     let built = Command::new(compiler)
         .args(["-O1", "-o"])
-        .arg(path.join("bin/probe"))
+        .arg(file)
         .arg(root().join("tests/walls/probe.c"))
         .arg("-ldl")
         .output()

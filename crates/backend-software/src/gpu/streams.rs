@@ -26,6 +26,7 @@ impl SoftwareGpu {
             kind,
             priority,
             queue: VecDeque::new(),
+            descendants: VecDeque::new(),
             active: false,
             destroyed: false,
             last_submitted: 0,

@@ -22,6 +22,7 @@ mod pad;
 mod slots;
 
 use std::cell::UnsafeCell;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 pub(crate) use handler::install;
@@ -117,6 +118,12 @@ pub(crate) unsafe fn run<R: Copy>(scope: Scope<'_>, f: impl FnOnce() -> R) -> Re
         Some(Err(panic)) => std::panic::resume_unwind(panic),
         None => Err(Trap::default()),
     }
+}
+
+/// Whether a bad access of this thread inside [`run`] comes back.
+pub(crate) fn can_recover() -> bool {
+    static INSTALLED: OnceLock<bool> = OnceLock::new();
+    *INSTALLED.get_or_init(|| install().is_ok()) && slots::mine().is_some()
 }
 
 /// Runs device services called from kernel code: faults inside are not the kernel's.

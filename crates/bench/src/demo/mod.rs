@@ -4,7 +4,7 @@
 //!   mica demo ──► private daemon ──► a worker per virtual GPU ──► software GPU
 //!       └──────► ada, ben, cleo (processes of their own) ──┘
 //! ```
-//! Owns the order of the promises; [`private_daemon`] the daemon and the processes, [`tenant`] what they run, [`screen`] the view.
+//! Owns the order of the promises; `private_daemon` the daemon and the processes, `tenant` what they run, `screen` the view.
 
 pub(crate) mod private_daemon;
 pub(crate) mod processor;

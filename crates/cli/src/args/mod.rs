@@ -1,19 +1,24 @@
 //! The words people type: one definition for parsing, help, man pages and completions.
 
 mod cdi;
+mod remote;
 mod values;
+mod vm;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::when::Since;
 pub(crate) use cdi::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs};
 use mica_command::size::{Memory, Share};
+use mica_command::when::Since;
+use mica_views::args::{ReportArgs, SmiArgs, TopArgs, WhyArgs};
+pub(crate) use remote::{InviteArgs, PairArgs, RemoteAddArgs, RemoteCommand, ServeArgs};
 pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
 };
+pub(crate) use vm::{VmArgs, VmAttachArgs, VmCommand, VmServeArgs};
 
 /// Split a GPU into virtual GPUs with a memory limit and a compute share that hold.
 #[derive(Debug, Parser)]
@@ -54,7 +59,7 @@ pub(crate) enum Command {
     /// Remove a virtual GPU
     Rm(RemoveArgs),
     /// Hold everything that runs in a virtual GPU
-    Suspend(NameArgs),
+    Suspend(SuspendArgs),
     /// Let a suspended virtual GPU run again
     Resume(NameArgs),
     /// End queued and running kernels of a virtual GPU
@@ -67,8 +72,23 @@ pub(crate) enum Command {
     Cancel(NameArgs),
     /// List this host's GPUs
     Gpus(JsonArgs),
-    /// Print what every virtual GPU uses, as measured
+    /// Print what every virtual GPU uses, as measured, or what it used since a time
     Stats(StatsArgs),
+    /// Watch GPUs, virtual GPUs and their programs, and act on them
+    #[command(
+        after_help = "Keys: ? shows all of them, q quits. Where the output is no terminal, one picture is printed as text."
+    )]
+    Top(TopArgs),
+    /// A picture in nvidia-smi's layout, and its queries for scripts
+    #[command(
+        after_help = "Examples: mica smi -L\n          mica smi --query-vgpu=name,memory.used,utilization.gpu --format=csv,noheader\nA wrong field is answered with the list of fields."
+    )]
+    Smi(SmiArgs),
+    /// Why is a virtual GPU slow? Measures, and says what to change
+    Why(WhyArgs),
+    /// What was used, by user, virtual GPU or container, to divide a bill
+    #[command(after_help = "Example: mica report --by user --month --csv")]
+    Report(ReportArgs),
     /// Print what happened, newest last; follow with -f
     Events(EventsArgs),
     /// Is every limit in force? Says how it knows
@@ -80,10 +100,24 @@ pub(crate) enum Command {
         after_help = "Example: mica cdi generate --vgpu team-a --new 8GiB-30, then\n         podman run --device mica.dev/vgpu=team-a IMAGE"
     )]
     Cdi(CdiArgs),
+    /// Give a virtual GPU to a virtual machine
+    Vm(VmArgs),
     /// Measure: both sides and their ratio, from one run
     Bench(mica_bench::BenchArgs),
+    /// Open the web page: who has the GPU, live
+    #[command(
+        after_help = "The address signs its first visitor in as you; it is good once and for five minutes.\n\
+        From another machine: ssh -L 7411:127.0.0.1:7411 HOST, then open the address there."
+    )]
+    Dashboard(JsonArgs),
     /// Own this host's GPUs
     Daemon(DaemonArgs),
+    /// Let paired machines use this host's GPUs over the network
+    #[command(after_help = "Example: mica serve --listen 0.0.0.0:9731\nThen: mica remote invite")]
+    Serve(ServeArgs),
+    /// Pair machines, and list and remove those that are paired
+    #[command(subcommand)]
+    Remote(RemoteCommand),
     /// Show the kernels in a PTX or fatbin file, and what cannot be run
     Ptx(PtxArgs),
     /// Print or check the configuration
@@ -110,11 +144,24 @@ pub(crate) enum Command {
         /// The folder.
         folder: PathBuf,
     },
+    /// Serve one stream of a virtual machine (started by `mica vm serve`)
+    #[command(hide = true)]
+    VmStream {
+        /// The socket that leads to the virtual GPU.
+        socket: PathBuf,
+    },
     /// Serve one virtual GPU (started by the daemon)
     #[command(hide = true)]
     Worker {
         /// For listings of processes; the environment says what to serve.
         label: Vec<String>,
+    },
+    /// Serve one connection of the network, which is the standard input (started by `mica serve`)
+    #[command(hide = true)]
+    ServeConnection {
+        /// It wants to be paired.
+        #[arg(long)]
+        pair: bool,
     },
     /// Be one tenant of the demo
     #[command(hide = true)]
@@ -173,6 +220,12 @@ pub(crate) struct SpecArgs {
     /// When memory is full, wait up to this many seconds instead of failing
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub(crate) wait: Option<f64>,
+    /// Let its memory leave the GPU while it is idle or its turn is over; limits may then exceed the GPU (isolated mode)
+    #[arg(long, overrides_with = "no_swap")]
+    pub(crate) swap: bool,
+    /// Keep its memory on the GPU, whatever the configuration says
+    #[arg(long, overrides_with = "swap")]
+    pub(crate) no_swap: bool,
     /// Most streams at once
     #[arg(long, value_name = "N")]
     pub(crate) max_streams: Option<u32>,
@@ -206,6 +259,9 @@ pub(crate) struct RunArgs {
     /// Name of the virtual GPU (default: made up)
     #[arg(long)]
     pub(crate) name: Option<String>,
+    /// Use a GPU of another machine: its name in `mica remote ls`, or its address
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) on: Option<String>,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
     /// The program and its arguments
@@ -253,6 +309,19 @@ pub(crate) struct ListArgs {
 pub(crate) struct NameArgs {
     /// The virtual GPU
     pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica suspend`.
+#[derive(Debug, Args)]
+pub(crate) struct SuspendArgs {
+    /// The virtual GPU
+    pub(crate) name: String,
+    /// Take its memory off the GPU until it is resumed (needs --swap when it is made)
+    #[arg(long)]
+    pub(crate) free: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -321,6 +390,12 @@ pub(crate) struct StatsArgs {
     /// Print the metrics in Prometheus's format
     #[arg(long, conflicts_with = "json")]
     pub(crate) prometheus: bool,
+    /// Print what was measured since then: 10m, 2h, 3d, 14:30, 2026-01-31 or "2026-01-31 14:30"
+    #[arg(long, value_name = "WHEN", conflicts_with = "prometheus")]
+    pub(crate) since: Option<Since>,
+    /// Only this virtual GPU, which may have been removed (with --since)
+    #[arg(long = "vgpu", id = "name", value_name = "NAME", requires = "since")]
+    pub(crate) vgpu: Option<String>,
 }
 
 /// `mica events`.
@@ -392,7 +467,10 @@ pub(crate) struct ConfigArgs {
     /// Fail if something in the file is wrong
     #[arg(long, requires = "file")]
     pub(crate) check: bool,
-    /// Print the verdict as JSON
-    #[arg(long, requires = "check")]
+    /// Make a token for the web page or the metrics, and what the configuration keeps of it
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) new_token: bool,
+    /// Print JSON
+    #[arg(long)]
     pub(crate) json: bool,
 }

@@ -6,10 +6,10 @@ use mica_wire::host::printable::{printable, printable_json};
 
 use crate::args::EventsArgs;
 use crate::control::connect;
-use crate::when::date_and_time;
 use mica_command::output::{hanging, terminal_columns};
 use mica_command::refusal::explain;
 use mica_command::table::Paint;
+use mica_command::when::date_and_time;
 
 /// Columns of a virtual GPU's name, at least.
 const NAME_COLUMNS: usize = 10;

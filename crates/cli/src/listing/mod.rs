@@ -7,12 +7,12 @@ mod doctor;
 mod events;
 
 use anyhow::Result;
-use mica_control::api::{GpuInfo, VgpuInfo, VgpuState};
-use mica_wire::host::printable::{printable_json, printable_lines};
-use serde::Serialize;
+use mica_control::api::{GpuInfo, ResidencyState, VgpuInfo, VgpuState};
+use mica_wire::host::printable::printable_lines;
 
 use crate::args::{JsonArgs, ListArgs, OutputArg, StatsArgs};
 use crate::control::connect;
+pub(crate) use mica_command::output::print_json;
 use mica_command::output::{hanging, terminal_columns};
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
@@ -21,13 +21,6 @@ use mica_command::table::{Paint, Table};
 pub(crate) use card::show;
 pub(crate) use doctor::doctor;
 pub(crate) use events::events;
-
-/// Prints any answer as JSON.
-pub(crate) fn print_json(value: &impl Serialize) -> Result<()> {
-    let json = serde_json::to_string_pretty(value)?;
-    outln!("{}", printable_json(&json));
-    Ok(())
-}
 
 pub(crate) fn list(args: &ListArgs) -> Result<()> {
     let vgpus = connect()?.list().map_err(explain)?;
@@ -64,7 +57,7 @@ fn limits_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
         let limit = show_bytes(vgpu.memory_limit_bytes);
         let mut row = vec![
             vgpu.name.clone(),
-            vgpu.state.to_string(),
+            state_words(vgpu),
             vgpu.gpu.to_string(),
             format!("{used} of {limit}"),
             share_words(vgpu),
@@ -87,6 +80,16 @@ fn limits_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
     match wide {
         true => table.cut(titles.len() - 1),
         false => table,
+    }
+}
+
+/// The state; of one that is active, where its memory is, if that is not on the GPU.
+fn state_words(vgpu: &VgpuInfo) -> String {
+    match (vgpu.state, &vgpu.residency) {
+        (VgpuState::Active, Some(residency)) if residency.state != ResidencyState::Resident => {
+            residency.state.to_string()
+        }
+        _ => vgpu.state.to_string(),
     }
 }
 
@@ -155,6 +158,10 @@ fn gpu_row(gpu: &GpuInfo) -> Vec<String> {
 
 pub(crate) fn stats(args: &StatsArgs) -> Result<()> {
     let client = connect()?;
+    if let Some(since) = args.since {
+        let name = args.vgpu.as_deref();
+        return mica_views::accounts::past(&client, since.0, name, args.json);
+    }
     if args.prometheus {
         let metrics = client.metrics().map_err(explain)?;
         out!("{}", printable_lines(&metrics));

@@ -10,4 +10,5 @@ mod home;
 mod listings;
 mod programs;
 mod vgpus;
+mod views;
 mod words;

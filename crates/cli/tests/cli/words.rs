@@ -23,6 +23,7 @@ fn help_names_every_command_and_hides_what_is_not_for_people() {
         "doctor",
         "demo",
         "cdi",
+        "vm",
         "bench",
         "daemon",
         "ptx",
@@ -133,7 +134,7 @@ fn a_mistyped_option_of_run_is_no_program() {
 fn commands_of_other_tools_are_answered_with_our_own() {
     let home = Home::new();
     for (word, tip) in [
-        ("top", "`mica stats`"),
+        ("htop", "`mica top`"),
         ("logs", "`mica events`"),
         ("status", "`mica doctor`"),
     ] {

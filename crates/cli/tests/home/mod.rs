@@ -23,6 +23,12 @@ impl Home {
         home
     }
 
+    /// The folder.
+    #[allow(dead_code, reason = "each test file uses a part")]
+    pub(crate) fn path(&self) -> &std::path::Path {
+        self.0.path()
+    }
+
     /// Runs a command that succeeds, and answers what it printed.
     pub(crate) fn mica(&self, line: &str) -> String {
         let output = Command::new(env!("CARGO_BIN_EXE_mica"))
@@ -39,6 +45,7 @@ impl Home {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    #[allow(dead_code, reason = "each test file uses a part")]
     /// A virtual GPU, and what a program in it is given to join it.
     pub(crate) fn create(&self, name: &str, limits: &str) -> Environment {
         let create = format!("create {name} -m 64MiB --mode isolated --gpu software {limits}");

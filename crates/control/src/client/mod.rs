@@ -14,9 +14,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    AccountBy, ApiError, Cancelled, ContainerSocket, ContainerSocketSpec, Created, Doctor, Done,
-    Event, GpuInfo, History, ProgramReport, Resize, Stats, Timelines, UsageReport, VgpuInfo,
-    VgpuSpec,
+    AccountBy, ApiError, Cancelled, ContainerSocket, ContainerSocketSpec, Created, Dashboard,
+    Doctor, Done, Event, GpuInfo, History, ProgramReport, Resize, Stats, Timelines, Turns,
+    UsageReport, VgpuInfo, VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -163,6 +163,11 @@ impl ControlClient {
         self.json("POST", &vgpu_path(name, "/suspend"), NOTHING)
     }
 
+    /// Holds its processes and has its memory leave the GPU, if it is swappable.
+    pub fn suspend_and_free(&self, name: &str) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/suspend?free=true"), NOTHING)
+    }
+
     /// Lets its processes run again.
     pub fn resume(&self, name: &str) -> Result<VgpuInfo, ControlError> {
         self.json("POST", &vgpu_path(name, "/resume"), NOTHING)
@@ -215,6 +220,20 @@ impl ControlClient {
             Some(name) => self.json("GET", &format!("/v1/doctor?vgpu={}", escape(name)), NOTHING),
             None => self.json("GET", "/v1/doctor", NOTHING),
         }
+    }
+
+    /// The turns of a GPU that changed after the `next` of an earlier answer; 0 for all that are remembered.
+    pub fn turns(&self, gpu: u32, after: u64) -> Result<Turns, ControlError> {
+        self.json(
+            "GET",
+            &format!("/v1/gpus/{gpu}/turns?after={after}"),
+            NOTHING,
+        )
+    }
+
+    /// Where the web page is, with a ticket for its caller; has it served if it is not.
+    pub fn dashboard(&self) -> Result<Dashboard, ControlError> {
+        self.json("POST", "/v1/dashboard", NOTHING)
     }
 
     /// Ends the daemon; programs run on.

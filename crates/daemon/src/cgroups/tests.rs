@@ -191,6 +191,8 @@ fn memory_and_threads_of_a_real_cgroup_are_limited() {
         ..LIMITS
     };
     let workers = [1, 2].map(|slot| cgroups.make("a", slot, &limits).unwrap());
+    let weight = std::fs::read_to_string(workers[0].parent().unwrap().join("cpu.weight"));
+    assert_eq!(weight.unwrap().trim(), "400", "as the kernel reads it back");
     // The buffer of `tail` grows with what has no line end. The limit is that of both workers together.
     let mut idle = inside(&workers[0], "exec sleep 600");
     let hungry = inside(

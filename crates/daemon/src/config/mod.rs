@@ -4,13 +4,15 @@
 //! Every key has a default, so no file is needed. `mica config` prints [`EXAMPLE`].
 
 mod schema;
+mod views;
 
 use std::path::{Path, PathBuf};
 
 pub use schema::{
-    Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, UserQuota,
-    WorkersSection,
+    Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, SwapSection,
+    UserQuota, WarningsSection, WorkersSection,
 };
+pub use views::{DashboardSection, Listen, LogFormat, MetricsSection, WebUser};
 
 /// The documented schema, with every default.
 pub const EXAMPLE: &str = include_str!("../../config.example.toml");
@@ -130,6 +132,15 @@ impl Config {
                 1 << 50,
             )?;
         }
+        let swap = &self.swap;
+        if !(1.0..=64.0).contains(&swap.overcommit) {
+            let message = format!("{} is not between 1 and 64", swap.overcommit);
+            return Err(("swap.overcommit", message));
+        }
+        range("swap.turn_multiple", swap.turn_multiple, 1, 10_000)?;
+        range("swap.least_turn_ms", swap.least_turn_ms, 1, 3_600_000)?;
+        range("swap.idle_ms", swap.idle_ms, 1, 3_600_000)?;
+        range("swap.wait_seconds", swap.wait_seconds, 1, 86_400)?;
         let workers = &self.workers;
         range("workers.uid_count", workers.uid_count.into(), 1, 1 << 31)?;
         // The last numbers mean "nobody" and "no change" to the kernel.
@@ -146,6 +157,27 @@ impl Config {
         ] {
             mica_jail::Layer::parse_list(&names.join(",")).map_err(|e| (key, e.to_string()))?;
         }
+        let warnings = &self.warnings;
+        range(
+            "warnings.memory_percent",
+            warnings.memory_percent.into(),
+            0,
+            100,
+        )?;
+        range(
+            "warnings.idle_share_percent",
+            warnings.idle_share_percent.into(),
+            0,
+            100,
+        )?;
+        range("warnings.gpu_percent", warnings.gpu_percent.into(), 0, 100)?;
+        range("warnings.for_seconds", warnings.for_seconds, 1, 86_400)?;
+        if !warnings.webhook.is_empty() {
+            crate::webhook::Target::parse(&warnings.webhook)
+                .map_err(|e| ("warnings.webhook", e))?;
+        }
+        self.dashboard.check()?;
+        self.metrics.check()?;
         for user in self.quota.keys() {
             if user != "default" && user.parse::<u32>().is_err() {
                 return Err((

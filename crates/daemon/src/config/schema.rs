@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use mica_control::api::{Percent, Profile};
 use serde::Deserialize;
 
+use super::views::{DashboardSection, LogFormat, MetricsSection};
+
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -17,6 +19,14 @@ pub struct Config {
     pub software_gpu: SoftwareSection,
     /// Sharing of every GPU.
     pub sharing: SharingSection,
+    /// Virtual GPUs whose memory may leave the GPU.
+    pub swap: SwapSection,
+    /// Use that is warned of.
+    pub warnings: WarningsSection,
+    /// The web page.
+    pub dashboard: DashboardSection,
+    /// Metrics on the network or in a file.
+    pub metrics: MetricsSection,
     /// What one user may have; the key is a user number or `default`.
     pub quota: BTreeMap<String, UserQuota>,
 }
@@ -41,6 +51,8 @@ pub struct DaemonSection {
     pub worker_command: Vec<String>,
     /// Users besides root and the daemon's own who may do everything.
     pub admin_uids: Vec<u32>,
+    /// How lines of the log look.
+    pub log_format: LogFormat,
 }
 
 /// The processes that serve programs in isolated mode.
@@ -122,6 +134,40 @@ pub struct SharingSection {
     pub bursty_drains_per_second: u32,
 }
 
+/// Virtual GPUs whose memory may leave the GPU.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SwapSection {
+    /// Whether virtual GPUs are swappable that do not say.
+    pub default: bool,
+    /// All memory limits of a GPU together, as a multiple of its memory.
+    pub overcommit: f64,
+    /// Host memory for memory that is away; 0: half of the host's.
+    pub arena_bytes: u64,
+    /// A turn on the GPU is at least so many times the exchange.
+    pub turn_multiple: u64,
+    /// And at least so many milliseconds.
+    pub least_turn_ms: u64,
+    /// From so many milliseconds without work on, a virtual GPU gives way at once.
+    pub idle_ms: u64,
+    /// Longest time that an allocation waits for room on the GPU.
+    pub wait_seconds: u64,
+}
+
+impl Default for SwapSection {
+    fn default() -> Self {
+        Self {
+            default: false,
+            overcommit: 4.0,
+            arena_bytes: 0,
+            turn_multiple: 20,
+            least_turn_ms: 1_000,
+            idle_ms: 200,
+            wait_seconds: 900,
+        }
+    }
+}
+
 /// Policy of leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -150,6 +196,37 @@ pub enum Leases {
     Never,
 }
 
+/// Use that is warned of: an event, a line of the log, and a message to a webhook. 0 switches a warning off.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WarningsSection {
+    /// A virtual GPU uses so many percent of its memory limit, or more.
+    pub memory_percent: u32,
+    /// Its threads wait for their turn so many percent of the time, or more, summed over threads.
+    pub waiting_percent: u32,
+    /// It has programs, and so many percent of its share, or more, are not used.
+    pub idle_share_percent: u32,
+    /// A GPU is busy so many percent of the time, or more.
+    pub gpu_percent: u32,
+    /// Seconds that it must last before it is told.
+    pub for_seconds: u64,
+    /// Where warnings are sent, such as `http://host:8080/path`; empty: nowhere.
+    pub webhook: String,
+}
+
+impl Default for WarningsSection {
+    fn default() -> Self {
+        Self {
+            memory_percent: 0,
+            waiting_percent: 0,
+            idle_share_percent: 0,
+            gpu_percent: 0,
+            for_seconds: 60,
+            webhook: String::new(),
+        }
+    }
+}
+
 /// What one user may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -173,6 +250,7 @@ impl Default for DaemonSection {
             request_seconds: 10,
             worker_command: Vec::new(),
             admin_uids: Vec::new(),
+            log_format: LogFormat::Text,
         }
     }
 }

@@ -7,6 +7,8 @@
 mod apply;
 mod claims;
 mod handover;
+mod settings;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,8 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mica_limits::monotonic_ns;
 use mica_scheduler::Priority;
-use mica_scheduler::arbiter::{self, Arbiter, Gate, Handover, LeaseUse, Order, Settings};
-use mica_scheduler::policy::PolicyKind;
+use mica_scheduler::arbiter::{Arbiter, Gate, Handover, Order};
 use mica_wire::host::page::gate;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::futex;
@@ -27,7 +28,9 @@ use rustix::time::{
 
 use self::claims::input;
 use self::handover::Handovers;
-use crate::config::{Leases, Policy, SharingSection};
+use self::settings::{arbiter_entitlement, settings};
+use self::turns::{OpenTurns, TurnLog};
+use crate::config::SharingSection;
 use crate::tenant::{Entitlement, Governed, Tenant};
 
 const WAKE: u64 = 0;
@@ -55,6 +58,8 @@ pub(crate) enum Change {
 pub(crate) struct GpuThread {
     inbox: Mutex<Vec<Change>>,
     wake: OwnedFd,
+    /// Who had the GPU when.
+    pub(crate) turns: TurnLog,
 }
 
 impl GpuThread {
@@ -67,6 +72,7 @@ impl GpuThread {
         let outside = Arc::new(Self {
             inbox: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            turns: TurnLog::default(),
         });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(
@@ -93,6 +99,7 @@ impl GpuThread {
             clients: BTreeMap::new(),
             next_plan_ns: 0,
             handovers: Handovers::default(),
+            open_turns: OpenTurns::default(),
         };
         std::thread::Builder::new()
             .name(name.into())
@@ -126,6 +133,7 @@ struct ThreadState {
     clients: BTreeMap<u64, Arc<Governed>>,
     next_plan_ns: u64,
     handovers: Handovers,
+    open_turns: OpenTurns,
 }
 
 impl ThreadState {
@@ -162,7 +170,7 @@ impl ThreadState {
                 self.look_at_all(now, &mut orders);
             }
             let wake_ns = self.arbiter.advance(now, &mut orders);
-            self.obey(&mut orders);
+            self.obey(&mut orders, now);
             if self.arbiter.stops_changed() {
                 self.suspend();
             }
@@ -286,6 +294,8 @@ impl ThreadState {
             Change::ClientGone(id) => {
                 self.arbiter.remove_client(id, now);
                 self.handovers.forget(id);
+                self.open_turns.forget(id);
+                self.outside.turns.end(id, now);
                 if let Some(governed) = self.clients.remove(&id) {
                     let _ = epoll::delete(&self.epoll, &governed.doorbell);
                 }
@@ -305,6 +315,9 @@ impl ThreadState {
             let free = self.is_free(governed);
             self.arbiter.set_free(*id, free, now, orders);
             self.arbiter.set_sliced(*id, self.is_sliced(governed));
+            let open = free || !self.arbiter.is_leasing();
+            let log = &self.outside.turns;
+            self.open_turns.look(log, governed, &input, open, now);
         }
         for (tenant, _) in self.tenants.values() {
             tenant
@@ -331,7 +344,7 @@ impl ThreadState {
         self.next_plan_ns = now + every_ns;
     }
 
-    fn obey(&mut self, orders: &mut Vec<Order>) {
+    fn obey(&mut self, orders: &mut Vec<Order>, now: u64) {
         for order in orders.drain(..) {
             let Some(governed) = self.clients.get(&order.client) else {
                 continue;
@@ -350,8 +363,15 @@ impl ThreadState {
             if order.wake {
                 let _ = futex::wake(&lease.gate, futex::Flags::empty(), i32::MAX as u32);
             }
-            if let Some(waited_ns) = order.waited_ns {
-                governed.tenant.waits.add(waited_ns);
+            match (order.gate, order.waited_ns) {
+                (Gate::Leased { .. }, Some(waited_ns)) => {
+                    governed.tenant.waits.add(waited_ns);
+                    let turns = &self.outside.turns;
+                    turns.begin(governed.tenant.id, governed.id, now, waited_ns);
+                }
+                // A lease that is prolonged.
+                (Gate::Leased { .. }, None) => {}
+                (Gate::Open | Gate::Closed, _) => self.outside.turns.end(governed.id, now),
             }
         }
     }
@@ -361,39 +381,5 @@ fn timespec(ns: u64) -> Timespec {
     Timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
-    }
-}
-
-fn arbiter_entitlement(entitlement: &Entitlement) -> arbiter::Entitlement {
-    arbiter::Entitlement {
-        weight: entitlement.weight,
-        priority: entitlement.priority,
-        cap: entitlement.cap,
-        suspended: entitlement.suspended,
-    }
-}
-
-fn settings(sharing: &SharingSection, has_slices: bool) -> Settings {
-    Settings {
-        leases: match (has_slices, sharing.leases) {
-            // Without slices leases are all there is.
-            (false, _) | (true, Leases::Always) => LeaseUse::Always,
-            (true, Leases::Auto) => LeaseUse::WhereTheyHelp,
-            (true, Leases::Never) => LeaseUse::CapsOnly,
-        },
-        policy: match sharing.policy {
-            Policy::WeightedFair => PolicyKind::WeightedFair,
-            Policy::RoundRobin => PolicyKind::RoundRobin,
-            Policy::StrictPriority => PolicyKind::StrictPriority,
-            Policy::EarliestDeadline => PolicyKind::EarliestDeadline,
-        },
-        lease_ns: sharing.lease_us * 1000,
-        drain_limit_ns: sharing.drain_limit_us * 1000,
-        bursty_per_second: f64::from(sharing.bursty_drains_per_second),
-        // Programs and workers give a lease back as soon as they have nothing to run.
-        idle_ns: None,
-        // The software GPU's blocks hold still within microseconds.
-        ends_at_once: !has_slices,
-        ..Settings::default()
     }
 }

@@ -136,6 +136,26 @@ impl History {
         samples
     }
 
+    /// Adds a second and asks for everything.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn fuzz(&self) {
+        let point = Point {
+            time_seconds: 1_790_000_100,
+            measured_seconds: 1.0,
+            ..Point::default()
+        };
+        self.add(point.time_seconds, vec![(Identity::default(), point)]);
+        for step in [1, 10, 60, 86_400] {
+            let Ok(picture) = self.picture(step, |_| true) else {
+                continue;
+            };
+            let (since, until) = (1_790_000_000, 1_790_001_000);
+            let _ = picture.timelines(query::Asked { since, until, step });
+            let _ = picture.usage(0, u64::MAX, mica_control::api::AccountBy::Vgpu);
+        }
+        self.close();
+    }
+
     /// Writes what is not written yet: the daemon ends.
     pub(crate) fn close(&self) {
         let mut store = self.store();

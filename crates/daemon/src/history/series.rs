@@ -45,7 +45,7 @@ impl Series {
             ..Self::default()
         };
         for (record, (number, identity)) in all.into_iter().rev().enumerate() {
-            series.next_series = series.next_series.max(number.saturating_add(1));
+            series.next_series = series.next_series.max(number.wrapping_add(1));
             series.insert(number, identity, record as u64);
         }
         Ok((series, opened))
@@ -65,10 +65,7 @@ impl Series {
         if let (Some(number), Some(true)) = (number, record.map(is_safe)) {
             return Ok(number);
         }
-        let number = number.unwrap_or_else(|| {
-            self.next_series += 1;
-            self.next_series - 1
-        });
+        let number = number.unwrap_or_else(|| self.fresh());
         let bytes = identity.encode(number);
         self.insert(number, identity, self.next_record);
         self.next_record += 1;
@@ -77,6 +74,16 @@ impl Series {
             Some(ring) => ring.append(&bytes).map(|()| number),
             None => Ok(number),
         }
+    }
+
+    /// A number that no known series has. A damaged file may hold any number.
+    fn fresh(&mut self) -> u32 {
+        let mut number = self.next_series;
+        while self.known.contains_key(&number) {
+            number = number.wrapping_add(1);
+        }
+        self.next_series = number.wrapping_add(1);
+        number
     }
 
     fn forget_overwritten(&mut self) {

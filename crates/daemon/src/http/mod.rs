@@ -3,6 +3,7 @@
 pub(crate) mod containers;
 pub(crate) mod events;
 pub(crate) mod history;
+pub(crate) mod live;
 mod peer;
 pub(crate) mod programs;
 mod serve;
@@ -20,13 +21,15 @@ use mica_control::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use serde::Deserialize;
 
 use crate::daemon::Daemon;
-use crate::metrics::Page;
+use crate::metrics::{Format, Page};
 use crate::placement::error;
 use crate::registry::Vgpu;
-use peer::{Peer, Refusal};
+use crate::users::UserNames;
+pub(crate) use peer::{Body, Peer, Refusal};
+pub(crate) use serve::{Impatient, answer_on};
 
-type Shared = State<Arc<Daemon>>;
-type Answer<T> = Result<Json<T>, Refusal>;
+pub(crate) type Shared = State<Arc<Daemon>>;
+pub(crate) type Answer<T> = Result<Json<T>, Refusal>;
 
 /// The host's GPUs.
 #[utoipa::path(get, tag = "host", path = "/v1/gpus", responses((status = 200, body = Vec<GpuInfo>)))]
@@ -129,18 +132,28 @@ pub(crate) async fn metrics(
     State(daemon): Shared,
     ConnectInfo(peer): ConnectInfo<Peer>,
 ) -> Response {
+    let format = Format::OpenMetrics;
+    let page = metrics_page(&daemon, Some(peer)).render(format);
+    ([("content-type", format.content_type())], page).into_response()
+}
+
+/// The metrics of what a user may see, or of everything.
+pub(crate) fn metrics_page(daemon: &Daemon, peer: Option<Peer>) -> Page {
+    let everything = Peer::of_user(0);
     let tenants = {
         let registry = daemon.registry();
         let all = registry.vgpus.values();
         all.map(|vgpu| (vgpu.name.clone(), vgpu.tenant.clone()))
             .collect()
     };
-    let page = Page {
-        vgpus: daemon.visible(peer),
+    Page {
+        vgpus: daemon.visible(peer.unwrap_or(everything)),
         gpus: daemon.gpu_infos(),
         tenants,
-    };
-    ([("content-type", Page::CONTENT_TYPE)], page.render()).into_response()
+        users: UserNames::read(),
+        started_seconds: daemon.web.started_seconds,
+        events: daemon.events.counts(),
+    }
 }
 
 async fn openapi() -> Response {
@@ -151,7 +164,7 @@ async fn openapi() -> Response {
         .into_response()
 }
 
-async fn unknown() -> Refusal {
+pub(crate) async fn unknown() -> Refusal {
     error(
         "not_found",
         "there is no such resource".into(),
@@ -161,14 +174,20 @@ async fn unknown() -> Refusal {
 }
 
 async fn touch(State(daemon): Shared, request: Request, next: axum::middleware::Next) -> Response {
-    *daemon
-        .last_request
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    daemon.touch();
     next.run(request).await
 }
 
-fn router(daemon: Arc<Daemon>) -> Router {
+impl Daemon {
+    /// Somebody asks something: the daemon is not idle.
+    fn touch(&self) {
+        let last = self.last_request.lock();
+        *last.unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+/// The calls that users of the control socket and of the web page have alike.
+pub(crate) fn routes(daemon: &Arc<Daemon>) -> Router<Arc<Daemon>> {
     Router::new()
         .route("/v1/vgpus", get(vgpus::list).post(vgpus::create))
         .route(
@@ -189,6 +208,8 @@ fn router(daemon: Arc<Daemon>) -> Router {
         .route("/v1/history", get(history::history))
         .route("/v1/usage", get(history::usage))
         .route("/v1/gpus", get(gpus))
+        .route("/v1/gpus/{index}/turns", get(live::turns))
+        .route("/v1/live", get(live::live))
         .route("/v1/stats", get(stats))
         .route("/v1/doctor", get(doctor))
         .route("/v1/shutdown", post(shutdown))
@@ -197,9 +218,14 @@ fn router(daemon: Arc<Daemon>) -> Router {
         .route("/events", get(events::events))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(openapi))
-        .fallback(unknown)
         .layer(axum::middleware::from_fn_with_state(daemon.clone(), touch))
         .layer(DefaultBodyLimit::max(64 << 10))
+}
+
+fn router(daemon: Arc<Daemon>) -> Router {
+    routes(&daemon)
+        .route("/v1/dashboard", post(crate::web::sign_in::dashboard))
+        .fallback(unknown)
         .with_state(daemon)
 }
 
@@ -218,6 +244,7 @@ pub(crate) fn run(daemon: Arc<Daemon>, listener: OwnedFd) {
     let stopping = daemon.clone();
     let served = runtime.block_on(async {
         let mut stop = daemon.stop_http.subscribe();
+        crate::web::start(&daemon);
         let service = router(daemon.clone());
         tokio::select! {
             served = serve::serve(daemon, listener, service) => served,

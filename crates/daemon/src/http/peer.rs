@@ -17,7 +17,7 @@ use crate::registry::{Registry, Vgpu, not_found};
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    pub(super) uid: u32,
+    pub(crate) uid: u32,
     pub(super) pid: Option<u32>,
 }
 
@@ -30,6 +30,11 @@ impl Peer {
             uid: peer.as_ref().map_or(u32::MAX, |peer| peer.uid),
             pid: peer.ok().and_then(|peer| peer.pid),
         }
+    }
+
+    /// A user whose process is not known.
+    pub(crate) fn of_user(uid: u32) -> Self {
+        Self { uid, pid: None }
     }
 }
 
@@ -49,6 +54,7 @@ impl IntoResponse for Refusal {
             "exists" | "busy" | "state" => StatusCode::CONFLICT,
             "invalid" | "config" => StatusCode::BAD_REQUEST,
             "permission" | "quota" => StatusCode::FORBIDDEN,
+            "unauthenticated" => StatusCode::UNAUTHORIZED,
             "no_memory" | "no_share" | "enforcement" => StatusCode::UNPROCESSABLE_ENTITY,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -57,7 +63,7 @@ impl IntoResponse for Refusal {
 }
 
 /// A JSON body whose refusal is an [`ApiError`] too.
-pub(crate) struct Body<T>(pub(super) T);
+pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Daemon>> for Body<T> {
     type Rejection = Refusal;
@@ -74,7 +80,7 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Daemon>> for Body<T> {
 }
 
 impl Daemon {
-    pub(super) fn is_admin(&self, registry: &Registry, peer: Peer) -> bool {
+    pub(crate) fn is_admin(&self, registry: &Registry, peer: Peer) -> bool {
         peer.uid == 0
             || peer.uid == rustix::process::geteuid().as_raw()
             || registry.config.daemon.admin_uids.contains(&peer.uid)

@@ -121,7 +121,14 @@ pub(super) async fn answer<S>(stream: S, peer: Peer, router: Router, limit: Dura
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = router.layer(Extension(ConnectInfo(peer)));
+    answer_on(stream, router.layer(Extension(ConnectInfo(peer))), limit).await;
+}
+
+/// The same for a router that knows by itself who asks.
+pub(crate) async fn answer_on<S>(stream: S, service: Router, limit: Duration)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limit)
@@ -129,7 +136,7 @@ where
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
         .await;
     if let Err(failure) = served {
-        tracing::debug!("a connection of process {:?} ended: {failure}", peer.pid);
+        tracing::debug!("a connection to the control API ended: {failure}");
     }
 }
 
@@ -147,14 +154,14 @@ fn refuse(stream: &UnixStream, why: String) {
 }
 
 /// A stream whose peer must take what is written within a time.
-struct Impatient {
-    stream: UnixStream,
+pub(crate) struct Impatient<S> {
+    stream: S,
     limit: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl Impatient {
-    fn new(stream: UnixStream, limit: Duration) -> Self {
+impl<S> Impatient<S> {
+    pub(crate) fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,
             limit,
@@ -179,7 +186,7 @@ impl Impatient {
     }
 }
 
-impl AsyncRead for Impatient {
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -189,7 +196,7 @@ impl AsyncRead for Impatient {
     }
 }
 
-impl AsyncWrite for Impatient {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

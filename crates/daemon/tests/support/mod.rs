@@ -132,3 +132,10 @@ pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// The value of a metric of a virtual GPU, whatever other labels it has.
+pub(crate) fn metric<'a>(text: &'a str, name: &str, vgpu: &str) -> Option<&'a str> {
+    let start = format!("{name}{{vgpu=\"{vgpu}\",");
+    let line = text.lines().find(|line| line.starts_with(&start))?;
+    line.rsplit_once(' ').map(|(_, value)| value)
+}

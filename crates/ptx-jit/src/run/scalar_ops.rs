@@ -1,11 +1,12 @@
 //! Instructions of one thread that have no inline code: values in, values out.
 
-use mica_kernel::{Fault, FaultKind};
+use mica_kernel::{Fault, FaultKind, KernelLaunch};
 use mica_ptx::ast::{CallArg, Callee, Op, Operand, RegId, Space};
 use mica_ptx_ops::eval::{self, Operands};
 
 use super::env::Env;
 use super::{memory_ops, texture_ops};
+use crate::scratch;
 
 pub(crate) type Out<'a> = dyn FnMut(RegId, u128) + 'a;
 
@@ -104,6 +105,19 @@ fn builtin(
             4,
         ),
         "malloc" => (s.map_or(0, |s| s.malloc(words[0])), 8),
+        "__mica_parameter_buffer" => {
+            let [function, rest @ ..] = words;
+            let index = function.wrapping_sub(scratch::FUNCTIONS) / 16;
+            let kernels = &env.kernel.layout.kernel_functions;
+            let kernel = kernels.iter().position(|f| u64::from(f.0) == index);
+            let launch = kernel.map(|kernel| KernelLaunch::of_words(kernel as u32, rest));
+            let made = s.zip(launch).map_or(0, |(s, l)| s.parameter_buffer(&l));
+            (made, 8)
+        }
+        "__mica_launch" => {
+            let code = s.map_or(0, |s| s.launch(words[0], words[1]));
+            (u64::from(code), 8)
+        }
         "free" => {
             if let Some(s) = s {
                 s.free(words[0]);

@@ -68,6 +68,8 @@ pub(crate) struct ProgramLine {
     pub(crate) notices_taken: AtomicU32,
     /// Notices whose host functions have returned, in the order of the notices; a futex word.
     pub(crate) notices_done: AtomicU32,
+    /// 1 if whoever is at this end waits for anything at all, by [`WorkerLine::progress`].
+    pub(crate) watching: AtomicU32,
 }
 
 /// Written by the worker.
@@ -89,6 +91,8 @@ pub(crate) struct WorkerLine {
     pub(crate) notices_given: AtomicU32,
     /// Grows when windows on device memory close (odd) and open again (even).
     pub(crate) windows: AtomicU32,
+    /// Grows with every change that the program can see, if [`ProgramLine::watching`] asks for that; a futex word.
+    pub(crate) progress: AtomicU32,
     /// A position in the ring: the work of everything before it is done.
     pub(crate) quiet: AtomicU64,
 }
@@ -247,10 +251,30 @@ impl SessionArea {
 
     /// Copies a chunk's bytes out; `None` if they are not inside it.
     pub fn chunk_read(&self, chunk: u32, bytes: u32) -> Option<Vec<u8>> {
-        self.chunk_pointer(chunk, 0, bytes.into())?;
         let mut data = vec![0; bytes as usize];
-        self.mapping.read(self.chunk_at(chunk as usize), &mut data);
+        self.chunk_read_at(chunk, 0, &mut data)?;
         Some(data)
+    }
+
+    /// Copies bytes of a chunk from an offset on; `None` if they are not inside it.
+    pub fn chunk_read_at(&self, chunk: u32, offset: u32, data: &mut [u8]) -> Option<()> {
+        self.chunk_pointer(chunk, offset.into(), data.len() as u64)?;
+        let at = self.chunk_at(chunk as usize) + offset as usize;
+        self.mapping.read(at, data);
+        Some(())
+    }
+
+    /// Copies bytes to the front of a chunk; `None` if they do not fit.
+    pub fn chunk_write(&self, chunk: u32, bytes: &[u8]) -> Option<()> {
+        self.chunk_write_at(chunk, 0, bytes)
+    }
+
+    /// Copies bytes to a chunk from an offset on; `None` if they do not fit.
+    pub fn chunk_write_at(&self, chunk: u32, offset: u32, bytes: &[u8]) -> Option<()> {
+        self.chunk_pointer(chunk, offset.into(), bytes.len() as u64)?;
+        let at = self.chunk_at(chunk as usize) + offset as usize;
+        self.mapping.write(at, bytes);
+        Some(())
     }
 
     pub(crate) fn reason_at(&self) -> usize {

@@ -48,7 +48,7 @@ pub use ring::{MAX_RECORD_BYTES, Producer, RecordHeader, RingReader, Violation};
 pub use types::*;
 
 /// Version of the session protocol; a mismatch is refused with both numbers.
-pub const SESSION_VERSION: u32 = 6;
+pub const SESSION_VERSION: u32 = 7;
 
 /// Why a session cannot go on, or a call could not be made.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

@@ -149,6 +149,16 @@ impl SessionPort {
         }
     }
 
+    /// Tells a peer that watches for any change that there is one.
+    #[inline]
+    fn progress(&self) {
+        let control = self.area.control();
+        if control.program.watching.load(Relaxed) != 0 {
+            control.worker.progress.fetch_add(1, SeqCst);
+            let _ = futex::wake(&control.worker.progress, futex::Flags::empty(), 1);
+        }
+    }
+
     fn has_more(&self) -> bool {
         let tail = self.area.control().program.tail.load(Acquire);
         tail != self.taken.load(Acquire)
@@ -191,8 +201,14 @@ impl SessionPort {
         // Read first: calls carried out later may bring work that is not looked at.
         let done = self.done.load(Acquire);
         if is_idle() {
-            self.area.control().worker.quiet.store(done, Release);
+            self.show_quiet_at(done);
         }
+    }
+
+    /// Shows the program that the work of every call before a position in the ring is done.
+    pub fn show_quiet_at(&self, position: u64) {
+        self.area.control().worker.quiet.store(position, Release);
+        self.progress();
     }
 
     /// Closes the windows on device memory: the program copies through the ring from now on. Says
@@ -289,6 +305,7 @@ impl SessionPort {
         if head.sleeping.load(Relaxed) != 0 {
             let _ = futex::wake(&head.answered, futex::Flags::empty(), 1);
         }
+        self.progress();
     }
 
     /// Tells the program that a host callback is due; the notice's number, or `None` if the program has left too many
@@ -306,6 +323,7 @@ impl SessionPort {
         control.worker.notices_given.store(next, SeqCst);
         let word = &control.worker.notices_given;
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        self.progress();
         Some(next)
     }
 
@@ -313,6 +331,11 @@ impl SessionPort {
     pub fn is_notice_done(&self, notice: u32) -> bool {
         let done = self.area.control().program.notices_done.load(Acquire);
         done.wrapping_sub(notice) as i32 >= 0
+    }
+
+    /// Notices whose host functions have returned.
+    pub fn notices_done(&self) -> u32 {
+        self.area.control().program.notices_done.load(Acquire)
     }
 
     /// Sleeps until the program may have said so, or somebody wakes the sleepers; at most `most`. The program says it in
@@ -339,17 +362,20 @@ impl SessionPort {
     /// Shows the program how many late errors wait for it.
     pub fn show_late(&self, count: u32) {
         self.area.control().worker.late.store(count, Release);
+        self.progress();
     }
 
     /// Shows the program whether kernels' output waits for it.
     pub fn show_output(&self, waits: bool) {
         let word = &self.area.control().worker.output;
         word.store(u32::from(waits), Release);
+        self.progress();
     }
 
     /// Gives a staging chunk back in one of the states of [`super::chunk_state`].
     pub fn chunk_done(&self, chunk: u32, state: u32) {
         self.area.set_chunk(chunk as usize, state);
+        self.progress();
     }
 
     /// Tells the program why there will be no more answers, and wakes whoever of it waits.
@@ -372,6 +398,7 @@ impl SessionPort {
         let all = i32::MAX as u32;
         let _ = futex::wake(&control.worker.room, flags, all);
         let _ = futex::wake(&control.worker.notices_given, flags, all);
+        self.progress();
         let _ = rustix::net::shutdown(self.socket.as_fd(), rustix::net::Shutdown::Both);
     }
 

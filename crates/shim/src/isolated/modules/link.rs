@@ -87,17 +87,23 @@ unsafe fn linker_of(handle: Handle) -> Answer<&'static Linker> {
 /// in a library of machine code.
 const GRID_BARRIER: &str = include_str!("grid_barrier.ptx");
 
+/// In names of NVIDIA's device runtime, which programs with `-rdc=true` are linked with.
+const DEVICE_RUNTIME: &str = "_cuda_device_runtime_cu_";
+
 /// Functions that the device brings itself.
 fn is_runtime(name: &str) -> bool {
     matches!(
         name,
         "vprintf" | "malloc" | "free" | "__assertfail" | "__assert_fail"
     ) || name.starts_with("cuda")
+        || name.starts_with("__cudaCDP2")
 }
 
 /// One text of several, with the grid barrier where one of them calls it.
 pub(crate) fn join(texts: &[String]) -> Answer<String> {
-    let mut texts = texts.to_vec();
+    // The software GPU brings a device runtime of its own; NVIDIA's works with the insides of NVIDIA's driver.
+    let is_needed = |text: &&String| !text.contains(DEVICE_RUNTIME);
+    let mut texts: Vec<String> = texts.iter().filter(is_needed).cloned().collect();
     if texts.iter().any(|text| text.contains("cudaCGSynchronize")) {
         texts.push(GRID_BARRIER.to_owned());
     }

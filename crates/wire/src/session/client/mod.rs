@@ -5,6 +5,7 @@
 //! that forks must not use the session in the child.
 
 mod data;
+mod records;
 mod ring;
 mod turns;
 mod unwaited;
@@ -16,6 +17,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 pub use data::{DeviceBox, HostBox};
+pub use records::{AnswerPart, ProgressWords, RecordPort};
 pub use ring::RingTransport;
 use rustix::thread::futex;
 use unwaited::Unwaited;

@@ -105,6 +105,11 @@ impl RingTransport {
         })
     }
 
+    /// The shared area.
+    pub(super) fn shared(&self) -> &SessionArea {
+        &self.area
+    }
+
     fn entrance(&self) -> MutexGuard<'_, Entrance> {
         self.entrance.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,9 +129,22 @@ impl RingTransport {
         Ok(entrance)
     }
 
+    /// Writes a record if there is room now.
+    pub(super) fn try_push(&self, call: u16, slot: u16, body: &[u8]) -> Result<bool, SessionError> {
+        let length = HEADER_BYTES + body.len();
+        if length > MAX_RECORD_BYTES {
+            return Err(SessionError::TooLarge(length));
+        }
+        if self.area.control().worker.ended.load(Relaxed) != 0 {
+            return Err(self.why_ended());
+        }
+        let producer = &mut self.entrance().producer;
+        Ok(producer.try_push(&self.area, call, slot, body, &[]))
+    }
+
     /// Writes a record, waiting for its stream and for room.
     #[inline]
-    fn push(
+    pub(super) fn push(
         &self,
         call: u16,
         slot: u16,
@@ -154,7 +172,7 @@ impl RingTransport {
     }
 
     #[cold]
-    fn wait_for_room(&self, spin: u32) -> Result<(), SessionError> {
+    pub(super) fn wait_for_room(&self, spin: u32) -> Result<(), SessionError> {
         if spin < 256 {
             relax(spin);
             return Ok(());
@@ -172,7 +190,7 @@ impl RingTransport {
     }
 
     /// Fails if the worker has ended the session or is gone.
-    fn check_alive(&self) -> Result<(), SessionError> {
+    pub(super) fn check_alive(&self) -> Result<(), SessionError> {
         if self.area.control().worker.ended.load(Acquire) != 0 || self.socket_is_dead() {
             return Err(self.why_ended());
         }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A time that events are wanted from, in seconds since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Since(pub(crate) f64);
+pub struct Since(pub f64);
 
 impl FromStr for Since {
     type Err = String;
@@ -79,8 +79,20 @@ fn numbers<const COUNT: usize>(text: &str, separator: char) -> Option<[i32; COUN
     numbers?.try_into().ok()
 }
 
+/// The begin of the month that a time is in.
+pub fn month_begin(seconds: f64) -> Option<f64> {
+    let mut parts = local_parts(seconds as i64)?;
+    (parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec) = (1, 0, 0, 0);
+    parts.tm_isdst = -1;
+    // SAFETY: reads and normalizes one `tm` of this frame.
+    match unsafe { libc::mktime(&raw mut parts) } {
+        -1 => None,
+        seconds => Some(seconds as f64),
+    }
+}
+
 /// A time as `2026-01-31 14:30:59`.
-pub(crate) fn date_and_time(seconds: f64) -> String {
+pub fn date_and_time(seconds: f64) -> String {
     let Some(parts) = local_parts(seconds as i64) else {
         return format!("{seconds:.0}");
     };
@@ -125,6 +137,12 @@ mod tests {
         assert_eq!(since("10m", now), Some(now - 600.0));
         assert_eq!(since("1.5h", now), Some(now - 5400.0));
         assert_eq!(since("2d", now), Some(now - 172_800.0));
+    }
+
+    #[test]
+    fn a_month_begins_on_its_first_day() {
+        let shown = date_and_time(month_begin(1_790_000_000.0).unwrap());
+        assert_eq!(shown, "2026-09-01 00:00:00");
     }
 
     #[test]

@@ -1,0 +1,215 @@
+//! `mica bench views`: what it costs to be watched.
+//!
+//! A daemon with a hundred virtual GPUs, first with nobody looking, then with the web page open and the metrics scraped
+//! once a second.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use mica_control::api::VgpuSpec;
+
+use crate::BenchArgs;
+use crate::demo::private_daemon::PrivateDaemon;
+use crate::report::{Line, Report};
+
+const VGPUS: u32 = 100;
+/// SHA-256 of [`TOKEN`].
+const DIGEST: &str = "3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0";
+const TOKEN: &str = "token";
+const MOST_PERCENT: f64 = 3.0;
+const MOST_BYTES: u64 = 60_000_000;
+
+pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
+    let seconds = Duration::from_secs_f64(args.seconds.unwrap_or(20.0));
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let section = format!(
+        "[sharing]\novercommit_memory = true\n[metrics]\nlisten = \"127.0.0.1:{port}\"\ntoken_sha256 = [\"{DIGEST}\"]\n"
+    );
+    let daemon = PrivateDaemon::set_up_with(1 << 30, &section)?;
+    for number in 0..VGPUS {
+        daemon.client.create(&VgpuSpec {
+            name: Some(format!("bench-{number:02}")),
+            memory_limit_bytes: Some(8 << 20),
+            ..VgpuSpec::default()
+        })?;
+    }
+    let pid = daemon.daemon_pid();
+    let mut report = Report::new(args.json);
+    let alone = cost(pid, seconds)?;
+    let page = Watcher::page(&daemon)?;
+    let scraper = Watcher::metrics(port)?;
+    // The first answers are larger than those that follow.
+    std::thread::sleep(Duration::from_secs(2));
+    let before = (page.bytes(), scraper.bytes());
+    let watched = cost(pid, seconds)?;
+    let rate = |now: u64, before: u64| (now - before) as f64 / seconds.as_secs_f64() / 1e3;
+    let words = |(percent, bytes): (f64, u64)| {
+        format!("{percent:.2} % of a core, {:.1} MB", bytes as f64 / 1e6)
+    };
+    let (page_rate, metrics_rate) = (
+        rate(page.bytes(), before.0),
+        rate(scraper.bytes(), before.1),
+    );
+    ensure!(
+        page_rate > 1.0 && metrics_rate > 1.0,
+        "nobody looked: {page_rate} and {metrics_rate} kB a second"
+    );
+    report.add(Line {
+        what: format!("daemon with {VGPUS} virtual GPUs, page open, metrics each second"),
+        native: format!("nobody looks: {}", words(alone)),
+        mica: format!(
+            "{}; page {page_rate:.0} kB/s, metrics {metrics_rate:.0} kB/s",
+            words(watched)
+        ),
+        goal: "≤ 3 % of a core, ≤ 60 MB".into(),
+        reached: Some(watched.0 <= MOST_PERCENT && watched.1 <= MOST_BYTES),
+    });
+    report.finish()
+}
+
+/// Percent of a core that a process uses over so long, and its memory at the end.
+fn cost(pid: u32, time: Duration) -> Result<(f64, u64)> {
+    let (before, since) = (processor_seconds(pid)?, Instant::now());
+    std::thread::sleep(time);
+    let used = processor_seconds(pid)? - before;
+    let percent = used / since.elapsed().as_secs_f64() * 100.0;
+    Ok((percent, super::resident_bytes_of(pid)?))
+}
+
+/// Processor time of all threads of a process, to the nanosecond.
+fn processor_seconds(pid: u32) -> Result<f64> {
+    let mut total = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // Run time, time in the queue, number of runs.
+        let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        let ns = text
+            .split(' ')
+            .next()
+            .and_then(|word| word.parse::<u64>().ok());
+        total += ns.unwrap_or(0);
+    }
+    Ok(total as f64 / 1e9)
+}
+
+/// Somebody who looks, until dropped.
+struct Watcher {
+    bytes: Arc<AtomicU64>,
+    stream: Option<TcpStream>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        if let Some(stream) = &self.stream {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+impl Watcher {
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Signs in to the page and follows it, as a browser does.
+    fn page(daemon: &PrivateDaemon) -> Result<Self> {
+        let url = daemon.client.dashboard()?.url;
+        let (page, ticket) = url
+            .split_once("#ticket=")
+            .context("an address without a ticket")?;
+        let host = page.trim_start_matches("http://").trim_end_matches('/');
+        let body = format!("{{\"ticket\":\"{ticket}\"}}");
+        let request = format!(
+            "POST /v1/session HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = exchange(host, &request)?;
+        let part = |before: &str, end: char| {
+            let (_, rest) = answer.split_once(before)?;
+            rest.split(end).next().map(str::to_owned)
+        };
+        let cookie = part("set-cookie: ", ';').context("no session")?;
+        let key = part("\"page_key\":\"", '"').context("no key")?;
+        let mut stream = TcpStream::connect(host)?;
+        write!(
+            stream,
+            "GET /v1/live HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\nX-Mica-Page: {key}\r\n\r\n"
+        )?;
+        let bytes = Arc::new(AtomicU64::new(0));
+        let (counter, mut reader) = (bytes.clone(), stream.try_clone()?);
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 1 << 16];
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                counter.fetch_add(count as u64, Relaxed);
+            }
+        });
+        Ok(Self {
+            bytes,
+            stream: Some(stream),
+        })
+    }
+
+    /// Asks for the metrics once a second on one connection, as Prometheus does.
+    fn metrics(port: u16) -> Result<Self> {
+        let host = format!("127.0.0.1:{port}");
+        let stream = TcpStream::connect(&host)?;
+        let bytes = Arc::new(AtomicU64::new(0));
+        let (counter, mut asking) = (bytes.clone(), stream.try_clone()?);
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        );
+        std::thread::spawn(move || {
+            let Ok(reading) = asking.try_clone() else {
+                return;
+            };
+            let mut reader = BufReader::new(reading);
+            while asking.write_all(request.as_bytes()).is_ok() {
+                let Some(count) = read_answer(&mut reader) else {
+                    return;
+                };
+                counter.fetch_add(count, Relaxed);
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        Ok(Self {
+            bytes,
+            stream: Some(stream),
+        })
+    }
+}
+
+/// Reads one answer to its end; its length.
+fn read_answer(reader: &mut impl BufRead) -> Option<u64> {
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        if let Some(text) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = text.trim().parse().ok()?;
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    std::io::copy(&mut reader.take(length), &mut std::io::sink()).ok()
+}
+
+fn exchange(host: &str, request: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(host)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(
+        answer.starts_with("HTTP/1.1 200"),
+        "the page refuses: {answer}"
+    );
+    Ok(answer)
+}

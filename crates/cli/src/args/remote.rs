@@ -1,0 +1,90 @@
+//! The words of `mica serve` and `mica remote`.
+
+use clap::{Args, Subcommand};
+
+use super::JsonArgs;
+use mica_command::size::{Memory, Share};
+
+/// `mica serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Where to listen: an address and a port; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9731")]
+    pub(crate) listen: String,
+    /// As root: the user that listens and that remote programs act for
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// The standard input is the listening socket (used by `mica serve --user`)
+    #[arg(long, hide = true)]
+    pub(crate) inherited: bool,
+}
+
+/// `mica remote`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RemoteCommand {
+    /// On the GPU's machine: print a string that pairs one machine, once
+    Invite(InviteArgs),
+    /// On the machine without a GPU: pair it, with the string that `invite` printed
+    Pair(PairArgs),
+    /// Give a paired server another name or address
+    Add(RemoteAddArgs),
+    /// List servers that this machine can use, and clients that may use this machine
+    #[command(visible_alias = "list")]
+    Ls(JsonArgs),
+    /// Forget servers
+    Rm {
+        /// Their names
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+    /// Let clients use this machine no longer; their virtual GPUs end within seconds
+    Revoke {
+        /// Their names
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+/// `mica remote invite`.
+#[derive(Debug, Args)]
+pub(crate) struct InviteArgs {
+    /// What the client will be called here (default: made up)
+    #[arg(long, value_name = "CLIENT")]
+    pub(crate) name: Option<String>,
+    /// The address under which the client reaches this machine (default: its host name, port 9731)
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) address: Option<String>,
+    /// Most memory that a virtual GPU of this client may have, such as 8GiB
+    #[arg(short, long, value_name = "SIZE")]
+    pub(crate) memory: Option<Memory>,
+    /// Largest share that a virtual GPU of this client may have
+    #[arg(short, long, value_name = "PERCENT")]
+    pub(crate) share: Option<Share>,
+    /// Minutes after which the string is void
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    pub(crate) minutes: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica remote pair`.
+#[derive(Debug, Args)]
+pub(crate) struct PairArgs {
+    /// What `mica remote invite` printed on the server
+    #[arg(value_name = "STRING")]
+    pub(crate) invite: String,
+    /// What the server will be called here (default: its host name)
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+}
+
+/// `mica remote add`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoteAddArgs {
+    /// What the server will be called here
+    pub(crate) name: String,
+    /// Where it is
+    #[arg(value_name = "HOST[:PORT]")]
+    pub(crate) address: String,
+}

@@ -1,0 +1,148 @@
+//! `mica serve`: a listener that starts a process for each connection.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, anyhow, bail};
+use mica_limits::Environment;
+use mica_remote::folder::Folder;
+use mica_remote::hello::Purpose;
+use mica_remote::server::Server;
+use mica_remote::{listener, ticket};
+use mica_wire::host::printable::printable;
+
+use crate::args::ServeArgs;
+use crate::control;
+use mica_command::child::{ends_with_us, own_path};
+
+/// The variable with the key of tickets, for processes that this one starts.
+const KEY: &str = "MICA_SERVE_KEY";
+
+/// Serves until it is ended.
+pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
+    let listener = match args.inherited {
+        true => {
+            let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+            TcpListener::from(socket)
+        }
+        false => TcpListener::bind(&args.listen)
+            .with_context(|| format!("--listen {}: cannot listen there", args.listen))?,
+    };
+    if let (Some(user), false) = (&args.user, args.inherited) {
+        return serve_as(user, listener);
+    }
+    let folder = Folder::from_environment()?;
+    let identity = folder.identity()?;
+    // Clients wait for a daemon, so one is started before they come.
+    control::connect()?;
+    let address = listener.local_addr()?;
+    errln!(
+        "mica: serving this host's GPUs at {address} to {} paired clients",
+        folder.clients()?.len()
+    );
+    let fingerprint: String = identity
+        .fingerprint()
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    errln!("mica: certificate {fingerprint}; `mica remote invite` pairs a machine");
+    let key = ticket::fresh_key()?;
+    let exe = own_path()?;
+    let serve = move |stream: TcpStream, purpose| {
+        if let Err(error) = serve_one(&exe, &key, stream, purpose) {
+            errln!("mica: no process for a connection: {error:#}");
+        }
+    };
+    listener::run(&listener, serve, |line| {
+        errln!("mica: {}", printable(&line))
+    });
+    Ok(())
+}
+
+/// Starts a process for a connection and waits for its end.
+fn serve_one(
+    exe: &std::path::Path,
+    key: &ticket::ServeKey,
+    stream: TcpStream,
+    purpose: Purpose,
+) -> Result<()> {
+    let mut command = Command::new(exe);
+    command.arg("serve-connection");
+    if purpose == Purpose::Pair {
+        command.arg("--pair");
+    }
+    let (first, second) = key.split_at(16);
+    let hex = |half: &[u8]| -> String { half.iter().map(|b| format!("{b:02x}")).collect() };
+    command
+        .env(KEY, hex(first) + &hex(second))
+        .stdin(Stdio::from(OwnedFd::from(stream)))
+        .stdout(Stdio::null());
+    // The thread that starts it waits for it, so the signal comes when this process ends.
+    let mut child = ends_with_us(&mut command, libc::SIGTERM).spawn()?;
+    drop(command);
+    child.wait()?;
+    Ok(())
+}
+
+/// Serves one connection, which is the standard input.
+pub(crate) fn connection(pair: bool) -> Result<()> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let stream = TcpStream::from(socket);
+    let from = stream
+        .peer_addr()
+        .context("the standard input is no connection")?;
+    let key = std::env::var(KEY).ok().and_then(|key| {
+        let (first, second) = key.split_at_checked(32)?;
+        let halves = [first, second].map(Environment::parse_token);
+        let key = [halves[0]?, halves[1]?].concat();
+        key.try_into().ok()
+    });
+    let Some(key) = key else {
+        bail!("mica serve-connection is started by `mica serve`");
+    };
+    let folder = Folder::from_environment()?;
+    let connect = || control::connect().map_err(|error| format!("{error:#}"));
+    let log = |line: &str| errln!("mica: {}", printable(line));
+    let server = Server {
+        folder: &folder,
+        key,
+        control: &connect,
+        log: &log,
+    };
+    let purpose = match pair {
+        true => Purpose::Pair,
+        false => Purpose::Use,
+    };
+    if let Err(error) = server.serve(stream, purpose) {
+        let error = anyhow::Error::new(error);
+        log(&format!("{from} was refused: {error:#}"));
+    }
+    Ok(())
+}
+
+/// Goes on as another user, with the socket that is there already.
+fn serve_as(user: &str, listener: TcpListener) -> Result<()> {
+    let passwd = std::fs::read_to_string("/etc/passwd").context("/etc/passwd cannot be read")?;
+    let entry = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(user)).then_some(())?;
+        let mut fields = fields.skip(1);
+        let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let home = fields.nth(1)?.to_owned();
+        Some((uid, gid, home))
+    });
+    let (uid, gid, home): (u32, u32, String) =
+        entry.ok_or_else(|| anyhow!("--user {user}: there is no such user"))?;
+    let mut command = Command::new(own_path()?);
+    command
+        .args(["serve", "--inherited"])
+        .env("HOME", home)
+        .env_remove("XDG_RUNTIME_DIR")
+        .stdin(Stdio::from(OwnedFd::from(listener)))
+        .uid(uid)
+        .gid(gid);
+    Err(command.exec())
+        .with_context(|| format!("--user {user}: this process cannot become that user"))
+}

@@ -1,0 +1,95 @@
+//! `top`, `smi`, `why`, `stats --since` and `report`, as people and scripts use them.
+
+use std::time::{Duration, Instant};
+
+use crate::home::Home;
+
+/// Repeats a command until it prints this.
+fn until(home: &Home, line: &str, wanted: &str) -> String {
+    let began = Instant::now();
+    loop {
+        let said = home.ok(line);
+        if said.contains(wanted) {
+            return said;
+        }
+        let waited = began.elapsed();
+        assert!(
+            waited < Duration::from_secs(60),
+            "mica {line}: no {wanted:?} in\n{said}"
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn scripts_that_know_nvidia_smi_get_what_they_parse() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB -s 30 --cap");
+    let list = home.ok("smi -L");
+    assert!(list.starts_with("GPU 0: "), "{list}");
+    assert!(list.contains("  vGPU a: 64 MiB, 30 % (ready)"), "{list}");
+    let values =
+        home.ok("smi --query-vgpu=name,memory.limit,share,cap --format=csv,noheader,nounits");
+    assert_eq!(values, "a, 64, 30, yes\n");
+    let titled = home.ok("smi --query-gpu=index,memory.reserved --format=csv");
+    assert_eq!(titled, "index, memory.reserved [MiB]\n0, 64 MiB\n");
+    let picture = home.ok("smi");
+    assert!(picture.contains("MICA-SMI") && picture.contains("No running processes found"));
+    let wrong = home.fails(1, "smi --query-gpu=indx --format=csv");
+    assert!(
+        wrong.contains("did you mean index?") && wrong.contains("memory.total"),
+        "{wrong}"
+    );
+    let unformatted = home.fails(1, "smi --query-gpu=index");
+    assert!(unformatted.contains("--format=csv"), "{unformatted}");
+}
+
+#[test]
+fn what_was_measured_is_listed_and_charged() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB -s 30");
+    until(&home, "stats --since 1h --vgpu a", "a  ");
+    let none = home.ok("stats --since 1h --vgpu b");
+    assert!(
+        none.starts_with("nothing of b was measured since"),
+        "{none}"
+    );
+    let report = home.ok("report --by vgpu --since 1h");
+    assert!(
+        report.contains("VGPU") && report.contains("IDLE"),
+        "{report}"
+    );
+    let csv = home.ok("report --by vgpu --csv");
+    let row = csv.lines().nth(1).unwrap();
+    assert!(
+        row.starts_with("a,") && row.split(',').count() == 13,
+        "{csv}"
+    );
+    let json = home.ok("report --month --json");
+    assert!(json.contains("\"gpu_hours\""), "{json}");
+    // What was removed is still charged.
+    home.ok("rm a");
+    assert!(home.ok("report --by vgpu --csv").contains("\na,"));
+    let wrong = home.fails(2, "report --since yesterday");
+    assert!(wrong.contains("is not a time"), "{wrong}");
+    let alone = home.fails(2, "stats --vgpu a");
+    assert!(alone.contains("--since"), "{alone}");
+}
+
+#[test]
+fn why_and_one_picture_of_top_are_text() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB -s 30");
+    let why = home.ok("why a");
+    assert!(why.starts_with("a: no program uses it\n"), "{why}");
+    assert!(why.contains("mica exec a -- CMD"), "{why}");
+    let json = home.ok("why a --json");
+    assert!(json.contains("\"cause\": \"no_program\""), "{json}");
+    home.ok("suspend a");
+    assert!(home.ok("why a").contains("mica resume a"));
+    let nobody = home.fails(1, "why b");
+    assert!(nobody.contains("no virtual GPU named b"), "{nobody}");
+    let top = home.ok("top");
+    assert!(top.contains("NAME") && top.contains("suspended"), "{top}");
+    assert!(top.contains("GPU 0"), "{top}");
+}

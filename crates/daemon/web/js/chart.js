@@ -1,0 +1,258 @@
+// Charts over time on a canvas: lines or stacked areas, with a crosshair for pointer and keyboard.
+
+import { h, fill } from "./dom.js";
+import { clock } from "./format.js";
+
+const LEFT = 56;
+const BOTTOM = 20;
+const TOP = 8;
+
+/** Sizes a canvas for its box and the screen; returns the context and the size in CSS pixels. */
+export function prepare(canvas) {
+  const scale = window.devicePixelRatio || 1;
+  const width = canvas.clientWidth;
+  const height = canvas.clientHeight;
+  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(height * scale);
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = "11px system-ui, sans-serif";
+  return { context, width, height };
+}
+
+/** A colour of the style sheet. */
+export function shade(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+/** A round number for the top of an axis. */
+function roundUp(value, binary) {
+  const base = binary ? 2 : 10;
+  const power = base ** Math.floor(Math.log(value) / Math.log(base));
+  const steps = binary ? [1, 1.25, 1.5, 1.75, 2] : [1, 2, 2.5, 5, 10];
+  return (steps.find((step) => step * power >= value) ?? base) * power;
+}
+
+/**
+ * A chart. `options`: title, format, stacked, binary (round numbers are powers of two), most (least top of the axis),
+ * data: () => ({ times, series: [{ name, color, values, dashed }] }).
+ */
+export class Chart {
+  constructor(options) {
+    this.options = options;
+    this.canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": options.title });
+    this.tip = h("div", { class: "tip", hidden: true });
+    this.legend = h("ul", { class: "legend", "aria-hidden": "true" });
+    this.element = h("figure", { class: "card figure" }, h("figcaption", {}, h("h2", {}, options.title), options.aside), h("div", { class: "plot" }, this.canvas, this.tip), this.legend);
+    this.cursor = null;
+    this.canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
+    this.canvas.addEventListener("pointerleave", () => this.point(null));
+    this.canvas.addEventListener("blur", () => this.point(null));
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.observer = new ResizeObserver(() => this.draw());
+    this.observer.observe(this.canvas);
+  }
+
+  close() {
+    this.observer.disconnect();
+  }
+
+  key(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
+    if (!step || !this.data?.times.length) return;
+    event.preventDefault();
+    const last = this.data.times.length - 1;
+    const place = Math.min(last, Math.max(0, (this.place ?? last) + step));
+    this.point(this.x(this.data.times[place]), true);
+  }
+
+  point(x) {
+    this.cursor = x;
+    this.draw();
+  }
+
+  x(time) {
+    return LEFT + (time - this.from) / (this.to - this.from) * (this.canvas.clientWidth - LEFT - 4);
+  }
+
+  /** Reads the data and draws it. */
+  draw() {
+    const { context, width, height } = prepare(this.canvas);
+    if (width === 0) return;
+    this.data = this.options.data();
+    const { times, series } = this.data;
+    this.to = times.at(-1) ?? Date.now() / 1000;
+    this.from = Math.min(times[0] ?? this.to, this.to - 60);
+    const solid = series.filter((one) => !one.dashed);
+    const stack = this.options.stacked ? stacked(solid, times.length) : null;
+    let most = this.options.most ?? 0;
+    for (const one of series) {
+      const values = stack?.get(one) ?? one.values;
+      for (const value of values) if (value > most) most = value;
+    }
+    this.top = roundUp(most || 1, this.options.binary);
+    const y = (value) => TOP + (1 - value / this.top) * (height - TOP - BOTTOM);
+    this.axes(context, width, height, y);
+    context.save();
+    context.beginPath();
+    context.rect(LEFT, 0, width - LEFT, height);
+    context.clip();
+    if (stack) this.areas(context, solid, stack, y);
+    for (const one of series) if (!stack || one.dashed) this.line(context, one, y);
+    context.restore();
+    this.crosshair(context, height, y, series, stack);
+    this.describe(series);
+  }
+
+  axes(context, width, height, y) {
+    context.fillStyle = shade("--muted");
+    context.strokeStyle = shade("--line");
+    context.lineWidth = 1;
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (let part = 0; part <= 4; part += 1) {
+      const value = this.top * part / 4;
+      const at = Math.round(y(value)) + 0.5;
+      context.beginPath();
+      context.moveTo(LEFT, at);
+      context.lineTo(width, at);
+      context.stroke();
+      if (part % 2 === 0) context.fillText(this.options.format(value), LEFT - 6, at);
+    }
+    context.textAlign = "center";
+    context.textBaseline = "alphabetic";
+    const span = this.to - this.from;
+    const step = [10, 15, 30, 60, 120, 300, 900, 3600, 14400, 43200, 86400].find((s) => span / s <= Math.max(2, (width - LEFT) / 90)) ?? 86400;
+    for (let time = Math.ceil(this.from / step) * step; time <= this.to; time += step) {
+      const at = this.x(time);
+      if (at > LEFT + 20 && at < width - 20) context.fillText(clock(time, step < 60), at, height - 5);
+    }
+  }
+
+  areas(context, series, stack, y) {
+    const { times } = this.data;
+    let below = new Array(times.length).fill(0);
+    for (const one of series) {
+      const above = stack.get(one);
+      context.beginPath();
+      times.forEach((time, place) => context.lineTo(this.x(time), y(above[place])));
+      for (let place = times.length - 1; place >= 0; place -= 1) context.lineTo(this.x(times[place]), y(below[place]));
+      context.closePath();
+      context.fillStyle = one.color;
+      context.globalAlpha = 0.82;
+      context.fill();
+      context.globalAlpha = 1;
+      below = above;
+    }
+  }
+
+  line(context, one, y) {
+    context.strokeStyle = one.color;
+    context.lineWidth = one.dashed ? 1.5 : 1.75;
+    context.setLineDash(one.dashed ? [5, 4] : []);
+    context.lineJoin = "round";
+    context.beginPath();
+    let last = -Infinity;
+    const gap = Math.max(30, (this.to - this.from) / 20);
+    this.data.times.forEach((time, place) => {
+      const value = one.values[place];
+      if (value == null) return;
+      // A missing value is bridged, a missing time is not.
+      if (time - last < gap) context.lineTo(this.x(time), y(value));
+      else context.moveTo(this.x(time), y(value));
+      last = time;
+    });
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  crosshair(context, height, y, series, stack) {
+    const { times } = this.data;
+    this.tip.hidden = true;
+    this.place = null;
+    if (this.cursor == null || !times.length) return;
+    let best = 0;
+    times.forEach((time, place) => {
+      if (Math.abs(this.x(time) - this.cursor) < Math.abs(this.x(times[best]) - this.cursor)) best = place;
+    });
+    this.place = best;
+    const at = this.x(times[best]);
+    context.strokeStyle = shade("--muted");
+    context.beginPath();
+    context.moveTo(at, TOP);
+    context.lineTo(at, height - BOTTOM);
+    context.stroke();
+    const rows = series.filter((one) => one.values[best] != null);
+    if (stack) rows.sort((a, b) => b.values[best] - a.values[best]);
+    const shown = rows.slice(0, 10).map((one) => {
+      const dot = h("i", {});
+      dot.style.background = one.color;
+      return h("div", {}, dot, h("span", {}, one.name), h("b", {}, this.options.format(one.values[best])));
+    });
+    const more = rows.length > 10 ? h("div", {}, h("span", {}, `and ${rows.length - 10} more`)) : null;
+    fill(this.tip, h("div", { class: "when" }, clock(times[best])), shown, more);
+    this.tip.hidden = false;
+    const right = at > this.canvas.clientWidth / 2;
+    this.tip.style.left = right ? "auto" : `${at + 10}px`;
+    this.tip.style.right = right ? `${this.canvas.clientWidth - at + 10}px` : "auto";
+  }
+
+  /** The legend, and the same in words for a screen reader. */
+  describe(series) {
+    const last = (one) => one.values.findLast((value) => value != null);
+    const now = series.filter((one) => one.values.at(-1) != null);
+    const first = [...now].sort((a, b) => (b.values.at(-1) ?? 0) - (a.values.at(-1) ?? 0));
+    const shown = series.length > 8 ? first.slice(0, 7) : series;
+    const names = shown.map((one) => one.name).join("\n") + series.length + this.options.title;
+    if (names !== this.names) {
+      this.names = names;
+      const items = shown.map((one) => {
+        const dot = h("i", { class: one.dashed ? "dashed" : "" });
+        dot.style[one.dashed ? "borderColor" : "background"] = one.color;
+        return h("li", {}, dot, one.name);
+      });
+      if (series.length > shown.length) items.push(h("li", { class: "muted" }, `and ${series.length - shown.length} more`));
+      fill(this.legend, items);
+    }
+    const said = Math.floor(Date.now() / 5000);
+    if (said === this.said) return;
+    this.said = said;
+    const words = first.slice(0, 8).map((one) => `${one.name} ${this.options.format(last(one) ?? 0)}`);
+    this.canvas.setAttribute("aria-label", `${this.options.title}, now: ${words.join(", ") || "nothing"}`);
+  }
+}
+
+function stacked(series, length) {
+  const sums = new Array(length).fill(0);
+  const stack = new Map();
+  for (const one of series) {
+    const above = sums.map((sum, place) => sum + (one.values[place] ?? 0));
+    above.forEach((value, place) => { sums[place] = value; });
+    stack.set(one, above);
+  }
+  return stack;
+}
+
+/** A small line without axes, for a table. */
+export function spark(canvas, values, most, stroke) {
+  const { context, width, height } = prepare(canvas);
+  const known = values.slice(-60);
+  if (known.length < 2) return;
+  const x = (place) => place / (known.length - 1) * width;
+  const y = (value) => height - 1 - Math.min(1, (value ?? 0) / most) * (height - 2);
+  context.beginPath();
+  known.forEach((value, place) => context.lineTo(x(place), y(value)));
+  context.strokeStyle = stroke;
+  context.lineWidth = 1.5;
+  context.stroke();
+  context.lineTo(width, height);
+  context.lineTo(0, height);
+  context.closePath();
+  context.globalAlpha = 0.18;
+  context.fillStyle = stroke;
+  context.fill();
+  context.globalAlpha = 1;
+}

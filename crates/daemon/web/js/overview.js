@@ -1,0 +1,156 @@
+// The overview: GPUs, who has them, shares and memory over time, all virtual GPUs.
+
+import { bar, h, keyed, text } from "./dom.js";
+import { Chart, spark } from "./chart.js";
+import { bytes, count, percent } from "./format.js";
+import { menu } from "./actions.js";
+import { Range } from "./history.js";
+import { color, on, store } from "./store.js";
+import { Timeline } from "./timeline.js";
+
+/** What a state is called, with a sign besides its colour. */
+export function stateBadge() {
+  const element = h("span", { class: "badge" });
+  return {
+    element,
+    set(vgpu) {
+      const sign = { active: "●", ready: "○", suspended: "❚❚", degraded: "▲", lost: "✕" }[vgpu.state] ?? "";
+      text(element, `${sign} ${vgpu.state}`);
+      element.className = `badge ${vgpu.state}`;
+      element.title = vgpu.reasons.join("\n");
+    },
+  };
+}
+
+function gpuCard(gpu) {
+  const name = h("h2", {}, gpu.name);
+  const facts = h("p", { class: "muted" });
+  const busy = h("b", { class: "big" });
+  const memory = h("div", { class: "stack", role: "img" });
+  const memoryWords = h("span", {});
+  const shares = bar("Guaranteed shares");
+  const shareWords = h("span", {});
+  const trouble = h("p", { class: "trouble", role: "alert", hidden: true });
+  const element = h("section", { class: "card gpu", "aria-label": `GPU ${gpu.index}` },
+    h("div", { class: "split" }, h("div", {}, name, facts), h("div", { class: "right" }, busy, h("span", { class: "muted" }, "busy"))),
+    h("div", { class: "meter" }, h("span", { class: "muted" }, "Memory"), memory, memoryWords),
+    h("div", { class: "meter" }, h("span", { class: "muted" }, "Shares"), shares.element, shareWords), trouble);
+  return { element, facts, busy, memory, memoryWords, shares, shareWords, trouble };
+}
+
+function updateGpu(card, gpu) {
+  const own = store.vgpus.filter((vgpu) => vgpu.gpu === gpu.index);
+  const facts = [`GPU ${gpu.index}`, gpu.kind, gpu.driver && `driver ${gpu.driver}`, gpu.temperature_celsius && `${gpu.temperature_celsius} °C`, gpu.power_watts && `${Math.round(gpu.power_watts)} W`, `${gpu.vgpus} virtual GPUs`];
+  text(card.facts, facts.filter(Boolean).join(" · "));
+  text(card.busy, percent(gpu.utilization_percent));
+  text(card.memoryWords, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`);
+  keyed(card.memory, own.filter((vgpu) => vgpu.memory_used_bytes > 0), (vgpu) => vgpu.name, (vgpu) => {
+    const element = h("span", {});
+    element.style.background = color(vgpu.name);
+    return { element };
+  }, (part, vgpu) => {
+    part.element.style.width = `${vgpu.memory_used_bytes / gpu.memory_total_bytes * 100}%`;
+    part.element.title = `${vgpu.name}: ${bytes(vgpu.memory_used_bytes)}`;
+  });
+  card.memory.setAttribute("aria-label", `Memory: ${card.memoryWords.textContent} in use, ${bytes(gpu.memory_reserved_bytes)} given out as limits`);
+  const reserved = gpu.share_reserved_percent;
+  card.shares.set(reserved / 100, null, `${percent(reserved)} reserved`);
+  text(card.shareWords, `${percent(reserved)} reserved`);
+  const trouble = gpu.lost ?? gpu.unshareable;
+  card.trouble.hidden = !trouble;
+  text(card.trouble, trouble ?? "");
+}
+
+function tableRow(vgpu) {
+  const dot = h("i", {});
+  dot.style.background = color(vgpu.name);
+  const owner = h("span", { class: "muted small" });
+  const small = h("span", { class: "muted small narrow" });
+  const state = stateBadge();
+  const share = bar("Share of the GPU's time");
+  const shareWords = h("span", { class: "figure-text" });
+  const line = h("canvas", { class: "spark", "aria-hidden": "true" });
+  const memory = bar("Memory");
+  const memoryWords = h("span", { class: "figure-text" });
+  const wait = h("td", { class: "number" });
+  const launches = h("td", { class: "number wide" });
+  const processes = h("td", { class: "number wide" });
+  const element = h("tr", {},
+    h("th", { scope: "row" }, h("a", { class: "tenant", href: `#/vgpu/${encodeURIComponent(vgpu.name)}` }, dot, h("span", {}, vgpu.name)), owner, small),
+    h("td", { class: "roomy" }, state.element), h("td", {}, share.element, shareWords), h("td", { class: "wide" }, line),
+    h("td", {}, memory.element, memoryWords), wait, launches, processes, h("td", { class: "end" }, menu(vgpu.name)));
+  return { element, owner, small, state, share, shareWords, line, memory, memoryWords, wait, launches, processes };
+}
+
+function updateRow(row, vgpu) {
+  const rates = store.rates.get(vgpu.name) ?? { launches: 0, wait: 0 };
+  const priority = vgpu.priority === "normal" ? "" : `, ${vgpu.priority} priority`;
+  text(row.owner, `${vgpu.mode}${priority}`);
+  text(row.small, vgpu.state);
+  row.state.set(vgpu);
+  const asked = vgpu.share_percent;
+  const limit = vgpu.cap ? "at most" : vgpu.share_reserved ? "of" : "owed";
+  const words = `${percent(vgpu.share_measured_percent)} ${limit} ${percent(asked)}`;
+  row.share.set(vgpu.share_measured_percent / 100, asked / 100, words, color(vgpu.name));
+  row.share.element.classList.remove("full");
+  text(row.shareWords, words);
+  spark(row.line, store.series.get(vgpu.name)?.share ?? [], 100, color(vgpu.name));
+  const used = vgpu.memory_used_bytes;
+  const most = Math.max(1, vgpu.memory_limit_bytes);
+  const memory = `${bytes(used)} of ${bytes(most)}`;
+  row.memory.set(used / most, vgpu.memory_peak_bytes / most, `${memory}, at most ${bytes(vgpu.memory_peak_bytes)} so far`, color(vgpu.name));
+  text(row.memoryWords, memory);
+  text(row.wait, percent(rates.wait));
+  text(row.launches, count(rates.launches));
+  text(row.processes, String(vgpu.processes.length));
+}
+
+function table() {
+  const body = h("tbody", {});
+  const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter virtual GPUs by name", oninput: () => update() });
+  const head = (name, properties = {}) => h("th", { scope: "col", ...properties }, name);
+  const empty = h("p", { class: "muted empty" }, "No virtual GPU yet. Make one with the button above, or with: mica run --memory 2GiB --share 30 -- CMD");
+  const element = h("section", { class: "card" },
+    h("div", { class: "figcaption" }, h("h2", {}, "Virtual GPUs"), filter),
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Virtual GPUs" }, h("table", {}, h("caption", { class: "hidden" }, "All virtual GPUs with their shares and memory, updated every second"),
+      h("thead", {}, h("tr", {}, head("Name"), head("State", { class: "roomy" }), head("Time: got, asked"), head("Last minute", { class: "wide" }), head("Memory: used, limit"), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", {}))), body)), empty);
+  function update() {
+    const wanted = filter.value.toLowerCase();
+    const shown = store.vgpus.filter((vgpu) => vgpu.name.toLowerCase().includes(wanted));
+    keyed(body, shown, (vgpu) => vgpu.name, tableRow, updateRow);
+    empty.hidden = store.vgpus.length > 0;
+  }
+  return { element, update };
+}
+
+/** The overview. */
+export function overview() {
+  const cards = h("div", { class: "cards" });
+  const waiting = h("p", { class: "card muted" }, "Waiting for the daemon …");
+  const timelines = h("div", { class: "timelines" });
+  const range = new Range(() => charts.forEach((chart) => chart.draw()));
+  const charts = [
+    new Chart({ title: "Share of the GPU's time", format: percent, stacked: true, most: 100, data: () => range.lines("share") }),
+    new Chart({ title: "Memory by virtual GPU", format: bytes, stacked: true, binary: true, most: 1048576, data: () => range.lines("memory") }),
+    new Chart({ title: "Waiting for a turn", format: percent, most: 10, data: () => range.lines("wait") }),
+  ];
+  const grid = h("section", {}, h("div", { class: "figcaption heading" }, h("h2", {}, "Over time"), range.element), h("div", { class: "grid" }, charts.map((chart) => chart.element)));
+  const vgpus = table();
+  const lanes = new Map();
+  const element = h("div", {}, h("h1", { class: "hidden" }, "Overview"), waiting, cards, timelines, vgpus.element, grid);
+  function update() {
+    waiting.hidden = true;
+    keyed(cards, store.gpus, (gpu) => gpu.index, gpuCard, updateGpu);
+    for (const gpu of store.gpus) {
+      if (lanes.has(gpu.index)) continue;
+      const title = store.gpus.length > 1 ? `Who has GPU ${gpu.index}` : "Who has the GPU";
+      const timeline = new Timeline(gpu.index, { title });
+      lanes.set(gpu.index, timeline);
+      timelines.append(timeline.element);
+    }
+    vgpus.update();
+    for (const chart of charts) chart.draw();
+  }
+  const stop = on("stats", update);
+  return { element, title: "Overview", shown() { if (store.daemon) update(); }, close() { stop(); range.close(); charts.forEach((chart) => chart.close()); lanes.forEach((timeline) => timeline.close()); } };
+}

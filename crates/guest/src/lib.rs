@@ -1,0 +1,54 @@
+//! A virtual GPU in a virtual machine.
+//!
+//! ```text
+//!   guest                                                    host
+//!   program ── /run/mica-vgpu/host.sock ── mica-guest ══ vsock ══ mica vm serve ── container socket ── daemon, worker
+//! ```
+//! The agent in the guest (`mica-guest`) stands for the daemon: programs find its socket as they find a container's. For each
+//! program it opens a stream to the host, over which `mica-tunnel` carries the session. On the host a relay process serves each
+//! stream through the socket of one virtual GPU, so a guest has the rights of a container and no others. What a guest
+//! sends is hostile: the hello has one size, and frames are checked by the tunnel and the worker.
+#![deny(clippy::unwrap_used, clippy::expect_used)]
+
+mod agent;
+mod hello;
+mod relay;
+mod vsock;
+
+pub use agent::{Agent, HostAddress};
+pub use hello::{Hello, MOST_ANSWER_BYTES, Purpose};
+pub use relay::{Facts, serve};
+pub use vsock::{VsockAddress, VsockListener};
+
+/// The port of the host that guests connect to, where no other is chosen.
+pub const PORT: u32 = 9350;
+
+/// What goes wrong between a guest and its host.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// A system call failed.
+    #[error("{what}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The other side speaks something else.
+    #[error("{0}")]
+    Protocol(String),
+    /// The host says no.
+    #[error("the host refuses: {0}")]
+    Refused(String),
+    /// The session broke.
+    #[error(transparent)]
+    Tunnel(#[from] mica_tunnel::TunnelError),
+}
+
+impl GuestError {
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+}

@@ -1,0 +1,279 @@
+//! The side without a GPU: finds a server, pairs with it, has a virtual GPU there.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mica_control::api::{Created, Event, VgpuSpec};
+use mica_tunnel::near::LinkStats;
+use mica_tunnel::{Carrier, PING_EVERY, Rooms, SILENCE, TunnelError};
+use rustls::pki_types::CertificateDer;
+
+use crate::folder::{Folder, KnownServer};
+use crate::hello::Purpose;
+use crate::identity::Identity;
+use crate::invite::{Invite, with_port};
+use crate::message::{self, Answer, MOST_ANSWER_BYTES, Request};
+use crate::tls::{Peer, TlsCarrier};
+use crate::{RemoteError, hex, unhex};
+
+/// How long a server may take for its first answer: it may have to start a daemon and a worker.
+const FIRST_ANSWER: Duration = Duration::from_secs(60);
+
+/// The server that a person means: a name, or an address.
+///
+/// # Errors
+/// There is none, or its file is damaged.
+pub fn find(folder: &Folder, on: &str) -> Result<(String, KnownServer), RemoteError> {
+    let mut servers = folder.servers()?;
+    let address = with_port(on);
+    let at = |(name, server): &(String, KnownServer)| name == on || server.address == address;
+    if let Some(at) = servers.iter().position(at) {
+        return Ok(servers.swap_remove(at));
+    }
+    let names: Vec<String> = servers.into_iter().map(|(name, _)| name).collect();
+    let hint = match names.is_empty() {
+        true => "no server is paired with this machine".to_owned(),
+        false => format!("known are {}", names.join(", ")),
+    };
+    Err(RemoteError::Usage(format!(
+        "no server is called {on}: {hint}\n  hint: `mica remote invite` on the GPU's machine, then `mica remote pair` here"
+    )))
+}
+
+/// Connects to a server.
+///
+/// # Errors
+/// It cannot be reached, is not the one that was paired, or does not accept this machine.
+pub fn connect(identity: &Identity, server: &KnownServer) -> Result<TlsCarrier, RemoteError> {
+    let certificate = unhex(&server.certificate).map(CertificateDer::from);
+    let known = Peer::Known(certificate.into_iter().collect());
+    let carrier = TlsCarrier::connect(&server.address, Purpose::Use, identity, &known)?;
+    carrier.expect_within(FIRST_ANSWER)?;
+    Ok(carrier)
+}
+
+/// Asks a server something.
+///
+/// # Errors
+/// It refuses, or the connection is lost.
+pub fn ask(carrier: &dyn Carrier, request: &Request) -> Result<Answer, RemoteError> {
+    message::send(carrier, request).map_err(RemoteError::network("the connection was lost"))?;
+    match message::receive(carrier, MOST_ANSWER_BYTES)? {
+        Answer::Refused { why } => Err(RemoteError::Refused(why)),
+        answer => Ok(answer),
+    }
+}
+
+fn unexpected(answer: &Answer) -> RemoteError {
+    RemoteError::Protocol(format!("the server answered something else: {answer:?}"))
+}
+
+/// Pairs this machine with the server of an invitation; what it is called there.
+///
+/// # Errors
+/// The string is not valid any more, or the server cannot be reached.
+pub fn pair(folder: &Folder, invite: &Invite, name: &str) -> Result<String, RemoteError> {
+    crate::folder::check_name(name)?;
+    let identity = folder.identity()?;
+    let pinned = Peer::Pinned(invite.fingerprint);
+    let carrier = TlsCarrier::connect(&invite.address, Purpose::Pair, &identity, &pinned)?;
+    let secret = hex(&invite.secret);
+    match ask(&carrier, &Request::Pair { secret })? {
+        Answer::Paired { client } => {
+            let server = KnownServer {
+                address: invite.address.clone(),
+                certificate: hex(carrier.peer()),
+            };
+            folder.put_server(name, &server)?;
+            Ok(client)
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// A virtual GPU on a server, while it lives.
+pub struct RemoteVgpu {
+    identity: Identity,
+    server: KnownServer,
+    control: Mutex<TlsCarrier>,
+    created: Created,
+    ticket: String,
+    device_bytes: u64,
+    stats: Arc<LinkStats>,
+    over: AtomicBool,
+    lost: Mutex<Option<String>>,
+}
+
+impl RemoteVgpu {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// The server refuses or cannot be reached.
+    pub fn make(
+        identity: Identity,
+        server: KnownServer,
+        spec: VgpuSpec,
+        gpu: Option<String>,
+        command: String,
+    ) -> Result<Arc<Self>, RemoteError> {
+        let control = connect(&identity, &server)?;
+        let request = Request::Run {
+            spec: Box::new(spec),
+            gpu,
+            command,
+        };
+        let (created, ticket, device_bytes) = match ask(&control, &request)? {
+            Answer::Running {
+                created,
+                ticket,
+                device_bytes,
+            } => (*created, ticket, device_bytes),
+            other => return Err(unexpected(&other)),
+        };
+        control.expect_within(SILENCE)?;
+        let remote = Arc::new(Self {
+            identity,
+            server,
+            control: Mutex::new(control),
+            created,
+            ticket,
+            device_bytes,
+            stats: Arc::default(),
+            over: AtomicBool::new(false),
+            lost: Mutex::default(),
+        });
+        let pinging = Arc::downgrade(&remote);
+        let ping = move || {
+            while let Some(remote) = pinging.upgrade().filter(|r| !r.over.load(Acquire)) {
+                remote.ping();
+                drop(remote);
+                std::thread::sleep(PING_EVERY);
+            }
+        };
+        let _ = std::thread::Builder::new().name("ping".into()).spawn(ping);
+        Ok(remote)
+    }
+
+    /// All about it.
+    pub fn created(&self) -> &Created {
+        &self.created
+    }
+
+    /// What is known of the link.
+    pub fn link(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    /// Why the connection that it belongs to was lost, if it was.
+    pub fn lost(&self) -> Option<String> {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.clone()
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, RemoteError> {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        ask(&*control, request)
+    }
+
+    fn ping(&self) {
+        let began = Instant::now();
+        let ping = Request::Ping {
+            round_trip_us: self.stats.round_trip_us.load(Relaxed),
+            bytes_per_second: self.stats.send_rate.load(Relaxed),
+        };
+        match self.ask(&ping) {
+            Ok(_) => {
+                let took = began.elapsed().as_micros() as u64;
+                self.stats.round_trip_us.store(took.max(1), Relaxed);
+            }
+            Err(error) if !self.over.swap(true, Release) => {
+                let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+                *lost = Some(error.to_string());
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// What happened in it.
+    pub fn events(&self) -> Vec<Event> {
+        match self.ask(&Request::Events) {
+            Ok(Answer::Events { events }) => events,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Ends it.
+    pub fn end(&self) {
+        self.over.store(true, Release);
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        control.close();
+    }
+}
+
+impl Rooms for RemoteVgpu {
+    fn open(&self, pid: u32) -> Result<Arc<dyn Carrier>, String> {
+        let session = || -> Result<TlsCarrier, RemoteError> {
+            let carrier = connect(&self.identity, &self.server)?;
+            let ticket = self.ticket.clone();
+            match ask(&carrier, &Request::Session { ticket, pid })? {
+                Answer::Session => {
+                    carrier.expect_within(SILENCE)?;
+                    Ok(carrier)
+                }
+                other => Err(unexpected(&other)),
+            }
+        };
+        session()
+            .map(|carrier| Arc::new(carrier) as Arc<dyn Carrier>)
+            .map_err(|error| error.to_string())
+    }
+
+    fn describe(&self) -> Option<String> {
+        match self.ask(&Request::Describe) {
+            Ok(Answer::Described { vgpu }) => Some(vgpu.to_string()),
+            _ => None,
+        }
+    }
+
+    fn facts(&self) -> (u64, u64, u64, String) {
+        let created = &self.created;
+        (
+            created.memory_limit_bytes,
+            self.device_bytes,
+            created.gpu.into(),
+            created.name.clone(),
+        )
+    }
+
+    fn broken(&self, _pid: u32, why: &TunnelError) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = std::error::Error::source(why).map(|source| format!(": {source}"));
+        lost.get_or_insert_with(|| format!("{why}{}", source.unwrap_or_default()));
+    }
+
+    fn stats(&self) -> Arc<LinkStats> {
+        Arc::clone(&self.stats)
+    }
+}
+
+/// How long a server takes to answer, and what it says of itself: version, this machine's name there, its GPUs.
+///
+/// # Errors
+/// It cannot be reached or does not accept this machine.
+pub fn status(
+    identity: &Identity,
+    server: &KnownServer,
+) -> Result<(Duration, String, String, Vec<String>), RemoteError> {
+    let carrier = connect(identity, server)?;
+    let began = Instant::now();
+    match ask(&carrier, &Request::Status)? {
+        Answer::Status {
+            version,
+            client,
+            gpus,
+        } => Ok((began.elapsed(), version, client, gpus)),
+        other => Err(unexpected(&other)),
+    }
+}

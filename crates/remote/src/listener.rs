@@ -1,0 +1,168 @@
+//! Accepts connections: reads 32 bytes of each, limits how many there are and how often they come.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::hello::{self, HELLO_BYTES, Purpose, Verdict};
+
+/// How long a peer may take for its 32 bytes.
+const HELLO_WITHIN: Duration = Duration::from_secs(3);
+/// Connections at once.
+const MOST_CONNECTIONS: usize = 512;
+/// Connections that have not said hello.
+const MOST_GREETING: usize = 64;
+/// Connections of one address: so many at once, and so many a second after that.
+const BURST: f64 = 40.0;
+const PER_SECOND: f64 = 10.0;
+/// Addresses that are remembered.
+const MOST_ADDRESSES: usize = 4096;
+
+/// How often addresses come.
+#[derive(Debug, Default)]
+struct Rates(HashMap<IpAddr, (Instant, f64)>);
+
+impl Rates {
+    /// Whether one more connection of an address is served now.
+    fn admit(&mut self, address: IpAddr, now: Instant) -> bool {
+        if self.0.len() >= MOST_ADDRESSES {
+            // Those that could come with a full burst again are forgotten; a flood of addresses forgets all.
+            self.0.retain(|_, (last, _)| {
+                now.duration_since(*last).as_secs_f64() * PER_SECOND < BURST
+            });
+            if self.0.len() >= MOST_ADDRESSES {
+                self.0.clear();
+            }
+        }
+        let (last, left) = self.0.entry(address).or_insert((now, BURST));
+        *left = (*left + now.duration_since(*last).as_secs_f64() * PER_SECOND).min(BURST);
+        *last = now;
+        let admitted = *left >= 1.0;
+        if admitted {
+            *left -= 1.0;
+        }
+        admitted
+    }
+}
+
+/// Counts while it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let counted = count.fetch_update(Relaxed, Relaxed, |now| (now < most).then_some(now + 1));
+        counted.ok().map(|_| Self(Arc::clone(count)))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Serves connections for ever. `serve` gets each that has said hello, on a thread of its own, and returns when the
+/// connection has ended; `log` gets a sentence for each that is refused.
+pub fn run(
+    listener: &TcpListener,
+    serve: impl Fn(TcpStream, Purpose) + Send + Sync + 'static,
+    log: impl Fn(String) + Send + Sync + 'static,
+) {
+    let (serve, log) = (Arc::new(serve), Arc::new(log));
+    let (all, greeting) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let rates = Mutex::new(Rates::default());
+    loop {
+        let Ok((stream, from)) = listener.accept() else {
+            // No descriptor is left, or the peer is gone already.
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        let admitted = {
+            let mut rates = rates.lock().unwrap_or_else(PoisonError::into_inner);
+            rates.admit(from.ip(), Instant::now())
+        };
+        let places = (
+            Counted::new(&all, MOST_CONNECTIONS),
+            Counted::new(&greeting, MOST_GREETING),
+        );
+        let (Some(place), Some(greets), true) = (places.0, places.1, admitted) else {
+            let mut stream = stream;
+            let _ = stream.set_nonblocking(true);
+            let _ = stream.write_all(&hello::server_hello(Verdict::Busy));
+            log(format!("{from} was refused: too many connections"));
+            continue;
+        };
+        let (serve, log) = (Arc::clone(&serve), Arc::clone(&log));
+        let _ = std::thread::Builder::new()
+            .name("hello".into())
+            .spawn(move || {
+                let purpose = greet(&stream);
+                drop(greets);
+                match purpose {
+                    Ok(purpose) => serve(stream, purpose),
+                    Err(why) => log(format!("{from} was refused: {why}")),
+                }
+                drop(place);
+            });
+    }
+}
+
+/// Reads a hello and answers it.
+fn greet(mut stream: &TcpStream) -> Result<Purpose, &'static str> {
+    let began = Instant::now();
+    let mut hello = [0; HELLO_BYTES];
+    let mut filled = 0;
+    while filled < HELLO_BYTES {
+        let left = HELLO_WITHIN.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Err("it did not say hello in time");
+        }
+        let _ = stream.set_read_timeout(Some(left));
+        match stream.read(&mut hello[filled..]) {
+            Ok(0) => return Err("it closed the connection"),
+            Ok(got) => filled += got,
+            Err(_) => return Err("it did not say hello in time"),
+        }
+    }
+    let verdict = match hello::read_client(&hello) {
+        Ok(purpose) => {
+            let answer = hello::server_hello(Verdict::GoOn);
+            let sent = stream.write_all(&answer);
+            return sent
+                .map(|()| purpose)
+                .map_err(|_| "it closed the connection");
+        }
+        Err(verdict) => verdict,
+    };
+    let Some(verdict) = verdict else {
+        return Err("its first bytes are no hello of a Mica client");
+    };
+    let _ = stream.write_all(&hello::server_hello(verdict));
+    Err("it speaks another version of the protocol")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_burst_and_then_so_many_a_second() {
+        let mut rates = Rates::default();
+        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let start = Instant::now();
+        let admitted = (0..100).filter(|_| rates.admit(one, start)).count();
+        assert_eq!(admitted, BURST as usize);
+        assert!(rates.admit(other, start));
+        let later = start + Duration::from_secs(2);
+        let admitted = (0..100).filter(|_| rates.admit(one, later)).count();
+        assert_eq!(admitted, 2 * PER_SECOND as usize);
+        for n in 0..3 * MOST_ADDRESSES as u32 {
+            rates.admit(IpAddr::from(n.to_be_bytes()), later);
+        }
+        assert!(rates.0.len() <= MOST_ADDRESSES);
+    }
+}

@@ -1,0 +1,218 @@
+//! Host memory on both sides of a wall, and how it is kept equal.
+//!
+//! Each side has the bytes in shared memory with its neighbour (the program, the worker) and, once the memory is *mapped*,
+//! a copy of what it last sent or received. A side sends the words that differ from that copy, by page: a bit for each
+//! word of four bytes, then those words. The other side writes just these, so that what each side writes to words of its
+//! own survives, also if both write at the same time.
+
+use mica_wire::session::{
+    GraphLaunch, GraphUpload, Launch, LaunchWith, Region, Request, StreamWaitValue,
+};
+
+/// Calls whose work reads and writes host memory that it was given by its address.
+pub(crate) const WORK: &[u16] = &[
+    Launch::NUMBER,
+    LaunchWith::NUMBER,
+    GraphLaunch::NUMBER,
+    GraphUpload::NUMBER,
+    StreamWaitValue::NUMBER,
+];
+
+/// The unit that is compared.
+pub const PAGE: usize = 4096;
+/// The unit that is sent.
+const WORD: usize = 4;
+/// Bytes of a bit for each word of a page.
+const BITS: usize = PAGE / WORD / 8;
+
+/// Host memory on one side.
+#[derive(Debug)]
+pub struct Shadow {
+    region: Region,
+    bytes: u64,
+    known: Option<Vec<u8>>,
+}
+
+impl Shadow {
+    /// Memory that is not mapped yet.
+    pub fn new(region: Region, bytes: u64) -> Self {
+        Self {
+            region,
+            bytes,
+            known: None,
+        }
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it is kept equal.
+    pub fn is_mapped(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// Begins to keep it equal: what is here now is agreed on. The near end sends all of it afterwards.
+    pub fn map(&mut self) {
+        if self.known.is_none() {
+            let mut known = vec![0; self.bytes as usize];
+            self.region.read(0, &mut known);
+            self.known = Some(known);
+        }
+    }
+
+    /// Begins to keep it equal with a side that has nothing but zeros.
+    pub fn map_as_zeros(&mut self) {
+        self.known = Some(vec![0; self.bytes as usize]);
+    }
+
+    /// Whether bytes are inside.
+    pub fn holds(&self, offset: u64, bytes: usize) -> bool {
+        offset
+            .checked_add(bytes as u64)
+            .is_some_and(|end| end <= self.bytes)
+    }
+
+    /// Copies bytes out; false if they are not inside.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> bool {
+        let inside = self.holds(offset, bytes.len());
+        if inside {
+            self.region.read(offset as usize, bytes);
+        }
+        inside
+    }
+
+    /// Copies bytes in, whatever was agreed on; false if they are not inside.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        let inside = self.holds(offset, bytes.len());
+        if inside {
+            self.region.write(offset as usize, bytes);
+        }
+        inside
+    }
+
+    /// Takes over what the other side has changed of the page at an offset; false if that is not inside, makes no sense,
+    /// or the memory is not mapped.
+    pub fn merge(&mut self, offset: u64, changes: &[u8]) -> bool {
+        let (Some(known), Some((bits, mut words))) =
+            (&mut self.known, changes.split_at_checked(BITS))
+        else {
+            return false;
+        };
+        let Ok(offset) = usize::try_from(offset) else {
+            return false;
+        };
+        let rest = known.len().saturating_sub(offset);
+        let page = &mut known[offset.min(self.bytes as usize)..][..rest.min(PAGE)];
+        for (index, old) in page.chunks_mut(WORD).enumerate() {
+            if bits[index / 8] & 1 << (index % 8) == 0 {
+                continue;
+            }
+            let Some((new, more)) = words.split_at_checked(old.len()) else {
+                return false;
+            };
+            words = more;
+            self.region.write(offset + index * WORD, new);
+            old.copy_from_slice(new);
+        }
+        words.is_empty()
+    }
+
+    /// Calls `send` with what has changed of each page since it was last sent or received.
+    pub fn changes(&mut self, send: impl FnMut(u64, &[u8])) {
+        self.send(false, send);
+    }
+
+    /// Calls `send` with all of every page.
+    pub fn all(&mut self, send: impl FnMut(u64, &[u8])) {
+        self.send(true, send);
+    }
+
+    fn send(&mut self, all: bool, mut send: impl FnMut(u64, &[u8])) {
+        let Some(known) = &mut self.known else {
+            return;
+        };
+        let mut page = [0; PAGE];
+        let mut changes = Vec::with_capacity(BITS + PAGE);
+        for (index, old) in known.chunks_mut(PAGE).enumerate() {
+            let page = &mut page[..old.len()];
+            self.region.read(index * PAGE, page);
+            if !all && page == old {
+                continue;
+            }
+            changes.clear();
+            changes.resize(BITS, 0);
+            for (word, (new, old)) in page.chunks(WORD).zip(old.chunks(WORD)).enumerate() {
+                if all || new != old {
+                    changes[word / 8] |= 1 << (word % 8);
+                    changes.extend_from_slice(new);
+                }
+            }
+            send((index * PAGE) as u64, &changes);
+            old.copy_from_slice(page);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mica_wire::session::create_sealed;
+
+    fn shadow(bytes: usize) -> Shadow {
+        let file = create_sealed("test", bytes as u64).unwrap();
+        Shadow::new(Region::map(&file, 0, bytes, 0).unwrap(), bytes as u64)
+    }
+
+    fn word(side: &Shadow, offset: u64) -> u32 {
+        let mut bytes = [0; 4];
+        assert!(side.read(offset, &mut bytes));
+        u32::from_le_bytes(bytes)
+    }
+
+    #[test]
+    fn what_both_sides_write_to_one_page_at_once_survives() {
+        let (mut near, mut far) = (shadow(3 * PAGE), shadow(3 * PAGE));
+        assert!(near.write(8, &7_u32.to_le_bytes()));
+        near.map();
+        far.map();
+        near.all(|offset, page| assert!(far.merge(offset, page)));
+        assert_eq!(word(&far, 8), 7);
+        near.changes(|_, _| panic!("nothing has changed"));
+        // Both write, and both send before they have received.
+        assert!(far.write(16, &2_u32.to_le_bytes()) && near.write(20, &3_u32.to_le_bytes()));
+        let (mut to_near, mut to_far) = (Vec::new(), Vec::new());
+        far.changes(|offset, page| to_near.push((offset, page.to_vec())));
+        near.changes(|offset, page| to_far.push((offset, page.to_vec())));
+        for (offset, page) in to_near {
+            assert!(near.merge(offset, &page));
+        }
+        for (offset, page) in to_far {
+            assert!(far.merge(offset, &page));
+        }
+        for side in [&near, &far] {
+            let found = [8, 16, 20].map(|offset| word(side, offset));
+            assert_eq!(found, [7, 2, 3]);
+        }
+        far.changes(|_, _| panic!("what was received is not sent back"));
+    }
+
+    #[test]
+    fn changes_that_make_no_sense_are_refused() {
+        let mut side = shadow(PAGE + 4);
+        assert!(!side.merge(0, &[0; BITS]), "not mapped");
+        side.map();
+        assert!(side.merge(0, &[0; BITS]));
+        assert!(!side.merge(0, &[0; BITS - 1]) && !side.merge(0, &[0; BITS + 1]));
+        assert!(!side.merge(0, &[0xff; BITS]), "words are missing");
+        assert!(!side.merge(u64::MAX, &[1; BITS + 4]));
+        assert!(!side.merge(2 * PAGE as u64, &[1; BITS + 4]));
+        assert!(!side.write(PAGE as u64 + 1, &[0; 4]));
+        let mut last = vec![0; BITS];
+        last[0] = 1;
+        last.extend([9; 4]);
+        assert!(side.merge(PAGE as u64, &last));
+        assert_eq!(word(&side, PAGE as u64), 0x0909_0909);
+    }
+}

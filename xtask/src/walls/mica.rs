@@ -1,0 +1,58 @@
+//! `mica` with a daemon of its own.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::Options;
+use super::podman::text;
+use crate::command::target;
+
+/// `mica` with a daemon of its own, which ends with it.
+pub(super) struct Mica {
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+impl Mica {
+    /// The build that the options name, with its daemon below a folder.
+    pub(super) fn new(options: Options, folder: &Path) -> Self {
+        Self {
+            program: target().join(options.profile).join("mica"),
+            folder: folder.join("run"),
+        }
+    }
+
+    /// `mica WORDS`.
+    pub(super) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(words).env("MICA_RUNTIME_DIR", &self.folder);
+        command
+            .env_remove("MICA_HOST_SOCKET")
+            .env_remove("MICA_TOKEN");
+        command
+    }
+
+    /// The same, whose answer is JSON.
+    pub(super) fn json(&self, words: &[&str]) -> Result<Value> {
+        Ok(serde_json::from_str(&text(&mut self.command(words))?)?)
+    }
+
+    /// Names of the virtual GPUs there are.
+    pub(super) fn names(&self) -> Result<BTreeSet<String>> {
+        let listed = self.json(&["ls", "--json"])?;
+        let all = listed.as_array().into_iter().flatten();
+        Ok(all
+            .filter_map(|vgpu| Some(vgpu["name"].as_str()?.to_owned()))
+            .collect())
+    }
+}
+
+impl Drop for Mica {
+    fn drop(&mut self) {
+        let _ = self.command(&["daemon", "--stop"]).output();
+    }
+}

@@ -1,0 +1,243 @@
+//! A real virtual machine: QEMU without acceleration, a vsock device, and a guest that has nothing but busybox, the agent, Mica's
+//! libraries and CUDA programs.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::machines::{Running, wait_for};
+use super::mica::Mica;
+use super::podman::text;
+use super::{Options, Rows, root_folders};
+use crate::bounded::Scratch;
+use crate::command::target;
+use crate::suite::tail;
+
+/// Modules of the guest's kernel, in the order in which they are loaded.
+const MODULES: [&str; 8] = [
+    "drivers/virtio/virtio",
+    "drivers/virtio/virtio_ring",
+    "drivers/virtio/virtio_pci_legacy_dev",
+    "drivers/virtio/virtio_pci_modern_dev",
+    "drivers/virtio/virtio_pci",
+    "net/vmw_vsock/vsock",
+    "net/vmw_vsock/vmw_vsock_virtio_transport_common",
+    "net/vmw_vsock/vmw_vsock_virtio_transport",
+];
+/// Programs that run in the guest, where no others are chosen: its processor is emulated and slow.
+const PROGRAMS: [&str; 8] = [
+    "callbacks",
+    "graph_capture",
+    "malloc_async",
+    "matmul_tiled",
+    "printf_device",
+    "streams_events",
+    "texture_2d",
+    "vector_add",
+];
+/// Tools of busybox in the guest.
+const APPLETS: [&str; 6] = ["sh", "mount", "insmod", "poweroff", "sleep", "env"];
+const INIT: &str = "#!/bin/sh
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+for m in /mod/*.ko; do insmod $m; done
+mica-guest serve &
+sleep 1
+for p in '/bin/probe 256' /programs/*; do echo; echo \"== $p\"; env -i $p 2>&1; echo \"=> $?\"; done
+echo '== end'
+poweroff -f
+";
+/// Longest life of the guest.
+const SECONDS: &str = "400";
+
+/// What a machine is made of.
+struct Parts {
+    kernel: PathBuf,
+    modules: PathBuf,
+    vsock: PathBuf,
+}
+
+/// What is missing is said, with where to get it.
+fn parts() -> Result<Parts> {
+    for tool in ["qemu-system-x86_64", "cpio", "gzip", "strip", "busybox"] {
+        root_folders::which(tool)?;
+    }
+    let tools = target().join("tools");
+    let vsock = tools.join("bin/vhost-device-vsock");
+    let vsock = root_folders::which("vhost-device-vsock")
+        .ok()
+        .or(vsock.is_file().then_some(vsock));
+    let vsock = vsock.context(
+        "vhost-device-vsock is missing: cargo install vhost-device-vsock --root target/tools",
+    )?;
+    let folder = tools.join("kernel");
+    let only = |folder: PathBuf, prefix: &str| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut found = entries.filter(|e| e.file_name().to_string_lossy().starts_with(prefix));
+        found.next().map(|entry| entry.path())
+    };
+    let missing = "a kernel is missing: unpack Debian's linux-image-cloud-amd64 into target/tools/kernel (dpkg -x)";
+    let modules = only(folder.join("lib/modules"), "").context(missing)?;
+    Ok(Parts {
+        kernel: only(folder.join("boot"), "vmlinuz").context(missing)?,
+        modules: modules.join("kernel"),
+        vsock,
+    })
+}
+
+/// The check.
+pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
+    let parts = match parts() {
+        Ok(parts) => parts,
+        Err(why) => {
+            rows.skip("QEMU guest", &format!("{why:#}"));
+            return Ok(());
+        }
+    };
+    rows.check("QEMU guest: CUDA programs over vsock", || {
+        guest(&parts, options)
+    });
+    Ok(())
+}
+
+fn guest(parts: &Parts, options: Options) -> Result<String> {
+    let scratch = Scratch::new("qemu")?;
+    let at = |name: &str| scratch.0.join(name);
+    let mut programs = super::containers::programs(options.programs)?;
+    let chosen = |program: &PathBuf| PROGRAMS.iter().any(|name| program.ends_with(name));
+    programs.retain(|program| !options.programs.is_empty() || chosen(program));
+    let image = image(parts, options, &scratch.0, &programs)?;
+    let mica = Mica::new(options, &scratch.0);
+    text(&mut mica.command(&["create", "machine", "-m", "256MiB", "-s", "50"]))?;
+    let mut relay = mica.command(&["vm", "serve", "machine", "--socket"]);
+    relay.arg(at("vm.vsock_9350")).stderr(Stdio::null());
+    let _relay = Running(relay.spawn()?);
+    let mut vsock = Command::new(&parts.vsock);
+    let (socket, streams) = (at("vhost.sock"), at("vm.vsock"));
+    let words = format!(
+        "guest-cid=3,socket={},uds-path={}",
+        socket.display(),
+        streams.display()
+    );
+    vsock
+        .args(["--vm", &words])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let _vsock = Running(vsock.spawn()?);
+    wait_for(&socket)?;
+    wait_for(&at("vm.vsock_9350"))?;
+    let printed = text(
+        Command::new("timeout")
+            .arg(SECONDS)
+            .arg("qemu-system-x86_64")
+            .args([
+                "-accel",
+                "tcg",
+                "-cpu",
+                "max",
+                "-m",
+                "768",
+                "-M",
+                "q35,memory-backend=mem0",
+                "-object",
+                "memory-backend-memfd,id=mem0,size=768M,share=on",
+                "-chardev",
+                &format!("socket,id=vs0,path={}", socket.display()),
+                "-device",
+                "vhost-user-vsock-pci,chardev=vs0",
+                "-nographic",
+                "-no-reboot",
+                "-nodefaults",
+                "-serial",
+                "stdio",
+                "-append",
+                "console=ttyS0 panic=-1 quiet",
+            ])
+            .arg("-kernel")
+            .arg(&parts.kernel)
+            .arg("-initrd")
+            .arg(&image)
+            .stdin(Stdio::null()),
+    )?;
+    let printed = printed.replace('\r', "");
+    ensure!(
+        printed.contains("== end"),
+        "the guest did not end: {:?}",
+        tail(&printed)
+    );
+    let mut count = 0;
+    for (program, said) in printed
+        .split("\n== ")
+        .skip(1)
+        .filter_map(|p| p.split_once('\n'))
+    {
+        if program == "end" {
+            continue;
+        }
+        let is_ok = said.lines().any(|l| l == "ok") && said.lines().any(|l| l == "=> 0");
+        ensure!(is_ok, "{program}: {}", tail(said));
+        count += 1;
+    }
+    ensure!(
+        count == programs.len() + 1,
+        "{count} of {} ran",
+        programs.len() + 1
+    );
+    let shown = mica.json(&["show", "machine", "--json"])?;
+    ensure!(shown["memory_used_bytes"] == 0, "{shown}");
+    Ok(format!("{count} programs, nothing left"))
+}
+
+/// The guest's root folder as an image that the kernel unpacks.
+fn image(parts: &Parts, options: Options, scratch: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
+    let root = root_folders::glibc(scratch, programs)?.path;
+    std::fs::create_dir_all(root.join("mod"))?;
+    std::fs::copy(root_folders::which("busybox")?, root.join("bin/busybox"))?;
+    for applet in APPLETS {
+        let _ = std::fs::remove_file(root.join("bin").join(applet));
+        symlink("busybox", root.join("bin").join(applet))?;
+    }
+    for (at, module) in MODULES.iter().enumerate() {
+        let name = Path::new(module)
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        let from = parts.modules.join(format!("{module}.ko"));
+        std::fs::copy(&from, root.join(format!("mod/{at}-{name}.ko")))
+            .with_context(|| format!("{} cannot be copied", from.display()))?;
+    }
+    let built = target().join(options.profile);
+    let libraries = "usr/lib/x86_64-linux-gnu";
+    for (from, to) in [
+        ("mica-guest", "bin/mica-guest".to_owned()),
+        ("libmica_shim.so", format!("{libraries}/libcuda.so.1")),
+        (
+            "libmica_nvml_shim.so",
+            format!("{libraries}/libnvidia-ml.so.1"),
+        ),
+    ] {
+        text(
+            Command::new("strip")
+                .arg("-o")
+                .arg(root.join(to))
+                .arg(built.join(from)),
+        )?;
+    }
+    root_folders::add_libraries(&built.join("mica-guest"), &root)?;
+    root_folders::add_libraries(&built.join("libmica_shim.so"), &root)?;
+    let init = root.join("init");
+    std::fs::write(&init, INIT)?;
+    std::fs::set_permissions(&init, PermissionsExt::from_mode(0o755))?;
+    let image = scratch.join("initrd.gz");
+    let script = "cd \"$1\" && find . | cpio -o -H newc --quiet | gzip -1 > \"$2\"";
+    let packed = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(&root)
+        .arg(&image)
+        .status()?;
+    if !packed.success() {
+        bail!("the guest's image cannot be packed ({packed})");
+    }
+    Ok(image)
+}
