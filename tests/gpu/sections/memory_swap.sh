@@ -1,4 +1,4 @@
-# Swappable virtual GPUs on the real GPU: tenants whose memory does not fit together change places. About 90 s.
+# Swappable virtual GPUs on the real GPU: tenants whose memory does not fit together change places. About 5 minutes. SWAP_BENCH=0 leaves the figures out.
 build "$gpu/swap.cu"
 mib=${SWAP_MIB:-8192}
 limit=$((mib + 1536))
@@ -34,3 +34,11 @@ state=$("$mica" show parked --json | python3 -c 'import json,sys; r=json.load(sy
   && pass "suspended with --free: $state MiB, then $(head -n 1 "$work/parked")" || fail "suspended with --free" "$state; exit $code; $(tail -n 2 "$work/parked" | tr '\n' ' ')"
 events | tail -n 2 | while IFS= read -r line; do note "$line"; done
 "$mica" rm parked --force >/dev/null 2>&1; "$mica" rm filler --force >/dev/null 2>&1
+# What moving costs, with a daemon of its own: both sides in one run. BENCH_SECONDS is the length of the turns' window.
+if [ "${SWAP_BENCH:-1}" = 1 ]; then
+  "$mica" bench memory --gpu nvidia --json ${BENCH_SECONDS:+--seconds "$BENCH_SECONDS"} >"$logs/bench_memory.json" 2>"$work/bench_memory" \
+    && pass "mica bench memory: every figure reached" || note "mica bench memory: exit $?; $(tail -n 1 "$work/bench_memory")"
+  python3 -c 'import json,sys
+for r in json.load(open(sys.argv[1])): print("%s: %s | %s (goal %s)%s" % (r["what"], r["native"], r["mica"], r["goal"], "" if r["reached"] is not False else " NOT REACHED"))' \
+    "$logs/bench_memory.json" | while IFS= read -r line; do note "$line"; done
+fi

@@ -93,7 +93,7 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Is every limit in force? Says how it knows
     Doctor(DoctorArgs),
-    /// A tour of what Mica promises, with proof (about half a minute)
+    /// A tour of what Mica promises, with proof (about 40 seconds)
     Demo(JsonArgs),
     /// Give virtual GPUs to containers (Docker, Podman, containerd)
     #[command(
