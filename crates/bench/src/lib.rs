@@ -15,6 +15,7 @@ pub mod demo;
 mod gpu;
 mod group;
 mod isolated;
+mod memory;
 mod ops;
 mod overhead;
 mod priority;
@@ -56,8 +57,8 @@ pub fn run_shim_load(copy_for_ever: bool) -> Result<()> {
 /// The benchmark does not fit the options, or a part of it cannot run.
 pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     ensure!(
-        args.what == BenchArg::Gpu || args.gpu == BenchGpuArg::Nvidia,
-        "--gpu is for `mica bench gpu`"
+        matches!(args.what, BenchArg::Gpu | BenchArg::Memory) || args.gpu.is_none(),
+        "--gpu is for `mica bench gpu` and `mica bench memory`"
     );
     let processor = || Processor::now(&[std::process::id()]);
     let before = processor();
@@ -69,6 +70,7 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Ops => ops::run(args),
         BenchArg::Views => views::run(args),
         BenchArg::Walls => walls::run(args, libraries),
+        BenchArg::Memory => memory::run(args),
     }?;
     let others = processor().others_percent_since(&before);
     if others >= DISTURBED_PERCENT {

@@ -139,13 +139,8 @@ fn top_is_driven_by_keys_and_outlives_its_daemon() {
     terminal.shows("alpha has 64 MiB and 40 % now");
 
     terminal.tmux(&["resize-window", "-x", "200", "-y", "50"]);
-    let screen = terminal.shows("LAUNCH/s");
-    assert!(
-        screen
-            .iter()
-            .any(|line| line.contains("waiting for its turn")),
-        "{screen:?}"
-    );
+    terminal.shows("LAUNCH/s");
+    terminal.shows("waiting for its turn");
     terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
 
     home.mica("daemon --stop");
