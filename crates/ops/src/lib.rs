@@ -35,21 +35,25 @@ mod pack;
 mod rows;
 mod storage;
 mod tensor;
+mod train;
+mod tune;
 
 use std::sync::Arc;
 
 use mica::{Stream, Vgpu};
 
-pub use attention::{Attended, Attention, AttentionMemory, Starts};
+pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Starts};
 pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};
 pub use expr::Expr;
 pub use gemm::{Activation, Gemm, Precision};
 pub use rows::{Norm, NormGradients, NormStatistics, Reduction};
 pub use tensor::Tensor;
+pub use train::{AdamW, LossScale, Parameter};
 
 use kernels::Kernels;
 use storage::Pool;
+use tune::Tuner;
 
 /// Operations of one virtual GPU, in the order of one stream. Clones are the same.
 #[derive(Clone)]
@@ -58,6 +62,7 @@ pub struct Ops {
     stream: Stream,
     kernels: Arc<Kernels>,
     pool: Arc<Pool>,
+    tuner: Arc<Tuner>,
     is_software: bool,
 }
 
@@ -83,12 +88,26 @@ impl Ops {
     /// # Errors
     /// If the virtual GPU cannot be reached.
     pub fn in_stream(vgpu: &Vgpu, stream: &Stream) -> Result<Self> {
+        let info = vgpu.info();
+        let kernels = Kernels::new(vgpu);
+        let is_software = info.is_software();
+        // Loading the code is the question whether it is allowed; the software GPU never uses it.
+        let tensor_cores = !is_software && kernels.allows("gemm_mma.bf16");
+        let (major, minor) = info.compute_capability;
+        let setting = format!(
+            "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}",
+            info.name,
+            info.multiprocessors,
+            if tensor_cores { "on" } else { "off" },
+            kernels::all_hash(),
+        );
         Ok(Self {
             vgpu: vgpu.clone(),
             stream: stream.clone(),
-            kernels: Arc::new(Kernels::new(vgpu)),
+            kernels: Arc::new(kernels),
             pool: Pool::new(vgpu),
-            is_software: vgpu.info().is_software(),
+            tuner: Arc::new(Tuner::new(tune::default_file(), setting)),
+            is_software,
         })
     }
 
@@ -197,3 +216,8 @@ impl Ops {
         Ok(bytes)
     }
 }
+
+/// The guide's page about this crate: its example is run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/src/ops.md")]
+mod guide {}

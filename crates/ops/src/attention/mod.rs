@@ -5,10 +5,13 @@
 //! a flash kernel wherever there is one for the tensors, the plain way otherwise, and
 //! [`Ops::attention_memory`] says what each needs.
 
+mod backward;
 mod flash;
 mod plain;
 #[cfg(test)]
 mod tests;
+
+pub use backward::AttentionGradients;
 
 use crate::rows::float;
 use crate::{DType, Error, Ops, Result, Tensor};

@@ -36,12 +36,23 @@ impl Ops {
             return Err(Error::argument("attention", message));
         }
         let stack = sizes.batch * sizes.heads;
-        let q = self
-            .dense(q)?
-            .reshape(&[stack, sizes.queries, sizes.size])?;
-        let k = self.per_head(sizes, k)?;
-        let v = self.per_head(sizes, v)?;
-        let scores = self.gemm(&q, &k.t()?, &Gemm::default())?;
+        let q = self.dense(q)?;
+        let q = q.reshape(&[stack, sizes.queries, sizes.size])?;
+        let (k, v) = (self.per_head(sizes, k)?, self.per_head(sizes, v)?);
+        let weights = self.attention_weights(sizes, &q, &k, spec)?;
+        let output = result.output.reshape(&[stack, sizes.queries, sizes.size])?;
+        self.gemm_into(&weights, &v, &Gemm::default(), &output)
+    }
+
+    /// The softmax of the scores: `[stack, queries, keys]`, for queries and keys of each head.
+    pub(super) fn attention_weights(
+        &self,
+        sizes: &Sizes,
+        q: &Tensor,
+        k: &Tensor,
+        spec: &Attention,
+    ) -> Result<Tensor> {
+        let scores = self.gemm(q, &k.t()?, &Gemm::default())?;
         let mask = match spec.causal {
             false => Mask::default(),
             true => Mask {
@@ -51,14 +62,11 @@ impl Ops {
                 reserved: 0,
             },
         };
-        let weights = self.masked_softmax(&scores, sizes.scale, mask)?;
-        drop(scores);
-        let output = result.output.reshape(&[stack, sizes.queries, sizes.size])?;
-        self.gemm_into(&weights, &v, &Gemm::default(), &output)
+        self.masked_softmax(&scores, sizes.scale, mask)
     }
 
     /// Keys or values with a matrix for each head of queries.
-    fn per_head(&self, sizes: &Sizes, tensor: &Tensor) -> Result<Tensor> {
+    pub(super) fn per_head(&self, sizes: &Sizes, tensor: &Tensor) -> Result<Tensor> {
         let Sizes {
             batch,
             heads,

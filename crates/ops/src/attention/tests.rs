@@ -286,3 +286,42 @@ fn what_does_not_fit_is_named_with_both_sides() {
     };
     assert!(ops.attention(&q, &q, &q, &window).is_err());
 }
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    let ops = ops();
+    let (queries, keys, size) = (5, 7, 8);
+    let (q, qv) = values(&ops, &[1, 2, queries, size], DType::F32, 1);
+    let (k, kv) = values(&ops, &[1, 1, keys, size], DType::F32, 2);
+    let (v, vv) = values(&ops, &[1, 1, keys, size], DType::F32, 3);
+    let (dy, dv) = values(&ops, &[1, 2, queries, size], DType::F32, 4);
+    let spec = Attention {
+        causal: true,
+        ..Attention::default()
+    };
+    let loss = |q: &[f64], k: &[f64], v: &[f64]| -> f64 {
+        let sees = |i: usize, j: usize| j + queries <= i + keys;
+        let heads = q
+            .chunks(queries * size)
+            .flat_map(|q| reference(q, k, v, size, sees));
+        heads.zip(&dv).map(|(y, d)| y * d).sum()
+    };
+    let slope = |which: usize, at: usize| {
+        let part = |step: f64| {
+            let mut all = [qv.clone(), kv.clone(), vv.clone()];
+            all[which][at] += step;
+            loss(&all[0], &all[1], &all[2])
+        };
+        (part(1e-5) - part(-1e-5)) / 2e-5
+    };
+    let got = ops.attention_backward(&q, &k, &v, &spec, &dy).unwrap();
+    for (which, gradient) in [&got.dq, &got.dk, &got.dv].into_iter().enumerate() {
+        let want: Vec<f64> = (0..gradient.len()).map(|at| slope(which, at)).collect();
+        compare(
+            "gradient",
+            &ops.values(gradient).unwrap(),
+            &want,
+            DType::F32,
+        );
+    }
+}

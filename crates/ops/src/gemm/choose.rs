@@ -3,6 +3,7 @@
 use super::check::Product;
 use super::launch::Variant;
 use super::spec::{Gemm, Precision};
+use crate::tune::{Key, bucket};
 use crate::{DType, Ops};
 
 impl Ops {
@@ -16,11 +17,29 @@ impl Ops {
             && self.kernels.allows(&Variant::Mma(64, 64).file(dtype))
     }
 
+    /// What the choice of a kernel for a product depends on.
+    pub(super) fn key(&self, product: &Product, spec: &Gemm) -> Key {
+        let (a, b) = (&product.a, &product.b);
+        let aligned = [a, b].iter().all(|factor| {
+            let stride = if factor.col == 1 {
+                factor.row
+            } else {
+                factor.col
+            };
+            (stride * factor.dtype.size_bytes()).is_multiple_of(16)
+        });
+        Key {
+            sizes: [a.rows, b.cols, a.cols, product.batches].map(bucket),
+            dtype: a.dtype,
+            is_tf32: spec.precision == Precision::Tf32,
+            layout: [a.col == 1, b.col == 1, aligned],
+        }
+    }
+
     /// Kernels that can compute a product, the likely best first; never none.
     pub(crate) fn candidates(&self, product: &Product, spec: &Gemm) -> Vec<Variant> {
         if self.is_software {
-            let rows = [Variant::Rows(8), Variant::Rows(4), Variant::Rows(12)];
-            return rows.to_vec();
+            return vec![Variant::Rows(8)];
         }
         if !self.may_use_tensor_cores(product, spec) {
             return vec![Variant::Tile];

@@ -10,6 +10,7 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use launch::Variant;
 pub use spec::{Activation, Gemm, Precision};
 
 use check::{Product, check, mismatch};
@@ -93,7 +94,15 @@ impl Ops {
         if d.is_empty() {
             return Ok(());
         }
-        let candidates = self.candidates(product, spec);
-        self.launch_product(product, spec, d, candidates[0])
+        let variant = self.tuner.choose(
+            self.key(product, spec),
+            || self.candidates(product, spec),
+            |variant| {
+                // Into memory of its own: the destination may be c, which must be added once only.
+                let scratch = self.unset(&product.shape, product.out)?;
+                self.seconds_of(|| self.launch_product(product, spec, &scratch, variant))
+            },
+        )?;
+        self.launch_product(product, spec, d, variant)
     }
 }
