@@ -1,41 +1,37 @@
-// Products without tensor cores. a is [m][k], b is [k][n], each with rows of contiguous elements; other layouts and types
-// are packed into these first (pack.cu). The accumulator has the type of the elements: float, or int32 for 8-bit factors.
+// Products without tensor cores. For cards a is [m][k], b is [k][n], each with rows of contiguous elements; other layouts
+// and types are packed into these first (pack.cu). The accumulator has the type of the elements: float, or int32 for 8-bit factors.
 #include "ops.cuh"
 
 // For the software GPU: a thread computes one column of ROWS rows, so that neighbouring threads read neighbouring
-// elements of b and all of them the same element of a. No shared memory and no barrier: a block is one loop.
-template <class E, int ROWS, int WIDTH, bool EDGE>
-__device__ __forceinline__ void rows_loop(const Factors &f, const Epilogue &e)
-{
-    int m0 = blockIdx.x * ROWS, n = blockIdx.y * WIDTH + threadIdx.x, batch = blockIdx.z;
-    const E *b = (const E *)f.b + batch * f.b_batch + (EDGE && n >= f.n ? f.n - 1 : n);
-    const E *a[ROWS];
-    E acc[ROWS];
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        int m = m0 + i < f.m ? m0 + i : f.m - 1;
-        a[i] = (const E *)f.a + batch * f.a_batch + m * f.a_row;
-        acc[i] = 0;
-    }
-#pragma unroll 2
-    for (int k = 0; k < f.k; ++k) {
-        E x = b[k * f.b_row];
-#pragma unroll
-        for (int i = 0; i < ROWS; ++i) acc[i] += a[i][k] * x;
-    }
-    if (EDGE && n >= f.n) return;
-    // Through shared memory, so that the epilogue is a loop and its text is there once.
-    __shared__ E done[ROWS][WIDTH];
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) done[i][threadIdx.x] = acc[i];
-#pragma unroll 1
-    for (int i = 0; i < ROWS && m0 + i < f.m; ++i) put(e, done[i][threadIdx.x], m0 + i, n, batch);
-}
+// elements of b and all of them the same element of a. The factors are in panels (pack.cu): a as [m / ROWS][k][ROWS], b as
+// [n / WIDTH][k][WIDTH], padded with zeros. No barrier: a block is one loop over contiguous memory.
+constexpr int PANELS = 8;
 template <class E, int ROWS, int WIDTH>
 __device__ __forceinline__ void gemm_rows(const Factors &f, const Epilogue &e)
 {
-    if ((blockIdx.y + 1) * WIDTH <= f.n) rows_loop<E, ROWS, WIDTH, false>(f, e);
-    else rows_loop<E, ROWS, WIDTH, true>(f, e);
+    // Through shared memory, so that the epilogue is a loop and its text is there once.
+    __shared__ E done[ROWS][WIDTH];
+    int n = blockIdx.y * WIDTH + threadIdx.x, batch = blockIdx.z;
+    const E *b = (const E *)f.b + batch * f.b_batch + (int64_t)blockIdx.y * WIDTH * f.k + threadIdx.x;
+    // A block goes through several panels of a, for which a panel of b stays in the cache.
+#pragma unroll 1
+    for (int panel = blockIdx.x * PANELS; panel < (blockIdx.x + 1) * PANELS && panel * ROWS < f.m; ++panel) {
+        const E *a = (const E *)f.a + batch * f.a_batch + (int64_t)panel * ROWS * f.k;
+        E acc[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) acc[i] = 0;
+#pragma unroll 2
+        for (int k = 0; k < f.k; ++k) {
+            E x = b[k * WIDTH];
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) acc[i] += a[k * ROWS + i] * x;
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) done[i][threadIdx.x] = acc[i];
+        if (n >= f.n) continue;
+#pragma unroll 1
+        for (int i = 0; i < ROWS && panel * ROWS + i < f.m; ++i) put(e, done[i][threadIdx.x], panel * ROWS + i, n, batch);
+    }
 }
 
 // Stores 32 rows of a tile: row r of `done` is row 4 (r / 2) + r % 2 from m0 on.

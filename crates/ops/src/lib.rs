@@ -64,6 +64,7 @@ pub struct Ops {
     pool: Arc<Pool>,
     tuner: Arc<Tuner>,
     is_software: bool,
+    tensor_cores: bool,
 }
 
 impl std::fmt::Debug for Ops {
@@ -91,9 +92,9 @@ impl Ops {
         let info = vgpu.info();
         let kernels = Kernels::new(vgpu);
         let is_software = info.is_software();
-        // Loading the code is the question whether it is allowed; the software GPU never uses it.
-        let tensor_cores = !is_software && kernels.allows("gemm_mma.bf16");
+        // The software GPU computes faster without them.
         let (major, minor) = info.compute_capability;
+        let tensor_cores = !is_software && major >= 8 && kernels.allows_tensor_cores()?;
         let setting = format!(
             "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}",
             info.name,
@@ -108,6 +109,7 @@ impl Ops {
             pool: Pool::new(vgpu),
             tuner: Arc::new(Tuner::new(tune::default_file(), setting)),
             is_software,
+            tensor_cores,
         })
     }
 

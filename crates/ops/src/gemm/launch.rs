@@ -109,7 +109,8 @@ impl Variant {
         let (m, n) = (m.div_ceil(rows) as u32, n.div_ceil(cols) as u32);
         let batches = batches as u32;
         match self {
-            Self::Rows(_) => Grid::of([m, n, batches], [32, 1, 1]),
+            // A block goes through eight panels of rows.
+            Self::Rows(_) => Grid::of([m.div_ceil(8), n, batches], [32, 1, 1]),
             Self::Tile => Grid::of([m * n, 1, batches], [256, 1, 1]),
             Self::Mma(rows, cols) => {
                 let (threads, stages) = match rows {
@@ -214,8 +215,38 @@ impl Ops {
         self.pack_factor(factor, batches, factor.dtype)
     }
 
+    /// Factors in panels of so many rows of the first, and of 32 columns of the second.
+    fn prepare_panels(&self, product: &Product, rows: usize) -> Result<Prepared> {
+        let panels = |factor: &Matrix, width: usize| -> Result<(Tensor, Matrix)> {
+            let count = if factor.batch == 0 {
+                1
+            } else {
+                product.batches
+            };
+            let (memory, distance) = self.pack_panels(factor, count, width)?;
+            let packed = Matrix {
+                address: memory.address(),
+                dtype: memory.dtype(),
+                batch: if factor.batch == 0 { 0 } else { distance },
+                ..*factor
+            };
+            Ok((memory, packed))
+        };
+        let (a_memory, a) = panels(&product.a.turned(), rows)?;
+        let (b_memory, b) = panels(&product.b, 32)?;
+        Ok(Prepared {
+            a,
+            b,
+            is_turned: true,
+            _packed: [Some(a_memory), Some(b_memory)],
+        })
+    }
+
     fn prepare(&self, product: &Product, variant: Variant) -> Result<Prepared> {
         let batches = product.batches;
+        if let Variant::Rows(rows) = variant {
+            return self.prepare_panels(product, rows as usize);
+        }
         if !matches!(variant, Variant::Mma(..)) {
             let (a_memory, a) = self.wide_factor(&product.a, batches)?;
             let (b_memory, b) = self.wide_factor(&product.b, batches)?;
@@ -230,13 +261,7 @@ impl Ops {
         let b = &product.b;
         // Only 16-bit elements can be turned on their way from shared memory.
         let is_turned = b.dtype.size_bytes() == 2 && b.col == 1;
-        let by_columns = Matrix {
-            rows: b.cols,
-            cols: b.rows,
-            row: b.col,
-            col: b.row,
-            ..*b
-        };
+        let by_columns = b.turned();
         let (b_memory, b) =
             self.aligned_factor(if is_turned { b } else { &by_columns }, batches)?;
         Ok(Prepared {
