@@ -34,6 +34,9 @@ files!(
     "attention.f32",
     "attention_mma.f16",
     "attention_mma.bf16",
+    "conv.f32",
+    "conv.f16",
+    "conv.bf16",
 );
 
 fn text(file: &str) -> Option<&'static str> {

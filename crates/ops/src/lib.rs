@@ -26,6 +26,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod attention;
+mod conv;
 mod dtype;
 mod error;
 mod expr;
@@ -43,6 +44,7 @@ use std::sync::Arc;
 use mica::{Stream, Vgpu};
 
 pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Starts};
+pub use conv::Conv;
 pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};
 pub use expr::Expr;
