@@ -42,8 +42,12 @@ impl Ops {
     /// Kernels that can compute a product, the likely best first; never none.
     pub(crate) fn candidates(&self, product: &Product, spec: &Gemm) -> Result<Vec<Variant>> {
         if self.is_software {
-            let rows = [6, 8, 4, 12].map(Variant::Rows);
-            return Ok(rows.to_vec());
+            let rows = if product.a.rows <= 8 {
+                [8, 12]
+            } else {
+                [12, 8]
+            };
+            return Ok(rows.map(Variant::Rows).to_vec());
         }
         if !self.may_use_tensor_cores(product, spec)? {
             return Ok(vec![Variant::Tile]);

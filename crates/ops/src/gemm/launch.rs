@@ -56,9 +56,7 @@ pub(crate) enum Variant {
 
 impl Variant {
     /// Every kernel there is.
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Rows(4),
-        Self::Rows(6),
+    pub(crate) const ALL: [Self; 7] = [
         Self::Rows(8),
         Self::Rows(12),
         Self::Tile,
@@ -161,6 +159,13 @@ impl Epilogue {
         }
         epilogue.bias = spec.bias.map_or(0, Tensor::address);
         epilogue
+    }
+
+    /// Whether sums of the type are stored as they are, columns beside each other.
+    fn only_stores(&self, sums: DType) -> bool {
+        let parts = self.c == 0 && self.bias == 0 && self.residual == 0 && self.activation == 0;
+        let factors = self.alpha == 1.0 && self.scale == 1.0;
+        parts && factors && self.dtype == sums as i32 && self.d_strides[1] == 1
     }
 
     /// The same for matrices from `first` on.
@@ -285,7 +290,14 @@ impl Ops {
         let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
         let file = variant.file(product.a.dtype);
         let kernel = self.kernels.get(&file, &variant.name(is_turned))?;
-        let epilogue = Epilogue::new(spec, d);
+        let mut epilogue = Epilogue::new(spec, d);
+        let mut sums = None;
+        if matches!(variant, Variant::Rows(_)) && !epilogue.only_stores(wide(product.a.dtype)) {
+            let wide = self.unset(&[product.batches, m, n], wide(product.a.dtype))?;
+            epilogue = Epilogue::new(&Gemm::default(), &wide);
+            sums = Some(wide);
+        }
+        let size = sums.as_ref().unwrap_or(d).dtype().size_bytes();
         for first in (0..product.batches).step_by(MOST_BLOCKS) {
             let count = (product.batches - first).min(MOST_BLOCKS);
             let at = |factor: &Matrix| {
@@ -303,9 +315,28 @@ impl Ops {
                 k: k as i32,
                 reserved: 0,
             };
-            let epilogue = epilogue.from(first, d.dtype().size_bytes());
+            let epilogue = epilogue.from(first, size);
             let grid = variant.grid(m, n, count);
             let params = (ByValue(factors), ByValue(epilogue));
+            self.stream.launch(&kernel, grid, params)?;
+        }
+        match sums {
+            Some(sums) => self.finish_sums(&file, &sums, Epilogue::new(spec, d), d),
+            None => Ok(()),
+        }
+    }
+
+    /// Applies an epilogue to sums `[batch, m, n]`.
+    fn finish_sums(&self, file: &str, sums: &Tensor, epilogue: Epilogue, d: &Tensor) -> Result<()> {
+        let kernel = self.kernels.get(file, "gemm_epilogue")?;
+        let (batches, m, n) = (sums.shape()[0], sums.shape()[1], sums.shape()[2]);
+        for first in (0..batches).step_by(MOST_BLOCKS) {
+            let count = (batches - first).min(MOST_BLOCKS) as u32;
+            let epilogue = epilogue.from(first, d.dtype().size_bytes());
+            let from = sums.address() + (first * m * n * sums.dtype().size_bytes()) as u64;
+            let rows = m.min(MOST_BLOCKS) as u32;
+            let grid = Grid::of([n.div_ceil(128) as u32, rows, count], [128, 1, 1]);
+            let params = (ByValue(epilogue), from, m as i32, n as i32);
             self.stream.launch(&kernel, grid, params)?;
         }
         Ok(())

@@ -48,22 +48,19 @@ fn check_kernels(variants: &[Variant], types: &[DType]) {
 #[test]
 fn kernels_without_tensor_cores_compute_the_same_product() {
     let types = [DType::F32, DType::F16, DType::BF16, DType::I8];
-    check_kernels(&Variant::ALL[..5], &types);
+    check_kernels(&Variant::ALL[..3], &types);
 }
 
 #[test]
 fn a_kernel_with_tensor_cores_computes_the_same_product() {
-    check_kernels(
-        &[Variant::Mma(16, 128)],
-        &[DType::F32, DType::BF16, DType::I8],
-    );
+    check_kernels(&[Variant::Mma(16, 128)], &[DType::BF16, DType::I8]);
 }
 
 #[test]
 #[ignore = "compiles kernels with hundreds of matrix instructions for a minute or more"]
 fn all_kernels_with_tensor_cores_compute_the_same_product() {
     let types = [DType::F32, DType::F16, DType::BF16, DType::I8];
-    check_kernels(&Variant::ALL[5..], &types);
+    check_kernels(&Variant::ALL[3..], &types);
 }
 
 #[test]

@@ -10,7 +10,7 @@ const KEY: Key = Key {
 };
 
 fn candidates() -> Vec<Variant> {
-    vec![Variant::Rows(4), Variant::Rows(8), Variant::Tile]
+    vec![Variant::Rows(12), Variant::Rows(8), Variant::Tile]
 }
 
 /// Chooses with given seconds of each candidate; how many were measured, and the choice.
@@ -63,9 +63,9 @@ fn a_corrupted_file_is_measured_again_and_never_believed() {
         );
     }
     std::fs::write(&path, [0xff; 100]).unwrap();
-    assert_eq!(choose(&make(), [1.0, 2.0, 3.0]), (3, Variant::Rows(4)));
+    assert_eq!(choose(&make(), [1.0, 2.0, 3.0]), (3, Variant::Rows(12)));
     // What was measured is found behind the garbage.
-    assert_eq!(choose(&make(), [3.0, 3.0, 1.0]), (0, Variant::Rows(4)));
+    assert_eq!(choose(&make(), [3.0, 3.0, 1.0]), (0, Variant::Rows(12)));
 }
 
 #[test]
