@@ -14,7 +14,7 @@ pub struct BenchArgs {
     /// Seconds per measurement
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// For `mica bench gpu`: which GPU
+    /// For `mica bench gpu`, and the timeline of `mica bench views`: which GPU
     #[arg(long, value_enum, default_value_t = BenchGpuArg::Nvidia)]
     pub gpu: BenchGpuArg,
     /// Print JSON
@@ -33,7 +33,7 @@ pub enum BenchArg {
     Vgpu,
     /// Unmodified programs through libcuda.so.1
     Shim,
-    /// What a daemon that is watched costs: the web page and the metrics
+    /// What it costs to be watched, and whether the timeline is right
     Views,
     /// The same program on the host, in a container and over the network
     Walls,
@@ -44,6 +44,6 @@ pub enum BenchArg {
 pub enum BenchGpuArg {
     /// Every scenario, against the bare driver
     Nvidia,
-    /// Calls and copies in isolated mode, against nothing
+    /// Calls and copies in isolated mode, against nothing; the timeline
     Software,
 }

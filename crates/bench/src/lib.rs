@@ -55,8 +55,8 @@ pub fn run_shim_load(copy_for_ever: bool) -> Result<()> {
 /// The benchmark does not fit the options, or a part of it cannot run.
 pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     ensure!(
-        args.what == BenchArg::Gpu || args.gpu == BenchGpuArg::Nvidia,
-        "--gpu is for `mica bench gpu`"
+        matches!(args.what, BenchArg::Gpu | BenchArg::Views) || args.gpu == BenchGpuArg::Nvidia,
+        "--gpu is for `mica bench gpu` and `mica bench views`"
     );
     let processor = || Processor::now(&[std::process::id()]);
     let before = processor();
@@ -65,7 +65,7 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Software => software::run(args),
         BenchArg::Vgpu => vgpu::run(args, libraries),
         BenchArg::Shim => shim::run(args, libraries),
-        BenchArg::Views => views::run(args),
+        BenchArg::Views => views::run(args, libraries),
         BenchArg::Walls => walls::run(args, libraries),
     }?;
     let others = processor().others_percent_since(&before);

@@ -20,6 +20,7 @@ pub(super) struct Tenant {
     pattern: &'static str,
     iterations: u32,
     depth: u32,
+    hold_mib: u32,
 }
 
 /// Six of different kinds.
@@ -30,6 +31,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "saturate",
         iterations: 20_000,
         depth: 4,
+        hold_mib: 590,
     },
     Tenant {
         name: "embeddings",
@@ -37,6 +39,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "verify",
         iterations: 10_000,
         depth: 320,
+        hold_mib: 0,
     },
     Tenant {
         name: "chat-serving",
@@ -44,6 +47,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "latency",
         iterations: 3_000,
         depth: 1,
+        hold_mib: 180,
     },
     Tenant {
         name: "notebook-ann",
@@ -51,6 +55,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "burst",
         iterations: 20_000,
         depth: 3,
+        hold_mib: 96,
     },
     Tenant {
         name: "ci-runner",
@@ -58,6 +63,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "saturate",
         iterations: 10_000,
         depth: 2,
+        hold_mib: 40,
     },
     Tenant {
         name: "render",
@@ -65,6 +71,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "verify",
         iterations: 20_000,
         depth: 160,
+        hold_mib: 0,
     },
 ];
 
@@ -145,7 +152,7 @@ impl Stage {
         for tenant in TENANTS {
             let load = json!({
                 "pattern": tenant.pattern, "iterations": tenant.iterations, "depth": tenant.depth,
-                "start_unix_ms": 0, "seconds": seconds,
+                "start_unix_ms": 0, "seconds": seconds, "hold_mib": tenant.hold_mib,
             });
             let mut command = self.command();
             command

@@ -1,7 +1,7 @@
 // Charts over time on a canvas: lines or stacked areas, with a crosshair for pointer and keyboard.
 
 import { h, fill } from "./dom.js";
-import { clock } from "./format.js";
+import { clock, day, dayAndClock } from "./format.js";
 
 const LEFT = 56;
 const BOTTOM = 20;
@@ -34,6 +34,19 @@ function roundUp(value, binary) {
   const power = base ** Math.floor(Math.log(value) / Math.log(base));
   const steps = binary ? [1, 1.25, 1.5, 1.75, 2] : [1, 2, 2.5, 5, 10];
   return (steps.find((step) => step * power >= value) ?? base) * power;
+}
+
+/** Times of an axis with their words, at most so many; days begin where the visitor's do. */
+function ticks(from, to, most) {
+  const span = to - from;
+  const step = [10, 15, 30, 60, 120, 300, 900, 3600, 14400, 43200, 86400, 172800].find((s) => span / s <= most) ?? 604800;
+  const shift = new Date(to * 1000).getTimezoneOffset() * 60;
+  const all = [];
+  for (let time = Math.ceil((from - shift) / step) * step + shift; time <= to; time += step) {
+    const isDay = (time - shift) % 86400 === 0;
+    all.push([time, isDay && span > 43200 ? day(time) : clock(time, step < 60)]);
+  }
+  return all;
 }
 
 /**
@@ -124,11 +137,9 @@ export class Chart {
     }
     context.textAlign = "center";
     context.textBaseline = "alphabetic";
-    const span = this.to - this.from;
-    const step = [10, 15, 30, 60, 120, 300, 900, 3600, 14400, 43200, 86400].find((s) => span / s <= Math.max(2, (width - LEFT) / 90)) ?? 86400;
-    for (let time = Math.ceil(this.from / step) * step; time <= this.to; time += step) {
+    for (const [time, words] of ticks(this.from, this.to, Math.max(2, (width - LEFT) / 90))) {
       const at = this.x(time);
-      if (at > LEFT + 20 && at < width - 20) context.fillText(clock(time, step < 60), at, height - 5);
+      if (at > LEFT + 20 && at < width - 20) context.fillText(words, at, height - 5);
     }
   }
 
@@ -193,7 +204,7 @@ export class Chart {
       return h("div", {}, dot, h("span", {}, one.name), h("b", {}, this.options.format(one.values[best])));
     });
     const more = rows.length > 10 ? h("div", {}, h("span", {}, `and ${rows.length - 10} more`)) : null;
-    fill(this.tip, h("div", { class: "when" }, clock(times[best])), shown, more);
+    fill(this.tip, h("div", { class: "when" }, dayAndClock(times[best])), shown, more);
     this.tip.hidden = false;
     const right = at > this.canvas.clientWidth / 2;
     this.tip.style.left = right ? "auto" : `${at + 10}px`;

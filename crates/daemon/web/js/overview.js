@@ -2,7 +2,7 @@
 
 import { bar, h, keyed, text } from "./dom.js";
 import { Chart, spark } from "./chart.js";
-import { bytes, count, percent } from "./format.js";
+import { bytes, count, nanoseconds, percent } from "./format.js";
 import { menu } from "./actions.js";
 import { Range } from "./history.js";
 import { color, on, store } from "./store.js";
@@ -72,14 +72,16 @@ function tableRow(vgpu) {
   const line = h("canvas", { class: "spark", "aria-hidden": "true" });
   const memory = bar("Memory");
   const memoryWords = h("span", { class: "figure-text" });
-  const wait = h("td", { class: "number" });
-  const launches = h("td", { class: "number wide" });
-  const processes = h("td", { class: "number wide" });
-  const element = h("tr", {},
-    h("th", { scope: "row" }, h("a", { class: "tenant", href: `#/vgpu/${encodeURIComponent(vgpu.name)}` }, dot, h("span", {}, vgpu.name)), owner, small),
-    h("td", { class: "roomy" }, state.element), h("td", {}, share.element, shareWords), h("td", { class: "wide" }, line),
-    h("td", {}, memory.element, memoryWords), wait, launches, processes, h("td", { class: "end" }, menu(vgpu.name)));
-  return { element, owner, small, state, share, shareWords, line, memory, memoryWords, wait, launches, processes };
+  const waitPart = h("span", {});
+  const waitWords = h("span", { class: "figure-text", title: "99 of 100 turns of the last minute were waited for less" });
+  const wait = h("td", { class: "number", role: "cell" }, waitPart, waitWords);
+  const launches = h("td", { class: "number wide", role: "cell" });
+  const processes = h("td", { class: "number wide", role: "cell" });
+  const element = h("tr", { role: "row" },
+    h("th", { scope: "row", role: "rowheader" }, h("a", { class: "tenant", href: `#/vgpu/${encodeURIComponent(vgpu.name)}` }, dot, h("span", {}, vgpu.name)), owner, small),
+    h("td", { class: "roomy", role: "cell" }, state.element), h("td", { role: "cell" }, share.element, shareWords), h("td", { class: "wide", role: "cell" }, line),
+    h("td", { role: "cell" }, memory.element, memoryWords), wait, launches, processes, h("td", { class: "end", role: "cell" }, menu(vgpu.name)));
+  return { element, owner, small, state, share, shareWords, line, memory, memoryWords, waitPart, waitWords, launches, processes };
 }
 
 function updateRow(row, vgpu) {
@@ -100,20 +102,22 @@ function updateRow(row, vgpu) {
   const memory = `${bytes(used)} of ${bytes(most)}`;
   row.memory.set(used / most, vgpu.memory_peak_bytes / most, `${memory}, at most ${bytes(vgpu.memory_peak_bytes)} so far`, color(vgpu.name));
   text(row.memoryWords, memory);
-  text(row.wait, percent(rates.wait));
+  const waits = store.waits.get(vgpu.name);
+  text(row.waitPart, percent(rates.wait));
+  text(row.waitWords, waits ? `p99 ${nanoseconds(waits.most)}` : "");
   text(row.launches, count(rates.launches));
   text(row.processes, String(vgpu.processes.length));
 }
 
 function table() {
-  const body = h("tbody", {});
+  const body = h("tbody", { role: "rowgroup" });
   const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter virtual GPUs by name", oninput: () => update() });
-  const head = (name, properties = {}) => h("th", { scope: "col", ...properties }, name);
+  const head = (name, properties = {}) => h("th", { scope: "col", role: "columnheader", ...properties }, name);
   const empty = h("p", { class: "muted empty" }, "No virtual GPU yet. Make one with the button above, or with: mica run --memory 2GiB --share 30 -- CMD");
   const element = h("section", { class: "card" },
     h("div", { class: "figcaption" }, h("h2", {}, "Virtual GPUs"), filter),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Virtual GPUs" }, h("table", {}, h("caption", { class: "hidden" }, "All virtual GPUs with their shares and memory, updated every second"),
-      h("thead", {}, h("tr", {}, head("Name"), head("State", { class: "roomy" }), head("Time: got, asked"), head("Last minute", { class: "wide" }), head("Memory: used, limit"), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", {}))), body)), empty);
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Virtual GPUs" }, h("table", { class: "stacked vgpus", role: "table" }, h("caption", { class: "hidden" }, "All virtual GPUs with their shares and memory, updated every second"),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head("Name"), head("State", { class: "roomy" }), head("Time: got, asked"), head("Last minute", { class: "wide" }), head("Memory: used, limit"), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", { role: "cell" }))), body)), empty);
   function update() {
     const wanted = filter.value.toLowerCase();
     const shown = store.vgpus.filter((vgpu) => vgpu.name.toLowerCase().includes(wanted));
