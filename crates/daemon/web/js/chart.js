@@ -1,17 +1,17 @@
 // Charts over time on a canvas: lines or stacked areas, with a crosshair for pointer and keyboard.
 
-import { h, fill } from "./dom.js";
+import { h, fill, inView } from "./dom.js";
 import { clock, day, dayAndClock } from "./format.js";
 
 const LEFT = 56;
 const BOTTOM = 20;
 const TOP = 8;
 
-/** Sizes a canvas for its box and the screen; returns the context and the size in CSS pixels. */
-export function prepare(canvas) {
+/** Sizes a canvas for its box and the screen; returns the context and the size in CSS pixels. A known size is not measured. */
+export function prepare(canvas, known = null) {
   const scale = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  const height = canvas.clientHeight;
+  const width = known?.width ?? canvas.clientWidth;
+  const height = known?.height ?? canvas.clientHeight;
   if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
@@ -65,6 +65,7 @@ export class Chart {
     this.canvas.addEventListener("pointerleave", () => this.point(null));
     this.canvas.addEventListener("blur", () => this.point(null));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.view = inView(this.canvas, () => this.draw());
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.canvas);
   }
@@ -93,6 +94,7 @@ export class Chart {
 
   /** Reads the data and draws it. */
   draw() {
+    if (!this.view.isInView) return;
     const { context, width, height } = prepare(this.canvas);
     if (width === 0) return;
     this.data = this.options.data();
@@ -247,9 +249,12 @@ function stacked(series, length) {
   return stack;
 }
 
+/** The size that the style sheet gives to the lines in tables. */
+const SPARK = { width: 120, height: 28 };
+
 /** A small line without axes, for a table. */
 export function spark(canvas, values, most, stroke) {
-  const { context, width, height } = prepare(canvas);
+  const { context, width, height } = prepare(canvas, SPARK);
   const known = values.slice(-60);
   if (known.length < 2) return;
   const x = (place) => place / (known.length - 1) * width;

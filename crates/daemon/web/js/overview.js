@@ -1,6 +1,6 @@
 // The overview: GPUs, who has them, shares and memory over time, all virtual GPUs.
 
-import { bar, h, keyed, text } from "./dom.js";
+import { bar, h, inView, keyed, text } from "./dom.js";
 import { Chart, spark } from "./chart.js";
 import { bytes, count, nanoseconds, percent } from "./format.js";
 import { menu } from "./actions.js";
@@ -26,7 +26,9 @@ function gpuCard(gpu) {
   const name = h("h2", {}, gpu.name);
   const facts = h("p", { class: "muted" });
   const busy = h("b", { class: "big" });
-  const memory = h("div", { class: "stack", role: "img" });
+  const parts = h("span", { class: "parts" });
+  const others = h("span", { class: "others", title: "other users" });
+  const memory = h("div", { class: "stack", role: "img" }, parts, others);
   const memoryWords = h("span", {});
   const shares = bar("Guaranteed shares");
   const shareWords = h("span", {});
@@ -35,7 +37,7 @@ function gpuCard(gpu) {
     h("div", { class: "split" }, h("div", {}, name, facts), h("div", { class: "right" }, busy, h("span", { class: "muted" }, "busy"))),
     h("div", { class: "meter" }, h("span", { class: "muted" }, "Memory"), memory, memoryWords),
     h("div", { class: "meter" }, h("span", { class: "muted" }, "Shares"), shares.element, shareWords), trouble);
-  return { element, facts, busy, memory, memoryWords, shares, shareWords, trouble };
+  return { element, facts, busy, memory, parts, others, memoryWords, shares, shareWords, trouble };
 }
 
 function updateGpu(card, gpu) {
@@ -44,7 +46,7 @@ function updateGpu(card, gpu) {
   text(card.facts, facts.filter(Boolean).join(" · "));
   text(card.busy, percent(gpu.utilization_percent));
   text(card.memoryWords, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`);
-  keyed(card.memory, own.filter((vgpu) => vgpu.memory_used_bytes > 0), (vgpu) => vgpu.name, (vgpu) => {
+  keyed(card.parts, own.filter((vgpu) => vgpu.memory_used_bytes > 0), (vgpu) => vgpu.name, (vgpu) => {
     const element = h("span", {});
     element.style.background = color(vgpu.name);
     return { element };
@@ -52,11 +54,13 @@ function updateGpu(card, gpu) {
     part.element.style.width = `${vgpu.memory_used_bytes / gpu.memory_total_bytes * 100}%`;
     part.element.title = `${vgpu.name}: ${bytes(vgpu.memory_used_bytes)}`;
   });
+  const others = gpu.memory_used_bytes - own.reduce((sum, vgpu) => sum + vgpu.memory_used_bytes, 0);
+  card.others.style.width = `${Math.max(0, others) / gpu.memory_total_bytes * 100}%`;
   card.memory.setAttribute("aria-label", `Memory: ${card.memoryWords.textContent} in use, ${bytes(gpu.memory_reserved_bytes)} given out as limits`);
   const reserved = gpu.share_reserved_percent;
   card.shares.set(reserved / 100, null, `${percent(reserved)} reserved`);
   text(card.shareWords, `${percent(reserved)} reserved`);
-  const trouble = gpu.lost ?? gpu.unshareable;
+  const trouble = gpu.lost ?? gpu.drained ?? gpu.unshareable;
   card.trouble.hidden = !trouble;
   text(card.trouble, trouble ?? "");
 }
@@ -81,10 +85,18 @@ function tableRow(vgpu) {
     h("th", { scope: "row", role: "rowheader" }, h("a", { class: "tenant", href: `#/vgpu/${encodeURIComponent(vgpu.name)}` }, dot, h("span", {}, vgpu.name)), owner, small),
     h("td", { class: "roomy", role: "cell" }, state.element), h("td", { role: "cell" }, share.element, shareWords), h("td", { class: "wide", role: "cell" }, line),
     h("td", { role: "cell" }, memory.element, memoryWords), wait, launches, processes, h("td", { class: "end", role: "cell" }, menu(vgpu.name)));
-  return { element, owner, small, state, share, shareWords, line, memory, memoryWords, waitPart, waitWords, launches, processes };
+  const view = inView(element, () => { const now = store.byName.get(vgpu.name); if (now) show(row, now); });
+  const row = { element, view, owner, small, state, share, shareWords, line, memory, memoryWords, waitPart, waitWords, launches, processes };
+  return row;
 }
 
+/** Rows out of view are kept up to date more slowly: a screen reader may be there. */
 function updateRow(row, vgpu) {
+  row.skipped = row.view.isInView ? 0 : (row.skipped ?? 9) + 1;
+  if (row.skipped % 10 === 0) show(row, vgpu);
+}
+
+function show(row, vgpu) {
   const rates = store.rates.get(vgpu.name) ?? { launches: 0, wait: 0 };
   const priority = vgpu.priority === "normal" ? "" : `, ${vgpu.priority} priority`;
   text(row.owner, `${vgpu.mode}${priority}`);
@@ -96,7 +108,7 @@ function updateRow(row, vgpu) {
   row.share.set(vgpu.share_measured_percent / 100, asked / 100, words, color(vgpu.name));
   row.share.element.classList.remove("full");
   text(row.shareWords, words);
-  spark(row.line, store.series.get(vgpu.name)?.share ?? [], 100, color(vgpu.name));
+  if (row.view.isInView) spark(row.line, store.series.get(vgpu.name)?.share ?? [], 100, color(vgpu.name));
   const used = vgpu.memory_used_bytes;
   const most = Math.max(1, vgpu.memory_limit_bytes);
   const memory = `${bytes(used)} of ${bytes(most)}`;

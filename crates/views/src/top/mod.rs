@@ -53,7 +53,10 @@ const FIRST_ZOOM: usize = 1;
 /// The terminal cannot be used, or, for one picture, the daemon does not answer.
 pub fn run(client: &ControlClient, args: &TopArgs) -> Result<()> {
     let mut state = State {
-        host: host_name(),
+        host: match &args.socket {
+            Some(socket) => socket.display().to_string(),
+            None => host_name(),
+        },
         zoom: FIRST_ZOOM,
         sort: sort(args.sort),
         filter: args.filter.clone().unwrap_or_default(),
