@@ -15,6 +15,7 @@ pub mod demo;
 mod gpu;
 mod group;
 mod isolated;
+mod memory;
 mod overhead;
 mod priority;
 mod pytorch;
@@ -55,8 +56,11 @@ pub fn run_shim_load(copy_for_ever: bool) -> Result<()> {
 /// The benchmark does not fit the options, or a part of it cannot run.
 pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     ensure!(
-        matches!(args.what, BenchArg::Gpu | BenchArg::Views) || args.gpu == BenchGpuArg::Nvidia,
-        "--gpu is for `mica bench gpu` and `mica bench views`"
+        matches!(
+            args.what,
+            BenchArg::Gpu | BenchArg::Memory | BenchArg::Views
+        ) || args.gpu.is_none(),
+        "--gpu is for `mica bench gpu`, `mica bench memory` and `mica bench views`"
     );
     let processor = || Processor::now(&[std::process::id()]);
     let before = processor();
@@ -67,6 +71,7 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Shim => shim::run(args, libraries),
         BenchArg::Views => views::run(args, libraries),
         BenchArg::Walls => walls::run(args, libraries),
+        BenchArg::Memory => memory::run(args),
     }?;
     let others = processor().others_percent_since(&before);
     if others >= DISTURBED_PERCENT {

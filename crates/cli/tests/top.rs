@@ -212,6 +212,7 @@ fn top_is_driven_by_keys_and_outlives_its_daemon() {
 
     terminal.tmux(&["resize-window", "-x", "200", "-y", "50"]);
     terminal.shows("LAUNCH/s");
+    terminal.shows("waiting for its turn");
     transcript.add("200x50", &terminal.shows("alpha: share"));
     terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
     terminal.shows("HISTORY");

@@ -233,6 +233,7 @@ impl Daemon {
             )
             .env(worker_variables::TENSOR_CORES, flag(spec.tensor_cores))
             .env(worker_variables::TF32, flag(!full))
+            .env(worker_variables::SWAP, flag(spec.swap == Some(true)))
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -15,6 +15,7 @@ mod alloc;
 mod exported;
 mod frames;
 mod register;
+mod saved;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap};

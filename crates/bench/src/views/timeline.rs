@@ -32,7 +32,7 @@ const EVERY: Duration = Duration::from_millis(200);
 const ALONE_SECONDS: f64 = 4.0;
 
 /// Measures it on the GPU asked for, or on the software GPU where there is no other.
-pub(super) fn run(gpu: BenchGpuArg, seconds: f64) -> Result<Line> {
+pub(super) fn run(gpu: Option<BenchGpuArg>, seconds: f64) -> Result<Line> {
     let (tenants, client, stage) = place(gpu)?;
     let is_software = stage.is_some();
     let loads = loads(&tenants, is_software, seconds)?;
@@ -100,8 +100,8 @@ fn line(is_software: bool, seconds: f64, had: &[f64], counted: &[f64]) -> Line {
 }
 
 /// Where the tenants run; with a daemon of its own for the software GPU.
-fn place(gpu: BenchGpuArg) -> Result<(Tenants, ControlClient, Option<PrivateDaemon>)> {
-    if gpu == BenchGpuArg::Nvidia {
+fn place(gpu: Option<BenchGpuArg>) -> Result<(Tenants, ControlClient, Option<PrivateDaemon>)> {
+    if gpu != Some(BenchGpuArg::Software) {
         let exe = own_path()?;
         let client = mica_control::ensure_running(&exe)?;
         let gpus = client.gpus().map_err(explain)?;
@@ -113,6 +113,7 @@ fn place(gpu: BenchGpuArg) -> Result<(Tenants, ControlClient, Option<PrivateDaem
             };
             return Ok((tenants, client, None));
         }
+        ensure!(gpu.is_none(), "this host has no NVIDIA GPU");
         errln!("no NVIDIA GPU: measured on the software GPU");
     }
     let stage = PrivateDaemon::set_up(1 << 30)?;
