@@ -33,6 +33,8 @@ pub enum BenchArg {
     Vgpu,
     /// Unmodified programs through libcuda.so.1
     Shim,
+    /// The compute library against PyTorch, or on the software GPU against NumPy and a plain loop
+    Ops,
     /// What it costs to be watched, and whether the timeline is right
     Views,
     /// The same program on the host, in a container and over the network

@@ -16,6 +16,7 @@ mod gpu;
 mod group;
 mod isolated;
 mod memory;
+mod ops;
 mod overhead;
 mod priority;
 mod pytorch;
@@ -69,6 +70,7 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Software => software::run(args),
         BenchArg::Vgpu => vgpu::run(args, libraries),
         BenchArg::Shim => shim::run(args, libraries),
+        BenchArg::Ops => ops::run(args),
         BenchArg::Views => views::run(args, libraries),
         BenchArg::Walls => walls::run(args, libraries),
         BenchArg::Memory => memory::run(args),
