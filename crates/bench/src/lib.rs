@@ -57,8 +57,11 @@ pub fn run_shim_load(copy_for_ever: bool) -> Result<()> {
 /// The benchmark does not fit the options, or a part of it cannot run.
 pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     ensure!(
-        matches!(args.what, BenchArg::Gpu | BenchArg::Memory) || args.gpu.is_none(),
-        "--gpu is for `mica bench gpu` and `mica bench memory`"
+        matches!(
+            args.what,
+            BenchArg::Gpu | BenchArg::Memory | BenchArg::Views
+        ) || args.gpu.is_none(),
+        "--gpu is for `mica bench gpu`, `mica bench memory` and `mica bench views`"
     );
     let processor = || Processor::now(&[std::process::id()]);
     let before = processor();
@@ -68,7 +71,7 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Vgpu => vgpu::run(args, libraries),
         BenchArg::Shim => shim::run(args, libraries),
         BenchArg::Ops => ops::run(args),
-        BenchArg::Views => views::run(args),
+        BenchArg::Views => views::run(args, libraries),
         BenchArg::Walls => walls::run(args, libraries),
         BenchArg::Memory => memory::run(args),
     }?;
