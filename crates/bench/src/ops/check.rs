@@ -1,7 +1,7 @@
-//! Whether every kernel that could be chosen computes the product.
+//! Whether every kernel that could be chosen computes the product, and attention what it should.
 
 use anyhow::{Result, ensure};
-use mica_ops::{DType, Gemm, Ops, Precision};
+use mica_ops::{Attention, DType, Gemm, Ops, Precision};
 
 use crate::report::Line;
 
@@ -58,6 +58,64 @@ pub(super) fn kernels(ops: &Ops) -> Result<Line> {
         what: "kernels agree with f64".into(),
         native: "-".into(),
         mica: names.join(", "),
+        goal: "all".into(),
+        reached: Some(true),
+    })
+}
+
+/// Rows of queries and keys that leave parts of tiles.
+const ROWS: usize = 203;
+
+/// Compares attention with f64 for each size of a head that has a kernel of its own.
+pub(super) fn attention(ops: &Ops) -> Result<Line> {
+    let mut sizes = Vec::new();
+    for (dtype, tolerance) in [
+        (DType::F32, 1e-5),
+        (DType::F16, 2e-3),
+        (DType::BF16, 1.6e-2),
+    ] {
+        for (size, causal) in [
+            (32, false),
+            (64, true),
+            (80, true),
+            (128, true),
+            (256, false),
+        ] {
+            let random = |stream| ops.uniform(&[1, 1, ROWS, size], dtype, (3, stream), (-1.0, 1.0));
+            let (q, k, v) = (random(1)?, random(2)?, random(3)?);
+            let spec = Attention {
+                causal,
+                ..Attention::default()
+            };
+            let got = ops.values(&ops.attention(&q, &k, &v, &spec)?.output)?;
+            let [q, k, v] = [ops.values(&q)?, ops.values(&k)?, ops.values(&v)?]
+                .map(|values| values.into_iter().map(f64::from).collect::<Vec<_>>());
+            for (i, row) in got.chunks(size).enumerate() {
+                let seen = if causal { i + 1 } else { ROWS };
+                let weight = |j: usize| {
+                    let dot: f64 = (0..size).map(|d| q[i * size + d] * k[j * size + d]).sum();
+                    (dot / (size as f64).sqrt()).exp()
+                };
+                let weights: Vec<f64> = (0..seen).map(weight).collect();
+                let sum: f64 = weights.iter().sum();
+                for (d, got) in row.iter().enumerate() {
+                    let column = (0..seen).map(|j| weights[j] * v[j * size + d]);
+                    let want = column.sum::<f64>() / sum;
+                    ensure!(
+                        (f64::from(*got) - want).abs() <= tolerance,
+                        "attention {dtype}, heads of {size}: element {d} of row {i} is {got}, the reference {want}"
+                    );
+                }
+            }
+            sizes.push(size.to_string());
+        }
+    }
+    sizes.dedup();
+    sizes.truncate(5);
+    Ok(Line {
+        what: "attention agrees with f64".into(),
+        native: "-".into(),
+        mica: format!("heads of {}", sizes.join(", ")),
         goal: "all".into(),
         reached: Some(true),
     })

@@ -33,8 +33,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let ops = Ops::new(&vgpu)?;
     let mut report = Report::new(args.json);
     let only = args.only.clone().unwrap_or_default();
-    if "kernels agree".contains(&only) || only.is_empty() {
+    if "kernels agree with f64".contains(&only) {
         report.add(check::kernels(&ops)?);
+        report.add(check::attention(&ops)?);
     }
     let cases = match info.is_software() {
         true => cases::on_processor(),
