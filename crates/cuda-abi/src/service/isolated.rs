@@ -82,6 +82,7 @@ pub(super) const LOCAL: &[&str] = &[
     "cuGraphAddMemsetNode",
     "cuGraphChildGraphNodeGetGraph",
     "cuGraphClone",
+    "cuGraphDebugDotPrint",
     "cuGraphCreate",
     "cuGraphDestroy",
     "cuGraphDestroyNode",
