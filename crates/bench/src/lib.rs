@@ -16,6 +16,7 @@ mod gpu;
 mod group;
 mod isolated;
 mod memory;
+mod ops;
 mod overhead;
 mod priority;
 mod pytorch;
@@ -56,8 +57,11 @@ pub fn run_shim_load(copy_for_ever: bool) -> Result<()> {
 /// The benchmark does not fit the options, or a part of it cannot run.
 pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     ensure!(
-        matches!(args.what, BenchArg::Gpu | BenchArg::Memory) || args.gpu.is_none(),
-        "--gpu is for `mica bench gpu` and `mica bench memory`"
+        matches!(
+            args.what,
+            BenchArg::Gpu | BenchArg::Memory | BenchArg::Views
+        ) || args.gpu.is_none(),
+        "--gpu is for `mica bench gpu`, `mica bench memory` and `mica bench views`"
     );
     let processor = || Processor::now(&[std::process::id()]);
     let before = processor();
@@ -66,7 +70,8 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Software => software::run(args),
         BenchArg::Vgpu => vgpu::run(args, libraries),
         BenchArg::Shim => shim::run(args, libraries),
-        BenchArg::Views => views::run(args),
+        BenchArg::Ops => ops::run(args),
+        BenchArg::Views => views::run(args, libraries),
         BenchArg::Walls => walls::run(args, libraries),
         BenchArg::Memory => memory::run(args),
     }?;

@@ -46,6 +46,9 @@ pub struct Load {
     pub start_unix_ms: u64,
     /// Seconds in the window.
     pub seconds: f64,
+    /// Device memory held meanwhile, in MiB.
+    #[serde(default)]
+    pub hold_mib: u32,
 }
 
 /// What came of it.
@@ -80,6 +83,10 @@ pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
     let began = Instant::now();
     let driver = Driver::open()?;
     let startup_ms = began.elapsed().as_secs_f64() * 1e3;
+    if load.hold_mib > 0 {
+        // Freed by the end of the process.
+        driver.alloc((load.hold_mib as usize) << 20)?;
+    }
     let mut report = match load.pattern {
         Pattern::Saturate => in_flight(&driver, load, |_| {
             driver.submit(load.iterations).map(|()| 1.0)

@@ -228,8 +228,11 @@ pub(super) const OF_GPUS: &[Family<GpuInfo>] = &[
         name: "mica_gpu_usable",
         unit: "",
         kind: MetricType::Gauge,
-        help: "0 if the GPU is lost (after an Xid, say) or cannot be shared.",
-        value: |g| Whole(u64::from(g.lost.is_none() && g.unshareable.is_none())),
+        help: "0 if the GPU is lost, must be reset (after an Xid, say) or cannot be shared.",
+        value: |g| {
+            let troubles = [&g.lost, &g.drained, &g.unshareable];
+            Whole(u64::from(troubles.iter().all(|trouble| trouble.is_none())))
+        },
     },
 ];
 
