@@ -78,6 +78,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Suspend(args) => done(manage::suspend(args)),
         Command::Resume(args) => done(manage::resume(args)),
         Command::Cancel(args) => done(manage::cancel(args)),
+        Command::Memory(args) => done(listing::memory(args)),
         Command::Gpus(args) => done(listing::gpus(args)),
         Command::Stats(args) => done(listing::stats(args)),
         Command::Top(args) => {

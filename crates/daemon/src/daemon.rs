@@ -19,6 +19,7 @@ use crate::faults::Endings;
 use crate::gpu_thread::Change;
 use crate::history::History;
 use crate::host::HostThread;
+use crate::maps::Maps;
 use crate::registry::Registry;
 use crate::store::{self, Outlives, StoreError, Stored};
 use crate::web::Web;
@@ -96,6 +97,7 @@ pub(crate) struct Daemon {
     pub(crate) events: EventLog,
     pub(crate) host: HostThread,
     pub(crate) cancels: Cancels,
+    pub(crate) maps: Maps,
     /// Workers that were killed and have not ended yet.
     pub(crate) endings: Endings,
     pub(crate) cgroups: Cgroups,
@@ -128,6 +130,7 @@ impl Daemon {
             events: EventLog::default(),
             host: HostThread::new()?,
             cancels: Cancels::default(),
+            maps: Maps::default(),
             endings: Endings::default(),
             cgroups: Cgroups::find(&registry.config.workers),
             history,

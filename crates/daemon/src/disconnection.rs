@@ -15,6 +15,7 @@ impl Daemon {
         let client = self.registry().client_gone(id);
         let Some(mut client) = client else { return };
         self.cancels.client_gone(id);
+        self.maps.client_gone(id);
         match client.role {
             Role::Worker => self.worker_gone(id, &mut client),
             Role::Direct | Role::Program if !client.is_probe => self.process_gone(&client),

@@ -38,6 +38,7 @@ mod kernel_caches;
 mod kernel_log;
 mod ledger;
 mod log;
+mod maps;
 mod metrics;
 mod monitor;
 mod namespaces;

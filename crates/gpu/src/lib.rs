@@ -476,6 +476,14 @@ pub trait Gpu: Send + Sync {
     ) -> Result<()> {
         Err(absent("copying frames beside streams"))
     }
+    /// What the device's own books say of the allocation or mapping at an address; `None` where it keeps none.
+    fn memory_standing(&self, _address: DevicePtr) -> Option<MemoryStanding> {
+        None
+    }
+    /// Sums over the device's own books; zeros where it keeps none.
+    fn memory_sums(&self) -> MemorySums {
+        MemorySums::default()
+    }
     /// Ends waits of calls for memory that is away: the session that the device serves is over.
     fn give_up_waits(&self) {}
 

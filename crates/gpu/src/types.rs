@@ -40,6 +40,40 @@ handles! {
     TemplateId;
 }
 
+/// What a device's own books say of an allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStanding {
+    /// Bytes of the device that it takes alone; 0 where it lies beside others.
+    pub held_bytes: u64,
+    /// It lies in a pool, beside others.
+    pub pooled: bool,
+    /// Its contents, or a part of them, are in host memory.
+    pub away: bool,
+    /// Why it cannot leave the device.
+    pub pinned: Option<&'static str>,
+}
+
+/// Sums over a device's own books.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemorySums {
+    /// Bytes in host memory.
+    pub away_bytes: u64,
+    /// Bytes that cannot leave the device.
+    pub pinned_bytes: u64,
+    /// Host memory that stands ready for memory that leaves.
+    pub arena_bytes: u64,
+    /// Bytes that pools hold.
+    pub pool_held_bytes: u64,
+    /// Bytes of them that were asked for.
+    pub pool_asked_bytes: u64,
+    /// Bytes of them that are given out.
+    pub pool_given_bytes: u64,
+    /// Largest piece that a pool can give out without more memory.
+    pub pool_largest_free_bytes: u64,
+    /// Pieces that pools have given out.
+    pub pool_pieces: u64,
+}
+
 /// Host memory that a copy reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSpan {

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use mica_gpu::{Access, DevicePtr, Gpu, Result, SessionBudget};
+use mica_gpu::{Access, DevicePtr, Gpu, MemoryStanding, Result, SessionBudget};
 use mica_memory::{CHUNK_BYTES, FRAME_BYTES, Pool};
 
 use crate::arena::Arena;
-use crate::books::{Books, Chunk, Large, invalid};
+use crate::books::{Books, Chunk, Frame, Large, invalid};
 
 /// What allocations of a device are made with.
 pub(crate) struct Maker<'a> {
@@ -187,5 +187,28 @@ impl Books {
             return (large.context == context).then_some((start, large.bytes));
         }
         None
+    }
+
+    /// What is known of the allocation or mapping that begins at an address.
+    pub(crate) fn standing(&self, address: u64) -> Option<MemoryStanding> {
+        let (frames, held_bytes, pooled) = match (self.large.get(&address), self.pool.find(address))
+        {
+            (Some(large), _) => (large.frames.clone(), large.reserved - FRAME_BYTES, false),
+            (None, Some(_)) => {
+                let chunk = self.chunks.get(&(address - address % FRAME_BYTES))?;
+                (vec![chunk.frame], 0, true)
+            }
+            (None, None) => {
+                let frame = *self.mapped.get(&address)?;
+                (vec![frame], self.frames.get(&frame)?.bytes, false)
+            }
+        };
+        let mut frames = frames.iter().filter_map(|number| self.frames.get(number));
+        Some(MemoryStanding {
+            held_bytes,
+            pooled,
+            away: frames.clone().any(Frame::is_out),
+            pinned: frames.find_map(|frame| frame.pinned),
+        })
     }
 }

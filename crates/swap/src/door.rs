@@ -60,20 +60,17 @@ impl Door {
     /// # Errors
     /// As [`Door::pass`].
     pub(crate) fn wait(&self, over: &AtomicBool) -> Result<()> {
-        if self.is_open() {
-            return Ok(());
-        }
-        self.want();
-        let mut sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         while !self.is_open() {
+            // Each time: the door may have been open and closed again while this thread slept.
+            self.want();
+            let sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
             if over.load(Acquire) {
                 let what = "the session ended while its memory was away";
                 return Err(GpuError::new(CuResult::ContextIsDestroyed, what));
             }
-            sleep = self
-                .changed
-                .wait(sleep)
-                .unwrap_or_else(PoisonError::into_inner);
+            if !self.is_open() {
+                drop(self.changed.wait(sleep));
+            }
         }
         Ok(())
     }
@@ -108,5 +105,44 @@ impl Door {
     pub(crate) fn look(&self) {
         let _sleep = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_slept_through_an_open_door_wants_it_again() {
+        let wanted = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&wanted);
+        let door = Door::new(Box::new(move || {
+            count.fetch_add(1, SeqCst);
+        }));
+        let over = AtomicBool::new(false);
+        let until = |so: &dyn Fn() -> bool| {
+            while !so() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        door.close();
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(door.pass(&over)));
+            until(&|| wanted.load(SeqCst) == 1);
+            // Open and closed again before the thread has seen it, however fast it is: nobody was told.
+            std::thread::sleep(Duration::from_millis(20));
+            {
+                let _asleep = door.sleep.lock().unwrap();
+                door.said.store(false, Release);
+                door.changed.notify_all();
+            }
+            until(&|| wanted.load(SeqCst) == 2);
+            door.open();
+        });
     }
 }

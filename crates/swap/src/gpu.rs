@@ -110,6 +110,13 @@ impl SwapGpu {
         !self.inner.has_driver() && !self.inner.is_idle()
     }
 
+    /// Says that the memory is wanted if it is away and work waits for it.
+    fn want_for_work(&self) {
+        if !self.door.is_open() && self.has_work() {
+            self.door.want();
+        }
+    }
+
     pub(crate) fn release(&self) {
         self.contexts.release(&*self.inner);
     }
@@ -152,7 +159,7 @@ impl Gpu for SwapGpu {
         fn has_driver() -> bool;
         fn processor_map() -> Option<(Vec<u8>, Vec<u8>)>;
         fn memory_info() -> Result<(u64, u64)>;
-        fn context_synchronize(context: ContextId) -> Result<()>;
+        wait fn context_synchronize(context: ContextId) -> Result<()>;
         fn context_fault(context: ContextId) -> Option<GpuError>;
         fn context_limit(context: ContextId, limit: Limit) -> Result<u64>;
         fn context_set_limit(context: ContextId, limit: Limit, value: u64) -> Result<()>;
@@ -162,19 +169,19 @@ impl Gpu for SwapGpu {
         fn is_idle() -> bool;
         fn stream_create(context: ContextId, flags: StreamFlags, priority: i32) -> Result<StreamId>;
         fn stream_destroy(stream: StreamId) -> Result<()>;
-        fn stream_synchronize(stream: StreamId) -> Result<()>;
+        wait fn stream_synchronize(stream: StreamId) -> Result<()>;
         fn stream_query(stream: StreamId) -> Result<bool>;
         fn stream_is_clear(stream: StreamId) -> Result<bool>;
-        fn stream_wait_event(stream: StreamId, event: EventId) -> Result<()>;
-        fn stream_callback(stream: StreamId, callback: HostCallback) -> Result<()>;
-        fn stream_release(stream: StreamId, bytes: u64, release: HostCallback) -> Result<()>;
-        fn stream_release_soon(stream: StreamId, release: HostCallback) -> Result<()>;
+        queue fn stream_wait_event(stream: StreamId, event: EventId) -> Result<()>;
+        queue fn stream_callback(stream: StreamId, callback: HostCallback) -> Result<()>;
+        queue fn stream_release(stream: StreamId, bytes: u64, release: HostCallback) -> Result<()>;
+        queue fn stream_release_soon(stream: StreamId, release: HostCallback) -> Result<()>;
         fn default_stream(context: ContextId) -> Result<StreamId>;
         fn event_create(context: ContextId, flags: EventFlags) -> Result<EventId>;
         fn event_destroy(event: EventId) -> Result<()>;
-        fn event_record(event: EventId, stream: StreamId) -> Result<()>;
+        queue fn event_record(event: EventId, stream: StreamId) -> Result<()>;
         fn event_query(event: EventId) -> Result<bool>;
-        fn event_synchronize(event: EventId) -> Result<()>;
+        wait fn event_synchronize(event: EventId) -> Result<()>;
         fn event_elapsed_ms(start: EventId, end: EventId) -> Result<f32>;
         fn module_load(context: ContextId, image: &[u8], options: &ModuleOptions) -> Result<ModuleId>;
         fn module_unload(module: ModuleId) -> Result<()>;
@@ -296,6 +303,26 @@ impl Gpu for SwapGpu {
         match self.books().range(context.0, address.0) {
             Some((start, bytes)) => Ok((DevicePtr(start), bytes)),
             None => self.inner.memory_range(context, address),
+        }
+    }
+
+    fn memory_standing(&self, address: DevicePtr) -> Option<MemoryStanding> {
+        self.books().standing(address.0)
+    }
+
+    fn memory_sums(&self) -> MemorySums {
+        let arena_bytes = self.arena.bytes().0;
+        let books = self.books();
+        let (sums, pool) = (books.sums(), books.pool.figures());
+        MemorySums {
+            away_bytes: sums.out,
+            pinned_bytes: sums.pinned,
+            arena_bytes,
+            pool_held_bytes: pool.held_bytes,
+            pool_asked_bytes: pool.asked_bytes,
+            pool_given_bytes: pool.given_bytes,
+            pool_largest_free_bytes: pool.largest_free_bytes,
+            pool_pieces: pool.pieces,
         }
     }
 

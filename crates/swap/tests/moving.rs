@@ -270,3 +270,28 @@ fn what_another_process_has_stays_and_is_counted() {
     let small = bench.gpu.memory_alloc(bench.context, 100).unwrap();
     assert!(bench.gpu.memory_export(bench.context, small).is_err());
 }
+
+#[test]
+fn what_is_queued_while_memory_is_away_calls_it_back() {
+    let bench = Bench::new();
+    let gpu = &bench.gpu;
+    gpu.memory_alloc(bench.context, 4 * MIB).unwrap();
+    bench.swapper.leave(|_| {}).unwrap();
+    gpu.stream_synchronize(bench.stream).unwrap();
+    assert_eq!(bench.wanted.load(SeqCst), 0, "nobody waits for an idle one");
+    // A callback touches no memory, and is reached only when work goes on.
+    let reached = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&reached);
+    let callback = Box::new(move || {
+        count.fetch_add(1, SeqCst);
+    });
+    gpu.stream_callback(bench.stream, callback).unwrap();
+    let called = bench.wanted.load(SeqCst) == 1;
+    assert!(
+        called || reached.load(SeqCst) == 1,
+        "it waits for memory that nobody calls back"
+    );
+    bench.come_back();
+    gpu.stream_synchronize(bench.stream).unwrap();
+    assert_eq!(reached.load(SeqCst), 1);
+}

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::budget::Charging;
-use mica_gpu::{Aborted, Gpu, GpuError, SessionBudget};
+use mica_gpu::{Aborted, Gpu, GpuError, MemorySums, SessionBudget};
 use mica_limits::{Denied, MemoryView, Quota};
 
-use crate::session::Session;
+use crate::session::{Piece, Session};
 use crate::spec::{MemoryFull, State, VgpuSpec};
 use crate::{Result, VgpuError};
 
@@ -299,6 +299,12 @@ impl Vgpu {
 
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended.load(Acquire)
+    }
+
+    /// The device memory of each session, and what its device says of all of it.
+    pub fn memory_pieces(&self) -> Vec<(Vec<Piece>, MemorySums)> {
+        let sessions = self.live_sessions();
+        sessions.iter().map(|s| s.memory_pieces()).collect()
     }
 
     /// Waits for everything submitted by all sessions; whether all of it could be waited for. On no thread of a

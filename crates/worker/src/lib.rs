@@ -23,6 +23,7 @@ mod event_page;
 mod gated;
 mod handshakes;
 mod last_resort;
+mod map;
 mod nvidia;
 mod output;
 mod program_addresses;
@@ -283,6 +284,7 @@ fn obey(
             }
         }
         DaemonMessage::Cancel { request } => control::cancel(worker, link, request),
+        DaemonMessage::AskMap { request } => map::answer(worker, link, request),
         DaemonMessage::Leave { order } => {
             if let Some(swapping) = swapping {
                 swapping.leave(order);

@@ -84,12 +84,14 @@ impl Swapping {
 struct Mover {
     swapper: Arc<Swapper>,
     link: Arc<HostLink>,
-    /// The largest number of an order so far: a new daemon begins to count where the last one ended.
+    /// The largest number of an order so far: numbers of a new daemon are larger than those of the last one.
     order: AtomicU64,
 }
 
 impl Mover {
     fn run(&self, told: &Receiver<Order>) {
+        // So that a later daemon hears of this worker's memory, even if it never moves.
+        self.report(self.swapper.status());
         let mut unprepared = false;
         loop {
             match told.recv_timeout(PREPARE_EVERY) {

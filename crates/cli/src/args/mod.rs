@@ -70,6 +70,8 @@ pub(crate) enum Command {
     /// written so far is undefined. Contexts without queued or running kernels do not notice.
     /// Works for isolated virtual GPUs.
     Cancel(NameArgs),
+    /// Show where the memory of a virtual GPU is: pieces, pools, what is away and what cannot leave
+    Memory(NameArgs),
     /// List this host's GPUs
     Gpus(JsonArgs),
     /// Print what every virtual GPU uses, as measured, or what it used since a time

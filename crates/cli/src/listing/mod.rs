@@ -5,6 +5,7 @@
 mod card;
 mod doctor;
 mod events;
+mod memory;
 
 use anyhow::Result;
 use mica_control::api::{GpuInfo, ResidencyState, VgpuInfo, VgpuState};
@@ -21,6 +22,7 @@ use mica_command::table::{Paint, Table};
 pub(crate) use card::show;
 pub(crate) use doctor::doctor;
 pub(crate) use events::events;
+pub(crate) use memory::memory;
 
 pub(crate) fn list(args: &ListArgs) -> Result<()> {
     let vgpus = connect()?.list().map_err(explain)?;

@@ -17,6 +17,7 @@ fn help_names_every_command_and_hides_what_is_not_for_people() {
         "suspend",
         "resume",
         "cancel",
+        "memory",
         "gpus",
         "stats",
         "events",

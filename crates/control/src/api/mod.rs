@@ -6,6 +6,7 @@
 
 mod container;
 mod live;
+mod memory;
 mod percent;
 mod program;
 mod report;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use container::{ContainerInfo, ContainerSocket, ContainerSocketSpec};
 pub use live::{Dashboard, Session, Turn, TurnKind, Turns};
+pub use memory::{MemoryMap, MemoryPiece, PieceKind, PoolFigures, ProgramMemory};
 pub use mica_scheduler::Priority;
 pub use mica_scheduler::slices::Profile;
 pub use percent::Percent;

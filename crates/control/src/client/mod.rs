@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{
     AccountBy, ApiError, Cancelled, ContainerSocket, ContainerSocketSpec, Created, Dashboard,
-    Doctor, Done, Event, GpuInfo, History, ProgramReport, Resize, Stats, Timelines, Turns,
-    UsageReport, VgpuInfo, VgpuSpec,
+    Doctor, Done, Event, GpuInfo, History, MemoryMap, ProgramReport, Resize, Stats, Timelines,
+    Turns, UsageReport, VgpuInfo, VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -171,6 +171,11 @@ impl ControlClient {
     /// Lets its processes run again.
     pub fn resume(&self, name: &str) -> Result<VgpuInfo, ControlError> {
         self.json("POST", &vgpu_path(name, "/resume"), NOTHING)
+    }
+
+    /// Where its memory is, piece by piece.
+    pub fn memory(&self, name: &str) -> Result<MemoryMap, ControlError> {
+        self.json("GET", &vgpu_path(name, "/memory"), NOTHING)
     }
 
     /// Ends its running and queued kernels.

@@ -106,6 +106,14 @@ impl HostServer {
                 self.daemon.cancels.answered(client, request, ended);
                 Flow::Keep
             }
+            ClientMessage::MapPiece { request, piece } => {
+                self.daemon.maps.piece(client, request, piece);
+                Flow::Keep
+            }
+            ClientMessage::MapEnd { request, sums } => {
+                self.daemon.maps.ended(client, request, sums);
+                Flow::Keep
+            }
             ClientMessage::Moved { residency } => {
                 self.worker_moved(client, &residency);
                 Flow::Keep

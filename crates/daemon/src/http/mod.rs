@@ -4,6 +4,7 @@ pub(crate) mod containers;
 pub(crate) mod events;
 pub(crate) mod history;
 pub(crate) mod live;
+pub(crate) mod memory;
 mod peer;
 pub(crate) mod programs;
 mod serve;
@@ -195,6 +196,7 @@ pub(crate) fn routes(daemon: &Arc<Daemon>) -> Router<Arc<Daemon>> {
             get(vgpus::show).patch(vgpus::resize).delete(vgpus::remove),
         )
         .route("/v1/vgpus/{name}/history", get(vgpus::history))
+        .route("/v1/vgpus/{name}/memory", get(memory::map))
         .route("/v1/vgpus/{name}/join", post(vgpus::join))
         .route("/v1/vgpus/{name}/suspend", post(vgpus::suspend))
         .route("/v1/vgpus/{name}/resume", post(vgpus::resume))

@@ -29,8 +29,10 @@ pub(crate) use reports::FIRST_BYTES_PER_SECOND;
 const RESERVE_BYTES: u64 = 64 << 20;
 
 /// Where a worker's memory is, as it told and as it was told.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Moved {
+    /// Whether the worker's own word is known: one that has served under an earlier daemon is told nothing before.
+    pub(crate) known: bool,
     /// Number of the last order that it was sent.
     pub(crate) order: u64,
     pub(crate) place: Place,
@@ -38,11 +40,29 @@ pub(crate) struct Moved {
     /// Bytes that it may not bring back yet.
     pub(crate) floor_bytes: u64,
     pub(crate) pinned_bytes: u64,
+    /// What was granted and stayed on the card when its memory was away last.
+    pub(crate) remainder_bytes: u64,
     pub(crate) moved_bytes: u64,
     pub(crate) wanted: bool,
 }
 
 impl Moved {
+    /// Of a worker that has just come; `resumed`: it has served under an earlier daemon.
+    pub(crate) fn new(resumed: bool) -> Self {
+        Self {
+            known: !resumed,
+            order: 0,
+            place: Place::Resident,
+            out_bytes: 0,
+            // Nothing was promised: a worker that an earlier daemon let return says itself how far it may.
+            floor_bytes: u64::MAX,
+            pinned_bytes: 0,
+            remainder_bytes: 0,
+            moved_bytes: 0,
+            wanted: false,
+        }
+    }
+
     /// Bytes that are out and have room on the card promised to them.
     pub(crate) fn promised_bytes(&self) -> u64 {
         match self.place {
@@ -66,14 +86,12 @@ pub(crate) struct Turns {
     pub(crate) exchanges: u64,
     /// Moved by workers that have ended.
     pub(crate) dead_moved_bytes: u64,
-    /// What stays on the card when it leaves, as last seen.
-    remainder_bytes: u64,
     /// It cannot leave before this time.
     pinned_until_ns: u64,
     /// It is to return although no call waits for it.
     pub(crate) recalled: bool,
-    /// When the move that is under way began.
-    move_began_ns: u64,
+    /// When the move that is under way began; `None` where an earlier daemon ordered it.
+    move_began_ns: Option<u64>,
     /// Bytes that the return under way began with.
     returning_bytes: u64,
 }

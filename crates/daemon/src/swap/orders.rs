@@ -12,6 +12,12 @@ use super::Shortage;
 use crate::placement::error;
 use crate::registry::Registry;
 
+/// The number of the next order to a worker. It is a time, so that it is larger than any number of an earlier daemon: what a
+/// worker says of an earlier order is then not taken for the answer to this one.
+fn next_order(last: u64, now_ns: u64) -> u64 {
+    now_ns.max(last.saturating_add(1))
+}
+
 /// What is to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Steps(pub(crate) Vec<(Arc<HostSocket>, Frame)>);
@@ -75,10 +81,10 @@ impl Registry {
             let Some(client) = clients.get_mut(id).filter(|c| c.role == Role::Worker) else {
                 continue;
             };
-            if client.moved.place != Place::Resident {
+            if client.moved.place != Place::Resident || !client.moved.known {
                 continue;
             }
-            client.moved.order += 1;
+            client.moved.order = next_order(client.moved.order, now_ns);
             client.moved.place = Place::Leaving;
             client.moved.floor_bytes = u64::MAX;
             client.moved.wanted = false;
@@ -89,7 +95,7 @@ impl Registry {
         if told {
             vgpu.turns.exchanges += 1;
             vgpu.turns.away_since_ns.get_or_insert(now_ns);
-            vgpu.turns.move_began_ns = now_ns;
+            vgpu.turns.move_began_ns = Some(now_ns);
         }
     }
 
@@ -129,12 +135,12 @@ impl Registry {
             }
             left -= part;
             if moved.place == Place::Away {
-                vgpu.turns.move_began_ns = now_ns;
+                vgpu.turns.move_began_ns = Some(now_ns);
                 vgpu.turns.returning_bytes += moved.out_bytes;
             }
             moved.floor_bytes = unpromised - part;
             moved.place = Place::Returning;
-            moved.order += 1;
+            moved.order = next_order(moved.order, now_ns);
             let (order, floor_bytes) = (moved.order, moved.floor_bytes);
             let message = DaemonMessage::Return { order, floor_bytes };
             steps.tell(&client.socket, &message, 0);

@@ -88,11 +88,12 @@ impl Registry {
             .workers_of(vgpu)
             .map(|client| unpromised(&client.moved))
             .sum();
-        let pinned: u64 = self
+        let stays = |moved: &super::Moved| moved.remainder_bytes.max(moved.pinned_bytes);
+        let stays: u64 = self
             .workers_of(vgpu)
-            .map(|client| client.moved.pinned_bytes)
+            .map(|client| stays(&client.moved))
             .sum();
-        let stays = turns.remainder_bytes.max(pinned) + vgpu.ledger.unattributed_bytes();
+        let stays = stays + vgpu.ledger.unattributed_bytes();
         let movable_bytes = match place {
             Place::Resident | Place::Leaving => self.resident_bytes(vgpu).saturating_sub(stays),
             Place::Away | Place::Returning => 0,

@@ -48,6 +48,7 @@ impl Registry {
         let before = self.place_of(self.vgpus.get(&name)?);
         let client = self.clients.get_mut(&id)?;
         let moved = &mut client.moved;
+        moved.known = true;
         // A worker's own word: it cannot have more out than it was granted.
         moved.out_bytes = told.out_bytes.min(granted);
         moved.moved_bytes = told.moved_bytes.max(moved.moved_bytes);
@@ -59,6 +60,9 @@ impl Registry {
             moved.floor_bytes = told.floor_bytes.min(moved.floor_bytes);
             moved.pinned_bytes = told.pinned_bytes;
             moved.wanted = told.wanted;
+            if moved.place == Place::Away {
+                moved.remainder_bytes = granted.saturating_sub(moved.out_bytes);
+            }
             let vgpu = self.vgpus.get_mut(&name)?;
             if refused {
                 vgpu.turns.pinned_until_ns = now_ns.saturating_add(PINNED_NS);
@@ -80,20 +84,23 @@ impl Registry {
         let stays = self.resident_bytes(vgpu);
         let vgpu = self.vgpus.get_mut(name)?;
         let turns = &mut vgpu.turns;
-        let took_ns = now_ns.saturating_sub(turns.move_began_ns);
-        let seconds = took_ns as f64 / 1e9;
+        let began_ns = turns.move_began_ns.take();
+        let took_ns = began_ns.map_or(0, |began_ns| now_ns.saturating_sub(began_ns));
+        let time = match began_ns {
+            Some(_) => format!(" in {:.3} s", took_ns as f64 / 1e9),
+            None => String::new(),
+        };
         let info = Severity::Info;
         match place {
-            Place::Leaving => {
+            Place::Leaving | Place::Returning => {
                 turns.away_since_ns.get_or_insert(now_ns);
+                turns.move_began_ns = began_ns;
                 None
             }
-            Place::Returning => None,
             Place::Away => {
                 turns.away_since_ns.get_or_insert(now_ns);
-                turns.remainder_bytes = stays;
                 let text = format!(
-                    "{name} left gpu {gpu}: {} moved to host memory in {seconds:.3} s, {} stay",
+                    "{name} left gpu {gpu}: {} moved to host memory{time}, {} stay",
                     size(out_bytes),
                     size(stays)
                 );
@@ -112,7 +119,7 @@ impl Registry {
                 let bytes = std::mem::take(&mut turns.returning_bytes);
                 let away_seconds = away_ns as f64 / 1e9;
                 let text = format!(
-                    "{name} is back on gpu {gpu} after {away_seconds:.1} s: {} moved in {seconds:.3} s",
+                    "{name} is back on gpu {gpu} after {away_seconds:.1} s: {} moved{time}",
                     size(bytes)
                 );
                 Some((info, "swapped_in", name.into(), pid, text))

@@ -306,6 +306,11 @@ impl HostLink {
         });
     }
 
+    /// Tells the daemon a part of what it asked for; a daemon that is replaced meanwhile asks again.
+    pub fn report(&self, message: &ClientMessage) {
+        self.tell(message);
+    }
+
     /// Sends what nobody answers.
     pub(crate) fn tell(&self, message: &ClientMessage) {
         if !self.is_own() {

@@ -14,6 +14,7 @@ mod extents;
 mod graphs;
 mod late;
 mod launches;
+mod map;
 mod memory;
 mod modules;
 mod shared;
@@ -35,6 +36,7 @@ use mica_gpu::{
 
 pub use contexts::NewContext;
 pub use late::LateErrors;
+pub use map::{Piece, PieceKind};
 pub use modules::LoadedModule;
 
 use graphs::{Graph, Template};

@@ -79,6 +79,18 @@ numbered! {
         /// On its way in.
         Returning = 3,
     }
+
+    /// What a piece of device memory is.
+    PieceKind("kind of memory") {
+        /// An allocation with memory of its own.
+        Allocation = 0,
+        /// An allocation in a pool, beside others.
+        Pooled = 1,
+        /// A mapped frame.
+        Mapping = 2,
+        /// A variable of a module.
+        Variable = 3,
+    }
 }
 
 record! {
@@ -100,6 +112,51 @@ record! {
         wanted: bool,
     }
 }
+
+record! {
+    /// A piece of a worker's device memory.
+    Piece {
+        /// Address as the program sees it.
+        address: u64,
+        /// What it is.
+        kind: PieceKind,
+        /// Bytes that the program asked for.
+        asked_bytes: u64,
+        /// Bytes of the device that it takes alone.
+        held_bytes: u64,
+        /// It is in host memory.
+        away: bool,
+        /// Why it cannot leave the device; empty where it can.
+        pinned: Text,
+    }
+
+    /// Sums over a worker's device memory.
+    MemorySums {
+        /// Pieces.
+        pieces: u64,
+        /// Bytes that the program asked for.
+        asked_bytes: u64,
+        /// Bytes in host memory.
+        away_bytes: u64,
+        /// Bytes that cannot leave the device.
+        pinned_bytes: u64,
+        /// Host memory that stands ready for memory that leaves.
+        arena_bytes: u64,
+        /// Bytes of the device that pools hold.
+        pool_held_bytes: u64,
+        /// Bytes of them that the program asked for.
+        pool_asked_bytes: u64,
+        /// Bytes of them that are given out.
+        pool_given_bytes: u64,
+        /// Largest piece that a pool can give out without more memory.
+        pool_largest_free_bytes: u64,
+        /// Pieces that pools have given out.
+        pool_pieces: u64,
+    }
+}
+
+/// Most pieces of a map: the largest ones.
+pub const MAP_PIECES: usize = 512;
 
 record! {
     /// Who a client says it is.
@@ -198,6 +255,20 @@ messages! {
             /// Where.
             residency: Residency,
         }
+        /// Worker: one piece of the answer to [`DaemonMessage::AskMap`].
+        13 MapPiece {
+            /// The number of the request.
+            request: u64,
+            /// The piece.
+            piece: Piece,
+        }
+        /// Worker: the end of the answer to [`DaemonMessage::AskMap`].
+        14 MapEnd {
+            /// The number of the request.
+            request: u64,
+            /// Sums over all pieces.
+            sums: MemorySums,
+        }
     }
 }
 
@@ -292,6 +363,11 @@ messages! {
             order: u64,
             /// Bytes that stay away until more is allowed.
             floor_bytes: u64,
+        }
+        /// To a worker: where is your memory; answered by [`ClientMessage::MapPiece`]s and a [`ClientMessage::MapEnd`].
+        30 AskMap {
+            /// A number that the answers repeat.
+            request: u64,
         }
     }
 }
