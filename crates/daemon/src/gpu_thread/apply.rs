@@ -64,11 +64,6 @@ impl ThreadState {
             }
             // Lengths must have one scale: the tenant that wants the shortest decides for all.
             profile = shorter(profile, entitlement.profile);
-            // A kernel that does not end takes all of its slices, and with each moment in which the others have nothing
-            // to run they lose the rest of theirs: the shorter slices are, the less is lost.
-            if self.arbiter.is_undrained(*id) {
-                profile = slices::Profile::Latency;
-            }
             let (tenant, ids) = members.entry(governed.tenant.id).or_insert((
                 slices::Tenant {
                     weight: entitlement.weight,
