@@ -104,6 +104,8 @@ impl Browser {
         for domain in ["Page.enable", "Runtime.enable", "Log.enable"] {
             self.tell(&tab, domain, json!({}))?;
         }
+        let clock = json!({ "timeDomain": "threadTicks" });
+        self.tell(&tab, "Performance.enable", clock)?;
         self.size(&tab, width, height)?;
         Ok(tab)
     }

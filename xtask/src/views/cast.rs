@@ -45,7 +45,7 @@ pub(super) fn film(stage: &Stage, file: &Path) -> Result<()> {
         }
         for _ in 0..count {
             std::thread::sleep(EVERY);
-            let text = terminal.tmux(&["capture-pane", "-p", "-e"])?;
+            let text = terminal.tmux(&["capture-pane", "-p", "-e", "-N"])?;
             ensure!(text.contains("mica"), "mica top shows nothing:\n{text}");
             pictures.push(text);
         }

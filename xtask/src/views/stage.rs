@@ -203,7 +203,8 @@ impl Stage {
                 .args(["run", "--name", tenant.name])
                 .args(tenant.options)
                 .arg("--");
-            command.arg(&self.mica).arg("load").arg(load.to_string());
+            // Found by its name, so that pictures show no folders of this machine.
+            command.args(["mica", "load"]).arg(load.to_string());
             command.stdin(Stdio::null()).stdout(Stdio::null());
             let log = std::fs::File::create(self.folder.join(format!("{}.log", tenant.name)))?;
             self.tenants
@@ -215,6 +216,12 @@ impl Stage {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.mica);
         command.env("MICA_RUNTIME_DIR", self.folder.join("run"));
+        let own = self.mica.parent().map(Path::to_owned);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = own.into_iter().chain(std::env::split_paths(&path));
+        if let Ok(path) = std::env::join_paths(folders) {
+            command.env("PATH", path);
+        }
         command
     }
 

@@ -180,9 +180,10 @@ impl Picture {
         self.each(asked.since, asked.until, |place, point| {
             for part in cut_to_steps(&point, step) {
                 let bucket = part.time_seconds / step * step;
-                let line = &mut lines[place];
-                let whole = line.get(&bucket).map_or(part, |known| joined(known, &part));
-                line.insert(bucket, whole);
+                let known = lines[place].entry(bucket);
+                known
+                    .and_modify(|known| *known = joined(known, &part))
+                    .or_insert(part);
             }
         })?;
         let all = self.identities.iter().zip(lines);

@@ -333,3 +333,51 @@ fn a_question_without_a_step_gets_a_few_hundred() {
         assert_eq!(usual_step(BEGIN, BEGIN + span), step, "{span}");
     }
 }
+
+/// A full file of minutes: a hundred busy virtual GPUs for a month, and what questions about it take.
+#[test]
+#[ignore = "a measurement of some seconds, not a check: cargo test -p mica-daemon --lib -- --ignored a_week --nocapture"]
+fn a_week_of_a_hundred_virtual_gpus_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let history = open(dir.path());
+    let minutes = 31 * 1440;
+    for minute in 0..minutes {
+        let time = BEGIN + minute * 60;
+        let of = |series| {
+            let point = noisy(minute, series, 60);
+            (identity(&format!("v{series}"), 7), point)
+        };
+        history
+            .store()
+            .add(time, (0..100).map(of).collect())
+            .unwrap();
+    }
+    let until = BEGIN + minutes * 60;
+    let size: u64 = ["fine", "coarse", "series"]
+        .map(|name| {
+            std::fs::metadata(dir.path().join("history").join(name))
+                .unwrap()
+                .len()
+        })
+        .iter()
+        .sum();
+    println!("files of {:.1} MB", size as f64 / 1e6);
+    for (words, since) in [
+        ("an hour", until - 3600),
+        ("a day", until - 86_400),
+        ("a week", until - 7 * 86_400),
+        ("a month", BEGIN),
+    ] {
+        let began = std::time::Instant::now();
+        let lines = ask(&history, since, until, usual_step(since, until));
+        let points: usize = lines.iter().map(|line| line.points.len()).sum();
+        println!(
+            "{words}: {} lines, {points} points, {:?}",
+            lines.len(),
+            began.elapsed()
+        );
+    }
+    let began = std::time::Instant::now();
+    drop(open(dir.path()));
+    println!("opened in {:?}", began.elapsed());
+}
