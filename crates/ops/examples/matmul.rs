@@ -34,13 +34,16 @@ fn main() -> Result<(), mica_ops::Error> {
     assert!((got - want).abs() < 1e-3);
     let order = if vgpu.info().is_software() { 512 } else { 8192 };
     let square = ops.uniform(&[order, order], DType::F32, (1, 3), (-1.0, 1.0))?;
-    ops.gemm(&square, &square, &Gemm::default())?;
-    ops.synchronize()?;
-    let began = std::time::Instant::now();
-    ops.gemm(&square, &square, &Gemm::default())?;
-    ops.synchronize()?;
-    let rate = 2.0 * (order as f64).powi(3) / began.elapsed().as_secs_f64() / 1e9;
-    println!("{order}³ in f32: {rate:.1} GFLOP/s");
+    for kernel in ops.gemm_kernels(&square, &square, &Gemm::default())? {
+        let run = || ops.gemm_by(&kernel, &square, &square, &Gemm::default());
+        run()?;
+        ops.synchronize()?;
+        let began = std::time::Instant::now();
+        run()?;
+        ops.synchronize()?;
+        let rate = 2.0 * (order as f64).powi(3) / began.elapsed().as_secs_f64() / 1e9;
+        println!("{order}³ in f32 with {kernel}: {rate:.1} GFLOP/s");
+    }
     let memory = vgpu.memory()?;
     println!(
         "{} KiB of {} MiB in use",

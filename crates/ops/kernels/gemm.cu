@@ -1,41 +1,58 @@
-// Products without tensor cores. a is [m][k], b is [k][n], each with rows of contiguous elements; other layouts and types
-// are packed into these first (pack.cu). The accumulator has the type of the elements: float, or int32 for 8-bit factors.
+// Products without tensor cores. For cards a is [m][k], b is [k][n], each with rows of contiguous elements; other layouts
+// and types are packed into these first (pack.cu). The accumulator has the type of the elements: float, or int32 for 8-bit factors.
 #include "ops.cuh"
 
 // For the software GPU: a thread computes one column of ROWS rows, so that neighbouring threads read neighbouring
-// elements of b and all of them the same element of a. No shared memory and no barrier: a block is one loop.
-template <class E, int ROWS, int WIDTH, bool EDGE>
-__device__ __forceinline__ void rows_loop(const Factors &f, const Epilogue &e)
-{
-    int m0 = blockIdx.x * ROWS, n = blockIdx.y * WIDTH + threadIdx.x, batch = blockIdx.z;
-    const E *b = (const E *)f.b + batch * f.b_batch + (EDGE && n >= f.n ? f.n - 1 : n);
-    const E *a[ROWS];
-    E acc[ROWS];
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        int m = m0 + i < f.m ? m0 + i : f.m - 1;
-        a[i] = (const E *)f.a + batch * f.a_batch + m * f.a_row;
-        acc[i] = 0;
-    }
-#pragma unroll 2
-    for (int k = 0; k < f.k; ++k) {
-        E x = b[k * f.b_row];
-#pragma unroll
-        for (int i = 0; i < ROWS; ++i) acc[i] += a[i][k] * x;
-    }
-    if (EDGE && n >= f.n) return;
-    // Through shared memory, so that the epilogue is a loop and its text is there once.
-    __shared__ E done[ROWS][WIDTH];
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) done[i][threadIdx.x] = acc[i];
-#pragma unroll 1
-    for (int i = 0; i < ROWS && m0 + i < f.m; ++i) put(e, done[i][threadIdx.x], m0 + i, n, batch);
-}
+// elements of b and all of them the same element of a. The factors are in panels (pack.cu): a as [m / ROWS][k][ROWS], b as
+// [n / WIDTH][k][WIDTH], padded with zeros. There is no barrier. The sums themselves are stored, with columns beside each other.
+constexpr int PANELS = 8, PART = 256;
 template <class E, int ROWS, int WIDTH>
 __device__ __forceinline__ void gemm_rows(const Factors &f, const Epilogue &e)
 {
-    if ((blockIdx.y + 1) * WIDTH <= f.n) rows_loop<E, ROWS, WIDTH, false>(f, e);
-    else rows_loop<E, ROWS, WIDTH, true>(f, e);
+    // A part of a panel of b, and the sums of PANELS panels of a. Each thread reads what it wrote itself.
+    __shared__ E bs[PART * WIDTH], sums[PANELS][ROWS][WIDTH];
+    int lane = threadIdx.x, n = blockIdx.y * WIDTH + lane, batch = blockIdx.z;
+    int panels = min(PANELS, (f.m + ROWS - 1) / ROWS - (int)blockIdx.x * PANELS);
+    const E *b = (const E *)f.b + batch * f.b_batch + (int64_t)blockIdx.y * WIDTH * f.k + lane;
+    const E *first = (const E *)f.a + batch * f.a_batch + (int64_t)blockIdx.x * PANELS * ROWS * f.k;
+#pragma unroll 1
+    for (int panel = 0; panel < panels; ++panel)
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) sums[panel][i][lane] = 0;
+#pragma unroll 1
+    for (int k0 = 0; k0 < f.k; k0 += PART) {
+        int count = min(PART, f.k - k0);
+#pragma unroll 1
+        for (int k = 0; k < count; ++k) bs[k * WIDTH + lane] = b[(k0 + k) * WIDTH];
+#pragma unroll 1
+        for (int panel = 0; panel < panels; ++panel) {
+            const E *a = first + ((int64_t)panel * f.k + k0) * ROWS;
+            E acc[ROWS];
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) acc[i] = sums[panel][i][lane];
+#pragma unroll 2
+            for (int k = 0; k < count; ++k) {
+                E x = bs[k * WIDTH + lane];
+#pragma unroll
+                for (int i = 0; i < ROWS; ++i) acc[i] += a[k * ROWS + i] * x;
+            }
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) sums[panel][i][lane] = acc[i];
+        }
+    }
+    // The test of the column is inside: threads that leave a loop at different times are no vector any more.
+    int m0 = blockIdx.x * PANELS * ROWS;
+#pragma unroll 1
+    for (int i = 0; i < panels * ROWS && m0 + i < f.m; ++i)
+        if (n < f.n) ((E *)e.d)[batch * e.d_batch + (m0 + i) * e.d_row + n] = sums[0][i][lane];
+}
+// The epilogue as a kernel of its own: in the loops above it would keep them from being compiled to vectors. `sums` is
+// [batch][m][n].
+template <class E> __device__ __forceinline__ void finish_rows(const Epilogue &e, const E *sums, int m, int n)
+{
+    int col = blockIdx.x * blockDim.x + threadIdx.x, batch = blockIdx.z;
+    if (col >= n) return;
+    for (int row = blockIdx.y; row < m; row += gridDim.y) put(e, sums[((int64_t)batch * m + row) * n + col], row, col, batch);
 }
 
 // Stores 32 rows of a tile: row r of `done` is row 4 (r / 2) + r % 2 from m0 on.
@@ -130,7 +147,6 @@ typedef int32_t Acc;
 typedef float Acc;
 #endif
 extern "C" __global__ void gemm_rows8(Factors f, Epilogue e) { gemm_rows<Acc, 8, 32>(f, e); }
-extern "C" __global__ void gemm_rows4(Factors f, Epilogue e) { gemm_rows<Acc, 4, 32>(f, e); }
-extern "C" __global__ void gemm_rows6(Factors f, Epilogue e) { gemm_rows<Acc, 6, 32>(f, e); }
+extern "C" __global__ void gemm_epilogue(Epilogue e, const Acc *sums, int m, int n) { finish_rows<Acc>(e, sums, m, n); }
 extern "C" __global__ void gemm_rows12(Factors f, Epilogue e) { gemm_rows<Acc, 12, 32>(f, e); }
 extern "C" __global__ void __launch_bounds__(256, 2) gemm_tile128(Factors f, Epilogue e) { gemm_tile<Acc>(f, e); }

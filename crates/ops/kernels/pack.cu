@@ -5,7 +5,7 @@ struct Pack {
     const void *from;
     void *to;
     int64_t from_row, from_col, from_batch, to_row, to_batch;
-    int32_t rows, cols, padded_cols, reserved;
+    int32_t rows, cols, padded_cols, width;
 };
 
 template <class From, class To> struct Convert { static __device__ __forceinline__ To of(From x) { return from_float<To>(to_float(x)); } };
@@ -41,6 +41,25 @@ template <class From, class To> __device__ __forceinline__ void pack_tiles(const
         if (row < p.rows && col < p.padded_cols) ((To *)p.to)[batch * p.to_batch + row * p.to_row + col] = tile[threadIdx.x][i];
     }
 }
+// Panels of `width` columns: column c, row r of the matrix is element [c / width][r][c % width]; columns beyond are 0.
+template <class From, class To> __device__ __forceinline__ void pack_panels(const Pack &p)
+{
+    int panel = blockIdx.x, width = p.width, batch = blockIdx.z, lane = threadIdx.x;
+    const From *from = (const From *)p.from + batch * p.from_batch;
+    To *to = (To *)p.to + batch * p.to_batch + (int64_t)panel * p.rows * width;
+    if (p.from_row == 1) {
+        for (int row = blockIdx.y * 32 + lane; row < p.rows; row += gridDim.y * 32)
+            for (int i = 0; i < width; ++i) {
+                int col = panel * width + i;
+                to[(int64_t)row * width + i] = col < p.cols ? Convert<From, To>::of(from[row + col * p.from_col]) : To();
+            }
+        return;
+    }
+    int col = panel * width + lane;
+    if (lane >= width) return;
+    for (int row = blockIdx.y; row < p.rows; row += gridDim.y)
+        to[(int64_t)row * width + lane] = col < p.cols ? Convert<From, To>::of(from[row * p.from_row + col * p.from_col]) : To();
+}
 // `wide`: to the type that products are computed in; `same`: the type stays.
 #if defined(TYPE_I8)
 typedef int32_t Wide;
@@ -49,5 +68,6 @@ typedef float Wide;
 #endif
 extern "C" __global__ void pack_rows_wide(Pack p) { pack_rows<T, Wide>(p); }
 extern "C" __global__ void pack_tiles_wide(Pack p) { pack_tiles<T, Wide>(p); }
+extern "C" __global__ void pack_panels_wide(Pack p) { pack_panels<T, Wide>(p); }
 extern "C" __global__ void pack_rows_same(Pack p) { pack_rows<T, T>(p); }
 extern "C" __global__ void pack_tiles_same(Pack p) { pack_tiles<T, T>(p); }

@@ -34,6 +34,9 @@ files!(
     "attention.f32",
     "attention_mma.f16",
     "attention_mma.bf16",
+    "conv.f32",
+    "conv.f16",
+    "conv.bf16",
 );
 
 fn text(file: &str) -> Option<&'static str> {
@@ -111,17 +114,49 @@ impl Kernels {
     }
 
     /// Whether the virtual GPU takes a file: its policy may forbid tensor cores or a number format.
-    pub(crate) fn allows(&self, file: &str) -> bool {
+    ///
+    /// # Errors
+    /// Anything but the policy keeps the file from being loaded.
+    pub(crate) fn allows(&self, file: &str) -> Result<bool> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(module) = loaded.modules.get(file) {
-            return module.is_some();
+            return Ok(module.is_some());
         }
-        let module = text(file).and_then(|text| self.vgpu.load_ptx(text).ok());
+        let module = permitted(self.vgpu.load_ptx(text(file).unwrap_or_default()))?;
         let allowed = module.is_some();
         loaded.modules.insert(file.to_owned(), module);
-        allowed
+        Ok(allowed)
+    }
+
+    /// Whether the virtual GPU allows tensor cores, asked with one instruction.
+    pub(crate) fn allows_tensor_cores(&self) -> Result<bool> {
+        Ok(permitted(self.vgpu.load_ptx(PROBE))?.is_some())
     }
 }
+
+/// `None` for a module that the virtual GPU's policy forbids.
+fn permitted(module: mica::Result<Module>) -> Result<Option<Module>> {
+    match module {
+        Ok(module) => Ok(Some(module)),
+        Err(error) if error.code() == Some(mica::CuResult::NotPermitted) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+const PROBE: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry probe()
+{
+    .reg .b32 %r<4>;
+    .reg .f32 %f<5>;
+    mov.b32 %r1, 0;
+    mov.f32 %f1, 0f00000000;
+    mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r1}, {%r1}, {%f1, %f1, %f1, %f1};
+    ret;
+}
+";
 
 #[cfg(test)]
 mod tests {

@@ -26,6 +26,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod attention;
+mod conv;
 mod dtype;
 mod error;
 mod expr;
@@ -43,6 +44,7 @@ use std::sync::Arc;
 use mica::{Stream, Vgpu};
 
 pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Starts};
+pub use conv::Conv;
 pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};
 pub use expr::Expr;
@@ -64,6 +66,7 @@ pub struct Ops {
     pool: Arc<Pool>,
     tuner: Arc<Tuner>,
     is_software: bool,
+    tensor_cores: bool,
 }
 
 impl std::fmt::Debug for Ops {
@@ -91,9 +94,9 @@ impl Ops {
         let info = vgpu.info();
         let kernels = Kernels::new(vgpu);
         let is_software = info.is_software();
-        // Loading the code is the question whether it is allowed; the software GPU never uses it.
-        let tensor_cores = !is_software && kernels.allows("gemm_mma.bf16");
+        // The software GPU computes faster without them.
         let (major, minor) = info.compute_capability;
+        let tensor_cores = !is_software && major >= 8 && kernels.allows_tensor_cores()?;
         let setting = format!(
             "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}",
             info.name,
@@ -108,6 +111,7 @@ impl Ops {
             pool: Pool::new(vgpu),
             tuner: Arc::new(Tuner::new(tune::default_file(), setting)),
             is_software,
+            tensor_cores,
         })
     }
 

@@ -17,6 +17,19 @@ pub(crate) struct Matrix {
     pub(crate) batch: usize,
 }
 
+impl Matrix {
+    /// The same with rows and columns exchanged.
+    pub(crate) fn turned(&self) -> Self {
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            row: self.col,
+            col: self.row,
+            ..*self
+        }
+    }
+}
+
 /// The type that products of this type are computed in without tensor cores.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
@@ -39,7 +52,7 @@ struct Params {
     rows: i32,
     cols: i32,
     padded_cols: i32,
-    reserved: i32,
+    width: i32,
 }
 
 /// Most blocks of a grid's second and third axis.
@@ -67,6 +80,43 @@ impl Ops {
         };
         self.copy_matrices(from, &result, batches, padded)?;
         Ok((memory, result))
+    }
+
+    /// Copies matrices into panels of `width` columns, `[cols / width][rows][width]`, of wide elements;
+    /// columns beyond the matrix are 0. Returns the memory and the distance of one matrix from the next.
+    pub(crate) fn pack_panels(
+        &self,
+        from: &Matrix,
+        batches: usize,
+        width: usize,
+    ) -> Result<(Tensor, usize)> {
+        let panels = from.cols.div_ceil(width);
+        let memory = self.unset(&[batches, panels, from.rows, width], wide(from.dtype))?;
+        let kernel = self
+            .kernels
+            .get(&format!("pack.{}", from.dtype), "pack_panels_wide")?;
+        let distance = panels * from.rows * width;
+        let size = (from.dtype.size_bytes(), memory.dtype().size_bytes());
+        for first in (0..batches).step_by(MOST_BLOCKS) {
+            let count = (batches - first).min(MOST_BLOCKS) as u32;
+            let parts = from.rows.div_ceil(256).clamp(1, MOST_BLOCKS) as u32;
+            let params = Params {
+                from: from.address + (first * from.batch * size.0) as u64,
+                to: memory.address() + (first * distance * size.1) as u64,
+                from_row: from.row as i64,
+                from_col: from.col as i64,
+                from_batch: from.batch as i64,
+                to_row: 0,
+                to_batch: distance as i64,
+                rows: from.rows as i32,
+                cols: from.cols as i32,
+                padded_cols: 0,
+                width: width as i32,
+            };
+            let grid = Grid::of([panels as u32, parts, count], [32, 1, 1]);
+            self.stream.launch(&kernel, grid, (ByValue(params),))?;
+        }
+        Ok((memory, distance))
     }
 
     /// Copies matrices; the destination's columns are contiguous.
@@ -124,7 +174,7 @@ impl Ops {
                 rows: from.rows as i32,
                 cols: from.cols as i32,
                 padded_cols: padded as i32,
-                reserved: 0,
+                width: 0,
             };
             self.stream.launch(&kernel, grid, (ByValue(params),))?;
         }

@@ -87,23 +87,22 @@ fn is_aligned(tensor: &Tensor) -> bool {
 
 impl Ops {
     /// The kernel for these sizes, if there is one.
-    pub(crate) fn flash_kernel(&self, sizes: &Sizes) -> Option<Flash> {
+    pub(crate) fn flash_kernel(&self, sizes: &Sizes) -> Result<Option<Flash>> {
         let fits = sizes.size.is_multiple_of(8) && (8..=256).contains(&sizes.size);
         if !fits || sizes.heads > 65535 || sizes.batch > 65535 {
-            return None;
+            return Ok(None);
         }
         if self.is_software {
-            return Some(Flash::Rows);
+            return Ok(Some(Flash::Rows));
         }
         let file = format!("attention_mma.{}", sizes.dtype);
         let half = matches!(sizes.dtype, DType::F16 | DType::BF16);
-        let new = self.vgpu.info().compute_capability >= (8, 0);
-        if half && new && self.kernels.allows(&file) {
+        if half && self.tensor_cores && self.kernels.allows(&file)? {
             let size = (sizes.size as u32).next_power_of_two().max(32);
-            return Some(Flash::Mma(size));
+            return Ok(Some(Flash::Mma(size)));
         }
         // 32-bit floats, and cards without tensor cores.
-        Some(Flash::Rows)
+        Ok(Some(Flash::Rows))
     }
 
     fn flash_file(&self, kernel: Flash, dtype: DType) -> Result<Kernel> {
@@ -129,9 +128,9 @@ impl Ops {
     }
 
     /// Bytes that the flash way takes beside inputs and results.
-    pub(crate) fn flash_bytes(&self, sizes: &Sizes, inputs: [&Tensor; 3]) -> u64 {
-        let Some(kernel) = self.flash_kernel(sizes) else {
-            return 0;
+    pub(crate) fn flash_bytes(&self, sizes: &Sizes, inputs: [&Tensor; 3]) -> Result<u64> {
+        let Some(kernel) = self.flash_kernel(sizes)? else {
+            return Ok(0);
         };
         let widens = kernel == Flash::Rows && sizes.dtype != DType::F32;
         let copies = inputs.map(|tensor| match (widens, is_aligned(tensor)) {
@@ -140,7 +139,7 @@ impl Ops {
             (false, true) => 0,
         });
         let output = if widens { inputs[0].len() * 4 } else { 0 };
-        (copies.iter().sum::<usize>() + output) as u64
+        Ok((copies.iter().sum::<usize>() + output) as u64)
     }
 
     pub(crate) fn flash(

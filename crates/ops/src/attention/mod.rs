@@ -209,7 +209,7 @@ impl Ops {
         if attended.output.is_empty() {
             return Ok(attended);
         }
-        match self.flash_kernel(&sizes) {
+        match self.flash_kernel(&sizes)? {
             Some(kernel) => self.flash(kernel, &sizes, [q, k, v], spec, &attended)?,
             None => self.plain(&sizes, [q, k, v], spec, &attended)?,
         }
@@ -232,7 +232,7 @@ impl Ops {
         let bytes = sizes.dtype.size_bytes();
         Ok(AttentionMemory {
             result: (rows * sizes.size * bytes + rows * 4) as u64,
-            flash: self.flash_bytes(&sizes, [q, k, v]),
+            flash: self.flash_bytes(&sizes, [q, k, v])?,
             plain: plain::bytes(&sizes, [q, k, v]),
         })
     }

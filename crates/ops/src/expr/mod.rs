@@ -21,6 +21,8 @@
 mod functions;
 mod launch;
 mod ptx;
+#[cfg(test)]
+mod tests;
 
 /// Operations with one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

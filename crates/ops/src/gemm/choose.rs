@@ -4,17 +4,20 @@ use super::check::Product;
 use super::launch::Variant;
 use super::spec::{Gemm, Precision};
 use crate::tune::{Key, bucket};
-use crate::{DType, Ops};
+use crate::{DType, Ops, Result};
 
 impl Ops {
     /// Whether tensor cores may compute a product: the card has them, the virtual GPU allows them, and
     /// 32-bit factors may be rounded.
-    fn may_use_tensor_cores(&self, product: &Product, spec: &Gemm) -> bool {
+    fn may_use_tensor_cores(&self, product: &Product, spec: &Gemm) -> Result<bool> {
         let dtype = product.a.dtype;
-        (dtype != DType::F32 || spec.precision == Precision::Tf32)
-            && !self.is_software
-            && self.vgpu.info().compute_capability >= (8, 0)
-            && self.kernels.allows(&Variant::Mma(64, 64).file(dtype))
+        let rounds = dtype != DType::F32 || spec.precision == Precision::Tf32;
+        // A number format may be forbidden where tensor cores are not.
+        Ok(
+            self.tensor_cores
+                && rounds
+                && self.kernels.allows(&Variant::Mma(64, 64).file(dtype))?,
+        )
     }
 
     /// What the choice of a kernel for a product depends on.
@@ -37,12 +40,17 @@ impl Ops {
     }
 
     /// Kernels that can compute a product, the likely best first; never none.
-    pub(crate) fn candidates(&self, product: &Product, spec: &Gemm) -> Vec<Variant> {
+    pub(crate) fn candidates(&self, product: &Product, spec: &Gemm) -> Result<Vec<Variant>> {
         if self.is_software {
-            return vec![Variant::Rows(8)];
+            let rows = if product.a.rows <= 8 {
+                [8, 12]
+            } else {
+                [12, 8]
+            };
+            return Ok(rows.map(Variant::Rows).to_vec());
         }
-        if !self.may_use_tensor_cores(product, spec) {
-            return vec![Variant::Tile];
+        if !self.may_use_tensor_cores(product, spec)? {
+            return Ok(vec![Variant::Tile]);
         }
         let (m, n) = (product.a.rows, product.b.cols);
         let tiles = |variant: &Variant| {
@@ -61,6 +69,6 @@ impl Ops {
         } else {
             found.reverse();
         }
-        found
+        Ok(found)
     }
 }

@@ -56,9 +56,7 @@ pub(crate) enum Variant {
 
 impl Variant {
     /// Every kernel there is.
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Rows(4),
-        Self::Rows(6),
+    pub(crate) const ALL: [Self; 7] = [
         Self::Rows(8),
         Self::Rows(12),
         Self::Tile,
@@ -109,7 +107,8 @@ impl Variant {
         let (m, n) = (m.div_ceil(rows) as u32, n.div_ceil(cols) as u32);
         let batches = batches as u32;
         match self {
-            Self::Rows(_) => Grid::of([m, n, batches], [32, 1, 1]),
+            // A block goes through eight panels of rows.
+            Self::Rows(_) => Grid::of([m.div_ceil(8), n, batches], [32, 1, 1]),
             Self::Tile => Grid::of([m * n, 1, batches], [256, 1, 1]),
             Self::Mma(rows, cols) => {
                 let (threads, stages) = match rows {
@@ -160,6 +159,13 @@ impl Epilogue {
         }
         epilogue.bias = spec.bias.map_or(0, Tensor::address);
         epilogue
+    }
+
+    /// Whether sums of the type are stored as they are, columns beside each other.
+    fn only_stores(&self, sums: DType) -> bool {
+        let parts = self.c == 0 && self.bias == 0 && self.residual == 0 && self.activation == 0;
+        let factors = self.alpha == 1.0 && self.scale == 1.0;
+        parts && factors && self.dtype == sums as i32 && self.d_strides[1] == 1
     }
 
     /// The same for matrices from `first` on.
@@ -214,8 +220,38 @@ impl Ops {
         self.pack_factor(factor, batches, factor.dtype)
     }
 
+    /// Factors in panels of so many rows of the first, and of 32 columns of the second.
+    fn prepare_panels(&self, product: &Product, rows: usize) -> Result<Prepared> {
+        let panels = |factor: &Matrix, width: usize| -> Result<(Tensor, Matrix)> {
+            let count = if factor.batch == 0 {
+                1
+            } else {
+                product.batches
+            };
+            let (memory, distance) = self.pack_panels(factor, count, width)?;
+            let packed = Matrix {
+                address: memory.address(),
+                dtype: memory.dtype(),
+                batch: if factor.batch == 0 { 0 } else { distance },
+                ..*factor
+            };
+            Ok((memory, packed))
+        };
+        let (a_memory, a) = panels(&product.a.turned(), rows)?;
+        let (b_memory, b) = panels(&product.b, 32)?;
+        Ok(Prepared {
+            a,
+            b,
+            is_turned: true,
+            _packed: [Some(a_memory), Some(b_memory)],
+        })
+    }
+
     fn prepare(&self, product: &Product, variant: Variant) -> Result<Prepared> {
         let batches = product.batches;
+        if let Variant::Rows(rows) = variant {
+            return self.prepare_panels(product, rows as usize);
+        }
         if !matches!(variant, Variant::Mma(..)) {
             let (a_memory, a) = self.wide_factor(&product.a, batches)?;
             let (b_memory, b) = self.wide_factor(&product.b, batches)?;
@@ -230,13 +266,7 @@ impl Ops {
         let b = &product.b;
         // Only 16-bit elements can be turned on their way from shared memory.
         let is_turned = b.dtype.size_bytes() == 2 && b.col == 1;
-        let by_columns = Matrix {
-            rows: b.cols,
-            cols: b.rows,
-            row: b.col,
-            col: b.row,
-            ..*b
-        };
+        let by_columns = b.turned();
         let (b_memory, b) =
             self.aligned_factor(if is_turned { b } else { &by_columns }, batches)?;
         Ok(Prepared {
@@ -260,7 +290,14 @@ impl Ops {
         let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
         let file = variant.file(product.a.dtype);
         let kernel = self.kernels.get(&file, &variant.name(is_turned))?;
-        let epilogue = Epilogue::new(spec, d);
+        let mut epilogue = Epilogue::new(spec, d);
+        let mut sums = None;
+        if matches!(variant, Variant::Rows(_)) && !epilogue.only_stores(wide(product.a.dtype)) {
+            let wide = self.unset(&[product.batches, m, n], wide(product.a.dtype))?;
+            epilogue = Epilogue::new(&Gemm::default(), &wide);
+            sums = Some(wide);
+        }
+        let size = sums.as_ref().unwrap_or(d).dtype().size_bytes();
         for first in (0..product.batches).step_by(MOST_BLOCKS) {
             let count = (product.batches - first).min(MOST_BLOCKS);
             let at = |factor: &Matrix| {
@@ -278,9 +315,28 @@ impl Ops {
                 k: k as i32,
                 reserved: 0,
             };
-            let epilogue = epilogue.from(first, d.dtype().size_bytes());
+            let epilogue = epilogue.from(first, size);
             let grid = variant.grid(m, n, count);
             let params = (ByValue(factors), ByValue(epilogue));
+            self.stream.launch(&kernel, grid, params)?;
+        }
+        match sums {
+            Some(sums) => self.finish_sums(&file, &sums, Epilogue::new(spec, d), d),
+            None => Ok(()),
+        }
+    }
+
+    /// Applies an epilogue to sums `[batch, m, n]`.
+    fn finish_sums(&self, file: &str, sums: &Tensor, epilogue: Epilogue, d: &Tensor) -> Result<()> {
+        let kernel = self.kernels.get(file, "gemm_epilogue")?;
+        let (batches, m, n) = (sums.shape()[0], sums.shape()[1], sums.shape()[2]);
+        for first in (0..batches).step_by(MOST_BLOCKS) {
+            let count = (batches - first).min(MOST_BLOCKS) as u32;
+            let epilogue = epilogue.from(first, d.dtype().size_bytes());
+            let from = sums.address() + (first * m * n * sums.dtype().size_bytes()) as u64;
+            let rows = m.min(MOST_BLOCKS) as u32;
+            let grid = Grid::of([n.div_ceil(128) as u32, rows, count], [128, 1, 1]);
+            let params = (ByValue(epilogue), from, m as i32, n as i32);
             self.stream.launch(&kernel, grid, params)?;
         }
         Ok(())

@@ -71,13 +71,13 @@ impl Tuner {
     pub(crate) fn choose(
         &self,
         key: Key,
-        candidates: impl FnOnce() -> Vec<Variant>,
+        candidates: impl FnOnce() -> Result<Vec<Variant>>,
         mut measure: impl FnMut(Variant) -> Result<f64>,
     ) -> Result<Variant> {
         if let Some(variant) = self.known().get(&key) {
             return Ok(*variant);
         }
-        let candidates = candidates();
+        let candidates = candidates()?;
         let text = self.text(&key);
         let kept = self
             .file

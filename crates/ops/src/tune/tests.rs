@@ -10,17 +10,21 @@ const KEY: Key = Key {
 };
 
 fn candidates() -> Vec<Variant> {
-    vec![Variant::Rows(4), Variant::Rows(8), Variant::Tile]
+    vec![Variant::Rows(12), Variant::Rows(8), Variant::Tile]
 }
 
 /// Chooses with given seconds of each candidate; how many were measured, and the choice.
 fn choose(tuner: &Tuner, seconds: [f64; 3]) -> (usize, Variant) {
     let measured = Cell::new(0);
-    let choice = tuner.choose(KEY, candidates, |variant| {
-        measured.set(measured.get() + 1);
-        let at = candidates().iter().position(|other| *other == variant);
-        Ok(seconds[at.unwrap()])
-    });
+    let choice = tuner.choose(
+        KEY,
+        || Ok(candidates()),
+        |variant| {
+            measured.set(measured.get() + 1);
+            let at = candidates().iter().position(|other| *other == variant);
+            Ok(seconds[at.unwrap()])
+        },
+    );
     (measured.get(), choice.unwrap())
 }
 
@@ -59,9 +63,9 @@ fn a_corrupted_file_is_measured_again_and_never_believed() {
         );
     }
     std::fs::write(&path, [0xff; 100]).unwrap();
-    assert_eq!(choose(&make(), [1.0, 2.0, 3.0]), (3, Variant::Rows(4)));
+    assert_eq!(choose(&make(), [1.0, 2.0, 3.0]), (3, Variant::Rows(12)));
     // What was measured is found behind the garbage.
-    assert_eq!(choose(&make(), [3.0, 3.0, 1.0]), (0, Variant::Rows(4)));
+    assert_eq!(choose(&make(), [3.0, 3.0, 1.0]), (0, Variant::Rows(12)));
 }
 
 #[test]
@@ -72,10 +76,14 @@ fn a_kernel_that_is_gone_or_cannot_run_is_not_chosen() {
     file::add(&path, &tuner.text(&KEY), "a kernel of last year").unwrap();
     assert_eq!(choose(&tuner, [3.0, 2.0, 1.0]), (3, Variant::Tile));
     let tuner = Tuner::new(None, "card".into());
-    let choice = tuner.choose(KEY, candidates, |variant| match variant {
-        Variant::Tile => Ok(1.0),
-        _ => Err(Error::argument("gemm", "no")),
-    });
+    let choice = tuner.choose(
+        KEY,
+        || Ok(candidates()),
+        |variant| match variant {
+            Variant::Tile => Ok(1.0),
+            _ => Err(Error::argument("gemm", "no")),
+        },
+    );
     assert_eq!(choice.unwrap(), Variant::Tile);
 }
 

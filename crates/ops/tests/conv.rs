@@ -1,0 +1,137 @@
+//! Convolutions and their gradients against loops in f64.
+
+mod common;
+
+use common::{Numbers, assert_close, epsilon, ops};
+use mica_ops::{Conv, DType};
+
+struct Case {
+    image: [usize; 4],
+    weight: [usize; 4],
+    spec: Conv,
+}
+
+fn cases() -> Vec<Case> {
+    let plain = Conv::default();
+    vec![
+        Case {
+            image: [1, 1, 1, 1],
+            weight: [1, 1, 1, 1],
+            spec: plain,
+        },
+        Case {
+            image: [2, 3, 7, 6],
+            weight: [4, 3, 3, 3],
+            spec: Conv {
+                padding: [1, 1],
+                ..plain
+            },
+        },
+        Case {
+            image: [2, 4, 9, 11],
+            weight: [6, 2, 3, 2],
+            spec: Conv {
+                stride: [2, 3],
+                padding: [2, 0],
+                dilation: [2, 1],
+                groups: 2,
+            },
+        },
+    ]
+}
+
+/// Calls `each(output element, image element, weight element)` for every product of the convolution.
+fn every_product(case: &Case, mut each: impl FnMut(usize, usize, usize)) -> [usize; 4] {
+    let ([n, c, h, w], [o, cg, kh, kw], s) = (case.image, case.weight, case.spec);
+    let out = |size: usize, k: usize, axis: usize| {
+        (size + 2 * s.padding[axis] - s.dilation[axis] * (k - 1) - 1) / s.stride[axis] + 1
+    };
+    let (oh, ow) = (out(h, kh, 0), out(w, kw, 1));
+    for at in 0..n * o * oh * ow {
+        let (x, y, f, image) = (at % ow, at / ow % oh, at / ow / oh % o, at / ow / oh / o);
+        let group = f / (o / s.groups);
+        for k in 0..cg * kh * kw {
+            let (kx, ky, channel) = (k % kw, k / kw % kh, k / kw / kh);
+            let in_y = (y * s.stride[0] + ky * s.dilation[0]).wrapping_sub(s.padding[0]);
+            let in_x = (x * s.stride[1] + kx * s.dilation[1]).wrapping_sub(s.padding[1]);
+            if in_y < h && in_x < w {
+                let from = ((image * c + group * cg + channel) * h + in_y) * w + in_x;
+                each(at, from, f * cg * kh * kw + k);
+            }
+        }
+    }
+    [n, o, oh, ow]
+}
+
+#[test]
+fn convolutions_and_gradients_agree_with_f64() {
+    let ops = ops();
+    let mut numbers = Numbers(21);
+    for (number, case) in cases().iter().enumerate() {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let (x, xv) = numbers.tensor(&ops, &case.image, dtype);
+            let (w, wv) = numbers.tensor(&ops, &case.weight, dtype);
+            let mut want = vec![0.0; 1 << 12];
+            let shape = every_product(case, |to, from, weight| want[to] += xv[from] * wv[weight]);
+            let count = shape.iter().product::<usize>();
+            let what = format!("case {number} {dtype}");
+            let y = ops.conv(&x, &w, &case.spec).unwrap();
+            assert_eq!(y.shape(), shape);
+            assert_close(
+                &what,
+                &ops.values(&y).unwrap(),
+                &want[..count],
+                epsilon(dtype),
+                1e-5,
+            );
+            // The same images in memory order NHWC.
+            let nhwc = ops
+                .dense(&x.swap(1, 2).unwrap().swap(2, 3).unwrap())
+                .unwrap();
+            let view = nhwc.swap(2, 3).unwrap().swap(1, 2).unwrap();
+            let again = ops.conv(&view, &w, &case.spec).unwrap();
+            assert_eq!(ops.values(&again).unwrap(), ops.values(&y).unwrap());
+
+            let (dy, dv) = numbers.tensor(&ops, &shape, dtype);
+            let (mut dx, mut dw) = (vec![0.0; xv.len()], vec![0.0; wv.len()]);
+            every_product(case, |to, from, weight| {
+                dx[from] += dv[to] * wv[weight];
+                dw[weight] += dv[to] * xv[from];
+            });
+            let got = ops
+                .conv_backward_data(&case.image, &w, &dy, &case.spec)
+                .unwrap();
+            // Windows are rounded before they are added.
+            let rounding = epsilon(dtype) * 4.0 + 1e-5;
+            assert_close(
+                &what,
+                &ops.values(&got).unwrap(),
+                &dx,
+                epsilon(dtype),
+                rounding,
+            );
+            let got = ops
+                .conv_backward_weights(&x, &case.weight, &dy, &case.spec)
+                .unwrap();
+            assert_close(&what, &ops.values(&got).unwrap(), &dw, 1e-5, 1e-4);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_named_with_both_sides() {
+    let ops = ops();
+    let x = ops.zeros(&[1, 3, 4, 4], DType::F32).unwrap();
+    let w = ops.zeros(&[2, 2, 3, 3], DType::F32).unwrap();
+    let said = ops.conv(&x, &w, &Conv::default()).unwrap_err().to_string();
+    assert!(
+        said.contains("[1, 3, 4, 4]") && said.contains("[2, 2, 3, 3]"),
+        "{said}"
+    );
+    let large = ops.zeros(&[2, 3, 5, 5], DType::F32).unwrap();
+    let said = ops
+        .conv(&x, &large, &Conv::default())
+        .unwrap_err()
+        .to_string();
+    assert!(said.contains("fit into the padded image"), "{said}");
+}
