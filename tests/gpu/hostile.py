@@ -166,7 +166,8 @@ def honest(status):
     work, lanes = cu.function(WORK, b"work"), [Lane(cu), Lane(cu)]
     processors = c_int()
     cu.must("cuDeviceGetAttribute", byref(processors), 16, 0)
-    blocks, n, batch = max(2, processors.value * 2), 64, 8
+    # As many blocks as the GPU holds at once, so that work done is time used.
+    blocks, n, batch = max(2, processors.value * (16 if processors.value > 32 else 2)), 64, 8
     done = wrong = errors = 0
     # Kernels of about a millisecond. The best of three: the first launch loads code, and others may be running.
     while True:
@@ -401,6 +402,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("mica")
     parser.add_argument("--window", type=float, default=4.0, help="seconds of each measurement")
+    parser.add_argument("--settle", type=float, default=1.5, help="seconds of each attack before the measurement")
     parser.add_argument("--floor", type=float, default=0.0, help="percent of its share that the honest tenant must keep")
     parser.add_argument("--only", default=",".join(ATTACKS), help="attacks, separated by commas")
     options = parser.parse_args()
@@ -444,6 +446,8 @@ def beside(options, folder, tenant, alone, name):
     vgpu = "honest" if name in INSIDE else None
     attacker = Tenant(options.mica, folder, name, "attack", name, "STATUS", tenant.status, vgpu=vgpu)
     began = attacker.wait_for("rounds")
+    # A kernel that never ends is known as one after the time in which work drains, and some more.
+    time.sleep(options.settle)
     before = read(tenant.status)
     deadline = time.monotonic() + options.window
     while time.monotonic() < deadline:

@@ -30,6 +30,24 @@ int main() {
     cudaGetLastError();
     EXPECT_ERROR(cudaStreamBeginCapture(cudaStreamLegacy, cudaStreamCaptureModeRelaxed), cudaErrorStreamCaptureUnsupported);
     cudaGetLastError();
+    // A question about the legacy stream is refused, and the capture goes on.
+    CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+    k<<<1, 1, 0, s>>>();
+    cudaStreamCaptureStatus status;
+    EXPECT_ERROR(cudaStreamIsCapturing(cudaStreamLegacy, &status), cudaErrorStreamCaptureImplicit);
+    cudaGetLastError();
+    CHECK(cudaStreamEndCapture(s, &g));
+    // The graph as text names its kernel.
+    char path[] = "/tmp/mica-dot-XXXXXX";
+    EXPECT(mkstemp(path) >= 0);
+    CHECK(cudaGraphDebugDotPrint(g, path, 0));
+    char text[4096] = {};
+    FILE* file = fopen(path, "r");
+    EXPECT(file && fread(text, 1, sizeof text - 1, file) > 0);
+    if (file) fclose(file);
+    remove(path);
+    EXPECT(strstr(text, "digraph") && strstr(text, "_Z1kv"));
+    CHECK(cudaGraphDestroy(g));
     k<<<1, 1, 0, s>>>();
     CHECK(cudaStreamSynchronize(s));
     return finish();

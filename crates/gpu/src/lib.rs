@@ -480,6 +480,10 @@ pub trait Gpu: Send + Sync {
     fn memory_standing(&self, _address: DevicePtr) -> Option<MemoryStanding> {
         None
     }
+    /// Gives back memory that the device keeps for later allocations; whether there was any.
+    fn trim(&self) -> bool {
+        false
+    }
     /// Sums over the device's own books; zeros where it keeps none.
     fn memory_sums(&self) -> MemorySums {
         MemorySums::default()

@@ -157,6 +157,17 @@ impl Maker<'_> {
         self.gpu.address_free(DevicePtr(base), FRAME_BYTES)
     }
 
+    /// Gives back chunks without pieces; whether there were any.
+    pub(crate) fn trim(&self, books: &mut Books) -> bool {
+        let bases = books.pool.trim();
+        for base in &bases {
+            if let Err(error) = self.drop_chunk(books, *base) {
+                tracing::warn!(%error, base, "addresses of an empty chunk stay reserved");
+            }
+        }
+        !bases.is_empty()
+    }
+
     /// Frees everything of a context that is gone.
     pub(crate) fn free_all(&self, books: &mut Books, context: u64) {
         let of_context = |(at, large): (&u64, &Large)| (large.context == context).then_some(*at);
@@ -187,6 +198,14 @@ impl Books {
             return (large.context == context).then_some((start, large.bytes));
         }
         None
+    }
+
+    /// Whether an address is in memory that allocations are made of, given out or not.
+    pub(crate) fn is_own(&self, address: u64) -> bool {
+        let mut before = self.large.range(..=address);
+        let large = before.next_back();
+        self.chunks.contains_key(&(address - address % FRAME_BYTES))
+            || large.is_some_and(|(start, large)| address - start < large.reserved)
     }
 
     /// What is known of the allocation or mapping that begins at an address.

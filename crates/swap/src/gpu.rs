@@ -1,155 +1,22 @@
-//! The device: memory is made of frames here, work passes the door, everything else is the device's behind it.
+//! The interface of a device whose memory can leave: memory is made of frames here, work passes the door, everything else
+//! is the device's behind it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
 use mica_gpu::*;
-use mica_memory::{FRAME_BYTES, Figures, Pool};
+use mica_memory::{FRAME_BYTES, Pool};
 
-use crate::alloc::{Maker, framed_bytes};
-use crate::arena::Arena;
-use crate::books::{Books, Contents, Sums};
-use crate::contexts::Contexts;
-use crate::door::Door;
+use crate::alloc::framed_bytes;
+use crate::books::{Contents, invalid};
+use crate::device::SwapGpu;
 use crate::forward::forward;
-use crate::moving::{Mover, Step};
-
-/// A device whose memory can leave; made by [`crate::Swapper::wrap`].
-pub struct SwapGpu {
-    inner: Arc<dyn Gpu>,
-    door: Arc<Door>,
-    books: Mutex<Books>,
-    arena: Arena,
-    contexts: Contexts,
-    budget: OnceLock<Arc<SessionBudget>>,
-    /// The session ends: nobody waits for the door any more.
-    over: AtomicBool,
-}
-
-impl std::fmt::Debug for SwapGpu {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SwapGpu")
-            .field("sums", &self.sums())
-            .finish_non_exhaustive()
-    }
-}
 
 fn cannot_share() -> GpuError {
     let what = "memory of a swappable virtual GPU is shared with other processes in allocations of 1 to 64 MiB";
     GpuError::new(CuResult::NotSupported, what)
-}
-
-impl SwapGpu {
-    pub(crate) fn new(inner: Arc<dyn Gpu>, door: Arc<Door>) -> Self {
-        let standing = inner.has_driver();
-        Self {
-            inner,
-            door,
-            books: Mutex::default(),
-            arena: Arena::new(standing),
-            contexts: Contexts::default(),
-            budget: OnceLock::new(),
-            over: AtomicBool::new(false),
-        }
-    }
-
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn maker(&self) -> Maker<'_> {
-        Maker {
-            gpu: &*self.inner,
-            arena: &self.arena,
-            budget: self.budget.get(),
-        }
-    }
-
-    fn mover(&self) -> Mover<'_> {
-        Mover {
-            gpu: &*self.inner,
-            arena: &self.arena,
-            context: self.contexts.any(),
-        }
-    }
-
-    pub(crate) fn sums(&self) -> Sums {
-        self.books().sums()
-    }
-
-    /// Sums over its pool of small allocations.
-    pub fn pool_figures(&self) -> Figures {
-        self.books().pool.figures()
-    }
-
-    /// Bytes of host memory that it holds for memory that is away, and bytes of them in use.
-    pub fn arena_bytes(&self) -> (u64, u64) {
-        self.arena.bytes()
-    }
-
-    /// Has host memory stand ready for all that can leave. Devices that copy with the processor need none.
-    pub(crate) fn grow_arena(&self) -> Result<()> {
-        if !self.inner.has_driver() {
-            return Ok(());
-        }
-        let wanted = self.sums().here;
-        self.arena
-            .grow_to(&*self.inner, self.contexts.any(), wanted)
-    }
-
-    pub(crate) fn hold(&self) -> Result<()> {
-        self.contexts.hold(&*self.inner)
-    }
-
-    /// Whether it has work that was stopped on the way.
-    pub(crate) fn has_work(&self) -> bool {
-        // A driver's work has drained.
-        !self.inner.has_driver() && !self.inner.is_idle()
-    }
-
-    /// Says that the memory is wanted if it is away and work waits for it.
-    fn want_for_work(&self) {
-        if !self.door.is_open() && self.has_work() {
-            self.door.want();
-        }
-    }
-
-    pub(crate) fn release(&self) {
-        self.contexts.release(&*self.inner);
-    }
-
-    pub(crate) fn step_out(&self) -> Result<Step> {
-        self.mover().out(&mut self.books())
-    }
-
-    pub(crate) fn step_back(&self, room: u64) -> Result<Step> {
-        self.mover().back(&mut self.books(), room)
-    }
-}
-
-impl Drop for SwapGpu {
-    fn drop(&mut self) {
-        // The device behind may serve others: nothing of this one stays in it.
-        let frames: Vec<(u64, Vec<u64>)> = {
-            let books = self.books();
-            let frames = books.frames.iter();
-            frames
-                .map(|(number, frame)| {
-                    (*number, frame.mappings.iter().map(|(at, _)| *at).collect())
-                })
-                .collect()
-        };
-        let mut books = self.books();
-        for (number, mappings) in frames {
-            for at in mappings {
-                let _ = books.drop_mapped(&*self.inner, &self.arena, at, number);
-            }
-            let _ = books.release(&*self.inner, &self.arena, number);
-        }
-    }
 }
 
 impl Gpu for SwapGpu {
@@ -286,10 +153,11 @@ impl Gpu for SwapGpu {
 
     fn memory_alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr> {
         let _here = self.door.pass(&self.over)?;
-        // A context that has faulted or is gone gets nothing.
-        self.inner
-            .default_stream(context)
-            .and_then(|stream| self.inner.stream_query(stream))?;
+        // A context that is gone or has faulted gets nothing.
+        self.inner.default_stream(context)?;
+        if let Some(fault) = self.inner.context_fault(context) {
+            return Err(fault);
+        }
         let made = self.maker().alloc(&mut self.books(), context.0, bytes);
         made.map(DevicePtr)
     }
@@ -300,10 +168,19 @@ impl Gpu for SwapGpu {
     }
 
     fn memory_range(&self, context: ContextId, address: DevicePtr) -> Result<(DevicePtr, u64)> {
-        match self.books().range(context.0, address.0) {
+        let books = self.books();
+        match books.range(context.0, address.0) {
             Some((start, bytes)) => Ok((DevicePtr(start), bytes)),
+            None if books.is_own(address.0) => Err(invalid(format!(
+                "{:#x} is in no allocation of this context",
+                address.0
+            ))),
             None => self.inner.memory_range(context, address),
         }
+    }
+
+    fn trim(&self) -> bool {
+        self.maker().trim(&mut self.books())
     }
 
     fn memory_standing(&self, address: DevicePtr) -> Option<MemoryStanding> {

@@ -18,11 +18,12 @@ mod alloc;
 mod arena;
 mod books;
 mod contexts;
+mod device;
 mod door;
 mod forward;
 mod gpu;
 mod moving;
 mod swapper;
 
-pub use gpu::SwapGpu;
+pub use device::SwapGpu;
 pub use swapper::{Status, Swapper};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use mica_gpu::{Gpu, Result};
 use mica_memory::residency::Place;
 
+use crate::device::SwapGpu;
 use crate::door::Door;
-use crate::gpu::SwapGpu;
 use crate::moving::Step;
 
 /// A device that cannot give memory although it is promised is asked again after this time.

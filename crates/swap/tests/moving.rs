@@ -127,6 +127,10 @@ fn contents_survive_and_the_card_is_empty_meanwhile() {
     for (at, _) in held {
         bench.gpu.memory_free(bench.context, at).unwrap();
     }
+    assert!(
+        bench.gpu.trim() && !bench.gpu.trim(),
+        "one chunk is kept for later"
+    );
     assert_eq!(bench.used(), before);
 }
 

@@ -434,7 +434,10 @@ impl Vgpu {
                 });
             };
             self.collect();
-            if *lock(&self.release_count) != seen || for_session.wait_pending_frees() {
+            if *lock(&self.release_count) != seen
+                || for_session.wait_pending_frees()
+                || for_session.gpu().trim()
+            {
                 continue;
             }
             let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));

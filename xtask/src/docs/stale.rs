@@ -114,14 +114,17 @@ fn tests_that_the_specification_names_exist() {
     let text = std::fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
     for command in text.split("`cargo test -p ").skip(1) {
         let command = command.split('`').next().unwrap();
-        let (package, folder, test) = match command.split_once(" --test ") {
-            Some((package, test)) => (package, "tests", test),
-            None => command
-                .split_once(" --lib ")
-                .map_or((command, "src", "."), |(package, module)| {
-                    (package, "src", module)
-                }),
+        let words: Vec<&str> = command.split(' ').collect();
+        let after = |option: &str| {
+            let at = words.iter().position(|word| *word == option)?;
+            words.get(at + 1).filter(|word| !word.starts_with('-'))
         };
+        // A file or a folder of tests, a module of the library, or all of it.
+        let (folder, test) = match (after("--test"), after("--lib")) {
+            (Some(test), _) => ("tests", *test),
+            (None, module) => ("src", module.copied().unwrap_or(".")),
+        };
+        let package = words[0];
         let name = package.strip_prefix("mica-").unwrap_or(package);
         let tests = root().join("crates").join(name).join(folder);
         let exists = tests.join(format!("{test}.rs")).exists() || tests.join(test).is_dir();

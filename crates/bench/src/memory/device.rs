@@ -32,6 +32,13 @@ pub(super) struct Subject {
     kernels: Vec<String>,
 }
 
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // Before its host memory, which is pinned in the context.
+        let _ = self.swappable.context_destroy(self.context);
+    }
+}
+
 impl Subject {
     /// A device with a context; a software GPU has so much memory.
     pub(super) fn open(gpu: BenchGpuArg, memory_bytes: u64) -> Result<Self> {

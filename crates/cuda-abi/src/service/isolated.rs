@@ -83,6 +83,7 @@ pub(super) const LOCAL: &[&str] = &[
     "cuGraphChildGraphNodeGetGraph",
     "cuGraphClone",
     "cuGraphCreate",
+    "cuGraphDebugDotPrint",
     "cuGraphDestroy",
     "cuGraphDestroyNode",
     "cuGraphEventRecordNodeGetEvent",

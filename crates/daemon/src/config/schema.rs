@@ -266,7 +266,7 @@ impl Default for SharingSection {
             profile: Profile::Balanced,
             policy: Policy::WeightedFair,
             leases: Leases::Auto,
-            lease_us: 8_000,
+            lease_us: 12_000,
             drain_limit_us: 100_000,
             bursty_drains_per_second: 300,
         }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The pool places pieces and never asks the device: a request that does not fit names what is missing, the caller
-//! gets one more chunk and asks again. A chunk whose last piece was freed is handed back at once. An address is given
+//! gets one more chunk and asks again. Of the chunks whose last piece was freed each owner keeps one, for its next request of
+//! any size; [`Pool::trim`] hands those back, all others are handed back at once. An address is given
 //! out again when its caller has freed it, so the caller frees after the work that used the memory has drained.
 
 mod room;
@@ -38,6 +39,8 @@ pub struct Pool {
     partial: BTreeMap<(u64, u64), BTreeSet<u64>>,
     /// Rooms by owner.
     rooms: BTreeMap<u64, BTreeSet<u64>>,
+    /// Chunks without pieces: at most one an owner, by owner and first address.
+    empty: BTreeSet<(u64, u64)>,
     asked_bytes: u64,
     given_bytes: u64,
     pieces: u64,
@@ -94,14 +97,42 @@ impl Pool {
         if !Self::serves(bytes) {
             return None;
         }
-        let (address, given) = match class_of(bytes) {
-            Some(class) => (self.place_in_slab(owner, class, bytes)?, class),
-            None => self.place_in_room(owner, bytes)?,
+        let (address, given) = match self.place_in_chunk(owner, bytes) {
+            Some(placed) => placed,
+            None => {
+                let base = self.empty_of(owner)?;
+                self.forget_chunk(base);
+                self.add_chunk(owner, bytes, base);
+                self.place_in_chunk(owner, bytes)?
+            }
         };
+        self.empty.remove(&(owner, chunk_of(address)));
         self.asked_bytes += bytes;
         self.given_bytes += given;
         self.pieces += 1;
         Some(address)
+    }
+
+    fn empty_of(&self, owner: u64) -> Option<u64> {
+        let mut its = self.empty.range((owner, 0)..=(owner, u64::MAX));
+        its.next().map(|(_, base)| *base)
+    }
+
+    /// Hands back the chunks that have no pieces.
+    pub fn trim(&mut self) -> Vec<u64> {
+        let bases: Vec<u64> = self.empty.iter().map(|(_, base)| *base).collect();
+        for base in &bases {
+            self.forget_chunk(*base);
+        }
+        bases
+    }
+
+    /// Places a request in a chunk for its size; the address, and what it takes.
+    fn place_in_chunk(&mut self, owner: u64, bytes: u64) -> Option<(u64, u64)> {
+        match class_of(bytes) {
+            Some(class) => Some((self.place_in_slab(owner, class, bytes)?, class)),
+            None => self.place_in_room(owner, bytes),
+        }
     }
 
     fn place_in_slab(&mut self, owner: u64, class: u64, bytes: u64) -> Option<u64> {
@@ -185,12 +216,16 @@ impl Pool {
         self.asked_bytes -= bytes;
         self.given_bytes -= given;
         self.pieces -= 1;
-        if is_empty {
+        let owner = chunk.owner;
+        let spare = is_empty && self.empty_of(owner).is_none();
+        if spare {
+            self.empty.insert((owner, base));
+        } else if is_empty {
             self.forget_chunk(base);
         }
         Some(Freed {
             bytes,
-            empty_chunk: is_empty.then_some(base),
+            empty_chunk: (is_empty && !spare).then_some(base),
         })
     }
 
@@ -208,6 +243,7 @@ impl Pool {
         let Some(chunk) = self.chunks.remove(&base) else {
             return;
         };
+        self.empty.remove(&(chunk.owner, base));
         let left = match &chunk.kind {
             Kind::Slab(slab) => {
                 let key = (chunk.owner, slab.class());

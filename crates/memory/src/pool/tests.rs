@@ -59,7 +59,7 @@ fn classes_waste_an_eighth_at_most() {
 }
 
 #[test]
-fn pieces_never_overlap_and_the_last_one_takes_its_chunk_with_it() {
+fn pieces_never_overlap_and_an_owner_keeps_one_empty_chunk() {
     let (mut grown, mut random) = (Grown::new(), random(3));
     let mut live: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for round in 0..30_000 {
@@ -97,7 +97,31 @@ fn pieces_never_overlap_and_the_last_one_takes_its_chunk_with_it() {
     for at in live.into_keys() {
         grown.free(at);
     }
+    assert_eq!(
+        grown.pool.figures().held_bytes,
+        3 * FRAME_BYTES,
+        "one an owner"
+    );
+    for base in grown.pool.trim() {
+        assert!(grown.held.remove(&base));
+    }
     assert_eq!(grown.pool.figures(), Figures::default());
+    assert!(grown.held.is_empty());
+}
+
+#[test]
+fn an_empty_chunk_serves_requests_of_any_size() {
+    let mut grown = Grown::new();
+    for bytes in [100, 4096, 60_000, 500_000, LARGEST_BYTES] {
+        for _ in 0..3 {
+            let at = grown.alloc(1, bytes);
+            assert_eq!(grown.pool.find(at), Some((at, bytes, 1)));
+            assert_eq!(grown.free(at), bytes);
+        }
+    }
+    assert_eq!(grown.held.len(), 1);
+    assert_eq!(grown.pool.trim().len(), 1);
+    assert!(grown.pool.trim().is_empty());
 }
 
 #[test]

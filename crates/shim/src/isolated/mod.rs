@@ -72,6 +72,7 @@ const LISTS: &[Entries] = &[
     procaddr::ENTRIES,
     streams::calls::ENTRIES,
     streams::calls::STREAM_ENTRIES,
+    graphs::dot::ENTRIES,
     graphs::user_objects::ENTRIES,
     memory::tensor_maps::ENTRIES,
     memory::vmm::ENTRIES,

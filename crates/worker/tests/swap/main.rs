@@ -17,7 +17,9 @@ use mica_control::api::{Mode, ResidencyInfo, ResidencyState, VgpuInfo, VgpuSpec}
 use mica_control::client::ControlClient;
 use mica_daemon::devices::NoDevices;
 use mica_daemon::{Options, Running};
-use mica_limits::Environment;
+use mica_limits::{Environment, open_session};
+use mica_wire::session::client::SessionClient;
+use mica_wire::session::{ContextCreate, MemoryAlloc, MemoryFree};
 use mica_worker::WorkerConfig;
 use program::{PIECE_BYTES, PIECES, Program, tenant};
 use support::{MIB, control, environment, eventually, spec};
@@ -261,4 +263,25 @@ fn what_cannot_be_is_refused_before_it_begins() {
     assert!(text.contains("8 MiB of 24 MiB"), "{text}");
     control.create(&spec("fixed", 8)).unwrap();
     assert_eq!(control.get("fixed").unwrap().residency, None);
+}
+
+#[test]
+fn what_a_pool_keeps_for_later_is_given_back_before_an_allocation_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_daemon, control) = start(dir.path());
+    let created = control.create(&swappable("a")).unwrap();
+    let (_, socket) = open_session(&environment(&created)).unwrap();
+    let client = SessionClient::connect(socket, "test").unwrap();
+    let context = client.call(&ContextCreate { flags: 0 }).unwrap().context;
+    let alloc = |bytes| client.call(&MemoryAlloc { context, bytes });
+    let free = |address| client.call(&MemoryFree { context, address }).unwrap();
+    for bytes in [100, 4096, MIB] {
+        free(alloc(bytes).unwrap().value);
+    }
+    let pool = control.memory("a").unwrap().programs[0].pool;
+    assert_eq!((pool.held_bytes, pool.pieces), (2 * MIB, 0));
+    let address = alloc(LIMIT_MIB * MIB).unwrap().value;
+    assert_eq!(control.memory("a").unwrap().programs[0].pool.held_bytes, 0);
+    assert!(alloc(1).is_err(), "the limit holds");
+    free(address);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use mica_cuda_abi::{CuResult, Handle};
 
-use super::{GLOBAL, MODE, RELAXED, begin, finish, forbid_legacy, is_joined, union};
+use super::{GLOBAL, MODE, RELAXED, begin, finish, forbid_question, is_joined, union};
 use crate::isolated::graphs::{Graph, Node};
 use crate::isolated::state::state;
 use crate::isolated::streams::{Stream, resolve};
@@ -138,9 +138,7 @@ driver! {
 
     fn is_capturing<const PT>(stream: Handle, out: *mut u32) {
         let (_, _, stream) = resolve::<PT>(stream)?;
-        if stream.is_legacy() {
-            forbid_legacy(stream)?;
-        }
+        forbid_question(stream)?;
         let none = std::ptr::null_mut::<c_void>();
         capture_info(stream, out, none.cast(), none.cast(), none.cast(), none.cast(), none.cast())
     }

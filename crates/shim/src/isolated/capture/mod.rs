@@ -179,6 +179,21 @@ pub(crate) fn forbid_legacy(stream: &'static Stream) -> Answer {
     )
 }
 
+/// Refuses questions about the legacy stream while a stream that it is ordered against captures; the capture goes on.
+pub(crate) fn forbid_question(stream: &'static Stream) -> Answer {
+    let context = stream.context()?;
+    let concerns = |other: &&'static Stream| {
+        let found = other.context();
+        other.is_blocking() && found.is_ok_and(|found| std::ptr::eq(found, context))
+    };
+    let captures = lock(&ALL);
+    let mut captures = captures.iter().map(|capture| lock(&capture.streams));
+    match stream.is_legacy() && captures.any(|streams| streams.iter().any(concerns)) {
+        true => Err(CuResult::StreamCaptureImplicit.into()),
+        false => Ok(()),
+    }
+}
+
 /// Refuses to wait for a context in which a stream captures.
 pub(crate) fn forbid_implicit(context: &'static Context) -> Answer {
     if ACTIVE.load(Acquire) == 0 {

@@ -3,6 +3,7 @@
 
 pub(crate) mod conditionals;
 pub(crate) mod dependencies;
+pub(crate) mod dot;
 pub(crate) mod exec;
 pub(crate) mod exec_update;
 pub(crate) mod flatten;
