@@ -216,7 +216,8 @@ impl Ops {
         Ok(attended)
     }
 
-    /// The memory that attention of these tensors needs, exactly, by each way.
+    /// The memory that attention of these tensors needs by each way, before the pool rounds sizes up (by an
+    /// eighth at most).
     ///
     /// # Errors
     /// If shapes or types do not fit.
