@@ -42,6 +42,7 @@ impl Bench {
             tensor_cores: true,
             tf32: true,
             nvidia: true,
+            check: None,
             nice: None,
             confinement: None,
         };

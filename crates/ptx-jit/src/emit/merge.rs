@@ -38,7 +38,7 @@ impl Hull {
 impl Emit<'_, '_> {
     /// Finds accesses of a block that can be checked together.
     pub(crate) fn plan_checks(&mut self, id: BlockId) {
-        if self.src.memcheck {
+        if self.src.memcheck || self.src.monitor {
             return;
         }
         let unit = &self.plan.unit;
