@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use mica_check::BlockWatcher;
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
-use mica_check::BlockWatcher;
 use mica_kernel::{
     BlockContext, BlockOutcome, Fault, FaultKind, Monitor, MonitorRef, Services, ServicesRef,
 };

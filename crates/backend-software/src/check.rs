@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use mica_check::{
-    AllocationState, BlockWatcher, CheckSettings, Finding, LaunchFindings, LiveMemory, Party, Place,
-    Record, Severity, Tool, WatchedBlock,
+    AllocationState, BlockWatcher, CheckSettings, Finding, LaunchFindings, LiveMemory, Party,
+    Place, Record, Severity, Tool, WatchedBlock,
 };
 use mica_gpu::GpuError;
 use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Order};
@@ -42,7 +42,10 @@ impl GridCheck {
         let block = self.order.map_or(number, |order| order.at(number));
         match self.seed {
             0 => (block, 0),
-            seed => (block, seed.wrapping_add(block.wrapping_mul(0x9e37_79b9)).max(1)),
+            seed => (
+                block,
+                seed.wrapping_add(block.wrapping_mul(0x9e37_79b9)).max(1),
+            ),
         }
     }
 
@@ -87,8 +90,13 @@ impl Core {
             self.tell(&Record::Finding(note(grid, "left-out", message)));
         }
         if self.memory.shadow().is_some_and(|s| s.take_is_full()) {
-            let message = "memory for the check is used up: races in part of global memory are not seen";
-            self.tell(&Record::Finding(note(grid, "incomplete", message.to_owned())));
+            let message =
+                "memory for the check is used up: races in part of global memory are not seen";
+            self.tell(&Record::Finding(note(
+                grid,
+                "incomplete",
+                message.to_owned(),
+            )));
         }
         self.tell(&Record::Kernel {
             name: readable(grid.name()).into_owned(),
@@ -270,39 +278,48 @@ fn describe(
         _ => "write",
     };
     match (kind, near) {
-        (Some(FaultKind::MisalignedAddress), _) => {
-            ("misaligned", format!("misaligned {access} of {space} memory"))
-        }
-        (Some(FaultKind::IllegalAddress), Some(near)) if near.state == AllocationState::Freed => {
-            ("use-after-free", format!("{access} of memory that was freed"))
-        }
+        (Some(FaultKind::MisalignedAddress), _) => (
+            "misaligned",
+            format!("misaligned {access} of {space} memory"),
+        ),
+        (Some(FaultKind::IllegalAddress), Some(near)) if near.state == AllocationState::Freed => (
+            "use-after-free",
+            format!("{access} of memory that was freed"),
+        ),
         (Some(FaultKind::IllegalAddress), Some(near)) if near.distance == 0 => (
             "out-of-bounds",
             format!("{access} past the end of an allocation, or without the right to it"),
         ),
-        (Some(FaultKind::IllegalAddress), Some(_)) => {
-            ("out-of-bounds", format!("{access} outside of any allocation"))
-        }
+        (Some(FaultKind::IllegalAddress), Some(_)) => (
+            "out-of-bounds",
+            format!("{access} outside of any allocation"),
+        ),
         (Some(FaultKind::IllegalAddress), None) if space == "global" && fault.address < 1 << 16 => {
             ("null-pointer", format!("{access} through a null pointer"))
         }
-        (Some(FaultKind::IllegalAddress), None) if space == "global" => {
-            ("invalid-address", format!("{access} at an address that is no device memory"))
-        }
+        (Some(FaultKind::IllegalAddress), None) if space == "global" => (
+            "invalid-address",
+            format!("{access} at an address that is no device memory"),
+        ),
         (Some(FaultKind::IllegalAddress), None) => (
             "out-of-bounds",
-            format!("{access} outside of the {space} memory of the {}", match space {
-                "shared" => "block",
-                _ => "thread",
-            }),
+            format!(
+                "{access} outside of the {space} memory of the {}",
+                match space {
+                    "shared" => "block",
+                    _ => "thread",
+                }
+            ),
         ),
         (Some(FaultKind::Assert), _) => ("assert", "a device-side assertion failed".to_owned()),
-        (Some(FaultKind::InvalidPc), _) => {
-            ("invalid-call", format!("a call to {:#x}, which is no code", fault.address))
-        }
-        _ if fault.address == Fault::STACK_FULL => {
-            ("stack-overflow", "the stack is full (cudaLimitStackSize)".to_owned())
-        }
+        (Some(FaultKind::InvalidPc), _) => (
+            "invalid-call",
+            format!("a call to {:#x}, which is no code", fault.address),
+        ),
+        _ if fault.address == Fault::STACK_FULL => (
+            "stack-overflow",
+            "the stack is full (cudaLimitStackSize)".to_owned(),
+        ),
         _ => ("trap", "the kernel executed a trap".to_owned()),
     }
 }

@@ -72,7 +72,9 @@ impl Rig {
         let sink = Arc::clone(&told);
         let output: OutputSink = Arc::new(move |kind, text: &[u8]| {
             if kind == OutputKind::Check {
-                sink.lock().unwrap().push_str(std::str::from_utf8(text).unwrap());
+                sink.lock()
+                    .unwrap()
+                    .push_str(std::str::from_utf8(text).unwrap());
             }
         });
         let tools: Tools = tools.parse().unwrap();
@@ -170,7 +172,10 @@ fn judge(case: &Case, found: &[Finding], file: &str) -> Option<String> {
     for party in found.iter().flat_map(|f| &f.parties) {
         let in_file = party.place.file.as_deref() == Some(file);
         if !case.lines.is_empty() && !(in_file && case.lines.contains(&party.place.line)) {
-            return say(&format!("line {} is not one of {:?}", party.place.line, case.lines));
+            return say(&format!(
+                "line {} is not one of {:?}",
+                party.place.line, case.lines
+            ));
         }
     }
     let unnamed = found.iter().any(|f| f.kernel != case.kernel);
@@ -191,14 +196,24 @@ fn check_all(file: &str, source: &str, ptx: &str) {
         }
         let again = Rig::new("all").run(ptx, &case);
         let shape = |all: &[Finding]| {
-            let all = all.iter().map(|f| (f.kind.clone(), f.parties.clone(), f.count));
+            let all = all
+                .iter()
+                .map(|f| (f.kind.clone(), f.parties.clone(), f.count));
             all.collect::<Vec<_>>()
         };
         if shape(&found) != shape(&again) {
-            wrong.push(format!("{file} {}: another report the second time", case.kernel));
+            wrong.push(format!(
+                "{file} {}: another report the second time",
+                case.kernel
+            ));
         }
     }
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[test]

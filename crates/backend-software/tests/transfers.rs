@@ -51,7 +51,7 @@ fn a_suspended_contexts_transfers_hold_still_while_others_go_on() {
     gpu.context_suspend(bench.context).unwrap();
     let took = began.elapsed();
     // All of them take 200 ms and more; the machine may be busy.
-    assert!(took < Duration::from_millis(15), "{took:?}");
+    assert!(took < Duration::from_millis(100), "{took:?}");
     let used = gpu.context_gpu_time_ns(bench.context).unwrap();
     let other = Bench::new(&gpu);
     fill(&gpu, &other, other.alloc(1 << 20), 1 << 20, 7);

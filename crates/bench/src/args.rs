@@ -14,9 +14,9 @@ pub struct BenchArgs {
     /// Seconds per measurement
     #[arg(long, value_name = "SECONDS")]
     pub seconds: Option<f64>,
-    /// For `mica bench gpu`: which GPU
-    #[arg(long, value_enum, default_value_t = BenchGpuArg::Nvidia)]
-    pub gpu: BenchGpuArg,
+    /// For `mica bench gpu`, `memory` and the timeline of `views`: which GPU (default: nvidia; memory and views: nvidia where there is one)
+    #[arg(long, value_enum)]
+    pub gpu: Option<BenchGpuArg>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -33,17 +33,21 @@ pub enum BenchArg {
     Vgpu,
     /// Unmodified programs through libcuda.so.1
     Shim,
-    /// What a daemon that is watched costs: the web page and the metrics
+    /// The compute library against PyTorch, or on the software GPU against NumPy and a plain loop
+    Ops,
+    /// What it costs to be watched, and whether the timeline is right
     Views,
     /// The same program on the host, in a container and over the network
     Walls,
+    /// Memory that leaves the GPU and returns: moves, allocations, kernels, tenants in turns
+    Memory,
 }
 
-/// GPUs that `mica bench gpu` measures.
+/// GPUs that `mica bench gpu` and `mica bench memory` measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchGpuArg {
     /// Every scenario, against the bare driver
     Nvidia,
-    /// Calls and copies in isolated mode, against nothing
+    /// Calls and copies in isolated mode, against nothing; the timeline
     Software,
 }

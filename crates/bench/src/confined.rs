@@ -19,7 +19,7 @@ const MOST_OVER_MS: f64 = 20.0;
 
 /// One daemon, and what its workers took.
 struct Side {
-    stage: PrivateDaemon,
+    daemon: PrivateDaemon,
     confine: bool,
     starts_ms: Vec<f64>,
     /// Of a worker and, where it is confined, of the process around it.
@@ -31,7 +31,7 @@ impl Side {
     fn new(confine: bool) -> Result<Self> {
         let workers = format!("[workers]\nconfine = {confine}\n");
         Ok(Self {
-            stage: PrivateDaemon::set_up_with(1 << 30, &workers)?,
+            daemon: PrivateDaemon::set_up_with(1 << 30, &workers)?,
             confine,
             starts_ms: Vec::new(),
             resident_mb: Vec::new(),
@@ -42,7 +42,7 @@ impl Side {
     /// Starts a worker by a first session of a new virtual GPU, and ends it.
     fn start(&mut self, round: usize) -> Result<()> {
         let name = format!("start-{round}");
-        let created = self.stage.vgpu(&name, 64 << 20, 50)?;
+        let created = self.daemon.vgpu(&name, 64 << 20, 50)?;
         let began = Instant::now();
         // A process of its own: the removal of a virtual GPU kills the programs in it.
         let mut program = TenantProcess::start(&created)?;
@@ -55,7 +55,7 @@ impl Side {
         let pid = worker.worker_pid.unwrap_or(worker.pid);
         let resident_mb = self.resident_mb(pid)?;
         drop(program);
-        self.stage.client.remove(&name, true).map_err(explain)?;
+        self.daemon.client.remove(&name, true).map_err(explain)?;
         // The first start reads files that later ones find in memory.
         if round > 0 {
             self.starts_ms.push(took_ms);
@@ -65,7 +65,7 @@ impl Side {
     }
 
     fn worker(&self, name: &str) -> Result<ProcessInfo> {
-        let vgpus = self.stage.client.list().map_err(explain)?;
+        let vgpus = self.daemon.client.list().map_err(explain)?;
         let processes = vgpus.into_iter().filter(|vgpu| vgpu.name == name);
         let mut processes = processes.flat_map(|vgpu| vgpu.processes);
         let worker = processes.find(|process| process.worker().is_some());
@@ -76,7 +76,7 @@ impl Side {
     fn resident_mb(&self, worker: u32) -> Result<f64> {
         let parent = parent_of(worker)?;
         let mut bytes = resident_bytes_of(worker)?;
-        if parent != self.stage.daemon_pid() {
+        if parent != self.daemon.daemon_pid() {
             bytes += resident_bytes_of(parent)?;
         }
         Ok(bytes as f64 / 1e6)

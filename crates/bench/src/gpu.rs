@@ -30,7 +30,7 @@ pub(super) struct Bench {
 pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let seconds = args.seconds.unwrap_or(10.0);
     let only = args.only.clone().unwrap_or_default();
-    if args.gpu == BenchGpuArg::Software {
+    if args.gpu == Some(BenchGpuArg::Software) {
         let mut report = Report::new(args.json);
         speed::on_software_gpu(&mut report, &only, seconds)?;
         return report.finish();

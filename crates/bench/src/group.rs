@@ -55,6 +55,7 @@ pub(crate) fn load(pattern: Pattern, iterations: u32, depth: u32, seconds: f64) 
         depth,
         start_unix_ms: 0,
         seconds,
+        hold_mib: 0,
     }
 }
 

@@ -15,6 +15,8 @@ pub mod demo;
 mod gpu;
 mod group;
 mod isolated;
+mod memory;
+mod ops;
 mod overhead;
 mod priority;
 mod pytorch;
@@ -55,8 +57,11 @@ pub fn run_shim_load(copy_for_ever: bool) -> Result<()> {
 /// The benchmark does not fit the options, or a part of it cannot run.
 pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
     ensure!(
-        args.what == BenchArg::Gpu || args.gpu == BenchGpuArg::Nvidia,
-        "--gpu is for `mica bench gpu`"
+        matches!(
+            args.what,
+            BenchArg::Gpu | BenchArg::Memory | BenchArg::Views
+        ) || args.gpu.is_none(),
+        "--gpu is for `mica bench gpu`, `mica bench memory` and `mica bench views`"
     );
     let processor = || Processor::now(&[std::process::id()]);
     let before = processor();
@@ -65,8 +70,10 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Software => software::run(args),
         BenchArg::Vgpu => vgpu::run(args, libraries),
         BenchArg::Shim => shim::run(args, libraries),
-        BenchArg::Views => views::run(args),
+        BenchArg::Ops => ops::run(args),
+        BenchArg::Views => views::run(args, libraries),
         BenchArg::Walls => walls::run(args, libraries),
+        BenchArg::Memory => memory::run(args),
     }?;
     let others = processor().others_percent_since(&before);
     if others >= DISTURBED_PERCENT {

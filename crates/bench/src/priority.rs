@@ -27,8 +27,8 @@ const SETTLE: Duration = Duration::from_millis(60);
 
 /// Measures it on a software GPU of its own.
 pub(crate) fn run() -> Result<Line> {
-    let stage = PrivateDaemon::set_up(1 << 30)?;
-    let times = measure(&stage)?;
+    let daemon = PrivateDaemon::set_up(1 << 30)?;
+    let times = measure(&daemon)?;
     let [alone, beside] = times.map(|mut times| {
         times.sort_by(f64::total_cmp);
         [0.5, 0.99].map(|rank| times[(times.len() as f64 * rank) as usize] / 1e6)
@@ -49,18 +49,18 @@ pub(crate) fn run() -> Result<Line> {
 }
 
 /// Nanoseconds of the urgent tenant's kernels, alone and beside the other.
-fn measure(stage: &PrivateDaemon) -> Result<[Vec<f64>; 2]> {
-    let hog = stage.vgpu("hog", 256 << 20, 50)?;
+fn measure(daemon: &PrivateDaemon) -> Result<[Vec<f64>; 2]> {
+    let hog = daemon.vgpu("hog", 256 << 20, 50)?;
     let spec = VgpuSpec {
         name: Some("urgent".into()),
         memory_limit_bytes: Some(256 << 20),
         share_percent: Some(50.into()),
         priority: Priority::High,
-        gpu: Some(stage.gpu.index),
+        gpu: Some(daemon.gpu.index),
         mode: Some(Mode::Isolated),
         ..VgpuSpec::default()
     };
-    let created = stage.client.create(&spec).map_err(explain)?;
+    let created = daemon.client.create(&spec).map_err(explain)?;
     let mut urgent = TenantProcess::start(&created)?;
     let mut times = || -> Result<Vec<f64>> {
         urgent.ask(Ask::Time)?;
@@ -73,10 +73,10 @@ fn measure(stage: &PrivateDaemon) -> Result<[Vec<f64>; 2]> {
     process.answer()?;
     let [mut alone, mut beside] = [const { Vec::new() }; 2];
     for turn in 0..=TURNS {
-        stage.client.suspend("hog").map_err(explain)?;
+        daemon.client.suspend("hog").map_err(explain)?;
         std::thread::sleep(SETTLE);
         let first = times()?;
-        stage.client.resume("hog").map_err(explain)?;
+        daemon.client.resume("hog").map_err(explain)?;
         std::thread::sleep(SETTLE);
         let second = times()?;
         if turn > 0 {

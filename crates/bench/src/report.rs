@@ -62,6 +62,38 @@ impl Report {
         self.push(line, None);
     }
 
+    /// Adds a line from its parts.
+    pub(crate) fn row(
+        &mut self,
+        what: &str,
+        native: String,
+        mica: String,
+        goal: &str,
+        reached: Option<bool>,
+    ) {
+        self.add(Line {
+            what: what.into(),
+            native,
+            mica,
+            goal: goal.into(),
+            reached,
+        });
+    }
+
+    /// Adds a line for each copy: its rate and the rate of `memcpy` in GiB/s.
+    pub(crate) fn copies<const N: usize>(&mut self, copies: [(&str, f64, f64); N]) {
+        for (what, rate, memcpy) in copies {
+            let part = 100.0 * rate / memcpy;
+            self.row(
+                what,
+                format!("{memcpy:.1} GiB/s memcpy"),
+                format!("{rate:.1} GiB/s ({part:.0} %)"),
+                "≥ 80 %",
+                Some(part >= 80.0),
+            );
+        }
+    }
+
     /// Adds a line and its numbers.
     pub(crate) fn add_with(&mut self, line: Line, numbers: Numbers) {
         self.push(line, Some(numbers));

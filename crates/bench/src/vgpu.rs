@@ -86,16 +86,7 @@ pub(crate) fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
 }
 
 fn session(n: &SessionNumbers, report: &mut Report) {
-    let mut add = |what: &str, native: String, mica: String, goal: &str, reached: Option<bool>| {
-        report.add(Line {
-            what: what.into(),
-            native,
-            mica,
-            goal: goal.into(),
-            reached,
-        });
-    };
-    add(
+    report.row(
         "launch at its caller (posted)",
         format!("{:.0} ns in process", n.launch_direct_ns),
         format!(
@@ -106,7 +97,7 @@ fn session(n: &SessionNumbers, report: &mut Report) {
         Some(n.launch_post_ns <= 1000.0),
     );
     let over = n.launch_sync_over_us();
-    add(
+    report.row(
         "launch + sync",
         format!("{:.1} µs in process", n.launch_sync_direct_us),
         format!("{:.1} µs ({over:+.1})", n.launch_sync_us),
@@ -114,7 +105,7 @@ fn session(n: &SessionNumbers, report: &mut Report) {
         Some(over <= 20.0),
     );
     let part = 100.0 * n.batch_per_second / n.batch_direct_per_second;
-    add(
+    report.row(
         "launches in batches of 1,000",
         format!("{:.0} a second in process", n.batch_direct_per_second),
         format!("{:.0} a second ({part:.0} %)", n.batch_per_second),
@@ -122,7 +113,7 @@ fn session(n: &SessionNumbers, report: &mut Report) {
         None,
     );
     let (small, large) = (n.memcpy_gib_per_second, n.memcpy_64_gib_per_second);
-    for (what, rate, memcpy) in [
+    report.copies([
         (
             "copy 1 MiB to the device",
             n.to_device_gib_per_second,
@@ -143,24 +134,15 @@ fn session(n: &SessionNumbers, report: &mut Report) {
             n.from_device_64_gib_per_second,
             large,
         ),
-    ] {
-        let part = 100.0 * rate / memcpy;
-        add(
-            what,
-            format!("{memcpy:.1} GiB/s memcpy"),
-            format!("{rate:.1} GiB/s ({part:.0} %)"),
-            "≥ 80 %",
-            Some(part >= 80.0),
-        );
-    }
-    add(
+    ]);
+    report.row(
         "first copy of 64 MiB into untouched memory",
         format!("{:.1} ms memcpy", n.memcpy_fresh_ms),
         format!("{:.1} ms", n.to_device_fresh_ms),
         "-",
         None,
     );
-    add(
+    report.row(
         "charge and release of memory, hot path",
         "-".into(),
         format!("{:.0} ns", n.quota_ns),
@@ -170,10 +152,10 @@ fn session(n: &SessionNumbers, report: &mut Report) {
 }
 
 fn daemon_memory() -> Result<Line> {
-    let stage = PrivateDaemon::set_up(1 << 30)?;
+    let daemon = PrivateDaemon::set_up(1 << 30)?;
     // Start-up is over when the first answer has come; let what it needed for that settle.
     std::thread::sleep(Duration::from_millis(500));
-    let resident = super::resident_bytes_of(stage.daemon_pid())? as f64 / 1e6;
+    let resident = super::resident_bytes_of(daemon.daemon_pid())? as f64 / 1e6;
     Ok(Line {
         what: "memory of an idle daemon".into(),
         native: "-".into(),
@@ -189,11 +171,11 @@ fn start_up(report: &mut Report, libraries: Libraries) -> Result<()> {
         errln!("start-up is not measured: {error:#}");
         return Ok(());
     }
-    let stage = PrivateDaemon::set_up(1 << 30)?;
+    let daemon = PrivateDaemon::set_up(1 << 30)?;
     let (mut bare, mut up, mut down) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=STARTS {
         let plain = timed(Command::new("true"))?;
-        let with_daemon = timed(mica_run(stage.folder())?)?;
+        let with_daemon = timed(mica_run(daemon.folder())?)?;
         let empty = tempfile::tempdir()?;
         let without = timed(mica_run(empty.path())?)?;
         stop_daemon(empty.path())?;
@@ -230,11 +212,11 @@ fn at_once(report: &mut Report, libraries: Libraries) -> Result<()> {
         errln!("starting many at once is not measured: {error:#}");
         return Ok(());
     }
-    let stage = PrivateDaemon::set_up(4 << 30)?;
+    let daemon = PrivateDaemon::set_up(4 << 30)?;
     let (mut bare, mut up, mut down) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..3 {
         bare.push(all_at_once(|| Ok(Command::new("true")))?);
-        up.push(all_at_once(|| mica_run(stage.folder()))?);
+        up.push(all_at_once(|| mica_run(daemon.folder()))?);
         let empty = tempfile::tempdir()?;
         down.push(all_at_once(|| mica_run(empty.path()))?);
         stop_daemon(empty.path())?;

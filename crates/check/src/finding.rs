@@ -200,6 +200,9 @@ mod tests {
         };
         let line = serde_json::to_string(&Record::Finding(finding.clone())).unwrap();
         assert!(!line.contains('\n'));
-        assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), Record::Finding(finding));
+        assert_eq!(
+            serde_json::from_str::<Record>(&line).unwrap(),
+            Record::Finding(finding)
+        );
     }
 }

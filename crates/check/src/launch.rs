@@ -29,7 +29,8 @@ impl LaunchFindings {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let Kept { findings, left_out } = &mut *kept;
         let at = (block, thread);
-        if let Some((first, known)) = (findings.iter_mut()).find(|(_, f)| f.key() == finding.key()) {
+        if let Some((first, known)) = (findings.iter_mut()).find(|(_, f)| f.key() == finding.key())
+        {
             let count = known.count + finding.count;
             if at < *first {
                 (*first, *known) = (at, finding);
@@ -101,7 +102,10 @@ mod tests {
         assert_eq!(seen[1], seen[2]);
         let (findings, left_out) = &seen[0];
         assert_eq!((findings.len(), *left_out), (2, 0));
-        assert_eq!((findings[0].count, findings[0].parties[0].block), (3, [0, 0, 0]));
+        assert_eq!(
+            (findings[0].count, findings[0].parties[0].block),
+            (3, [0, 0, 0])
+        );
     }
 
     #[test]

@@ -43,10 +43,14 @@ impl fmt::Display for Tools {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// A word that is the name of no tool.
-    #[error("\"{0}\" is not a tool: choose from memcheck, racecheck, initcheck, synccheck, leakcheck and all")]
+    #[error(
+        "\"{0}\" is not a tool: choose from memcheck, racecheck, initcheck, synccheck, leakcheck and all"
+    )]
     Tool(String),
     /// No tool was named.
-    #[error("no tool was named: choose from memcheck, racecheck, initcheck, synccheck, leakcheck and all")]
+    #[error(
+        "no tool was named: choose from memcheck, racecheck, initcheck, synccheck, leakcheck and all"
+    )]
     Empty,
     /// Something after the tools that is not a seed.
     #[error("\"{0}\" is not a setting of the check")]
@@ -114,13 +118,20 @@ mod tests {
 
     #[test]
     fn settings_are_read_as_they_are_written() {
-        for text in ["memcheck", "memcheck,racecheck,leakcheck", "synccheck;schedule=7"] {
+        for text in [
+            "memcheck",
+            "memcheck,racecheck,leakcheck",
+            "synccheck;schedule=7",
+        ] {
             let settings: CheckSettings = text.parse().unwrap();
             assert_eq!(settings.to_string(), text);
         }
         let all: Tools = "all".parse().unwrap();
         assert_eq!(all, Tools::ALL);
-        assert_eq!("memcheck,racechek".parse::<Tools>(), Err(SettingsError::Tool("racechek".into())));
+        assert_eq!(
+            "memcheck,racechek".parse::<Tools>(),
+            Err(SettingsError::Tool("racechek".into()))
+        );
         assert_eq!(",".parse::<Tools>(), Err(SettingsError::Empty));
         assert!("memcheck;seed=1".parse::<CheckSettings>().is_err());
     }

@@ -163,7 +163,8 @@ impl State {
             page.launch = launch;
             page.cells.fill(Cell::default());
         }
-        page.cells.get_mut((address % crate::pages::PAGE) as usize / 4)
+        page.cells
+            .get_mut((address % crate::pages::PAGE) as usize / 4)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use mica_kernel::monitor::{Access, AccessKind, AccessSpace, Line, Misuse, Monitor, ThreadSet, order};
+use mica_kernel::monitor::{
+    Access, AccessKind, AccessSpace, Line, Misuse, Monitor, ThreadSet, order,
+};
 
 use crate::finding::{Finding, Party, Place, Severity, Tool};
 use crate::launch::{BlockNumber, LaunchFindings};
@@ -120,7 +122,8 @@ impl<M: LiveMemory> BlockWatcher<M> {
             // Blocks past the numbers that are remembered are not told apart from those before.
             self.clocks = Some(Clocks::new(block.number as u32, block.threads()));
             self.cells.clear();
-            self.cells.resize(block.shared.1.div_ceil(4) as usize, Cell::default());
+            self.cells
+                .resize(block.shared.1.div_ceil(4) as usize, Cell::default());
             self.shared_sync.clear();
             if let Some(shadow) = &self.shadow {
                 shadow.lock().enter(self.launch);
@@ -208,9 +211,20 @@ impl<M: LiveMemory> BlockWatcher<M> {
                 message: format!("read of {space} memory that nobody wrote"),
                 space,
                 address: Some(self.shown(address, place)),
-                parties: vec![self.party(access.thread, access.line, verb(access.kind), access.bytes)],
+                parties: vec![self.party(
+                    access.thread,
+                    access.line,
+                    verb(access.kind),
+                    access.bytes,
+                )],
             };
-            self.add(access.thread, Tool::Initcheck, "uninitialized-read", Severity::Error, parts);
+            self.add(
+                access.thread,
+                Tool::Initcheck,
+                "uninitialized-read",
+                Severity::Error,
+                parts,
+            );
         }
     }
 

@@ -82,7 +82,13 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Cancel(args) => done(manage::cancel(args)),
         Command::Gpus(args) => done(listing::gpus(args)),
         Command::Stats(args) => done(listing::stats(args)),
-        Command::Top(args) => done(mica_views::top::run(&control::connect()?, args)),
+        Command::Top(args) => {
+            let client = match &args.socket {
+                Some(socket) => mica_control::client::ControlClient::new(socket.clone()),
+                None => control::connect()?,
+            };
+            done(mica_views::top::run(&client, args))
+        }
         Command::Smi(args) => done(mica_views::smi::run(&control::connect()?, args)),
         Command::Why(args) => done(mica_views::why::run(&control::connect()?, args)),
         Command::Report(args) => done(mica_views::accounts::report(&control::connect()?, args)),

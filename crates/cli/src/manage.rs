@@ -9,7 +9,9 @@ use mica_control::api::{Resize, VgpuInfo};
 use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
-use crate::args::{ConfigArgs, CreateArgs, DaemonArgs, JsonArgs, NameArgs, RemoveArgs, ResizeArgs};
+use crate::args::{
+    ConfigArgs, CreateArgs, DaemonArgs, JsonArgs, NameArgs, RemoveArgs, ResizeArgs, SuspendArgs,
+};
 use crate::control::{connect, connect_existing};
 use crate::listing::{print_json, share_words};
 use crate::spec;
@@ -98,8 +100,13 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
     }
 }
 
-pub(crate) fn suspend(args: &NameArgs) -> Result<()> {
-    report(&connect()?.suspend(&args.name).map_err(explain)?, args.json)
+pub(crate) fn suspend(args: &SuspendArgs) -> Result<()> {
+    let client = connect()?;
+    let suspended = match args.free {
+        true => client.suspend_and_free(&args.name),
+        false => client.suspend(&args.name),
+    };
+    report(&suspended.map_err(explain)?, args.json)
 }
 
 pub(crate) fn resume(args: &NameArgs) -> Result<()> {

@@ -45,6 +45,11 @@ pub(crate) fn specification_on(args: &SpecArgs, gpu: Option<u32>) -> Result<Vgpu
             Some(seconds) => bail!("--wait {seconds}: write how many seconds, such as 30"),
             None => OnFull::Fail,
         },
+        swap: match (args.swap, args.no_swap) {
+            (true, _) => Some(true),
+            (false, true) => Some(false),
+            (false, false) => None,
+        },
         max_streams: args.max_streams,
         profile: args.profile.map(|profile| match profile {
             ProfileArg::Throughput => Profile::Throughput,

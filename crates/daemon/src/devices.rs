@@ -132,7 +132,8 @@ pub(crate) fn software(section: &SoftwareSection, others: usize) -> Option<Devic
     })
 }
 
-fn host_memory_bytes() -> u64 {
+/// Memory of this host.
+pub(crate) fn host_memory_bytes() -> u64 {
     let kib = std::fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| {

@@ -66,11 +66,15 @@ impl Devices for Card {
     }
 }
 
-/// Opens a history one of whose files has these bytes (the first byte says which), adds to it, and asks it.
+/// Opens a history one of whose files has these bytes (the first byte says which), adds to it, and asks it. After `p`:
+/// records without the checks of a file.
 pub fn history(bytes: &[u8]) {
     let Some((which, bytes)) = bytes.split_first() else {
         return;
     };
+    if *which == b'p' {
+        return crate::history::fuzz_packed(bytes);
+    }
     let name = ["fine", "coarse", "series"][usize::from(which % 3)];
     let dir = std::env::temp_dir().join(format!("mica-fuzz-history-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);

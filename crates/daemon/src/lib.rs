@@ -50,6 +50,7 @@ mod registry;
 mod running;
 mod share_check;
 mod store;
+mod swap;
 mod tenant;
 mod users;
 mod view;

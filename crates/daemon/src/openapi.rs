@@ -52,6 +52,7 @@ use crate::http;
         api::ContainerSocketSpec,
         api::MissingLayer,
         api::ProcessInfo,
+        api::ResidencyInfo,
         api::GpuInfo,
         api::Created,
         api::ApiError,

@@ -15,6 +15,8 @@ pub(crate) struct Candidate {
     /// Why it cannot be used, if it cannot.
     pub(crate) unusable: Option<String>,
     pub(crate) largest: Option<(String, u64)>,
+    /// What bounds its unreserved memory besides its size.
+    pub(crate) bound: Option<String>,
 }
 
 /// What is asked for.
@@ -87,10 +89,14 @@ impl Candidate {
                 Some((name, bytes)) => format!("; largest virtual GPU: {name} {}", size(*bytes)),
                 None => String::new(),
             };
+            let bound = self
+                .bound
+                .as_ref()
+                .map_or(String::new(), |why| format!("; {why}"));
             return Some(error(
                 "no_memory",
                 format!(
-                    "only {} of {} is unreserved on gpu {}, {} asked{largest}",
+                    "only {} of {} is unreserved on gpu {}, {} asked{largest}{bound}",
                     size(room),
                     size(self.total_bytes),
                     self.index,
@@ -223,6 +229,7 @@ mod tests {
             vgpus,
             load_percent: load,
             unusable: None,
+            bound: None,
             largest: (reserved_gib > 0).then(|| ("team-a".into(), reserved_gib * GIB)),
         }
     }

@@ -55,11 +55,7 @@ impl Registry {
             reasons: self.reasons(vgpu),
             gpu: u32::try_from(vgpu.gpu).unwrap_or(u32::MAX),
             gpu_kind: self.kind(vgpu),
-            gpu_uuid: self
-                .gpus
-                .get(vgpu.gpu)
-                .map(|gpu| gpu.facts.uuid.clone())
-                .unwrap_or_default(),
+            gpu_uuid: self.uuid(vgpu),
             mode: self.mode(vgpu),
             owner_uid: vgpu.owner_uid,
             memory_limit_bytes: vgpu.ledger.limit_bytes(),
@@ -67,6 +63,7 @@ impl Registry {
             memory_charged_bytes: vgpu.ledger.used_bytes(),
             memory_peak_bytes: vgpu.ledger.peak_bytes(),
             memory_unattributed_bytes: vgpu.ledger.unattributed_bytes(),
+            residency: self.residency(vgpu),
             share_percent: self.share_percent(vgpu),
             share_reserved: vgpu.spec.share_percent.is_some(),
             share_measured_percent: vgpu.measured_percent,
@@ -168,6 +165,12 @@ impl Registry {
         }
     }
 
+    /// The UUID of a virtual GPU's device; empty where the device is gone.
+    fn uuid(&self, vgpu: &Vgpu) -> String {
+        let gpu = self.gpus.get(vgpu.gpu);
+        gpu.map(|gpu| gpu.facts.uuid.clone()).unwrap_or_default()
+    }
+
     /// How to join a virtual GPU.
     pub(crate) fn created(&self, vgpu: &Vgpu, host_socket: String) -> Created {
         Created {
@@ -177,11 +180,7 @@ impl Registry {
             mode: self.mode(vgpu),
             gpu: u32::try_from(vgpu.gpu).unwrap_or(u32::MAX),
             gpu_kind: self.kind(vgpu),
-            gpu_uuid: self
-                .gpus
-                .get(vgpu.gpu)
-                .map(|gpu| gpu.facts.uuid.clone())
-                .unwrap_or_default(),
+            gpu_uuid: self.uuid(vgpu),
             memory_limit_bytes: vgpu.ledger.limit_bytes(),
             share_percent: self.share_percent(vgpu),
             share_reserved: vgpu.spec.share_percent.is_some(),

@@ -237,6 +237,7 @@ impl Daemon {
                 worker_variables::CHECK,
                 spec.check.as_deref().unwrap_or_default(),
             )
+            .env(worker_variables::SWAP, flag(spec.swap == Some(true)))
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

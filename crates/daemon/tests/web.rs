@@ -163,6 +163,22 @@ fn the_page_is_served_to_all_and_the_api_to_those_who_signed_in() {
 }
 
 #[test]
+fn a_session_that_was_signed_out_of_is_over_for_whoever_copied_it() {
+    let page = Page::start("");
+    let (cookie, key) = page.sign_in_by_ticket();
+    let origin = page.origin();
+    let headers = [
+        ("Cookie", cookie.as_str()),
+        ("X-Mica-Page", key.as_str()),
+        ("Origin", origin.as_str()),
+    ];
+    assert_eq!(page.send("GET /v1/stats", &headers, "").status, 200);
+    assert_eq!(page.send("DELETE /v1/session", &headers, "").status, 200);
+    assert_eq!(page.send("GET /v1/stats", &headers, "").status, 401);
+    assert_eq!(page.send("GET /v1/live", &headers, "").status, 401);
+}
+
+#[test]
 fn a_ticket_is_good_once_and_a_wrong_one_never() {
     let page = Page::start("");
     page.sign_in_by_ticket();

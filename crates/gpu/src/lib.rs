@@ -350,6 +350,11 @@ pub trait Gpu: Send + Sync {
     fn allocation_bytes(&self, bytes: u64) -> Option<u64> {
         bytes.checked_next_multiple_of(256)
     }
+    /// Most bytes that the device charges itself for an allocation of which [`Gpu::allocation_bytes`] says 0, beyond
+    /// those that were asked for.
+    fn piece_bytes(&self) -> u64 {
+        8192
+    }
     /// Bytes of device memory that [`Gpu::array_create`] takes for an array; `None` if the device does not know.
     fn array_bytes(&self, _descriptor: &ArrayDescriptor) -> Option<u64> {
         None
@@ -448,6 +453,31 @@ pub trait Gpu: Send + Sync {
     fn frame_import(&self, _file: OwnedFd, _bytes: u64) -> Result<FrameId> {
         Err(absent("memory of other processes"))
     }
+
+    /// Copies bytes of a frame from `offset` on to host memory, beside all streams. The frame is mapped and readable at
+    /// `at`, and the caller has stopped all work that could change it. Bytes that were never written may be left alone
+    /// by a device without a driver: `into` is zeros there.
+    fn frame_save(
+        &self,
+        _frame: FrameId,
+        _at: DevicePtr,
+        _offset: u64,
+        _into: HostSpan,
+    ) -> Result<()> {
+        Err(absent("copying frames beside streams"))
+    }
+    /// Undoes [`Gpu::frame_save`] in a new frame, which is zeros and writable at `at`.
+    fn frame_load(
+        &self,
+        _frame: FrameId,
+        _at: DevicePtr,
+        _offset: u64,
+        _from: HostSpan,
+    ) -> Result<()> {
+        Err(absent("copying frames beside streams"))
+    }
+    /// Ends waits of calls for memory that is away: the session that the device serves is over.
+    fn give_up_waits(&self) {}
 
     /// An array for textures and surfaces.
     fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId>;

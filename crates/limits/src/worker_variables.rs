@@ -14,6 +14,8 @@ pub const CHECK: &str = "MICA_WORKER_CHECK";
 pub const NICE: &str = "MICA_WORKER_NICE";
 /// 1 for a worker on an NVIDIA GPU.
 pub const NVIDIA: &str = "MICA_WORKER_NVIDIA";
+/// 1 for a worker whose memory can leave the device.
+pub const SWAP: &str = "MICA_WORKER_SWAP";
 /// 1 for a worker that confines itself.
 pub const JAIL: &str = "MICA_WORKER_JAIL";
 /// Number of the user that a privileged worker becomes.

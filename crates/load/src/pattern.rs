@@ -46,6 +46,9 @@ pub struct Load {
     pub start_unix_ms: u64,
     /// Seconds in the window.
     pub seconds: f64,
+    /// Device memory held meanwhile, in MiB.
+    #[serde(default)]
+    pub hold_mib: u32,
 }
 
 /// What came of it.
@@ -80,11 +83,18 @@ pub fn run(load: &Load) -> Result<LoadReport, DriverError> {
     let began = Instant::now();
     let driver = Driver::open()?;
     let startup_ms = began.elapsed().as_secs_f64() * 1e3;
+    if load.hold_mib > 0 {
+        // Freed by the end of the process.
+        driver.alloc((load.hold_mib as usize) << 20)?;
+    }
     let mut report = match load.pattern {
-        Pattern::Saturate => in_flight(&driver, load, |_| (load.iterations, 1.0))?,
+        Pattern::Saturate => in_flight(&driver, load, |_| {
+            driver.submit(load.iterations).map(|()| 1.0)
+        })?,
         Pattern::Mixed => in_flight(&driver, load, |k| {
             let factor = [0.25, 1.0, 4.0, 0.5, 2.0][k as usize % 5];
-            ((f64::from(load.iterations) * factor) as u32, factor)
+            let iterations = (f64::from(load.iterations) * factor) as u32;
+            driver.submit(iterations).map(|()| factor)
         })?,
         Pattern::Graph => graphs(&driver, load)?,
         Pattern::Burst => bursts(&driver, load)?,
@@ -143,10 +153,11 @@ impl Window {
     }
 }
 
+/// Keeps `depth` submissions in flight; `submit` makes one and says for how many kernels it counts.
 fn in_flight(
     driver: &Driver,
     load: &Load,
-    mut kernel: impl FnMut(u64) -> (u32, f64),
+    mut submit: impl FnMut(u64) -> Result<f64, DriverError>,
 ) -> Result<LoadReport, DriverError> {
     let depth = load.depth.max(1) as usize;
     let events = (0..depth)
@@ -166,10 +177,8 @@ fn in_flight(
         if window.is_over() {
             break;
         }
-        let (iterations, weight) = kernel(k);
-        driver.submit(iterations)?;
+        weights[slot] = submit(k)?;
         driver.record(events[slot])?;
-        weights[slot] = weight;
     }
     driver.synchronize()?;
     Ok(window.report(kernels))
@@ -178,28 +187,9 @@ fn in_flight(
 fn graphs(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {
     const KERNELS: u32 = 10;
     let graph = driver.graph(KERNELS, || driver.submit(load.iterations))?;
-    let depth = load.depth.max(1) as usize;
-    let events = (0..depth)
-        .map(|_| driver.event())
-        .collect::<Result<Vec<_>, _>>()?;
-    let window = Window::of(load);
-    let mut kernels = 0.0;
-    for k in 0_u64.. {
-        let slot = k as usize % depth;
-        if k >= depth as u64 {
-            driver.wait(events[slot])?;
-            if window.contains(Instant::now()) {
-                kernels += f64::from(KERNELS);
-            }
-        }
-        if window.is_over() {
-            break;
-        }
-        driver.launch_graph(graph)?;
-        driver.record(events[slot])?;
-    }
-    driver.synchronize()?;
-    Ok(window.report(kernels))
+    in_flight(driver, load, |_| {
+        driver.launch_graph(graph).map(|()| f64::from(KERNELS))
+    })
 }
 
 fn bursts(driver: &Driver, load: &Load) -> Result<LoadReport, DriverError> {

@@ -30,6 +30,11 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
+    /// Whether a processor computes what it is told, not a card.
+    pub fn is_software(&self) -> bool {
+        self.name.starts_with("Mica Software GPU")
+    }
+
     pub(crate) fn new(p: &DeviceProperties) -> Self {
         Self {
             name: p.name.clone(),

@@ -190,11 +190,34 @@ impl Vgpu {
         Ok(buffer)
     }
 
+    /// Memory for so many values that nobody has set: zeros, or what this virtual GPU wrote there
+    /// before. For results that are written as a whole, to save the fill of [`Vgpu::alloc`].
+    pub fn alloc_unset<T: Plain>(&self, count: usize) -> Result<DeviceBuffer<T>> {
+        DeviceBuffer::new(self, count)
+    }
+
     /// Memory with these values.
     pub fn upload<T: Plain>(&self, values: &[T]) -> Result<DeviceBuffer<T>> {
         let mut buffer = DeviceBuffer::new(self, values.len())?;
         buffer.copy_from(values)?;
         Ok(buffer)
+    }
+
+    /// Writes bytes to an address of this virtual GPU in the order of a stream; `bytes` may be
+    /// changed on return. For parts of buffers; a whole one has [`DeviceBuffer::copy_from_in`].
+    ///
+    /// # Errors
+    /// If not all of the range is memory of this virtual GPU.
+    pub fn write_bytes(&self, stream: &Stream, address: u64, bytes: &[u8]) -> Result<()> {
+        self.backend.write(stream.handle(), address, bytes)
+    }
+
+    /// Reads bytes from an address of this virtual GPU, after earlier work of the stream.
+    ///
+    /// # Errors
+    /// If not all of the range is memory of this virtual GPU, or earlier work failed.
+    pub fn read_bytes(&self, stream: &Stream, address: u64, bytes: &mut [u8]) -> Result<()> {
+        self.backend.read(stream.handle(), address, bytes)
     }
 
     /// The stream that is ordered against all others that do not opt out.

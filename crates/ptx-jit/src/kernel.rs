@@ -12,7 +12,7 @@ use crate::plan::{Plan, Spread};
 use crate::scratch;
 use crate::slot::Slot;
 use crate::uniformity::Uniformity;
-use crate::unit::{Class, Place, Step, Term};
+use crate::unit::{BlockId, Class, Place, Reg, Step, Term};
 use crate::{CodeCache, CompileError, Width};
 
 pub(crate) struct Kernel {
@@ -60,7 +60,11 @@ impl Kernel {
             && plan.graph.rpo.iter().any(|b| is_wide(&module, &plan, *b))
             && width.is_wide(code_cache.as_ref().map(|s| &*s.0));
         let lanes = suitable_lanes(&module, &plan, wide).min(most_lanes);
-        let lanes = if memcheck || monitor || quick { 1 } else { lanes };
+        let lanes = if memcheck || monitor || quick {
+            1
+        } else {
+            lanes
+        };
         Ok(Kernel {
             module,
             layout,
@@ -196,87 +200,87 @@ impl Kernel {
     }
 }
 
+/// What decides how many lanes run together.
+#[derive(Default)]
+struct LaneCosts {
+    /// All steps.
+    steps: u32,
+    /// Uses of varying registers of 64 bits.
+    pairs: u32,
+    /// Steps with varying registers.
+    vector: u32,
+    /// Those of them that run lane by lane.
+    scalarized: u32,
+    /// Whether a loop divides vectors.
+    divides: bool,
+}
+
+impl LaneCosts {
+    fn of(module: &Module, plan: &Plan, wide: bool) -> Self {
+        let unit = &plan.unit;
+        let mut costs = Self::default();
+        let in_loop = in_loops(plan);
+        for &b in &plan.graph.rpo {
+            let block = &unit.blocks[b as usize];
+            let narrow = in_loop[b as usize] && !(wide && is_wide(module, plan, b));
+            for s in &block.steps {
+                costs.steps += 1;
+                let Step::Inst(i) = s else { continue };
+                let place = Place {
+                    instance: block.instance,
+                    inst: *i,
+                };
+                let op = &unit.inst(module, place).op;
+                let mut varying = false;
+                crate::liveness::visit_step(unit, module, block.instance, *s, &mut |r, _| {
+                    if plan.uniformity(r) == Uniformity::Varying {
+                        varying = true;
+                        costs.pairs += u32::from(unit.regs[r as usize] == Class::B64);
+                    }
+                });
+                if varying {
+                    costs.vector += 1;
+                    costs.divides |= narrow && is_divider(op);
+                    costs.scalarized += u32::from(is_scalarized(op));
+                }
+            }
+            costs.steps += u32::from(matches!(block.term, Term::Sync { .. }));
+        }
+        costs
+    }
+}
+
+/// Most vectors of varying values alive at a block's start.
+fn register_pressure(plan: &Plan) -> u32 {
+    let unit = &plan.unit;
+    let vectors = |r: Reg| match (plan.uniformity(r), unit.regs[r as usize]) {
+        (Uniformity::Varying, Class::Pred) => 0,
+        (Uniformity::Varying, Class::B64) => 2,
+        (Uniformity::Varying, _) => 1,
+        _ => 0,
+    };
+    let alive = |b: &BlockId| plan.live_in[*b as usize].iter().map(vectors).sum();
+    plan.graph.rpo.iter().map(alive).max().unwrap_or(0)
+}
+
 /// How many lanes to run together: more hide latency and share scalar work, until registers run
 /// out or the code grows too long.
 fn suitable_lanes(module: &Module, plan: &Plan, wide: bool) -> u32 {
-    let unit = &plan.unit;
-    if unit.has_calls() || unit.regs.contains(&Class::B128) {
+    if plan.unit.has_calls() || plan.unit.regs.contains(&Class::B128) {
         return 1;
     }
-    let mut steps = 0;
-    let mut pairs = 0;
-    let mut scalarized = 0;
-    let mut vector = 0;
-    let mut divides = false;
-    let in_loop = in_loops(plan);
-    for &b in &plan.graph.rpo {
-        let block = &unit.blocks[b as usize];
-        let narrow = in_loop[b as usize] && !(wide && is_wide(module, plan, b));
-        for s in &block.steps {
-            steps += 1;
-            let Step::Inst(i) = s else { continue };
-            let place = Place {
-                instance: block.instance,
-                inst: *i,
-            };
-            let op = &unit.inst(module, place).op;
-            let mut varying = false;
-            crate::liveness::visit_step(unit, module, block.instance, *s, &mut |r, _| {
-                varying |= plan.uniformity(r) == Uniformity::Varying;
-                if plan.uniformity(r) == Uniformity::Varying && unit.regs[r as usize] == Class::B64
-                {
-                    pairs += 1;
-                }
-            });
-            if varying {
-                vector += 1;
-                divides |= narrow && is_divider(op);
-                if is_scalarized(op) {
-                    scalarized += 1;
-                }
-            }
-        }
-        if matches!(block.term, Term::Sync { .. }) {
-            steps += 1;
-        }
-    }
-    if steps > 6000 {
+    let costs = LaneCosts::of(module, plan, wide);
+    if costs.steps > 6000 {
         return 1;
     }
-    // Most varying values alive at a block's start, as a measure of register pressure.
-    let pressure = plan
-        .graph
-        .rpo
-        .iter()
-        .map(|b| {
-            plan.live_in[*b as usize]
-                .iter()
-                .filter(|r| {
-                    plan.uniformity(*r) == Uniformity::Varying
-                        && unit.regs[*r as usize] != Class::Pred
-                })
-                .map(|r| {
-                    if unit.regs[r as usize] == Class::B64 {
-                        2
-                    } else {
-                        1
-                    }
-                })
-                .sum::<u32>()
-        })
-        .max()
-        .unwrap_or(0);
-    if scalarized * 2 > vector || pairs * 2 > vector {
+    if costs.scalarized * 2 > costs.vector || costs.pairs * 2 > costs.vector || costs.steps > 1500 {
         return 4;
     }
-    if steps > 1500 {
-        return 4;
-    }
-    match pressure {
+    match register_pressure(plan) {
         0..=3 => 16,
         // Two vectors of everything do not fit beside temporaries, and the divider gains nothing by a
         // second chain.
-        6..=7 if divides => 4,
+        6..=7 if costs.divides => 4,
         4..=7 => 8,
         _ => 4,
     }

@@ -51,18 +51,74 @@ fn written(op: &Op) -> (Written, Option<Class>) {
     }
 }
 
-/// The registers of a kernel that may hold a raw NaN.
-pub(crate) fn raw_nan_registers(unit: &Unit, module: &Module) -> BitSet {
-    let mut may = BitSet::new(unit.regs.len());
-    for (r, class) in unit.regs.iter().enumerate() {
-        if format(*class).is_some() {
-            may.insert(r as Reg);
+/// What is known of the registers of a kernel.
+struct Search {
+    /// Registers that hold nothing but values of their own format.
+    may: BitSet,
+    /// Registers that an instruction computes: constants alone need no care.
+    computed: BitSet,
+    /// Copies, as target and source.
+    copies: Vec<(Reg, Reg)>,
+}
+
+impl Search {
+    fn new(unit: &Unit) -> Self {
+        let mut may = BitSet::new(unit.regs.len());
+        for (r, class) in unit.regs.iter().enumerate() {
+            if format(*class).is_some() {
+                may.insert(r as Reg);
+            }
+        }
+        may.remove(unit.sp);
+        Self {
+            may,
+            computed: BitSet::new(unit.regs.len()),
+            copies: Vec::new(),
         }
     }
-    may.remove(unit.sp);
-    // Only what an instruction computes needs care: constants alone do not.
-    let mut computed = BitSet::new(unit.regs.len());
-    let mut copies: Vec<(Reg, Reg)> = Vec::new();
+
+    /// A step writes a register of this format.
+    fn write(&mut self, unit: &Unit, instance: u32, r: Reg, what: &Written) {
+        match what {
+            Written::Result => self.computed.insert(r),
+            Written::Number => {}
+            Written::Other => self.may.remove(r),
+            Written::Copy(from) => {
+                let width = unit.regs[r as usize];
+                for o in from {
+                    match o {
+                        Operand::Reg(s) => self.copies.push((r, unit.reg(instance, *s))),
+                        Operand::Imm(bits) if is_canonical(width, *bits) => {}
+                        _ => self.may.remove(r),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Follows copies until nothing changes.
+    fn follow_copies(&mut self, unit: &Unit) {
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for &(to, from) in &self.copies {
+                let same = unit.regs[to as usize] == unit.regs[from as usize];
+                if self.may.has(to) && !(same && self.may.has(from)) {
+                    self.may.remove(to);
+                    changed = true;
+                }
+                if self.computed.has(from) && !self.computed.has(to) {
+                    self.computed.insert(to);
+                    changed = true;
+                }
+            }
+        }
+    }
+}
+
+/// The registers of a kernel that may hold a raw NaN.
+pub(crate) fn raw_nan_registers(unit: &Unit, module: &Module) -> BitSet {
+    let mut search = Search::new(unit);
     for (b, block) in unit.blocks.iter().enumerate() {
         for step in &block.steps {
             let (what, class) = match step {
@@ -73,54 +129,23 @@ pub(crate) fn raw_nan_registers(unit: &Unit, module: &Module) -> BitSet {
                 if access != Access::Def {
                     return;
                 }
-                let width = unit.regs[r as usize];
-                if class != Some(width) {
-                    may.remove(r);
-                    return;
-                }
-                match &what {
-                    Written::Result => computed.insert(r),
-                    Written::Number => {}
-                    Written::Other => may.remove(r),
-                    Written::Copy(from) => {
-                        for o in from {
-                            match o {
-                                Operand::Reg(s) => copies.push((r, unit.reg(block.instance, *s))),
-                                Operand::Imm(bits) if is_canonical(width, *bits) => {}
-                                _ => may.remove(r),
-                            }
-                        }
-                    }
+                match class == Some(unit.regs[r as usize]) {
+                    true => search.write(unit, block.instance, r, &what),
+                    false => search.may.remove(r),
                 }
             });
         }
         if let Term::Sync { .. } | Term::Call { .. } = block.term {
             visit_term(unit, module, b as u32, &mut |r, access| {
                 if access == Access::Def {
-                    may.remove(r);
+                    search.may.remove(r);
                 }
             });
         }
     }
-    loop {
-        let mut changed = false;
-        for &(to, from) in &copies {
-            let same = unit.regs[to as usize] == unit.regs[from as usize];
-            if may.has(to) && !(same && may.has(from)) {
-                may.remove(to);
-                changed = true;
-            }
-            if computed.has(from) && !computed.has(to) {
-                computed.insert(to);
-                changed = true;
-            }
-        }
-        if !changed {
-            break;
-        }
-    }
+    search.follow_copies(unit);
     let mut out = BitSet::new(unit.regs.len());
-    for r in may.iter().filter(|r| computed.has(*r)) {
+    for r in search.may.iter().filter(|r| search.computed.has(*r)) {
         out.insert(r);
     }
     out

@@ -15,6 +15,9 @@ pub struct TopArgs {
     /// Sort by this
     #[arg(long, value_enum, default_value_t = SortArg::Name)]
     pub sort: SortArg,
+    /// Watch the daemon behind this control socket, such as one that `ssh -L` forwards from another host
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<std::path::PathBuf>,
 }
 
 /// What `mica top` sorts by.

@@ -28,6 +28,7 @@ mod output;
 mod program_addresses;
 mod serve;
 mod shared_files;
+mod swapping;
 mod windows;
 
 use std::os::fd::OwnedFd;
@@ -71,6 +72,8 @@ pub struct WorkerConfig {
     pub nvidia: bool,
     /// What is looked for in kernels, on the software GPU.
     pub check: Option<CheckSettings>,
+    /// Whether its memory can leave the device.
+    pub swap: bool,
     /// Niceness of all its threads; `None` to leave it.
     pub nice: Option<i32>,
     /// How the worker confines itself; `None` to stay as it was started.
@@ -101,6 +104,7 @@ impl WorkerConfig {
             tf32: number::<u64>(worker_variables::TF32)? != Some(0),
             nvidia: number::<u64>(worker_variables::NVIDIA)? == Some(1),
             check: check_settings()?,
+            swap: number::<u64>(worker_variables::SWAP)? == Some(1),
             nice: number(worker_variables::NICE)?,
             confinement: Confinement::from_environment()?,
         })
@@ -244,29 +248,29 @@ pub fn join_confined(config: &WorkerConfig) -> Result<Arc<HostLink>, WorkerError
     Ok(link)
 }
 
-/// As [`run`], with a connection and devices of the caller's.
-pub fn run_with(
+/// The engine of this worker's virtual GPU, and what gates its submissions on an NVIDIA GPU.
+fn set_up(
     config: &WorkerConfig,
-    link: Arc<HostLink>,
+    link: &Arc<HostLink>,
     devices: Arc<dyn DeviceSource>,
-) -> Result<(), WorkerError> {
+) -> Result<Worker, WorkerError> {
     let welcome = link.welcome().clone();
-    let quota = Arc::new(PageQuota::new(Arc::clone(&link)));
+    let quota = Arc::new(PageQuota::new(Arc::clone(link)));
     let mut spec = VgpuSpec::new(welcome.vgpu.clone(), welcome.limit_bytes);
     spec.max_streams = config.max_streams;
     spec.tensor_cores = config.tensor_cores;
     spec.precision.tf32 = config.tf32;
     let first = devices.open(Arc::new(OutputBuffer::default()))?;
-    let host = Arc::new(PageQuota::of_host(Arc::clone(&link)));
+    let host = Arc::new(PageQuota::of_host(Arc::clone(link)));
     let vgpu = Vgpu::of_worker(first, quota, host, spec);
     let submitter = match config.nvidia {
         true => Some(gated::Submitter::start(
-            Arc::clone(&link),
+            Arc::clone(link),
             Arc::clone(&vgpu),
         )?),
         false => None,
     };
-    let worker = Arc::new(Worker {
+    Ok(Worker {
         vgpu,
         devices,
         sessions: AtomicU32::new(0),
@@ -275,43 +279,76 @@ pub fn run_with(
         submitter,
         ends_with_program: config.idle_exit.is_some(),
         cancelling: AtomicBool::new(false),
-    });
+    })
+}
+
+/// Carries out what the daemon says.
+fn obey(
+    worker: &Arc<Worker>,
+    link: &Arc<HostLink>,
+    swapping: Option<&swapping::Swapping>,
+    end: &mpsc::Sender<&'static str>,
+    message: DaemonMessage,
+    fds: Vec<OwnedFd>,
+) {
+    match message {
+        DaemonMessage::Session { pid, uid, .. } => {
+            let mut fds = fds.into_iter();
+            if let Some(socket) = fds.next() {
+                let life = fds.next();
+                worker.begin_session(socket, Program { pid, uid, life }, link);
+            }
+        }
+        DaemonMessage::Cancel { request } => control::cancel(worker, link, request),
+        DaemonMessage::Leave { order } => {
+            if let Some(swapping) = swapping {
+                swapping.leave(order);
+            }
+        }
+        DaemonMessage::Return { order, floor_bytes } => {
+            if let Some(swapping) = swapping {
+                swapping.come_back(order, floor_bytes);
+            }
+        }
+        DaemonMessage::Shutdown {} => {
+            let _ = end.send("the daemon said so");
+        }
+        // Answers to questions, which nobody asked.
+        DaemonMessage::Welcome { .. }
+        | DaemonMessage::Credit { .. }
+        | DaemonMessage::NoCredit { .. }
+        | DaemonMessage::FileShared { .. }
+        | DaemonMessage::File { .. }
+        | DaemonMessage::NoFile { .. }
+        | DaemonMessage::Memory { .. }
+        | DaemonMessage::Refused { .. }
+        | DaemonMessage::Stats { .. } => {}
+    }
+}
+
+/// As [`run`], with a connection and devices of the caller's.
+pub fn run_with(
+    config: &WorkerConfig,
+    link: Arc<HostLink>,
+    devices: Arc<dyn DeviceSource>,
+) -> Result<(), WorkerError> {
+    let (devices, swapping) = match config.swap {
+        true => {
+            let swapping = swapping::Swapping::start(&link)?;
+            (swapping.devices(devices), Some(swapping))
+        }
+        false => (devices, None),
+    };
+    let worker = Arc::new(set_up(config, &link, devices)?);
     let (end, ended) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
     control::start(Arc::clone(&worker), Arc::clone(&link), config, end.clone())?;
     let reader = {
-        let (link, worker, stop) = (Arc::clone(&link), Arc::clone(&worker), Arc::clone(&stop));
+        let (link, stop) = (Arc::clone(&link), Arc::clone(&stop));
         move || {
-            link.serve(
-                |(message, fds)| match message {
-                    DaemonMessage::Session { pid, uid, .. } => {
-                        let mut fds = fds.into_iter();
-                        if let Some(socket) = fds.next() {
-                            let program = Program {
-                                pid,
-                                uid,
-                                life: fds.next(),
-                            };
-                            worker.begin_session(socket, program, &link);
-                        }
-                    }
-                    DaemonMessage::Cancel { request } => control::cancel(&worker, &link, request),
-                    DaemonMessage::Shutdown {} => {
-                        let _ = end.send("the daemon said so");
-                    }
-                    // Answers to questions, which nobody asked.
-                    DaemonMessage::Welcome { .. }
-                    | DaemonMessage::Credit { .. }
-                    | DaemonMessage::NoCredit { .. }
-                    | DaemonMessage::FileShared { .. }
-                    | DaemonMessage::File { .. }
-                    | DaemonMessage::NoFile { .. }
-                    | DaemonMessage::Memory { .. }
-                    | DaemonMessage::Refused { .. }
-                    | DaemonMessage::Stats { .. } => {}
-                },
-                &stop,
-            );
+            let swapping = swapping.as_ref();
+            let take = |(message, fds)| obey(&worker, &link, swapping, &end, message, fds);
+            link.serve(take, &stop);
         }
     };
     std::thread::Builder::new()

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use common::host::until;
 use common::nvidia::{PTX, Program};
-use common::stand_in;
-use mica_backend_cuda::library::Library;
-use mica_backend_cuda::{CudaDriver, CudaGpu};
+use common::stand_in::StandIn;
+use mica_backend_cuda::CudaGpu;
 use mica_limits::LocalQuota;
 use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::session::*;
@@ -24,27 +23,21 @@ const LIMIT: u64 = 256 << 20;
 const MEMSET: c_int = 2;
 
 struct Bench {
-    library: Library,
+    stand_in: StandIn,
     vgpu: Arc<Vgpu>,
     gpu: Arc<CudaGpu>,
-    _directory: tempfile::TempDir,
 }
 
 impl Bench {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("libcuda.so.1");
-        stand_in::build(&path);
-        let library = Library::open(&path).unwrap();
-        let driver = CudaDriver::load_from(&path).unwrap();
-        let gpu = Arc::new(CudaGpu::open(driver, 0).unwrap());
+        let (stand_in, gpu) = StandIn::open();
+        let gpu = Arc::new(gpu);
         let quota = Arc::new(LocalQuota::new(LIMIT));
         let vgpu = Vgpu::new(gpu.clone(), quota, VgpuSpec::new("test", LIMIT));
         Self {
-            library,
+            stand_in,
             vgpu,
             gpu,
-            _directory: directory,
         }
     }
 
@@ -62,19 +55,12 @@ impl Bench {
         Program::begin(ours)
     }
 
-    fn variable(&self, name: &str) -> *mut c_int {
-        let address: *mut c_void = self.library.symbol(name).unwrap();
-        address.cast()
-    }
-
     fn get(&self, name: &str) -> c_int {
-        // SAFETY: an integer of the stand-in that is only ever read and written whole.
-        unsafe { self.variable(name).read_volatile() }
+        self.stand_in.get(name)
     }
 
     fn set(&self, name: &str, value: c_int) {
-        // SAFETY: as above.
-        unsafe { self.variable(name).write_volatile(value) }
+        self.stand_in.set(name, value);
     }
 }
 
@@ -238,7 +224,7 @@ fn host_functions_of_a_graph_hold_what_comes_after_them() {
     let nodes = vec![node(&[], &called, &[]), kernel(&program, &[0])];
     let graph = instantiate(&program, nodes);
     let client = Arc::clone(&program.client);
-    let kernels = bench.variable("fake_launches") as usize;
+    let kernels = bench.stand_in.variable("fake_launches") as usize;
     let answered = std::thread::spawn(move || {
         for round in 0..2 {
             while client.next_notice(Duration::from_millis(100)).unwrap() != Some(77) {}

@@ -2,16 +2,14 @@
 
 mod common;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use common::host::{Host, until};
 use common::nvidia::{PTX, Program};
-use common::stand_in;
-use mica_backend_cuda::library::Library;
-use mica_backend_cuda::{CudaDriver, CudaGpu};
+use common::stand_in::StandIn;
 use mica_wire::host::page::{client_flags, gate, suspend};
 use mica_wire::session::*;
 use mica_worker::{SharedDevice, WorkerConfig, run_with};
@@ -22,17 +20,12 @@ const MIB: u64 = 1 << 20;
 /// A worker with its stand-ins: a driver whose work ends when the test says so, and the daemon's end of the page.
 struct Bench {
     host: Host,
-    library: Library,
-    _directory: tempfile::TempDir,
+    stand_in: StandIn,
 }
 
 impl Bench {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("libcuda.so.1");
-        stand_in::build(&path);
-        let library = Library::open(&path).unwrap();
-        let gpu = CudaGpu::open(CudaDriver::load_from(&path).unwrap(), 0).unwrap();
+        let (stand_in, gpu) = StandIn::open();
         let host = Host::new(256 * MIB);
         host.answer(256 * MIB);
         let config = WorkerConfig {
@@ -43,6 +36,7 @@ impl Bench {
             tf32: true,
             nvidia: true,
             check: None,
+            swap: false,
             nice: None,
             confinement: None,
         };
@@ -52,27 +46,16 @@ impl Bench {
         });
         let flags = &host.page.client.flags;
         until(|| flags.load(SeqCst) & client_flags::GATE_CONTROL != 0);
-        Self {
-            host,
-            library,
-            _directory: directory,
-        }
-    }
-
-    fn variable(&self, name: &str) -> *mut c_int {
-        let address: *mut c_void = self.library.symbol(name).unwrap();
-        address.cast()
+        Self { host, stand_in }
     }
 
     fn get(&self, name: &str) -> c_int {
-        // SAFETY: an integer of the stand-in that is only ever read and written whole.
-        unsafe { self.variable(name).read_volatile() }
+        self.stand_in.get(name)
     }
 
     /// From here on what runs does not end, or does again.
     fn hold(&self, hold: bool) {
-        // SAFETY: as above.
-        unsafe { self.variable("fake_hold").write_volatile(hold.into()) }
+        self.stand_in.set("fake_hold", hold.into());
     }
 
     fn launches(&self) -> u64 {

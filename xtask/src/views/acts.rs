@@ -37,7 +37,7 @@ impl Check<'_> {
         self.until("resized", "document.querySelector('dialog') === null")?;
         let shown = self.stage.json(&["show", "notebook-ann", "--json"])?;
         ensure!(shown["memory_limit_bytes"] == 300 << 20, "{shown}");
-        self.browser.click(&self.tab, "New vGPU")?;
+        self.browser.click(&self.tab, "+ New vGPU")?;
         self.until(
             "the dialog",
             "document.querySelector('dialog[open]') !== null",

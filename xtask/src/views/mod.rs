@@ -5,7 +5,9 @@
 
 mod acts;
 mod browser;
+mod cast;
 mod checks;
+mod faults;
 mod prometheus;
 mod stage;
 
@@ -49,7 +51,9 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     if let Some(chromium) = &chromium {
         let mut browser = Browser::start(chromium, &folder.join("profile"))?;
         if pictures {
-            return acts::pictures(&mut browser, &stage, &root().join("docs/pictures"));
+            let folder = root().join("docs/pictures");
+            acts::pictures(&mut browser, &stage, &folder)?;
+            return cast::film(&stage, &folder.join("top.svg"));
         }
         let axe = axe();
         checks::all(&mut browser, &mut stage, &folder, axe.as_deref())?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::faults;
 use super::stage::{Stage, TENANTS, TOKEN, digest, free_port};
 use crate::command::root;
 
@@ -72,7 +73,7 @@ impl Door {
 }
 
 /// A Prometheus.
-struct Prometheus {
+pub(super) struct Prometheus {
     child: Child,
     port: u16,
 }
@@ -85,7 +86,9 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    fn start(door: &Door) -> Result<Self> {
+    /// Scrapes these; the files are in the folder of the first.
+    fn start(doors: [&Door; 2]) -> Result<Self> {
+        let [door, other] = doors;
         let port = free_port()?;
         // Alerts that wait a minute in production wait a moment here.
         let rules = std::fs::read_to_string(root().join("packaging/prometheus/mica-alerts.yml"))?;
@@ -97,17 +100,21 @@ impl Prometheus {
             false => format!("{line}\n"),
         };
         let rules: String = rules.lines().map(quick).collect();
-        std::fs::write(
-            door.folder.join("rules.yml"),
-            rules.replace("[10m]", "[20s]"),
-        )?;
+        let rules = rules.replace("[10m]", "[20s]").replace("[1m]", "[10s]");
+        let rules = rules
+            .replace("[5m]", "[20s]")
+            .replace("offset 5m", "offset 20s");
+        std::fs::write(door.folder.join("rules.yml"), rules)?;
         let config = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [rules.yml]\nscrape_configs:\n\
              \x20 - job_name: mica\n    scheme: https\n    authorization: {{ credentials_file: token }}\n\
-             \x20   tls_config: {{ ca_file: certificate.pem }}\n\
-             \x20   static_configs: [{{ targets: [\"127.0.0.1:{}\"] }}]\n",
-            door.port
+             \x20   tls_config: {{ ca_file: certificates.pem }}\n\
+             \x20   static_configs: [{{ targets: [\"127.0.0.1:{}\", \"127.0.0.1:{}\"] }}]\n",
+            door.port, other.port
         );
+        let both = [&door.folder, &other.folder].map(|f| std::fs::read(f.join("certificate.pem")));
+        let both: Vec<Vec<u8>> = both.into_iter().collect::<std::io::Result<_>>()?;
+        std::fs::write(door.folder.join("certificates.pem"), both.concat())?;
         std::fs::write(door.folder.join("prometheus.yml"), config)?;
         let log = std::fs::File::create(door.folder.join("prometheus.log"))?;
         let child = Command::new("prometheus")
@@ -164,7 +171,7 @@ impl Prometheus {
         }
     }
 
-    fn alert(&self, name: &str, fires: bool) -> Result<()> {
+    pub(super) fn alert(&self, name: &str, fires: bool) -> Result<()> {
         let query = format!("ALERTS{{alertname=\"{name}\", alertstate=\"firing\"}}");
         let words = if fires { "fires" } else { "is quiet" };
         self.until(&format!("{name} {words}"), &query, |found| {
@@ -176,11 +183,14 @@ impl Prometheus {
 /// Scrapes the stage's daemon, looks at what arrives, and fires alerts by real faults.
 pub(super) fn check(stage: &mut Stage, door: &Door) -> Result<()> {
     check_files(stage, door)?;
-    let prometheus = Prometheus::start(door)?;
+    let folder = door.folder.join("card");
+    let card_door = Door::make(&folder)?;
+    let mut card = faults::Card::start(stage.mica(), &folder, &card_door)?;
+    let prometheus = Prometheus::start([door, &card_door])?;
     prometheus.until(
         "scraped over TLS with a token",
         "up{job=\"mica\"} == 1",
-        |found| found.len() == 1,
+        |found| found.len() == 2,
     )?;
     // One of them may have been cancelled.
     let all = |found: &[Value]| found.len() >= TENANTS.len() - 1;
@@ -194,20 +204,9 @@ pub(super) fn check(stage: &mut Stage, door: &Door) -> Result<()> {
     let waits = "histogram_quantile(0.99, sum by (le) (rate(mica_vgpu_lease_wait_seconds_bucket[10s]))) > 0";
     prometheus.until("waits have a quantile", waits, |found| found.len() == 1)?;
     board(&prometheus)?;
-    // Faults: a limit just above what is in use, and a daemon that is replaced.
-    prometheus.alert("MicaMemoryAlmostFull", false)?;
-    let used = stage.json(&["show", "embeddings", "--json"])?["memory_used_bytes"]
-        .as_u64()
-        .unwrap_or(0);
-    let tight = format!("{}KiB", (used as f64 / 0.95 / 1024.0) as u64);
-    stage.run(&["resize", "embeddings", "--memory", &tight])?;
-    prometheus.alert("MicaMemoryAlmostFull", true)?;
-    stage.run(&["resize", "embeddings", "--memory", "512MiB"])?;
-    prometheus.alert("MicaMemoryAlmostFull", false)?;
-    prometheus.alert("MicaDaemonRestarted", false)?;
-    stage.restart_daemon()?;
-    prometheus.alert("MicaDaemonRestarted", true)?;
-    prometheus.alert("MicaDaemonRestarted", false)
+    faults::of_tenants(&prometheus, stage)?;
+    faults::of_the_card(&prometheus, &mut card)?;
+    faults::of_the_daemon(&prometheus, stage)
 }
 
 /// promtool's word on the metrics and the rules.

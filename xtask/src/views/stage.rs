@@ -20,6 +20,7 @@ pub(super) struct Tenant {
     pattern: &'static str,
     iterations: u32,
     depth: u32,
+    hold_mib: u32,
 }
 
 /// Six of different kinds.
@@ -30,6 +31,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "saturate",
         iterations: 20_000,
         depth: 4,
+        hold_mib: 590,
     },
     Tenant {
         name: "embeddings",
@@ -37,6 +39,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "verify",
         iterations: 10_000,
         depth: 320,
+        hold_mib: 0,
     },
     Tenant {
         name: "chat-serving",
@@ -44,6 +47,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "latency",
         iterations: 3_000,
         depth: 1,
+        hold_mib: 180,
     },
     Tenant {
         name: "notebook-ann",
@@ -51,6 +55,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "burst",
         iterations: 20_000,
         depth: 3,
+        hold_mib: 96,
     },
     Tenant {
         name: "ci-runner",
@@ -58,6 +63,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "saturate",
         iterations: 10_000,
         depth: 2,
+        hold_mib: 40,
     },
     Tenant {
         name: "render",
@@ -65,6 +71,7 @@ pub(super) const TENANTS: &[Tenant] = &[
         pattern: "verify",
         iterations: 20_000,
         depth: 160,
+        hold_mib: 0,
     },
 ];
 
@@ -72,6 +79,8 @@ pub(super) const TENANTS: &[Tenant] = &[
 pub(super) struct Stage {
     mica: PathBuf,
     folder: PathBuf,
+    /// Variables of the daemon's environment.
+    environment: Vec<(&'static str, PathBuf)>,
     daemon: Child,
     tenants: Vec<Child>,
 }
@@ -79,6 +88,16 @@ pub(super) struct Stage {
 impl Stage {
     /// Starts a daemon with this configuration besides the stage's own.
     pub(super) fn start(mica: &Path, folder: &Path, more: &str) -> Result<Self> {
+        Self::start_with(mica, folder, more, Vec::new())
+    }
+
+    /// The same with these variables in the daemon's environment.
+    pub(super) fn start_with(
+        mica: &Path,
+        folder: &Path,
+        more: &str,
+        environment: Vec<(&'static str, PathBuf)>,
+    ) -> Result<Self> {
         let _ = std::fs::remove_dir_all(folder);
         std::fs::create_dir_all(folder)?;
         let digest = digest(TOKEN);
@@ -93,14 +112,19 @@ impl Stage {
         let mut stage = Self {
             mica: mica.to_owned(),
             folder: folder.to_owned(),
-            daemon: Self::daemon(mica, folder)?,
+            daemon: Self::daemon(mica, folder, &environment)?,
+            environment,
             tenants: Vec::new(),
         };
         stage.wait_for_daemon()?;
         Ok(stage)
     }
 
-    fn daemon(mica: &Path, folder: &Path) -> Result<Child> {
+    fn daemon(
+        mica: &Path,
+        folder: &Path,
+        environment: &[(&'static str, PathBuf)],
+    ) -> Result<Child> {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -110,6 +134,7 @@ impl Stage {
             .args(["daemon", "--config"])
             .arg(folder.join("mica.toml"))
             .env("MICA_RUNTIME_DIR", folder.join("run"))
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::null())
             .stderr(log);
         command.spawn().context("the daemon cannot be started")
@@ -136,8 +161,34 @@ impl Stage {
     pub(super) fn restart_daemon(&mut self) -> Result<()> {
         self.run(&["daemon", "--stop"])?;
         self.daemon.wait()?;
-        self.daemon = Self::daemon(&self.mica, &self.folder)?;
+        self.start_daemon()
+    }
+
+    /// Kills the daemon; its tenants go on.
+    pub(super) fn kill_daemon(&mut self) -> Result<()> {
+        self.daemon.kill()?;
+        self.daemon.wait()?;
+        // A new daemon makes its own.
+        let _ = std::fs::remove_file(self.folder.join("run/control.sock"));
+        Ok(())
+    }
+
+    /// Starts another daemon where none is.
+    pub(super) fn start_daemon(&mut self) -> Result<()> {
+        self.daemon = Self::daemon(&self.mica, &self.folder, &self.environment)?;
         self.wait_for_daemon()
+    }
+
+    /// Starts a command of `mica`, which ends with the stage.
+    pub(super) fn begin(&mut self, words: &[&str]) -> Result<u32> {
+        let mut command = self.command();
+        command.args(words).stdin(Stdio::null());
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        self.tenants.push(child);
+        Ok(self.tenants.last().map_or(0, Child::id))
     }
 
     /// Starts all tenants, for so many seconds of work.
@@ -145,7 +196,7 @@ impl Stage {
         for tenant in TENANTS {
             let load = json!({
                 "pattern": tenant.pattern, "iterations": tenant.iterations, "depth": tenant.depth,
-                "start_unix_ms": 0, "seconds": seconds,
+                "start_unix_ms": 0, "seconds": seconds, "hold_mib": tenant.hold_mib,
             });
             let mut command = self.command();
             command
@@ -165,6 +216,16 @@ impl Stage {
         let mut command = Command::new(&self.mica);
         command.env("MICA_RUNTIME_DIR", self.folder.join("run"));
         command
+    }
+
+    /// The folder of everything.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The command `mica`.
+    pub(super) fn mica(&self) -> &Path {
+        &self.mica
     }
 
     /// What a command of `mica` prints; an error if it fails.

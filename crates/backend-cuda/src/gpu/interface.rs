@@ -369,6 +369,14 @@ impl Gpu for CudaGpu {
         self.import_frame(file, bytes)
     }
 
+    fn frame_save(&self, _: FrameId, at: DevicePtr, offset: u64, into: HostSpan) -> Result<()> {
+        self.save_frame(DevicePtr(at.0 + offset), into)
+    }
+
+    fn frame_load(&self, _: FrameId, at: DevicePtr, offset: u64, from: HostSpan) -> Result<()> {
+        self.load_frame(DevicePtr(at.0 + offset), from)
+    }
+
     fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId> {
         self.make_array(context, descriptor)
     }

@@ -408,6 +408,14 @@ impl Gpu for SoftwareGpu {
         self.core.memory.frame_import(file, bytes).map(FrameId)
     }
 
+    fn frame_save(&self, frame: FrameId, _: DevicePtr, offset: u64, into: HostSpan) -> Result<()> {
+        self.core.memory.frame_save(frame.0, offset, into)
+    }
+
+    fn frame_load(&self, frame: FrameId, _: DevicePtr, offset: u64, from: HostSpan) -> Result<()> {
+        self.core.memory.frame_load(frame.0, offset, from)
+    }
+
     fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId> {
         self.new_array(context, descriptor)
     }

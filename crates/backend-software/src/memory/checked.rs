@@ -153,8 +153,7 @@ impl DeviceMemory {
             _ => return false,
         }
         books.parked.freed.push_back((address, live));
-        while books.parked.freed.len() > MOST_PARKED
-            || books.parked.small_bytes > MOST_PARKED_SMALL
+        while books.parked.freed.len() > MOST_PARKED || books.parked.small_bytes > MOST_PARKED_SMALL
         {
             let Some((address, live)) = books.parked.freed.pop_front() else {
                 break;

@@ -16,6 +16,7 @@ mod checked;
 mod exported;
 mod frames;
 mod register;
+mod saved;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap};

@@ -6,6 +6,8 @@
 //! ```
 //! Owns the order of the promises; `private_daemon` the daemon and the processes, `tenant` what they run, `screen` the view.
 
+mod crowd;
+mod holdings;
 pub(crate) mod private_daemon;
 pub(crate) mod processor;
 mod promises;
@@ -181,7 +183,7 @@ impl Demo {
         let mut screen = Screen::new(json);
         screen.say("\n");
         screen.now("starting a private daemon with a software GPU");
-        let private_daemon = PrivateDaemon::set_up(GPU_BYTES)?;
+        let private_daemon = PrivateDaemon::set_up_with(GPU_BYTES, crowd::SWAP_SECTION)?;
         let mut members = Vec::new();
         for (name, share, limit, data) in [
             ("ada", 50, 192, 96),
@@ -213,7 +215,8 @@ impl Demo {
         self.quota_holds()?;
         self.fault_is_contained()?;
         self.death_returns_memory()?;
-        self.resize_takes_effect()
+        self.resize_takes_effect()?;
+        self.memory_is_shared_in_turns()
     }
 
     fn introduce(&mut self) -> Result<()> {

@@ -321,6 +321,11 @@ impl TenantProcess {
 
     /// The answer to the oldest question.
     pub(crate) fn answer(&mut self) -> Result<Answer> {
+        self.answer_within(PATIENCE)
+    }
+
+    /// As [`TenantProcess::answer`], for questions that take long.
+    pub(crate) fn answer_within(&mut self, patience: Duration) -> Result<Answer> {
         let began = Instant::now();
         loop {
             match self.answers.recv_timeout(Duration::from_millis(50)) {
@@ -335,8 +340,8 @@ impl TenantProcess {
                     bail!("a tenant's process ended")
                 }
                 Err(RecvTimeoutError::Timeout) if interrupted() => bail!("interrupted"),
-                Err(RecvTimeoutError::Timeout) if began.elapsed() > PATIENCE => {
-                    bail!("a tenant has not answered for {} s", PATIENCE.as_secs())
+                Err(RecvTimeoutError::Timeout) if began.elapsed() > patience => {
+                    bail!("a tenant has not answered for {} s", patience.as_secs())
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }

@@ -8,11 +8,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use mica::{DeviceBuffer, Event, Grid, Kernel, Stream, Vgpu};
 use serde::{Deserialize, Serialize};
 
+use super::holdings::{self, Holdings};
 use crate::priority::Urgent;
 
 const KERNELS: &str = include_str!("../../kernels/demo.ptx");
@@ -55,6 +57,25 @@ pub(crate) enum Ask {
     Check,
     /// Launch a few short kernels and say how long each took.
     Time,
+    /// Take so much memory, and know every word of it.
+    Hold {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Work on that memory, at least one round, and say how long each round took.
+    Rounds {
+        /// For so long.
+        seconds: f64,
+    },
+    /// Compare every word of that memory.
+    Compare,
+    /// Allocate and free, again and again, and say how long a pair took.
+    AllocateOften {
+        /// Bytes each time.
+        bytes: u64,
+        /// How often.
+        pairs: u32,
+    },
 }
 
 /// What a tenant answers.
@@ -81,8 +102,10 @@ pub(crate) struct Answer {
     pub(crate) refusal: String,
     /// Largest relative difference from this processor's results.
     pub(crate) difference: f64,
-    /// How long kernels took.
+    /// How long kernels, rounds or allocations took.
     pub(crate) times_ns: Vec<f64>,
+    /// Words that are not what they should be.
+    pub(crate) wrong_words: u64,
 }
 
 /// `mica demo-tenant`: answers questions until nobody asks any more.
@@ -93,6 +116,7 @@ pub(crate) fn serve() -> Result<()> {
         steps: Arc::default(),
         work: None,
         urgent: None,
+        holdings: None,
     };
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -114,6 +138,7 @@ struct Tenant {
     steps: Arc<AtomicU64>,
     work: Option<Work>,
     urgent: Option<Urgent>,
+    holdings: Option<Holdings>,
 }
 
 /// The thread that keeps the device busy, and the data that fills the memory.
@@ -157,6 +182,14 @@ impl Tenant {
                 };
                 answer.times_ns = self.urgent.insert(urgent).times()?;
             }
+            Ask::Hold { bytes } => self.holdings = Some(Holdings::new(&self.vgpu, bytes)?),
+            Ask::Rounds { seconds } => {
+                answer.times_ns = self.held()?.work(Duration::from_secs_f64(seconds))?;
+            }
+            Ask::Compare => answer.wrong_words = self.held()?.wrong_words()?,
+            Ask::AllocateOften { bytes, pairs } => {
+                answer.times_ns = holdings::time_allocations(&self.vgpu, bytes, pairs)?;
+            }
             Ask::Fill => self.fill(&mut answer)?,
             Ask::Allocate { bytes } => match self.vgpu.alloc::<u8>(bytes as usize) {
                 Ok(_) => answer.granted_bytes = bytes,
@@ -172,6 +205,10 @@ impl Tenant {
             }
         }
         Ok(answer)
+    }
+
+    fn held(&mut self) -> Result<&mut Holdings> {
+        self.holdings.as_mut().context("it holds no memory")
     }
 
     fn start(&mut self, data_bytes: u64) -> Result<()> {

@@ -241,7 +241,7 @@ pub(super) fn resident_bytes() -> Result<u64> {
     super::resident_bytes_of(std::process::id())
 }
 
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

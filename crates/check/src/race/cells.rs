@@ -132,7 +132,8 @@ impl Cell {
 /// Puts the newest first, and keeps one of another thread that the newest does not come after.
 fn keep(marks: &mut [Mark; 2], mark: Mark, clocks: &Clocks, thread: u32) {
     let [first, second] = *marks;
-    let worth = |old: Mark| old.is_valid() && !old.same_thread(mark) && !old.is_known(clocks, thread);
+    let worth =
+        |old: Mark| old.is_valid() && !old.same_thread(mark) && !old.is_known(clocks, thread);
     // The older of two stays: it is the one of another warp more often.
     marks[1] = match (worth(second), worth(first)) {
         (true, _) => second,
@@ -143,7 +144,8 @@ fn keep(marks: &mut [Mark; 2], mark: Mark, clocks: &Clocks, thread: u32) {
 }
 
 fn races(earlier: Mark, mark: Mark, clocks: &Clocks, shared: bool) -> bool {
-    if !earlier.is_valid() || earlier.same_thread(mark) || earlier.what & mark.what & 15 << 24 == 0 {
+    if !earlier.is_valid() || earlier.same_thread(mark) || earlier.what & mark.what & 15 << 24 == 0
+    {
         return false;
     }
     if earlier.what & mark.what & flag::STRONG != 0 {

@@ -193,7 +193,13 @@ impl Clocks {
 
     /// A strong write: whoever reads it later knows what the thread had done before its last fence, or
     /// before the write if the write itself releases.
-    pub(crate) fn write(&mut self, sync: &mut SyncClocks, address: u64, thread: u32, release: bool) {
+    pub(crate) fn write(
+        &mut self,
+        sync: &mut SyncClocks,
+        address: u64,
+        thread: u32,
+        release: bool,
+    ) {
         let t = thread as usize;
         if t >= self.epochs.len() {
             return;

@@ -72,7 +72,10 @@ fn location(party: &Party) -> Option<Value> {
     let file = party.place.file.as_ref()?;
     let [x, y, z] = party.thread;
     let [bx, by, bz] = party.block;
-    let text = format!("{} by thread ({x},{y},{z}) of block ({bx},{by},{bz})", party.access);
+    let text = format!(
+        "{} by thread ({x},{y},{z}) of block ({bx},{by},{bz})",
+        party.access
+    );
     Some(json!({
         "physicalLocation": {
             "artifactLocation": { "uri": uri(file) },

@@ -57,16 +57,19 @@ fn rule(line: &str) -> Result<Rule, String> {
     let tool = words.next().unwrap_or_default();
     let known = crate::finding::Tool::EVERY.map(crate::finding::Tool::name);
     if tool != "*" && !known.contains(&tool) {
-        return Err(format!("\"{tool}\" is not a tool: write * or one of {}", known.join(", ")));
+        return Err(format!(
+            "\"{tool}\" is not a tool: write * or one of {}",
+            known.join(", ")
+        ));
     }
     let mut rule = Rule {
         tool: tool.to_owned(),
         ..Rule::default()
     };
     for word in words.filter(|word| *word != "*") {
-        let (name, value) = word
-            .split_once('=')
-            .ok_or_else(|| format!("\"{word}\" is not a condition: write kind=, kernel= or file="))?;
+        let (name, value) = word.split_once('=').ok_or_else(|| {
+            format!("\"{word}\" is not a condition: write kind=, kernel= or file=")
+        })?;
         match name {
             "kind" => rule.kind = Some(value.to_owned()),
             "kernel" => rule.kernel = Some(value.to_owned()),
@@ -80,7 +83,11 @@ fn rule(line: &str) -> Result<Rule, String> {
                 };
                 rule.file = Some((file.to_owned(), line));
             }
-            _ => return Err(format!("\"{name}\" is not a condition: write kind=, kernel= or file=")),
+            _ => {
+                return Err(format!(
+                    "\"{name}\" is not a condition: write kind=, kernel= or file="
+                ));
+            }
         }
     }
     Ok(rule)
@@ -95,8 +102,14 @@ impl Rule {
             })
         };
         (self.tool == "*" || self.tool == finding.tool.name())
-            && self.kind.as_ref().is_none_or(|kind| matches(kind, &finding.kind))
-            && self.kernel.as_ref().is_none_or(|kernel| matches(kernel, &finding.kernel))
+            && self
+                .kind
+                .as_ref()
+                .is_none_or(|kind| matches(kind, &finding.kind))
+            && self
+                .kernel
+                .as_ref()
+                .is_none_or(|kernel| matches(kernel, &finding.kernel))
             && self.file.as_ref().is_none_or(file)
     }
 }

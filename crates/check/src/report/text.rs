@@ -18,7 +18,11 @@ pub fn text(finding: &Finding) -> String {
     };
     let _ = writeln!(out, "{name}: {word}{} [{}]", finding.message, finding.kind);
     for (i, party) in finding.parties.iter().enumerate() {
-        let _ = writeln!(out, "    {}", said(party, finding.address.filter(|_| i == 0)));
+        let _ = writeln!(
+            out,
+            "    {}",
+            said(party, finding.address.filter(|_| i == 0))
+        );
     }
     if !finding.kernel.is_empty() {
         let _ = writeln!(out, "    in kernel {}", finding.kernel);
@@ -74,7 +78,10 @@ fn allocation_lines(out: &mut String, allocation: &Allocation) {
         d if d > 0 => format!("{} bytes behind", d - 1),
         d => format!("{} bytes before", -d),
     };
-    let _ = writeln!(out, "    {where_} the {state}allocation of {bytes} bytes at {at:#x}");
+    let _ = writeln!(
+        out,
+        "    {where_} the {state}allocation of {bytes} bytes at {at:#x}"
+    );
     if !allocation.stack.is_empty() {
         let _ = writeln!(out, "    which was made by");
     }
@@ -95,7 +102,11 @@ pub fn summary(findings: &[Finding], suppressed: usize) -> String {
         (0, 0) => "no mistakes found".to_owned(),
         (errors, 0) => plural(errors, "mistake"),
         (errors, warnings) => {
-            format!("{}, {}", plural(errors, "mistake"), plural(warnings, "warning"))
+            format!(
+                "{}, {}",
+                plural(errors, "mistake"),
+                plural(warnings, "warning")
+            )
         }
     };
     if suppressed > 0 {

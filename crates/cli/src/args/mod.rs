@@ -68,7 +68,7 @@ pub(crate) enum Command {
     /// Remove a virtual GPU
     Rm(RemoveArgs),
     /// Hold everything that runs in a virtual GPU
-    Suspend(NameArgs),
+    Suspend(SuspendArgs),
     /// Let a suspended virtual GPU run again
     Resume(NameArgs),
     /// End queued and running kernels of a virtual GPU
@@ -102,7 +102,7 @@ pub(crate) enum Command {
     Events(EventsArgs),
     /// Is every limit in force? Says how it knows
     Doctor(DoctorArgs),
-    /// A tour of what Mica promises, with proof (about half a minute)
+    /// A tour of what Mica promises, with proof (about 40 seconds)
     Demo(JsonArgs),
     /// Give virtual GPUs to containers (Docker, Podman, containerd)
     #[command(
@@ -229,6 +229,12 @@ pub(crate) struct SpecArgs {
     /// When memory is full, wait up to this many seconds instead of failing
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub(crate) wait: Option<f64>,
+    /// Let its memory leave the GPU while it is idle or its turn is over; limits may then exceed the GPU (isolated mode)
+    #[arg(long, overrides_with = "no_swap")]
+    pub(crate) swap: bool,
+    /// Keep its memory on the GPU, whatever the configuration says
+    #[arg(long, overrides_with = "swap")]
+    pub(crate) no_swap: bool,
     /// Most streams at once
     #[arg(long, value_name = "N")]
     pub(crate) max_streams: Option<u32>,
@@ -343,6 +349,19 @@ pub(crate) struct ListArgs {
 pub(crate) struct NameArgs {
     /// The virtual GPU
     pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica suspend`.
+#[derive(Debug, Args)]
+pub(crate) struct SuspendArgs {
+    /// The virtual GPU
+    pub(crate) name: String,
+    /// Take its memory off the GPU until it is resumed (needs --swap when it is made)
+    #[arg(long)]
+    pub(crate) free: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

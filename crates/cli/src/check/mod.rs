@@ -63,7 +63,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<i32> {
     // A program that did not start has no report.
     let code = code?;
     tell(args, &seen)?;
-    let errors = seen.findings.iter().filter(|f| f.severity == Severity::Error);
+    let errors = seen
+        .findings
+        .iter()
+        .filter(|f| f.severity == Severity::Error);
     Ok(match errors.count() {
         0 => code,
         _ => args.error_exitcode,
@@ -108,7 +111,10 @@ fn tell(args: &CheckArgs, seen: &follow::Seen) -> Result<()> {
         }
     }
     if seen.unreadable > 0 {
-        errln!("mica: check: {} lines of the report make no sense", seen.unreadable);
+        errln!(
+            "mica: check: {} lines of the report make no sense",
+            seen.unreadable
+        );
     }
     if let Some(path) = &args.sarif {
         let log = sarif(&seen.findings, env!("CARGO_PKG_VERSION"));

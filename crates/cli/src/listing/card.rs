@@ -1,7 +1,9 @@
 //! `mica show`: one virtual GPU as a card of labelled lines.
 
 use anyhow::Result;
-use mica_control::api::{ContainerInfo, OnFull, PrecisionPolicy, ProcessInfo, VgpuInfo};
+use mica_control::api::{
+    ContainerInfo, OnFull, PrecisionPolicy, ProcessInfo, ResidencyInfo, VgpuInfo,
+};
 use mica_wire::host::printable::printable;
 
 use super::{print_json, share_words, warn_degraded};
@@ -94,6 +96,9 @@ impl Card {
             let beyond = show_bytes(vgpu.memory_unattributed_bytes);
             self.line("", &format!("{beyond} of it taken by the driver unasked"));
         }
+        if let Some(residency) = &vgpu.residency {
+            self.residency(residency);
+        }
         let full = match vgpu.on_full {
             OnFull::Fail => "fails at once".to_owned(),
             OnFull::Wait { timeout_ms } => format!("waits up to {} s", timeout_ms as f64 / 1e3),
@@ -102,6 +107,33 @@ impl Card {
             "when full",
             &format!("an allocation that does not fit {full}"),
         );
+    }
+
+    /// Where the memory of a swappable virtual GPU is.
+    fn residency(&mut self, residency: &ResidencyInfo) {
+        let [here, away, moved] = [
+            residency.resident_bytes,
+            residency.away_bytes,
+            residency.moved_bytes_total,
+        ]
+        .map(show_bytes);
+        let line = format!(
+            "{}, {here} on the GPU, {away} in host memory",
+            residency.state
+        );
+        self.line("swappable", &line);
+        if residency.exchanges_total > 0 {
+            let (times, seconds) = (residency.exchanges_total, residency.away_seconds);
+            let line = format!("left {times} times, away for {seconds:.1} s, {moved} moved");
+            self.line("", &line);
+        }
+        if residency.waits_seconds > 0.0 {
+            let line = format!(
+                "has waited {:.1} s for room on the GPU",
+                residency.waits_seconds
+            );
+            self.line("", &line);
+        }
     }
 
     fn sharing(&mut self, vgpu: &VgpuInfo) {

@@ -7,7 +7,7 @@ mod doctor;
 mod events;
 
 use anyhow::Result;
-use mica_control::api::{GpuInfo, VgpuInfo, VgpuState};
+use mica_control::api::{GpuInfo, ResidencyState, VgpuInfo, VgpuState};
 use mica_wire::host::printable::printable_lines;
 
 use crate::args::{JsonArgs, ListArgs, OutputArg, StatsArgs};
@@ -57,7 +57,7 @@ fn limits_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
         let limit = show_bytes(vgpu.memory_limit_bytes);
         let mut row = vec![
             vgpu.name.clone(),
-            vgpu.state.to_string(),
+            state_words(vgpu),
             vgpu.gpu.to_string(),
             format!("{used} of {limit}"),
             share_words(vgpu),
@@ -80,6 +80,16 @@ fn limits_table(vgpus: &[VgpuInfo], wide: bool) -> Table {
     match wide {
         true => table.cut(titles.len() - 1),
         false => table,
+    }
+}
+
+/// The state; of one that is active, where its memory is, if that is not on the GPU.
+fn state_words(vgpu: &VgpuInfo) -> String {
+    match (vgpu.state, &vgpu.residency) {
+        (VgpuState::Active, Some(residency)) if residency.state != ResidencyState::Resident => {
+            residency.state.to_string()
+        }
+        _ => vgpu.state.to_string(),
     }
 }
 

@@ -8,6 +8,7 @@ mod escapes;
 mod events;
 mod home;
 mod listings;
+mod logs;
 mod programs;
 mod vgpus;
 mod views;

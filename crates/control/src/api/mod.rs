@@ -21,8 +21,8 @@ pub use mica_scheduler::slices::Profile;
 pub use percent::Percent;
 pub use program::{ProgramEnd, ProgramReport, signal_name};
 pub use report::{
-    ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, Sample, VgpuInfo,
-    VgpuState,
+    ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, ResidencyInfo,
+    ResidencyState, Sample, VgpuInfo, VgpuState,
 };
 pub use spec::{Mode, OnFull, Placement, PrecisionPolicy, Resize, VgpuSpec};
 pub use timeline::{AccountBy, Point, Subject, Timeline, Timelines, UsageAccount, UsageReport};
@@ -97,7 +97,7 @@ pub struct Event {
     /// A word for programs: `vgpu_created`, `vgpu_removed`, `vgpu_resized`, `vgpu_suspended`,
     /// `vgpu_resumed`, `vgpu_degraded`, `process_joined`, `process_left`, `process_refused`,
     /// `process_outside`, `program_started`, `program_ended`, `kernels_cancelled`, `worker_died`, `memory_denied`, `config_reloaded`, `config_refused`, `kernel_fault`, `module_refused`, `call_refused`,
-    /// `note`, …
+    /// `swapped_out`, `swapped_in`, `note`, …
     pub kind: String,
     /// The virtual GPU it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -143,6 +143,56 @@ pub struct MissingLayer {
     pub reason: String,
 }
 
+/// Where the memory of a swappable virtual GPU is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ResidencyState {
+    /// On the GPU.
+    #[default]
+    Resident,
+    /// On its way to host memory.
+    Leaving,
+    /// In host memory.
+    Away,
+    /// On its way back.
+    Returning,
+}
+
+impl std::fmt::Display for ResidencyState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Resident => "resident",
+            Self::Leaving => "leaving",
+            Self::Away => "away",
+            Self::Returning => "returning",
+        })
+    }
+}
+
+/// The memory of a swappable virtual GPU, on its GPU and off it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct ResidencyInfo {
+    /// On the GPU or not.
+    pub state: ResidencyState,
+    /// Bytes of the GPU that it has, or that are kept for its return.
+    pub resident_bytes: u64,
+    /// Bytes in host memory.
+    pub away_bytes: u64,
+    /// Bytes on the GPU that cannot leave, as its workers told last.
+    pub pinned_bytes: u64,
+    /// Bytes moved so far, in both directions together.
+    pub moved_bytes_total: u64,
+    /// How often it was told to leave.
+    pub exchanges_total: u64,
+    /// Time for which it was not on the GPU as a whole.
+    pub away_seconds: f64,
+    /// Time for which it has waited for the GPU now.
+    pub waits_seconds: f64,
+}
+
 /// A virtual GPU now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -175,6 +225,9 @@ pub struct VgpuInfo {
     pub memory_peak_bytes: u64,
     /// What the driver reports beyond what was charged.
     pub memory_unattributed_bytes: u64,
+    /// Where its memory is, if it is swappable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub residency: Option<ResidencyInfo>,
     /// Share in force (a virtual GPU that reserved none shows what it is owed now).
     pub share_percent: Percent,
     /// Whether the share is a guarantee.

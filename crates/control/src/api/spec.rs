@@ -107,6 +107,10 @@ pub struct VgpuSpec {
     pub precision_policy: PrecisionPolicy,
     /// Removed when the process that created it and all its programs have ended.
     pub ephemeral: bool,
+    /// Whether its memory may leave the GPU while others need the room; limits of such virtual GPUs may add up to more
+    /// than the GPU. Absent: as configured. Isolated mode only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<bool>,
     /// Run even when a limit cannot be enforced; the virtual GPU is then marked degraded everywhere.
     pub allow_degraded: bool,
     /// Look for mistakes of kernels: tools separated by commas, as `mica check --tool` has them, and perhaps
@@ -136,6 +140,7 @@ impl Default for VgpuSpec {
             tensor_cores: true,
             precision_policy: PrecisionPolicy::default(),
             ephemeral: false,
+            swap: None,
             allow_degraded: false,
             check: None,
             note: None,

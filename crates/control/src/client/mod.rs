@@ -163,6 +163,11 @@ impl ControlClient {
         self.json("POST", &vgpu_path(name, "/suspend"), NOTHING)
     }
 
+    /// Holds its processes and has its memory leave the GPU, if it is swappable.
+    pub fn suspend_and_free(&self, name: &str) -> Result<VgpuInfo, ControlError> {
+        self.json("POST", &vgpu_path(name, "/suspend?free=true"), NOTHING)
+    }
+
     /// Lets its processes run again.
     pub fn resume(&self, name: &str) -> Result<VgpuInfo, ControlError> {
         self.json("POST", &vgpu_path(name, "/resume"), NOTHING)

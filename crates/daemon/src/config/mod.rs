@@ -9,8 +9,8 @@ mod views;
 use std::path::{Path, PathBuf};
 
 pub use schema::{
-    Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, UserQuota,
-    WarningsSection, WorkersSection,
+    Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, SwapSection,
+    UserQuota, WarningsSection, WorkersSection,
 };
 pub use views::{DashboardSection, Listen, LogFormat, MetricsSection, WebUser};
 
@@ -132,6 +132,15 @@ impl Config {
                 1 << 50,
             )?;
         }
+        let swap = &self.swap;
+        if !(1.0..=64.0).contains(&swap.overcommit) {
+            let message = format!("{} is not between 1 and 64", swap.overcommit);
+            return Err(("swap.overcommit", message));
+        }
+        range("swap.turn_multiple", swap.turn_multiple, 1, 10_000)?;
+        range("swap.least_turn_ms", swap.least_turn_ms, 1, 3_600_000)?;
+        range("swap.idle_ms", swap.idle_ms, 1, 3_600_000)?;
+        range("swap.wait_seconds", swap.wait_seconds, 1, 86_400)?;
         let workers = &self.workers;
         range("workers.uid_count", workers.uid_count.into(), 1, 1 << 31)?;
         // The last numbers mean "nobody" and "no change" to the kernel.

@@ -19,6 +19,8 @@ pub struct Config {
     pub software_gpu: SoftwareSection,
     /// Sharing of every GPU.
     pub sharing: SharingSection,
+    /// Virtual GPUs whose memory may leave the GPU.
+    pub swap: SwapSection,
     /// Use that is warned of.
     pub warnings: WarningsSection,
     /// The web page.
@@ -130,6 +132,40 @@ pub struct SharingSection {
     pub drain_limit_us: u64,
     /// Synchronizations a second from which a process counts as bursty.
     pub bursty_drains_per_second: u32,
+}
+
+/// Virtual GPUs whose memory may leave the GPU.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SwapSection {
+    /// Whether virtual GPUs are swappable that do not say.
+    pub default: bool,
+    /// All memory limits of a GPU together, as a multiple of its memory.
+    pub overcommit: f64,
+    /// Host memory for memory that is away; 0: half of the host's.
+    pub arena_bytes: u64,
+    /// A turn on the GPU is at least so many times the exchange.
+    pub turn_multiple: u64,
+    /// And at least so many milliseconds.
+    pub least_turn_ms: u64,
+    /// From so many milliseconds without work on, a virtual GPU gives way at once.
+    pub idle_ms: u64,
+    /// Longest time that an allocation waits for room on the GPU.
+    pub wait_seconds: u64,
+}
+
+impl Default for SwapSection {
+    fn default() -> Self {
+        Self {
+            default: false,
+            overcommit: 4.0,
+            arena_bytes: 0,
+            turn_multiple: 20,
+            least_turn_ms: 1_000,
+            idle_ms: 200,
+            wait_seconds: 900,
+        }
+    }
 }
 
 /// Policy of leases.

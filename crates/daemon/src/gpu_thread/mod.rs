@@ -154,32 +154,9 @@ impl ThreadState {
                 None,
             );
             let now = monotonic_ns();
-            let mut bytes = [0; 8];
             for event in &events {
-                match event.data.u64() {
-                    WAKE => {
-                        let _ = rustix::io::read(&self.outside.wake, &mut bytes);
-                        for change in self.outside.take_news() {
-                            if matches!(change, Change::Stop) {
-                                return;
-                            }
-                            self.take(change, now, &mut orders);
-                        }
-                    }
-                    TIMER => {
-                        let _ = rustix::io::read(&self.timer, &mut bytes);
-                    }
-                    id => {
-                        if let Some(governed) = self.clients.get(&id) {
-                            // However often it rang, the page is looked at once.
-                            let rang = |_: &usize| {
-                                rustix::io::read(&governed.doorbell, &mut bytes).is_ok()
-                            };
-                            let _ = (0..MOST_RINGS).take_while(rang).count();
-                            let input = input(governed, self.has_slices);
-                            self.arbiter.observe(id, input, now);
-                        }
-                    }
+                if !self.take_event(event.data.u64(), now, &mut orders) {
+                    return;
                 }
             }
             if let Some(holder) = self.arbiter.holder()
@@ -192,24 +169,59 @@ impl ThreadState {
             if now >= self.next_plan_ns {
                 self.look_at_all(now, &mut orders);
             }
-            let mut wake_ns = self.arbiter.advance(now, &mut orders);
+            let wake_ns = self.arbiter.advance(now, &mut orders);
             self.obey(&mut orders, now);
             if self.arbiter.stops_changed() {
                 self.suspend();
             }
-            if self.has_slices
-                && let Some(handover) = self.arbiter.upcoming(now)
-                && let Some(at_ns) = self.handovers.prepare_at(&handover)
-            {
-                wake_ns = wake_ns.min(at_ns);
-                if now >= at_ns {
-                    self.watch_handover(&handover);
-                    // Whatever happened meanwhile is looked at right away.
-                    wake_ns = now;
-                }
-            }
+            let wake_ns = self.prepare_handover(now, wake_ns);
             self.set_timer(wake_ns);
         }
+    }
+
+    /// Takes what a descriptor has to say; `false` where the thread is to end.
+    fn take_event(&mut self, event: u64, now: u64, orders: &mut Vec<Order>) -> bool {
+        let mut bytes = [0; 8];
+        match event {
+            WAKE => {
+                let _ = rustix::io::read(&self.outside.wake, &mut bytes);
+                for change in self.outside.take_news() {
+                    if matches!(change, Change::Stop) {
+                        return false;
+                    }
+                    self.take(change, now, orders);
+                }
+            }
+            TIMER => {
+                let _ = rustix::io::read(&self.timer, &mut bytes);
+            }
+            id => {
+                if let Some(governed) = self.clients.get(&id) {
+                    // However often it rang, the page is looked at once.
+                    let rang = |_: &usize| rustix::io::read(&governed.doorbell, &mut bytes).is_ok();
+                    let _ = (0..MOST_RINGS).take_while(rang).count();
+                    let input = input(governed, self.has_slices);
+                    self.arbiter.observe(id, input, now);
+                }
+            }
+        }
+        true
+    }
+
+    /// Watches the next change of holder if it is near; when to wake up next.
+    fn prepare_handover(&mut self, now: u64, wake_ns: u64) -> u64 {
+        if self.has_slices
+            && let Some(handover) = self.arbiter.upcoming(now)
+            && let Some(at_ns) = self.handovers.prepare_at(&handover)
+        {
+            if now >= at_ns {
+                self.watch_handover(&handover);
+                // Whatever happened meanwhile is looked at right away.
+                return now;
+            }
+            return wake_ns.min(at_ns);
+        }
+        wake_ns
     }
 
     /// Wakes the next holder and waits for the end of the lease without sleeping.

@@ -4,7 +4,9 @@
 //! monitor adds what it measured each second; [`query`] answers questions. A file that cannot be written costs the
 //! history, never the daemon.
 
+mod blocks;
 mod observe;
+mod pack;
 mod points;
 pub(crate) mod query;
 mod record;
@@ -163,6 +165,22 @@ impl History {
         for error in closed.into_iter().filter_map(Result::err) {
             tracing::warn!("the history cannot be written: {error}");
         }
+    }
+}
+
+/// Takes records off any bytes; what comes of them is packed again and must be the same.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz_packed(mut bytes: &[u8]) {
+    let (mut reads, mut packs, mut again) = (
+        pack::Memory::default(),
+        pack::Memory::default(),
+        pack::Memory::default(),
+    );
+    while let Some(record) = reads.unpack(&mut bytes) {
+        let mut packed = Vec::new();
+        packs.pack(&record, &mut packed);
+        let back = again.unpack(&mut &packed[..]);
+        assert_eq!(back.map(|back| back.series), Some(record.series));
     }
 }
 

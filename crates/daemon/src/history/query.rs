@@ -8,9 +8,9 @@ use std::io::Result;
 
 use mica_control::api::{Point, Subject, Timeline, Timelines};
 
+use super::blocks::Snapshot;
 use super::points::{clipped, end_of, is_idle, joined, rounded};
-use super::record::{Identity, Record};
-use super::ring::Snapshot;
+use super::record::Identity;
 use super::{History, SECONDS, Store};
 
 /// Steps of one answer at most.
@@ -43,7 +43,7 @@ pub(crate) fn usual_step(since: u64, until: u64) -> u32 {
 
 /// Where points come from.
 struct Source {
-    ring: Option<Snapshot>,
+    file: Option<Snapshot>,
     /// In memory alone.
     points: Vec<(u32, Point)>,
 }
@@ -89,7 +89,7 @@ impl Store {
         let all = self.seconds.iter();
         let points = all.flat_map(|(series, points)| points.iter().map(|p| (*series, *p)));
         Source {
-            ring: None,
+            file: None,
             points: points.collect(),
         }
     }
@@ -106,22 +106,20 @@ impl Store {
 }
 
 impl Source {
-    fn of((ring, points): (Option<Snapshot>, Vec<(u32, Point)>)) -> Self {
-        Self { ring, points }
+    fn of((file, points): (Option<Snapshot>, Vec<(u32, Point)>)) -> Self {
+        Self { file, points }
     }
 
     /// The time from which on this source is complete, rounded up to the next coarser step.
     fn begin(&self, step: u64) -> Result<u64> {
-        let Some(oldest) = self
-            .ring
-            .as_ref()
-            .map(Snapshot::overwritten_until)
-            .transpose()?
-        else {
+        let Some(file) = &self.file else {
             return Ok(0);
         };
-        let oldest = oldest.and_then(|payload| Some(Record::decode(payload.first_chunk()?)));
-        Ok(oldest.map_or(0, |record| record.point.time_seconds.next_multiple_of(step)))
+        let oldest = file.overwritten_until()?;
+        let ends = oldest
+            .iter()
+            .map(|record| end_of(&record.point).ceil() as u64);
+        Ok(ends.max().unwrap_or(0).next_multiple_of(step))
     }
 
     /// Shows every point that ends after `since`.
@@ -129,14 +127,10 @@ impl Source {
         for (series, point) in &self.points {
             show(*series, point);
         }
-        let Some(ring) = &self.ring else {
+        let Some(file) = &self.file else {
             return Ok(());
         };
-        ring.newest_first(|payload| {
-            let Some(bytes) = payload.first_chunk() else {
-                return false;
-            };
-            let record = Record::decode(bytes);
+        file.newest_first(|record| {
             show(record.series, &record.point);
             end_of(&record.point) > since as f64
         })

@@ -107,7 +107,7 @@ impl Ring {
             })?;
             bytes.clear();
             bytes.extend_from_slice(&lap.to_le_bytes());
-            bytes.extend_from_slice(&check(lap, payload).to_le_bytes());
+            bytes.extend_from_slice(&check(lap.into(), payload).to_le_bytes());
             bytes.extend_from_slice(payload);
             let slot = self.next % self.capacity;
             self.file.write_all_at(&bytes, offset(slot, bytes.len()))?;
@@ -163,20 +163,6 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The oldest record that is left, where older ones were overwritten.
-    pub(crate) fn overwritten_until(&self) -> Result<Option<Vec<u8>>> {
-        let mut oldest = None;
-        if self.next > self.capacity {
-            // The first of a few: the oldest one may be damaged, or be overwritten now.
-            let first = self.next % self.capacity;
-            let count = (self.capacity - first).min(64);
-            self.blocks(first, count, |_, _, payload| {
-                oldest.get_or_insert_with(|| payload.to_vec());
-            })?;
-        }
-        Ok(oldest)
-    }
-
     fn record_bytes(&self) -> usize {
         FRAME_BYTES + self.payload_bytes
     }
@@ -197,7 +183,7 @@ impl Snapshot {
                     u32::from_le_bytes(bytes)
                 };
                 let (lap, payload) = (word(0), &record[FRAME_BYTES..]);
-                if word(4) == check(lap, payload) {
+                if word(4) == check(lap.into(), payload) {
                     show(slot + index as u64, lap, payload);
                 }
             }
@@ -214,7 +200,8 @@ fn offset(slot: u64, record_bytes: usize) -> u64 {
     HEADER_BYTES + slot * record_bytes as u64
 }
 
-fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
+/// Reads until the buffer is full or the file ends.
+pub(super) fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
     let mut read = 0;
     while read < buffer.len() {
         match file.read_at(&mut buffer[read..], offset + read as u64) {
@@ -237,8 +224,8 @@ fn header(payload_bytes: usize, capacity: u64) -> [u8; HEADER_BYTES as usize] {
 }
 
 /// A checksum. Not zero for a record of zeros, so that a hole in the file is not a record.
-fn check(lap: u32, payload: &[u8]) -> u32 {
-    let mut sum = 0x6d69_6361_u64 ^ (u64::from(lap) << 32);
+pub(super) fn check(number: u64, payload: &[u8]) -> u32 {
+    let mut sum = 0x6d69_6361_u64 ^ number.rotate_left(32);
     for word in payload.chunks(8) {
         let mut bytes = [0; 8];
         bytes[..word.len()].copy_from_slice(word);

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use mica_control::api::{AccountBy, Point, Subject, Timeline};
 
+use super::blocks::Shape;
 use super::query::{Asked, usual_step};
-use super::record::{IDENTITY_BYTES, RECORD_BYTES};
+use super::record::{IDENTITY_BYTES, Record};
 use super::tier::{COARSE, FINE};
 use super::*;
 
@@ -66,16 +67,68 @@ fn gpu_seconds(line: &Timeline) -> f64 {
 
 #[test]
 fn all_files_together_stay_below_50_megabytes() {
-    let files = [
-        (RECORD_BYTES, FINE.capacity),
-        (RECORD_BYTES, COARSE.capacity),
-        (IDENTITY_BYTES, super::series::CAPACITY),
-    ];
-    let bytes: u64 = files
-        .iter()
-        .map(|(size, n)| 64 + (*size as u64 + 8) * n)
-        .sum();
+    let series = 64 + (IDENTITY_BYTES as u64 + 8) * super::series::CAPACITY;
+    let bytes = series + FINE.shape.bytes() + COARSE.shape.bytes();
     assert!(bytes <= 50_000_000, "{bytes}");
+}
+
+/// A step of a busy virtual GPU whose figures all change a little.
+fn noisy(step: u64, series: u64, seconds: u64) -> Point {
+    // A number from 0 to 2000 that looks random.
+    let random = |column: u64| {
+        let seed = step * 1_000_003 + series * 7919 + column * 104_729;
+        (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 2001
+    };
+    let about = |middle: f32, column: u64, wide: f32| {
+        middle + wide * (random(column) as f32 / 1000.0 - 1.0)
+    };
+    let used = 2 * GIB + if random(4) < 600 { random(5) << 20 } else { 0 };
+    Point {
+        time_seconds: BEGIN + step * seconds,
+        measured_seconds: about(seconds as f32, 0, 0.1),
+        share_asked_percent: 1.0,
+        share_got_percent: about(20.0 + series as f32 / 10.0, 1, 2.0),
+        waiting_percent: about(50.0, 2, 2.0),
+        memory_used_bytes: used,
+        memory_peak_bytes: 4 * GIB,
+        memory_limit_bytes: 4 * GIB,
+        processes: 2,
+        alloc_denied: 0,
+        launches: about(80_000.0, 3, 2500.0) as u64,
+    }
+}
+
+/// Days that a full file keeps of a hundred busy virtual GPUs and a GPU, from what so many blocks keep.
+fn days_kept(resolution: Resolution, blocks: u64) -> f64 {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape {
+        blocks,
+        ..resolution.shape
+    };
+    let (mut file, _) = super::blocks::Blocks::open(&dir.path().join("file"), shape).unwrap();
+    for step in 0.. {
+        let record = |series| Record {
+            series: series as u32,
+            point: noisy(step, series, resolution.step_seconds),
+        };
+        let records: Vec<Record> = (0..101).map(record).collect();
+        file.append(&records).unwrap();
+        // The newest block has just begun when the oldest is overwritten.
+        if let Some(oldest) = file.snapshot().overwritten_until().unwrap().first() {
+            let seconds = BEGIN + step * resolution.step_seconds - oldest.point.time_seconds;
+            let by_block = seconds as f64 / (blocks - 1) as f64;
+            return by_block * (resolution.shape.blocks - 1) as f64 / 86_400.0;
+        }
+    }
+    unreachable!("no block is ever overwritten")
+}
+
+#[test]
+fn a_hundred_busy_virtual_gpus_keep_a_day_and_a_month() {
+    let (fine, coarse) = (days_kept(FINE, 5), days_kept(COARSE, 5));
+    println!("10 s for {fine:.2} days, 1 min for {coarse:.1} days");
+    assert!(fine >= 1.0, "10 s for {fine:.2} days");
+    assert!(coarse >= 30.0, "1 min for {coarse:.1} days");
 }
 
 #[test]
@@ -145,7 +198,7 @@ fn hours_in_which_nothing_happens_take_few_records_and_are_known() {
     let size = std::fs::metadata(dir.path().join("history/fine"))
         .unwrap()
         .len();
-    assert!(size < 64 + 48 * 40, "{size} bytes");
+    assert!(size < 64 + 20 * 40, "{size} bytes");
     history.close();
     let lines = ask(&open(dir.path()), BEGIN, BEGIN + 5 * 3600, 60);
     assert_eq!(lines[0].points.len(), 300);
@@ -179,10 +232,11 @@ fn a_removed_virtual_gpu_stays_in_the_history_with_its_end() {
 #[test]
 fn what_the_fine_records_have_forgotten_is_answered_from_the_coarse_ones() {
     let dir = tempfile::tempdir().unwrap();
-    let small = Resolution {
-        capacity: 300,
-        ..FINE
+    let shape = Shape {
+        block_bytes: 512,
+        blocks: 4,
     };
+    let small = Resolution { shape, ..FINE };
     let (history, _) = History::try_open(dir.path(), small).unwrap();
     let span = 5400;
     for second in 0..span {

@@ -7,7 +7,9 @@ use mica_wire::host::frame::Packet;
 use mica_wire::host::message::{DaemonMessage, Role};
 
 use super::HostServer;
-use crate::registry::Waiter;
+use crate::config::Config;
+use crate::registry::{Registry, Waiter};
+use crate::swap::Shortage;
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,43 @@ fn no_credit(why: impl Into<mica_wire::host::frame::Text>) -> DaemonMessage {
     DaemonMessage::NoCredit { why: why.into() }
 }
 
+/// Until when a request waits for room on the card.
+fn room_deadline(config: &Config) -> Instant {
+    Instant::now() + Duration::from_secs(config.swap.wait_seconds)
+}
+
+/// Answers a request of a swappable virtual GPU that its limit allows; nothing if it has to wait for the card.
+fn ask_for_room(
+    registry: &mut Registry,
+    id: u64,
+    name: &str,
+    request: CreditRequest,
+) -> Option<DaemonMessage> {
+    let gpu = registry.vgpus.get(name)?.gpu;
+    let others_wait = registry.somebody_waits(gpu) && !request.now;
+    let granted = match others_wait {
+        true => Err(Shortage::Room("others wait for the card".into())),
+        false => registry.grant_resident(id, name, request.bytes, request.now),
+    };
+    match granted {
+        Ok(bytes) => Some(DaemonMessage::Credit { bytes }),
+        Err(Shortage::Room(_)) if !request.now => {
+            let deadline = room_deadline(&registry.config);
+            registry.waiters.push(Waiter {
+                vgpu: name.to_owned(),
+                client: id,
+                message_id: request.id,
+                bytes: request.bytes,
+                had_bytes: request.have_bytes,
+                deadline,
+                for_room: true,
+            });
+            None
+        }
+        Err(shortage) => Some(no_credit(shortage.to_string())),
+    }
+}
+
 impl HostServer {
     /// Answers a request for credit, or puts it among the waiting.
     pub(super) fn need_credit(&mut self, id: u64, request: CreditRequest) -> Option<DaemonMessage> {
@@ -42,6 +81,14 @@ impl HostServer {
         let Some(vgpu) = registry.vgpus.get_mut(&name) else {
             return denied("the virtual GPU was removed");
         };
+        if vgpu.is_swappable() && vgpu.ledger.check(id, request.bytes).is_ok() {
+            let answer = ask_for_room(&mut registry, id, &name, request);
+            drop(registry);
+            if answer.is_none() {
+                self.plan_swaps();
+            }
+            return answer;
+        }
         let granted = match others_wait {
             true => Err(vgpu.ledger.full(request.bytes)),
             false => vgpu.ledger.grant(id, request.bytes),
@@ -59,6 +106,7 @@ impl HostServer {
                         had_bytes: request.have_bytes,
                         deadline: Instant::now()
                             + Duration::from_millis(timeout_ms.min(86_400_000)),
+                        for_room: false,
                     });
                     None
                 }
@@ -113,8 +161,23 @@ impl HostServer {
                 ) else {
                     continue;
                 };
-                let result = if blocked.contains(&waiter.vgpu) {
+                // Room on the card is given out by the plan.
+                let result = if blocked.contains(&waiter.vgpu) || waiter.for_room {
                     None
+                } else if vgpu.is_swappable() {
+                    match vgpu.ledger.check(waiter.client, waiter.bytes) {
+                        Ok(()) => {
+                            // The limit allows it; what is left is to wait for the card.
+                            let deadline = room_deadline(&registry.config);
+                            registry.waiters.push(Waiter {
+                                for_room: true,
+                                deadline,
+                                ..waiter
+                            });
+                            continue;
+                        }
+                        Err(full) => Some(Err(full)),
+                    }
                 } else {
                     Some(
                         vgpu.ledger
@@ -129,6 +192,10 @@ impl HostServer {
                     refused if now >= waiter.deadline => {
                         let text = match refused {
                             Some(Err(full)) => format!("waited in vain: {full}"),
+                            None if waiter.for_room => {
+                                "waited in vain for room on the GPU: what is on it does not leave"
+                                    .to_owned()
+                            }
                             _ => "waited in vain behind an earlier request".to_owned(),
                         };
                         let reply = no_credit(text.as_str()).frame(waiter.message_id);

@@ -206,6 +206,7 @@ pub(super) fn join(
         told_unsliced: false,
         undrained: false,
         confinement: None,
+        moved: crate::swap::Moved::default(),
         unknown_names: BTreeSet::new(),
         refused_requests: BTreeSet::new(),
         driver_seconds: 0.0,

@@ -106,6 +106,10 @@ impl HostServer {
                 self.daemon.cancels.answered(client, request, ended);
                 Flow::Keep
             }
+            ClientMessage::Moved { residency } => {
+                self.worker_moved(client, &residency);
+                Flow::Keep
+            }
             ClientMessage::Confined {
                 applied,
                 missing,

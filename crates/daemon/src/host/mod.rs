@@ -10,6 +10,7 @@ pub(crate) mod join;
 mod messages;
 mod roles;
 mod shared_files;
+mod swaps;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -188,7 +189,8 @@ impl HostServer {
         while !self.daemon.host.stop.load(Relaxed) {
             let (waiting, watching) = {
                 let registry = self.daemon.registry();
-                (!registry.waiters.is_empty(), registry.watches_processes())
+                let waiting = !registry.waiters.is_empty() || registry.is_swapping();
+                (waiting, registry.watches_processes())
             };
             let tick = if watching { WATCH_EVERY } else { TICK };
             let wait = if waiting { RETRY_EVERY } else { tick };
@@ -218,6 +220,9 @@ impl HostServer {
                 }
             }
             self.retry_waiters();
+            if waiting {
+                self.plan_swaps();
+            }
             if self.last_watch.elapsed() >= tick {
                 self.last_watch = Instant::now();
                 self.daemon.collect_abandoned();
@@ -225,6 +230,7 @@ impl HostServer {
             if self.last_tick.elapsed() >= TICK {
                 self.last_tick = Instant::now();
                 self.tick();
+                self.plan_swaps();
             }
         }
     }

@@ -232,13 +232,24 @@ async fn set_suspended(
     peer: Peer,
     name: String,
     suspended: bool,
+    free: bool,
 ) -> Answer<VgpuInfo> {
     let name = {
         let mut registry = daemon.registry();
         let name = daemon.owned(&registry, peer, &name)?;
+        let steps = match free {
+            true => Some(registry.free_card(&name, mica_limits::monotonic_ns())?),
+            false => None,
+        };
         registry.set_suspended(&name, suspended)?;
+        drop(registry);
+        for (socket, frame) in steps.into_iter().flat_map(|steps| steps.0) {
+            // A worker that does not read is cut off by its next message.
+            let _ = socket.send_frame(&frame, &[]);
+        }
         name
     };
+    daemon.host.wake();
     let (kind, word) = if suspended {
         ("vgpu_suspended", "suspended")
     } else {
@@ -249,15 +260,23 @@ async fn set_suspended(
     Ok(Json(daemon.info_of(&name)?))
 }
 
-/// Holds a virtual GPU's processes.
-#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/suspend", params(("name" = String, Path)),
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SuspendQuery {
+    free: bool,
+}
+
+/// Holds a virtual GPU's processes. With `free`, the memory of a swappable one leaves the GPU until it is resumed.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/suspend",
+    params(("name" = String, Path), ("free" = Option<bool>, Query)),
     responses((status = 200, body = VgpuInfo), (status = 404, body = ApiError)))]
 pub(crate) async fn suspend(
     State(daemon): Shared,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
+    Query(query): Query<SuspendQuery>,
 ) -> Answer<VgpuInfo> {
-    set_suspended(daemon, peer, name, true).await
+    set_suspended(daemon, peer, name, true, query.free).await
 }
 
 /// Lets a virtual GPU's processes run again.
@@ -268,5 +287,5 @@ pub(crate) async fn resume(
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
 ) -> Answer<VgpuInfo> {
-    set_suspended(daemon, peer, name, false).await
+    set_suspended(daemon, peer, name, false, false).await
 }

@@ -13,6 +13,8 @@ pub(super) struct Account {
     pub(super) page: Arc<SharedPage>,
     pub(super) granted_bytes: u64,
     pub(super) unattributed_bytes: u64,
+    /// Bytes of what it was charged for that are in host memory now.
+    pub(super) out_bytes: u64,
     /// What the driver reported for the process last.
     pub(super) driver_bytes: Option<u64>,
     /// Looks in a row in which the driver did not name the process.
@@ -40,6 +42,7 @@ impl Account {
         let most = page_peak.min(self.granted_bytes).max(ends[0]).max(ends[1]);
         let least = ends[0].min(ends[1]);
         let uncounted = self.page.memory.uncounted_bytes.load(Acquire);
+        let uncounted = uncounted.saturating_add(self.out_bytes);
         let beyond = |charged: u64| driver_bytes.saturating_sub(charged.saturating_sub(uncounted));
         let bounds = [beyond(most), beyond(least)];
         self.unattributed_bytes = self.unattributed_bytes.clamp(bounds[0], bounds[1]);

@@ -122,6 +122,7 @@ impl Ledger {
                 page,
                 granted_bytes: entry.granted_bytes,
                 unattributed_bytes: 0,
+                out_bytes: 0,
                 driver_bytes: None,
                 unlisted: 0,
                 used_before_look: 0,
@@ -253,6 +254,46 @@ impl Ledger {
 
     /// Grants at least `need_bytes` to a process and returns how much, or nothing at all.
     pub(crate) fn grant(&mut self, client: u64, need_bytes: u64) -> Result<u64, Full> {
+        self.grant_within(client, need_bytes, u64::MAX)
+    }
+
+    /// Whether the limit leaves so much to a process, unused credit of others included, which is recalled.
+    pub(crate) fn check(&mut self, client: u64, need_bytes: u64) -> Result<(), Full> {
+        if self.available_bytes() < need_bytes {
+            self.recall(need_bytes - self.available_bytes(), Some(client));
+        }
+        match self.available_bytes() < need_bytes {
+            true => Err(self.full(need_bytes)),
+            false => Ok(()),
+        }
+    }
+
+    /// Credit of a process.
+    pub(crate) fn credit_of(&self, client: u64) -> u64 {
+        self.accounts.get(&client).map_or(0, Account::credit_bytes)
+    }
+
+    /// Granted to one process.
+    pub(crate) fn granted_to(&self, client: u64) -> u64 {
+        self.accounts
+            .get(&client)
+            .map_or(0, |account| account.granted_bytes)
+    }
+
+    /// Notes what a process has in host memory of what it was charged for.
+    pub(crate) fn set_out(&mut self, client: u64, bytes: u64) {
+        if let Some(account) = self.accounts.get_mut(&client) {
+            account.out_bytes = bytes;
+        }
+    }
+
+    /// As [`Ledger::grant`], but no more than `most_bytes` unless more are needed.
+    pub(crate) fn grant_within(
+        &mut self,
+        client: u64,
+        need_bytes: u64,
+        most_bytes: u64,
+    ) -> Result<u64, Full> {
         let need_bytes = need_bytes.max(1);
         if self.available_bytes() < need_bytes {
             self.recall(need_bytes - self.available_bytes(), Some(client));
@@ -275,7 +316,7 @@ impl Ledger {
         let in_steps_of = |step: &u64| {
             let stepped = need_bytes.next_multiple_of(*step);
             let plenty = stepped.saturating_add(*step * processes as u64) <= available;
-            plenty.then_some(stepped)
+            (plenty && stepped <= most_bytes).then_some(stepped)
         };
         let amount = steps.iter().find_map(in_steps_of).unwrap_or(need_bytes);
         account.granted_bytes += amount;

@@ -126,6 +126,46 @@ pub(super) const OF_VGPUS: &[Family<VgpuInfo>] = &[
         value: |v| Whole(v.faults_total),
     },
     Family {
+        name: "mica_vgpu_memory_resident",
+        unit: "bytes",
+        kind: MetricType::Gauge,
+        help: "Memory on the GPU; less than what is in use while memory of a swappable virtual GPU is away.",
+        value: |v| {
+            Whole(
+                v.residency
+                    .map_or(v.memory_used_bytes, |r| r.resident_bytes),
+            )
+        },
+    },
+    Family {
+        name: "mica_vgpu_memory_away",
+        unit: "bytes",
+        kind: MetricType::Gauge,
+        help: "Memory that is in host memory instead of on the GPU.",
+        value: |v| Whole(v.residency.map_or(0, |r| r.away_bytes)),
+    },
+    Family {
+        name: "mica_vgpu_swap_moved",
+        unit: "bytes",
+        kind: MetricType::Counter,
+        help: "Bytes moved between the GPU and host memory, in both directions together.",
+        value: |v| Whole(v.residency.map_or(0, |r| r.moved_bytes_total)),
+    },
+    Family {
+        name: "mica_vgpu_swap_exchanges",
+        unit: "",
+        kind: MetricType::Counter,
+        help: "Times its memory was told to leave the GPU.",
+        value: |v| Whole(v.residency.map_or(0, |r| r.exchanges_total)),
+    },
+    Family {
+        name: "mica_vgpu_swap_away",
+        unit: "seconds",
+        kind: MetricType::Counter,
+        help: "Time for which its memory was not on the GPU as a whole.",
+        value: |v| Real(v.residency.map_or(0.0, |r| r.away_seconds)),
+    },
+    Family {
         name: "mica_vgpu_processes",
         unit: "",
         kind: MetricType::Gauge,
@@ -188,8 +228,11 @@ pub(super) const OF_GPUS: &[Family<GpuInfo>] = &[
         name: "mica_gpu_usable",
         unit: "",
         kind: MetricType::Gauge,
-        help: "0 if the GPU is lost (after an Xid, say) or cannot be shared.",
-        value: |g| Whole(u64::from(g.lost.is_none() && g.unshareable.is_none())),
+        help: "0 if the GPU is lost, must be reset (after an Xid, say) or cannot be shared.",
+        value: |g| {
+            let troubles = [&g.lost, &g.drained, &g.unshareable];
+            Whole(u64::from(troubles.iter().all(|trouble| trouble.is_none())))
+        },
     },
 ];
 

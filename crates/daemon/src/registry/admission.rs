@@ -3,6 +3,7 @@
 use mica_control::api::{ApiError, GpuKind, Percent, VgpuSpec};
 
 use super::Registry;
+use crate::devices::host_memory_bytes;
 use crate::placement::{Candidate, PlacementRequest, error, size};
 
 impl Registry {
@@ -15,14 +16,59 @@ impl Registry {
             gpu: spec.gpu,
             placement: spec.placement,
             mode: spec.mode,
-            overcommit_memory: sharing.overcommit_memory,
+            // What a swappable one may have is bounded otherwise.
+            overcommit_memory: sharing.overcommit_memory && spec.swap != Some(true),
             overcommit_share: sharing.overcommit_share,
             default_memory_bytes: sharing.default_memory_bytes,
         }
     }
 
+    /// Host memory for memory that is away.
+    fn arena_bytes(&self) -> u64 {
+        match self.config.swap.arena_bytes {
+            0 => host_memory_bytes() / 2,
+            bytes => bytes,
+        }
+    }
+
+    /// What a virtual GPU more can have of a GPU with so much memory, and what bounds it besides that.
+    fn unreserved(&self, gpu: usize, total_bytes: u64, swap: bool) -> (u64, Option<String>) {
+        let limits = |swappable: bool| {
+            let here = self.vgpus.values().filter(move |v| v.gpu == gpu);
+            let such = here.filter(move |v| v.is_swappable() == swappable);
+            such.map(|v| v.ledger.limit_bytes())
+        };
+        let fixed: u64 = limits(false).sum();
+        if !swap {
+            // Each swappable one must fit beside all that never leave.
+            let largest = limits(true).max().unwrap_or(0);
+            return (total_bytes.saturating_sub(fixed + largest), None);
+        }
+        let beside = self.swap_capacity_bytes(gpu).saturating_sub(fixed);
+        let factor = self.config.swap.overcommit;
+        let most = (total_bytes as f64 * factor) as u64;
+        let within = most.saturating_sub(fixed + limits(true).sum::<u64>());
+        let everywhere = self.vgpus.values().filter(|v| v.is_swappable());
+        let kept: u64 = everywhere.map(|v| v.ledger.limit_bytes()).sum();
+        let arena = self.arena_bytes();
+        let in_arena = arena.saturating_sub(kept);
+        let least = beside.min(within).min(in_arena);
+        let bound = match least {
+            _ if least == beside => None,
+            _ if least == within => Some(format!(
+                "limits may add up to {factor} times the GPU (swap.overcommit)"
+            )),
+            _ => Some(format!(
+                "host memory for swapping is {}, of which {} are reserved (swap.arena_bytes)",
+                size(arena),
+                size(kept)
+            )),
+        };
+        (least, bound)
+    }
+
     /// The GPUs as placement sees them, for a user: what others have is counted and not named.
-    pub(super) fn candidates(&self, uid: u32) -> Vec<Candidate> {
+    pub(super) fn candidates(&self, uid: u32, swap: bool) -> Vec<Candidate> {
         let sharing = &self.config.sharing;
         self.gpus
             .iter()
@@ -33,11 +79,14 @@ impl Registry {
                     GpuKind::Nvidia => sharing.reserve_bytes,
                     GpuKind::Software => 0,
                 };
+                let total_bytes = gpu.facts.memory_total_bytes.saturating_sub(kept);
+                let (unreserved, bound) = self.unreserved(index, total_bytes, swap);
                 Candidate {
                     index: index as u32,
                     kind: gpu.facts.kind,
-                    total_bytes: gpu.facts.memory_total_bytes.saturating_sub(kept),
-                    reserved_bytes: here().map(|v| v.ledger.limit_bytes()).sum(),
+                    total_bytes,
+                    reserved_bytes: total_bytes - unreserved.min(total_bytes),
+                    bound,
                     share_reserved_percent: here().filter_map(|v| v.spec.share_percent).sum(),
                     vgpus: here().count() as u32,
                     load_percent: gpu

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use mica_control::api::{ApiError, Percent, Resize};
+use mica_memory::residency::Place;
 use mica_wire::host::message::Role;
 
 use super::admission::check_spec;
@@ -19,11 +20,12 @@ const FIRST_PROCESS_WITHIN: Duration = Duration::from_secs(60);
 impl Registry {
     /// Changes limits while processes run.
     pub(crate) fn resize(&mut self, name: &str, change: &Resize) -> Result<(), ApiError> {
-        let overcommit = self.config.sharing.overcommit_memory;
         let overcommit_share = self.config.sharing.overcommit_share;
         let vgpu = self.vgpu(name)?;
+        let overcommit = self.config.sharing.overcommit_memory && !vgpu.is_swappable();
         let gpu = vgpu.gpu;
-        let candidate = self.candidates(vgpu.owner_uid).into_iter().nth(gpu);
+        let swap = vgpu.is_swappable();
+        let candidate = self.candidates(vgpu.owner_uid, swap).into_iter().nth(gpu);
         let asked_bytes = match (change.memory_limit_bytes, change.memory_limit_percent) {
             (None, Some(part)) => (candidate.as_ref()).map(|gpu| part.of_bytes(gpu.total_bytes)),
             (bytes, _) => bytes,
@@ -45,7 +47,16 @@ impl Registry {
             let room = if overcommit {
                 candidate.total_bytes
             } else {
-                (candidate.total_bytes + old_limit).saturating_sub(candidate.reserved_bytes)
+                let room = candidate.total_bytes + old_limit;
+                let room = room.saturating_sub(candidate.reserved_bytes);
+                // One that can leave must still fit as a whole beside those that cannot.
+                match swap {
+                    true => room.min(
+                        self.swap_capacity_bytes(gpu)
+                            .saturating_sub(self.fixed_bytes(gpu)),
+                    ),
+                    false => room,
+                }
             };
             if limit > room || limit == 0 {
                 return Err(error(
@@ -96,8 +107,11 @@ impl Registry {
 
     /// Holds or releases a virtual GPU's processes.
     pub(crate) fn set_suspended(&mut self, name: &str, suspended: bool) -> Result<(), ApiError> {
+        let is_here = self.place_of(self.vgpu(name)?) == Place::Resident;
         let vgpu = self.vgpu_mut(name)?;
         vgpu.suspended = suspended;
+        // What was taken off the card with a suspension comes back with its end.
+        vgpu.turns.recalled = !suspended && !is_here;
         let gpu = vgpu.gpu;
         self.publish_entitlements(gpu);
         Ok(())
@@ -203,6 +217,8 @@ impl Registry {
             }
             vgpu.ledger.close(id);
             vgpu.host_ledger.close(id);
+            let moved = client.moved.moved_bytes;
+            vgpu.turns.dead_moved_bytes = vgpu.turns.dead_moved_bytes.saturating_add(moved);
             let counters = &client.governed.page.counters;
             // Any value may stand in a page.
             let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use mica_control::api::{ApiError, VgpuSpec};
+use mica_control::api::{ApiError, Mode, VgpuSpec};
 use mica_wire::host::page::Account;
 
 use super::admission::{check_name, check_spec, random_token};
@@ -15,8 +15,28 @@ use crate::journal::Entry;
 use crate::ledger::Ledger;
 use crate::placement::{choose, error};
 use crate::store::StoredVgpu;
+use crate::swap::Turns;
 use crate::tenant::Tenant;
 use crate::watched::Watched;
+
+/// Decides whether a virtual GPU is swappable, which only isolated ones can be.
+fn resolve_swap(spec: &mut VgpuSpec, default: bool) -> Result<(), ApiError> {
+    let is_direct = spec.mode == Some(Mode::Direct);
+    if spec.swap == Some(true) && is_direct {
+        return Err(error(
+            "enforcement",
+            "memory of a direct virtual GPU is its program's driver's own and cannot leave the GPU"
+                .into(),
+            Some("leave --mode out, or use --mode isolated with --swap".into()),
+        ));
+    }
+    let swap = spec.swap.unwrap_or(default && !is_direct);
+    spec.swap = Some(swap);
+    if swap {
+        spec.mode = Some(Mode::Isolated);
+    }
+    Ok(())
+}
 
 impl Registry {
     /// Makes a virtual GPU for a user.
@@ -42,7 +62,9 @@ impl Registry {
         }
         let name = given;
         let config = self.config.clone();
-        let (gpu, limit) = choose(&self.candidates(uid), &self.wish(&spec))?;
+        resolve_swap(&mut spec, config.swap.default)?;
+        let swap = spec.swap == Some(true);
+        let (gpu, limit) = choose(&self.candidates(uid, swap), &self.wish(&spec))?;
         self.check_quota(uid, limit, spec.share_percent, None)?;
         let reasons = unenforceable(&spec, self.gpus[gpu as usize].facts.kind);
         if !reasons.is_empty() && !spec.allow_degraded {
@@ -71,6 +93,7 @@ impl Registry {
             ),
             host_ledger: Ledger::of_host(limit, self.journal.clone()),
             suspended: false,
+            turns: Turns::default(),
             created_at_seconds: crate::events::now_seconds() as u64,
             made: Instant::now(),
             holder: creator_pid
@@ -142,6 +165,7 @@ impl Registry {
             ),
             host_ledger: Ledger::of_host(stored.memory_limit_bytes, self.journal.clone()),
             suspended: stored.suspended,
+            turns: Turns::default(),
             created_at_seconds: stored.created_at_seconds,
             made: Instant::now(),
             holder,

@@ -30,6 +30,7 @@ use crate::gpu_thread::{Change, GpuThread};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::placement::error;
+use crate::swap::{Moved, Turns};
 use crate::tenant::{Entitlement, Governed, Tenant};
 use crate::watched::Watched;
 use crate::workers::PendingSession;
@@ -99,6 +100,8 @@ pub(crate) struct Client {
     pub(crate) undrained: bool,
     /// What a worker told of its confinement.
     pub(crate) confinement: Option<Confinement>,
+    /// Where a worker's memory is.
+    pub(crate) moved: Moved,
     /// Entry points it looked up that pass the limits unseen.
     pub(crate) unknown_names: BTreeSet<String>,
     /// Numbers of the driver's requests that a worker's filter refused.
@@ -205,6 +208,8 @@ pub(crate) struct Vgpu {
     /// What its workers hold of the host's memory besides.
     pub(crate) host_ledger: Ledger,
     pub(crate) suspended: bool,
+    /// Its turns on the card, if it is swappable.
+    pub(crate) turns: Turns,
     pub(crate) created_at_seconds: u64,
     pub(crate) made: Instant,
     pub(crate) holder: Option<Watched>,
@@ -250,6 +255,8 @@ pub(crate) struct Waiter {
     /// Credit that it had when it asked; what it has freed since is part of what it waits for.
     pub(crate) had_bytes: u64,
     pub(crate) deadline: Instant,
+    /// It waits for room on the card, and not for its virtual GPU's limit.
+    pub(crate) for_room: bool,
 }
 
 /// All tables.
@@ -260,6 +267,8 @@ pub(crate) struct Registry {
     pub(crate) vgpus: BTreeMap<String, Vgpu>,
     pub(crate) clients: HashMap<u64, Client>,
     pub(crate) waiters: Vec<Waiter>,
+    /// How fast memory leaves the card, as measured.
+    pub(crate) swap_bytes_per_second: u64,
     /// The sockets that are mounted into containers.
     pub(crate) sockets: ContainerSockets,
     /// Containers that have connected, by what tells them apart.
@@ -276,6 +285,7 @@ impl Registry {
             vgpus: BTreeMap::new(),
             clients: HashMap::new(),
             waiters: Vec::new(),
+            swap_bytes_per_second: crate::swap::FIRST_BYTES_PER_SECOND,
             sockets: ContainerSockets::default(),
             containers: BTreeMap::new(),
             journal,

@@ -26,7 +26,7 @@ use crate::http::{Peer, routes};
 use crate::placement::error;
 
 /// Half of a session that the page sends itself.
-const PAGE_KEY: &str = "x-mica-page";
+pub(super) const PAGE_KEY: &str = "x-mica-page";
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

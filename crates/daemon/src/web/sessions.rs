@@ -25,6 +25,9 @@ const TICKETS_EACH: usize = 8;
 /// Most tickets in all.
 const TICKETS: usize = 1024;
 
+/// Signed-out sessions that are remembered.
+const ENDED: usize = 1024;
+
 /// Who a request comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SignedIn {
@@ -47,6 +50,10 @@ pub(super) struct Sessions {
     key_file: PathBuf,
     key: Mutex<Option<hmac::Key>>,
     tickets: Mutex<VecDeque<Ticket>>,
+    /// Keys of pages that were signed out of before their session's end.
+    ended: Mutex<VecDeque<String>>,
+    /// When a refusal was logged last, and how many were not since.
+    refusals: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Sessions {
@@ -55,7 +62,39 @@ impl Sessions {
             key_file,
             key: Mutex::default(),
             tickets: Mutex::default(),
+            ended: Mutex::default(),
+            refusals: Mutex::default(),
         }
+    }
+
+    /// Ends the session of a page: whoever has copied its halves has nothing.
+    pub(super) fn end(&self, page_key: &str) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.len() >= ENDED {
+            ended.pop_front();
+        }
+        ended.push_back(page_key.to_owned());
+    }
+
+    fn has_ended(&self, page_key: &str) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.iter().any(|key| same(key, page_key))
+    }
+
+    /// Logs that somebody was refused, once a second at most: nobody may fill the log by guessing.
+    pub(super) fn log_refusal(&self, what: &str) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, more) = &mut *refusals;
+        if last.is_some_and(|last| last.elapsed() < Duration::from_secs(1)) {
+            *more += 1;
+            return;
+        }
+        let more = match std::mem::take(more) {
+            0 => String::new(),
+            more => format!(" ({more} more since the last such line)"),
+        };
+        tracing::warn!("a sign-in to the web page was refused: {what}{more}");
+        *last = Some(Instant::now());
     }
 
     /// A ticket for a user; nothing where the system has no random numbers.
@@ -127,7 +166,7 @@ impl Sessions {
         };
         let wanted = self.seal("session", text, binding(&who, users)?)?;
         let both = same(&wanted, seal) & same(&self.page_key(cookie)?, page_key);
-        (parts.next().is_none() && both).then_some(who)
+        (parts.next().is_none() && both && !self.has_ended(page_key)).then_some(who)
     }
 
     fn page_key(&self, cookie: &str) -> Option<String> {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, State};
+use axum::http::HeaderMap;
 use axum::http::header::SET_COOKIE;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use mica_control::api::{ApiError, Dashboard, Done, Session};
 use serde::Deserialize;
 
+use super::guard::PAGE_KEY;
 use super::secrets::{digest_of, same};
 use super::sessions::{SESSION, SignedIn, TICKET};
 use super::{WebError, serve_page, url};
@@ -112,7 +114,7 @@ pub(crate) async fn sign_in(
                 "run `mica dashboard` again",
             ),
         };
-        tracing::warn!("a sign-in to the web page was refused: {what}");
+        daemon.web.sessions.log_refusal(what);
         return Err(error("unauthenticated", what.into(), Some(hint.into())).into());
     };
     let now = crate::events::now_seconds() as u64;
@@ -142,7 +144,11 @@ pub(crate) async fn who(
 pub(crate) async fn sign_out(
     State(daemon): Shared,
     Extension(Secure(tls)): Extension<Secure>,
+    headers: HeaderMap,
 ) -> Response {
+    if let Some(page_key) = headers.get(PAGE_KEY).and_then(|key| key.to_str().ok()) {
+        daemon.web.sessions.end(page_key);
+    }
     let cookie = cookie_line(&daemon, "", 0, tls);
     let done = Done {
         done: "signed out".into(),

@@ -84,7 +84,7 @@ function signInView(problem) {
 
 function start() {
   tools();
-  window.addEventListener("hashchange", () => { show(); main.focus({ preventScroll: true }); });
+  window.addEventListener("hashchange", () => { show(); main.focus({ preventScroll: true }); scrollTo(0, 0); });
   show();
   follow({
     stats: takeStats,

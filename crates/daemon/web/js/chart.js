@@ -1,17 +1,17 @@
 // Charts over time on a canvas: lines or stacked areas, with a crosshair for pointer and keyboard.
 
-import { h, fill } from "./dom.js";
-import { clock } from "./format.js";
+import { h, fill, inView } from "./dom.js";
+import { clock, day, dayAndClock } from "./format.js";
 
 const LEFT = 56;
 const BOTTOM = 20;
 const TOP = 8;
 
-/** Sizes a canvas for its box and the screen; returns the context and the size in CSS pixels. */
-export function prepare(canvas) {
+/** Sizes a canvas for its box and the screen; returns the context and the size in CSS pixels. A known size is not measured. */
+export function prepare(canvas, known = null) {
   const scale = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  const height = canvas.clientHeight;
+  const width = known?.width ?? canvas.clientWidth;
+  const height = known?.height ?? canvas.clientHeight;
   if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
@@ -36,6 +36,19 @@ function roundUp(value, binary) {
   return (steps.find((step) => step * power >= value) ?? base) * power;
 }
 
+/** Times of an axis with their words, at most so many; days begin where the visitor's do. */
+function ticks(from, to, most) {
+  const span = to - from;
+  const step = [10, 15, 30, 60, 120, 300, 900, 3600, 14400, 43200, 86400, 172800].find((s) => span / s <= most) ?? 604800;
+  const shift = new Date(to * 1000).getTimezoneOffset() * 60;
+  const all = [];
+  for (let time = Math.ceil((from - shift) / step) * step + shift; time <= to; time += step) {
+    const isDay = (time - shift) % 86400 === 0;
+    all.push([time, isDay && span > 43200 ? day(time) : clock(time, step < 60)]);
+  }
+  return all;
+}
+
 /**
  * A chart. `options`: title, format, stacked, binary (round numbers are powers of two), most (least top of the axis),
  * data: () => ({ times, series: [{ name, color, values, dashed }] }).
@@ -52,6 +65,7 @@ export class Chart {
     this.canvas.addEventListener("pointerleave", () => this.point(null));
     this.canvas.addEventListener("blur", () => this.point(null));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.view = inView(this.canvas, () => this.draw());
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.canvas);
   }
@@ -80,6 +94,7 @@ export class Chart {
 
   /** Reads the data and draws it. */
   draw() {
+    if (!this.view.isInView) return;
     const { context, width, height } = prepare(this.canvas);
     if (width === 0) return;
     this.data = this.options.data();
@@ -124,11 +139,9 @@ export class Chart {
     }
     context.textAlign = "center";
     context.textBaseline = "alphabetic";
-    const span = this.to - this.from;
-    const step = [10, 15, 30, 60, 120, 300, 900, 3600, 14400, 43200, 86400].find((s) => span / s <= Math.max(2, (width - LEFT) / 90)) ?? 86400;
-    for (let time = Math.ceil(this.from / step) * step; time <= this.to; time += step) {
+    for (const [time, words] of ticks(this.from, this.to, Math.max(2, (width - LEFT) / 90))) {
       const at = this.x(time);
-      if (at > LEFT + 20 && at < width - 20) context.fillText(clock(time, step < 60), at, height - 5);
+      if (at > LEFT + 20 && at < width - 20) context.fillText(words, at, height - 5);
     }
   }
 
@@ -193,7 +206,7 @@ export class Chart {
       return h("div", {}, dot, h("span", {}, one.name), h("b", {}, this.options.format(one.values[best])));
     });
     const more = rows.length > 10 ? h("div", {}, h("span", {}, `and ${rows.length - 10} more`)) : null;
-    fill(this.tip, h("div", { class: "when" }, clock(times[best])), shown, more);
+    fill(this.tip, h("div", { class: "when" }, dayAndClock(times[best])), shown, more);
     this.tip.hidden = false;
     const right = at > this.canvas.clientWidth / 2;
     this.tip.style.left = right ? "auto" : `${at + 10}px`;
@@ -236,9 +249,12 @@ function stacked(series, length) {
   return stack;
 }
 
+/** The size that the style sheet gives to the lines in tables. */
+const SPARK = { width: 120, height: 28 };
+
 /** A small line without axes, for a table. */
 export function spark(canvas, values, most, stroke) {
-  const { context, width, height } = prepare(canvas);
+  const { context, width, height } = prepare(canvas, SPARK);
   const known = values.slice(-60);
   if (known.length < 2) return;
   const x = (place) => place / (known.length - 1) * width;

@@ -56,6 +56,30 @@ export function keyed(parent, items, keyOf, make, update) {
   }
 }
 
+const seen = new WeakMap();
+const eye = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const watched = seen.get(entry.target);
+    if (!watched) continue;
+    const comes = entry.isIntersecting && !watched.isInView;
+    watched.isInView = entry.isIntersecting;
+    if (comes) watched.comes();
+  }
+}, { rootMargin: "200px" });
+
+/** Tells whether an element is in view, or nearly; calls a function when it comes into view. */
+export function inView(element, comes) {
+  const watched = { isInView: false, comes };
+  seen.set(element, watched);
+  eye.observe(element);
+  return watched;
+}
+
+/** Sets an attribute if it is another one. */
+function attribute(element, name, value) {
+  if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+}
+
 /** A bar from 0 to 1 with an optional mark, and what it says to a screen reader. */
 export function bar(label) {
   const filled = h("span", { class: "fill" });
@@ -66,12 +90,13 @@ export function bar(label) {
     set(part, markAt, words, color) {
       const width = `${(Math.min(1, Math.max(0, part)) * 100).toFixed(1)}%`;
       if (filled.style.width !== width) filled.style.width = width;
-      mark.hidden = markAt == null;
-      if (markAt != null) mark.style.left = `${(Math.min(1, markAt) * 100).toFixed(1)}%`;
+      const left = markAt == null ? "" : `${(Math.min(1, markAt) * 100).toFixed(1)}%`;
+      if (mark.hidden !== (markAt == null)) mark.hidden = markAt == null;
+      if (mark.style.left !== left) mark.style.left = left;
       if (color && filled.style.background !== color) filled.style.background = color;
       element.classList.toggle("full", part >= 0.9);
-      element.setAttribute("aria-valuenow", Math.round(Math.min(1, part) * 100));
-      element.setAttribute("aria-valuetext", words);
+      attribute(element, "aria-valuenow", String(Math.round(Math.min(1, part) * 100)));
+      attribute(element, "aria-valuetext", words);
     },
   };
 }

@@ -53,6 +53,20 @@ export function clock(time, withSeconds = true) {
   return withSeconds ? `${text}:${two(date.getSeconds())}` : text;
 }
 
+const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+
+/** A day from seconds since the epoch: `Mon 16`. */
+export function day(time) {
+  const date = new Date(time * 1000);
+  return `${DAYS[date.getDay()]} ${date.getDate()}`;
+}
+
+/** A time of day, with its day unless that is today. */
+export function dayAndClock(time) {
+  const isToday = new Date(time * 1000).toDateString() === new Date().toDateString();
+  return isToday ? clock(time) : `${day(time)}, ${clock(time, false)}`;
+}
+
 /** Bytes of `8GiB`, `512M` or `1.5 g`; NaN for what is no size. */
 export function parseSize(text) {
   const match = /^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?\s*$/i.exec(text);

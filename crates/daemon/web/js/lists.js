@@ -2,24 +2,24 @@
 
 import { fill, h, keyed } from "./dom.js";
 import { ask } from "./api.js";
-import { clock } from "./format.js";
+import { dayAndClock } from "./format.js";
 import { on, store } from "./store.js";
 
 function eventRow(event) {
   const sign = { info: "●", warning: "▲", error: "✕" }[event.severity];
   const name = event.vgpu ? h("a", { href: `#/vgpu/${encodeURIComponent(event.vgpu)}` }, event.vgpu) : "";
-  const element = h("tr", { class: event.severity },
-    h("td", { class: "time" }, clock(event.time_seconds)), h("td", {}, h("span", { class: `badge ${event.severity}` }, `${sign} ${event.severity}`)),
-    h("td", {}, name), h("td", { class: "command" }, event.message));
+  const element = h("tr", { class: event.severity, role: "row" },
+    h("td", { class: "time", role: "cell", title: new Date(event.time_seconds * 1000).toLocaleString() }, dayAndClock(event.time_seconds)), h("td", { role: "cell" }, h("span", { class: `badge ${event.severity}` }, `${sign} ${event.severity}`)),
+    h("td", { role: "cell" }, name), h("td", { class: "command", role: "cell" }, event.message));
   return { element };
 }
 
 /** A table of events, which `update` fills. */
 export function eventTable() {
-  const body = h("tbody", {});
-  const head = ["Time", "Severity", "Virtual GPU", "What happened"].map((name) => h("th", { scope: "col" }, name));
+  const body = h("tbody", { role: "rowgroup" });
+  const head = ["Time", "Severity", "Virtual GPU", "What happened"].map((name) => h("th", { scope: "col", role: "columnheader" }, name));
   const empty = h("p", { class: "muted empty" }, "Nothing has happened yet.");
-  const element = h("div", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Events" }, h("table", { class: "events" }, h("thead", {}, h("tr", {}, head)), body)), empty);
+  const element = h("div", {}, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Events" }, h("table", { class: "stacked events", role: "table" }, h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)), body)), empty);
   return {
     element,
     update(events) {

@@ -1,8 +1,8 @@
 // The overview: GPUs, who has them, shares and memory over time, all virtual GPUs.
 
-import { bar, h, keyed, text } from "./dom.js";
+import { bar, h, inView, keyed, text } from "./dom.js";
 import { Chart, spark } from "./chart.js";
-import { bytes, count, percent } from "./format.js";
+import { bytes, count, nanoseconds, percent } from "./format.js";
 import { menu } from "./actions.js";
 import { Range } from "./history.js";
 import { color, on, store } from "./store.js";
@@ -26,7 +26,9 @@ function gpuCard(gpu) {
   const name = h("h2", {}, gpu.name);
   const facts = h("p", { class: "muted" });
   const busy = h("b", { class: "big" });
-  const memory = h("div", { class: "stack", role: "img" });
+  const parts = h("span", { class: "parts" });
+  const others = h("span", { class: "others", title: "other users" });
+  const memory = h("div", { class: "stack", role: "img" }, parts, others);
   const memoryWords = h("span", {});
   const shares = bar("Guaranteed shares");
   const shareWords = h("span", {});
@@ -35,7 +37,7 @@ function gpuCard(gpu) {
     h("div", { class: "split" }, h("div", {}, name, facts), h("div", { class: "right" }, busy, h("span", { class: "muted" }, "busy"))),
     h("div", { class: "meter" }, h("span", { class: "muted" }, "Memory"), memory, memoryWords),
     h("div", { class: "meter" }, h("span", { class: "muted" }, "Shares"), shares.element, shareWords), trouble);
-  return { element, facts, busy, memory, memoryWords, shares, shareWords, trouble };
+  return { element, facts, busy, memory, parts, others, memoryWords, shares, shareWords, trouble };
 }
 
 function updateGpu(card, gpu) {
@@ -44,7 +46,7 @@ function updateGpu(card, gpu) {
   text(card.facts, facts.filter(Boolean).join(" · "));
   text(card.busy, percent(gpu.utilization_percent));
   text(card.memoryWords, `${bytes(gpu.memory_used_bytes)} of ${bytes(gpu.memory_total_bytes)}`);
-  keyed(card.memory, own.filter((vgpu) => vgpu.memory_used_bytes > 0), (vgpu) => vgpu.name, (vgpu) => {
+  keyed(card.parts, own.filter((vgpu) => vgpu.memory_used_bytes > 0), (vgpu) => vgpu.name, (vgpu) => {
     const element = h("span", {});
     element.style.background = color(vgpu.name);
     return { element };
@@ -52,11 +54,13 @@ function updateGpu(card, gpu) {
     part.element.style.width = `${vgpu.memory_used_bytes / gpu.memory_total_bytes * 100}%`;
     part.element.title = `${vgpu.name}: ${bytes(vgpu.memory_used_bytes)}`;
   });
+  const others = gpu.memory_used_bytes - own.reduce((sum, vgpu) => sum + vgpu.memory_used_bytes, 0);
+  card.others.style.width = `${Math.max(0, others) / gpu.memory_total_bytes * 100}%`;
   card.memory.setAttribute("aria-label", `Memory: ${card.memoryWords.textContent} in use, ${bytes(gpu.memory_reserved_bytes)} given out as limits`);
   const reserved = gpu.share_reserved_percent;
   card.shares.set(reserved / 100, null, `${percent(reserved)} reserved`);
   text(card.shareWords, `${percent(reserved)} reserved`);
-  const trouble = gpu.lost ?? gpu.unshareable;
+  const trouble = gpu.lost ?? gpu.drained ?? gpu.unshareable;
   card.trouble.hidden = !trouble;
   text(card.trouble, trouble ?? "");
 }
@@ -72,17 +76,27 @@ function tableRow(vgpu) {
   const line = h("canvas", { class: "spark", "aria-hidden": "true" });
   const memory = bar("Memory");
   const memoryWords = h("span", { class: "figure-text" });
-  const wait = h("td", { class: "number" });
-  const launches = h("td", { class: "number wide" });
-  const processes = h("td", { class: "number wide" });
-  const element = h("tr", {},
-    h("th", { scope: "row" }, h("a", { class: "tenant", href: `#/vgpu/${encodeURIComponent(vgpu.name)}` }, dot, h("span", {}, vgpu.name)), owner, small),
-    h("td", { class: "roomy" }, state.element), h("td", {}, share.element, shareWords), h("td", { class: "wide" }, line),
-    h("td", {}, memory.element, memoryWords), wait, launches, processes, h("td", { class: "end" }, menu(vgpu.name)));
-  return { element, owner, small, state, share, shareWords, line, memory, memoryWords, wait, launches, processes };
+  const waitPart = h("span", {});
+  const waitWords = h("span", { class: "figure-text", title: "99 of 100 turns of the last minute were waited for less" });
+  const wait = h("td", { class: "number", role: "cell" }, waitPart, waitWords);
+  const launches = h("td", { class: "number wide", role: "cell" });
+  const processes = h("td", { class: "number wide", role: "cell" });
+  const element = h("tr", { role: "row" },
+    h("th", { scope: "row", role: "rowheader" }, h("a", { class: "tenant", href: `#/vgpu/${encodeURIComponent(vgpu.name)}` }, dot, h("span", {}, vgpu.name)), owner, small),
+    h("td", { class: "roomy", role: "cell" }, state.element), h("td", { role: "cell" }, share.element, shareWords), h("td", { class: "wide", role: "cell" }, line),
+    h("td", { role: "cell" }, memory.element, memoryWords), wait, launches, processes, h("td", { class: "end", role: "cell" }, menu(vgpu.name)));
+  const view = inView(element, () => { const now = store.byName.get(vgpu.name); if (now) show(row, now); });
+  const row = { element, view, owner, small, state, share, shareWords, line, memory, memoryWords, waitPart, waitWords, launches, processes };
+  return row;
 }
 
+/** Rows out of view are kept up to date more slowly: a screen reader may be there. */
 function updateRow(row, vgpu) {
+  row.skipped = row.view.isInView ? 0 : (row.skipped ?? 9) + 1;
+  if (row.skipped % 10 === 0) show(row, vgpu);
+}
+
+function show(row, vgpu) {
   const rates = store.rates.get(vgpu.name) ?? { launches: 0, wait: 0 };
   const priority = vgpu.priority === "normal" ? "" : `, ${vgpu.priority} priority`;
   text(row.owner, `${vgpu.mode}${priority}`);
@@ -94,26 +108,28 @@ function updateRow(row, vgpu) {
   row.share.set(vgpu.share_measured_percent / 100, asked / 100, words, color(vgpu.name));
   row.share.element.classList.remove("full");
   text(row.shareWords, words);
-  spark(row.line, store.series.get(vgpu.name)?.share ?? [], 100, color(vgpu.name));
+  if (row.view.isInView) spark(row.line, store.series.get(vgpu.name)?.share ?? [], 100, color(vgpu.name));
   const used = vgpu.memory_used_bytes;
   const most = Math.max(1, vgpu.memory_limit_bytes);
   const memory = `${bytes(used)} of ${bytes(most)}`;
   row.memory.set(used / most, vgpu.memory_peak_bytes / most, `${memory}, at most ${bytes(vgpu.memory_peak_bytes)} so far`, color(vgpu.name));
   text(row.memoryWords, memory);
-  text(row.wait, percent(rates.wait));
+  const waits = store.waits.get(vgpu.name);
+  text(row.waitPart, percent(rates.wait));
+  text(row.waitWords, waits ? `p99 ${nanoseconds(waits.most)}` : "");
   text(row.launches, count(rates.launches));
   text(row.processes, String(vgpu.processes.length));
 }
 
 function table() {
-  const body = h("tbody", {});
+  const body = h("tbody", { role: "rowgroup" });
   const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter virtual GPUs by name", oninput: () => update() });
-  const head = (name, properties = {}) => h("th", { scope: "col", ...properties }, name);
+  const head = (name, properties = {}) => h("th", { scope: "col", role: "columnheader", ...properties }, name);
   const empty = h("p", { class: "muted empty" }, "No virtual GPU yet. Make one with the button above, or with: mica run --memory 2GiB --share 30 -- CMD");
   const element = h("section", { class: "card" },
     h("div", { class: "figcaption" }, h("h2", {}, "Virtual GPUs"), filter),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Virtual GPUs" }, h("table", {}, h("caption", { class: "hidden" }, "All virtual GPUs with their shares and memory, updated every second"),
-      h("thead", {}, h("tr", {}, head("Name"), head("State", { class: "roomy" }), head("Time: got, asked"), head("Last minute", { class: "wide" }), head("Memory: used, limit"), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", {}))), body)), empty);
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Virtual GPUs" }, h("table", { class: "stacked vgpus", role: "table" }, h("caption", { class: "hidden" }, "All virtual GPUs with their shares and memory, updated every second"),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head("Name"), head("State", { class: "roomy" }), head("Time: got, asked"), head("Last minute", { class: "wide" }), head("Memory: used, limit"), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", { role: "cell" }))), body)), empty);
   function update() {
     const wanted = filter.value.toLowerCase();
     const shown = store.vgpus.filter((vgpu) => vgpu.name.toLowerCase().includes(wanted));

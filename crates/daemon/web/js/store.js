@@ -21,6 +21,8 @@ export const store = {
   series: new Map(),
   /** By name: launches a second and wait in percent, over the last second. */
   rates: new Map(),
+  /** By name: how long the last turns were waited for, median and 99th percentile, in nanoseconds. */
+  waits: new Map(),
   /** By GPU: turns, oldest first, and the clock that belongs to them. */
   turns: new Map(),
   events: [],
@@ -121,7 +123,25 @@ export function takeStats(stats) {
     });
   }
   forget(now - KEPT);
+  measureWaits();
   changed("stats");
+}
+
+function measureWaits() {
+  const all = new Map();
+  for (const gpu of store.turns.values()) {
+    for (const turn of gpu.turns) {
+      if (turn.kind !== "lease") continue;
+      const known = all.get(turn.vgpu);
+      if (known) known.push(turn.waited_ns ?? 0);
+      else all.set(turn.vgpu, [turn.waited_ns ?? 0]);
+    }
+  }
+  store.waits = new Map([...all].map(([name, waits]) => {
+    waits.sort((a, b) => a - b);
+    const at = (part) => waits[Math.min(waits.length - 1, Math.floor(waits.length * part))];
+    return [name, { median: at(0.5), most: at(0.99) }];
+  }));
 }
 
 function forget(before) {

@@ -3,7 +3,7 @@
 import { fill, h, keyed, text } from "./dom.js";
 import { Chart } from "./chart.js";
 import { ask } from "./api.js";
-import { bytes, count, percent, seconds } from "./format.js";
+import { bytes, count, nanoseconds, percent, seconds } from "./format.js";
 import { buttons } from "./actions.js";
 import { Range } from "./history.js";
 import { checkItem, eventTable } from "./lists.js";
@@ -130,7 +130,10 @@ function figures(vgpu, tiles, facts, reasons) {
   const kind = vgpu.cap ? "at most" : vgpu.share_reserved ? "guaranteed" : "owed now, not reserved";
   set(tiles.share, percent(vgpu.share_measured_percent), `${percent(vgpu.share_percent)} ${kind}`);
   set(tiles.memory, bytes(vgpu.memory_used_bytes), `of ${bytes(vgpu.memory_limit_bytes)}, peak ${bytes(vgpu.memory_peak_bytes)}`);
-  set(tiles.wait, percent(rates.wait), `${seconds(vgpu.throttled_seconds)} so far`);
+  const waits = store.waits.get(vgpu.name);
+  const each = waits ? `a turn: ${nanoseconds(waits.median)}, p99 ${nanoseconds(waits.most)}` : "no turn lately";
+  set(tiles.wait, percent(rates.wait), each);
+  tiles.wait.element.title = `${seconds(vgpu.throttled_seconds)} so far, all threads together`;
   set(tiles.launches, count(rates.launches), `${count(vgpu.launches_total)} so far`);
   set(tiles.time, seconds(vgpu.gpu_seconds), `measured by: ${vgpu.time_source}`);
   set(tiles.denied, count(vgpu.alloc_denied_total), vgpu.alloc_denied_total ? "for want of memory" : "none");

@@ -1,6 +1,6 @@
 // Who had the GPU when: one row a virtual GPU, one bar a turn, down to a fraction of a millisecond.
 
-import { h, fill } from "./dom.js";
+import { h, fill, inView } from "./dom.js";
 import { prepare, shade } from "./chart.js";
 import { nanoseconds } from "./format.js";
 import { color, store } from "./store.js";
@@ -37,6 +37,7 @@ export class Timeline {
     this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     this.calm = matchMedia("(prefers-reduced-motion: reduce)");
+    this.view = inView(this.element, () => this.draw());
     this.drawn = 0;
     this.frame = requestAnimationFrame((now) => this.tick(now));
   }
@@ -48,7 +49,7 @@ export class Timeline {
   tick(now) {
     this.frame = requestAnimationFrame((next) => this.tick(next));
     if (this.calm.matches && now - this.drawn < 500) return;
-    if (!this.element.isConnected) return;
+    if (!this.element.isConnected || !this.view.isInView) return;
     this.drawn = now;
     this.draw();
   }

@@ -16,7 +16,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mica_wire::host::frame::{Frame, Packet};
-use mica_wire::host::message::{ClientMessage, DaemonMessage, Refusal, Role, Severity, Topic};
+use mica_wire::host::message::{
+    ClientMessage, DaemonMessage, Refusal, Residency, Role, Severity, Topic,
+};
 use mica_wire::host::page::Account;
 use mica_wire::host::socket::{HostSocket, SocketError};
 use mica_wire::session::SessionError;
@@ -134,6 +136,8 @@ pub struct HostLink {
     role: Role,
     /// What was said about this process's confinement, for the next daemon.
     confinement: Mutex<Vec<ClientMessage>>,
+    /// What was said last about where this worker's memory is, for the next daemon.
+    residency: Mutex<Option<ClientMessage>>,
     /// The process that joined. A copy of it made without fork handlers must not speak for it.
     pid: u32,
 }
@@ -168,6 +172,7 @@ impl HostLink {
             environment,
             role,
             confinement: Mutex::default(),
+            residency: Mutex::default(),
             pid: std::process::id(),
         }))
     }
@@ -281,6 +286,15 @@ impl HostLink {
             kernels,
             copies,
         });
+    }
+
+    /// Tells where a worker's memory is.
+    pub fn moved(&self, residency: Residency) {
+        let message = ClientMessage::Moved { residency };
+        // With the lock held, so that a new daemon hears of the last place last.
+        let mut said = lock(&self.residency);
+        self.tell(&message);
+        *said = Some(message);
     }
 
     fn send_note(&self, severity: Severity, topic: Topic, text: &str) {
@@ -493,6 +507,9 @@ impl HostLink {
                 self.replace(socket);
                 confinement.iter().for_each(|said| self.tell(said));
                 drop(confinement);
+                lock(&self.residency)
+                    .iter()
+                    .for_each(|said| self.tell(said));
                 // Whoever was too slow to see the link down sees another one.
                 return self.wake_askers();
             }

@@ -3,7 +3,7 @@
 //! Accesses of one block that share a base register are checked together by the first of them: if their
 //! hull is not inside the window, one of them is not. What a launch's proof speaks of takes no part.
 
-use mica_ptx::ast::{AddrBase, Op, Space};
+use mica_ptx::ast::{AddrBase, Op, RegId, Space};
 use mica_ptx::visit::Access as Touch;
 use std::collections::HashMap;
 
@@ -21,6 +21,7 @@ pub(crate) struct Merged {
     plan: HashMap<usize, Option<Hull>>,
 }
 
+/// The smallest range of offsets that holds several accesses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hull {
     pub(crate) low: i64,
@@ -35,6 +36,69 @@ impl Hull {
     }
 }
 
+/// Accesses with one base register, window and size, and the step at which they are checked.
+type Open = HashMap<(Reg, Window, u32), (usize, Hull)>;
+
+/// An access that can be checked together with others: base register, window, bytes, offset.
+fn access(op: &Op) -> Option<(RegId, Window, u32, i64)> {
+    let (space, ty, addr, elements) = match op {
+        Op::Ld {
+            space,
+            ty,
+            addr,
+            dst,
+            ..
+        } => (space, ty, addr, dst.len()),
+        Op::St {
+            space,
+            ty,
+            addr,
+            src,
+            ..
+        } => (space, ty, addr, src.len()),
+        _ => return None,
+    };
+    match addr.base {
+        AddrBase::Reg(register) => {
+            let bytes = ty.bytes() * elements as u32;
+            Some((register, mergeable(*space)?, bytes, addr.offset))
+        }
+        _ => None,
+    }
+}
+
+/// Has an access checked by an earlier step with the same key, or makes it the first one.
+fn join(
+    open: &mut Open,
+    plan: &mut HashMap<usize, Option<Hull>>,
+    key: (Reg, Window, u32),
+    at: usize,
+    offset: i64,
+) {
+    if offset.unsigned_abs() >= 1 << 24 {
+        return;
+    }
+    let bytes = key.2;
+    let end = offset.saturating_add(i64::from(bytes));
+    match open.get_mut(&key) {
+        Some((leader, hull)) if (offset - hull.low) % i64::from(bytes) == 0 => {
+            hull.low = hull.low.min(offset);
+            hull.high = hull.high.max(end);
+            plan.insert(*leader, Some(*hull));
+            plan.insert(at, None);
+        }
+        Some(_) => {}
+        None => {
+            let hull = Hull {
+                low: offset,
+                high: end,
+                align: bytes,
+            };
+            open.insert(key, (at, hull));
+        }
+    }
+}
+
 impl Emit<'_, '_> {
     /// Finds accesses of a block that can be checked together.
     pub(crate) fn plan_checks(&mut self, id: BlockId) {
@@ -44,60 +108,20 @@ impl Emit<'_, '_> {
         let unit = &self.plan.unit;
         let module = self.src.module;
         let block = &unit.blocks[id as usize];
-        let mut open: HashMap<(Reg, Window, u32), (usize, Hull)> = HashMap::new();
-        let mut plan: HashMap<usize, Option<Hull>> = HashMap::new();
+        let mut open = Open::new();
+        let mut plan = HashMap::new();
         for (at, step) in block.steps.iter().enumerate() {
             if let Step::Inst(i) = step {
                 let op = &unit.func(module, block.instance).body[*i as usize].op;
-                let found = match op {
-                    Op::Ld {
-                        space,
-                        ty,
-                        addr,
-                        dst,
-                        ..
-                    } => Some((space, ty, addr, dst.len())),
-                    Op::St {
-                        space,
-                        ty,
-                        addr,
-                        src,
-                        ..
-                    } => Some((space, ty, addr, src.len())),
-                    _ => None,
-                };
-                // Proven accesses check nothing, so no other can rely on their check.
                 let place = Place {
                     instance: block.instance,
                     inst: *i,
                 };
+                // Proven accesses check nothing, so no other can rely on their check.
                 let proven = self.src.proven && self.plan.proof.covers(place);
-                if let Some((space, ty, addr, n)) = found.filter(|_| !proven) {
-                    let bytes = ty.bytes() * n as u32;
-                    if let (AddrBase::Reg(r), Some(w)) = (addr.base, mergeable(*space)) {
-                        let key = (unit.reg(block.instance, r), w, bytes);
-                        let end = addr.offset.saturating_add(i64::from(bytes));
-                        let fits = addr.offset.unsigned_abs() < 1 << 24;
-                        match open.get_mut(&key) {
-                            Some((leader, hull))
-                                if fits && (addr.offset - hull.low) % i64::from(bytes) == 0 =>
-                            {
-                                hull.low = hull.low.min(addr.offset);
-                                hull.high = hull.high.max(end);
-                                plan.insert(*leader, Some(*hull));
-                                plan.insert(at, None);
-                            }
-                            None if fits => {
-                                let hull = Hull {
-                                    low: addr.offset,
-                                    high: end,
-                                    align: bytes,
-                                };
-                                open.insert(key, (at, hull));
-                            }
-                            _ => {}
-                        }
-                    }
+                if let Some((register, window, bytes, offset)) = access(op).filter(|_| !proven) {
+                    let key = (unit.reg(block.instance, register), window, bytes);
+                    join(&mut open, &mut plan, key, at, offset);
                 }
             }
             visit_step(unit, module, block.instance, *step, &mut |r, a| {

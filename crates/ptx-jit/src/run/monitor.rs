@@ -100,7 +100,12 @@ impl Env<'_> {
         let Some(monitor) = self.monitor() else {
             return Ok(());
         };
-        let op = &self.kernel.plan.unit.inst(&self.kernel.module, self.place).op;
+        let op = &self
+            .kernel
+            .plan
+            .unit
+            .inst(&self.kernel.module, self.place)
+            .op;
         let (kind, order) = match self.mbarrier.get() {
             true => (
                 AccessKind::Atomic,
@@ -237,4 +242,3 @@ impl Dispatch<'_> {
         Line { ptx, source }
     }
 }
-

@@ -1,7 +1,7 @@
 //! Textures and surfaces.
 
 use mica_kernel::{Fault, FaultKind, TextureView};
-use mica_ptx::ast::{Op, Operand, RegId, ScalarType, Space, TexQuery};
+use mica_ptx::ast::{Op, Operand, RegId, ScalarType, Space, Suld, Sured, Sust, TexQuery};
 use mica_ptx_ops::atomic;
 use mica_ptx_ops::surface::{SurfaceAddress, encode_component, surface_address};
 use mica_ptx_ops::texture::{Coordinates, component_bytes, gather, sample};
@@ -92,90 +92,105 @@ pub(crate) fn execute(env: &Env<'_>, op: &Op, out: &mut Out<'_>) -> Result<(), F
         }
         Op::Txq {
             query, dst, handle, ..
-        } => {
-            let v = view(env, *handle)?;
-            let bits = match query {
-                TexQuery::Width => v.extent.x,
-                TexQuery::Height => v.extent.y,
-                TexQuery::Depth | TexQuery::ArraySize => v.extent.z,
-                TexQuery::NumMipmapLevels | TexQuery::NumSamples => 1,
-                TexQuery::NormalizedCoords => u32::from(v.normalized_coords),
-                TexQuery::FilterMode => v.filter,
-                TexQuery::AddrMode0 => v.address_mode[0],
-                TexQuery::AddrMode1 => v.address_mode[1],
-                TexQuery::AddrMode2 => v.address_mode[2],
-                TexQuery::ChannelDataType => v.format,
-                TexQuery::ChannelOrder => v.channels,
-                TexQuery::MemoryLayout | TexQuery::ForceUnnormalizedCoords => 0,
-            };
-            out(*dst, u128::from(bits));
-        }
-        Op::Suld(x) => {
-            let v = view(env, x.surface)?;
-            let size = x.ty.bytes();
-            let bytes = size * x.dst.len() as u32;
-            let layer = x.layer.map_or(0, |o| env.word(o));
-            let at = surface_address(&v, x.geom, x.clamp, three(&x.coords, int), layer, bytes);
-            let host = match at {
-                SurfaceAddress::At(a) => Some(env.host_at(Space::Global, a, bytes, size, false)?),
-                SurfaceAddress::Nothing => None,
-                SurfaceAddress::Trap => return Err(env.fault(FaultKind::IllegalAddress)),
-            };
-            for (i, d) in x.dst.iter().enumerate() {
-                let Some(d) = d else { continue };
-                let bits = host.map_or(0, |h| env.load(h + i as u64 * u64::from(size), size));
-                out(*d, u128::from(bits));
-            }
-        }
-        Op::Sust(x) => {
-            let v = view(env, x.surface)?;
-            let layer = x.layer.map_or(0, |o| env.word(o));
-            let mut coords = three(&x.coords, int);
-            let (size, n) = if x.formatted {
-                let size = component_bytes(v.format);
-                coords[0] = coords[0].wrapping_mul((size * v.channels) as i32);
-                (size, (v.channels as usize).min(x.src.len()))
-            } else {
-                (x.ty.bytes(), x.src.len())
-            };
-            let bytes = size * n as u32;
-            match surface_address(&v, x.geom, x.clamp, coords, layer, bytes) {
-                SurfaceAddress::At(a) => {
-                    let host = env.host_at(Space::Global, a, bytes, size, true)?;
-                    for (i, o) in x.src.iter().take(n).enumerate() {
-                        let bits = if x.formatted {
-                            encode_component(v.format, env.word(*o))
-                        } else {
-                            env.value(*o)
-                        };
-                        env.store(host + i as u64 * u64::from(size), size, bits);
-                    }
-                }
-                SurfaceAddress::Nothing => {}
-                SurfaceAddress::Trap => return Err(env.fault(FaultKind::IllegalAddress)),
-            }
-        }
-        Op::Sured(x) => {
-            let v = view(env, x.surface)?;
-            let layer = x.layer.map_or(0, |o| env.word(o));
-            let mut coords = three(&x.coords, int);
-            let size = x.ty.bytes();
-            if x.formatted {
-                coords[0] = coords[0].wrapping_mul(size as i32);
-            }
-            match surface_address(&v, x.geom, x.clamp, coords, layer, size) {
-                SurfaceAddress::At(a) => {
-                    let host = env.host_at(Space::Global, a, size, size, true)?;
-                    let value = env.value(x.src);
-                    super::memory_ops::rmw(host, size, |old| {
-                        atomic::apply(x.op, x.ty, false, old, value, 0)
-                    });
-                }
-                SurfaceAddress::Nothing => {}
-                SurfaceAddress::Trap => return Err(env.fault(FaultKind::IllegalAddress)),
-            }
-        }
+        } => out(*dst, u128::from(queried(&view(env, *handle)?, *query))),
+        Op::Suld(x) => load_surface(env, x, out)?,
+        Op::Sust(x) => store_surface(env, x)?,
+        Op::Sured(x) => reduce_surface(env, x)?,
         _ => return Err(env.fault(FaultKind::IllegalInstruction)),
     }
+    Ok(())
+}
+
+/// What `txq` and `suq` answer.
+fn queried(v: &TextureView, query: TexQuery) -> u32 {
+    match query {
+        TexQuery::Width => v.extent.x,
+        TexQuery::Height => v.extent.y,
+        TexQuery::Depth | TexQuery::ArraySize => v.extent.z,
+        TexQuery::NumMipmapLevels | TexQuery::NumSamples => 1,
+        TexQuery::NormalizedCoords => u32::from(v.normalized_coords),
+        TexQuery::FilterMode => v.filter,
+        TexQuery::AddrMode0 => v.address_mode[0],
+        TexQuery::AddrMode1 => v.address_mode[1],
+        TexQuery::AddrMode2 => v.address_mode[2],
+        TexQuery::ChannelDataType => v.format,
+        TexQuery::ChannelOrder => v.channels,
+        TexQuery::MemoryLayout | TexQuery::ForceUnnormalizedCoords => 0,
+    }
+}
+
+/// The host address of an access of `bytes` to a surface, in elements of `size`; `None` where the access does nothing.
+fn surface_host(
+    env: &Env<'_>,
+    at: SurfaceAddress,
+    bytes: u32,
+    size: u32,
+    write: bool,
+) -> Result<Option<u64>, Fault> {
+    match at {
+        SurfaceAddress::At(at) => env.host_at(Space::Global, at, bytes, size, write).map(Some),
+        SurfaceAddress::Nothing => Ok(None),
+        SurfaceAddress::Trap => Err(env.fault(FaultKind::IllegalAddress)),
+    }
+}
+
+fn load_surface(env: &Env<'_>, x: &Suld, out: &mut Out<'_>) -> Result<(), Fault> {
+    let v = view(env, x.surface)?;
+    let size = x.ty.bytes();
+    let bytes = size * x.dst.len() as u32;
+    let layer = x.layer.map_or(0, |o| env.word(o));
+    let coords = three(&x.coords, |o| env.word(o) as i32);
+    let at = surface_address(&v, x.geom, x.clamp, coords, layer, bytes);
+    let host = surface_host(env, at, bytes, size, false)?;
+    for (i, d) in x.dst.iter().enumerate() {
+        let Some(d) = d else { continue };
+        let bits = host.map_or(0, |h| env.load(h + i as u64 * u64::from(size), size));
+        out(*d, u128::from(bits));
+    }
+    Ok(())
+}
+
+fn store_surface(env: &Env<'_>, x: &Sust) -> Result<(), Fault> {
+    let v = view(env, x.surface)?;
+    let layer = x.layer.map_or(0, |o| env.word(o));
+    let mut coords = three(&x.coords, |o| env.word(o) as i32);
+    let (size, n) = if x.formatted {
+        let size = component_bytes(v.format);
+        coords[0] = coords[0].wrapping_mul((size * v.channels) as i32);
+        (size, (v.channels as usize).min(x.src.len()))
+    } else {
+        (x.ty.bytes(), x.src.len())
+    };
+    let bytes = size * n as u32;
+    let at = surface_address(&v, x.geom, x.clamp, coords, layer, bytes);
+    let Some(host) = surface_host(env, at, bytes, size, true)? else {
+        return Ok(());
+    };
+    for (i, o) in x.src.iter().take(n).enumerate() {
+        let bits = match x.formatted {
+            true => encode_component(v.format, env.word(*o)),
+            false => env.value(*o),
+        };
+        env.store(host + i as u64 * u64::from(size), size, bits);
+    }
+    Ok(())
+}
+
+fn reduce_surface(env: &Env<'_>, x: &Sured) -> Result<(), Fault> {
+    let v = view(env, x.surface)?;
+    let layer = x.layer.map_or(0, |o| env.word(o));
+    let mut coords = three(&x.coords, |o| env.word(o) as i32);
+    let size = x.ty.bytes();
+    if x.formatted {
+        coords[0] = coords[0].wrapping_mul(size as i32);
+    }
+    let at = surface_address(&v, x.geom, x.clamp, coords, layer, size);
+    let Some(host) = surface_host(env, at, size, size, true)? else {
+        return Ok(());
+    };
+    let value = env.value(x.src);
+    super::memory_ops::rmw(host, size, |old| {
+        atomic::apply(x.op, x.ty, false, old, value, 0)
+    });
     Ok(())
 }

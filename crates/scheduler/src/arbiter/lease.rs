@@ -1,12 +1,10 @@
 //! The lease in force: its grant, its end, and the time charged for it.
 
+use super::verdict::{Contest, Situation, Verdict, verdict};
 use super::{Arbiter, ClientId, Gate, Order, SEQUENCE_MASK};
 use crate::Priority;
 use crate::policy::TenantId;
 
-/// Where work holds still by itself: how long whoever held a lease has to say what it used of it, before
-/// the next one gets it.
-const SAYS_SO_NS: u64 = 1_000_000;
 /// A lease is longer by its usual length for every so many tenants that wait, up to so many times as long.
 const WAITING_FOR_ONE_MORE: usize = 3;
 const MOST_TIMES: usize = 3;
@@ -56,71 +54,66 @@ impl Arbiter {
             .tenants
             .get(&tenant_id)
             .is_some_and(|t| t.within_cap() && !t.entitlement.suspended);
-        let wanted_elsewhere = contender.is_some() || !allowed;
-        let mut overdue_ns = 0;
-        if let Some(holder) = &mut self.holder {
-            let since_ns = holder.looked_ns.max(end_ns);
-            if wanted_elsewhere {
-                holder.overdue_ns += now_ns.saturating_sub(since_ns);
+        let wanted = (contender.is_some() || !allowed).then(|| Contest {
+            goes_on: allowed
+                && contender.is_some_and(|contender| {
+                    let more_ns = end_ns.saturating_sub(now_ns);
+                    self.policy.goes_on(tenant_id, contender, more_ns)
+                }),
+            turn_ns: self.turn_ns(),
+            is_urgent: self.is_more_urgent(contender, tenant_id),
+            is_owed: self.is_owed(contender, tenant_id, now_ns),
+        });
+        let seen = Situation {
+            now_ns,
+            end_ns,
+            overdue_ns: self.overdue_ns(now_ns, wanted.is_some()),
+            idle,
+            wanted,
+        };
+        self.carry_out(id, verdict(&self.settings, &seen), now_ns, orders)
+    }
+
+    /// For how long others have wanted the lease after its end, up to now.
+    fn overdue_ns(&mut self, now_ns: u64, is_wanted: bool) -> u64 {
+        let Some(holder) = &mut self.holder else {
+            return 0;
+        };
+        let since_ns = holder.looked_ns.max(holder.end_ns);
+        if is_wanted {
+            holder.overdue_ns += now_ns.saturating_sub(since_ns);
+        }
+        holder.looked_ns = now_ns;
+        holder.overdue_ns
+    }
+
+    /// Does with the holder's lease as decided; when to look again, if it goes on.
+    fn carry_out(
+        &mut self,
+        id: ClientId,
+        verdict: Verdict,
+        now_ns: u64,
+        orders: &mut Vec<Order>,
+    ) -> Option<u64> {
+        match verdict {
+            Verdict::GoOn { end_ns, look_ns } => {
+                if let Some(end_ns) = end_ns {
+                    self.set_end(id, end_ns, orders);
+                }
+                return Some(look_ns);
             }
-            holder.looked_ns = now_ns;
-            overdue_ns = holder.overdue_ns;
+            Verdict::EndIdle => self.skip_charge(now_ns),
+            Verdict::EndOverrun => self.begin_overrun(now_ns),
+            Verdict::Revoke => {}
         }
-        if wanted_elsewhere && idle {
-            self.skip_charge(now_ns);
-            self.close_holder(now_ns, orders);
-            return None;
-        }
-        // Prolonged a little before its end, so that a holder nobody waits for never has to drain.
-        let margin_ns = self.settings.lease_ns / 8;
-        if !wanted_elsewhere {
-            if end_ns <= now_ns + margin_ns {
-                let end_ns = now_ns + self.settings.lease_ns;
-                self.set_end(id, end_ns, orders);
-                return Some(end_ns - margin_ns);
-            }
-            return Some(end_ns - margin_ns);
-        }
-        let goes_on = allowed
-            && contender.is_some_and(|contender| {
-                let more_ns = end_ns.saturating_sub(now_ns);
-                self.policy.goes_on(tenant_id, contender, more_ns)
-            });
-        if goes_on && end_ns > now_ns && end_ns < now_ns + 2 * margin_ns {
-            // It would be picked again, so nothing has to drain.
-            let end_ns = end_ns + self.turn_ns();
-            self.set_end(id, end_ns, orders);
-            return Some(end_ns - margin_ns);
-        }
-        let urgent = self.is_more_urgent(contender, tenant_id);
-        let is_late = now_ns >= end_ns && overdue_ns >= self.drain_limit_ns();
-        if is_late && !self.settings.ends_at_once {
-            self.begin_overrun(now_ns);
-            self.close_holder(now_ns, orders);
-            return None;
-        }
-        if self.settings.ends_at_once && (urgent || is_late) {
-            // Its work holds still by itself within microseconds: whoever is urgent need not wait for it
-            // to say so, nor anybody for long: it may have no processor to say it with.
-            self.close_holder(now_ns, orders);
+        self.close_holder(now_ns, orders);
+        if verdict == Verdict::Revoke {
             for order in orders.iter_mut().filter(|order| order.client == id) {
                 // It watches its gate while it runs.
                 order.wake = true;
             }
-            return None;
         }
-        let hurries = urgent || self.is_owed(contender, tenant_id, now_ns);
-        if end_ns > now_ns && hurries {
-            self.set_end(id, now_ns, orders);
-        } else if end_ns > now_ns + margin_ns && self.settings.idle_ns.is_none() {
-            return Some(end_ns - margin_ns);
-        }
-        // A yield rings the doorbell; only idleness has to be looked for.
-        let limit_ns = end_ns.max(now_ns) + self.drain_limit_ns().saturating_sub(overdue_ns);
-        Some(match self.settings.idle_ns {
-            Some(idle_ns) => now_ns + idle_ns / 4,
-            None => limit_ns,
-        })
+        None
     }
 
     /// How long a lease is: the more tenants wait, the longer, since each change of holder leaves the GPU idle for a
@@ -132,14 +125,6 @@ impl Arbiter {
         let waiting = (self.tenants.values()).filter(|tenant| !tenant.waiting.is_empty());
         let times = (waiting.count() / WAITING_FOR_ONE_MORE).clamp(1, MOST_TIMES);
         self.settings.lease_ns * times as u64
-    }
-
-    /// How long after its end a lease may be given back.
-    fn drain_limit_ns(&self) -> u64 {
-        match self.settings.ends_at_once {
-            true => self.settings.drain_limit_ns.min(SAYS_SO_NS),
-            false => self.settings.drain_limit_ns,
-        }
     }
 
     pub(super) fn is_more_urgent(&self, contender: Option<TenantId>, holder: TenantId) -> bool {

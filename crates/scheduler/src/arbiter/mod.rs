@@ -22,6 +22,7 @@ mod stops;
 mod tab;
 mod types;
 mod undrained;
+mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

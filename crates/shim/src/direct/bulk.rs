@@ -6,7 +6,6 @@ use std::ffi::c_void;
 use mica_cuda_abi::{CuStatus, DevicePtr, Handle, MemLocation, Symbol, function};
 
 use super::copies::pass;
-use super::submission::submit;
 
 fn filled<V>(count: usize, rows: usize) -> usize {
     size_of::<V>().saturating_mul(count).saturating_mul(rows)
@@ -149,50 +148,6 @@ pub(crate) unsafe fn batch_v2(
     }
 }
 
-/// `cuMemcpy3DBatchAsync`: taken for large whatever it holds.
-pub(crate) unsafe fn deep_batch(
-    symbol: Symbol,
-    real: function::cuMemcpy3DBatchAsync,
-    count: usize,
-    copies: *mut c_void,
-    failed: *mut usize,
-    flags: u64,
-    stream: Handle,
-) -> CuStatus {
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(count, copies, failed, flags, stream) }
-}
-
-/// `cuMemcpy3DBatchAsync_v2`.
-pub(crate) unsafe fn deep_batch_v2(
-    symbol: Symbol,
-    real: function::cuMemcpy3DBatchAsync_v2,
-    count: usize,
-    copies: *mut c_void,
-    flags: u64,
-    stream: Handle,
-) -> CuStatus {
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(count, copies, flags, stream) }
-}
-
-/// `cuMemBatchDecompressAsync`.
-pub(crate) unsafe fn decompress(
-    symbol: Symbol,
-    real: function::cuMemBatchDecompressAsync,
-    params: *mut c_void,
-    count: usize,
-    flags: u32,
-    failed: *mut usize,
-    stream: Handle,
-) -> CuStatus {
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(params, count, flags, failed, stream) }
-}
-
 /// `cuMemPrefetchAsync`.
 pub(crate) unsafe fn prefetch(
     symbol: Symbol,
@@ -282,17 +237,4 @@ pub(crate) unsafe fn with_attributes(
     pass(symbol, bytes, stream);
     // SAFETY: the program's arguments.
     unsafe { real(to, from, bytes, attributes, stream) }
-}
-
-/// `cuMemcpy3DWithAttributesAsync`: taken for large whatever it is.
-pub(crate) unsafe fn deep_with_attributes(
-    symbol: Symbol,
-    real: function::cuMemcpy3DWithAttributesAsync,
-    copy: *mut c_void,
-    flags: u64,
-    stream: Handle,
-) -> CuStatus {
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(copy, flags, stream) }
 }

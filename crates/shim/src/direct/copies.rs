@@ -134,18 +134,6 @@ pub(crate) unsafe fn described_v1(
     unsafe { real(copy) }
 }
 
-/// The same on a stream.
-pub(crate) unsafe fn described_async_v1(
-    symbol: Symbol,
-    real: function::cuMemcpy2DAsync,
-    copy: *const c_void,
-    stream: Handle,
-) -> CuStatus {
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(copy, stream) }
-}
-
 /// Where the extents lie in `CUDA_MEMCPY2D` and `CUDA_MEMCPY3D`: width in bytes, rows, slices.
 const FLAT_EXTENT: usize = 112;
 const DEEP_EXTENT: usize = 176;

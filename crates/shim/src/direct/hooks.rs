@@ -57,6 +57,27 @@ macro_rules! observe {
     };
 }
 
+/// The last of several arguments.
+macro_rules! last {
+    ($last:ident) => { $last };
+    ($first:ident, $($rest:ident),+) => { last!($($rest),+) };
+}
+
+/// A hook of a function that submits work to a stream, its last argument: the call passes the gate whatever it holds.
+macro_rules! submits {
+    ($symbol:ident $submit:path; ($($arg:ident: $type:ty),*)) => {
+        #[expect(non_snake_case, reason = "the driver's name")]
+        unsafe extern "C" fn $symbol($($arg: $type),*) -> CuStatus {
+            let function = real!($symbol);
+            guarded(|| {
+                $submit(Symbol::$symbol, last!($($arg),*));
+                // SAFETY: the program's own arguments for the driver's function of this name.
+                unsafe { function($($arg),*) }
+            })
+        }
+    };
+}
+
 /// A hook whose common path is a few instructions that cannot panic: it guards its slow path itself.
 macro_rules! bare_hook {
     ($symbol:ident $target:path; ($($arg:ident: $type:ty),*)) => {
@@ -207,7 +228,7 @@ hooks! {
     hook [cuLaunchCooperativeKernelMultiDevice] => submission::cooperative_many;
     hook [cuLaunch] => submission::legacy;
     hook [cuLaunchGrid] => submission::legacy_grid;
-    hook [cuLaunchGridAsync] => submission::legacy_grid_async;
+    submits [cuLaunchGridAsync] => submission::submit;
 
     bare_hook [cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz] => copies::linear_async;
     bare_hook [cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz] => copies::linear_async;
@@ -234,20 +255,20 @@ hooks! {
     hook [cuMemcpyAtoHAsync, cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz] => copies::array_async;
 
     hook [cuMemcpy2D, cuMemcpy2DUnaligned, cuMemcpy3D] => copies::described_v1;
-    hook [cuMemcpy2DAsync, cuMemcpy3DAsync] => copies::described_async_v1;
+    submits [cuMemcpy2DAsync, cuMemcpy3DAsync] => submission::submit;
 
     hook [cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz] => vmm::map_arrays;
     hook [cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz] => bulk::with_attributes;
-    hook [cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz] => bulk::deep_with_attributes;
+    submits [cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz] => submission::submit;
     hook [cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync,
           cuMemDiscardAndPrefetchBatchAsync_ptsz]
         => bulk::prefetch_batch;
     hook [cuMemDiscardBatchAsync, cuMemDiscardBatchAsync_ptsz] => bulk::discard_batch;
     hook [cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz] => bulk::batch;
     hook [cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz] => bulk::batch_v2;
-    hook [cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz] => bulk::deep_batch;
-    hook [cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz] => bulk::deep_batch_v2;
-    hook [cuMemBatchDecompressAsync, cuMemBatchDecompressAsync_ptsz] => bulk::decompress;
+    submits [cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz] => submission::submit;
+    submits [cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz] => submission::submit;
+    submits [cuMemBatchDecompressAsync, cuMemBatchDecompressAsync_ptsz] => submission::submit;
     hook [cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz] => bulk::prefetch;
     hook [cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz] => bulk::prefetch_v2;
     bare_hook [cuMemsetD8, cuMemsetD8_v2, cuMemsetD8_v2_ptds] => bulk::fill;

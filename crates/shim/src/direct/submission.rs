@@ -124,17 +124,3 @@ pub(crate) unsafe fn legacy_grid(
     // SAFETY: the program's arguments.
     unsafe { real(function, width, height) }
 }
-
-/// `cuLaunchGridAsync`.
-pub(crate) unsafe fn legacy_grid_async(
-    symbol: Symbol,
-    real: function::cuLaunchGridAsync,
-    function: Handle,
-    width: i32,
-    height: i32,
-    stream: Handle,
-) -> CuStatus {
-    submit(symbol, stream);
-    // SAFETY: the program's arguments.
-    unsafe { real(function, width, height, stream) }
-}

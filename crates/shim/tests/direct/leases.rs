@@ -1,12 +1,34 @@
 //! The gate: launches wait for their turn, leases are drained and given back.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+use mica_limits::SharedPage;
 use mica_wire::host::page::{client_flags, gate};
 
 use crate::daemon::Daemon;
 use crate::served::Served;
 use crate::{MIB, eventually, limited, that_can_be_held, with_limit};
+
+/// A program that does what it is told, its daemon and the page between them.
+fn serving() -> (tempfile::TempDir, Arc<Daemon>, Served, Arc<SharedPage>) {
+    let (directory, daemon) = with_limit(64 * MIB);
+    let served = Served::start(limited(&["serve"], &daemon));
+    let page = daemon.pages().remove(0);
+    (directory, daemon, served, page)
+}
+
+fn came_back(page: &SharedPage, lease: u32) {
+    eventually("the lease came back", || {
+        page.counters.yielded.load(SeqCst) == lease
+    });
+}
+
+fn held_at_the_gate(page: &SharedPage) {
+    eventually("a thread at the gate", || {
+        page.counters.waiting.load(SeqCst) == 1
+    });
+}
 
 #[test]
 fn a_closed_gate_holds_launches_until_it_opens() {
@@ -22,9 +44,7 @@ fn a_closed_gate_holds_launches_until_it_opens() {
 
     daemon.set_gate(gate::CLOSED, 1, 0);
     served.send("l");
-    eventually("a thread at the gate", || {
-        page.counters.waiting.load(SeqCst) == 1
-    });
+    held_at_the_gate(&page);
     assert_eq!(page.counters.launches.load(SeqCst), 1);
     daemon.set_gate(gate::OPEN, 2, 0);
     assert_eq!(served.answer(), "launched 2");
@@ -35,14 +55,10 @@ fn a_closed_gate_holds_launches_until_it_opens() {
 
 #[test]
 fn a_large_fill_waits_like_a_launch() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, daemon, mut served, page) = serving();
     daemon.set_gate(gate::CLOSED, 1, 0);
     served.send("z");
-    eventually("a thread at the gate", || {
-        page.counters.waiting.load(SeqCst) == 1
-    });
+    held_at_the_gate(&page);
     daemon.set_gate(gate::OPEN, 2, 0);
     assert_eq!(served.answer(), "filled");
     assert_eq!(page.counters.launches.load(SeqCst), 1);
@@ -50,16 +66,12 @@ fn a_large_fill_waits_like_a_launch() {
 
 #[test]
 fn copies_of_arrays_and_sparse_mappings_wait_like_launches() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, daemon, mut served, page) = serving();
     for (turn, what) in ["A1", "A2", "A3", "A4"].into_iter().enumerate() {
         let sequence = 2 * turn as u32;
         daemon.set_gate(gate::CLOSED, sequence + 1, 0);
         served.send(what);
-        eventually("a thread at the gate", || {
-            page.counters.waiting.load(SeqCst) == 1
-        });
+        held_at_the_gate(&page);
         assert_eq!(page.counters.launches.load(SeqCst), turn as u64);
         daemon.set_gate(gate::OPEN, sequence + 2, 0);
         assert_eq!(served.answer(), "copied");
@@ -73,9 +85,7 @@ pub(crate) fn far() -> u64 {
 
 #[test]
 fn a_lease_that_ended_is_drained_and_given_back() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, daemon, mut served, page) = serving();
     // Something unfinished, so that the lease is not given back for idleness.
     assert_eq!(served.ask("l"), "launched 1");
     daemon.set_gate(gate::LEASED, 5, far());
@@ -83,13 +93,9 @@ fn a_lease_that_ended_is_drained_and_given_back() {
     assert_eq!(page.counters.yielded.load(SeqCst), 0);
 
     daemon.set_gate(gate::LEASED, 6, 1);
-    eventually("the lease came back", || {
-        page.counters.yielded.load(SeqCst) == 6
-    });
+    came_back(&page, 6);
     served.send("l");
-    eventually("a thread at the gate", || {
-        page.counters.waiting.load(SeqCst) == 1
-    });
+    held_at_the_gate(&page);
     assert_eq!(page.counters.launches.load(SeqCst), 2);
     // Granted anew each time, as a daemon does for one that waits.
     let mut sequence = 6;
@@ -108,39 +114,29 @@ fn a_lease_that_ended_is_drained_and_given_back() {
 
 #[test]
 fn all_contexts_are_drained_before_a_lease_goes_back() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, daemon, mut served, page) = serving();
     assert_eq!(served.ask("l"), "launched 1");
     assert_eq!(served.ask("c"), "created");
     assert_eq!(served.ask("l"), "launched 2");
     assert_eq!(served.ask("m"), "waited for 0");
     daemon.set_gate(gate::LEASED, 5, 1);
-    eventually("the lease came back", || {
-        page.counters.yielded.load(SeqCst) == 5
-    });
+    came_back(&page, 5);
     assert_eq!(served.ask("m"), "waited for 6");
 }
 
 #[test]
 fn an_idle_holder_gives_its_lease_back_early() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, daemon, mut served, page) = serving();
     assert_eq!(served.ask("l"), "launched 1");
     daemon.set_gate(gate::LEASED, 3, far());
     assert_eq!(served.ask("s"), "synced 1");
     assert_eq!(page.counters.drains.load(SeqCst), 1);
-    eventually("the lease came back", || {
-        page.counters.yielded.load(SeqCst) == 3
-    });
+    came_back(&page, 3);
 }
 
 #[test]
 fn a_wait_that_leaves_one_submission_counts_as_a_drain_and_one_that_leaves_two_does_not() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, _daemon, mut served, page) = serving();
     let mut drains_after = |commands: &[&str]| {
         for command in commands {
             served.ask(command);
@@ -155,9 +151,7 @@ fn a_wait_that_leaves_one_submission_counts_as_a_drain_and_one_that_leaves_two_d
 
 #[test]
 fn a_captured_stream_is_never_held() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, daemon, mut served, page) = serving();
     assert_eq!(served.ask("b"), "capturing");
     assert_eq!(page.client.captures.load(SeqCst), 1);
     daemon.set_gate(gate::CLOSED, 1, 0);
@@ -165,27 +159,21 @@ fn a_captured_stream_is_never_held() {
     assert_eq!(served.ask("e"), "captured");
     assert_eq!(page.client.captures.load(SeqCst), 0);
     served.send("l");
-    eventually("a thread at the gate", || {
-        page.counters.waiting.load(SeqCst) == 1
-    });
+    held_at_the_gate(&page);
     daemon.set_gate(gate::OPEN, 2, 0);
     assert_eq!(served.answer(), "launched 2");
 }
 
 #[test]
 fn a_capture_whose_stream_is_destroyed_is_over() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, daemon, mut served, page) = serving();
     assert_eq!(served.ask("b"), "capturing");
     assert_eq!(served.ask("d"), "destroyed");
     assert_eq!(page.client.captures.load(SeqCst), 0);
     // Leases are drained again.
     assert_eq!(served.ask("l"), "launched 1");
     daemon.set_gate(gate::LEASED, 5, 1);
-    eventually("the lease came back", || {
-        page.counters.yielded.load(SeqCst) == 5
-    });
+    came_back(&page, 5);
     assert_eq!(served.ask("m"), "waited for 2");
 }
 
@@ -209,9 +197,7 @@ fn a_capture_that_begins_during_a_drain_waits_for_its_end() {
 
 #[test]
 fn a_wait_for_one_of_several_streams_is_no_proof_that_nothing_runs() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, daemon, mut served, page) = serving();
     // On stream 5, as all launches here.
     assert_eq!(served.ask("l"), "launched 1");
     assert_eq!(served.ask("y6"), "stream synced");
@@ -258,9 +244,7 @@ fn a_lease_that_was_taken_away_is_given_back_when_its_work_is_done() {
 
 #[test]
 fn one_that_stood_still_while_its_gate_closed_and_opened_says_when_it_has_drained() {
-    let (_directory, daemon) = with_limit(64 * MIB);
-    let mut served = Served::start(limited(&["serve"], &daemon));
-    let page = daemon.pages().remove(0);
+    let (_directory, daemon, mut served, page) = serving();
     assert_eq!(served.ask("l"), "launched 1");
     // With a lease taken away meanwhile, and with the gate closed for the first time.
     for (sequence, before) in [(5, gate::LEASED), (9, gate::OPEN)] {
@@ -381,9 +365,7 @@ fn work_that_waits_for_the_next_submission_holds_nobody_when_its_lease_ends() {
     });
     // Later leases are drained as ever.
     daemon.set_gate(gate::LEASED, 9, 1);
-    eventually("the lease came back", || {
-        page.counters.yielded.load(SeqCst) == 9
-    });
+    came_back(&page, 9);
 }
 
 #[test]

@@ -13,9 +13,6 @@ use super::{Session, lock};
 use crate::ranges::{Owner, Range};
 use crate::{Result, VgpuError};
 
-/// Bytes that a piece of shared pages may take beyond its own.
-const PIECE_PAGES: u64 = 8192;
-
 impl Session {
     /// Allocates device memory.
     pub fn memory_alloc(&self, context: u64, bytes: u64) -> Result<DevicePtr> {
@@ -36,7 +33,8 @@ impl Session {
         {
             // The device charges for such pieces itself, and never waits. Room for the pages they may need is
             // waited for here.
-            drop(self.vgpu.charge(bytes.saturating_add(PIECE_PAGES), self)?);
+            let most = bytes.saturating_add(self.gpu.piece_bytes());
+            drop(self.vgpu.charge(most, self)?);
             made = self.gpu.memory_alloc(owner, bytes);
         }
         let address = self.watch(context, made)?;

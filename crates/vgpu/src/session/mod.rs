@@ -292,6 +292,7 @@ impl Session {
         if self.closed.swap(true, AcqRel) {
             return;
         }
+        self.gpu.give_up_waits();
         let tables = {
             let mut tables = self.write_cancelling();
             lock(&self.live).clear();

@@ -64,10 +64,11 @@ pub(super) const GPU_FIELDS: &[Field<GpuInfo>] = &[
     }),
     field("vgpus", "", |g| Some(g.vgpus.to_string())),
     field("state", "", |g| {
-        let state = match (&g.lost, &g.unshareable) {
-            (Some(_), _) => "lost",
-            (None, Some(_)) => "unshareable",
-            (None, None) => "ok",
+        let state = match (&g.lost, &g.drained, &g.unshareable) {
+            (Some(_), ..) => "lost",
+            (_, Some(_), _) => "drained",
+            (.., Some(_)) => "unshareable",
+            _ => "ok",
         };
         Some(state.to_owned())
     }),

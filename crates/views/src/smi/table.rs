@@ -66,10 +66,11 @@ fn gpu_lines(gpu: &GpuInfo) -> String {
         format!("{temperature:>4}   {power:>9}"),
         format!("{busy:>8}   {shares:>6}"),
     ]);
-    let state = match (&gpu.lost, &gpu.unshareable) {
-        (Some(_), _) => "LOST",
-        (None, Some(_)) => "cannot be shared",
-        (None, None) => "",
+    let state = match (&gpu.lost, &gpu.drained, &gpu.unshareable) {
+        (Some(_), ..) => "LOST",
+        (_, Some(_), _) => "NO NEW PROGRAMS",
+        (.., Some(_)) => "cannot be shared",
+        _ => "",
     };
     let second = cells([
         format!("     {} {state}", super::uuid(gpu)),

@@ -104,7 +104,7 @@ impl Frame<'_> {
             false => gpu.name.clone(),
         };
         let (mut x, y) = (place.x, place.y);
-        let label_tone = if gpu.lost.is_some() {
+        let label_tone = if gpu.lost.is_some() || gpu.drained.is_some() {
             Tone::Bad
         } else {
             Tone::Strong

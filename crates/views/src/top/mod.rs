@@ -53,7 +53,10 @@ const FIRST_ZOOM: usize = 1;
 /// The terminal cannot be used, or, for one picture, the daemon does not answer.
 pub fn run(client: &ControlClient, args: &TopArgs) -> Result<()> {
     let mut state = State {
-        host: host_name(),
+        host: match &args.socket {
+            Some(socket) => socket.display().to_string(),
+            None => host_name(),
+        },
         zoom: FIRST_ZOOM,
         sort: sort(args.sort),
         filter: args.filter.clone().unwrap_or_default(),
@@ -123,7 +126,12 @@ fn watch(
     let mut clock = String::new();
     while !ENDED.load(Relaxed) {
         tick(state);
-        is_new |= take_news(state, news, paused)?;
+        let taken = take_news(state, news, paused)?;
+        is_new |= taken.any;
+        if taken.acted {
+            // What was done shows at once.
+            let _ = wishes.send(Wish::Now);
+        }
         if is_new || clock != state.clock {
             clock.clone_from(&state.clock);
             screen
@@ -156,16 +164,25 @@ fn watch(
     Ok(())
 }
 
-/// Takes what has come; whether something has.
-fn take_news(state: &mut State, news: &Receiver<News>, paused: bool) -> Result<bool> {
-    let mut any = false;
+/// What has come.
+#[derive(Default)]
+struct Taken {
+    any: bool,
+    /// An action is done.
+    acted: bool,
+}
+
+/// Takes what has come.
+fn take_news(state: &mut State, news: &Receiver<News>, paused: bool) -> Result<Taken> {
+    let mut taken = Taken::default();
     loop {
         let new = match news.try_recv() {
             Ok(new) => new,
-            Err(TryRecvError::Empty) => return Ok(any),
+            Err(TryRecvError::Empty) => return Ok(taken),
             Err(TryRecvError::Disconnected) => anyhow::bail!("nobody asks the daemon any more"),
         };
-        any = true;
+        taken.any = true;
+        taken.acted |= matches!(new, News::Done(_));
         match new {
             News::Stats(..) | News::History(_) if paused => {}
             News::Stats(stats, seconds) => {
@@ -235,7 +252,8 @@ extern "C" fn end(_: libc::c_int) {
 }
 
 fn ask_for_signals() {
-    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
+    // Not SIGHUP: nothing has to be put right on a terminal that is gone, and reading keys from it never ends.
+    for signal in [libc::SIGTERM, libc::SIGINT] {
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };
     }

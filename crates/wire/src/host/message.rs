@@ -7,7 +7,7 @@ use super::frame::{Frame, Text, messages, numbered};
 use crate::codec::record;
 
 /// Protocol version; a mismatch is refused with both numbers.
-pub const PROTOCOL_VERSION: u64 = 4;
+pub const PROTOCOL_VERSION: u64 = 5;
 
 numbered! {
     /// Who says hello.
@@ -66,6 +66,38 @@ numbered! {
         RequestRefused = 5,
         /// A call or a launch of the program was refused.
         CallRefused = 6,
+    }
+
+    /// Where the memory of a worker is.
+    MemoryPlace("place of memory") {
+        /// On the device.
+        Resident = 0,
+        /// On its way out.
+        Leaving = 1,
+        /// In host memory.
+        Away = 2,
+        /// On its way in.
+        Returning = 3,
+    }
+}
+
+record! {
+    /// Where the memory of a worker is.
+    Residency {
+        /// Number of the last order that the worker has begun to carry out.
+        order: u64,
+        /// On the device or not.
+        place: MemoryPlace,
+        /// Bytes in host memory.
+        out_bytes: u64,
+        /// Bytes that stay there until more is allowed.
+        floor_bytes: u64,
+        /// Bytes on the device that cannot leave.
+        pinned_bytes: u64,
+        /// Bytes moved so far, in both directions together.
+        moved_bytes: u64,
+        /// A call of the program waits for memory that is away.
+        wanted: bool,
     }
 }
 
@@ -161,6 +193,11 @@ messages! {
             /// What it is kept under.
             name: [u8; 16],
         }
+        /// Worker: where my memory is; told at every step of a move.
+        12 Moved {
+            /// Where.
+            residency: Residency,
+        }
     }
 }
 
@@ -243,6 +280,18 @@ messages! {
         27 NoFile {
             /// Why.
             why: Text,
+        }
+        /// To a worker: all memory leaves the device; answered by [`ClientMessage::Moved`], step by step.
+        28 Leave {
+            /// The number of this order.
+            order: u64,
+        }
+        /// To a worker: memory returns until no more than `floor_bytes` are away; answered likewise.
+        29 Return {
+            /// The number of this order.
+            order: u64,
+            /// Bytes that stay away until more is allowed.
+            floor_bytes: u64,
         }
     }
 }

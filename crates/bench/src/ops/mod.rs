@@ -1,0 +1,170 @@
+//! `mica bench ops`: the compute library against what people use today, from one run.
+//!
+//! In a virtual GPU that `mica run --mode isolated` made, on that; else on the software GPU. On a card the
+//! rival is PyTorch, outside of Mica; on the software GPU NumPy (OpenBLAS) and a plain loop with OpenMP.
+//! First every kernel that could be chosen is compared with a product in f64.
+
+mod cases;
+mod check;
+mod rival;
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use mica::{Device, Vgpu};
+use mica_ops::{Activation, Attention, DType, Gemm, Norm, Ops, Precision, Tensor};
+
+use self::cases::{Case, Goal, Kind};
+use super::report::{Line, Report};
+use crate::args::BenchArgs;
+
+/// Runs of which the median counts.
+const ROUNDS: usize = 5;
+
+pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
+    let vgpu = match Vgpu::connect() {
+        Err(mica::Error::NotConnected) => Vgpu::builder()
+            .memory(2 << 30)
+            .build(&Device::software()?)?,
+        other => other?,
+    };
+    let info = vgpu.info();
+    errln!("{}, {} multiprocessors", info.name, info.multiprocessors);
+    let ops = Ops::new(&vgpu)?;
+    let mut report = Report::new(args.json);
+    let only = args.only.clone().unwrap_or_default();
+    if "kernels agree".contains(&only) || only.is_empty() {
+        report.add(check::kernels(&ops)?);
+    }
+    let cases = match info.is_software() {
+        true => cases::on_processor(),
+        false => cases::on_card(),
+    };
+    let cases: Vec<Case> = cases
+        .into_iter()
+        .filter(|case| case.name.contains(&only))
+        .collect();
+    let rivals = rival::measure(&cases)?;
+    let mut known: Option<(String, f64)> = None;
+    for case in &cases {
+        // The same work beside another rival is not measured again.
+        let work = case.name.split(',').next().unwrap_or_default().to_owned();
+        let seconds = match &known {
+            Some((name, seconds)) if *name == work => *seconds,
+            _ => measure(&ops, case, args.seconds.unwrap_or(0.5))?,
+        };
+        known = Some((work, seconds));
+        report.add(line(case, seconds, rivals.get(&case.name).copied()));
+        ops.trim();
+    }
+    report.finish()
+}
+
+fn line(case: &Case, seconds: f64, rival: Option<f64>) -> Line {
+    let (unit, factor) = case.unit();
+    let rate = |seconds: f64| case.work() / seconds / factor;
+    let part = rival.map(|rival| rival / seconds);
+    let beside = part.map_or(String::new(), |part| format!(" ({:.0} %)", 100.0 * part));
+    let (goal, reached) = match case.goal {
+        Goal::None => ("-".into(), None),
+        Goal::Rate(least) => (format!("≥ {least:.0} {unit}"), Some(rate(seconds) >= least)),
+        Goal::Part(least) => {
+            let goal = format!("≥ {:.0} % of it", 100.0 * least);
+            (goal, part.map(|part| part >= least))
+        }
+    };
+    Line {
+        what: case.name.clone(),
+        native: rival.map_or("-".into(), |rival| format!("{:.1} {unit}", rate(rival))),
+        mica: format!("{:.1} {unit}{beside}", rate(seconds)),
+        goal,
+        reached,
+    }
+}
+
+/// Seconds that a case takes.
+fn measure(ops: &Ops, case: &Case, seconds: f64) -> Result<f64> {
+    let dtype = match case.dtype {
+        "f16" => DType::F16,
+        "bf16" => DType::BF16,
+        "i8" => DType::I8,
+        _ => DType::F32,
+    };
+    let random = |shape: &[usize], stream: u64| -> Result<Tensor> {
+        let values = match dtype {
+            DType::I8 => ops.uniform(shape, DType::F32, (1, stream), (-100.0, 100.0))?,
+            _ => return Ok(ops.uniform(shape, dtype, (1, stream), (-1.0, 1.0))?),
+        };
+        Ok(ops.cast(&values, dtype)?)
+    };
+    let shape = &case.shape;
+    match case.kind {
+        Kind::Gemm => {
+            let [batch, m, n, k] = shape[..] else {
+                bail!("{} has no four sizes", case.name)
+            };
+            // PyTorch's 8-bit product takes the second factor by columns.
+            let (a, b) = match dtype {
+                DType::I8 => (random(&[batch, m, k], 1)?, random(&[batch, n, k], 2)?.t()?),
+                _ => (random(&[batch, m, k], 1)?, random(&[batch, k, n], 2)?),
+            };
+            let precision = if case.dtype == "tf32" {
+                Precision::Tf32
+            } else {
+                Precision::Full
+            };
+            let spec = Gemm {
+                precision,
+                ..Gemm::default()
+            };
+            let d = ops.gemm(&a, &b, &spec)?;
+            timed(ops, seconds, || ops.gemm_into(&a, &b, &spec, &d))
+        }
+        Kind::Attention => {
+            let (q, k, v) = (random(shape, 1)?, random(shape, 2)?, random(shape, 3)?);
+            let spec = Attention {
+                causal: case.causal,
+                ..Attention::default()
+            };
+            timed(ops, seconds, || ops.attention(&q, &k, &v, &spec).map(drop))
+        }
+        Kind::Gelu => {
+            let x = random(shape, 1)?;
+            timed(ops, seconds, || {
+                ops.activate(&x, Activation::Gelu).map(drop)
+            })
+        }
+        Kind::Softmax => {
+            let x = random(shape, 1)?;
+            timed(ops, seconds, || ops.softmax(&x, 1.0).map(drop))
+        }
+        Kind::Norm => {
+            let (x, w) = (random(shape, 1)?, random(&shape[1..], 2)?);
+            let norm = || ops.norm(&x, Norm::Layer, Some(&w), Some(&w), 1e-5);
+            timed(ops, seconds, || norm().map(drop))
+        }
+    }
+}
+
+/// Seconds of one run of some work: the median of rounds that take `seconds` together.
+fn timed(ops: &Ops, seconds: f64, work: impl Fn() -> mica_ops::Result<()>) -> Result<f64> {
+    for _ in 0..3 {
+        work()?;
+    }
+    ops.synchronize()?;
+    let began = Instant::now();
+    work()?;
+    ops.synchronize()?;
+    let once = began.elapsed().as_secs_f64().max(1e-6);
+    let count = ((seconds / ROUNDS as f64 / once) as usize).max(1);
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let began = Instant::now();
+        for _ in 0..count {
+            work()?;
+        }
+        ops.synchronize()?;
+        times.push(began.elapsed().as_secs_f64() / count as f64);
+    }
+    Ok(super::software::median(times))
+}

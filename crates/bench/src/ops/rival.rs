@@ -1,0 +1,104 @@
+//! The other side of `mica bench ops`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::cases::{Case, Kind};
+
+const SCRIPT: &str = include_str!("rival.py");
+const LOOP: &str = include_str!("attention.c");
+
+/// Seconds by name of case, as far as there is something to compare with.
+pub(super) fn measure(cases: &[Case]) -> Result<BTreeMap<String, f64>> {
+    let mut seconds = BTreeMap::new();
+    match by_python(cases) {
+        Ok(found) => seconds.extend(found),
+        Err(why) => errln!("PyTorch or NumPy is not compared with: {why:#}"),
+    }
+    let loops = (cases.iter()).filter(|case| case.kind == Kind::Attention && case.on != "card");
+    let folder = tempfile::tempdir()?;
+    for case in loops {
+        match by_loop(case, folder.path()) {
+            Ok(time) => drop(seconds.insert(case.name.clone(), time)),
+            Err(why) => errln!("{} is not compared with a loop: {why:#}", case.name),
+        }
+    }
+    Ok(seconds)
+}
+
+/// A program outside of Mica: nothing of the virtual GPU's environment reaches it.
+fn outside(program: &str) -> Command {
+    let mut command = Command::new(program);
+    for name in [
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+        "MICA_TOKEN",
+        "MICA_HOST_SOCKET",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// `MICA_BENCH_PYTHON`, or the `python3` of the path.
+fn by_python(cases: &[Case]) -> Result<BTreeMap<String, f64>> {
+    let python = std::env::var("MICA_BENCH_PYTHON").unwrap_or_else(|_| "python3".into());
+    let mut child = outside(&python)
+        .args(["-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{python} cannot be started"))?;
+    let question = serde_json::to_vec(cases)?;
+    if let Some(mut input) = child.stdin.take() {
+        // A program that ended already says why on its standard error.
+        let _ = input.write_all(&question);
+    }
+    let output = child.wait_with_output()?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    let last = words.lines().last().unwrap_or("it said nothing");
+    anyhow::ensure!(output.status.success(), "{last}");
+    words.lines().for_each(|line| errln!("{line}"));
+    let mut answer: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&output.stdout)?;
+    if let Some(what) = answer.remove("") {
+        errln!("compared with {}", what.as_str().unwrap_or_default());
+    }
+    let numbers = answer.into_iter();
+    Ok(numbers
+        .filter_map(|(name, time)| Some((name, time.as_f64()?)))
+        .collect())
+}
+
+fn by_loop(case: &Case, folder: &Path) -> Result<f64> {
+    let program = folder.join("attention");
+    if !program.exists() {
+        let source = folder.join("attention.c");
+        std::fs::write(&source, LOOP)?;
+        let status = outside("gcc")
+            .args(["-O3", "-march=native", "-ffast-math", "-fopenmp", "-o"])
+            .arg(&program)
+            .arg(&source)
+            .arg("-lm")
+            .status()
+            .context("gcc cannot be started")?;
+        anyhow::ensure!(status.success(), "gcc failed");
+    }
+    let [batch, heads, rows, size] = case.shape[..] else {
+        anyhow::bail!("it has no four sizes");
+    };
+    let numbers = [batch * heads, rows, size, usize::from(case.causal)];
+    let output = outside(&program.to_string_lossy())
+        .args(numbers.map(|number| number.to_string()))
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let first = text
+        .split_whitespace()
+        .next()
+        .context("the loop said nothing")?;
+    Ok(first.parse()?)
+}

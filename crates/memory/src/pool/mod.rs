@@ -1,0 +1,254 @@
+//! Small allocations of one program, in chunks of one frame.
+//!
+//! ```text
+//!   up to 64 KiB    slab:  a chunk of equal slots        one size class and one owner a chunk
+//!   up to 1 MiB     room:  a chunk of best-fitting pieces
+//!   more            not here: whole frames
+//! ```
+//!
+//! The pool places pieces and never asks the device: a request that does not fit names what is missing, the caller
+//! gets one more chunk and asks again. A chunk whose last piece was freed is handed back at once. An address is given
+//! out again when its caller has freed it, so the caller frees after the work that used the memory has drained.
+
+mod room;
+mod slab;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::{FRAME_BYTES, Figures};
+use room::Room;
+use slab::Slab;
+
+/// Addresses are multiples of this.
+pub const STEP_BYTES: u64 = 256;
+/// Largest piece of a slab.
+pub const SLAB_BYTES: u64 = 64 << 10;
+/// Largest piece of a pool.
+pub const LARGEST_BYTES: u64 = 1 << 20;
+
+/// What a piece was placed as: the size class of a slab, or `None` for a piece of a room.
+type Class = Option<u64>;
+
+/// The chunks of one program.
+#[derive(Debug, Default)]
+pub struct Pool {
+    /// By first address, which is a multiple of [`FRAME_BYTES`].
+    chunks: HashMap<u64, Chunk>,
+    /// Slabs with free slots, by owner and class.
+    partial: BTreeMap<(u64, u64), BTreeSet<u64>>,
+    /// Rooms by owner.
+    rooms: BTreeMap<u64, BTreeSet<u64>>,
+    asked_bytes: u64,
+    given_bytes: u64,
+    pieces: u64,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    owner: u64,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Slab(Slab),
+    Room(Room),
+}
+
+/// A piece that was freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Freed {
+    /// Bytes that had been asked for.
+    pub bytes: u64,
+    /// The chunk that has no piece any more, and that the pool has forgotten.
+    pub empty_chunk: Option<u64>,
+}
+
+/// The size class of a request: at most an eighth more than was asked for.
+fn class_of(bytes: u64) -> Class {
+    if bytes > SLAB_BYTES {
+        return None;
+    }
+    let step = (bytes.next_power_of_two() / 16).max(STEP_BYTES);
+    Some(bytes.max(1).next_multiple_of(step))
+}
+
+fn chunk_of(address: u64) -> u64 {
+    address & !(FRAME_BYTES - 1)
+}
+
+impl Pool {
+    /// A pool without chunks.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether a request is the pool's business.
+    pub fn serves(bytes: u64) -> bool {
+        (1..=LARGEST_BYTES).contains(&bytes)
+    }
+
+    /// Places a request of an owner; `None` if a chunk is missing, see [`Pool::add_chunk`], or if the pool does not
+    /// serve such requests.
+    pub fn place(&mut self, owner: u64, bytes: u64) -> Option<u64> {
+        if !Self::serves(bytes) {
+            return None;
+        }
+        let (address, given) = match class_of(bytes) {
+            Some(class) => (self.place_in_slab(owner, class, bytes)?, class),
+            None => self.place_in_room(owner, bytes)?,
+        };
+        self.asked_bytes += bytes;
+        self.given_bytes += given;
+        self.pieces += 1;
+        Some(address)
+    }
+
+    fn place_in_slab(&mut self, owner: u64, class: u64, bytes: u64) -> Option<u64> {
+        let partial = self.partial.get_mut(&(owner, class))?;
+        let base = *partial.first()?;
+        let Some(Chunk {
+            kind: Kind::Slab(slab),
+            ..
+        }) = self.chunks.get_mut(&base)
+        else {
+            return None;
+        };
+        let offset = slab.take(bytes)?;
+        if slab.is_full() {
+            partial.remove(&base);
+        }
+        Some(base + offset)
+    }
+
+    fn place_in_room(&mut self, owner: u64, bytes: u64) -> Option<(u64, u64)> {
+        let rooms = self.rooms.get(&owner)?;
+        let fit = |base: &u64| match &self.chunks.get(base)?.kind {
+            Kind::Room(room) => Some((room.best_fit(bytes)?, *base)),
+            Kind::Slab(_) => None,
+        };
+        let (_, base) = rooms.iter().filter_map(fit).min()?;
+        let Some(Chunk {
+            kind: Kind::Room(room),
+            ..
+        }) = self.chunks.get_mut(&base)
+        else {
+            return None;
+        };
+        let (offset, given) = room.take(bytes)?;
+        Some((base + offset, given))
+    }
+
+    /// Adds a chunk of [`FRAME_BYTES`] for requests of this size; its first address is a multiple of its size.
+    pub fn add_chunk(&mut self, owner: u64, bytes: u64, base: u64) {
+        debug_assert!(base.is_multiple_of(FRAME_BYTES));
+        let kind = match class_of(bytes) {
+            Some(class) => {
+                self.partial.entry((owner, class)).or_default().insert(base);
+                Kind::Slab(Slab::new(class))
+            }
+            None => {
+                self.rooms.entry(owner).or_default().insert(base);
+                Kind::Room(Room::new())
+            }
+        };
+        self.chunks.insert(base, Chunk { owner, kind });
+    }
+
+    /// The piece that holds an address: its first address, the bytes that were asked for, and its owner.
+    pub fn find(&self, address: u64) -> Option<(u64, u64, u64)> {
+        let base = chunk_of(address);
+        let chunk = self.chunks.get(&base)?;
+        let (offset, bytes) = match &chunk.kind {
+            Kind::Slab(slab) => slab.find(address - base)?,
+            Kind::Room(room) => room.find(address - base)?,
+        };
+        Some((base + offset, bytes, chunk.owner))
+    }
+
+    /// Frees a piece by its first address; `None` if there is none.
+    pub fn free(&mut self, address: u64) -> Option<Freed> {
+        let base = chunk_of(address);
+        let chunk = self.chunks.get_mut(&base)?;
+        let (bytes, given, is_empty) = match &mut chunk.kind {
+            Kind::Slab(slab) => {
+                let bytes = slab.give(address - base)?;
+                let partial = self.partial.entry((chunk.owner, slab.class())).or_default();
+                partial.insert(base);
+                (bytes, slab.class(), slab.is_empty())
+            }
+            Kind::Room(room) => {
+                let (bytes, given) = room.give(address - base)?;
+                (bytes, given, room.is_empty())
+            }
+        };
+        self.asked_bytes -= bytes;
+        self.given_bytes -= given;
+        self.pieces -= 1;
+        if is_empty {
+            self.forget_chunk(base);
+        }
+        Some(Freed {
+            bytes,
+            empty_chunk: is_empty.then_some(base),
+        })
+    }
+
+    /// Frees everything of an owner; the chunks that were its own.
+    pub fn free_all(&mut self, owner: u64) -> Vec<u64> {
+        let is_its = |(base, chunk): (&u64, &Chunk)| (chunk.owner == owner).then_some(*base);
+        let bases: Vec<u64> = self.chunks.iter().filter_map(is_its).collect();
+        for base in &bases {
+            self.forget_chunk(*base);
+        }
+        bases
+    }
+
+    fn forget_chunk(&mut self, base: u64) {
+        let Some(chunk) = self.chunks.remove(&base) else {
+            return;
+        };
+        let left = match &chunk.kind {
+            Kind::Slab(slab) => {
+                let key = (chunk.owner, slab.class());
+                if let Some(partial) = self.partial.get_mut(&key) {
+                    partial.remove(&base);
+                    if partial.is_empty() {
+                        self.partial.remove(&key);
+                    }
+                }
+                slab.figures()
+            }
+            Kind::Room(room) => {
+                if let Some(rooms) = self.rooms.get_mut(&chunk.owner) {
+                    rooms.remove(&base);
+                    if rooms.is_empty() {
+                        self.rooms.remove(&chunk.owner);
+                    }
+                }
+                room.figures()
+            }
+        };
+        self.asked_bytes -= left.asked_bytes;
+        self.given_bytes -= left.given_bytes;
+        self.pieces -= left.pieces;
+    }
+
+    /// Sums over all chunks.
+    pub fn figures(&self) -> Figures {
+        let largest = self.chunks.values().map(|chunk| match &chunk.kind {
+            Kind::Slab(slab) => slab.figures().largest_free_bytes,
+            Kind::Room(room) => room.figures().largest_free_bytes,
+        });
+        Figures {
+            held_bytes: self.chunks.len() as u64 * FRAME_BYTES,
+            asked_bytes: self.asked_bytes,
+            given_bytes: self.given_bytes,
+            largest_free_bytes: largest.max().unwrap_or(0),
+            pieces: self.pieces,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Gradients of attention, by products over the whole matrix of scores.
+
+use super::{Attention, Sizes, check, mismatch};
+use crate::{DType, Error, Gemm, Ops, Reduction, Result, Tensor};
+
+/// Gradients of attention's inputs, in their type and shape.
+#[derive(Clone, Debug)]
+pub struct AttentionGradients {
+    /// Of the queries.
+    pub dq: Tensor,
+    /// Of the keys.
+    pub dk: Tensor,
+    /// Of the values.
+    pub dv: Tensor,
+}
+
+impl Ops {
+    /// The gradients of `attention(q, k, v)` for the gradient of its output. Makes the whole matrix of
+    /// scores: twice [`AttentionMemory::plain`](super::AttentionMemory).
+    ///
+    /// # Errors
+    /// If shapes or types do not fit, or sequences have different lengths.
+    pub fn attention_backward(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        spec: &Attention,
+        doutput: &Tensor,
+    ) -> Result<AttentionGradients> {
+        let sizes = check(q, k, v, spec)?;
+        if doutput.shape() != q.shape() || doutput.dtype() != q.dtype() {
+            let rule = "the output's gradient has the queries' shape and type";
+            return Err(mismatch(
+                ("the gradient", doutput),
+                ("the queries", q),
+                rule,
+            ));
+        }
+        if spec.starts.is_some() {
+            let message = "gradients of sequences of different lengths are not there yet";
+            return Err(Error::argument("attention_backward", message));
+        }
+        let rows = [sizes.batch * sizes.heads, sizes.queries, sizes.size];
+        let (q3, dy) = (
+            self.dense(q)?.reshape(&rows)?,
+            self.dense(doutput)?.reshape(&rows)?,
+        );
+        let (k3, v3) = (self.per_head(&sizes, k)?, self.per_head(&sizes, v)?);
+        let product = |a: &Tensor, b: &Tensor| self.gemm(a, b, &Gemm::default());
+        let weights = self.attention_weights(&sizes, &q3, &k3, spec)?;
+        let dv = product(&weights.t()?, &dy)?;
+        let dweights = product(&dy, &v3.t()?)?;
+        let dscores = self.softmax_backward(&weights, &dweights, sizes.scale)?;
+        drop((weights, dweights));
+        let dq = product(&dscores, &k3)?;
+        let dk = product(&dscores.t()?, &q3)?;
+        Ok(AttentionGradients {
+            dq: dq.reshape(q.shape())?,
+            dk: self.per_kv_head(&sizes, &dk)?,
+            dv: self.per_kv_head(&sizes, &dv)?,
+        })
+    }
+
+    /// Sums gradients over the heads of queries that share a head of keys and values.
+    fn per_kv_head(&self, sizes: &Sizes, gradient: &Tensor) -> Result<Tensor> {
+        let Sizes {
+            batch,
+            heads,
+            kv_heads,
+            keys,
+            size,
+            ..
+        } = *sizes;
+        let shape = [batch, kv_heads, keys, size];
+        if heads == kv_heads {
+            return gradient.reshape(&shape);
+        }
+        let grouped = gradient.reshape(&[batch * kv_heads, heads / kv_heads, keys * size])?;
+        let summed = self.reduce(&grouped, 1, Reduction::Sum)?.reshape(&shape)?;
+        match sizes.dtype {
+            DType::F32 => Ok(summed),
+            dtype => self.cast(&summed, dtype),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Attention in one kernel.
+
+use mica::{ByValue, Grid, Kernel};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::{Attended, Attention, Sizes};
+use crate::{DType, Ops, Result, Tensor};
+
+/// As `Attention` in `kernels/attention.cuh`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Params {
+    q: u64,
+    k: u64,
+    v: u64,
+    o: u64,
+    lse: u64,
+    starts_q: u64,
+    starts_k: u64,
+    q_strides: [i64; 3],
+    k_strides: [i64; 3],
+    v_strides: [i64; 3],
+    o_strides: [i64; 3],
+    queries: i32,
+    keys: i32,
+    heads: i32,
+    group: i32,
+    size: i32,
+    causal: i32,
+    window: i32,
+    lse_row: i32,
+    scale: f32,
+    reserved: f32,
+}
+
+/// Which kernel, and what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flash {
+    /// A query for each thread, in 32-bit floats.
+    Rows,
+    /// Tensor cores, for heads of at most so many elements.
+    Mma(u32),
+}
+
+impl Flash {
+    /// Queries of a block.
+    fn queries(self) -> usize {
+        match self {
+            Self::Rows => 32,
+            Self::Mma(256) => 64,
+            Self::Mma(_) => 128,
+        }
+    }
+
+    fn grid(self, sizes: &Sizes, longest: usize, batch: usize) -> Grid {
+        let blocks = longest.div_ceil(self.queries()).max(1) as u32;
+        let blocks = [blocks, sizes.heads as u32, batch as u32];
+        match self {
+            // Queries and results of 32 threads, and 32 scores of each.
+            Self::Rows => {
+                let shared = (2 * sizes.size + 32) * 32 * 4;
+                Grid::of(blocks, [32, 1, 1]).shared(shared as u32)
+            }
+            // Queries, 64 keys and 64 values of 16 bits.
+            Self::Mma(size) => {
+                let rows = self.queries() as u32 + 128;
+                Grid::of(blocks, [128, 1, 1]).shared(rows * size * 2)
+            }
+        }
+    }
+}
+
+fn strides(tensor: &Tensor) -> [i64; 3] {
+    let s = tensor.strides();
+    [s[0] as i64, s[1] as i64, s[2] as i64]
+}
+
+/// Whether 16 bytes of each row can be read at once.
+fn is_aligned(tensor: &Tensor) -> bool {
+    let elements = 16 / tensor.dtype().size_bytes();
+    let (shape, strides) = (tensor.shape(), tensor.strides());
+    let mut outer = shape.iter().zip(strides).take(3);
+    (strides[3] == 1 || shape[3] == 1)
+        && tensor.address().is_multiple_of(16)
+        && outer.all(|(size, stride)| *size == 1 || stride.is_multiple_of(elements))
+}
+
+impl Ops {
+    /// The kernel for these sizes, if there is one.
+    pub(crate) fn flash_kernel(&self, sizes: &Sizes) -> Option<Flash> {
+        let fits = sizes.size.is_multiple_of(8) && (8..=256).contains(&sizes.size);
+        if !fits || sizes.heads > 65535 || sizes.batch > 65535 {
+            return None;
+        }
+        if self.is_software {
+            return Some(Flash::Rows);
+        }
+        let file = format!("attention_mma.{}", sizes.dtype);
+        let half = matches!(sizes.dtype, DType::F16 | DType::BF16);
+        let new = self.vgpu.info().compute_capability >= (8, 0);
+        if half && new && self.kernels.allows(&file) {
+            let size = (sizes.size as u32).next_power_of_two().max(32);
+            return Some(Flash::Mma(size));
+        }
+        // 32-bit floats, and cards without tensor cores.
+        Some(Flash::Rows)
+    }
+
+    fn flash_file(&self, kernel: Flash, dtype: DType) -> Result<Kernel> {
+        match kernel {
+            Flash::Rows => self.kernels.get("attention.f32", "attention_rows"),
+            Flash::Mma(size) => {
+                let file = format!("attention_mma.{dtype}");
+                self.kernels.get(&file, &format!("flash_{size}"))
+            }
+        }
+    }
+
+    /// A tensor as the kernel reads it.
+    fn flash_input(&self, kernel: Flash, tensor: &Tensor) -> Result<Tensor> {
+        let tensor = match kernel {
+            Flash::Rows if tensor.dtype() != DType::F32 => self.cast(tensor, DType::F32)?,
+            _ => tensor.clone(),
+        };
+        match is_aligned(&tensor) {
+            true => Ok(tensor),
+            false => self.dense(&tensor),
+        }
+    }
+
+    /// Bytes that the flash way takes beside inputs and results.
+    pub(crate) fn flash_bytes(&self, sizes: &Sizes, inputs: [&Tensor; 3]) -> u64 {
+        let Some(kernel) = self.flash_kernel(sizes) else {
+            return 0;
+        };
+        let widens = kernel == Flash::Rows && sizes.dtype != DType::F32;
+        let copies = inputs.map(|tensor| match (widens, is_aligned(tensor)) {
+            (true, _) => tensor.len() * 4,
+            (false, false) => tensor.len() * sizes.dtype.size_bytes(),
+            (false, true) => 0,
+        });
+        let output = if widens { inputs[0].len() * 4 } else { 0 };
+        (copies.iter().sum::<usize>() + output) as u64
+    }
+
+    pub(crate) fn flash(
+        &self,
+        kernel: Flash,
+        sizes: &Sizes,
+        inputs: [&Tensor; 3],
+        spec: &Attention,
+        result: &Attended,
+    ) -> Result<()> {
+        let q = self.flash_input(kernel, inputs[0])?;
+        let k = self.flash_input(kernel, inputs[1])?;
+        let v = self.flash_input(kernel, inputs[2])?;
+        let output = match q.dtype() == sizes.dtype {
+            true => result.output.clone(),
+            false => self.unset(result.output.shape(), q.dtype())?,
+        };
+        let (starts_q, starts_k) = match &spec.starts {
+            None => (None, None),
+            Some(starts) => (
+                Some(self.numbers(starts.queries)?),
+                Some(self.numbers(starts.keys)?),
+            ),
+        };
+        let lengths = |starts: &[usize]| starts.windows(2).map(|s| s[1] - s[0]).max().unwrap_or(0);
+        let (longest, batch) = match &spec.starts {
+            None => (sizes.queries, sizes.batch),
+            Some(starts) => (lengths(starts.queries), starts.queries.len() - 1),
+        };
+        // Sequences in one tensor have their places by `starts`, not by a stride.
+        let placed = |tensor: &Tensor| {
+            let mut strides = strides(tensor);
+            if spec.starts.is_some() {
+                strides[0] = 0;
+            }
+            strides
+        };
+        let address = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::address);
+        let params = Params {
+            q: q.address(),
+            k: k.address(),
+            v: v.address(),
+            o: output.address(),
+            // Log sums of sequences of different lengths are not kept.
+            lse: if spec.starts.is_none() {
+                result.log_sums.address()
+            } else {
+                0
+            },
+            starts_q: address(&starts_q),
+            starts_k: address(&starts_k),
+            q_strides: placed(&q),
+            k_strides: placed(&k),
+            v_strides: placed(&v),
+            o_strides: placed(&output),
+            queries: sizes.queries as i32,
+            keys: sizes.keys as i32,
+            heads: sizes.heads as i32,
+            group: (sizes.heads / sizes.kv_heads) as i32,
+            size: sizes.size as i32,
+            causal: i32::from(spec.causal),
+            window: spec
+                .window
+                .map_or(0, |window| window.clamp(1, 1 << 30) as i32),
+            lse_row: sizes.queries as i32,
+            scale: sizes.scale,
+            reserved: 0.0,
+        };
+        let function = self.flash_file(kernel, sizes.dtype)?;
+        let grid = kernel.grid(sizes, longest, batch);
+        self.stream.launch(&function, grid, (ByValue(params),))?;
+        if output.dtype() != sizes.dtype {
+            self.map_into(&[(&crate::Expr::input(0), &result.output)], &[&output], &[])?;
+        }
+        Ok(())
+    }
+
+    fn numbers(&self, values: &[usize]) -> Result<Tensor> {
+        let bytes: Vec<u8> = (values.iter())
+            .flat_map(|value| (*value as i32).to_le_bytes())
+            .collect();
+        self.from_bytes(&[values.len()], DType::I32, &bytes)
+    }
+}

@@ -1,0 +1,239 @@
+//! Attention: `softmax(scale · q kᵀ) v` for each head.
+//!
+//! Two ways to compute it. The *flash* kernels keep scores in registers or shared memory and need no
+//! memory beside their result; the plain way makes the whole matrix of scores. [`Ops::attention`] uses
+//! a flash kernel wherever there is one for the tensors, the plain way otherwise, and
+//! [`Ops::attention_memory`] says what each needs.
+
+mod backward;
+mod flash;
+mod plain;
+#[cfg(test)]
+mod tests;
+
+pub use backward::AttentionGradients;
+
+use crate::rows::float;
+use crate::{DType, Error, Ops, Result, Tensor};
+
+/// Which keys each query sees, and how scores are scaled.
+#[derive(Clone, Debug, Default)]
+pub struct Attention<'a> {
+    /// A query sees keys up to its own place only; the last query is beside the last key.
+    pub causal: bool,
+    /// The most keys that a query sees, the nearest ones up to its own place; `None` for no limit. Only
+    /// for causal attention.
+    pub window: Option<usize>,
+    /// Factor of the scores; by default `1 / √size`.
+    pub scale: Option<f32>,
+    /// For sequences of different lengths in one tensor: sequence `b` has rows
+    /// `starts[b]..starts[b + 1]`, of queries and of keys.
+    pub starts: Option<Starts<'a>>,
+}
+
+/// Where sequences of different lengths begin; one number more than there are sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct Starts<'a> {
+    /// Of the queries.
+    pub queries: &'a [usize],
+    /// Of the keys and values.
+    pub keys: &'a [usize],
+}
+
+/// Device memory that attention needs beside its inputs, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionMemory {
+    /// The result and the logarithms of sums that the backward pass uses.
+    pub result: u64,
+    /// What the flash kernel needs while it runs.
+    pub flash: u64,
+    /// What the plain way needs while it runs.
+    pub plain: u64,
+}
+
+/// Result of attention: the output, and the logarithm of each row's sum in f32.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    /// `[batch, heads, queries, size]`.
+    pub output: Tensor,
+    /// `[batch, heads, queries]`.
+    pub log_sums: Tensor,
+}
+
+/// Sizes of one call that fit each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) size: usize,
+    pub(crate) scale: f32,
+    pub(crate) dtype: DType,
+}
+
+fn mismatch(
+    left: (&'static str, &Tensor),
+    right: (&'static str, &Tensor),
+    rule: &'static str,
+) -> Error {
+    Error::Shape {
+        operation: "attention",
+        left_name: left.0,
+        left: left.1.shape().to_vec(),
+        right_name: right.0,
+        right: right.1.shape().to_vec(),
+        rule,
+    }
+}
+
+fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> {
+    float("attention", q)?;
+    for other in [k, v] {
+        if other.dtype() != q.dtype() {
+            return Err(Error::Types {
+                operation: "attention",
+                left: q.dtype(),
+                right: other.dtype(),
+                rule: "queries, keys and values have the same type",
+            });
+        }
+    }
+    let ([batch, heads, queries, size], [k_batch, kv_heads, keys, k_size]) = (four(q)?, four(k)?);
+    if k.shape() != v.shape() {
+        return Err(mismatch(
+            ("the keys", k),
+            ("the values", v),
+            "both are equal",
+        ));
+    }
+    if (batch, size) != (k_batch, k_size) || kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+        return Err(mismatch(
+            ("the queries", q),
+            ("the keys", k),
+            "[batch, heads, rows, size] with equal batch and size, and heads a multiple of the keys' heads",
+        ));
+    }
+    if spec.window.is_some() && !spec.causal {
+        return Err(Error::argument(
+            "attention",
+            "a window is for causal attention only",
+        ));
+    }
+    let most = 1 << 30;
+    if [queries, keys, size, heads, batch]
+        .iter()
+        .any(|n| *n > most)
+    {
+        return Err(mismatch(
+            ("the queries", q),
+            ("the keys", k),
+            "no axis is longer than 2^30",
+        ));
+    }
+    if let Some(starts) = &spec.starts {
+        check_starts(starts, batch, queries, keys)?;
+    }
+    Ok(Sizes {
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        size,
+        scale: spec.scale.unwrap_or(1.0 / (size as f32).sqrt()),
+        dtype: q.dtype(),
+    })
+}
+
+fn four(tensor: &Tensor) -> Result<[usize; 4]> {
+    tensor.shape().try_into().map_err(|_| {
+        let message = format!(
+            "shape {:?} is not [batch, heads, rows, size]",
+            tensor.shape()
+        );
+        Error::argument("attention", message)
+    })
+}
+
+fn check_starts(starts: &Starts, batch: usize, queries: usize, keys: usize) -> Result<()> {
+    if batch != 1 {
+        let message =
+            format!("sequences of different lengths are rows of a batch of 1, not of {batch}");
+        return Err(Error::argument("attention", message));
+    }
+    for (name, starts, rows) in [
+        ("queries", starts.queries, queries),
+        ("keys", starts.keys, keys),
+    ] {
+        let grows = starts.windows(2).all(|pair| pair[0] <= pair[1]);
+        let ends = (starts.first().copied(), starts.last().copied());
+        if starts.len() < 2 || !grows || ends != (Some(0), Some(rows)) {
+            let message = format!("starts of {name} {starts:?} do not grow from 0 to {rows}");
+            return Err(Error::argument("attention", message));
+        }
+    }
+    if starts.queries.len() != starts.keys.len() {
+        let message = format!(
+            "{} starts of queries and {} of keys",
+            starts.queries.len(),
+            starts.keys.len()
+        );
+        return Err(Error::argument("attention", message));
+    }
+    Ok(())
+}
+
+impl Ops {
+    /// Attention of queries `[batch, heads, queries, size]` to keys and values
+    /// `[batch, kv heads, keys, size]`; several heads of queries may share one of keys and values.
+    /// A query that sees no key gets zeros.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit; both are in the message.
+    pub fn attention(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        spec: &Attention,
+    ) -> Result<Attended> {
+        let sizes = check(q, k, v, spec)?;
+        let output = self.unset(
+            &[sizes.batch, sizes.heads, sizes.queries, sizes.size],
+            sizes.dtype,
+        )?;
+        let log_sums = self.unset(&[sizes.batch, sizes.heads, sizes.queries], DType::F32)?;
+        let attended = Attended { output, log_sums };
+        if attended.output.is_empty() {
+            return Ok(attended);
+        }
+        match self.flash_kernel(&sizes) {
+            Some(kernel) => self.flash(kernel, &sizes, [q, k, v], spec, &attended)?,
+            None => self.plain(&sizes, [q, k, v], spec, &attended)?,
+        }
+        Ok(attended)
+    }
+
+    /// The memory that attention of these tensors needs, exactly, by each way.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit.
+    pub fn attention_memory(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        spec: &Attention,
+    ) -> Result<AttentionMemory> {
+        let sizes = check(q, k, v, spec)?;
+        let rows = sizes.batch * sizes.heads * sizes.queries;
+        let bytes = sizes.dtype.size_bytes();
+        Ok(AttentionMemory {
+            result: (rows * sizes.size * bytes + rows * 4) as u64,
+            flash: self.flash_bytes(&sizes, [q, k, v]),
+            plain: plain::bytes(&sizes, [q, k, v]),
+        })
+    }
+}

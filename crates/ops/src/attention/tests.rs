@@ -1,0 +1,327 @@
+//! Both ways against a reference in f64.
+
+use super::flash::Flash;
+use super::{Attended, Attention, Starts, check};
+use crate::{DType, Ops, Tensor};
+
+fn ops() -> Ops {
+    let device = mica::Device::software().unwrap();
+    let vgpu = mica::Vgpu::builder()
+        .memory(128 << 20)
+        .build(&device)
+        .unwrap();
+    Ops::new(&vgpu).unwrap()
+}
+
+struct Case {
+    shape: [usize; 5],
+    size: usize,
+    causal: bool,
+    window: Option<usize>,
+}
+
+/// Batch, heads, heads of keys, queries, keys; head size; mask.
+const CASES: [Case; 5] = [
+    Case {
+        shape: [1, 1, 1, 1, 1],
+        size: 32,
+        causal: false,
+        window: None,
+    },
+    Case {
+        shape: [2, 4, 2, 37, 70],
+        size: 64,
+        causal: true,
+        window: None,
+    },
+    Case {
+        shape: [1, 2, 1, 70, 70],
+        size: 40,
+        causal: true,
+        window: Some(9),
+    },
+    Case {
+        shape: [1, 2, 2, 40, 33],
+        size: 128,
+        causal: false,
+        window: None,
+    },
+    Case {
+        shape: [1, 1, 1, 50, 20],
+        size: 256,
+        causal: true,
+        window: None,
+    },
+];
+
+fn values(ops: &Ops, shape: &[usize], dtype: DType, stream: u64) -> (Tensor, Vec<f64>) {
+    let tensor = ops.uniform(shape, dtype, (5, stream), (-1.0, 1.0)).unwrap();
+    let values = ops.values(&tensor).unwrap();
+    (tensor, values.into_iter().map(f64::from).collect())
+}
+
+/// One head: rows of q, k, v; which keys query i sees.
+fn reference(
+    q: &[f64],
+    k: &[f64],
+    v: &[f64],
+    size: usize,
+    sees: impl Fn(usize, usize) -> bool,
+) -> Vec<f64> {
+    let (keys, mut out) = (k.len() / size, Vec::new());
+    for (i, q) in q.chunks(size).enumerate() {
+        let score = |j: usize| -> f64 {
+            let dot: f64 = q.iter().zip(&k[j * size..]).map(|(a, b)| a * b).sum();
+            (dot / (size as f64).sqrt()).exp()
+        };
+        let weights: Vec<f64> = (0..keys)
+            .map(|j| if sees(i, j) { score(j) } else { 0.0 })
+            .collect();
+        let sum = weights.iter().sum::<f64>().max(1e-300);
+        let column = |d: usize| (0..keys).map(|j| weights[j] * v[j * size + d]).sum::<f64>() / sum;
+        out.extend((0..size).map(column));
+    }
+    out
+}
+
+fn compare(what: &str, got: &[f32], want: &[f64], dtype: DType) {
+    let tolerance = match dtype {
+        DType::F32 => 3e-6,
+        DType::F16 => 2e-3,
+        _ => 1.6e-2,
+    };
+    assert_eq!(got.len(), want.len());
+    for (at, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!(
+            (f64::from(*got) - want).abs() <= tolerance,
+            "{what} {at}: {got} is not {want}"
+        );
+    }
+}
+
+fn run(ops: &Ops, case: &Case, dtype: DType, way: Option<Flash>) {
+    let [batch, heads, kv_heads, queries, keys] = case.shape;
+    let size = case.size;
+    // Rows of all heads beside each other, as models have them: views with strides.
+    let (q, qv) = values(ops, &[batch, queries, heads, size], dtype, 1);
+    let (k, kv) = values(ops, &[batch, keys, kv_heads, size], dtype, 2);
+    let (v, vv) = values(ops, &[batch, keys, kv_heads, size], dtype, 3);
+    let [q, k, v] = [q, k, v].map(|tensor| tensor.swap(1, 2).unwrap());
+    let spec = Attention {
+        causal: case.causal,
+        window: case.window,
+        ..Attention::default()
+    };
+    let sizes = check(&q, &k, &v, &spec).unwrap();
+    let attended = Attended {
+        output: ops.zeros(&[batch, heads, queries, size], dtype).unwrap(),
+        log_sums: ops.zeros(&[batch, heads, queries], DType::F32).unwrap(),
+    };
+    match way {
+        Some(kernel) => ops
+            .flash(kernel, &sizes, [&q, &k, &v], &spec, &attended)
+            .unwrap(),
+        None => ops.plain(&sizes, [&q, &k, &v], &spec, &attended).unwrap(),
+    }
+    let got = ops.values(&attended.output).unwrap();
+    for b in 0..batch {
+        for head in 0..heads {
+            let pick = |all: &[f64], rows: usize, heads: usize, head: usize| -> Vec<f64> {
+                let first = |row: usize| ((b * rows + row) * heads + head) * size;
+                (0..rows)
+                    .flat_map(|row| all[first(row)..][..size].to_vec())
+                    .collect()
+            };
+            let shared = head / (heads / kv_heads);
+            let q = pick(&qv, queries, heads, head);
+            let (k, v) = (
+                pick(&kv, keys, kv_heads, shared),
+                pick(&vv, keys, kv_heads, shared),
+            );
+            let sees = |i: usize, j: usize| {
+                let own = (i + keys) as i64 - queries as i64;
+                let near = case
+                    .window
+                    .is_none_or(|window| j as i64 > own - window as i64);
+                !case.causal || (j as i64 <= own && near)
+            };
+            let want = reference(&q, &k, &v, size, sees);
+            let at = (b * heads + head) * queries * size;
+            let what = format!("{way:?} {dtype} {:?} {size}", case.shape);
+            compare(&what, &got[at..][..queries * size], &want, dtype);
+        }
+    }
+}
+
+#[test]
+fn the_kernel_of_the_software_gpu_agrees_with_f64() {
+    let ops = ops();
+    for case in &CASES {
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            run(&ops, case, dtype, Some(Flash::Rows));
+        }
+    }
+}
+
+#[test]
+fn the_plain_way_agrees_with_f64() {
+    let ops = ops();
+    for case in &CASES {
+        run(&ops, case, DType::F32, None);
+    }
+}
+
+#[test]
+fn a_kernel_with_tensor_cores_agrees_with_f64() {
+    let ops = ops();
+    run(
+        &ops,
+        &Case {
+            size: 32,
+            ..CASES[0]
+        },
+        DType::BF16,
+        Some(Flash::Mma(32)),
+    );
+    run(
+        &ops,
+        &Case {
+            size: 24,
+            ..CASES[2]
+        },
+        DType::BF16,
+        Some(Flash::Mma(32)),
+    );
+}
+
+#[test]
+#[ignore = "compiles kernels with hundreds of matrix instructions for a minute or more"]
+fn all_kernels_with_tensor_cores_agree_with_f64() {
+    let ops = ops();
+    for (size, case) in [
+        (64, &CASES[1]),
+        (64, &CASES[2]),
+        (128, &CASES[3]),
+        (256, &CASES[4]),
+    ] {
+        for dtype in [DType::BF16, DType::F16] {
+            run(&ops, case, dtype, Some(Flash::Mma(size)));
+        }
+    }
+}
+
+#[test]
+fn sequences_of_different_lengths_see_only_themselves() {
+    let ops = ops();
+    let (size, starts) = (16, [0, 5, 5, 40]);
+    let (q, qv) = values(&ops, &[1, 1, 40, size], DType::F32, 1);
+    let (k, kv) = values(&ops, &[1, 1, 40, size], DType::F32, 2);
+    let spec = Attention {
+        causal: true,
+        starts: Some(Starts {
+            queries: &starts,
+            keys: &starts,
+        }),
+        ..Attention::default()
+    };
+    let got = ops
+        .values(&ops.attention(&q, &k, &k, &spec).unwrap().output)
+        .unwrap();
+    for pair in starts.windows(2) {
+        let rows = pair[0] * size..pair[1] * size;
+        let (q, k) = (&qv[rows.clone()], &kv[rows.clone()]);
+        compare(
+            "lengths",
+            &got[rows],
+            &reference(q, k, k, size, |i, j| j <= i),
+            DType::F32,
+        );
+    }
+}
+
+#[test]
+fn the_estimate_is_what_is_allocated() {
+    let ops = ops();
+    // Sizes that the pool does not round.
+    let shape = [1, 2, 64, 32];
+    let (q, _) = values(&ops, &shape, DType::F16, 1);
+    let spec = Attention::default();
+    let memory = ops.attention_memory(&q, &q, &q, &spec).unwrap();
+    assert_eq!(memory.result, (2 * 64 * 32 * 2 + 2 * 64 * 4) as u64);
+    assert_eq!(memory.plain, 2 * 2 * 64 * 64 * 2);
+    // The first call loads the kernels, which count too.
+    drop(ops.attention(&q, &q, &q, &spec).unwrap());
+    ops.synchronize().unwrap();
+    ops.trim();
+    let before = ops.vgpu().memory().unwrap().used_bytes;
+    let attended = ops.attention(&q, &q, &q, &spec).unwrap();
+    ops.synchronize().unwrap();
+    // What the kernel took is kept in the pool until it is given back.
+    let used = ops.vgpu().memory().unwrap().used_bytes - before;
+    assert_eq!(used, memory.result + memory.flash);
+    ops.trim();
+    assert_eq!(
+        ops.vgpu().memory().unwrap().used_bytes - before,
+        memory.result
+    );
+    drop(attended);
+}
+
+#[test]
+fn what_does_not_fit_is_named_with_both_sides() {
+    let ops = ops();
+    let (q, _) = values(&ops, &[1, 3, 4, 8], DType::F32, 1);
+    let (k, _) = values(&ops, &[1, 2, 4, 8], DType::F32, 1);
+    let said = ops
+        .attention(&q, &k, &k, &Attention::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.contains("[1, 3, 4, 8]") && said.contains("[1, 2, 4, 8]"),
+        "{said}"
+    );
+    let window = Attention {
+        window: Some(2),
+        ..Attention::default()
+    };
+    assert!(ops.attention(&q, &q, &q, &window).is_err());
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    let ops = ops();
+    let (queries, keys, size) = (5, 7, 8);
+    let (q, qv) = values(&ops, &[1, 2, queries, size], DType::F32, 1);
+    let (k, kv) = values(&ops, &[1, 1, keys, size], DType::F32, 2);
+    let (v, vv) = values(&ops, &[1, 1, keys, size], DType::F32, 3);
+    let (dy, dv) = values(&ops, &[1, 2, queries, size], DType::F32, 4);
+    let spec = Attention {
+        causal: true,
+        ..Attention::default()
+    };
+    let loss = |q: &[f64], k: &[f64], v: &[f64]| -> f64 {
+        let sees = |i: usize, j: usize| j + queries <= i + keys;
+        let heads = q
+            .chunks(queries * size)
+            .flat_map(|q| reference(q, k, v, size, sees));
+        heads.zip(&dv).map(|(y, d)| y * d).sum()
+    };
+    let slope = |which: usize, at: usize| {
+        let part = |step: f64| {
+            let mut all = [qv.clone(), kv.clone(), vv.clone()];
+            all[which][at] += step;
+            loss(&all[0], &all[1], &all[2])
+        };
+        (part(1e-5) - part(-1e-5)) / 2e-5
+    };
+    let got = ops.attention_backward(&q, &k, &v, &spec, &dy).unwrap();
+    for (which, gradient) in [&got.dq, &got.dk, &got.dv].into_iter().enumerate() {
+        let want: Vec<f64> = (0..gradient.len()).map(|at| slope(which, at)).collect();
+        compare(
+            "gradient",
+            &ops.values(gradient).unwrap(),
+            &want,
+            DType::F32,
+        );
+    }
+}

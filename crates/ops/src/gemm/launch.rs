@@ -1,0 +1,288 @@
+//! Kernels for products, and how each is launched.
+
+use mica::{ByValue, Grid};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::check::{Product, matrix};
+use super::spec::Gemm;
+use crate::pack::{MOST_BLOCKS, Matrix, wide};
+use crate::{DType, Ops, Result, Tensor};
+
+/// As `Factors` in `kernels/ops.cuh`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Factors {
+    a: u64,
+    b: u64,
+    a_row: i64,
+    a_batch: i64,
+    b_row: i64,
+    b_batch: i64,
+    m: i32,
+    n: i32,
+    k: i32,
+    reserved: i32,
+}
+
+/// As `Epilogue` in `kernels/ops.cuh`.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Epilogue {
+    c: u64,
+    bias: u64,
+    residual: u64,
+    d: u64,
+    c_strides: [i64; 3],
+    r_strides: [i64; 3],
+    d_strides: [i64; 3],
+    alpha: f32,
+    beta: f32,
+    scale: f32,
+    activation: i32,
+    dtype: i32,
+    reserved: i32,
+}
+
+/// A kernel that can compute a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Variant {
+    /// A thread for so many rows of a column: the software GPU.
+    Rows(u32),
+    /// Blocks of 128 × 128 without tensor cores: cards.
+    Tile,
+    /// Blocks of so many rows and columns with tensor cores.
+    Mma(u32, u32),
+}
+
+impl Variant {
+    /// Every kernel there is.
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Rows(4),
+        Self::Rows(6),
+        Self::Rows(8),
+        Self::Rows(12),
+        Self::Tile,
+        Self::Mma(128, 256),
+        Self::Mma(128, 128),
+        Self::Mma(64, 64),
+        Self::Mma(16, 128),
+    ];
+
+    /// The file that has the kernel for factors of a type.
+    pub(crate) fn file(self, dtype: DType) -> String {
+        match self {
+            Self::Mma(..) => format!("gemm_mma.{dtype}"),
+            _ => format!("gemm.{dtype}"),
+        }
+    }
+
+    /// What distinguishes the kernel from others, for people and for files.
+    pub(crate) fn label(self) -> String {
+        match self {
+            Self::Mma(rows, cols) => format!("mma_{rows}x{cols}"),
+            other => other.name(true),
+        }
+    }
+
+    /// The kernel's name; `is_turned` says whether the second factor is `[k][n]`.
+    fn name(self, is_turned: bool) -> String {
+        match (self, is_turned) {
+            (Self::Rows(rows), _) => format!("gemm_rows{rows}"),
+            (Self::Tile, _) => "gemm_tile128".into(),
+            (Self::Mma(rows, cols), true) => format!("mma_{rows}x{cols}_kn"),
+            (Self::Mma(rows, cols), false) => format!("mma_{rows}x{cols}_nk"),
+        }
+    }
+
+    /// Rows and columns of a block.
+    pub(crate) fn block(self) -> (usize, usize) {
+        match self {
+            Self::Rows(rows) => (rows as usize, 32),
+            Self::Tile => (128, 128),
+            Self::Mma(rows, cols) => (rows as usize, cols as usize),
+        }
+    }
+
+    /// The grid for one stack of products.
+    fn grid(self, m: usize, n: usize, batches: usize) -> Grid {
+        let (rows, cols) = self.block();
+        let (m, n) = (m.div_ceil(rows) as u32, n.div_ceil(cols) as u32);
+        let batches = batches as u32;
+        match self {
+            Self::Rows(_) => Grid::of([m, n, batches], [32, 1, 1]),
+            Self::Tile => Grid::of([m * n, 1, batches], [256, 1, 1]),
+            Self::Mma(rows, cols) => {
+                let (threads, stages) = match rows {
+                    128 => (256, 3),
+                    _ => (128, 4),
+                };
+                // 128 bytes of k of each row and column in each stage.
+                let shared = (rows + cols) * 128 * stages;
+                Grid::of([m * n, 1, batches], [threads, 1, 1]).shared(shared)
+            }
+        }
+    }
+}
+
+/// Factors as a kernel reads them, and the memory of those that were packed.
+struct Prepared {
+    a: Matrix,
+    b: Matrix,
+    /// Whether `b` is `[k][n]`.
+    is_turned: bool,
+    _packed: [Option<Tensor>; 2],
+}
+
+fn strides(tensor: &Tensor) -> [i64; 3] {
+    let view = matrix(tensor);
+    [view.row as i64, view.col as i64, view.batch as i64]
+}
+
+impl Epilogue {
+    fn new(spec: &Gemm, d: &Tensor) -> Self {
+        let mut epilogue = Self {
+            d: d.address(),
+            d_strides: strides(d),
+            alpha: spec.alpha,
+            beta: spec.beta,
+            scale: spec.scale,
+            activation: spec.activation as i32,
+            dtype: d.dtype() as i32,
+            ..Self::default()
+        };
+        // A factor of 0 leaves c out, so that a NaN in it does not matter.
+        if let Some(c) = spec.c.filter(|_| spec.beta != 0.0) {
+            (epilogue.c, epilogue.c_strides) = (c.address(), strides(c));
+        }
+        if let Some(residual) = spec.residual {
+            epilogue.residual = residual.address();
+            epilogue.r_strides = strides(residual);
+        }
+        epilogue.bias = spec.bias.map_or(0, Tensor::address);
+        epilogue
+    }
+
+    /// The same for matrices from `first` on.
+    fn from(mut self, first: usize, size: usize) -> Self {
+        let step = |strides: [i64; 3]| first as u64 * strides[2] as u64 * size as u64;
+        self.d += step(self.d_strides);
+        self.c += step(self.c_strides);
+        self.residual += step(self.r_strides);
+        self
+    }
+}
+
+/// Whether a kernel that reads 16 bytes at once can read the rows of a factor.
+fn is_aligned(factor: &Matrix) -> bool {
+    let elements = 16 / factor.dtype.size_bytes();
+    factor.address.is_multiple_of(16)
+        && factor.row.is_multiple_of(elements)
+        && factor.batch.is_multiple_of(elements)
+}
+
+impl Ops {
+    /// Packs a factor; one that all products of a stack share is packed once.
+    fn pack_factor(
+        &self,
+        factor: &Matrix,
+        batches: usize,
+        to: DType,
+    ) -> Result<(Option<Tensor>, Matrix)> {
+        let count = if factor.batch == 0 { 1 } else { batches };
+        let (memory, mut packed) = self.pack(factor, count, to, 16 / to.size_bytes())?;
+        if factor.batch == 0 {
+            packed.batch = 0;
+        }
+        Ok((Some(memory), packed))
+    }
+
+    /// A factor as a kernel without tensor cores reads it: wide elements in contiguous rows.
+    fn wide_factor(&self, factor: &Matrix, batches: usize) -> Result<(Option<Tensor>, Matrix)> {
+        let to = wide(factor.dtype);
+        let contiguous = factor.col == 1 || factor.cols == 1;
+        if factor.dtype == to && contiguous && (self.is_software || is_aligned(factor)) {
+            return Ok((None, *factor));
+        }
+        self.pack_factor(factor, batches, to)
+    }
+
+    /// A factor as a kernel with tensor cores reads it: contiguous rows at multiples of 16 bytes.
+    fn aligned_factor(&self, factor: &Matrix, batches: usize) -> Result<(Option<Tensor>, Matrix)> {
+        if (factor.col == 1 || factor.cols == 1) && is_aligned(factor) {
+            return Ok((None, *factor));
+        }
+        self.pack_factor(factor, batches, factor.dtype)
+    }
+
+    fn prepare(&self, product: &Product, variant: Variant) -> Result<Prepared> {
+        let batches = product.batches;
+        if !matches!(variant, Variant::Mma(..)) {
+            let (a_memory, a) = self.wide_factor(&product.a, batches)?;
+            let (b_memory, b) = self.wide_factor(&product.b, batches)?;
+            return Ok(Prepared {
+                a,
+                b,
+                is_turned: true,
+                _packed: [a_memory, b_memory],
+            });
+        }
+        let (a_memory, a) = self.aligned_factor(&product.a, batches)?;
+        let b = &product.b;
+        // Only 16-bit elements can be turned on their way from shared memory.
+        let is_turned = b.dtype.size_bytes() == 2 && b.col == 1;
+        let by_columns = Matrix {
+            rows: b.cols,
+            cols: b.rows,
+            row: b.col,
+            col: b.row,
+            ..*b
+        };
+        let (b_memory, b) =
+            self.aligned_factor(if is_turned { b } else { &by_columns }, batches)?;
+        Ok(Prepared {
+            a,
+            b,
+            is_turned,
+            _packed: [a_memory, b_memory],
+        })
+    }
+
+    /// Queues a product with a chosen kernel.
+    pub(crate) fn launch_product(
+        &self,
+        product: &Product,
+        spec: &Gemm,
+        d: &Tensor,
+        variant: Variant,
+    ) -> Result<()> {
+        let prepared = self.prepare(product, variant)?;
+        let (a, b, is_turned) = (&prepared.a, &prepared.b, prepared.is_turned);
+        let (m, n, k) = (product.a.rows, product.b.cols, product.a.cols);
+        let file = variant.file(product.a.dtype);
+        let kernel = self.kernels.get(&file, &variant.name(is_turned))?;
+        let epilogue = Epilogue::new(spec, d);
+        for first in (0..product.batches).step_by(MOST_BLOCKS) {
+            let count = (product.batches - first).min(MOST_BLOCKS);
+            let at = |factor: &Matrix| {
+                factor.address + (first * factor.batch * factor.dtype.size_bytes()) as u64
+            };
+            let factors = Factors {
+                a: at(a),
+                b: at(b),
+                a_row: a.row as i64,
+                a_batch: a.batch as i64,
+                b_row: b.row as i64,
+                b_batch: b.batch as i64,
+                m: m as i32,
+                n: n as i32,
+                k: k as i32,
+                reserved: 0,
+            };
+            let epilogue = epilogue.from(first, d.dtype().size_bytes());
+            let grid = variant.grid(m, n, count);
+            let params = (ByValue(factors), ByValue(epilogue));
+            self.stream.launch(&kernel, grid, params)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! Products of matrices and of stacks of matrices.
+//!
+//! Owns the checks, the choice of a kernel, and what the kernel needs around it: factors are packed
+//! where their layout, alignment or type does not suit it.
+
+mod check;
+mod choose;
+mod launch;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use launch::Variant;
+pub use spec::{Activation, Gemm, Precision};
+
+use check::{Product, check, mismatch};
+
+use crate::{Ops, Result, Tensor};
+
+impl Ops {
+    /// The product of two matrices, or of two stacks of matrices, with an epilogue.
+    ///
+    /// Factors may be views with any strides: `a.t()?` is a transposed factor, and a factor in column
+    /// order is the transposed view of one in row order.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit; both are in the message.
+    pub fn gemm(&self, a: &Tensor, b: &Tensor, spec: &Gemm) -> Result<Tensor> {
+        let product = check(a, b, spec)?;
+        let d = self.unset(&product.shape, product.out)?;
+        self.run_product(&product, spec, &d)?;
+        Ok(d)
+    }
+
+    /// The same, into a tensor that is there already; `c` or the residual may be that tensor.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit; both are in the message.
+    pub fn gemm_into(&self, a: &Tensor, b: &Tensor, spec: &Gemm, d: &Tensor) -> Result<()> {
+        let out = spec.out.or(Some(d.dtype()));
+        let product = check(
+            a,
+            b,
+            &Gemm {
+                out,
+                ..spec.clone()
+            },
+        )?;
+        if d.shape() != product.shape {
+            let names = ["the destination", "the result"];
+            return Err(mismatch(names, d.shape(), &product.shape, "both are equal"));
+        }
+        if d.strides()
+            .iter()
+            .zip(d.shape())
+            .any(|(s, n)| *s == 0 && *n > 1)
+        {
+            let message = "the destination repeats elements along an axis";
+            return Err(crate::Error::argument("gemm", message));
+        }
+        self.run_product(&product, spec, d)
+    }
+
+    /// Names of the kernels that could compute a product, the one that is used by default first. For
+    /// measurements and tests of the kernels.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit.
+    pub fn gemm_kernels(&self, a: &Tensor, b: &Tensor, spec: &Gemm) -> Result<Vec<String>> {
+        let product = check(a, b, spec)?;
+        let candidates = self.candidates(&product, spec);
+        Ok(candidates.iter().map(|variant| variant.label()).collect())
+    }
+
+    /// A product by the kernel of this name.
+    ///
+    /// # Errors
+    /// If shapes or types do not fit, or the kernel cannot compute this product.
+    pub fn gemm_by(&self, kernel: &str, a: &Tensor, b: &Tensor, spec: &Gemm) -> Result<Tensor> {
+        let product = check(a, b, spec)?;
+        let candidates = self.candidates(&product, spec);
+        let Some(variant) = candidates.iter().find(|variant| variant.label() == kernel) else {
+            let message = format!("no kernel {kernel:?} for this product");
+            return Err(crate::Error::argument("gemm", message));
+        };
+        let d = self.unset(&product.shape, product.out)?;
+        if !d.is_empty() {
+            self.launch_product(&product, spec, &d, *variant)?;
+        }
+        Ok(d)
+    }
+
+    fn run_product(&self, product: &Product, spec: &Gemm, d: &Tensor) -> Result<()> {
+        if d.is_empty() {
+            return Ok(());
+        }
+        let variant = self.tuner.choose(
+            self.key(product, spec),
+            || self.candidates(product, spec),
+            |variant| {
+                // Into memory of its own: the destination may be c, which must be added once only.
+                let scratch = self.unset(&product.shape, product.out)?;
+                self.seconds_of(|| self.launch_product(product, spec, &scratch, variant))
+            },
+        )?;
+        self.launch_product(product, spec, d, variant)
+    }
+}

@@ -1,0 +1,89 @@
+//! Every kernel for products on the software GPU, which runs those with tensor cores too.
+
+use super::check::check;
+use super::launch::Variant;
+use crate::{Activation, DType, Gemm, Ops};
+
+fn values(count: usize, seed: usize) -> Vec<f32> {
+    (0..count)
+        .map(|at| ((at * 37 + seed * 11) % 31) as f32 - 15.0)
+        .collect()
+}
+
+/// Small integers, so that every order of additions gives the same result in every type.
+fn check_kernels(variants: &[Variant], types: &[DType]) {
+    let device = mica::Device::software().unwrap();
+    let builder = mica::Vgpu::builder().memory(64 << 20);
+    let ops = Ops::new(&builder.build(&device).unwrap()).unwrap();
+    for dtype in types.iter().copied() {
+        for ([m, n, k], is_turned) in [([5, 9, 40], false), ([33, 70, 19], true)] {
+            let a = ops.tensor(&[m, k], dtype, &values(m * k, 1)).unwrap();
+            let b = match is_turned {
+                false => ops.tensor(&[k, n], dtype, &values(k * n, 2)).unwrap(),
+                true => {
+                    let b = ops.tensor(&[n, k], dtype, &values(k * n, 2)).unwrap();
+                    b.t().unwrap()
+                }
+            };
+            let (av, bv) = (ops.values(&a).unwrap(), ops.values(&b).unwrap());
+            let at =
+                |i: usize, j: usize| (0..k).map(|p| av[i * k + p] * bv[p * n + j]).sum::<f32>();
+            let want: Vec<f32> = (0..m * n).map(|x| at(x / n, x % n).max(0.0)).collect();
+            let spec = Gemm {
+                out: Some(DType::F32),
+                activation: Activation::Relu,
+                ..Gemm::default()
+            };
+            let product = check(&a, &b, &spec).unwrap();
+            for variant in variants {
+                let d = ops.zeros(&[m, n], DType::F32).unwrap();
+                ops.launch_product(&product, &spec, &d, *variant).unwrap();
+                let got = ops.values(&d).unwrap();
+                assert_eq!(got, want, "{variant:?} {dtype} {m}x{n}x{k}");
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_without_tensor_cores_compute_the_same_product() {
+    let types = [DType::F32, DType::F16, DType::BF16, DType::I8];
+    check_kernels(&Variant::ALL[..5], &types);
+}
+
+#[test]
+fn a_kernel_with_tensor_cores_computes_the_same_product() {
+    check_kernels(
+        &[Variant::Mma(16, 128)],
+        &[DType::F32, DType::BF16, DType::I8],
+    );
+}
+
+#[test]
+#[ignore = "compiles kernels with hundreds of matrix instructions for a minute or more"]
+fn all_kernels_with_tensor_cores_compute_the_same_product() {
+    let types = [DType::F32, DType::F16, DType::BF16, DType::I8];
+    check_kernels(&Variant::ALL[5..], &types);
+}
+
+#[test]
+fn without_tensor_cores_none_of_their_code_is_loaded() {
+    let device = mica::Device::software().unwrap();
+    let builder = mica::Vgpu::builder().memory(64 << 20).tensor_cores(false);
+    let ops = Ops::new(&builder.build(&device).unwrap()).unwrap();
+    assert!(!ops.kernels.allows("gemm_mma.bf16"));
+    assert!(ops.kernels.allows("gemm.bf16"));
+    let full = mica::NumberFormats {
+        tf32: false,
+        half: false,
+        ..mica::NumberFormats::default()
+    };
+    let builder = mica::Vgpu::builder().memory(64 << 20).precision(full);
+    let ops = Ops::new(&builder.build(&device).unwrap()).unwrap();
+    assert!(!ops.kernels.allows("gemm_mma.f32"), "TF32 is forbidden");
+    assert!(
+        !ops.kernels.allows("gemm.f16"),
+        "16-bit floats are forbidden"
+    );
+    assert!(ops.kernels.allows("gemm.f32"));
+}

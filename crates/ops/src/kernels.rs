@@ -1,0 +1,161 @@
+//! The kernels that are committed as PTX, loaded into a virtual GPU when first needed.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use mica::{Kernel, Module, Vgpu};
+
+use crate::{Error, Result};
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        /// Every PTX file by its name in `kernels/list.txt`.
+        const FILES: &[(&str, &str)] = &[
+            $(($name, include_str!(concat!("../kernels/", $name, ".ptx")))),*
+        ];
+    };
+}
+files!(
+    "gemm.f32",
+    "gemm.f16",
+    "gemm.bf16",
+    "gemm.i8",
+    "pack.f32",
+    "pack.f16",
+    "pack.bf16",
+    "pack.i8",
+    "gemm_mma.f32",
+    "gemm_mma.f16",
+    "gemm_mma.bf16",
+    "gemm_mma.i8",
+    "rows.f32",
+    "rows.f16",
+    "rows.bf16",
+    "attention.f32",
+    "attention_mma.f16",
+    "attention_mma.bf16",
+);
+
+fn text(file: &str) -> Option<&'static str> {
+    let found = FILES.iter().find(|(name, _)| *name == file);
+    found.map(|(_, text)| *text)
+}
+
+/// The hash of a file's sources, which its first line has: another kernel has another one.
+pub(crate) fn source_hash(file: &str) -> &'static str {
+    let first = text(file).and_then(|text| text.lines().next());
+    first.and_then(|line| line.rsplit(' ').next()).unwrap_or("")
+}
+
+/// What distinguishes this set of kernels for products from another: parts of their hashes.
+pub(crate) fn all_hash() -> String {
+    let files = FILES.iter().map(|(name, _)| *name);
+    let hashes = files.filter(|name| name.starts_with("gemm"));
+    let hashes = hashes.map(|name| source_hash(name).get(..4).unwrap_or(""));
+    hashes.collect()
+}
+
+#[derive(Default)]
+struct Loaded {
+    /// By file; `None` where the virtual GPU's policy forbids the code.
+    modules: HashMap<String, Option<Module>>,
+    /// By file and name.
+    kernels: HashMap<(String, String), Kernel>,
+}
+
+/// What a virtual GPU has loaded.
+pub(crate) struct Kernels {
+    vgpu: Vgpu,
+    loaded: Mutex<Loaded>,
+}
+
+impl Kernels {
+    pub(crate) fn new(vgpu: &Vgpu) -> Self {
+        Self {
+            vgpu: vgpu.clone(),
+            loaded: Mutex::default(),
+        }
+    }
+
+    /// A kernel of a committed file.
+    pub(crate) fn get(&self, file: &str, name: &str) -> Result<Kernel> {
+        self.made(file, name, || text(file).unwrap_or_default().to_owned())
+    }
+
+    /// A kernel of a text that is made when it is not loaded yet.
+    pub(crate) fn made(
+        &self,
+        file: &str,
+        name: &str,
+        make: impl FnOnce() -> String,
+    ) -> Result<Kernel> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (file.to_owned(), name.to_owned());
+        if let Some(kernel) = loaded.kernels.get(&key) {
+            return Ok(kernel.clone());
+        }
+        let module = match loaded.modules.get(file) {
+            Some(module) => module.clone(),
+            None => {
+                let module = Some(self.vgpu.load_ptx(&make())?);
+                loaded.modules.insert(file.to_owned(), module.clone());
+                module
+            }
+        };
+        let Some(module) = module else {
+            return Err(Error::argument("load", format!("{file} may not be loaded")));
+        };
+        let kernel = module.kernel(name)?;
+        loaded.kernels.insert(key, kernel.clone());
+        Ok(kernel)
+    }
+
+    /// Whether the virtual GPU takes a file: its policy may forbid tensor cores or a number format.
+    pub(crate) fn allows(&self, file: &str) -> bool {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = loaded.modules.get(file) {
+            return module.is_some();
+        }
+        let module = text(file).and_then(|text| self.vgpu.load_ptx(text).ok());
+        let allowed = module.is_some();
+        loaded.modules.insert(file.to_owned(), module);
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sha2::{Digest, Sha256};
+
+    /// As `xtask/src/kernels.rs` makes the first line.
+    #[test]
+    fn committed_ptx_is_made_from_the_sources_beside_it() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+        let list = std::fs::read_to_string(folder.join("list.txt")).unwrap();
+        let lines: Vec<_> = list.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            lines.len(),
+            FILES.len(),
+            "each line of list.txt is embedded"
+        );
+        for line in lines {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let mut hash = Sha256::new();
+            hash.update(line.as_bytes());
+            for header in ["ops.cuh", "mma.cuh", "attention.cuh"] {
+                hash.update(std::fs::read(folder.join(header)).unwrap());
+            }
+            hash.update(std::fs::read(folder.join(words[1])).unwrap());
+            let digest: String = (hash.finalize().iter())
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            assert_eq!(
+                source_hash(words[0]),
+                digest,
+                "{} is older than its source: run `cargo xtask kernels`",
+                words[0]
+            );
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Compute operations inside a virtual GPU.
+//!
+//! An [`Ops`] belongs to one [`mica::Vgpu`] and one stream of it. Operations take [`Tensor`]s (memory of
+//! the virtual GPU with a type, a shape and strides) and return new ones; they are queued in the stream
+//! and return before they are done. Memory counts against the virtual GPU's limit. Which kernels are
+//! used follows from the device and from what the virtual GPU allows: one without tensor cores never
+//! loads code that has them.
+//!
+//! ```
+//! use mica_ops::{DType, Gemm, Ops};
+//!
+//! # fn main() -> Result<(), mica_ops::Error> {
+//! let device = mica::Device::software()?;
+//! let vgpu = mica::Vgpu::builder().memory(64 << 20).build(&device)?;
+//! let ops = Ops::new(&vgpu)?;
+//! let a = ops.tensor(&[2, 3], DType::F32, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+//! let b = ops.tensor(&[3, 1], DType::F32, &[1.0, 0.0, -1.0])?;
+//! let c = ops.gemm(&a, &b, &Gemm::default())?;
+//! assert_eq!(ops.values(&c)?, [-2.0, -2.0]);
+//! let wrong = ops.gemm(&a, &a, &Gemm::default()).unwrap_err();
+//! assert!(wrong.to_string().contains("[2, 3] does not fit"));
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
+
+mod attention;
+mod dtype;
+mod error;
+mod expr;
+mod gemm;
+mod kernels;
+mod pack;
+mod rows;
+mod storage;
+mod tensor;
+mod train;
+mod tune;
+
+use std::sync::Arc;
+
+use mica::{Stream, Vgpu};
+
+pub use attention::{Attended, Attention, AttentionGradients, AttentionMemory, Starts};
+pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
+pub use error::{Error, Result};
+pub use expr::Expr;
+pub use gemm::{Activation, Gemm, Precision};
+pub use rows::{Norm, NormGradients, NormStatistics, Reduction};
+pub use tensor::Tensor;
+pub use train::{AdamW, LossScale, Parameter};
+
+use kernels::Kernels;
+use storage::Pool;
+use tune::Tuner;
+
+/// Operations of one virtual GPU, in the order of one stream. Clones are the same.
+#[derive(Clone)]
+pub struct Ops {
+    vgpu: Vgpu,
+    stream: Stream,
+    kernels: Arc<Kernels>,
+    pool: Arc<Pool>,
+    tuner: Arc<Tuner>,
+    is_software: bool,
+}
+
+impl std::fmt::Debug for Ops {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ops")
+            .field("vgpu", &self.vgpu)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ops {
+    /// Operations of a virtual GPU, in its default stream.
+    ///
+    /// # Errors
+    /// If the virtual GPU cannot be reached.
+    pub fn new(vgpu: &Vgpu) -> Result<Self> {
+        Self::in_stream(vgpu, &vgpu.default_stream())
+    }
+
+    /// Operations in a stream. Tensors of another [`Ops`] may be used only after that one's stream.
+    ///
+    /// # Errors
+    /// If the virtual GPU cannot be reached.
+    pub fn in_stream(vgpu: &Vgpu, stream: &Stream) -> Result<Self> {
+        let info = vgpu.info();
+        let kernels = Kernels::new(vgpu);
+        let is_software = info.is_software();
+        // Loading the code is the question whether it is allowed; the software GPU never uses it.
+        let tensor_cores = !is_software && kernels.allows("gemm_mma.bf16");
+        let (major, minor) = info.compute_capability;
+        let setting = format!(
+            "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}",
+            info.name,
+            info.multiprocessors,
+            if tensor_cores { "on" } else { "off" },
+            kernels::all_hash(),
+        );
+        Ok(Self {
+            vgpu: vgpu.clone(),
+            stream: stream.clone(),
+            kernels: Arc::new(kernels),
+            pool: Pool::new(vgpu),
+            tuner: Arc::new(Tuner::new(tune::default_file(), setting)),
+            is_software,
+        })
+    }
+
+    /// The virtual GPU.
+    pub fn vgpu(&self) -> &Vgpu {
+        &self.vgpu
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Waits for all work of the stream.
+    ///
+    /// # Errors
+    /// What went wrong in it.
+    pub fn synchronize(&self) -> Result<()> {
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// Gives memory that is kept for later tensors back to the virtual GPU.
+    pub fn trim(&self) {
+        self.pool.trim();
+    }
+
+    /// A dense tensor whose elements nobody has set.
+    pub(crate) fn unset(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        let count = tensor::count("a tensor", shape)?;
+        let storage = self.pool.take(count * dtype.size_bytes())?;
+        Ok(Tensor::dense(storage, dtype, shape))
+    }
+
+    /// A dense tensor of zeros.
+    ///
+    /// # Errors
+    /// [`Error::is_out_of_memory`] says whether the limit was the reason.
+    pub fn zeros(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        let tensor = self.unset(shape, dtype)?;
+        if let Some(buffer) = tensor.storage.buffer() {
+            self.stream.fill_bytes(buffer, 0)?;
+        }
+        Ok(tensor)
+    }
+
+    /// A dense tensor with these values, rounded to its type.
+    ///
+    /// # Errors
+    /// If there are not as many values as the shape has elements.
+    pub fn tensor(&self, shape: &[usize], dtype: DType, values: &[f32]) -> Result<Tensor> {
+        let mut bytes = Vec::with_capacity(values.len() * dtype.size_bytes());
+        values
+            .iter()
+            .for_each(|value| dtype.encode(*value, &mut bytes));
+        self.from_bytes(shape, dtype, &bytes)
+    }
+
+    /// A dense tensor with these bytes.
+    ///
+    /// # Errors
+    /// If the bytes are not those of as many elements as the shape has.
+    pub fn from_bytes(&self, shape: &[usize], dtype: DType, bytes: &[u8]) -> Result<Tensor> {
+        let wanted = tensor::count("a tensor", shape)? * dtype.size_bytes();
+        if wanted != bytes.len() {
+            let (given, size) = (bytes.len(), dtype.size_bytes());
+            let message = format!(
+                "{} values of {dtype} were given for shape {shape:?}, which has {}",
+                given / size,
+                wanted / size
+            );
+            return Err(Error::argument("a tensor", message));
+        }
+        let tensor = self.unset(shape, dtype)?;
+        if wanted > 0 {
+            self.vgpu
+                .write_bytes(&self.stream, tensor.address(), bytes)?;
+        }
+        Ok(tensor)
+    }
+
+    /// The values of a tensor in the order of its axes; waits for earlier work of the stream.
+    ///
+    /// # Errors
+    /// What went wrong in the stream.
+    pub fn values(&self, tensor: &Tensor) -> Result<Vec<f32>> {
+        let bytes = self.bytes(tensor)?;
+        let size = tensor.dtype().size_bytes();
+        let elements = bytes.chunks_exact(size);
+        Ok(elements
+            .map(|element| tensor.dtype().decode(element))
+            .collect())
+    }
+
+    /// The bytes of a tensor's elements in the order of its axes; waits for earlier work of the stream.
+    ///
+    /// # Errors
+    /// What went wrong in the stream.
+    pub fn bytes(&self, tensor: &Tensor) -> Result<Vec<u8>> {
+        if tensor.is_empty() {
+            return Ok(Vec::new());
+        }
+        let dense = self.dense(tensor)?;
+        let mut bytes = vec![0; dense.len() * dense.dtype().size_bytes()];
+        self.vgpu
+            .read_bytes(&self.stream, dense.address(), &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// The guide's page about this crate: its example is run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/src/ops.md")]
+mod guide {}

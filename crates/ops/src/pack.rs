@@ -1,0 +1,179 @@
+//! Copies of strided tensors into dense ones, with padding and a change of type.
+
+use mica::{ByValue, Grid};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::{DType, Ops, Result, Tensor};
+
+/// A stack of matrices with any strides, in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix {
+    pub(crate) address: u64,
+    pub(crate) dtype: DType,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) row: usize,
+    pub(crate) col: usize,
+    pub(crate) batch: usize,
+}
+
+/// The type that products of this type are computed in without tensor cores.
+pub(crate) fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::I8 | DType::I32 => DType::I32,
+        _ => DType::F32,
+    }
+}
+
+/// As `Pack` in `kernels/pack.cu`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Params {
+    from: u64,
+    to: u64,
+    from_row: i64,
+    from_col: i64,
+    from_batch: i64,
+    to_row: i64,
+    to_batch: i64,
+    rows: i32,
+    cols: i32,
+    padded_cols: i32,
+    reserved: i32,
+}
+
+/// Most blocks of a grid's second and third axis.
+pub(crate) const MOST_BLOCKS: usize = 65535;
+
+impl Ops {
+    /// Copies matrices into rows of contiguous elements, each row padded with zeros to a multiple of
+    /// `multiple` elements. Returns the copy's memory and what it is.
+    pub(crate) fn pack(
+        &self,
+        from: &Matrix,
+        batches: usize,
+        to: DType,
+        multiple: usize,
+    ) -> Result<(Tensor, Matrix)> {
+        let padded = from.cols.div_ceil(multiple) * multiple;
+        let memory = self.unset(&[batches, from.rows, padded], to)?;
+        let result = Matrix {
+            address: memory.address(),
+            dtype: to,
+            row: padded,
+            col: 1,
+            batch: from.rows * padded,
+            ..*from
+        };
+        self.copy_matrices(from, &result, batches, padded)?;
+        Ok((memory, result))
+    }
+
+    /// Copies matrices; the destination's columns are contiguous.
+    fn copy_matrices(
+        &self,
+        from: &Matrix,
+        to: &Matrix,
+        batches: usize,
+        padded: usize,
+    ) -> Result<()> {
+        // 32-bit integers are copied as the bits they are.
+        let file = match from.dtype {
+            DType::I32 => "pack.f32".to_owned(),
+            dtype => format!("pack.{dtype}"),
+        };
+        let through_tiles = from.row == 1 && from.col != 1 && from.rows >= 8 && !self.is_software;
+        let name = match (through_tiles, from.dtype == to.dtype) {
+            (false, false) => "pack_rows_wide",
+            (false, true) => "pack_rows_same",
+            (true, false) => "pack_tiles_wide",
+            (true, true) => "pack_tiles_same",
+        };
+        let kernel = self.kernels.get(&file, name)?;
+        for first in (0..batches).step_by(MOST_BLOCKS) {
+            let count = (batches - first).min(MOST_BLOCKS) as u32;
+            let grid = match through_tiles {
+                true => Grid::of(
+                    [
+                        padded.div_ceil(32) as u32,
+                        from.rows.div_ceil(32) as u32,
+                        count,
+                    ],
+                    [32, 8, 1],
+                ),
+                false => Grid::of(
+                    [
+                        padded.div_ceil(128) as u32,
+                        from.rows.min(MOST_BLOCKS) as u32,
+                        count,
+                    ],
+                    [128, 1, 1],
+                ),
+            };
+            let at = |matrix: &Matrix| {
+                matrix.address + (first * matrix.batch * matrix.dtype.size_bytes()) as u64
+            };
+            let params = Params {
+                from: at(from),
+                to: at(to),
+                from_row: from.row as i64,
+                from_col: from.col as i64,
+                from_batch: from.batch as i64,
+                to_row: to.row as i64,
+                to_batch: to.batch as i64,
+                rows: from.rows as i32,
+                cols: from.cols as i32,
+                padded_cols: padded as i32,
+                reserved: 0,
+            };
+            self.stream.launch(&kernel, grid, (ByValue(params),))?;
+        }
+        Ok(())
+    }
+
+    /// The tensor itself where it is dense, else a dense copy.
+    ///
+    /// # Errors
+    /// If the virtual GPU has no memory left for the copy.
+    pub fn dense(&self, tensor: &Tensor) -> Result<Tensor> {
+        if tensor.is_dense() {
+            return Ok(tensor.clone());
+        }
+        let copy = self.unset(tensor.shape(), tensor.dtype())?;
+        let (shape, strides) = (tensor.shape(), tensor.strides());
+        let size = tensor.dtype().size_bytes() as u64;
+        let inner = shape.len().saturating_sub(3);
+        let axis = |back: usize| match shape.len().checked_sub(back) {
+            Some(axis) => (shape[axis], strides[axis]),
+            None => (1, 0),
+        };
+        let ((batches, batch), (rows, row), (cols, col)) = (axis(3), axis(2), axis(1));
+        let outer: usize = shape[..inner].iter().product();
+        for index in 0..outer {
+            let mut rest = index;
+            let mut offset = 0;
+            for axis in (0..inner).rev() {
+                offset += rest % shape[axis] * strides[axis];
+                rest /= shape[axis];
+            }
+            let from = Matrix {
+                address: tensor.address() + offset as u64 * size,
+                dtype: tensor.dtype(),
+                rows,
+                cols,
+                row,
+                col,
+                batch,
+            };
+            let to = Matrix {
+                address: copy.address() + (index * batches * rows * cols) as u64 * size,
+                row: cols,
+                col: 1,
+                batch: rows * cols,
+                ..from
+            };
+            self.copy_matrices(&from, &to, batches, cols)?;
+        }
+        Ok(copy)
+    }
+}

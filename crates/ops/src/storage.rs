@@ -1,0 +1,149 @@
+//! Device memory of tensors and workspaces, kept for the next one of its size.
+//!
+//! All work of a library object runs in one stream, so memory that a dropped tensor gives back may be
+//! used by the next operation at once: the stream has passed the earlier one by then.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use mica::{DeviceBuffer, Vgpu};
+
+use crate::Result;
+
+/// Memory that is kept at most, beside what tensors hold.
+const KEPT_BYTES: u64 = 256 << 20;
+
+#[derive(Default)]
+struct Kept {
+    by_size: HashMap<usize, Vec<DeviceBuffer<u8>>>,
+    bytes: u64,
+}
+
+/// The memory of one library object.
+pub(crate) struct Pool {
+    vgpu: Vgpu,
+    kept: Mutex<Kept>,
+    this: Weak<Pool>,
+}
+
+/// Device memory; goes back to its pool when dropped.
+pub(crate) struct Storage {
+    buffer: Option<DeviceBuffer<u8>>,
+    address: u64,
+    pool: Weak<Pool>,
+}
+
+/// Sizes that memory is had in: steps of an eighth of the power of two below, at least 512 bytes.
+fn class(bytes: usize) -> usize {
+    let step = (bytes.max(512).next_power_of_two() / 16).max(512);
+    bytes.max(1).div_ceil(step) * step
+}
+
+impl Pool {
+    pub(crate) fn new(vgpu: &Vgpu) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            vgpu: vgpu.clone(),
+            kept: Mutex::default(),
+            this: this.clone(),
+        })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn take(&self, bytes: usize) -> Result<Storage> {
+        let size = class(bytes);
+        let found = {
+            let mut kept = self.kept();
+            let found = kept.by_size.get_mut(&size).and_then(Vec::pop);
+            if found.is_some() {
+                kept.bytes -= size as u64;
+            }
+            found
+        };
+        let buffer = match found {
+            Some(buffer) => buffer,
+            None => self.allocate(size)?,
+        };
+        Ok(Storage {
+            address: buffer.address(),
+            buffer: Some(buffer),
+            pool: self.this.clone(),
+        })
+    }
+
+    /// New memory; what is kept goes back to the virtual GPU first where the limit is in the way.
+    fn allocate(&self, size: usize) -> Result<DeviceBuffer<u8>> {
+        match self.vgpu.alloc_unset(size) {
+            Err(error) if error.is_out_of_memory() && self.trim() => {
+                Ok(self.vgpu.alloc_unset(size)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Gives kept memory back to the virtual GPU; whether there was any.
+    pub(crate) fn trim(&self) -> bool {
+        let kept = std::mem::take(&mut *self.kept());
+        kept.bytes > 0
+    }
+}
+
+impl Storage {
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn buffer(&self) -> Option<&DeviceBuffer<u8>> {
+        self.buffer.as_ref()
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        let (Some(buffer), Some(pool)) = (self.buffer.take(), self.pool.upgrade()) else {
+            return;
+        };
+        let bytes = buffer.size_bytes();
+        let mut kept = pool.kept();
+        if kept.bytes + bytes <= KEPT_BYTES {
+            kept.bytes += bytes;
+            kept.by_size.entry(buffer.len()).or_default().push(buffer);
+        }
+    }
+}
+
+impl std::fmt::Debug for Storage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Storage({:#x})", self.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::class;
+
+    #[test]
+    fn size_classes_waste_at_most_an_eighth() {
+        for bytes in [
+            1,
+            511,
+            512,
+            513,
+            4096,
+            5000,
+            1 << 20,
+            (1 << 20) + 1,
+            12_345_678,
+        ] {
+            let size = class(bytes);
+            assert!(size >= bytes);
+            assert!(
+                size - bytes <= 512 || (size - bytes) * 8 <= bytes,
+                "{bytes} {size}"
+            );
+            assert_eq!(class(size), size);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Allocations made of frames.
+//!
+//! More than 1 MiB has frames of its own, at most 64 MiB each so that it can leave in parts, with a hole behind; less
+//! lies in the chunks of a pool. Ranges and sizes are answered from the books, as the driver would answer.
+
+use std::sync::Arc;
+
+use mica_gpu::{Access, DevicePtr, Gpu, Result, SessionBudget};
+use mica_memory::{CHUNK_BYTES, FRAME_BYTES, Pool};
+
+use crate::arena::Arena;
+use crate::books::{Books, Chunk, Large, invalid};
+
+/// What allocations of a device are made with.
+pub(crate) struct Maker<'a> {
+    pub(crate) gpu: &'a dyn Gpu,
+    pub(crate) arena: &'a Arena,
+    pub(crate) budget: Option<&'a Arc<SessionBudget>>,
+}
+
+/// Bytes of device memory for an allocation of whole frames.
+pub(crate) fn framed_bytes(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(FRAME_BYTES)
+}
+
+impl Maker<'_> {
+    pub(crate) fn alloc(&self, books: &mut Books, context: u64, bytes: u64) -> Result<u64> {
+        if bytes == 0 {
+            return Err(invalid("an allocation of 0 bytes"));
+        }
+        match Pool::serves(bytes) {
+            true => self.alloc_small(books, context, bytes),
+            false => self.alloc_large(books, context, bytes),
+        }
+    }
+
+    fn alloc_small(&self, books: &mut Books, context: u64, bytes: u64) -> Result<u64> {
+        if let Some(at) = books.pool.place(context, bytes) {
+            return Ok(at);
+        }
+        let share = self
+            .budget
+            .map(|budget| budget.take_device(FRAME_BYTES))
+            .transpose()?;
+        let (base, frames) = self.map_new(books, FRAME_BYTES, FRAME_BYTES)?;
+        let chunk = Chunk {
+            frame: frames[0],
+            _share: share,
+        };
+        books.chunks.insert(base, chunk);
+        books.pool.add_chunk(context, bytes, base);
+        let placed = books.pool.place(context, bytes);
+        placed.ok_or_else(|| invalid(format!("{bytes} bytes do not fit an empty chunk")))
+    }
+
+    fn alloc_large(&self, books: &mut Books, context: u64, bytes: u64) -> Result<u64> {
+        let total = self.gpu.properties().total_memory;
+        let framed =
+            framed_bytes(bytes).filter(|framed| *framed <= total.next_multiple_of(FRAME_BYTES));
+        let Some(framed) = framed else {
+            let what = format!("{bytes} bytes asked for, the device has {total}");
+            return Err(mica_gpu::GpuError::new(
+                mica_cuda_abi::CuResult::OutOfMemory,
+                what,
+            ));
+        };
+        let reserved = framed + FRAME_BYTES;
+        let (at, frames) = self.map_new(books, framed, reserved)?;
+        let large = Large {
+            bytes,
+            reserved,
+            context,
+            frames,
+        };
+        books.large.insert(at, large);
+        Ok(at)
+    }
+
+    /// Maps `bytes` of new frames at new addresses; all of it or nothing.
+    fn map_new(&self, books: &mut Books, bytes: u64, reserved: u64) -> Result<(u64, Vec<u64>)> {
+        let at = self.gpu.address_reserve(reserved, FRAME_BYTES)?;
+        let mut frames = Vec::new();
+        let made = self.fill(books, at, bytes, &mut frames);
+        if let Err(error) = made {
+            self.drop_frames(books, at.0, &frames);
+            let _ = self.gpu.address_free(at, reserved);
+            return Err(error);
+        }
+        Ok((at.0, frames))
+    }
+
+    fn fill(
+        &self,
+        books: &mut Books,
+        at: DevicePtr,
+        bytes: u64,
+        frames: &mut Vec<u64>,
+    ) -> Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            let part = (bytes - done).min(CHUNK_BYTES);
+            let device = self.gpu.frame_create(part)?;
+            let frame = books.add(part, device);
+            frames.push(frame);
+            books.map(self.gpu, at.0 + done, frame)?;
+            done += part;
+        }
+        books.set_access(self.gpu, at.0, bytes, Access::ReadWrite)
+    }
+
+    /// Drops frames that lie one behind the other.
+    fn drop_frames(&self, books: &mut Books, at: u64, frames: &[u64]) {
+        let mut at = at;
+        for number in frames {
+            let bytes = books.frames.get(number).map_or(0, |frame| frame.bytes);
+            if let Err(error) = books.drop_mapped(self.gpu, self.arena, at, *number) {
+                tracing::warn!(%error, at, "freed memory stays mapped");
+            }
+            at += bytes;
+        }
+    }
+
+    /// Frees what [`Maker::alloc`] gave the context.
+    pub(crate) fn free(&self, books: &mut Books, context: u64, address: u64) -> Result<()> {
+        let refused = || {
+            invalid(format!(
+                "{address:#x} is not the start of an allocation of this context"
+            ))
+        };
+        let is_its = |large: &Large| large.context == context;
+        if books.large.get(&address).is_some_and(is_its) {
+            return self.drop_large(books, address);
+        }
+        match books.pool.find(address) {
+            Some((start, _, owner)) if start == address && owner == context => {}
+            _ => return Err(refused()),
+        }
+        let freed = books.pool.free(address).ok_or_else(refused)?;
+        match freed.empty_chunk {
+            Some(base) => self.drop_chunk(books, base),
+            None => Ok(()),
+        }
+    }
+
+    fn drop_large(&self, books: &mut Books, address: u64) -> Result<()> {
+        let Some(large) = books.large.remove(&address) else {
+            return Ok(());
+        };
+        self.drop_frames(books, address, &large.frames);
+        self.gpu.address_free(DevicePtr(address), large.reserved)
+    }
+
+    fn drop_chunk(&self, books: &mut Books, base: u64) -> Result<()> {
+        if let Some(chunk) = books.chunks.remove(&base) {
+            self.drop_frames(books, base, &[chunk.frame]);
+        }
+        self.gpu.address_free(DevicePtr(base), FRAME_BYTES)
+    }
+
+    /// Frees everything of a context that is gone.
+    pub(crate) fn free_all(&self, books: &mut Books, context: u64) {
+        let of_context = |(at, large): (&u64, &Large)| (large.context == context).then_some(*at);
+        let large: Vec<u64> = books.large.iter().filter_map(of_context).collect();
+        let large = large
+            .into_iter()
+            .map(|at| self.drop_large(books, at))
+            .collect::<Vec<_>>();
+        let chunks = books.pool.free_all(context);
+        let chunks = chunks.into_iter().map(|base| self.drop_chunk(books, base));
+        for freed in large.into_iter().chain(chunks.collect::<Vec<_>>()) {
+            if let Err(error) = freed {
+                tracing::warn!(%error, "addresses of an ended context stay reserved");
+            }
+        }
+    }
+}
+
+impl Books {
+    /// The allocation or mapping around an address, as far as a context may know.
+    pub(crate) fn range(&self, context: u64, address: u64) -> Option<(u64, u64)> {
+        if let Some((start, bytes, owner)) = self.pool.find(address) {
+            return (owner == context).then_some((start, bytes));
+        }
+        if let Some((&start, large)) = self.large.range(..=address).next_back()
+            && address - start < large.bytes
+        {
+            return (large.context == context).then_some((start, large.bytes));
+        }
+        None
+    }
+}

@@ -1,0 +1,393 @@
+//! The device: memory is made of frames here, work passes the door, everything else is the device's behind it.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Release;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
+use mica_gpu::*;
+use mica_memory::{FRAME_BYTES, Figures, Pool};
+
+use crate::alloc::{Maker, framed_bytes};
+use crate::arena::Arena;
+use crate::books::{Books, Contents, Sums};
+use crate::contexts::Contexts;
+use crate::door::Door;
+use crate::forward::forward;
+use crate::moving::{Mover, Step};
+
+/// A device whose memory can leave; made by [`crate::Swapper::wrap`].
+pub struct SwapGpu {
+    inner: Arc<dyn Gpu>,
+    door: Arc<Door>,
+    books: Mutex<Books>,
+    arena: Arena,
+    contexts: Contexts,
+    budget: OnceLock<Arc<SessionBudget>>,
+    /// The session ends: nobody waits for the door any more.
+    over: AtomicBool,
+}
+
+impl std::fmt::Debug for SwapGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SwapGpu")
+            .field("sums", &self.sums())
+            .finish_non_exhaustive()
+    }
+}
+
+fn cannot_share() -> GpuError {
+    let what = "memory of a swappable virtual GPU is shared with other processes in allocations of 1 to 64 MiB";
+    GpuError::new(CuResult::NotSupported, what)
+}
+
+impl SwapGpu {
+    pub(crate) fn new(inner: Arc<dyn Gpu>, door: Arc<Door>) -> Self {
+        let standing = inner.has_driver();
+        Self {
+            inner,
+            door,
+            books: Mutex::default(),
+            arena: Arena::new(standing),
+            contexts: Contexts::default(),
+            budget: OnceLock::new(),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn maker(&self) -> Maker<'_> {
+        Maker {
+            gpu: &*self.inner,
+            arena: &self.arena,
+            budget: self.budget.get(),
+        }
+    }
+
+    fn mover(&self) -> Mover<'_> {
+        Mover {
+            gpu: &*self.inner,
+            arena: &self.arena,
+            context: self.contexts.any(),
+        }
+    }
+
+    pub(crate) fn sums(&self) -> Sums {
+        self.books().sums()
+    }
+
+    /// Sums over its pool of small allocations.
+    pub fn pool_figures(&self) -> Figures {
+        self.books().pool.figures()
+    }
+
+    /// Bytes of host memory that it holds for memory that is away, and bytes of them in use.
+    pub fn arena_bytes(&self) -> (u64, u64) {
+        self.arena.bytes()
+    }
+
+    /// Has host memory stand ready for all that can leave. Devices that copy with the processor need none.
+    pub(crate) fn grow_arena(&self) -> Result<()> {
+        if !self.inner.has_driver() {
+            return Ok(());
+        }
+        let wanted = self.sums().here;
+        self.arena
+            .grow_to(&*self.inner, self.contexts.any(), wanted)
+    }
+
+    pub(crate) fn hold(&self) -> Result<()> {
+        self.contexts.hold(&*self.inner)
+    }
+
+    /// Whether it has work that was stopped on the way.
+    pub(crate) fn has_work(&self) -> bool {
+        // A driver's work has drained.
+        !self.inner.has_driver() && !self.inner.is_idle()
+    }
+
+    pub(crate) fn release(&self) {
+        self.contexts.release(&*self.inner);
+    }
+
+    pub(crate) fn step_out(&self) -> Result<Step> {
+        self.mover().out(&mut self.books())
+    }
+
+    pub(crate) fn step_back(&self, room: u64) -> Result<Step> {
+        self.mover().back(&mut self.books(), room)
+    }
+}
+
+impl Drop for SwapGpu {
+    fn drop(&mut self) {
+        // The device behind may serve others: nothing of this one stays in it.
+        let frames: Vec<(u64, Vec<u64>)> = {
+            let books = self.books();
+            let frames = books.frames.iter();
+            frames
+                .map(|(number, frame)| {
+                    (*number, frame.mappings.iter().map(|(at, _)| *at).collect())
+                })
+                .collect()
+        };
+        let mut books = self.books();
+        for (number, mappings) in frames {
+            for at in mappings {
+                let _ = books.drop_mapped(&*self.inner, &self.arena, at, number);
+            }
+            let _ = books.release(&*self.inner, &self.arena, number);
+        }
+    }
+}
+
+impl Gpu for SwapGpu {
+    forward! {
+        fn properties() -> &DeviceProperties;
+        fn attribute(attribute: DeviceAttribute) -> Option<i32>;
+        fn has_driver() -> bool;
+        fn processor_map() -> Option<(Vec<u8>, Vec<u8>)>;
+        fn memory_info() -> Result<(u64, u64)>;
+        fn context_synchronize(context: ContextId) -> Result<()>;
+        fn context_fault(context: ContextId) -> Option<GpuError>;
+        fn context_limit(context: ContextId, limit: Limit) -> Result<u64>;
+        fn context_set_limit(context: ContextId, limit: Limit, value: u64) -> Result<()>;
+        fn cancel(context: ContextId, stream: Option<StreamId>) -> Result<u64>;
+        fn abort(context: ContextId) -> Result<Aborted>;
+        fn settle() -> ();
+        fn is_idle() -> bool;
+        fn stream_create(context: ContextId, flags: StreamFlags, priority: i32) -> Result<StreamId>;
+        fn stream_destroy(stream: StreamId) -> Result<()>;
+        fn stream_synchronize(stream: StreamId) -> Result<()>;
+        fn stream_query(stream: StreamId) -> Result<bool>;
+        fn stream_is_clear(stream: StreamId) -> Result<bool>;
+        fn stream_wait_event(stream: StreamId, event: EventId) -> Result<()>;
+        fn stream_callback(stream: StreamId, callback: HostCallback) -> Result<()>;
+        fn stream_release(stream: StreamId, bytes: u64, release: HostCallback) -> Result<()>;
+        fn stream_release_soon(stream: StreamId, release: HostCallback) -> Result<()>;
+        fn default_stream(context: ContextId) -> Result<StreamId>;
+        fn event_create(context: ContextId, flags: EventFlags) -> Result<EventId>;
+        fn event_destroy(event: EventId) -> Result<()>;
+        fn event_record(event: EventId, stream: StreamId) -> Result<()>;
+        fn event_query(event: EventId) -> Result<bool>;
+        fn event_synchronize(event: EventId) -> Result<()>;
+        fn event_elapsed_ms(start: EventId, end: EventId) -> Result<f32>;
+        fn module_load(context: ContextId, image: &[u8], options: &ModuleOptions) -> Result<ModuleId>;
+        fn module_unload(module: ModuleId) -> Result<()>;
+        fn module_info(module: ModuleId) -> Result<ModuleInfo>;
+        fn module_bind(module: ModuleId, global: u32, address: DevicePtr) -> Result<()>;
+        fn kernel_description(module: ModuleId, kernel: u32) -> Result<KernelDescription>;
+        fn kernel_attribute(module: ModuleId, kernel: u32, attribute: FunctionAttribute) -> Result<i32>;
+        fn kernel_set_attribute(module: ModuleId, kernel: u32, attribute: FunctionAttribute, value: i32) -> Result<()>;
+        fn clusters(question: &ClusterQuestion<'_>) -> Result<u32>;
+        fn available_shared(module: ModuleId, kernel: u32, blocks: u32, block_threads: u32) -> Result<u64>;
+        fn tensor_map(context: ContextId, request: &TensorMapRequest) -> Result<TensorMap>;
+        fn offers_graphs() -> bool;
+        fn graph_instantiate(context: ContextId, plan: &GraphPlan<'_>, keeper: GraphKeeper) -> Result<GraphId>;
+        fn graph_update(graph: GraphId, plan: &GraphPlan<'_>, keeper: GraphKeeper) -> Result<()>;
+        fn graph_destroy(graph: GraphId) -> Result<()>;
+        fn template_create(context: ContextId) -> Result<TemplateId>;
+        fn template_destroy(template: TemplateId) -> Result<()>;
+        fn conditional_create(template: TemplateId, default: Option<u32>) -> Result<u64>;
+        fn occupancy(module: ModuleId, kernel: u32, block_threads: u32, dynamic_shared: u64) -> Result<u32>;
+        fn array_bytes(descriptor: &ArrayDescriptor) -> Option<u64>;
+        fn module_bytes(module: ModuleId) -> Result<u64>;
+        fn reads_pageable_at_once() -> bool;
+        fn host_unregister(context: ContextId, address: DevicePtr) -> Result<()>;
+        fn address_reserve(bytes: u64, align: u64) -> Result<DevicePtr>;
+        fn address_free(address: DevicePtr, bytes: u64) -> Result<()>;
+        fn array_create(context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId>;
+        fn array_destroy(array: ArrayId) -> Result<()>;
+        fn texture_create(context: ContextId, descriptor: &TextureDescriptor) -> Result<u64>;
+        fn surface_create(context: ContextId, array: ArrayId) -> Result<u64>;
+        fn texture_destroy(context: ContextId, handle: u64) -> Result<()>;
+        fn context_gpu_time_ns(context: ContextId) -> Option<u64>;
+
+        // These touch device memory, or have the device touch it.
+        door fn stream_wait_value(stream: StreamId, wait: &ValueWait) -> Result<()>;
+        door fn launch(stream: StreamId, launch: &Launch<'_>) -> Result<()>;
+        door fn launch_with(stream: StreamId, launch: &Launch<'_>, attributes: &[LaunchAttribute]) -> Result<()>;
+        door fn graph_launch(graph: GraphId, stream: StreamId) -> Result<()>;
+        door fn graph_upload(graph: GraphId, stream: StreamId) -> Result<()>;
+        door fn copy(stream: StreamId, copy: &Copy3d) -> Result<()>;
+        door fn fill(stream: StreamId, fill: &Fill2d) -> Result<()>;
+    }
+
+    fn give_up_waits(&self) {
+        self.over.store(true, Release);
+        self.door.look();
+        self.inner.give_up_waits();
+    }
+
+    fn attach_budget(&self, budget: &Arc<SessionBudget>) {
+        let _ = self.budget.set(Arc::clone(budget));
+        self.inner.attach_budget(budget);
+    }
+
+    fn has_plenty_of_room(&self, bytes: u64) -> bool {
+        self.door.is_open() && self.inner.has_plenty_of_room(bytes)
+    }
+
+    fn make_room(&self, stream: StreamId, bytes: u64) -> Result<()> {
+        self.door.wait(&self.over)?;
+        match self.inner.has_plenty_of_room(bytes) {
+            true => Ok(()),
+            false => self.inner.make_room(stream, bytes),
+        }
+    }
+
+    fn context_create(&self) -> Result<ContextId> {
+        let _here = self.door.pass(&self.over)?;
+        let context = self.inner.context_create()?;
+        self.contexts.add(context);
+        Ok(context)
+    }
+
+    fn context_destroy(&self, context: ContextId) -> Result<()> {
+        // The end of a session does not wait: what is away is dropped there.
+        let _here = self.door.pass(&self.over);
+        let destroyed = self.inner.context_destroy(context);
+        self.contexts.remove(context);
+        self.maker().free_all(&mut self.books(), context.0);
+        destroyed
+    }
+
+    fn context_suspend(&self, context: ContextId) -> Result<()> {
+        self.contexts.suspend(&*self.inner, context)
+    }
+
+    fn context_resume(&self, context: ContextId) -> Result<()> {
+        self.contexts.resume(&*self.inner, context)
+    }
+
+    fn allocation_bytes(&self, bytes: u64) -> Option<u64> {
+        match Pool::serves(bytes) {
+            // Chunks are charged when they come and go.
+            true if self.budget.get().is_some() => Some(0),
+            true => bytes.checked_next_multiple_of(256),
+            false => framed_bytes(bytes),
+        }
+    }
+
+    fn piece_bytes(&self) -> u64 {
+        FRAME_BYTES
+    }
+
+    fn memory_alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr> {
+        let _here = self.door.pass(&self.over)?;
+        // A context that has faulted or is gone gets nothing.
+        self.inner
+            .default_stream(context)
+            .and_then(|stream| self.inner.stream_query(stream))?;
+        let made = self.maker().alloc(&mut self.books(), context.0, bytes);
+        made.map(DevicePtr)
+    }
+
+    fn memory_free(&self, context: ContextId, address: DevicePtr) -> Result<()> {
+        let _here = self.door.pass(&self.over)?;
+        self.maker().free(&mut self.books(), context.0, address.0)
+    }
+
+    fn memory_range(&self, context: ContextId, address: DevicePtr) -> Result<(DevicePtr, u64)> {
+        match self.books().range(context.0, address.0) {
+            Some((start, bytes)) => Ok((DevicePtr(start), bytes)),
+            None => self.inner.memory_range(context, address),
+        }
+    }
+
+    unsafe fn pin(&self, context: ContextId, span: HostSpan) -> Result<()> {
+        // SAFETY: our contract is the callee's.
+        unsafe { self.inner.pin(context, span) }
+    }
+
+    unsafe fn host_register(
+        &self,
+        context: ContextId,
+        span: HostSpan,
+        fd: Option<BorrowedFd<'_>>,
+        fd_offset: u64,
+    ) -> Result<DevicePtr> {
+        // SAFETY: our contract is the callee's.
+        unsafe { self.inner.host_register(context, span, fd, fd_offset) }
+    }
+
+    fn frame_create(&self, bytes: u64) -> Result<FrameId> {
+        let _here = self.door.pass(&self.over)?;
+        let device = self.inner.frame_create(bytes)?;
+        Ok(FrameId(self.books().add(bytes, device)))
+    }
+
+    fn frame_release(&self, frame: FrameId) -> Result<()> {
+        self.books().release(&*self.inner, &self.arena, frame.0)
+    }
+
+    fn frame_map(&self, address: DevicePtr, frame: FrameId) -> Result<()> {
+        let _here = self.door.pass(&self.over)?;
+        self.books().map(&*self.inner, address.0, frame.0)
+    }
+
+    fn frame_unmap(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        let here = self.door.pass(&self.over);
+        let mut books = self.books();
+        match here {
+            Ok(_here) => books.unmap(&*self.inner, &self.arena, address.0, bytes),
+            // The session ends, and with it everything that could be there.
+            Err(_) => {
+                let number = books.mapped.get(&address.0).copied();
+                number.map_or(Ok(()), |number| {
+                    books.drop_mapping(&*self.inner, &self.arena, address.0, number)
+                })
+            }
+        }
+    }
+
+    fn frame_access(&self, address: DevicePtr, bytes: u64, access: Access) -> Result<()> {
+        let _here = self.door.pass(&self.over)?;
+        self.books()
+            .set_access(&*self.inner, address.0, bytes, access)
+    }
+
+    fn memory_export(&self, context: ContextId, address: DevicePtr) -> Result<(OwnedFd, u64)> {
+        let _here = self.door.pass(&self.over)?;
+        let mut books = self.books();
+        let large = books
+            .large
+            .get(&address.0)
+            .filter(|large| large.context == context.0);
+        let [number] = large.ok_or_else(cannot_share)?.frames[..] else {
+            return Err(cannot_share());
+        };
+        let frame = books.held(number)?;
+        let Contents::Here(device) = frame.contents else {
+            return Err(cannot_share());
+        };
+        let file = self.inner.frame_export(device)?;
+        frame.pinned = Some("shared with another process");
+        Ok((file, frame.bytes))
+    }
+
+    fn frame_export(&self, frame: FrameId) -> Result<OwnedFd> {
+        let _here = self.door.pass(&self.over)?;
+        let mut books = self.books();
+        let frame = books.held(frame.0)?;
+        let Contents::Here(device) = frame.contents else {
+            return Err(cannot_share());
+        };
+        let file = self.inner.frame_export(device)?;
+        frame.pinned = Some("shared with another process");
+        Ok(file)
+    }
+
+    fn frame_import(&self, file: OwnedFd, bytes: u64) -> Result<FrameId> {
+        let _here = self.door.pass(&self.over)?;
+        let device = self.inner.frame_import(file, bytes)?;
+        let mut books = self.books();
+        let number = books.add(bytes, device);
+        books.held(number)?.pinned = Some("belongs to another process");
+        Ok(FrameId(number))
+    }
+}

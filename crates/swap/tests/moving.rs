@@ -1,0 +1,272 @@
+//! What leaves, what stays, and that nothing of it is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use mica_backend_software::{Config, SoftwareGpu};
+use mica_gpu::{Access, ContextId, Copy3d, DevicePtr, Gpu, HostSpan, Place as Side, StreamId};
+use mica_memory::residency::Place;
+use mica_memory::{CHUNK_BYTES, FRAME_BYTES};
+use mica_swap::{SwapGpu, Swapper};
+
+const MIB: u64 = 1 << 20;
+
+struct Bench {
+    swapper: Arc<Swapper>,
+    device: Arc<dyn Gpu>,
+    gpu: Arc<SwapGpu>,
+    context: ContextId,
+    stream: StreamId,
+    wanted: Arc<AtomicU32>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let config = Config {
+            memory_bytes: Some(1 << 30),
+            workers: Some(1),
+            ..Config::default()
+        };
+        let device: Arc<dyn Gpu> = Arc::new(SoftwareGpu::new(config).unwrap());
+        let wanted = Arc::new(AtomicU32::new(0));
+        let said = Arc::clone(&wanted);
+        let swapper = Swapper::new(move || {
+            said.fetch_add(1, SeqCst);
+        });
+        let gpu = swapper.wrap(Arc::clone(&device));
+        let context = gpu.context_create().unwrap();
+        let stream = gpu.default_stream(context).unwrap();
+        Self {
+            swapper,
+            device,
+            gpu,
+            context,
+            stream,
+            wanted,
+        }
+    }
+
+    fn write(&self, at: u64, bytes: &mut [u8]) {
+        // SAFETY: the bytes live until the stream has passed the copy.
+        let span = unsafe { HostSpan::new(bytes.as_mut_ptr(), bytes.len() as u64) };
+        let copy = Copy3d::linear(Side::Device(DevicePtr(at)), Side::Host(span), span.len());
+        self.gpu.copy(self.stream, &copy).unwrap();
+        self.gpu.stream_synchronize(self.stream).unwrap();
+    }
+
+    fn read(&self, at: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        // SAFETY: as above.
+        let span = unsafe { HostSpan::new(bytes.as_mut_ptr(), bytes.len() as u64) };
+        let copy = Copy3d::linear(Side::Host(span), Side::Device(DevicePtr(at)), span.len());
+        self.gpu.copy(self.stream, &copy).unwrap();
+        self.gpu.stream_synchronize(self.stream).unwrap();
+        bytes
+    }
+
+    fn used(&self) -> u64 {
+        let (free, total) = self.device.memory_info().unwrap();
+        total - free
+    }
+
+    fn come_back(&self) {
+        self.swapper.allow(0);
+        self.swapper
+            .come_back(|_| {}, |text| panic!("{text}"), || false);
+    }
+}
+
+#[test]
+fn contents_survive_and_the_card_is_empty_meanwhile() {
+    let bench = Bench::new();
+    let before = bench.used();
+    let sizes = [
+        100,
+        4096,
+        70_000,
+        MIB,
+        MIB + 1,
+        3 * MIB,
+        CHUNK_BYTES + 5 * MIB,
+    ];
+    let mut random = 1_u8;
+    let mut pattern = |length: usize| -> Vec<u8> {
+        let next = |byte: &mut u8| {
+            random = random.wrapping_mul(109).wrapping_add(89);
+            *byte = random;
+        };
+        let mut bytes = vec![0; length];
+        bytes.iter_mut().for_each(next);
+        bytes
+    };
+    let mut held = Vec::new();
+    for bytes in sizes {
+        let at = bench.gpu.memory_alloc(bench.context, bytes).unwrap();
+        let mut contents = pattern(bytes as usize);
+        bench.write(at.0, &mut contents);
+        held.push((at, contents));
+    }
+    for _ in 0..3 {
+        let seen = std::cell::Cell::new(0);
+        bench
+            .swapper
+            .leave(|status| seen.set(seen.get().max(status.out_bytes)))
+            .unwrap();
+        let status = bench.swapper.status();
+        assert_eq!((status.place, status.movable_bytes), (Place::Away, 0));
+        assert_eq!(status.out_bytes, seen.get());
+        assert_eq!(bench.used(), before, "the card is as it was before");
+        bench.come_back();
+        assert_eq!(bench.gpu.arena_bytes().1, 0);
+        for (at, contents) in &held {
+            assert!(bench.read(at.0, contents.len()) == *contents, "{at:?}");
+        }
+    }
+    for (at, _) in held {
+        bench.gpu.memory_free(bench.context, at).unwrap();
+    }
+    assert_eq!(bench.used(), before);
+}
+
+#[test]
+fn frames_of_the_program_keep_their_mappings_and_access() {
+    let bench = Bench::new();
+    let gpu = &bench.gpu;
+    let at = gpu.address_reserve(4 * FRAME_BYTES, 0).unwrap();
+    let second = DevicePtr(at.0 + 2 * FRAME_BYTES);
+    let frame = gpu.frame_create(FRAME_BYTES).unwrap();
+    let unmapped = gpu.frame_create(FRAME_BYTES).unwrap();
+    gpu.frame_map(at, frame).unwrap();
+    gpu.frame_map(second, frame).unwrap();
+    gpu.frame_access(at, FRAME_BYTES, Access::ReadWrite)
+        .unwrap();
+    gpu.frame_access(second, FRAME_BYTES, Access::Read).unwrap();
+    bench.write(at.0 + 5, &mut [1, 2, 3]);
+    gpu.frame_release(frame).unwrap();
+    bench.swapper.leave(|_| {}).unwrap();
+    assert_eq!(bench.swapper.status().out_bytes, 2 * FRAME_BYTES);
+    bench.come_back();
+    assert_eq!(bench.read(second.0 + 5, 3), [1, 2, 3]);
+    bench.write(at.0 + 6, &mut [9]);
+    assert_eq!(
+        bench.read(second.0 + 5, 3),
+        [1, 9, 3],
+        "one frame at two addresses"
+    );
+    let refused = gpu.fill(
+        bench.stream,
+        &mica_gpu::Fill2d {
+            dst: second,
+            pitch: 0,
+            element_bytes: 1,
+            value: 1,
+            width: 4,
+            height: 1,
+        },
+    );
+    assert!(refused.is_err(), "still read-only");
+    gpu.frame_unmap(at, FRAME_BYTES).unwrap();
+    gpu.frame_unmap(second, FRAME_BYTES).unwrap();
+    gpu.frame_release(unmapped).unwrap();
+    assert_eq!(bench.swapper.status().movable_bytes, 0);
+    gpu.address_free(at, 4 * FRAME_BYTES).unwrap();
+}
+
+#[test]
+fn calls_wait_for_memory_that_is_away_and_say_so_once() {
+    let bench = Bench::new();
+    let at = bench.gpu.memory_alloc(bench.context, 2 * MIB).unwrap();
+    bench.write(at.0, &mut [7]);
+    bench.swapper.leave(|_| {}).unwrap();
+    assert!(!bench.gpu.has_plenty_of_room(1));
+    std::thread::scope(|scope| {
+        let reads: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| bench.read(at.0, 1)))
+            .collect();
+        while bench.wanted.load(SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(bench.swapper.status().wanted);
+        bench.come_back();
+        for read in reads {
+            assert_eq!(read.join().unwrap(), [7]);
+        }
+    });
+    assert_eq!(bench.wanted.load(SeqCst), 1);
+}
+
+#[test]
+fn memory_comes_back_no_further_than_it_is_allowed() {
+    let bench = Bench::new();
+    for _ in 0..4 {
+        let at = bench.gpu.memory_alloc(bench.context, 4 * MIB).unwrap();
+        bench.write(at.0, &mut [7]);
+    }
+    bench.swapper.leave(|_| {}).unwrap();
+    bench.swapper.allow(10 * MIB);
+    let swapper = &bench.swapper;
+    std::thread::scope(|scope| {
+        scope.spawn(|| swapper.come_back(|_| {}, |text| panic!("{text}"), || false));
+        while swapper.status().out_bytes > 12 * MIB {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(120));
+        let status = swapper.status();
+        assert_eq!(
+            (status.place, status.out_bytes),
+            (Place::Returning, 12 * MIB)
+        );
+        swapper.allow(0);
+    });
+    assert_eq!(swapper.status().place, Place::Resident);
+}
+
+#[test]
+fn the_end_of_a_session_does_not_wait_for_memory_that_is_away() {
+    let bench = Bench::new();
+    let before = bench.used();
+    let at = bench.gpu.memory_alloc(bench.context, 2 * MIB).unwrap();
+    let reserved = bench.gpu.address_reserve(FRAME_BYTES, 0).unwrap();
+    let frame = bench.gpu.frame_create(FRAME_BYTES).unwrap();
+    bench.gpu.frame_map(reserved, frame).unwrap();
+    bench.swapper.leave(|_| {}).unwrap();
+    std::thread::scope(|scope| {
+        let fill = scope.spawn(|| bench.gpu.memory_alloc(bench.context, 100));
+        while bench.wanted.load(SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        bench.gpu.give_up_waits();
+        assert!(fill.join().unwrap().is_err());
+    });
+    bench.gpu.context_destroy(bench.context).unwrap();
+    bench.gpu.frame_unmap(reserved, FRAME_BYTES).unwrap();
+    bench.gpu.frame_release(frame).unwrap();
+    bench.gpu.address_free(reserved, FRAME_BYTES).unwrap();
+    let _ = at;
+    assert_eq!((bench.used(), bench.gpu.arena_bytes()), (before, (0, 0)));
+    assert_eq!(bench.swapper.status().out_bytes, 0);
+}
+
+#[test]
+fn what_another_process_has_stays_and_is_counted() {
+    let bench = Bench::new();
+    let shared = bench.gpu.memory_alloc(bench.context, 2 * MIB).unwrap();
+    let own = bench.gpu.memory_alloc(bench.context, 2 * MIB).unwrap();
+    bench.write(shared.0, &mut [3]);
+    bench.write(own.0, &mut [4]);
+    let (file, bytes) = bench.gpu.memory_export(bench.context, shared).unwrap();
+    assert_eq!(bytes, 2 * MIB);
+    bench.swapper.leave(|_| {}).unwrap();
+    let status = bench.swapper.status();
+    assert_eq!((status.out_bytes, status.pinned_bytes), (2 * MIB, 2 * MIB));
+    bench.come_back();
+    assert_eq!(
+        (bench.read(shared.0, 1), bench.read(own.0, 1)),
+        (vec![3], vec![4])
+    );
+    drop(file);
+    let small = bench.gpu.memory_alloc(bench.context, 100).unwrap();
+    assert!(bench.gpu.memory_export(bench.context, small).is_err());
+}
