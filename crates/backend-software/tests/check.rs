@@ -171,7 +171,8 @@ fn judge(case: &Case, found: &[Finding], file: &str) -> Option<String> {
     }
     for party in found.iter().flat_map(|f| &f.parties) {
         let in_file = party.place.file.as_deref() == Some(file);
-        if !case.lines.is_empty() && !(in_file && case.lines.contains(&party.place.line)) {
+        let is_marked = in_file && case.lines.contains(&party.place.line);
+        if !is_marked && !case.lines.is_empty() {
             return say(&format!(
                 "line {} is not one of {:?}",
                 party.place.line, case.lines
