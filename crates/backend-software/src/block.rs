@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use mica_check::BlockWatcher;
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
-use mica_kernel::{BlockContext, BlockOutcome, Fault, FaultKind, Services, ServicesRef};
+use mica_kernel::{
+    BlockContext, BlockOutcome, Fault, FaultKind, Monitor, MonitorRef, Services, ServicesRef,
+};
 use mica_ptx::names::readable;
 
 use crate::area::Area;
+use crate::check::{self, GridMemory};
 use crate::config::OutputKind;
 use crate::context::lock;
 use crate::core::Core;
@@ -22,6 +26,8 @@ use crate::services::BlockServices;
 pub(crate) struct BlockRunner {
     services: BlockServices,
     context: BlockContext,
+    /// Told of what blocks do, where the device is checked.
+    watcher: Option<Box<BlockWatcher<GridMemory>>>,
 }
 
 impl BlockRunner {
@@ -86,7 +92,12 @@ impl BlockRunner {
             proven: u32::from(grid.proven),
             ..BlockContext::empty()
         };
-        Ok(Self { services, context })
+        let watcher = check::watcher(core, grid);
+        Ok(Self {
+            services,
+            context,
+            watcher,
+        })
     }
 
     /// The services, for charging.
@@ -94,10 +105,31 @@ impl BlockRunner {
         &self.services
     }
 
-    /// Runs blocks one after the other, until one faults or the grid is cancelled. Only the thread
-    /// that made the runner may call it.
+    /// Runs blocks one after the other, until one faults or the grid is cancelled. Where the device is checked,
+    /// further blocks run after a fault. Only the thread that made the runner may call it.
     pub(crate) fn run(&mut self, blocks: Range<u64>) -> std::result::Result<(), GpuError> {
-        let Self { services, context } = self;
+        let grid = Arc::clone(&self.services.grid);
+        let Some(check) = &grid.check else {
+            return self.run_range(blocks);
+        };
+        for block in blocks {
+            let (block, schedule) = check.scheduled(block);
+            self.context.schedule = schedule;
+            if let Err(error) = self.run_range(block..block + 1)
+                && !check.fault(block, error.clone())
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn run_range(&mut self, blocks: Range<u64>) -> std::result::Result<(), GpuError> {
+        let Self {
+            services,
+            context,
+            watcher,
+        } = self;
         // Borrowed, not cloned: a count shared by all workers would cost more than a small block.
         let grid = &*services.grid;
         let executable = &*grid.module.executable;
@@ -109,6 +141,12 @@ impl BlockRunner {
             executable: Some(executable),
         };
         let kernel = grid.kernel;
+        let mut monitor = watcher.as_deref_mut().map(|watcher| {
+            context.ctaid = grid.block_index(blocks.start);
+            watcher.begin(check::watched(context, blocks.start));
+            MonitorRef(watcher as *mut dyn Monitor)
+        });
+        context.monitor = (monitor.as_mut()).map_or(std::ptr::null_mut(), |m| &raw mut *m);
         let lent = &mut *context;
         let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             // One scope for all of them: setting it up costs as much as a small block.
@@ -132,6 +170,7 @@ impl BlockRunner {
             }
         }));
         context.services = std::ptr::null();
+        context.monitor = std::ptr::null_mut();
         services.block_ended();
         let suspects = match attempt {
             Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),
@@ -143,7 +182,8 @@ impl BlockRunner {
                 1
             }
         };
-        Err(report(context, services, suspects))
+        let is_deadlock = watcher.as_ref().is_some_and(|w| w.is_deadlocked());
+        Err(report(context, services, suspects, is_deadlock))
     }
 }
 
@@ -182,7 +222,12 @@ fn describe(context: &mut BlockContext, trap: &Trap, grid: &Grid) -> u32 {
 }
 
 /// The sentence for the log and the program's sticky error.
-fn report(context: &BlockContext, services: &BlockServices, suspects: u32) -> GpuError {
+fn report(
+    context: &BlockContext,
+    services: &BlockServices,
+    suspects: u32,
+    is_deadlock: bool,
+) -> GpuError {
     let grid = &*services.grid;
     let fault = &context.fault;
     let (block, thread) = (context.ctaid, fault.thread);
@@ -243,6 +288,16 @@ fn report(context: &BlockContext, services: &BlockServices, suspects: u32) -> Gp
         block.z,
         readable(grid.name()),
     );
+    if let Some(check) = &grid.check {
+        if !is_deadlock {
+            let finding = check::fault_finding(&services.core, grid, context);
+            let t = context.block;
+            let thread = fault.thread.x + t.x * (fault.thread.y + t.y * fault.thread.z);
+            (check.findings).add(grid.block_number(block), thread, finding);
+        }
+        // Told when the launch is over, by the lowest block that faulted.
+        return GpuError::new(code, message);
+    }
     services
         .core
         .write(OutputKind::Fault, format!("{message}\n").as_bytes());

@@ -140,6 +140,7 @@ impl BlockServices {
             params,
         );
         child.charge = charge;
+        core.begin_check(&mut child);
         child.family = family.into();
         let mut children = lock(&parent.children);
         match stream {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use mica_check::CheckSettings;
+
 use crate::compile::Compiler;
 use crate::gate::ExecutionGate;
 
@@ -19,6 +21,8 @@ pub enum OutputKind {
     Refused,
     /// Why a launch was refused; as [`OutputKind::Fault`].
     LaunchRefused,
+    /// A line of JSON about what a check has found ([`mica_check::Record`]).
+    Check,
 }
 
 /// Receives what kernels print, in order, at synchronization.
@@ -58,6 +62,8 @@ pub struct Config {
     pub compiler: Option<Arc<dyn Compiler>>,
     /// Most blocks that a cooperative launch may have resident (each is an OS thread). Default 2048.
     pub max_resident_blocks: Option<u32>,
+    /// Look for mistakes of kernels.
+    pub check: Option<CheckSettings>,
 }
 
 impl std::fmt::Debug for Config {
@@ -82,7 +88,8 @@ impl Config {
 
     pub(crate) fn worker_count(&self) -> usize {
         let cores = crate::attributes::host_cores;
-        self.workers.unwrap_or_else(cores).clamp(1, 1024)
+        let workers = crate::check::workers(self.check, self.workers);
+        workers.unwrap_or_else(cores).clamp(1, 1024)
     }
 
     pub(crate) fn resident_blocks(&self) -> u32 {

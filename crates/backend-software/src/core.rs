@@ -42,6 +42,8 @@ pub(crate) struct Core {
     /// Threads that run blocks, paused ones not counted.
     pub(crate) executing: AtomicUsize,
     pub(crate) output: Option<OutputSink>,
+    /// What is looked for in kernels.
+    pub(crate) check: Option<mica_check::CheckSettings>,
     /// What is queued, in a form that needs no lock.
     pub(crate) queue_level: QueueLevel,
     /// Kernel time of all contexts.
@@ -211,6 +213,7 @@ impl Core {
             gate_open: AtomicBool::new(config.gate.is_none()),
             executing: AtomicUsize::new(0),
             output: config.output.clone(),
+            check: config.check,
             queue_level: QueueLevel::default(),
             meter: Meter::new(config.worker_count() as u64),
             metered: Mutex::default(),
@@ -261,7 +264,7 @@ impl Core {
             sink(kind, text);
             return;
         }
-        use OutputKind::{Assert, Fault, LaunchRefused, Print, Refused};
+        use OutputKind::{Assert, Check, Fault, LaunchRefused, Print, Refused};
         if matches!(kind, Fault | Refused | LaunchRefused) {
             return;
         }
@@ -273,7 +276,7 @@ impl Core {
         let file = unsafe {
             match kind {
                 Print => stdout,
-                Assert | Fault | Refused | LaunchRefused => stderr,
+                Assert | Check | Fault | Refused | LaunchRefused => stderr,
             }
         };
         // SAFETY: the text is valid for its length; the stream is locked by the C library.

@@ -59,6 +59,10 @@ impl SoftwareGpu {
             true => DeviceMemory::with_windows(total, arena)?,
             false => DeviceMemory::new(total, arena)?,
         };
+        let mut memory = memory;
+        if let Some(settings) = &config.check {
+            memory.check(settings);
+        }
         let facts = Facts::new(
             config.worker_count(),
             config.resident_blocks(),

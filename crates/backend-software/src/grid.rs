@@ -56,6 +56,8 @@ pub(crate) struct Grid {
     pub(crate) family: OnceLock<Arc<Family>>,
     /// What a launch by a kernel is charged as.
     pub(crate) charge: Option<Share>,
+    /// What was found in it, where the device is checked.
+    pub(crate) check: Option<crate::check::GridCheck>,
 }
 
 /// What [`Grid::new`] starts from.
@@ -119,6 +121,7 @@ impl Grid {
             children: Mutex::default(),
             family: OnceLock::new(),
             charge: None,
+            check: None,
         }
     }
 
@@ -191,6 +194,12 @@ impl Grid {
             stop::RUN
         };
         self.stop.store(value, Ordering::SeqCst);
+    }
+
+    /// The number of a block.
+    pub(crate) fn block_number(&self, block: Dim3) -> u64 {
+        let (x, y) = (u64::from(self.grid.x), u64::from(self.grid.y));
+        u64::from(block.x) + x * (u64::from(block.y) + y * u64::from(block.z))
     }
 
     /// The block with this number.

@@ -126,7 +126,7 @@ impl SoftwareGpu {
         let crowded = launch.cooperative && grid.count() > self.core.workers as u64;
         let mut state = self.core.state();
         let id = state.new_id();
-        let grid = Grid::new(
+        let mut grid = Grid::new(
             id,
             context,
             stream_id.0,
@@ -146,6 +146,7 @@ impl SoftwareGpu {
             },
             params,
         );
+        self.core.begin_check(&mut grid);
         let op = OpKind::Launch(Arc::new(grid));
         // The stream may have gone meanwhile.
         state.healthy_stream(stream_id.0)?;

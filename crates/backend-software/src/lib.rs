@@ -15,6 +15,7 @@ mod arena;
 mod attributes;
 mod block;
 mod cache;
+mod check;
 mod children;
 mod compile;
 mod compiling;

@@ -138,6 +138,14 @@ impl Executable for MixedModule {
         self.engine()?.locate(pc, context)
     }
 
+    fn source_line(&self, ptx_line: u32) -> Option<u32> {
+        self.module.source_line(ptx_line)
+    }
+
+    fn tells_monitor(&self, kernel: usize) -> bool {
+        !self.is_interpreted(kernel) && self.jit.tells_monitor(kernel)
+    }
+
     fn source_file(&self, ptx_line: u32) -> Option<&str> {
         self.module.source_file(ptx_line)
     }

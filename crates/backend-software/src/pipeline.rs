@@ -27,12 +27,14 @@ use crate::module_cost::ReadingShare;
 pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
     Arc::new(Pipeline {
         engine: config.engine,
+        check: config.check,
         code_cache: OnceLock::new(),
     })
 }
 
 struct Pipeline {
     engine: Engine,
+    check: Option<mica_check::CheckSettings>,
     /// Opened by the first module, so that an idle device touches no files.
     code_cache: OnceLock<Option<Arc<dyn CodeCache>>>,
 }
@@ -139,8 +141,13 @@ impl Pipeline {
             return interpreter(module, options);
         }
         let cache = self.code_cache.get_or_init(open_code_cache).clone();
+        let options = &ModuleOptions {
+            // A kernel that has to be interpreted is checked for its addresses at least.
+            memcheck: options.memcheck || self.check.is_some(),
+        };
         let native = mica_ptx_jit::Options {
-            memcheck: options.memcheck,
+            memcheck: options.memcheck && self.check.is_none(),
+            monitor: self.check.is_some(),
             code_cache: cache.map(|cache| (cache, name_of(text))),
             ..mica_ptx_jit::Options::default()
         };

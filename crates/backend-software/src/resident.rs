@@ -118,6 +118,7 @@ impl Core {
         }
         self.leave(&grid.context);
         if grid.finish(1) {
+            self.end_check(grid);
             let mut state = self.state();
             self.finish_grid(&mut state, grid);
         }

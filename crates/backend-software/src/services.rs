@@ -160,7 +160,13 @@ impl Services for BlockServices {
     fn malloc(&self, bytes: u64) -> u64 {
         outside(|| {
             let context = &self.grid.context;
-            lock(&context.heap).malloc(&self.core.memory, context.id, bytes)
+            let memory = &self.core.memory;
+            let at = lock(&context.heap).malloc(memory, context.id, bytes);
+            if let Some(shadow) = memory.shadow().filter(|_| at != 0) {
+                shadow.forget(at, bytes);
+                memory.note_malloc(at, bytes);
+            }
+            at
         })
     }
 

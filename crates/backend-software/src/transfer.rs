@@ -127,7 +127,29 @@ impl Transfer {
     pub(crate) fn step(&self, memory: &DeviceMemory, progress: &mut Progress) -> Result<bool> {
         // SAFETY: raw byte moves with nothing to drop; device ranges are checked, host ranges are kept valid by
         // `HostSpan`'s contract.
-        unsafe { guarded(memory, &self.device_ranges(), || self.move_slice(progress)) }
+        let done = unsafe { guarded(memory, &self.device_ranges(), || self.move_slice(progress)) };
+        if done == Ok(true) {
+            self.note_written(memory);
+        }
+        done
+    }
+
+    /// Tells a checked device which device memory was written.
+    fn note_written(&self, memory: &DeviceMemory) {
+        let (rows, width) = self.rows();
+        if memory.shadow().is_none() {
+            return;
+        }
+        for row in 0..rows {
+            let at = match *self {
+                Self::Copy { dst, height, .. } if dst.device_bytes > 0 => {
+                    dst.at + row / height * dst.slice + row % height * dst.row
+                }
+                Self::Copy { .. } => return,
+                Self::Fill(fill) => fill.dst.0 + row * fill.pitch,
+            };
+            memory.note_written(at, width);
+        }
     }
 
     /// Does all of it, for callers that have made sure that it is short.

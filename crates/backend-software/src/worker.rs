@@ -237,6 +237,7 @@ impl Core {
         grid.attached.fetch_sub(1, Ordering::SeqCst);
         self.leave(&grid.context);
         if grid.finish(finished) {
+            self.end_check(grid);
             let mut state = self.state();
             self.finish_grid(&mut state, grid);
         }

@@ -7,6 +7,7 @@ extern crate mica_command;
 
 mod args;
 mod cdi;
+mod check;
 mod complete;
 mod control;
 mod escape;
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
 /// The exit code of a failure. Where a program's own code is returned, Mica's failures have codes of their own.
 fn failure_code(command: &Command, error: &anyhow::Error) -> i32 {
     match command {
-        Command::Run(_) | Command::Exec(_) => {
+        Command::Run(_) | Command::Exec(_) | Command::Check(_) => {
             let not_started = error.downcast_ref::<NotStarted>();
             not_started.map_or(OWN_FAILURE, |failure| failure.code)
         }
@@ -70,6 +71,7 @@ fn dispatch(command: &Command) -> Result<i32> {
     match command {
         Command::Run(args) => program::run(args),
         Command::Exec(args) => program::exec(args),
+        Command::Check(args) => check::run(args),
         Command::Create(args) => done(manage::create(args)),
         Command::Ls(args) => done(listing::list(args)),
         Command::Show(args) => done(listing::show(args)),

@@ -16,13 +16,14 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use mica_check::CheckSettings;
 use mica_command::child::{ends_with_us, own_path};
 use mica_command::refusal::explain;
 use mica_control::api::{Created, GpuKind, Mode, ProgramReport};
 use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
-use crate::args::{ExecArgs, RunArgs, WatchArgs};
+use crate::args::{CheckArgs, ExecArgs, RunArgs, WatchArgs};
 use crate::control;
 use crate::escape;
 use crate::exit_report;
@@ -51,6 +52,31 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
         manage::say_if_degraded(&client, &created.name);
     }
     let result = start(&created, &args.command, &args.watch)
+        .and_then(|child| wait(child, &client, &created, &args.command));
+    let code = result.map(|ended| ended.tell(&client, &created, since));
+    remove(&client, &created.name);
+    code
+}
+
+/// Runs a program in a virtual GPU of its own that looks for mistakes; returns the program's exit code.
+pub(crate) fn run_checked(
+    args: &CheckArgs,
+    settings: &CheckSettings,
+    watch: &WatchArgs,
+) -> Result<i32> {
+    let client = control::connect()?;
+    let since = SystemTime::now();
+    let mut wanted = args.spec.clone();
+    match wanted.gpu.as_deref() {
+        None | Some("software") => wanted.gpu = Some("software".to_owned()),
+        Some(other) => bail!("mica check runs on the software GPU, not on GPU {other}"),
+    }
+    let mut spec = specification(&wanted, &client)?;
+    spec.ephemeral = true;
+    spec.check = Some(settings.to_string());
+    spec.note = Some(command_line(&args.command));
+    let created = client.create(&spec).map_err(explain)?;
+    let result = start(&created, &args.command, watch)
         .and_then(|child| wait(child, &client, &created, &args.command));
     let code = result.map(|ended| ended.tell(&client, &created, since));
     remove(&client, &created.name);
@@ -129,6 +155,11 @@ fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<
             );
         }
         child.env(mica_limits::MEMCHECK, "1");
+    }
+    if let Some(check) = &watch.check {
+        child
+            .env("MICA_CHECK", &check.tools)
+            .env("MICA_CHECK_REPORT", &check.report);
     }
     if let Some(trace) = &watch.trace {
         // The library in the program says nothing, so what would fail there fails here.

@@ -52,6 +52,9 @@ pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
         return all;
     }
     let mut add = |what: &str| all.push(format!("{what} cannot be enforced in direct mode"));
+    if spec.check.is_some() {
+        add("a check of kernels");
+    }
     if spec.max_streams.is_some() {
         add("a limit on streams");
     }

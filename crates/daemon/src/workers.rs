@@ -233,6 +233,10 @@ impl Daemon {
             )
             .env(worker_variables::TENSOR_CORES, flag(spec.tensor_cores))
             .env(worker_variables::TF32, flag(!full))
+            .env(
+                worker_variables::CHECK,
+                spec.check.as_deref().unwrap_or_default(),
+            )
             .env(worker_variables::SWAP, flag(spec.swap == Some(true)))
             .current_dir("/")
             .stdin(Stdio::null())

@@ -18,9 +18,11 @@
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod interrupt;
+pub mod monitor;
 mod wide_atomic;
 
 pub use interrupt::{Interrupt, PrepareError};
+pub use monitor::{Monitor, MonitorRef};
 pub use wide_atomic::update_128;
 
 use std::sync::atomic::AtomicU32;
@@ -50,6 +52,57 @@ impl FaultKind {
             715 => Self::IllegalInstruction,
             _ => return None,
         })
+    }
+}
+
+/// An order of `0..count` that a number chooses: 0 is the usual one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    step: u64,
+    first: u64,
+    count: u64,
+}
+
+impl Order {
+    /// The order that a seed chooses.
+    pub fn new(seed: u64, count: u64) -> Self {
+        let usual = Self {
+            step: 1,
+            first: 0,
+            count,
+        };
+        if seed == 0 || count < 2 {
+            return usual;
+        }
+        let mixed = (seed ^ seed >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut step = 1 + (mixed >> 20) % (count - 1);
+        while gcd(step, count) != 1 {
+            step = 1 + step % (count - 1);
+        }
+        let first = (mixed >> 7) % count;
+        Self {
+            step,
+            first,
+            ..usual
+        }
+    }
+
+    /// The element at a place in the order.
+    pub fn at(&self, place: u64) -> u64 {
+        match self.step {
+            1 if self.first == 0 => place,
+            step => {
+                let at = u128::from(place) * u128::from(step) + u128::from(self.first);
+                (at % u128::from(self.count)) as u64
+            }
+        }
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        _ => gcd(b, a % b),
     }
 }
 
@@ -125,9 +178,24 @@ pub struct BlockContext {
     /// What [`Executable::prepare`] said of this launch: with this arena, these parameters, this grid and
     /// this block. 1 lets it leave out checks that it has found needless; 0 is always right.
     pub proven: u32,
+    /// Told of every access, by code that was made for it; null for none.
+    pub monitor: *mut MonitorRef,
+    /// Chooses the order in which threads run one by one; 0 for the usual one. Engines may ignore it.
+    pub schedule: u64,
 }
 
 impl BlockContext {
+    /// Who is told of what the block does.
+    ///
+    /// # Safety
+    /// [`BlockContext::monitor`] must be null or valid, and nobody else may use the monitor meanwhile.
+    pub unsafe fn monitor<'a>(&self) -> Option<&'a mut dyn Monitor> {
+        // SAFETY: null or valid by the contract.
+        let holder = unsafe { self.monitor.as_ref()? };
+        // SAFETY: what the holder points to is valid with it, and used by one at a time, by the contract.
+        Some(unsafe { &mut *holder.0 })
+    }
+
     /// All fields zero or null: a base for tests to fill, never runnable as it is.
     pub fn empty() -> Self {
         let none = Dim3::default();
@@ -154,6 +222,8 @@ impl BlockContext {
             fault: Fault::default(),
             grid_workspace: 0,
             proven: 0,
+            monitor: std::ptr::null_mut(),
+            schedule: 0,
         }
     }
 }
@@ -196,9 +266,18 @@ pub struct Fault {
     pub thread: Dim3,
     /// Index of the `.file`/`.loc` source line when the module has debug lines, 0 otherwise.
     pub source_line: u32,
+    /// The memory that `address` is an offset in: [`Fault::SHARED`], [`Fault::LOCAL`] or [`Fault::PARAMS`]; 0 where
+    /// `address` is an address.
+    pub space: u32,
 }
 
 impl Fault {
+    /// The block's shared memory.
+    pub const SHARED: u32 = 1;
+    /// The thread's local memory.
+    pub const LOCAL: u32 = 2;
+    /// The launch's parameters.
+    pub const PARAMS: u32 = 3;
     /// The address of a `LaunchFailed` that was no trap but a full stack.
     pub const STACK_FULL: u64 = u64::MAX;
 }
@@ -488,6 +567,16 @@ pub trait Executable: Send + Sync {
         let _ = ptx_line;
         None
     }
+    /// The line of that file, where the text says so.
+    fn source_line(&self, ptx_line: u32) -> Option<u32> {
+        let _ = ptx_line;
+        None
+    }
+    /// Whether blocks of a kernel tell [`BlockContext::monitor`] of what they do.
+    fn tells_monitor(&self, kernel: usize) -> bool {
+        let _ = kernel;
+        false
+    }
     /// The thread that was running when the code at `pc` faulted, where the code keeps track of it
     /// in `context.scratch` or elsewhere. Called after recovery on the faulted thread.
     fn faulting_thread(&self, pc: u64, context: &BlockContext) -> Option<Dim3> {
@@ -508,4 +597,26 @@ pub trait Executable: Send + Sync {
     /// caller's recovery (see `backend-software`), for which this call keeps no Rust destructor
     /// pending while kernel code runs.
     unsafe fn run_block(&self, kernel: usize, context: &mut BlockContext) -> BlockOutcome;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_order_has_every_element_once() {
+        let mut orders = std::collections::HashSet::new();
+        for seed in 0..50 {
+            for count in [1, 2, 3, 32, 100, 1024] {
+                let order = Order::new(seed, count);
+                let all: Vec<u64> = (0..count).map(|place| order.at(place)).collect();
+                let mut sorted = all.clone();
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..count), "seed {seed}, {count}");
+                assert!(seed != 0 || all.iter().copied().eq(0..count));
+                orders.insert(all);
+            }
+        }
+        assert!(orders.len() > 60, "{}", orders.len());
+    }
 }

@@ -8,6 +8,8 @@ pub const MAX_STREAMS: &str = "MICA_WORKER_MAX_STREAMS";
 pub const TENSOR_CORES: &str = "MICA_WORKER_TENSOR_CORES";
 /// 0 where `tf32` is forbidden.
 pub const TF32: &str = "MICA_WORKER_TF32";
+/// What is looked for in kernels, as `mica check` says it.
+pub const CHECK: &str = "MICA_WORKER_CHECK";
 /// Niceness that a worker gives itself.
 pub const NICE: &str = "MICA_WORKER_NICE";
 /// 1 for a worker on an NVIDIA GPU.

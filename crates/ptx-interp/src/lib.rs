@@ -105,6 +105,10 @@ impl Executable for InterpModule {
         state::with_current(|state| state.location)
     }
 
+    fn source_line(&self, ptx_line: u32) -> Option<u32> {
+        self.module.source_line(ptx_line)
+    }
+
     fn source_file(&self, ptx_line: u32) -> Option<&str> {
         self.module.source_file(ptx_line)
     }

@@ -212,6 +212,7 @@ impl<'a> Machine<'a> {
             is_write: u32::from(is_write),
             thread: self.state.threads[t].tid,
             source_line: inst.loc.map_or(0, |l| l.line),
+            space: 0,
         })
     }
 

@@ -260,6 +260,7 @@ mod tests {
             layout,
             plan,
             memcheck: false,
+            monitor: false,
             recheck: false,
             quick: false,
             checks: true,

@@ -157,6 +157,7 @@ fn code(out: &mut String, module: &Module, layout: &ModuleLayout, plan: &Plan) {
         layout,
         plan,
         memcheck: false,
+        monitor: false,
         recheck: false,
         quick: false,
         checks: true,

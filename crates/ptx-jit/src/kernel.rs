@@ -20,6 +20,7 @@ pub(crate) struct Kernel {
     pub(crate) layout: Arc<ModuleLayout>,
     pub(crate) plan: Plan,
     pub(crate) memcheck: bool,
+    pub(crate) monitor: bool,
     recheck: bool,
     pub(crate) checks: bool,
     /// By diverge site.
@@ -46,7 +47,7 @@ impl Kernel {
         has_fma: bool,
         width: Width,
         most_lanes: u32,
-        memcheck: bool,
+        (memcheck, monitor): (bool, bool),
         recheck: bool,
         checks: bool,
         code_cache: Option<(Arc<dyn CodeCache>, String)>,
@@ -59,12 +60,17 @@ impl Kernel {
             && plan.graph.rpo.iter().any(|b| is_wide(&module, &plan, *b))
             && width.is_wide(code_cache.as_ref().map(|s| &*s.0));
         let lanes = suitable_lanes(&module, &plan, wide).min(most_lanes);
-        let lanes = if memcheck || quick { 1 } else { lanes };
+        let lanes = if memcheck || monitor || quick {
+            1
+        } else {
+            lanes
+        };
         Ok(Kernel {
             module,
             layout,
             plan,
             memcheck,
+            monitor,
             recheck,
             checks,
             spreads,
@@ -107,6 +113,7 @@ impl Kernel {
                 layout: &self.layout,
                 plan: &self.plan,
                 memcheck: self.memcheck,
+                monitor: self.monitor,
                 recheck: self.recheck,
                 checks: self.checks,
                 has_fma: self.has_fma,

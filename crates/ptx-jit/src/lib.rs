@@ -69,6 +69,9 @@ pub struct Options {
     pub lanes: u32,
     /// Asks the device about every access ([`mica_kernel::Services::check_access`]), at a cost.
     pub memcheck: bool,
+    /// Tells [`mica_kernel::BlockContext::monitor`] of every access, fence and synchronization; all threads
+    /// run one by one then.
+    pub monitor: bool,
     /// Checks once more, right before the access, every address that is used without a check, and ends the
     /// process at one that is outside. For tests and fuzzing; on by default where `MICA_JIT_RECHECK` is `1`.
     pub recheck: bool,
@@ -88,6 +91,7 @@ impl Default for Options {
         Options {
             lanes: 16,
             memcheck: false,
+            monitor: false,
             recheck: std::env::var_os("MICA_JIT_RECHECK").is_some_and(|v| v == "1"),
             optimize: false,
             width: Width::Auto,
@@ -194,7 +198,7 @@ impl JitModule {
                     self.has_fma,
                     self.width(),
                     self.options.lanes,
-                    self.options.memcheck,
+                    (self.options.memcheck, self.options.monitor),
                     self.options.recheck,
                     self.checks,
                     self.options.code_cache.as_ref().map(|(cache, name)| {
@@ -268,13 +272,14 @@ impl JitModule {
     pub fn cache_key(&self) -> String {
         let flags: Vec<String> = self.isa.isa_flags().iter().map(|f| f.to_string()).collect();
         format!(
-            "{} {} {} {} lanes={} memcheck={} recheck={} optimize={}",
+            "{} {} {} {} lanes={} memcheck={} monitor={} recheck={} optimize={}",
             env!("CARGO_PKG_VERSION"),
             env!("MICA_JIT_SOURCES"),
             self.isa.triple(),
             flags.join(" "),
             self.options.lanes,
             self.options.memcheck,
+            self.options.monitor,
             self.options.recheck,
             self.options.optimize,
         )
@@ -368,6 +373,14 @@ impl Executable for JitModule {
             ptx_line,
             source_line,
         })
+    }
+
+    fn source_line(&self, ptx_line: u32) -> Option<u32> {
+        self.module.source_line(ptx_line)
+    }
+
+    fn tells_monitor(&self, _kernel: usize) -> bool {
+        self.options.monitor
     }
 
     fn source_file(&self, ptx_line: u32) -> Option<&str> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mica_backend_software::{Config, ExecutionGate, OutputKind, SoftwareGpu};
+use mica_check::CheckSettings;
 use mica_gpu::Gpu;
 use mica_limits::{Gate, HostLink};
 use mica_wire::host::page::gate;
@@ -25,6 +26,7 @@ pub struct SoftwareDevices {
     ordinal: u32,
     memory_bytes: Option<u64>,
     gate: Option<Arc<LeaseGate>>,
+    check: Option<CheckSettings>,
     open: Arc<AtomicUsize>,
 }
 
@@ -50,8 +52,16 @@ impl SoftwareDevices {
             ordinal,
             memory_bytes,
             gate,
+            check: None,
             open: Arc::default(),
         }
+    }
+}
+
+impl SoftwareDevices {
+    /// Looks for mistakes of kernels, as the settings say.
+    pub fn checked(self, check: Option<CheckSettings>) -> Self {
+        Self { check, ..self }
     }
 }
 
@@ -64,6 +74,7 @@ impl DeviceSource for SoftwareDevices {
         let sink = move |kind: OutputKind, bytes: &[u8]| match kind {
             OutputKind::Print => output.add(0, bytes),
             OutputKind::Assert => output.add(1, bytes),
+            OutputKind::Check => output.add(2, bytes),
             // The program's own output stays its own: it gets a code, and `mica run` and `mica events`
             // tell what happened.
             OutputKind::Fault | OutputKind::Refused | OutputKind::LaunchRefused => {
@@ -84,8 +95,10 @@ impl DeviceSource for SoftwareDevices {
             arena_bytes: (before >= ROOMY_DEVICES).then_some(CROWDED_ARENA_BYTES),
             gate: self.gate.as_ref().map(LeaseGate::for_device),
             output: Some(Arc::new(sink)),
-            // One device for each session: it holds the memory of one program only.
-            windows: true,
+            // One device for each session: it holds the memory of one program only. What a program writes
+            // through a window, a check does not see.
+            windows: self.check.is_none(),
+            check: self.check,
             ..Config::default()
         };
         let gpu =

@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use mica_check::CheckSettings;
 use mica_limits::{Environment, Gate, HostLink, LinkError, PageQuota, worker_variables};
 use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::host::message::{DaemonMessage, Role};
@@ -70,6 +71,8 @@ pub struct WorkerConfig {
     pub tf32: bool,
     /// Whether the device is an NVIDIA GPU, the only one the environment shows; else the software GPU.
     pub nvidia: bool,
+    /// What is looked for in kernels, on the software GPU.
+    pub check: Option<CheckSettings>,
     /// Whether its memory can leave the device.
     pub swap: bool,
     /// Niceness of all its threads; `None` to leave it.
@@ -101,6 +104,7 @@ impl WorkerConfig {
             tensor_cores: number::<u64>(worker_variables::TENSOR_CORES)? != Some(0),
             tf32: number::<u64>(worker_variables::TF32)? != Some(0),
             nvidia: number::<u64>(worker_variables::NVIDIA)? == Some(1),
+            check: check_settings()?,
             swap: number::<u64>(worker_variables::SWAP)? == Some(1),
             nice: number(worker_variables::NICE)?,
             confinement: Confinement::from_environment()?,
@@ -116,6 +120,15 @@ fn number<T: std::str::FromStr>(variable: &'static str) -> Result<Option<T>, Wor
             Ok(number) => Ok(Some(number)),
             Err(_) => Err(WorkerError::Number { variable, text }),
         },
+    }
+}
+
+/// What the daemon says of checks.
+fn check_settings() -> Result<Option<CheckSettings>, WorkerError> {
+    let text = std::env::var(worker_variables::CHECK).unwrap_or_default();
+    match text.as_str() {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(WorkerError::Check),
     }
 }
 
@@ -136,6 +149,9 @@ pub enum WorkerError {
         /// What it holds.
         text: String,
     },
+    /// The check that is asked for is none.
+    #[error("{}: {why}", worker_variables::CHECK, why = .0)]
+    Check(mica_check::SettingsError),
     /// The list of required layers names one that there is not.
     #[error("{}: {name}", worker_variables::REQUIRE, name = .0)]
     Layer(#[from] mica_jail::UnknownLayer),
@@ -208,11 +224,12 @@ fn serve_device(config: &WorkerConfig, link: &Arc<HostLink>) -> Result<(), Worke
     }
     let welcome = link.welcome().clone();
     let gate = LeaseGate::new(Gate::new(Arc::clone(&link)), Arc::clone(&link));
-    let devices: Arc<dyn DeviceSource> = Arc::new(SoftwareDevices::new(
+    let devices = SoftwareDevices::new(
         welcome.gpu_index as u32,
         Some(welcome.device_total_bytes).filter(|bytes| *bytes > 0),
         Some(gate),
-    ));
+    );
+    let devices: Arc<dyn DeviceSource> = Arc::new(devices.checked(config.check));
     run_with(config, link, devices)
 }
 

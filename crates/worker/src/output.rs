@@ -25,7 +25,7 @@ impl OutputBuffer {
         let _ = self.port.set(Arc::clone(port));
     }
 
-    /// Adds output: 0 for standard output, 1 for standard error.
+    /// Adds output: 0 for standard output, 1 for standard error, 2 for records of a check.
     pub fn add(&self, kind: u8, bytes: &[u8]) {
         let mut guard = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Held {

@@ -28,6 +28,7 @@ fn worker() -> Host {
         tensor_cores: true,
         tf32: true,
         nvidia: false,
+        check: None,
         swap: false,
         nice: None,
         confinement: None,

@@ -35,6 +35,7 @@ impl Bench {
             tensor_cores: true,
             tf32: true,
             nvidia: true,
+            check: None,
             swap: false,
             nice: None,
             confinement: None,

@@ -5,6 +5,7 @@
 
 use mica_gpu::{Access, Result, Share};
 
+use super::checked::{LARGE_ZONE, SMALL_ZONE};
 use super::{Books, DeviceMemory, Kind, Live, Purpose};
 use crate::arena::ranges::Ranges;
 use crate::arena::{FRAME, PAGE};
@@ -38,6 +39,14 @@ impl DeviceMemory {
         }
     }
 
+    /// Bytes behind a small allocation that nobody gets.
+    fn zone(&self) -> u64 {
+        match self.checked {
+            Some(_) => SMALL_ZONE,
+            None => 0,
+        }
+    }
+
     /// Memory for `owner`, 256-byte aligned.
     pub(crate) fn alloc(&self, owner: u64, bytes: u64, purpose: Purpose) -> Result<u64> {
         if bytes == 0 {
@@ -51,7 +60,7 @@ impl DeviceMemory {
         }
         // Charged without the books: whoever grants it may have to be asked.
         let pages = match bytes <= SMALL {
-            true => self.charge_device(most_pages(bytes) * PAGE)?,
+            true => self.charge_device(most_pages(bytes + self.zone()) * PAGE)?,
             false => None,
         };
         let mut books = self.books();
@@ -60,6 +69,7 @@ impl DeviceMemory {
         } else {
             self.alloc_large(&mut books, owner, bytes)?
         };
+        self.note_new(at, bytes, purpose == Purpose::Internal);
         if purpose == Purpose::Internal
             && let Some(live) = books.live.get_mut(&at)
         {
@@ -76,7 +86,9 @@ impl DeviceMemory {
     fn alloc_large(&self, books: &mut Books, owner: u64, bytes: u64) -> Result<u64> {
         let huge = bytes >= FRAME;
         let mapped = bytes.next_multiple_of(PAGE);
-        let guard = if books.live.len() < MOST_GUARDED {
+        let guard = if self.checked.is_some() {
+            LARGE_ZONE
+        } else if books.live.len() < MOST_GUARDED {
             PAGE
         } else {
             0
@@ -121,7 +133,7 @@ impl DeviceMemory {
         bytes: u64,
         pages: Option<Share>,
     ) -> Result<u64> {
-        let taken = bytes.next_multiple_of(STEP);
+        let taken = bytes.next_multiple_of(STEP) + self.zone();
         books.charge(taken, self.total)?;
         let result = self.place_small(books, owner, taken);
         match result {
@@ -233,10 +245,16 @@ impl DeviceMemory {
         for (at, live) in mine {
             self.drop_range(&mut books, at, live);
         }
+        self.release_parked_of(&mut books, |live| {
+            live.owner == Some(owner) || live.owner == Some(internal(owner))
+        });
     }
 
     pub(super) fn drop_range(&self, books: &mut Books, address: u64, live: Live) {
         books.live.remove(&address);
+        if self.park(books, address, live) {
+            return;
+        }
         match live.kind {
             Kind::Small { chunk, taken } => self.drop_small(books, chunk, address, taken),
             Kind::Large { mapped, reserved } | Kind::Exported { mapped, reserved } => {
@@ -263,7 +281,7 @@ impl DeviceMemory {
         }
     }
 
-    fn drop_small(&self, books: &mut Books, base: u64, address: u64, taken: u64) {
+    pub(super) fn drop_small(&self, books: &mut Books, base: u64, address: u64, taken: u64) {
         books.discharge(taken);
         let Some(chunk) = books.chunks.get_mut(&base) else {
             return;

@@ -12,6 +12,7 @@
 //! pages are dropped, so the next owner reads zeros.
 
 mod alloc;
+mod checked;
 mod exported;
 mod frames;
 mod register;
@@ -33,6 +34,7 @@ use crate::arena::{Arena, FRAME, PAGE};
 use crate::error::invalid_value;
 use crate::recover::{self, Scope};
 use alloc::Chunk;
+use checked::{Checked, Parked};
 use frames::Frame;
 use windows::WindowFile;
 
@@ -46,9 +48,11 @@ pub(crate) struct DeviceMemory {
     /// the books.
     pins: RwLock<()>,
     /// Where the device charges what it takes without being asked for it.
-    budget: OnceLock<Arc<SessionBudget>>,
+    budget: Arc<OnceLock<Arc<SessionBudget>>>,
     /// Local memory that threads lend to blocks now.
     lent: AtomicU64,
+    /// What is kept for a device that is checked.
+    checked: Option<Checked>,
 }
 
 #[derive(Debug)]
@@ -67,6 +71,8 @@ struct Books {
     windows: Option<WindowFile>,
     /// Files of allocations that other devices can take in, by first address.
     exports: HashMap<u64, OwnedFd>,
+    /// Freed memory that is not handed out again yet.
+    parked: Parked,
 }
 
 /// A range that may be touched.
@@ -129,10 +135,12 @@ impl DeviceMemory {
                 next_frame: 1,
                 windows: None,
                 exports: HashMap::new(),
+                parked: Parked::default(),
             }),
             pins: RwLock::new(()),
-            budget: OnceLock::new(),
+            budget: Arc::default(),
             lent: AtomicU64::new(0),
+            checked: None,
         })
     }
 

@@ -47,6 +47,15 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Run a program in an existing virtual GPU
     Exec(ExecArgs),
+    /// Find mistakes of a program's kernels, without a GPU
+    ///
+    /// Runs the program on a software GPU that watches every access of every thread: accesses outside
+    /// allocations and of freed memory, races, reads of memory that nobody wrote, barriers and masks used
+    /// as they must not be, memory never freed. The same program gives the same report every time.
+    #[command(
+        after_help = "Examples: mica check -- ./program\n          mica check --tool memcheck,racecheck --sarif report.sarif -- ./tests\nBuild with -lineinfo for source lines. Exit code: the program's own, or --error-exitcode if mistakes were found."
+    )]
+    Check(CheckArgs),
     /// Make a virtual GPU that stays until it is removed
     Create(CreateArgs),
     /// List virtual GPUs and their limits
@@ -251,6 +260,37 @@ pub(crate) struct WatchArgs {
     /// Check every access of a kernel against the exact bounds of its allocation (software GPU, slower)
     #[arg(long)]
     pub(crate) memcheck: bool,
+    /// What `mica check` asks for.
+    #[arg(skip)]
+    pub(crate) check: Option<crate::check::CheckEnvironment>,
+}
+
+/// `mica check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// What to look for, separated by commas: memcheck, racecheck, initcheck, synccheck, leakcheck or all
+    #[arg(long, value_name = "TOOLS", default_value = "all")]
+    pub(crate) tool: mica_check::Tools,
+    /// Print the report as JSON on standard output when the program has ended
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the report to this file as SARIF 2.1.0, which code hosts show beside the lines
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sarif: Option<PathBuf>,
+    /// Leave out what this file lists: lines such as "racecheck kernel=scan* file=*/scan.cu:120"
+    #[arg(long, value_name = "FILE")]
+    pub(crate) suppress: Option<PathBuf>,
+    /// Exit code if mistakes were found
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(0..=255))]
+    pub(crate) error_exitcode: i32,
+    /// Run threads in another order, chosen by this number, the same every time
+    #[arg(long, value_name = "SEED")]
+    pub(crate) schedule: Option<u64>,
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// `mica run`.

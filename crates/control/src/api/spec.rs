@@ -113,6 +113,10 @@ pub struct VgpuSpec {
     pub swap: Option<bool>,
     /// Run even when a limit cannot be enforced; the virtual GPU is then marked degraded everywhere.
     pub allow_degraded: bool,
+    /// Look for mistakes of kernels: tools separated by commas, as `mica check --tool` has them, and perhaps
+    /// `;schedule=SEED`. Software GPU only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check: Option<String>,
     /// Free text shown in listings (the command line, for `mica run`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -138,6 +142,7 @@ impl Default for VgpuSpec {
             ephemeral: false,
             swap: None,
             allow_degraded: false,
+            check: None,
             note: None,
         }
     }

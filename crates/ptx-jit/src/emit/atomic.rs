@@ -5,9 +5,11 @@
 use cranelift_codegen::ir::{
     AtomicRmwOp, BlockArg, InstBuilder, Type, Value, condcodes::IntCC, types,
 };
+use mica_kernel::monitor::AccessKind;
 use mica_ptx::ast::{Atom, AtomOp, Operand, ScalarType, Space};
 
 use super::memory::{Ask, Host};
+use super::monitor::sem_bits;
 use super::{Emit, flags};
 use crate::CompileError;
 use crate::unit::Class;
@@ -31,6 +33,8 @@ impl Emit<'_, '_> {
             write: true,
         };
         let host = self.access(a.space, &a.addr, ask)?;
+        let how = (AccessKind::Atomic, sem_bits(a.sem));
+        self.tell_access(&host, self.accessed(a.space, &a.addr), bytes, how, None);
         let x = self.get(&a.src[0], class)?;
         let new = a
             .src2

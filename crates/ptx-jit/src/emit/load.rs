@@ -1,9 +1,11 @@
 //! Loads: whole vectors where lanes are contiguous, lane by lane elsewhere.
 
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
+use mica_kernel::monitor::AccessKind;
 use mica_ptx::ast::{Op, Order, RegId, ScalarType};
 
 use super::memory::{Ask, Host, WHOLE_BYTES, mem_type};
+use super::monitor::order_bits;
 use super::{Emit, V, flags};
 use crate::CompileError;
 use crate::patch;
@@ -30,6 +32,8 @@ impl Emit<'_, '_> {
             write: false,
         };
         let host = self.access(*space, addr, ask)?;
+        let how = (AccessKind::Read, order_bits(*order));
+        self.tell_access(&host, self.accessed(*space, addr), bytes, how, None);
         let plain = *order == Order::Weak;
         if !plain && dst.len() > 1 && bytes <= WHOLE_BYTES {
             self.load_whole(host, *ty, dst);

@@ -112,6 +112,23 @@ impl Emit<'_, '_> {
         Ok(host)
     }
 
+    /// The window that an access ends up in: a variable knows where it is.
+    pub(crate) fn accessed(&self, space: Space, addr: &Address) -> Window {
+        let unit = &self.plan.unit;
+        let place = match addr.base {
+            AddrBase::Var(var) => {
+                unit.var_place(self.src.module, self.src.layout, self.instance, var)
+            }
+            _ => return self.window_of(space),
+        };
+        match place {
+            VarPlace::Local(_) => Window::Local,
+            VarPlace::Shared(_) => Window::Shared,
+            VarPlace::KernelParam(_) => Window::Params,
+            _ => self.window_of(space),
+        }
+    }
+
     fn resolve(&mut self, space: Space, addr: &Address, ask: Ask) -> Result<Host, CompileError> {
         let unit = &self.plan.unit;
         let to_params = match addr.base {

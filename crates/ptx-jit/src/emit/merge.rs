@@ -102,7 +102,7 @@ fn join(
 impl Emit<'_, '_> {
     /// Finds accesses of a block that can be checked together.
     pub(crate) fn plan_checks(&mut self, id: BlockId) {
-        if self.src.memcheck {
+        if self.src.memcheck || self.src.monitor {
             return;
         }
         let unit = &self.plan.unit;

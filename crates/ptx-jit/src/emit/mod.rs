@@ -28,6 +28,7 @@ mod lazy;
 mod load;
 mod memory;
 mod merge;
+pub(crate) mod monitor;
 mod moves;
 mod nan_canonicalisation;
 mod ops;
@@ -96,6 +97,8 @@ pub(crate) struct Source<'m> {
     pub(crate) plan: &'m Plan,
     /// Calls the runtime before every access, for exact allocation bounds.
     pub(crate) memcheck: bool,
+    /// Tells the block's monitor of every access and fence; scalar code only.
+    pub(crate) monitor: bool,
     /// Checks addresses once more that need no check ([`inside`]).
     pub(crate) recheck: bool,
     /// Allocates registers in one pass ([`crate::limit`]).

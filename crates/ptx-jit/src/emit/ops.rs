@@ -75,6 +75,7 @@ impl Emit<'_, '_> {
             }
             Op::Atom(a) => return self.atomic(a),
             Op::Fence { .. } | Op::FenceProxy { .. } => {
+                self.tell_fence();
                 self.b.ins().fence();
             }
             // Copies are done when they are asked for, so there is nothing to wait for.

@@ -1,9 +1,11 @@
 //! Stores: whole vectors where lanes are contiguous, lane by lane elsewhere.
 
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
+use mica_kernel::monitor::AccessKind;
 use mica_ptx::ast::{Op, Operand, Order, ScalarType};
 
 use super::memory::{Ask, Host, WHOLE_BYTES, mem_type};
+use super::monitor::order_bits;
 use super::{Emit, V, flags};
 use crate::CompileError;
 use crate::unit::Class;
@@ -41,6 +43,12 @@ impl Emit<'_, '_> {
                 self.get(o, c).map(|v| (v, c))
             })
             .collect::<Result<_, _>>()?;
+        let how = (AccessKind::Write, order_bits(*order));
+        let value = match &values[..] {
+            [(v, c)] => Some((v, *c)),
+            _ => None,
+        };
+        self.tell_access(&host, self.accessed(*space, addr), bytes, how, value);
         let plain = !matches!(order, Order::Release(_));
         let whole = *order != Order::Weak && src.len() > 1 && bytes <= WHOLE_BYTES;
         match host {

@@ -32,6 +32,7 @@ fn patched(text: &str, kernel: &str, proven: bool) -> Option<Patched> {
         layout: &layout,
         plan: &plan,
         memcheck: false,
+        monitor: false,
         recheck: false,
         quick: false,
         checks: true,

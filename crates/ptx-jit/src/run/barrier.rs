@@ -118,6 +118,12 @@ impl Dispatch<'_> {
                 // SAFETY: inside the header.
                 unsafe { *self.barrier_word(id as u32) += n };
             }
+            if self.is_monitored() {
+                let arrives = |t: &u32| places.at[*t as usize] & ARRIVES == ARRIVES;
+                (0..self.threads)
+                    .filter(arrives)
+                    .for_each(|t| self.tell_arrival(u32::from(places.at[t as usize] & 15), t));
+            }
             self.release(
                 &|t| places.at[t as usize] & ARRIVES == ARRIVES,
                 0,
@@ -141,6 +147,7 @@ impl Dispatch<'_> {
                 continue;
             }
             self.reduce(id);
+            self.tell_barrier(id, &|t| places.at[t as usize] == WAITS | id as u8);
             // SAFETY: inside the header.
             unsafe { *self.barrier_word(id) = 0 };
             self.release(

@@ -1,6 +1,7 @@
 //! Warp collectives: done for all members at once, when the last of them has arrived.
 
 use mica_kernel::Fault;
+use mica_kernel::monitor::Misuse;
 use mica_ptx::ast::Op;
 
 use super::coherence::slot;
@@ -101,10 +102,27 @@ impl Warp<'_> {
             }
             // A mask that leaves out the lane itself is undefined; it takes part all the same.
             let members = members | 1 << lane;
+            if let Some(mask) = mask {
+                self.look(site, op, (mask, members), lane);
+            }
             execute(self.d, self.w, site, op, members)?;
             self.done |= members;
         }
         Ok(())
+    }
+
+    /// Tells the monitor of a collective that is about to be done, and of what is wrong with its mask.
+    fn look(&self, site: &SyncSite, op: &Op, (mask, members): (u32, u32), lane: u32) {
+        if !self.d.is_monitored() {
+            return;
+        }
+        let t = self.w * 32 + lane;
+        if op_has_mask(op) && mask >> lane & 1 == 0 {
+            self.d.tell_misuse(Misuse::NotInMask, t, site);
+        }
+        if matches!(op, Op::BarWarp { .. }) {
+            self.d.tell_warp(self.w, members);
+        }
     }
 
     /// Lanes that wait for the collective at a site with the same mask.
@@ -151,6 +169,16 @@ pub(super) fn env_of<'a>(d: &Dispatch<'a>, site: &'a SyncSite, t: u32) -> Env<'a
         values,
         whole: std::ptr::null(),
         texture: Default::default(),
+        mbarrier: Default::default(),
+    }
+}
+
+/// Whether the program wrote the mask.
+fn op_has_mask(op: &Op) -> bool {
+    match op {
+        Op::BarWarp { .. } | Op::Match { .. } | Op::Redux { .. } | Op::Elect { .. } => true,
+        Op::Vote { mask, .. } | Op::Shfl { mask, .. } => mask.is_some(),
+        _ => false,
     }
 }
 

@@ -4,7 +4,7 @@
 //! its next sync point; then warp collectives whose members have all arrived are done, and when
 //! nothing is ready any more, barriers. All state is in scratch memory.
 
-use mica_kernel::{BlockContext, BlockOutcome, Fault, FaultKind};
+use mica_kernel::{BlockContext, BlockOutcome, Fault, FaultKind, Order};
 use mica_ptx::ast::{Op, Operand};
 use std::sync::atomic::Ordering;
 
@@ -81,6 +81,7 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
         threads,
         lanes,
         proven: c.proven != 0,
+        order: Order::new(c.schedule, u64::from(threads)),
     };
     let whole = threads / lanes * lanes;
     let mut st = 0;
@@ -90,6 +91,7 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
     let first = if lanes > 1 { whole } else { 0 };
     for t in first..threads {
         if st == 0 {
+            let t = d.ordered(t);
             st = d.run(1, t, t, 0);
         }
     }
@@ -124,6 +126,8 @@ pub(crate) struct Dispatch<'a> {
     pub(crate) lanes: u32,
     /// See [`BlockContext::proven`].
     proven: bool,
+    /// Which thread is next, where threads run one by one.
+    order: Order,
 }
 
 impl Dispatch<'_> {
@@ -135,6 +139,14 @@ impl Dispatch<'_> {
         let limit = if lanes == 1 { NO_STOP } else { u64::from(end) };
         // SAFETY: the context is what `run_block` was given.
         unsafe { code.call(self.ctx, u64::from(begin), limit, u64::from(entry)) }
+    }
+
+    /// The thread at a place in the order, where threads run one by one.
+    fn ordered(&self, place: u32) -> u32 {
+        match self.lanes {
+            1 => self.order.at(u64::from(place)) as u32,
+            _ => place,
+        }
     }
 
     fn finish(&self) -> u64 {
@@ -206,6 +218,7 @@ impl Dispatch<'_> {
                 return status::OK as u64;
             }
             // A GPU would hang here for ever.
+            self.tell_deadlock();
             return self.fail(self.deadlock());
         }
     }
@@ -293,6 +306,18 @@ impl Dispatch<'_> {
         let mut ran = false;
         let mut over = true;
         let mut t = 0;
+        if self.lanes == 1 {
+            for place in 0..self.threads {
+                let t = self.ordered(place);
+                let c = conts[t as usize] & !COHERENT;
+                over &= c == EXITED;
+                if c & WAITING == 0 && c != EXITED {
+                    ran = true;
+                    self.status(self.run(1, t, t, c))?;
+                }
+            }
+            t = self.threads;
+        }
         while t < self.threads {
             let c = conts[t as usize];
             if c & COHERENT != 0 {
@@ -375,11 +400,13 @@ impl Dispatch<'_> {
         if self.arrivals(*id as u32 & 15) != 0 {
             return None;
         }
+        let id = *id as u32 & 15;
         if first & COHERENT != 0 {
             let end = self.same_groups(0, first);
             if (end..self.threads).any(|t| conts[t as usize] != plain) {
                 return None;
             }
+            self.tell_barrier_for_all(id);
             let mut st = self.run(self.lanes, 0, end, site.next);
             for t in end..self.threads {
                 if st == 0 {
@@ -391,7 +418,9 @@ impl Dispatch<'_> {
         if self.lanes > 1 || (0..self.threads).any(|t| conts[t as usize] != plain) {
             return None;
         }
+        self.tell_barrier_for_all(id);
         for t in 0..self.threads {
+            let t = self.ordered(t);
             let st = self.run(1, t, t, site.next);
             if st != 0 {
                 return Some(st);

@@ -30,6 +30,8 @@ pub(crate) struct Env<'a> {
     pub(crate) whole: *const u128,
     /// The texture that a lane before this one asked for, by its handle: most often all ask for one.
     pub(crate) texture: Cell<Option<(u64, TextureView)>>,
+    /// Whether the access being made is to an `mbarrier` object.
+    pub(crate) mbarrier: Cell<bool>,
 }
 
 /// The index of a thread as its three coordinates.
@@ -75,6 +77,7 @@ impl<'a> Env<'a> {
             values: [0; MAX_USES],
             whole: std::ptr::null(),
             texture: Cell::default(),
+            mbarrier: Cell::default(),
         }
     }
 }
@@ -226,6 +229,19 @@ impl Env<'_> {
         )
     }
 
+    /// As [`Env::host`], for an `mbarrier` object.
+    pub(crate) fn mbarrier_host(
+        &self,
+        space: Space,
+        addr: &Address,
+        write: bool,
+    ) -> Result<u64, Fault> {
+        self.mbarrier.set(true);
+        let host = self.host(space, addr, 8, 8, write);
+        self.mbarrier.set(false);
+        host
+    }
+
     pub(crate) fn host_at(
         &self,
         space: Space,
@@ -262,6 +278,12 @@ impl Env<'_> {
             address,
             bytes,
             is_write: u32::from(write),
+            space: match space {
+                Space::Shared | Space::SharedCluster => Fault::SHARED,
+                Space::Local => Fault::LOCAL,
+                Space::Param => Fault::PARAMS,
+                _ => 0,
+            },
             ..self.fault(kind)
         };
         if offset % u64::from(align.max(1)) != 0 {
@@ -277,6 +299,9 @@ impl Env<'_> {
         let within = |s: &dyn Services| s.check_access(address, u64::from(bytes), write);
         if exact && !self.services().is_none_or(within) {
             return Err(bad(FaultKind::IllegalAddress));
+        }
+        if self.kernel.monitor && !(space == Space::Param && is_kernel) {
+            self.tell_access(space, start + offset, bytes, write)?;
         }
         self.note_access();
         Ok(start + offset)

@@ -44,6 +44,8 @@ pub(crate) fn install(isa: &OwnedTargetIsa) -> Result<(), CompileError> {
         div_approx as *const () as usize,
         super::row::slow_row as *const () as usize,
         super::recheck::recheck as *const () as usize,
+        super::monitor::monitor as *const () as usize,
+        super::monitor::monitor_fence as *const () as usize,
     ];
     // Whoever comes second finds one that is as good.
     let _ = TABLE.set((table, quiet));
@@ -167,6 +169,7 @@ extern "C" fn fault(
             is_write: write as u32,
             thread: coordinates(c.block, (t + found.2) as u32),
             source_line,
+            space: window as u32,
         },
     );
     0
@@ -358,6 +361,7 @@ extern "C" fn memcheck(ctx: Ctx, site: u64, t: u64, address: u64, bytes: u64) ->
             is_write: u32::from(write),
             thread: coordinates(block, t as u32),
             source_line,
+            space: 0,
         },
     );
     1

@@ -1,5 +1,6 @@
 //! What a warp collective does, for the members that take part in it.
 
+use mica_kernel::monitor::Misuse;
 use mica_kernel::{Fault, FaultKind};
 use mica_ptx::ast::{
     Op, Operand, ReduxOp, RegId, ScalarType, VoteMode, WmmaLoad, WmmaMatrix, WmmaStore,
@@ -198,6 +199,10 @@ impl Members<'_> {
             let (from, inside) = warp::shfl_source(*mode, l, e.word(*lane), e.word(*clamp));
             // Reading a lane that takes no part is undefined; its own value then.
             let takes_part = from < 32 && self.lanes >> from & 1 == 1;
+            if !takes_part && inside {
+                let t = self.w * 32 + l;
+                self.d.tell_misuse(Misuse::ShuffleFromAbsent, t, self.site);
+            }
             let from = if takes_part { from } else { l };
             self.put_some(l, *dst, values[from as usize]);
             self.put_some(l, *pred, u64::from(inside));

@@ -185,7 +185,7 @@ fn update(
     addr: &Address,
     f: impl Fn(u64) -> u64,
 ) -> Result<u64, Fault> {
-    let host = env.host(space, addr, 8, 8, true)?;
+    let host = env.mbarrier_host(space, addr, true)?;
     Ok(rmw(host, 8, f))
 }
 
@@ -230,7 +230,7 @@ fn mbar(
             update(env, space, addr, |s| mbarrier::complete_tx(s, w(bytes)))?;
         }
         MbarrierOp::Wait { dst, phase, .. } => {
-            let host = env.host(space, addr, 8, 8, false)?;
+            let host = env.mbarrier_host(space, addr, false)?;
             // SAFETY: checked and aligned.
             let state = unsafe { &*(host as *const AtomicU64) }.load(Ordering::SeqCst);
             let done = match phase {

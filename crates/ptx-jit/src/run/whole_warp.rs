@@ -48,6 +48,9 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
     if !row.is_everyone(op)? {
         return None;
     }
+    if matches!(op, Op::BarWarp { .. }) {
+        d.tell_warp(w, row.members());
+    }
     if row.simple(op).is_none()
         && let Err(fault) = members::execute(d, w, site, op, row.members())
     {

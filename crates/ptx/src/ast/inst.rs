@@ -33,6 +33,8 @@ pub struct SourceLoc {
     pub file: u32,
     pub line: u32,
     pub column: u32,
+    /// File and line of the call, for code of a function that was inlined.
+    pub inlined_at: Option<(u32, u32)>,
 }
 
 /// Which function a call calls.

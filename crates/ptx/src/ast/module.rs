@@ -354,9 +354,26 @@ impl Module {
 
     /// The source file that the instruction at a line of the text came from (`.loc`).
     pub fn source_file(&self, ptx_line: u32) -> Option<&str> {
+        let (file, _) = self.source_place(ptx_line)?;
+        self.file_name(file)
+    }
+
+    /// The line of that file.
+    pub fn source_line(&self, ptx_line: u32) -> Option<u32> {
+        let (_, line) = self.source_place(ptx_line)?;
+        Some(line)
+    }
+
+    /// File and line. What was inlined from a header of the toolkit (`atomicAdd`) is at its call.
+    fn source_place(&self, ptx_line: u32) -> Option<(u32, u32)> {
         let all = self.functions.iter().flat_map(|f| &f.body);
         let loc = all.filter(|i| i.line == ptx_line).find_map(|i| i.loc)?;
-        self.file_name(loc.file)
+        let own = (loc.file, loc.line);
+        let is_toolkit = self.file_name(loc.file).is_some_and(is_toolkit_header);
+        Some(match loc.inlined_at {
+            Some(call) if is_toolkit => call,
+            _ => own,
+        })
     }
 
     /// The name of a `.file` index.
@@ -373,4 +390,18 @@ impl Function {
     pub fn reg_type(&self, reg: RegId) -> ScalarType {
         self.regs[reg.index()].ty
     }
+}
+
+/// Whether a file is one of the toolkit's headers whose functions are instructions.
+fn is_toolkit_header(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let (stem, is_header) = match name.strip_suffix(".hpp") {
+        Some(stem) => (stem, true),
+        None => (name, false),
+    };
+    is_header
+        && (stem.starts_with("sm_")
+            || stem.starts_with("device_")
+            || stem.starts_with("math_functions")
+            || stem.starts_with("cuda_"))
 }

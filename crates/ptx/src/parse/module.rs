@@ -185,7 +185,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `.loc 1 5 3`, with optional inlining information, which is dropped.
+    /// `.loc 1 5 3`, with optional inlining information, of which the place of the call is kept.
     pub(super) fn loc_directive(&mut self) -> Result<()> {
         let file = self.small()?;
         let line = self.small()?;
@@ -194,6 +194,7 @@ impl<'a> Parser<'a> {
         } else {
             0
         };
+        let mut inlined_at = None;
         while self.accept(b',')? {
             let what = self.ident("`function_name` or `inlined_at`")?;
             match what.text {
@@ -204,14 +205,18 @@ impl<'a> Parser<'a> {
                     }
                 }
                 "inlined_at" => {
-                    for _ in 0..3 {
-                        self.small()?;
-                    }
+                    inlined_at = Some((self.small()?, self.small()?));
+                    self.small()?;
                 }
                 _ => return self.bad_declaration(&what, "unknown part of `.loc`"),
             }
         }
-        self.loc = Some(SourceLoc { file, line, column });
+        self.loc = Some(SourceLoc {
+            file,
+            line,
+            column,
+            inlined_at,
+        });
         Ok(())
     }
 

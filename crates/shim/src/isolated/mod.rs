@@ -14,6 +14,7 @@
 //! What is not here answers `CUDA_ERROR_NOT_SUPPORTED` and says so; nothing succeeds silently.
 
 mod capture;
+mod check;
 mod context;
 mod copies;
 mod device;

@@ -9,6 +9,7 @@ use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_limits::{Environment, connect_session};
 use mica_wire::session::client::SessionClient;
 
+use crate::isolated::check;
 use crate::isolated::context::Context;
 use crate::isolated::device::attributes;
 use crate::isolated::memory::MemoryMap;
@@ -121,6 +122,23 @@ extern "C" fn at_exit() {
     }
 }
 
+/// Runs after the program's own exit handlers, which may still free memory.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = at_end;
+
+extern "C" fn at_end() {
+    if let (Some(state), false, true) = (STATE.get(), FORKED.load(Relaxed), check::is_on()) {
+        let _ = std::panic::catch_unwind(|| {
+            state.print_output();
+            check::tell_leaks(&state.memory.all());
+        });
+    }
+}
+
+/// Output that is no kernel's: records of `mica check`.
+const CHECK_RECORDS: u8 = 2;
+
 /// Whether the process is about to end.
 pub(crate) fn exiting() -> bool {
     EXITING.load(Acquire)
@@ -155,6 +173,10 @@ impl State {
             return;
         };
         for (kind, bytes) in pieces {
+            if kind == CHECK_RECORDS {
+                check::write(&bytes);
+                continue;
+            }
             // SAFETY: the C library's own streams and a live buffer.
             cancel::held_off(|| unsafe {
                 let file = if kind == 0 { stdout } else { stderr };

@@ -35,6 +35,7 @@ fn refused(register: &str, uniformity: Uniformity) -> Option<String> {
         layout: &layout,
         plan: &plan,
         memcheck: false,
+        monitor: false,
         recheck: false,
         quick: false,
         checks: true,

@@ -120,6 +120,7 @@ fn holding(
 impl MemoryMap {
     /// Adds an allocation.
     pub(crate) fn insert(&self, allocation: Allocation) {
+        crate::isolated::check::allocated(&allocation);
         let allocation = Arc::new(allocation);
         if allocation.host != 0 {
             write(&self.by_host).insert(allocation.host, Arc::clone(&allocation));
@@ -188,8 +189,19 @@ impl MemoryMap {
         let stays = |found: &Arc<Allocation>| {
             found.epoch != epoch || found.kind == AllocationKind::Reserved
         };
+        if crate::isolated::state::exiting() {
+            // The runtime ends the context for the program, after the program's own destructors.
+            let all = self.all().into_iter();
+            let left: Vec<_> = all.filter(|found| !stays(found)).collect();
+            crate::isolated::check::tell_leaks(&left);
+        }
         write(&self.by_device).retain(|_, found| stays(found));
         write(&self.by_host).retain(|_, found| stays(found));
+    }
+
+    /// All allocations, by device address.
+    pub(crate) fn all(&self) -> Vec<Arc<Allocation>> {
+        read(&self.by_device).values().map(Arc::clone).collect()
     }
 
     /// Bytes of a pool that are in use.

@@ -1,0 +1,333 @@
+//! What the device does while it is checked: it watches blocks, lets a launch go on after a fault, and tells what
+//! was found when the launch is over.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use mica_check::{
+    AllocationState, BlockWatcher, CheckSettings, Finding, LaunchFindings, LiveMemory, Party,
+    Place, Record, Severity, Tool, WatchedBlock,
+};
+use mica_gpu::GpuError;
+use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Order};
+use mica_ptx::names::readable;
+
+use crate::config::OutputKind;
+use crate::context::lock;
+use crate::core::Core;
+use crate::grid::Grid;
+use crate::recover::outside;
+
+/// Blocks of a launch that may fault before the rest is cancelled: their reports are alike by then.
+const MOST_FAULTS: u32 = 256;
+/// Ranges of live memory that a block remembers, so that most accesses ask nobody.
+const REMEMBERED: usize = 16;
+
+/// What was found in one launch.
+#[derive(Debug, Default)]
+pub(crate) struct GridCheck {
+    pub(crate) findings: Arc<LaunchFindings>,
+    /// The fault of the lowest block, and its error.
+    fault: Mutex<Option<(u64, GpuError)>>,
+    faults: AtomicU32,
+    /// Which block is next.
+    order: Option<Order>,
+    /// Chooses the order of threads too; 0 for the usual one.
+    seed: u64,
+}
+
+impl GridCheck {
+    /// The block to run in place of the one with this number, and the order of its threads.
+    pub(crate) fn scheduled(&self, number: u64) -> (u64, u64) {
+        let block = self.order.map_or(number, |order| order.at(number));
+        match self.seed {
+            0 => (block, 0),
+            seed => (
+                block,
+                seed.wrapping_add(block.wrapping_mul(0x9e37_79b9)).max(1),
+            ),
+        }
+    }
+
+    /// A block has faulted. Whether further blocks should run.
+    pub(crate) fn fault(&self, block: u64, error: GpuError) -> bool {
+        let mut first = lock(&self.fault);
+        if first.as_ref().is_none_or(|(known, _)| block < *known) {
+            *first = Some((block, error));
+        }
+        self.faults.fetch_add(1, Ordering::Relaxed) < MOST_FAULTS
+    }
+}
+
+impl Core {
+    /// Prepares a launch that is about to be queued, where the device is checked.
+    pub(crate) fn begin_check(&self, grid: &mut Grid) {
+        if self.check.is_none() {
+            return;
+        }
+        let seed = self.check.and_then(|c| c.schedule).unwrap_or(0);
+        let check = GridCheck {
+            order: (seed != 0 && !grid.cooperative).then(|| Order::new(seed, grid.total)),
+            seed,
+            ..GridCheck::default()
+        };
+        if !grid.module.executable.tells_monitor(grid.kernel) {
+            let message = "the kernel is interpreted: only its addresses are checked".to_owned();
+            check.findings.add(0, 0, note(grid, "interpreted", message));
+        }
+        grid.check = Some(check);
+    }
+
+    /// Tells what was found in a launch whose last block is over, and ends its context if a block faulted.
+    pub(crate) fn end_check(self: &Arc<Self>, grid: &Arc<Grid>) {
+        let Some(check) = &grid.check else { return };
+        let (findings, left_out) = check.findings.take();
+        for finding in findings {
+            self.tell(&Record::Finding(finding));
+        }
+        if left_out > 0 {
+            let message = format!("{left_out} more findings of this launch are not shown");
+            self.tell(&Record::Finding(note(grid, "left-out", message)));
+        }
+        if self.memory.shadow().is_some_and(|s| s.take_is_full()) {
+            let message =
+                "memory for the check is used up: races in part of global memory are not seen";
+            self.tell(&Record::Finding(note(
+                grid,
+                "incomplete",
+                message.to_owned(),
+            )));
+        }
+        self.tell(&Record::Kernel {
+            name: readable(grid.name()).into_owned(),
+            blocks: grid.total,
+        });
+        if let Some((_, error)) = lock(&check.fault).take() {
+            self.raise(&grid.context, error);
+        }
+    }
+
+    fn tell(&self, record: &Record) {
+        if let Ok(mut line) = serde_json::to_string(record) {
+            line.push('\n');
+            self.write(OutputKind::Check, line.as_bytes());
+        }
+    }
+}
+
+/// A finding that says what the check could not do.
+pub(crate) fn note(grid: &Grid, kind: &str, message: String) -> Finding {
+    Finding {
+        tool: Tool::Memcheck,
+        kind: kind.to_owned(),
+        severity: Severity::Note,
+        message,
+        kernel: readable(grid.name()).into_owned(),
+        space: String::new(),
+        address: None,
+        parties: Vec::new(),
+        allocation: None,
+        count: 1,
+    }
+}
+
+/// Live memory as the blocks of one grid see it.
+pub(crate) struct GridMemory {
+    core: Arc<Core>,
+    grid: Arc<Grid>,
+    /// Base, size, whether it may be written.
+    known: [(u64, u64, bool); REMEMBERED],
+}
+
+impl LiveMemory for GridMemory {
+    fn allows(&mut self, address: u64, bytes: u64, write: bool) -> bool {
+        let slot = (address >> 12) as usize % REMEMBERED;
+        let (base, len, writable) = self.known[slot];
+        let offset = address.wrapping_sub(base);
+        if offset < len && bytes <= len - offset && (writable || !write) {
+            return true;
+        }
+        outside(|| {
+            if let Some(live) = lock(&self.grid.context.heap).check(address, bytes) {
+                return live;
+            }
+            if let Some(range) = self.core.memory.live_range(address) {
+                self.known[slot] = range;
+            }
+            self.core.memory.is_live(address, bytes, write)
+        })
+    }
+
+    fn place(&self, ptx_line: u32) -> Place {
+        place(&self.grid, ptx_line)
+    }
+
+    fn peek(&self, address: u64, bytes: u32) -> Option<u64> {
+        let mut word = [0u8; 8];
+        let bytes = bytes.min(8) as usize;
+        // SAFETY: called for an access that was found live and that is about to happen.
+        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, word.as_mut_ptr(), bytes) };
+        Some(u64::from_le_bytes(word))
+    }
+}
+
+fn place(grid: &Grid, ptx_line: u32) -> Place {
+    let executable = &grid.module.executable;
+    Place {
+        file: executable.source_file(ptx_line).map(str::to_owned),
+        line: executable.source_line(ptx_line).unwrap_or(0),
+        ptx_line,
+    }
+}
+
+/// The watcher of one thread's blocks, if the device is checked.
+pub(crate) fn watcher(core: &Arc<Core>, grid: &Arc<Grid>) -> Option<Box<BlockWatcher<GridMemory>>> {
+    let settings = core.check?;
+    let findings = Arc::clone(&grid.check.as_ref()?.findings);
+    let memory = GridMemory {
+        core: Arc::clone(core),
+        grid: Arc::clone(grid),
+        known: [(0, 0, false); REMEMBERED],
+    };
+    let launch = (
+        grid.id,
+        words(grid.grid),
+        readable(grid.name()).into_owned(),
+    );
+    let shadow = core.memory.shadow().cloned();
+    let watcher = BlockWatcher::new(settings.tools, launch, shadow, memory, findings);
+    Some(Box::new(watcher))
+}
+
+/// The block that a context describes.
+pub(crate) fn watched(context: &BlockContext, number: u64) -> WatchedBlock {
+    let params = match context.params_device {
+        0 => (0, 0),
+        at => (at, context.params_len),
+    };
+    WatchedBlock {
+        number,
+        index: words(context.ctaid),
+        shape: words(context.block),
+        shared: (context.shared_base, context.shared_len),
+        local: (
+            context.local_base,
+            context.local_stride * context.block.count(),
+        ),
+        params,
+    }
+}
+
+fn words(d: Dim3) -> [u32; 3] {
+    [d.x, d.y, d.z]
+}
+
+/// What a fault of a block says.
+pub(crate) fn fault_finding(core: &Core, grid: &Grid, context: &BlockContext) -> Finding {
+    let fault = &context.fault;
+    let kind = FaultKind::from_code(fault.kind);
+    let is_access = matches!(
+        kind,
+        Some(FaultKind::IllegalAddress | FaultKind::MisalignedAddress)
+    );
+    let space = match fault.space {
+        _ if !is_access => "",
+        Fault::SHARED => "shared",
+        Fault::LOCAL => "local",
+        Fault::PARAMS => "parameter",
+        _ => "global",
+    };
+    let allocation = match space {
+        "global" => core.memory.nearest(fault.address),
+        _ => None,
+    };
+    let (kind, message) = describe(kind, fault, space, allocation.as_ref());
+    let access = match (is_access, fault.is_write) {
+        (false, _) => "",
+        (_, 0) => "read",
+        _ => "write",
+    };
+    Finding {
+        tool: Tool::Memcheck,
+        kind: kind.to_owned(),
+        severity: Severity::Error,
+        message,
+        kernel: readable(grid.name()).into_owned(),
+        space: space.to_owned(),
+        address: is_access.then_some(fault.address),
+        parties: vec![Party {
+            access: access.to_owned(),
+            bytes: fault.bytes,
+            block: words(context.ctaid),
+            thread: words(fault.thread),
+            place: place(grid, fault.ptx_line),
+        }],
+        allocation,
+        count: 1,
+    }
+}
+
+fn describe(
+    kind: Option<FaultKind>,
+    fault: &Fault,
+    space: &str,
+    near: Option<&mica_check::Allocation>,
+) -> (&'static str, String) {
+    let access = match fault.is_write {
+        0 => "read",
+        _ => "write",
+    };
+    match (kind, near) {
+        (Some(FaultKind::MisalignedAddress), _) => (
+            "misaligned",
+            format!("misaligned {access} of {space} memory"),
+        ),
+        (Some(FaultKind::IllegalAddress), Some(near)) if near.state == AllocationState::Freed => (
+            "use-after-free",
+            format!("{access} of memory that was freed"),
+        ),
+        (Some(FaultKind::IllegalAddress), Some(near)) if near.distance == 0 => (
+            "out-of-bounds",
+            format!("{access} past the end of an allocation, or without the right to it"),
+        ),
+        (Some(FaultKind::IllegalAddress), Some(_)) => (
+            "out-of-bounds",
+            format!("{access} outside of any allocation"),
+        ),
+        (Some(FaultKind::IllegalAddress), None) if space == "global" && fault.address < 1 << 16 => {
+            ("null-pointer", format!("{access} through a null pointer"))
+        }
+        (Some(FaultKind::IllegalAddress), None) if space == "global" => (
+            "invalid-address",
+            format!("{access} at an address that is no device memory"),
+        ),
+        (Some(FaultKind::IllegalAddress), None) => (
+            "out-of-bounds",
+            format!(
+                "{access} outside of the {space} memory of the {}",
+                match space {
+                    "shared" => "block",
+                    _ => "thread",
+                }
+            ),
+        ),
+        (Some(FaultKind::Assert), _) => ("assert", "a device-side assertion failed".to_owned()),
+        (Some(FaultKind::InvalidPc), _) => (
+            "invalid-call",
+            format!("a call to {:#x}, which is no code", fault.address),
+        ),
+        _ if fault.address == Fault::STACK_FULL => (
+            "stack-overflow",
+            "the stack is full (cudaLimitStackSize)".to_owned(),
+        ),
+        _ => ("trap", "the kernel executed a trap".to_owned()),
+    }
+}
+
+/// Which settings the device follows: workers that make reports the same every time.
+pub(crate) fn workers(settings: Option<CheckSettings>, usual: Option<usize>) -> Option<usize> {
+    match settings {
+        Some(settings) if settings.tools.has(Tool::Racecheck) => Some(1),
+        _ => usual,
+    }
+}

@@ -1,0 +1,237 @@
+//! What is remembered of four bytes: the last accesses that others may race with.
+
+use mica_kernel::monitor::{AccessKind, order};
+
+use super::clocks::Clocks;
+
+/// Words in a page of memory.
+pub(crate) const WORDS_PER_PAGE: usize = 1024;
+
+/// An access as it is remembered; all zero for none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    block: u32,
+    /// Thread in the low 10 bits, epoch above.
+    who: u32,
+    /// Line of the PTX text in the low 24 bits, then the bytes of the word, then [`flag`]s.
+    what: u32,
+}
+
+mod flag {
+    pub(super) const STRONG: u32 = 1 << 28;
+    pub(super) const VOLATILE: u32 = 1 << 29;
+    pub(super) const ATOMIC: u32 = 1 << 30;
+    pub(super) const VALID: u32 = 1 << 31;
+}
+
+impl Mark {
+    fn is_valid(self) -> bool {
+        self.what & flag::VALID != 0
+    }
+
+    fn thread(self) -> u32 {
+        self.who & 1023
+    }
+
+    fn same_thread(self, other: Mark) -> bool {
+        self.block == other.block && self.thread() == other.thread()
+    }
+
+    fn is_known(self, clocks: &Clocks, thread: u32) -> bool {
+        clocks.knows(thread, self.block, self.thread(), self.who >> 10)
+    }
+}
+
+/// An access to a part of one word, as it is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) block: u32,
+    pub(crate) thread: u32,
+    pub(crate) epoch: u32,
+    pub(crate) ptx_line: u32,
+    /// Which of the four bytes.
+    pub(crate) bytes: u32,
+    pub(crate) kind: AccessKind,
+    pub(crate) order: u32,
+}
+
+impl Seen {
+    fn mark(&self) -> Mark {
+        let mut what = self.ptx_line & 0xff_ffff | (self.bytes & 15) << 24 | flag::VALID;
+        if self.order & order::STRONG != 0 {
+            what |= flag::STRONG;
+        }
+        if self.order & order::VOLATILE != 0 {
+            what |= flag::VOLATILE;
+        }
+        if self.kind == AccessKind::Atomic {
+            what |= flag::ATOMIC;
+        }
+        Mark {
+            block: self.block,
+            who: self.thread & 1023 | self.epoch << 10,
+            what,
+        }
+    }
+}
+
+/// An earlier access that the new one races with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hit {
+    pub(crate) block: u32,
+    pub(crate) thread: u32,
+    pub(crate) ptx_line: u32,
+    pub(crate) kind: AccessKind,
+    /// Both accesses are volatile: code that takes a warp to run in step.
+    pub(crate) volatile: bool,
+}
+
+/// What is remembered of one word. Two writers and two readers are kept, of different threads, so that one of
+/// them is another thread than the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cell {
+    writes: [Mark; 2],
+    reads: [Mark; 2],
+}
+
+impl Cell {
+    /// Looks for an earlier access that nothing orders before this one, then remembers this one.
+    pub(crate) fn access(&mut self, seen: &Seen, clocks: &Clocks, shared: bool) -> Option<Hit> {
+        let mark = seen.mark();
+        let mut hit = None;
+        let mut look = |earlier: Mark, kind: AccessKind| {
+            if hit.is_some() || !races(earlier, mark, clocks, shared) {
+                return;
+            }
+            hit = Some(Hit {
+                block: earlier.block,
+                thread: earlier.thread(),
+                ptx_line: earlier.what & 0xff_ffff,
+                kind: match earlier.what & flag::ATOMIC {
+                    0 => kind,
+                    _ => AccessKind::Atomic,
+                },
+                volatile: earlier.what & mark.what & flag::VOLATILE != 0,
+            });
+        };
+        self.writes.iter().for_each(|w| look(*w, AccessKind::Write));
+        if seen.kind == AccessKind::Read {
+            keep(&mut self.reads, mark, clocks, seen.thread);
+            return hit;
+        }
+        self.reads.iter().for_each(|r| look(*r, AccessKind::Read));
+        keep(&mut self.writes, mark, clocks, seen.thread);
+        if seen.kind == AccessKind::Write && seen.bytes & 15 == 15 {
+            // Whoever races with the reads races with this write too, or comes after it.
+            self.reads = [Mark::default(); 2];
+        }
+        hit
+    }
+}
+
+/// Puts the newest first, and keeps one of another thread that the newest does not come after.
+fn keep(marks: &mut [Mark; 2], mark: Mark, clocks: &Clocks, thread: u32) {
+    let [first, second] = *marks;
+    let worth =
+        |old: Mark| old.is_valid() && !old.same_thread(mark) && !old.is_known(clocks, thread);
+    // The older of two stays: it is the one of another warp more often.
+    marks[1] = match (worth(second), worth(first)) {
+        (true, _) => second,
+        (false, true) => first,
+        (false, false) => Mark::default(),
+    };
+    marks[0] = mark;
+}
+
+fn races(earlier: Mark, mark: Mark, clocks: &Clocks, shared: bool) -> bool {
+    if !earlier.is_valid() || earlier.same_thread(mark) || earlier.what & mark.what & 15 << 24 == 0
+    {
+        return false;
+    }
+    if earlier.what & mark.what & flag::STRONG != 0 {
+        // Volatile accesses do not race, but give lanes of a warp no order: only `__syncwarp` does.
+        let in_step = shared
+            && earlier.what & mark.what & flag::VOLATILE != 0
+            && earlier.block == mark.block
+            && earlier.thread() / 32 == mark.thread() / 32;
+        if !in_step {
+            return false;
+        }
+    }
+    !earlier.is_known(clocks, mark.thread())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mica_kernel::monitor::ThreadSet;
+
+    fn seen(clocks: &Clocks, thread: u32, kind: AccessKind, order: u32) -> Seen {
+        Seen {
+            block: 0,
+            thread,
+            epoch: clocks.epoch(thread).unwrap(),
+            ptx_line: 10 + thread,
+            bytes: 15,
+            kind,
+            order,
+        }
+    }
+
+    #[test]
+    fn a_write_races_with_reads_until_a_barrier() {
+        let mut clocks = Clocks::new(0, 64);
+        let mut cell = Cell::default();
+        for t in 0..64 {
+            let read = seen(&clocks, t, AccessKind::Read, 0);
+            assert_eq!(cell.access(&read, &clocks, true), None);
+        }
+        // The last reader writes: the others race with it.
+        let write = seen(&clocks, 63, AccessKind::Write, 0);
+        let hit = cell.access(&write, &clocks, true).unwrap();
+        assert_eq!((hit.kind, hit.thread != 63), (AccessKind::Read, true));
+        clocks.barrier(0, &ThreadSet::first(64));
+        let write = seen(&clocks, 0, AccessKind::Write, 0);
+        assert_eq!(cell.access(&write, &clocks, true), None);
+    }
+
+    #[test]
+    fn atomics_race_with_plain_accesses_only() {
+        let clocks = Clocks::new(0, 64);
+        let mut cell = Cell::default();
+        for t in 0..3 {
+            let add = seen(&clocks, t, AccessKind::Atomic, order::STRONG);
+            assert_eq!(cell.access(&add, &clocks, false), None);
+        }
+        let read = seen(&clocks, 2, AccessKind::Read, 0);
+        let hit = cell.access(&read, &clocks, false).unwrap();
+        assert_eq!(hit.kind, AccessKind::Atomic);
+    }
+
+    #[test]
+    fn bytes_beside_each_other_do_not_race() {
+        let clocks = Clocks::new(0, 64);
+        let mut cell = Cell::default();
+        for t in 0..4 {
+            let mut write = seen(&clocks, t, AccessKind::Write, 0);
+            write.bytes = 1 << t;
+            assert_eq!(cell.access(&write, &clocks, true), None);
+        }
+        let mut write = seen(&clocks, 9, AccessKind::Write, 0);
+        write.bytes = 0b1000;
+        assert!(cell.access(&write, &clocks, true).is_some());
+    }
+
+    #[test]
+    fn volatile_lanes_need_syncwarp_in_shared_memory() {
+        let clocks = Clocks::new(0, 64);
+        let volatile = order::STRONG | order::VOLATILE;
+        for (shared, thread, races) in [(true, 1, true), (false, 1, false), (true, 40, false)] {
+            let mut cell = Cell::default();
+            let write = seen(&clocks, 0, AccessKind::Write, volatile);
+            assert_eq!(cell.access(&write, &clocks, shared), None);
+            let read = seen(&clocks, thread, AccessKind::Read, volatile);
+            assert_eq!(cell.access(&read, &clocks, shared).is_some(), races);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What a checked kernel tells a [`Monitor`]: every access to memory, every fence, every synchronization.
+//!
+//! Engines call a monitor only where [`crate::BlockContext::monitor`] is not null and their code was made for it.
+//! One host thread runs a block, so a monitor is never called twice at the same time.
+
+/// Reads, writes or does both in one step.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessKind {
+    /// A load.
+    Read = 0,
+    /// A store.
+    Write = 1,
+    /// A read-modify-write operation.
+    Atomic = 2,
+}
+
+/// The memory that an instruction names.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessSpace {
+    /// Global, constant and generic addresses: anything inside the arena.
+    Arena = 0,
+    /// The shared memory of the block.
+    Shared = 1,
+    /// The local memory of the thread.
+    Local = 2,
+    /// The parameters of the launch, which nobody writes.
+    Params = 3,
+}
+
+/// How an access is ordered, as bits.
+pub mod order {
+    /// Volatile, relaxed or stronger: the access takes part in synchronization.
+    pub const STRONG: u32 = 1;
+    /// Later accesses of the thread come after this one.
+    pub const ACQUIRE: u32 = 2;
+    /// Earlier accesses of the thread come before this one.
+    pub const RELEASE: u32 = 4;
+    /// Of the two strong kinds, `.volatile`.
+    pub const VOLATILE: u32 = 8;
+    /// An operation on an `mbarrier` object, whose arrival releases and whose completed wait acquires.
+    pub const MBARRIER: u32 = 16;
+}
+
+/// A place in the program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Line {
+    /// Line of the PTX text.
+    pub ptx: u32,
+    /// Line of the source file, 0 when unknown.
+    pub source: u32,
+}
+
+/// One access of one thread, told before it happens.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// The thread within its block, numbered along x, y, z.
+    pub thread: u32,
+    /// Bytes.
+    pub bytes: u32,
+    /// Host address of the first byte.
+    pub address: u64,
+    /// Load, store or both.
+    pub kind: AccessKind,
+    /// Bits of [`order`].
+    pub order: u32,
+    /// The memory that the instruction names.
+    pub space: AccessSpace,
+    /// Where in the program.
+    pub line: Line,
+    /// The bits that a store of at most eight bytes writes.
+    pub value: Option<u64>,
+}
+
+/// Threads of a block, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadSet(pub [u64; 16]);
+
+impl ThreadSet {
+    /// The first `threads` threads.
+    pub fn first(threads: u32) -> Self {
+        let mut set = Self::default();
+        (0..threads.min(1024)).for_each(|t| set.insert(t));
+        set
+    }
+
+    /// The lanes of `mask` in a warp.
+    pub fn of_warp(warp: u32, mask: u32) -> Self {
+        let mut set = Self::default();
+        if let Some(word) = set.0.get_mut(warp as usize / 2) {
+            *word = u64::from(mask) << (32 * (warp % 2));
+        }
+        set
+    }
+
+    /// Adds a thread.
+    pub fn insert(&mut self, thread: u32) {
+        if let Some(word) = self.0.get_mut(thread as usize / 64) {
+            *word |= 1 << (thread % 64);
+        }
+    }
+
+    /// Whether a thread is among them.
+    pub fn contains(&self, thread: u32) -> bool {
+        let word = self.0.get(thread as usize / 64);
+        word.is_some_and(|word| word >> (thread % 64) & 1 == 1)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; 16]
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().enumerate().flat_map(|(i, &word)| {
+            let mut left = word;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros())?;
+                left &= left - 1;
+                Some(64 * i as u32 + bit)
+            })
+        })
+    }
+}
+
+/// A misuse of a synchronizing instruction, as the engine that carries it out sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Misuse {
+    /// A thread executes a `_sync` operation whose mask leaves the thread out.
+    NotInMask,
+    /// A shuffle reads a lane that takes no part.
+    ShuffleFromAbsent,
+    /// Lanes of one warp are at different instructions when a barrier of the block opens.
+    DivergentBarrier,
+    /// A thread waits at a barrier or a `_sync` operation that can never complete.
+    NeverCompletes,
+}
+
+/// Told of everything that a block does to memory, before it is done.
+pub trait Monitor {
+    /// An access. `false` ends the block: the address is not the program's to touch.
+    fn access(&mut self, access: &Access) -> bool;
+    /// A fence of one thread.
+    fn fence(&mut self, thread: u32);
+    /// A thread arrives at a barrier of the block and goes on.
+    fn arrive(&mut self, barrier: u32, thread: u32);
+    /// A barrier of the block opens for the threads that wait at it.
+    fn barrier(&mut self, barrier: u32, waiting: &ThreadSet);
+    /// Lanes of a warp have met: `bar.warp.sync` and the `_sync` operations that order memory.
+    fn warp(&mut self, lanes: &ThreadSet);
+    /// A synchronizing instruction is used as it must not be.
+    fn misuse(&mut self, what: Misuse, thread: u32, line: Line);
+}
+
+/// A sized holder for the trait object, so that it can be behind a thin pointer.
+pub struct MonitorRef(pub *mut dyn Monitor);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_threads_keep_their_order() {
+        let mut set = ThreadSet::of_warp(3, 0b101);
+        set.insert(1023);
+        set.insert(0);
+        set.insert(1024);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 96, 98, 1023]);
+        assert!(set.contains(98) && !set.contains(97) && !set.contains(4096));
+        assert_eq!((set.len(), ThreadSet::first(33).len()), (4, 33));
+        assert!(ThreadSet::default().is_empty());
+    }
+}

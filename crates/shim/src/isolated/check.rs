@@ -1,0 +1,156 @@
+//! The program's part of `mica check`: the file of records, who allocated what, and what was never freed.
+//!
+//! Owns the file that `MICA_CHECK_REPORT` names, to which the worker's records are passed on as they are. Each
+//! record is one line of JSON; `mica check` reads them.
+
+use std::ffi::CStr;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::sync::{Arc, OnceLock};
+
+use super::memory::{Allocation, AllocationKind};
+
+/// Names the file of records.
+const REPORT: &str = "MICA_CHECK_REPORT";
+/// Names the tools, separated by commas.
+const TOOLS: &str = "MICA_CHECK";
+/// Frames of the stack that are looked at, and that are told.
+const MOST_FRAMES: usize = 48;
+const TOLD_FRAMES: usize = 12;
+
+static FILE: OnceLock<Option<File>> = OnceLock::new();
+fn file() -> Option<&'static File> {
+    let open = || {
+        let path = mica_limits::variable(REPORT)?;
+        OpenOptions::new().append(true).open(path).ok()
+    };
+    FILE.get_or_init(open).as_ref()
+}
+
+/// Whether the program is checked.
+pub(crate) fn is_on() -> bool {
+    file().is_some()
+}
+
+/// Passes on records of the worker.
+pub(crate) fn write(records: &[u8]) {
+    if let Some(mut file) = file() {
+        let _ = file.write_all(records);
+    }
+}
+
+/// Remembers who allocated memory, and tells it.
+pub(crate) fn allocated(made: &Allocation) {
+    let is_programs = is_programs(made.kind);
+    if !is_on() || !is_programs {
+        return;
+    }
+    let (address, bytes) = (made.device, made.bytes);
+    let list = frames_json(&frames());
+    let line = format!(
+        "{{\"record\":\"allocation\",\"address\":{address},\"bytes\":{bytes},\"frames\":{list}}}\n"
+    );
+    write(line.as_bytes());
+}
+
+fn is_programs(kind: AllocationKind) -> bool {
+    use AllocationKind::{Device, Managed, Pinned, Pool};
+    matches!(kind, Device | Pool | Managed | Pinned)
+}
+
+/// Tells what the program has not freed. For the end of the process.
+pub(crate) fn tell_leaks(left: &[Arc<Allocation>]) {
+    let wanted = mica_limits::variable(TOOLS).unwrap_or_default();
+    let wanted = wanted.to_string_lossy().into_owned();
+    if !is_on() || !wanted.split(',').any(|tool| tool == "leakcheck") {
+        return;
+    }
+    for made in left.iter().filter(|made| is_programs(made.kind)) {
+        let what = match made.kind {
+            AllocationKind::Pinned => "pinned host memory",
+            AllocationKind::Managed => "managed memory",
+            _ => "device memory",
+        };
+        let (address, bytes) = (made.device, made.bytes);
+        let line = format!(
+            "{{\"record\":\"finding\",\"tool\":\"leakcheck\",\"kind\":\"leak\",\"severity\":\"error\",\
+             \"message\":\"{bytes} bytes of {what} were never freed\",\"parties\":[],\"count\":1,\
+             \"allocation\":{{\"address\":{address},\"bytes\":{bytes},\"state\":\"live\",\"distance\":0}}}}\n"
+        );
+        write(line.as_bytes());
+    }
+}
+
+/// Where the program is: file and offset of each frame, innermost first, without Mica's own.
+fn frames() -> Vec<(String, u64)> {
+    unsafe extern "C" {
+        fn backtrace(buffer: *mut *mut libc::c_void, size: libc::c_int) -> libc::c_int;
+    }
+    let mut buffer = [std::ptr::null_mut(); MOST_FRAMES];
+    // SAFETY: the C library writes at most as many frames as the buffer has.
+    let found = unsafe { backtrace(buffer.as_mut_ptr(), MOST_FRAMES as libc::c_int) };
+    let own = file_of(frames as *const () as u64).map(|(file, _)| file);
+    let all = buffer.iter().take(usize::try_from(found).unwrap_or(0));
+    // A return address is behind the call, perhaps in the next line or function.
+    all.filter_map(|at| file_of((*at as u64).wrapping_sub(1)))
+        .filter(|(file, _)| Some(file) != own.as_ref())
+        .take(TOLD_FRAMES)
+        .collect()
+}
+
+/// The file that holds the code at an address, and the offset in it.
+fn file_of(address: u64) -> Option<(String, u64)> {
+    // SAFETY: all fields are pointers, for which null is a value.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: only asks, and fills the structure.
+    let known = unsafe { libc::dladdr(address as *const libc::c_void, &raw mut info) };
+    if known == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own text.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    let offset = address.wrapping_sub(info.dli_fbase as u64);
+    Some((name.to_string_lossy().into_owned(), offset))
+}
+
+fn frames_json(frames: &[(String, u64)]) -> String {
+    let mut out = String::from("[");
+    for (i, (file, offset)) in frames.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        let _ = write!(out, "{comma}[{},{offset}]", quoted(file));
+    }
+    out.push(']');
+    out
+}
+
+/// A string of JSON.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_quoted_as_json_wants() {
+        assert_eq!(quoted("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000a\"");
+        let frames = [("/bin/x".to_owned(), 16), ("y".to_owned(), 0)];
+        assert_eq!(frames_json(&frames), "[[\"/bin/x\",16],[\"y\",0]]");
+    }
+}
