@@ -79,7 +79,7 @@ pub(crate) enum Command {
     /// written so far is undefined. Contexts without queued or running kernels do not notice.
     /// Works for isolated virtual GPUs.
     Cancel(NameArgs),
-    /// Show where the memory of a virtual GPU is: pieces, pools, what is away and what cannot leave
+    /// Show where the memory of a virtual GPU is, and what cannot leave the GPU
     Memory(NameArgs),
     /// List this host's GPUs
     Gpus(JsonArgs),
