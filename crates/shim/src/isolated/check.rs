@@ -7,6 +7,8 @@ use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use super::memory::{Allocation, AllocationKind};
@@ -20,6 +22,9 @@ const MOST_FRAMES: usize = 48;
 const TOLD_FRAMES: usize = 12;
 
 static FILE: OnceLock<Option<File>> = OnceLock::new();
+/// A context has faulted: the program can free nothing in it any more.
+static FAULTED: AtomicBool = AtomicBool::new(false);
+
 fn file() -> Option<&'static File> {
     let open = || {
         let path = mica_limits::variable(REPORT)?;
@@ -59,11 +64,17 @@ fn is_programs(kind: AllocationKind) -> bool {
     matches!(kind, Device | Pool | Managed | Pinned)
 }
 
-/// Tells what the program has not freed. For the end of the process.
+/// A context has faulted.
+pub(crate) fn faulted() {
+    FAULTED.store(true, Relaxed);
+}
+
+/// Tells what the program has not freed, unless a fault kept it from that. For the end of the process.
 pub(crate) fn tell_leaks(left: &[Arc<Allocation>]) {
     let wanted = mica_limits::variable(TOOLS).unwrap_or_default();
     let wanted = wanted.to_string_lossy().into_owned();
-    if !is_on() || !wanted.split(',').any(|tool| tool == "leakcheck") {
+    let is_wanted = wanted.split(',').any(|tool| tool == "leakcheck");
+    if !is_on() || !is_wanted || FAULTED.load(Relaxed) {
         return;
     }
     for made in left.iter().filter(|made| is_programs(made.kind)) {

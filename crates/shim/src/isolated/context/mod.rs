@@ -192,6 +192,7 @@ impl Context {
     pub(crate) fn remember(&self, code: Code) -> Code {
         if CuResult::from_code(code.0).is_some_and(CuResult::is_sticky) {
             self.sticky.store(code.0, Relaxed);
+            crate::isolated::check::faulted();
         }
         code
     }
