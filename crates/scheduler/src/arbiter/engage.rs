@@ -153,6 +153,7 @@ impl Arbiter {
     pub(super) fn stop_leasing(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         self.settle(now_ns);
         self.holder = None;
+        self.mark_what_runs_on(now_ns, orders);
         self.overrunning.clear();
         self.leasing = false;
         for (_, id) in std::mem::take(&mut self.throttled) {

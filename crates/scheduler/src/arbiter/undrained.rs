@@ -155,6 +155,22 @@ impl Arbiter {
         self.hold(id, now_ns);
     }
 
+    /// Marks whoever's work runs on when leases end. Else it would count as active as soon as it hears of that, leases
+    /// would begin again for its sake, and end again since it launches nothing: beside an endless kernel a tenant lost
+    /// half of its share to that.
+    pub(super) fn mark_what_runs_on(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
+        let runs_on = |overrun: &super::overrun::Overrun| {
+            let client = self.clients.get(&overrun.client)?;
+            let is_marked = client.undrained.is_marked();
+            let drained = is_given_back(overrun.sequence, client.input.yielded);
+            (client.sliced && !is_marked && !drained).then_some(overrun.client)
+        };
+        let ids: Vec<ClientId> = self.overrunning.iter().filter_map(runs_on).collect();
+        for id in ids {
+            self.mark(id, now_ns, orders);
+        }
+    }
+
     pub(super) fn is_capped(&self, id: ClientId) -> bool {
         let tenant = self
             .clients
