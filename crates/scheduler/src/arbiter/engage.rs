@@ -225,4 +225,40 @@ mod tests {
         look(&mut arbiter, &mut now, &mut launches, |k| k % 2 == 0);
         assert!(!arbiter.never_rests(1), "it pauses again");
     }
+
+    #[test]
+    fn whoever_runs_on_when_leases_end_is_left_to_the_slices() {
+        let entitlement = Entitlement {
+            weight: 50.0,
+            priority: Priority::Normal,
+            cap: false,
+            suspended: false,
+        };
+        let mut arbiter = Arbiter::new(Settings {
+            idle_ns: None,
+            ..Settings::default()
+        });
+        let mut orders = Vec::new();
+        for id in [1, 2] {
+            arbiter.set_tenant(id, entitlement, MS, &mut orders);
+            arbiter.add_client(id, id, 0, true, MS, &mut orders);
+        }
+        arbiter.start_leasing(MS, &mut orders);
+        arbiter.grant(1, MS, &mut orders);
+        arbiter.begin_overrun(200 * MS);
+        arbiter.close_holder(200 * MS, &mut orders);
+        arbiter.stop_leasing(300 * MS, &mut orders);
+        assert!(arbiter.is_undrained(1), "its kernel runs on");
+        assert!(!arbiter.is_undrained(2));
+        // It has drained, and its pause is over.
+        let sequence = orders.iter().rfind(|o| o.client == 1 && o.sequence > 0);
+        let yielded = sequence.map_or(0, |order| order.sequence);
+        let input = Input {
+            yielded,
+            ..Input::default()
+        };
+        arbiter.observe(1, input, 3_000 * MS);
+        arbiter.advance(3_000 * MS, &mut orders);
+        assert!(!arbiter.is_undrained(1));
+    }
 }
