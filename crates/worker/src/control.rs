@@ -37,6 +37,7 @@ pub(crate) fn start(
     let run = move || {
         let mut idle_since = Instant::now();
         let mut suspended = false;
+        let mut served = false;
         let mut refused = crate::nvidia::RefusedRequests::default();
         let client = &link.page().client;
         if !nvidia {
@@ -58,11 +59,10 @@ pub(crate) fn start(
                 client.flags.fetch_or(client_flags::CONTEXT, Release);
             }
             let mut tick = IDLE_TICK;
-            // Before the sessions: a program that comes in between has a session, or is gone again at the next look.
-            let served = worker.had_program.load(Acquire);
             if worker.sessions.load(Acquire) > 0 {
                 tick = TICK;
                 idle_since = Instant::now();
+                served = true;
             } else if idle_exit.is_some_and(|limit| served || idle_since.elapsed() >= limit)
                 && worker.close_to_sessions()
             {

@@ -192,8 +192,6 @@ pub(crate) struct Worker {
     pub(crate) devices: Arc<dyn DeviceSource>,
     /// Sessions, and sockets that may become some.
     pub(crate) sessions: AtomicU32,
-    /// A program has come, whatever became of it.
-    pub(crate) had_program: AtomicBool,
     /// Sessions that have begun.
     pub(crate) welcomed: AtomicU32,
     pub(crate) handshakes: handshakes::Handshakes,
@@ -277,7 +275,6 @@ fn set_up(
         vgpu,
         devices,
         sessions: AtomicU32::new(0),
-        had_program: AtomicBool::new(false),
         welcomed: AtomicU32::new(0),
         handshakes: handshakes::Handshakes::default(),
         submitter,

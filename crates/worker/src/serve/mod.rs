@@ -21,7 +21,7 @@ mod threads;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use mica_limits::HostLink;
 use mica_vgpu::Vgpu;
@@ -60,8 +60,6 @@ impl Worker {
             // The worker ends; a program whose socket closes before the handshake asks for another.
             return;
         }
-        // For the control thread, which may look only after the session has ended.
-        self.had_program.store(true, Release);
         if let Some(life) = &program.life {
             last_resort::end_after_program(self, life);
         }
