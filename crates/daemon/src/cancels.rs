@@ -1,57 +1,14 @@
 //! Requests to cancel kernels that workers have not answered yet.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::open_requests::OpenRequests;
 
-use tokio::sync::oneshot::{Receiver, Sender, channel};
-
-/// A request and where its answer goes: kernels and copies that were ended.
-#[derive(Debug)]
-struct Open {
-    client: u64,
-    request: u64,
-    answer: Sender<(u64, u64)>,
-}
-
-/// The requests that are open.
-#[derive(Debug, Default)]
-pub(crate) struct Cancels {
-    next: AtomicU64,
-    open: Mutex<Vec<Open>>,
-}
+/// The requests that are open; an answer is the number of kernels and of copies that were ended.
+pub(crate) type Cancels = OpenRequests<(), (u64, u64)>;
 
 impl Cancels {
-    /// Opens a request to a client: its number, and what brings the answer. The answer fails when the client goes.
-    pub(crate) fn expect(&self, client: u64) -> (u64, Receiver<(u64, u64)>) {
-        let request = self.next.fetch_add(1, Relaxed);
-        let (answer, receiver) = channel();
-        let mut open = self.lock();
-        open.retain(|request| !request.answer.is_closed());
-        open.push(Open {
-            client,
-            request,
-            answer,
-        });
-        (request, receiver)
-    }
-
-    /// Takes a client's answer; one that nobody waits for is dropped.
+    /// Takes a client's answer; an answer that nobody waits for is dropped.
     pub(crate) fn answered(&self, client: u64, request: u64, ended: (u64, u64)) {
-        let mut open = self.lock();
-        let is_it = |open: &Open| open.client == client && open.request == request;
-        if let Some(index) = open.iter().position(is_it) {
-            let _ = open.swap_remove(index).answer.send(ended);
-        }
-    }
-
-    /// Forgets what was asked of a client that is gone.
-    pub(crate) fn client_gone(&self, client: u64) {
-        self.lock().retain(|open| open.client != client);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.end(client, request, |()| ended);
     }
 }
 

@@ -161,19 +161,9 @@ impl Target {
             _ => 65_534,
         };
         self.runtime.block_on(async {
-            let (mut client, server) = tokio::io::duplex(1 << 20);
+            let (client, server) = tokio::io::duplex(1 << 20);
             let served = http::serve_one(self.daemon.clone(), server, uid);
-            let asked = async {
-                let _ = client.write_all(bytes).await;
-                let _ = client.shutdown().await;
-                let mut answer = Vec::new();
-                // A stream of events ends when nobody reads it; one answer is enough.
-                let read = client.read_to_end(&mut answer);
-                let _ = tokio::time::timeout(Duration::from_millis(20), read).await;
-                drop(client);
-                assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
-            };
-            tokio::join!(served, asked);
+            tokio::join!(served, ask(client, bytes));
         });
         self.clear();
     }
@@ -181,16 +171,10 @@ impl Target {
     /// Any bytes as what a browser sends to the web page.
     pub fn web(&self, bytes: &[u8]) {
         self.runtime.block_on(async {
-            let (mut client, server) = tokio::io::duplex(1 << 20);
+            let (client, server) = tokio::io::duplex(1 << 20);
             let served = crate::web::serve_one(self.daemon.clone(), server);
             let asked = async {
-                let _ = client.write_all(bytes).await;
-                let _ = client.shutdown().await;
-                let mut answer = Vec::new();
-                let read = client.read_to_end(&mut answer);
-                let _ = tokio::time::timeout(Duration::from_millis(20), read).await;
-                drop(client);
-                assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
+                let answer = ask(client, bytes).await;
                 // Nobody can have signed in.
                 let text = String::from_utf8_lossy(&answer);
                 assert!(!text.to_ascii_lowercase().contains("set-cookie"), "{text}");
@@ -335,6 +319,18 @@ fn send_with(socket: &HostSocket, frame: &Frame, what: u8) -> bool {
 }
 
 /// The seeds, damaged a bounded number of times: what CI can do without a fuzzer.
+/// Sends bytes to a server and reads one answer, which is empty or HTTP.
+async fn ask(mut client: tokio::io::DuplexStream, bytes: &[u8]) -> Vec<u8> {
+    let _ = client.write_all(bytes).await;
+    let _ = client.shutdown().await;
+    let mut answer = Vec::new();
+    // A stream of events ends when nobody reads it; one answer is enough.
+    let read = client.read_to_end(&mut answer);
+    let _ = tokio::time::timeout(Duration::from_millis(20), read).await;
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
+    answer
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;

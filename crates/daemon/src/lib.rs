@@ -43,6 +43,7 @@ mod metrics;
 mod monitor;
 mod namespaces;
 pub mod nvidia;
+mod open_requests;
 mod openapi;
 mod placement;
 mod process;

@@ -1,76 +1,30 @@
 //! Requests for maps of memory that workers have not answered yet.
 //!
-//! A worker answers piece by piece and then with sums; both are its own word, so the pieces are counted.
-
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! A worker answers piece by piece and then with sums. The daemon believes neither: it keeps a bounded number of pieces.
 
 use mica_wire::host::message::{MAP_PIECES, MemorySums, Piece};
-use tokio::sync::oneshot::{Receiver, Sender, channel};
+
+use crate::open_requests::OpenRequests;
 
 /// What a worker tells of its memory.
 pub(crate) type Told = (Vec<Piece>, MemorySums);
 
-#[derive(Debug)]
-struct Open {
-    client: u64,
-    request: u64,
-    pieces: Vec<Piece>,
-    answer: Sender<Told>,
-}
-
 /// The requests that are open.
-#[derive(Debug, Default)]
-pub(crate) struct Maps {
-    next: AtomicU64,
-    open: Mutex<Vec<Open>>,
-}
+pub(crate) type Maps = OpenRequests<Vec<Piece>, Told>;
 
 impl Maps {
-    /// Opens a request to a client: its number, and what brings the answer. The answer fails when the client goes.
-    pub(crate) fn expect(&self, client: u64) -> (u64, Receiver<Told>) {
-        let request = self.next.fetch_add(1, Relaxed);
-        let (answer, receiver) = channel();
-        let mut open = self.lock();
-        open.retain(|request| !request.answer.is_closed());
-        open.push(Open {
-            client,
-            request,
-            pieces: Vec::new(),
-            answer,
-        });
-        (request, receiver)
-    }
-
     /// Takes one piece of a client's map; one that nobody waits for, or one too many, is dropped.
     pub(crate) fn piece(&self, client: u64, request: u64, piece: Piece) {
-        let mut open = self.lock();
-        let is_it = |open: &&mut Open| open.client == client && open.request == request;
-        if let Some(open) = open.iter_mut().find(is_it)
-            && open.pieces.len() < MAP_PIECES
-        {
-            open.pieces.push(piece);
-        }
+        self.take_part(client, request, |pieces| {
+            if pieces.len() < MAP_PIECES {
+                pieces.push(piece);
+            }
+        });
     }
 
     /// Takes the end of a client's map.
     pub(crate) fn ended(&self, client: u64, request: u64, sums: MemorySums) {
-        let mut open = self.lock();
-        let is_it = |open: &Open| open.client == client && open.request == request;
-        if let Some(index) = open.iter().position(is_it) {
-            let Open { pieces, answer, .. } = open.swap_remove(index);
-            let _ = answer.send((pieces, sums));
-        }
-    }
-
-    /// Forgets what was asked of a client that is gone.
-    pub(crate) fn client_gone(&self, client: u64) {
-        self.lock().retain(|open| open.client != client);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.end(client, request, |pieces| (pieces, sums));
     }
 }
 

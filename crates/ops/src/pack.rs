@@ -18,6 +18,11 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
+    /// Address of the matrix of this number in a stack.
+    pub(crate) fn address_of(&self, number: usize) -> u64 {
+        self.address + (number * self.batch * self.dtype.size_bytes()) as u64
+    }
+
     /// The same with rows and columns exchanged.
     pub(crate) fn turned(&self) -> Self {
         Self {
@@ -160,12 +165,9 @@ impl Ops {
                     [128, 1, 1],
                 ),
             };
-            let at = |matrix: &Matrix| {
-                matrix.address + (first * matrix.batch * matrix.dtype.size_bytes()) as u64
-            };
             let params = Params {
-                from: at(from),
-                to: at(to),
+                from: from.address_of(first),
+                to: to.address_of(first),
                 from_row: from.row as i64,
                 from_col: from.col as i64,
                 from_batch: from.batch as i64,

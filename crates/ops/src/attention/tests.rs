@@ -195,7 +195,7 @@ fn a_kernel_with_tensor_cores_agrees_with_f64() {
 }
 
 #[test]
-#[ignore = "compiles kernels with hundreds of matrix instructions for a minute or more"]
+#[ignore = "takes minutes; run after a change to crates/ops/kernels: cargo test -p mica-ops --lib -- --ignored all_kernels"]
 fn all_kernels_with_tensor_cores_agree_with_f64() {
     let ops = ops();
     for (size, case) in [

@@ -300,12 +300,9 @@ impl Ops {
         let size = sums.as_ref().unwrap_or(d).dtype().size_bytes();
         for first in (0..product.batches).step_by(MOST_BLOCKS) {
             let count = (product.batches - first).min(MOST_BLOCKS);
-            let at = |factor: &Matrix| {
-                factor.address + (first * factor.batch * factor.dtype.size_bytes()) as u64
-            };
             let factors = Factors {
-                a: at(a),
-                b: at(b),
+                a: a.address_of(first),
+                b: b.address_of(first),
                 a_row: a.row as i64,
                 a_batch: a.batch as i64,
                 b_row: b.row as i64,

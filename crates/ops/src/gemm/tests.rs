@@ -57,7 +57,7 @@ fn a_kernel_with_tensor_cores_computes_the_same_product() {
 }
 
 #[test]
-#[ignore = "compiles kernels with hundreds of matrix instructions for a minute or more"]
+#[ignore = "takes minutes; run after a change to crates/ops/kernels: cargo test -p mica-ops --lib -- --ignored all_kernels"]
 fn all_kernels_with_tensor_cores_compute_the_same_product() {
     let types = [DType::F32, DType::F16, DType::BF16, DType::I8];
     check_kernels(&Variant::ALL[3..], &types);
