@@ -149,7 +149,7 @@ impl Arena {
             let index = add_segment(&mut segments)?;
             pin(gpu, context, &mut segments[index]);
             drop(segments);
-            // The driver launches nothing while it pins, and lets in whoever asks first: programs get as much time.
+            // The driver launches no kernel while it pins memory. This pause gives programs as much time as the pinning took.
             std::thread::sleep(began.elapsed());
         }
     }

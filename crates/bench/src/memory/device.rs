@@ -34,7 +34,7 @@ pub(super) struct Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // Before its host memory, which is pinned in the context.
+        // The context goes before the host memory that is pinned in the context.
         let _ = self.swappable.context_destroy(self.context);
     }
 }

@@ -155,9 +155,8 @@ impl Arbiter {
         self.hold(id, now_ns);
     }
 
-    /// Marks whoever's work runs on when leases end. Else it would count as active as soon as it hears of that, leases
-    /// would begin again for its sake, and end again since it launches nothing: beside an endless kernel a tenant lost
-    /// half of its share to that.
+    /// Marks each process whose work still runs when the use of leases ends. An unmarked process with an endless kernel
+    /// made the arbiter start and stop leases about every second, and its neighbour lost half of the neighbour's share.
     pub(super) fn mark_what_runs_on(&mut self, now_ns: u64, orders: &mut Vec<Order>) {
         let runs_on = |overrun: &super::overrun::Overrun| {
             let client = self.clients.get(&overrun.client)?;

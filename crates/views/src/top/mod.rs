@@ -252,7 +252,8 @@ extern "C" fn end(_: libc::c_int) {
 }
 
 fn ask_for_signals() {
-    // Not SIGHUP: nothing has to be put right on a terminal that is gone, and reading keys from it never ends.
+    // SIGHUP keeps its default action: a closed terminal needs no restoring, and reading keys from a closed terminal
+    // never returns.
     for signal in [libc::SIGTERM, libc::SIGINT] {
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };

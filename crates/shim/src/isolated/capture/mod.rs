@@ -179,7 +179,8 @@ pub(crate) fn forbid_legacy(stream: &'static Stream) -> Answer {
     )
 }
 
-/// Refuses questions about the legacy stream while a stream that it is ordered against captures; the capture goes on.
+/// Refuses to answer whether the legacy stream captures while a blocking stream of its context captures. The capture
+/// stays valid.
 pub(crate) fn forbid_question(stream: &'static Stream) -> Answer {
     let context = stream.context()?;
     let concerns = |other: &&'static Stream| {
