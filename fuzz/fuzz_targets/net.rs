@@ -1,4 +1,4 @@
-//! Any bytes as what a peer of the network sends: its hello, frames of a tunnel, messages behind TLS, a pairing string,
+//! Any bytes as what a peer of the network sends: its hello, records of TLS and what is in them, frames of a tunnel, messages behind TLS, a pairing string,
 //! changes of host memory. Refused or read, never a panic.
 #![no_main]
 
@@ -9,6 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use mica_remote::hello;
 use mica_remote::invite::Invite;
 use mica_remote::message::{self, Answer, Request};
+use mica_remote::records;
 use mica_tunnel::{Carrier, FrameReader, HEADER_BYTES, Header};
 
 /// Bytes that come in pieces.
@@ -37,6 +38,12 @@ fuzz_target!(|bytes: &[u8]| {
         && let Ok(header) = Header::parse(first)
     {
         assert_eq!(Header::parse(&header.to_bytes()).ok(), Some(header));
+    }
+    if let Ok(Some(length)) = records::record_bytes(bytes) {
+        assert!(length <= 5 + (16 << 10) + 256);
+    }
+    if let [kind, payload @ ..] = bytes {
+        let _ = records::read_plain((*kind).into(), payload);
     }
     let carrier = Arc::new(Pieces(Mutex::new(bytes.to_vec())));
     let mut frames = FrameReader::new(carrier);

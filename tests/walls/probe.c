@@ -1,8 +1,10 @@
-// Checks the GPU that it finds: `probe MOST_MIB` must be refused more than MOST_MIB and can use 1 MiB. Loads the driver by name, as
+// Checks the GPU that it finds: `probe MOST_MIB` must be refused more than MOST_MIB and can use 1 MiB. `probe MOST_MIB wait` stays until
+// its input ends, `probe MOST_MIB poll` until the GPU is gone. Loads the driver by name, as
 // libraries do, and needs no CUDA header, so that any C compiler builds it.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef unsigned long long pointer;
 
@@ -61,6 +63,17 @@ int main(int count, char **words) {
     must("cuMemcpyDtoH", to_host(&out, memory, sizeof out), 0);
     must("the copy", out, in);
     must("cuMemAlloc beyond the limit", allocate(&more, most + (1 << 20)), 2);
+    if (count > 2 && words[2][0] == 'p') {
+        // Copies until that fails, and says how.
+        puts("here");
+        fflush(stdout);
+        int code;
+        while (!(code = to_device(memory, &in, sizeof in))) {
+            usleep(20000);
+        }
+        printf("error %d\n", code);
+        return 0;
+    }
     must("cuMemFree", release(memory), 0);
     if (count > 2) {
         // Stays until its input ends, so that others can look at it.

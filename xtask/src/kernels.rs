@@ -21,7 +21,7 @@ pub(crate) fn run(filter: &str) -> Result<()> {
     let folder = root().join("crates/ops/kernels");
     let list = std::fs::read_to_string(folder.join("list.txt"))?;
     let mut shared = std::fs::read(folder.join("ops.cuh"))?;
-    for header in ["mma.cuh", "attention.cuh"] {
+    for header in ["mma.cuh", "attention.cuh", "rows.cuh", "wgmma.cuh"] {
         shared.extend(std::fs::read(folder.join(header))?);
     }
     for line in list.lines().filter(|line| !line.starts_with('#')) {

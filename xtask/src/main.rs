@@ -53,7 +53,7 @@ cargo xtask <task>
                        each fuzz target of fuzz/ for N minutes (60), then the tests of the software
                        device and the worker, all with the address sanitizer; TARGET is one of them.
                        Installs cargo-fuzz into target/tools; results are in target/nightly
-  views [page|metrics|pictures]
+  views [page|metrics|pictures|cost|frames]
                        the web page in a headless Chromium and the metrics in a Prometheus, over a
                        daemon with six tenants under load; pictures in target/views. Installs
                        chromium and prometheus with apt-get, axe-core with npm; what cannot be had

@@ -33,6 +33,7 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
         "warnings",
     ];
     command::run("lints", &mut cargo(&clippy))?;
+    otel()?;
     let mut documentation = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
     command::run("documentation of the crates", &mut documentation)?;
@@ -48,4 +49,20 @@ pub(crate) fn run(extent: Extent) -> Result<()> {
         }
         Extent::WithoutPrograms => docs::test("", Compiler::Without),
     }
+}
+
+/// The daemon with the export to OpenTelemetry collectors, which is off by default.
+fn otel() -> Result<()> {
+    // With the command among the packages, what both use is built with the features it has everywhere else, and once.
+    let packages = ["-p", "mica-cli", "-p", "mica-daemon"];
+    let daemon = [&packages[..], &["--features", "mica-daemon/otel"]].concat();
+    let words = [&["clippy"], &daemon[..], &["--", "-D", "warnings"]].concat();
+    command::run("lints of the feature otel", &mut cargo(&words))?;
+    let words = [
+        &["test", "--quiet"],
+        &daemon[..],
+        &["--lib", "--test", "otel", "otel"],
+    ]
+    .concat();
+    command::run("tests of the feature otel", &mut cargo(&words))
 }

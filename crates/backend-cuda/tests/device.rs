@@ -8,8 +8,8 @@ use common::{ALONE, fixture, started};
 use mica_backend_cuda::{CudaDriver, CudaGpu, DriverError};
 use mica_cuda_abi::{CuResult, DeviceAttribute, Limit};
 use mica_gpu::{
-    Access, ArrayDescriptor, ClusterQuestion, Copy3d, DevicePtr, EventFlags, Fill2d, Gpu, GpuError,
-    HostSpan, Launch, LaunchAttribute, ModuleOptions, ParamLayout, Place, StreamFlags,
+    Access, ArrayDescriptor, ClusterQuestion, Copy3d, DevicePtr, EventFlags, Fill2d, FrameId, Gpu,
+    GpuError, HostSpan, Launch, LaunchAttribute, ModuleOptions, ParamLayout, Place, StreamFlags,
     TensorMapKind, TensorMapRequest, TextureDescriptor, TextureResource, ValueWait,
 };
 
@@ -331,6 +331,33 @@ fn copies_of_every_shape_arrive_and_none_leaves_its_memory() {
     assert_eq!(code(gpu.fill(stream, &fill)), invalid, "past the end");
     gpu.memory_free(context, memory).expect("it goes");
     assert_eq!(code(gpu.memory_free(context, memory)), invalid);
+}
+
+#[test]
+fn copies_of_frames_run_beside_streams_and_leave_no_event_behind() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, _) = started(&gpu);
+    let events = fixture.get("fake_events");
+    let memory = gpu.memory_alloc(context, 4096).expect("memory");
+    let frame = FrameId(1);
+    let (mut from, mut into) = ([7_u8; 64], [0_u8; 64]);
+    let load = gpu.frame_load(frame, memory, 100, span(&mut from));
+    let load = load.expect("begins");
+    assert!(gpu.frame_copied(load, true).expect("ends"));
+    let save = gpu.frame_save(frame, memory, 100, span(&mut into));
+    let save = save.expect("begins");
+    assert_eq!(fixture.get("fake_events"), events + 1);
+    assert!(gpu.frame_copied(save, false).expect("has ended"));
+    assert_eq!((into, fixture.get("fake_events")), (from, events));
+    for wait in [true, false] {
+        assert_eq!(code(gpu.frame_copied(save, wait)), CuResult::InvalidHandle);
+    }
+    gpu.context_destroy(context).expect("ends");
+    let refused = gpu.frame_save(frame, memory, 0, span(&mut into));
+    assert_eq!(code(refused), CuResult::InvalidValue, "without a context");
+    assert_eq!(fixture.get("fake_events"), events);
 }
 
 #[test]

@@ -81,7 +81,8 @@ int cuCtxGetLimit(size_t *value, unsigned limit) { if (limit > 7) return 215; *v
 int cuCtxSetLimit(unsigned limit, size_t value) { if (limit > 7) return 215; limits[limit] = value; return 0; }
 int cuMemGetInfo_v2(size_t *a, size_t *b) { *a = 1 << 20; *b = 1ul << 34; return 0; }
 int cuStreamCreateWithPriority(handle *stream, unsigned flags, int priority) { unsigned *s = malloc(8); s[0] = flags; s[1] = priority; *stream = s; return 0; }
-int cuStreamDestroy_v2(handle stream) { free(stream); return 0; }
+volatile int fake_destroyed_streams;
+int cuStreamDestroy_v2(handle stream) { free(stream); fake_destroyed_streams++; return 0; }
 int cuStreamSynchronize(handle stream) { (void)stream; return work_ends(); }
 /* A stream of priority 7 is busy until `fake_done`. */
 volatile int fake_done;

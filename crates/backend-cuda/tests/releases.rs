@@ -66,6 +66,39 @@ fn releases_wait_for_their_stream_and_run_in_its_order() {
 }
 
 #[test]
+fn a_stream_that_has_work_is_destroyed_after_it() {
+    let _alone = ALONE.lock();
+    let fixture = fixture();
+    let gpu = fixture.gpu();
+    let (context, idle) = started(&gpu);
+    let make = |priority| gpu.stream_create(context, StreamFlags::default(), priority);
+    let before = fixture.get("fake_destroyed_streams");
+    let destroyed = || fixture.get("fake_destroyed_streams") - before;
+    let (free, busy) = (make(0).expect("a stream"), make(7).expect("a stream"));
+    gpu.stream_destroy(free).expect("destroyed");
+    assert_eq!(destroyed(), 1, "nothing runs in it");
+    gpu.stream_destroy(busy).expect("destroyed");
+    assert!(gpu.stream_query(busy).is_err(), "its number is gone");
+    std::thread::sleep(SHORT);
+    gpu.stream_synchronize(idle).expect("others do not wait");
+    assert_eq!(destroyed(), 1, "it has work");
+    fixture.set("fake_done", 1);
+    let began = std::time::Instant::now();
+    while destroyed() < 2 && began.elapsed() < LONG {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(destroyed(), 2);
+    // One that still has work when its context ends goes with the context.
+    fixture.set("fake_done", 0);
+    let last = make(7).expect("a stream");
+    gpu.stream_destroy(last).expect("destroyed");
+    gpu.context_destroy(context).expect("destroyed");
+    fixture.set("fake_done", 1);
+    std::thread::sleep(SHORT);
+    assert_eq!(destroyed(), 2);
+}
+
+#[test]
 fn a_wait_that_has_ended_has_run_the_releases_before_it() {
     let _alone = ALONE.lock();
     let fixture = fixture();

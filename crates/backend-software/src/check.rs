@@ -91,12 +91,15 @@ impl Core {
         }
         if self.memory.shadow().is_some_and(|s| s.take_is_full()) {
             let message =
-                "memory for the check is used up: races in part of global memory are not seen";
+                "memory for the check is used up: mistakes in part of the memory are not seen";
             self.tell(&Record::Finding(note(
                 grid,
                 "incomplete",
                 message.to_owned(),
             )));
+        }
+        if let Some(shadow) = self.memory.shadow() {
+            shadow.end(grid.id);
         }
         self.tell(&Record::Kernel {
             name: readable(grid.name()).into_owned(),

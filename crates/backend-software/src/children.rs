@@ -141,6 +141,7 @@ impl BlockServices {
         );
         child.charge = charge;
         core.begin_check(&mut child);
+        core.begin_record(&mut child);
         child.family = family.into();
         let mut children = lock(&parent.children);
         match stream {

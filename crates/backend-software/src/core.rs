@@ -44,6 +44,8 @@ pub(crate) struct Core {
     pub(crate) output: Option<OutputSink>,
     /// What is looked for in kernels.
     pub(crate) check: Option<mica_check::CheckSettings>,
+    /// Who is told what the device did.
+    pub(crate) recording: crate::record::Recording,
     /// What is queued, in a form that needs no lock.
     pub(crate) queue_level: QueueLevel,
     /// Kernel time of all contexts.
@@ -214,6 +216,7 @@ impl Core {
             executing: AtomicUsize::new(0),
             output: config.output.clone(),
             check: config.check,
+            recording: crate::record::Recording::default(),
             queue_level: QueueLevel::default(),
             meter: Meter::new(config.worker_count() as u64),
             metered: Mutex::default(),

@@ -38,6 +38,9 @@ pub trait ExecutionGate: Send + Sync {
     /// The device has been taken for so long in all, time in which its threads had no processor not
     /// counted. Said before [`ExecutionGate::wait`] and [`ExecutionGate::idle`], and now and then.
     fn used(&self, _total_ns: u64) {}
+    /// Part of what [`ExecutionGate::used`] says next in which nothing ran: the device kept its lease for a moment, because
+    /// more work mostly follows.
+    fn kept(&self, _total_ns: u64) {}
     /// Nothing is left to run, and nothing has come for a moment: the rest of a lease can go to
     /// somebody else.
     fn idle(&self) {}

@@ -56,6 +56,8 @@ pub(crate) struct Grid {
     pub(crate) family: OnceLock<Arc<Family>>,
     /// What a launch by a kernel is charged as.
     pub(crate) charge: Option<Share>,
+    /// When it was submitted and began, where launches are recorded.
+    pub(crate) times: Option<crate::record::GridTimes>,
     /// What was found in it, where the device is checked.
     pub(crate) check: Option<crate::check::GridCheck>,
 }
@@ -121,6 +123,7 @@ impl Grid {
             children: Mutex::default(),
             family: OnceLock::new(),
             charge: None,
+            times: None,
             check: None,
         }
     }

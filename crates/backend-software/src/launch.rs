@@ -17,6 +17,7 @@ use crate::device::SoftwareGpu;
 use crate::error::{bad_handle, invalid_value};
 use crate::grid::{Grid, Params, Shape};
 use crate::memory::Purpose;
+use crate::meter::now_ns;
 use crate::module::{Module, most_threads};
 use crate::recover;
 
@@ -73,6 +74,7 @@ impl SoftwareGpu {
         let params = Params::new(launch.params, info.params_len as usize);
         let arena = self.core.memory.arena();
         let charges = module.charge_compiling(launch.kernel as usize)?;
+        let compiling_since = charges.as_ref().map(|_| now_ns());
         let prepared = self.core.compile(&context, stream_id.0, &|interrupt| {
             let facts = LaunchFacts {
                 arena_base: arena.base(),
@@ -98,6 +100,9 @@ impl SoftwareGpu {
             }
         };
         module.keep_code(launch.kernel as usize, charges);
+        if let Some(began_ns) = compiling_since {
+            (self.core.recording).compiled(&info.name, stream_id.0, began_ns);
+        }
         let local_bytes = module.executable.local_bytes(launch.kernel as usize);
         let local_stride = self.core.local_stride(local_bytes, info, &context, block)?;
         let mut workspace = 0;
@@ -147,6 +152,7 @@ impl SoftwareGpu {
             params,
         );
         self.core.begin_check(&mut grid);
+        self.core.begin_record(&mut grid);
         let op = OpKind::Launch(Arc::new(grid));
         // The stream may have gone meanwhile.
         state.healthy_stream(stream_id.0)?;

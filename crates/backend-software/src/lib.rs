@@ -40,6 +40,7 @@ mod moving;
 mod pipeline;
 mod printf;
 mod queue_room;
+mod record;
 mod recover;
 mod resident;
 mod sched;

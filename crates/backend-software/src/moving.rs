@@ -20,6 +20,9 @@ pub(crate) struct Moving {
     pub(crate) stream: u64,
     pub(crate) transfer: Transfer,
     pub(crate) progress: Progress,
+    /// When it could begin, and when it did; 0 before.
+    pub(crate) ready_ns: u64,
+    pub(crate) began_ns: u64,
 }
 
 impl Core {
@@ -31,6 +34,8 @@ impl Core {
             stream,
             transfer: t,
             progress: Progress::default(),
+            ready_ns: now_ns(),
+            began_ns: 0,
         });
         if state.threads.copiers_idle < state.transfers.len() && state.threads.copiers < COPIERS {
             let core = Arc::clone(self);
@@ -54,7 +59,16 @@ impl Core {
                 continue;
             };
             drop(state);
+            if moving.began_ns == 0 {
+                moving.began_ns = now_ns();
+            }
             let is_over = self.move_slices(&context, &mut moving);
+            if is_over {
+                let Moving {
+                    transfer, stream, ..
+                } = &moving;
+                (self.recording).moved(transfer, *stream, moving.ready_ns, moving.began_ns);
+            }
             state = self.state();
             if !is_over {
                 state.transfers.push_front(moving);
@@ -109,8 +123,15 @@ impl Core {
     }
 
     /// Does a short transfer on this thread; a fault is the context's.
-    pub(crate) fn transfer(self: &Arc<Self>, context: &Arc<Context>, transfer: &Transfer) {
+    pub(crate) fn transfer(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        stream: u64,
+        transfer: &Transfer,
+    ) {
+        let began_ns = now_ns();
         let result = self.metered_visit(context, || transfer.run(&self.memory));
+        (self.recording).moved(transfer, stream, began_ns, began_ns);
         if let Err(error) = result {
             self.fail_transfer(context, error);
         }

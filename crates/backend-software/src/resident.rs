@@ -12,6 +12,7 @@ use crate::area::Area;
 use crate::block::BlockRunner;
 use crate::core::{Core, State};
 use crate::grid::Grid;
+use crate::meter::now_ns;
 use crate::recover::AlternateStack;
 use crate::thread_scheduling::prefer_throughput;
 use crate::worker::out_of_resources;
@@ -107,10 +108,11 @@ impl Core {
                 runner.services().begin();
                 use mica_kernel::Services;
                 // The first thing a block does is ask whether it may run.
-                if runner.services().pause()
-                    && let Err(error) = runner.run(index..index + 1)
-                {
-                    self.raise(&grid.context, error);
+                if runner.services().pause() {
+                    grid.note_begin(now_ns());
+                    if let Err(error) = runner.run(index..index + 1) {
+                        self.raise(&grid.context, error);
+                    }
                 }
                 runner.services().end();
             }
@@ -119,6 +121,7 @@ impl Core {
         self.leave(&grid.context);
         if grid.finish(1) {
             self.end_check(grid);
+            self.end_record(grid);
             let mut state = self.state();
             self.finish_grid(&mut state, grid);
         }

@@ -148,7 +148,9 @@ impl Core {
     fn tell_use(&self, state: &State) {
         if let Some(gate) = &self.gate {
             let occupied_ns = self.meter.occupied_ns();
-            gate.used(occupied_ns + state.idle_gaps.kept_ns(now_ns()));
+            let kept_ns = state.idle_gaps.kept_ns(now_ns());
+            gate.kept(kept_ns);
+            gate.used(occupied_ns + kept_ns);
         }
     }
 

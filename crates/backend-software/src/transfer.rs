@@ -90,6 +90,14 @@ impl Transfer {
         }
     }
 
+    /// Whether the source and the destination of a copy are the host's; `None` for a fill.
+    pub(crate) fn ends_at_host(&self) -> Option<[bool; 2]> {
+        match self {
+            Self::Copy { src, dst, .. } => Some([src, dst].map(|side| side.device_bytes == 0)),
+            Self::Fill(_) => None,
+        }
+    }
+
     /// Bytes moved.
     pub(crate) fn bytes(&self) -> u64 {
         match self {

@@ -228,6 +228,7 @@ impl Core {
             Ok(mut runner) => {
                 runner.services().begin();
                 let began = now_ns();
+                grid.note_begin(began);
                 finished = self.run_blocks(grid, &mut runner);
                 grid.note_pace(finished, now_ns() - began);
                 runner.services().end();
@@ -238,6 +239,7 @@ impl Core {
         self.leave(&grid.context);
         if grid.finish(finished) {
             self.end_check(grid);
+            self.end_record(grid);
             let mut state = self.state();
             self.finish_grid(&mut state, grid);
         }

@@ -19,6 +19,7 @@ mod memory;
 mod ops;
 mod overhead;
 mod priority;
+mod programs;
 mod pytorch;
 mod report;
 mod session;
@@ -30,12 +31,12 @@ mod speed_rows;
 mod vgpu;
 mod views;
 mod walls;
-mod walls_tls;
 
 use anyhow::{Context, Result, ensure};
 
 pub use crate::args::{BenchArg, BenchArgs, BenchGpuArg};
 use crate::demo::processor::Processor;
+pub use crate::shim_load::{CopyDirection, ShimTask};
 
 /// Percent of the processor from which on other programs are worth a word.
 const DISTURBED_PERCENT: f64 = 10.0;
@@ -47,8 +48,8 @@ pub type Libraries<'a> = &'a dyn Fn() -> Result<()>;
 ///
 /// # Errors
 /// A call of the driver fails.
-pub fn run_shim_load(copy_for_ever: bool) -> Result<()> {
-    shim_load::run(copy_for_ever)
+pub fn run_shim_load(task: ShimTask) -> Result<()> {
+    shim_load::run(task)
 }
 
 /// Runs a benchmark; `false` if a number that is promised was not reached.

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use mica_command::progress::Progress;
 use mica_command::table::{Paint, Table};
 
 /// One measured promise.
@@ -40,12 +41,18 @@ struct Entry {
     #[serde(flatten)]
     line: Line,
     #[serde(skip_serializing_if = "Option::is_none")]
-    numbers: Option<Numbers>,
+    numbers: Option<serde_json::Value>,
+}
+
+/// Says since when the next line is being measured.
+fn measuring() -> Progress {
+    Progress::of("measuring the next line", None)
 }
 
 /// Collects lines and shows each as it comes.
 pub(crate) struct Report {
     json: bool,
+    progress: Progress,
     entries: Vec<Entry>,
 }
 
@@ -53,6 +60,7 @@ impl Report {
     pub(crate) fn new(json: bool) -> Self {
         Self {
             json,
+            progress: measuring(),
             entries: Vec::new(),
         }
     }
@@ -94,12 +102,12 @@ impl Report {
         }
     }
 
-    /// Adds a line and its numbers.
-    pub(crate) fn add_with(&mut self, line: Line, numbers: Numbers) {
-        self.push(line, Some(numbers));
+    /// Adds a line and its numbers, which only JSON shows.
+    pub(crate) fn add_with(&mut self, line: Line, numbers: impl Serialize) {
+        self.push(line, serde_json::to_value(numbers).ok());
     }
 
-    fn push(&mut self, line: Line, numbers: Option<Numbers>) {
+    fn push(&mut self, line: Line, numbers: Option<serde_json::Value>) {
         if !self.json {
             let mark = Self::mark(line.reached);
             errln!(
@@ -111,10 +119,12 @@ impl Report {
             );
         }
         self.entries.push(Entry { line, numbers });
+        self.progress = measuring();
     }
 
     /// Prints everything; `true` if every promise was kept.
     pub(crate) fn finish(self) -> anyhow::Result<bool> {
+        drop(self.progress);
         if self.json {
             outln!("{}", serde_json::to_string_pretty(&self.entries)?);
         } else {

@@ -2,7 +2,7 @@
 //! against the same engine in this process.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::session::{SessionNumbers, session_numbers};
@@ -15,6 +15,7 @@ use super::report::Report;
 use super::shim_load::ShimNumbers;
 use super::software::median;
 use crate::demo::private_daemon::PrivateDaemon;
+use crate::programs::{isolated_run, last_line, mica, numbers};
 use crate::{BenchArgs, Libraries};
 use mica_command::child::own_path;
 use mica_command::refusal::explain;
@@ -162,25 +163,9 @@ fn programs(daemon: &PrivateDaemon, report: &mut Report) -> Result<()> {
 
 /// Runs the program in a virtual GPU of the private daemon.
 fn program(daemon: &PrivateDaemon) -> Result<ShimNumbers> {
-    let exe = own_path()?;
-    let output = Command::new(&exe)
-        .args([
-            "run", "--gpu", "software", "--mode", "isolated", "--memory", "256MiB", "--",
-        ])
-        .arg(&exe)
-        .arg("shim-load")
-        .env("MICA_RUNTIME_DIR", daemon.folder())
-        .env_remove("MICA_STATE_DIR")
-        .stdin(Stdio::null())
-        .output()
-        .context("the program cannot be started")?;
-    ensure!(
-        output.status.success(),
-        "the program failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(text.trim()).with_context(|| format!("not its numbers: {text}"))
+    let mut command = isolated_run(daemon, &["--memory", "256MiB"])?;
+    command.arg(own_path()?).arg("shim-load");
+    numbers(command)
 }
 
 /// Percent of all kernels that each of two programs got done in the same window, both started by
@@ -214,15 +199,10 @@ fn shares(daemon: &PrivateDaemon) -> Result<[f64; 2]> {
 struct Started(std::process::Child);
 
 fn started(daemon: &PrivateDaemon, share: u32, load: &Load) -> Result<Started> {
-    let exe = own_path()?;
-    let child = Command::new(&exe)
-        .args(["run", "--gpu", "software", "--mode", "isolated"])
-        .args(["--memory", "128MiB", "--share", &share.to_string(), "--"])
-        .arg(&exe)
+    let share = share.to_string();
+    let child = isolated_run(daemon, &["--memory", "128MiB", "--share", &share])?
+        .arg(own_path()?)
         .args(["load", &serde_json::to_string(load)?])
-        .env("MICA_RUNTIME_DIR", daemon.folder())
-        .env_remove("MICA_STATE_DIR")
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -239,9 +219,7 @@ impl Started {
             "a load failed: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         );
-        let text = String::from_utf8_lossy(&output.stdout);
-        let line = text.lines().last().unwrap_or_default();
-        serde_json::from_str(line).with_context(|| format!("not a report: {line}"))
+        last_line(&String::from_utf8_lossy(&output.stdout))
     }
 }
 
@@ -254,13 +232,9 @@ fn killed_while_copying(daemon: &PrivateDaemon) -> Result<Vec<f64>> {
         || Ok::<_, anyhow::Error>(daemon.client.get(NAME).map_err(explain)?.memory_used_bytes);
     let mut back = Vec::new();
     for round in 0..KILLS {
-        let mut child = Command::new(&exe)
-            .args(["exec", NAME, "--"])
+        let mut child = mica(daemon, &["exec", NAME, "--"])?
             .arg(&exe)
             .args(["shim-load", "--copy-for-ever"])
-            .env("MICA_RUNTIME_DIR", daemon.folder())
-            .env_remove("MICA_STATE_DIR")
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .context("the program cannot be started")?;

@@ -105,6 +105,9 @@ pub struct Allocation {
     pub state: AllocationState,
     /// Bytes from the end of the allocation to the access, negative before its start; 0 inside.
     pub distance: i64,
+    /// What kind of memory it is, where that is known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub what: String,
     /// Calls of the host program that led to the allocation, innermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
@@ -177,6 +180,11 @@ pub enum Record {
         name: String,
         /// Blocks of the launch.
         blocks: u64,
+    },
+    /// A program that was asked what it has not freed ends, and has said all of it.
+    Ended {
+        /// A kernel had faulted, after which a program can free nothing: nothing was said.
+        faulted: bool,
     },
 }
 

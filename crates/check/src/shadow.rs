@@ -1,8 +1,9 @@
 //! What is known of device memory: who accessed it in the running launch, and which bytes nobody wrote.
 //!
 //! Bounded, and granted in steps by whoever counts host memory: past the limit, or where no more is granted, further
-//! pages are not watched for races, which the report says.
+//! pages are not watched, which the report says.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::pages::PageTable;
@@ -14,6 +15,10 @@ pub const DEFAULT_SHADOW_BYTES: u64 = 1 << 30;
 
 /// Bytes that are asked for at once.
 const STEP: u64 = 8 << 20;
+/// The part of the limit that is kept for unwritten memory: one in so many.
+const UNWRITTEN_PART: u64 = 4;
+/// Launches whose released clocks are kept. Each launch gives its clocks up when it ends.
+const MOST_LAUNCHES: usize = 64;
 
 /// Asked for more host memory; `false` refuses it.
 pub type Grant = Box<dyn Fn(u64) -> bool + Send + Sync>;
@@ -28,9 +33,10 @@ pub struct Shadow {
 pub(crate) struct State {
     cells: PageTable<Page>,
     pub(crate) unwritten: Unwritten,
-    pub(crate) sync: SyncClocks,
-    /// The launch that `sync` speaks of.
-    launch: u64,
+    /// What strong writes of each launch have released: several launches may run side by side.
+    sync: BTreeMap<u64, SyncClocks>,
+    /// The last launch for which pages of earlier launches were dropped.
+    swept: u64,
     page_bytes: u64,
     granted: u64,
     grant: Grant,
@@ -55,15 +61,18 @@ struct Page {
     cells: Box<[Cell]>,
 }
 
+/// Host bytes of the cells of one page.
+const CELLS_BYTES: u64 = (size_of::<Cell>() * WORDS_PER_PAGE) as u64;
+
 impl Shadow {
     /// The shadow of an arena, of at most `limit` bytes, which `grant` is asked for.
     pub fn new(base: u64, len: u64, limit: u64, grant: Grant) -> Self {
         Self {
             state: Mutex::new(State {
                 cells: PageTable::new(base, len),
-                unwritten: Unwritten::new(base, len),
-                sync: SyncClocks::default(),
-                launch: 0,
+                unwritten: Unwritten::new(base, len, limit / UNWRITTEN_PART),
+                sync: BTreeMap::new(),
+                swept: 0,
                 page_bytes: 0,
                 granted: 0,
                 grant,
@@ -85,7 +94,14 @@ impl Shadow {
 
     /// Whether something could not be watched for want of memory; asked once.
     pub fn take_is_full(&self) -> bool {
-        std::mem::take(&mut self.lock().is_full)
+        let mut state = self.lock();
+        let is_unwritten_full = state.unwritten.take_is_full();
+        std::mem::take(&mut state.is_full) | is_unwritten_full
+    }
+
+    /// A launch is over: what its threads released orders nobody any more.
+    pub fn end(&self, launch: u64) {
+        self.lock().sync.remove(&launch);
     }
 
     /// Memory was allocated that nobody has written yet.
@@ -119,46 +135,87 @@ impl Shadow {
 }
 
 impl State {
-    /// The launch whose accesses follow.
-    pub(crate) fn enter(&mut self, launch: u64) {
-        if self.launch != launch {
-            self.launch = launch;
-            self.sync.clear();
+    /// What strong writes of a launch have released.
+    pub(crate) fn sync(&mut self, launch: u64) -> &mut SyncClocks {
+        if !self.sync.contains_key(&launch) && self.sync.len() >= MOST_LAUNCHES {
+            self.sync.pop_first();
         }
+        self.sync.entry(launch).or_default()
     }
 
-    /// Whether there is room for so many bytes more.
-    fn make_room(&mut self, bytes: u64) -> bool {
-        let wanted = self.page_bytes + self.unwritten.held + bytes;
-        if wanted > self.limit {
-            return false;
-        }
-        if wanted > self.granted {
+    /// Whether what is known for races has room for so many bytes more.
+    fn has_room(&mut self, bytes: u64) -> bool {
+        // Memory that is known to be unwritten keeps its part: races must not hide unwritten reads.
+        let others = match self.unwritten.held_bytes() {
+            0 => 0,
+            _ => self.limit / UNWRITTEN_PART,
+        };
+        self.race_bytes() + bytes <= self.limit - others && self.is_granted(bytes)
+    }
+
+    /// Host bytes of what is known for races.
+    fn race_bytes(&self) -> u64 {
+        let sync: u64 = self.sync.values().map(SyncClocks::held_bytes).sum();
+        self.page_bytes + self.cells.held_bytes() + sync
+    }
+
+    /// Whether all that is held, and so many bytes more, is granted.
+    fn is_granted(&mut self, bytes: u64) -> bool {
+        let wanted = self.race_bytes() + self.unwritten.held_bytes() + bytes;
+        while wanted > self.granted {
             if !(self.grant)(STEP) {
                 return false;
             }
             self.granted += STEP;
         }
-        self.page_bytes += bytes;
         true
+    }
+
+    /// Drops what is known of words that only earlier launches accessed, once for each launch.
+    fn sweep(&mut self, launch: u64) -> bool {
+        if self.swept == launch {
+            return false;
+        }
+        self.swept = launch;
+        let removed = self.cells.retain(|page| page.launch == launch);
+        self.page_bytes -= removed * CELLS_BYTES;
+        removed > 0
+    }
+
+    /// Whether there is room for so many bytes more, if need be in place of what earlier launches left.
+    fn make_room(&mut self, launch: u64, bytes: u64) -> bool {
+        self.has_room(bytes) || self.sweep(launch) && self.has_room(bytes)
+    }
+
+    /// Asks for the memory that the clocks of a launch have taken; drops them where it is refused.
+    pub(crate) fn charge_sync(&mut self, launch: u64) {
+        if !self.make_room(launch, 0) {
+            self.sync(launch).lose();
+            self.is_full = true;
+        }
+    }
+
+    /// Asks for the memory that bit maps of unwritten bytes have taken; where it is refused, no further ones are made.
+    pub(crate) fn charge_unwritten(&mut self) {
+        if !self.is_granted(0) {
+            self.unwritten.close();
+        }
     }
 
     /// The word that holds an address; `None` past the limit.
     pub(crate) fn cell(&mut self, launch: u64, address: u64) -> Option<&mut Cell> {
-        let fresh = std::mem::size_of::<Cell>() as u64 * WORDS_PER_PAGE as u64;
-        let has_room = match self.cells.slot(address)? {
-            Some(_) => true,
-            None => self.make_room(fresh),
-        };
-        if !has_room {
-            self.is_full = true;
-            return None;
+        if self.cells.get(address).is_none() {
+            if !self.make_room(launch, CELLS_BYTES) {
+                self.is_full = true;
+                return None;
+            }
+            *self.cells.slot(address)? = Some(Page {
+                launch,
+                cells: vec![Cell::default(); WORDS_PER_PAGE].into_boxed_slice(),
+            });
+            self.page_bytes += CELLS_BYTES;
         }
-        let slot = self.cells.slot(address)?;
-        let page = slot.get_or_insert_with(|| Page {
-            launch,
-            cells: vec![Cell::default(); WORDS_PER_PAGE].into_boxed_slice(),
-        });
+        let page = self.cells.get(address)?;
         if page.launch != launch {
             page.launch = launch;
             page.cells.fill(Cell::default());
@@ -181,9 +238,38 @@ mod tests {
         let mut state = shadow.lock();
         let pages = (0..10_000).take_while(|page| state.cell(1, page * 4096).is_some());
         let pages = pages.count() as u64;
-        let page_bytes = std::mem::size_of::<Cell>() as u64 * WORDS_PER_PAGE as u64;
-        assert!(pages > 0 && pages * page_bytes <= 2 * STEP, "{pages}");
+        assert!(pages > 0 && pages * CELLS_BYTES <= 2 * STEP, "{pages}");
         drop(state);
         assert!(shadow.take_is_full() && !shadow.take_is_full());
+    }
+
+    #[test]
+    fn a_later_launch_has_the_memory_of_earlier_ones() {
+        let shadow = Shadow::new(0, 1 << 30, 16 * CELLS_BYTES, Box::new(|_| true));
+        let mut state = shadow.lock();
+        let mut watched = |launch: u64, first: u64| {
+            let pages = (first..first + 100).take_while(|p| state.cell(launch, p * 4096).is_some());
+            pages.count()
+        };
+        let most = watched(1, 0);
+        assert!((10..16).contains(&most), "{most}");
+        assert_eq!(watched(1, 200), 0);
+        assert_eq!(watched(2, 200), most);
+    }
+
+    #[test]
+    fn clocks_that_take_too_much_memory_are_dropped_and_told() {
+        let shadow = Shadow::new(0, 1 << 30, 1 << 20, Box::new(|_| true));
+        let mut state = shadow.lock();
+        let mut clocks = crate::race::Clocks::new(0, 1024);
+        for word in 0..1000 {
+            clocks.write(state.sync(1), word * 4, 0, true);
+            state.charge_sync(1);
+        }
+        assert!(state.sync(1).is_lost() && !state.sync(2).is_lost());
+        drop(state);
+        assert!(shadow.take_is_full());
+        shadow.end(1);
+        assert!(!shadow.lock().sync(1).is_lost());
     }
 }

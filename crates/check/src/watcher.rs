@@ -8,9 +8,12 @@ use mica_kernel::monitor::{
 
 use crate::finding::{Finding, Party, Place, Severity, Tool};
 use crate::launch::{BlockNumber, LaunchFindings};
-use crate::race::{Cell, Clocks, Hit, Seen, SyncClocks};
+use crate::race::{Cell, Clocks, Hit, LAST_EPOCH, Seen, SyncClocks};
 use crate::settings::Tools;
 use crate::shadow::Shadow;
+
+/// Host bytes of what strong writes to the shared memory of one block have released.
+const MOST_SHARED_SYNC: u64 = 64 << 20;
 
 /// Where allocations are, as the device knows.
 pub trait LiveMemory {
@@ -67,6 +70,8 @@ pub struct BlockWatcher<M> {
     /// Bytes of shared memory that were written.
     shared_written: Vec<bool>,
     is_deadlocked: bool,
+    /// Whether it was told that a thread of the block has more epochs than can be remembered.
+    is_past_epochs: bool,
 }
 
 /// Which memory an address is in.
@@ -101,6 +106,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
             shared_sync: SyncClocks::default(),
             shared_written: Vec::new(),
             is_deadlocked: false,
+            is_past_epochs: false,
         }
     }
 
@@ -125,9 +131,7 @@ impl<M: LiveMemory> BlockWatcher<M> {
             self.cells
                 .resize(block.shared.1.div_ceil(4) as usize, Cell::default());
             self.shared_sync.clear();
-            if let Some(shadow) = &self.shadow {
-                shadow.lock().enter(self.launch);
-            }
+            self.is_past_epochs = false;
         }
         if self.tools.has(Tool::Initcheck) {
             self.shared_written.clear();
@@ -189,12 +193,14 @@ impl<M: LiveMemory> BlockWatcher<M> {
                 if writes || unwritten {
                     // Told once; the same memory is not reported again.
                     shadow.unwritten.write(address, bytes);
+                    shadow.charge_unwritten();
                 }
                 unwritten
             }
             Where::Shared => {
                 let from = address.wrapping_sub(self.block.shared.0) as usize;
-                let Some(range) = self.shared_written.get_mut(from..from + bytes as usize) else {
+                let range = from..from.saturating_add(bytes as usize);
+                let Some(range) = self.shared_written.get_mut(range) else {
                     return;
                 };
                 let unwritten = reads && !range.iter().any(|w| *w);
@@ -240,6 +246,10 @@ impl<M: LiveMemory> BlockWatcher<M> {
         if !matches!(place, Where::Global | Where::Shared) {
             return;
         }
+        let epoch = self.clocks.as_ref().and_then(|c| c.epoch(access.thread));
+        if epoch.is_none() {
+            return self.note_past_epochs(access);
+        }
         let hit = match place {
             Where::Shared => self.race_in_shared(access),
             _ => self.race_in_global(access),
@@ -249,6 +259,23 @@ impl<M: LiveMemory> BlockWatcher<M> {
         {
             self.report_race(&hit, access, place);
         }
+    }
+
+    /// Tells once for each block that races of a thread are not seen any more.
+    fn note_past_epochs(&mut self, access: &Access) {
+        if std::mem::replace(&mut self.is_past_epochs, true) {
+            return;
+        }
+        let parts = Parts {
+            message: format!(
+                "a thread passes more than {LAST_EPOCH} barriers and fences: races of its later accesses are not seen"
+            ),
+            space: "",
+            address: None,
+            parties: vec![self.party(access.thread, access.line, verb(access.kind), access.bytes)],
+        };
+        let (tool, severity) = (Tool::Racecheck, Severity::Note);
+        self.add(access.thread, tool, "incomplete", severity, parts);
     }
 
     fn race_in_shared(&mut self, access: &Access) -> Option<Hit> {
@@ -264,14 +291,20 @@ impl<M: LiveMemory> BlockWatcher<M> {
             Some(())
         });
         release(clocks, &mut self.shared_sync, access);
-        looked.and(hit)
+        if self.shared_sync.held_bytes() > MOST_SHARED_SYNC {
+            self.shared_sync.lose();
+            if let Some(shadow) = &self.shadow {
+                shadow.lock().is_full = true;
+            }
+        }
+        looked.and(hit).filter(|_| !self.shared_sync.is_lost())
     }
 
     fn race_in_global(&mut self, access: &Access) -> Option<Hit> {
         let clocks = self.clocks.as_mut()?;
         let shadow = self.shadow.as_ref()?;
         let mut shadow = shadow.lock();
-        acquire(clocks, &shadow.sync, access);
+        acquire(clocks, shadow.sync(self.launch), access);
         let mut hit = None;
         let number = self.block.number as u32;
         let looked = each_word(access, |at, bytes| {
@@ -280,8 +313,10 @@ impl<M: LiveMemory> BlockWatcher<M> {
             hit = hit.or(cell.access(&seen, clocks, false));
             Some(())
         });
-        release(clocks, &mut shadow.sync, access);
-        looked.and(hit)
+        if release(clocks, shadow.sync(self.launch), access) {
+            shadow.charge_sync(self.launch);
+        }
+        (looked.and(hit)).filter(|_| !shadow.sync(self.launch).is_lost())
     }
 
     /// Two threads that write the same bits do no harm: many flags are set like that.
@@ -372,11 +407,14 @@ fn acquire(clocks: &mut Clocks, sync: &SyncClocks, access: &Access) {
     }
 }
 
-fn release(clocks: &mut Clocks, sync: &mut SyncClocks, access: &Access) {
-    if access.order & order::STRONG != 0 && access.kind != AccessKind::Read {
+/// Whether the access is one that others may learn from.
+fn release(clocks: &mut Clocks, sync: &mut SyncClocks, access: &Access) -> bool {
+    let is_strong = access.order & order::STRONG != 0 && access.kind != AccessKind::Read;
+    if is_strong {
         let releases = access.order & order::RELEASE != 0;
         clocks.write(sync, access.address, access.thread, releases);
     }
+    is_strong
 }
 
 fn seen(access: &Access, clocks: &Clocks, block: u32, bytes: u32) -> Option<Seen> {

@@ -13,13 +13,16 @@ mod control;
 mod escape;
 mod examine;
 mod exit_report;
+mod follower;
 mod libraries;
 mod listing;
 mod log;
 mod manage;
 mod not_started;
+mod profile;
 mod program;
 mod ptx;
+mod region;
 mod remote;
 mod signals;
 mod spec;
@@ -51,7 +54,7 @@ fn main() -> ExitCode {
 /// The exit code of a failure. Where a program's own code is returned, Mica's failures have codes of their own.
 fn failure_code(command: &Command, error: &anyhow::Error) -> i32 {
     match command {
-        Command::Run(_) | Command::Exec(_) | Command::Check(_) => {
+        Command::Run(_) | Command::Exec(_) | Command::Check(_) | Command::Profile(_) => {
             let not_started = error.downcast_ref::<NotStarted>();
             not_started.map_or(OWN_FAILURE, |failure| failure.code)
         }
@@ -72,6 +75,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Run(args) => program::run(args),
         Command::Exec(args) => program::exec(args),
         Command::Check(args) => check::run(args),
+        Command::Profile(args) => profile::run(args),
         Command::Create(args) => done(manage::create(args)),
         Command::Ls(args) => done(listing::list(args)),
         Command::Show(args) => done(listing::show(args)),
@@ -81,6 +85,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Resume(args) => done(manage::resume(args)),
         Command::Cancel(args) => done(manage::cancel(args)),
         Command::Memory(args) => done(listing::memory(args)),
+        Command::Region(command) => done(region::run(command)),
         Command::Gpus(args) => done(listing::gpus(args)),
         Command::Stats(args) => done(listing::stats(args)),
         Command::Top(args) => {
@@ -99,12 +104,14 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::DemoTenant => done(mica_bench::demo::serve_tenant()),
         Command::Cdi(args) => done(cdi::run(args)),
         Command::Vm(args) => done(vm::run(args)),
-        Command::VmStream { socket } => done(vm::stream(socket)),
+        Command::VmStream { socket, regions } => done(vm::stream(socket, regions)),
         Command::Bench(args) => healthy(mica_bench::run(args, &|| libraries::find().map(drop))),
         Command::Dashboard(args) => done(manage::dashboard(args)),
         Command::Daemon(args) => done(manage::daemon(args)),
         Command::Serve(args) => done(remote::serve::serve(args)),
-        Command::ServeConnection { pair } => done(remote::serve::connection(*pair)),
+        Command::ServeConnection { pair, resume } => {
+            done(remote::serve::connection(*pair, *resume))
+        }
         Command::Remote(command) => done(remote::manage(command)),
         Command::Ptx(args) => done(ptx::show(args)),
         Command::Config(args) => done(manage::config(args)),
@@ -116,6 +123,7 @@ fn dispatch(command: &Command) -> Result<i32> {
             complete::print(words);
             Ok(0)
         }
+        Command::Libraries { folder } => done(libraries::write_for_all(folder)),
         Command::Man { folder } => {
             std::fs::create_dir_all(folder)
                 .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
@@ -123,7 +131,24 @@ fn dispatch(command: &Command) -> Result<i32> {
             Ok(0)
         }
         Command::Worker { .. } => done(manage::worker()),
-        Command::ShimLoad { copy_for_ever } => done(mica_bench::run_shim_load(*copy_for_ever)),
+        Command::ShimLoad {
+            copy_for_ever,
+            train,
+            large_module,
+            without_pinned,
+            copies,
+        } => {
+            let task = match (copy_for_ever, train, large_module, copies) {
+                (.., Some(direction)) => mica_bench::ShimTask::Copies(*direction),
+                (true, ..) => mica_bench::ShimTask::CopyForEver,
+                (_, true, ..) => mica_bench::ShimTask::Train,
+                (_, _, true, _) => mica_bench::ShimTask::LargeModule,
+                _ => mica_bench::ShimTask::Calls {
+                    pinned: !without_pinned,
+                },
+            };
+            done(mica_bench::run_shim_load(task))
+        }
         Command::LimitProbe { limit, vgpu } => examine::limit_probe(*limit, vgpu.as_deref()),
         Command::Load { load } => {
             let load = serde_json::from_str(load).context("the load is no valid JSON")?;

@@ -19,17 +19,19 @@ use anyhow::{Context, Result, bail};
 use mica_check::CheckSettings;
 use mica_command::child::{ends_with_us, own_path};
 use mica_command::refusal::explain;
-use mica_control::api::{Created, GpuKind, Mode, ProgramReport};
+use mica_control::api::{Created, GpuKind, Mode, ProfileLevel, ProgramReport, SetProfile};
 use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
-use crate::args::{CheckArgs, ExecArgs, RunArgs, WatchArgs};
+use crate::args::{CheckArgs, ExecArgs, ProfileArgs, RunArgs, WatchArgs};
+use crate::check::leaks;
 use crate::control;
 use crate::escape;
 use crate::exit_report;
 use crate::libraries;
 use crate::manage;
 use crate::not_started::{NotStarted, find};
+use crate::region;
 use crate::signals;
 use crate::spec::specification;
 
@@ -38,7 +40,19 @@ const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// Runs a program in a virtual GPU of its own; returns its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<i32> {
+    if args.watch.leaks && args.watch.check.is_none() {
+        return leaks::around(|check| {
+            let watch = args.watch.with_check(check);
+            run(&RunArgs {
+                watch,
+                ..args.clone()
+            })
+        });
+    }
     if let Some(on) = &args.on {
+        if !args.region.is_empty() {
+            bail!("a region is memory of this machine's GPU: --region cannot be used with --on");
+        }
         return crate::remote::run::run(args, on);
     }
     let client = control::connect()?;
@@ -47,14 +61,24 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     spec.name = args.name.clone();
     spec.ephemeral = true;
     spec.note = Some(command_line(&args.command));
+    if args.watch.leaks {
+        // A program before the driver itself is not asked what it has freed.
+        spec.mode.get_or_insert(Mode::Isolated);
+    }
+    region::fit(&mut spec, &args.region, &client)?;
     let created = client.create(&spec).map_err(explain)?;
     if spec.allow_degraded {
         manage::say_if_degraded(&client, &created.name);
     }
-    let result = start(&created, &args.command, &args.watch)
-        .and_then(|child| wait(child, &client, &created, &args.command));
-    let code = result.map(|ended| ended.tell(&client, &created, since));
-    remove(&client, &created.name);
+    let name = created.name.clone();
+    let run = || {
+        let joined = region::attach(created, &args.region, &client)?;
+        let child = start(&joined, &args.command, &args.watch)?;
+        let ended = wait(child, &client, &joined, &args.command)?;
+        Ok(ended.tell(&client, &joined, since))
+    };
+    let code = run();
+    remove(&client, &name);
     code
 }
 
@@ -83,8 +107,41 @@ pub(crate) fn run_checked(
     code
 }
 
+/// Runs a program in a virtual GPU of its own that is profiled; returns the program's exit code.
+pub(crate) fn run_profiled(args: &ProfileArgs, watch: &WatchArgs) -> Result<i32> {
+    let client = control::connect()?;
+    let since = SystemTime::now();
+    let mut spec = specification(&args.spec, &client)?;
+    spec.ephemeral = true;
+    // Only a worker sees kernels.
+    spec.mode = Some(Mode::Isolated);
+    spec.note = Some(command_line(&args.command));
+    let created = client.create(&spec).map_err(explain)?;
+    let every_span = SetProfile {
+        level: ProfileLevel::Spans,
+        seconds: None,
+    };
+    let result = client
+        .set_profile(&created.name, &every_span)
+        .map_err(explain)
+        .and_then(|_| start(&created, &args.command, watch))
+        .and_then(|child| wait(child, &client, &created, &args.command));
+    let code = result.map(|ended| ended.tell(&client, &created, since));
+    remove(&client, &created.name);
+    code
+}
+
 /// Runs a program in an existing virtual GPU; returns its exit code.
 pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
+    if args.watch.leaks && args.watch.check.is_none() {
+        return leaks::around(|check| {
+            let watch = args.watch.with_check(check);
+            exec(&ExecArgs {
+                watch,
+                ..args.clone()
+            })
+        });
+    }
     let client = control::connect()?;
     let since = SystemTime::now();
     let joined = client.join(&args.name).map_err(explain)?;
@@ -138,6 +195,9 @@ fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<
             "LD_PRELOAD",
             prepend(&libraries.join("libcuda.so.1"), "LD_PRELOAD"),
         );
+    for region in &joined.regions {
+        child.env(region.variable(), &region.handle);
+    }
     if joined.mode == Mode::Direct && !joined.gpu_uuid.is_empty() {
         // One virtual GPU is on one card: the program sees that card as device 0.
         if let Some(wanted) = other_device_wanted(std::env::var(VISIBLE).ok(), joined) {
@@ -156,10 +216,16 @@ fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<
         }
         child.env(mica_limits::MEMCHECK, "1");
     }
+    if watch.leaks && joined.mode != Mode::Isolated {
+        bail!("--leaks is for isolated virtual GPUs (--mode isolated), and this one is direct");
+    }
     if let Some(check) = &watch.check {
         child
             .env("MICA_CHECK", &check.tools)
             .env("MICA_CHECK_REPORT", &check.report);
+    }
+    if let Some(profile) = &watch.profile {
+        child.env(mica_limits::PROFILE, profile);
     }
     if let Some(trace) = &watch.trace {
         // The library in the program says nothing, so what would fail there fails here.
@@ -294,6 +360,7 @@ mod tests {
             memory_limit_bytes: 1,
             share_percent: 1.into(),
             share_reserved: true,
+            regions: Vec::new(),
         };
         let spoken_of = |wanted: &str, gpu| other_device_wanted(Some(wanted.into()), &joined(gpu));
         assert_eq!(other_device_wanted(None, &joined(0)), None);

@@ -1,10 +1,10 @@
-//! Signals that `mica run` and `mica exec` pass on to the program.
+//! Signals that `mica run` and `mica exec` pass on to the program, and those that end a look at a virtual GPU.
 //!
 //! A terminal's Ctrl-C goes to the whole foreground group, so the program has it already and must not get it twice. The
 //! kernel marks such a signal as its own. One that another process sends to `mica` alone is passed on.
 
-use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicI32};
 
 /// The program that signals are passed on to.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
@@ -48,4 +48,23 @@ pub(crate) fn pass_on_to(child: u32) {
 /// Passes nothing on any more; to be called before the child's number may be another's.
 pub(crate) fn stop() {
     PROGRAM.store(0, Relaxed);
+}
+
+/// Whether a signal has asked to end.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn interrupted(_: libc::c_int) {
+    INTERRUPTED.store(true, Relaxed);
+}
+
+/// Takes signals that ask to end, from now on, and has the answer tell whether one came.
+pub(crate) fn note_interrupts() -> impl Fn() -> bool {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: `sigaction` is numbers, a mask and a pointer that may be null.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = interrupted as *const () as libc::sighandler_t;
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    }
+    || INTERRUPTED.load(Relaxed)
 }

@@ -76,7 +76,7 @@ pub(crate) fn priority(priority: PriorityArg) -> Priority {
     }
 }
 
-fn gpu_index(text: &str, client: &ControlClient) -> Result<u32> {
+pub(crate) fn gpu_index(text: &str, client: &ControlClient) -> Result<u32> {
     if let Ok(index) = text.parse() {
         return Ok(index);
     }

@@ -6,6 +6,7 @@
 
 pub mod child;
 pub mod output;
+pub mod progress;
 pub mod refusal;
 pub mod size;
 pub mod table;

@@ -29,6 +29,7 @@ macro_rules! errln {
 
 /// Writes to standard output; does not return where that is impossible.
 pub fn write(words: Arguments<'_>) {
+    crate::progress::erase();
     let mut out = std::io::stdout().lock();
     if let Err(error) = out.write_fmt(words).and_then(|()| out.flush()) {
         give_up(&error);
@@ -47,6 +48,7 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 
 /// Writes a line to standard error.
 pub fn complain(words: Arguments<'_>) {
+    crate::progress::erase();
     // One write, so that lines of several processes do not mix.
     let line = format!("{words}\n");
     let _ = std::io::stderr().lock().write_all(line.as_bytes());

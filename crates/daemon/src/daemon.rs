@@ -166,6 +166,7 @@ impl Daemon {
         let stored = {
             let registry = self.registry();
             Stored::new(registry.stored(), registry.sockets.stored())
+                .with_regions(registry.stored_regions())
         };
         match store::save(&self.paths.state_file(), &stored, outlives) {
             Ok(()) => match outlives {

@@ -114,6 +114,7 @@ fn note_one(daemon: &Daemon, fault: DeviceFault) {
     let Some(index) = gpus.position(|gpu| gpu.driver_index == Some(fault.index)) else {
         return;
     };
+    registry.gpus[index].xid_errors += 1;
     let found = culprit(&registry, index, fault.pid);
     let vgpu = found.map(|client| client.vgpu.clone());
     // A worker stands for its program.

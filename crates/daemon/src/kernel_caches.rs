@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use mica_control::api::Severity;
-use mica_limits::worker_variables::KERNEL_CACHE_MIB;
+use mica_limits::worker_variables::{KERNEL_CACHE_MIB, driver_cache_beside};
 use mica_wire::host::message::Role;
 
 use crate::confinement::{kernel_cache_of, worker_user};
@@ -21,6 +21,10 @@ use crate::daemon::Daemon;
 const DEFAULT_MIB: u64 = 512;
 /// Files in one folder: far more kernels than fit, so only empty ones reach it.
 const MOST_FILES: usize = 1 << 16;
+/// What the folder of the driver's compiled kernels may hold, twice what the driver is told to keep.
+const MOST_DRIVER_BYTES: u64 = 512 << 20;
+/// Folders in folders that the driver makes there, with room for later drivers.
+const TREE_DEPTH: u32 = 6;
 /// A folder is measured so often at least.
 const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
@@ -59,6 +63,9 @@ impl KernelCaches {
             };
             if self.is_due(owner, &folder) {
                 self.tidy(daemon, &folder, &workers);
+                if let Some(driver) = driver_cache_beside(&folder) {
+                    self.tidy_driver(daemon, &driver);
+                }
             }
         }
     }
@@ -78,6 +85,29 @@ impl KernelCaches {
             self.looks.insert(owner, look);
         }
         due
+    }
+
+    /// The driver keeps its folder below 256 MiB by itself. A worker that does not leaves nothing in it.
+    fn tidy_driver(&self, daemon: &Daemon, folder: &Path) {
+        let Some(held) = tree_bytes(folder, TREE_DEPTH) else {
+            return;
+        };
+        if held <= self.most_bytes.max(MOST_DRIVER_BYTES) {
+            return;
+        }
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            // Links are removed, not followed.
+            let _ = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                true => std::fs::remove_dir_all(entry.path()),
+                false => std::fs::remove_file(entry.path()),
+            };
+        }
+        let text = format!(
+            "{} held {held} bytes of the driver's compiled kernels, more than it may, and was emptied",
+            folder.display()
+        );
+        let (severity, kind) = (Severity::Warning, "kernel_cache_overrun");
+        daemon.events.add(severity, kind, None, None, text);
     }
 
     fn tidy(&self, daemon: &Daemon, folder: &Path, workers: &[Holder]) {
@@ -184,6 +214,24 @@ fn trim(folder: &Path, most: u64, goal: u64) -> Option<u64> {
     Some(removed + before - left)
 }
 
+/// Bytes on the disk of a folder and of those in it, `None` if it is not there. A file counts at least a page, so that empty ones
+/// count too. Folders deeper than `depth` count as more than any limit: the driver makes none.
+fn tree_bytes(folder: &Path, depth: u32) -> Option<u64> {
+    let mut bytes = 0_u64;
+    for entry in std::fs::read_dir(folder).ok()?.flatten() {
+        let Ok(found) = entry.metadata() else {
+            continue;
+        };
+        let held = match (found.is_dir(), depth) {
+            (true, 0) => u64::MAX,
+            (true, _) => tree_bytes(&entry.path(), depth - 1).unwrap_or(0),
+            (false, _) => disk_bytes(&found),
+        };
+        bytes = bytes.saturating_add(held.max(4096));
+    }
+    Some(bytes)
+}
+
 /// Bytes of files on this device that a process has open or mapped and that have no name any more.
 fn hidden_bytes(pid: u32, device: u64) -> u64 {
     let mut seen = BTreeSet::new();
@@ -223,6 +271,19 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn folders_in_folders_are_counted_and_too_deep_ones_are_too_many() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(tree_bytes(&dir.path().join("none"), 2), None);
+        let inner = dir.path().join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        write(&inner, "code", 64, 1);
+        std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
+        let bytes = tree_bytes(dir.path(), 2).unwrap();
+        assert!((64 << 10..128 << 10).contains(&bytes), "{bytes}");
+        assert_eq!(tree_bytes(dir.path(), 1), Some(u64::MAX));
     }
 
     #[test]

@@ -45,8 +45,11 @@ mod namespaces;
 pub mod nvidia;
 mod open_requests;
 mod openapi;
+#[cfg(feature = "otel")]
+mod otel;
 mod placement;
 mod process;
+mod profiles;
 mod recorder;
 mod registry;
 mod running;

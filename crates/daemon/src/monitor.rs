@@ -33,6 +33,8 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut caches = KernelCaches::new();
     let mut recorder = Recorder::new();
     let mut textfile = Textfile::default();
+    #[cfg(feature = "otel")]
+    let mut exporter = crate::otel::Exporter::default();
     loop {
         // Short waits so that what must be kept reaches the disk soon, without a write per change.
         if daemon.wait_for_stop(Duration::from_millis(200)) {
@@ -46,8 +48,11 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
             let looks = (&mut seen, &mut outside);
             observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
             recorder.record(daemon, elapsed.as_secs_f64());
+            daemon.registry().end_profiles();
             caches.check(daemon);
             textfile.check(daemon);
+            #[cfg(feature = "otel")]
+            exporter.check(daemon);
             daemon.cgroups.sweep();
             if daemon.on_demand {
                 crate::log::cut_own(&daemon.paths.log_file());
@@ -82,9 +87,11 @@ fn look_at_memory(daemon: &Daemon, devices: &mut dyn Devices) {
         let Registry { vgpus, clients, .. } = &mut *registry;
         for vgpu in vgpus.values_mut().filter(|v| v.gpu == index) {
             for id in &vgpu.clients {
-                let pid = clients.get(id).map_or(0, |client| client.pid);
-                if let Some(bytes) = bytes.get(&pid) {
-                    vgpu.ledger.end_look(*id, *bytes);
+                let Some(client) = clients.get(id) else {
+                    continue;
+                };
+                if let Some(bytes) = bytes.get(&client.pid) {
+                    vgpu.ledger.end_look(*id, client.without_regions(*bytes));
                 }
             }
             // What the driver has taken cannot be granted to anybody.
@@ -246,7 +253,7 @@ fn book_processes(registry: &mut Registry, gpu: usize, processes: &[ProcessReadi
             client.sm_percent = reading.and_then(|r| r.sm_percent).unwrap_or(0.0);
             client.driver_seconds += client.sm_percent / 100.0 * seconds;
             match reading.and_then(|r| r.memory_used_bytes) {
-                Some(bytes) => vgpu.ledger.end_look(*id, bytes),
+                Some(bytes) => vgpu.ledger.end_look(*id, client.without_regions(bytes)),
                 None => vgpu.ledger.not_listed(*id),
             }
         }

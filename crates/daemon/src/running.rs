@@ -65,6 +65,9 @@ impl Running {
         for vgpu in stored.vgpus {
             registry.restore(vgpu);
         }
+        for region in stored.regions {
+            registry.restore_region(region);
+        }
         registry.expect(entries);
         let mut unopened = Vec::new();
         for socket in stored.sockets {
@@ -232,6 +235,7 @@ pub(crate) fn start_gpus(
                 facts,
                 driver_index,
                 thread,
+                xid_errors: 0,
                 lost: None,
                 drained: None,
                 hung: None,

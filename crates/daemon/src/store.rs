@@ -7,7 +7,7 @@ use mica_control::api::VgpuSpec;
 use serde::{Deserialize, Serialize};
 
 use crate::containers::StoredSocket;
-use crate::registry::MadeFor;
+use crate::registry::{MadeFor, StoredRegion};
 
 /// Layout of the file.
 const VERSION: u32 = 1;
@@ -72,6 +72,9 @@ pub(crate) struct Stored {
     /// The sockets that are mounted into containers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) sockets: Vec<StoredSocket>,
+    /// Memory that virtual GPUs share.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) regions: Vec<StoredRegion>,
 }
 
 impl Stored {
@@ -80,7 +83,13 @@ impl Stored {
             version: VERSION,
             vgpus,
             sockets,
+            regions: Vec::new(),
         }
+    }
+
+    /// The same with regions.
+    pub(crate) fn with_regions(self, regions: Vec<StoredRegion>) -> Self {
+        Self { regions, ..self }
     }
 }
 

@@ -84,9 +84,11 @@ impl Registry {
             precision_policy: vgpu.spec.precision_policy,
             max_streams: vgpu.spec.max_streams,
             profile: vgpu.spec.profile.unwrap_or(self.config.sharing.profile),
+            profiled: vgpu.profiled.is_on(),
             created_at_seconds: vgpu.created_at_seconds,
             note: vgpu.spec.note.clone(),
             made_for: vgpu.made_for.as_ref().map(|made| made.info.clone()),
+            link: vgpu.link.clone(),
             processes,
         }
     }
@@ -139,7 +141,8 @@ impl Registry {
             name: gpu.facts.name.clone(),
             uuid: gpu.facts.uuid.clone(),
             memory_total_bytes: gpu.facts.memory_total_bytes,
-            memory_reserved_bytes: here().map(|v| v.ledger.limit_bytes()).sum(),
+            memory_reserved_bytes: here().map(|v| v.ledger.limit_bytes()).sum::<u64>()
+                + self.region_bytes(index),
             memory_used_bytes: here()
                 .map(|v| v.ledger.used_bytes() + v.ledger.unattributed_bytes())
                 .sum(),
@@ -159,6 +162,7 @@ impl Registry {
             driver: gpu.facts.driver.clone(),
             temperature_celsius: gpu.reading.temperature_celsius,
             power_watts: gpu.reading.power_watts,
+            xid_errors_total: gpu.xid_errors,
             lost: gpu.lost.clone(),
             unshareable: gpu.unshareable.clone(),
             drained: gpu.closed().cloned(),
@@ -184,6 +188,7 @@ impl Registry {
             memory_limit_bytes: vgpu.ledger.limit_bytes(),
             share_percent: self.share_percent(vgpu),
             share_reserved: vgpu.spec.share_percent.is_some(),
+            regions: self.region_handles(&vgpu.name),
         }
     }
 }

@@ -56,8 +56,8 @@ impl Target {
         })
     }
 
-    /// Sends one warning and reads whether it was taken.
-    fn post(&self, body: &str) -> std::io::Result<()> {
+    /// Sends one body of JSON and reads whether it was taken.
+    pub(crate) fn post(&self, body: &str) -> std::io::Result<()> {
         let bare = self.host.trim_start_matches('[').trim_end_matches(']');
         let mut failure = std::io::Error::other("the name has no address");
         for address in (bare, self.port).to_socket_addrs()? {
@@ -89,6 +89,13 @@ impl Target {
                 Err(std::io::Error::other(format!("the server answered {code}")))
             }
         }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { host, port, path } = self;
+        write!(f, "http://{host}:{port}{path}")
     }
 }
 

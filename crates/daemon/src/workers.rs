@@ -155,6 +155,7 @@ impl Daemon {
             let facts = &registry.gpus.get(vgpu.gpu)?.facts;
             (facts.kind == GpuKind::Nvidia).then(|| facts.uuid.clone())
         });
+        let region_bytes = registry.attached_bytes(name);
         let Some(vgpu) = registry.vgpus.get_mut(name) else {
             return Ok(());
         };
@@ -169,7 +170,7 @@ impl Daemon {
         if worker.pid.is_some() {
             return Ok(());
         }
-        let limits = GroupLimits::of(vgpu, nvidia.is_some());
+        let limits = GroupLimits::of(vgpu, nvidia.is_some(), region_bytes);
         let mut order = WorkerOrder {
             token: Environment::token_hex(&vgpu.worker_token),
             spec: vgpu.spec.clone(),
@@ -302,6 +303,7 @@ impl Daemon {
             let Ok(vgpu) = registry.vgpu_mut(&name) else {
                 return;
             };
+            let profile = vgpu.profiled.order();
             let mut workers = vgpu.workers.values_mut();
             let Some(slot) = workers.find(|slot| slot.client == Some(client)) else {
                 return;
@@ -310,8 +312,13 @@ impl Daemon {
             let pending = std::mem::take(&mut slot.pending);
             slot.next_session += pending.len() as u64;
             let sessions: Vec<_> = (first..).zip(pending).collect();
-            (socket, sessions)
+            (socket, (profile, sessions))
         };
+        let (profile, sessions) = sessions;
+        if let Some(order) = profile {
+            // Before the session, so that its first kernel is seen.
+            let _ = socket.send(&order, &[]);
+        }
         for (number, session) in sessions {
             let message = DaemonMessage::Session {
                 session: number + 1,

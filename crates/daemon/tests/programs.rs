@@ -2,7 +2,9 @@
 
 mod support;
 
-use mica_control::api::{Created, Event, ProgramEnd, ProgramReport, Severity};
+use mica_control::api::{
+    Created, Event, LinkInfo, LinkReport, ProgramEnd, ProgramReport, Severity,
+};
 use mica_limits::{PageQuota, Quota};
 use support::{MIB, Program, control, eventually, spec, start};
 
@@ -70,6 +72,34 @@ fn a_report_for_a_virtual_gpu_that_was_removed_is_answered_so() {
     // What happened in the removed one can still be read.
     let told = control.past_events_of(Some("a")).unwrap();
     assert!(told.iter().any(|event| event.kind == "vgpu_removed"));
+}
+
+#[test]
+fn the_link_of_a_virtual_gpu_is_what_its_own_server_told_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let control = control(dir.path());
+    let created = control.create(&spec("a", 64)).unwrap();
+    assert_eq!(control.get("a").unwrap().link, None);
+    let link = |round_trip_us| LinkInfo {
+        peer: "laptop at 192.0.2.7:40312".into(),
+        round_trip_us,
+        bytes_per_second: 96 << 20,
+        resumed_total: 1,
+    };
+    let report = |token: &str, round_trip_us| LinkReport {
+        token: token.into(),
+        link: link(round_trip_us),
+    };
+    for round_trip_us in [1240, 310] {
+        let told = control.report_link("a", &report(&created.token, round_trip_us));
+        told.unwrap();
+        assert_eq!(control.get("a").unwrap().link, Some(link(round_trip_us)));
+    }
+    // Another virtual GPU had this name.
+    let stale = control.report_link("a", &report(&"0".repeat(32), 9));
+    assert!(stale.is_err());
+    assert_eq!(control.get("a").unwrap().link, Some(link(310)));
 }
 
 #[test]

@@ -316,19 +316,25 @@ fn a_configured_user_sees_and_touches_only_their_own() {
     );
 }
 
-#[test]
-fn an_open_page_is_told_figures_and_turns() {
-    let page = Page::start("");
-    let (cookie, key) = page.sign_in_by_ticket();
+/// The stream of what an open page is told; `headers` are further ones of the request.
+fn open_live(page: &Page, cookie: &str, key: &str, headers: &str) -> TcpStream {
     let mut stream = TcpStream::connect(&page.address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
     let request = format!(
-        "GET /v1/live HTTP/1.1\r\nHost: {}\r\nCookie: {cookie}\r\nX-Mica-Page: {key}\r\n\r\n",
+        "GET /v1/live HTTP/1.1\r\nHost: {}\r\nCookie: {cookie}\r\nX-Mica-Page: {key}\r\n{headers}\r\n",
         page.address
     );
     stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn an_open_page_is_told_figures_and_turns() {
+    let page = Page::start("");
+    let (cookie, key) = page.sign_in_by_ticket();
+    let mut stream = open_live(&page, &cookie, &key, "");
     let mut seen = String::new();
     let mut bytes = [0; 4096];
     let whole = |seen: &str| {
@@ -353,6 +359,75 @@ fn an_open_page_is_told_figures_and_turns() {
             control(page.dir()).create(&spec("later", 64)).unwrap();
         }
     }
+}
+
+#[test]
+fn an_open_page_is_told_nothing_after_it_was_signed_out_of() {
+    let page = Page::start("");
+    let (cookie, key) = page.sign_in_by_ticket();
+    let mut stream = open_live(&page, &cookie, &key, "Connection: close\r\n");
+    let mut bytes = [0; 4096];
+    assert!(stream.read(&mut bytes).unwrap() > 0);
+    let origin = page.origin();
+    let headers = [
+        ("Cookie", cookie.as_str()),
+        ("X-Mica-Page", key.as_str()),
+        ("Origin", origin.as_str()),
+    ];
+    assert_eq!(page.send("DELETE /v1/session", &headers, "").status, 200);
+    let begun = std::time::Instant::now();
+    while stream.read(&mut bytes).unwrap() > 0 {
+        assert!(begun.elapsed().as_secs() < 60, "the stream goes on");
+    }
+}
+
+/// The status of the answer that a stream begins with.
+fn status(stream: &mut TcpStream) -> u16 {
+    let mut bytes = [0; 64];
+    let count = stream.read(&mut bytes).unwrap_or(0);
+    let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
+    text.split(' ')
+        .nth(1)
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0)
+}
+
+#[test]
+fn a_user_with_many_connections_leaves_places_to_others() {
+    let token = "connections-0123456789";
+    let page = Page::start(&format!(
+        "[dashboard]\nusers = [{{ name = \"ann\", uid = 4242, token_sha256 = \"{}\" }}]\n",
+        sha256(token)
+    ));
+    let ann = format!("Authorization: Bearer {token}\r\n");
+    let mut open: Vec<TcpStream> = (0..64).map(|_| open_live(&page, "", "", &ann)).collect();
+    for stream in &mut open {
+        assert_eq!(status(stream), 200);
+    }
+    assert_eq!(status(&mut open_live(&page, "", "", &ann)), 429);
+    let (cookie, key) = page.sign_in_by_ticket();
+    assert_eq!(status(&mut open_live(&page, &cookie, &key, "")), 200);
+    drop(open.pop());
+    let begun = std::time::Instant::now();
+    while status(&mut open_live(&page, "", "", &ann)) != 200 {
+        assert!(begun.elapsed().as_secs() < 60, "a place is not given back");
+    }
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    let page = Page::start("");
+    let (cookie, key) = page.sign_in_by_ticket();
+    let mut live = open_live(&page, &cookie, &key, "");
+    assert_eq!(status(&mut live), 200);
+    let silent: Vec<_> = (0..300)
+        .filter_map(|_| TcpStream::connect(&page.address).ok())
+        .collect();
+    assert_eq!(silent.len(), 300);
+    assert_eq!(page.send("GET /", &[], "").status, 200);
+    // The page that was open before still is.
+    let mut bytes = [0; 4096];
+    assert!(live.read(&mut bytes).unwrap() > 0);
 }
 
 #[test]

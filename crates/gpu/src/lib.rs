@@ -14,6 +14,7 @@ pub mod budget;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod graph;
+pub mod profile;
 mod types;
 mod value_wait;
 
@@ -22,7 +23,7 @@ pub use graph::*;
 pub use types::*;
 pub use value_wait::{ValueWait, WaitCondition};
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
@@ -83,6 +84,11 @@ pub trait Gpu: Send + Sync {
     /// Counts what the device holds for the one session it serves against this budget, from now on. The first
     /// call counts. Not for devices that several sessions share.
     fn attach_budget(&self, _budget: &Arc<SessionBudget>) {}
+    /// Tells this recorder of every kernel and copy that ends, while it is on. The first call counts. Whether the
+    /// device can.
+    fn attach_recorder(&self, _recorder: &Arc<profile::Recorder>) -> bool {
+        false
+    }
     /// Whether there is plenty of room for an operation that holds `bytes`: a look without locks, before
     /// [`Gpu::make_room`].
     fn has_plenty_of_room(&self, _bytes: u64) -> bool {
@@ -106,6 +112,12 @@ pub trait Gpu: Send + Sync {
     fn context_synchronize(&self, context: ContextId) -> Result<()>;
     /// The context's sticky error with its explanation, if it has one. Does not wait.
     fn context_fault(&self, context: ContextId) -> Option<GpuError>;
+    /// Refuses a context that is gone or is known to have faulted, without asking a driver: a fault that no call has met yet
+    /// may not be known.
+    fn context_usable(&self, context: ContextId) -> Result<()> {
+        self.default_stream(context)?;
+        self.context_fault(context).map_or(Ok(()), Err)
+    }
     /// A limit of a context.
     fn context_limit(&self, context: ContextId, limit: Limit) -> Result<u64>;
     /// Sets a limit of a context.
@@ -379,6 +391,12 @@ pub trait Gpu: Send + Sync {
     fn take_window_file(&self) -> Option<OwnedFd> {
         None
     }
+    /// Instead of [`Gpu::take_window_file`]: has windows lie in a part of a file that the other process has already, and
+    /// that may have any contents. `false` if they cannot.
+    fn place_windows(&self, file: BorrowedFd<'_>, part: std::ops::Range<u64>) -> bool {
+        let _ = (file, part);
+        false
+    }
     /// Lets the holder of the window file touch the allocation around `address` in place, and gives
     /// `bytes` from there their pages. `None` if this memory cannot be shown.
     fn memory_window(
@@ -418,7 +436,7 @@ pub trait Gpu: Send + Sync {
         &self,
         context: ContextId,
         span: HostSpan,
-        fd: Option<std::os::fd::BorrowedFd<'_>>,
+        fd: Option<BorrowedFd<'_>>,
         fd_offset: u64,
     ) -> Result<DevicePtr>;
     /// Ends [`Gpu::host_register`].
@@ -454,31 +472,41 @@ pub trait Gpu: Send + Sync {
         Err(absent("memory of other processes"))
     }
 
-    /// Copies bytes of a frame from `offset` on to host memory, beside all streams. The frame is mapped and readable at
-    /// `at`, and the caller has stopped all work that could change it. Bytes that were never written may be left alone
-    /// by a device without a driver: `into` is zeros there.
+    /// Begins to copy bytes of a frame from `offset` on to host memory, beside all streams. The frame is mapped and readable
+    /// at `at`, and the caller has stopped all work that could change it. Frame and host memory stay as they are until
+    /// [`Gpu::frame_copied`] says that the copy has ended, which every caller asks. Bytes that were never written may be
+    /// left alone by a device without a driver: `into` is zeros there.
     fn frame_save(
         &self,
         _frame: FrameId,
         _at: DevicePtr,
         _offset: u64,
         _into: HostSpan,
-    ) -> Result<()> {
+    ) -> Result<FrameCopy> {
         Err(absent("copying frames beside streams"))
     }
-    /// Undoes [`Gpu::frame_save`] in a new frame, which is zeros and writable at `at`.
+    /// Begins to undo [`Gpu::frame_save`] in a new frame, which is zeros and writable at `at`.
     fn frame_load(
         &self,
         _frame: FrameId,
         _at: DevicePtr,
         _offset: u64,
         _from: HostSpan,
-    ) -> Result<()> {
+    ) -> Result<FrameCopy> {
+        Err(absent("copying frames beside streams"))
+    }
+    /// Whether a copy that [`Gpu::frame_save`] or [`Gpu::frame_load`] began has ended; waits for its end if `wait` is set.
+    /// The number means nothing any more once it has ended or failed.
+    fn frame_copied(&self, _copy: FrameCopy, _wait: bool) -> Result<bool> {
         Err(absent("copying frames beside streams"))
     }
     /// What the device's own books say of the allocation or mapping at an address; `None` where it keeps none.
     fn memory_standing(&self, _address: DevicePtr) -> Option<MemoryStanding> {
         None
+    }
+    /// Undoes [`Gpu::pin`] of the same span and context. After an error the span is still pinned, unless the context is gone.
+    fn unpin(&self, _context: ContextId, _span: HostSpan) -> Result<()> {
+        Ok(())
     }
     /// Gives back memory that the device keeps for later allocations; whether there was any.
     fn trim(&self) -> bool {

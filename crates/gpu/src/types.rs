@@ -32,6 +32,8 @@ handles! {
     ModuleId;
     /// Physical memory without an address.
     FrameId;
+    /// A copy between a frame and host memory that may not have ended.
+    FrameCopy;
     /// An array for textures and surfaces.
     ArrayId;
     /// A graph that is ready to be launched.

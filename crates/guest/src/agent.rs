@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use mica_limits::Environment;
 use mica_tunnel::near::LinkStats;
-use mica_tunnel::{Carrier, Door, Rooms, SILENCE, SocketCarrier, TunnelError};
+use mica_tunnel::{Carrier, Door, Rooms, SILENCE, SessionServer, SocketCarrier, TunnelError};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
+use crate::device::{self, Devices};
 use crate::hello::receive_answer;
-use crate::{Facts, GuestError, Hello, Purpose, VsockAddress};
+use crate::{Facts, GuestError, Hello, Purpose, VsockAddress, bells};
 
 /// How long the host may take for its first answer: it may have to start a worker.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
@@ -70,6 +71,17 @@ impl HostAddress {
     }
 }
 
+/// The memory that this machine and its host share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedMemory {
+    /// Sessions travel over the stream alone.
+    None,
+    /// That of the machine's shared-memory devices (ivshmem), where it has any.
+    Devices,
+    /// These files, for tests and for other kinds of walls.
+    Files(Vec<PathBuf>),
+}
+
 /// The agent; its socket is closed when it is dropped.
 pub struct Agent {
     _door: Door,
@@ -80,7 +92,11 @@ impl Agent {
     ///
     /// # Errors
     /// The folder or the socket cannot be made.
-    pub fn start(host: HostAddress, folder: &Path) -> Result<Self, GuestError> {
+    pub fn start(
+        host: HostAddress,
+        folder: &Path,
+        memory: SharedMemory,
+    ) -> Result<Self, GuestError> {
         let failed = |what: &str| GuestError::system(format!("{}: {what}", folder.display()));
         std::fs::create_dir_all(folder).map_err(failed("cannot be made"))?;
         let all = |mode| Permissions::from_mode(mode);
@@ -90,6 +106,13 @@ impl Agent {
         let rooms = Arc::new(Host {
             address: host,
             stats: Arc::default(),
+            devices: match memory {
+                SharedMemory::None => Devices::new(Vec::new(), false),
+                SharedMemory::Files(files) => Devices::new(files, false),
+                SharedMemory::Devices => {
+                    Devices::new(device::find(Path::new(device::PCI_DEVICES)), true)
+                }
+            },
         });
         let door = Door::listen(&path, Environment::NO_TOKEN, rooms)?;
         std::fs::set_permissions(&path, all(0o666)).map_err(failed("cannot be opened to all"))?;
@@ -101,6 +124,28 @@ impl Agent {
 struct Host {
     address: HostAddress,
     stats: Arc<LinkStats>,
+    devices: Arc<Devices>,
+}
+
+impl Host {
+    /// Opens a session in the first device that the host has a region for and no session.
+    fn open_in_region(&self, pid: u32) -> Option<SessionServer> {
+        for device in self.devices.take() {
+            let hello = Hello::new(Purpose::InRegion(device.id), pid);
+            let answer = self.address.ask(hello);
+            let Some((stream, facts)) = answer.ok().and_then(|(stream, text)| {
+                let (bytes, has_windows) = text.split_once(' ')?;
+                Some((stream, (bytes.parse().ok()?, has_windows == "1")))
+            }) else {
+                continue;
+            };
+            return Some(Box::new(move |program, life| {
+                let region = device.file.as_fd();
+                bells::serve_program(program, life.as_ref(), region, facts, &stream)
+            }));
+        }
+        None
+    }
 }
 
 impl Rooms for Host {
@@ -108,6 +153,10 @@ impl Rooms for Host {
         let hello = Hello::new(Purpose::Session, pid);
         let (socket, _) = self.address.ask(hello).map_err(|error| words(&error))?;
         Ok(Arc::new(SocketCarrier::new(socket)))
+    }
+
+    fn open_direct(&self, pid: u32) -> Option<SessionServer> {
+        self.open_in_region(pid)
     }
 
     fn describe(&self) -> Option<String> {

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 
 use mica_tunnel::SESSION_VERSION;
+use mica_wire::session::RegionId;
 
 use crate::GuestError;
 
@@ -13,6 +14,9 @@ const HELLO_BYTES: usize = 24;
 /// Most bytes of an answer.
 pub const MOST_ANSWER_BYTES: usize = 1 << 20;
 
+/// The purpose [`Purpose::InRegion`] as it travels.
+const IN_REGION: u32 = 3;
+
 const ACCEPTED: u8 = 0;
 const REFUSED: u8 = 1;
 
@@ -21,6 +25,8 @@ const REFUSED: u8 = 1;
 pub enum Purpose {
     /// The session of one program; frames follow the answer.
     Session,
+    /// The session of one program in this region; bytes that wake follow the answer.
+    InRegion(RegionId),
     /// The answer describes the virtual GPU.
     Describe,
 }
@@ -46,25 +52,47 @@ impl Hello {
         }
     }
 
-    /// The bytes that travel: magic, version, purpose, process, and four that are zero.
-    pub fn to_bytes(self) -> [u8; HELLO_BYTES] {
+    /// The bytes that travel: magic, version, purpose, process, four that are zero, and the region's name where there is
+    /// one.
+    pub fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = self.head().to_vec();
+        if let Purpose::InRegion(id) = self.purpose {
+            bytes.extend(id);
+        }
+        bytes
+    }
+
+    fn head(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         let purpose: u32 = match self.purpose {
             Purpose::Session => 1,
             Purpose::Describe => 2,
+            Purpose::InRegion(_) => IN_REGION,
         };
         bytes[12..16].copy_from_slice(&purpose.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.pid.to_le_bytes());
         bytes
     }
 
-    /// Reads a hello.
+    /// Receives a hello.
     ///
     /// # Errors
     /// The bytes are none, or of another version, which is said.
-    pub fn from_bytes(bytes: &[u8; HELLO_BYTES]) -> Result<Self, GuestError> {
+    pub fn receive(mut stream: impl Read) -> Result<Self, GuestError> {
+        let missing = || GuestError::system("no hello came");
+        let mut bytes = [0; HELLO_BYTES];
+        stream.read_exact(&mut bytes).map_err(missing())?;
+        let mut hello = Self::from_bytes(&bytes)?;
+        if let Purpose::InRegion(id) = &mut hello.purpose {
+            stream.read_exact(id).map_err(missing())?;
+        }
+        Ok(hello)
+    }
+
+    /// Reads the part of a hello that all have.
+    fn from_bytes(bytes: &[u8; HELLO_BYTES]) -> Result<Self, GuestError> {
         let word = |at: usize| {
             let four = bytes[at..].first_chunk().copied().unwrap_or_default();
             u32::from_le_bytes(four)
@@ -81,6 +109,7 @@ impl Hello {
         let purpose = match word(12) {
             1 => Purpose::Session,
             2 => Purpose::Describe,
+            IN_REGION => Purpose::InRegion(RegionId::default()),
             other => {
                 let text = format!("a guest asks for {other}, which nothing is");
                 return Err(GuestError::Protocol(text));
@@ -95,14 +124,6 @@ impl Hello {
             purpose,
             pid: word(16),
         })
-    }
-
-    pub(crate) fn receive(mut stream: impl Read) -> Result<Self, GuestError> {
-        let mut bytes = [0; HELLO_BYTES];
-        stream
-            .read_exact(&mut bytes)
-            .map_err(GuestError::system("no hello came"))?;
-        Self::from_bytes(&bytes)
     }
 }
 
@@ -145,19 +166,21 @@ mod tests {
 
     #[test]
     fn a_hello_survives_and_a_damaged_one_is_refused() {
-        for purpose in [Purpose::Session, Purpose::Describe] {
+        let region = Purpose::InRegion(*b"0123456789abcdef");
+        for purpose in [Purpose::Session, Purpose::Describe, region] {
             let hello = Hello::new(purpose, 4711);
             let bytes = hello.to_bytes();
-            assert_eq!(Hello::from_bytes(&bytes).unwrap(), hello);
+            assert_eq!(Hello::receive(&bytes[..]).unwrap(), hello);
+            assert!(Hello::receive(&bytes[..bytes.len() - 1]).is_err());
             for at in (0..16).chain(20..HELLO_BYTES) {
-                let mut damaged = bytes;
+                let mut damaged = bytes.clone();
                 damaged[at] ^= 0x40;
-                assert!(Hello::from_bytes(&damaged).is_err(), "byte {at}");
+                assert!(Hello::receive(&damaged[..]).is_err(), "byte {at}");
             }
         }
         let mut newer = Hello::new(Purpose::Session, 1).to_bytes();
         newer[8] ^= 1;
-        let said = Hello::from_bytes(&newer).unwrap_err().to_string();
+        let said = Hello::receive(&newer[..]).unwrap_err().to_string();
         assert!(said.contains("use one version of Mica for both"), "{said}");
     }
 

@@ -7,16 +7,27 @@
 //! The agent in the guest (`mica-guest`) stands for the daemon: programs find its socket as they find a container's. For each
 //! program it opens a stream to the host, over which `mica-tunnel` carries the session. On the host a relay process serves each
 //! stream through the socket of one virtual GPU, so a guest has the rights of a container and no others. What a guest
-//! sends is hostile: the hello has one size, and frames are checked by the tunnel and the worker.
+//! sends is hostile: the size of a hello is bounded, and frames are checked by the tunnel and the worker.
+//!
+//! Where the guest has a shared-memory device (ivshmem), the session lies in it: program and worker map the same memory, and
+//! the stream only carries bytes that wake ([`bells`]). Then there is no tunnel, and launches and copies cost what they
+//! cost on the host:
+//! ```text
+//!   program ══ ring, staging, windows in the device's memory = a file on the host ══ worker
+//! ```
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 mod agent;
+pub mod bells;
+mod device;
 mod hello;
+mod region;
 mod relay;
 mod vsock;
 
-pub use agent::{Agent, HostAddress};
+pub use agent::{Agent, HostAddress, SharedMemory};
 pub use hello::{Hello, MOST_ANSWER_BYTES, Purpose};
+pub use region::{clear_unused_regions, prepare_region};
 pub use relay::{Facts, serve};
 pub use vsock::{VsockAddress, VsockListener};
 

@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use mica_guest::{Agent, HostAddress, PORT, VsockAddress};
+use mica_guest::{Agent, HostAddress, PORT, SharedMemory, VsockAddress};
 use mica_limits::CONTAINER_DIR;
 
 const HELP: &str = "\
 Use the host's virtual GPU in a virtual machine.
 
-Usage: mica-guest COMMAND [--host CID:PORT | --unix PATH] [--folder DIR]
+Usage: mica-guest COMMAND [--host CID:PORT | --unix PATH] [--folder DIR] [--region PATH | --no-region]
 
 Commands:
   serve    serve programs until ended; they find the GPU without any variable
@@ -20,6 +20,8 @@ Options:
   --host CID:PORT  the host (default: 2:9350)
   --unix PATH      the host behind a socket in the file system
   --folder DIR     where programs find the agent (default: /run/mica-vgpu)
+  --region PATH    memory shared with the host, instead of the machine's devices; may be repeated
+  --no-region      use no shared memory: everything travels over the stream
   -V, --version    print the version
 ";
 
@@ -46,6 +48,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
     };
     let mut host = HostAddress::Vsock(VsockAddress { cid: 2, port: PORT });
     let mut folder = PathBuf::from(CONTAINER_DIR);
+    let mut memory = SharedMemory::Devices;
     let mut command = None;
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
@@ -57,6 +60,11 @@ fn run(words: &[String]) -> Result<(), Failure> {
             "--host" => host = HostAddress::Vsock(value()?.parse().map_err(usage)?),
             "--unix" => host = HostAddress::Unix(value()?.into()),
             "--folder" => folder = value()?.into(),
+            "--region" => match &mut memory {
+                SharedMemory::Files(files) => files.push(value()?.into()),
+                memory => *memory = SharedMemory::Files(vec![value()?.into()]),
+            },
+            "--no-region" => memory = SharedMemory::None,
             "-h" | "--help" => {
                 print!("{HELP}");
                 return Ok(());
@@ -72,7 +80,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
     let failed = |error: mica_guest::GuestError| (1, with_causes(&error));
     match command {
         Some("serve") => {
-            let _agent = Agent::start(host, &folder).map_err(failed)?;
+            let _agent = Agent::start(host, &folder, memory).map_err(failed)?;
             loop {
                 std::thread::park();
             }

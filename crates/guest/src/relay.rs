@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +11,15 @@ use mica_tunnel::far::{self, FarLimits};
 use mica_tunnel::{RecordPort, SILENCE, SocketCarrier};
 use mica_wire::host::message::{ClientMessage, DaemonMessage, Role};
 use mica_wire::host::socket::{HostSocket, SocketError};
+use mica_wire::session::SessionError;
+use mica_wire::session::client::RegionPort;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::GuestError;
 use crate::hello::{Hello, MOST_ANSWER_BYTES, Purpose, answer};
+use crate::region::{self, Region};
+use crate::{GuestError, bells};
 
 /// How long a guest may take for its hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
@@ -38,11 +42,16 @@ pub struct Facts {
     pub vgpu: Value,
 }
 
-/// Serves one stream of a guest to its end. `environment` leads to the guest's virtual GPU.
+/// Serves one stream of a guest to its end. `environment` leads to the guest's virtual GPU, `regions` are the files of its
+/// shared-memory devices.
 ///
 /// # Errors
 /// The guest broke the rules, or the session ended for another reason than the guest's end.
-pub fn serve(stream: OwnedFd, environment: &Environment) -> Result<(), GuestError> {
+pub fn serve(
+    stream: OwnedFd,
+    environment: &Environment,
+    regions: &[PathBuf],
+) -> Result<(), GuestError> {
     let limit = |time| {
         set_socket_timeout(&stream, Timeout::Recv, Some(time))
             .map_err(|error| GuestError::system("a time limit cannot be set")(error.into()))
@@ -67,8 +76,24 @@ pub fn serve(stream: OwnedFd, environment: &Environment) -> Result<(), GuestErro
             }
             Err(why) => refuse(&why),
         },
+        Purpose::InRegion(id) => {
+            let opened = region::take(regions, id)
+                .map_err(str::to_owned)
+                .and_then(|region| open_in_region(environment, region));
+            let (port, region) = match opened {
+                Ok(opened) => opened,
+                Err(why) => return refuse(&why),
+            };
+            let text = format!("{} {}", region.bytes, u8::from(port.has_windows()));
+            answer(&copy, Ok(&text)).map_err(gone())?;
+            drop(copy);
+            let served = bells::serve_worker(&port, &stream);
+            drop(port);
+            region.give_back();
+            Ok(served?)
+        }
         Purpose::Session => {
-            let (limit_bytes, worker) = match open_worker(environment) {
+            let (limit_bytes, worker) = match open_worker(environment, RecordPort::connect) {
                 Ok(worker) => worker,
                 Err(why) => return refuse(&why),
             };
@@ -86,12 +111,29 @@ pub fn serve(stream: OwnedFd, environment: &Environment) -> Result<(), GuestErro
     }
 }
 
+/// Opens a session in a region.
+fn open_in_region(
+    environment: &Environment,
+    region: Region,
+) -> Result<(RegionPort, Region), String> {
+    let connect = |socket| {
+        let file = region.file.try_clone();
+        let file = file.map_err(|error| SessionError::Ended(error.to_string()))?;
+        RegionPort::connect(socket, file.into())
+    };
+    let (_, port) = open_worker(environment, connect)?;
+    Ok((port, region))
+}
+
 /// Opens a session with a worker: the memory limit, and the session. A worker may end just when it is asked; then another is.
-fn open_worker(environment: &Environment) -> Result<(u64, RecordPort), String> {
+fn open_worker<P>(
+    environment: &Environment,
+    connect: impl Fn(OwnedFd) -> Result<P, SessionError>,
+) -> Result<(u64, P), String> {
     let mut pause = Duration::from_millis(2);
     loop {
         let (welcome, socket) = open_session(environment).map_err(|error| error.to_string())?;
-        match RecordPort::connect(socket) {
+        match connect(socket) {
             Ok(port) => return Ok((welcome.limit_bytes, port)),
             Err(error) if pause > LONGEST_PAUSE => return Err(error.to_string()),
             Err(_) => std::thread::sleep(pause),

@@ -188,7 +188,9 @@ fn mount_proc(root: &CString, profile: Profile) {
     // The driver of a card reads its settings below /proc/driver, and names its threads: a write to
     // /proc/self/task/N/comm that fails ends cuInit with error 304.
     let (flags, options) = match profile {
-        Profile::Software => (flags | MountFlags::RDONLY, c"subset=pid,hidepid=2"),
+        Profile::Software | Profile::Connection => {
+            (flags | MountFlags::RDONLY, c"subset=pid,hidepid=2")
+        }
         Profile::Nvidia => (flags, c"hidepid=2"),
     };
     if std::fs::create_dir_all(&target).is_ok() {

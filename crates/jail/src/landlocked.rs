@@ -30,6 +30,11 @@ fn build(jail: &Jail) -> Result<RestrictionStatus, landlock::RulesetError> {
         | AccessFs::RemoveFile
         | AccessFs::MakeReg
         | AccessFs::Refer;
+    // The driver of a card sorts what it has compiled into folders; a server keeps modules of each client apart.
+    let write = match jail.profile {
+        Profile::Software => write,
+        Profile::Nvidia | Profile::Connection => write | AccessFs::MakeDir | AccessFs::RemoveDir,
+    };
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -40,7 +45,7 @@ fn build(jail: &Jail) -> Result<RestrictionStatus, landlock::RulesetError> {
     let proc = [std::path::PathBuf::from("/proc")];
     // The driver of a card names its threads there.
     let proc_rights = match jail.profile {
-        Profile::Software => read,
+        Profile::Software | Profile::Connection => read,
         Profile::Nvidia => read | AccessFs::WriteFile | AccessFs::Truncate,
     };
     for (paths, rights) in [

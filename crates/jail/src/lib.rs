@@ -18,6 +18,7 @@
 //! Owns the order and the lists. Does not decide what is mandatory: [`Report::missing_of`] tells, the caller refuses.
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
+mod connection;
 mod driver_requests;
 mod enter;
 mod files;
@@ -30,6 +31,7 @@ mod user;
 use std::ops::Range;
 use std::path::PathBuf;
 
+pub use connection::enter_for_connection;
 pub use driver_requests::{DRIVER_REQUESTS, DriverRequest, Number, driver_request};
 pub use enter::enter;
 pub use folder::make_folder_of;
@@ -42,6 +44,8 @@ pub enum Profile {
     Software,
     /// An NVIDIA GPU: the driver's libraries, device nodes and their `ioctl`s.
     Nvidia,
+    /// None: a process that serves one connection of the network ([`enter_for_connection`]).
+    Connection,
 }
 
 /// What a worker keeps.

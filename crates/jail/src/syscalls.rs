@@ -160,12 +160,19 @@ const DRIVER: &[i64] = &[
     libc::SYS_dup3,
     libc::SYS_sched_get_priority_min,
     libc::SYS_sched_get_priority_max,
+    // Folders of what the driver has compiled.
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_rmdir,
     // cuInit listens on a socket without a file, which lies in the network namespace, and fails where it cannot.
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
 ];
+
+/// Further calls of a process that serves a connection of the network: a folder for each client's modules.
+const CONNECTION: &[i64] = &[libc::SYS_mkdir, libc::SYS_mkdirat];
 
 /// Restricts every thread of this process and those it starts.
 pub(crate) fn restrict(jail: &Jail) -> io::Result<()> {
@@ -198,9 +205,12 @@ type Rules = BTreeMap<i64, Vec<Rule>>;
 
 fn rules(jail: &Jail) -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = PLAIN.iter().map(|call| (*call, Vec::new())).collect();
-    if jail.profile == Profile::Nvidia {
-        rules.extend(DRIVER.iter().map(|call| (*call, Vec::new())));
-    }
+    let further = match jail.profile {
+        Profile::Software => &[],
+        Profile::Nvidia => DRIVER,
+        Profile::Connection => CONNECTION,
+    };
+    rules.extend(further.iter().map(|call| (*call, Vec::new())));
     let word = |index, value: u64| Condition::new(index, Width::Dword, Compare::Eq, value);
     let masked = |index, mask: i32, value: i32| {
         let mask = Compare::MaskedEq(u64::from(mask as u32));

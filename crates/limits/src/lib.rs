@@ -16,6 +16,7 @@ mod gate;
 mod guarded_descriptor;
 mod leases;
 mod link;
+mod profile_file;
 mod quota;
 mod session;
 mod shared_files;
@@ -32,9 +33,10 @@ pub use environment::{
 pub use gate::Gate;
 pub use leases::{Leases, Waited};
 pub use link::{HostLink, LinkError, Push, Welcome, open_session};
+pub use profile_file::{PROFILE, is_profiled, write_profile};
 pub use quota::{
     Denied, LocalQuota, MemoryView, PageQuota, Quota, session_host_bytes, vgpu_host_bytes,
 };
 pub use session::connect_session;
-pub use shared_files::SharedFile;
+pub use shared_files::{OpenedFile, SharedFile};
 pub use shared_page::SharedPage;

@@ -1,8 +1,8 @@
 //! Files that workers of one virtual GPU hand each other through the daemon.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use mica_wire::host::message::{ClientMessage, DaemonMessage};
+use mica_wire::host::message::{ClientMessage, DaemonMessage, file_kinds};
 
 use crate::{HostLink, Push};
 
@@ -15,6 +15,18 @@ pub struct SharedFile {
     pub bytes: u64,
     /// What it stands for, by the other worker's word.
     pub what: u64,
+}
+
+/// What the daemon has under a name.
+#[derive(Debug)]
+pub enum OpenedFile {
+    /// A file.
+    Shared(SharedFile),
+    /// A region whose memory nobody has made yet.
+    ToMake {
+        /// Bytes of the region.
+        bytes: u64,
+    },
 }
 
 impl HostLink {
@@ -40,14 +52,38 @@ impl HostLink {
     ///
     /// # Errors
     /// The daemon's sentence.
-    pub fn open_file(&self, name: [u8; 16]) -> Result<SharedFile, String> {
+    pub fn open_file(&self, name: [u8; 16]) -> Result<OpenedFile, String> {
         match self.ask_about_file(&ClientMessage::OpenFile { name }, &[])? {
             (DaemonMessage::File { bytes, what }, fds) => {
                 let file = fds.into_iter().next();
                 let file = file.ok_or("the daemon gave no file")?;
-                Ok(SharedFile { file, bytes, what })
+                Ok(OpenedFile::Shared(SharedFile { file, bytes, what }))
             }
+            (DaemonMessage::MakeFile { bytes }, _) => Ok(OpenedFile::ToMake { bytes }),
             (other, _) => Err(refused(other)),
+        }
+    }
+
+    /// Keeps a region's file, to give it to a daemon that is started later: the daemon alone holds it otherwise, and what
+    /// is in the region would be lost to those who open it then.
+    pub fn keep_region(&self, name: [u8; 16], file: BorrowedFd<'_>, bytes: u64) {
+        let Ok(file) = file.try_clone_to_owned() else {
+            return;
+        };
+        let mut regions = self.regions();
+        regions.retain(|(known, ..)| *known != name);
+        regions.push((name, file, bytes));
+    }
+
+    /// Gives a new daemon the files of regions.
+    pub(crate) fn share_regions_again(&self) {
+        for (name, file, bytes) in self.regions().iter() {
+            let message = ClientMessage::ShareFile {
+                name: *name,
+                bytes: *bytes,
+                what: file_kinds::REGION,
+            };
+            self.tell_with(&message, &[file.as_fd()]);
         }
     }
 

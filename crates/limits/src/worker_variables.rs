@@ -1,5 +1,7 @@
 //! Names of the variables through which the daemon tells a worker what it must know, beside those of [`crate::Environment`].
 
+use std::path::{Path, PathBuf};
+
 /// Seconds without a program after which a worker ends; 0 means never.
 pub const IDLE_SECONDS: &str = "MICA_WORKER_IDLE_SECONDS";
 /// Most streams of the virtual GPU; 0 for no limit.
@@ -30,3 +32,9 @@ pub const WITHOUT: &str = "MICA_WORKER_WITHOUT";
 pub const KERNEL_CACHE: &str = "MICA_KERNEL_CACHE";
 /// Most mebibytes of compiled kernels to keep.
 pub const KERNEL_CACHE_MIB: &str = "MICA_KERNEL_CACHE_MIB";
+
+/// Folder in which the driver of a card keeps what it has compiled, beside that of compiled kernels.
+pub fn driver_cache_beside(kernels: &Path) -> Option<PathBuf> {
+    let name = kernels.file_name()?.to_str()?;
+    Some(kernels.with_file_name(format!("driver-{name}")))
+}

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use mica_gpu::{HostCallback, ModuleInfo};
+use mica_gpu::{HostCallback, ModuleInfo, TensorMap, TensorMapRequest};
 use mica_vgpu::Statistics;
 
 use crate::vgpu::Memory;
@@ -63,6 +63,8 @@ pub(crate) trait Backend: Send + Sync {
     fn module_unload(&self, module: u64) -> Result<()>;
     fn launch(&self, launch: &LaunchCall<'_>) -> Result<()>;
     fn occupancy(&self, module: u64, kernel: u32, threads: u32, shared: u64) -> Result<u32>;
+
+    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap>;
 
     /// Changes the memory limit.
     fn resize(&self, bytes: u64) -> Result<()>;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use mica_gpu::{
     Copy3d, DevicePtr, EventFlags, Fill2d, HostCallback, HostSpan, ModuleInfo, ModuleOptions,
-    Place, StreamFlags,
+    Place, StreamFlags, TensorMap, TensorMapRequest,
 };
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::{NewContext, Session, Statistics, Vgpu, VgpuSpec};
@@ -307,6 +307,10 @@ impl Backend for Embedded {
 
     fn occupancy(&self, module: u64, kernel: u32, threads: u32, shared: u64) -> Result<u32> {
         Ok(self.session.occupancy(module, kernel, threads, shared)?)
+    }
+
+    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap> {
+        Ok(self.session.tensor_map(self.context(), request)?)
     }
 
     fn resize(&self, bytes: u64) -> Result<()> {

@@ -70,6 +70,7 @@ pub use device::{Device, DeviceInfo, SoftwareOptions};
 pub use error::Error;
 pub use launch::{ByValue, Grid, KernelParam, KernelParams};
 pub use mica_cuda_abi::CuResult;
+pub use mica_gpu::{DevicePtr, TensorMap, TensorMapKind, TensorMapRequest};
 pub use mica_limits::Environment;
 pub use mica_scheduler::Priority;
 pub use mica_vgpu::{MemoryFull, NumberFormats, State, Statistics};

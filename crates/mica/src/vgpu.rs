@@ -220,6 +220,15 @@ impl Vgpu {
         self.backend.read(stream.handle(), address, bytes)
     }
 
+    /// A tensor map, by which kernels for compute capability 9.0 and later copy boxes of a tensor; given to a kernel as
+    /// [`crate::ByValue`].
+    ///
+    /// # Errors
+    /// If the device has no tensor maps (the software GPU has none), or refuses the shape.
+    pub fn tensor_map(&self, request: &crate::TensorMapRequest) -> Result<crate::TensorMap> {
+        self.backend.tensor_map(request)
+    }
+
     /// The stream that is ordered against all others that do not opt out.
     pub fn default_stream(&self) -> Stream {
         Stream::default_of(self)

@@ -120,9 +120,9 @@ __device__ __forceinline__ void put(const Epilogue &e, int32_t acc, int m, int n
     ((int32_t *)e.d)[batch * e.d_batch + m * e.d_row + n * e.d_col] = x;
 }
 
-// The two factors of a product; strides count elements.
+// The two factors of a product; strides count elements. `k_step`: how much further along k each product of a stack begins.
 struct Factors {
     const void *a, *b;
     int64_t a_row, a_batch, b_row, b_batch;
-    int32_t m, n, k, reserved;
+    int32_t m, n, k, k_step;
 };

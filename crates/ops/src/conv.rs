@@ -88,7 +88,8 @@ fn check(input: &[usize], weight: &Tensor, spec: &Conv) -> Result<Sizes> {
         ));
     };
     let groups = spec.groups;
-    if groups == 0 || channels != per_group * groups || !outputs.is_multiple_of(groups) {
+    let fits = per_group.checked_mul(groups) == Some(channels);
+    if groups == 0 || !fits || !outputs.is_multiple_of(groups) {
         return Err(wrong(
             "channels are groups times the weights', outputs a multiple of groups",
         ));
@@ -101,8 +102,8 @@ fn check(input: &[usize], weight: &Tensor, spec: &Conv) -> Result<Sizes> {
                 "strides, dilations and the sizes of the weights are at least 1",
             ));
         }
-        let padded = size + 2 * spec.padding[axis];
-        let reach = dilation * (kernel - 1) + 1;
+        let padded = size.saturating_add(spec.padding[axis].saturating_mul(2));
+        let reach = dilation.saturating_mul(kernel - 1).saturating_add(1);
         out[axis] = padded
             .checked_sub(reach)
             .map_or(0, |rest| rest / stride + 1);
@@ -112,6 +113,13 @@ fn check(input: &[usize], weight: &Tensor, spec: &Conv) -> Result<Sizes> {
             ));
         }
     }
+    if channels.max(per_group * kh * kw) > i32::MAX as usize {
+        return Err(wrong(
+            "at most 2147483647 channels, and elements of a window",
+        ));
+    }
+    // A step or a distance beyond the padded image is never taken: any such number is the same to kernels.
+    let beyond = |steps: [usize; 2]| steps.map(|step| step.min(1 << 25));
     Ok(Sizes {
         images,
         channels,
@@ -120,7 +128,11 @@ fn check(input: &[usize], weight: &Tensor, spec: &Conv) -> Result<Sizes> {
         kernel: [kh, kw],
         out,
         dtype: weight.dtype(),
-        spec: *spec,
+        spec: Conv {
+            stride: beyond(spec.stride),
+            dilation: beyond(spec.dilation),
+            ..*spec
+        },
     })
 }
 
@@ -137,7 +149,8 @@ impl Sizes {
 
     /// Images whose windows are made at a time.
     fn at_a_time(&self) -> usize {
-        let one = self.rows(1) * self.cols() * self.spec.groups * self.dtype.size_bytes();
+        let row = self.cols() * self.spec.groups * self.dtype.size_bytes();
+        let one = self.rows(1).saturating_mul(row);
         (WINDOW_BYTES / one.max(1)).clamp(1, self.images.max(1))
     }
 

@@ -48,8 +48,8 @@ impl DType {
             Self::F32 => bytes.extend_from_slice(&value.to_le_bytes()),
             Self::F16 => bytes.extend_from_slice(&f16_from_f32(value).to_le_bytes()),
             Self::BF16 => bytes.extend_from_slice(&bf16_from_f32(value).to_le_bytes()),
-            Self::I8 => bytes.push(value as i8 as u8),
-            Self::I32 => bytes.extend_from_slice(&(value as i32).to_le_bytes()),
+            Self::I8 => bytes.push(value.round_ties_even() as i8 as u8),
+            Self::I32 => bytes.extend_from_slice(&(value.round_ties_even() as i32).to_le_bytes()),
         }
     }
 
@@ -131,6 +131,23 @@ mod tests {
             } else {
                 assert_eq!(f16_from_f32(value), bits, "{value}");
             }
+        }
+    }
+
+    #[test]
+    fn integers_are_rounded_to_the_nearest_even_and_saturate() {
+        let values = [1.7, -1.7, 2.5, 300.0, -300.0, f32::NAN];
+        for (dtype, want) in [
+            (DType::I8, [2.0, -2.0, 2.0, 127.0, -128.0, 0.0]),
+            (DType::I32, [2.0, -2.0, 2.0, 300.0, -300.0, 0.0]),
+        ] {
+            let mut bytes = Vec::new();
+            values
+                .iter()
+                .for_each(|value| dtype.encode(*value, &mut bytes));
+            let elements = bytes.chunks_exact(dtype.size_bytes());
+            let got: Vec<f32> = elements.map(|element| dtype.decode(element)).collect();
+            assert_eq!(got, want, "{dtype}");
         }
     }
 

@@ -28,9 +28,15 @@ files!(
     "gemm_mma.f16",
     "gemm_mma.bf16",
     "gemm_mma.i8",
+    "gemm_wgmma.f16",
+    "gemm_wgmma.bf16",
+    "gemm_wgmma.i8",
     "rows.f32",
     "rows.f16",
     "rows.bf16",
+    "rows_wide.f32",
+    "rows_wide.f16",
+    "rows_wide.bf16",
     "attention.f32",
     "attention_mma.f16",
     "attention_mma.bf16",
@@ -106,7 +112,8 @@ impl Kernels {
             }
         };
         let Some(module) = module else {
-            return Err(Error::argument("load", format!("{file} may not be loaded")));
+            let message = format!("the virtual GPU's policy forbids the code of {file}");
+            return Err(Error::argument("load", message));
         };
         let kernel = module.kernel(name)?;
         loaded.kernels.insert(key, kernel.clone());
@@ -178,7 +185,13 @@ mod tests {
             let words: Vec<&str> = line.split_whitespace().collect();
             let mut hash = Sha256::new();
             hash.update(line.as_bytes());
-            for header in ["ops.cuh", "mma.cuh", "attention.cuh"] {
+            for header in [
+                "ops.cuh",
+                "mma.cuh",
+                "attention.cuh",
+                "rows.cuh",
+                "wgmma.cuh",
+            ] {
                 hash.update(std::fs::read(folder.join(header)).unwrap());
             }
             hash.update(std::fs::read(folder.join(words[1])).unwrap());

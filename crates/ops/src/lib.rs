@@ -65,8 +65,10 @@ pub struct Ops {
     kernels: Arc<Kernels>,
     pool: Arc<Pool>,
     tuner: Arc<Tuner>,
+    tensor_maps: Arc<gemm::TensorMaps>,
     is_software: bool,
     tensor_cores: bool,
+    capability: (u32, u32),
 }
 
 impl std::fmt::Debug for Ops {
@@ -86,7 +88,8 @@ impl Ops {
         Self::in_stream(vgpu, &vgpu.default_stream())
     }
 
-    /// Operations in a stream. Tensors of another [`Ops`] may be used only after that one's stream.
+    /// Operations in a stream. A tensor of another [`Ops`] may be used only when that one's stream has
+    /// made it, and must be kept until this stream has used it: the other [`Ops`] reuses its memory at once.
     ///
     /// # Errors
     /// If the virtual GPU cannot be reached.
@@ -108,10 +111,12 @@ impl Ops {
             vgpu: vgpu.clone(),
             stream: stream.clone(),
             kernels: Arc::new(kernels),
-            pool: Pool::new(vgpu),
+            pool: Pool::new(vgpu)?,
             tuner: Arc::new(Tuner::new(tune::default_file(), setting)),
+            tensor_maps: Arc::default(),
             is_software,
             tensor_cores,
+            capability: (major, minor),
         })
     }
 
@@ -162,6 +167,12 @@ impl Ops {
     /// # Errors
     /// If there are not as many values as the shape has elements.
     pub fn tensor(&self, shape: &[usize], dtype: DType, values: &[f32]) -> Result<Tensor> {
+        let wanted = tensor::count("a tensor", shape)?;
+        if wanted != values.len() {
+            let given = values.len();
+            let message = format!("{given} values for shape {shape:?}, which has {wanted}");
+            return Err(Error::argument("a tensor", message));
+        }
         let mut bytes = Vec::with_capacity(values.len() * dtype.size_bytes());
         values
             .iter()
@@ -176,12 +187,9 @@ impl Ops {
     pub fn from_bytes(&self, shape: &[usize], dtype: DType, bytes: &[u8]) -> Result<Tensor> {
         let wanted = tensor::count("a tensor", shape)? * dtype.size_bytes();
         if wanted != bytes.len() {
-            let (given, size) = (bytes.len(), dtype.size_bytes());
-            let message = format!(
-                "{} values of {dtype} were given for shape {shape:?}, which has {}",
-                given / size,
-                wanted / size
-            );
+            let given = bytes.len();
+            let message =
+                format!("{given} bytes for {dtype} of shape {shape:?}, which has {wanted}");
             return Err(Error::argument("a tensor", message));
         }
         let tensor = self.unset(shape, dtype)?;

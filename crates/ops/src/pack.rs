@@ -3,7 +3,7 @@
 use mica::{ByValue, Grid};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::{DType, Ops, Result, Tensor};
+use crate::{DType, Error, Ops, Result, Tensor};
 
 /// A stack of matrices with any strides, in elements.
 #[derive(Clone, Copy, Debug)]
@@ -132,12 +132,24 @@ impl Ops {
         batches: usize,
         padded: usize,
     ) -> Result<()> {
+        if batches * from.rows * padded == 0 {
+            return Ok(());
+        }
+        if from.rows.max(padded) > i32::MAX as usize {
+            let message = format!(
+                "{} rows of {padded} elements that are not dense; at most {} of each are possible",
+                from.rows,
+                i32::MAX
+            );
+            return Err(Error::argument("copy", message));
+        }
         // 32-bit integers are copied as the bits they are.
         let file = match from.dtype {
             DType::I32 => "pack.f32".to_owned(),
             dtype => format!("pack.{dtype}"),
         };
-        let through_tiles = from.row == 1 && from.col != 1 && from.rows >= 8 && !self.is_software;
+        let tiles_fit = (8..=32 * MOST_BLOCKS).contains(&from.rows);
+        let through_tiles = from.row == 1 && from.col != 1 && tiles_fit && !self.is_software;
         let name = match (through_tiles, from.dtype == to.dtype) {
             (false, false) => "pack_rows_wide",
             (false, true) => "pack_rows_same",

@@ -10,8 +10,9 @@ use mica::{DeviceBuffer, Vgpu};
 
 use crate::Result;
 
-/// Memory that is kept at most, beside what tensors hold.
-const KEPT_BYTES: u64 = 256 << 20;
+/// Part of the virtual GPU's memory that is kept at most, beside what tensors hold. To free and allocate a large tensor takes
+/// as long as many operations on it. What is kept goes back where the limit is in the way.
+const KEPT_PART: u64 = 2;
 
 #[derive(Default)]
 struct Kept {
@@ -23,6 +24,7 @@ struct Kept {
 pub(crate) struct Pool {
     vgpu: Vgpu,
     kept: Mutex<Kept>,
+    most_kept: u64,
     this: Weak<Pool>,
 }
 
@@ -40,12 +42,14 @@ fn class(bytes: usize) -> usize {
 }
 
 impl Pool {
-    pub(crate) fn new(vgpu: &Vgpu) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self {
+    pub(crate) fn new(vgpu: &Vgpu) -> Result<Arc<Self>> {
+        let limit = vgpu.memory()?.limit_bytes;
+        Ok(Arc::new_cyclic(|this| Self {
             vgpu: vgpu.clone(),
             kept: Mutex::default(),
+            most_kept: limit / KEPT_PART,
             this: this.clone(),
-        })
+        }))
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -107,7 +111,7 @@ impl Drop for Storage {
         };
         let bytes = buffer.size_bytes();
         let mut kept = pool.kept();
-        if kept.bytes + bytes <= KEPT_BYTES {
+        if kept.bytes + bytes <= pool.most_kept {
             kept.bytes += bytes;
             kept.by_size.entry(buffer.len()).or_default().push(buffer);
         }

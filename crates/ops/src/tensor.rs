@@ -26,12 +26,19 @@ pub(crate) fn dense_strides(shape: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// Number of elements of a shape, if it can be counted.
+/// Number of elements of a shape. Refuses shapes whose elements or strides could not be counted.
 pub(crate) fn count(operation: &'static str, shape: &[usize]) -> Result<usize> {
-    let product = (shape.iter()).try_fold(1_usize, |count, axis| count.checked_mul(*axis));
-    product
-        .filter(|count| *count < 1 << 48)
-        .ok_or_else(|| Error::argument(operation, format!("{shape:?} has too many elements")))
+    // An axis of size 0 leaves no elements, but strides are still products of the other axes.
+    let mut axes = shape.iter().map(|axis| (*axis).max(1));
+    let product = axes.try_fold(1_usize, |count, axis| count.checked_mul(axis));
+    match product.filter(|count| *count < 1 << 48) {
+        Some(_) if shape.contains(&0) => Ok(0),
+        Some(count) => Ok(count),
+        None => {
+            let message = format!("{shape:?} has too many elements");
+            Err(Error::argument(operation, message))
+        }
+    }
 }
 
 impl Tensor {
@@ -150,7 +157,9 @@ impl Tensor {
         let mut view = self.clone();
         view.shape[axis] = len;
         view.offset += start * view.strides[axis];
-        view.strides[axis] *= step;
+        if len > 1 {
+            view.strides[axis] *= step;
+        }
         Ok(view)
     }
 
@@ -183,6 +192,7 @@ impl Tensor {
 
     /// A view of a larger shape: axes of size 1, and axes that are missing in front, are repeated.
     pub fn broadcast(&self, shape: &[usize]) -> Result<Self> {
+        count("broadcast", shape)?;
         let mut strides = vec![0; shape.len()];
         let missing = shape.len().checked_sub(self.rank());
         let mut fits = missing.is_some();

@@ -1,7 +1,8 @@
 //! What training in mixed precision needs: parameters in f32 with copies in a 16-bit type, a scale of
 //! the loss that keeps gradients representable, and the AdamW step.
 
-use crate::{DType, Expr, Ops, Reduction, Result, Tensor};
+use crate::rows::check_shapes;
+use crate::{DType, Error, Expr, Ops, Reduction, Result, Tensor};
 
 /// A parameter: its f32 values, the copy that products use, and AdamW's moments.
 #[derive(Clone, Debug)]
@@ -46,19 +47,28 @@ impl Default for AdamW {
 pub struct LossScale {
     /// The factor now.
     pub factor: f32,
+    /// Whether the factor may double: it began above 1.
+    grows: bool,
+    /// Steps without an infinite gradient since the factor changed.
     good: u32,
 }
 
 /// Steps without an infinite gradient after which the factor doubles.
 const GROWTH_STEPS: u32 = 200;
+/// The factor does not grow past this.
+const LARGEST_FACTOR: f32 = 65536.0;
 
 impl LossScale {
     /// Begins with a factor; 1 for bf16 and f32, which need none.
     pub fn new(factor: f32) -> Self {
-        Self { factor, good: 0 }
+        Self {
+            factor,
+            grows: factor > 1.0,
+            good: 0,
+        }
     }
 
-    /// Hears whether all gradients of a step were finite; whether the step is to be taken.
+    /// Records whether all gradients of a step were finite. Returns whether the step is to be taken.
     pub fn update(&mut self, all_finite: bool) -> bool {
         if !all_finite {
             self.factor = (self.factor / 2.0).max(1.0);
@@ -66,9 +76,11 @@ impl LossScale {
             return false;
         }
         self.good += 1;
-        if self.good == GROWTH_STEPS && self.factor > 1.0 {
-            self.factor = (self.factor * 2.0).min(65536.0);
+        if self.good >= GROWTH_STEPS {
             self.good = 0;
+            if self.grows && self.factor < LARGEST_FACTOR {
+                self.factor = (self.factor * 2.0).min(LARGEST_FACTOR);
+            }
         }
         true
     }
@@ -119,7 +131,7 @@ impl Ops {
     /// one kernel that also renews the copy.
     ///
     /// # Errors
-    /// If the gradient does not have the parameter's shape.
+    /// If the gradient does not have the parameter's shape, or the step is 0.
     pub fn adamw(
         &self,
         parameter: &Parameter,
@@ -128,6 +140,18 @@ impl Ops {
         step: u32,
         gradient_scale: f32,
     ) -> Result<()> {
+        check_shapes(
+            "adamw",
+            ["the gradient", "the parameter"],
+            gradient,
+            &parameter.master,
+        )?;
+        if step == 0 {
+            return Err(Error::argument(
+                "adamw",
+                "step 0: steps are counted from 1 on",
+            ));
+        }
         let [p, m, v, g] = [0, 1, 2, 3].map(Expr::input);
         let scalar = Expr::scalar;
         let g = g * scalar(0);
@@ -184,6 +208,13 @@ mod tests {
             assert!(scale.update(true));
         }
         assert_eq!(scale.factor, 1024.0);
+        (0..20).for_each(|_| assert!(!scale.update(false)));
+        assert_eq!(scale.factor, 1.0);
+        (0..GROWTH_STEPS).for_each(|_| assert!(scale.update(true)));
+        assert_eq!(scale.factor, 2.0, "a factor of 1 grows back");
+        let mut none = LossScale::new(1.0);
+        (0..GROWTH_STEPS).for_each(|_| assert!(none.update(true)));
+        assert_eq!(none.factor, 1.0, "bf16 and f32 need no factor");
     }
 
     #[test]

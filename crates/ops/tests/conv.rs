@@ -134,4 +134,40 @@ fn what_does_not_fit_is_named_with_both_sides() {
         .unwrap_err()
         .to_string();
     assert!(said.contains("fit into the padded image"), "{said}");
+    let w = ops.zeros(&[2, 3, 3, 3], DType::F32).unwrap();
+    let huge = [
+        Conv {
+            padding: [1 << 63, 0],
+            ..Conv::default()
+        },
+        Conv {
+            dilation: [1, 1 << 63],
+            ..Conv::default()
+        },
+    ];
+    for spec in huge {
+        let said = ops.conv(&x, &w, &spec).unwrap_err().to_string();
+        assert!(said.contains("fit into the padded image"), "{said}");
+    }
+}
+
+#[test]
+fn a_stride_past_the_image_leaves_one_window() {
+    let ops = ops();
+    let x = ops.tensor(&[1, 1, 2, 2], DType::F32, &[1.0, 2.0, 3.0, 4.0]);
+    let (x, w) = (x.unwrap(), ops.tensor(&[1, 1, 1, 1], DType::F32, &[3.0]));
+    let (w, stride) = (w.unwrap(), [1 << 32, 7]);
+    let spec = Conv {
+        stride,
+        ..Conv::default()
+    };
+    let y = ops.conv(&x, &w, &spec).unwrap();
+    assert_eq!(
+        (y.shape(), ops.values(&y).unwrap()),
+        (&[1; 4][..], vec![3.0])
+    );
+    let dx = ops
+        .conv_backward_data(&[1, 1, 2, 2], &w, &y, &spec)
+        .unwrap();
+    assert_eq!(ops.values(&dx).unwrap(), [9.0, 0.0, 0.0, 0.0]);
 }

@@ -172,3 +172,32 @@ fn wrong_inputs_are_named() {
         .to_string();
     assert!(missing.contains("names 2 inputs"), "{missing}");
 }
+
+#[test]
+fn shapes_that_cannot_be_counted_are_refused() {
+    let ops = ops();
+    let one = ops.tensor(&[1], DType::F32, &[1.0]).unwrap();
+    let large = 1 << 40;
+    assert!(ops.zeros(&[0, large, large], DType::F32).is_err());
+    assert!(one.broadcast(&[large, large]).is_err());
+    let view = one.step(0, 0, 1, usize::MAX).unwrap();
+    assert_eq!(ops.values(&view).unwrap(), [1.0]);
+    let none = ops.zeros(&[0, 5], DType::F32).unwrap();
+    assert_eq!((none.len(), none.shape()), (0, &[0, 5][..]));
+}
+
+#[test]
+fn gradients_of_another_shape_are_refused() {
+    let ops = ops();
+    let x = ops.zeros(&[2, 3], DType::F32).unwrap();
+    let row = ops.zeros(&[3], DType::F32).unwrap();
+    let said = ops.activate_backward(&x, &row, Activation::Relu);
+    let said = said.unwrap_err().to_string();
+    assert!(said.contains("x [2, 3] does not fit dy [3]"), "{said}");
+    let parameter = ops.parameter(&[2, 3], DType::F32, (1, 1), (0.0, 1.0));
+    let (parameter, settings) = (parameter.unwrap(), mica_ops::AdamW::default());
+    let said = ops.adamw(&parameter, &row, &settings, 1, 1.0);
+    assert!(said.unwrap_err().to_string().contains("[3] does not fit"));
+    let said = ops.adamw(&parameter, &x, &settings, 0, 1.0);
+    assert!(said.unwrap_err().to_string().contains("step 0"));
+}

@@ -185,6 +185,21 @@ fn nothing_to_add_gives_zeros_and_nothing_to_store_is_nothing() {
 }
 
 #[test]
+fn more_columns_than_one_grid_has_are_computed() {
+    let ops = ops();
+    // One launch computes 65535 panels of 32 columns.
+    let n = 65535 * 32 + 40;
+    let numbers: Vec<f32> = (0..n).map(|at| (at % 101) as f32).collect();
+    let a = ops.tensor(&[2, 1], DType::F32, &[1.0, 2.0]).unwrap();
+    let b = ops.tensor(&[1, n], DType::F32, &numbers).unwrap();
+    let got = ops.values(&ops.gemm(&a, &b, &Gemm::default()).unwrap());
+    let got = got.unwrap();
+    assert_eq!(got[..n], numbers);
+    let twice = numbers.iter().map(|x| 2.0 * x);
+    assert!(got[n..].iter().copied().eq(twice));
+}
+
+#[test]
 fn a_nan_reaches_its_row_and_column_only() {
     let ops = ops();
     let mut values = vec![1.0; 9];
@@ -246,6 +261,17 @@ fn what_does_not_fit_is_named_with_both_sides() {
     assert!(
         into.to_string()
             .contains("[5, 5] does not fit the result [2, 2]"),
+        "{into}"
+    );
+    // The type of the destination is checked too, also where the result's type is asked for.
+    let spec = Gemm {
+        out: Some(DType::F32),
+        ..Gemm::default()
+    };
+    let d = ops.zeros(&[2, 2], DType::I8).unwrap();
+    let into = ops.gemm_into(&a, &a.t().unwrap(), &spec, &d).unwrap_err();
+    assert!(
+        into.to_string().contains("i8 does not go with f32"),
         "{into}"
     );
 }

@@ -155,6 +155,22 @@ fn norms_agree_with_f64_and_their_gradients_with_finite_differences() {
 }
 
 #[test]
+fn the_statistics_of_another_shape_are_refused() {
+    let ops = ops();
+    let x = ops.zeros(&[8, 4], DType::F32).unwrap();
+    let few = ops.zeros(&[2, 4], DType::F32).unwrap();
+    let (_, stats) = ops.norm(&few, Norm::Layer, None, None, 1e-5).unwrap();
+    let said = ops.norm_backward(&x, Norm::Layer, None, &x, &stats);
+    let said = said.unwrap_err().to_string();
+    assert!(said.contains("[2, 2] does not fit x [8, 4]"), "{said}");
+    let ids = ops.zeros(&[8, 4], DType::I32).unwrap();
+    assert!(
+        ops.norm_backward(&ids, Norm::Layer, None, &ids, &stats)
+            .is_err()
+    );
+}
+
+#[test]
 fn cross_entropy_and_its_gradient_agree_with_f64() {
     let ops = ops();
     let mut numbers = Numbers(13);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mica_control::api::{Created, Event, VgpuSpec};
 use mica_tunnel::near::LinkStats;
-use mica_tunnel::{Carrier, PING_EVERY, Rooms, SILENCE, TunnelError};
+use mica_tunnel::{Carrier, PING_EVERY, Resuming, Rooms, SILENCE, TunnelError};
 use rustls::pki_types::CertificateDer;
 
 use crate::folder::{Folder, KnownServer};
@@ -15,6 +15,7 @@ use crate::hello::Purpose;
 use crate::identity::Identity;
 use crate::invite::{Invite, with_port};
 use crate::message::{self, Answer, MOST_ANSWER_BYTES, Request};
+use crate::resume::Redial;
 use crate::tls::{Peer, TlsCarrier};
 use crate::{RemoteError, hex, unhex};
 
@@ -27,8 +28,11 @@ const FIRST_ANSWER: Duration = Duration::from_secs(60);
 /// There is none, or its file is damaged.
 pub fn find(folder: &Folder, on: &str) -> Result<(String, KnownServer), RemoteError> {
     let mut servers = folder.servers()?;
-    let address = with_port(on);
-    let at = |(name, server): &(String, KnownServer)| name == on || server.address == address;
+    // A name may be anything, so that one which is not an address is no error here.
+    let address = with_port(on).ok();
+    let at = |(name, server): &(String, KnownServer)| {
+        name == on || Some(&server.address) == address.as_ref()
+    };
     if let Some(at) = servers.iter().position(at) {
         return Ok(servers.swap_remove(at));
     }
@@ -95,9 +99,10 @@ pub fn pair(folder: &Folder, invite: &Invite, name: &str) -> Result<String, Remo
 
 /// A virtual GPU on a server, while it lives.
 pub struct RemoteVgpu {
-    identity: Identity,
+    identity: Arc<Identity>,
     server: KnownServer,
     control: Mutex<TlsCarrier>,
+    redial: Redial,
     created: Created,
     ticket: String,
     device_bytes: u64,
@@ -124,23 +129,27 @@ impl RemoteVgpu {
             gpu,
             command,
         };
-        let (created, ticket, device_bytes) = match ask(&control, &request)? {
+        let (created, ticket, device_bytes, resume) = match ask(&control, &request)? {
             Answer::Running {
                 created,
                 ticket,
                 device_bytes,
-            } => (*created, ticket, device_bytes),
+                resume,
+            } => (*created, ticket, device_bytes, resume),
             other => return Err(unexpected(&other)),
         };
+        let (identity, stats) = (Arc::new(identity), Arc::<LinkStats>::default());
+        let redial = Redial::new(&identity, &server, &resume, &stats)?;
         control.expect_within(SILENCE)?;
         let remote = Arc::new(Self {
             identity,
             server,
             control: Mutex::new(control),
+            redial,
             created,
             ticket,
             device_bytes,
-            stats: Arc::default(),
+            stats,
             over: AtomicBool::new(false),
             lost: Mutex::default(),
         });
@@ -173,8 +182,15 @@ impl RemoteVgpu {
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, RemoteError> {
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        ask(&*control, request)
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        match ask(&*control, request) {
+            Err(RemoteError::Network { .. }) if !self.over.load(Acquire) => {
+                control.close();
+                (*control, _) = self.redial.again(0)?;
+                ask(&*control, request)
+            }
+            answered => answered,
+        }
     }
 
     fn ping(&self) {
@@ -182,6 +198,7 @@ impl RemoteVgpu {
         let ping = Request::Ping {
             round_trip_us: self.stats.round_trip_us.load(Relaxed),
             bytes_per_second: self.stats.send_rate.load(Relaxed),
+            resumed: self.stats.resumed.load(Relaxed),
         };
         match self.ask(&ping) {
             Ok(_) => {
@@ -207,27 +224,29 @@ impl RemoteVgpu {
     /// Ends it.
     pub fn end(&self) {
         self.over.store(true, Release);
+        self.redial.stop();
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        // The server need not wait for another connection.
+        let _ = message::send(&*control, &Request::End);
         control.close();
     }
 }
 
 impl Rooms for RemoteVgpu {
     fn open(&self, pid: u32) -> Result<Arc<dyn Carrier>, String> {
-        let session = || -> Result<TlsCarrier, RemoteError> {
+        let session = || -> Result<Arc<dyn Carrier>, RemoteError> {
             let carrier = connect(&self.identity, &self.server)?;
             let ticket = self.ticket.clone();
             match ask(&carrier, &Request::Session { ticket, pid })? {
-                Answer::Session => {
+                Answer::Session { resume } => {
                     carrier.expect_within(SILENCE)?;
-                    Ok(carrier)
+                    let redial = Redial::new(&self.identity, &self.server, &resume, &self.stats)?;
+                    Ok(Resuming::new(Arc::new(carrier), Box::new(redial)))
                 }
                 other => Err(unexpected(&other)),
             }
         };
-        session()
-            .map(|carrier| Arc::new(carrier) as Arc<dyn Carrier>)
-            .map_err(|error| error.to_string())
+        session().map_err(|error| error.to_string())
     }
 
     fn describe(&self) -> Option<String> {

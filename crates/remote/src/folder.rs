@@ -108,6 +108,11 @@ impl Folder {
         Self::at(root)
     }
 
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The one at a path.
     ///
     /// # Errors

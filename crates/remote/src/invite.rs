@@ -50,7 +50,7 @@ impl Invite {
         let secret = unhex(secret).and_then(|bytes| bytes.try_into().ok());
         match (fingerprint, secret) {
             (Some(fingerprint), Some(secret)) if !address.is_empty() => Ok(Self {
-                address: with_port(address),
+                address: with_port(address)?,
                 fingerprint,
                 secret,
             }),
@@ -60,12 +60,36 @@ impl Invite {
 }
 
 /// An address with a port: the default one if it has none.
-pub fn with_port(address: &str) -> String {
-    let is_bare_v6 = address.matches(':').count() > 1 && !address.starts_with('[');
-    match address.rsplit_once(':') {
-        Some((_, port)) if !is_bare_v6 && port.parse::<u16>().is_ok() => address.to_owned(),
-        _ if is_bare_v6 => format!("[{address}]:{DEFAULT_PORT}"),
-        _ => format!("{address}:{DEFAULT_PORT}"),
+///
+/// # Errors
+/// It is neither `HOST`, `HOST:PORT`, an IPv6 address nor one in brackets with or without a port.
+pub fn with_port(address: &str) -> Result<String, RemoteError> {
+    let wrong = |why: &str| RemoteError::Usage(format!("{address:?} is not an address: {why}"));
+    let port = |text: &str| match text.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(wrong("its port is not a number from 1 to 65535")),
+    };
+    let with = |host: String, port: u16| Ok(format!("{host}:{port}"));
+    if address.is_empty() || address.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(wrong("it is empty or has spaces"));
+    }
+    let is_v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
+    if is_v6(address) {
+        return with(format!("[{address}]"), DEFAULT_PORT);
+    }
+    if let Some(rest) = address.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').unwrap_or(("", ""));
+        return match rest.strip_prefix(':') {
+            _ if !is_v6(host) => Err(wrong("there is no IPv6 address in the brackets")),
+            Some(number) => with(format!("[{host}]"), port(number)?),
+            None if rest.is_empty() => with(format!("[{host}]"), DEFAULT_PORT),
+            None => Err(wrong("something other than a port follows the brackets")),
+        };
+    }
+    match address.split_once(':') {
+        None => with(address.to_owned(), DEFAULT_PORT),
+        Some(("", _)) => Err(wrong("it has no host")),
+        Some((host, number)) => with(host.to_owned(), port(number)?),
     }
 }
 
@@ -102,7 +126,15 @@ mod tests {
             ("[::1]:80", "[::1]:80"),
             ("[::1]", "[::1]:9731"),
         ] {
-            assert_eq!(with_port(given), whole);
+            assert_eq!(with_port(given).unwrap(), whole);
+            assert_eq!(with_port(whole).unwrap(), whole);
+        }
+        for wrong in [
+            "", "box:", ":80", "box:x", "box:0", "a b", "b91:x73o", "[::1", "[::1]80", "[box]:80",
+            "a:b:c",
+        ] {
+            let error = with_port(wrong).unwrap_err().to_string();
+            assert!(error.contains(&format!("{wrong:?}")), "{error}");
         }
     }
 }

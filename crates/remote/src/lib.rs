@@ -16,14 +16,21 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
+mod allowed;
 pub mod client;
 pub mod folder;
+pub mod handover;
 pub mod hello;
 pub mod identity;
 pub mod invite;
 pub mod listener;
+pub mod loopback;
 pub mod message;
+pub mod records;
+pub mod resume;
 pub mod server;
+mod setup;
+mod shake;
 pub mod ticket;
 pub mod tls;
 
@@ -56,6 +63,9 @@ pub enum RemoteError {
     /// The other side speaks another version or nonsense.
     #[error("{0}")]
     Protocol(String),
+    /// The server has too many connections; another try may succeed.
+    #[error("the server has too many connections: try again")]
+    Busy,
     /// What a person typed.
     #[error("{0}")]
     Usage(String),

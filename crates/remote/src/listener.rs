@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::handover::Sessions;
 use crate::hello::{self, HELLO_BYTES, Purpose, Verdict};
 
 /// How long a peer may take for its 32 bytes.
@@ -66,9 +67,10 @@ impl Drop for Counted {
 }
 
 /// Serves connections for ever. `serve` gets each that has said hello, on a thread of its own, and returns when the
-/// connection has ended; `log` gets a sentence for each that is refused.
+/// connection has ended; connections of old sessions go to those; `log` gets a sentence for each that is refused.
 pub fn run(
     listener: &TcpListener,
+    sessions: &Arc<Sessions>,
     serve: impl Fn(TcpStream, Purpose) + Send + Sync + 'static,
     log: impl Fn(String) + Send + Sync + 'static,
 ) {
@@ -96,13 +98,19 @@ pub fn run(
             log(format!("{from} was refused: too many connections"));
             continue;
         };
-        let (serve, log) = (Arc::clone(&serve), Arc::clone(&log));
+        let (serve, log, sessions) = (Arc::clone(&serve), Arc::clone(&log), Arc::clone(sessions));
         let _ = std::thread::Builder::new()
             .name("hello".into())
             .spawn(move || {
                 let purpose = greet(&stream);
                 drop(greets);
                 match purpose {
+                    Ok(Purpose::Resume(session)) => {
+                        if let Err(mut stream) = sessions.hand_over(&session, stream) {
+                            let _ = stream.write_all(&hello::server_hello(Verdict::Gone));
+                            log(format!("{from} was refused: its session has ended"));
+                        }
+                    }
                     Ok(purpose) => serve(stream, purpose),
                     Err(why) => log(format!("{from} was refused: {why}")),
                 }
@@ -129,6 +137,8 @@ fn greet(mut stream: &TcpStream) -> Result<Purpose, &'static str> {
         }
     }
     let verdict = match hello::read_client(&hello) {
+        // Who gets the connection answers.
+        Ok(purpose @ Purpose::Resume(_)) => return Ok(purpose),
         Ok(purpose) => {
             let answer = hello::server_hello(Verdict::GoOn);
             let sent = stream.write_all(&answer);

@@ -39,6 +39,13 @@ pub enum Request {
         /// The process's number over there.
         pid: u32,
     },
+    /// Go on with a session whose connection broke.
+    Resume {
+        /// Bytes of the session's stream that have come; 0 for a connection that keeps a virtual GPU.
+        received: u64,
+    },
+    /// The virtual GPU of this connection is not needed any more.
+    End,
     /// Describe the virtual GPU of this connection.
     Describe,
     /// What happened in the virtual GPU of this connection.
@@ -49,9 +56,20 @@ pub enum Request {
         round_trip_us: u64,
         /// Bytes a second that the link took lately; 0 while unknown.
         bytes_per_second: u64,
+        /// Broken connections that were replaced.
+        resumed: u64,
     },
     /// Who are you: for `mica remote ls`.
     Status,
+}
+
+/// How a broken connection is replaced by another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumeTerms {
+    /// The session's number, in hexadecimal digits, for the hello of the other connection.
+    pub session: String,
+    /// Milliseconds that the server waits for it; 0: not at all.
+    pub within_ms: u64,
 }
 
 /// What the server answers.
@@ -76,9 +94,19 @@ pub enum Answer {
         ticket: String,
         /// Memory of its GPU.
         device_bytes: u64,
+        /// How a broken connection is replaced.
+        resume: ResumeTerms,
     },
     /// Frames follow.
-    Session,
+    Session {
+        /// How a broken connection is replaced.
+        resume: ResumeTerms,
+    },
+    /// The session goes on: the rest of its stream follows.
+    Resumed {
+        /// Bytes of the session's stream that have come.
+        received: u64,
+    },
     /// A description, in JSON.
     Described {
         /// As the control API has it.
@@ -144,7 +172,7 @@ fn fill(carrier: &dyn Carrier, buffer: &mut [u8]) -> Result<(), RemoteError> {
     let mut filled = 0;
     while filled < buffer.len() {
         let got = carrier.receive(&mut buffer[filled..]);
-        filled += match got.map_err(RemoteError::network("the connection was lost"))? {
+        filled += match got.map_err(crate::tls::lost)? {
             0 => {
                 return Err(RemoteError::Network {
                     what: "the other side closed the connection".into(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mica_remote::client;
 use mica_remote::folder::{Allowance, Folder, Invitation, KnownClient, KnownServer, now};
+use mica_remote::handover::{Arrivals, Sessions};
 use mica_remote::hello::{HELLO_BYTES, Purpose, client_hello};
 use mica_remote::identity::Identity;
 use mica_remote::invite::{Invite, secret};
@@ -35,19 +36,24 @@ impl World {
         let address = listener.local_addr().unwrap().to_string();
         let log = Log::default();
         let (own, said, refused) = (folder(root.path(), "server"), log.clone(), log.clone());
+        let sessions = Arc::new(Sessions::default());
+        let known = sessions.clone();
         let serve = move |stream: TcpStream, purpose| {
+            let arrivals = Arrivals::new(known.attach().unwrap()).unwrap();
             let server = Server {
                 folder: &own,
                 key: [5; 32],
                 control: &|| Err("there is no daemon here".into()),
                 log: &|line| said.lock().unwrap().push(line.into()),
+                arrivals: Some(&arrivals),
+                resume_within: Duration::from_secs(5),
             };
             if let Err(error) = server.serve(stream, purpose) {
                 said.lock().unwrap().push(format!("refused: {error}"));
             }
         };
         let note = move |line| refused.lock().unwrap().push(line);
-        std::thread::spawn(move || listener::run(&listener, serve, note));
+        std::thread::spawn(move || listener::run(&listener, &sessions, serve, note));
         Self {
             folder: root,
             address,
@@ -277,7 +283,7 @@ fn a_known_client_that_talks_nonsense_behind_tls_is_refused() {
         let carrier = client::connect(&identity, &world.known()).unwrap();
         carrier.send(bytes).unwrap();
         let answer: Result<Answer, _> = message::receive(&carrier, 1 << 16);
-        assert!(!matches!(answer, Ok(Answer::Session)), "{answer:?}");
+        assert!(!matches!(answer, Ok(Answer::Session { .. })), "{answer:?}");
     }
     world.logged("a message of 4294967295 bytes");
     // Without a daemon a good request is refused with a reason.
@@ -291,6 +297,18 @@ fn a_known_client_that_talks_nonsense_behind_tls_is_refused() {
         },
     );
     assert!(asked.unwrap_err().to_string().contains("no daemon here"));
+}
+
+#[test]
+fn nobody_resumes_a_session_that_is_not_there() {
+    let world = World::new();
+    let laptop = world.client("laptop");
+    client::pair(&laptop, &world.invite("laptop", 5), "box").unwrap();
+    let mut tcp = TcpStream::connect(&world.address).unwrap();
+    tcp.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let error = mica_remote::hello::shake(&mut tcp, Purpose::Resume([7; 16])).unwrap_err();
+    assert!(error.to_string().contains("ended the session"), "{error}");
+    world.logged("its session has ended");
 }
 
 #[test]

@@ -122,23 +122,16 @@ impl Maker<'_> {
 
     /// Frees what [`Maker::alloc`] gave the context.
     pub(crate) fn free(&self, books: &mut Books, context: u64, address: u64) -> Result<()> {
-        let refused = || {
-            invalid(format!(
+        if let Some(freed) = books.pool.free(context, address) {
+            return freed
+                .empty_chunk
+                .map_or(Ok(()), |base| self.drop_chunk(books, base));
+        }
+        match books.large.get(&address) {
+            Some(large) if large.context == context => self.drop_large(books, address),
+            _ => Err(invalid(format!(
                 "{address:#x} is not the start of an allocation of this context"
-            ))
-        };
-        let is_its = |large: &Large| large.context == context;
-        if books.large.get(&address).is_some_and(is_its) {
-            return self.drop_large(books, address);
-        }
-        match books.pool.find(address) {
-            Some((start, _, owner)) if start == address && owner == context => {}
-            _ => return Err(refused()),
-        }
-        let freed = books.pool.free(address).ok_or_else(refused)?;
-        match freed.empty_chunk {
-            Some(base) => self.drop_chunk(books, base),
-            None => Ok(()),
+            ))),
         }
     }
 
@@ -227,7 +220,7 @@ impl Books {
             held_bytes,
             pooled,
             away: frames.clone().any(Frame::is_out),
-            pinned: frames.find_map(|frame| frame.pinned),
+            pinned: frames.find_map(Frame::pinned),
         })
     }
 }

@@ -3,10 +3,10 @@
 //! A frame here is memory by number, whether the device holds it now or the arena does. Its mappings stay in the books
 //! while it is away, so that they can be made again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use mica_cuda_abi::CuResult;
-use mica_gpu::{Access, DevicePtr, FrameId, Gpu, GpuError, Result, Share};
+use mica_gpu::{Access, DevicePtr, FrameCopy, FrameId, Gpu, GpuError, Result, Share};
 use mica_memory::Pool;
 
 use crate::arena::{Arena, Piece};
@@ -16,8 +16,40 @@ use crate::arena::{Arena, Piece};
 pub(crate) enum Contents {
     /// In a frame of the device.
     Here(FrameId),
+    /// On the way between a frame of the device and the arena; the frame counts as here.
+    Moving(Move),
     /// In the arena.
     Out(Vec<Piece>),
+}
+
+/// Copies between a frame of the device and the arena that may not have ended.
+#[derive(Debug)]
+pub(crate) struct Move {
+    pub(crate) device: FrameId,
+    pub(crate) pieces: Vec<Piece>,
+    /// Copies that are not known to have ended.
+    pub(crate) copies: Vec<FrameCopy>,
+    /// The first failure among those that are.
+    pub(crate) ended: Result<()>,
+    pub(crate) direction: Direction,
+}
+
+/// Which way contents go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// To the arena.
+    Out,
+    /// To the device.
+    In,
+}
+
+impl Move {
+    /// Waits for the copies; all of them have ended afterwards, whatever the result.
+    pub(crate) fn wait(&mut self, gpu: &dyn Gpu) -> Result<()> {
+        let left = self.copies.drain(..);
+        let ended = left.map(|copy| gpu.frame_copied(copy, true).map(drop));
+        ended.fold(self.ended.clone(), Result::and)
+    }
 }
 
 /// Memory that can be mapped.
@@ -28,9 +60,9 @@ pub(crate) struct Frame {
     /// Addresses where it is mapped, with what may be done there.
     pub(crate) mappings: Vec<(u64, Access)>,
     /// Whether its maker still has it by number.
-    pub(crate) held: bool,
+    held: bool,
     /// Why it cannot leave.
-    pub(crate) pinned: Option<&'static str>,
+    pinned: Option<&'static str>,
 }
 
 impl Frame {
@@ -46,6 +78,15 @@ impl Frame {
 
     pub(crate) fn is_out(&self) -> bool {
         matches!(self.contents, Contents::Out(_))
+    }
+
+    /// Whether it is here and can leave.
+    pub(crate) fn can_leave(&self) -> bool {
+        self.pinned.is_none() && matches!(self.contents, Contents::Here(_))
+    }
+
+    pub(crate) fn pinned(&self) -> Option<&'static str> {
+        self.pinned
     }
 }
 
@@ -71,6 +112,11 @@ pub(crate) struct Chunk {
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     pub(crate) frames: BTreeMap<u64, Frame>,
+    sums: Sums,
+    /// Frames whose contents are on the way, in the order in which their copies began.
+    pub(crate) moving: VecDeque<u64>,
+    /// The frame whose contents began to move last: the next one is looked for behind it.
+    pub(crate) last_moved: u64,
     /// The frame that is mapped at an address.
     pub(crate) mapped: BTreeMap<u64, u64>,
     pub(crate) large: BTreeMap<u64, Large>,
@@ -96,22 +142,44 @@ pub(crate) fn invalid(sentence: impl Into<String>) -> GpuError {
     GpuError::new(CuResult::InvalidValue, sentence)
 }
 
+impl Sums {
+    /// What a frame counts as.
+    fn part_of(&mut self, frame: &Frame) -> &mut u64 {
+        match (frame.is_out(), frame.pinned) {
+            (true, _) => &mut self.out,
+            (false, Some(_)) => &mut self.pinned,
+            (false, None) => &mut self.here,
+        }
+    }
+}
+
 impl Books {
     pub(crate) fn sums(&self) -> Sums {
-        let mut sums = Sums::default();
-        for frame in self.frames.values() {
-            match (&frame.contents, frame.pinned) {
-                (Contents::Out(_), _) => sums.out += frame.bytes,
-                (Contents::Here(_), Some(_)) => sums.pinned += frame.bytes,
-                (Contents::Here(_), None) => sums.here += frame.bytes,
-            }
-        }
-        sums
+        self.sums
+    }
+
+    /// Changes a frame; the sums follow.
+    pub(crate) fn change<T>(
+        &mut self,
+        number: u64,
+        change: impl FnOnce(&mut Frame) -> T,
+    ) -> Option<T> {
+        let frame = self.frames.get_mut(&number)?;
+        *self.sums.part_of(frame) -= frame.bytes;
+        let changed = change(frame);
+        *self.sums.part_of(frame) += frame.bytes;
+        Some(changed)
+    }
+
+    /// Has a frame stay where it is, for a reason.
+    pub(crate) fn pin(&mut self, number: u64, why: &'static str) {
+        self.change(number, |frame| frame.pinned = Some(why));
     }
 
     pub(crate) fn add(&mut self, bytes: u64, device: FrameId) -> u64 {
         self.next += 1;
         self.frames.insert(self.next, Frame::new(bytes, device));
+        self.sums.here += bytes;
         self.next
     }
 
@@ -198,15 +266,31 @@ impl Books {
         if self.frames.get(&number).is_none_or(is_used) {
             return;
         }
-        match self.frames.remove(&number).map(|frame| frame.contents) {
-            Some(Contents::Here(device)) => {
+        self.end_move(gpu, arena, number);
+        let Some(frame) = self.frames.remove(&number) else {
+            return;
+        };
+        *self.sums.part_of(&frame) -= frame.bytes;
+        match frame.contents {
+            Contents::Here(device) => {
                 if let Err(error) = gpu.frame_release(device) {
                     tracing::warn!(%error, "a frame that nobody has stayed");
                 }
             }
-            Some(Contents::Out(pieces)) => arena.give(pieces),
-            None => {}
+            Contents::Out(pieces) => arena.give(pieces),
+            Contents::Moving(_) => {}
         }
+    }
+
+    /// Ends the move of a frame that is to be dropped: the frame is here afterwards, with any contents.
+    fn end_move(&mut self, gpu: &dyn Gpu, arena: &Arena, number: u64) {
+        self.change(number, |frame| {
+            if let Contents::Moving(step) = &mut frame.contents {
+                let _ = step.wait(gpu);
+                arena.give(std::mem::take(&mut step.pieces));
+                frame.contents = Contents::Here(step.device);
+            }
+        });
     }
 
     /// Drops a frame of an allocation with its one mapping, wherever its contents are.
@@ -231,6 +315,7 @@ impl Books {
         at: u64,
         number: u64,
     ) -> Result<()> {
+        self.end_move(gpu, arena, number);
         let Some(frame) = self.frames.get(&number) else {
             return Ok(());
         };

@@ -1,6 +1,7 @@
 //! A device whose memory can leave: what it consists of, and its moves step by step.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mica_gpu::{Gpu, Result, SessionBudget};
@@ -11,16 +12,23 @@ use crate::arena::Arena;
 use crate::books::{Books, Sums};
 use crate::contexts::Contexts;
 use crate::door::Door;
+use crate::growth::Growth;
 use crate::moving::{Mover, Step};
 
 /// A device whose memory can leave; made by [`crate::Swapper::wrap`].
 pub struct SwapGpu {
     pub(crate) inner: Arc<dyn Gpu>,
     pub(crate) door: Arc<Door>,
+    growth: Arc<Growth>,
     books: Mutex<Books>,
+    /// Held by whoever begins or ends copies of frames. Taken before the books.
+    moves: Mutex<()>,
     pub(crate) arena: Arena,
     pub(crate) contexts: Contexts,
     pub(crate) budget: OnceLock<Arc<SessionBudget>>,
+    /// Allocations so far, and how many there were when somebody looked last.
+    allocations: AtomicU64,
+    looked_at: AtomicU64,
     /// The session ends: nobody waits for the door any more.
     pub(crate) over: AtomicBool,
 }
@@ -34,15 +42,19 @@ impl std::fmt::Debug for SwapGpu {
 }
 
 impl SwapGpu {
-    pub(crate) fn new(inner: Arc<dyn Gpu>, door: Arc<Door>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Gpu>, door: Arc<Door>, growth: Arc<Growth>) -> Self {
         let standing = inner.has_driver();
         Self {
             inner,
             door,
+            growth,
             books: Mutex::default(),
+            moves: Mutex::default(),
             arena: Arena::new(standing),
             contexts: Contexts::default(),
             budget: OnceLock::new(),
+            allocations: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
             over: AtomicBool::new(false),
         }
     }
@@ -81,14 +93,48 @@ impl SwapGpu {
         self.arena.bytes()
     }
 
-    /// Has host memory stand ready for all that can leave. Devices that copy with the processor need none.
-    pub(crate) fn grow_arena(&self) -> Result<()> {
+    /// Has host memory stand ready for all that can leave, and for so many bytes more. Devices that copy with the processor
+    /// need none.
+    pub(crate) fn grow_arena(&self, ahead_bytes: u64) -> Result<()> {
         if !self.inner.has_driver() {
             return Ok(());
         }
-        let wanted = self.sums().here;
+        let sums = self.sums();
+        let wanted = sums.here + sums.out + ahead_bytes;
         self.arena
             .grow_to(&*self.inner, self.contexts.any(), wanted)
+    }
+
+    /// Whether whoever makes host memory ready may pause.
+    pub(crate) fn set_hurry(&self, hurry: bool) {
+        self.arena.set_hurry(hurry);
+    }
+
+    /// Gives back the chunks of its pool that have no pieces, and host memory beyond what can leave and so many bytes more.
+    pub(crate) fn compact(&self, ahead_bytes: u64) {
+        self.trim();
+        let sums = self.sums();
+        let wanted = sums.here + sums.out + ahead_bytes;
+        self.arena.shrink_to(&*self.inner, wanted);
+    }
+
+    pub(crate) fn note_allocation(&self) {
+        self.allocations.fetch_add(1, Relaxed);
+    }
+
+    /// Gives back the chunks of its pool that have no pieces, if nothing was allocated since the last call.
+    pub(crate) fn trim_if_idle(&self) {
+        let allocations = self.allocations.load(Relaxed);
+        if self.looked_at.swap(allocations, Relaxed) == allocations {
+            self.trim();
+        }
+    }
+
+    /// Says that there is more to save than before.
+    pub(crate) fn note_growth(&self) {
+        if self.inner.has_driver() {
+            self.growth.note();
+        }
     }
 
     pub(crate) fn hold(&self) -> Result<()> {
@@ -113,11 +159,24 @@ impl SwapGpu {
     }
 
     pub(crate) fn step_out(&self) -> Result<Step> {
+        let _moves = self.moves();
         self.mover().out(&mut self.books())
     }
 
     pub(crate) fn step_back(&self, room: u64) -> Result<Step> {
+        let _moves = self.moves();
         self.mover().back(&mut self.books(), room)
+    }
+
+    fn moves(&self) -> MutexGuard<'_, ()> {
+        self.moves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for all copies of frames; none begins while the answer is held.
+    pub(crate) fn hold_moves(&self) -> MutexGuard<'_, ()> {
+        let moves = self.moves();
+        self.mover().settle(&mut self.books());
+        moves
     }
 }
 

@@ -28,6 +28,7 @@ impl Gpu for SwapGpu {
         fn memory_info() -> Result<(u64, u64)>;
         wait fn context_synchronize(context: ContextId) -> Result<()>;
         fn context_fault(context: ContextId) -> Option<GpuError>;
+        fn context_usable(context: ContextId) -> Result<()>;
         fn context_limit(context: ContextId, limit: Limit) -> Result<u64>;
         fn context_set_limit(context: ContextId, limit: Limit, value: u64) -> Result<()>;
         fn cancel(context: ContextId, stream: Option<StreamId>) -> Result<u64>;
@@ -71,6 +72,7 @@ impl Gpu for SwapGpu {
         fn array_bytes(descriptor: &ArrayDescriptor) -> Option<u64>;
         fn module_bytes(module: ModuleId) -> Result<u64>;
         fn reads_pageable_at_once() -> bool;
+        fn unpin(context: ContextId, span: HostSpan) -> Result<()>;
         fn host_unregister(context: ContextId, address: DevicePtr) -> Result<()>;
         fn address_reserve(bytes: u64, align: u64) -> Result<DevicePtr>;
         fn address_free(address: DevicePtr, bytes: u64) -> Result<()>;
@@ -102,6 +104,10 @@ impl Gpu for SwapGpu {
         self.inner.attach_budget(budget);
     }
 
+    fn attach_recorder(&self, recorder: &Arc<mica_gpu::profile::Recorder>) -> bool {
+        self.inner.attach_recorder(recorder)
+    }
+
     fn has_plenty_of_room(&self, bytes: u64) -> bool {
         self.door.is_open() && self.inner.has_plenty_of_room(bytes)
     }
@@ -118,12 +124,16 @@ impl Gpu for SwapGpu {
         let _here = self.door.pass(&self.over)?;
         let context = self.inner.context_create()?;
         self.contexts.add(context);
+        // Host memory that was made ready is pinned now.
+        self.note_growth();
         Ok(context)
     }
 
     fn context_destroy(&self, context: ContextId) -> Result<()> {
-        // The end of a session does not wait: what is away is dropped there.
-        let _here = self.door.pass(&self.over);
+        // The end of a session does not wait: what is away is dropped there. Where memory moves now, no copy may use the
+        // context any more, and none may begin before the context is gone.
+        let here = self.door.pass(&self.over);
+        let _still = here.is_err().then(|| self.hold_moves());
         let destroyed = self.inner.context_destroy(context);
         self.contexts.remove(context);
         self.maker().free_all(&mut self.books(), context.0);
@@ -154,12 +164,13 @@ impl Gpu for SwapGpu {
     fn memory_alloc(&self, context: ContextId, bytes: u64) -> Result<DevicePtr> {
         let _here = self.door.pass(&self.over)?;
         // A context that is gone or has faulted gets nothing.
-        self.inner.default_stream(context)?;
-        if let Some(fault) = self.inner.context_fault(context) {
-            return Err(fault);
+        self.inner.context_usable(context)?;
+        let made = self.maker().alloc(&mut self.books(), context.0, bytes)?;
+        self.note_allocation();
+        if !Pool::serves(bytes) {
+            self.note_growth();
         }
-        let made = self.maker().alloc(&mut self.books(), context.0, bytes);
-        made.map(DevicePtr)
+        Ok(DevicePtr(made))
     }
 
     fn memory_free(&self, context: ContextId, address: DevicePtr) -> Result<()> {
@@ -222,7 +233,9 @@ impl Gpu for SwapGpu {
     fn frame_create(&self, bytes: u64) -> Result<FrameId> {
         let _here = self.door.pass(&self.over)?;
         let device = self.inner.frame_create(bytes)?;
-        Ok(FrameId(self.books().add(bytes, device)))
+        let number = self.books().add(bytes, device);
+        self.note_growth();
+        Ok(FrameId(number))
     }
 
     fn frame_release(&self, frame: FrameId) -> Result<()> {
@@ -269,20 +282,20 @@ impl Gpu for SwapGpu {
         let Contents::Here(device) = frame.contents else {
             return Err(cannot_share());
         };
+        let bytes = frame.bytes;
         let file = self.inner.frame_export(device)?;
-        frame.pinned = Some("shared with another process");
-        Ok((file, frame.bytes))
+        books.pin(number, "shared with another process");
+        Ok((file, bytes))
     }
 
     fn frame_export(&self, frame: FrameId) -> Result<OwnedFd> {
         let _here = self.door.pass(&self.over)?;
         let mut books = self.books();
-        let frame = books.held(frame.0)?;
-        let Contents::Here(device) = frame.contents else {
+        let Contents::Here(device) = books.held(frame.0)?.contents else {
             return Err(cannot_share());
         };
         let file = self.inner.frame_export(device)?;
-        frame.pinned = Some("shared with another process");
+        books.pin(frame.0, "shared with another process");
         Ok(file)
     }
 
@@ -291,7 +304,7 @@ impl Gpu for SwapGpu {
         let device = self.inner.frame_import(file, bytes)?;
         let mut books = self.books();
         let number = books.add(bytes, device);
-        books.held(number)?.pinned = Some("belongs to another process");
+        books.pin(number, "belongs to another process");
         Ok(FrameId(number))
     }
 }

@@ -22,6 +22,8 @@ mod device;
 mod door;
 mod forward;
 mod gpu;
+mod growth;
+mod host_memory;
 mod moving;
 mod swapper;
 

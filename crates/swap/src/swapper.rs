@@ -8,10 +8,14 @@ use mica_memory::residency::Place;
 
 use crate::device::SwapGpu;
 use crate::door::Door;
+use crate::growth::Growth;
 use crate::moving::Step;
 
 /// A device that cannot give memory although it is promised is asked again after this time.
 const RETRY: Duration = Duration::from_millis(50);
+/// How long a thread waits for more room before it looks whether its copies have ended: a tenth of the time that a card
+/// takes to copy one part.
+const COPY_LOOK: Duration = Duration::from_micros(100);
 
 /// Where the memory of a worker is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +46,7 @@ struct Orders {
 /// All devices of a worker. One thread moves at a time.
 pub struct Swapper {
     door: Arc<Door>,
+    growth: Arc<Growth>,
     devices: Mutex<Vec<Weak<SwapGpu>>>,
     orders: Mutex<Orders>,
     ordered: Condvar,
@@ -65,6 +70,7 @@ impl Swapper {
     pub fn new(wanted: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             door: Arc::new(Door::new(Box::new(wanted))),
+            growth: Arc::default(),
             devices: Mutex::default(),
             orders: Mutex::default(),
             ordered: Condvar::new(),
@@ -74,7 +80,8 @@ impl Swapper {
 
     /// Makes the memory of a device movable.
     pub fn wrap(&self, gpu: Arc<dyn Gpu>) -> Arc<SwapGpu> {
-        let wrapped = Arc::new(SwapGpu::new(gpu, Arc::clone(&self.door)));
+        let (door, growth) = (Arc::clone(&self.door), Arc::clone(&self.growth));
+        let wrapped = Arc::new(SwapGpu::new(gpu, door, growth));
         let mut devices = lock(&self.devices);
         devices.retain(|device| device.strong_count() > 0);
         devices.push(Arc::downgrade(&wrapped));
@@ -113,14 +120,34 @@ impl Swapper {
         lock(&self.orders).moved_bytes += bytes;
     }
 
-    /// Has host memory stand ready for all that can leave.
+    /// Has host memory stand ready for all that can leave, and for so many bytes more of each device.
     ///
     /// # Errors
     /// There is not so much host memory.
-    pub fn prepare(&self) -> Result<()> {
+    pub fn prepare(&self, ahead_bytes: u64) -> Result<()> {
         self.devices()
             .iter()
-            .try_for_each(|device| device.grow_arena())
+            .try_for_each(|device| device.grow_arena(ahead_bytes))
+    }
+
+    /// Gives back device memory that pools keep without a piece in it, and host memory beyond what can leave and so many bytes
+    /// more of each device.
+    pub fn compact(&self, ahead_bytes: u64) {
+        for device in self.devices() {
+            device.compact(ahead_bytes);
+        }
+    }
+
+    /// Gives back device memory that pools keep without a piece in it, where nothing was allocated since the last call.
+    pub fn trim_if_idle(&self) {
+        self.devices()
+            .iter()
+            .for_each(|device| device.trim_if_idle());
+    }
+
+    /// Waits until there is more to save than before, but no longer than so.
+    pub fn wait_for_growth(&self, most: Duration) {
+        self.growth.wait(most);
     }
 
     /// Has all memory leave, telling `report` after each part. What cannot leave stays; the first reason is returned.
@@ -152,6 +179,7 @@ impl Swapper {
             self.door.want();
         }
         let mut first = Ok(());
+        devices.iter().for_each(|device| device.set_hurry(true));
         for device in &devices {
             loop {
                 match device.step_out() {
@@ -159,12 +187,13 @@ impl Swapper {
                         self.count(bytes);
                         report(self.status());
                     }
-                    Ok(Step::Needs | Step::Done) => break,
+                    Ok(Step::Needs | Step::Copies | Step::Done) => break,
                     // The frame is marked; the next one may leave.
                     Err(error) => first = first.and(Err(error)),
                 }
             }
         }
+        devices.iter().for_each(|device| device.set_hurry(false));
         self.set_place(Place::Away);
         report(self.status());
         first
@@ -193,8 +222,12 @@ impl Swapper {
         self.set_place(Place::Returning);
         report(self.status());
         for device in &self.devices() {
-            while !over() && self.bring_back(device, &trouble) {
-                report(self.status());
+            while !over() {
+                match self.bring_back(device, &trouble) {
+                    Brought::Something => report(self.status()),
+                    Brought::Nothing => {}
+                    Brought::All => break,
+                }
             }
         }
         if over() {
@@ -207,29 +240,48 @@ impl Swapper {
         self.door.open();
     }
 
-    /// Brings one part back, or waits a moment; false when all of the device is here.
-    fn bring_back(&self, device: &SwapGpu, trouble: &impl Fn(&str)) -> bool {
+    /// Brings one part back, or waits a moment.
+    fn bring_back(&self, device: &SwapGpu, trouble: &impl Fn(&str)) -> Brought {
         let status = self.status();
         let room = status.out_bytes.saturating_sub(status.floor_bytes);
         match device.step_back(room) {
             Ok(Step::Moved(bytes)) => {
                 self.count(bytes);
-                true
+                Brought::Something
             }
-            Ok(Step::Done) => false,
+            Ok(Step::Done) => Brought::All,
+            Ok(Step::Copies) => {
+                self.wait_for_room(status, COPY_LOOK);
+                Brought::Nothing
+            }
             Ok(Step::Needs) => {
-                let orders = lock(&self.orders);
-                if orders.floor_bytes.min(status.out_bytes) == status.floor_bytes {
-                    // Whoever closes a session meanwhile changes what is out: so not for ever.
-                    let _ = self.ordered.wait_timeout(orders, RETRY);
-                }
-                true
+                // Whoever closes a session meanwhile changes what is out: so not for ever.
+                self.wait_for_room(status, RETRY);
+                Brought::Something
             }
             Err(error) => {
                 trouble(&error.to_string());
                 std::thread::sleep(RETRY);
-                true
+                Brought::Something
             }
         }
     }
+
+    /// Waits until more may come back than at the time of a status.
+    fn wait_for_room(&self, status: Status, most: Duration) {
+        let orders = lock(&self.orders);
+        if orders.floor_bytes.min(status.out_bytes) == status.floor_bytes {
+            drop(self.ordered.wait_timeout(orders, most));
+        }
+    }
+}
+
+/// What became of one part of memory that comes back.
+enum Brought {
+    /// It came, or something changed.
+    Something,
+    /// Nothing has changed.
+    Nothing,
+    /// All of the device is here.
+    All,
 }

@@ -299,3 +299,108 @@ fn what_is_queued_while_memory_is_away_calls_it_back() {
     gpu.stream_synchronize(bench.stream).unwrap();
     assert_eq!(reached.load(SeqCst), 1);
 }
+
+/// Allocations that are more than what is on the way at a time, with a mark in each chunk.
+fn marked(bench: &Bench) -> Vec<(DevicePtr, u8)> {
+    let sizes = [
+        3 * MIB,
+        CHUNK_BYTES,
+        40 * MIB,
+        2 * CHUNK_BYTES + MIB,
+        70_000,
+    ];
+    let held = sizes.iter().cycle().take(10).zip(1..);
+    held.map(|(bytes, mark)| {
+        let at = bench.gpu.memory_alloc(bench.context, *bytes).unwrap();
+        for offset in (0..*bytes).step_by(CHUNK_BYTES as usize / 2) {
+            bench.write(at.0 + offset, &mut [mark; 9]);
+        }
+        bench.write(at.0 + bytes - 9, &mut [mark; 9]);
+        (at, mark)
+    })
+    .collect()
+}
+
+#[test]
+fn two_devices_change_places_frame_by_frame() {
+    let (one, other) = (Bench::new(), Bench::new());
+    let held = [marked(&one), marked(&other)];
+    other.swapper.leave(|_| {}).unwrap();
+    let all = other.swapper.status().out_bytes;
+    for (leaves, returns) in [(&one, &other), (&other, &one), (&one, &other)] {
+        let most = std::cell::Cell::new(0);
+        std::thread::scope(|scope| {
+            let back = || {
+                returns
+                    .swapper
+                    .come_back(|_| {}, |text| panic!("{text}"), || false)
+            };
+            let back = scope.spawn(back);
+            let report = |status: mica_swap::Status| {
+                let here = status.movable_bytes + returns.swapper.status().movable_bytes;
+                most.set(here.max(most.get()));
+                returns.swapper.allow(all - status.out_bytes);
+            };
+            leaves.swapper.leave(report).unwrap();
+            back.join().unwrap();
+        });
+        assert!(most.get() <= all, "{} on a card of {all}", most.get());
+        assert_eq!(leaves.swapper.status().out_bytes, all);
+        assert_eq!(returns.gpu.arena_bytes(), (0, 0));
+    }
+    one.come_back();
+    for (bench, held) in [&one, &other].into_iter().zip(held) {
+        for (at, mark) in held {
+            let (_, bytes) = bench.gpu.memory_range(bench.context, at).unwrap();
+            for offset in (0..bytes).step_by(CHUNK_BYTES as usize / 2) {
+                assert_eq!(
+                    bench.read(at.0 + offset, 9),
+                    [mark; 9],
+                    "{mark} at {offset:#x}"
+                );
+            }
+            assert_eq!(bench.read(at.0 + bytes - 9, 9), [mark; 9]);
+        }
+    }
+}
+
+#[test]
+fn a_session_may_end_at_any_step_of_a_move() {
+    for round in 0..8_u64 {
+        let bench = Bench::new();
+        let before = bench.used();
+        marked(&bench);
+        let returns = round % 2 == 1;
+        if returns {
+            bench.swapper.leave(|_| {}).unwrap();
+            bench.swapper.allow(0);
+        }
+        let steps = AtomicU32::new(0);
+        let report = |_| {
+            steps.fetch_add(1, SeqCst);
+        };
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let moves = scope.spawn(|| match returns {
+                true => {
+                    let swapper = &bench.swapper;
+                    swapper.come_back(report, |_| {}, || over.load(SeqCst));
+                }
+                false => bench.swapper.leave(report).unwrap(),
+            });
+            while u64::from(steps.load(SeqCst)) < 2 + 3 * round && !moves.is_finished() {
+                std::thread::yield_now();
+            }
+            bench.gpu.give_up_waits();
+            bench.gpu.context_destroy(bench.context).unwrap();
+            over.store(true, SeqCst);
+        });
+        let left = bench.swapper.status();
+        assert_eq!(
+            (left.out_bytes, left.movable_bytes),
+            (0, 0),
+            "round {round}"
+        );
+        assert_eq!((bench.used(), bench.gpu.arena_bytes()), (before, (0, 0)));
+    }
+}

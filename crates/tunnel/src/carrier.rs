@@ -20,6 +20,22 @@ pub trait Carrier: Send + Sync {
     /// # Errors
     /// The stream is broken.
     fn send(&self, bytes: &[u8]) -> io::Result<()>;
+    /// Sends all of the bytes and empties the buffer, which may be another one then.
+    ///
+    /// # Errors
+    /// The stream is broken.
+    fn send_whole(&self, bytes: &mut Vec<u8>) -> io::Result<()> {
+        self.send(bytes)?;
+        bytes.clear();
+        Ok(())
+    }
+    /// Sends a few bytes without waiting until the peer has acknowledged others: acknowledgements themselves, and credit.
+    ///
+    /// # Errors
+    /// The stream is broken.
+    fn send_aside(&self, bytes: &[u8]) -> io::Result<()> {
+        self.send(bytes)
+    }
     /// Receives some bytes, waiting for the first one; 0 if the peer has closed the stream.
     ///
     /// # Errors
@@ -27,6 +43,12 @@ pub trait Carrier: Send + Sync {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
     /// Ends the stream in both directions and wakes who waits in [`Carrier::receive`].
     fn close(&self);
+    /// How many bytes have come in all, where the peer should be told; asked after each frame.
+    fn owed(&self) -> Option<u64> {
+        None
+    }
+    /// The peer has so many bytes of what was sent.
+    fn acknowledge(&self, _received: u64) {}
 }
 
 /// A connected socket as a carrier: unix, TCP, vsock.

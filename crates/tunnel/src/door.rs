@@ -28,6 +28,10 @@ const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
+/// Serves a program on a socket to its end; the second descriptor can be read once the program has ended.
+pub type SessionServer =
+    Box<dyn FnOnce(OwnedFd, Option<OwnedFd>) -> Result<(), TunnelError> + Send>;
+
 /// What is behind the door.
 pub trait Rooms: Send + Sync {
     /// Opens a carrier to a far end for one more process.
@@ -35,6 +39,11 @@ pub trait Rooms: Send + Sync {
     /// # Errors
     /// A sentence for the program's log.
     fn open(&self, pid: u32) -> Result<Arc<dyn Carrier>, String>;
+    /// Opens a session that needs no tunnel, for one more process; `None` where there is no such session, and then a
+    /// carrier is opened.
+    fn open_direct(&self, _pid: u32) -> Option<SessionServer> {
+        None
+    }
     /// The virtual GPU as the control API describes it, in JSON.
     fn describe(&self) -> Option<String>;
     /// Memory limit of the virtual GPU, memory of its GPU, index of its GPU, and its name.
@@ -160,10 +169,16 @@ impl Inside {
             return refuse(reason, text);
         }
         match introduction.role {
-            Role::Program => match self.rooms.open(pid.unwrap_or(0)) {
-                Ok(carrier) => self.serve_program(&socket, frame.id(), pid, carrier),
-                Err(text) => refuse(Refusal::State, &text),
-            },
+            Role::Program => {
+                let serve = match self.rooms.open_direct(pid.unwrap_or(0)) {
+                    Some(direct) => Ok(direct),
+                    None => self.tunnel_for(pid),
+                };
+                match serve {
+                    Ok(serve) => self.serve_program(&socket, frame.id(), pid, serve),
+                    Err(text) => refuse(Refusal::State, &text),
+                }
+            }
             Role::Monitor => {
                 let _ = set_socket_timeout(&socket, Timeout::Recv, None);
                 if socket
@@ -207,13 +222,20 @@ impl Inside {
         }
     }
 
-    fn serve_program(
-        &self,
-        socket: &HostSocket,
-        id: u32,
-        pid: Option<u32>,
-        carrier: Arc<dyn Carrier>,
-    ) {
+    /// A session over a carrier.
+    fn tunnel_for(&self, pid: Option<u32>) -> Result<SessionServer, String> {
+        let carrier = self.rooms.open(pid.unwrap_or(0))?;
+        let mut open = lock(&self.open);
+        open.retain(|carrier| carrier.strong_count() > 0);
+        open.push(Arc::downgrade(&carrier));
+        drop(open);
+        let stats = self.rooms.stats();
+        Ok(Box::new(move |program, life| {
+            near::serve(program, life, carrier, stats)
+        }))
+    }
+
+    fn serve_program(&self, socket: &HostSocket, id: u32, pid: Option<u32>, serve: SessionServer) {
         let flags = SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let Ok((program, own)) = pair else {
@@ -225,16 +247,11 @@ impl Inside {
                 let flags = rustix::process::PidfdFlags::empty();
                 rustix::process::pidfd_open(pid, flags).ok()
             });
-        let mut open = lock(&self.open);
-        open.retain(|carrier| carrier.strong_count() > 0);
-        open.push(Arc::downgrade(&carrier));
-        drop(open);
         if (socket.send_frame(&self.welcome().frame(id), &[program.as_fd()])).is_err() {
             return;
         }
         drop(program);
-        let served = near::serve(own, life, carrier, self.rooms.stats());
-        if let (Err(why), false) = (served, self.over.load(Acquire)) {
+        if let (Err(why), false) = (serve(own, life), self.over.load(Acquire)) {
             self.rooms.broken(pid.unwrap_or(0), &why);
         }
     }

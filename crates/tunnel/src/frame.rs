@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use crate::compress::Compressor;
 use crate::{Carrier, TunnelError};
 
 /// Bytes of a header.
@@ -72,6 +73,10 @@ kinds! {
     NoticesDone = 10,
     /// Near: answer with `a`.
     Ping = 11,
+    /// Near: `a` bytes of the far end's stream have come.
+    NearHas = 12,
+    /// Near: the program has ended; nothing follows.
+    Bye = 13,
     /// Far: an answer; `slot`, `code`, data.
     Answer = 32,
     /// Far: a read is done; `a` as in `Read`, `code` the state of its chunk, `b` bytes before compression.
@@ -90,6 +95,8 @@ kinds! {
     Ended = 39,
     /// Far: the answer to a ping.
     Pong = 40,
+    /// Far: `a` bytes of the near end's stream have come.
+    FarHas = 41,
 }
 
 impl Kind {
@@ -100,7 +107,8 @@ impl Kind {
 
     /// Whether it is dealt with in order, and counts against the near end's credit.
     pub(crate) fn is_ordered(self) -> bool {
-        self.is_near() && !matches!(self, Self::BlobData | Self::NoticesDone | Self::Ping)
+        use Kind::{BlobData, Bye, NearHas, NoticesDone, Ping};
+        self.is_near() && !matches!(self, BlobData | NoticesDone | Ping | NearHas | Bye)
     }
 }
 
@@ -235,6 +243,43 @@ impl Header {
     }
 }
 
+/// A frame whose data is written in place, so that large data is copied once.
+pub(crate) struct Draft {
+    header: Header,
+    at: usize,
+}
+
+impl Draft {
+    /// Begins a frame at the end of `out`.
+    pub(crate) fn begin(header: Header, out: &mut Vec<u8>) -> Self {
+        let at = out.len();
+        out.extend_from_slice(&[0; HEADER_BYTES]);
+        Self { header, at }
+    }
+
+    /// Replaces the last `bytes` of data by a block of LZ4, if that pays.
+    pub(crate) fn pack(&mut self, bytes: usize, pack: &Compressor, out: &mut Vec<u8>) {
+        let start = out.len() - bytes;
+        if let Some(packed) = pack.pack(&out[start..]) {
+            out.truncate(start);
+            out.extend_from_slice(&packed);
+            self.header.flags |= LZ4;
+        }
+    }
+
+    /// Ends the frame.
+    pub(crate) fn end(mut self, out: &mut [u8]) {
+        let bytes = out.len() - self.at - HEADER_BYTES;
+        debug_assert!(
+            bytes <= MOST_DATA_BYTES,
+            "{:?} of {bytes} bytes",
+            self.header.kind
+        );
+        self.header.data_bytes = bytes as u32;
+        out[self.at..self.at + HEADER_BYTES].copy_from_slice(&self.header.to_bytes());
+    }
+}
+
 /// Cuts frames out of a stream.
 pub struct FrameReader {
     carrier: Arc<dyn Carrier>,
@@ -248,7 +293,8 @@ impl FrameReader {
     pub fn new(carrier: Arc<dyn Carrier>) -> Self {
         Self {
             carrier,
-            buffer: vec![0; 2 * READ_BYTES],
+            // Room for some frames: what is left of one is moved to the front less often.
+            buffer: vec![0; 4 * READ_BYTES],
             start: 0,
             end: 0,
         }

@@ -26,16 +26,20 @@
 mod cache;
 mod carrier;
 mod compress;
+mod courier;
 mod door;
 pub mod far;
 mod frame;
+mod kept;
 pub mod near;
+mod resume;
 pub mod shadow;
 
 pub use cache::BlobCache;
 pub use carrier::{Carrier, SocketCarrier};
-pub use door::{Door, Rooms};
+pub use door::{Door, Rooms, SessionServer};
 pub use frame::{FrameReader, HEADER_BYTES, Header, Kind, MOST_DATA_BYTES};
+pub use resume::{Reconnect, Resuming};
 
 pub use mica_wire::session::SESSION_VERSION;
 pub use mica_wire::session::client::RecordPort;
@@ -43,8 +47,8 @@ use mica_wire::session::{SessionError, Violation};
 
 /// How often the near end says that it is there.
 pub const PING_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
-/// A carrier that brings nothing for so long is lost: its `receive` should fail after this time.
-pub const SILENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// A carrier that brings nothing for so long is lost: its `receive` should fail after this time. Three pings may be late.
+pub const SILENCE: std::time::Duration = std::time::Duration::from_secs(4);
 
 /// Why a tunnel ended.
 #[derive(Debug, thiserror::Error)]

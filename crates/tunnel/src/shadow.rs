@@ -105,6 +105,12 @@ impl Shadow {
         };
         let rest = known.len().saturating_sub(offset);
         let page = &mut known[offset.min(self.bytes as usize)..][..rest.min(PAGE)];
+        // Most often all of it has changed, when memory is filled or sent for the first time.
+        if words.len() == page.len() && bits.iter().all(|bits| *bits == u8::MAX) {
+            self.region.write(offset, words);
+            page.copy_from_slice(words);
+            return true;
+        }
         for (index, old) in page.chunks_mut(WORD).enumerate() {
             if bits[index / 8] & 1 << (index % 8) == 0 {
                 continue;

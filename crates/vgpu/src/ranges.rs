@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mica_gpu::Share;
+use mica_gpu::{Access, Share};
 
 use crate::VgpuError;
 use crate::vgpu::Charge;
@@ -33,6 +33,8 @@ pub(crate) enum Owner {
     Mapping {
         #[expect(dead_code, reason = "held until the last mapping goes")]
         charge: Arc<Charge>,
+        /// The most that kernels may do with it.
+        most: Access,
     },
 }
 

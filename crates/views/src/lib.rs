@@ -9,6 +9,7 @@ extern crate mica_command;
 
 pub mod accounts;
 pub mod args;
+pub mod profile;
 pub mod smi;
 pub mod top;
 pub mod why;

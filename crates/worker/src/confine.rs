@@ -8,6 +8,9 @@ use mica_limits::{HostLink, worker_variables};
 
 use crate::{WorkerConfig, WorkerError, number};
 
+/// Most bytes that the driver keeps of what it has compiled.
+const DRIVER_CACHE_BYTES: u64 = 256 << 20;
+
 /// How the daemon wants a worker confined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
@@ -70,18 +73,20 @@ pub fn confine(config: &WorkerConfig) -> Result<Option<Report>, WorkerError> {
         jail.read_only.push("/sys/bus/pci".into());
         jail.read_only.push("/sys/module/nvidia".into());
         jail.read_only.push("/sys/module/nvidia_uvm".into());
+        jail.read_write.extend(make_driver_cache(wanted.user));
     } else {
-        jail.read_write.extend(make_kernel_cache(wanted.user));
+        let folder = mica_backend_software::kernel_cache_folder();
+        jail.read_write
+            .extend(folder.and_then(|folder| make_cache(wanted.user, folder)));
         let region = mica_backend_software::reserve_code_region();
         jail.code = Some(region.map_err(|e| WorkerError::Device(e.to_string()))?);
     }
     Ok(Some(mica_jail::enter(&jail)?))
 }
 
-/// Makes the folder of compiled kernels, for the user that the worker becomes. Without it every kernel is compiled
-/// anew, so trouble with it is logged and no error.
-fn make_kernel_cache(user: Option<u32>) -> Option<PathBuf> {
-    let folder = mica_backend_software::kernel_cache_folder()?;
+/// Makes a folder of compiled code, for the user that the worker becomes. Without it all is compiled anew, so trouble
+/// with it is logged and no error.
+fn make_cache(user: Option<u32>, folder: PathBuf) -> Option<PathBuf> {
     let made = match user {
         Some(user) => mica_jail::make_folder_of(user, &folder),
         None => std::fs::DirBuilder::new()
@@ -96,6 +101,20 @@ fn make_kernel_cache(user: Option<u32>) -> Option<PathBuf> {
             None
         }
     }
+}
+
+/// Makes the folder in which the driver keeps what it has compiled, and leads the driver there: the program's own folder is out
+/// of sight. A library that makes its kernels anew for every plan, as cuFFT does, would wait for a compiler each time.
+fn make_driver_cache(user: Option<u32>) -> Option<PathBuf> {
+    let kernels = mica_backend_software::kernel_cache_folder()?;
+    let folder = worker_variables::driver_cache_beside(&kernels)?;
+    let folder = make_cache(user, folder)?;
+    // SAFETY: the worker has one thread until it is confined.
+    unsafe {
+        std::env::set_var("CUDA_CACHE_PATH", &folder);
+        std::env::set_var("CUDA_CACHE_MAXSIZE", DRIVER_CACHE_BYTES.to_string());
+    }
+    Some(folder)
 }
 
 /// Tells the daemon what is in force, and refuses to go on where something required is not.

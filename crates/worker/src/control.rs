@@ -37,7 +37,6 @@ pub(crate) fn start(
     let run = move || {
         let mut idle_since = Instant::now();
         let mut suspended = false;
-        let mut served = false;
         let mut refused = crate::nvidia::RefusedRequests::default();
         let client = &link.page().client;
         if !nvidia {
@@ -52,6 +51,7 @@ pub(crate) fn start(
                 obey(&worker, &link, command, &mut suspended);
             }
             report(&worker, &link);
+            worker.reporter.tell(&worker.recorder, &link, false);
             if nvidia {
                 refused.tell(&link);
             }
@@ -62,11 +62,12 @@ pub(crate) fn start(
             if worker.sessions.load(Acquire) > 0 {
                 tick = TICK;
                 idle_since = Instant::now();
-                served = true;
-            } else if idle_exit.is_some_and(|limit| served || idle_since.elapsed() >= limit)
-                && worker.close_to_sessions()
+            } else if idle_exit.is_some_and(|limit| {
+                worker.had_session.load(Acquire) || idle_since.elapsed() >= limit
+            }) && worker.close_to_sessions()
             {
-                let _ = end.send(match served {
+                worker.reporter.tell(&worker.recorder, &link, true);
+                let _ = end.send(match worker.had_session.load(Acquire) {
                     true => "its program has ended",
                     false => "no program came",
                 });

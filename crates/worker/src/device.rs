@@ -2,17 +2,19 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use mica_backend_software::{Config, ExecutionGate, OutputKind, SoftwareGpu};
 use mica_check::CheckSettings;
 use mica_gpu::Gpu;
+use mica_gpu::profile::{Activity, Recorder};
 use mica_limits::{Gate, HostLink};
 use mica_wire::host::page::gate;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
+use crate::profile::waited_since;
 use crate::{OutputBuffer, WorkerError};
 
 /// Opens the worker's device anew for a session, so that its memory is in no other's address space.
@@ -67,7 +69,10 @@ impl SoftwareDevices {
 
 impl DeviceSource for SoftwareDevices {
     fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError> {
-        let gate = self.gate.clone();
+        let (gate, recorder) = (self.gate.clone(), Arc::clone(output.recorder()));
+        if let Some(gate) = &gate {
+            let _ = gate.recorder.set(Arc::clone(&recorder));
+        }
         let before = self.open.fetch_add(1, SeqCst);
         // Held by the sink, which the device holds.
         let open = Open(Arc::clone(&self.open));
@@ -103,6 +108,7 @@ impl DeviceSource for SoftwareDevices {
         };
         let gpu =
             SoftwareGpu::new(config).map_err(|error| WorkerError::Device(error.to_string()))?;
+        gpu.attach_recorder(&recorder);
         Ok(Arc::new(gpu))
     }
 }
@@ -121,6 +127,8 @@ impl DeviceSource for SharedDevice {
 pub struct LeaseGate {
     gate: Gate,
     link: Arc<HostLink>,
+    /// Who is told of waits for a lease.
+    recorder: OnceLock<Arc<Recorder>>,
     /// Devices that run blocks, or could.
     running: Mutex<usize>,
 }
@@ -131,6 +139,7 @@ impl LeaseGate {
         Arc::new(Self {
             gate,
             link,
+            recorder: OnceLock::new(),
             running: Mutex::new(0),
         })
     }
@@ -142,6 +151,7 @@ impl LeaseGate {
             runs: AtomicBool::new(false),
             asks: AtomicBool::new(false),
             used_ns: AtomicU64::new(0),
+            kept_ns: AtomicU64::new(0),
         })
     }
 
@@ -169,8 +179,9 @@ struct DeviceGate {
     /// Counted among those that have something to run. They are while they hold a lease too: if it is taken
     /// from them, they need no processor to ask for another.
     asks: AtomicBool,
-    /// What it has said that it used.
+    /// What it has said that it used, and what of it was kept without work.
     used_ns: AtomicU64,
+    kept_ns: AtomicU64,
 }
 
 impl DeviceGate {
@@ -249,6 +260,14 @@ impl ExecutionGate for DeviceGate {
             .fetch_add(total_ns.saturating_sub(before_ns), Relaxed);
     }
 
+    fn kept(&self, total_ns: u64) {
+        let before_ns = self.kept_ns.fetch_max(total_ns, Relaxed);
+        let traffic = &self.shared.link.page().traffic;
+        traffic
+            .kept_ns
+            .fetch_add(total_ns.saturating_sub(before_ns), Relaxed);
+    }
+
     fn busy(&self) {
         self.set_runs(true);
         self.ask();
@@ -294,6 +313,9 @@ impl ExecutionGate for DeviceGate {
         }
         let waited = mica_limits::monotonic_ns().saturating_sub(began);
         page.counters.gate_wait_ns.fetch_add(waited, Relaxed);
+        if let Some(recorder) = shared.recorder.get().filter(|to| to.is_on()) {
+            waited_since(recorder, Activity::Turn, "turn", 0, began);
+        }
         // Before it looks again, so that nobody else gives the lease back in between.
         self.set_runs(true);
     }

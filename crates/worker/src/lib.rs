@@ -26,6 +26,7 @@ mod last_resort;
 mod map;
 mod nvidia;
 mod output;
+mod profile;
 mod program_addresses;
 mod serve;
 mod shared_files;
@@ -39,7 +40,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use mica_check::CheckSettings;
+use mica_gpu::profile::{RecordLevel, Recorder};
 use mica_limits::{Environment, Gate, HostLink, LinkError, PageQuota, worker_variables};
+use mica_ptx::names::readable;
 use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::host::message::{DaemonMessage, Role};
 use mica_wire::session::SessionError;
@@ -192,11 +195,16 @@ pub(crate) struct Worker {
     pub(crate) devices: Arc<dyn DeviceSource>,
     /// Sessions, and sockets that may become some.
     pub(crate) sessions: AtomicU32,
+    /// Whether there was ever one: it may have been shorter than the time between two looks at their number.
+    pub(crate) had_session: AtomicBool,
     /// Sessions that have begun.
     pub(crate) welcomed: AtomicU32,
     pub(crate) handshakes: handshakes::Handshakes,
     /// Passes submissions to an NVIDIA GPU; the software GPU has a gate of its own.
     pub(crate) submitter: Option<Arc<gated::Submitter>>,
+    /// What is known of kernels and copies, while the virtual GPU is profiled.
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) reporter: profile::Reporter,
     /// Whether the process is the worker's own, so that it may end with its program.
     pub(crate) ends_with_program: bool,
     /// Whether a thread that cancels all kernels is about to begin.
@@ -261,13 +269,15 @@ fn set_up(
     spec.max_streams = config.max_streams;
     spec.tensor_cores = config.tensor_cores;
     spec.precision.tf32 = config.tf32;
-    let first = devices.open(Arc::new(OutputBuffer::default()))?;
+    let recorder = Arc::new(Recorder::new(|name| readable(name).into_owned()));
+    let first = devices.open(Arc::new(OutputBuffer::recorded_by(&recorder)))?;
     let host = Arc::new(PageQuota::of_host(Arc::clone(link)));
     let vgpu = Vgpu::of_worker(first, quota, host, spec);
     let submitter = match config.nvidia {
         true => Some(gated::Submitter::start(
             Arc::clone(link),
             Arc::clone(&vgpu),
+            Arc::clone(&recorder),
         )?),
         false => None,
     };
@@ -275,9 +285,12 @@ fn set_up(
         vgpu,
         devices,
         sessions: AtomicU32::new(0),
+        had_session: AtomicBool::new(false),
         welcomed: AtomicU32::new(0),
         handshakes: handshakes::Handshakes::default(),
         submitter,
+        recorder,
+        reporter: profile::Reporter::default(),
         ends_with_program: config.idle_exit.is_some(),
         cancelling: AtomicBool::new(false),
     })
@@ -302,6 +315,25 @@ fn obey(
         }
         DaemonMessage::Cancel { request } => control::cancel(worker, link, request),
         DaemonMessage::AskMap { request } => map::answer(worker, link, request),
+        DaemonMessage::Profile { level } => {
+            let level = RecordLevel::from_number(level);
+            // Before sums are forgotten.
+            worker.reporter.tell(&worker.recorder, link, true);
+            worker.recorder.set_level(level);
+        }
+        DaemonMessage::Compact { request } => {
+            let (worker, link) = (Arc::clone(worker), Arc::clone(link));
+            let compact = swapping.map(swapping::Swapping::compacting);
+            // To unpin memory takes long, and the daemon's next message does not wait for it.
+            let then_answer = move || {
+                compact.iter().for_each(|compact| compact());
+                map::answer(&worker, &link, request);
+            };
+            let thread = std::thread::Builder::new().name("compact".into());
+            if let Err(error) = thread.spawn(then_answer) {
+                tracing::warn!(%error, "memory cannot be compacted");
+            }
+        }
         DaemonMessage::Leave { order } => {
             if let Some(swapping) = swapping {
                 swapping.leave(order);
@@ -322,6 +354,7 @@ fn obey(
         | DaemonMessage::FileShared { .. }
         | DaemonMessage::File { .. }
         | DaemonMessage::NoFile { .. }
+        | DaemonMessage::MakeFile { .. }
         | DaemonMessage::Memory { .. }
         | DaemonMessage::Refused { .. }
         | DaemonMessage::Stats { .. } => {}

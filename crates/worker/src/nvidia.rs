@@ -18,6 +18,7 @@ pub(crate) struct NvidiaDevice(Arc<CudaGpu>);
 
 impl DeviceSource for NvidiaDevice {
     fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError> {
+        self.0.attach_recorder(output.recorder());
         let sink = move |kind, bytes: &[u8]| output.add(kind, bytes);
         self.0.set_output(Box::new(sink));
         let gpu: Arc<dyn Gpu> = Arc::clone(&self.0) as _;

@@ -1,11 +1,17 @@
-//! What kernels print, until the program takes it.
+//! What kernels print and what is recorded of them, until the program takes it.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use mica_gpu::profile::Recorder;
 use mica_wire::session::server::SessionPort;
+
+use crate::profile;
 
 /// Bytes kept; the oldest go first, as in the driver's own ring.
 const KEPT: usize = 1 << 20;
+
+/// The kind of output that is lines of a profile.
+const PROFILE: u8 = 3;
 
 #[derive(Debug, Default)]
 struct Held {
@@ -18,9 +24,32 @@ struct Held {
 pub struct OutputBuffer {
     held: Mutex<Held>,
     port: OnceLock<Arc<SessionPort>>,
+    recorder: Arc<Recorder>,
 }
 
 impl OutputBuffer {
+    /// A buffer whose device tells this recorder what it does.
+    pub fn recorded_by(recorder: &Arc<Recorder>) -> Self {
+        Self {
+            recorder: Arc::clone(recorder),
+            ..Self::default()
+        }
+    }
+
+    /// Who is told what the device does.
+    pub fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
+    }
+
+    /// Shows the program that there are spans to take. Called before answers.
+    pub(crate) fn show_spans(&self) {
+        if self.recorder.waiting() > 0
+            && let Some(port) = self.port.get()
+        {
+            port.show_output(true);
+        }
+    }
+
     pub(crate) fn attach(&self, port: &Arc<SessionPort>) {
         let _ = self.port.set(Arc::clone(port));
     }
@@ -54,7 +83,13 @@ impl OutputBuffer {
             port.show_output(false);
         }
         guard.bytes = 0;
-        std::mem::take(&mut guard.pieces)
+        let mut pieces = std::mem::take(&mut guard.pieces);
+        drop(guard);
+        if self.recorder.waiting() > 0 {
+            pieces.push((PROFILE, profile::lines(&self.recorder)));
+            self.show_spans();
+        }
+        pieces
     }
 }
 

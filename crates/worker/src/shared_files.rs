@@ -2,12 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use mica_limits::{HostLink, SharedFile};
-
-/// What a shared file stands for: memory of a device.
-pub(crate) const MEMORY: u64 = 1;
-/// What a shared file stands for: a page of events.
-pub(crate) const EVENTS: u64 = 2;
+use mica_limits::{HostLink, OpenedFile};
 
 /// Carries files between the workers of one virtual GPU, and to nobody else.
 pub trait SharedFiles: Send + Sync {
@@ -22,11 +17,13 @@ pub trait SharedFiles: Send + Sync {
         bytes: u64,
         what: u64,
     ) -> Result<(), String>;
-    /// A file of another worker.
+    /// A file of another worker, or of a region.
     ///
     /// # Errors
     /// Why there is none.
-    fn open(&self, name: [u8; 16]) -> Result<SharedFile, String>;
+    fn open(&self, name: [u8; 16]) -> Result<OpenedFile, String>;
+    /// Keeps a file of a region for a daemon that is started later.
+    fn keep_region(&self, name: [u8; 16], file: BorrowedFd<'_>, bytes: u64);
     /// Shares a file no more.
     fn forget(&self, name: [u8; 16]);
     /// Tells the one who runs the program what was refused.
@@ -46,8 +43,12 @@ impl SharedFiles for HostLink {
         self.share_file(name, file, bytes, what)
     }
 
-    fn open(&self, name: [u8; 16]) -> Result<SharedFile, String> {
+    fn open(&self, name: [u8; 16]) -> Result<OpenedFile, String> {
         self.open_file(name)
+    }
+
+    fn keep_region(&self, name: [u8; 16], file: BorrowedFd<'_>, bytes: u64) {
+        HostLink::keep_region(self, name, file, bytes);
     }
 
     fn forget(&self, name: [u8; 16]) {

@@ -1,9 +1,9 @@
 //! Moves the worker's memory when the daemon says so, and tells the daemon how far it is.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mica_gpu::Gpu;
@@ -14,8 +14,12 @@ use mica_wire::host::message::{MemoryPlace, Residency, Severity};
 
 use crate::{DeviceSource, OutputBuffer, WorkerError};
 
-/// How often host memory is brought to the size of what can leave, so that none must be pinned on the way.
-const PREPARE_EVERY: Duration = Duration::from_millis(200);
+/// Host memory stands ready for what can leave and so much more, so that a program that has just begun can leave too.
+const AHEAD_BYTES: u64 = 256 << 20;
+/// How often host memory is brought to that size even if nobody says that it is needed.
+const PREPARE_EVERY: Duration = Duration::from_secs(1);
+/// A pool in which nothing was allocated for this time gives back what it keeps for later.
+const TRIM_EVERY: Duration = Duration::from_secs(10);
 /// How often a device is complained about that has no room although there should be.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
 
@@ -31,6 +35,7 @@ enum Order {
 pub(crate) struct Swapping {
     swapper: Arc<Swapper>,
     orders: Sender<Order>,
+    ahead_bytes: u64,
 }
 
 /// Devices whose memory can leave.
@@ -57,16 +62,35 @@ impl Swapping {
             link: Arc::clone(link),
             order: AtomicU64::new(0),
         };
-        std::thread::Builder::new()
-            .name("swap".into())
+        let ahead_bytes = AHEAD_BYTES.min(link.welcome().limit_bytes);
+        let keeper = Keeper {
+            swapper: Arc::downgrade(&swapper),
+            link: Arc::clone(link),
+            ahead_bytes,
+        };
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        thread("swap")
             .spawn(move || mover.run(&told))
             .map_err(WorkerError::Thread)?;
-        Ok(Self { swapper, orders })
+        thread("swap-host")
+            .spawn(move || keeper.run())
+            .map_err(WorkerError::Thread)?;
+        Ok(Self {
+            swapper,
+            orders,
+            ahead_bytes,
+        })
     }
 
     pub(crate) fn devices(&self, inner: Arc<dyn DeviceSource>) -> Arc<dyn DeviceSource> {
         let swapper = Arc::clone(&self.swapper);
         Arc::new(SwapDevices { inner, swapper })
+    }
+
+    /// What gives back memory that is kept for later.
+    pub(crate) fn compacting(&self) -> impl Fn() + Send + use<> {
+        let (swapper, ahead_bytes) = (Arc::clone(&self.swapper), self.ahead_bytes);
+        move || swapper.compact(ahead_bytes)
     }
 
     pub(crate) fn leave(&self, order: u64) {
@@ -92,23 +116,11 @@ impl Mover {
     fn run(&self, told: &Receiver<Order>) {
         // So that a later daemon hears of this worker's memory, even if it never moves.
         self.report(self.swapper.status());
-        let mut unprepared = false;
-        loop {
-            match told.recv_timeout(PREPARE_EVERY) {
-                Ok(Order::Leave(order)) => self.leave(order),
-                Ok(Order::Return(order)) => self.come_back(order),
-                Ok(Order::Wanted) => self.report(self.swapper.status()),
-                Err(RecvTimeoutError::Timeout) => {
-                    let prepared = self.swapper.prepare();
-                    if let Err(error) = &prepared
-                        && !unprepared
-                    {
-                        let text = format!("host memory for swapping cannot be had yet: {error}");
-                        self.link.note(Severity::Warning, &text);
-                    }
-                    unprepared = prepared.is_err();
-                }
-                Err(RecvTimeoutError::Disconnected) => return,
+        for order in told {
+            match order {
+                Order::Leave(order) => self.leave(order),
+                Order::Return(order) => self.come_back(order),
+                Order::Wanted => self.report(self.swapper.status()),
             }
         }
     }
@@ -151,5 +163,34 @@ impl Mover {
             moved_bytes: status.moved_bytes,
             wanted: status.wanted,
         });
+    }
+}
+
+/// The thread that has host memory stand ready. Memory leaves without waiting for it: what is ready is used first.
+struct Keeper {
+    swapper: Weak<Swapper>,
+    link: Arc<HostLink>,
+    ahead_bytes: u64,
+}
+
+impl Keeper {
+    fn run(&self) {
+        let mut unprepared = false;
+        let mut trimmed = Instant::now();
+        while let Some(swapper) = self.swapper.upgrade() {
+            let prepared = swapper.prepare(self.ahead_bytes);
+            if let Err(error) = &prepared
+                && !unprepared
+            {
+                let text = format!("host memory for swapping cannot be had yet: {error}");
+                self.link.note(Severity::Warning, &text);
+            }
+            unprepared = prepared.is_err();
+            if trimmed.elapsed() >= TRIM_EVERY {
+                trimmed = Instant::now();
+                swapper.trim_if_idle();
+            }
+            swapper.wait_for_growth(PREPARE_EVERY);
+        }
     }
 }

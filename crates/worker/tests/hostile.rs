@@ -17,10 +17,10 @@ struct Liar {
 }
 
 fn liar(socket: OwnedFd) -> Liar {
-    let (socket, area) = shake_hands(socket);
+    let (socket, area, _) = shake_hands(socket);
     Liar {
         _socket: socket,
-        area: SessionArea::adopt(area).unwrap(),
+        area,
         producer: Producer::default(),
     }
 }

@@ -5,14 +5,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use mica_limits::{LocalQuota, Quota, SharedFile};
+use mica_limits::{LocalQuota, OpenedFile, Quota, SharedFile};
 use mica_vgpu::{Vgpu, VgpuSpec};
+use mica_wire::host::message::file_kinds;
 use mica_wire::session::client::SessionClient;
 use mica_wire::session::*;
 use mica_worker::{DeviceSource, OutputBuffer, SharedFiles, SoftwareDevices, serve_sharing};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 const MIB: u64 = 1 << 20;
+
+/// A region whose memory nobody has made.
+const UNMADE: [u8; 16] = [9; 16];
 
 /// The files of one virtual GPU, as the daemon keeps them.
 #[derive(Default)]
@@ -31,13 +35,18 @@ impl SharedFiles for Files {
         Ok(())
     }
 
-    fn open(&self, name: [u8; 16]) -> Result<SharedFile, String> {
+    fn open(&self, name: [u8; 16]) -> Result<OpenedFile, String> {
         let files = self.0.lock().unwrap();
+        if name == UNMADE && !files.contains_key(&name) {
+            return Ok(OpenedFile::ToMake { bytes: 4 * MIB });
+        }
         let (file, bytes, what) = files.get(&name).ok_or("no such file")?;
         let file = file.as_fd().try_clone_to_owned().unwrap();
         let (bytes, what) = (*bytes, *what);
-        Ok(SharedFile { file, bytes, what })
+        Ok(OpenedFile::Shared(SharedFile { file, bytes, what }))
     }
+
+    fn keep_region(&self, _: [u8; 16], _: BorrowedFd<'_>, _: u64) {}
 
     fn forget(&self, name: [u8; 16]) {
         self.0.lock().unwrap().remove(&name);
@@ -116,7 +125,7 @@ impl Program {
             .call(&FrameAccess {
                 address,
                 bytes,
-                access: 3,
+                access: opened.access,
             })
             .unwrap();
         self.client.call(&FrameRelease { frame }).unwrap();
@@ -194,6 +203,7 @@ fn frames_are_shared_and_their_names_end_with_them() {
     let here = a.map(&OpenedFrame {
         frame,
         bytes: shared.bytes,
+        access: 3,
     });
     assert_eq!(a.byte(here), 7);
     assert!(
@@ -201,6 +211,57 @@ fn frames_are_shared_and_their_names_end_with_them() {
         "the handle was released"
     );
     assert_eq!(code(a.client.call(&ShareFrame { frame })), 400);
+}
+
+#[test]
+fn a_region_is_one_piece_of_memory_that_nobody_who_opens_it_is_charged_for() {
+    let files = Arc::new(Files::default());
+    let (a, b) = (program(&files), program(&files));
+    let opened = a.client.call(&OpenShared { id: UNMADE }).unwrap();
+    assert_eq!((opened.bytes, opened.access), (4 * MIB, 3));
+    let here = a.map(&opened);
+    a.fill(here + MIB, 7);
+    let there = b.map(&b.client.call(&OpenShared { id: UNMADE }).unwrap());
+    assert_eq!(b.byte(there + MIB), 7);
+    assert_eq!((a.used(), b.used()), (0, 0));
+    drop(a);
+    b.fill(there, 8);
+    let c = program(&files);
+    let third = c.map(&c.client.call(&OpenShared { id: UNMADE }).unwrap());
+    assert_eq!((c.byte(third), c.byte(third + MIB)), (8, 7));
+}
+
+#[test]
+fn a_region_that_may_be_read_cannot_be_written_whatever_a_client_asks_for() {
+    let files = Arc::new(Files::default());
+    let made = create_sealed("region", 2 * MIB).unwrap();
+    rustix::io::pwrite(&made, &[5; 64], 0).unwrap();
+    let read_only = file_kinds::READ_ONLY_REGION;
+    files
+        .share([4; 16], made.as_fd(), 2 * MIB, read_only)
+        .unwrap();
+    let a = program(&files);
+    let opened = a.client.call(&OpenShared { id: [4; 16] }).unwrap();
+    assert_eq!(opened.access, 1);
+    let bytes = opened.bytes;
+    let address = a.client.call(&AddressReserve { bytes, align: 0 });
+    let address = address.unwrap().value;
+    let frame = opened.frame;
+    a.client.call(&FrameMap { address, frame }).unwrap();
+    let with = |access| FrameAccess {
+        address,
+        bytes,
+        access,
+    };
+    assert_eq!(code(a.client.call(&with(3))), 1);
+    a.client.call(&with(1)).unwrap();
+    assert_eq!(a.byte(address), 5);
+    let written = a.client.write(a.stream, address, &[6; 64]);
+    let written = written.and_then(|()| a.client.synchronize(a.stream));
+    assert!(written.is_err(), "a copy into memory that may be read");
+    let mut still = [0];
+    rustix::io::pread(&made, &mut still, 0).unwrap();
+    assert_eq!(still, [5]);
 }
 
 #[test]

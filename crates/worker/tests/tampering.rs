@@ -59,12 +59,10 @@ struct Liar {
 
 impl Liar {
     fn new(socket: OwnedFd) -> Self {
-        let (socket, fd) = shake_hands(socket);
-        let len = rustix::fs::fstat(&fd).unwrap().st_size as usize;
-        let bytes = Mapping::new(fd.try_clone().unwrap(), 0, len).unwrap();
+        let (socket, area, bytes) = shake_hands(socket);
         Self {
             _socket: socket,
-            area: SessionArea::adopt(fd).unwrap(),
+            area,
             bytes,
             producer: Producer::default(),
         }

@@ -80,12 +80,12 @@ impl Contents {
     }
 }
 
-fn read(name: &str) -> Result<Vec<u8>> {
+pub(super) fn read(name: &str) -> Result<Vec<u8>> {
     std::fs::read(root().join(name)).with_context(|| name.to_owned())
 }
 
 /// What `mica` prints.
-fn said_by(mica: &Path, words: &[&str]) -> Result<Vec<u8>> {
+pub(super) fn said_by(mica: &Path, words: &[&str]) -> Result<Vec<u8>> {
     let output = Command::new(mica).args(words).output();
     let output = output.with_context(|| format!("{} cannot start", mica.display()))?;
     if !output.status.success() || output.stdout.is_empty() {
@@ -113,7 +113,7 @@ fn man_pages(mica: &Path) -> Result<Vec<(String, Vec<u8>)>> {
 }
 
 /// The program without symbols.
-fn stripped(mica: &Path) -> Result<Vec<u8>> {
+pub(super) fn stripped(mica: &Path) -> Result<Vec<u8>> {
     let copy: PathBuf = target().join("dist-mica");
     let mut strip = Command::new("strip");
     let status = strip.arg("-o").arg(&copy).arg(mica).status();

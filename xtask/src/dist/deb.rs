@@ -18,16 +18,21 @@ pub(super) fn architecture() -> Result<&'static str> {
 /// The package's bytes.
 pub(super) fn package(contents: &Contents) -> Result<Vec<u8>> {
     let data = contents.for_prefix("/usr").below("usr").below(".");
-    let mut control = Files::default();
     let text = control_file(contents, data.bytes())?;
-    control.add("./control", Node::File(text.into_bytes()));
+    archive(&text, data, contents.date)
+}
+
+/// A package of some files, all below `.`, with this control file.
+pub(super) fn archive(text: &str, data: Files, date: u64) -> Result<Vec<u8>> {
+    let mut control = Files::default();
+    control.add("./control", Node::File(text.as_bytes().to_vec()));
     let members = [
         ("debian-binary", b"2.0\n".to_vec()),
-        ("control.tar.gz", control.tar_gz(contents.date)?),
-        ("data.tar.gz", data.tar_gz(contents.date)?),
+        ("control.tar.gz", control.tar_gz(date)?),
+        ("data.tar.gz", data.tar_gz(date)?),
     ];
     let members = members.each_ref().map(|(name, bytes)| (*name, &bytes[..]));
-    Ok(archive::ar(&members, contents.date))
+    Ok(archive::ar(&members, date))
 }
 
 fn control_file(contents: &Contents, bytes: usize) -> Result<String> {

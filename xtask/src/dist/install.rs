@@ -4,7 +4,8 @@
 //! the package brings. Processes in it see no other files, and none of this machine's processes.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -13,7 +14,7 @@ use super::archive::{filter, sha256};
 use super::image::needed_libraries;
 use super::{Packages, deb};
 use crate::bounded::Scratch;
-use crate::command::root;
+use crate::command::{root, target};
 use crate::suite;
 
 /// The program that is run, and its path in a root directory.
@@ -43,7 +44,41 @@ pub(super) fn test(packages: &Packages) -> Result<()> {
     if entry != "/usr/bin/mica" {
         bail!("the image starts {entry}");
     }
-    image.check("image", "/usr")
+    image.check("image", "/usr")?;
+    let [archive, package] = &packages.guest;
+    let host = Host::start(&scratch.0.join("host"))?;
+    let machine = in_root("guest-tarball")?;
+    let mut tar = privileged("tar");
+    succeed(tar.arg("-xzf").arg(archive).arg("-C").arg(&machine.0))?;
+    machine.check_guest("guest's tarball", &host)?;
+    let machine = in_root("guest-deb")?;
+    machine.install(package)?;
+    machine.check_guest("guest's deb", &host)
+}
+
+/// A daemon with a virtual GPU for machines.
+struct Host(PathBuf);
+
+impl Host {
+    fn start(folder: &Path) -> Result<Self> {
+        let host = Self(folder.to_owned());
+        succeed(&mut host.mica(&[
+            "create", "machine", "--memory", "256MiB", "--gpu", "software", "--mode", "isolated",
+        ]))?;
+        Ok(host)
+    }
+
+    fn mica(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(target().join("release/mica"));
+        command.args(words).env("MICA_RUNTIME_DIR", &self.0);
+        command
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.mica(&["daemon", "--stop"]).output();
+    }
 }
 
 /// A root directory.
@@ -151,6 +186,10 @@ impl Root {
 
     /// Runs a program of the root directory with an empty environment.
     fn run(&self, words: &[&str]) -> Result<Output> {
+        self.command(words).output().context("unshare cannot start")
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
         let mut unshare = privileged("unshare");
         unshare.args([
             "--mount",
@@ -163,7 +202,33 @@ impl Root {
         unshare.args(["sh", "-c", INSIDE, "sh"]).arg(&self.0);
         unshare.args(words).env_clear();
         unshare.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        unshare.output().context("unshare cannot start")
+        unshare
+    }
+
+    /// What a machine's package promises: with nothing else in the root directory a CUDA program uses the host's virtual GPU. The
+    /// stream to the host is a socket in the file system, as the host's side of a vsock device in a program is.
+    fn check_guest(&self, package: &str, host: &Host) -> Result<()> {
+        let said = self.run(&["/usr/bin/mica-guest", "--version"])?;
+        let version = String::from_utf8_lossy(&said.stdout);
+        if !version.starts_with("mica-guest ") {
+            bail!("{package}: mica-guest --version says {said:?}");
+        }
+        let mut relay = host.mica(&["vm", "serve", "machine", "--regions", "0", "--socket"]);
+        let stream = self.0.join("run/stream");
+        let _relay = Running::start(relay.arg(&stream).stderr(Stdio::null()))?;
+        wait_for(&stream)?;
+        let agent = ["/usr/bin/mica-guest", "serve", "--unix", "/run/stream"];
+        let _agent = Running::start(&mut self.command(&agent))?;
+        wait_for(&self.0.join("run/mica-vgpu/host.sock"))?;
+        let output = self.run(&[&format!("/opt/{PROGRAM}")])?;
+        suite::must_be_ok(&output).with_context(|| package.to_owned())?;
+        let shown = self.run(&["/usr/bin/mica-guest", "show", "--unix", "/run/stream"])?;
+        let shown: Value = serde_json::from_slice(&shown.stdout)?;
+        if shown["name"] != "machine" {
+            bail!("{package}: mica-guest show says {shown}");
+        }
+        println!("pass  {package}: a CUDA program uses the host's virtual GPU");
+        Ok(())
     }
 
     /// What the package promises, tried out.
@@ -207,6 +272,35 @@ impl Root {
         println!("pass  {package}: man pages, completions, unit, example, licences");
         Ok(())
     }
+}
+
+/// A process that ends with its owner.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Result<Self> {
+        let child = command.stdin(Stdio::null()).spawn();
+        let child = child.with_context(|| format!("{:?} cannot start", command.get_program()))?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits for a socket.
+fn wait_for(path: &Path) -> Result<()> {
+    for _ in 0..4000 {
+        if path.exists() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    bail!("{} never comes", path.display())
 }
 
 /// A program that may mount and change owners: as root, or in a user namespace of its own.

@@ -1,7 +1,7 @@
 //! Fenced blocks of a Markdown page.
 //!
 //! Words after the language say more: `file=NAME` is a file that the page's commands use, `needs=WHAT` names what a machine
-//! must have for the commands to run.
+//! must have for the commands to run, `on=NAME` and `stays=yes` are of pages with several machines ([`super::machines`]).
 
 /// A fenced block.
 #[derive(Debug, PartialEq, Eq)]

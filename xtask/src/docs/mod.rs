@@ -2,6 +2,7 @@
 
 mod blocks;
 mod compare;
+mod machines;
 #[cfg(test)]
 mod stale;
 mod transcript;

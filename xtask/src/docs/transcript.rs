@@ -3,6 +3,7 @@
 //! A page is one session of a shell: `cd`, variables and `$?` carry over from command to command. Its home, its runtime
 //! directory and so its daemon are its own, and an NVIDIA GPU is hidden, so that the software GPU runs everything.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use super::blocks::{Block, Step, blocks, steps};
 use super::compare;
+use super::machines::{Machines, Place};
 use crate::bounded::{self, Outcome, Scratch};
 use crate::command::target;
 
@@ -55,18 +57,23 @@ pub(super) fn run(name: &str, page: &str, machine: &Machine) -> Result<Verdict> 
                     .skipped
                     .push(format!("{name}:{line} (needs {need})"));
             }
-            _ => wanted.extend(steps(block)),
+            _ => {
+                let place = Place::of(block);
+                wanted.extend(steps(block).into_iter().map(|step| (step, place.clone())));
+            }
         }
     }
     if wanted.is_empty() {
         return Ok(verdict);
     }
     let scratch = Scratch::new("docs")?;
+    let machines = Machines::new()?;
     let home = prepare(&scratch, &all, machine)?;
-    let outputs = execute(&scratch, &home, &wanted)?;
+    let outputs = execute(&scratch, &home, &machines, &wanted)?;
     let hidden = scratch.0.display().to_string();
     let mut replaced = Vec::new();
-    for (step, output) in wanted.iter().zip(&outputs) {
+    for ((step, place), output) in wanted.iter().zip(&outputs) {
+        let output = machines.output(output, place);
         verdict.run += 1;
         let actual: Vec<&str> = output.lines().collect();
         if compare::matches(&trimmed(&step.expected), &actual) {
@@ -94,7 +101,8 @@ fn trimmed(expected: &[String]) -> Vec<String> {
 /// Makes the page's home with its files, and the commands it finds.
 fn prepare(scratch: &Scratch, all: &[Block<'_>], machine: &Machine) -> Result<PathBuf> {
     let (home, bin) = (scratch.0.join("home"), scratch.0.join("bin"));
-    std::fs::create_dir(&home)?;
+    let named = all.iter().filter_map(|block| block.attribute("on"));
+    let homes: BTreeSet<PathBuf> = named.map(|name| scratch.0.join(name)).collect();
     std::fs::create_dir(&bin)?;
     std::os::unix::fs::symlink(target().join("debug/mica"), bin.join("mica"))?;
     if let Some(nvcc) = machine.nvcc.as_ref().filter(|path| path.is_absolute()) {
@@ -104,25 +112,42 @@ fn prepare(scratch: &Scratch, all: &[Block<'_>], machine: &Machine) -> Result<Pa
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(bin.join("nvcc"), mode)?;
     }
-    for block in all {
-        if let Some(name) = block.attribute("file") {
-            std::fs::write(home.join(name), block.lines.join("\n") + "\n")?;
+    for home in homes.iter().chain([&home]) {
+        std::fs::create_dir(home)?;
+        for block in all {
+            if let Some(name) = block.attribute("file") {
+                std::fs::write(home.join(name), block.lines.join("\n") + "\n")?;
+            }
         }
     }
     Ok(home)
 }
 
 /// What each step printed, on either output. Steps that were not reached printed nothing.
-fn execute(scratch: &Scratch, home: &Path, wanted: &[Step]) -> Result<Vec<String>> {
+fn execute(
+    scratch: &Scratch,
+    home: &Path,
+    machines: &Machines,
+    wanted: &[(Step, Place)],
+) -> Result<Vec<String>> {
     let mut script = String::from("exec 2>&1\n");
-    for step in wanted {
+    script += &Machines::prologue(&scratch.0.display().to_string());
+    let mut on = &None;
+    for (step, place) in wanted {
+        // A page without machines stays in the folder to which it went.
+        let is_elsewhere = place.on != *on || place.stays;
+        on = &place.on;
+        let command = match is_elsewhere || place.on.is_some() {
+            true => machines.command(&step.command, place, step.expected.len()),
+            false => step.command.clone(),
+        };
         // The last line hands the command's own status on to the next one's `$?`.
-        script += &format!(
-            "{}\n__status=$?; printf '\\n{MARK}\\n'; (exit $__status)\n",
-            step.command
-        );
+        script += &format!("{command}\n__status=$?; printf '\\n{MARK}\\n'; (exit $__status)\n");
     }
-    script += "mica daemon --stop >/dev/null 2>&1\n";
+    let named: BTreeSet<&str> = wanted.iter().filter_map(|(_, p)| p.on.as_deref()).collect();
+    for name in named.into_iter().chain(["home"]) {
+        script += &format!("__on {name}; mica daemon --stop >/dev/null 2>&1\n");
+    }
     let file = scratch.0.join("script");
     std::fs::write(&file, script)?;
     let path = std::env::var("PATH").unwrap_or_default();
@@ -137,7 +162,8 @@ fn execute(scratch: &Scratch, home: &Path, wanted: &[Step]) -> Result<Vec<String
         )
         .env("HOME", home)
         .env("LANG", "C.UTF-8")
-        .env("MICA_RUNTIME_DIR", scratch.0.join("run"))
+        .env("MICA_RUNTIME_DIR", scratch.0.join("home-run"))
+        .env("MICA_REMOTE_DIR", scratch.0.join("home-keys"))
         .env("MICA_LIBNVML", "/nonexistent");
     let log = scratch.0.join("log");
     match bounded::run(&mut shell, &log, LIMIT, |_| ())? {

@@ -66,6 +66,7 @@ pub(super) const TARGETS: &[Target] = &[
     plain("config", &["config"]),
     plain("history", &["history"]),
     plain("kernel_log", &["kernel_log"]),
+    plain("profile", &["profile"]),
     plain("containers", &["containers"]),
     plain("guest_hello", &["guest_hello"]),
     Target {

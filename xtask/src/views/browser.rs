@@ -212,6 +212,36 @@ impl Browser {
         events.iter().filter_map(complaint).collect()
     }
 
+    /// Begins to note which thread runs which task for how long.
+    pub(super) fn trace(&mut self) -> Result<()> {
+        let categories = ["disabled-by-default-devtools.timeline"];
+        let what = json!({ "transferMode": "ReportEvents", "traceConfig": { "includedCategories": categories } });
+        self.call(None, "Tracing.start", what).map(|_| ())
+    }
+
+    /// Ends that; returns what was noted.
+    pub(super) fn traced(&mut self) -> Result<Vec<Value>> {
+        self.call(None, "Tracing.end", json!({}))?;
+        let is_end = |event: &Value| event["method"] == "Tracing.tracingComplete";
+        while !self.events.iter().any(is_end) {
+            let event = self.messages.recv_timeout(PATIENCE);
+            self.events
+                .push_back(event.context("the browser does not tell its tasks")?);
+        }
+        let (noted, others) = std::mem::take(&mut self.events)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|event| {
+                event["method"]
+                    .as_str()
+                    .is_some_and(|method| method.starts_with("Tracing."))
+            });
+        self.events = others;
+        let values = noted
+            .iter()
+            .filter_map(|event| event["params"]["value"].as_array());
+        Ok(values.flatten().cloned().collect())
+    }
+
     fn tell(&mut self, tab: &Tab, method: &str, parameters: Value) -> Result<()> {
         self.call(Some(tab), method, parameters).map(|_| ())
     }

@@ -89,6 +89,14 @@ pub(super) fn of_the_daemon(prometheus: &Prometheus, stage: &mut Stage) -> Resul
 
 /// A card that stops, a program that strays from its limits, memory that nobody was charged for.
 pub(super) fn of_the_card(prometheus: &Prometheus, card: &mut Card) -> Result<()> {
+    // A fault of a program, after which the card goes on.
+    for name in ["MicaXid", "MicaGpuUnusable"] {
+        prometheus.alert(name, false)?;
+    }
+    card.tells(31, 0, 0, 0)?;
+    prometheus.alert("MicaXid", true)?;
+    card.tells(0, 0, 0, 0)?;
+    prometheus.alert("MicaXid", false)?;
     prometheus.alert("MicaGpuUnusable", false)?;
     card.tells(79, 0, 0, 0)?;
     prometheus.alert("MicaGpuUnusable", true)?;

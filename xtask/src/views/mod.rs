@@ -7,7 +7,9 @@ mod acts;
 mod browser;
 mod cast;
 mod checks;
+mod cost;
 mod faults;
+mod frames;
 mod prometheus;
 mod stage;
 
@@ -26,15 +28,21 @@ const AXE: &str = "axe-core@4.10.3";
 /// How long the tenants work: longer than everything takes on a busy machine.
 const SECONDS: u32 = 1200;
 
-/// Runs all of it, or what is named: `page`, `metrics`, `pictures`.
+/// Runs all of it but `cost`, or what is named: `page`, `metrics`, `pictures`, `cost`, `frames`.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     let (page, metrics, pictures) = match words {
         [] => (true, true, false),
         ["page"] => (true, false, false),
         ["metrics"] => (false, true, false),
         ["pictures"] => (false, false, true),
+        ["cost" | "frames"] => {
+            let folder = target().join("views");
+            std::fs::create_dir_all(&folder)?;
+            let chromium = tool("chromium", "MICA_CHROMIUM");
+            return cost::run(chromium, &folder, words == ["frames"]);
+        }
         other => bail!(
-            "unknown part {:?}: write page, metrics or pictures",
+            "unknown part {:?}: write page, metrics, pictures, cost or frames",
             other.join(" ")
         ),
     };

@@ -103,7 +103,8 @@ impl Prometheus {
         let rules = rules.replace("[10m]", "[20s]").replace("[1m]", "[10s]");
         let rules = rules
             .replace("[5m]", "[20s]")
-            .replace("offset 5m", "offset 20s");
+            .replace("offset 5m", "offset 20s")
+            .replace("offset 10m", "offset 20s");
         std::fs::write(door.folder.join("rules.yml"), rules)?;
         let config = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [rules.yml]\nscrape_configs:\n\

@@ -3,9 +3,10 @@
 //! The guest is a mount and a network namespace here, and the stream a unix socket, which is what the host's side of a vsock device in a
 //! program (vhost-device-vsock, Firecracker) is. What a real machine adds is the device.
 
+use std::io::Read;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -33,14 +34,35 @@ impl Drop for Running {
     }
 }
 
-/// A guest made of namespaces.
-struct Guest {
+/// The virtual GPU that the guest has.
+const NAME: &str = "machine";
+
+/// How a guest reaches its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Everything travels over the stream.
+    Stream,
+    /// Sessions lie in regions, files that stand for the memory of shared-memory devices.
+    Regions,
+}
+
+impl Way {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stream => "guest, stream alone",
+            Self::Regions => "guest, shared memory",
+        }
+    }
+}
+
+/// A guest made of namespaces, and the relay on its host.
+pub(super) struct Guest {
     /// Where the agent's socket is.
     folder: PathBuf,
     libraries: PathBuf,
     probe: PathBuf,
-    _agent: Running,
-    _relay: Running,
+    pub(super) agent: Running,
+    pub(super) relay: Running,
 }
 
 /// All checks.
@@ -52,36 +74,59 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     }
     let scratch = Scratch::new("machines")?;
     let mica = Mica::new(options, &scratch.0);
-    text(&mut mica.command(&["create", "machine", "-m", "1GiB", "-s", "50"]))?;
-    let guest = Guest::start(&mica, options, &scratch.0)?;
-    rows.check("guest: limits hold, without a variable", || {
-        let printed = text(&mut guest.command(&guest.probe, &["1024"]))?;
-        ensure!(printed.trim() == "ok", "{printed:?}");
-        Ok("1 GiB".into())
-    });
-    rows.check("guest: programs end, nothing is left", || {
-        left(&mica, &guest)
-    });
-    rows.check("guest: the relay is killed", || {
-        killed(&mica, options, &scratch.0)
-    });
-    suite_in(rows, &guest, options);
+    text(&mut mica.command(&["create", NAME, "-m", "1GiB", "-s", "50"]))?;
+    for way in [Way::Stream, Way::Regions] {
+        let name = way.name();
+        let folder = |part: &str| -> Result<PathBuf> {
+            let folder = scratch.0.join(format!("{way:?}-{part}"));
+            std::fs::create_dir_all(&folder)?;
+            Ok(folder)
+        };
+        let guest = Guest::start(&mica, options, &folder("guest")?, way)?;
+        rows.check(&format!("{name}: limits hold, without a variable"), || {
+            let printed = text(&mut guest.command(&guest.probe, &["1024"]))?;
+            ensure!(printed.trim() == "ok", "{printed:?}");
+            Ok("1 GiB".into())
+        });
+        rows.check(&format!("{name}: a program is killed"), || {
+            left(&mica, &guest)
+        });
+        suite_in(rows, &guest, options, way);
+        drop(guest);
+        rows.check(&format!("{name}: the relay is killed"), || {
+            let mut guest = Guest::start(&mica, options, &folder("relay")?, way)?;
+            let (mut program, _output) = guest.polling()?;
+            guest.relay.0.kill()?;
+            gone(&mica, &mut program)
+        });
+        rows.check(&format!("{name}: the machine crashes and boots"), || {
+            let mut guest = Guest::start(&mica, options, &folder("crash")?, way)?;
+            let (program, _output) = guest.polling()?;
+            guest.agent.0.kill()?;
+            guest.agent.0.wait()?;
+            drop(program);
+            let freed = until_empty(&mica)?;
+            guest.boot(options, way)?;
+            let printed = text(&mut guest.command(&guest.probe, &["1024"]))?;
+            ensure!(printed.trim() == "ok", "{printed:?}");
+            Ok(format!("gone after {} ms, and back", freed.as_millis()))
+        });
+        rows.check(&format!("{name}: the machine pauses"), || {
+            let guest = Guest::start(&mica, options, &folder("pause")?, way)?;
+            paused(&mica, &guest)
+        });
+    }
+    text(&mut mica.command(&["vm", "detach", NAME]))?;
     Ok(())
 }
 
 impl Guest {
-    fn start(mica: &Mica, options: Options, scratch: &Path) -> Result<Self> {
+    pub(super) fn start(mica: &Mica, options: Options, scratch: &Path, way: Way) -> Result<Self> {
         let at = |name: &str| scratch.join(name);
         let stream = at("vm.vsock_9350");
-        let mut relay = mica.command(&["vm", "serve", "machine", "--socket"]);
+        let mut relay = mica.command(&["vm", "serve", NAME, "--socket"]);
         let relay = Running(relay.arg(&stream).stderr(Stdio::null()).spawn()?);
         wait_for(&stream)?;
-        let program = target().join(options.profile).join("mica-guest");
-        let mut agent = Command::new(&program);
-        agent.args(["serve", "--unix"]).arg(&stream);
-        agent.arg("--folder").arg(at("guest")).stderr(Stdio::null());
-        let agent = Running(agent.spawn().context("mica-guest cannot start")?);
-        wait_for(&at("guest/host.sock"))?;
         let libraries = at("libraries");
         std::fs::create_dir_all(&libraries)?;
         for (built, name) in [
@@ -93,17 +138,27 @@ impl Guest {
         }
         root_folders::build_probe("cc", &at("probe"))?;
         Ok(Self {
+            agent: agent(scratch, options, way)?,
             folder: at("guest"),
             libraries,
             probe: at("probe"),
-            _agent: agent,
-            _relay: relay,
+            relay,
         })
     }
 
+    /// Starts another agent, as after a crash of the machine.
+    fn boot(&mut self, options: Options, way: Way) -> Result<()> {
+        let scratch = self.folder.parent().unwrap_or(&self.folder);
+        let _ = std::fs::remove_file(self.folder.join("host.sock"));
+        self.agent = agent(scratch, options, way)?;
+        Ok(())
+    }
+
     /// A program in the guest: no network, no variable, the agent's socket and the libraries.
-    fn command(&self, program: &Path, words: &[&str]) -> Command {
-        let script = "mkdir -p /run/mica-vgpu && mount --bind \"$1\" /run/mica-vgpu && shift && \
+    pub(super) fn command(&self, program: &Path, words: &[&str]) -> Command {
+        // A folder of the namespace's own: one that stays on the host would have every program there taken for one of a guest.
+        let script = "mount -t tmpfs run /run && mkdir /run/mica-vgpu && \
+            mount --bind \"$1\" /run/mica-vgpu && shift && \
             exec env -i LD_LIBRARY_PATH=\"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "--net", "sh", "-c", script, "sh"]);
@@ -111,6 +166,73 @@ impl Guest {
         command.arg("timeout").arg("300").arg(program).args(words);
         command
     }
+
+    /// A program that copies until that fails, and its output.
+    fn polling(&self) -> Result<(Running, ChildStdout)> {
+        let mut command = self.command(&self.probe, &["1024", "poll"]);
+        let mut program = Running(command.stdout(Stdio::piped()).spawn()?);
+        let mut output = program.0.stdout.take().context("no output")?;
+        let mut said = [0; 5];
+        output.read_exact(&mut said)?;
+        ensure!(&said == b"here\n", "{said:?}");
+        Ok((program, output))
+    }
+}
+
+/// The agent in the guest.
+fn agent(scratch: &Path, options: Options, way: Way) -> Result<Running> {
+    let mut agent = Command::new(target().join(options.profile).join("mica-guest"));
+    agent
+        .args(["serve", "--unix"])
+        .arg(scratch.join("vm.vsock_9350"));
+    agent
+        .arg("--folder")
+        .arg(scratch.join("guest"))
+        .stderr(Stdio::null());
+    match way {
+        Way::Stream => agent.arg("--no-region"),
+        Way::Regions => agent.args((0..4).flat_map(|number| {
+            [
+                "--region".to_owned(),
+                format!("/dev/shm/mica-{NAME}-{number}"),
+            ]
+        })),
+    };
+    let agent = Running(agent.spawn().context("mica-guest cannot start")?);
+    wait_for(&scratch.join("guest/host.sock"))?;
+    Ok(agent)
+}
+
+/// A program learns of the end by a CUDA error, and everything comes back.
+fn gone(mica: &Mica, program: &mut Running) -> Result<String> {
+    let freed = until_empty(mica)?;
+    let began = Instant::now();
+    while program.0.try_wait()?.is_none() {
+        ensure!(began.elapsed() < FREED_WITHIN, "the program hangs");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(format!("gone after {} ms", freed.as_millis()))
+}
+
+/// A machine that stands still for longer than the host waits: its memory is freed, and its program learns of that when it goes on.
+fn paused(mica: &Mica, guest: &Guest) -> Result<String> {
+    let (mut program, mut output) = guest.polling()?;
+    let signal = |number| {
+        // `timeout` leads a group of its own, in which the program is.
+        for target in [-(program.0.id() as i32), guest.agent.0.id() as i32] {
+            // SAFETY: processes that this one has started.
+            unsafe { libc::kill(target, number) };
+        }
+    };
+    signal(libc::SIGSTOP);
+    let freed = until_empty(mica);
+    signal(libc::SIGCONT);
+    let freed = freed?;
+    gone(mica, &mut program)?;
+    let mut said = String::new();
+    output.read_to_string(&mut said)?;
+    ensure!(said == "error 46\n", "the program said {said:?}");
+    Ok(format!("gone after {:.1} s, error 46", freed.as_secs_f64()))
 }
 
 /// Waits for a socket.
@@ -128,10 +250,10 @@ pub(super) fn wait_for(path: &Path) -> Result<()> {
 }
 
 /// Waits until no program and no memory is left in the virtual GPU.
-fn until_empty(mica: &Mica) -> Result<Duration> {
+pub(super) fn until_empty(mica: &Mica) -> Result<Duration> {
     let began = Instant::now();
     loop {
-        let shown = mica.json(&["show", "machine", "--json"])?;
+        let shown = mica.json(&["show", NAME, "--json"])?;
         let programs = shown["processes"].as_array().map_or(0, Vec::len);
         if programs == 0 && shown["memory_used_bytes"] == 0 {
             return Ok(began.elapsed());
@@ -148,47 +270,32 @@ fn left(mica: &Mica, guest: &Guest) -> Result<String> {
     let mut program = Running(command.spawn()?);
     let mut output = program.0.stdout.take().context("no output")?;
     let mut said = [0; 4];
-    std::io::Read::read_exact(&mut output, &mut said)?;
-    let shown = mica.json(&["show", "machine", "--json"])?;
+    output.read_exact(&mut said)?;
+    let shown = mica.json(&["show", NAME, "--json"])?;
     let programs = shown["processes"].as_array().map_or(0, Vec::len);
     ensure!(&said == b"here" && programs == 1, "{shown}");
     drop(program);
     Ok(format!("gone after {} ms", until_empty(mica)?.as_millis()))
 }
 
-/// The program gets a CUDA error, and everything comes back.
-fn killed(mica: &Mica, options: Options, scratch: &Path) -> Result<String> {
-    let other = scratch.join("other");
-    std::fs::create_dir_all(&other)?;
-    let guest = Guest::start(mica, options, &other)?;
-    let mut command = guest.command(&guest.probe, &["1024", "wait"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut program = Running(command.spawn()?);
-    let mut output = program.0.stdout.take().context("no output")?;
-    let mut said = [0; 4];
-    std::io::Read::read_exact(&mut output, &mut said)?;
-    drop(guest);
-    let freed = until_empty(mica)?;
-    drop(program);
-    Ok(format!("gone after {} ms", freed.as_millis()))
-}
-
 /// Runs the CUDA programs in the guest.
-fn suite_in(rows: &mut Rows, guest: &Guest, options: Options) {
+fn suite_in(rows: &mut Rows, guest: &Guest, options: Options, way: Way) {
+    let name = format!("{}: CUDA programs", way.name());
     let programs = match super::containers::programs(options.programs) {
         Ok(mut programs) if !programs.is_empty() => {
             programs.retain(|program| {
                 let name = program.file_name().unwrap_or_default();
-                !SHARE_MEMORY_WITH_KERNELS.iter().any(|other| name == *other)
+                let is_shared = SHARE_MEMORY_WITH_KERNELS.iter().any(|other| name == *other);
+                way == Way::Regions || !is_shared
             });
             programs
         }
         _ => {
             let why = "no CUDA program is built: `cargo xtask suite` builds them";
-            return rows.skip("guest: CUDA programs", why);
+            return rows.skip(&name, why);
         }
     };
-    rows.check("guest: CUDA programs", || {
+    rows.check(&name, || {
         let mut failed = Vec::new();
         for program in &programs {
             let output = guest.command(program, &[]).output()?;

@@ -1,8 +1,12 @@
 //! Walls between a program and its GPU, built for real: the programs behind them must notice nothing.
 //!
-//! `cargo xtask walls --only podman` runs containers, `--only tls` the network. Each check is a row of the table; what cannot be built here is skipped with its
+//! `cargo xtask walls --only podman` runs containers, `--only tls` the network, `--only chaos` the network with kills and cuts. Each check is a row of the table; what cannot be built here is skipped with its
 //! reason.
 
+mod cable;
+mod chaos;
+mod chaos_guest;
+mod chaos_ring;
 mod containers;
 mod machines;
 mod mica;
@@ -11,12 +15,13 @@ mod qemu;
 mod root_folders;
 mod tls;
 
+use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::bounded;
-use crate::command::{cargo, run as run_command};
+use crate::command::{cargo, run as run_command, target};
 use crate::suite;
 
 /// What became of a check.
@@ -75,13 +80,16 @@ struct Options<'a> {
     profile: &'a str,
     /// Only CUDA programs whose name contains this.
     programs: &'a str,
+    /// Kills and cuts over each transport.
+    rounds: u32,
 }
 
-/// `cargo xtask walls [--only WALL] [--debug] [--programs FILTER]`.
+/// `cargo xtask walls [--only WALL] [--debug] [--programs FILTER] [--rounds N]`.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     let mut options = Options {
         profile: "release",
         programs: "",
+        rounds: 50,
     };
     let mut only = None;
     let mut words = words.iter();
@@ -96,17 +104,25 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
                 options.programs = filter;
                 words.next();
             }
+            ("--rounds", Some(rounds)) => {
+                let is_no_number = || format!("--rounds {rounds}: write a number");
+                options.rounds = rounds.parse().with_context(is_no_number)?;
+                words.next();
+            }
             (other, _) => {
                 bail!(
-                    "{other}: write --only podman, guest, qemu or tls, --debug or --programs FILTER"
+                    "{other}: write --only podman, guest, qemu, tls, demo or chaos, --debug, --programs FILTER or --rounds N"
                 )
             }
         }
     }
     let wants = |wall: &str| only.is_none_or(|only| only == wall);
-    if !["podman", "guest", "qemu", "tls"].into_iter().any(wants) {
+    if !["podman", "guest", "qemu", "tls", "demo", "chaos"]
+        .into_iter()
+        .any(wants)
+    {
         let wall = only.unwrap_or_default();
-        bail!("there is no wall {wall:?}: write podman, guest, qemu or tls");
+        bail!("there is no wall {wall:?}: write podman, guest, qemu, tls, demo or chaos");
     }
     bounded::catch_interrupts();
     build(options.profile)?;
@@ -123,7 +139,26 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     if wants("tls") {
         tls::run(&mut rows, options)?;
     }
+    if wants("demo") {
+        demo(&mut rows, options);
+    }
+    if wants("chaos") {
+        chaos_ring::run(&mut rows, options)?;
+        chaos_guest::run(&mut rows, options)?;
+        chaos::run(&mut rows, options)?;
+    }
     rows.verdict()
+}
+
+/// Three tenants behind three walls at once: `mica bench walls` counts their kernels.
+fn demo(rows: &mut Rows, options: Options) {
+    rows.check("demo: three tenants behind three walls", || {
+        let mut command = Command::new(target().join(options.profile).join("mica"));
+        let printed = podman::text(command.args(["bench", "walls", "--only", "shares", "--json"]))?;
+        let rows: serde_json::Value = serde_json::from_str(&printed)?;
+        ensure!(rows[0]["reached"] == true, "{printed}");
+        Ok(rows[0]["mica"].as_str().unwrap_or_default().to_owned())
+    });
 }
 
 fn build(profile: &str) -> Result<()> {

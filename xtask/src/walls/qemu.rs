@@ -1,5 +1,5 @@
-//! A real virtual machine: QEMU without acceleration, a vsock device, and a guest that has nothing but busybox, the agent, Mica's
-//! libraries and CUDA programs.
+//! A real virtual machine: QEMU without acceleration, a vsock device, once with and once without shared-memory devices, and a guest that has
+//! nothing but busybox, the agent, Mica's libraries and CUDA programs.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -38,12 +38,17 @@ const PROGRAMS: [&str; 8] = [
     "vector_add",
 ];
 /// Tools of busybox in the guest.
-const APPLETS: [&str; 6] = ["sh", "mount", "insmod", "poweroff", "sleep", "env"];
+const APPLETS: [&str; 8] = [
+    "sh", "mount", "insmod", "poweroff", "sleep", "env", "grep", "wc",
+];
+/// Shared-memory devices of the machine.
+const REGIONS: u32 = 2;
 const INIT: &str = "#!/bin/sh
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 for m in /mod/*.ko; do insmod $m; done
 mica-guest serve &
 sleep 1
+echo \"regions: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
 for p in '/bin/probe 256' /programs/*; do echo; echo \"== $p\"; env -i $p 2>&1; echo \"=> $?\"; done
 echo '== end'
 poweroff -f
@@ -96,22 +101,30 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         }
     };
     rows.check("QEMU guest: CUDA programs over vsock", || {
-        guest(&parts, options)
+        guest(&parts, options, 0)
+    });
+    rows.check("QEMU guest: CUDA programs in ivshmem", || {
+        guest(&parts, options, REGIONS)
     });
     Ok(())
 }
 
-fn guest(parts: &Parts, options: Options) -> Result<String> {
+fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let scratch = Scratch::new("qemu")?;
     let at = |name: &str| scratch.0.join(name);
     let mut programs = super::containers::programs(options.programs)?;
-    let chosen = |program: &PathBuf| PROGRAMS.iter().any(|name| program.ends_with(name));
+    let chosen = |program: &PathBuf| {
+        // Talks with a running kernel through host memory: it would not end over the stream.
+        let is_shared = regions > 0 && program.ends_with("zero_copy");
+        is_shared || PROGRAMS.iter().any(|name| program.ends_with(name))
+    };
     programs.retain(|program| !options.programs.is_empty() || chosen(program));
     let image = image(parts, options, &scratch.0, &programs)?;
     let mica = Mica::new(options, &scratch.0);
     text(&mut mica.command(&["create", "machine", "-m", "256MiB", "-s", "50"]))?;
     let mut relay = mica.command(&["vm", "serve", "machine", "--socket"]);
     relay.arg(at("vm.vsock_9350")).stderr(Stdio::null());
+    relay.args(["--region-size", "64MiB", "--regions", &regions.to_string()]);
     let _relay = Running(relay.spawn()?);
     let mut vsock = Command::new(&parts.vsock);
     let (socket, streams) = (at("vhost.sock"), at("vm.vsock"));
@@ -127,6 +140,15 @@ fn guest(parts: &Parts, options: Options) -> Result<String> {
     let _vsock = Running(vsock.spawn()?);
     wait_for(&socket)?;
     wait_for(&at("vm.vsock_9350"))?;
+    let devices = (0..regions).flat_map(|number| {
+        let file = format!("/dev/shm/mica-machine-{number}");
+        [
+            "-object".to_owned(),
+            format!("memory-backend-file,id=mica{number},mem-path={file},size=64M,share=on"),
+            "-device".to_owned(),
+            format!("ivshmem-plain,memdev=mica{number}"),
+        ]
+    });
     let printed = text(
         Command::new("timeout")
             .arg(SECONDS)
@@ -154,6 +176,7 @@ fn guest(parts: &Parts, options: Options) -> Result<String> {
                 "-append",
                 "console=ttyS0 panic=-1 quiet",
             ])
+            .args(devices)
             .arg("-kernel")
             .arg(&parts.kernel)
             .arg("-initrd")
@@ -166,6 +189,8 @@ fn guest(parts: &Parts, options: Options) -> Result<String> {
         "the guest did not end: {:?}",
         tail(&printed)
     );
+    let seen = format!("regions: {regions}");
+    ensure!(printed.contains(&seen), "the guest has not {seen}");
     let mut count = 0;
     for (program, said) in printed
         .split("\n== ")
@@ -186,6 +211,7 @@ fn guest(parts: &Parts, options: Options) -> Result<String> {
     );
     let shown = mica.json(&["show", "machine", "--json"])?;
     ensure!(shown["memory_used_bytes"] == 0, "{shown}");
+    text(&mut mica.command(&["vm", "detach", "machine"]))?;
     Ok(format!("{count} programs, nothing left"))
 }
 

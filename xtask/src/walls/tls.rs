@@ -4,6 +4,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,48 +22,71 @@ use crate::suite;
 const TALK_THROUGH_MEMORY: &[&str] = &["zero_copy", "managed_concurrent"];
 /// Longest that a program may take.
 const WITHIN: &str = "300";
-/// Longest that a lost connection may take to be an error, on a busy machine; the promise is 5 s.
+/// Longest that a lost connection may take to be an error, on a busy machine; the promise is 12 s.
 const LOST_WITHIN: Duration = Duration::from_secs(30);
 
 /// One machine: `mica` with folders of its own.
-struct Machine {
-    mica: PathBuf,
+pub(super) struct Machine {
+    pub(super) mica: PathBuf,
     folder: PathBuf,
 }
 
 impl Machine {
-    fn command(&self, words: &[&str]) -> Command {
+    pub(super) fn new(options: Options, folder: PathBuf) -> Self {
+        let mica = target().join(options.profile).join("mica");
+        Self { mica, folder }
+    }
+
+    /// `mica WORDS`, ended if it takes too long.
+    pub(super) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("timeout");
         command.arg(WITHIN).arg(&self.mica).args(words);
+        self.at_home(&mut command);
+        command
+    }
+
+    /// `mica WORDS`, which is the process that is started.
+    pub(super) fn plain(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.mica);
+        command.args(words);
+        self.at_home(&mut command);
+        command
+    }
+
+    fn at_home(&self, command: &mut Command) {
         command
             .env("MICA_RUNTIME_DIR", self.folder.join("run"))
             .env("MICA_REMOTE_DIR", self.folder.join("remote"))
             .env_remove("MICA_HOST_SOCKET")
-            .env_remove("MICA_TOKEN");
-        command
+            .env_remove("MICA_TOKEN")
+            .stdin(Stdio::null());
     }
 }
 
 /// `mica serve`; ended, with its daemon, when dropped.
-struct Serving<'a> {
-    machine: &'a Machine,
-    child: Child,
-    address: String,
+pub(super) struct Serving<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) child: Child,
+    pub(super) address: String,
+    /// Connections that replaced broken ones.
+    pub(super) came_back: Arc<AtomicU64>,
 }
 
 impl<'a> Serving<'a> {
-    fn start(machine: &'a Machine) -> Result<Self> {
-        let mut command = Command::new(&machine.mica);
-        command.args(["serve", "--listen", "127.0.0.1:0"]);
-        command
-            .env("MICA_RUNTIME_DIR", machine.folder.join("run"))
-            .env("MICA_REMOTE_DIR", machine.folder.join("remote"));
+    pub(super) fn start(machine: &'a Machine) -> Result<Self> {
+        let mut command = machine.plain(&["serve", "--listen", "127.0.0.1:0"]);
         let mut child = command.stderr(Stdio::piped()).spawn()?;
         let said = child.stderr.take().context("no standard error")?;
         let mut lines = BufReader::new(said).lines();
         let first = lines.next().context("mica serve said nothing")??;
+        let came_back = Arc::<AtomicU64>::default();
+        let counted = Arc::clone(&came_back);
         // What it says later is read, so that it never waits for a reader.
-        std::thread::spawn(move || lines.for_each(drop));
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                counted.fetch_add(line.contains("came back").into(), Relaxed);
+            }
+        });
         let address = first
             .split_once(" at ")
             .and_then(|(_, rest)| rest.split(' ').next());
@@ -69,6 +95,7 @@ impl<'a> Serving<'a> {
             machine,
             address: address.to_owned(),
             child,
+            came_back,
         })
     }
 }
@@ -84,14 +111,14 @@ impl Drop for Serving<'_> {
 /// All checks.
 pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     let scratch = Scratch::new("tls")?;
-    let machine = |name: &str| Machine {
-        mica: target().join(options.profile).join("mica"),
-        folder: scratch.0.join(name),
-    };
+    let machine = |name: &str| Machine::new(options, scratch.0.join(name));
     let (server, laptop, stranger) = (machine("server"), machine("laptop"), machine("stranger"));
     let serving = Serving::start(&server)?;
     rows.check("pairing by a string that works once", || {
-        pair(&serving, &laptop, &stranger)
+        let invite = pair(&serving, &laptop, &serving.address)?;
+        let again = stranger.command(&["remote", "pair", &invite]).output()?;
+        ensure!(!again.status.success(), "the string worked twice");
+        Ok("once".into())
     });
     rows.check("the programs of the suite over TLS", || {
         programs(&laptop, options.programs)
@@ -102,6 +129,9 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
             .output()?;
         ensure!(output.status.code() == Some(125), "{}", output.status);
         Ok("125, with a hint".into())
+    });
+    rows.check("mica show tells the link's latency and bandwidth", || {
+        link(&serving, &laptop)
     });
     rows.check("a killed program frees its virtual GPU", || {
         killed(&serving, &laptop)
@@ -123,21 +153,13 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
     Ok(())
 }
 
-fn pair(serving: &Serving, laptop: &Machine, stranger: &Machine) -> Result<String> {
-    let words = [
-        "remote",
-        "invite",
-        "--name",
-        "laptop",
-        "--address",
-        &serving.address,
-    ];
+/// Pairs a machine with the server, which it reaches at an address; the string that did it.
+pub(super) fn pair(serving: &Serving, laptop: &Machine, address: &str) -> Result<String> {
+    let words = ["remote", "invite", "--name", "laptop", "--address", address];
     let invite = text(&mut serving.machine.command(&words))?;
-    let invite = invite.trim();
-    text(&mut laptop.command(&["remote", "pair", invite, "--name", "box"]))?;
-    let again = stranger.command(&["remote", "pair", invite]).output()?;
-    ensure!(!again.status.success(), "the string worked twice");
-    Ok("once".into())
+    let invite = invite.trim().to_owned();
+    text(&mut laptop.command(&["remote", "pair", &invite, "--name", "box"]))?;
+    Ok(invite)
 }
 
 fn on_box(laptop: &Machine, program: &Path) -> Command {
@@ -179,15 +201,25 @@ fn programs(laptop: &Machine, filter: &str) -> Result<String> {
     ))
 }
 
-/// Virtual GPUs of a machine.
-fn count(machine: &Machine) -> Result<usize> {
+/// Names of a machine's virtual GPUs.
+pub(super) fn names(machine: &Machine) -> Result<Vec<String>> {
     let listed: Value = serde_json::from_str(&text(&mut machine.command(&["ls", "--json"]))?)?;
-    Ok(listed.as_array().map_or(0, Vec::len))
+    let all = listed.as_array().into_iter().flatten();
+    Ok(all
+        .filter_map(|vgpu| Some(vgpu["name"].as_str()?.to_owned()))
+        .collect())
+}
+
+/// Sends a signal to the children of a process; whether there were any.
+pub(super) fn signal_children(pid: u32, signal: &str) -> Result<bool> {
+    let pid = pid.to_string();
+    let signalled = Command::new("pkill").args([signal, "-P", &pid]).status()?;
+    Ok(signalled.success())
 }
 
 fn wait_for_none(machine: &Machine) -> Result<Duration> {
     let began = Instant::now();
-    while count(machine)? > 0 {
+    while !names(machine)?.is_empty() {
         ensure!(
             began.elapsed() < LOST_WITHIN,
             "the virtual GPU is still there"
@@ -199,26 +231,44 @@ fn wait_for_none(machine: &Machine) -> Result<Duration> {
 
 /// A program that copies for ever.
 fn endless(laptop: &Machine, serving: &Serving) -> Result<Child> {
-    let mut command = Command::new(&laptop.mica);
+    let mut command = laptop.plain(&[
+        "run", "--on", "box", "-m", "256MiB", "--gpu", "software", "--",
+    ]);
     command
-        .args([
-            "run", "--on", "box", "-m", "256MiB", "--gpu", "software", "--",
-        ])
         .arg(&laptop.mica)
         .args(["shim-load", "--copy-for-ever"])
-        .env("MICA_RUNTIME_DIR", laptop.folder.join("run"))
-        .env("MICA_REMOTE_DIR", laptop.folder.join("remote"))
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let child = command.spawn()?;
     let began = Instant::now();
-    while count(serving.machine)? == 0 {
+    while names(serving.machine)?.is_empty() {
         ensure!(began.elapsed() < LOST_WITHIN, "no virtual GPU was made");
         std::thread::sleep(Duration::from_millis(50));
     }
     // It should be in the middle of its work.
     std::thread::sleep(Duration::from_secs(1));
     Ok(child)
+}
+
+/// What `mica show` says of the way to a program that copies for ever.
+fn link(serving: &Serving, laptop: &Machine) -> Result<String> {
+    let mut child = endless(laptop, serving)?;
+    let began = Instant::now();
+    let shown = loop {
+        let names = names(serving.machine)?;
+        let name = names.first().context("no virtual GPU")?;
+        let card = text(&mut serving.machine.command(&["show", name]))?;
+        let line = card.lines().find(|line| line.contains("round trip"));
+        if let Some(line) = line.filter(|line| line.contains("/s")) {
+            break line.trim().to_owned();
+        }
+        ensure!(began.elapsed() < LOST_WITHIN, "it says nothing: {card}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    child.kill()?;
+    child.wait()?;
+    wait_for_none(serving.machine)?;
+    Ok(shown)
 }
 
 fn killed(serving: &Serving, laptop: &Machine) -> Result<String> {
@@ -235,13 +285,12 @@ fn killed(serving: &Serving, laptop: &Machine) -> Result<String> {
 fn cut(serving: &Serving, laptop: &Machine, signal: &str) -> Result<String> {
     let child = endless(laptop, serving)?;
     let began = Instant::now();
-    let pid = serving.child.id().to_string();
-    let signalled = Command::new("pkill").args([signal, "-P", &pid]).status()?;
-    ensure!(signalled.success(), "no connection could be cut");
+    let pid = serving.child.id();
+    ensure!(signal_children(pid, signal)?, "no connection could be cut");
     let output = child.wait_with_output()?;
     let told = began.elapsed();
     // What was stopped stands for a machine that is gone: it does not come back.
-    let _ = Command::new("pkill").args(["-KILL", "-P", &pid]).status();
+    let _ = signal_children(pid, "-KILL");
     if output.status.success() || told > LOST_WITHIN {
         bail!(
             "the program noticed nothing: {} after {told:?}",

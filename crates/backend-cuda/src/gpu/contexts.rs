@@ -37,6 +37,7 @@ impl CudaGpu {
             textures: Mutex::default(),
             registered: Mutex::default(),
             idle_events: Mutex::default(),
+            recording: Mutex::default(),
             framed: Mutex::default(),
         });
         // The null handle is the stream that blocking streams are ordered against.

@@ -36,34 +36,6 @@ impl CudaGpu {
         }
     }
 
-    /// The stream of copies that belong to no stream of a program.
-    fn beside_streams(&self) -> Result<Stream> {
-        let context = self.contexts.any();
-        let context = context.ok_or_else(|| invalid("frames are copied with a context only"))?;
-        Ok(Stream { context, raw: 0 })
-    }
-
-    fn wait_beside(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: the null stream of the current context.
-        self.call(&stream.context, "cuStreamSynchronize", || unsafe {
-            (self.driver.functions.stream_synchronize)(stream.raw as Raw)
-        })
-    }
-
-    /// Copies device memory to the host and waits.
-    pub(super) fn save_frame(&self, from: DevicePtr, into: HostSpan) -> Result<()> {
-        let stream = self.beside_streams()?;
-        self.to_host(&stream, into, from, into.len())?;
-        self.wait_beside(&stream)
-    }
-
-    /// Copies host memory to the device and waits.
-    pub(super) fn load_frame(&self, into: DevicePtr, from: HostSpan) -> Result<()> {
-        let stream = self.beside_streams()?;
-        self.to_device(&stream, into, from, from.len())?;
-        self.wait_beside(&stream)
-    }
-
     /// Refuses a copy that would leave its memory; arrays are the driver's to check.
     pub(super) fn check_copy(&self, context: &Context, copy: &Copy3d) -> Result<()> {
         self.check_place(context, copy.src, copy.src_pitch, copy.src_offset, copy)?;
@@ -87,7 +59,13 @@ impl CudaGpu {
         }
     }
 
-    fn to_device(&self, stream: &Stream, dst: DevicePtr, src: HostSpan, bytes: u64) -> Result<()> {
+    pub(super) fn to_device(
+        &self,
+        stream: &Stream,
+        dst: DevicePtr,
+        src: HostSpan,
+        bytes: u64,
+    ) -> Result<()> {
         // SAFETY: the span is readable for its length, which was checked.
         self.call(&stream.context, "cuMemcpyHtoDAsync", || unsafe {
             let copy = self.driver.functions.copy_to_device;
@@ -100,7 +78,13 @@ impl CudaGpu {
         })
     }
 
-    fn to_host(&self, stream: &Stream, dst: HostSpan, src: DevicePtr, bytes: u64) -> Result<()> {
+    pub(super) fn to_host(
+        &self,
+        stream: &Stream,
+        dst: HostSpan,
+        src: DevicePtr,
+        bytes: u64,
+    ) -> Result<()> {
         // SAFETY: the span is writable for its length, which was checked.
         self.call(&stream.context, "cuMemcpyDtoHAsync", || unsafe {
             let copy = self.driver.functions.copy_to_host;

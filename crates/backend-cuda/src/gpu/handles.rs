@@ -82,6 +82,13 @@ impl<T: Clone> Handles<T> {
         removed
     }
 
+    /// All live objects.
+    pub(super) fn all(&self) -> Vec<T> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let live = slots.places.iter().filter_map(|(_, value)| value.clone());
+        live.collect()
+    }
+
     /// Some live object.
     pub(super) fn any(&self) -> Option<T> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
@@ -124,6 +131,6 @@ mod tests {
         let gone = handles.add(2);
         assert_eq!(handles.remove_where(|value| *value == 2), [2]);
         assert_eq!((handles.get(kept), handles.get(gone)), (Some(1), None));
-        assert_eq!(handles.any(), Some(1));
+        assert_eq!((handles.any(), handles.all()), (Some(1), vec![1]));
     }
 }

@@ -1,18 +1,21 @@
 //! The [`Gpu`] interface, each call to where it is done.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, FunctionAttribute, Limit};
+use mica_gpu::profile::Recorder;
 use mica_gpu::{
     Access, ArrayDescriptor, ArrayId, ClusterQuestion, ContextId, Copy3d, DeviceProperties,
-    DevicePtr, EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, GraphId, GraphKeeper,
-    GraphPlan, HostCallback, HostSpan, KernelDescription, Launch, LaunchAttribute, ModuleId,
-    ModuleInfo, ModuleOptions, Result, StreamFlags, StreamId, TemplateId, TensorMap,
+    DevicePtr, EventFlags, EventId, Fill2d, FrameCopy, FrameId, Gpu, GpuError, GraphId,
+    GraphKeeper, GraphPlan, HostCallback, HostSpan, KernelDescription, Launch, LaunchAttribute,
+    ModuleId, ModuleInfo, ModuleOptions, Result, StreamFlags, StreamId, TemplateId, TensorMap,
     TensorMapRequest, TextureDescriptor, ValueWait,
 };
 
+use super::record::Subject;
 use super::streams::done;
-use super::{CudaGpu, stale};
+use super::{CudaGpu, lock, stale};
 
 impl Gpu for CudaGpu {
     fn properties(&self) -> &DeviceProperties {
@@ -35,6 +38,11 @@ impl Gpu for CudaGpu {
         self.device_memory()
     }
 
+    fn attach_recorder(&self, recorder: &Arc<Recorder>) -> bool {
+        let _ = self.recorder.set(Arc::clone(recorder));
+        true
+    }
+
     fn context_create(&self) -> Result<ContextId> {
         self.make_context()
     }
@@ -50,6 +58,12 @@ impl Gpu for CudaGpu {
             (self.driver.functions.context_synchronize)()
         });
         self.collected(waited)
+    }
+
+    fn context_usable(&self, context: ContextId) -> Result<()> {
+        let context = self.context(context)?;
+        let fault = lock(&context.fault).clone();
+        fault.map_or(Ok(()), Err)
     }
 
     fn context_fault(&self, context: ContextId) -> Option<GpuError> {
@@ -175,7 +189,8 @@ impl Gpu for CudaGpu {
     }
 
     fn launch(&self, stream: StreamId, launch: &Launch<'_>) -> Result<()> {
-        self.start_kernel(stream, launch, &[])
+        let subject = || self.kernel_subject(launch);
+        self.recorded(stream, subject, || self.start_kernel(stream, launch, &[]))
     }
 
     fn launch_with(
@@ -184,7 +199,10 @@ impl Gpu for CudaGpu {
         launch: &Launch<'_>,
         attributes: &[LaunchAttribute],
     ) -> Result<()> {
-        self.start_kernel(stream, launch, attributes)
+        let subject = || self.kernel_subject(launch);
+        self.recorded(stream, subject, || {
+            self.start_kernel(stream, launch, attributes)
+        })
     }
 
     fn kernel_description(&self, module: ModuleId, kernel: u32) -> Result<KernelDescription> {
@@ -251,7 +269,7 @@ impl Gpu for CudaGpu {
     }
 
     fn graph_launch(&self, graph: GraphId, stream: StreamId) -> Result<()> {
-        self.start_graph(graph, stream)
+        self.recorded(stream, Subject::graph, || self.start_graph(graph, stream))
     }
 
     fn graph_upload(&self, graph: GraphId, stream: StreamId) -> Result<()> {
@@ -297,7 +315,8 @@ impl Gpu for CudaGpu {
     }
 
     fn copy(&self, stream: StreamId, copy: &Copy3d) -> Result<()> {
-        self.copy_box(stream, copy)
+        let subject = || Subject::copy(copy);
+        self.recorded(stream, subject, || self.copy_box(stream, copy))
     }
 
     fn reads_pageable_at_once(&self) -> bool {
@@ -310,8 +329,13 @@ impl Gpu for CudaGpu {
         unsafe { self.pin_host(context, span) }
     }
 
+    fn unpin(&self, context: ContextId, span: HostSpan) -> Result<()> {
+        self.unpin_host(context, span)
+    }
+
     fn fill(&self, stream: StreamId, fill: &Fill2d) -> Result<()> {
-        self.fill_rows(stream, fill)
+        let subject = || Subject::fill(fill);
+        self.recorded(stream, subject, || self.fill_rows(stream, fill))
     }
 
     unsafe fn host_register(
@@ -369,12 +393,28 @@ impl Gpu for CudaGpu {
         self.import_frame(file, bytes)
     }
 
-    fn frame_save(&self, _: FrameId, at: DevicePtr, offset: u64, into: HostSpan) -> Result<()> {
+    fn frame_save(
+        &self,
+        _: FrameId,
+        at: DevicePtr,
+        offset: u64,
+        into: HostSpan,
+    ) -> Result<FrameCopy> {
         self.save_frame(DevicePtr(at.0 + offset), into)
     }
 
-    fn frame_load(&self, _: FrameId, at: DevicePtr, offset: u64, from: HostSpan) -> Result<()> {
+    fn frame_load(
+        &self,
+        _: FrameId,
+        at: DevicePtr,
+        offset: u64,
+        from: HostSpan,
+    ) -> Result<FrameCopy> {
         self.load_frame(DevicePtr(at.0 + offset), from)
+    }
+
+    fn frame_copied(&self, copy: FrameCopy, wait: bool) -> Result<bool> {
+        self.frame_copy_ended(copy, wait)
     }
 
     fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId> {

@@ -147,6 +147,17 @@ impl CudaGpu {
         }
     }
 
+    pub(super) fn unpin_host(&self, context: ContextId, span: HostSpan) -> Result<()> {
+        let known = self.context(context)?;
+        let wanted = span.as_ptr() as Address;
+        let found = lock(&known.registered)
+            .iter()
+            .find_map(|(device, host)| (*host == wanted).then_some(*device));
+        let device =
+            found.ok_or_else(|| invalid("this host memory is not pinned by this context"))?;
+        self.unregister(context, DevicePtr(device))
+    }
+
     pub(super) fn unregister(&self, context: ContextId, address: DevicePtr) -> Result<()> {
         let context = self.context(context)?;
         let host = lock(&context.registered).remove(&address.0);

@@ -9,6 +9,7 @@
 
 mod contexts;
 mod copies;
+mod frame_copies;
 mod graph_nodes;
 mod graphs;
 mod handles;
@@ -17,6 +18,7 @@ mod interface;
 mod known_ranges;
 mod memory;
 mod modules;
+mod record;
 mod releases;
 mod shared;
 mod streams;
@@ -28,6 +30,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mica_cuda_abi::{CuResult, DeviceAttribute, MemAllocationProp, MemLocation};
+use mica_gpu::profile::Recorder;
 use mica_gpu::{DeviceProperties, GpuError, Result};
 use mica_rm::GroupId;
 
@@ -37,6 +40,7 @@ use crate::printed::{Printed, PrintedSink};
 use graphs::{Graph, Template};
 use handles::Handles;
 use modules::Module;
+use record::ContextRecording;
 use releases::{IdleEvents, Releases};
 
 /// One NVIDIA GPU.
@@ -57,6 +61,8 @@ pub struct CudaGpu {
     nvml: OnceLock<Option<(Nvml, u32)>>,
     releases: Arc<Releases>,
     printed: OnceLock<Printed>,
+    /// Who is told what the GPU did.
+    recorder: OnceLock<Arc<Recorder>>,
     handle_types: u32,
 }
 
@@ -74,6 +80,7 @@ struct Context {
     /// Registered host memory by device address.
     registered: Mutex<HashMap<u64, Address>>,
     idle_events: Mutex<IdleEvents>,
+    recording: Mutex<ContextRecording>,
     /// Allocations that are mapped frames, by address.
     framed: Mutex<HashMap<u64, Frame>>,
 }
@@ -151,6 +158,7 @@ impl CudaGpu {
             nvml: OnceLock::new(),
             releases,
             printed: OnceLock::new(),
+            recorder: OnceLock::new(),
         })
     }
 

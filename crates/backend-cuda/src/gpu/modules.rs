@@ -289,6 +289,13 @@ impl CudaGpu {
         Ok(value)
     }
 
+    /// A kernel's name, as its module has it.
+    pub(super) fn kernel_name(&self, module: ModuleId, kernel: u32) -> Option<String> {
+        let module = self.module(module).ok()?;
+        let kernel = kernel_of(&module, kernel).ok()?;
+        Some(kernel.name.clone())
+    }
+
     pub(super) fn start_kernel(
         &self,
         stream: StreamId,

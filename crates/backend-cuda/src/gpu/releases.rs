@@ -53,6 +53,13 @@ pub(super) struct IdleEvents {
     ended: bool,
 }
 
+impl IdleEvents {
+    /// Whether the context is being destroyed, or is gone.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+}
+
 #[derive(Default)]
 struct Lines {
     /// By stream, in the order of submission.
@@ -291,6 +298,7 @@ impl CudaGpu {
     /// Runs releases that a wait or query has just found reached, and passes its answer on.
     pub(super) fn collected<T>(&self, answer: Result<T>) -> Result<T> {
         self.releases.collect();
+        self.tell_all_reached();
         if let Some(printed) = self.printed.get() {
             printed.hand_on_after(answer.is_err());
         }

@@ -2,13 +2,14 @@
 
 use std::ffi::{c_uint, c_void};
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use mica_cuda_abi::{CuResult, event_flags, stream_flags};
 use mica_gpu::{
     ContextId, EventFlags, EventId, HostCallback, Result, StreamFlags, StreamId, ValueWait,
 };
 
-use super::{Address, CudaGpu, Event, Stream, stale};
+use super::{Address, Context, CudaGpu, Event, Stream, lock, stale};
 use crate::driver::Raw;
 
 impl CudaGpu {
@@ -26,9 +27,18 @@ impl CudaGpu {
         flags: StreamFlags,
         priority: i32,
     ) -> Result<StreamId> {
-        let context = self.context(context)?;
+        self.new_stream(self.context(context)?, flags.non_blocking, priority)
+    }
+
+    /// A stream of a context that is at hand.
+    pub(super) fn new_stream(
+        &self,
+        context: Arc<Context>,
+        non_blocking: bool,
+        priority: i32,
+    ) -> Result<StreamId> {
         let mut raw: Raw = std::ptr::null_mut();
-        let flags = match flags.non_blocking {
+        let flags = match non_blocking {
             true => stream_flags::NON_BLOCKING,
             false => 0,
         };
@@ -44,12 +54,37 @@ impl CudaGpu {
         if self.stream(id)?.raw == 0 {
             return Err(stale("stream that can be destroyed", id.0));
         }
+        let query = self.driver.functions.stream_query;
+        let is_busy = matches!(done(self.on_stream(id, "cuStreamQuery", query)), Ok(false));
+        // A stream that has work is destroyed after it: waits of other threads must never meet an event of a stream
+        // that is gone, since a program may have to go on before that work can end.
+        let destroyed_later = is_busy && self.destroy_after_work(id).is_ok();
         let removed = self.streams.remove(id.0);
         let stream = removed.ok_or_else(|| stale("stream", id.0))?;
+        if destroyed_later {
+            return Ok(());
+        }
         // SAFETY: made by us and out of the table.
         self.call(&stream.context, "cuStreamDestroy", || unsafe {
             (self.driver.functions.stream_destroy)(stream.raw as Raw)
         })
+    }
+
+    /// Has a stream destroyed as soon as its work is done. With its context it ends anyway.
+    fn destroy_after_work(&self, id: StreamId) -> Result<()> {
+        let Stream { context, raw } = self.stream(id)?;
+        let driver = Arc::clone(&self.driver);
+        let destroy = move || {
+            let idle = lock(&context.idle_events);
+            if !idle.has_ended() {
+                // SAFETY: the context lives while the lock is held; the stream was made by us, and nobody else has it.
+                unsafe {
+                    driver.enter(context.raw as Raw);
+                    (driver.functions.stream_destroy)(raw as Raw);
+                }
+            }
+        };
+        self.add_release(id, Box::new(destroy), false)
     }
 
     /// A call on a stream that takes nothing else.
@@ -108,11 +143,15 @@ impl CudaGpu {
     }
 
     pub(super) fn make_event(&self, context: ContextId, flags: EventFlags) -> Result<EventId> {
-        let context = self.context(context)?;
+        self.new_event(self.context(context)?, !flags.disable_timing)
+    }
+
+    /// An event of a context that is at hand.
+    pub(super) fn new_event(&self, context: Arc<Context>, timing: bool) -> Result<EventId> {
         let mut raw: Raw = std::ptr::null_mut();
-        let flags = match flags.disable_timing {
-            true => event_flags::DISABLE_TIMING,
-            false => 0,
+        let flags = match timing {
+            true => 0,
+            false => event_flags::DISABLE_TIMING,
         };
         // SAFETY: writes one handle.
         self.call(&context, "cuEventCreate", || unsafe {
@@ -124,8 +163,12 @@ impl CudaGpu {
 
     pub(super) fn end_event(&self, id: EventId) -> Result<()> {
         let removed = self.events.remove(id.0);
-        let event = removed.ok_or_else(|| stale("event", id.0))?;
-        // SAFETY: made by us and out of the table.
+        self.destroy_event(&removed.ok_or_else(|| stale("event", id.0))?)
+    }
+
+    /// Destroys an event that is in no table.
+    pub(super) fn destroy_event(&self, event: &Event) -> Result<()> {
+        // SAFETY: made by us, and its number finds it no more.
         self.call(&event.context, "cuEventDestroy", || unsafe {
             (self.driver.functions.event_destroy)(event.raw as Raw)
         })

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use mica_cuda_abi::{DeviceAttribute, Limit};
 use mica_gpu::{
     Aborted, Access, ArrayDescriptor, ArrayId, ContextId, Copy3d, DeviceProperties, DevicePtr,
-    EventFlags, EventId, Fill2d, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch,
+    EventFlags, EventId, Fill2d, FrameCopy, FrameId, Gpu, GpuError, HostCallback, HostSpan, Launch,
     MemoryWindow, ModuleId, ModuleInfo, ModuleOptions, Result, SessionBudget, StreamFlags,
     StreamId, TextureDescriptor, ValueWait,
 };
@@ -60,7 +60,7 @@ impl SoftwareGpu {
         }
         self.core.submit(&mut state, stream.0, OpKind::Inline);
         drop(state);
-        self.core.transfer(&context, &transfer);
+        self.core.transfer(&context, stream.0, &transfer);
         let mut state = self.core.state();
         self.core.complete(&mut state, stream.0);
         context.check()
@@ -88,6 +88,11 @@ impl Gpu for SoftwareGpu {
 
     fn attach_budget(&self, budget: &Arc<SessionBudget>) {
         self.core.memory.attach_budget(budget);
+    }
+
+    fn attach_recorder(&self, recorder: &Arc<mica_gpu::profile::Recorder>) -> bool {
+        self.core.recording.attach(recorder);
+        true
     }
 
     fn has_plenty_of_room(&self, bytes: u64) -> bool {
@@ -310,6 +315,10 @@ impl Gpu for SoftwareGpu {
         self.core.memory.take_window_file()
     }
 
+    fn place_windows(&self, file: BorrowedFd<'_>, part: std::ops::Range<u64>) -> bool {
+        self.core.memory.place_windows(file, part)
+    }
+
     fn memory_window(
         &self,
         context: ContextId,
@@ -408,12 +417,28 @@ impl Gpu for SoftwareGpu {
         self.core.memory.frame_import(file, bytes).map(FrameId)
     }
 
-    fn frame_save(&self, frame: FrameId, _: DevicePtr, offset: u64, into: HostSpan) -> Result<()> {
+    fn frame_save(
+        &self,
+        frame: FrameId,
+        _: DevicePtr,
+        offset: u64,
+        into: HostSpan,
+    ) -> Result<FrameCopy> {
         self.core.memory.frame_save(frame.0, offset, into)
     }
 
-    fn frame_load(&self, frame: FrameId, _: DevicePtr, offset: u64, from: HostSpan) -> Result<()> {
+    fn frame_load(
+        &self,
+        frame: FrameId,
+        _: DevicePtr,
+        offset: u64,
+        from: HostSpan,
+    ) -> Result<FrameCopy> {
         self.core.memory.frame_load(frame.0, offset, from)
+    }
+
+    fn frame_copied(&self, copy: FrameCopy, wait: bool) -> Result<bool> {
+        self.core.memory.frame_copied(copy, wait)
     }
 
     fn array_create(&self, context: ContextId, descriptor: &ArrayDescriptor) -> Result<ArrayId> {

@@ -95,9 +95,8 @@ impl DeviceMemory {
         };
         let reserved = mapped + guard;
         books.charge(mapped, self.total)?;
-        let placed = books
-            .space
-            .take_next(reserved, if huge { FRAME } else { PAGE })
+        let placed = self
+            .take_addresses(books, reserved, if huge { FRAME } else { PAGE })
             .ok_or_else(|| out_of_memory(format!("no address space for {bytes} bytes")))
             .and_then(|at| match self.arena.map_zero(at, mapped, huge) {
                 Ok(()) => Ok(at),
@@ -167,9 +166,8 @@ impl DeviceMemory {
         let (base, at) = match existing {
             Some(found) => found,
             None => {
-                let base = books
-                    .space
-                    .take_next(CHUNK + PAGE, PAGE)
+                let base = self
+                    .take_addresses(books, CHUNK + PAGE, PAGE)
                     .ok_or_else(|| out_of_memory("no address space for small allocations"))?;
                 let mut free = Ranges::new(base, CHUNK);
                 let at = free.take_lowest(taken, STEP).unwrap_or(base);

@@ -110,6 +110,7 @@ impl DeviceMemory {
             address: base,
             bytes,
             state,
+            what: String::new(),
             distance: match address {
                 a if a < base => -((base - a) as i64),
                 a if a >= base + bytes => (a - base - bytes) as i64 + 1,
@@ -137,6 +138,17 @@ impl DeviceMemory {
         near.into_iter().next()
     }
 
+    /// Address space. Where none is left, that of freed allocations is used again, the oldest first.
+    pub(super) fn take_addresses(&self, books: &mut Books, bytes: u64, align: u64) -> Option<u64> {
+        loop {
+            if let Some(at) = books.space.take_next(bytes, align) {
+                return Some(at);
+            }
+            let (address, live) = books.parked.freed.pop_front()?;
+            self.release_parked(books, address, live);
+        }
+    }
+
     /// Keeps a freed allocation from being handed out again. `false`: free it as usual.
     pub(super) fn park(&self, books: &mut Books, address: u64, live: Live) -> bool {
         if self.checked.is_none() {
@@ -152,6 +164,8 @@ impl DeviceMemory {
             }
             _ => return false,
         }
+        // Nobody reads freed memory without a fault, so what is known of its bytes is of no use.
+        self.note_written(address, live.bytes);
         books.parked.freed.push_back((address, live));
         while books.parked.freed.len() > MOST_PARKED || books.parked.small_bytes > MOST_PARKED_SMALL
         {
@@ -225,6 +239,18 @@ mod tests {
         let near = memory.nearest(a + 256).unwrap();
         assert_eq!((near.address, near.distance), (a, 1));
         assert_eq!(memory.nearest(a - 4).map(|n| n.distance), Some(-4));
+    }
+
+    #[test]
+    fn freed_address_space_is_used_again_when_none_is_left() {
+        let mut memory = DeviceMemory::new(64 << 20, 256 << 20).unwrap();
+        memory.check(&"initcheck".parse().unwrap());
+        for _ in 0..100 {
+            let at = memory.alloc(1, 16 << 20, Purpose::Program).unwrap();
+            assert!(memory.shadow().unwrap().is_unwritten(at, 4));
+            memory.free(1, at).unwrap();
+            assert!(!memory.shadow().unwrap().is_unwritten(at, 4));
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 
 mod alloc;
 mod checked;
+mod copier;
 mod exported;
 mod frames;
 mod register;
@@ -53,6 +54,7 @@ pub(crate) struct DeviceMemory {
     lent: AtomicU64,
     /// What is kept for a device that is checked.
     checked: Option<Checked>,
+    copier: copier::Copier,
 }
 
 #[derive(Debug)]
@@ -141,6 +143,7 @@ impl DeviceMemory {
             budget: Arc::default(),
             lent: AtomicU64::new(0),
             checked: None,
+            copier: copier::Copier::default(),
         })
     }
 

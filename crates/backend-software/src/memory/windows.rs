@@ -8,7 +8,7 @@
 //! is sealed: nobody can cut pages away under a running kernel. Freed pieces are punched out, so the
 //! memory goes even while a stale mapping stays, and the next owner reads zeros.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use mica_gpu::Result;
@@ -66,6 +66,19 @@ impl WindowFile {
         })
     }
 
+    /// A part of a file that another process has already, emptied; `None` if it cannot be.
+    fn within(file: OwnedFd, part: std::ops::Range<u64>) -> Option<Self> {
+        let (start, end) = (part.start.next_multiple_of(FRAME), part.end & !(FRAME - 1));
+        let mut windows = Self {
+            file,
+            given: true,
+            offsets: Ranges::new(start, 0),
+        };
+        let bytes = end.checked_sub(start).filter(|bytes| *bytes > 0)?;
+        windows.give_back(start, bytes);
+        (windows.offsets.is_all_free(start, bytes)).then_some(windows)
+    }
+
     pub(super) fn give_back(&mut self, offset: u64, mapped: u64) {
         let room = room(mapped);
         // SAFETY: the file is ours; punching drops contents that are nobody's any more.
@@ -100,6 +113,21 @@ impl DeviceMemory {
         let copy = windows.file.try_clone().ok()?;
         windows.given = true;
         Some(copy)
+    }
+
+    /// Has windows lie in a part of a file, unless the window file has been given away; whether they do. A device that
+    /// was opened without windows has none.
+    pub(crate) fn place_windows(&self, file: BorrowedFd<'_>, part: std::ops::Range<u64>) -> bool {
+        let mut books = self.books();
+        if books.windows.as_ref().is_none_or(|windows| windows.given) {
+            return false;
+        }
+        let placed = file.try_clone_to_owned().ok();
+        let Some(placed) = placed.and_then(|file| WindowFile::within(file, part)) else {
+            return false;
+        };
+        books.windows = Some(placed);
+        true
     }
 
     /// The memory around `address` as a window; its first byte in `Err` if it is none yet but could be;

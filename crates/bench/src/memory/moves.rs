@@ -23,6 +23,8 @@ pub(super) const PARTS: [(&str, Part); 3] = [
 const BUFFER_BYTES: u64 = 256 * MIB;
 /// Pairs of allocation and free between two looks at the clock.
 const PAIRS: usize = 1000;
+/// Allocations that live while pairs are measured.
+const OTHERS: u64 = 1000;
 /// Launches between two looks at the clock.
 const LAUNCHES: usize = 8;
 
@@ -46,7 +48,7 @@ impl Side {
         let subject = Subject::open(scale.gpu, bytes + buffer_bytes + 64 * MIB)?;
         let held = subject.take(&*subject.swappable, bytes)?;
         // As a worker does in the background.
-        subject.swapper.prepare()?;
+        subject.swapper.prepare(0)?;
         Ok(Self {
             held,
             buffer: HostBuffer::new(&subject, buffer_bytes)?,
@@ -165,34 +167,59 @@ fn exchange(leaves: &Side, returns: &Side, bytes: u64) -> Result<f64> {
 }
 
 fn allocations(scale: &Scale, report: &mut Report) -> Result<()> {
-    let subject = Subject::open(scale.gpu, 256 * MIB)?;
+    let subject = Subject::open(scale.gpu, 512 * MIB)?;
+    let sides: [&dyn Gpu; 2] = [&*subject.plain, &*subject.swappable];
     for (what, bytes) in [("4 KiB", 4096), ("512 KiB", 512 << 10)] {
-        let pairs = |side: &dyn Gpu| -> Result<f64> {
-            let began = Instant::now();
-            for _ in 0..PAIRS {
-                let at = side.memory_alloc(subject.context, bytes)?;
-                side.memory_free(subject.context, at)?;
-            }
-            Ok(began.elapsed().as_secs_f64() * 1e6 / PAIRS as f64)
-        };
-        let (mut plain, mut swappable) = (Vec::new(), Vec::new());
-        for round in 0..=scale.rounds {
-            let (one, other) = (pairs(&*subject.plain)?, pairs(&*subject.swappable)?);
-            if round > 0 {
-                plain.push(one);
-                swappable.push(other);
-            }
-        }
-        let measured = Measured {
-            what: format!("alloc + free of {what}, in the worker"),
-            unit: "µs",
-            native: median(plain),
-            native_words: "by the device",
-            mica: median(swappable),
-            most: Some(0.5),
-        };
-        measured.add_to(report);
+        measure_pairs(scale, &subject, what, bytes, report)?;
     }
+    let mut others = Vec::new();
+    for side in sides {
+        for index in 0..OTHERS {
+            let at = side.memory_alloc(subject.context, (66 << 10) + index % 64 * 1024)?;
+            others.push((side, at));
+        }
+    }
+    let what = format!("512 KiB beside {OTHERS} others");
+    measure_pairs(scale, &subject, &what, 512 << 10, report)?;
+    for (side, at) in others {
+        side.memory_free(subject.context, at)?;
+    }
+    Ok(())
+}
+
+/// One allocation and its free, again and again: of a device, and of the pool before it. Neither clears the memory.
+fn measure_pairs(
+    scale: &Scale,
+    subject: &Subject,
+    what: &str,
+    bytes: u64,
+    report: &mut Report,
+) -> Result<()> {
+    let pairs = |side: &dyn Gpu| -> Result<f64> {
+        let began = Instant::now();
+        for _ in 0..PAIRS {
+            let at = side.memory_alloc(subject.context, bytes)?;
+            side.memory_free(subject.context, at)?;
+        }
+        Ok(began.elapsed().as_secs_f64() * 1e6 / PAIRS as f64)
+    };
+    let (mut plain, mut swappable) = (Vec::new(), Vec::new());
+    for round in 0..=scale.rounds {
+        let (one, other) = (pairs(&*subject.plain)?, pairs(&*subject.swappable)?);
+        if round > 0 {
+            plain.push(one);
+            swappable.push(other);
+        }
+    }
+    let measured = Measured {
+        what: format!("alloc + free of {what}, from the pool of a worker"),
+        unit: "µs",
+        native: median(plain),
+        native_words: "by the device",
+        mica: median(swappable),
+        most: Some(0.5),
+    };
+    measured.add_to(report);
     Ok(())
 }
 

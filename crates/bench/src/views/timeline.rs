@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use mica_command::child::own_path;
 use mica_command::refusal::explain;
-use mica_control::api::{GpuKind, Turn, Turns};
+use mica_control::api::{GpuKind, Turn, TurnKind, Turns};
 use mica_control::client::ControlClient;
 use mica_load::{Load, Pattern};
 
@@ -66,21 +66,30 @@ pub(super) fn run(gpu: Option<BenchGpuArg>, seconds: f64) -> Result<Line> {
         counted.push(report.kernels / alone);
     }
     let begin_ns = begin_ms as f64 * 1e6 - seen.unix_minus_monotonic_ns;
-    let had: Vec<f64> = TENANTS
-        .iter()
-        .map(|(name, _)| seen.seconds_of(name, begin_ns, begin_ns + seconds * 1e9))
-        .collect();
-    Ok(line(is_software, seconds, &had, &counted))
+    let window = (begin_ns, begin_ns + seconds * 1e9);
+    let had = |by_clock| -> Vec<f64> {
+        let names = TENANTS.iter();
+        names
+            .map(|(name, _)| seen.seconds_of(name, window, by_clock))
+            .collect()
+    };
+    let mut line = line(is_software, seconds, &had(false), &counted);
+    if is_software {
+        let clock = words(&parts(&had(true)));
+        line.mica += &format!("; leases by the clock {clock}");
+    }
+    Ok(line)
+}
+
+fn words(parts: &[f64]) -> String {
+    let texts: Vec<String> = parts.iter().map(|part| format!("{part:.1}")).collect();
+    texts.join(" : ")
 }
 
 fn line(is_software: bool, seconds: f64, had: &[f64], counted: &[f64]) -> Line {
     let (turns, kernels) = (parts(had), parts(counted));
     let apart = turns.iter().zip(&kernels).map(|(a, b)| (a - b).abs());
     let apart = apart.fold(0.0, f64::max);
-    let words = |parts: &[f64]| {
-        let texts: Vec<String> = parts.iter().map(|part| format!("{part:.1}")).collect();
-        texts.join(" : ")
-    };
     let percent = |all: &[f64]| 100.0 * all.iter().sum::<f64>() / seconds;
     let gpu = if is_software { "software GPU" } else { "GPU" };
     Line {
@@ -160,18 +169,23 @@ impl Seen {
         }
     }
 
-    /// Seconds for which a tenant had the GPU within a window.
-    fn seconds_of(&self, name: &str, begin_ns: f64, end_ns: f64) -> f64 {
+    /// Seconds for which a tenant had the GPU within a window: the GPU time of its turns where that is measured, or by
+    /// the clock.
+    fn seconds_of(&self, name: &str, (begin_ns, end_ns): (f64, f64), by_clock: bool) -> f64 {
         let own = self.turns.values().filter(|turn| turn.vgpu == name);
         let within = |turn: &Turn| {
             let end = turn.end_ns.map_or(end_ns, |end| end as f64);
             let length = end.min(end_ns) - begin_ns.max(turn.start_ns as f64);
-            // Where gates are open, several have turns at once, and only their GPU time tells them apart.
-            let part = match turn.busy_ns {
-                Some(busy) if end > turn.start_ns as f64 => {
-                    (busy as f64 / (end - turn.start_ns as f64)).min(1.0)
-                }
-                _ => 1.0,
+            // Where gates are open, several have turns at once, and only their GPU time tells them apart. Under a lease a
+            // tenant that thinks between two kernels holds the GPU and uses nothing.
+            let whole = end - turn.start_ns as f64;
+            let part = match (turn.busy_ns, turn.kind) {
+                _ if whole <= 0.0 => 1.0,
+                (None, _) => 1.0,
+                (Some(_), TurnKind::Lease) if by_clock => 1.0,
+                // Work may run on after its lease.
+                (Some(busy), TurnKind::Lease) => busy as f64 / whole,
+                (Some(busy), TurnKind::Open) => (busy as f64 / whole).min(1.0),
             };
             length.max(0.0) * part
         };
@@ -239,9 +253,11 @@ mod tests {
             turns: vec![turn(2, 3_000_000_000, Some(3_250_000_000), None)],
             ..Turns::default()
         });
-        let seconds = seen.seconds_of("a", 1e9, 4e9);
+        let seconds = seen.seconds_of("a", (1e9, 4e9), false);
         assert!((seconds - 1.75).abs() < 1e-9, "{seconds}");
-        assert_eq!(seen.seconds_of("b", 1e9, 4e9), 0.0);
+        let by_clock = seen.seconds_of("a", (1e9, 4e9), true);
+        assert!((by_clock - 2.25).abs() < 1e-9, "{by_clock}");
+        assert_eq!(seen.seconds_of("b", (1e9, 4e9), false), 0.0);
     }
 
     #[test]

@@ -62,6 +62,8 @@ fn join_foreign(into: &mut Option<Foreign>, from: &Option<Foreign>) {
 pub(crate) struct SyncClocks {
     clocks: HashMap<u64, SyncClock>,
     version: u64,
+    held_bytes: u64,
+    is_lost: bool,
 }
 
 #[derive(Debug, Default)]
@@ -70,9 +72,53 @@ struct SyncClock {
     version: u64,
 }
 
+/// Host bytes of an entry of a map besides its value.
+const ENTRY_BYTES: u64 = 64;
+
 impl SyncClocks {
     pub(crate) fn clear(&mut self) {
-        self.clocks.clear();
+        *self = Self::default();
+    }
+
+    /// Host bytes that the clocks take, about.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// Drops all clocks for want of memory. From then on nobody knows which accesses are ordered.
+    pub(crate) fn lose(&mut self) {
+        self.clear();
+        self.is_lost = true;
+    }
+
+    /// Whether clocks were dropped.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Adds what a block's thread released to the clock of an address.
+    fn release(&mut self, address: u64, block: u32, released: &Known) {
+        if self.is_lost {
+            return;
+        }
+        self.version += 1;
+        let mut held = 0;
+        let clock = self.clocks.entry(address).or_insert_with(|| {
+            held += ENTRY_BYTES;
+            SyncClock::default()
+        });
+        clock.version = self.version;
+        let foreign = released.foreign.iter().flat_map(|f| f.iter());
+        for (block, epochs) in std::iter::once((&block, &released.own)).chain(foreign) {
+            match clock.blocks.get_mut(block) {
+                Some(known) => join_epochs(known, epochs),
+                None => {
+                    held += ENTRY_BYTES + size_of_val(&epochs[..]) as u64;
+                    clock.blocks.insert(*block, Arc::clone(epochs));
+                }
+            }
+        }
+        self.held_bytes += held;
     }
 }
 
@@ -132,7 +178,7 @@ impl Clocks {
         let mut known = self.known[thread].clone();
         let own = Arc::make_mut(&mut known.own);
         own[thread] = self.epochs[thread];
-        self.epochs[thread] += 1;
+        self.epochs[thread] = self.epochs[thread].saturating_add(1);
         known
     }
 
@@ -155,7 +201,7 @@ impl Clocks {
         for t in threads.iter().map(|t| t as usize) {
             if let Some(epoch) = self.epochs.get_mut(t) {
                 own[t] = *epoch;
-                *epoch += 1;
+                *epoch = epoch.saturating_add(1);
             }
         }
         for t in threads.iter().map(|t| t as usize) {
@@ -208,19 +254,8 @@ impl Clocks {
             true => Some(self.release(t)),
             false => self.fenced[t].clone(),
         };
-        let Some(released) = released else { return };
-        sync.version += 1;
-        let clock = sync.clocks.entry(address).or_default();
-        clock.version = sync.version;
-        let mut add = |block: u32, epochs: &Epochs| match clock.blocks.get_mut(&block) {
-            Some(known) => join_epochs(known, epochs),
-            None => {
-                clock.blocks.insert(block, Arc::clone(epochs));
-            }
-        };
-        add(self.block, &released.own);
-        for (block, epochs) in released.foreign.iter().flat_map(|f| f.iter()) {
-            add(*block, epochs);
+        if let Some(released) = released {
+            sync.release(address, self.block, &released);
         }
     }
 
@@ -312,5 +347,18 @@ mod tests {
         a.write(&mut sync, 8, 0, true);
         b.read(&sync, 8, 3);
         assert!(b.knows(3, 0, 0, epoch) && !b.knows(4, 0, 0, epoch));
+    }
+
+    #[test]
+    fn the_memory_of_released_clocks_is_counted_and_can_be_dropped() {
+        let mut sync = SyncClocks::default();
+        let mut clocks = Clocks::new(0, 32);
+        (0..100).for_each(|word| clocks.write(&mut sync, word * 4, 0, true));
+        assert!(sync.held_bytes() >= 100 * 32 * 4, "{}", sync.held_bytes());
+        sync.lose();
+        clocks.write(&mut sync, 8, 0, true);
+        assert!(sync.is_lost() && sync.held_bytes() == 0);
+        sync.clear();
+        assert!(!sync.is_lost());
     }
 }

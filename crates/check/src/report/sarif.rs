@@ -63,9 +63,11 @@ fn result(finding: &Finding, ids: &[String]) -> Value {
 fn message(finding: &Finding) -> String {
     // The first line of the text ends with the class, which is the rule's name here.
     let text = super::text::text(finding);
-    let mut lines = text.lines().skip(1).map(str::trim);
-    let rest: Vec<&str> = lines.by_ref().collect();
-    format!("{}: {}", finding.message, rest.join("; "))
+    let rest: Vec<&str> = text.lines().skip(1).map(str::trim).collect();
+    match rest[..] {
+        [] => finding.message.clone(),
+        _ => format!("{}: {}", finding.message, rest.join("; ")),
+    }
 }
 
 fn location(party: &Party) -> Option<Value> {

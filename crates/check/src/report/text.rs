@@ -76,7 +76,7 @@ fn allocation_lines(out: &mut String, allocation: &Allocation) {
         0 => "inside".to_owned(),
         1 => "directly behind".to_owned(),
         d if d > 0 => format!("{} bytes behind", d - 1),
-        d => format!("{} bytes before", -d),
+        d => format!("{} bytes before", d.unsigned_abs()),
     };
     let _ = writeln!(
         out,
@@ -90,7 +90,7 @@ fn allocation_lines(out: &mut String, allocation: &Allocation) {
     }
 }
 
-/// The last line: how many findings of which tool.
+/// The last line: how many mistakes and warnings, and how many were suppressed.
 pub fn summary(findings: &[Finding], suppressed: usize) -> String {
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
@@ -145,6 +145,7 @@ mod tests {
                 address: 0x1000,
                 bytes: 1024,
                 state: AllocationState::Live,
+                what: String::new(),
                 distance: 1,
                 stack: vec!["main (saxpy)".into()],
             }),

@@ -1,6 +1,7 @@
 //! The words people type: one definition for parsing, help, man pages and completions.
 
 mod cdi;
+mod region;
 mod remote;
 mod values;
 mod vm;
@@ -14,11 +15,14 @@ pub(crate) use cdi::{CdiArgs, CdiCommand, CdiGenerateArgs, CdiRemoveArgs};
 use mica_command::size::{Memory, Share};
 use mica_command::when::Since;
 use mica_views::args::{ReportArgs, SmiArgs, TopArgs, WhyArgs};
+pub(crate) use region::{RegionCommand, RegionUse};
 pub(crate) use remote::{InviteArgs, PairArgs, RemoteAddArgs, RemoteCommand, ServeArgs};
 pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
 };
-pub(crate) use vm::{VmArgs, VmAttachArgs, VmCommand, VmServeArgs};
+pub(crate) use vm::{RegionArgs, VmArgs, VmAttachArgs, VmCommand, VmServeArgs};
+
+use crate::check::CheckEnvironment;
 
 /// Split a GPU into virtual GPUs with a memory limit and a compute share that hold.
 #[derive(Debug, Parser)]
@@ -56,6 +60,15 @@ pub(crate) enum Command {
         after_help = "Examples: mica check -- ./program\n          mica check --tool memcheck,racecheck --sarif report.sarif -- ./tests\nBuild with -lineinfo for source lines. Exit code: the program's own, or --error-exitcode if mistakes were found."
     )]
     Check(CheckArgs),
+    /// Which kernels, copies and waits take a program's time
+    ///
+    /// Runs the program in an isolated virtual GPU that records every kernel, copy and wait: exact times on the
+    /// software GPU, those of the driver's events on an NVIDIA GPU. With --vgpu nothing is started: what runs in
+    /// that virtual GPU is looked at for a while.
+    #[command(
+        after_help = "Examples: mica profile -- ./program\n          mica profile --trace trace.json -- python train.py\n          mica profile --vgpu team-a --seconds 5\nExit code: the program's own."
+    )]
+    Profile(ProfileArgs),
     /// Make a virtual GPU that stays until it is removed
     Create(CreateArgs),
     /// List virtual GPUs and their limits
@@ -80,7 +93,13 @@ pub(crate) enum Command {
     /// Works for isolated virtual GPUs.
     Cancel(NameArgs),
     /// Show where the memory of a virtual GPU is, and what cannot leave the GPU
-    Memory(NameArgs),
+    Memory(MemoryArgs),
+    /// Memory that several virtual GPUs share: one copy of the weights for many
+    #[command(
+        subcommand,
+        after_help = "Example: mica region create weights -m 20GiB\n         mica run --region weights:rw -- python load.py\n         mica run --region weights -- python serve.py\nPrograms find the handle for cuIpcOpenMemHandle in MICA_REGION_WEIGHTS."
+    )]
+    Region(RegionCommand),
     /// List this host's GPUs
     Gpus(JsonArgs),
     /// Print what every virtual GPU uses, as measured, or what it used since a time
@@ -155,11 +174,19 @@ pub(crate) enum Command {
         /// The folder.
         folder: PathBuf,
     },
+    /// Write the libraries for machines without `mica` into a folder, by C library
+    #[command(hide = true)]
+    Libraries {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// Serve one stream of a virtual machine (started by `mica vm serve`)
     #[command(hide = true)]
     VmStream {
         /// The socket that leads to the virtual GPU.
         socket: PathBuf,
+        /// The machine's regions.
+        regions: Vec<PathBuf>,
     },
     /// Serve one virtual GPU (started by the daemon)
     #[command(hide = true)]
@@ -173,6 +200,9 @@ pub(crate) enum Command {
         /// It wants to be paired.
         #[arg(long)]
         pair: bool,
+        /// Seconds that a broken connection is waited for.
+        #[arg(long)]
+        resume: u32,
     },
     /// Be one tenant of the demo
     #[command(hide = true)]
@@ -183,6 +213,18 @@ pub(crate) enum Command {
         /// Copy until killed, instead.
         #[arg(long)]
         copy_for_ever: bool,
+        /// Measure the steps of a training loop, instead.
+        #[arg(long)]
+        train: bool,
+        /// Leave out what uses pinned memory in place.
+        #[arg(long)]
+        without_pinned: bool,
+        /// Load a large module, instead.
+        #[arg(long)]
+        large_module: bool,
+        /// Copy a while in one direction, instead.
+        #[arg(long)]
+        copies: Option<mica_bench::CopyDirection>,
     },
     /// Ask for more than the limit as an ordinary CUDA program
     #[command(hide = true)]
@@ -252,7 +294,7 @@ pub(crate) struct SpecArgs {
 }
 
 /// How closely a program is watched.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct WatchArgs {
     /// Write one line per driver call to this file, and a summary
     #[arg(long, value_name = "FILE")]
@@ -260,9 +302,25 @@ pub(crate) struct WatchArgs {
     /// Check every access of a kernel against the exact bounds of its allocation (software GPU, slower)
     #[arg(long)]
     pub(crate) memcheck: bool,
-    /// What `mica check` asks for.
+    /// The file that `mica profile` reads.
     #[arg(skip)]
-    pub(crate) check: Option<crate::check::CheckEnvironment>,
+    pub(crate) profile: Option<PathBuf>,
+    /// List the memory that the program has not freed when it ends, and who allocated it (isolated mode)
+    #[arg(long)]
+    pub(crate) leaks: bool,
+    /// What `mica check` and `--leaks` ask for.
+    #[arg(skip)]
+    pub(crate) check: Option<CheckEnvironment>,
+}
+
+impl WatchArgs {
+    pub(crate) fn with_check(&self, check: CheckEnvironment) -> Self {
+        let check = Some(check);
+        Self {
+            check,
+            ..self.clone()
+        }
+    }
 }
 
 /// `mica check`.
@@ -293,8 +351,49 @@ pub(crate) struct CheckArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// `mica run`.
+/// `mica profile`.
 #[derive(Debug, Args)]
+pub(crate) struct ProfileArgs {
+    /// Write every single kernel, copy and wait to this file, for ui.perfetto.dev or chrome://tracing
+    #[arg(
+        long = "trace",
+        short_alias = 'o',
+        value_name = "FILE",
+        conflicts_with = "vgpu"
+    )]
+    pub(crate) output: Option<PathBuf>,
+    /// Print the report as JSON on standard output when the program has ended
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Kernels and copies that are shown
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) top: usize,
+    /// Look at what runs in this virtual GPU instead of starting a program
+    #[arg(long, value_name = "NAME", conflicts_with = "command")]
+    pub(crate) vgpu: Option<String>,
+    /// How long to look, with --vgpu
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    /// The program and its arguments
+    #[arg(
+        required_unless_present = "vgpu",
+        trailing_var_arg = true,
+        value_name = "CMD"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write seconds from 0.1 to 86400".to_owned()),
+    }
+}
+
+/// `mica run`.
+#[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) spec: SpecArgs,
@@ -304,6 +403,9 @@ pub(crate) struct RunArgs {
     /// Use a GPU of another machine: its name in `mica remote ls`, or its address
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) on: Option<String>,
+    /// Attach a region, to be read, or with :rw also written; can be given again
+    #[arg(long, value_name = "REGION[:rw]")]
+    pub(crate) region: Vec<RegionUse>,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
     /// The program and its arguments
@@ -312,7 +414,7 @@ pub(crate) struct RunArgs {
 }
 
 /// `mica exec`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ExecArgs {
     /// The virtual GPU
     pub(crate) name: String,
@@ -351,6 +453,19 @@ pub(crate) struct ListArgs {
 pub(crate) struct NameArgs {
     /// The virtual GPU
     pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `mica memory`.
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// The virtual GPU
+    pub(crate) name: String,
+    /// First give back what pools and host memory keep for later (swappable virtual GPUs)
+    #[arg(long)]
+    pub(crate) compact: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

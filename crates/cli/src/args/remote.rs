@@ -11,6 +11,9 @@ pub(crate) struct ServeArgs {
     /// Where to listen: an address and a port; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9731")]
     pub(crate) listen: String,
+    /// Seconds that a broken connection may take to come back without losing a call; 0: none
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=3600))]
+    pub(crate) resume: u32,
     /// As root: the user that listens and that remote programs act for
     #[arg(long, value_name = "USER")]
     pub(crate) user: Option<String>,

@@ -17,6 +17,11 @@ pub(crate) struct VmArgs {
 pub(crate) enum VmCommand {
     /// Print what a virtual machine needs to use a virtual GPU
     Attach(VmAttachArgs),
+    /// Remove the shared memory of a virtual machine that has ended
+    ///
+    /// The files that `mica vm serve --regions` made stay, almost empty, so that a running machine survives a restart of
+    /// the command. Refused while a program uses one of them.
+    Detach(VmDetachArgs),
     /// Serve a virtual machine's programs in a virtual GPU, until ended
     ///
     /// Each program of the guest is served by a process and a worker of its own. The guest has the rights of a
@@ -35,6 +40,27 @@ pub(crate) struct VmAttachArgs {
     /// Port of the host that the guest connects to
     #[arg(long, default_value_t = mica_guest::PORT)]
     pub(crate) port: u32,
+    #[command(flatten)]
+    pub(crate) memory: RegionArgs,
+}
+
+/// `mica vm detach`.
+#[derive(Debug, Args)]
+pub(crate) struct VmDetachArgs {
+    /// The virtual GPU
+    pub(crate) name: String,
+}
+
+/// The memory that a virtual machine shares with its host.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RegionArgs {
+    /// Programs of the guest that share memory with their workers (ivshmem) at a time; others' data travels over vsock
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=32))]
+    pub(crate) regions: u32,
+    /// Memory that each of them can share, a power of two from 32MiB up: pinned memory, and on the software GPU windows on
+    /// device memory. Costs only what is used
+    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
+    pub(crate) region_size: String,
 }
 
 /// `mica vm serve`.
@@ -53,4 +79,9 @@ pub(crate) struct VmServeArgs {
     /// device is a program (vhost-device-vsock, Firecracker, Cloud Hypervisor)
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) memory: RegionArgs,
+    /// User that the machine runs as (libvirt-qemu), who is given the files of its shared memory
+    #[arg(long, value_name = "USER")]
+    pub(crate) region_owner: Option<String>,
 }

@@ -2,18 +2,13 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use mica_check::report::Suppressions;
 use mica_check::{Finding, Record};
 
 use super::frames::Stacks;
-
-const PAUSE: Duration = Duration::from_millis(50);
+use crate::follower::Follower;
 
 /// What the records said.
 #[derive(Debug, Default)]
@@ -22,56 +17,31 @@ pub(super) struct Seen {
     pub(super) suppressed: usize,
     /// Launches that ended.
     pub(super) kernels: u64,
+    /// Allocations that were made.
+    pub(super) allocations: u64,
+    /// Programs that have said what they have not freed, and those that could not because a kernel had faulted.
+    pub(super) ended: u64,
+    pub(super) faulted: u64,
     /// Lines that are no record: the program can write into the file too.
     pub(super) unreadable: u64,
 }
 
-/// A thread that reads what is appended to a file.
-pub(super) struct Follower {
-    thread: JoinHandle<Seen>,
-    over: Arc<AtomicBool>,
-}
-
-impl Follower {
-    /// Begins reading; `show` is called for every finding that is not suppressed.
-    pub(super) fn start(
-        file: File,
-        suppressions: Suppressions,
-        show: impl Fn(&Finding) + Send + 'static,
-    ) -> Result<Self> {
-        let over = Arc::new(AtomicBool::new(false));
-        let last = Arc::clone(&over);
-        let read = move || {
-            let mut reader = Reader {
-                file,
-                at: 0,
-                rest: Vec::new(),
-                stacks: Stacks::default(),
-                suppressions,
-                seen: Seen::default(),
-            };
-            loop {
-                // Asked first, so that what was written before the end is read.
-                let is_over = last.load(Ordering::Acquire);
-                reader.read(&show);
-                if is_over {
-                    return reader.seen;
-                }
-                std::thread::sleep(PAUSE);
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("check-report".into())
-            .spawn(read)
-            .context("a thread for the report")?;
-        Ok(Self { thread, over })
-    }
-
-    /// Reads the rest.
-    pub(super) fn finish(self) -> Seen {
-        self.over.store(true, Ordering::Release);
-        self.thread.join().unwrap_or_default()
-    }
+/// Begins reading what is appended to a file; `show` is called for every finding that is not suppressed.
+pub(super) fn start(
+    file: File,
+    suppressions: Suppressions,
+    show: impl Fn(&Finding) + Send + 'static,
+) -> Result<Follower<Seen>> {
+    let reader = Reader {
+        file,
+        at: 0,
+        rest: Vec::new(),
+        stacks: Stacks::default(),
+        suppressions,
+        seen: Seen::default(),
+    };
+    let read = move |reader: &mut Reader| reader.read(&show);
+    Follower::start("check-report", reader, read, |reader| reader.seen)
 }
 
 struct Reader {
@@ -107,7 +77,12 @@ impl Reader {
                 address,
                 bytes,
                 frames,
-            } => self.stacks.add(address, bytes, frames),
+            } => {
+                self.seen.allocations += 1;
+                self.stacks.add(address, bytes, frames);
+            }
+            Record::Ended { faulted: false } => self.seen.ended += 1,
+            Record::Ended { faulted: true } => self.seen.faulted += 1,
             Record::Kernel { .. } => self.seen.kernels += 1,
             Record::Finding(mut finding) => {
                 if let Some(allocation) = &mut finding.allocation {
@@ -126,7 +101,7 @@ impl Reader {
         let same = |known: &&mut Finding| known.is_same(&finding);
         if let Some(known) = self.seen.findings.iter_mut().find(same) {
             // A later launch of the same kernel: counted, not shown again.
-            known.count += finding.count;
+            known.count = known.count.saturating_add(finding.count);
             return;
         }
         show(&finding);

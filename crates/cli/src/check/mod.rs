@@ -8,7 +8,9 @@
 
 mod follow;
 mod frames;
+pub(crate) mod leaks;
 
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +21,6 @@ use rustix::fs::MemfdFlags;
 
 use crate::args::{CheckArgs, WatchArgs};
 use crate::program;
-use follow::Follower;
 
 /// What the library in the program must know.
 #[derive(Clone, Debug)]
@@ -39,17 +40,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<i32> {
         // What would fail at the end fails before the program runs.
         write(path, "")?;
     }
-    let file = rustix::fs::memfd_create("mica-check", MemfdFlags::CLOEXEC)
-        .context("memory for the report")?;
-    let file = std::fs::File::from(file);
-    let own = std::process::id();
-    let number = std::os::fd::AsRawFd::as_raw_fd(&file);
-    let environment = CheckEnvironment {
-        tools: settings.tools.to_string(),
-        report: PathBuf::from(format!("/proc/{own}/fd/{number}")),
-    };
+    let (file, environment) = report_file(settings.tools.to_string())?;
     let quiet = args.json;
-    let follower = Follower::start(file, suppressions, move |finding: &Finding| {
+    let follower = follow::start(file, suppressions, move |finding: &Finding| {
         if !quiet {
             errln!("{}", marked(&text(finding)));
         }
@@ -71,6 +64,17 @@ pub(crate) fn run(args: &CheckArgs) -> Result<i32> {
         0 => code,
         _ => args.error_exitcode,
     })
+}
+
+/// Memory that the program appends its records to, and what its library must know to do so.
+fn report_file(tools: String) -> Result<(File, CheckEnvironment)> {
+    let file = rustix::fs::memfd_create("mica-check", MemfdFlags::CLOEXEC)
+        .context("memory for the report")?;
+    let file = File::from(file);
+    let own = std::process::id();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&file);
+    let report = PathBuf::from(format!("/proc/{own}/fd/{number}"));
+    Ok((file, CheckEnvironment { tools, report }))
 }
 
 /// Lines with Mica's mark before the first.
@@ -125,7 +129,7 @@ fn tell(args: &CheckArgs, seen: &follow::Seen) -> Result<()> {
 
 fn write(path: &Path, text: &str) -> Result<()> {
     let to = || -> std::io::Result<()> {
-        let mut file = std::fs::File::create(path)?;
+        let mut file = File::create(path)?;
         file.write_all(text.as_bytes())
     };
     to().with_context(|| format!("{} cannot be written", path.display()))

@@ -70,6 +70,20 @@ fn folder_of(libc: Libc) -> Result<Option<PathBuf>> {
     Ok(present(&folder).ok())
 }
 
+/// Writes the libraries for each C library into a folder of the C library's name, and says what there is.
+pub(crate) fn write_for_all(folder: &Path) -> Result<()> {
+    for libc in [Libc::Gnu, Libc::Musl] {
+        for (names, content) in of_libc(libc)?.into_iter().flatten() {
+            let file = folder.join(libc.name()).join(names[0]);
+            let failed = || format!("{} cannot be written", file.display());
+            std::fs::create_dir_all(folder.join(libc.name())).with_context(failed)?;
+            std::fs::write(&file, content).with_context(failed)?;
+            outln!("{}", file.display());
+        }
+    }
+    Ok(())
+}
+
 /// Leaves a file with this content for everybody to read, in a folder that only this user can write.
 pub(crate) fn place(file: &Path, content: &[u8]) -> Result<()> {
     if let Some(folder) = file.parent() {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-pub(crate) use for_containers::{Libc, of_libc, place};
+pub(crate) use for_containers::{Libc, of_libc, place, write_for_all};
 
 use anyhow::{Context, Result, bail};
 use mica_backend_cuda::{newer, symbols};

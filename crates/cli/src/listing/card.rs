@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use mica_control::api::{
-    ContainerInfo, OnFull, PrecisionPolicy, ProcessInfo, ResidencyInfo, VgpuInfo,
+    ContainerInfo, LinkInfo, OnFull, PrecisionPolicy, ProcessInfo, ResidencyInfo, VgpuInfo,
 };
 use mica_wire::host::printable::printable;
 
@@ -13,19 +13,28 @@ use mica_command::output::{terminal_columns, wrap};
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
 use mica_command::when::date_and_time;
+use mica_views::profile::table;
 
 /// Columns of a card, also in files and pipes; a narrow terminal has fewer.
 const COLUMNS: usize = 80;
+/// Kernels and copies that a card lists of a virtual GPU that is profiled.
+const MOST_KERNELS: usize = 10;
 /// Columns before a value.
 const INDENT: usize = 14;
 
 pub(crate) fn show(args: &NameArgs) -> Result<()> {
-    let vgpu = connect()?.get(&args.name).map_err(explain)?;
+    let client = connect()?;
+    let vgpu = client.get(&args.name).map_err(explain)?;
     if args.json {
         return print_json(&vgpu);
     }
     let columns = terminal_columns().map_or(COLUMNS, |columns| columns.min(COLUMNS));
     out!("{}", card(&vgpu, columns));
+    if vgpu.profiled {
+        let profile = client.profile(&vgpu.name).map_err(explain)?;
+        outln!("\nprofiled for {:.1} s", profile.seconds);
+        out!("{}", table(&profile.lines, MOST_KERNELS));
+    }
     warn_degraded(std::slice::from_ref(&vgpu));
     Ok(())
 }
@@ -57,6 +66,9 @@ fn card(vgpu: &VgpuInfo, columns: usize) -> String {
     if let Some(container) = &vgpu.made_for {
         card.line("made for", &container_words(container));
     }
+    if let Some(link) = &vgpu.link {
+        card.line("link", &link_words(link));
+    }
     if let Some(note) = &vgpu.note {
         card.line("note", note);
     }
@@ -67,6 +79,32 @@ fn card(vgpu: &VgpuInfo, columns: usize) -> String {
         card.program(process);
     }
     card.text
+}
+
+/// The way to programs on another machine.
+fn link_words(link: &LinkInfo) -> String {
+    let mut words = vec![link.peer.clone()];
+    if link.round_trip_us > 0 {
+        words.push(format!(
+            "round trip {:.2} ms",
+            link.round_trip_us as f64 / 1e3
+        ));
+    }
+    if link.bytes_per_second > 0 {
+        words.push(format!("takes {}/s", show_bytes(link.bytes_per_second)));
+    }
+    if link.resumed_total > 0 {
+        let breaks = if link.resumed_total == 1 {
+            "break"
+        } else {
+            "breaks"
+        };
+        words.push(format!(
+            "{} {breaks} without a lost call",
+            link.resumed_total
+        ));
+    }
+    words.join(", ")
 }
 
 struct Card {
@@ -273,6 +311,12 @@ mod tests {
             memory_peak_bytes: 20 << 20,
             share_percent: 70.into(),
             mechanism: "leases".into(),
+            link: Some(LinkInfo {
+                peer: "laptop at 192.0.2.7:40312".into(),
+                round_trip_us: 1240,
+                bytes_per_second: 96 << 20,
+                resumed_total: 2,
+            }),
             processes: vec![process],
             ..VgpuInfo::default()
         };
@@ -286,6 +330,8 @@ mod tests {
             "  GPU         0 (software, isolated)",
             "  memory      12 MiB of 64 MiB in use, peak 20 MiB",
             "  share       70 % not reserved, uses 0.0 %",
+            "  link        laptop at 192.0.2.7:40312, round trip 1.24 ms, takes 96 MiB/s, 2",
+            "              breaks without a lost call",
             "process 4711",
             "  command     python3 train.py --epochs 10 --batch-size 64 --learning-rate 0.001",
             "              --seed 17",

@@ -8,7 +8,7 @@ use mica_control::api::{MemoryMap, MemoryPiece, ProgramMemory};
 use mica_wire::host::printable::printable;
 
 use super::print_json;
-use crate::args::NameArgs;
+use crate::args::MemoryArgs;
 use crate::control::connect;
 
 /// Cells of the drawing.
@@ -16,14 +16,39 @@ const CELLS: u64 = 64;
 /// Rows of the table; the rest is summed up.
 const ROWS: usize = 20;
 
-pub(crate) fn memory(args: &NameArgs) -> Result<()> {
-    let map = connect()?.memory(&args.name).map_err(explain)?;
-    match args.json {
-        true => print_json(&map),
-        false => {
-            out!("{}", words(&map));
-            Ok(())
-        }
+pub(crate) fn memory(args: &MemoryArgs) -> Result<()> {
+    let client = connect()?;
+    let before = client.memory(&args.name).map_err(explain)?;
+    let map = match args.compact {
+        true => client.compact(&args.name).map_err(explain)?,
+        false => before.clone(),
+    };
+    if args.json {
+        return print_json(&map);
+    }
+    if args.compact {
+        outln!("{}", given_back(&before, &map));
+    }
+    out!("{}", words(&map));
+    Ok(())
+}
+
+/// What a compaction gave back.
+fn given_back(before: &MemoryMap, after: &MemoryMap) -> String {
+    let less = |bytes: fn(&ProgramMemory) -> u64| {
+        let sum = |map: &MemoryMap| map.programs.iter().map(bytes).sum::<u64>();
+        sum(before).saturating_sub(sum(after))
+    };
+    let device = less(|program| program.pool.held_bytes);
+    let host = less(|program| program.arena_bytes);
+    match (device, host) {
+        (0, 0) => "nothing is kept for later".to_owned(),
+        (device, 0) => format!("{} of the GPU given back", show_bytes(device)),
+        (device, host) => format!(
+            "{} of the GPU and {} of host memory given back",
+            show_bytes(device),
+            show_bytes(host)
+        ),
     }
 }
 

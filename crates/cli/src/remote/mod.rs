@@ -68,10 +68,10 @@ fn invite(args: &InviteArgs) -> Result<()> {
         },
         until: now() + 60 * u64::from(args.minutes),
     };
+    let address = with_port(&args.address.clone().unwrap_or_else(host_name))?;
     folder.put_invitation(&secret, &invitation)?;
-    let address = args.address.clone().unwrap_or_else(host_name);
     let invite = Invite {
-        address: with_port(&address),
+        address,
         fingerprint: folder.identity()?.fingerprint(),
         secret,
     };
@@ -110,7 +110,7 @@ fn pair(args: &PairArgs) -> Result<()> {
 fn add(args: &RemoteAddArgs) -> Result<()> {
     let folder = Folder::from_environment()?;
     let identity = folder.identity()?;
-    let address = with_port(&args.address);
+    let address = with_port(&args.address)?;
     let mut last = None;
     for (_, server) in folder.servers()? {
         let server = KnownServer {

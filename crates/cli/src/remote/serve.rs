@@ -4,10 +4,13 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use mica_limits::Environment;
 use mica_remote::folder::Folder;
+use mica_remote::handover::{Arrivals, Sessions};
 use mica_remote::hello::Purpose;
 use mica_remote::server::Server;
 use mica_remote::{listener, ticket};
@@ -31,7 +34,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
             .with_context(|| format!("--listen {}: cannot listen there", args.listen))?,
     };
     if let (Some(user), false) = (&args.user, args.inherited) {
-        return serve_as(user, listener);
+        return serve_as(user, args.resume, listener);
     }
     let folder = Folder::from_environment()?;
     let identity = folder.identity()?;
@@ -50,12 +53,14 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     errln!("mica: certificate {fingerprint}; `mica remote invite` pairs a machine");
     let key = ticket::fresh_key()?;
     let exe = own_path()?;
+    let sessions = Arc::new(Sessions::default());
+    let (known, within) = (Arc::clone(&sessions), args.resume);
     let serve = move |stream: TcpStream, purpose| {
-        if let Err(error) = serve_one(&exe, &key, stream, purpose) {
+        if let Err(error) = serve_one(&exe, &key, &known, within, stream, purpose) {
             errln!("mica: no process for a connection: {error:#}");
         }
     };
-    listener::run(&listener, serve, |line| {
+    listener::run(&listener, &sessions, serve, |line| {
         errln!("mica: {}", printable(&line))
     });
     Ok(())
@@ -65,9 +70,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
 fn serve_one(
     exe: &std::path::Path,
     key: &ticket::ServeKey,
+    sessions: &Arc<Sessions>,
+    resume_seconds: u32,
     stream: TcpStream,
     purpose: Purpose,
 ) -> Result<()> {
+    if purpose != Purpose::Pair {
+        // The process itself can start none; it tells the client if there is none.
+        let _ = control::connect();
+    }
     let mut command = Command::new(exe);
     command.arg("serve-connection");
     if purpose == Purpose::Pair {
@@ -77,8 +88,10 @@ fn serve_one(
     let hex = |half: &[u8]| -> String { half.iter().map(|b| format!("{b:02x}")).collect() };
     command
         .env(KEY, hex(first) + &hex(second))
+        .args(["--resume", &resume_seconds.to_string()])
         .stdin(Stdio::from(OwnedFd::from(stream)))
-        .stdout(Stdio::null());
+        // New connections of the session come over it.
+        .stdout(Stdio::from(sessions.attach()?));
     // The thread that starts it waits for it, so the signal comes when this process ends.
     let mut child = ends_with_us(&mut command, libc::SIGTERM).spawn()?;
     drop(command);
@@ -87,12 +100,7 @@ fn serve_one(
 }
 
 /// Serves one connection, which is the standard input.
-pub(crate) fn connection(pair: bool) -> Result<()> {
-    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let stream = TcpStream::from(socket);
-    let from = stream
-        .peer_addr()
-        .context("the standard input is no connection")?;
+pub(crate) fn connection(pair: bool, resume_seconds: u32) -> Result<()> {
     let key = std::env::var(KEY).ok().and_then(|key| {
         let (first, second) = key.split_at_checked(32)?;
         let halves = [first, second].map(Environment::parse_token);
@@ -103,13 +111,25 @@ pub(crate) fn connection(pair: bool) -> Result<()> {
         bail!("mica serve-connection is started by `mica serve`");
     };
     let folder = Folder::from_environment()?;
-    let connect = || control::connect().map_err(|error| format!("{error:#}"));
+    // Before the first byte of the peer is read by this process.
+    mica_jail::enter_for_connection(folder.root())?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let stream = TcpStream::from(socket);
+    let from = stream
+        .peer_addr()
+        .context("the standard input is no connection")?;
+    // `mica serve` has started a daemon if there was none: nothing can be started from here.
+    let connect = || Ok(control::connect_existing());
     let log = |line: &str| errln!("mica: {}", printable(line));
+    let handover = std::io::stdout().as_fd().try_clone_to_owned()?;
+    let arrivals = Arrivals::new(handover).context("`mica serve` starts this command")?;
     let server = Server {
         folder: &folder,
         key,
         control: &connect,
         log: &log,
+        arrivals: Some(&arrivals),
+        resume_within: Duration::from_secs(resume_seconds.into()),
     };
     let purpose = match pair {
         true => Purpose::Pair,
@@ -123,7 +143,7 @@ pub(crate) fn connection(pair: bool) -> Result<()> {
 }
 
 /// Goes on as another user, with the socket that is there already.
-fn serve_as(user: &str, listener: TcpListener) -> Result<()> {
+fn serve_as(user: &str, resume_seconds: u32, listener: TcpListener) -> Result<()> {
     let passwd = std::fs::read_to_string("/etc/passwd").context("/etc/passwd cannot be read")?;
     let entry = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -137,7 +157,8 @@ fn serve_as(user: &str, listener: TcpListener) -> Result<()> {
         entry.ok_or_else(|| anyhow!("--user {user}: there is no such user"))?;
     let mut command = Command::new(own_path()?);
     command
-        .args(["serve", "--inherited"])
+        .args(["serve", "--inherited", "--resume"])
+        .arg(resume_seconds.to_string())
         .env("HOME", home)
         .env_remove("XDG_RUNTIME_DIR")
         .stdin(Stdio::from(OwnedFd::from(listener)))

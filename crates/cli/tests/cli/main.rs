@@ -10,6 +10,7 @@ mod home;
 mod listings;
 mod logs;
 mod programs;
+mod serve;
 mod vgpus;
 mod views;
 mod words;

@@ -36,6 +36,23 @@ fn run_returns_the_programs_own_code() {
 }
 
 #[test]
+fn leaks_are_looked_for_without_changing_the_programs_end() {
+    let home = Home::new();
+    let none = home.mica("run -m 64MiB --leaks -- false");
+    let words = "mica: leaks: the program allocated no memory\n";
+    assert_eq!((none.code, none.err.as_str()), (1, words));
+    assert_eq!(home.mica("create stays -m 64MiB").code, 0);
+    let again = home.mica("exec --leaks stays -- true");
+    assert_eq!((again.code, again.err.as_str()), (0, words));
+    let missing = home.mica("run -m 64MiB --leaks -- /no/such/program");
+    assert!(
+        missing.code != 0 && !missing.err.contains("leaks"),
+        "{}",
+        missing.err
+    );
+}
+
+#[test]
 fn arguments_are_the_programs_own_whatever_bytes_they_have() {
     let home = Home::new();
     let mut command = home.command(&["run", "-m", "64MiB", "--", "printf", "%s"]);

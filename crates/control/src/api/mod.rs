@@ -5,10 +5,13 @@
 //! so that an older tool can talk to a newer daemon.
 
 mod container;
+mod link;
 mod live;
 mod memory;
 mod percent;
+mod profile;
 mod program;
+mod region;
 mod report;
 mod spec;
 mod timeline;
@@ -16,12 +19,17 @@ mod timeline;
 use serde::{Deserialize, Serialize};
 
 pub use container::{ContainerInfo, ContainerSocket, ContainerSocketSpec};
+pub use link::{LinkInfo, LinkReport};
 pub use live::{Dashboard, Session, Turn, TurnKind, Turns};
 pub use memory::{MemoryMap, MemoryPiece, PieceKind, PoolFigures, ProgramMemory};
 pub use mica_scheduler::Priority;
 pub use mica_scheduler::slices::Profile;
 pub use percent::Percent;
+pub use profile::{ProfileActivity, ProfileLevel, ProfileLine, SetProfile, VgpuProfile};
 pub use program::{ProgramEnd, ProgramReport, signal_name};
+pub use region::{
+    AttachRegion, RegionAccess, RegionAttachment, RegionHandle, RegionInfo, RegionSpec,
+};
 pub use report::{
     ConfinementInfo, GpuInfo, GpuKind, History, MissingLayer, ProcessInfo, ResidencyInfo,
     ResidencyState, Sample, VgpuInfo, VgpuState,
@@ -54,6 +62,9 @@ pub struct Created {
     /// Whether the share is a guarantee; else it is what the virtual GPU is owed now.
     #[serde(default)]
     pub share_reserved: bool,
+    /// The regions that are attached to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<RegionHandle>,
 }
 
 /// A refusal.

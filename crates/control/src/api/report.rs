@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ContainerInfo, Mode, OnFull, Percent, PrecisionPolicy, Priority, Profile};
+use super::{ContainerInfo, LinkInfo, Mode, OnFull, Percent, PrecisionPolicy, Priority, Profile};
 
 /// Condition of a virtual GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -270,6 +270,8 @@ pub struct VgpuInfo {
     pub precision_policy: PrecisionPolicy,
     /// Cut of the hardware's time.
     pub profile: Profile,
+    /// Whether its kernels are being profiled.
+    pub profiled: bool,
     /// Seconds since the epoch at which it was made.
     pub created_at_seconds: u64,
     /// Free text from its creator.
@@ -278,6 +280,9 @@ pub struct VgpuInfo {
     /// The container that it was made for and ends with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub made_for: Option<ContainerInfo>,
+    /// The way to its programs, if those run on another machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkInfo>,
     /// Its processes.
     pub processes: Vec<ProcessInfo>,
 }
@@ -358,6 +363,8 @@ pub struct GpuInfo {
     /// Power where known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_watts: Option<f64>,
+    /// Faults that the driver has reported (Xid) since the daemon started; each is an event, too.
+    pub xid_errors_total: u64,
     /// Why it cannot be used, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,

@@ -4,6 +4,7 @@
 //! that asks one question should not carry an HTTP stack.
 
 mod answer;
+mod regions;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,8 +16,8 @@ use serde::de::DeserializeOwned;
 
 use crate::api::{
     AccountBy, ApiError, Cancelled, ContainerSocket, ContainerSocketSpec, Created, Dashboard,
-    Doctor, Done, Event, GpuInfo, History, MemoryMap, ProgramReport, Resize, Stats, Timelines,
-    Turns, UsageReport, VgpuInfo, VgpuSpec,
+    Doctor, Done, Event, GpuInfo, History, LinkReport, MemoryMap, ProgramReport, Resize,
+    SetProfile, Stats, Timelines, Turns, UsageReport, VgpuInfo, VgpuProfile, VgpuSpec,
 };
 use answer::{ANSWER_LIMIT, Body, read_answer};
 
@@ -147,6 +148,11 @@ impl ControlClient {
         self.json("POST", &vgpu_path(name, "/programs"), Some(report))
     }
 
+    /// Tells what the way to its programs is like.
+    pub fn report_link(&self, name: &str, report: &LinkReport) -> Result<Done, ControlError> {
+        self.json("POST", &vgpu_path(name, "/link"), Some(report))
+    }
+
     /// Changes limits while it runs.
     pub fn resize(&self, name: &str, change: &Resize) -> Result<VgpuInfo, ControlError> {
         self.json("PATCH", &vgpu_path(name, ""), Some(change))
@@ -176,6 +182,25 @@ impl ControlClient {
     /// Where its memory is, piece by piece.
     pub fn memory(&self, name: &str) -> Result<MemoryMap, ControlError> {
         self.json("GET", &vgpu_path(name, "/memory"), NOTHING)
+    }
+
+    /// What ran in it for how long, since its profile began.
+    pub fn profile(&self, name: &str) -> Result<VgpuProfile, ControlError> {
+        self.json("GET", &vgpu_path(name, "/profile"), NOTHING)
+    }
+
+    /// Begins or ends its profile.
+    pub fn set_profile(
+        &self,
+        name: &str,
+        change: &SetProfile,
+    ) -> Result<VgpuProfile, ControlError> {
+        self.json("POST", &vgpu_path(name, "/profile"), Some(change))
+    }
+
+    /// Gives back memory that its workers keep for later; where its memory is afterwards.
+    pub fn compact(&self, name: &str) -> Result<MemoryMap, ControlError> {
+        self.json("POST", &vgpu_path(name, "/memory/compact"), NOTHING)
     }
 
     /// Ends its running and queued kernels.

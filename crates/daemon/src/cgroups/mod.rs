@@ -41,11 +41,13 @@ pub(crate) struct GroupLimits {
 
 impl GroupLimits {
     /// What is granted, or may be: a limit that was lowered below what is in use ends no program.
-    pub(crate) fn of(vgpu: &Vgpu, on_card: bool) -> Self {
+    /// `region_bytes`: of the regions that are attached; whoever touches memory of a region first has it in its group.
+    pub(crate) fn of(vgpu: &Vgpu, on_card: bool, region_bytes: u64) -> Self {
         let most = [&vgpu.ledger, &vgpu.host_ledger]
             .map(|ledger| ledger.limit_bytes().max(ledger.granted_bytes()));
         let processes = PROCESS_BYTES.saturating_mul(vgpu.workers.len() as u64);
-        let all = most.into_iter().fold(processes, u64::saturating_add);
+        let most = most.into_iter().chain([region_bytes]);
+        let all = most.fold(processes, u64::saturating_add);
         Self {
             priority: vgpu.spec.priority,
             // On the software GPU the device's memory is the host's.

@@ -12,7 +12,7 @@ pub use schema::{
     Config, DaemonSection, Leases, Offer, Policy, SharingSection, SoftwareSection, SwapSection,
     UserQuota, WarningsSection, WorkersSection,
 };
-pub use views::{DashboardSection, Listen, LogFormat, MetricsSection, WebUser};
+pub use views::{DashboardSection, Listen, LogFormat, MetricsSection, OtelSection, WebUser};
 
 /// The documented schema, with every default.
 pub const EXAMPLE: &str = include_str!("../../config.example.toml");
@@ -178,6 +178,13 @@ impl Config {
         }
         self.dashboard.check()?;
         self.metrics.check()?;
+        self.otel.check()?;
+        range(
+            "otel.interval_seconds",
+            self.otel.interval_seconds,
+            1,
+            3_600,
+        )?;
         for user in self.quota.keys() {
             if user != "default" && user.parse::<u32>().is_err() {
                 return Err((

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mica_control::api::{Percent, Profile};
 use serde::Deserialize;
 
-use super::views::{DashboardSection, LogFormat, MetricsSection};
+use super::views::{DashboardSection, LogFormat, MetricsSection, OtelSection};
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -27,6 +27,8 @@ pub struct Config {
     pub dashboard: DashboardSection,
     /// Metrics on the network or in a file.
     pub metrics: MetricsSection,
+    /// Metrics for an OpenTelemetry collector.
+    pub otel: OtelSection,
     /// What one user may have; the key is a user number or `default`.
     pub quota: BTreeMap<String, UserQuota>,
 }

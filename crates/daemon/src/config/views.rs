@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::webhook::Target;
+
 /// How lines of the log look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -119,7 +121,54 @@ impl Default for MetricsSection {
     }
 }
 
+/// Metrics for an OpenTelemetry collector.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OtelSection {
+    /// Where it takes OTLP over HTTP, such as `http://127.0.0.1:4318/v1/metrics`; empty: nowhere.
+    pub endpoint: String,
+    /// Seconds between two pushes.
+    pub interval_seconds: u64,
+}
+
+impl Default for OtelSection {
+    fn default() -> Self {
+        Self {
+            endpoint: String::new(),
+            interval_seconds: 30,
+        }
+    }
+}
+
 type Wrong = (&'static str, String);
+
+impl OtelSection {
+    /// Where the metrics go.
+    ///
+    /// # Errors
+    /// The address makes no sense, or there is none.
+    pub(crate) fn target(&self) -> Result<Target, String> {
+        // Collectors take metrics at this path.
+        let rest = self.endpoint.strip_prefix("http://").unwrap_or_default();
+        match rest.contains('/') {
+            true => Target::parse(&self.endpoint),
+            false => Target::parse(&format!("{}/v1/metrics", self.endpoint)),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Wrong> {
+        if self.endpoint.is_empty() {
+            return Ok(());
+        }
+        if !cfg!(feature = "otel") {
+            let why = "this daemon was built without OpenTelemetry: build it with `--features otel`, or have the \
+                       collector scrape [metrics]";
+            return Err(("otel.endpoint", why.into()));
+        }
+        let target = self.target();
+        target.map(drop).map_err(|why| ("otel.endpoint", why))
+    }
+}
 
 impl DashboardSection {
     pub(super) fn check(&self) -> Result<(), Wrong> {
@@ -247,5 +296,32 @@ mod tests {
             error.contains("line 2") && error.contains("127.0.0.1:7411"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn an_otel_collector_is_refused_where_nothing_would_be_pushed() {
+        let text = "[otel]\nendpoint = \"http://127.0.0.1:4318\"\n";
+        let parsed = Config::parse(text, Path::new("mica.toml"));
+        match cfg!(feature = "otel") {
+            true => {
+                let section = parsed.unwrap().otel;
+                let target = section.target().unwrap().to_string();
+                assert_eq!(target, "http://127.0.0.1:4318/v1/metrics");
+                let wrong = refused("[otel]\nendpoint = \"https://a\"\n");
+                assert!(
+                    wrong.contains("line 2") && wrong.contains("http://"),
+                    "{wrong}"
+                );
+            }
+            false => {
+                let why = parsed.unwrap_err().to_string();
+                assert!(
+                    why.contains("line 2") && why.contains("--features otel"),
+                    "{why}"
+                );
+            }
+        }
+        let never = refused("[otel]\ninterval_seconds = 0\n");
+        assert!(never.contains("between 1 and 3600"), "{never}");
     }
 }

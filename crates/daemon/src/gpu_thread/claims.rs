@@ -39,6 +39,14 @@ pub(super) fn input(governed: &Governed, has_slices: bool) -> Input {
     }
 }
 
+/// GPU time that a metered client has used so far: what it is charged for, less the moments for which it kept a lease and
+/// nothing ran. `None` where nobody can tell.
+pub(super) fn busy_ns(governed: &Governed, has_slices: bool) -> Option<u64> {
+    let used_ns = input(governed, has_slices).used_ns?;
+    let kept_ns = governed.page.traffic.kept_ns.load(Relaxed);
+    Some(used_ns.saturating_sub(kept_ns))
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

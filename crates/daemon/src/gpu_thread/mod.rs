@@ -26,7 +26,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use self::claims::input;
+use self::claims::{busy_ns, input};
 use self::handover::Handovers;
 use self::settings::{arbiter_entitlement, settings};
 use self::turns::{OpenTurns, TurnLog};
@@ -295,8 +295,10 @@ impl ThreadState {
                 self.arbiter.remove_client(id, now);
                 self.handovers.forget(id);
                 self.open_turns.forget(id);
-                self.outside.turns.end(id, now);
-                if let Some(governed) = self.clients.remove(&id) {
+                let gone = self.clients.remove(&id);
+                let used = gone.as_ref().and_then(|g| busy_ns(g, self.has_slices));
+                self.outside.turns.forget(id, now, used);
+                if let Some(governed) = gone {
                     let _ = epoll::delete(&self.epoll, &governed.doorbell);
                 }
             }
@@ -363,15 +365,17 @@ impl ThreadState {
             if order.wake {
                 let _ = futex::wake(&lease.gate, futex::Flags::empty(), i32::MAX as u32);
             }
+            let used = || busy_ns(governed, self.has_slices);
+            let turns = &self.outside.turns;
             match (order.gate, order.waited_ns) {
                 (Gate::Leased { .. }, Some(waited_ns)) => {
                     governed.tenant.waits.add(waited_ns);
-                    let turns = &self.outside.turns;
-                    turns.begin(governed.tenant.id, governed.id, now, waited_ns);
+                    let who = (governed.tenant.id, governed.id);
+                    turns.begin(who, now, waited_ns, used());
                 }
                 // A lease that is prolonged.
                 (Gate::Leased { .. }, None) => {}
-                (Gate::Open | Gate::Closed, _) => self.outside.turns.end(governed.id, now),
+                (Gate::Open | Gate::Closed, _) => turns.end(governed.id, now, used()),
             }
         }
     }

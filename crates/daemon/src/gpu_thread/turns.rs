@@ -1,6 +1,7 @@
 //! Who had the GPU when: a bounded log of turns, for those who watch.
 //!
-//! Under leases a turn is a lease, from its grant to its return. Without leases the log holds what each look at the
+//! Under leases a turn is a lease, from its grant to its return, with the GPU time that was used under it where the device
+//! meters it: a program that thinks between two kernels holds the lease and uses nothing. Without leases the log holds what each look at the
 //! clients' pages tells: that a process had work since the last look, and how much GPU time it used if it is a worker.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -43,6 +44,8 @@ struct Records {
     forgotten: u64,
     /// Sequence number of the lease in force; 0: none.
     lease: u64,
+    /// The last lease of each metered client: its sequence number, and the GPU time used before it.
+    metered: BTreeMap<u64, (u64, u64)>,
 }
 
 /// The turns of one GPU.
@@ -50,9 +53,17 @@ struct Records {
 pub(crate) struct TurnLog(Mutex<Records>);
 
 impl TurnLog {
-    /// A client was granted the lease.
-    pub(super) fn begin(&self, tenant: u64, client: u64, now_ns: u64, waited_ns: u64) {
+    /// A client was granted the lease; `used_ns` is the GPU time that it has used, where that is metered.
+    pub(super) fn begin(
+        &self,
+        (tenant, client): (u64, u64),
+        now_ns: u64,
+        waited_ns: u64,
+        used_ns: Option<u64>,
+    ) {
         let mut records = self.records();
+        // What ran on after the lease before is known by now.
+        records.meter(client, used_ns);
         let record = TurnRecord {
             sequence: 0,
             revision: 0,
@@ -64,11 +75,15 @@ impl TurnLog {
             waited_ns,
             busy_ns: None,
         };
-        records.lease = records.push(record);
+        let lease = records.push(record);
+        records.lease = lease;
+        if let Some(used_ns) = used_ns {
+            records.metered.insert(client, (lease, used_ns));
+        }
     }
 
     /// A client's gate is closed or open for all: its lease is over, if it had it.
-    pub(super) fn end(&self, client: u64, now_ns: u64) {
+    pub(super) fn end(&self, client: u64, now_ns: u64, used_ns: Option<u64>) {
         let mut records = self.records();
         let lease = records.lease;
         if records
@@ -78,7 +93,14 @@ impl TurnLog {
         {
             record.end_ns = now_ns;
             records.lease = 0;
+            records.meter(client, used_ns);
         }
+    }
+
+    /// A client is gone, and its lease with it.
+    pub(super) fn forget(&self, client: u64, now_ns: u64, used_ns: Option<u64>) {
+        self.end(client, now_ns, used_ns);
+        self.records().metered.remove(&client);
     }
 
     /// Turns that began, grew or ended after a revision; whether some of them are forgotten; the revision to ask after
@@ -113,6 +135,20 @@ impl Records {
             ..record
         });
         sequence
+    }
+
+    /// Notes the GPU time that a client's last lease used so far.
+    fn meter(&mut self, client: u64, used_ns: Option<u64>) {
+        let (Some(used_ns), Some((lease, before_ns))) = (used_ns, self.metered.get(&client)) else {
+            return;
+        };
+        let (lease, busy_ns) = (*lease, used_ns.saturating_sub(*before_ns));
+        let is_news = |record: &TurnRecord| record.busy_ns != Some(busy_ns);
+        if self.get(lease).is_some_and(is_news)
+            && let Some(record) = self.change(lease)
+        {
+            record.busy_ns = Some(busy_ns);
+        }
     }
 
     fn index(&self, sequence: u64) -> Option<usize> {
@@ -231,15 +267,15 @@ mod tests {
     #[test]
     fn a_lease_is_told_when_it_begins_and_when_it_ends() {
         let log = TurnLog::default();
-        log.begin(7, 1, 10 * MS, 2 * MS);
+        log.begin((7, 1), 10 * MS, 2 * MS, None);
         let (turns, forgotten, next) = log.after(0);
         assert_eq!((turns.len(), forgotten), (1, false));
         assert_eq!((turns[0].end_ns, turns[0].waited_ns), (0, 2 * MS));
         assert_eq!(log.after(next).0, [], "nothing has changed");
         // Another client's gate is nothing to it.
-        log.end(2, 15 * MS);
+        log.end(2, 15 * MS, None);
         assert_eq!(log.after(next).0, []);
-        log.end(1, 18 * MS);
+        log.end(1, 18 * MS, None);
         let (told, _, later) = log.after(next);
         assert_eq!(
             (told.len(), told[0].sequence, told[0].end_ns),
@@ -249,12 +285,35 @@ mod tests {
     }
 
     #[test]
+    fn a_metered_lease_is_told_with_what_it_used_also_when_work_ran_on() {
+        let log = TurnLog::default();
+        log.begin((7, 1), 10 * MS, 0, Some(100 * MS));
+        log.end(1, 20 * MS, Some(104 * MS));
+        let (told, _, next) = log.after(0);
+        assert_eq!(told[0].busy_ns, Some(4 * MS));
+        // Its last block ended after the lease; the next lease is granted to another first.
+        log.begin((8, 2), 20 * MS, 0, Some(0));
+        log.end(2, 30 * MS, Some(10 * MS));
+        log.begin((7, 1), 30 * MS, 0, Some(105 * MS));
+        let (told, ..) = log.after(next);
+        let busy: Vec<_> = told
+            .iter()
+            .map(|turn| (turn.sequence, turn.busy_ns))
+            .collect();
+        assert_eq!(busy, [(1, Some(5 * MS)), (2, Some(10 * MS)), (3, None)]);
+        log.forget(1, 33 * MS, Some(107 * MS));
+        let last = log.after(0).0[2];
+        assert_eq!((last.end_ns, last.busy_ns), (33 * MS, Some(2 * MS)));
+        assert!(!log.records().metered.contains_key(&1));
+    }
+
+    #[test]
     fn the_log_is_bounded_and_says_that_it_forgot() {
         let log = TurnLog::default();
         let many = REMEMBERED as u64 + 100;
         for turn in 0..many {
-            log.begin(1, 1, turn * MS, 0);
-            log.end(1, turn * MS + MS / 2);
+            log.begin((1, 1), turn * MS, 0, None);
+            log.end(1, turn * MS + MS / 2, None);
         }
         let (turns, forgotten, next) = log.after(0);
         assert_eq!((turns.len(), forgotten, next), (REMEMBERED, true, 2 * many));

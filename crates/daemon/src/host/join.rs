@@ -1,6 +1,6 @@
 //! Hello: who a peer is, and whether it may have what it asks for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -207,6 +207,8 @@ pub(super) fn join(
         undrained: false,
         confinement: None,
         moved: crate::swap::Moved::new(resumed),
+        opened_regions: BTreeMap::new(),
+        told_profile: crate::profiles::ToldProfile::default(),
         unknown_names: BTreeSet::new(),
         refused_requests: BTreeSet::new(),
         driver_seconds: 0.0,
@@ -219,6 +221,7 @@ pub(super) fn join(
         governed: governed.clone(),
     };
     registry.clients.insert(id, client);
+    let region_bytes = registry.attached_bytes(&name);
     let Some(vgpu) = registry.vgpus.get_mut(&name) else {
         return Err((Refusal::State, format!("{name} is gone")));
     };
@@ -244,7 +247,7 @@ pub(super) fn join(
         let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(None));
         worker.client = Some(id);
     }
-    let limits = GroupLimits::of(vgpu, on_card);
+    let limits = GroupLimits::of(vgpu, on_card, region_bytes);
     drop(registry);
     if resumed && role == Role::Worker {
         // The service manager may have switched the limits off meanwhile.

@@ -114,6 +114,10 @@ impl HostServer {
                 self.daemon.maps.ended(client, request, sums);
                 Flow::Keep
             }
+            ClientMessage::Profiled { row } => {
+                self.daemon.worker_profiled(client, row);
+                Flow::Keep
+            }
             ClientMessage::Moved { residency } => {
                 self.worker_moved(client, &residency);
                 Flow::Keep

@@ -6,11 +6,13 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
+use mica_control::api::RegionAccess;
 use mica_wire::host::frame::Packet;
-use mica_wire::host::message::{DaemonMessage, Refusal, Role};
+use mica_wire::host::message::{DaemonMessage, Refusal, Role, file_kinds};
 
 use super::messages::refusal;
 use super::{Flow, HostServer};
+use crate::registry::OpenedRegion;
 
 /// Files kept for one virtual GPU at most, and for all: each is a descriptor of the daemon.
 const MOST_OF_ONE: usize = 512;
@@ -108,8 +110,17 @@ impl HostServer {
             let _ = socket.send_frame(&answer.frame(id), &[]);
             return Flow::Close;
         };
+        let mut fds = fds.into_iter();
+        let file = fds.next();
+        if let Some((answer, file)) = self.serve_region(client, &vgpu, &name, &request, &file) {
+            let given: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+            return match socket.send_frame(&answer.frame(id), &given) {
+                Ok(()) => Flow::Keep,
+                Err(_) => Flow::Close,
+            };
+        }
         let files = &mut self.shared_files;
-        let served = match (request, fds.into_iter().next()) {
+        let served = match (request, file) {
             (FileRequest::Drop, _) => {
                 files.drop_file(&vgpu, &name, client);
                 return Flow::Keep;
@@ -143,6 +154,48 @@ impl HostServer {
         match socket.send_frame(&answer.frame(id), &fds) {
             Ok(()) => Flow::Keep,
             Err(_) => Flow::Close,
+        }
+    }
+}
+
+impl HostServer {
+    /// Answers a request about a region of a virtual GPU; `None` if the name is no region's.
+    fn serve_region(
+        &self,
+        client: u64,
+        vgpu: &str,
+        name: &Name,
+        request: &FileRequest,
+        file: &Option<OwnedFd>,
+    ) -> Option<(DaemonMessage, Option<OwnedFd>)> {
+        let refused = |why: String| {
+            let why = why.as_str().into();
+            (DaemonMessage::NoFile { why }, None)
+        };
+        let mut registry = self.daemon.registry();
+        match request {
+            FileRequest::Open => Some(match registry.open_region(client, vgpu, name)? {
+                Ok(OpenedRegion::File(file, bytes, access)) => {
+                    let what = match access {
+                        RegionAccess::Read => file_kinds::READ_ONLY_REGION,
+                        RegionAccess::ReadWrite => file_kinds::REGION,
+                    };
+                    (DaemonMessage::File { bytes, what }, Some(file))
+                }
+                Ok(OpenedRegion::ToMake(bytes)) => (DaemonMessage::MakeFile { bytes }, None),
+                Err(why) => refused(why),
+            }),
+            FileRequest::Share { bytes, what } if *what == file_kinds::REGION => {
+                let file = file.as_ref()?.try_clone().ok()?;
+                let brought = registry.bring_region(client, vgpu, name, *bytes, file);
+                // A region that was removed meanwhile is nobody's.
+                let brought = brought.unwrap_or_else(|| Err("there is no such region".into()));
+                Some(match brought {
+                    Ok(()) => (DaemonMessage::FileShared {}, None),
+                    Err(why) => refused(why),
+                })
+            }
+            FileRequest::Share { .. } | FileRequest::Drop => None,
         }
     }
 }

@@ -2,16 +2,17 @@
 
 use std::convert::Infallible;
 
-use axum::Json;
 use axum::extract::{ConnectInfo, Query, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use mica_control::api::Event;
 use serde::Deserialize;
 
 use super::Shared;
 use super::peer::Peer;
 use crate::registry::may_mean;
+use crate::web::Credentials;
 
 #[derive(Debug, Deserialize)]
 #[serde(default)]
@@ -38,6 +39,7 @@ impl Default for EventsQuery {
 pub(crate) async fn events(
     State(daemon): Shared,
     ConnectInfo(peer): ConnectInfo<Peer>,
+    credentials: Option<Extension<Credentials>>,
     Query(query): Query<EventsQuery>,
 ) -> Response {
     let wanted = query.vgpu.map(|name| may_mean(peer.uid, &name));
@@ -61,21 +63,26 @@ pub(crate) async fn events(
     // Without a starting point only what is to come is sent.
     let (old, live) = daemon.events.follow(query.after.unwrap_or(u64::MAX));
     let stop = daemon.stop_http.subscribe();
-    let stream = event_stream(old, live, stop, allowed);
+    let wants = move |event: &Event| {
+        let is_signed_in = credentials.as_ref().is_none_or(|c| c.are_valid());
+        is_signed_in.then(|| allowed(event))
+    };
+    let stream = event_stream(old, live, stop, wants);
     Sse::new(stream)
         .keep_alive(KeepAlive::default())
         .into_response()
 }
 
+/// Events for which `wants` is true, until the daemon ends or `wants` says nothing: the session has ended.
 fn event_stream(
     old: Vec<Event>,
     live: tokio::sync::broadcast::Receiver<Event>,
     stop: tokio::sync::watch::Receiver<bool>,
-    allowed: impl Fn(&Event) -> bool + Send + 'static,
+    wants: impl Fn(&Event) -> Option<bool> + Send + 'static,
 ) -> impl futures_util::Stream<Item = Result<SseEvent, Infallible>> + Send {
     use tokio::sync::broadcast::error::RecvError;
-    let state = (old.into_iter(), live, stop, allowed);
-    futures_util::stream::unfold(state, |(mut old, mut live, mut stop, allowed)| async move {
+    let state = (old.into_iter(), live, stop, wants);
+    futures_util::stream::unfold(state, |(mut old, mut live, mut stop, wants)| async move {
         loop {
             let event = match old.next() {
                 Some(event) => event,
@@ -89,7 +96,7 @@ fn event_stream(
                     },
                 },
             };
-            if !allowed(&event) {
+            if !wants(&event)? {
                 continue;
             }
             let Ok(text) = serde_json::to_string(&event) else {
@@ -99,7 +106,7 @@ fn event_stream(
                 .id(event.sequence.to_string())
                 .event(event.kind)
                 .data(text);
-            return Some((Ok(sse), (old, live, stop, allowed)));
+            return Some((Ok(sse), (old, live, stop, wants)));
         }
     })
 }

@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use mica_control::api::{ApiError, Stats, Turn, Turns};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
@@ -18,6 +18,7 @@ use super::peer::Peer;
 use super::{Answer, Shared};
 use crate::daemon::Daemon;
 use crate::placement::error;
+use crate::web::Credentials;
 
 /// How often turns are sent.
 const TURNS_EVERY: Duration = Duration::from_millis(250);
@@ -85,7 +86,11 @@ impl Daemon {
 
 /// The daemon, the GPUs and the virtual GPUs once a second, turns every quarter of a second, events as they happen.
 #[utoipa::path(get, tag = "events", path = "/v1/live", responses((status = 200, body = String)))]
-pub(crate) async fn live(State(daemon): Shared, ConnectInfo(peer): ConnectInfo<Peer>) -> Response {
+pub(crate) async fn live(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    credentials: Option<Extension<Credentials>>,
+) -> Response {
     let mut every = tokio::time::interval(TURNS_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let (_, events) = daemon.events.follow(u64::MAX);
@@ -93,6 +98,7 @@ pub(crate) async fn live(State(daemon): Shared, ConnectInfo(peer): ConnectInfo<P
         stop: daemon.stop_http.subscribe(),
         daemon,
         peer,
+        credentials: credentials.map(|Extension(credentials)| credentials),
         every,
         events,
         ticks: 0,
@@ -112,6 +118,8 @@ pub(crate) async fn live(State(daemon): Shared, ConnectInfo(peer): ConnectInfo<P
 struct Watcher {
     daemon: Arc<Daemon>,
     peer: Peer,
+    /// Of a browser; the control socket needs none.
+    credentials: Option<Credentials>,
     every: tokio::time::Interval,
     events: tokio::sync::broadcast::Receiver<mica_control::api::Event>,
     stop: tokio::sync::watch::Receiver<bool>,
@@ -122,7 +130,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// The next message; nothing when the daemon ends.
+    /// The next message; nothing when the daemon or the session ends.
     async fn message(&mut self) -> Option<SseEvent> {
         loop {
             if let Some(message) = self.ready.pop_front() {
@@ -134,6 +142,7 @@ impl Watcher {
                 event = self.events.recv() => Some(event),
             };
             match event {
+                None if self.is_signed_out() => return None,
                 None => self.tick(),
                 Some(Ok(event)) => self.event(event),
                 // A slow reader misses events and sees it by their sequence numbers.
@@ -152,6 +161,12 @@ impl Watcher {
         if allowed {
             self.say("event", &event);
         }
+    }
+
+    /// Whether the session has ended; looked at as often as figures are sent.
+    fn is_signed_out(&self) -> bool {
+        let credentials = self.credentials.as_ref();
+        self.ticks.is_multiple_of(FIGURES_EVERY) && credentials.is_some_and(|c| !c.are_valid())
     }
 
     fn tick(&mut self) {

@@ -17,9 +17,6 @@ use crate::maps::Told;
 use crate::placement::error;
 use crate::registry::{Client, Registry, Vgpu};
 
-/// How long a worker may take to tell.
-const WITHIN: Duration = Duration::from_secs(3);
-
 /// Where the memory of a virtual GPU is, piece by piece.
 #[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}/memory", params(("name" = String, Path)),
     responses((status = 200, body = MemoryMap), (status = "4XX", body = ApiError)))]
@@ -28,23 +25,67 @@ pub(crate) async fn map(
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
 ) -> Answer<MemoryMap> {
-    let (mut map, asked) = {
+    ask(&daemon, peer, &name, Wanted::Map).await
+}
+
+/// Has the workers of a virtual GPU give back memory that they keep for later; where the memory is afterwards.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/memory/compact", params(("name" = String, Path)),
+    responses((status = 200, body = MemoryMap), (status = "4XX", body = ApiError)))]
+pub(crate) async fn compact(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+) -> Answer<MemoryMap> {
+    ask(&daemon, peer, &name, Wanted::Compact).await
+}
+
+/// What workers are asked for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Map,
+    /// The map after memory was given back.
+    Compact,
+}
+
+impl Wanted {
+    fn message(self, request: u64) -> DaemonMessage {
+        match self {
+            Self::Map => DaemonMessage::AskMap { request },
+            Self::Compact => DaemonMessage::Compact { request },
+        }
+    }
+
+    /// How long a worker may take.
+    fn within(self) -> Duration {
+        match self {
+            Self::Map => Duration::from_secs(3),
+            Self::Compact => Duration::from_secs(30),
+        }
+    }
+}
+
+async fn ask(daemon: &Daemon, peer: Peer, name: &str, wanted: Wanted) -> Answer<MemoryMap> {
+    let (name, asked) = {
         let registry = daemon.registry();
-        let name = daemon.owned(&registry, peer, &name)?;
+        let name = daemon.owned(&registry, peer, name)?;
         let vgpu = registry.vgpu(&name)?;
         is_known(&registry, vgpu)?;
-        (registry.sums_of(vgpu), daemon.ask_for_maps(&registry, vgpu))
+        let asked = daemon.ask_for_maps(&registry, vgpu, wanted);
+        (name, asked)
     };
+    let mut programs = Vec::new();
     for (mut program, told) in asked {
-        match tokio::time::timeout(WITHIN, told).await {
+        match tokio::time::timeout(wanted.within(), told).await {
             Ok(Ok((pieces, sums))) => fill(&mut program, pieces, &sums),
             // A worker that ends meanwhile has no memory.
             Ok(Err(_)) => continue,
             Err(_) => program.unanswered = true,
         }
-        map.programs.push(program);
+        programs.push(program);
     }
-    Ok(Json(map))
+    let registry = daemon.registry();
+    let map = registry.sums_of(registry.vgpu(&name)?);
+    Ok(Json(MemoryMap { programs, ..map }))
 }
 
 fn is_known(registry: &Registry, vgpu: &Vgpu) -> Result<(), ApiError> {
@@ -86,6 +127,7 @@ impl Daemon {
         &self,
         registry: &Registry,
         vgpu: &Vgpu,
+        wanted: Wanted,
     ) -> Vec<(ProgramMemory, Receiver<Told>)> {
         let info = registry.vgpu_info(vgpu);
         let ask = |(id, client): (u64, &Client)| {
@@ -96,8 +138,7 @@ impl Daemon {
                 ..ProgramMemory::default()
             };
             let (request, told) = self.maps.expect(id);
-            let message = DaemonMessage::AskMap { request };
-            let sent = client.socket.send(&message, &[]);
+            let sent = client.socket.send(&wanted.message(request), &[]);
             sent.is_ok().then_some((program, told))
         };
         let members = vgpu.clients.iter();

@@ -6,7 +6,9 @@ pub(crate) mod history;
 pub(crate) mod live;
 pub(crate) mod memory;
 mod peer;
+pub(crate) mod profiles;
 pub(crate) mod programs;
+pub(crate) mod regions;
 mod serve;
 pub(crate) mod vgpus;
 
@@ -16,7 +18,7 @@ use std::time::Instant;
 
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use mica_control::api::{ApiError, Doctor, Done, GpuInfo, Stats};
 use serde::Deserialize;
@@ -197,16 +199,28 @@ pub(crate) fn routes(daemon: &Arc<Daemon>) -> Router<Arc<Daemon>> {
         )
         .route("/v1/vgpus/{name}/history", get(vgpus::history))
         .route("/v1/vgpus/{name}/memory", get(memory::map))
+        .route(
+            "/v1/vgpus/{name}/profile",
+            get(profiles::show).post(profiles::set),
+        )
+        .route("/v1/vgpus/{name}/memory/compact", post(memory::compact))
         .route("/v1/vgpus/{name}/join", post(vgpus::join))
         .route("/v1/vgpus/{name}/suspend", post(vgpus::suspend))
         .route("/v1/vgpus/{name}/resume", post(vgpus::resume))
         .route("/v1/vgpus/{name}/cancel", post(programs::cancel))
         .route("/v1/vgpus/{name}/programs", post(programs::report))
+        .route("/v1/vgpus/{name}/link", post(programs::report_link))
         .route(
             "/v1/container-sockets",
             get(containers::list).post(containers::create),
         )
         .route("/v1/container-sockets/{name}", delete(containers::remove))
+        .route("/v1/regions", get(regions::list).post(regions::create))
+        .route("/v1/regions/{name}", delete(regions::remove))
+        .route(
+            "/v1/regions/{name}/vgpus/{vgpu}",
+            put(regions::attach).delete(regions::detach),
+        )
         .route("/v1/history", get(history::history))
         .route("/v1/usage", get(history::usage))
         .route("/v1/gpus", get(gpus))

@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, State};
 use mica_control::api::{
-    ApiError, Cancelled, Done, GpuKind, Mode, ProgramEnd, ProgramReport, Severity, signal_name,
+    ApiError, Cancelled, Done, GpuKind, LinkInfo, LinkReport, Mode, ProgramEnd, ProgramReport,
+    Severity, signal_name,
 };
 use mica_limits::Environment;
 use mica_wire::host::message::{DaemonMessage, Role};
@@ -50,6 +51,31 @@ pub(crate) async fn report(
         .events
         .add(severity, kind, Some(&name), Some(report.pid), text.clone());
     Ok(Json(Done { done: text }))
+}
+
+/// Tells what the way to programs on another machine is like.
+#[utoipa::path(post, tag = "vgpus", path = "/v1/vgpus/{name}/link", params(("name" = String, Path)),
+    request_body = LinkReport,
+    responses((status = 200, body = Done), (status = 404, body = ApiError)))]
+pub(crate) async fn report_link(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+    Body(report): Body<LinkReport>,
+) -> Answer<Done> {
+    let mut registry = daemon.registry();
+    let name = daemon.owned(&registry, peer, &name)?;
+    let vgpu = registry.vgpu_mut(&name)?;
+    if Environment::token_hex(&vgpu.token) != report.token {
+        return Err(not_found(&name).into());
+    }
+    let peer = report.link.peer.chars().take(COMMAND_CHARACTERS).collect();
+    vgpu.link = Some(LinkInfo {
+        peer,
+        ..report.link
+    });
+    let done = format!("the link of {name} is noted");
+    Ok(Json(Done { done }))
 }
 
 /// The event that a report makes.

@@ -164,7 +164,9 @@ pub(crate) async fn resize(
         registry.resize(&name, &change)?;
         let vgpu = registry.vgpu(&name)?;
         let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
-        (name, GroupLimits::of(vgpu, on_card))
+        let regions = registry.attached_bytes(&name);
+        let limits = GroupLimits::of(vgpu, on_card, regions);
+        (name, limits)
     };
     daemon.cgroups.limit(&name, &limits);
     daemon.host.wake();

@@ -225,6 +225,13 @@ pub(super) const OF_GPUS: &[Family<GpuInfo>] = &[
         value: |g| Real(g.share_reserved_percent.as_ratio()),
     },
     Family {
+        name: "mica_gpu_xid_errors",
+        unit: "",
+        kind: MetricType::Counter,
+        help: "Faults that the driver has reported (Xid) since the daemon started.",
+        value: |g| Whole(g.xid_errors_total),
+    },
+    Family {
         name: "mica_gpu_usable",
         unit: "",
         kind: MetricType::Gauge,

@@ -108,9 +108,12 @@ impl Page {
                 .iter()
                 .filter_map(|process| process.container.as_ref());
             for container in all.collect::<BTreeSet<_>>() {
+                // Kubernetes's containers are named POD/CONTAINER; no other engine has a slash in its names.
+                let (pod, name) = container.split_once('/').unwrap_or(("", container));
                 let labels = [
                     ("vgpu", escape(&vgpu.name)),
-                    ("container", escape(container)),
+                    ("container", escape(name)),
+                    ("pod", escape(pod)),
                 ];
                 family.encode_family(&labels)?.encode_gauge(&1_i64)?;
             }
@@ -182,11 +185,18 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use mica_control::api::ProcessInfo;
+
     use super::*;
 
     fn page_of(name: &str) -> String {
+        let inside = |container: &str| ProcessInfo {
+            container: Some(container.into()),
+            ..ProcessInfo::default()
+        };
         let vgpu = VgpuInfo {
             name: name.into(),
+            processes: vec![inside("web"), inside("job-1/train"), inside("web")],
             memory_used_bytes: u64::MAX,
             launches_total: 7,
             gpu_seconds: 1.5,
@@ -219,6 +229,9 @@ mod tests {
             "# TYPE mica_vgpu_gpu_seconds counter",
             "mica_vgpu_gpu_seconds_total{vgpu=\"a\",user=\"0\",gpu=\"0\",UUID=\"\"} 1.5",
             "mica_gpu_memory_total_bytes{gpu=\"0\",UUID=\"\",kind=\"software\"} 0",
+            "mica_gpu_xid_errors_total{gpu=\"0\",UUID=\"\",kind=\"software\"} 0",
+            "mica_vgpu_container_info{vgpu=\"a\",container=\"web\",pod=\"\"} 1",
+            "mica_vgpu_container_info{vgpu=\"a\",container=\"train\",pod=\"job-1\"} 1",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
         }

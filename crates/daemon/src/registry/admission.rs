@@ -38,7 +38,7 @@ impl Registry {
             let such = here.filter(move |v| v.is_swappable() == swappable);
             such.map(|v| v.ledger.limit_bytes())
         };
-        let fixed: u64 = limits(false).sum();
+        let fixed = limits(false).sum::<u64>() + self.region_bytes(gpu);
         if !swap {
             // Each swappable one must fit beside all that never leave.
             let largest = limits(true).max().unwrap_or(0);
@@ -131,17 +131,7 @@ impl Registry {
         {
             return Err(over(format!("{most} virtual GPUs and has them")));
         }
-        let memory: u64 = own().map(|v| v.ledger.limit_bytes()).sum();
-        if let Some(most) = quota.memory_bytes
-            && memory.saturating_add(limit) > most
-        {
-            return Err(over(format!(
-                "{} of GPU memory, has {} and asked for {} more",
-                size(most),
-                size(memory),
-                size(limit)
-            )));
-        }
+        self.check_memory_quota(uid, limit, except)?;
         let share: Percent = own().filter_map(|v| v.spec.share_percent).sum();
         if let Some(most) = quota.share_percent
             && share + share_percent.unwrap_or_default() > most
@@ -149,6 +139,32 @@ impl Registry {
             return Err(over(format!("shares of {most} % and has {share} %")));
         }
         Ok(())
+    }
+
+    /// Whether a user may have so much memory more, for virtual GPUs (without `except`) and regions.
+    pub(super) fn check_memory_quota(
+        &self,
+        uid: u32,
+        more: u64,
+        except: Option<&str>,
+    ) -> Result<(), ApiError> {
+        let own = self.vgpus.values().filter(|v| v.owner_uid == uid);
+        let others = own.filter(|v| Some(v.name.as_str()) != except);
+        let limits: u64 = others.map(|v| v.ledger.limit_bytes()).sum();
+        let memory = limits + self.region_bytes_of_user(uid);
+        match self.config.quota_of(uid).memory_bytes {
+            Some(most) if memory.saturating_add(more) > most => Err(error(
+                "quota",
+                format!(
+                    "user {uid} may have {} of GPU memory, has {} and asked for {} more",
+                    size(most),
+                    size(memory),
+                    size(more)
+                ),
+                Some("remove one of your virtual GPUs, or ask the administrator".into()),
+            )),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn made_up_name(&mut self) -> String {

@@ -153,6 +153,7 @@ impl Registry {
         vgpu.ledger.close_all();
         vgpu.host_ledger.close_all();
         self.waiters.retain(|waiter| waiter.vgpu != name);
+        self.detach_everything(name);
         if let Some(gpu) = self.gpus.get(vgpu.gpu) {
             for client in &vgpu.clients {
                 gpu.thread.send(Change::ClientGone(*client));
@@ -217,6 +218,7 @@ impl Registry {
             }
             vgpu.ledger.close(id);
             vgpu.host_ledger.close(id);
+            vgpu.profiled.worker_gone(&client.told_profile);
             let moved = client.moved.moved_bytes;
             vgpu.turns.dead_moved_bytes = vgpu.turns.dead_moved_bytes.saturating_add(moved);
             let counters = &client.governed.page.counters;

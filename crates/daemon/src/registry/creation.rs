@@ -103,6 +103,7 @@ impl Registry {
             clients: BTreeSet::new(),
             programs: Vec::new(),
             made_for: None,
+            link: None,
             in_containers: Vec::new(),
             probes: Vec::new(),
             commands: Vec::new(),
@@ -123,6 +124,7 @@ impl Registry {
             measured_percent: 0.0,
             history: VecDeque::new(),
             container: None,
+            profiled: crate::profiles::Profiled::default(),
             spec,
         };
         self.vgpus.insert(name.clone(), vgpu);
@@ -174,6 +176,7 @@ impl Registry {
             clients: BTreeSet::new(),
             programs: stored.programs.into_iter().filter_map(alive).collect(),
             made_for: stored.made_for,
+            link: None,
             in_containers: Vec::new(),
             probes: Vec::new(),
             commands: Vec::new(),
@@ -194,6 +197,7 @@ impl Registry {
             measured_percent: 0.0,
             history: VecDeque::new(),
             container: None,
+            profiled: crate::profiles::Profiled::default(),
         };
         self.vgpus.insert(stored.name, vgpu);
         if let Some(gpu) = gpu {

@@ -9,16 +9,18 @@ mod containers;
 mod creation;
 mod names;
 mod program_reports;
+mod regions;
 
 pub(crate) use containers::{Behind, MadeFor};
 pub(crate) use names::may_mean;
+pub(crate) use regions::{OpenedRegion, Region, StoredRegion};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use mica_control::api::{ApiError, Mode, Percent, Sample, VgpuSpec, VgpuState};
+use mica_control::api::{ApiError, LinkInfo, Mode, Percent, Sample, VgpuSpec, VgpuState};
 use mica_wire::host::message::Role;
 use mica_wire::host::socket::HostSocket;
 
@@ -30,6 +32,7 @@ use crate::gpu_thread::{Change, GpuThread};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::placement::error;
+use crate::profiles::{Profiled, ToldProfile};
 use crate::swap::{Moved, Turns};
 use crate::tenant::{Entitlement, Governed, Tenant};
 use crate::watched::Watched;
@@ -43,6 +46,8 @@ pub(crate) struct Gpu {
     pub(crate) driver_index: Option<usize>,
     pub(crate) reading: DeviceReading,
     pub(crate) thread: Arc<GpuThread>,
+    /// Faults that the driver has reported.
+    pub(crate) xid_errors: u64,
     pub(crate) lost: Option<String>,
     /// Why it cannot be shared as it is set up, if it cannot.
     pub(crate) unshareable: Option<String>,
@@ -102,6 +107,10 @@ pub(crate) struct Client {
     pub(crate) confinement: Option<Confinement>,
     /// Where a worker's memory is.
     pub(crate) moved: Moved,
+    /// Regions that a worker was given, with their bytes: the driver may count these bytes for the worker's process.
+    pub(crate) opened_regions: BTreeMap<[u8; 16], u64>,
+    /// What a worker told of kernels.
+    pub(crate) told_profile: ToldProfile,
     /// Entry points it looked up that pass the limits unseen.
     pub(crate) unknown_names: BTreeSet<String>,
     /// Numbers of the driver's requests that a worker's filter refused.
@@ -114,6 +123,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// What of the driver's figure for this process belongs to no region.
+    pub(crate) fn without_regions(&self, driver_bytes: u64) -> u64 {
+        driver_bytes.saturating_sub(self.opened_regions.values().sum())
+    }
+
     /// GPU time that the client measured itself: a program's own word is not believed.
     pub(crate) fn gpu_time_ns(&self) -> u64 {
         match self.role {
@@ -210,6 +224,7 @@ pub(crate) struct Vgpu {
     pub(crate) suspended: bool,
     /// Its turns on the card, if it is swappable.
     pub(crate) turns: Turns,
+    pub(crate) profiled: Profiled,
     pub(crate) created_at_seconds: u64,
     pub(crate) made: Instant,
     pub(crate) holder: Option<Watched>,
@@ -218,6 +233,8 @@ pub(crate) struct Vgpu {
     pub(crate) programs: Vec<Watched>,
     /// The container that it was made for.
     pub(crate) made_for: Option<MadeFor>,
+    /// The way to its programs, if those run on another machine.
+    pub(crate) link: Option<LinkInfo>,
     /// Programs that came through a container's socket.
     pub(crate) in_containers: Vec<(Watched, Arc<Container>)>,
     /// Processes of the doctor, which test the limits; what they do is no event of the tenant's.
@@ -271,6 +288,8 @@ pub(crate) struct Registry {
     pub(crate) swap_bytes_per_second: u64,
     /// The sockets that are mounted into containers.
     pub(crate) sockets: ContainerSockets,
+    /// Memory that virtual GPUs share, by full name.
+    pub(crate) regions: BTreeMap<String, Region>,
     /// Containers that have connected, by what tells them apart.
     pub(crate) containers: BTreeMap<String, Arc<Container>>,
     journal: Arc<Journal>,
@@ -287,6 +306,7 @@ impl Registry {
             waiters: Vec::new(),
             swap_bytes_per_second: crate::swap::FIRST_BYTES_PER_SECOND,
             sockets: ContainerSockets::default(),
+            regions: BTreeMap::new(),
             containers: BTreeMap::new(),
             journal,
             next_id: 1,

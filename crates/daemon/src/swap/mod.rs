@@ -188,7 +188,7 @@ impl Registry {
         total - reserve_bytes(total)
     }
 
-    /// Bytes of a GPU that belong to virtual GPUs which never leave.
+    /// Bytes of a GPU that belong to regions, and to virtual GPUs which never leave.
     pub(crate) fn fixed_bytes(&self, gpu: usize) -> u64 {
         let overcommit = self.config.sharing.overcommit_memory;
         let fixed = self
@@ -200,7 +200,7 @@ impl Registry {
             true => vgpu.ledger.granted_bytes(),
             false => vgpu.ledger.limit_bytes(),
         };
-        fixed.map(bytes).sum()
+        fixed.map(bytes).sum::<u64>() + self.region_bytes(gpu)
     }
 
     fn swappable_on(&self, gpu: usize) -> impl Iterator<Item = &Vgpu> {

@@ -18,6 +18,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use super::places::Place;
 use super::secrets::{digest_of, same};
 use super::sessions::SignedIn;
 use super::{assets, sign_in};
@@ -66,11 +67,21 @@ pub(super) fn router(daemon: Arc<Daemon>, tls: bool) -> Router {
 }
 
 async fn guard(State(door): State<Door>, mut request: Request, next: Next) -> Response {
-    let mut response = match door.admit(&request) {
+    let admitted = door.admit(&request).and_then(|who| {
+        let place = request.extensions().get::<Arc<Place>>();
+        own(place, who.as_ref()).map(|()| who)
+    });
+    let mut response = match admitted {
         Ok(who) => {
             if let Some(who) = who {
                 let peer = Peer::of_user(who.uid);
+                let credentials = Credentials {
+                    door: door.clone(),
+                    headers: request.headers().clone(),
+                    uid: who.uid,
+                };
                 request.extensions_mut().insert(ConnectInfo(peer));
+                request.extensions_mut().insert(credentials);
                 request.extensions_mut().insert(who);
             }
             next.run(request).await
@@ -93,6 +104,37 @@ async fn guard(State(door): State<Door>, mut request: Request, next: Next) -> Re
         .entry(axum::http::header::CACHE_CONTROL)
         .or_insert(no_store);
     response
+}
+
+/// Makes a connection its user's, who may have so many of them. A connection for fuzzing has no place.
+fn own(place: Option<&Arc<Place>>, who: Option<&SignedIn>) -> Result<(), Turned> {
+    let (Some(place), Some(who)) = (place, who) else {
+        return Ok(());
+    };
+    place.prove(who.uid).map_err(|most| {
+        let text = format!(
+            "user {} has {most} connections to the page open, the most one may have: close pages that are not needed",
+            who.uid
+        );
+        Turned(StatusCode::TOO_MANY_REQUESTS, "busy", text)
+    })
+}
+
+/// What a request was admitted for. An answer that goes on must end with the session or the token.
+#[derive(Clone)]
+pub(crate) struct Credentials {
+    door: Door,
+    headers: HeaderMap,
+    uid: u32,
+}
+
+impl Credentials {
+    /// Whether a new request of the same page would be admitted as the same user.
+    pub(crate) fn are_valid(&self) -> bool {
+        let who = self.door.bearer(&self.headers);
+        let who = who.or_else(|| self.door.session(&self.headers));
+        who.is_some_and(|who| who.uid == self.uid)
+    }
 }
 
 /// Why a request is not served.

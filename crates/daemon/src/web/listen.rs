@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::WebError;
+use super::places::Places;
 use crate::daemon::Daemon;
 use crate::http::{Impatient, answer_on};
 
@@ -23,25 +23,24 @@ pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, WebError> {
     bound.map_err(|source| WebError::Bind { address, source })
 }
 
-/// Serves connections for ever, at most so many at once.
+/// Serves connections for ever, as many at once as there are places.
 pub(super) async fn serve(
     daemon: Arc<Daemon>,
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
     router: Router,
-    most: usize,
+    places: Arc<Places>,
 ) {
-    let places = Arc::new(Semaphore::new(most));
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(failure) => {
                 tracing::warn!("a connection cannot be accepted: {failure}");
                 sleep(Duration::from_millis(20)).await;
                 continue;
             }
         };
-        let Ok(place) = places.clone().try_acquire_owned() else {
+        let Some(place) = places.enter(address.ip().to_canonical()) else {
             // Without TLS the reason can be said; a full listener has no time for a handshake.
             if tls.is_none() {
                 let answer = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -50,10 +49,14 @@ pub(super) async fn serve(
             continue;
         };
         let seconds = daemon.registry().config.daemon.request_seconds;
-        let (tls, router) = (tls.clone(), router.clone());
+        let tls = tls.clone();
+        // The guard tells the place whose it is.
+        let router = router.clone().layer(Extension(place.clone()));
         tokio::spawn(async move {
-            one(stream, tls, router, Duration::from_secs(seconds)).await;
-            drop(place);
+            tokio::select! {
+                () = one(stream, tls, router, Duration::from_secs(seconds)) => {}
+                () = place.lost() => {}
+            }
         });
     }
 }

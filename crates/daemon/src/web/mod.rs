@@ -11,6 +11,7 @@ mod assets;
 mod guard;
 mod listen;
 mod metrics_door;
+mod places;
 mod secrets;
 mod sessions;
 pub(crate) mod sign_in;
@@ -24,6 +25,8 @@ use mica_control::api::Severity;
 
 use crate::config::Listen;
 use crate::daemon::Daemon;
+pub(crate) use guard::Credentials;
+use places::Places;
 pub(crate) use secrets::{digest_of, new_token};
 use sessions::Sessions;
 pub(crate) use textfile::Textfile;
@@ -32,6 +35,8 @@ pub(crate) use textfile::Textfile;
 const USUAL_PORT: u16 = 7411;
 /// Most connections of browsers at once; one page has six at most.
 const BROWSERS: usize = 256;
+/// Most of them of one user.
+const BROWSERS_EACH: usize = 64;
 /// Most connections of those who read the metrics.
 const SCRAPERS: usize = 16;
 
@@ -93,7 +98,7 @@ pub(crate) fn start(daemon: &Arc<Daemon>) {
                     listener,
                     tls,
                     router,
-                    SCRAPERS,
+                    Places::new(SCRAPERS, SCRAPERS),
                 ));
             }
             Err(failure) => tell_of_failure(daemon, "the listener for metrics", &failure),
@@ -139,7 +144,7 @@ fn serve_page(daemon: &Arc<Daemon>) -> Result<(SocketAddr, bool), WebError> {
         listener,
         tls,
         router,
-        BROWSERS,
+        Places::new(BROWSERS, BROWSERS_EACH),
     ));
     Ok(served)
 }

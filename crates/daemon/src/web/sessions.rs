@@ -25,8 +25,12 @@ const TICKETS_EACH: usize = 8;
 /// Most tickets in all.
 const TICKETS: usize = 1024;
 
-/// Signed-out sessions that are remembered.
+/// Signed-out sessions that are remembered of one user; the oldest goes.
+const ENDED_EACH: usize = 64;
+/// Signed-out sessions that are remembered in all.
 const ENDED: usize = 1024;
+/// Length of a page's key.
+const KEY_LEN: usize = 64;
 
 /// Who a request comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +54,8 @@ pub(super) struct Sessions {
     key_file: PathBuf,
     key: Mutex<Option<hmac::Key>>,
     tickets: Mutex<VecDeque<Ticket>>,
-    /// Keys of pages that were signed out of before their session's end.
-    ended: Mutex<VecDeque<String>>,
+    /// Users and keys of pages that were signed out of before their session's end.
+    ended: Mutex<VecDeque<(u32, String)>>,
     /// When a refusal was logged last, and how many were not since.
     refusals: Mutex<(Option<Instant>, u64)>,
 }
@@ -67,18 +71,27 @@ impl Sessions {
         }
     }
 
-    /// Ends the session of a page: whoever has copied its halves has nothing.
-    pub(super) fn end(&self, page_key: &str) {
+    /// Ends the session of a user's page: whoever has copied its halves has nothing.
+    pub(super) fn end(&self, uid: u32, page_key: &str) {
+        if page_key.len() != KEY_LEN {
+            return;
+        }
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = |(of, _): &(u32, String)| *of == uid;
+        if ended.iter().filter(|e| own(e)).count() >= ENDED_EACH
+            && let Some(oldest) = ended.iter().position(own)
+        {
+            ended.remove(oldest);
+        }
         if ended.len() >= ENDED {
             ended.pop_front();
         }
-        ended.push_back(page_key.to_owned());
+        ended.push_back((uid, page_key.to_owned()));
     }
 
     fn has_ended(&self, page_key: &str) -> bool {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.iter().any(|key| same(key, page_key))
+        ended.iter().any(|(_, key)| same(key, page_key))
     }
 
     /// Logs that somebody was refused, once a second at most: nobody may fill the log by guessing.
@@ -266,6 +279,19 @@ mod tests {
         let (other, other_key) = sessions.open(&user(7), &[], 1000).unwrap();
         assert_eq!(check(&other, &key, 1001), None, "another session's key");
         assert_eq!(check(&cookie, &other_key, 1001), None);
+    }
+
+    #[test]
+    fn a_user_who_signs_out_often_revives_no_session_of_another() {
+        let (_dir, sessions) = sessions();
+        let (cookie, key) = sessions.open(&user(7), &[], 1000).unwrap();
+        sessions.end(7, &key);
+        for number in 0..2 * ENDED {
+            sessions.end(8, &format!("{number:064}"));
+        }
+        sessions.end(8, "short");
+        assert_eq!(sessions.check(&cookie, &key, &[], 1001), None);
+        assert_eq!(sessions.ended.lock().unwrap().len(), 1 + ENDED_EACH);
     }
 
     #[test]

@@ -144,10 +144,11 @@ pub(crate) async fn who(
 pub(crate) async fn sign_out(
     State(daemon): Shared,
     Extension(Secure(tls)): Extension<Secure>,
+    Extension(who): Extension<SignedIn>,
     headers: HeaderMap,
 ) -> Response {
     if let Some(page_key) = headers.get(PAGE_KEY).and_then(|key| key.to_str().ok()) {
-        daemon.web.sessions.end(page_key);
+        daemon.web.sessions.end(who.uid, page_key);
     }
     let cookie = cookie_line(&daemon, "", 0, tls);
     let done = Done {

@@ -118,7 +118,7 @@ function cancel(name) {
 function remove(name) {
   const vgpu = store.byName.get(name);
   const running = vgpu?.processes.length ?? 0;
-  const words = running ? `${running} programs run in it; they end with it.` : "No program runs in it.";
+  const words = running === 0 ? "No program runs in it." : running === 1 ? "1 program runs in it; it ends with it." : `${running} programs run in it; they end with it.`;
   dialog(`Remove ${name}?`, h("p", {}, words), {
     confirm: "Remove", danger: true,
     async submit() { toast((await ask("DELETE", vgpuPath(name, running ? "?force=true" : ""))).done); },

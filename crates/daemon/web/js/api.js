@@ -54,8 +54,11 @@ export async function signIn(credentials) {
 
 /** Signs out. */
 export async function signOut() {
-  await ask("DELETE", "/v1/session");
-  localStorage.removeItem(KEY);
+  try {
+    await ask("DELETE", "/v1/session");
+  } finally {
+    localStorage.removeItem(KEY);
+  }
 }
 
 /** The path of a virtual GPU. */
@@ -78,8 +81,9 @@ export async function follow(on) {
       on.status("live");
       pause = 500;
       await read(answer.body, on);
-    } catch {
-      // Told by the status below.
+    } catch (error) {
+      // The visitor sees the status below; a mistake of the page itself would be seen nowhere else.
+      console.warn("the connection to the daemon ended", error);
     }
     on.status("lost");
     await new Promise((wake) => setTimeout(wake, pause));

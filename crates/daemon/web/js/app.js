@@ -4,6 +4,7 @@ import { ask, follow, session, signIn, signOut } from "./api.js";
 import { fill, h, text, toast } from "./dom.js";
 import { begin, changed, on, store, takeEvents, takeHistory, takeStats, takeTurns } from "./store.js";
 import { create } from "./actions.js";
+import { forgetShades } from "./chart.js";
 import { eventsView, healthView } from "./lists.js";
 import { overview } from "./overview.js";
 import { tenant } from "./tenant.js";
@@ -14,11 +15,21 @@ let view = null;
 
 const VIEWS = [["#/", "Overview"], ["#/events", "Events"], ["#/health", "Health"]];
 
+/** The virtual GPU that an address names; nothing for other addresses, and for names that are badly encoded. */
+function vgpuOf(path) {
+  const named = /^#\/vgpu\/(.+)$/.exec(path);
+  try {
+    return named && decodeURIComponent(named[1]);
+  } catch {
+    return null;
+  }
+}
+
 function show() {
   const path = location.hash || "#/";
-  const named = /^#\/vgpu\/(.+)$/.exec(path);
+  const name = vgpuOf(path);
   view?.close();
-  view = named ? tenant(decodeURIComponent(named[1])) : path === "#/events" ? eventsView() : path === "#/health" ? healthView() : overview();
+  view = name ? tenant(name) : path === "#/events" ? eventsView() : path === "#/health" ? healthView() : overview();
   fill(main, view.element);
   view.shown();
   document.title = `${view.title} – Mica`;
@@ -38,6 +49,12 @@ function theme(next) {
   }
 }
 
+/** What is drawn has the colours of when it was drawn. */
+function recolour() {
+  forgetShades();
+  view?.shown();
+}
+
 function isDark() {
   const chosen = document.documentElement.dataset.theme;
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -52,14 +69,18 @@ function tools() {
   };
   on("status", update);
   update();
-  const dark = h("button", { class: "quiet", "aria-label": "Switch between light and dark", title: "Light or dark", onclick: () => { theme(isDark() ? "light" : "dark"); view?.shown(); } }, "◐");
-  const out = h("button", { class: "quiet", title: `Signed in as ${store.session.name || `user ${store.session.uid}`}`, onclick: async () => { await signOut(); location.reload(); } }, "Sign out");
+  const dark = h("button", { class: "quiet", "aria-label": "Switch between light and dark", title: "Light or dark", onclick: () => { theme(isDark() ? "light" : "dark"); recolour(); } }, "◐");
+  const out = h("button", { class: "quiet", title: `Signed in as ${store.session.name || `user ${store.session.uid}`}`, onclick: () => signOut().finally(() => location.reload()) }, "Sign out");
   const make = h("button", { class: "primary", onclick: create }, h("span", { "aria-hidden": "true" }, "+ "), "New vGPU");
   fill(document.getElementById("tools"), status, dark, out, make);
   fill(document.getElementById("nav"), VIEWS.map(([href, name]) => h("a", { href }, name)));
 }
 
 function signInView(problem) {
+  store.session = null;
+  view?.close();
+  view = null;
+  for (const id of ["tools", "nav"]) fill(document.getElementById(id));
   const name = h("input", { name: "name", autocomplete: "username", required: true });
   const token = h("input", { name: "token", type: "password", autocomplete: "current-password", required: true });
   const failure = h("p", { class: "trouble", role: "alert", hidden: !problem }, problem ?? "");
@@ -71,8 +92,9 @@ function signInView(problem) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
-      store.session = await signIn({ name: name.value, token: token.value });
-      start();
+      await signIn({ name: name.value, token: token.value });
+      // Anew, so that nothing is shown of who was signed in before.
+      location.reload();
     } catch (error) {
       failure.hidden = false;
       text(failure, error.message);
@@ -82,9 +104,17 @@ function signInView(problem) {
   document.title = "Sign in – Mica";
 }
 
+/** Another address in the same page: another view, or a new ticket, which must not stay in the address. */
+function addressChanged() {
+  if (location.hash.startsWith("#ticket=")) return location.reload();
+  if (!store.session) return;
+  show();
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+}
+
 function start() {
   tools();
-  window.addEventListener("hashchange", () => { show(); main.focus({ preventScroll: true }); scrollTo(0, 0); });
   show();
   follow({
     stats: takeStats,
@@ -102,6 +132,8 @@ function start() {
   });
 }
 
+window.addEventListener("hashchange", addressChanged);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 const chosen = localStorage.getItem(THEME);
 if (chosen) theme(chosen);
 try {

@@ -6,6 +6,8 @@ import { clock, day, dayAndClock } from "./format.js";
 const LEFT = 56;
 const BOTTOM = 20;
 const TOP = 8;
+/** Lines or areas of one chart: more cannot be told apart, and cost the browser a tenth of a second. */
+const MOST = 24;
 
 /** Sizes a canvas for its box and the screen; returns the context and the size in CSS pixels. A known size is not measured. */
 export function prepare(canvas, known = null) {
@@ -23,9 +25,55 @@ export function prepare(canvas, known = null) {
   return { context, width, height };
 }
 
-/** A colour of the style sheet. */
+const shades = new Map();
+let shadesAt = 0;
+
+/** A colour of the style sheet. It is read twice a second, because reading makes the browser work out all styles. */
 export function shade(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const now = performance.now();
+  if (now - shadesAt > 500) {
+    shades.clear();
+    shadesAt = now;
+  }
+  let value = shades.get(name);
+  if (value === undefined) {
+    value = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+    shades.set(name, value);
+  }
+  return value;
+}
+
+/** Colours are read anew: light became dark, or dark light. */
+export function forgetShades() {
+  shades.clear();
+}
+
+const jobs = [];
+let jobsFrame = 0;
+
+/** Does something in one of the next frames, one thing a frame: an update of everything at once would cost a frame. */
+export function later(job, isFirst = false) {
+  if (!jobs.includes(job)) {
+    if (isFirst) jobs.unshift(job);
+    else jobs.push(job);
+  }
+  jobsFrame ||= requestAnimationFrame(runJob);
+}
+
+function runJob() {
+  jobsFrame = 0;
+  const job = jobs.shift();
+  if (jobs.length) jobsFrame = requestAnimationFrame(runJob);
+  job?.();
+}
+
+/** Places of the times that are drawn: no more than one for each two pixels, the same ones from draw to draw. */
+function drawn(times, width) {
+  const all = [...times.keys()];
+  const most = Math.max(60, width / 2);
+  if (times.length <= most) return all;
+  const step = (times.at(-1) - times[0]) / most;
+  return all.filter((place) => place === 0 || place === times.length - 1 || Math.floor(times[place] / step) !== Math.floor(times[place - 1] / step));
 }
 
 /** A round number for the top of an axis. */
@@ -57,14 +105,16 @@ export class Chart {
   constructor(options) {
     this.options = options;
     this.canvas = h("canvas", { class: "chart", tabindex: "0", role: "img", "aria-label": options.title });
+    this.cross = h("div", { class: "cross", hidden: true });
     this.tip = h("div", { class: "tip", hidden: true });
     this.legend = h("ul", { class: "legend", "aria-hidden": "true" });
-    this.element = h("figure", { class: "card figure" }, h("figcaption", {}, h("h2", {}, options.title), options.aside), h("div", { class: "plot" }, this.canvas, this.tip), this.legend);
+    this.element = h("figure", { class: "card figure" }, h("figcaption", {}, h("h2", {}, options.title), options.aside), h("div", { class: "plot" }, this.canvas, this.cross, this.tip), this.legend);
     this.cursor = null;
     this.canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
     this.canvas.addEventListener("pointerleave", () => this.point(null));
     this.canvas.addEventListener("blur", () => this.point(null));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.redraw = () => this.draw();
     this.view = inView(this.canvas, () => this.draw());
     this.observer = new ResizeObserver(() => this.draw());
     this.observer.observe(this.canvas);
@@ -80,16 +130,16 @@ export class Chart {
     event.preventDefault();
     const last = this.data.times.length - 1;
     const place = Math.min(last, Math.max(0, (this.place ?? last) + step));
-    this.point(this.x(this.data.times[place]), true);
+    this.point(this.x(this.data.times[place]));
   }
 
   point(x) {
     this.cursor = x;
-    this.draw();
+    if (this.data && this.width) this.crosshair();
   }
 
   x(time) {
-    return LEFT + (time - this.from) / (this.to - this.from) * (this.canvas.clientWidth - LEFT - 4);
+    return LEFT + (time - this.from) / (this.to - this.from) * (this.width - LEFT - 4);
   }
 
   /** Reads the data and draws it. */
@@ -97,14 +147,18 @@ export class Chart {
     if (!this.view.isInView) return;
     const { context, width, height } = prepare(this.canvas);
     if (width === 0) return;
+    this.width = width;
     this.data = this.options.data();
     const { times, series } = this.data;
+    this.places = drawn(times, width);
     this.to = times.at(-1) ?? Date.now() / 1000;
     this.from = Math.min(times[0] ?? this.to, this.to - 60);
-    const solid = series.filter((one) => !one.dashed);
-    const stack = this.options.stacked ? stacked(solid, times.length) : null;
+    const { shown, rest } = highest(series.filter((one) => !one.dashed));
+    if (rest.length && this.options.stacked) shown.push({ name: `${rest.length} others`, color: shade("--muted"), values: sum(rest, times.length) });
+    const stack = this.options.stacked ? stacked(shown, times.length) : null;
+    const dashed = series.filter((one) => one.dashed);
     let most = this.options.most ?? 0;
-    for (const one of series) {
+    for (const one of [...shown, ...dashed]) {
       const values = stack?.get(one) ?? one.values;
       for (const value of values) if (value > most) most = value;
     }
@@ -115,10 +169,12 @@ export class Chart {
     context.beginPath();
     context.rect(LEFT, 0, width - LEFT, height);
     context.clip();
-    if (stack) this.areas(context, solid, stack, y);
-    for (const one of series) if (!stack || one.dashed) this.line(context, one, y);
+    if (stack) this.areas(context, shown, stack, y);
+    // Lines at zero hide each other: one of them is drawn.
+    const flat = shown.filter((one) => !one.values.some((value) => value > 0)).slice(0, -1);
+    for (const one of stack ? dashed : [...shown.filter((one) => !flat.includes(one)), ...dashed]) this.line(context, one, y);
     context.restore();
-    this.crosshair(context, height, y, series, stack);
+    this.crosshair();
     this.describe(series);
   }
 
@@ -147,12 +203,17 @@ export class Chart {
 
   areas(context, series, stack, y) {
     const { times } = this.data;
-    let below = new Array(times.length).fill(0);
+    let below = null;
     for (const one of series) {
       const above = stack.get(one);
+      // Of a hundred tenants most have nothing to show.
+      if (above === below) continue;
       context.beginPath();
-      times.forEach((time, place) => context.lineTo(this.x(time), y(above[place])));
-      for (let place = times.length - 1; place >= 0; place -= 1) context.lineTo(this.x(times[place]), y(below[place]));
+      for (const place of this.places) context.lineTo(this.x(times[place]), y(above[place]));
+      for (let at = this.places.length - 1; at >= 0; at -= 1) {
+        const place = this.places[at];
+        context.lineTo(this.x(times[place]), y(below?.[place] ?? 0));
+      }
       context.closePath();
       context.fillStyle = one.color;
       context.globalAlpha = 0.82;
@@ -170,36 +231,36 @@ export class Chart {
     context.beginPath();
     let last = -Infinity;
     const gap = Math.max(30, (this.to - this.from) / 20);
-    this.data.times.forEach((time, place) => {
+    for (const place of this.places) {
+      const time = this.data.times[place];
       const value = one.values[place];
-      if (value == null) return;
+      if (value == null) continue;
       // A missing value is bridged, a missing time is not.
       if (time - last < gap) context.lineTo(this.x(time), y(value));
       else context.moveTo(this.x(time), y(value));
       last = time;
-    });
+    }
     context.stroke();
     context.setLineDash([]);
   }
 
-  crosshair(context, height, y, series, stack) {
-    const { times } = this.data;
-    this.tip.hidden = true;
+  /** What was measured at the time under the pointer. It is not part of the picture, which stays as it is drawn. */
+  crosshair() {
+    const { times, series } = this.data;
+    const isShown = this.cursor != null && times.length > 0;
+    this.tip.hidden = !isShown;
+    this.cross.hidden = !isShown;
     this.place = null;
-    if (this.cursor == null || !times.length) return;
+    if (!isShown) return;
     let best = 0;
     times.forEach((time, place) => {
       if (Math.abs(this.x(time) - this.cursor) < Math.abs(this.x(times[best]) - this.cursor)) best = place;
     });
     this.place = best;
     const at = this.x(times[best]);
-    context.strokeStyle = shade("--muted");
-    context.beginPath();
-    context.moveTo(at, TOP);
-    context.lineTo(at, height - BOTTOM);
-    context.stroke();
+    this.cross.style.left = `${at}px`;
     const rows = series.filter((one) => one.values[best] != null);
-    if (stack) rows.sort((a, b) => b.values[best] - a.values[best]);
+    if (this.options.stacked) rows.sort((a, b) => b.values[best] - a.values[best]);
     const shown = rows.slice(0, 10).map((one) => {
       const dot = h("i", {});
       dot.style.background = one.color;
@@ -207,10 +268,9 @@ export class Chart {
     });
     const more = rows.length > 10 ? h("div", {}, h("span", {}, `and ${rows.length - 10} more`)) : null;
     fill(this.tip, h("div", { class: "when" }, dayAndClock(times[best])), shown, more);
-    this.tip.hidden = false;
-    const right = at > this.canvas.clientWidth / 2;
+    const right = at > this.width / 2;
     this.tip.style.left = right ? "auto" : `${at + 10}px`;
-    this.tip.style.right = right ? `${this.canvas.clientWidth - at + 10}px` : "auto";
+    this.tip.style.right = right ? `${this.width - at + 10}px` : "auto";
   }
 
   /** The legend, and the same in words for a screen reader. */
@@ -227,7 +287,10 @@ export class Chart {
         dot.style[one.dashed ? "borderColor" : "background"] = one.color;
         return h("li", {}, dot, one.name);
       });
-      if (series.length > shown.length) items.push(h("li", { class: "muted" }, `and ${series.length - shown.length} more`));
+      if (series.length > shown.length) {
+        const grey = this.options.stacked && series.length > MOST ? `, ${series.length - MOST} of them together in grey` : "";
+        items.push(h("li", { class: "muted" }, `and ${series.length - shown.length} more${grey}`));
+      }
       fill(this.legend, items);
     }
     const said = Math.floor(Date.now() / 5000);
@@ -238,37 +301,62 @@ export class Chart {
   }
 }
 
-function stacked(series, length) {
+/** Those with the most, in their order, and the rest. */
+function highest(series) {
+  if (series.length <= MOST) return { shown: [...series], rest: [] };
+  const total = new Map(series.map((one) => [one, one.values.reduce((all, value) => all + (value ?? 0), 0)]));
+  const first = new Set([...series].sort((a, b) => total.get(b) - total.get(a)).slice(0, MOST));
+  return { shown: series.filter((one) => first.has(one)), rest: series.filter((one) => !first.has(one)) };
+}
+
+function sum(series, length) {
   const sums = new Array(length).fill(0);
+  for (const one of series) one.values.forEach((value, place) => { sums[place] += value ?? 0; });
+  return sums;
+}
+
+function stacked(series, length) {
+  let sums = new Array(length).fill(0);
   const stack = new Map();
   for (const one of series) {
-    const above = sums.map((sum, place) => sum + (one.values[place] ?? 0));
-    above.forEach((value, place) => { sums[place] = value; });
-    stack.set(one, above);
+    // The same sums for one that has nothing anywhere.
+    if (one.values.some((value) => value > 0)) {
+      const below = sums;
+      sums = one.values.map((value, place) => below[place] + (value ?? 0));
+    }
+    stack.set(one, sums);
   }
   return stack;
 }
 
 /** The size that the style sheet gives to the lines in tables. */
 const SPARK = { width: 120, height: 28 };
+const SVG = "http://www.w3.org/2000/svg";
 
-/** A small line without axes, for a table. */
-export function spark(canvas, values, most, stroke) {
-  const { context, width, height } = prepare(canvas, SPARK);
-  const known = values.slice(-60);
-  if (known.length < 2) return;
-  const x = (place) => place / (known.length - 1) * width;
-  const y = (value) => height - 1 - Math.min(1, (value ?? 0) / most) * (height - 2);
-  context.beginPath();
-  known.forEach((value, place) => context.lineTo(x(place), y(value)));
-  context.strokeStyle = stroke;
-  context.lineWidth = 1.5;
-  context.stroke();
-  context.lineTo(width, height);
-  context.lineTo(0, height);
-  context.closePath();
-  context.globalAlpha = 0.18;
-  context.fillStyle = stroke;
-  context.fill();
-  context.globalAlpha = 1;
+/** A small line without axes, for a table. Not a canvas: the browser keeps a layer for each of those, in view or not. */
+export function spark(color) {
+  const make = (tag, properties) => {
+    const made = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(properties)) made.setAttribute(name, value);
+    return made;
+  };
+  const element = make("svg", { class: "spark", "aria-hidden": "true", viewBox: `0 0 ${SPARK.width} ${SPARK.height}` });
+  const area = make("path", { fill: color, "fill-opacity": "0.18" });
+  const line = make("path", { fill: "none", stroke: color, "stroke-width": "1.5" });
+  element.append(area, line);
+  let shown = "";
+  return {
+    element,
+    set(values, most) {
+      const known = values.slice(-60);
+      if (known.length < 2) return;
+      const x = (place) => (place / (known.length - 1) * SPARK.width).toFixed(1);
+      const y = (value) => (SPARK.height - 1 - Math.min(1, (value ?? 0) / most) * (SPARK.height - 2)).toFixed(1);
+      const path = `M${known.map((value, place) => `${x(place)} ${y(value)}`).join("L")}`;
+      if (path === shown) return;
+      shown = path;
+      line.setAttribute("d", path);
+      area.setAttribute("d", `${path}L${SPARK.width} ${SPARK.height}L0 ${SPARK.height}Z`);
+    },
+  };
 }

@@ -82,20 +82,21 @@ function attribute(element, name, value) {
 
 /** A bar from 0 to 1 with an optional mark, and what it says to a screen reader. */
 export function bar(label) {
-  const filled = h("span", { class: "fill" });
-  const mark = h("span", { class: "mark" });
-  const element = h("span", { class: "bar", role: "meter", "aria-label": label, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": "0" }, filled, mark);
+  const element = h("span", { class: "bar", role: "meter", "aria-label": label, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": "0" });
+  const shown = new Map();
+  const style = (name, value) => {
+    if (shown.get(name) === value) return;
+    shown.set(name, value);
+    element.style.setProperty(name, value);
+  };
+  const part = (value) => `${(Math.min(1, Math.max(0, value)) * 100).toFixed(1)}%`;
   return {
     element,
-    set(part, markAt, words, color) {
-      const width = `${(Math.min(1, Math.max(0, part)) * 100).toFixed(1)}%`;
-      if (filled.style.width !== width) filled.style.width = width;
-      const left = markAt == null ? "" : `${(Math.min(1, markAt) * 100).toFixed(1)}%`;
-      if (mark.hidden !== (markAt == null)) mark.hidden = markAt == null;
-      if (mark.style.left !== left) mark.style.left = left;
-      if (color && filled.style.background !== color) filled.style.background = color;
-      element.classList.toggle("full", part >= 0.9);
-      attribute(element, "aria-valuenow", String(Math.round(Math.min(1, part) * 100)));
+    set(filled, markAt, words, color) {
+      style("--part", part(filled));
+      style("--mark", markAt == null ? "-10px" : part(markAt));
+      if (color) style("--fill", color);
+      attribute(element, "aria-valuenow", String(Math.round(Math.min(1, filled) * 100)));
       attribute(element, "aria-valuetext", words);
     },
   };

@@ -16,7 +16,7 @@ export class Range {
     for (const [seconds, name] of RANGES) {
       this.element.append(h("button", { "aria-pressed": String(seconds === 0), onclick: () => this.choose(seconds) }, name));
     }
-    this.every = setInterval(() => { if (this.seconds) this.load(); }, 30000);
+    this.every = setInterval(() => { if (this.seconds) this.load().then(changed); }, 30000);
   }
 
   close() {

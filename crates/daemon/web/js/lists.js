@@ -23,7 +23,7 @@ export function eventTable() {
   return {
     element,
     update(events) {
-      keyed(body, events, (event) => event.sequence, eventRow, () => {});
+      keyed(body, events, (event) => `${event.sequence} ${event.time_seconds}`, eventRow, () => {});
       empty.hidden = events.length > 0;
     },
   };

@@ -1,7 +1,7 @@
 // The overview: GPUs, who has them, shares and memory over time, all virtual GPUs.
 
-import { bar, h, inView, keyed, text } from "./dom.js";
-import { Chart, spark } from "./chart.js";
+import { bar, h, keyed, text } from "./dom.js";
+import { Chart, later, spark } from "./chart.js";
 import { bytes, count, nanoseconds, percent } from "./format.js";
 import { menu } from "./actions.js";
 import { Range } from "./history.js";
@@ -16,8 +16,10 @@ export function stateBadge() {
     set(vgpu) {
       const sign = { active: "●", ready: "○", suspended: "❚❚", degraded: "▲", lost: "✕" }[vgpu.state] ?? "";
       text(element, `${sign} ${vgpu.state}`);
-      element.className = `badge ${vgpu.state}`;
-      element.title = vgpu.reasons.join("\n");
+      const look = `badge ${vgpu.state}`;
+      if (element.className !== look) element.className = look;
+      const why = vgpu.reasons.join("\n");
+      if (element.title !== why) element.title = why;
     },
   };
 }
@@ -73,7 +75,7 @@ function tableRow(vgpu) {
   const state = stateBadge();
   const share = bar("Share of the GPU's time");
   const shareWords = h("span", { class: "figure-text" });
-  const line = h("canvas", { class: "spark", "aria-hidden": "true" });
+  const line = spark(color(vgpu.name));
   const memory = bar("Memory");
   const memoryWords = h("span", { class: "figure-text" });
   const waitPart = h("span", {});
@@ -83,20 +85,20 @@ function tableRow(vgpu) {
   const processes = h("td", { class: "number wide", role: "cell" });
   const element = h("tr", { role: "row" },
     h("th", { scope: "row", role: "rowheader" }, h("a", { class: "tenant", href: `#/vgpu/${encodeURIComponent(vgpu.name)}` }, dot, h("span", {}, vgpu.name)), owner, small),
-    h("td", { class: "roomy", role: "cell" }, state.element), h("td", { role: "cell" }, share.element, shareWords), h("td", { class: "wide", role: "cell" }, line),
+    h("td", { class: "roomy", role: "cell" }, state.element), h("td", { role: "cell" }, share.element, shareWords), h("td", { class: "wide", role: "cell" }, line.element),
     h("td", { role: "cell" }, memory.element, memoryWords), wait, launches, processes, h("td", { class: "end", role: "cell" }, menu(vgpu.name)));
-  const view = inView(element, () => { const now = store.byName.get(vgpu.name); if (now) show(row, now); });
-  const row = { element, view, owner, small, state, share, shareWords, line, memory, memoryWords, waitPart, waitWords, launches, processes };
-  return row;
+  return { element, owner, small, state, share, shareWords, line, memory, memoryWords, waitPart, waitWords, launches, processes };
 }
 
 /** Rows out of view are kept up to date more slowly: a screen reader may be there. */
-function updateRow(row, vgpu) {
-  row.skipped = row.view.isInView ? 0 : (row.skipped ?? 9) + 1;
-  if (row.skipped % 10 === 0) show(row, vgpu);
+function updateRow(row, vgpu, place, isInView) {
+  // A tenth of them with every update.
+  const isNew = row.turn === undefined;
+  row.turn = isNew ? place : row.turn + 1;
+  if (isNew || isInView || row.turn % 10 === 0) show(row, vgpu, isInView);
 }
 
-function show(row, vgpu) {
+function show(row, vgpu, isInView) {
   const rates = store.rates.get(vgpu.name) ?? { launches: 0, wait: 0 };
   const priority = vgpu.priority === "normal" ? "" : `, ${vgpu.priority} priority`;
   text(row.owner, `${vgpu.mode}${priority}`);
@@ -106,9 +108,8 @@ function show(row, vgpu) {
   const limit = vgpu.cap ? "at most" : vgpu.share_reserved ? "of" : "owed";
   const words = `${percent(vgpu.share_measured_percent)} ${limit} ${percent(asked)}`;
   row.share.set(vgpu.share_measured_percent / 100, asked / 100, words, color(vgpu.name));
-  row.share.element.classList.remove("full");
   text(row.shareWords, words);
-  if (row.view.isInView) spark(row.line, store.series.get(vgpu.name)?.share ?? [], 100, color(vgpu.name));
+  if (isInView) row.line.set(store.series.get(vgpu.name)?.share ?? [], 100);
   const used = vgpu.memory_used_bytes;
   const most = Math.max(1, vgpu.memory_limit_bytes);
   const memory = `${bytes(used)} of ${bytes(most)}`;
@@ -121,7 +122,18 @@ function show(row, vgpu) {
   text(row.processes, String(vgpu.processes.length));
 }
 
+/** Rows that are drawn above and below those in view. */
+const MARGIN_ROWS = 6;
+
+/** The first and the last row in view, by the place of the table: to have the browser watch each row costs every frame. */
+function rowsInView(body, count) {
+  const box = body.getBoundingClientRect();
+  const each = (box.height || count * 50) / Math.max(1, body.childElementCount || count);
+  return { first: Math.floor(-box.top / each) - MARGIN_ROWS, last: Math.ceil((innerHeight - box.top) / each) + MARGIN_ROWS };
+}
+
 function table() {
+  let seen = { first: 0, last: 0 };
   const body = h("tbody", { role: "rowgroup" });
   const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter virtual GPUs by name", oninput: () => update() });
   const head = (name, properties = {}) => h("th", { scope: "col", role: "columnheader", ...properties }, name);
@@ -129,14 +141,24 @@ function table() {
   const element = h("section", { class: "card" },
     h("div", { class: "figcaption" }, h("h2", {}, "Virtual GPUs"), filter),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Virtual GPUs" }, h("table", { class: "stacked vgpus", role: "table" }, h("caption", { class: "hidden" }, "All virtual GPUs with their shares and memory, updated every second"),
-      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head("Name"), head("State", { class: "roomy" }), head("Time: got, asked"), head("Last minute", { class: "wide" }), head("Memory: used, limit"), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", { role: "cell" }))), body)), empty);
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head("Name", { class: "name" }), head("State", { class: "roomy" }), head("Time: got, asked", { class: "meters" }), head("Last minute", { class: "wide line" }), head("Memory: used, limit", { class: "meters" }), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", { role: "cell" }))), body)), empty);
   function update() {
     const wanted = filter.value.toLowerCase();
     const shown = store.vgpus.filter((vgpu) => vgpu.name.toLowerCase().includes(wanted));
-    keyed(body, shown, (vgpu) => vgpu.name, tableRow, updateRow);
+    seen = rowsInView(body, shown.length);
+    let place = 0;
+    keyed(body, shown, (vgpu) => vgpu.name, tableRow, (row, vgpu) => {
+      updateRow(row, vgpu, place, place >= seen.first && place <= seen.last);
+      place += 1;
+    });
     empty.hidden = store.vgpus.length > 0;
   }
-  return { element, update };
+  function scrolled() {
+    const { first, last } = rowsInView(body, body.childElementCount);
+    if (Math.max(Math.abs(first - seen.first), Math.abs(last - seen.last)) >= MARGIN_ROWS / 2) later(update);
+  }
+  addEventListener("scroll", scrolled, { passive: true });
+  return { element, update, close() { removeEventListener("scroll", scrolled); } };
 }
 
 /** The overview. */
@@ -164,9 +186,9 @@ export function overview() {
       lanes.set(gpu.index, timeline);
       timelines.append(timeline.element);
     }
-    vgpus.update();
-    for (const chart of charts) chart.draw();
+    later(vgpus.update);
+    if (!range.past) for (const chart of charts) later(chart.redraw);
   }
   const stop = on("stats", update);
-  return { element, title: "Overview", shown() { if (store.daemon) update(); }, close() { stop(); range.close(); charts.forEach((chart) => chart.close()); lanes.forEach((timeline) => timeline.close()); } };
+  return { element, title: "Overview", shown() { if (store.daemon) update(); for (const chart of charts) later(chart.redraw); }, close() { stop(); vgpus.close(); range.close(); charts.forEach((chart) => chart.close()); lanes.forEach((timeline) => timeline.close()); } };
 }

@@ -1,9 +1,9 @@
 // What the page knows: the daemon's figures, their last minutes, the turns of every GPU, events.
 
+import { Turns } from "./turns.js";
+
 /** Seconds of figures that are kept. */
 const KEPT = 600;
-/** Seconds of turns that are kept. */
-const TURNS_KEPT = 60;
 /** Events that are kept. */
 const EVENTS_KEPT = 500;
 
@@ -23,7 +23,7 @@ export const store = {
   rates: new Map(),
   /** By name: how long the last turns were waited for, median and 99th percentile, in nanoseconds. */
   waits: new Map(),
-  /** By GPU: turns, oldest first, and the clock that belongs to them. */
+  /** By GPU: its turns and the clock that belongs to them. */
   turns: new Map(),
   events: [],
   doctor: null,
@@ -55,10 +55,12 @@ function seriesOf(name) {
   return series;
 }
 
-/** A connection begins: what was drawn before it may have a gap. */
+/** A connection begins: what was drawn before it may have a gap, and another daemon numbers its events anew. */
 export function begin() {
   store.axis = [];
   store.series = new Map();
+  store.events = [];
+  store.turns = new Map();
 }
 
 /** Timelines of the daemon as columns over one axis. */
@@ -106,6 +108,7 @@ export function takeStats(stats) {
   stats.vgpus.sort((a, b) => a.created_at_seconds - b.created_at_seconds || (a.name < b.name ? -1 : 1));
   store.vgpus = stats.vgpus;
   store.byName = new Map(stats.vgpus.map((vgpu) => [vgpu.name, vgpu]));
+  store.rates = new Map();
   store.axis.push(now);
   for (const name of store.byName.keys()) seriesOf(name);
   for (const [name, series] of store.series) {
@@ -123,25 +126,8 @@ export function takeStats(stats) {
     });
   }
   forget(now - KEPT);
-  measureWaits();
+  store.waits = waits();
   changed("stats");
-}
-
-function measureWaits() {
-  const all = new Map();
-  for (const gpu of store.turns.values()) {
-    for (const turn of gpu.turns) {
-      if (turn.kind !== "lease") continue;
-      const known = all.get(turn.vgpu);
-      if (known) known.push(turn.waited_ns ?? 0);
-      else all.set(turn.vgpu, [turn.waited_ns ?? 0]);
-    }
-  }
-  store.waits = new Map([...all].map(([name, waits]) => {
-    waits.sort((a, b) => a - b);
-    const at = (part) => waits[Math.min(waits.length - 1, Math.floor(waits.length * part))];
-    return [name, { median: at(0.5), most: at(0.99) }];
-  }));
 }
 
 function forget(before) {
@@ -155,44 +141,41 @@ function forget(before) {
   }
 }
 
-/** New turns of a GPU. Turns that went on come again under the same number. */
+/** New turns of a GPU. */
 export function takeTurns(message) {
   let gpu = store.turns.get(message.gpu);
   if (!gpu || message.now_ns < gpu.now_ns) {
-    gpu = { turns: [], index: new Map() };
+    gpu = new Turns();
     store.turns.set(message.gpu, gpu);
   }
-  gpu.now_ns = message.now_ns;
-  gpu.at = performance.now();
-  gpu.time = message.time_seconds;
-  for (const turn of message.turns) {
-    const known = gpu.index.get(turn.sequence);
-    if (known) Object.assign(known, turn);
-    else {
-      gpu.index.set(turn.sequence, turn);
-      gpu.turns.push(turn);
-    }
-  }
-  const oldest = message.now_ns - TURNS_KEPT * 1e9;
-  let old = 0;
-  while (old < gpu.turns.length && (gpu.turns[old].end_ns ?? Infinity) < oldest) old += 1;
-  if (old > 0) for (const turn of gpu.turns.splice(0, old)) gpu.index.delete(turn.sequence);
+  gpu.take(message);
   changed("turns");
 }
 
-/** Events: those remembered, or a new one. */
+function waits() {
+  const all = new Map();
+  for (const gpu of store.turns.values()) for (const [name, one] of gpu.tenants) if (one.waits.count) all.set(name, { median: one.waits.at(0.5), most: one.waits.at(0.99) });
+  return all;
+}
+
+/** Events: those remembered, or a new one, which may come before those remembered. */
 export function takeEvents(events) {
-  const last = store.events.at(-1)?.sequence ?? 0;
-  store.events.push(...events.filter((event) => event.sequence > last));
+  const known = new Set(store.events.map((event) => event.sequence));
+  store.events.push(...events.filter((event) => !known.has(event.sequence)));
+  store.events.sort((a, b) => a.sequence - b.sequence);
   store.events.splice(0, Math.max(0, store.events.length - EVENTS_KEPT));
   changed("events");
 }
 
+const colors = new Map();
 const HUES = [255, 160, 55, 310, 205, 20, 110, 335, 230, 85, 185, 285];
 const hues = new Map();
 
 /** A colour for a virtual GPU, the same as long as the page is open; it reads on light and on dark. */
 export function color(name, alpha = 1) {
+  // Asked for with every bar of every frame: made once.
+  const known = alpha === 1 ? colors.get(name) : undefined;
+  if (known) return known;
   let place = hues.get(name);
   if (place === undefined) {
     place = hues.size;
@@ -201,5 +184,7 @@ export function color(name, alpha = 1) {
   const round = Math.floor(place / HUES.length);
   const hue = HUES[place % HUES.length] + round * 11;
   const light = 0.66 - 0.06 * (round % 3);
-  return `oklch(${light} 0.15 ${hue % 360}${alpha === 1 ? "" : ` / ${alpha}`})`;
+  const made = `oklch(${light} 0.15 ${hue % 360}${alpha === 1 ? "" : ` / ${alpha}`})`;
+  if (alpha === 1) colors.set(name, made);
+  return made;
 }

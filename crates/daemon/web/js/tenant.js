@@ -1,11 +1,12 @@
 // One virtual GPU: figures, history, turns, programs, findings, events.
 
 import { fill, h, keyed, text } from "./dom.js";
-import { Chart } from "./chart.js";
+import { Chart, later } from "./chart.js";
 import { ask } from "./api.js";
 import { bytes, count, nanoseconds, percent, seconds } from "./format.js";
 import { buttons } from "./actions.js";
 import { Range } from "./history.js";
+import { kernels } from "./kernels.js";
 import { checkItem, eventTable } from "./lists.js";
 import { color, on, store } from "./store.js";
 import { stateBadge } from "./overview.js";
@@ -71,6 +72,7 @@ export function tenant(name) {
   const range = new Range(() => drawn.forEach((chart) => chart.draw()), name);
   const drawn = charts(name, range);
   const programs = processTable();
+  const profiled = kernels(name);
   const findings = h("ul", { class: "checks" });
   const events = eventTable();
   const dot = h("i", { class: "dot" });
@@ -80,7 +82,7 @@ export function tenant(name) {
   const gone = h("p", { class: "card", hidden: true, role: "alert" }, "This virtual GPU does not exist, or is not yours. ", h("a", { href: "#/" }, "Overview"));
   const body = h("div", {}, facts, reasons,
     h("div", { class: "tiles" }, Object.values(tiles).map((one) => one.element)), timelineHere,
-    h("div", { class: "figcaption heading" }, h("h2", {}, "Over time"), range.element), h("div", { class: "grid" }, drawn.map((chart) => chart.element)), programs.element,
+    h("div", { class: "figcaption heading" }, h("h2", {}, "Over time"), range.element), h("div", { class: "grid" }, drawn.map((chart) => chart.element)), programs.element, profiled.element,
     h("section", { class: "card" }, h("h2", {}, "Is every limit in force?"), findings),
     h("section", { class: "card" }, h("h2", {}, "Events"), events.element));
   const element = h("div", {}, h("div", { class: "title" }, dot, h("h1", {}, name), state.element, actions), gone, body);
@@ -102,7 +104,8 @@ export function tenant(name) {
     }
     figures(vgpu, tiles, facts, reasons);
     programs.update(vgpu.processes);
-    for (const chart of drawn) chart.draw();
+    profiled.known(vgpu);
+    if (!range.past) for (const chart of drawn) later(chart.redraw);
   }
   function showEvents() {
     const own = store.events.filter((event) => event.vgpu === name).slice(-50).reverse();
@@ -121,7 +124,7 @@ export function tenant(name) {
   update();
   showEvents();
   examine();
-  return { element, title: name, shown: update, close() { range.close(); stops.forEach((stop) => stop()); clearInterval(every); drawn.forEach((chart) => chart.close()); timeline?.close(); } };
+  return { element, title: name, shown() { update(); for (const chart of drawn) later(chart.redraw); }, close() { range.close(); profiled.close(); stops.forEach((stop) => stop()); clearInterval(every); drawn.forEach((chart) => chart.close()); timeline?.close(); } };
 }
 
 function figures(vgpu, tiles, facts, reasons) {

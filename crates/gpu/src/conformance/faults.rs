@@ -71,6 +71,7 @@ fn a_fault_is_sticky(s: &Session<'_>) -> Check {
         s.gpu.context_fault(s.context).is_none(),
         "faulty from the start"
     );
+    s.gpu.context_usable(s.context)?;
     let (stream, event) = (s.own_stream()?, s.event()?);
     let code = fault(s, "store_at", &Args::default().u64(0x10).u32(1))?.code;
     ensure!(code.is_sticky(), "{code:?}");
@@ -78,6 +79,7 @@ fn a_fault_is_sticky(s: &Session<'_>) -> Check {
     ensure!(known == Some(code), "{known:?}");
     let results = [
         s.gpu.context_synchronize(s.context).err(),
+        s.gpu.context_usable(s.context).err(),
         s.gpu.stream_synchronize(stream).err(),
         s.gpu.event_record(event, stream).err(),
         s.alloc(4096).err(),

@@ -58,6 +58,7 @@ fn numbers_that_are_no_handles_are_refused(s: &Session<'_>) -> Check {
         refused(g.occupancy(module, 0, 1, 0), BAD, "occupancy")?;
         refused(g.frame_release(FrameId(wrong)), BAD, "frame_release")?;
         refused(g.array_destroy(ArrayId(wrong)), BAD, "array_destroy")?;
+        refused(g.context_usable(context), BAD, "context_usable")?;
         ensure!(g.context_fault(context).is_none(), "a fault of nothing");
     }
     let kernel = s.try_launch(

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use mica_wire::host::frame::{Frame, Packet};
 use mica_wire::host::message::{
-    ClientMessage, DaemonMessage, Refusal, Residency, Role, Severity, Topic,
+    ClientMessage, DaemonMessage, ProfileRow, Refusal, Residency, Role, Severity, Topic,
 };
 use mica_wire::host::page::Account;
 use mica_wire::host::socket::{HostSocket, SocketError};
@@ -110,6 +110,12 @@ impl Welcome {
     }
 }
 
+/// The file of a region, with the region's name and bytes.
+pub(crate) type RegionFile = ([u8; 16], OwnedFd, u64);
+
+/// The number of a message whose answer nobody waits for: those of questions begin with a one.
+const UNANSWERED: u32 = 1;
+
 /// A message with its descriptors.
 pub type Push = (DaemonMessage, Vec<OwnedFd>);
 
@@ -138,6 +144,8 @@ pub struct HostLink {
     confinement: Mutex<Vec<ClientMessage>>,
     /// What was said last about where this worker's memory is, for the next daemon.
     residency: Mutex<Option<ClientMessage>>,
+    /// Files of regions, for the next daemon.
+    regions: Mutex<Vec<RegionFile>>,
     /// The process that joined. A copy of it made without fork handlers must not speak for it.
     pid: u32,
 }
@@ -173,6 +181,7 @@ impl HostLink {
             role,
             confinement: Mutex::default(),
             residency: Mutex::default(),
+            regions: Mutex::default(),
             pid: std::process::id(),
         }))
     }
@@ -288,6 +297,11 @@ impl HostLink {
         });
     }
 
+    /// Tells a line of a worker's profile.
+    pub fn profiled(&self, row: ProfileRow) {
+        self.tell(&ClientMessage::Profiled { row });
+    }
+
     /// Tells where a worker's memory is.
     pub fn moved(&self, residency: Residency) {
         let message = ClientMessage::Moved { residency };
@@ -320,6 +334,18 @@ impl HostLink {
         if let Some(socket) = socket.get() {
             let _ = socket.send(message, &[]);
         }
+    }
+
+    /// Sends what nobody waits for the answer of, with descriptors.
+    pub(crate) fn tell_with(&self, message: &ClientMessage, fds: &[BorrowedFd<'_>]) {
+        let socket = lock(&self.socket).clone();
+        if let Some(socket) = socket.get() {
+            let _ = socket.send_frame(&message.frame(UNANSWERED), fds);
+        }
+    }
+
+    pub(crate) fn regions(&self) -> MutexGuard<'_, Vec<RegionFile>> {
+        lock(&self.regions)
     }
 
     /// Reads the socket until `stop` says so, reconnecting when the daemon is replaced. Pushed
@@ -515,6 +541,7 @@ impl HostLink {
                 lock(&self.residency)
                     .iter()
                     .for_each(|said| self.tell(said));
+                self.share_regions_again();
                 // Whoever was too slow to see the link down sees another one.
                 return self.wake_askers();
             }

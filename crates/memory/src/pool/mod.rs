@@ -11,13 +11,16 @@
 //! any size; [`Pool::trim`] hands those back, all others are handed back at once. An address is given
 //! out again when its caller has freed it, so the caller frees after the work that used the memory has drained.
 
+mod base;
 mod room;
 mod slab;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
 
 use crate::{FRAME_BYTES, Figures};
-use room::Room;
+use base::BaseHasher;
+use room::{Room, taken_bytes};
 use slab::Slab;
 
 /// Addresses are multiples of this.
@@ -34,13 +37,13 @@ type Class = Option<u64>;
 #[derive(Debug, Default)]
 pub struct Pool {
     /// By first address, which is a multiple of [`FRAME_BYTES`].
-    chunks: HashMap<u64, Chunk>,
+    chunks: HashMap<u64, Chunk, BuildHasherDefault<BaseHasher>>,
     /// Slabs with free slots, by owner and class.
     partial: BTreeMap<(u64, u64), BTreeSet<u64>>,
-    /// Rooms by owner.
-    rooms: BTreeMap<u64, BTreeSet<u64>>,
-    /// Chunks without pieces: at most one an owner, by owner and first address.
-    empty: BTreeSet<(u64, u64)>,
+    /// Gaps of all rooms: owner, bytes and address.
+    gaps: BTreeSet<(u64, u64, u64)>,
+    /// Chunks without pieces, by owner and first address: at most one an owner, and owners are few.
+    empty: Vec<(u64, u64)>,
     asked_bytes: u64,
     given_bytes: u64,
     pieces: u64,
@@ -106,7 +109,7 @@ impl Pool {
                 self.place_in_chunk(owner, bytes)?
             }
         };
-        self.empty.remove(&(owner, chunk_of(address)));
+        self.fill_empty(chunk_of(address));
         self.asked_bytes += bytes;
         self.given_bytes += given;
         self.pieces += 1;
@@ -114,8 +117,13 @@ impl Pool {
     }
 
     fn empty_of(&self, owner: u64) -> Option<u64> {
-        let mut its = self.empty.range((owner, 0)..=(owner, u64::MAX));
-        its.next().map(|(_, base)| *base)
+        let its = self.empty.iter().find(|(has, _)| *has == owner);
+        its.map(|(_, base)| *base)
+    }
+
+    /// A chunk is not empty any more, or is no more.
+    fn fill_empty(&mut self, base: u64) {
+        self.empty.retain(|(_, empty)| *empty != base);
     }
 
     /// Hands back the chunks that have no pieces.
@@ -152,13 +160,12 @@ impl Pool {
         Some(base + offset)
     }
 
+    /// Places a request at the beginning of the smallest gap that holds it.
     fn place_in_room(&mut self, owner: u64, bytes: u64) -> Option<(u64, u64)> {
-        let rooms = self.rooms.get(&owner)?;
-        let fit = |base: &u64| match &self.chunks.get(base)?.kind {
-            Kind::Room(room) => Some((room.best_fit(bytes)?, *base)),
-            Kind::Slab(_) => None,
-        };
-        let (_, base) = rooms.iter().filter_map(fit).min()?;
+        let given = taken_bytes(bytes);
+        let fitting = (owner, given, 0)..=(owner, u64::MAX, u64::MAX);
+        let gap @ (_, _, address) = *self.gaps.range(fitting).next()?;
+        let base = chunk_of(address);
         let Some(Chunk {
             kind: Kind::Room(room),
             ..
@@ -166,8 +173,12 @@ impl Pool {
         else {
             return None;
         };
-        let (offset, given) = room.take(bytes)?;
-        Some((base + offset, given))
+        let left = room.take(address - base, bytes)?;
+        self.gaps.remove(&gap);
+        if let Some((offset, length)) = left {
+            self.gaps.insert((owner, length, base + offset));
+        }
+        Some((address, given))
     }
 
     /// Adds a chunk of [`FRAME_BYTES`] for requests of this size; its first address is a multiple of its size.
@@ -179,7 +190,7 @@ impl Pool {
                 Kind::Slab(Slab::new(class))
             }
             None => {
-                self.rooms.entry(owner).or_default().insert(base);
+                self.gaps.insert((owner, FRAME_BYTES, base));
                 Kind::Room(Room::new())
             }
         };
@@ -197,29 +208,39 @@ impl Pool {
         Some((base + offset, bytes, chunk.owner))
     }
 
-    /// Frees a piece by its first address; `None` if there is none.
-    pub fn free(&mut self, address: u64) -> Option<Freed> {
+    /// Frees a piece of an owner by its first address; `None` if there is none.
+    pub fn free(&mut self, owner: u64, address: u64) -> Option<Freed> {
         let base = chunk_of(address);
         let chunk = self.chunks.get_mut(&base)?;
+        if chunk.owner != owner {
+            return None;
+        }
         let (bytes, given, is_empty) = match &mut chunk.kind {
             Kind::Slab(slab) => {
+                let was_full = slab.is_full();
                 let bytes = slab.give(address - base)?;
-                let partial = self.partial.entry((chunk.owner, slab.class())).or_default();
-                partial.insert(base);
+                if was_full {
+                    let partial = self.partial.entry((owner, slab.class())).or_default();
+                    partial.insert(base);
+                }
                 (bytes, slab.class(), slab.is_empty())
             }
             Kind::Room(room) => {
-                let (bytes, given) = room.give(address - base)?;
-                (bytes, given, room.is_empty())
+                let freed = room.give(address - base)?;
+                for (offset, length) in freed.joined.into_iter().flatten() {
+                    self.gaps.remove(&(owner, length, base + offset));
+                }
+                let (offset, length) = freed.gap;
+                self.gaps.insert((owner, length, base + offset));
+                (freed.bytes, taken_bytes(freed.bytes), room.is_empty())
             }
         };
         self.asked_bytes -= bytes;
         self.given_bytes -= given;
         self.pieces -= 1;
-        let owner = chunk.owner;
         let spare = is_empty && self.empty_of(owner).is_none();
         if spare {
-            self.empty.insert((owner, base));
+            self.empty.push((owner, base));
         } else if is_empty {
             self.forget_chunk(base);
         }
@@ -243,7 +264,7 @@ impl Pool {
         let Some(chunk) = self.chunks.remove(&base) else {
             return;
         };
-        self.empty.remove(&(chunk.owner, base));
+        self.fill_empty(base);
         let left = match &chunk.kind {
             Kind::Slab(slab) => {
                 let key = (chunk.owner, slab.class());
@@ -256,11 +277,8 @@ impl Pool {
                 slab.figures()
             }
             Kind::Room(room) => {
-                if let Some(rooms) = self.rooms.get_mut(&chunk.owner) {
-                    rooms.remove(&base);
-                    if rooms.is_empty() {
-                        self.rooms.remove(&chunk.owner);
-                    }
+                for (offset, length) in room.gaps() {
+                    self.gaps.remove(&(chunk.owner, length, base + offset));
                 }
                 room.figures()
             }

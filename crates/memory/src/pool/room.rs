@@ -1,84 +1,146 @@
-//! A chunk of pieces of any size, each where it fits best.
-
-use std::collections::BTreeMap;
+//! A chunk of pieces of any size.
+//!
+//! Keeps the pieces and the gaps between them in order. Which gap a request goes to is the pool's decision, which knows the
+//! gaps of all rooms.
 
 use crate::{FRAME_BYTES, Figures};
 
 /// Pieces are multiples of this.
 const STEP: u64 = 4096;
 
+/// What a request takes of a room.
+pub(super) fn taken_bytes(bytes: u64) -> u64 {
+    bytes.next_multiple_of(STEP)
+}
+
+/// Bytes from an offset on.
+pub(super) type Range = (u64, u64);
+
+/// A piece or a gap.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    offset: u32,
+    length: u32,
+    /// Bytes that were asked for; 0 for a gap.
+    asked: u32,
+}
+
+impl Extent {
+    fn range(&self) -> Range {
+        (u64::from(self.offset), u64::from(self.length))
+    }
+}
+
+/// What a freed piece leaves behind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    /// Bytes that had been asked for.
+    pub(super) bytes: u64,
+    /// Gaps before and behind that are no more.
+    pub(super) joined: [Option<Range>; 2],
+    /// The gap that there is now.
+    pub(super) gap: Range,
+}
+
 /// One chunk.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// Free ranges, offset and bytes; neighbours are joined.
-    free: BTreeMap<u64, u64>,
-    /// Pieces by offset: the bytes that were asked for.
-    pieces: BTreeMap<u64, u64>,
+    /// All of the chunk, in order; no two gaps are neighbours. A piece has more than 64 KiB, so there are few.
+    extents: Vec<Extent>,
 }
 
 impl Room {
     pub(super) fn new() -> Self {
-        Self {
-            free: BTreeMap::from([(0, FRAME_BYTES)]),
-            pieces: BTreeMap::new(),
-        }
+        let all = Extent {
+            offset: 0,
+            length: FRAME_BYTES as u32,
+            asked: 0,
+        };
+        Self { extents: vec![all] }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        matches!(self.extents[..], [only] if only.asked == 0)
     }
 
-    /// Bytes of the smallest free range that a request fits.
-    pub(super) fn best_fit(&self, bytes: u64) -> Option<u64> {
-        let fits = |length: &&u64| **length >= bytes.next_multiple_of(STEP);
-        self.free.values().filter(fits).min().copied()
+    fn index_of(&self, offset: u64) -> Option<usize> {
+        let found = |extent: &Extent| u64::from(extent.offset).cmp(&offset);
+        self.extents.binary_search_by(found).ok()
     }
 
-    /// Takes a piece; its offset and what it takes.
-    pub(super) fn take(&mut self, bytes: u64) -> Option<(u64, u64)> {
-        let given = bytes.next_multiple_of(STEP);
-        let length = self.best_fit(bytes)?;
-        let (&offset, _) = self.free.iter().find(|(_, free)| **free == length)?;
-        self.free.remove(&offset);
-        if length > given {
-            self.free.insert(offset + given, length - given);
-        }
-        self.pieces.insert(offset, bytes);
-        Some((offset, given))
+    pub(super) fn gaps(&self) -> impl Iterator<Item = Range> {
+        let gaps = self.extents.iter().filter(|extent| extent.asked == 0);
+        gaps.map(Extent::range)
     }
 
-    /// Frees the piece that begins at an offset; the bytes that were asked for, and those it took.
-    pub(super) fn give(&mut self, offset: u64) -> Option<(u64, u64)> {
-        let bytes = self.pieces.remove(&offset)?;
-        let given = bytes.next_multiple_of(STEP);
-        let (mut start, mut length) = (offset, given);
-        if let Some(next) = self.free.remove(&(offset + given)) {
-            length += next;
+    /// Takes a piece from the beginning of a gap; the gap that is left behind it.
+    pub(super) fn take(&mut self, offset: u64, bytes: u64) -> Option<Option<Range>> {
+        let index = self.index_of(offset)?;
+        let (gap, given) = (self.extents[index], taken_bytes(bytes) as u32);
+        if gap.asked != 0 || gap.length < given {
+            return None;
         }
-        if let Some((&before, &free)) = self.free.range(..offset).next_back()
-            && before + free == offset
-        {
-            self.free.remove(&before);
-            (start, length) = (before, length + free);
+        self.extents[index] = Extent {
+            length: given,
+            asked: bytes as u32,
+            ..gap
+        };
+        if gap.length == given {
+            return Some(None);
         }
-        self.free.insert(start, length);
-        Some((bytes, given))
+        let left = Extent {
+            offset: gap.offset + given,
+            length: gap.length - given,
+            asked: 0,
+        };
+        self.extents.insert(index + 1, left);
+        Some(Some(left.range()))
+    }
+
+    /// Frees the piece that begins at an offset.
+    pub(super) fn give(&mut self, offset: u64) -> Option<Given> {
+        let mut index = self.index_of(offset)?;
+        let bytes = u64::from(std::mem::take(&mut self.extents[index].asked));
+        if bytes == 0 {
+            return None;
+        }
+        let is_gap = |extent: &&Extent| extent.asked == 0;
+        let next = self.extents.get(index + 1).filter(is_gap).copied();
+        if let Some(next) = next {
+            self.extents[index].length += next.length;
+            self.extents.remove(index + 1);
+        }
+        let before = index.checked_sub(1).map(|before| self.extents[before]);
+        let before = before.filter(|extent| extent.asked == 0);
+        if before.is_some() {
+            let length = self.extents.remove(index).length;
+            index -= 1;
+            self.extents[index].length += length;
+        }
+        Some(Given {
+            bytes,
+            joined: [before, next].map(|gap| gap.map(|gap| gap.range())),
+            gap: self.extents[index].range(),
+        })
     }
 
     /// The piece around an offset: where it begins, and the bytes that were asked for.
     pub(super) fn find(&self, offset: u64) -> Option<(u64, u64)> {
-        let (&start, &bytes) = self.pieces.range(..=offset).next_back()?;
-        (offset - start < bytes).then_some((start, bytes))
+        let behind = |extent: &Extent| u64::from(extent.offset) <= offset;
+        let index = self.extents.partition_point(behind).checked_sub(1)?;
+        let extent = self.extents[index];
+        let (start, asked) = (u64::from(extent.offset), u64::from(extent.asked));
+        (offset - start < asked).then_some((start, asked))
     }
 
     pub(super) fn figures(&self) -> Figures {
-        let given = |bytes: &u64| bytes.next_multiple_of(STEP);
+        let pieces = || self.extents.iter().filter(|extent| extent.asked > 0);
         Figures {
             held_bytes: FRAME_BYTES,
-            asked_bytes: self.pieces.values().sum(),
-            given_bytes: self.pieces.values().map(given).sum(),
-            largest_free_bytes: self.free.values().max().copied().unwrap_or(0),
-            pieces: self.pieces.len() as u64,
+            asked_bytes: pieces().map(|piece| u64::from(piece.asked)).sum(),
+            given_bytes: pieces().map(|piece| u64::from(piece.length)).sum(),
+            largest_free_bytes: self.gaps().map(|(_, length)| length).max().unwrap_or(0),
+            pieces: pieces().count() as u64,
         }
     }
 }

@@ -28,7 +28,9 @@ impl Grown {
     }
 
     fn free(&mut self, address: u64) -> u64 {
-        let freed = self.pool.free(address).unwrap();
+        let (_, _, owner) = self.pool.find(address).unwrap();
+        assert_eq!(self.pool.free(owner + 1, address), None, "another's");
+        let freed = self.pool.free(owner, address).unwrap();
         if let Some(base) = freed.empty_chunk {
             assert!(self.held.remove(&base));
         }
@@ -85,7 +87,7 @@ fn pieces_never_overlap_and_an_owner_keeps_one_empty_chunk() {
                 Some((at, bytes, owner))
             );
             assert_eq!(grown.free(at), bytes);
-            assert_eq!(grown.pool.free(at), None, "twice");
+            assert_eq!(grown.pool.free(owner, at), None, "twice");
             live.remove(&at);
         }
         let figures = grown.pool.figures();
@@ -148,7 +150,7 @@ fn addresses_that_are_no_piece_are_refused() {
     let mut grown = Grown::new();
     let (small, middle) = (grown.alloc(1, 1000), grown.alloc(1, 200_000));
     for wrong in [small + 1, small + 1024, middle + 4096, 0, u64::MAX] {
-        assert_eq!(grown.pool.free(wrong), None, "{wrong:#x}");
+        assert_eq!(grown.pool.free(1, wrong), None, "{wrong:#x}");
     }
     assert_eq!(
         grown.pool.find(small + 1000),
@@ -156,4 +158,19 @@ fn addresses_that_are_no_piece_are_refused() {
         "behind what was asked for"
     );
     assert!(grown.pool.place(1, 0).is_none() && grown.pool.place(1, LARGEST_BYTES + 1).is_none());
+}
+
+#[test]
+fn a_request_gets_the_smallest_gap_of_all_rooms() {
+    let mut grown = Grown::new();
+    let held: Vec<u64> = (0..8).map(|_| grown.alloc(1, 500_000)).collect();
+    assert_eq!(grown.held.len(), 2, "two rooms of four");
+    grown.free(held[1]);
+    grown.free(held[6]);
+    grown.free(held[7]);
+    assert_eq!(grown.alloc(1, 400_000), held[1]);
+    assert_eq!(grown.alloc(1, 900_000), held[6]);
+    assert_eq!(grown.held.len(), 2);
+    let figures = grown.pool.figures();
+    assert!(figures.largest_free_bytes < 200_000, "{figures:?}");
 }

@@ -7,11 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use mica_gpu::{
     DevicePtr, GlobalDescription, HostCallback, KernelDescription, ModuleInfo, ParamLayout,
+    TensorMap, TensorMapKind, TensorMapRequest,
 };
 use mica_limits::{Environment, connect_session};
 use mica_vgpu::Statistics;
 use mica_wire::session::client::SessionClient;
-use mica_wire::session::{self as wire, CopyBox, CopyPlace, SessionError, SharedHostMemory};
+use mica_wire::session::{
+    self as wire, CopyBox, CopyPlace, Field as _, SessionError, SharedHostMemory,
+};
 
 use crate::backend::{Backend, LaunchCall, PendingBytes};
 use crate::device::DeviceInfo;
@@ -76,7 +79,11 @@ impl Connected {
         for (kind, bytes) in self.client.take_output().unwrap_or_default() {
             let _ = match kind {
                 0 => std::io::stdout().write_all(&bytes),
-                _ => std::io::stderr().write_all(&bytes),
+                1 => std::io::stderr().write_all(&bytes),
+                _ => {
+                    mica_limits::write_profile(&bytes);
+                    Ok(())
+                }
             };
         }
         Ok(result?)
@@ -336,6 +343,19 @@ impl Backend for Connected {
         Ok(self.client.call(&request)?.value as u32)
     }
 
+    fn tensor_map(&self, request: &TensorMapRequest) -> Result<TensorMap> {
+        let mut shape = Vec::with_capacity(256);
+        tensor_map_shape(request).put(&mut shape);
+        let context = self.context();
+        let made = self
+            .client
+            .call_with(&wire::TensorMap { context }, &shape)?
+            .bytes;
+        let length = made.len();
+        made.try_into()
+            .map_err(|_| Error::Argument(format!("a tensor map has 128 bytes, {length} came")))
+    }
+
     fn resize(&self, _: u64) -> Result<()> {
         Err(Error::DaemonOnly("a new memory limit", "resize"))
     }
@@ -368,4 +388,39 @@ fn kernel(layout: wire::KernelLayout) -> KernelDescription {
         binary_version: layout.binary_version,
         is_complete: layout.is_complete,
     }
+}
+
+/// A request for a tensor map as it travels.
+fn tensor_map_shape(request: &TensorMapRequest) -> wire::TensorMapShape {
+    let mut shape = wire::TensorMapShape {
+        kind: 0,
+        data_type: request.data_type,
+        rank: request.rank,
+        address: request.address.0,
+        dims: request.dims,
+        strides: request.strides,
+        tile: [0; 5],
+        lower: [0; 5],
+        upper: [0; 5],
+        channels: 0,
+        pixels: 0,
+        element_strides: request.element_strides,
+        interleave: request.interleave,
+        mode: 0,
+        swizzle: request.swizzle,
+        l2_promotion: request.l2_promotion,
+        fill: request.fill,
+    };
+    match request.kind {
+        TensorMapKind::Tiled(tile) => shape.tile = tile,
+        TensorMapKind::Im2col(lower, upper, channels, pixels) => {
+            (shape.kind, shape.lower, shape.upper) = (1, lower, upper);
+            (shape.channels, shape.pixels) = (channels, pixels);
+        }
+        TensorMapKind::Im2colWide(lower, upper, channels, pixels, mode) => {
+            (shape.kind, shape.lower[0], shape.upper[0]) = (2, lower, upper);
+            (shape.channels, shape.pixels, shape.mode) = (channels, pixels, mode);
+        }
+    }
+    shape
 }

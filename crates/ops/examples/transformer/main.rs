@@ -8,7 +8,7 @@ mod model;
 
 use std::fmt::Write as _;
 
-use mica_ops::{AdamW, DType, LossScale, Ops, Result};
+use mica_ops::{AdamW, DType, Error, LossScale, Ops, Result};
 use model::Model;
 
 const TEXT: &str = include_str!("text.txt");
@@ -17,10 +17,7 @@ const ROWS: usize = 32;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let steps: u32 = arguments
-        .next()
-        .and_then(|word| word.parse().ok())
-        .unwrap_or(150);
+    let steps = steps(arguments.next())?;
     let picture = arguments.next();
     let vgpu = match mica::Vgpu::connect() {
         Err(mica::Error::NotConnected) => {
@@ -85,6 +82,16 @@ fn main() -> Result<()> {
         losses[0]
     );
     Ok(())
+}
+
+/// The number of steps that was typed, 150 where none was.
+fn steps(word: Option<String>) -> Result<u32> {
+    let Some(word) = word else { return Ok(150) };
+    let steps = word.parse().ok().filter(|steps| *steps > 0);
+    steps.ok_or_else(|| Error::Argument {
+        operation: "transformer",
+        message: format!("{word:?} is not a number of steps: write 150"),
+    })
 }
 
 /// The loss over the steps as an SVG picture.

@@ -38,8 +38,13 @@ impl Ops {
             ));
         }
         if spec.starts.is_some() {
-            let message = "gradients of sequences of different lengths are not there yet";
+            let message = "gradients of sequences of different lengths are not implemented";
             return Err(Error::argument("attention_backward", message));
+        }
+        if sizes.keys == 0 {
+            let zeros = |like: &Tensor| self.zeros(like.shape(), sizes.dtype);
+            let (dq, dk, dv) = (zeros(q)?, zeros(k)?, zeros(v)?);
+            return Ok(AttentionGradients { dq, dk, dv });
         }
         let rows = [sizes.batch * sizes.heads, sizes.queries, sizes.size];
         let (q3, dy) = (

@@ -4,6 +4,7 @@ use mica::{ByValue, Grid, Kernel};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Attended, Attention, Sizes};
+use crate::pack::MOST_BLOCKS;
 use crate::{DType, Ops, Result, Tensor};
 
 /// As `Attention` in `kernels/attention.cuh`.
@@ -89,7 +90,7 @@ impl Ops {
     /// The kernel for these sizes, if there is one.
     pub(crate) fn flash_kernel(&self, sizes: &Sizes) -> Result<Option<Flash>> {
         let fits = sizes.size.is_multiple_of(8) && (8..=256).contains(&sizes.size);
-        if !fits || sizes.heads > 65535 || sizes.batch > 65535 {
+        if !fits || sizes.heads > MOST_BLOCKS || sizes.batch > MOST_BLOCKS {
             return Ok(None);
         }
         if self.is_software {
@@ -183,12 +184,7 @@ impl Ops {
             k: k.address(),
             v: v.address(),
             o: output.address(),
-            // Log sums of sequences of different lengths are not kept.
-            lse: if spec.starts.is_none() {
-                result.log_sums.address()
-            } else {
-                0
-            },
+            lse: address(&result.log_sums),
             starts_q: address(&starts_q),
             starts_k: address(&starts_k),
             q_strides: placed(&q),
@@ -201,9 +197,7 @@ impl Ops {
             group: (sizes.heads / sizes.kv_heads) as i32,
             size: sizes.size as i32,
             causal: i32::from(spec.causal),
-            window: spec
-                .window
-                .map_or(0, |window| window.clamp(1, 1 << 30) as i32),
+            window: sizes.window,
             lse_row: sizes.queries as i32,
             scale: sizes.scale,
             reserved: 0.0,

@@ -13,6 +13,7 @@ mod tests;
 
 pub use backward::AttentionGradients;
 
+use crate::pack::MOST_BLOCKS;
 use crate::rows::float;
 use crate::{DType, Error, Ops, Result, Tensor};
 
@@ -21,8 +22,8 @@ use crate::{DType, Error, Ops, Result, Tensor};
 pub struct Attention<'a> {
     /// A query sees keys up to its own place only; the last query is beside the last key.
     pub causal: bool,
-    /// The most keys that a query sees, the nearest ones up to its own place; `None` for no limit. Only
-    /// for causal attention.
+    /// The most keys that a query sees, at least 1: the nearest ones up to its own place. `None` for no
+    /// limit. Only for causal attention.
     pub window: Option<usize>,
     /// Factor of the scores; by default `1 / √size`.
     pub scale: Option<f32>,
@@ -43,7 +44,7 @@ pub struct Starts<'a> {
 /// Device memory that attention needs beside its inputs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionMemory {
-    /// The result and the logarithms of sums that the backward pass uses.
+    /// The result: the output, and the logarithms of sums where they are computed.
     pub result: u64,
     /// What the flash kernel needs while it runs.
     pub flash: u64,
@@ -51,13 +52,14 @@ pub struct AttentionMemory {
     pub plain: u64,
 }
 
-/// Result of attention: the output, and the logarithm of each row's sum in f32.
+/// Result of attention.
 #[derive(Clone, Debug)]
 pub struct Attended {
     /// `[batch, heads, queries, size]`.
     pub output: Tensor,
-    /// `[batch, heads, queries]`.
-    pub log_sums: Tensor,
+    /// The logarithm of the sum of each query's weights in f32, `[batch, heads, queries]`. Only the flash
+    /// kernels compute it, and not for sequences of different lengths.
+    pub log_sums: Option<Tensor>,
 }
 
 /// Sizes of one call that fit each other.
@@ -70,6 +72,8 @@ pub(crate) struct Sizes {
     pub(crate) keys: usize,
     pub(crate) size: usize,
     pub(crate) scale: f32,
+    /// The most keys that a query sees; 0 for no limit.
+    pub(crate) window: i32,
     pub(crate) dtype: DType,
 }
 
@@ -121,6 +125,9 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
             "a window is for causal attention only",
         ));
     }
+    if spec.window == Some(0) {
+        return Err(Error::argument("attention", "a window of 0 keys"));
+    }
     let most = 1 << 30;
     if [queries, keys, size, heads, batch]
         .iter()
@@ -143,6 +150,7 @@ fn check(q: &Tensor, k: &Tensor, v: &Tensor, spec: &Attention) -> Result<Sizes> 
         keys,
         size,
         scale: spec.scale.unwrap_or(1.0 / (size as f32).sqrt()),
+        window: spec.window.map_or(0, |window| window.min(most) as i32),
         dtype: q.dtype(),
     })
 }
@@ -174,6 +182,13 @@ fn check_starts(starts: &Starts, batch: usize, queries: usize, keys: usize) -> R
             return Err(Error::argument("attention", message));
         }
     }
+    if starts.queries.len() - 1 > MOST_BLOCKS {
+        let message = format!(
+            "{} sequences; at most {MOST_BLOCKS} are possible",
+            starts.queries.len() - 1
+        );
+        return Err(Error::argument("attention", message));
+    }
     if starts.queries.len() != starts.keys.len() {
         let message = format!(
             "{} starts of queries and {} of keys",
@@ -204,12 +219,17 @@ impl Ops {
             &[sizes.batch, sizes.heads, sizes.queries, sizes.size],
             sizes.dtype,
         )?;
-        let log_sums = self.unset(&[sizes.batch, sizes.heads, sizes.queries], DType::F32)?;
+        let kernel = self.flash_kernel(&sizes)?;
+        let rows = [sizes.batch, sizes.heads, sizes.queries];
+        let log_sums = match kernel.is_some() && spec.starts.is_none() {
+            true => Some(self.unset(&rows, DType::F32)?),
+            false => None,
+        };
         let attended = Attended { output, log_sums };
         if attended.output.is_empty() {
             return Ok(attended);
         }
-        match self.flash_kernel(&sizes)? {
+        match kernel {
             Some(kernel) => self.flash(kernel, &sizes, [q, k, v], spec, &attended)?,
             None => self.plain(&sizes, [q, k, v], spec, &attended)?,
         }
@@ -231,8 +251,10 @@ impl Ops {
         let sizes = check(q, k, v, spec)?;
         let rows = sizes.batch * sizes.heads * sizes.queries;
         let bytes = sizes.dtype.size_bytes();
+        let has_log_sums = self.flash_kernel(&sizes)?.is_some() && spec.starts.is_none();
+        let log_sums = if has_log_sums { rows * 4 } else { 0 };
         Ok(AttentionMemory {
-            result: (rows * sizes.size * bytes + rows * 4) as u64,
+            result: (rows * sizes.size * bytes + log_sums) as u64,
             flash: self.flash_bytes(&sizes, [q, k, v])?,
             plain: plain::bytes(&sizes, [q, k, v]),
         })

@@ -35,6 +35,10 @@ impl Ops {
             );
             return Err(Error::argument("attention", message));
         }
+        if sizes.keys == 0 {
+            let zero = Expr::from(0.0);
+            return self.map_into(&[(&zero, &result.output)], &[], &[]);
+        }
         let stack = sizes.batch * sizes.heads;
         let q = self.dense(q)?;
         let q = q.reshape(&[stack, sizes.queries, sizes.size])?;
@@ -58,7 +62,7 @@ impl Ops {
             true => Mask {
                 queries: sizes.queries as i32,
                 offset: sizes.keys as i32 - sizes.queries as i32,
-                window: spec.window.map_or(0, |window| window.max(1) as i32),
+                window: sizes.window,
                 reserved: 0,
             },
         };

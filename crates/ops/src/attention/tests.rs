@@ -115,7 +115,7 @@ fn run(ops: &Ops, case: &Case, dtype: DType, way: Option<Flash>) {
     let sizes = check(&q, &k, &v, &spec).unwrap();
     let attended = Attended {
         output: ops.zeros(&[batch, heads, queries, size], dtype).unwrap(),
-        log_sums: ops.zeros(&[batch, heads, queries], DType::F32).unwrap(),
+        log_sums: None,
     };
     match way {
         Some(kernel) => ops
@@ -265,6 +265,65 @@ fn the_estimate_is_what_is_allocated() {
         memory.result
     );
     drop(attended);
+}
+
+#[test]
+fn logarithms_of_sums_are_there_exactly_where_they_are_computed() {
+    let ops = ops();
+    let (q, qv) = values(&ops, &[1, 1, 3, 8], DType::F32, 1);
+    let attended = ops.attention(&q, &q, &q, &Attention::default()).unwrap();
+    let got = ops.values(&attended.log_sums.unwrap()).unwrap();
+    let row = |at: usize| &qv[at * 8..][..8];
+    let want: Vec<f64> = (0..3)
+        .map(|i| {
+            let dot = |j: usize| row(i).iter().zip(row(j)).map(|(a, b)| a * b).sum::<f64>();
+            (0..3)
+                .map(|j| (dot(j) / 8_f64.sqrt()).exp())
+                .sum::<f64>()
+                .ln()
+        })
+        .collect();
+    compare("log sums", &got, &want, DType::F32);
+    let (odd, _) = values(&ops, &[1, 1, 3, 5], DType::F32, 1);
+    let attended = ops.attention(&odd, &odd, &odd, &Attention::default());
+    assert!(attended.unwrap().log_sums.is_none());
+}
+
+#[test]
+fn a_window_without_an_end_is_no_window() {
+    let ops = ops();
+    // A size of 5 takes the plain way, one of 8 a flash kernel.
+    for size in [5, 8] {
+        let (q, _) = values(&ops, &[1, 1, 4, size], DType::F32, 1);
+        let spec = |window| Attention {
+            causal: true,
+            window,
+            ..Attention::default()
+        };
+        let run = |window| {
+            let attended = ops.attention(&q, &q, &q, &spec(window)).unwrap();
+            ops.values(&attended.output).unwrap()
+        };
+        let want = run(None);
+        for window in [4, u32::MAX as usize, usize::MAX] {
+            assert_eq!(run(Some(window)), want, "{size} {window}");
+        }
+        assert!(ops.attention(&q, &q, &q, &spec(Some(0))).is_err());
+    }
+}
+
+#[test]
+fn without_keys_the_output_and_its_gradients_are_zero() {
+    let ops = ops();
+    for size in [5, 8] {
+        let (q, _) = values(&ops, &[1, 1, 4, size], DType::F32, 1);
+        let none = ops.zeros(&[1, 1, 0, size], DType::F32).unwrap();
+        let spec = Attention::default();
+        let attended = ops.attention(&q, &none, &none, &spec).unwrap();
+        assert_eq!(ops.values(&attended.output).unwrap(), vec![0.0; 4 * size]);
+        let back = ops.attention_backward(&q, &none, &none, &spec, &q).unwrap();
+        assert_eq!(ops.values(&back.dq).unwrap(), vec![0.0; 4 * size]);
+    }
 }
 
 #[test]

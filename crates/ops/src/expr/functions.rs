@@ -1,9 +1,14 @@
 //! Activations and their derivatives as expressions, and the tensor operations made of them.
 
-use super::Expr;
+use super::{Expr, Unary};
+use crate::rows::check_shapes;
 use crate::{Activation, DType, Ops, Result, Tensor};
 
 impl Expr {
+    fn near_reciprocal(self) -> Self {
+        self.unary(Unary::NearReciprocal)
+    }
+
     /// `max(x, 0)`; NaN stays NaN.
     pub fn relu(self) -> Self {
         self.max(0.0)
@@ -11,20 +16,20 @@ impl Expr {
 
     /// `1 / (1 + e^-x)`.
     pub fn sigmoid(self) -> Self {
-        (1.0 + (-self).exp()).reciprocal()
+        (1.0 + (-self).exp()).near_reciprocal()
     }
 
     /// The hyperbolic tangent, within 1e-6.
     pub fn tanh(self) -> Self {
         // Past 15 it is 1; the clamp keeps e^2x finite.
         let clamped = self.max(-15.0).min(15.0);
-        1.0 - 2.0 * (1.0 + (clamped * 2.0).exp()).reciprocal()
+        1.0 - 2.0 * (1.0 + (clamped * 2.0).exp()).near_reciprocal()
     }
 
     /// The error function, within 2e-6: formula 7.1.26 of Abramowitz and Stegun.
     pub fn erf(self) -> Self {
         let x = self.clone().abs();
-        let t = (1.0 + 0.327_591_1 * x.clone()).reciprocal();
+        let t = (1.0 + 0.327_591_1 * x.clone()).near_reciprocal();
         let mut sum = Expr::from(1.061_405_4);
         for factor in [-1.453_152, 1.421_413_7, -0.284_496_73, 0.254_829_6] {
             sum = sum * t.clone() + factor;
@@ -119,6 +124,7 @@ impl Ops {
         dy: &Tensor,
         activation: Activation,
     ) -> Result<Tensor> {
+        check_shapes("activate_backward", ["x", "dy"], x, dy)?;
         let expr = Expr::input(1) * Expr::input(0).activate_derivative(activation);
         self.map(&expr, &[x, dy], &[], x.dtype())
     }

@@ -30,6 +30,7 @@ fn common_shape(tensors: &[&Tensor]) -> Result<Vec<usize>> {
     let mut shape = vec![1; rank];
     for tensor in tensors {
         let missing = rank - tensor.rank();
+        let before = shape.clone();
         for (axis, size) in tensor.shape().iter().enumerate() {
             let place = &mut shape[missing + axis];
             if *place == 1 {
@@ -37,10 +38,10 @@ fn common_shape(tensors: &[&Tensor]) -> Result<Vec<usize>> {
             } else if *size != 1 && *size != *place {
                 return Err(Error::Shape {
                     operation: "map",
-                    left_name: "one input",
-                    left: tensors[0].shape().to_vec(),
-                    right_name: "another",
-                    right: tensor.shape().to_vec(),
+                    left_name: "an input",
+                    left: tensor.shape().to_vec(),
+                    right_name: "the inputs before it",
+                    right: before,
                     rule: "each axis, counted from the last, is equal or 1",
                 });
             }
@@ -106,7 +107,7 @@ impl Ops {
     }
 
     /// Computes several expressions of the same inputs in one kernel, into dense tensors that are there
-    /// already. An output may be one of the inputs.
+    /// already. An output may be one of the inputs, but not another view of an input's memory.
     ///
     /// # Errors
     /// If shapes do not fit each other, or an expression names an input or a scalar that is not there.
@@ -193,6 +194,7 @@ impl Ops {
             scalars: scalars.len(),
             axes: if is_dense { 0 } else { sizes.len() },
             per_thread,
+            is_card: !self.is_software && self.capability.0 >= 8,
         };
         let whole = count / per_thread * per_thread;
         self.launch_part(&shape, &words, 0, whole)?;

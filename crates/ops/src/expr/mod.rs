@@ -36,6 +36,8 @@ pub(crate) enum Unary {
     Sqrt,
     /// `1 / x`.
     Reciprocal,
+    /// `1 / x` within a unit in the last place; 0 where that is below 2^-126.
+    NearReciprocal,
 }
 
 /// Operations with two operands.

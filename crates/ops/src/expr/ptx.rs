@@ -20,6 +20,9 @@ pub(super) struct Shape<'a> {
     pub(super) axes: usize,
     /// Elements that a thread computes, 1 or a multiple of 4. More than 1 only for dense ones.
     pub(super) per_thread: usize,
+    /// Whether it is for a card of compute capability 8.0 or later: two 16-bit elements are converted at once, sums of
+    /// products are rounded once, powers and reciprocals below 2^-126 are 0.
+    pub(super) is_card: bool,
 }
 
 /// Name of the kernel in its module.
@@ -30,6 +33,7 @@ struct Writer {
     floats: usize,
     /// Registers of parts that are computed already, by their description.
     known: HashMap<String, String>,
+    is_card: bool,
 }
 
 fn constant(value: f32) -> String {
@@ -68,12 +72,27 @@ impl Writer {
                 let name = match operation {
                     Unary::Neg => "neg.f32",
                     Unary::Abs => "abs.f32",
+                    Unary::Exp2 if self.is_card => "ex2.approx.ftz.f32",
                     Unary::Exp2 => "ex2.approx.f32",
                     Unary::Log2 => "lg2.approx.f32",
                     Unary::Sqrt => "sqrt.rn.f32",
-                    Unary::Reciprocal => "rcp.rn.f32",
+                    Unary::NearReciprocal if self.is_card => "rcp.approx.ftz.f32",
+                    Unary::Reciprocal | Unary::NearReciprocal => "rcp.rn.f32",
                 };
                 self.value(format!("{name} $, {x};"))
+            }
+            Node::Binary(Binary::Add, x, y)
+                if self.is_card && (x.factors().or(y.factors())).is_some() =>
+            {
+                let (product, other) = if y.factors().is_some() {
+                    (y, x)
+                } else {
+                    (x, y)
+                };
+                self.sum(product, other, inputs)
+            }
+            Node::Binary(Binary::Sub, x, y) if self.is_card && y.factors().is_some() => {
+                self.difference(x, y, inputs)
             }
             Node::Binary(operation, x, y) => {
                 let (x, y) = (self.expr(x, inputs), self.expr(y, inputs));
@@ -98,6 +117,29 @@ impl Writer {
         }
     }
 
+    /// A product plus another value, rounded once.
+    fn sum(&mut self, product: &Expr, other: &Expr, inputs: &[String]) -> String {
+        let other = self.expr(other, inputs);
+        let Some((x, y)) = product.factors() else {
+            let product = self.expr(product, inputs);
+            return self.value(format!("add.rn.f32 $, {product}, {other};"));
+        };
+        let (x, y) = (self.expr(x, inputs), self.expr(y, inputs));
+        self.value(format!("fma.rn.f32 $, {x}, {y}, {other};"))
+    }
+
+    /// A value less a product, rounded once.
+    fn difference(&mut self, from: &Expr, product: &Expr, inputs: &[String]) -> String {
+        let from = self.expr(from, inputs);
+        let Some((x, y)) = product.factors() else {
+            let product = self.expr(product, inputs);
+            return self.value(format!("sub.rn.f32 $, {from}, {product};"));
+        };
+        let (x, y) = (self.expr(x, inputs), self.expr(y, inputs));
+        let negated = self.value(format!("neg.f32 $, {x};"));
+        self.value(format!("fma.rn.f32 $, {negated}, {y}, {from};"))
+    }
+
     /// The larger or the smaller of two. The comparison is true for a NaN on either side, which chooses
     /// `x`; a NaN of `y` is taken over after it.
     fn extreme(&mut self, compare: &str, x: &str, y: &str) -> String {
@@ -105,6 +147,16 @@ impl Writer {
             "{{ .reg .pred %q, %n; setp.{compare}.f32 %q, {x}, {y}; selp.f32 $, {x}, {y}, %q; \
              setp.nan.f32 %n, {y}, {y}; @%n mov.f32 $, {y}; }}"
         ))
+    }
+}
+
+impl Expr {
+    /// The factors of a product.
+    fn factors(&self) -> Option<(&Expr, &Expr)> {
+        match &*self.0 {
+            Node::Binary(Binary::Mul, x, y) => Some((x, y)),
+            _ => None,
+        }
     }
 }
 
@@ -157,6 +209,71 @@ impl Writer {
             DType::I32 => self.line(&format!("cvt.rni.s32.f32 {raw}, {float};")),
         }
     }
+
+    /// Loads elements of an input from `%p` into registers of its memory type.
+    fn load(&mut self, shape: &Shape, dtype: DType, raws: &mut usize) -> Vec<String> {
+        let count = shape.per_thread;
+        let registers: Vec<String> = (*raws..*raws + count).map(|at| raw(dtype, at)).collect();
+        *raws += count;
+        if shape.in_pairs(dtype) {
+            let words: Vec<String> = (*raws..*raws + count / 2)
+                .map(|at| format!("%i{at}"))
+                .collect();
+            *raws += count / 2;
+            let list = words.join(", ");
+            self.line(&format!("ld.global.v{}.b32 {{{list}}}, [%p];", words.len()));
+            for (word, pair) in words.iter().zip(registers.chunks(2)) {
+                self.line(&format!("mov.b32 {{{}}}, {word};", pair.join(", ")));
+            }
+            return registers;
+        }
+        let (ty, size) = (memory_type(dtype).0, dtype.size_bytes());
+        for (number, group) in registers.chunks(4).enumerate() {
+            let at = number * 4 * size;
+            self.line(&match group {
+                [one] => format!("ld.global.{ty} {one}, [%p];"),
+                _ => format!("ld.global.v4.{ty} {{{}}}, [%p+{at}];", group.join(", ")),
+            });
+        }
+        registers
+    }
+
+    /// Stores floats as elements of an output at `%p`.
+    fn store(&mut self, shape: &Shape, dtype: DType, floats: &[String], raws: &mut usize) {
+        if shape.in_pairs(dtype) {
+            let words: Vec<String> = (0..floats.len() / 2)
+                .map(|at| format!("%i{}", *raws + at))
+                .collect();
+            *raws += words.len();
+            for (word, pair) in words.iter().zip(floats.chunks(2)) {
+                let (low, high) = (&pair[0], &pair[1]);
+                self.line(&format!("cvt.rn.{dtype}x2.f32 {word}, {high}, {low};"));
+            }
+            let list = words.join(", ");
+            self.line(&format!("st.global.v{}.b32 [%p], {{{list}}};", words.len()));
+            return;
+        }
+        let registers: Vec<String> = (0..floats.len()).map(|at| raw(dtype, *raws + at)).collect();
+        *raws += registers.len();
+        for (float, register) in floats.iter().zip(&registers) {
+            self.narrow(dtype, float, register);
+        }
+        let (ty, size) = (memory_type(dtype).0, dtype.size_bytes());
+        for (number, group) in registers.chunks(4).enumerate() {
+            let at = number * 4 * size;
+            self.line(&match group {
+                [one] => format!("st.global.{ty} [%p], {one};"),
+                _ => format!("st.global.v4.{ty} [%p+{at}], {{{}}};", group.join(", ")),
+            });
+        }
+    }
+}
+
+impl Shape<'_> {
+    /// Whether elements of a type are loaded, converted and stored two at a time.
+    fn in_pairs(&self, dtype: DType) -> bool {
+        self.is_card && dtype.size_bytes() == 2 && matches!(self.per_thread, 4 | 8)
+    }
 }
 
 /// The text of a kernel.
@@ -165,12 +282,12 @@ pub(super) fn kernel(shape: &Shape) -> String {
         body: String::new(),
         floats: 0,
         known: HashMap::new(),
+        is_card: shape.is_card,
     };
     let words = words(shape);
     if shape.axes > 0 {
         strided_offsets(&mut writer, shape);
     }
-    let per_load = shape.per_thread.min(4);
     let mut raws = 0;
     let mut loaded: Vec<Vec<String>> = Vec::new();
     for (input, dtype) in shape.inputs.iter().enumerate() {
@@ -182,18 +299,7 @@ pub(super) fn kernel(shape: &Shape) -> String {
         };
         let size = dtype.size_bytes();
         writer.line(&format!("mad.lo.u64 %p, {offset}, {size}, %p;"));
-        let mut registers = Vec::new();
-        for load in 0..shape.per_thread / per_load {
-            let group: Vec<String> = (0..per_load).map(|at| raw(*dtype, raws + at)).collect();
-            raws += per_load;
-            let (ty, at) = (memory_type(*dtype).0, load * per_load * size);
-            writer.line(&match per_load {
-                1 => format!("ld.global.{ty} {}, [%p];", group[0]),
-                _ => format!("ld.global.v4.{ty} {{{}}}, [%p+{at}];", group.join(", ")),
-            });
-            registers.extend(group);
-        }
-        loaded.push(registers);
+        loaded.push(writer.load(shape, *dtype, &mut raws));
     }
     let mut results: Vec<Vec<String>> = vec![Vec::new(); shape.outputs.len()];
     for element in 0..shape.per_thread {
@@ -201,27 +307,16 @@ pub(super) fn kernel(shape: &Shape) -> String {
         let inputs: Vec<String> = (shape.inputs.iter().zip(&loaded))
             .map(|(dtype, raws)| writer.widen(*dtype, &raws[element]))
             .collect();
-        for ((expr, dtype), results) in shape.outputs.iter().zip(&mut results) {
-            let float = writer.expr(expr, &inputs);
-            let raw = raw(*dtype, raws);
-            raws += 1;
-            writer.narrow(*dtype, &float, &raw);
-            results.push(raw);
+        for ((expr, _), results) in shape.outputs.iter().zip(&mut results) {
+            results.push(writer.expr(expr, &inputs));
         }
     }
-    for (output, (_, dtype)) in shape.outputs.iter().enumerate() {
+    for (output, ((_, dtype), floats)) in shape.outputs.iter().zip(&results).enumerate() {
         let word = 1 + shape.inputs.len() + output;
         let size = dtype.size_bytes();
         writer.line(&format!("ld.param.u64 %p, [args+{}];", 8 * word));
         writer.line(&format!("mad.lo.u64 %p, %first, {size}, %p;"));
-        let ty = memory_type(*dtype).0;
-        for (at, group) in results[output].chunks(per_load).enumerate() {
-            let at = at * per_load * size;
-            writer.line(&match group {
-                [one] => format!("st.global.{ty} [%p], {one};"),
-                _ => format!("st.global.v4.{ty} [%p+{at}], {{{}}};", group.join(", ")),
-            });
-        }
+        writer.store(shape, *dtype, floats, &mut raws);
     }
     finish(shape, &writer, words, raws)
 }
@@ -266,8 +361,9 @@ fn finish(shape: &Shape, writer: &Writer, words: usize, raws: usize) -> String {
         per_thread,
         ..
     } = shape;
+    let architecture = if shape.is_card { 80 } else { 75 };
     let mut text = format!(
-        ".version 7.0\n.target sm_75\n.address_size 64\n\
+        ".version 7.0\n.target sm_{architecture}\n.address_size 64\n\
          .visible .entry {NAME}(.param .align 8 .b8 args[{}])\n{{\n\
          \t.reg .pred %out;\n\t.reg .b64 %p, %first, %count, %wide, %o<{}>;\n\
          \t.reg .b32 %r<4>, %rest, %size, %above, %at;\n\t.reg .f32 %f<{}>, %s<{}>, %v<{raws}>;\n\

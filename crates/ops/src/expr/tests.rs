@@ -26,6 +26,7 @@ fn the_assembler_takes_every_kernel() {
                 scalars: 1,
                 axes,
                 per_thread,
+                is_card: number % 2 == 1 || per_thread == 8,
             };
             let file = folder.path().join("kernel.ptx");
             std::fs::write(&file, kernel(&shape)).unwrap();

@@ -3,6 +3,7 @@
 use super::check::Product;
 use super::launch::Variant;
 use super::spec::{Gemm, Precision};
+use crate::pack::Matrix;
 use crate::tune::{Key, bucket};
 use crate::{DType, Ops, Result};
 
@@ -18,6 +19,21 @@ impl Ops {
                 && rounds
                 && self.kernels.allows(&Variant::Mma(64, 64).file(dtype))?,
         )
+    }
+
+    /// Whether a kernel for Hopper can compute a product. Its instructions exist on compute capability 9.0 alone, and the
+    /// copy unit counts rows and bytes between matrices in fewer bits than a tensor may have.
+    fn may_use_wgmma(&self, product: &Product) -> Result<bool> {
+        let (a, b) = (&product.a, &product.b);
+        let fits = |factor: &Matrix| {
+            let far = factor.batch.max(factor.row).max(factor.col) >= 1 << 38;
+            // Rows that repeat have no distance; a sum of nothing is no work for a tensor core.
+            !far && factor.row > 0 && factor.col > 0 && factor.rows > 0 && factor.cols > 0
+        };
+        if self.capability != (9, 0) || a.dtype == DType::F32 || !fits(a) || !fits(b) {
+            return Ok(false);
+        }
+        self.kernels.allows(&Variant::Wgmma(256).file(a.dtype))
     }
 
     /// What the choice of a kernel for a product depends on.
@@ -55,12 +71,24 @@ impl Ops {
         let (m, n) = (product.a.rows, product.b.cols);
         let tiles = |variant: &Variant| {
             let (rows, cols) = variant.block();
-            m.div_ceil(rows) * n.div_ceil(cols) * product.batches
+            m.div_ceil(rows) * n.div_ceil(cols) * product.batches * variant.parts()
         };
+        let has_wgmma = self.may_use_wgmma(product)?;
         let mut found: Vec<Variant> = (Variant::ALL.into_iter())
-            .filter(|variant| matches!(variant, Variant::Mma(..)))
+            .filter(|variant| match variant {
+                Variant::Mma(..) => true,
+                Variant::Wgmma(_) => has_wgmma,
+                Variant::Thin(rows, parts) => {
+                    let whole = 128 / product.a.dtype.size_bytes() * *parts as usize;
+                    let divides = *parts == 1
+                        || (product.batches == 1 && product.a.cols.is_multiple_of(whole));
+                    has_wgmma && divides && m <= *rows as usize && (*rows == 64 || m > 64)
+                }
+                Variant::Rows(_) | Variant::Tile => false,
+            })
             .filter(|variant| m <= 64 || variant.block().0 > 16)
             .filter(|variant| m > 32 || variant.block().0 < 128)
+            .filter(|variant| m > 128 || !matches!(variant, Variant::Wgmma(_)))
             .collect();
         // The largest blocks that still give every multiprocessor one.
         let multiprocessors = self.vgpu.info().multiprocessors as usize;

@@ -4,30 +4,31 @@ use mica::{ByValue, Grid};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::check::{Product, matrix};
+use super::hopper;
 use super::spec::Gemm;
 use crate::pack::{MOST_BLOCKS, Matrix, wide};
-use crate::{DType, Ops, Result, Tensor};
+use crate::{DType, Error, Ops, Result, Tensor};
 
 /// As `Factors` in `kernels/ops.cuh`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Factors {
-    a: u64,
-    b: u64,
-    a_row: i64,
-    a_batch: i64,
-    b_row: i64,
-    b_batch: i64,
-    m: i32,
-    n: i32,
-    k: i32,
-    reserved: i32,
+pub(super) struct Factors {
+    pub(super) a: u64,
+    pub(super) b: u64,
+    pub(super) a_row: i64,
+    pub(super) a_batch: i64,
+    pub(super) b_row: i64,
+    pub(super) b_batch: i64,
+    pub(super) m: i32,
+    pub(super) n: i32,
+    pub(super) k: i32,
+    pub(super) k_step: i32,
 }
 
 /// As `Epilogue` in `kernels/ops.cuh`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
-struct Epilogue {
+pub(super) struct Epilogue {
     c: u64,
     bias: u64,
     residual: u64,
@@ -52,14 +53,28 @@ pub(crate) enum Variant {
     Tile,
     /// Blocks of so many rows and columns with tensor cores.
     Mma(u32, u32),
+    /// Two blocks of 128 rows and so many columns with the tensor cores and the copy unit of Hopper.
+    Wgmma(u32),
+    /// Two blocks of 64 or 128 rows and 128 columns each with the same, and the sums along k divided into so many parts.
+    Thin(u32, u32),
 }
 
 impl Variant {
     /// Every kernel there is.
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Rows(8),
         Self::Rows(12),
         Self::Tile,
+        Self::Wgmma(256),
+        Self::Wgmma(128),
+        Self::Thin(128, 1),
+        Self::Thin(128, 2),
+        Self::Thin(128, 4),
+        Self::Thin(128, 8),
+        Self::Thin(64, 1),
+        Self::Thin(64, 2),
+        Self::Thin(64, 4),
+        Self::Thin(64, 8),
         Self::Mma(128, 256),
         Self::Mma(128, 128),
         Self::Mma(64, 64),
@@ -70,6 +85,7 @@ impl Variant {
     pub(crate) fn file(self, dtype: DType) -> String {
         match self {
             Self::Mma(..) => format!("gemm_mma.{dtype}"),
+            Self::Wgmma(_) | Self::Thin(..) => format!("gemm_wgmma.{dtype}"),
             _ => format!("gemm.{dtype}"),
         }
     }
@@ -78,6 +94,8 @@ impl Variant {
     pub(crate) fn label(self) -> String {
         match self {
             Self::Mma(rows, cols) => format!("mma_{rows}x{cols}"),
+            Self::Wgmma(cols) => format!("wgmma_{cols}"),
+            Self::Thin(rows, parts) => format!("wgmma_thin{rows}_in_{parts}"),
             other => other.name(true),
         }
     }
@@ -89,19 +107,46 @@ impl Variant {
             (Self::Tile, _) => "gemm_tile128".into(),
             (Self::Mma(rows, cols), true) => format!("mma_{rows}x{cols}_kn"),
             (Self::Mma(rows, cols), false) => format!("mma_{rows}x{cols}_nk"),
+            (Self::Wgmma(cols), true) => format!("wgmma_{cols}_kn"),
+            (Self::Wgmma(cols), false) => format!("wgmma_{cols}_nk"),
+            (Self::Thin(rows, _), true) => format!("wgmma_thin{rows}_kn"),
+            (Self::Thin(rows, _), false) => format!("wgmma_thin{rows}_nk"),
         }
     }
 
-    /// Rows and columns of a block.
+    /// Parts that sums are divided into.
+    pub(crate) fn parts(self) -> usize {
+        match self {
+            Self::Thin(_, parts) => parts as usize,
+            _ => 1,
+        }
+    }
+
+    /// Rows and columns of a block, or of a cluster of two.
     pub(crate) fn block(self) -> (usize, usize) {
         match self {
             Self::Rows(rows) => (rows as usize, 32),
             Self::Tile => (128, 128),
             Self::Mma(rows, cols) => (rows as usize, cols as usize),
+            Self::Wgmma(cols) => (256, cols as usize),
+            Self::Thin(rows, _) => (rows as usize, 256),
         }
     }
 
-    /// The grid for one stack of products.
+    /// Whether it reads factors as tensor cores do: rows at multiples of 16 bytes.
+    fn has_tensor_cores(self) -> bool {
+        matches!(self, Self::Mma(..) | Self::Wgmma(_) | Self::Thin(..))
+    }
+
+    /// Columns that one launch computes at most: `Rows` has them along the second axis of its grid.
+    fn most_cols(self) -> usize {
+        match self {
+            Self::Rows(_) => MOST_BLOCKS * self.block().1,
+            _ => usize::MAX,
+        }
+    }
+
+    /// The grid for one stack of products; a kernel for Hopper has a grid of its own.
     fn grid(self, m: usize, n: usize, batches: usize) -> Grid {
         let (rows, cols) = self.block();
         let (m, n) = (m.div_ceil(rows) as u32, n.div_ceil(cols) as u32);
@@ -109,7 +154,9 @@ impl Variant {
         match self {
             // A block goes through eight panels of rows.
             Self::Rows(_) => Grid::of([m.div_ceil(8), n, batches], [32, 1, 1]),
-            Self::Tile => Grid::of([m * n, 1, batches], [256, 1, 1]),
+            Self::Tile | Self::Wgmma(_) | Self::Thin(..) => {
+                Grid::of([m * n, 1, batches], [256, 1, 1])
+            }
             Self::Mma(rows, cols) => {
                 let (threads, stages) = match rows {
                     128 => (256, 3),
@@ -168,6 +215,17 @@ impl Epilogue {
         parts && factors && self.dtype == sums as i32 && self.d_strides[1] == 1
     }
 
+    /// The same for columns from `column` on, where [`Epilogue::only_stores`].
+    fn at_column(mut self, column: usize, size: usize) -> Self {
+        self.d += (column * size) as u64;
+        self
+    }
+
+    /// Sums that are stored as they are, `[batch][m][n]`.
+    pub(super) fn sums(sums: &Tensor) -> Self {
+        Self::new(&Gemm::default(), sums)
+    }
+
     /// The same for matrices from `first` on.
     fn from(mut self, first: usize, size: usize) -> Self {
         let step = |strides: [i64; 3]| first as u64 * strides[2] as u64 * size as u64;
@@ -222,6 +280,12 @@ impl Ops {
 
     /// Factors in panels of so many rows of the first, and of 32 columns of the second.
     fn prepare_panels(&self, product: &Product, rows: usize) -> Result<Prepared> {
+        // The kernel counts the elements of a panel in 32 bits.
+        let (k, most) = (product.a.cols, i32::MAX as usize / 32);
+        if k > most {
+            let message = format!("a has {k} columns; the software GPU takes at most {most}");
+            return Err(Error::argument("gemm", message));
+        }
         let panels = |factor: &Matrix, width: usize| -> Result<(Tensor, Matrix)> {
             let count = if factor.batch == 0 {
                 1
@@ -252,7 +316,7 @@ impl Ops {
         if let Variant::Rows(rows) = variant {
             return self.prepare_panels(product, rows as usize);
         }
-        if !matches!(variant, Variant::Mma(..)) {
+        if !variant.has_tensor_cores() {
             let (a_memory, a) = self.wide_factor(&product.a, batches)?;
             let (b_memory, b) = self.wide_factor(&product.b, batches)?;
             return Ok(Prepared {
@@ -298,11 +362,16 @@ impl Ops {
             sums = Some(wide);
         }
         let size = sums.as_ref().unwrap_or(d).dtype().size_bytes();
-        for first in (0..product.batches).step_by(MOST_BLOCKS) {
-            let count = (product.batches - first).min(MOST_BLOCKS);
+        let (stacks, cols) = (MOST_BLOCKS, variant.most_cols());
+        let firsts = (0..product.batches).step_by(stacks);
+        let parts = firsts.flat_map(|first| (0..n).step_by(cols).map(move |col| (first, col)));
+        for (first, col) in parts {
+            let (count, n) = ((product.batches - first).min(stacks), (n - col).min(cols));
+            // Panels of `Rows` are `[n / 32][k][32]`; `col` is 0 for the others.
+            let b_column = (col * k * b.dtype.size_bytes()) as u64;
             let factors = Factors {
                 a: a.address_of(first),
-                b: b.address_of(first),
+                b: b.address_of(first) + b_column,
                 a_row: a.row as i64,
                 a_batch: a.batch as i64,
                 b_row: b.row as i64,
@@ -310,9 +379,24 @@ impl Ops {
                 m: m as i32,
                 n: n as i32,
                 k: k as i32,
-                reserved: 0,
+                k_step: 0,
             };
-            let epilogue = epilogue.from(first, size);
+            let epilogue = epilogue.from(first, size).at_column(col, size);
+            if let Some(shape) = hopper::BlockShape::of(variant) {
+                let launch = hopper::Launch {
+                    factors,
+                    epilogue,
+                    dtype: product.a.dtype,
+                    is_turned,
+                    shape,
+                    batches: count,
+                };
+                match variant.parts() {
+                    1 => self.launch_wgmma(&kernel, &launch)?,
+                    parts => self.launch_in_parts(&kernel, &launch, parts)?,
+                }
+                continue;
+            }
             let grid = variant.grid(m, n, count);
             let params = (ByValue(factors), ByValue(epilogue));
             self.stream.launch(&kernel, grid, params)?;

@@ -5,11 +5,13 @@
 
 mod check;
 mod choose;
+mod hopper;
 mod launch;
 mod spec;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use hopper::TensorMaps;
 pub(crate) use launch::Variant;
 pub use spec::{Activation, Gemm, Precision};
 
@@ -49,6 +51,14 @@ impl Ops {
         if d.shape() != product.shape {
             let names = ["the destination", "the result"];
             return Err(mismatch(names, d.shape(), &product.shape, "both are equal"));
+        }
+        if d.dtype() != product.out {
+            return Err(crate::Error::Types {
+                operation: "gemm",
+                left: d.dtype(),
+                right: product.out,
+                rule: "the destination has the result's type",
+            });
         }
         if d.strides()
             .iter()

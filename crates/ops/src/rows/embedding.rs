@@ -20,6 +20,16 @@ pub(super) fn ids(operation: &'static str, ids: &Tensor) -> Result<usize> {
     Ok(ids.len())
 }
 
+/// Refuses tables whose rows or columns kernels cannot count.
+fn check_table(operation: &'static str, rows: usize, width: usize) -> Result<()> {
+    let most = i32::MAX as usize;
+    if rows.max(width) <= most {
+        return Ok(());
+    }
+    let message = format!("a table of {rows} rows of {width} elements; at most {most} of each");
+    Err(Error::argument(operation, message))
+}
+
 impl Ops {
     /// The rows of a table that `numbers` names; a number that is no row gives NaN.
     ///
@@ -32,6 +42,7 @@ impl Ops {
             let message = format!("the table has shape {:?}: it is a matrix", table.shape());
             return Err(Error::argument("embedding", message));
         };
+        check_table("embedding", rows, width)?;
         let mut shape = numbers.shape().to_vec();
         shape.push(width);
         let y = self.unset(&shape, table.dtype())?;
@@ -64,6 +75,7 @@ impl Ops {
                 rule: "dy has a row for each number",
             });
         }
+        check_table("embedding_backward", rows, width)?;
         let table = self.zeros(&[rows, width], DType::F32)?;
         if !dy.is_empty() {
             let (dy, numbers) = (self.dense(dy)?, self.dense(numbers)?);

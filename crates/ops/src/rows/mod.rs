@@ -48,6 +48,10 @@ pub struct NormGradients {
     pub dbias: Tensor,
 }
 
+/// Most pieces of 16 bytes that a row of `rows_wide.cu` has: four for each thread of a block of 512.
+const MOST_PIECES: usize = 2048;
+/// Threads of a multiprocessor that keep its memory busy with such rows.
+const THREADS_AT_ONCE: u32 = 512;
 /// Most blocks of a grid that rows are spread over.
 const MOST_ROWS: usize = 1 << 30;
 
@@ -59,22 +63,34 @@ pub(crate) fn float(operation: &'static str, tensor: &Tensor) -> Result<()> {
     Err(Error::argument(operation, message))
 }
 
+/// Refuses tensors of different shapes.
+pub(crate) fn check_shapes(
+    operation: &'static str,
+    names: [&'static str; 2],
+    a: &Tensor,
+    b: &Tensor,
+) -> Result<()> {
+    if a.shape() == b.shape() {
+        return Ok(());
+    }
+    Err(Error::Shape {
+        operation,
+        left_name: names[0],
+        left: a.shape().to_vec(),
+        right_name: names[1],
+        right: b.shape().to_vec(),
+        rule: "both are equal",
+    })
+}
+
+/// Refuses tensors of different shapes or types.
 pub(crate) fn same(
     operation: &'static str,
     names: [&'static str; 2],
     a: &Tensor,
     b: &Tensor,
 ) -> Result<()> {
-    if a.shape() != b.shape() {
-        return Err(Error::Shape {
-            operation,
-            left_name: names[0],
-            left: a.shape().to_vec(),
-            right_name: names[1],
-            right: b.shape().to_vec(),
-            rule: "both are equal",
-        });
-    }
+    check_shapes(operation, names, a, b)?;
     if a.dtype() != b.dtype() {
         return Err(Error::Types {
             operation,
@@ -118,6 +134,38 @@ impl Ops {
         self.kernels.get(&format!("rows.{dtype}"), name)
     }
 
+    /// The kernel for rows, and its grid: that of `rows_wide.cu` where size and addresses suit it.
+    fn row_launch(
+        &self,
+        name: &str,
+        dtype: DType,
+        (rows, cols): (usize, usize),
+        addresses: &[u64],
+    ) -> Result<(mica::Kernel, Grid)> {
+        let bytes = cols * dtype.size_bytes();
+        let is_card = !self.is_software && self.capability.0 >= 8;
+        let is_aligned = addresses.iter().all(|address| address.is_multiple_of(16));
+        if !is_card || !is_aligned || !bytes.is_multiple_of(16) || bytes / 16 > MOST_PIECES {
+            let kernel = self.row_kernel(dtype, &format!("{name}_forward"))?;
+            return Ok((kernel, self.row_grid(rows, cols)));
+        }
+        let per_thread = match bytes / 16 {
+            0..=32 => 1,
+            33..=64 => 2,
+            _ => 4,
+        };
+        let threads = (bytes / 16).div_ceil(per_thread).next_multiple_of(32) as u32;
+        // Short rows go to a warp each.
+        let at_once = if threads == 32 { 4 } else { 1 };
+        let blocks =
+            (self.vgpu.info().multiprocessors * THREADS_AT_ONCE).div_ceil(threads * at_once);
+        let needed = rows.div_ceil(at_once as usize).clamp(1, blocks as usize);
+        let name = format!("{name}_wide_{per_thread}");
+        let kernel = self.kernels.get(&format!("rows_wide.{dtype}"), &name)?;
+        let grid = Grid::of([needed as u32, 1, 1], [threads, at_once, 1]);
+        Ok((kernel, grid))
+    }
+
     /// `softmax(scale · x)` over the last axis.
     ///
     /// # Errors
@@ -131,7 +179,8 @@ impl Ops {
         let (rows, cols) = rows_of("softmax", x)?;
         let (x, y) = (self.dense(x)?, self.unset(x.shape(), x.dtype())?);
         if !x.is_empty() {
-            let kernel = self.row_kernel(x.dtype(), "softmax_forward")?;
+            let addresses = [x.address(), y.address()];
+            let (kernel, grid) = self.row_launch("softmax", x.dtype(), (rows, cols), &addresses)?;
             let params = (
                 x.address(),
                 y.address(),
@@ -140,8 +189,7 @@ impl Ops {
                 scale,
                 ByValue(mask),
             );
-            self.stream
-                .launch(&kernel, self.row_grid(rows, cols), params)?;
+            self.stream.launch(&kernel, grid, params)?;
         }
         Ok(y)
     }
@@ -192,8 +240,9 @@ impl Ops {
         let (x, y) = (self.dense(x)?, self.unset(x.shape(), x.dtype())?);
         let statistics = self.unset(&[rows, 2], DType::F32)?;
         if !x.is_empty() {
-            let kernel = self.row_kernel(x.dtype(), "norm_forward")?;
             let address = |tensor: &Option<Tensor>| tensor.as_ref().map_or(0, Tensor::address);
+            let addresses = [x.address(), y.address(), address(&weight), address(&bias)];
+            let (kernel, grid) = self.row_launch("norm", x.dtype(), (rows, cols), &addresses)?;
             let params = (
                 x.address(),
                 address(&weight),
@@ -205,8 +254,7 @@ impl Ops {
                 epsilon,
                 i32::from(kind == Norm::Rms),
             );
-            self.stream
-                .launch(&kernel, self.row_grid(rows, cols), params)?;
+            self.stream.launch(&kernel, grid, params)?;
         }
         Ok((y, NormStatistics(statistics)))
     }
@@ -239,7 +287,7 @@ impl Ops {
     /// The gradients of a norm.
     ///
     /// # Errors
-    /// If `x` and `dy` do not have the same shape and type.
+    /// If `x` and `dy` do not have the same shape and type, or the statistics are of another shape's norm.
     pub fn norm_backward(
         &self,
         x: &Tensor,
@@ -248,8 +296,19 @@ impl Ops {
         dy: &Tensor,
         statistics: &NormStatistics,
     ) -> Result<NormGradients> {
+        float("norm_backward", x)?;
         same("norm_backward", ["x", "dy"], x, dy)?;
         let (rows, cols) = rows_of("norm_backward", x)?;
+        if statistics.0.shape() != [rows, 2] {
+            return Err(Error::Shape {
+                operation: "norm_backward",
+                left_name: "the statistics",
+                left: statistics.0.shape().to_vec(),
+                right_name: "x",
+                right: x.shape().to_vec(),
+                rule: "they are those of the forward pass of x, two for each row",
+            });
+        }
         let weight = self.per_column(x, "the weight", weight)?;
         let gradients = NormGradients {
             dx: self.unset(x.shape(), x.dtype())?,

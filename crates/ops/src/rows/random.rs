@@ -6,7 +6,7 @@ use super::float;
 use crate::{DType, Ops, Result, Tensor};
 
 impl Ops {
-    /// Numbers that are uniform in `[low, high)`. Equal seeds and streams give equal numbers; different
+    /// Numbers that are uniform in `[low, high)`, then rounded to the type, which may give `high`. Equal seeds and streams give equal numbers; different
     /// streams of one seed are independent of each other.
     ///
     /// # Errors

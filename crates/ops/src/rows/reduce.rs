@@ -2,7 +2,7 @@
 
 use mica::Grid;
 
-use super::{float, rows_of};
+use super::float;
 use crate::pack::MOST_BLOCKS;
 use crate::{DType, Error, Ops, Result, Tensor};
 
@@ -94,7 +94,6 @@ impl Ops {
             what
         };
         let most = flat.narrow(0, 0, rows * cols)?.reshape(&[rows, cols])?;
-        rows_of("reduce", &most)?;
         let total = self.reduce(&self.reduce(&most, 1, part)?, 0, part)?;
         let left = count - rows * cols;
         let factor = if what == Reduction::Mean {

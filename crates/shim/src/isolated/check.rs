@@ -69,12 +69,24 @@ pub(crate) fn faulted() {
     FAULTED.store(true, Relaxed);
 }
 
-/// Tells what the program has not freed, unless a fault kept it from that. For the end of the process.
-pub(crate) fn tell_leaks(left: &[Arc<Allocation>]) {
+/// Whether the program is to say what it has not freed.
+fn are_leaks_wanted() -> bool {
     let wanted = mica_limits::variable(TOOLS).unwrap_or_default();
     let wanted = wanted.to_string_lossy().into_owned();
-    let is_wanted = wanted.split(',').any(|tool| tool == "leakcheck");
-    if !is_on() || !is_wanted || FAULTED.load(Relaxed) {
+    is_on() && wanted.split(',').any(|tool| tool == "leakcheck")
+}
+
+/// Says that all was said. For the end of the process, after [`tell_leaks`].
+pub(crate) fn ended() {
+    if are_leaks_wanted() {
+        let faulted = FAULTED.load(Relaxed);
+        write(format!("{{\"record\":\"ended\",\"faulted\":{faulted}}}\n").as_bytes());
+    }
+}
+
+/// Tells what the program has not freed, unless a fault kept it from that. For the end of the process.
+pub(crate) fn tell_leaks(left: &[Arc<Allocation>]) {
+    if !are_leaks_wanted() || FAULTED.load(Relaxed) {
         return;
     }
     for made in left.iter().filter(|made| is_programs(made.kind)) {
@@ -87,7 +99,8 @@ pub(crate) fn tell_leaks(left: &[Arc<Allocation>]) {
         let line = format!(
             "{{\"record\":\"finding\",\"tool\":\"leakcheck\",\"kind\":\"leak\",\"severity\":\"error\",\
              \"message\":\"{bytes} bytes of {what} were never freed\",\"parties\":[],\"count\":1,\
-             \"allocation\":{{\"address\":{address},\"bytes\":{bytes},\"state\":\"live\",\"distance\":0}}}}\n"
+             \"allocation\":{{\"address\":{address},\"bytes\":{bytes},\"state\":\"live\",\
+             \"distance\":0,\"what\":\"{what}\"}}}}\n"
         );
         write(line.as_bytes());
     }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 
 use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_limits::{Environment, connect_session};
-use mica_wire::session::client::SessionClient;
+use mica_wire::session::client::{SessionClient, WindowCopy, observe_window_copies};
 
 use crate::isolated::check;
 use crate::isolated::context::Context;
@@ -52,6 +52,9 @@ pub(crate) fn start() -> Answer {
         return Ok(());
     }
     let client = connect()?;
+    if mica_limits::is_profiled() {
+        observe_window_copies(window_copied);
+    }
     let snapshot = client.snapshot();
     let mut attributes = [None; 256];
     for (number, value) in &snapshot.attributes {
@@ -80,6 +83,19 @@ pub(crate) fn start() -> Answer {
     }
     let _ = STATE.set(state);
     Ok(())
+}
+
+/// Tells `mica profile` of a copy that this program made itself; the worker does not see it.
+fn window_copied(copy: WindowCopy) {
+    let name = match copy.into_host {
+        true => "device to host",
+        false => "host to device",
+    };
+    let end_ns = mica_limits::monotonic_ns();
+    let begin_ns = end_ns.saturating_sub(copy.took.as_nanos() as u64);
+    let bytes = copy.bytes;
+    let line = format!("[\"copy\",\"{name}\",0,{begin_ns},{begin_ns},{end_ns},{bytes}]\n");
+    cancel::held_off(|| mica_limits::write_profile(line.as_bytes()));
 }
 
 fn connect() -> Answer<SessionClient> {
@@ -132,12 +148,16 @@ extern "C" fn at_end() {
         let _ = std::panic::catch_unwind(|| {
             state.print_output();
             check::tell_leaks(&state.memory.all());
+            check::ended();
         });
     }
 }
 
-/// Output that is no kernel's: records of `mica check`.
+/// Output that is no kernel's: records of `mica check`, lines of `mica profile`.
 const CHECK_RECORDS: u8 = 2;
+const PROFILE_LINES: u8 = 3;
+/// Output comes in pieces of a mebibyte or so; a kernel that prints without end is not followed without end.
+const MOST_TAKES: u32 = 64;
 
 /// Whether the process is about to end.
 pub(crate) fn exiting() -> bool {
@@ -162,28 +182,37 @@ impl State {
         crate::isolated::modules::managed_variables::pull(self);
     }
 
-    /// Prints what kernels have printed, through the C library so that it comes in order with the
-    /// program's own output.
+    /// Prints what kernels have printed.
     pub(crate) fn print_output(&self) {
-        unsafe extern "C" {
-            static stdout: *mut libc::FILE;
-            static stderr: *mut libc::FILE;
-        }
-        let Ok(pieces) = self.client.take_output() else {
-            return;
-        };
-        for (kind, bytes) in pieces {
-            if kind == CHECK_RECORDS {
-                check::write(&bytes);
-                continue;
+        for _ in 0..MOST_TAKES {
+            let Ok(pieces) = self.client.take_output() else {
+                return;
+            };
+            if pieces.is_empty() {
+                return;
             }
+            pieces.into_iter().for_each(pass_on);
+        }
+    }
+}
+
+/// Passes on one piece of output, through the C library so that it comes in order with the program's own.
+fn pass_on((kind, bytes): (u8, Vec<u8>)) {
+    unsafe extern "C" {
+        static stdout: *mut libc::FILE;
+        static stderr: *mut libc::FILE;
+    }
+    match kind {
+        CHECK_RECORDS => check::write(&bytes),
+        PROFILE_LINES => cancel::held_off(|| mica_limits::write_profile(&bytes)),
+        _ => cancel::held_off(|| {
             // SAFETY: the C library's own streams and a live buffer.
-            cancel::held_off(|| unsafe {
+            unsafe {
                 let file = if kind == 0 { stdout } else { stderr };
                 libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), file);
                 libc::fflush(file);
-            });
-        }
+            }
+        }),
     }
 }
 

@@ -279,6 +279,33 @@ fn a_program_may_leave_in_the_middle_of_a_kernel() {
 }
 
 #[test]
+fn a_program_tells_what_it_has_not_freed_when_it_ends() {
+    let report = |part: &str| {
+        let mut path = None;
+        let host = run_with(part, |host, command| {
+            let report = host.directory.path().join("report");
+            std::fs::write(&report, "").unwrap();
+            command.env("MICA_CHECK", "leakcheck");
+            command.env("MICA_CHECK_REPORT", &report);
+            path = Some(report);
+        });
+        let told = std::fs::read_to_string(path.unwrap()).unwrap();
+        drop(host);
+        told
+    };
+    let told = report("leave");
+    let leaks: Vec<&str> = told
+        .lines()
+        .filter(|line| line.contains("\"leak\""))
+        .collect();
+    assert_eq!(leaks.len(), 1, "{told}");
+    assert!(leaks[0].contains("\"bytes\":4,"), "{told}");
+    assert!(leaks[0].contains("\"what\":\"device memory\""), "{told}");
+    let last = told.lines().last();
+    assert_eq!(last, Some("{\"record\":\"ended\",\"faulted\":false}"));
+}
+
+#[test]
 fn copies_of_all_sizes_keep_their_order() {
     run("copies");
 }

@@ -4,6 +4,7 @@
 //!   caller's thread: carrier ─► posted at once, or lined up if that must wait
 //!   post thread:     what is lined up ─► ring                       (waits for room, chunks, images)
 //!   watch thread:    area: answers, reads, notices, words ─► carrier
+//!   courier thread:  credit, pongs ─► carrier                        (so that receiving never waits for sending)
 //! ```
 //! The peer is hostile: whatever it makes this end hold is bounded, and what makes no sense ends the session.
 
@@ -21,6 +22,7 @@ use mica_wire::session::SLOTS;
 use mica_wire::session::client::RecordPort;
 
 use crate::compress::Compressor;
+use crate::courier::Courier;
 use crate::frame::{FrameReader, Header, Kind};
 use crate::{BlobCache, Carrier, TunnelError, lock};
 use host::HostCopies;
@@ -97,6 +99,7 @@ struct Far {
     port: RecordPort,
     carrier: Arc<dyn Carrier>,
     compressor: Compressor,
+    courier: Courier,
     over: AtomicBool,
     reason: Mutex<Option<TunnelError>>,
     pending: Mutex<Pending>,
@@ -124,6 +127,7 @@ pub fn serve(
         port: worker,
         carrier,
         compressor: Compressor::default(),
+        courier: Courier::default(),
         over: AtomicBool::new(false),
         reason: Mutex::default(),
         pending: Mutex::default(),
@@ -137,6 +141,7 @@ pub fn serve(
     std::thread::scope(|scope| {
         scope.spawn(|| far.end(far.watch()));
         scope.spawn(|| far.end(far.post_line()));
+        scope.spawn(|| far.end(far.courier.run(&*far.carrier)));
         far.end(far.receive());
     });
     match lock(&far.reason).take() {
@@ -167,6 +172,7 @@ impl Far {
         self.carrier.close();
         self.port.wake();
         self.images.wake();
+        self.courier.stop();
         self.moved.notify_all();
     }
 
@@ -176,11 +182,9 @@ impl Far {
         loop {
             let (header, data) = frames.read()?;
             match header.kind {
-                Kind::Ping => {
-                    let mut out = Vec::new();
-                    Header::new(Kind::Pong, header.a, 0).put(&mut out, &[]);
-                    self.send(&out)?;
-                }
+                Kind::Ping => self.say(Kind::Pong, header.a)?,
+                Kind::NearHas => self.carrier.acknowledge(header.a),
+                Kind::Bye => return Err(TunnelError::Closed),
                 Kind::NoticesDone => self.port.notices_done(header.a as u32),
                 Kind::BlobData => self.images.arrived(header.a, header.b, data)?,
                 Kind::HostData if header.flags & crate::frame::AT_ONCE != 0 => {
@@ -188,6 +192,9 @@ impl Far {
                 }
                 kind if kind.is_near() => self.post_or_line_up(header, data)?,
                 _ => return Err(TunnelError::protocol("a frame that only this side sends")),
+            }
+            if let Some(received) = self.carrier.owed() {
+                self.say(Kind::FarHas, received)?;
             }
         }
     }
@@ -245,9 +252,12 @@ impl Far {
         if spent < CREDIT_BYTES {
             return Ok(());
         }
-        let mut out = Vec::new();
-        Header::new(Kind::Credit, self.spent.swap(0, Relaxed), 0).put(&mut out, &[]);
-        self.send(&out)
+        self.say(Kind::Credit, self.spent.swap(0, Relaxed))
+    }
+
+    /// Has a small frame sent.
+    fn say(&self, kind: Kind, a: u64) -> Result<(), TunnelError> {
+        (self.courier).post(|out| Header::new(kind, a, 0).put(out, &[]))
     }
 
     fn send(&self, bytes: &[u8]) -> Result<(), TunnelError> {

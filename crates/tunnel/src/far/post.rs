@@ -1,6 +1,7 @@
 //! Puts what a frame says into the worker's ring.
 
 use std::sync::atomic::Ordering::Release;
+use std::time::Duration;
 
 use mica_wire::session::{
     BlobChunk, CHUNK_BYTES, Call, Copy, CopyPlace, Malformed, Request, SLOTS,
@@ -12,6 +13,9 @@ use crate::frame::{Header, Kind, LZ4, NO_SLOT};
 use crate::shadow::WORK;
 use crate::{TunnelError, lock};
 
+/// How long the receiving thread waits for a staging chunk before it lines up a frame, which copies it once more. Not for ever: the
+/// worker may be waiting for a host function, whose end comes over the same connection.
+const CHUNK_WAIT: Duration = Duration::from_millis(5);
 /// Positions that are remembered; the oldest say least.
 const MOST_MARKS: usize = 4096;
 
@@ -104,7 +108,7 @@ impl Far {
     fn chunk(&self, may_wait: bool) -> Result<Option<u32>, TunnelError> {
         match may_wait {
             true => Ok(Some(self.port.take_chunk()?)),
-            false => Ok(self.port.try_take_chunk()),
+            false => Ok(self.port.take_chunk_within(CHUNK_WAIT)?),
         }
     }
 

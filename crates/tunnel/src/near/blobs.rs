@@ -7,7 +7,7 @@ use mica_wire::session::{BlobChunk, BlobPart, CHUNK_BYTES, Request};
 
 use crate::TunnelError;
 use crate::compress::Compressor;
-use crate::frame::{Header, Kind, LZ4, NO_SLOT};
+use crate::frame::{Draft, Header, Kind, NO_SLOT};
 
 /// Images from this size on travel as their hash.
 const LEAST_HASHED: usize = 4 << 10;
@@ -113,13 +113,20 @@ pub(super) fn staged(
     pack: &Compressor,
     out: &mut Vec<u8>,
 ) {
-    let packed = pack.pack(data);
-    let header = Header {
+    let header = staged_header(call, body, position, data.len());
+    let mut draft = Draft::begin(header, out);
+    out.extend_from_slice(body);
+    out.extend_from_slice(data);
+    draft.pack(data.len(), pack, out);
+    draft.end(out);
+}
+
+/// The header of a record that reads so many bytes of a staging chunk.
+pub(super) fn staged_header(call: u16, body: &[u8], position: u64, bytes: usize) -> Header {
+    Header {
         call,
         slot: NO_SLOT,
-        flags: if packed.is_some() { LZ4 } else { 0 },
         code: body.len() as u32,
-        ..Header::new(Kind::Staged, position, data.len() as u64)
-    };
-    header.put(out, &[body, packed.as_deref().unwrap_or(data)]);
+        ..Header::new(Kind::Staged, position, bytes as u64)
+    }
 }

@@ -6,7 +6,7 @@ use mica_wire::session::{CHUNK_BYTES, Copy, CopyBox, CopyPlace, Request, chunk_s
 
 use super::translate::Step;
 use super::{Near, Target, blobs};
-use crate::frame::{Header, Kind, NO_SLOT};
+use crate::frame::{Draft, Header, Kind, NO_SLOT};
 use crate::{TunnelError, lock};
 
 /// Bytes from the first to the last of a box; `None` if that is more than there are.
@@ -111,22 +111,20 @@ impl Near {
         let area = self.port.area();
         let bytes = span(copy.area.src_pitch, extent(&copy.area));
         let bytes = bytes.filter(|bytes| *bytes <= CHUNK_BYTES as u64);
-        let mut data = vec![0; bytes.unwrap_or(0) as usize];
-        if bytes.is_none() || area.chunk_read_at(chunk, offset, &mut data).is_none() {
+        let len = bytes.unwrap_or(0) as usize;
+        let body = copy.encode();
+        let header = blobs::staged_header(Copy::NUMBER, body.as_slice(), position, len);
+        let mut draft = Draft::begin(header, out);
+        out.extend_from_slice(body.as_slice());
+        let read = area.chunk_append_to(chunk, offset, len, out);
+        if bytes.is_none() || read.is_none() {
             let text = format!("a copy from staging chunk {chunk} that has not so many bytes");
             return Err(TunnelError::Protocol(text));
         }
         // The program may fill it again: the bytes are on their way.
         self.port.chunk_done(chunk, chunk_state::FREE);
-        let body = copy.encode();
-        blobs::staged(
-            Copy::NUMBER,
-            body.as_slice(),
-            &data,
-            position,
-            &self.compressor,
-            out,
-        );
+        draft.pack(len, &self.compressor, out);
+        draft.end(out);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   forward thread:  ring ─► translated ─► outbox ─► carrier          (waits for credit before each batch)
 //!   receive thread:  carrier ─► answers, finished reads, notices ─► area
+//!   courier thread:  acknowledgements, memory that is gone ─► carrier (so that receiving never waits for sending)
 //!   notice thread:   host functions that have returned ─► carrier     (from the first notice on; never waits for credit)
 //!   caller's thread: watches the program's life, pings
 //! ```
@@ -25,6 +26,7 @@ use mica_wire::session::transport::ServerTransport;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::compress::Compressor;
+use crate::courier::Courier;
 use crate::frame::{Header, Kind};
 use crate::{Carrier, PING_EVERY, TunnelError, lock};
 use blobs::Blobs;
@@ -48,6 +50,8 @@ pub struct LinkStats {
     pub sent_bytes: AtomicU64,
     /// Bytes received.
     pub received_bytes: AtomicU64,
+    /// Broken connections that were replaced.
+    pub resumed: AtomicU64,
 }
 
 /// Where the data of a read goes.
@@ -63,6 +67,7 @@ struct Near {
     port: Arc<SessionPort>,
     carrier: Arc<dyn Carrier>,
     compressor: Compressor,
+    courier: Courier,
     stats: Arc<LinkStats>,
     began: Instant,
     over: AtomicBool,
@@ -95,6 +100,7 @@ pub fn serve(
         port,
         carrier,
         compressor: Compressor::default(),
+        courier: Courier::default(),
         stats,
         began: Instant::now(),
         over: AtomicBool::new(false),
@@ -111,6 +117,7 @@ pub fn serve(
     std::thread::scope(|scope| {
         scope.spawn(|| near.end_with(near.forward()));
         scope.spawn(|| near.end_with(near.receive(scope)));
+        scope.spawn(|| near.end_with(near.courier.run(&*near.carrier)));
         near.watch(life.as_ref());
         near.end(None);
     });
@@ -134,6 +141,12 @@ impl Near {
         let mut first = lock(&self.reason);
         if !self.over.swap(true, Release) {
             let text = reason.as_ref().map_or_else(String::new, words_of);
+            if reason.is_none() {
+                // The far end need not wait for another connection.
+                let mut bye = Vec::new();
+                Header::new(Kind::Bye, 0, 0).put(&mut bye, &[]);
+                let _ = self.carrier.send(&bye);
+            }
             *first = reason;
             self.port.end(&text);
         }
@@ -142,6 +155,7 @@ impl Near {
         self.port.wake_readers();
         self.port.wake_notice_waiters();
         self.credit.notify_all();
+        self.courier.stop();
     }
 
     /// Returns when the program's end of the socket is closed, the program is dead, or it is over. Pings meanwhile.
@@ -231,15 +245,13 @@ impl Near {
         if outbox.is_empty() {
             return Ok(());
         }
-        *lock(&self.outstanding) += outbox.len() as u64;
+        let bytes = outbox.len();
+        *lock(&self.outstanding) += bytes as u64;
         let began = Instant::now();
-        self.carrier.send(outbox).map_err(TunnelError::Lost)?;
-        self.compressor.sent(outbox.len(), began.elapsed());
+        (self.carrier.send_whole(outbox)).map_err(TunnelError::Lost)?;
+        self.compressor.sent(bytes, began.elapsed());
         self.stats.send_rate.store(self.compressor.rate(), Relaxed);
-        self.stats
-            .sent_bytes
-            .fetch_add(outbox.len() as u64, Relaxed);
-        outbox.clear();
+        self.stats.sent_bytes.fetch_add(bytes as u64, Relaxed);
         Ok(())
     }
 }

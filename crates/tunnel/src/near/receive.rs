@@ -69,7 +69,11 @@ impl Near {
                         return Err(TunnelError::protocol("host memory that does not exist"));
                     }
                 }
-                Kind::BlobWanted => self.send_image(header.a)?,
+                Kind::BlobWanted => {
+                    let blob = header.a;
+                    scope.spawn(move || self.end_if_failed(self.send_image(blob)));
+                }
+                Kind::FarHas => self.carrier.acknowledge(header.a),
                 Kind::Credit => {
                     let mut outstanding = lock(&self.outstanding);
                     *outstanding = outstanding.saturating_sub(header.a);
@@ -86,6 +90,10 @@ impl Near {
                     self.stats.round_trip_us.store(took, Relaxed);
                 }
                 _ => return Err(TunnelError::protocol("a frame that only this side sends")),
+            }
+            if let Some(received) = self.carrier.owed() {
+                self.courier
+                    .post(|out| Header::new(Kind::NearHas, received, 0).put(out, &[]))?;
             }
         }
     }
@@ -117,14 +125,19 @@ impl Near {
 
     /// Host memory is not used any more.
     fn gone(&self, tags: &[u64]) -> Result<(), TunnelError> {
-        let mut outbox = lock(&self.outbox);
         let mut host = lock(&self.host);
         for tag in tags {
             host.remove(*tag);
-            Header::new(Kind::HostGone, *tag, 0).put(&mut outbox, &[]);
         }
         drop(host);
-        self.send_out(&mut outbox)
+        // No tag is used twice, so the order of these frames among others does not matter.
+        let bytes = (tags.len() * crate::HEADER_BYTES) as u64;
+        *lock(&self.outstanding) += bytes;
+        self.courier.post(|out| {
+            for tag in tags {
+                Header::new(Kind::HostGone, *tag, 0).put(out, &[]);
+            }
+        })
     }
 
     fn read_done(&self, header: Header, data: &[u8]) -> Result<(), TunnelError> {

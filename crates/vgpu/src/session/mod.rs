@@ -30,8 +30,8 @@ use std::sync::{
 use std::time::Duration;
 
 use mica_gpu::{
-    ArrayDescriptor, ArrayId, ContextId, EventId, FrameId, Gpu, GpuError, ModuleId, SessionBudget,
-    Share, StreamId,
+    Access, ArrayDescriptor, ArrayId, ContextId, EventId, FrameId, Gpu, GpuError, ModuleId,
+    SessionBudget, Share, StreamId,
 };
 
 pub use contexts::NewContext;
@@ -97,6 +97,8 @@ struct Frame {
     id: FrameId,
     bytes: u64,
     charge: Arc<Charge>,
+    /// The most that kernels may do with it.
+    most: Access,
     #[expect(dead_code, reason = "held until the object is destroyed")]
     share: Share,
 }

@@ -1,11 +1,12 @@
 //! Memory that other processes have too.
 //!
 //! Who may have it is not decided here: a file is given to the caller, and taken from it. What is taken in is charged in
-//! full, as if it were the session's own: its owner may give its part back at any time.
+//! full, as if it were the session's own: its owner may give its part back at any time. Only memory of a region is not:
+//! a region is charged to an account of its own.
 
 use std::os::fd::OwnedFd;
 
-use mica_gpu::DevicePtr;
+use mica_gpu::{Access, DevicePtr};
 
 use super::Session;
 use crate::ranges::Owner;
@@ -42,6 +43,26 @@ impl Session {
 
     /// Takes memory of another process in as a frame.
     pub fn frame_import(&self, file: OwnedFd, bytes: u64) -> Result<u64> {
-        self.add_frame(bytes, || self.gpu.frame_import(file, bytes))
+        self.add_frame(bytes, bytes, Access::ReadWrite, || {
+            self.gpu.frame_import(file, bytes)
+        })
+    }
+
+    /// Takes memory of a region in as a frame. A region has an account of its own, so nothing is charged here.
+    pub fn region_import(&self, file: OwnedFd, bytes: u64, most: Access) -> Result<u64> {
+        self.add_frame(bytes, 0, most, || self.gpu.frame_import(file, bytes))
+    }
+
+    /// Makes the memory of a region, which its own account is charged for, and a file by which others take it in.
+    pub fn region_create(&self, bytes: u64) -> Result<(u64, OwnedFd)> {
+        let make = || self.gpu.frame_create(bytes);
+        let frame = self.add_frame(bytes, 0, Access::ReadWrite, make)?;
+        match self.frame_export(frame) {
+            Ok((file, _)) => Ok((frame, file)),
+            Err(error) => {
+                let _ = self.frame_release(frame);
+                Err(error)
+            }
+        }
     }
 }

@@ -81,13 +81,17 @@ impl Session {
 
     /// Physical memory without an address.
     pub fn frame_create(&self, bytes: u64) -> Result<u64> {
-        self.add_frame(bytes, || self.gpu.frame_create(bytes))
+        self.add_frame(bytes, bytes, Access::ReadWrite, || {
+            self.gpu.frame_create(bytes)
+        })
     }
 
-    /// Charges a frame of so many bytes, has the device make it, and gives it a handle.
+    /// Charges so much for a frame, has the device make it, and gives it a handle.
     pub(super) fn add_frame(
         &self,
         bytes: u64,
+        charged_bytes: u64,
+        most: Access,
         make: impl FnOnce() -> Result<FrameId, GpuError>,
     ) -> Result<u64> {
         self.check()?;
@@ -98,7 +102,7 @@ impl Session {
             )));
         }
         let share = self.object_share()?;
-        let charge = Arc::new(self.vgpu.charge(bytes, self)?);
+        let charge = Arc::new(self.vgpu.charge(charged_bytes, self)?);
         let mut tables = self.write();
         self.check()?;
         let id = make()?;
@@ -106,6 +110,7 @@ impl Session {
             id,
             bytes,
             charge,
+            most,
             share,
         };
         tables.frames.insert(frame).map_err(|frame| {
@@ -127,7 +132,8 @@ impl Session {
         let share = self.object_share()?;
         let mut tables = self.write();
         let known = tables.frames.get(frame)?;
-        let (id, bytes, charge) = (known.id, known.bytes, Arc::clone(&known.charge));
+        let (id, bytes, most) = (known.id, known.bytes, known.most);
+        let charge = Arc::clone(&known.charge);
         tables.check_reserved(address.0, bytes)?;
         let end = address.0 + bytes;
         let before = tables.ranges.find(address.0).is_some();
@@ -139,7 +145,7 @@ impl Session {
         let range = Range {
             bytes,
             context: 0,
-            owner: Owner::Mapping { charge },
+            owner: Owner::Mapping { charge, most },
             share,
         };
         tables.ranges.0.insert(address.0, range);
@@ -167,7 +173,16 @@ impl Session {
     pub fn frame_access(&self, address: DevicePtr, bytes: u64, access: Access) -> Result<()> {
         self.check()?;
         let tables = self.read();
-        tables.mappings(address.0, bytes)?;
+        let starts = tables.mappings(address.0, bytes)?;
+        let is_read_only = |start: &u64| {
+            let most = tables.ranges.0.get(start).map(|range| &range.owner);
+            matches!(most, Some(Owner::Mapping { most, .. }) if *most != Access::ReadWrite)
+        };
+        if access == Access::ReadWrite && starts.iter().any(is_read_only) {
+            return Err(VgpuError::Argument(
+                "the memory is of a region that may only be read here".into(),
+            ));
+        }
         Ok(self.gpu.frame_access(address, bytes, access)?)
     }
 

@@ -7,7 +7,19 @@ use super::frame::{Frame, Text, messages, numbered};
 use crate::codec::record;
 
 /// Protocol version; a mismatch is refused with both numbers.
-pub const PROTOCOL_VERSION: u64 = 5;
+pub const PROTOCOL_VERSION: u64 = 6;
+
+/// What a file that workers hand each other stands for.
+pub mod file_kinds {
+    /// Memory of a device.
+    pub const MEMORY: u64 = 1;
+    /// A page of events.
+    pub const EVENTS: u64 = 2;
+    /// Memory of a region that may be read and written.
+    pub const REGION: u64 = 3;
+    /// Memory of a region that may be read.
+    pub const READ_ONLY_REGION: u64 = 4;
+}
 
 numbered! {
     /// Who says hello.
@@ -155,6 +167,26 @@ record! {
     }
 }
 
+record! {
+    /// One line of a worker's profile: all that happened under one name since the profile began.
+    ProfileRow {
+        /// Lines of the same report that are still to come.
+        rest: u64,
+        /// What it was: the number of an activity.
+        activity: u64,
+        /// How often.
+        calls: u64,
+        /// Nanoseconds of all together.
+        total_ns: u64,
+        /// Nanoseconds of the longest.
+        most_ns: u64,
+        /// Bytes moved.
+        bytes: u64,
+        /// The name.
+        name: Text,
+    }
+}
+
 /// Most pieces of a map: the largest ones.
 pub const MAP_PIECES: usize = 512;
 
@@ -236,7 +268,7 @@ messages! {
             name: [u8; 16],
             /// Bytes of what it stands for.
             bytes: u64,
-            /// What it stands for.
+            /// What it stands for: one of [`file_kinds`].
             what: u64,
         }
         /// Worker: give me a file that another worker shares; answered by [`DaemonMessage::File`] or
@@ -268,6 +300,11 @@ messages! {
             request: u64,
             /// Sums over all pieces.
             sums: MemorySums,
+        }
+        /// Worker: a line of its profile. A report is told line by line and replaces the one before.
+        15 Profiled {
+            /// The line.
+            row: ProfileRow,
         }
     }
 }
@@ -344,7 +381,7 @@ messages! {
         26 File {
             /// Bytes of what it stands for, by that worker's word.
             bytes: u64,
-            /// What it stands for, by that worker's word.
+            /// What it stands for, one of [`file_kinds`]: a region by the daemon's word, all else by that worker's.
             what: u64,
         }
         /// The file is not kept, or there is none.
@@ -366,6 +403,21 @@ messages! {
         }
         /// To a worker: where is your memory; answered by [`ClientMessage::MapPiece`]s and a [`ClientMessage::MapEnd`].
         30 AskMap {
+            /// A number that the answers repeat.
+            request: u64,
+        }
+        /// To a worker: tell what runs for how long, by [`ClientMessage::Profiled`], from now on.
+        31 Profile {
+            /// 0: no more; 1: sums; 2: sums, and every single launch and copy to the program's library.
+            level: u64,
+        }
+        /// Nobody has made the memory of this region yet: make it, and share it under the same name.
+        33 MakeFile {
+            /// Bytes of the region.
+            bytes: u64,
+        }
+        /// To a worker: give back memory that you keep for later; then answer as [`DaemonMessage::AskMap`].
+        32 Compact {
             /// A number that the answers repeat.
             request: u64,
         }
@@ -433,6 +485,17 @@ mod tests {
             applied: u64::MAX,
             missing: u64::MAX,
             why: text(),
+        });
+        survives(ClientMessage::Profiled {
+            row: ProfileRow {
+                rest: u64::MAX,
+                activity: u64::MAX,
+                calls: u64::MAX,
+                total_ns: u64::MAX,
+                most_ns: u64::MAX,
+                bytes: u64::MAX,
+                name: text(),
+            },
         });
         survives(DaemonMessage::Welcome {
             limit_bytes: u64::MAX,

@@ -195,6 +195,8 @@ pub struct ClientTraffic {
     pub faults: AtomicU64,
     /// Programs that a worker serves now.
     pub sessions: AtomicU32,
+    /// Nanoseconds of [`ClientCounters::used_ns`] for which a lease was kept and nothing ran.
+    pub kept_ns: AtomicU64,
 }
 
 /// The whole page.

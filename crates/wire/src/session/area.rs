@@ -1,4 +1,5 @@
-//! The shared area: one sealed file, made by the worker, mapped by both.
+//! The shared area: one sealed file, made by the worker, mapped by both; or a part of a region that a virtual machine
+//! maps ([`super::region`]).
 //!
 //! ```text
 //!   0        control: ring positions, sleepers, notices, how the session ended
@@ -15,8 +16,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use rustix::io::Errno;
 use rustix::thread::futex;
+use rustix::time::Timespec;
 
+use super::bell::Bell;
 use super::memfd::{Mapping, create_sealed, map_foreign};
+use super::region::{AREA_AT, check_region};
 
 /// Bytes of the submission ring.
 pub const RING_BYTES: usize = 1 << 20;
@@ -37,7 +41,7 @@ const CHUNK_STATES_AT: usize = 8 << 10;
 const RING_AT: usize = 16 << 10;
 const SLOTS_AT: usize = RING_AT + RING_BYTES;
 const STAGING_AT: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
-const AREA_BYTES: usize = STAGING_AT + CHUNKS * CHUNK_BYTES;
+pub(crate) const AREA_BYTES: usize = STAGING_AT + CHUNKS * CHUNK_BYTES;
 
 /// Cache lines of the next record that are fetched ahead: a launch with a few parameters.
 #[cfg(target_arch = "x86_64")]
@@ -68,7 +72,7 @@ pub(crate) struct ProgramLine {
     pub(crate) notices_taken: AtomicU32,
     /// Notices whose host functions have returned, in the order of the notices; a futex word.
     pub(crate) notices_done: AtomicU32,
-    /// 1 if whoever is at this end waits for anything at all, by [`WorkerLine::progress`].
+    /// How many at this end wait for anything at all, by [`WorkerLine::progress`].
     pub(crate) watching: AtomicU32,
 }
 
@@ -146,6 +150,8 @@ pub(crate) const SLOT_ROOM: usize = SLOT_BYTES - size_of::<SlotHead>();
 #[derive(Debug)]
 pub struct SessionArea {
     mapping: Mapping,
+    /// How to sleep and wake where the other side has another kernel.
+    bell: Option<Bell>,
 }
 
 impl SessionArea {
@@ -154,6 +160,27 @@ impl SessionArea {
         let fd = create_sealed("mica-session", AREA_BYTES as u64)?;
         Ok(Self {
             mapping: Mapping::new(fd, 0, AREA_BYTES)?,
+            bell: None,
+        })
+    }
+
+    /// The area in a region that a stranger gave, as the worker sees it; the file is the whole region's.
+    ///
+    /// # Errors
+    /// As [`check_region`].
+    pub fn in_region(fd: OwnedFd) -> Result<Self, Errno> {
+        check_region(&fd)?;
+        Ok(Self {
+            mapping: Mapping::new(fd, AREA_AT, AREA_BYTES)?,
+            bell: None,
+        })
+    }
+
+    /// The area in a region, as a program in a virtual machine sees it.
+    pub(crate) fn through_wall(fd: OwnedFd, bell: Bell) -> Result<Self, Errno> {
+        Ok(Self {
+            mapping: Mapping::new(fd, AREA_AT, AREA_BYTES)?,
+            bell: Some(bell),
         })
     }
 
@@ -161,6 +188,7 @@ impl SessionArea {
     pub fn adopt(fd: OwnedFd) -> Result<Self, Errno> {
         Ok(Self {
             mapping: map_foreign(fd, 0, AREA_BYTES as u64)?,
+            bell: None,
         })
     }
 
@@ -226,7 +254,55 @@ impl SessionArea {
         word.store(state, SeqCst);
         fence(SeqCst);
         if self.control().copies.chunk_sleepers.load(Relaxed) != 0 {
-            let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+            match &self.bell {
+                None => self.wake_peer(word, i32::MAX as u32),
+                Some(bell) => bell.word.wake(),
+            }
+        }
+    }
+
+    /// Sleeps while a word is as expected, at most so long; wakes at any time.
+    pub(crate) fn wait(
+        &self,
+        word: &AtomicU32,
+        expected: u32,
+        most: &Timespec,
+    ) -> Result<(), Errno> {
+        match &self.bell {
+            None => futex::wait(word, futex::Flags::empty(), expected, Some(most)),
+            Some(bell) => {
+                let watching = &self.control().program.watching;
+                bell.wait(watching, word, expected, Some(most))
+            }
+        }
+    }
+
+    /// Wakes so many of the other side's threads that sleep on a word.
+    pub(crate) fn wake_peer(&self, word: &AtomicU32, sleepers: u32) {
+        match &self.bell {
+            None => drop(futex::wake(word, futex::Flags::empty(), sleepers)),
+            Some(bell) => bell.ring(),
+        }
+    }
+
+    /// Whether the worker must be woken to see what is in the ring. Through a wall one call is enough, which costs more:
+    /// whoever sees the word first rings.
+    #[inline]
+    pub(crate) fn must_ring(&self) -> bool {
+        let sleeping = &self.control().worker.sleeping;
+        let seen = sleeping.load(Relaxed);
+        seen != 0 && (self.bell.is_none() || sleeping.swap(0, SeqCst) != 0)
+    }
+
+    /// Tells a peer that watches for any change that there is one.
+    #[inline]
+    pub(crate) fn show_progress(&self) {
+        // Either the watcher sees the change before this, or it is seen here.
+        fence(SeqCst);
+        if self.control().program.watching.load(Relaxed) != 0 {
+            let word = &self.control().worker.progress;
+            word.fetch_add(1, SeqCst);
+            let _ = futex::wake(word, futex::Flags::empty(), 1);
         }
     }
 
@@ -251,16 +327,22 @@ impl SessionArea {
 
     /// Copies a chunk's bytes out; `None` if they are not inside it.
     pub fn chunk_read(&self, chunk: u32, bytes: u32) -> Option<Vec<u8>> {
-        let mut data = vec![0; bytes as usize];
-        self.chunk_read_at(chunk, 0, &mut data)?;
+        let mut data = Vec::new();
+        self.chunk_append_to(chunk, 0, bytes as usize, &mut data)?;
         Some(data)
     }
 
-    /// Copies bytes of a chunk from an offset on; `None` if they are not inside it.
-    pub fn chunk_read_at(&self, chunk: u32, offset: u32, data: &mut [u8]) -> Option<()> {
-        self.chunk_pointer(chunk, offset.into(), data.len() as u64)?;
+    /// Copies bytes of a chunk from an offset on to the end of a buffer; `None` if they are not inside it.
+    pub fn chunk_append_to(
+        &self,
+        chunk: u32,
+        offset: u32,
+        bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        self.chunk_pointer(chunk, offset.into(), bytes as u64)?;
         let at = self.chunk_at(chunk as usize) + offset as usize;
-        self.mapping.read(at, data);
+        self.mapping.append_to(at, bytes, out);
         Some(())
     }
 

@@ -5,7 +5,7 @@ use crate::host::frame::{Text, messages};
 messages! {
     /// A message on a session's socket.
     Handshake {
-        /// Program: I am here.
+        /// Program: I am here. Descriptor, if any: a region that the session is to lie in.
         64 Hello {
             /// The version I speak.
             version: u64,
@@ -26,6 +26,16 @@ messages! {
         67 HostMemory {
             /// The number by which the call names it.
             tag: u64,
+        }
+        /// Worker: accepted, and the session lies in a region. Descriptors, where a program beyond a wall is answered: the
+        /// region, the file with the word that the program sleeps on, the stream to the host.
+        68 Region {
+            /// The version I speak.
+            version: u64,
+            /// Bytes of the region.
+            bytes: u64,
+            /// Whether the region's upper part has windows on device memory.
+            has_windows: bool,
         }
     }
 }

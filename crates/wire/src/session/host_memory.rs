@@ -1,44 +1,44 @@
 //! Host memory that the program and the worker both map.
 
 use super::SessionError;
-use super::memfd::{Region, create_sealed};
+use super::client::HostPiece;
+use super::memfd::Region;
 
-/// Host memory in a sealed file, registered with the device at [`SharedHostMemory::device`]. The file is
-/// not kept open: a program may have more of these than it may have open files.
+/// Host memory, registered with the device at [`SharedHostMemory::device`]. A file of its own is not kept open: a program
+/// may have more of these than it may have open files.
 #[derive(Debug)]
 pub struct SharedHostMemory {
+    // Before the piece: the mapping goes first.
     mapping: Region,
     device: u64,
+    /// A part of the session's region, kept while it is used.
+    _piece: Option<HostPiece>,
 }
 
 impl SharedHostMemory {
-    /// A file of so many bytes.
-    pub(crate) fn file(bytes: u64) -> Result<std::os::fd::OwnedFd, SessionError> {
-        create_sealed("mica-host", bytes).map_err(SessionError::system("memfd_create"))
-    }
-
-    /// Maps the file at an address of the system's choice.
-    pub(crate) fn anywhere(fd: &std::os::fd::OwnedFd, bytes: u64) -> Result<Region, SessionError> {
-        Region::map(fd, 0, bytes as usize, 0).map_err(SessionError::system("mmap"))
-    }
-
     /// Memory that the device uses at the address of this mapping.
-    pub(crate) fn unified(mapping: Region) -> Self {
+    pub(crate) fn unified(mapping: Region, piece: HostPiece) -> Self {
         let device = mapping.as_ptr() as u64;
-        Self { mapping, device }
+        Self::keep(mapping, device, piece)
     }
 
-    /// Maps the file, at the address that the device uses if that is free here: then one pointer
+    fn keep(mapping: Region, device: u64, piece: HostPiece) -> Self {
+        let piece = Some(piece).filter(HostPiece::is_in_region);
+        Self {
+            mapping,
+            device,
+            _piece: piece,
+        }
+    }
+
+    /// Maps the memory, at the address that the device uses if that is free here: then one pointer
     /// serves both, as programs expect of pinned memory.
-    pub(crate) fn map(
-        fd: &std::os::fd::OwnedFd,
-        bytes: u64,
-        device: u64,
-    ) -> Result<Self, SessionError> {
-        let mapping = Region::map(fd, 0, bytes as usize, device as usize)
-            .or_else(|_| Region::map(fd, 0, bytes as usize, 0))
-            .map_err(SessionError::system("mmap"))?;
-        Ok(Self { mapping, device })
+    pub(crate) fn map(piece: HostPiece, device: u64) -> Result<Self, SessionError> {
+        let mapping = match piece.map(device as usize) {
+            Ok(mapping) => mapping,
+            Err(_) => piece.map(0)?,
+        };
+        Ok(Self::keep(mapping, device, piece))
     }
 
     /// First byte here.

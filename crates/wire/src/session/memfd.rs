@@ -138,6 +138,21 @@ impl Region {
         }
     }
 
+    /// Copies bytes out of the mapping to the end of a buffer, which is not filled with zeros before.
+    ///
+    /// # Panics
+    /// As [`Self::write`].
+    pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
+        assert!(offset <= self.len && len <= self.len - offset);
+        out.reserve(len);
+        let room = out.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        // SAFETY: as for `write`; `reserve` has made room for `len` bytes behind the buffer's last one, and no reference to the
+        // mapping exists.
+        unsafe { std::ptr::copy_nonoverlapping(self.pointer.add(offset), room, len) };
+        // SAFETY: the capacity is there, and the line above has written these bytes.
+        unsafe { out.set_len(out.len() + len) };
+    }
+
     /// Copies bytes out of the mapping.
     ///
     /// # Panics

@@ -26,29 +26,38 @@
 //! use staging or descriptors have forms that do not.
 
 mod area;
+mod bell;
 mod calls;
 pub mod client;
 mod handshake;
 mod host_memory;
 mod memfd;
 mod patience;
+mod region;
 mod ring;
 pub mod server;
+mod shared_handle;
 mod streaming_copy;
 pub mod transport;
 mod types;
 
 pub use crate::codec::{Field, FixedBuffer, Malformed, Reader, Sink};
 pub use area::{CHUNK_BYTES, CHUNKS, RING_BYTES, SLOT_BYTES, SLOTS, SessionArea, chunk_state};
+pub use bell::{BellWord, LIFE_BYTE, RING_BYTE};
 pub use calls::*;
 pub use handshake::Handshake;
 pub use host_memory::SharedHostMemory;
 pub use memfd::{Mapping, Region, back, backed_bytes, check_foreign, create_sealed, map_foreign};
+pub use region::{
+    AREA_AT, HEAP_AT, LEAST_REGION_BYTES, REGION_HEADER_BYTES, RegionId, RegionLayout,
+    check_region, region_header, region_id,
+};
 pub use ring::{MAX_RECORD_BYTES, Producer, RecordHeader, RingReader, Violation};
+pub use shared_handle::{SharedHandle, SharedKind};
 pub use types::*;
 
 /// Version of the session protocol; a mismatch is refused with both numbers.
-pub const SESSION_VERSION: u32 = 7;
+pub const SESSION_VERSION: u32 = 8;
 
 /// Why a session cannot go on, or a call could not be made.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

@@ -18,6 +18,9 @@ const SHORT_NS: u32 = 50_000;
 /// Longest look for the end of GPU work, where processors are many. The driver itself spins there without a limit; a
 /// program that sleeps instead hears of the end of each step tens of microseconds late.
 const LONG_NS: u32 = 5_000_000;
+/// Longest look where a wake-up passes through other processes and a wall, which takes tens of microseconds: shorter looks on
+/// both sides end in two sleeps for every call.
+const WALL_NS: u32 = 200_000;
 /// Processors from which on a second thread may spin beside the driver's.
 const MANY_PROCESSORS: usize = 4;
 /// Look that is tried even when earlier ones were in vain.
@@ -68,6 +71,12 @@ impl Patience {
             self.most_ns.store(LONG_NS, Relaxed);
             self.budget_ns.store(LONG_NS, Relaxed);
         }
+    }
+
+    /// From now on whoever sleeps here is woken through a wall.
+    pub(crate) fn expect_slow_wakes(&self) {
+        self.most_ns.fetch_max(WALL_NS, Relaxed);
+        self.budget_ns.fetch_max(WALL_NS, Relaxed);
     }
 
     /// Looks until `ready`, or until it is time to sleep; says which. Gives the beginning of the wait,

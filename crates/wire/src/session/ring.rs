@@ -6,8 +6,6 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
-use rustix::thread::futex;
-
 use super::area::{RING_BYTES, SLOTS, SessionArea};
 use crate::codec::Malformed;
 
@@ -161,7 +159,7 @@ impl Producer {
         control.program.tail.store(self.tail, Release);
         // Either the worker sees the new tail before it sleeps, or we see that it sleeps.
         fence(SeqCst);
-        if control.worker.sleeping.load(Relaxed) != 0 {
+        if area.must_ring() {
             wake_worker(area);
         }
         true
@@ -177,7 +175,7 @@ fn wake_worker(area: &SessionArea) {
 pub(crate) fn ring_doorbell(area: &SessionArea, sleepers: u32) {
     let doorbell = &area.control().program.doorbell;
     doorbell.fetch_add(1, SeqCst);
-    let _ = futex::wake(doorbell, futex::Flags::empty(), sleepers);
+    area.wake_peer(doorbell, sleepers);
 }
 
 #[inline]
@@ -277,7 +275,8 @@ impl RingReader {
         fence(SeqCst);
         if control.program.waiting_for_room.load(Relaxed) != 0 {
             control.worker.room.fetch_add(1, SeqCst);
-            let _ = futex::wake(&control.worker.room, futex::Flags::empty(), i32::MAX as u32);
+            area.wake_peer(&control.worker.room, i32::MAX as u32);
+            area.show_progress();
         }
     }
 

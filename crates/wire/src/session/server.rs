@@ -16,6 +16,7 @@ use rustix::time::Timespec;
 
 use super::area::{NOTICES, REASON_BYTES, SLOT_ROOM};
 use super::patience::Patience;
+use super::region::{RegionLayout, check_region};
 use super::ring::{RecordHeader, RingReader, Violation, ring_doorbell};
 use super::transport::ServerTransport;
 use super::{Handshake, SESSION_VERSION, SessionArea, SessionError};
@@ -43,6 +44,8 @@ const VERSION: u64 = SESSION_VERSION as u64;
 pub struct SessionPort {
     area: Arc<SessionArea>,
     socket: HostSocket,
+    /// What is where in the region that the area lies in.
+    layout: Option<RegionLayout>,
     /// Answers that did not fit their slots.
     unfinished: Mutex<HashMap<u16, Vec<u8>>>,
     descriptors: Mutex<HashMap<u64, OwnedFd>>,
@@ -62,6 +65,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct Greeting {
     socket: HostSocket,
+    /// A region that the program wants the session to lie in, and its bytes.
+    region: Option<(OwnedFd, u64)>,
 }
 
 impl Greeting {
@@ -76,10 +81,21 @@ impl Greeting {
         };
         within(socket.as_fd(), HELLO_PATIENCE)?;
         let socket = HostSocket::from_fd(socket);
-        let greeting = Self { socket };
-        let (hello, _) = greeting.socket.receive().map_err(no_handshake)?;
+        let mut greeting = Self {
+            socket,
+            region: None,
+        };
+        let (hello, fds) = greeting.socket.receive().map_err(no_handshake)?;
+        let mut bytes = Ok(0);
+        if let Some(fd) = fds.into_iter().next() {
+            bytes = check_region(&fd);
+            greeting.region = bytes.ok().map(|bytes| (fd, bytes));
+        }
         let text = match hello.read() {
-            Ok(Handshake::Hello { version }) if version == VERSION => None,
+            Ok(Handshake::Hello { version }) if version == VERSION && bytes.is_ok() => None,
+            Ok(Handshake::Hello { version }) if version == VERSION => {
+                Some("the file that the program sent cannot hold a session".into())
+            }
             Ok(Handshake::Hello { version }) => Some(format!(
                 "this worker speaks session version {VERSION}, the program version {version}"
             )),
@@ -104,6 +120,52 @@ impl Greeting {
         let _ = self.socket.send(&refused, &[]);
     }
 
+    /// The region that the session is to lie in, and its bytes; `None` for most programs.
+    pub fn region(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let (fd, bytes) = self.region.as_ref()?;
+        Some((fd.as_fd(), *bytes))
+    }
+
+    /// Answers a program that has brought a region, in which the device has its windows as `layout` says.
+    ///
+    /// # Errors
+    /// If there is no region, it cannot be mapped, or the program is gone.
+    pub fn welcome_in_region(
+        mut self,
+        layout: RegionLayout,
+    ) -> Result<Arc<SessionPort>, SessionError> {
+        let (fd, bytes) = (self.region.take())
+            .ok_or_else(|| SessionError::Ended("the program brought no region".into()))?;
+        let area = SessionArea::in_region(fd).map_err(SessionError::system("mmap"))?;
+        let answer = Handshake::Region {
+            version: VERSION,
+            bytes,
+            has_windows: !layout.windows.is_empty(),
+        };
+        self.socket.send(&answer, &[]).map_err(no_handshake)?;
+        Ok(Arc::new(SessionPort::new(area, self.socket, Some(layout))))
+    }
+
+    /// Answers it for a worker on another machine, whose session lies in a region of so many bytes: the region, the word
+    /// that the program sleeps on, and the stream to the relay. The socket is only for either side to see the other's end.
+    ///
+    /// # Errors
+    /// If the program is gone.
+    pub fn pass_on(
+        self,
+        bytes: u64,
+        has_windows: bool,
+        fds: [BorrowedFd<'_>; 3],
+    ) -> Result<HostSocket, SessionError> {
+        let answer = Handshake::Region {
+            version: VERSION,
+            bytes,
+            has_windows,
+        };
+        self.socket.send(&answer, &fds).map_err(no_handshake)?;
+        Ok(self.socket)
+    }
+
     /// Answers it. Whoever holds `windows` can see all that is or will be in it.
     ///
     /// # Errors
@@ -114,16 +176,7 @@ impl Greeting {
         let mut fds = vec![area.fd()];
         fds.extend(windows.as_ref().map(AsFd::as_fd));
         self.socket.send(&answer, &fds).map_err(no_handshake)?;
-        Ok(Arc::new(SessionPort {
-            area: Arc::new(area),
-            socket: self.socket,
-            unfinished: Mutex::default(),
-            descriptors: Mutex::default(),
-            notices: Mutex::default(),
-            taken: Arc::default(),
-            done: AtomicU64::new(0),
-            calls: Patience::default(),
-        }))
+        Ok(Arc::new(SessionPort::new(area, self.socket, None)))
     }
 }
 
@@ -132,6 +185,30 @@ fn no_handshake(error: crate::host::socket::SocketError) -> SessionError {
 }
 
 impl SessionPort {
+    fn new(area: SessionArea, socket: HostSocket, layout: Option<RegionLayout>) -> Self {
+        let calls = Patience::default();
+        if layout.is_some() {
+            calls.expect_slow_wakes();
+        }
+        Self {
+            area: Arc::new(area),
+            socket,
+            layout,
+            unfinished: Mutex::default(),
+            descriptors: Mutex::default(),
+            notices: Mutex::default(),
+            taken: Arc::default(),
+            done: AtomicU64::new(0),
+            calls,
+        }
+    }
+
+    /// The region that the session lies in, with what is where; `None` where there is none.
+    pub fn region(&self) -> Option<(BorrowedFd<'_>, &RegionLayout)> {
+        let layout = self.layout.as_ref()?;
+        Some((self.area.fd(), layout))
+    }
+
     /// Shakes hands with a program.
     ///
     /// # Errors
@@ -152,11 +229,7 @@ impl SessionPort {
     /// Tells a peer that watches for any change that there is one.
     #[inline]
     fn progress(&self) {
-        let control = self.area.control();
-        if control.program.watching.load(Relaxed) != 0 {
-            control.worker.progress.fetch_add(1, SeqCst);
-            let _ = futex::wake(&control.worker.progress, futex::Flags::empty(), 1);
-        }
+        self.area.show_progress();
     }
 
     fn has_more(&self) -> bool {

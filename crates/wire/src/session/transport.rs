@@ -5,9 +5,11 @@
 //! where shared memory is asked for, so that data travels inside records.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::calls::StreamOrder;
+use super::client::RegionHeap;
 use super::ring::{RecordHeader, Violation};
 use super::{SessionArea, SessionError};
 
@@ -45,6 +47,10 @@ pub trait ClientTransport: Send + Sync {
     fn send_descriptor(&self, tag: u64, fd: BorrowedFd<'_>) -> Result<(), SessionError>;
     /// The file with windows on device memory, where there is one.
     fn window_file(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// Host memory in the region that the session lies in, where it does.
+    fn heap(&self) -> Option<&Arc<RegionHeap>> {
         None
     }
     /// Keeps work for a stream, and for those that wait for it, out until [`ClientTransport::end_turn`].

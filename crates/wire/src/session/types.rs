@@ -97,6 +97,8 @@ record! {
         frame: u64,
         /// Bytes.
         bytes: u64,
+        /// What may be done with it: 1 read, 3 read and write.
+        access: u32,
     }
 
     /// An event that other programs of the virtual GPU can have.

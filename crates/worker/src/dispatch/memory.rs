@@ -1,7 +1,7 @@
 //! Calls about memory and copies.
 
 use std::any::Any;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use mica_cuda_abi::CuResult;
@@ -181,7 +181,6 @@ impl Dispatcher {
     /// pages already, but for managed memory of a device without a driver.
     fn host_register(&self, c: &wire::HostRegister) -> Result<Number, Failure> {
         let refused = |what: String| Failure::Refused(VgpuError::Argument(what));
-        let fd = (self.port.take_descriptor(c.tag)).map_err(|error| refused(error.to_string()))?;
         let failed = |error: Errno| match error {
             Errno::NOMEM => {
                 let what = format!("no room for {} bytes of host memory", c.bytes);
@@ -189,29 +188,55 @@ impl Dispatcher {
             }
             error => refused(format!("host memory cannot be shared: {error}")),
         };
-        check_foreign(&fd, c.offset, c.bytes).map_err(failed)?;
+        let own;
+        let fd = match c.tag {
+            wire::HostRegister::IN_REGION => self.region_with(c).map_err(failed)?,
+            tag => {
+                let taken = self.port.take_descriptor(tag);
+                own = taken.map_err(|error| refused(error.to_string()))?;
+                check_foreign(&own, c.offset, c.bytes).map_err(failed)?;
+                own.as_fd()
+            }
+        };
         let (pointer, keeper): (*mut u8, Box<dyn Any + Send + Sync>) =
-            match program_addresses::map(&fd, c.offset, c.bytes, c.wanted) {
+            match program_addresses::map(fd, c.offset, c.bytes, c.wanted) {
                 Some(placed) => (placed.as_ptr(), Box::new(placed)),
                 None => {
-                    let region = Region::map(&fd, c.offset, c.bytes as usize, 0).map_err(failed)?;
+                    let region = Region::map(fd, c.offset, c.bytes as usize, 0).map_err(failed)?;
                     (region.as_ptr(), Box::new(region))
                 }
             };
         let is_pinned = !c.charge || self.session.gpu().has_driver();
-        if is_pinned && backed_bytes(&fd) < c.bytes {
+        if is_pinned && !has_pages(fd, c) {
             // Pages that are not there would be this process's when a kernel touches them.
             let what = format!("{} bytes of host memory that have no pages", c.bytes);
             return Err(VgpuError::from(GpuError::new(CuResult::OutOfMemory, what)).into());
         }
         // SAFETY: the keeper below holds the mapping until the device has let go of it.
         let span = unsafe { HostSpan::new(pointer, c.bytes) };
-        // SAFETY: as above; the file is sealed, so the mapping cannot lose its memory.
+        // SAFETY: as above; the file is sealed, or the region of a session whose end it is if the file is cut short.
         let address = unsafe {
-            let fd = Some((fd.as_fd(), c.offset));
+            let fd = Some((fd, c.offset));
             self.session
                 .host_register(c.context, span, fd, c.charge, keeper)
         };
         number(address?.0)
     }
+
+    /// The file of the session's region, if the memory is in its heap.
+    fn region_with(&self, c: &wire::HostRegister) -> Result<BorrowedFd<'_>, Errno> {
+        match self.port.region() {
+            Some((fd, layout)) if layout.is_in_heap(c.offset, c.bytes) => Ok(fd),
+            _ => Err(Errno::INVAL),
+        }
+    }
+}
+
+/// Whether host memory has its pages: those of a file of its own, or of its part of a region.
+fn has_pages(fd: BorrowedFd<'_>, c: &wire::HostRegister) -> bool {
+    if c.tag != wire::HostRegister::IN_REGION {
+        return backed_bytes(fd) >= c.bytes;
+    }
+    let hole = rustix::fs::seek(fd, rustix::fs::SeekFrom::Hole(c.offset));
+    hole.is_ok_and(|hole| hole >= c.offset + c.bytes)
 }

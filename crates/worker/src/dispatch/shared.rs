@@ -8,17 +8,23 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
 use mica_cuda_abi::CuResult;
-use mica_gpu::{DevicePtr, GpuError};
+use mica_gpu::{Access, DevicePtr, GpuError};
+use mica_limits::OpenedFile;
 use mica_vgpu::VgpuError;
+use mica_wire::host::message::file_kinds;
 use mica_wire::session as wire;
 use mica_wire::session::{Number, SharedMemory, check_foreign};
 
 use super::{Dispatcher, Failure, handlers, lock, number};
 use crate::event_page::{EventPage, PAGE_BYTES, SharedEvent};
-use crate::shared_files::{EVENTS, MEMORY, SharedFiles, random_name};
+use crate::shared_files::{SharedFiles, random_name};
 
 /// Pages of other workers' events that are kept mapped.
 const MOST_PAGES: usize = 64;
+
+/// Access to a frame, as [`wire::FrameAccess`] has it.
+const READ: u32 = 1;
+const READ_WRITE: u32 = 3;
 
 type Name = [u8; 16];
 
@@ -52,13 +58,7 @@ handlers! { dispatcher, session, tail;
         dispatcher.share_memory(Key::Frame(call.frame), export)
     };
     OpenShared(call) => {
-        let shared = dispatcher.open_shared(call.id, MEMORY)?;
-        if !session.gpu().has_driver() {
-            // A driver looks at what it is given; here it must be memory that can be mapped without harm.
-            check_foreign(&shared.file, 0, shared.bytes).map_err(|_| bad_handle())?;
-        }
-        let frame = session.frame_import(shared.file, shared.bytes)?;
-        Ok(wire::OpenedFrame { frame, bytes: shared.bytes })
+        dispatcher.open_memory(call.id)
     };
     EventCreateShared(call) => {
         let event = Arc::new(dispatcher.new_shared_event()?);
@@ -102,19 +102,61 @@ impl Dispatcher {
         }
         let (file, bytes) = export()?;
         let id = random_name().map_err(no_room)?;
-        let shared = files.share(id, file.as_fd(), bytes, MEMORY);
+        let shared = files.share(id, file.as_fd(), bytes, file_kinds::MEMORY);
         shared.map_err(no_room)?;
         let shared = SharedMemory { id, bytes };
         memory.insert(key, shared.clone());
         Ok(shared)
     }
 
-    fn open_shared(&self, id: Name, what: u64) -> Result<mica_limits::SharedFile, Failure> {
+    fn open_shared(&self, id: Name) -> Result<OpenedFile, Failure> {
         let refused = |why: String| VgpuError::from(GpuError::new(CuResult::InvalidValue, why));
-        let shared = self.files()?.open(id).map_err(refused)?;
-        match shared.what == what {
-            true => Ok(shared),
-            false => Err(bad_handle().into()),
+        Ok(self.files()?.open(id).map_err(refused)?)
+    }
+
+    /// Takes in memory of another program, or of a region.
+    fn open_memory(&self, id: Name) -> Result<wire::OpenedFrame, Failure> {
+        let session = &self.session;
+        let shared = match self.open_shared(id)? {
+            OpenedFile::Shared(shared) => shared,
+            OpenedFile::ToMake { bytes } => return self.make_region(id, bytes),
+        };
+        let bytes = shared.bytes;
+        if !session.gpu().has_driver() {
+            // A driver looks at what it is given; here it must be memory that can be mapped without harm.
+            check_foreign(&shared.file, 0, bytes).map_err(|_| bad_handle())?;
+        }
+        let import = |most: Access| {
+            let file = shared.file.try_clone().map_err(|_| bad_handle())?;
+            self.files()?.keep_region(id, file.as_fd(), bytes);
+            Ok::<u64, Failure>(session.region_import(file, bytes, most)?)
+        };
+        let (frame, access) = match shared.what {
+            file_kinds::MEMORY => (session.frame_import(shared.file, bytes)?, READ_WRITE),
+            file_kinds::REGION => (import(Access::ReadWrite)?, READ_WRITE),
+            file_kinds::READ_ONLY_REGION => (import(Access::Read)?, READ),
+            _ => return Err(bad_handle().into()),
+        };
+        Ok(wire::OpenedFrame {
+            frame,
+            bytes,
+            access,
+        })
+    }
+
+    /// Makes the memory of a region that nobody has opened yet. Two workers may do so at once: the one that the daemon
+    /// hears first has made it, and the other takes that in.
+    fn make_region(&self, id: Name, bytes: u64) -> Result<wire::OpenedFrame, Failure> {
+        let (frame, file) = self.session.region_create(bytes)?;
+        let shared = self
+            .files()?
+            .share(id, file.as_fd(), bytes, file_kinds::REGION);
+        // The daemon says how it may be used, and which memory it is.
+        let _ = self.session.frame_release(frame);
+        shared.map_err(no_room)?;
+        match self.open_shared(id)? {
+            OpenedFile::Shared(_) => self.open_memory(id),
+            OpenedFile::ToMake { .. } => Err(bad_handle().into()),
         }
     }
 
@@ -140,7 +182,7 @@ impl Dispatcher {
             return Ok(*name);
         }
         let id = random_name().map_err(no_room)?;
-        let shared = files.share(id, page.file(), PAGE_BYTES, EVENTS);
+        let shared = files.share(id, page.file(), PAGE_BYTES, file_kinds::EVENTS);
         shared.map_err(no_room)?;
         *name = Some(id);
         Ok(id)
@@ -151,7 +193,10 @@ impl Dispatcher {
         let page = match pages.get(&call.id) {
             Some(page) => Arc::clone(page),
             None => {
-                let shared = self.open_shared(call.id, EVENTS)?;
+                let shared = match self.open_shared(call.id)? {
+                    OpenedFile::Shared(shared) if shared.what == file_kinds::EVENTS => shared,
+                    _ => return Err(bad_handle().into()),
+                };
                 let page = EventPage::open(shared.file).map_err(|_| bad_handle())?;
                 if pages.len() >= MOST_PAGES {
                     // Events keep their pages.

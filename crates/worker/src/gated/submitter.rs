@@ -4,11 +4,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use mica_gpu::profile::{Activity, Recorder};
 use mica_limits::{Commands, Gate, HostLink, Leases};
 use mica_vgpu::Vgpu;
 use mica_wire::host::page::{ClientPage, client_flags};
 
 use crate::WorkerError;
+use crate::profile::waiting;
 
 /// What submissions since the last certain drain had in common: one stream, or one context, or several.
 struct Only(AtomicU64);
@@ -60,13 +62,18 @@ pub(crate) struct Submitter {
     commands: Commands,
     streams: Only,
     contexts: Only,
+    recorder: Arc<Recorder>,
     /// Contexts of all sessions.
     alive: Mutex<u32>,
 }
 
 impl Submitter {
     /// Starts the threads that drain, watch leases and carry out the daemon's commands.
-    pub(crate) fn start(link: Arc<HostLink>, vgpu: Arc<Vgpu>) -> Result<Arc<Self>, WorkerError> {
+    pub(crate) fn start(
+        link: Arc<HostLink>,
+        vgpu: Arc<Vgpu>,
+        recorder: Arc<Recorder>,
+    ) -> Result<Arc<Self>, WorkerError> {
         let submitter = Arc::new(Self {
             gate: Gate::new(Arc::clone(&link)),
             link,
@@ -74,6 +81,7 @@ impl Submitter {
             commands: Commands::new(),
             streams: Only::new(),
             contexts: Only::new(),
+            recorder,
             alive: Mutex::default(),
         });
         let page = submitter.page();
@@ -143,7 +151,15 @@ impl Submitter {
     /// Waits until a submission may go, and counts it; false if it is not wanted any more.
     pub(super) fn wait_turn(&self, target: Target, over: &dyn Fn() -> bool) -> bool {
         // Whoever waits here keeps nobody from going on but the calls behind it.
-        self.leases.take_turn(&self.gate, &|| true, over);
+        waiting(
+            &self.recorder,
+            Activity::Turn,
+            "turn",
+            target.stream,
+            || {
+                self.leases.take_turn(&self.gate, &|| true, over);
+            },
+        );
         if over() {
             return false;
         }

@@ -1,11 +1,13 @@
 //! Carries out one call and answers it.
 
 use mica_cuda_abi::CuResult;
+use mica_gpu::profile::Activity;
 use mica_vgpu::VgpuError;
-use mica_wire::session::{Call, Effect, Late, RecordHeader, Violation};
+use mica_wire::session::{Call, Effect, Late, Order, RecordHeader, Violation};
 
 use super::threads::SessionThreads;
 use crate::dispatch::Failure;
+use crate::profile::waiting;
 
 /// What a call's answer, or a late error, is made of.
 type Refusal = (CuResult, String);
@@ -25,6 +27,7 @@ impl SessionThreads {
             return Ok(());
         }
         let (name, late) = (call.name(), call.late());
+        let waited_for = waited_for(&call);
         // Looked up before a call that may end its owner. A launch needs the context only if it fails.
         let is_lasting = header.reply_slot().is_none() && call.effect() == Effect::None;
         let known = match is_lasting {
@@ -38,10 +41,16 @@ impl SessionThreads {
             self.refuse(slot, kept);
             return Ok(());
         }
-        let performed = match &self.gated {
+        let perform = || match &self.gated {
             Some(gated) => gated.perform(dispatcher, call, tail),
             None => dispatcher.perform(call, tail),
         };
+        let recorder = dispatcher.output.recorder();
+        let performed = match waited_for.filter(|_| recorder.is_on()) {
+            Some(handle) => waiting(recorder, Activity::Wait, name, handle, perform),
+            None => perform(),
+        };
+        dispatcher.output.show_spans();
         before_answer();
         let outcome = match performed {
             Err(Failure::Violation(violation)) => return Err(violation),
@@ -99,6 +108,16 @@ impl SessionThreads {
         let taken = late.take(context);
         self.dispatcher.port.show_late(late.count());
         taken
+    }
+}
+
+/// What a call waits for: the handle of a stream, a context or an event.
+fn waited_for(call: &Call) -> Option<u64> {
+    match call.order() {
+        Order::WaitsForStream(handle)
+        | Order::WaitsForContext(handle)
+        | Order::WaitsForEvent(handle) => Some(handle),
+        _ => None,
     }
 }
 

@@ -21,13 +21,13 @@ mod threads;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use mica_limits::HostLink;
 use mica_vgpu::Vgpu;
 use mica_wire::host::message::Severity;
-use mica_wire::session::SessionError;
 use mica_wire::session::server::{Greeting, SessionPort};
+use mica_wire::session::{RegionLayout, SessionError};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::dispatch::Dispatcher;
@@ -60,6 +60,7 @@ impl Worker {
             // The worker ends; a program whose socket closes before the handshake asks for another.
             return;
         }
+        self.had_session.store(true, Release);
         if let Some(life) = &program.life {
             last_resort::end_after_program(self, life);
         }
@@ -101,7 +102,7 @@ impl Worker {
             link.note(Severity::Warning, &text);
             return;
         }
-        let output = Arc::new(OutputBuffer::default());
+        let output = Arc::new(OutputBuffer::recorded_by(&self.recorder));
         let served = (self.devices.open(Arc::clone(&output))).and_then(|gpu| {
             let submitter = self.submitter.clone();
             let files: Arc<dyn SharedFiles> = Arc::clone(link) as _;
@@ -175,7 +176,14 @@ fn serve(
     (submitter, files): Surroundings,
 ) -> Result<Option<String>, WorkerError> {
     // Given once for each device, so no other session of it can see what this program has.
-    let port = greeting.welcome(gpu.take_window_file())?;
+    let port = match greeting.region() {
+        None => greeting.welcome(gpu.take_window_file())?,
+        Some((file, bytes)) => {
+            let layout = RegionLayout::new(bytes, true);
+            let has_windows = gpu.place_windows(file, layout.windows.clone());
+            greeting.welcome_in_region(RegionLayout::new(bytes, has_windows))?
+        }
+    };
     let session = vgpu
         .open_session_on(gpu)
         .map_err(|error| SessionError::Ended(error.to_string()))?;

@@ -6,8 +6,10 @@ pub(crate) mod host;
 pub(crate) mod nvidia;
 pub(crate) mod stand_in;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 
 use mica_limits::{LocalQuota, Quota};
@@ -15,7 +17,10 @@ use mica_vgpu::test_gpu::TestGpu;
 use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::host::socket::HostSocket;
 use mica_wire::session::client::SessionClient;
-use mica_wire::session::{Handshake, SESSION_VERSION};
+use mica_wire::session::{
+    AREA_AT, HEAP_AT, Handshake, LEAST_REGION_BYTES, Mapping, SESSION_VERSION, SessionArea,
+    create_sealed,
+};
 use mica_worker::{OutputBuffer, serve_session};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -79,11 +84,27 @@ pub(crate) fn params(address: u64, count: u32, value: u32) -> Vec<u8> {
     bytes
 }
 
-/// Shakes hands as a program does; answers the socket and the area's file.
-pub(crate) fn shake_hands(socket: OwnedFd) -> (HostSocket, OwnedFd) {
+/// Shakes hands as a program does; answers the socket, the area, and the area's bytes. Every other session lies in a
+/// region, as that of a program in a virtual machine.
+pub(crate) fn shake_hands(socket: OwnedFd) -> (HostSocket, SessionArea, Mapping) {
+    static SESSIONS: AtomicU32 = AtomicU32::new(0);
     let socket = HostSocket::from_fd(socket);
     let version = SESSION_VERSION.into();
-    socket.send(&Handshake::Hello { version }, &[]).unwrap();
-    let (_, fds) = socket.receive().unwrap();
-    (socket, fds.into_iter().next().unwrap())
+    if SESSIONS.fetch_add(1, Relaxed).is_multiple_of(2) {
+        socket.send(&Handshake::Hello { version }, &[]).unwrap();
+        let (_, fds) = socket.receive().unwrap();
+        let fd = fds.into_iter().next().unwrap();
+        let len = rustix::fs::fstat(&fd).unwrap().st_size as usize;
+        let bytes = Mapping::new(fd.try_clone().unwrap(), 0, len).unwrap();
+        return (socket, SessionArea::adopt(fd).unwrap(), bytes);
+    }
+    let region = create_sealed("region", LEAST_REGION_BYTES).unwrap();
+    let hello = Handshake::Hello { version };
+    socket.send(&hello, &[region.as_fd()]).unwrap();
+    let (answer, fds) = socket.receive().unwrap();
+    assert!(matches!(answer.read(), Ok(Handshake::Region { .. })));
+    assert!(fds.is_empty());
+    let area = SessionArea::in_region(region.try_clone().unwrap()).unwrap();
+    let len = (HEAP_AT - AREA_AT) as usize;
+    (socket, area, Mapping::new(region, AREA_AT, len).unwrap())
 }

@@ -23,95 +23,38 @@ use crate::log;
 /// `CUipcMemHandle`, `CUipcEventHandle` and `CUmemPoolPtrExportData`.
 pub(crate) type IpcHandle = [u8; 64];
 
-/// What handles begin with.
-const MAGIC: [u8; 8] = *b"MICAIPC1";
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 
-/// What a handle is of.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    Allocation = 1,
-    Event = 2,
-    Frame = 3,
-    Pool = 4,
-    PoolPointer = 5,
+pub(crate) use mica_wire::session::{SharedHandle as Token, SharedKind as What};
+
+/// What a handle says, if it is one of `what`.
+pub(crate) fn decode(handle: &IpcHandle, what: What) -> Answer<Token> {
+    Token::decode(handle, what).map_or_else(invalid, Ok)
 }
 
-/// What a handle says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
-    pub(crate) what: What,
-    /// What it is shared under.
-    pub(crate) id: [u8; 16],
-    /// An event's place.
-    pub(crate) slot: u32,
-    /// Where in the shared memory it begins, and its bytes.
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
+/// A file that says the same as a handle, as a descriptor of the program's.
+pub(crate) fn into_file(token: &Token) -> Answer<i32> {
+    let refused = |error: rustix::io::Errno| {
+        log::line(&format!("no file for a shareable handle: {error}"));
+        Code(CuResult::OperatingSystem as u32)
+    };
+    let file = create_sealed("mica-shared", 64).map_err(refused)?;
+    rustix::io::pwrite(&file, &token.encode(), 0).map_err(refused)?;
+    Ok(file.into_raw_fd())
 }
 
-impl Token {
-    pub(crate) fn encode(&self) -> IpcHandle {
-        let mut handle = [0; 64];
-        handle[..8].copy_from_slice(&MAGIC);
-        handle[8..12].copy_from_slice(&(self.what as u32).to_le_bytes());
-        handle[12..16].copy_from_slice(&self.slot.to_le_bytes());
-        handle[16..32].copy_from_slice(&self.id);
-        handle[32..40].copy_from_slice(&self.offset.to_le_bytes());
-        handle[40..48].copy_from_slice(&self.bytes.to_le_bytes());
-        handle
+/// What a file of the program says, if it is one of `what`.
+pub(crate) fn from_file(descriptor: i32, what: What) -> Answer<Token> {
+    if descriptor < 0 {
+        return invalid();
     }
-
-    /// What a handle says, if it is one of `what`.
-    pub(crate) fn decode(handle: &IpcHandle, what: What) -> Answer<Self> {
-        let word = |at: usize| handle[at..at + 4].try_into().map(u32::from_le_bytes);
-        let long = |at: usize| handle[at..at + 8].try_into().map(u64::from_le_bytes);
-        let (Ok(kind), Ok(slot), Ok(offset), Ok(bytes), Ok(id)) = (
-            word(8),
-            word(12),
-            long(32),
-            long(40),
-            handle[16..32].try_into(),
-        ) else {
-            return invalid();
-        };
-        if handle[..8] != MAGIC || kind != what as u32 {
-            return invalid();
-        }
-        Ok(Self {
-            what,
-            id,
-            slot,
-            offset,
-            bytes,
-        })
-    }
-
-    /// A file that says so, as a descriptor of the program's.
-    pub(crate) fn into_file(self) -> Answer<i32> {
-        let refused = |error: rustix::io::Errno| {
-            log::line(&format!("no file for a shareable handle: {error}"));
-            Code(CuResult::OperatingSystem as u32)
-        };
-        let file = create_sealed("mica-shared", 64).map_err(refused)?;
-        rustix::io::pwrite(&file, &self.encode(), 0).map_err(refused)?;
-        Ok(file.into_raw_fd())
-    }
-
-    /// What a file of the program says, if it is one of `what`.
-    pub(crate) fn from_file(descriptor: i32, what: What) -> Answer<Self> {
-        if descriptor < 0 {
-            return invalid();
-        }
-        let mut handle = [0; 64];
-        // SAFETY: the program says that this is an open descriptor of its own; it is only read from.
-        let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        match rustix::io::pread(file, &mut handle, 0) {
-            Ok(64) => Self::decode(&handle, what),
-            _ => invalid(),
-        }
+    let mut handle = [0; 64];
+    // SAFETY: the program says that this is an open descriptor of its own; it is only read from.
+    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    match rustix::io::pread(file, &mut handle, 0) {
+        Ok(64) => decode(&handle, what),
+        _ => invalid(),
     }
 }
 
@@ -190,7 +133,7 @@ fn map_shared(state: &State, context: &Context, id: [u8; 16]) -> Answer<(u64, u6
         let access = FrameAccess {
             address,
             bytes,
-            access: 3,
+            access: opened.access,
         };
         let mapped = client.call(&FrameMap { address, frame });
         match mapped.and_then(|_| client.call(&access)) {
@@ -265,7 +208,7 @@ pub(crate) fn import_pool_pointer(
     handle: &IpcHandle,
     pool: u64,
 ) -> Answer<u64> {
-    let token = Token::decode(handle, What::PoolPointer)?;
+    let token = decode(handle, What::PoolPointer)?;
     import(state, context, &token, pool)
 }
 
@@ -286,7 +229,7 @@ driver! {
         if out.is_null() || flags & !LAZY_ENABLE_PEER_ACCESS != 0 {
             return invalid();
         }
-        let token = Token::decode(&handle.0, What::Allocation)?;
+        let token = decode(&handle.0, What::Allocation)?;
         put(out, import(state, context, &token, 0)?)
     }
 
@@ -317,7 +260,7 @@ driver! {
     fn open_event_handle(out: *mut Handle, handle: IpcArgument) {
         let (state, context) = current()?;
         room_for(out)?;
-        let token = Token::decode(&handle.0, What::Event)?;
+        let token = decode(&handle.0, What::Event)?;
         let request = OpenSharedEvent { context: context.wire(), id: token.id, slot: token.slot };
         let wire = context.checked(state.client.call(&request))?.value;
         let event: &'static Event = open_event(context, wire);
@@ -354,24 +297,15 @@ mod tests {
     };
 
     #[test]
-    fn handles_say_what_was_shared_and_nothing_else() {
-        let handle = TOKEN.encode();
-        assert_eq!(Token::decode(&handle, What::PoolPointer), Ok(TOKEN));
-        assert!(Token::decode(&handle, What::Allocation).is_err());
-        assert!(Token::decode(&[0; 64], What::Allocation).is_err());
-        assert!(Token::decode(&[0xff; 64], What::Event).is_err());
-    }
-
-    #[test]
     fn files_carry_handles() {
-        let descriptor = TOKEN.into_file().unwrap();
-        assert_eq!(Token::from_file(descriptor, What::PoolPointer), Ok(TOKEN));
-        assert!(Token::from_file(descriptor, What::Frame).is_err());
+        let descriptor = into_file(&TOKEN).unwrap();
+        assert_eq!(from_file(descriptor, What::PoolPointer), Ok(TOKEN));
+        assert!(from_file(descriptor, What::Frame).is_err());
         // SAFETY: made above, and the test's own.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
-        assert!(Token::from_file(-1, What::Frame).is_err());
+        assert!(from_file(-1, What::Frame).is_err());
         let other = std::fs::File::open("/dev/null").unwrap();
         let other = std::os::fd::AsRawFd::as_raw_fd(&other);
-        assert!(Token::from_file(other, What::Frame).is_err());
+        assert!(from_file(other, What::Frame).is_err());
     }
 }

@@ -12,11 +12,13 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::BufRead;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Mutex;
 
 use mica_cuda_abi::CuResult;
-use mica_wire::session::{HostUnregister, create_sealed};
+use mica_wire::session::HostUnregister;
+use mica_wire::session::client::HostPiece;
 use rustix::mm::{
     MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, mremap_fixed,
     munmap,
@@ -40,6 +42,8 @@ struct Pages {
     users: u32,
     /// Parts that the program may only read.
     read_only: Vec<(u64, u64)>,
+    /// Where they lie, if that is the session's region. Not given back while the program has these pages.
+    piece: Option<ManuallyDrop<HostPiece>>,
 }
 
 /// By first address.
@@ -83,21 +87,24 @@ pub(crate) fn register(
         log::line(&format!("memory cannot be registered: {error}"));
         Code(CuResult::OutOfMemory as u32)
     };
-    let fd = create_sealed("mica-registered", room).map_err(system)?;
+    let client = &state.client;
+    let piece = context.checked(client.host_piece(room))?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let (any, len, shared) = (std::ptr::null_mut(), room as usize, MapFlags::SHARED);
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let copy = unsafe { mmap(any, len, protection, shared, &fd, 0) }.map_err(system)?;
+    let copy = unsafe { mmap(any, len, protection, shared, piece.file(), piece.offset()) }
+        .map_err(system)?;
     let inner = inner_pages(pointer, bytes);
     // SAFETY: the program says that this memory is its own, and it was found to be readable.
     unsafe { exchange(copy as u64, (first, room), &inner) }.map_err(system)?;
     protect(&read_only);
-    let client = &state.client;
-    let device = client.host_register_at(context.wire(), &fd, (0, room), false, first);
+    let device = client.host_register_piece(context.wire(), &piece, false, first);
     let device = match context.checked(device) {
         Ok(device) => device,
         Err(error) => {
-            restore((first, room), &inner);
+            if !restore((first, room), &inner) {
+                std::mem::forget(piece);
+            }
             protect(&read_only);
             return Err(error);
         }
@@ -109,6 +116,9 @@ pub(crate) fn register(
         epoch: context.epoch(),
         users: 1,
         read_only,
+        piece: Some(piece)
+            .filter(HostPiece::is_in_region)
+            .map(ManuallyDrop::new),
     };
     all.insert(first, pages);
     Ok(device + (pointer - first))
@@ -136,7 +146,9 @@ pub(crate) fn unregister(state: &State, pointer: u64, bytes: u64) -> Answer {
     state.print_output();
     // Where these bytes are not the first or not all that was registered, other pages may be others' now.
     let inner = inner_pages(pointer, bytes);
-    restore((first, pages.bytes), &inner);
+    if restore((first, pages.bytes), &inner) {
+        drop(pages.piece.map(ManuallyDrop::into_inner));
+    }
     protect(&pages.read_only);
     pages.context.checked(done).map(drop)
 }
@@ -188,15 +200,16 @@ fn protect(read_only: &[(u64, u64)]) {
     }
 }
 
-/// Gives the program private pages again. If there is no memory for them, the shared ones stay.
-fn restore((first, room): (u64, u64), inner: &Range<u64>) {
+/// Gives the program private pages again; whether it has. If there is no memory for them, the shared ones stay.
+fn restore((first, room): (u64, u64), inner: &Range<u64>) -> bool {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let (any, len) = (std::ptr::null_mut(), room as usize);
     // SAFETY: new memory at an address of the kernel's choice.
-    if let Ok(copy) = unsafe { mmap_anonymous(any, len, protection, MapFlags::PRIVATE) } {
-        // SAFETY: pages that `register` has made.
-        let _ = unsafe { exchange(copy as u64, (first, room), inner) };
-    }
+    let Ok(copy) = (unsafe { mmap_anonymous(any, len, protection, MapFlags::PRIVATE) }) else {
+        return false;
+    };
+    // SAFETY: pages that `register` has made.
+    unsafe { exchange(copy as u64, (first, room), inner) }.is_ok()
 }
 
 /// Puts the pages at `copy` where others are, with the contents of those: the inner ones, which are

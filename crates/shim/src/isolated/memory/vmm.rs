@@ -10,7 +10,7 @@ use mica_wire::session::{
     OpenShared, ShareFrame,
 };
 
-use super::ipc::{Token, What};
+use super::ipc::{self, Token, What};
 use super::{Allocation, AllocationKind};
 use crate::isolated::context::check_device;
 use crate::isolated::state::{State, state};
@@ -244,7 +244,7 @@ driver! {
         }
         let id = state.client.call(&ShareFrame { frame: handle })?.id;
         let token = Token { what: What::Frame, id, slot: 0, offset: 0, bytes: frame.bytes };
-        put(out, token.into_file()?)
+        put(out, ipc::into_file(&token)?)
     }
 
     fn import(out: *mut u64, descriptor: *mut c_void, kind: i32) {
@@ -252,7 +252,7 @@ driver! {
         if out.is_null() || kind != FILE_DESCRIPTOR {
             return invalid();
         }
-        let token = Token::from_file(descriptor as usize as i32, What::Frame)?;
+        let token = ipc::from_file(descriptor as usize as i32, What::Frame)?;
         let opened = state.client.call(&OpenShared { id: token.id })?;
         let frame = Frame { bytes: opened.bytes, references: 1, mappings: 0, handle_types: FILE_DESCRIPTOR };
         lock(&FRAMES).get_or_insert_default().by_handle.insert(opened.frame, frame);

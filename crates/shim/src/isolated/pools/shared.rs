@@ -21,7 +21,7 @@ driver! {
         }
         // Pointers carry what they need themselves.
         let token = Token { what: What::Pool, id: [0; 16], slot: 0, offset: 0, bytes: 0 };
-        put(out, token.into_file()?)
+        put(out, ipc::into_file(&token)?)
     }
 
     fn pool_import(out: *mut Handle, descriptor: *mut c_void, kind: i32, flags: u64) {
@@ -29,7 +29,7 @@ driver! {
         if out.is_null() || kind != FILE_DESCRIPTOR || flags != 0 {
             return invalid();
         }
-        Token::from_file(descriptor as usize as i32, What::Pool)?;
+        ipc::from_file(descriptor as usize as i32, What::Pool)?;
         put(out, imported_pool().handle())
     }
 

@@ -104,6 +104,11 @@ record! {
     }
 }
 
+impl HostRegister {
+    /// Instead of a tag: the memory lies in the region that the session lies in.
+    pub const IN_REGION: u64 = u64::MAX;
+}
+
 impl facts::Bytes for Copy {
     fn bytes(&self, _: usize) -> u64 {
         let rows = self.area.width_bytes.saturating_mul(self.area.height);

@@ -5,7 +5,9 @@
 //! that forks must not use the session in the child.
 
 mod data;
+mod heap;
 mod records;
+mod region_port;
 mod ring;
 mod turns;
 mod unwaited;
@@ -17,10 +19,12 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 pub use data::{DeviceBox, HostBox};
+pub use heap::{HostPiece, RegionHeap};
 pub use records::{AnswerPart, ProgressWords, RecordPort};
+pub use region_port::RegionPort;
 pub use ring::RingTransport;
-use rustix::thread::futex;
 use unwaited::Unwaited;
+pub use window::{WindowCopy, observe_window_copies};
 use windows::Windows;
 
 use super::calls::*;
@@ -271,23 +275,58 @@ impl<T: ClientTransport> SessionClient<T> {
         bytes: u64,
         charge: bool,
     ) -> Result<SharedHostMemory, SessionError> {
-        let fd = SharedHostMemory::file(bytes)?;
+        let piece = self.host_piece(bytes)?;
         // With a driver, device addresses are the worker's own: it maps the file where this process has it.
         let here = match self.snapshot.has_driver {
-            true => Some(SharedHostMemory::anywhere(&fd, bytes)?),
+            true => Some(piece.map(0)?),
             false => None,
         };
         let wanted = here.as_ref().map_or(0, |region| region.as_ptr() as u64);
-        let device = self.host_register_at(context, &fd, (0, bytes), charge, wanted)?;
+        let device = self.host_register_piece(context, &piece, charge, wanted)?;
         if let Some(region) = here
             && device == wanted
         {
-            return Ok(SharedHostMemory::unified(region));
+            return Ok(SharedHostMemory::unified(region, piece));
         }
-        SharedHostMemory::map(&fd, bytes, device).inspect_err(|_| {
+        SharedHostMemory::map(piece, device).inspect_err(|_| {
             let address = device;
             let _ = self.call(&HostUnregister { context, address });
         })
+    }
+
+    /// Memory that both sides can map, for [`SessionClient::host_register_piece`].
+    ///
+    /// # Errors
+    /// The system, or the session's region, has no more.
+    pub fn host_piece(&self, bytes: u64) -> Result<HostPiece, SessionError> {
+        HostPiece::new(self.transport.heap(), bytes)
+    }
+
+    /// Registers memory that both sides can map, which this process has at `wanted` (0 for anywhere); answers its device
+    /// address. The piece must be kept until it is unregistered.
+    ///
+    /// # Errors
+    /// The worker refuses, or the session has ended.
+    pub fn host_register_piece(
+        &self,
+        context: u64,
+        piece: &HostPiece,
+        charge: bool,
+        wanted: u64,
+    ) -> Result<u64, SessionError> {
+        let (offset, bytes) = (piece.offset(), piece.bytes());
+        if !piece.is_in_region() {
+            return self.host_register_at(context, piece.file(), (offset, bytes), charge, wanted);
+        }
+        let request = HostRegister {
+            context,
+            tag: HostRegister::IN_REGION,
+            bytes,
+            offset,
+            charge,
+            wanted,
+        };
+        Ok(self.call(&request)?.value)
     }
 
     /// Registers a sealed memfd of this process; answers its device address.
@@ -350,7 +389,7 @@ impl<T: ClientTransport> SessionClient<T> {
         };
         let word = &area.control().program.notices_done;
         word.fetch_add(1, SeqCst);
-        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        area.wake_peer(word, i32::MAX as u32);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -152,10 +152,26 @@ impl RecordPort {
     /// # Errors
     /// The session has ended.
     pub fn take_chunk(&self) -> Result<u32, SessionError> {
+        loop {
+            if let Some(chunk) = self.take_chunk_within(Duration::from_secs(1))? {
+                return Ok(chunk);
+            }
+        }
+    }
+
+    /// Takes a free staging chunk; `None` if there is none for so long.
+    ///
+    /// # Errors
+    /// The session has ended.
+    pub fn take_chunk_within(&self, most: Duration) -> Result<Option<u32>, SessionError> {
+        let began = Instant::now();
         let mut waited_for = 0;
         loop {
             if let Some(chunk) = self.try_take_chunk() {
-                return Ok(chunk);
+                return Ok(Some(chunk));
+            }
+            if began.elapsed() >= most {
+                return Ok(None);
             }
             let state = self.area().chunk_word(waited_for).load(Acquire);
             if state != chunk_state::FREE {
@@ -177,9 +193,9 @@ impl RecordPort {
         self.area().chunk_write(chunk, bytes)
     }
 
-    /// Copies bytes from the front of a chunk; `None` if there are fewer.
-    pub fn read_chunk(&self, chunk: u32, bytes: &mut [u8]) -> Option<()> {
-        self.area().chunk_read_at(chunk, 0, bytes)
+    /// Copies bytes from the front of a chunk to the end of a buffer; `None` if there are fewer.
+    pub fn append_chunk_to(&self, chunk: u32, bytes: usize, out: &mut Vec<u8>) -> Option<()> {
+        self.area().chunk_append_to(chunk, 0, bytes, out)
     }
 
     /// What a chunk's word says: one of [`chunk_state`].

@@ -3,17 +3,18 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::thread::futex;
 use rustix::time::Timespec;
 
+use super::heap::RegionHeap;
 use super::turns::Turns;
 use crate::host::socket::HostSocket;
 use crate::session::area::{NOTICES, REASON_BYTES, SLOT_ROOM, SLOTS};
+use crate::session::bell::{Bell, BellWord};
 use crate::session::calls::{Continue, Request, StreamOrder};
 use crate::session::patience::Patience;
 use crate::session::ring::{HEADER_BYTES, NO_SLOT, relax};
@@ -23,7 +24,7 @@ use crate::session::{
 };
 
 /// How long the worker may take to answer the handshake.
-const HANDSHAKE: Duration = Duration::from_secs(60);
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(60);
 /// How often a waiting thread looks whether the worker still lives.
 const LIVENESS: Timespec = Timespec {
     tv_sec: 0,
@@ -34,7 +35,9 @@ const LIVENESS: Timespec = Timespec {
 const LOOK: Duration = Duration::from_millis(20);
 
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
-const UNAVAILABLE: u32 = 46;
+pub(super) const UNAVAILABLE: u32 = 46;
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+const NOT_SUPPORTED: u32 = 801;
 
 /// A session's ring, from the program's side.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub struct RingTransport {
     area: SessionArea,
     socket: HostSocket,
     window_file: Option<OwnedFd>,
+    /// Host memory in the region that the session lies in.
+    heap: Option<Arc<RegionHeap>>,
     entrance: Mutex<Entrance>,
     /// A turn has ended.
     turn_ended: Condvar,
@@ -69,12 +74,8 @@ impl RingTransport {
         let version = u64::from(SESSION_VERSION);
         (socket.send(&Handshake::Hello { version }, &[])).map_err(unanswered)?;
         let (answer, fds) = socket.receive().map_err(unanswered)?;
-        match answer.read() {
-            Ok(Handshake::Welcome { version: theirs }) if theirs == version => {}
-            Ok(Handshake::Welcome { version: theirs }) => {
-                let theirs = u32::try_from(theirs).unwrap_or(u32::MAX);
-                return Err(SessionError::Version { theirs });
-            }
+        let theirs = match answer.read() {
+            Ok(Handshake::Welcome { version } | Handshake::Region { version, .. }) => version,
             Ok(Handshake::Refused { text, .. }) => {
                 let (code, message) = (UNAVAILABLE, text.into());
                 return Err(SessionError::Refused { code, message });
@@ -85,24 +86,58 @@ impl RingTransport {
                     answer.kind()
                 )));
             }
-        }
-        let mut fds = fds.into_iter();
-        let Some(fd) = fds.next() else {
-            return Err(SessionError::Ended(
-                "the worker sent no shared memory".into(),
-            ));
         };
-        let area = SessionArea::adopt(fd).map_err(SessionError::system("mmap"))?;
-        Ok(Self {
+        if theirs != version {
+            let theirs = u32::try_from(theirs).unwrap_or(u32::MAX);
+            return Err(SessionError::Version { theirs });
+        }
+        let none = || SessionError::Ended("the worker sent no shared memory".into());
+        let failed = SessionError::system("mmap");
+        let mut fds = fds.into_iter();
+        let fd = fds.next().ok_or_else(none)?;
+        let Ok(Handshake::Region {
+            bytes, has_windows, ..
+        }) = answer.read()
+        else {
+            let area = SessionArea::adopt(fd).map_err(failed)?;
+            return Ok(Self::over(area, socket, fds.next(), None));
+        };
+        let (Some(word), Some(stream)) = (fds.next(), fds.next()) else {
+            return Err(none());
+        };
+        let word = BellWord::adopt(word).map_err(SessionError::system("mmap"))?;
+        let file = fd.try_clone().map_err(|_| none())?;
+        let heap = RegionHeap::new(file, bytes, has_windows);
+        let windows = match heap.has_windows() {
+            true => fd.try_clone().ok(),
+            false => None,
+        };
+        let area = SessionArea::through_wall(fd, Bell { word, stream }).map_err(failed)?;
+        Ok(Self::over(area, socket, windows, Some(Arc::new(heap))))
+    }
+
+    fn over(
+        area: SessionArea,
+        socket: HostSocket,
+        window_file: Option<OwnedFd>,
+        heap: Option<Arc<RegionHeap>>,
+    ) -> Self {
+        let (answers, chunks) = (Patience::default(), Patience::default());
+        if heap.is_some() {
+            answers.expect_slow_wakes();
+            chunks.expect_slow_wakes();
+        }
+        Self {
             area,
             socket,
-            window_file: fds.next(),
+            window_file,
+            heap,
             entrance: Mutex::default(),
             turn_ended: Condvar::new(),
             slots: AtomicU64::new(0),
-            answers: Patience::default(),
-            chunks: Patience::default(),
-        })
+            answers,
+            chunks,
+        }
     }
 
     /// The shared area.
@@ -182,8 +217,7 @@ impl RingTransport {
         let head = control.worker.head.load(Acquire);
         control.program.waiting_for_room.fetch_add(1, SeqCst);
         if control.worker.head.load(SeqCst) == head {
-            let flags = futex::Flags::empty();
-            let _ = futex::wait(&control.worker.room, flags, room, Some(&LIVENESS));
+            let _ = self.area.wait(&control.worker.room, room, &LIVENESS);
         }
         control.program.waiting_for_room.fetch_sub(1, SeqCst);
         self.check_alive()
@@ -264,9 +298,9 @@ impl RingTransport {
         // Either the worker sees that we sleep, or we see its answer.
         head.sleeping.store(1, SeqCst);
         fence(SeqCst);
-        let flags = futex::Flags::empty();
         while !is_there() {
-            if futex::wait(&head.answered, flags, before, Some(&LIVENESS)).is_err() && !is_there() {
+            let slept = self.area.wait(&head.answered, before, &LIVENESS);
+            if slept.is_err() && !is_there() {
                 self.check_alive()?;
             }
         }
@@ -358,8 +392,7 @@ impl ClientTransport for RingTransport {
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            let flags = futex::Flags::empty();
-            let _ = futex::wait(&control.worker.notices_given, flags, given, Some(&LIVENESS));
+            let _ = (self.area).wait(&control.worker.notices_given, given, &LIVENESS);
             self.check_alive()?;
         }
     }
@@ -369,6 +402,12 @@ impl ClientTransport for RingTransport {
     }
 
     fn send_descriptor(&self, tag: u64, fd: BorrowedFd<'_>) -> Result<(), SessionError> {
+        if self.heap.is_some() {
+            return Err(SessionError::Refused {
+                code: NOT_SUPPORTED,
+                message: "files cannot be shared with the host of this virtual machine".into(),
+            });
+        }
         // A program that has closed descriptors it did not open may have its own in this place.
         if self.area.control().worker.ended.load(Acquire) != 0 {
             return Err(self.why_ended());
@@ -380,6 +419,10 @@ impl ClientTransport for RingTransport {
 
     fn window_file(&self) -> Option<BorrowedFd<'_>> {
         self.window_file.as_ref().map(AsFd::as_fd)
+    }
+
+    fn heap(&self) -> Option<&Arc<RegionHeap>> {
+        self.heap.as_ref()
     }
 
     fn begin_turn(&self, stream: u64) -> Result<(), SessionError> {
@@ -421,7 +464,7 @@ impl ClientTransport for RingTransport {
             sleepers.fetch_add(1, SeqCst);
             let mut alive = Ok(());
             while alive.is_ok() && !changed() {
-                if futex::wait(word, futex::Flags::empty(), state, Some(&LIVENESS)).is_err() {
+                if self.area.wait(word, state, &LIVENESS).is_err() {
                     alive = self.check_alive();
                 }
             }

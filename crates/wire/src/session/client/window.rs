@@ -1,8 +1,10 @@
 //! One window: its mapping, which of its pages are there, and copies through it.
 
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::time::{Duration, Instant};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -14,6 +16,24 @@ use crate::session::types;
 const PIECE: u64 = 2 << 20;
 /// Bytes copied between two looks whether windows are still open.
 const SLICE: u64 = 8 << 20;
+
+/// A copy that a program made itself, through a window.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowCopy {
+    /// From the device to the host, or the other way.
+    pub into_host: bool,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+static OBSERVER: OnceLock<fn(WindowCopy)> = OnceLock::new();
+
+/// Has a function called after every copy through a window. The first call counts.
+pub fn observe_window_copies(observer: fn(WindowCopy)) {
+    let _ = OBSERVER.set(observer);
+}
 
 /// One allocation, mapped.
 #[derive(Debug)]
@@ -133,6 +153,7 @@ impl Window {
         into_host: bool,
     ) -> bool {
         let (width, height, depth) = host.extent;
+        let observed = OBSERVER.get().map(|observer| (observer, Instant::now()));
         let device = self.pointer.wrapping_add((address - self.address) as usize);
         let rows_each = (SLICE / width.max(1)).max(1);
         for z in 0..depth {
@@ -168,6 +189,14 @@ impl Window {
             false => &control.copies.bytes_in,
         };
         counter.fetch_add(bytes, Relaxed);
+        if let Some((observer, began)) = observed {
+            let took = began.elapsed();
+            observer(WindowCopy {
+                into_host,
+                bytes,
+                took,
+            });
+        }
         true
     }
 }

@@ -3,6 +3,8 @@
 //! The relay holds nothing: for each stream of the guest it starts a process, which joins the virtual GPU through its
 //! container socket, as a program in a container does.
 
+mod regions;
+
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -30,32 +32,40 @@ const MOST_STREAMS: usize = 128;
 pub(crate) fn run(args: &VmArgs) -> Result<()> {
     match &args.command {
         VmCommand::Attach(args) => attach(args),
+        VmCommand::Detach(args) => regions::detach(&args.name),
         VmCommand::Serve(args) => serve(args),
     }
 }
 
 fn attach(args: &VmAttachArgs) -> Result<()> {
-    let VmAttachArgs { name, cid, port } = args;
+    let VmAttachArgs {
+        name,
+        cid,
+        port,
+        memory,
+    } = args;
     must_be_isolated(name)?;
+    let snippets = regions::Snippets::new(name, memory)?;
+    let (words, qemu, libvirt) = (snippets.words(), snippets.qemu(), snippets.libvirt());
     outln!(
         "\
 On the host, for a QEMU with KVM and the module vhost_vsock:
 
-    mica vm serve {name} --cid {cid} --port {port}
-    qemu-system-x86_64 ... -device vhost-vsock-pci,guest-cid={cid}
+    mica vm serve {name} --cid {cid} --port {port}{words}
+    qemu-system-x86_64 ... -device vhost-vsock-pci,guest-cid={cid}{qemu}
 
-The same device in libvirt, inside <devices>:
+The same devices in libvirt, inside <devices>:
 
     <vsock model='virtio'>
       <cid auto='no' address='{cid}'/>
-    </vsock>
+    </vsock>{libvirt}
 
 Without the module, with the program vhost-device-vsock:
 
     vhost-device-vsock --vm guest-cid={cid},socket=vhost.sock,uds-path=vm.vsock
-    mica vm serve {name} --socket vm.vsock_{port}
+    mica vm serve {name} --socket vm.vsock_{port}{words}
     qemu-system-x86_64 ... -object memory-backend-memfd,id=mem0,size=4G,share=on -machine q35,memory-backend=mem0 \\
-        -chardev socket,id=vsock0,path=vhost.sock -device vhost-user-vsock-pci,chardev=vsock0
+        -chardev socket,id=vsock0,path=vhost.sock -device vhost-user-vsock-pci,chardev=vsock0{qemu}
 
 In the guest, with the package mica-guest:
 
@@ -87,6 +97,7 @@ fn serve(args: &VmServeArgs) -> Result<()> {
     let streams = Streams {
         exe: own_path()?,
         socket: folder.join("host.sock"),
+        regions: regions::prepare(&args.name, &args.memory, args.region_owner.as_deref())?.into(),
         open: Arc::default(),
     };
     match (&args.socket, args.cid) {
@@ -135,6 +146,8 @@ struct Streams {
     exe: PathBuf,
     /// The virtual GPU's container socket.
     socket: PathBuf,
+    /// The files of the machine's shared memory.
+    regions: Arc<[PathBuf]>,
     open: Arc<AtomicUsize>,
 }
 
@@ -147,10 +160,11 @@ impl Streams {
             return;
         }
         let (exe, socket, open) = (self.exe.clone(), self.socket.clone(), self.open.clone());
+        let regions = Arc::clone(&self.regions);
         // The thread waits for the process, so that the process ends with this one.
         std::thread::spawn(move || {
             let mut command = Command::new(exe);
-            command.arg("vm-stream").arg(socket);
+            command.arg("vm-stream").arg(socket).args(&*regions);
             command.stdin(Stdio::from(stream)).stdout(Stdio::null());
             let child = ends_with_us(&mut command, libc::SIGTERM).spawn();
             drop(command);
@@ -158,18 +172,20 @@ impl Streams {
                 errln!("mica: no process for a stream: {error}");
             }
             open.fetch_sub(1, Relaxed);
+            // A process that was killed has emptied nothing.
+            mica_guest::clear_unused_regions(&regions);
         });
     }
 }
 
 /// Serves one stream, which is the standard input.
-pub(crate) fn stream(socket: &Path) -> Result<()> {
+pub(crate) fn stream(socket: &Path, regions: &[PathBuf]) -> Result<()> {
     let stream = std::io::stdin().as_fd().try_clone_to_owned()?;
     let environment = Environment {
         socket: socket.to_owned(),
         token: Environment::NO_TOKEN,
     };
-    if let Err(error) = mica_guest::serve(stream, &environment) {
+    if let Err(error) = mica_guest::serve(stream, &environment, regions) {
         let error = anyhow::Error::new(error);
         errln!(
             "mica: a guest's stream ended: {}",

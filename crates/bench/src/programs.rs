@@ -1,0 +1,50 @@
+//! Programs that a benchmark runs by `mica run` in a private daemon, and what they print.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use mica_command::child::own_path;
+use serde::de::DeserializeOwned;
+
+use crate::demo::private_daemon::PrivateDaemon;
+
+/// `mica` with these words, for the private daemon.
+pub(crate) fn mica(daemon: &PrivateDaemon, words: &[&str]) -> Result<Command> {
+    let mut command = Command::new(own_path()?);
+    command
+        .args(words)
+        .env("MICA_RUNTIME_DIR", daemon.folder())
+        .env_remove("MICA_STATE_DIR")
+        .stdin(Stdio::null());
+    Ok(command)
+}
+
+/// `mica run` in isolated mode on the software GPU, without the program yet.
+pub(crate) fn isolated_run(daemon: &PrivateDaemon, options: &[&str]) -> Result<Command> {
+    let mut command = mica(daemon, &["run", "--gpu", "software", "--mode", "isolated"])?;
+    command.args(options).arg("--");
+    Ok(command)
+}
+
+/// Runs a command; what it prints.
+pub(crate) fn printed(mut command: Command) -> Result<String> {
+    let output = command.output().context("a program cannot be started")?;
+    ensure!(
+        output.status.success(),
+        "a program failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Runs a command whose last line is JSON.
+pub(crate) fn numbers<T: DeserializeOwned>(command: Command) -> Result<T> {
+    let text = printed(command)?;
+    last_line(&text)
+}
+
+/// What the last line of a program's output says.
+pub(crate) fn last_line<T: DeserializeOwned>(text: &str) -> Result<T> {
+    let line = text.trim().lines().last().unwrap_or_default();
+    serde_json::from_str(line).with_context(|| format!("not the program's numbers: {line:?}"))
+}

@@ -1,0 +1,147 @@
+//! The calls about regions.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{ConnectInfo, Path, Query, State};
+use mica_control::api::{ApiError, AttachRegion, Done, GpuKind, RegionInfo, RegionSpec, Severity};
+use serde::Deserialize;
+
+use super::peer::{Body, Peer};
+use super::vgpus::save;
+use super::{Answer, Shared};
+use crate::cgroups::GroupLimits;
+use crate::daemon::Daemon;
+use crate::placement::size;
+use crate::registry::Registry;
+use crate::store::Outlives;
+
+impl Daemon {
+    /// The full name of a region that the caller may change.
+    fn owned_region(
+        &self,
+        registry: &Registry,
+        peer: Peer,
+        name: &str,
+    ) -> Result<String, ApiError> {
+        let is_admin = self.is_admin(registry, peer);
+        registry.region_meant_by(peer.uid, name, is_admin)
+    }
+
+    /// Workers of a virtual GPU hold what is in its regions too.
+    fn limit_workers(&self, vgpu: &str) {
+        let limits = {
+            let registry = self.registry();
+            let Ok(vgpu) = registry.vgpu(vgpu) else {
+                return;
+            };
+            let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
+            GroupLimits::of(vgpu, on_card, registry.attached_bytes(&vgpu.name))
+        };
+        self.cgroups.limit(vgpu, &limits);
+    }
+}
+
+/// Makes memory that several virtual GPUs can share. It counts once, to the user who makes it.
+#[utoipa::path(post, tag = "regions", path = "/v1/regions", request_body = RegionSpec,
+    responses((status = 200, body = RegionInfo), (status = "4XX", body = ApiError)))]
+pub(crate) async fn create(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Body(spec): Body<RegionSpec>,
+) -> Answer<RegionInfo> {
+    let made = daemon.registry().create_region(&spec, peer.uid)?;
+    tracing::info!("the region {} of {} was made", made.name, size(made.bytes));
+    save(&daemon, Outlives::Machine).await;
+    Ok(Json(made))
+}
+
+/// The regions that the caller may see.
+#[utoipa::path(get, tag = "regions", path = "/v1/regions", responses((status = 200, body = Vec<RegionInfo>)))]
+pub(crate) async fn list(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Json<Vec<RegionInfo>> {
+    let registry = daemon.registry();
+    let is_admin = daemon.is_admin(&registry, peer);
+    let regions = registry.regions.values();
+    let seen = regions.filter(|region| is_admin || region.owner_uid == peer.uid);
+    Json(seen.map(|region| region.info()).collect())
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RemoveQuery {
+    force: bool,
+}
+
+/// Removes a region with what is in it. One that is attached is removed with `force` only, and one that programs may have open
+/// not at all.
+#[utoipa::path(delete, tag = "regions", path = "/v1/regions/{name}",
+    params(("name" = String, Path), ("force" = Option<bool>, Query)),
+    responses((status = 200, body = Done), (status = "4XX", body = ApiError)))]
+pub(crate) async fn remove(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+    Query(query): Query<RemoveQuery>,
+) -> Answer<Done> {
+    {
+        let mut registry = daemon.registry();
+        let full = daemon.owned_region(&registry, peer, &name)?;
+        registry.remove_region(&full, query.force)?;
+    }
+    save(&daemon, Outlives::Machine).await;
+    Ok(Json(Done {
+        done: format!("the region {name} was removed"),
+    }))
+}
+
+/// Lets the programs of a virtual GPU open a region, or changes what they may do with it.
+#[utoipa::path(put, tag = "regions", path = "/v1/regions/{name}/vgpus/{vgpu}",
+    params(("name" = String, Path), ("vgpu" = String, Path)), request_body = AttachRegion,
+    responses((status = 200, body = RegionInfo), (status = "4XX", body = ApiError)))]
+pub(crate) async fn attach(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path((name, vgpu)): Path<(String, String)>,
+    Body(how): Body<AttachRegion>,
+) -> Answer<RegionInfo> {
+    let (info, vgpu) = {
+        let mut registry = daemon.registry();
+        let region = daemon.owned_region(&registry, peer, &name)?;
+        let vgpu = daemon.owned(&registry, peer, &vgpu)?;
+        (registry.attach_region(&region, &vgpu, how.access)?, vgpu)
+    };
+    let what = format!("the region {} is attached: {}", info.name, how.access);
+    told(&daemon, "region_attached", &vgpu, what).await;
+    Ok(Json(info))
+}
+
+/// Lets the programs of a virtual GPU open a region no more.
+#[utoipa::path(delete, tag = "regions", path = "/v1/regions/{name}/vgpus/{vgpu}",
+    params(("name" = String, Path), ("vgpu" = String, Path)),
+    responses((status = 200, body = RegionInfo), (status = "4XX", body = ApiError)))]
+pub(crate) async fn detach(
+    State(daemon): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path((name, vgpu)): Path<(String, String)>,
+) -> Answer<RegionInfo> {
+    let (info, vgpu) = {
+        let mut registry = daemon.registry();
+        let region = daemon.owned_region(&registry, peer, &name)?;
+        let vgpu = daemon.owned(&registry, peer, &vgpu)?;
+        (registry.detach_region(&region, &vgpu)?, vgpu)
+    };
+    let what = format!("the region {} is attached no more", info.name);
+    told(&daemon, "region_detached", &vgpu, what).await;
+    Ok(Json(info))
+}
+
+/// Tells of a change of what is attached, and makes it last.
+async fn told(daemon: &Arc<Daemon>, kind: &str, vgpu: &str, what: String) {
+    daemon.limit_workers(vgpu);
+    let events = &daemon.events;
+    events.add(Severity::Info, kind, Some(vgpu), None, what);
+    save(daemon, Outlives::Machine).await;
+}

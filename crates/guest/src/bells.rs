@@ -1,0 +1,182 @@
+//! A session in a region: the two ends of the stream beside it, over which each side wakes the other.
+//!
+//! Both send single bytes: [`RING_BYTE`] says that there is something new in the region, [`LIFE_BYTE`] that the sender
+//! lives. There is nothing else to parse, and the order of bytes from two senders does not matter.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::Instant;
+
+use mica_tunnel::{PING_EVERY, SILENCE, TunnelError};
+use mica_wire::session::client::RegionPort;
+use mica_wire::session::server::Greeting;
+use mica_wire::session::{BellWord, LIFE_BYTE, RING_BYTE};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+
+/// What a stream brought.
+enum Brought {
+    Nothing,
+    Life,
+    Ring,
+}
+
+/// One end of the stream.
+struct Stream<'a> {
+    socket: BorrowedFd<'a>,
+    heard: Instant,
+    spoke: Instant,
+}
+
+impl<'a> Stream<'a> {
+    fn new(socket: &'a OwnedFd) -> Self {
+        Self {
+            socket: socket.as_fd(),
+            heard: Instant::now(),
+            spoke: Instant::now(),
+        }
+    }
+
+    /// Waits a while for bytes, or for one of `others` to have something to say; `None` if one has.
+    fn receive(
+        &mut self,
+        others: &[(BorrowedFd<'_>, PollFlags)],
+    ) -> Result<Option<Brought>, TunnelError> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.socket, PollFlags::IN)];
+        fds.extend((others.iter()).map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
+        let pause = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 500_000_000,
+        };
+        match poll(&mut fds, Some(&pause)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(TunnelError::Lost(error.into())),
+        }
+        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        if fds[1..].iter().any(is_ready) {
+            return Ok(None);
+        }
+        if self.spoke.elapsed() >= PING_EVERY {
+            self.spoke = Instant::now();
+            say(self.socket, LIFE_BYTE);
+        }
+        let brought = match is_ready(&fds[0]) {
+            true => self.take()?,
+            false => Brought::Nothing,
+        };
+        match brought {
+            Brought::Nothing if self.heard.elapsed() > SILENCE => {
+                Err(TunnelError::Lost(std::io::ErrorKind::TimedOut.into()))
+            }
+            Brought::Nothing => Ok(Some(brought)),
+            _ => {
+                self.heard = Instant::now();
+                Ok(Some(brought))
+            }
+        }
+    }
+
+    fn take(&self) -> Result<Brought, TunnelError> {
+        let mut bytes = [0; 4096];
+        let got = match recv(self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(TunnelError::Closed),
+            Ok((got, _)) => got,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Brought::Nothing),
+            Err(error) => return Err(TunnelError::Lost(error.into())),
+        };
+        let bytes = &bytes[..got];
+        if bytes
+            .iter()
+            .any(|byte| ![RING_BYTE, LIFE_BYTE].contains(byte))
+        {
+            return Err(TunnelError::Protocol("a byte that says nothing".into()));
+        }
+        match bytes.contains(&RING_BYTE) {
+            true => Ok(Brought::Ring),
+            false => Ok(Brought::Life),
+        }
+    }
+}
+
+/// Sends a byte. One that does not fit follows others that the peer has not taken yet.
+fn say(stream: BorrowedFd<'_>, byte: u8) {
+    let _ = send(stream, &[byte], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+/// The agent's end: serves a program on a socket to its end. Its session lies in `region`, of so many bytes, with windows or
+/// without.
+///
+/// # Errors
+/// Why it ended, unless the program did.
+pub fn serve_program(
+    program: OwnedFd,
+    life: Option<&OwnedFd>,
+    region: BorrowedFd<'_>,
+    (bytes, has_windows): (u64, bool),
+    stream: &OwnedFd,
+) -> Result<(), TunnelError> {
+    let failed = |source| TunnelError::System {
+        what: "memfd_create",
+        source,
+    };
+    let bell = BellWord::create().map_err(failed)?;
+    let fds = [region, bell.fd(), stream.as_fd()];
+    let socket = Greeting::receive(program)?.pass_on(bytes, has_windows, fds)?;
+    let mut own = Stream::new(stream);
+    let mut ends = vec![(socket.as_fd(), PollFlags::RDHUP)];
+    ends.extend(life.map(|life| (life.as_fd(), PollFlags::IN)));
+    let ended = loop {
+        match own.receive(&ends) {
+            Ok(None) => break Ok(()),
+            Ok(Some(Brought::Ring)) => bell.wake(),
+            Ok(Some(_)) => {}
+            Err(error) => break Err(error),
+        }
+    };
+    // A child of the program may have the same socket open.
+    let _ = shutdown(stream, Shutdown::Both);
+    let _ = shutdown(&socket, Shutdown::Both);
+    bell.wake();
+    if let (Err(_), Some(life)) = (&ended, life) {
+        // Until the program ends it may write to the region, which must not be another program's meanwhile.
+        while poll(&mut [PollFd::new(life, PollFlags::IN)], None) == Err(Errno::INTR) {}
+    }
+    ended
+}
+
+/// The host's end: serves a session whose region the worker has, to its end.
+///
+/// # Errors
+/// Why it ended, unless the program or the worker did.
+pub fn serve_worker(port: &RegionPort, stream: &OwnedFd) -> Result<(), TunnelError> {
+    let over = AtomicBool::new(false);
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut seen = port.progress();
+            while !over.load(Acquire) {
+                if port.wait(seen, PING_EVERY) {
+                    seen = port.progress();
+                    say(stream.as_fd(), RING_BYTE);
+                }
+            }
+        });
+        let mut own = Stream::new(stream);
+        let ended = loop {
+            match own.receive(&[(port.as_fd(), PollFlags::RDHUP)]) {
+                Ok(None) | Err(TunnelError::Closed) => break Ok(()),
+                Ok(Some(Brought::Ring)) => port.wake_worker(),
+                Ok(Some(_)) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        over.store(true, Release);
+        port.wake();
+        ended
+    });
+    // What the worker wrote last, why the session has ended, is to be read: the program wakes first.
+    say(stream.as_fd(), RING_BYTE);
+    let _ = shutdown(stream, Shutdown::Both);
+    ended
+}

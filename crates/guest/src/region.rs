@@ -1,0 +1,207 @@
+//! Regions: the memory of a virtual machine's shared-memory device, as the host keeps it.
+//!
+//! A region is a file in memory, made before the machine starts, which QEMU shows to the machine as a PCI device
+//! (ivshmem-plain). A session takes a whole region; the lock on the file is the session's, and passes to the worker with the
+//! descriptor, so no second session has the region while anybody still uses it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mica_wire::session::{
+    LEAST_REGION_BYTES, REGION_HEADER_BYTES, RegionId, check_region, region_header, region_id,
+};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+
+use crate::GuestError;
+
+/// What is kept of a region between sessions: the page with its header.
+const KEPT_BYTES: u64 = 4096;
+/// How long a worker may take to free what a session held; after that the next session empties the region.
+const WORKER_ENDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Makes the file of a region, or takes one that is there already: of this user, or of `owner`, and of this size.
+///
+/// # Errors
+/// The file is somebody else's, of another size, or cannot be made.
+pub fn prepare_region(path: &Path, bytes: u64, owner: Option<u32>) -> Result<(), GuestError> {
+    let failed = |what: &str| GuestError::system(format!("{}: {what}", path.display()));
+    if bytes < LEAST_REGION_BYTES || !bytes.is_power_of_two() {
+        let text =
+            format!("{bytes} bytes are no size of a region: write a power of two from 32 MiB up");
+        return Err(GuestError::Protocol(text));
+    }
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+        .open(path)
+        .map_err(failed("cannot be opened"))?;
+    let found = file.metadata().map_err(failed("cannot be examined"))?;
+    let own = rustix::process::geteuid().as_raw();
+    if ![Some(own), owner].contains(&Some(found.uid())) || found.nlink() != 1 {
+        let text = format!("{} is another user's file", path.display());
+        return Err(GuestError::Protocol(text));
+    }
+    match found.len() {
+        0 => file
+            .set_len(bytes)
+            .map_err(failed("cannot be made so large"))?,
+        len if len == bytes => {}
+        len => {
+            let text = format!(
+                "{} has {len} bytes, not {bytes}: end the machine and remove the file (mica vm detach)",
+                path.display()
+            );
+            return Err(GuestError::Protocol(text));
+        }
+    }
+    check_region(&file).map_err(|error| failed("cannot be a region")(error.into()))?;
+    if let Some(owner) = owner {
+        let changed = std::os::unix::fs::fchown(&file, Some(owner), None);
+        changed.map_err(failed("cannot be given to the machine's user"))?;
+    }
+    if header_of(&mut file).is_none() {
+        let mut id = RegionId::default();
+        let random = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut id));
+        random.map_err(failed("no random number"))?;
+        file.rewind().map_err(failed("cannot be written"))?;
+        file.write_all(&region_header(id))
+            .map_err(failed("cannot be written"))?;
+    }
+    Ok(())
+}
+
+fn header_of(file: &mut File) -> Option<RegionId> {
+    let mut header = [0; REGION_HEADER_BYTES];
+    file.rewind().ok()?;
+    file.read_exact(&mut header).ok()?;
+    region_id(&header)
+}
+
+fn open(path: &Path) -> Option<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(flags);
+    options.open(path).ok()
+}
+
+/// A region that one session has; others can have it when this is dropped and the worker has closed the file too.
+#[derive(Debug)]
+pub(crate) struct Region {
+    path: PathBuf,
+    pub(crate) file: File,
+    pub(crate) bytes: u64,
+}
+
+impl Region {
+    /// Gives the region back: empties it as soon as the worker has closed it.
+    pub(crate) fn give_back(self) {
+        let path = [self.path];
+        drop(self.file);
+        let began = Instant::now();
+        while clear_unused_regions(&path) == 0 && began.elapsed() < WORKER_ENDS_WITHIN {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Takes the region with this name, if it is one of these and no session has it.
+///
+/// # Errors
+/// A sentence for the guest.
+pub(crate) fn take(regions: &[PathBuf], id: RegionId) -> Result<Region, &'static str> {
+    // What the machine wrote over a header is its own affair: it finds none of its regions, or another one of them.
+    let found = regions.iter().find_map(|path| {
+        let mut file = open(path)?;
+        (header_of(&mut file)? == id).then(|| (path.clone(), file))
+    });
+    let (path, file) = found.ok_or("this machine has no such region")?;
+    let bytes = check_region(&file).map_err(|_| "the region cannot be used")?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| "the region is in use")?;
+    clear(&file, bytes).map_err(|_| "the region cannot be emptied")?;
+    Ok(Region { path, file, bytes })
+}
+
+/// Empties all regions that no session has, what a killed session left too; how many there are.
+pub fn clear_unused_regions(regions: &[PathBuf]) -> usize {
+    let mut cleared = 0;
+    for file in regions.iter().filter_map(|path| open(path)) {
+        if let (Ok(bytes), Ok(())) = (
+            check_region(&file),
+            flock(&file, FlockOperation::NonBlockingLockExclusive),
+        ) {
+            cleared += usize::from(clear(&file, bytes).is_ok());
+        }
+    }
+    cleared
+}
+
+/// Gives the memory of a region back to the system, but for its header.
+fn clear(file: &File, bytes: u64) -> rustix::io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, flags, KEPT_BYTES, bytes - KEPT_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        PathBuf::from(format!("/dev/shm/mica-test-{}-{name}", std::process::id()))
+    }
+
+    struct Removed(PathBuf);
+    impl Drop for Removed {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn id_of(path: &Path) -> RegionId {
+        header_of(&mut open(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_region_is_one_sessions_and_empty_for_the_next() {
+        let path = Removed(scratch("taken"));
+        prepare_region(&path.0, LEAST_REGION_BYTES, None).unwrap();
+        let (id, paths) = (id_of(&path.0), [path.0.clone()]);
+        let region = take(&paths, id).unwrap();
+        assert_eq!(take(&paths, id).unwrap_err(), "the region is in use");
+        region.file.write_all_at(&[7; 4096], 4096).unwrap();
+        // A worker that still has the descriptor keeps the region.
+        let worker = region.file.try_clone().unwrap();
+        drop(region);
+        assert_eq!(take(&paths, id).unwrap_err(), "the region is in use");
+        assert_eq!(clear_unused_regions(&paths), 0);
+        // A machine can write over the header: the region has lost its name then, until it is prepared again.
+        worker.write_all_at(&[7; 64], 0).unwrap();
+        drop(worker);
+        assert!(take(&paths, id).is_err());
+        prepare_region(&path.0, LEAST_REGION_BYTES, None).unwrap();
+        let region = take(&paths, id_of(&path.0)).unwrap();
+        let mut page = [1; 4096];
+        region.file.read_exact_at(&mut page, 4096).unwrap();
+        assert_eq!(page, [0; 4096]);
+    }
+
+    #[test]
+    fn files_of_others_and_of_another_size_are_refused() {
+        let path = Removed(scratch("refused"));
+        assert!(prepare_region(&path.0, LEAST_REGION_BYTES + 4096, None).is_err());
+        prepare_region(&path.0, LEAST_REGION_BYTES, None).unwrap();
+        let said = prepare_region(&path.0, 2 * LEAST_REGION_BYTES, None).unwrap_err();
+        assert!(said.to_string().contains("mica vm detach"), "{said}");
+        let link = Removed(scratch("link"));
+        std::os::unix::fs::symlink(&path.0, &link.0).unwrap();
+        assert!(prepare_region(&link.0, LEAST_REGION_BYTES, None).is_err());
+        assert!(take(std::slice::from_ref(&path.0), [9; 16]).is_err());
+    }
+}
