@@ -65,7 +65,7 @@ pub(crate) async fn list(
     let registry = daemon.registry();
     let is_admin = daemon.is_admin(&registry, peer);
     let regions = registry.regions.values();
-    let seen = regions.filter(|region| is_admin || region.owner_uid == peer.uid);
+    let seen = regions.filter(|region| is_admin || region.owner_uid() == peer.uid);
     Json(seen.map(|region| region.info()).collect())
 }
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admission::{check_name, random_token};
 use super::names::full_name;
-use super::{Registry, Vgpu};
+use super::{Gpu, Registry, Vgpu};
 use crate::placement::{PlacementRequest, choose, error, size};
 
 /// Regions of one user at most: each is a descriptor of the daemon.
@@ -46,7 +46,6 @@ pub(crate) struct StoredRegion {
 /// A region.
 #[derive(Debug)]
 pub(crate) struct Region {
-    pub(crate) owner_uid: u32,
     pub(crate) gpu: usize,
     kept: StoredRegion,
     file: Option<OwnedFd>,
@@ -65,6 +64,16 @@ pub(crate) enum OpenedRegion {
 }
 
 impl Region {
+    pub(crate) fn owner_uid(&self) -> u32 {
+        self.kept.owner_uid
+    }
+
+    /// True for a region in the memory of a software GPU.
+    fn is_software(&self, gpus: &[Gpu]) -> bool {
+        let gpu = gpus.get(self.gpu);
+        gpu.is_some_and(|gpu| gpu.facts.kind == GpuKind::Software)
+    }
+
     pub(crate) fn info(&self) -> RegionInfo {
         let kept = &self.kept;
         let attachment = |(vgpu, access): (&String, &RegionAccess)| RegionAttachment {
@@ -75,7 +84,7 @@ impl Region {
             name: kept.name.clone(),
             bytes: kept.bytes,
             gpu: u32::try_from(self.gpu).unwrap_or(u32::MAX),
-            owner_uid: self.owner_uid,
+            owner_uid: self.owner_uid(),
             created_at_seconds: kept.created_at_seconds,
             has_memory: self.file.is_some(),
             attached: kept.attached.iter().map(attachment).collect(),
@@ -147,7 +156,7 @@ impl Registry {
             .into_iter()
             .find(|name| {
                 let region = self.regions.get(*name);
-                region.is_some_and(|region| is_admin || region.owner_uid == uid)
+                region.is_some_and(|region| is_admin || region.owner_uid() == uid)
             })
             .map(str::to_owned)
             .ok_or_else(|| no_such_region(name))
@@ -164,7 +173,7 @@ impl Registry {
         let own = self
             .regions
             .values()
-            .filter(|region| region.owner_uid == uid);
+            .filter(|region| region.owner_uid() == uid);
         own.map(|region| region.kept.bytes).sum()
     }
 
@@ -209,7 +218,7 @@ impl Registry {
         let own = self
             .regions
             .values()
-            .filter(|region| region.owner_uid == uid);
+            .filter(|region| region.owner_uid() == uid);
         if own.count() >= MOST_OF_ONE_USER {
             let what = format!("user {uid} has {MOST_OF_ONE_USER} regions, and may have no more");
             return Err(error("quota", what, None));
@@ -249,7 +258,6 @@ impl Registry {
             inode: None,
         };
         let mut region = Region {
-            owner_uid: uid,
             gpu: gpu as usize,
             kept,
             file: None,
@@ -379,8 +387,7 @@ impl Registry {
                 "the daemon was started a moment ago, and no worker has brought the memory of the region {name} yet: try again"
             )));
         }
-        let is_software =
-            (self.gpus.get(region.gpu)).is_some_and(|gpu| gpu.facts.kind == GpuKind::Software);
+        let is_software = region.is_software(&self.gpus);
         if region.file.is_none() && is_software {
             tracing::warn!(
                 "what was in the region {name} is lost: no program had it open when the daemon was started anew"
@@ -426,8 +433,7 @@ impl Registry {
         if region.file.is_some() {
             return Some(Ok(()));
         }
-        let is_software =
-            (self.gpus.get(region.gpu)).is_some_and(|gpu| gpu.facts.kind == GpuKind::Software);
+        let is_software = region.is_software(&self.gpus);
         // Files of the driver look alike, so those that may only read are not believed.
         let is_it = match is_software {
             true => {
@@ -469,7 +475,6 @@ impl Registry {
             .iter()
             .position(|gpu| gpu.facts.key() == kept.gpu_key);
         let region = Region {
-            owner_uid: kept.owner_uid,
             gpu: gpu.unwrap_or(usize::MAX),
             file: None,
             maker: None,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use mica_cuda_abi::CuResult;
 use mica_gpu::{Access, DevicePtr, GpuError};
-use mica_limits::OpenedFile;
+use mica_limits::{OpenedFile, SharedFile};
 use mica_vgpu::VgpuError;
 use mica_wire::host::message::file_kinds;
 use mica_wire::session as wire;
@@ -119,7 +119,7 @@ impl Dispatcher {
         let session = &self.session;
         let shared = match self.open_shared(id)? {
             OpenedFile::Shared(shared) => shared,
-            OpenedFile::ToMake { bytes } => return self.make_region(id, bytes),
+            OpenedFile::ToMake { bytes } => self.make_region(id, bytes)?,
         };
         let bytes = shared.bytes;
         if !session.gpu().has_driver() {
@@ -146,7 +146,7 @@ impl Dispatcher {
 
     /// Makes the memory of a region that nobody has opened yet. Two workers may do so at once: the one that the daemon
     /// hears first has made it, and the other takes that in.
-    fn make_region(&self, id: Name, bytes: u64) -> Result<wire::OpenedFrame, Failure> {
+    fn make_region(&self, id: Name, bytes: u64) -> Result<SharedFile, Failure> {
         let (frame, file) = self.session.region_create(bytes)?;
         let shared = self
             .files()?
@@ -155,7 +155,7 @@ impl Dispatcher {
         let _ = self.session.frame_release(frame);
         shared.map_err(no_room)?;
         match self.open_shared(id)? {
-            OpenedFile::Shared(_) => self.open_memory(id),
+            OpenedFile::Shared(shared) => Ok(shared),
             OpenedFile::ToMake { .. } => Err(bad_handle().into()),
         }
     }
