@@ -1,9 +1,10 @@
 //! Programs that a benchmark runs by `mica run` in a private daemon, and what they print.
 
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use mica_command::child::own_path;
+use mica_command::child::{ends_with_us, own_path};
 use serde::de::DeserializeOwned;
 
 use crate::demo::private_daemon::PrivateDaemon;
@@ -47,4 +48,32 @@ pub(crate) fn numbers<T: DeserializeOwned>(command: Command) -> Result<T> {
 pub(crate) fn last_line<T: DeserializeOwned>(text: &str) -> Result<T> {
     let line = text.trim().lines().last().unwrap_or_default();
     serde_json::from_str(line).with_context(|| format!("not the program's numbers: {line:?}"))
+}
+
+/// A command that serves until it is dropped, and ends with this process.
+pub(crate) struct Server(Child);
+
+impl Server {
+    /// Starts it; the first line that it writes to its standard error, which says that it is ready.
+    pub(crate) fn start(mut command: Command) -> Result<(Self, String)> {
+        command.stderr(Stdio::piped());
+        let child = ends_with_us(&mut command, libc::SIGKILL).spawn()?;
+        let mut server = Self(child);
+        let said = server.0.stderr.take().context("no standard error")?;
+        let mut lines = BufReader::new(said).lines();
+        let first = lines.next().context("a server ended without a word")??;
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok((server, first))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -2,74 +2,84 @@
 //! agent and relay, and share no futex. What a virtual machine adds is its own kernel and processor, which are not
 //! measured here.
 
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 use mica_command::child::own_path;
 use mica_command::refusal::explain;
-use mica_control::api::{ContainerSocketSpec, Mode, VgpuSpec};
+use mica_control::api::{Mode, VgpuSpec};
 use mica_guest::{Agent, HostAddress, SharedMemory};
-use mica_limits::Environment;
 
 use super::{
     BATCHES, FROM_DEVICE, LAUNCH, Pair, ROUNDS, STARTUP, SYNC, TO_DEVICE, in_turns, program,
 };
 use crate::demo::private_daemon::PrivateDaemon;
-use crate::programs::{isolated_run, numbers};
+use crate::programs::{Server, isolated_run, mica, numbers, printed};
 use crate::report::Report;
 use crate::shim_load::ShimNumbers;
 use crate::software::median;
 
-/// Bytes of the region.
-const REGION_BYTES: u64 = 512 << 20;
+/// The memory that the guest shares.
+const SHARED_MEMORY: &str = "512MiB";
 /// Most that a launch, and a launch with a wait, may take of the host's time.
 const MOST_LAUNCH: f64 = 1.2;
 /// Least that copies may have of the host's speed.
 const LEAST_COPY: f64 = 0.9;
 
-/// A region's file, removed when dropped.
-struct RegionFile(PathBuf);
+/// The host's side of a guest: `mica vm serve`, whose shared memory is given back when dropped.
+struct Host<'a> {
+    daemon: &'a PrivateDaemon,
+    vgpu: String,
+    server: Option<Server>,
+}
 
-impl Drop for RegionFile {
+impl<'a> Host<'a> {
+    /// Serves streams that arrive at a path.
+    fn start(daemon: &'a PrivateDaemon, stream: &Path) -> Result<Self> {
+        // The names of shared memory are the machine's: another benchmark may run on it.
+        let vgpu = format!("bench-guest-{}", std::process::id());
+        let spec = VgpuSpec {
+            name: Some(vgpu.clone()),
+            memory_limit_bytes: Some(256 << 20),
+            mode: Some(Mode::Isolated),
+            ..VgpuSpec::default()
+        };
+        daemon.client.create(&spec).map_err(explain)?;
+        let mut host = Self {
+            daemon,
+            vgpu,
+            server: None,
+        };
+        let mut command = mica(daemon, &["vm", "serve", &host.vgpu, "--regions", "1"])?;
+        command.args(["--region-size", SHARED_MEMORY, "--socket"]);
+        command.arg(stream);
+        let (server, said) = Server::start(command)?;
+        ensure!(said.contains("serving"), "no guest is served: {said}");
+        host.server = Some(server);
+        Ok(host)
+    }
+
+    /// The file of the guest's shared memory.
+    fn memory(&self) -> PathBuf {
+        format!("/dev/shm/mica-{}-0", self.vgpu).into()
+    }
+}
+
+impl Drop for Host<'_> {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        self.server = None;
+        let detach = mica(self.daemon, &["vm", "detach", &self.vgpu]);
+        if let Err(error) = detach.and_then(printed) {
+            errln!("mica: {error:#}");
+        }
     }
 }
 
 pub(super) fn rows(daemon: &PrivateDaemon, report: &mut Report) -> Result<()> {
-    // A machine has one virtual GPU by its name; what a container is known by, a relay has not.
-    let named = VgpuSpec {
-        name: Some("bench-guest".into()),
-        memory_limit_bytes: Some(256 << 20),
-        mode: Some(Mode::Isolated),
-        ..VgpuSpec::default()
-    };
-    daemon.client.create(&named).map_err(explain)?;
-    let asked = ContainerSocketSpec {
-        vgpu: named.name,
-        ..ContainerSocketSpec::default()
-    };
-    let socket = daemon.client.container_socket(&asked).map_err(explain)?;
     let folder = tempfile::tempdir()?;
-    let region = RegionFile(format!("/dev/shm/mica-bench-{}", std::process::id()).into());
-    mica_guest::prepare_region(&region.0, REGION_BYTES, None)?;
     let stream = folder.path().join("stream");
-    let listener = UnixListener::bind(&stream).context("the guest's stream cannot be made")?;
-    let environment = Environment {
-        socket: PathBuf::from(&socket.folder).join("host.sock"),
-        token: Environment::NO_TOKEN,
-    };
-    let regions = vec![region.0.clone()];
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let (environment, regions) = (environment.clone(), regions.clone());
-            std::thread::spawn(move || {
-                let _ = mica_guest::serve(stream.into(), &environment, &regions);
-            });
-        }
-    });
-    let memory = SharedMemory::Files(vec![region.0.clone()]);
+    let host = Host::start(daemon, &stream)?;
+    let memory = SharedMemory::Files(vec![host.memory()]);
     let _agent = Agent::start(HostAddress::Unix(stream), folder.path(), memory)?;
     let behind = || {
         let mut command = isolated_run(daemon, &["--memory", "16MiB"])?;
@@ -87,7 +97,7 @@ pub(super) fn rows(daemon: &PrivateDaemon, report: &mut Report) -> Result<()> {
         let of = |side: &[ShimNumbers]| median(side.iter().map(figure).collect());
         let (host, behind) = (of(&host), of(&guest));
         let (goal, reached) = match (what == STARTUP.0, more_is_better) {
-            (true, _) => (String::new(), None),
+            (true, _) => ("-".into(), None),
             (_, true) => (
                 format!("≥ ×{LEAST_COPY}"),
                 Some(behind >= host * LEAST_COPY),

@@ -1,18 +1,17 @@
 //! The network among the walls: the same program on the host and over TLS on loopback, in turns; a training loop, also with a
 //! delay that a relay of this process adds; what a second start sends.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use mica_command::child::{ends_with_us, own_path};
+use mica_command::child::own_path;
 
 use super::relay::Relay;
 use super::{FROM_DEVICE, LAUNCH, Pair, ROUNDS, STARTUP, SYNC, TO_DEVICE, in_turns, program};
 use crate::demo::private_daemon::PrivateDaemon;
-use crate::programs::{mica, numbers, printed};
+use crate::programs::{Server, mica, numbers, printed};
 use crate::report::{Line, Report};
 use crate::shim_load::{ShimNumbers, TRAINING_WAITS, TrainingNumbers};
 use crate::software::median;
@@ -30,19 +29,6 @@ const LONG_TRIP_MS: f64 = 10.0;
 /// Most that a second start may send: handshakes and calls, no module.
 const SECOND_START_BYTES: u64 = 64 << 10;
 
-/// `mica serve`, ended when dropped.
-struct Serving {
-    child: Child,
-    address: String,
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// One side's keys.
 struct Keys(PathBuf);
 
@@ -57,39 +43,36 @@ impl Keys {
 /// A server and a client on this machine.
 pub(super) struct Network<'a> {
     daemon: &'a PrivateDaemon,
-    serving: Serving,
+    serving: Server,
+    address: String,
     server: Keys,
     client: Keys,
 }
 
-fn serve(daemon: &PrivateDaemon, keys: &Keys) -> Result<Serving> {
-    let mut command = keys.mica(daemon, &["serve", "--listen", "127.0.0.1:0"])?;
-    command.stderr(Stdio::piped());
-    let mut child = ends_with_us(&mut command, libc::SIGKILL).spawn()?;
-    let said = child.stderr.take().context("no standard error")?;
-    let mut lines = BufReader::new(said).lines();
-    let first = lines.next().context("mica serve said nothing")??;
-    std::thread::spawn(move || lines.for_each(drop));
+/// `mica serve`, and the address at which it listens.
+fn serve(daemon: &PrivateDaemon, keys: &Keys) -> Result<(Server, String)> {
+    let command = keys.mica(daemon, &["serve", "--listen", "127.0.0.1:0"])?;
+    let (server, first) = Server::start(command)?;
     let address = first
         .split_once(" at ")
         .and_then(|(_, rest)| rest.split(' ').next());
     let address = address.with_context(|| format!("no address in {first:?}"))?;
-    let address = address.to_owned();
-    Ok(Serving { child, address })
+    Ok((server, address.to_owned()))
 }
 
 impl<'a> Network<'a> {
     fn start(daemon: &'a PrivateDaemon) -> Result<Self> {
         let keys = |name: &str| Keys(Path::new(daemon.folder()).join(name));
         let (server, client) = (keys("server-keys"), keys("client-keys"));
-        let serving = serve(daemon, &server)?;
+        let (serving, address) = serve(daemon, &server)?;
         let network = Self {
             daemon,
             serving,
+            address,
             server,
             client,
         };
-        let address = network.serving.address.clone();
+        let address = network.address.clone();
         let words = ["remote", "invite", "--name", "bench", "--address", &address];
         let invite = printed(network.server.mica(daemon, &words)?)?;
         let words = ["remote", "pair", &invite, "--name", "server"];
@@ -99,12 +82,12 @@ impl<'a> Network<'a> {
 
     /// The process that accepts connections.
     pub(super) fn listener(&self) -> u32 {
-        self.serving.child.id()
+        self.serving.pid()
     }
 
     /// Lets the client reach the server through a relay.
     fn through(&self, name: &str, delay: Duration) -> Result<Relay> {
-        let relay = Relay::start(self.serving.address.clone(), delay)?;
+        let relay = Relay::start(self.address.clone(), delay)?;
         let words = ["remote", "add", name, &relay.address];
         printed(self.client.mica(self.daemon, &words)?)?;
         Ok(relay)
