@@ -141,7 +141,7 @@ function table() {
   const element = h("section", { class: "card" },
     h("div", { class: "figcaption" }, h("h2", {}, "Virtual GPUs"), filter),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Virtual GPUs" }, h("table", { class: "stacked vgpus", role: "table" }, h("caption", { class: "hidden" }, "All virtual GPUs with their shares and memory, updated every second"),
-      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head("Name", { class: "name" }), head("State", { class: "roomy" }), head("Time: got, asked", { class: "meters" }), head("Last minute", { class: "wide line" }), head("Memory: used, limit", { class: "meters" }), head("Waiting", { class: "number" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", { role: "cell" }))), body)), empty);
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head("Name", { class: "name" }), head("State", { class: "roomy" }), head("Time: got, asked", { class: "meters" }), head("Last minute", { class: "wide line" }), head("Memory: used, limit", { class: "meters" }), head("Waiting", { class: "number waits" }), head("Launches/s", { class: "number wide" }), head("Programs", { class: "number wide" }), h("td", { role: "cell" }))), body)), empty);
   function update() {
     const wanted = filter.value.toLowerCase();
     const shown = store.vgpus.filter((vgpu) => vgpu.name.toLowerCase().includes(wanted));
