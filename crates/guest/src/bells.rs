@@ -11,7 +11,7 @@ use std::time::Instant;
 use mica_tunnel::{PING_EVERY, SILENCE, TunnelError};
 use mica_wire::session::client::RegionPort;
 use mica_wire::session::server::Greeting;
-use mica_wire::session::{BellWord, LIFE_BYTE, RING_BYTE};
+use mica_wire::session::{BellWord, LIFE_BYTE, RING_BYTE, SessionArea};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -135,6 +135,9 @@ pub fn serve_program(
             Err(error) => break Err(error),
         }
     };
+    if let Err(error) = &ended {
+        mark_ended(region, error);
+    }
     // A child of the program may have the same socket open.
     let _ = shutdown(stream, Shutdown::Both);
     let _ = shutdown(&socket, Shutdown::Both);
@@ -144,6 +147,14 @@ pub fn serve_program(
         while poll(&mut [PollFd::new(life, PollFlags::IN)], None) == Err(Errno::INTR) {}
     }
     ended
+}
+
+/// Has every later call of the program fail, also those that need no answer: where the host was killed nobody else says it.
+fn mark_ended(region: BorrowedFd<'_>, why: &TunnelError) {
+    let area = (region.try_clone_to_owned().ok()).and_then(|fd| SessionArea::beside_wall(fd).ok());
+    if let Some(area) = area {
+        area.mark_ended(&why.to_string());
+    }
 }
 
 /// The host's end: serves a session whose region the worker has, to its end.
@@ -165,10 +176,19 @@ pub fn serve_worker(port: &RegionPort, stream: &OwnedFd) -> Result<(), TunnelErr
         let mut own = Stream::new(stream);
         let ended = loop {
             match own.receive(&[(port.as_fd(), PollFlags::RDHUP)]) {
-                Ok(None) | Err(TunnelError::Closed) => break Ok(()),
+                Ok(None) => {
+                    port.mark_ended("its worker process is gone");
+                    break Ok(());
+                }
                 Ok(Some(Brought::Ring)) => port.wake_worker(),
                 Ok(Some(_)) => {}
-                Err(error) => break Err(error),
+                Err(error) => {
+                    port.mark_ended(&format!("the host has ended it: {error}"));
+                    break match error {
+                        TunnelError::Closed => Ok(()),
+                        error => Err(error),
+                    };
+                }
             }
         };
         over.store(true, Release);

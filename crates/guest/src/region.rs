@@ -6,14 +6,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mica_wire::session::{
-    LEAST_REGION_BYTES, REGION_HEADER_BYTES, RegionId, check_region, region_header, region_id,
+    AREA_AT, CONTROL_BYTES, LEAST_REGION_BYTES, REGION_HEADER_BYTES, RegionId, SessionArea,
+    check_region, region_header, region_id,
 };
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::Errno;
 
 use crate::GuestError;
 
@@ -127,7 +130,8 @@ pub(crate) fn take(regions: &[PathBuf], id: RegionId) -> Result<Region, &'static
     Ok(Region { path, file, bytes })
 }
 
-/// Empties all regions that no session has, what a killed session left too; how many there are.
+/// Empties all regions that no session has, what a killed session left too; how many there are. Programs that still have
+/// one mapped find that their session has ended.
 pub fn clear_unused_regions(regions: &[PathBuf]) -> usize {
     let mut cleared = 0;
     for file in regions.iter().filter_map(|path| open(path)) {
@@ -135,16 +139,30 @@ pub fn clear_unused_regions(regions: &[PathBuf]) -> usize {
             check_region(&file),
             flock(&file, FlockOperation::NonBlockingLockExclusive),
         ) {
-            cleared += usize::from(clear(&file, bytes).is_ok());
+            cleared += usize::from(retire(&file, bytes).is_ok());
         }
     }
     cleared
 }
 
-/// Gives the memory of a region back to the system, but for its header.
+/// Gives the memory of a region back to the system, but for its header: for a new session.
 fn clear(file: &File, bytes: u64) -> rustix::io::Result<()> {
+    empty(file, KEPT_BYTES..bytes)
+}
+
+/// Gives the memory of a region back to the system after a session, but for its header and the words that say that the
+/// session has ended: a machine that stood still has a program that believes in it. With zeros there, what that program
+/// writes into the ring would seem to be on its way.
+fn retire(file: &File, bytes: u64) -> rustix::io::Result<()> {
+    let copy = file.try_clone().map_err(|_| Errno::MFILE)?;
+    SessionArea::in_region(copy.into())?.mark_ended("the host has ended it");
+    empty(file, KEPT_BYTES..AREA_AT)?;
+    empty(file, AREA_AT + CONTROL_BYTES as u64..bytes)
+}
+
+fn empty(file: &File, bytes: Range<u64>) -> rustix::io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(file, flags, KEPT_BYTES, bytes - KEPT_BYTES)
+    fallocate(file, flags, bytes.start, bytes.end - bytes.start)
 }
 
 #[cfg(test)]

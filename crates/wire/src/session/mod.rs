@@ -42,7 +42,9 @@ pub mod transport;
 mod types;
 
 pub use crate::codec::{Field, FixedBuffer, Malformed, Reader, Sink};
-pub use area::{CHUNK_BYTES, CHUNKS, RING_BYTES, SLOT_BYTES, SLOTS, SessionArea, chunk_state};
+pub use area::{
+    CHUNK_BYTES, CHUNKS, CONTROL_BYTES, RING_BYTES, SLOT_BYTES, SLOTS, SessionArea, chunk_state,
+};
 pub use bell::{BellWord, LIFE_BYTE, RING_BYTE};
 pub use calls::*;
 pub use handshake::Handshake;

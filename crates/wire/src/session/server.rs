@@ -14,7 +14,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::area::{NOTICES, REASON_BYTES, SLOT_ROOM};
+use super::area::{NOTICES, SLOT_ROOM};
 use super::patience::Patience;
 use super::region::{RegionLayout, check_region};
 use super::ring::{RecordHeader, RingReader, Violation, ring_doorbell};
@@ -451,22 +451,16 @@ impl SessionPort {
         self.progress();
     }
 
+    /// Has every later call of the program fail. What the program sees of device memory goes after this, not before.
+    pub fn mark_ended(&self, reason: &str) {
+        let _one = lock(&self.notices);
+        self.area.mark_ended(reason);
+    }
+
     /// Tells the program why there will be no more answers, and wakes whoever of it waits.
     pub fn end(&self, reason: &str) {
-        let mut end = reason.len().min(REASON_BYTES);
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        let area = &self.area;
-        let control = area.control();
-        let first = lock(&self.notices);
-        // The first reason is the cause; later ones are its consequences.
-        if control.worker.ended.load(Relaxed) == 0 {
-            area.mapping()
-                .write(area.reason_at(), &reason.as_bytes()[..end]);
-            control.worker.ended.store(end as u32 + 1, Release);
-        }
-        drop(first);
+        self.mark_ended(reason);
+        let control = self.area.control();
         let flags = futex::Flags::empty();
         let all = i32::MAX as u32;
         let _ = futex::wake(&control.worker.room, flags, all);

@@ -67,6 +67,10 @@ pub trait ClientTransport: Send + Sync {
     fn is_quiet(&self) -> Result<bool, SessionError> {
         Ok(false)
     }
+    /// After a copy that the program has done itself: fails if the memory may have been emptied meanwhile.
+    fn check_copied(&self) -> Result<(), SessionError> {
+        Ok(())
+    }
     /// Says that answers come from a GPU's driver: worth a longer look before a sleep.
     fn expect_gpu_work(&self) {}
     /// Waits on a chunk until it is in another state than `state`.
