@@ -171,8 +171,27 @@ impl Greeting {
     /// # Errors
     /// If there is no shared memory to be had, or the program is gone.
     pub fn welcome(self, windows: Option<OwnedFd>) -> Result<Arc<SessionPort>, SessionError> {
+        self.welcome_with(windows, false)
+    }
+
+    /// Answers it for a device of another machine, to which host memory is copied.
+    ///
+    /// # Errors
+    /// As [`Greeting::welcome`].
+    pub fn welcome_from_afar(self) -> Result<Arc<SessionPort>, SessionError> {
+        self.welcome_with(None, true)
+    }
+
+    fn welcome_with(
+        self,
+        windows: Option<OwnedFd>,
+        copies_host_memory: bool,
+    ) -> Result<Arc<SessionPort>, SessionError> {
         let area = SessionArea::create().map_err(SessionError::system("memfd_create"))?;
-        let answer = Handshake::Welcome { version: VERSION };
+        let answer = Handshake::Welcome {
+            version: VERSION,
+            copies_host_memory,
+        };
         let mut fds = vec![area.fd()];
         fds.extend(windows.as_ref().map(AsFd::as_fd));
         self.socket.send(&answer, &fds).map_err(no_handshake)?;

@@ -47,6 +47,7 @@ pub struct RingTransport {
     window_file: Option<OwnedFd>,
     /// Host memory in the region that the session lies in.
     heap: Option<Arc<RegionHeap>>,
+    copies_host_memory: bool,
     entrance: Mutex<Entrance>,
     /// A turn has ended.
     turn_ended: Condvar,
@@ -75,7 +76,7 @@ impl RingTransport {
         (socket.send(&Handshake::Hello { version }, &[])).map_err(unanswered)?;
         let (answer, fds) = socket.receive().map_err(unanswered)?;
         let theirs = match answer.read() {
-            Ok(Handshake::Welcome { version } | Handshake::Region { version, .. }) => version,
+            Ok(Handshake::Welcome { version, .. } | Handshake::Region { version, .. }) => version,
             Ok(Handshake::Refused { text, .. }) => {
                 let (code, message) = (UNAVAILABLE, text.into());
                 return Err(SessionError::Refused { code, message });
@@ -100,7 +101,18 @@ impl RingTransport {
         }) = answer.read()
         else {
             let area = SessionArea::adopt(fd).map_err(failed)?;
-            return Ok(Self::over(area, socket, fds.next(), None));
+            let copies_host_memory = matches!(
+                answer.read(),
+                Ok(Handshake::Welcome {
+                    copies_host_memory: true,
+                    ..
+                })
+            );
+            let transport = Self::over(area, socket, fds.next(), None);
+            return Ok(Self {
+                copies_host_memory,
+                ..transport
+            });
         };
         let (Some(word), Some(stream)) = (fds.next(), fds.next()) else {
             return Err(none());
@@ -132,6 +144,7 @@ impl RingTransport {
             socket,
             window_file,
             heap,
+            copies_host_memory: false,
             entrance: Mutex::default(),
             turn_ended: Condvar::new(),
             slots: AtomicU64::new(0),
@@ -438,6 +451,10 @@ impl ClientTransport for RingTransport {
 
     fn heap(&self) -> Option<&Arc<RegionHeap>> {
         self.heap.as_ref()
+    }
+
+    fn copies_host_memory(&self) -> bool {
+        self.copies_host_memory
     }
 
     fn begin_turn(&self, stream: u64) -> Result<(), SessionError> {
