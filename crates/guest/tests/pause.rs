@@ -155,6 +155,9 @@ fn the_first_posted_call_after_a_pause_fails() {
     params.extend([4, 0, 0, 0, 7, 0, 0, 0]);
     client.launch(&fill(module, stream), &params).unwrap();
     client.synchronize(stream).unwrap();
+    let pinned = client.host_alloc(context, 4096, false).unwrap();
+    // SAFETY: memory of so many bytes, which nobody else touches.
+    unsafe { std::ptr::write_bytes(pinned.as_ptr(), 0x5a, 4096) };
     machine.until_given_up();
 
     let client = &machine.client;
@@ -163,6 +166,8 @@ fn the_first_posted_call_after_a_pause_fails() {
     assert!(error.to_string().contains("host has ended"), "{error}");
     let error = client.write(stream, address, &[1; 64]).unwrap_err();
     assert_eq!(error.cuda_code(), UNAVAILABLE, "{error}");
+    // SAFETY: as above. What the program has in its own memory is still there.
+    assert_eq!(unsafe { pinned.as_ptr().add(4095).read() }, 0x5a);
     // Nothing waits for an answer that nobody gives, and the error stays.
     let error = client.synchronize(stream).unwrap_err();
     assert_eq!(error.cuda_code(), UNAVAILABLE, "{error}");
