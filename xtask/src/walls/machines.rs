@@ -102,6 +102,8 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
         rows.check(&format!("{name}: the machine crashes and boots"), || {
             let mut guest = Guest::start(&mica, options, &folder("crash")?, way)?;
             let (program, _output) = guest.polling()?;
+            // A crash takes all of the machine: a program whose agent alone is gone still reaches its worker.
+            signal_group(&program, libc::SIGKILL);
             guest.agent.0.kill()?;
             guest.agent.0.wait()?;
             drop(program);
@@ -232,11 +234,9 @@ fn gone(mica: &Mica, program: &mut Running) -> Result<String> {
 fn paused(mica: &Mica, guest: &Guest, how: &str) -> Result<(Duration, String)> {
     let (mut program, mut output) = guest.until_gone(how)?;
     let signal = |number| {
-        // `timeout` leads a group of its own, in which the program is.
-        for target in [-(program.0.id() as i32), guest.agent.0.id() as i32] {
-            // SAFETY: processes that this one has started.
-            unsafe { libc::kill(target, number) };
-        }
+        signal_group(&program, number);
+        // SAFETY: a process that this one has started.
+        unsafe { libc::kill(guest.agent.0.id() as i32, number) };
     };
     signal(libc::SIGSTOP);
     let freed = until_empty(mica);
@@ -266,6 +266,12 @@ fn posted_calls(said: &str, way: Way) -> Result<String> {
         "{calls} calls succeeded after the pause, not {most}"
     );
     Ok(format!("error 46 after {calls} calls"))
+}
+
+/// Sends a signal to a program: `timeout` leads a group of its own, in which the program is.
+fn signal_group(program: &Running, number: i32) {
+    // SAFETY: processes that this one has started.
+    unsafe { libc::kill(-(program.0.id() as i32), number) };
 }
 
 /// Waits for a socket.
@@ -298,6 +304,8 @@ pub(super) fn until_empty(mica: &Mica) -> Result<Duration> {
 
 /// A program that waits is killed.
 fn left(mica: &Mica, guest: &Guest) -> Result<String> {
+    // The program of the check before may still be listed.
+    until_empty(mica)?;
     let mut command = guest.command(&guest.probe, &["1024", "wait"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut program = Running(command.spawn()?);
