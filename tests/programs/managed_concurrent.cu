@@ -25,6 +25,7 @@ int main() {
     CHECK(cudaDeviceGetAttribute(&concurrent, cudaDevAttrConcurrentManagedAccess, 0));
     // Where a device says no, only what comes after a wait is seen.
     if (concurrent) seen_while_it_runs();
+    else printf("skipped: the device has no concurrent access to managed memory\n");
 
     const size_t bytes = 4 << 20;
     int *p;

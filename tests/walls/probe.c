@@ -1,9 +1,10 @@
 // Checks the GPU that it finds: `probe MOST_MIB` must be refused more than MOST_MIB and can use 1 MiB. `probe MOST_MIB wait` stays until
-// its input ends, `probe MOST_MIB poll` until the GPU is gone. Loads the driver by name, as
-// libraries do, and needs no CUDA header, so that any C compiler builds it.
+// its input ends, `probe MOST_MIB poll` until the GPU is gone, `probe MOST_MIB ask-nothing` too, with calls that need no answer. Loads
+// the driver by name, as libraries do, and needs no CUDA header, so that any C compiler builds it.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef unsigned long long pointer;
@@ -24,6 +25,12 @@ static void must(const char *what, int got, int expected) {
         printf("%s answered %d, not %d\n", what, got, expected);
         exit(1);
     }
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
 int main(int count, char **words) {
@@ -72,6 +79,22 @@ int main(int count, char **words) {
             usleep(20000);
         }
         printf("error %d\n", code);
+        return 0;
+    }
+    if (count > 2 && words[2][0] == 'a') {
+        // Fills memory, and waits for nothing, until that fails; says how many calls succeeded since it last stood still.
+        int (*fill)(pointer, unsigned char, size_t, void *) = find("cuMemsetD8Async");
+        int code, calls = 0;
+        double last = now();
+        puts("here");
+        fflush(stdout);
+        while (!(code = fill(memory, 1, 64, 0))) {
+            usleep(20000);
+            calls = now() - last > 2 ? 0 : calls + 1;
+            last = now();
+        }
+        printf("error %d after %d calls\n", code, calls);
+        printf("error %d\n", fill(memory, 1, 64, 0));
         return 0;
     }
     must("cuMemFree", release(memory), 0);

@@ -270,6 +270,7 @@ fn run_one(program: &Program, binary: &Path) -> Result<()> {
         .output()
         .context("mica cannot start")?;
     must_be_ok(&output)?;
+    must_know_of_memory(&program.name, &output, true)?;
     let said = String::from_utf8_lossy(&output.stderr);
     let tells = |line: &str| program.told.iter().all(|part| line.contains(part.as_str()));
     let mut told = said.lines().filter(|line| line.starts_with("mica: "));
@@ -294,6 +295,36 @@ pub(crate) fn must_be_ok(output: &Output) -> Result<usize> {
         .lines()
         .filter(|line| line.starts_with("  "))
         .count())
+}
+
+/// Programs in which a running kernel and the program talk through host memory, and what Mica says to one that maps it
+/// where it is copied.
+const SHARE_MEMORY_WITH_KERNELS: [(&str, Option<&str>); 2] = [
+    ("managed_concurrent", None),
+    (
+        "zero_copy",
+        Some("mica: memory that is mapped into the GPU is copied"),
+    ),
+];
+
+/// A program that shares memory with running kernels does so where memory is shared; elsewhere the device's attributes keep
+/// it from that, and the user is told if it maps memory all the same.
+pub(crate) fn must_know_of_memory(name: &str, output: &Output, is_shared: bool) -> Result<()> {
+    let mut known = SHARE_MEMORY_WITH_KERNELS.iter();
+    let Some((_, warning)) = known.find(|(other, _)| *other == name) else {
+        return Ok(());
+    };
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let has_skipped = printed.lines().any(|line| line.starts_with("skipped: "));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let warned = warning.map_or(0, |text| {
+        said.lines().filter(|line| line.starts_with(text)).count()
+    });
+    let expected = usize::from(!is_shared && warning.is_some());
+    if has_skipped == is_shared || warned != expected {
+        bail!("host memory is shared: {is_shared}; printed {printed:?} and {said:?}");
+    }
+    Ok(())
 }
 
 /// `mica run` on the software GPU with a bounded time, up to the program's name.

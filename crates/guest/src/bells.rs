@@ -1,7 +1,8 @@
 //! A session in a region: the two ends of the stream beside it, over which each side wakes the other.
 //!
 //! Both send single bytes: [`RING_BYTE`] says that there is something new in the region, [`LIFE_BYTE`] that the sender
-//! lives. There is nothing else to parse, and the order of bytes from two senders does not matter.
+//! lives; the machine's last one is [`END_BYTE`] if its program has ended. There is nothing else to parse, and the order of
+//! bytes from two senders does not matter.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
@@ -11,7 +12,7 @@ use std::time::Instant;
 use mica_tunnel::{PING_EVERY, SILENCE, TunnelError};
 use mica_wire::session::client::RegionPort;
 use mica_wire::session::server::Greeting;
-use mica_wire::session::{BellWord, LIFE_BYTE, RING_BYTE};
+use mica_wire::session::{BellWord, END_BYTE, LIFE_BYTE, RING_BYTE, SessionArea};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -21,6 +22,16 @@ enum Brought {
     Nothing,
     Life,
     Ring,
+    End,
+}
+
+/// What the host knows of a program whose session has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramLife {
+    /// It has ended, its machine says.
+    Over,
+    /// It may go on, and look at its memory.
+    Unknown,
 }
 
 /// One end of the stream.
@@ -89,14 +100,15 @@ impl<'a> Stream<'a> {
         let bytes = &bytes[..got];
         if bytes
             .iter()
-            .any(|byte| ![RING_BYTE, LIFE_BYTE].contains(byte))
+            .any(|byte| ![RING_BYTE, LIFE_BYTE, END_BYTE].contains(byte))
         {
             return Err(TunnelError::Protocol("a byte that says nothing".into()));
         }
-        match bytes.contains(&RING_BYTE) {
-            true => Ok(Brought::Ring),
-            false => Ok(Brought::Life),
-        }
+        Ok(match bytes {
+            _ if bytes.contains(&END_BYTE) => Brought::End,
+            _ if bytes.contains(&RING_BYTE) => Brought::Ring,
+            _ => Brought::Life,
+        })
     }
 }
 
@@ -135,6 +147,10 @@ pub fn serve_program(
             Err(error) => break Err(error),
         }
     };
+    match &ended {
+        Ok(()) => say(stream.as_fd(), END_BYTE),
+        Err(error) => mark_ended(region, error),
+    }
     // A child of the program may have the same socket open.
     let _ = shutdown(stream, Shutdown::Both);
     let _ = shutdown(&socket, Shutdown::Both);
@@ -146,11 +162,19 @@ pub fn serve_program(
     ended
 }
 
-/// The host's end: serves a session whose region the worker has, to its end.
+/// Has every later call of the program fail, also those that need no answer: where the host was killed nobody else says it.
+fn mark_ended(region: BorrowedFd<'_>, why: &TunnelError) {
+    let area = (region.try_clone_to_owned().ok()).and_then(|fd| SessionArea::beside_wall(fd).ok());
+    if let Some(area) = area {
+        area.mark_ended(&why.to_string());
+    }
+}
+
+/// The host's end: serves a session whose region the worker has, to its end; what is known of the program then.
 ///
 /// # Errors
 /// Why it ended, unless the program or the worker did.
-pub fn serve_worker(port: &RegionPort, stream: &OwnedFd) -> Result<(), TunnelError> {
+pub fn serve_worker(port: &RegionPort, stream: &OwnedFd) -> Result<ProgramLife, TunnelError> {
     let over = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -165,10 +189,20 @@ pub fn serve_worker(port: &RegionPort, stream: &OwnedFd) -> Result<(), TunnelErr
         let mut own = Stream::new(stream);
         let ended = loop {
             match own.receive(&[(port.as_fd(), PollFlags::RDHUP)]) {
-                Ok(None) | Err(TunnelError::Closed) => break Ok(()),
+                Ok(None) => {
+                    port.mark_ended("its worker process is gone");
+                    break Ok(ProgramLife::Unknown);
+                }
+                Ok(Some(Brought::End)) => break Ok(ProgramLife::Over),
                 Ok(Some(Brought::Ring)) => port.wake_worker(),
                 Ok(Some(_)) => {}
-                Err(error) => break Err(error),
+                Err(error) => {
+                    port.mark_ended(&format!("the host has ended it: {error}"));
+                    break match error {
+                        TunnelError::Closed => Ok(ProgramLife::Unknown),
+                        error => Err(error),
+                    };
+                }
             }
         };
         over.store(true, Release);

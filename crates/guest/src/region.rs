@@ -6,16 +6,20 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mica_wire::session::{
-    LEAST_REGION_BYTES, REGION_HEADER_BYTES, RegionId, check_region, region_header, region_id,
+    AREA_AT, CONTROL_BYTES, HEAP_AT, LEAST_REGION_BYTES, REGION_HEADER_BYTES, RegionId,
+    RegionLayout, SessionArea, check_region, region_header, region_id,
 };
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::Errno;
 
 use crate::GuestError;
+use crate::bells::ProgramLife;
 
 /// What is kept of a region between sessions: the page with its header.
 const KEPT_BYTES: u64 = 4096;
@@ -99,12 +103,16 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Gives the region back: empties it as soon as the worker has closed it.
-    pub(crate) fn give_back(self) {
-        let path = [self.path];
+    /// Gives the region back: empties it as soon as the worker has closed it, but for the memory of a program that may go
+    /// on.
+    pub(crate) fn give_back(self, has_windows: bool, life: ProgramLife) {
+        let kept = match life {
+            ProgramLife::Over => HEAP_AT..HEAP_AT,
+            ProgramLife::Unknown => RegionLayout::new(self.bytes, has_windows).heap,
+        };
         drop(self.file);
         let began = Instant::now();
-        while clear_unused_regions(&path) == 0 && began.elapsed() < WORKER_ENDS_WITHIN {
+        while !retire_unused(&self.path, &kept) && began.elapsed() < WORKER_ENDS_WITHIN {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -127,24 +135,51 @@ pub(crate) fn take(regions: &[PathBuf], id: RegionId) -> Result<Region, &'static
     Ok(Region { path, file, bytes })
 }
 
-/// Empties all regions that no session has, what a killed session left too; how many there are.
+/// Ends what a killed session left in all regions that no session has; how many there are. Programs that still have one
+/// mapped find that their session has ended; their own memory stays until the next session begins.
 pub fn clear_unused_regions(regions: &[PathBuf]) -> usize {
-    let mut cleared = 0;
-    for file in regions.iter().filter_map(|path| open(path)) {
-        if let (Ok(bytes), Ok(())) = (
-            check_region(&file),
-            flock(&file, FlockOperation::NonBlockingLockExclusive),
-        ) {
-            cleared += usize::from(clear(&file, bytes).is_ok());
-        }
-    }
-    cleared
+    let all = HEAP_AT..u64::MAX;
+    (regions.iter())
+        .filter(|path| retire_unused(path, &all))
+        .count()
 }
 
-/// Gives the memory of a region back to the system, but for its header.
+/// Retires a region, but for the bytes that are kept, if no session has it.
+fn retire_unused(path: &Path, kept: &Range<u64>) -> bool {
+    let Some(file) = open(path) else {
+        return false;
+    };
+    match (
+        check_region(&file),
+        flock(&file, FlockOperation::NonBlockingLockExclusive),
+    ) {
+        (Ok(bytes), Ok(())) => retire(&file, bytes, kept).is_ok(),
+        _ => false,
+    }
+}
+
+/// Gives the memory of a region back to the system, but for its header: for a new session.
 fn clear(file: &File, bytes: u64) -> rustix::io::Result<()> {
+    empty(file, KEPT_BYTES..bytes)
+}
+
+/// Gives the memory of a region back to the system after a session, but for what is kept, its header and the words that say
+/// that the session has ended: a machine that stood still has a program that believes in it. With zeros there, what that
+/// program writes into the ring would seem to be on its way.
+fn retire(file: &File, bytes: u64, kept: &Range<u64>) -> rustix::io::Result<()> {
+    let copy = file.try_clone().map_err(|_| Errno::MFILE)?;
+    SessionArea::in_region(copy.into())?.mark_ended("the host has ended it");
+    empty(file, KEPT_BYTES..AREA_AT)?;
+    empty(file, AREA_AT + CONTROL_BYTES as u64..kept.start)?;
+    empty(file, kept.end.min(bytes)..bytes)
+}
+
+fn empty(file: &File, bytes: Range<u64>) -> rustix::io::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(file, flags, KEPT_BYTES, bytes - KEPT_BYTES)
+    fallocate(file, flags, bytes.start, bytes.end - bytes.start)
 }
 
 #[cfg(test)]
@@ -190,6 +225,37 @@ mod tests {
         let mut page = [1; 4096];
         region.file.read_exact_at(&mut page, 4096).unwrap();
         assert_eq!(page, [0; 4096]);
+    }
+
+    #[test]
+    fn the_memory_of_a_program_that_may_go_on_is_kept() {
+        let path = Removed(scratch("kept"));
+        let bytes = 2 * LEAST_REGION_BYTES;
+        prepare_region(&path.0, bytes, None).unwrap();
+        let (id, paths) = (id_of(&path.0), [path.0.clone()]);
+        let layout = RegionLayout::new(bytes, true);
+        let (heap, window) = (layout.heap.start, layout.windows.start);
+        for (life, expected) in [(ProgramLife::Unknown, 7), (ProgramLife::Over, 0)] {
+            let region = take(&paths, id).unwrap();
+            for at in [heap, layout.heap.end - 1, window] {
+                region.file.write_all_at(&[7], at).unwrap();
+            }
+            region.give_back(true, life);
+            // As after every stream of the machine.
+            assert_eq!(clear_unused_regions(&paths), 1);
+            let file = open(&path.0).unwrap();
+            let found = [heap, layout.heap.end - 1, window].map(|at| {
+                let mut byte = [1];
+                file.read_exact_at(&mut byte, at).unwrap();
+                byte[0]
+            });
+            assert_eq!(found, [expected, expected, 0], "{life:?}");
+        }
+        // The next session finds nothing.
+        let region = take(&paths, id).unwrap();
+        let mut byte = [1];
+        region.file.read_exact_at(&mut byte, heap).unwrap();
+        assert_eq!(byte, [0]);
     }
 
     #[test]

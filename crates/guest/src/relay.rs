@@ -17,9 +17,10 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::GuestError;
+use crate::bells::{self, ProgramLife};
 use crate::hello::{Hello, MOST_ANSWER_BYTES, Purpose, answer};
 use crate::region::{self, Region};
-use crate::{GuestError, bells};
 
 /// How long a guest may take for its hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
@@ -88,9 +89,11 @@ pub fn serve(
             answer(&copy, Ok(&text)).map_err(gone())?;
             drop(copy);
             let served = bells::serve_worker(&port, &stream);
+            let has_windows = port.has_windows();
             drop(port);
-            region.give_back();
-            Ok(served?)
+            let life = *served.as_ref().unwrap_or(&ProgramLife::Unknown);
+            region.give_back(has_windows, life);
+            served.map(drop).map_err(GuestError::from)
         }
         Purpose::Session => {
             let (limit_bytes, worker) = match open_worker(environment, RecordPort::connect) {

@@ -4,11 +4,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mica_gpu::Gpu;
-use mica_guest::bells;
+use mica_guest::bells::{self, ProgramLife};
 use mica_limits::{LocalQuota, Quota};
 use mica_vgpu::test_gpu::TestGpu;
 use mica_vgpu::{Vgpu, VgpuSpec};
@@ -31,6 +32,8 @@ struct Machine {
     client: SessionClient,
     region: OwnedFd,
     wire: UnixStream,
+    /// What the host knows of the program at the end of the session.
+    life: Receiver<ProgramLife>,
     threads: Vec<JoinHandle<Result<(), String>>>,
 }
 
@@ -60,6 +63,7 @@ impl Bench {
         let (vgpu, gpu) = (self.vgpu.clone(), self.gpu.clone());
         let output = Arc::new(OutputBuffer::default());
         let (tell, told) = std::sync::mpsc::channel();
+        let (tell_life, life) = std::sync::mpsc::channel();
         let (there, here) = (region.try_clone().unwrap(), region.try_clone().unwrap());
         let threads = vec![
             std::thread::spawn(move || {
@@ -72,7 +76,10 @@ impl Bench {
             std::thread::spawn(move || {
                 let port = RegionPort::connect(relay_end, there).unwrap();
                 tell.send(port.has_windows()).unwrap();
-                bells::serve_worker(&port, &far.into()).map_err(|error| error.to_string())
+                let served = bells::serve_worker(&port, &far.into());
+                let life = served.map_err(|error| error.to_string())?;
+                tell_life.send(life).unwrap();
+                Ok(())
             }),
             std::thread::spawn(move || {
                 let facts = (REGION_BYTES, told.recv().unwrap());
@@ -85,6 +92,7 @@ impl Bench {
             client: SessionClient::connect(program, "test").unwrap(),
             region,
             wire,
+            life,
             threads,
         }
     }
@@ -93,10 +101,16 @@ impl Bench {
 impl Machine {
     /// What the worker, the relay and the agent say once the program has gone.
     fn end(self) -> Vec<Result<(), String>> {
+        self.end_with_life().0
+    }
+
+    /// The same, and what the host knows of the program.
+    fn end_with_life(self) -> (Vec<Result<(), String>>, Option<ProgramLife>) {
         drop(self.client);
-        (self.threads.into_iter())
+        let said = (self.threads.into_iter())
             .map(|thread| thread.join().unwrap())
-            .collect()
+            .collect();
+        (said, self.life.try_recv().ok())
     }
 }
 
@@ -161,8 +175,9 @@ fn a_program_computes_copies_and_pins_in_a_region() {
     let file = create_sealed("mine", 8192).unwrap();
     let refused = client.host_register(context, &file, 0, 8192, false);
     assert_eq!(refused.unwrap_err().cuda_code(), 801);
-    let said = machine.end();
+    let (said, life) = machine.end_with_life();
     assert_eq!(said, [Ok(()), Ok(()), Ok(())]);
+    assert_eq!(life, Some(ProgramLife::Over));
     assert_eq!(b.quota.view().used_bytes, 0);
 }
 
@@ -268,7 +283,8 @@ fn a_stream_that_is_cut_is_an_error_of_the_program_and_frees_everything() {
         }
     };
     assert_eq!(error.cuda_code(), 46, "{error}");
-    machine.end();
+    let (_, life) = machine.end_with_life();
+    assert_eq!(life, Some(ProgramLife::Unknown));
     assert_eq!(b.quota.view().used_bytes, 0);
 }
 

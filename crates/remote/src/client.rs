@@ -22,6 +22,12 @@ use crate::{RemoteError, hex, unhex};
 /// How long a server may take for its first answer: it may have to start a daemon and a worker.
 const FIRST_ANSWER: Duration = Duration::from_secs(60);
 
+/// How long a server may be busy before a person or a program is told. A server takes ten connections a second of one machine,
+/// and short programs, one after the other, need more.
+const BUSY_WITHIN: Duration = Duration::from_secs(5);
+/// Pause between two tries.
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
+
 /// The server that a person means: a name, or an address.
 ///
 /// # Errors
@@ -53,7 +59,13 @@ pub fn find(folder: &Folder, on: &str) -> Result<(String, KnownServer), RemoteEr
 pub fn connect(identity: &Identity, server: &KnownServer) -> Result<TlsCarrier, RemoteError> {
     let certificate = unhex(&server.certificate).map(CertificateDer::from);
     let known = Peer::Known(certificate.into_iter().collect());
-    let carrier = TlsCarrier::connect(&server.address, Purpose::Use, identity, &known)?;
+    let until = Instant::now() + BUSY_WITHIN;
+    let carrier = loop {
+        match TlsCarrier::connect(&server.address, Purpose::Use, identity, &known) {
+            Err(RemoteError::Busy) if Instant::now() < until => std::thread::sleep(BUSY_PAUSE),
+            connected => break connected?,
+        }
+    };
     carrier.expect_within(FIRST_ANSWER)?;
     Ok(carrier)
 }
@@ -294,5 +306,33 @@ pub fn status(
             gpus,
         } => Ok((began.elapsed(), version, client, gpus)),
         other => Err(unexpected(&other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+    use crate::hello::{HELLO_BYTES, Verdict, server_hello};
+
+    #[test]
+    fn a_busy_server_is_asked_again() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = KnownServer {
+            address: listener.local_addr().unwrap().to_string(),
+            certificate: String::new(),
+        };
+        let serving = std::thread::spawn(move || {
+            for verdict in [Verdict::Busy, Verdict::Busy, Verdict::Gone] {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
+                stream.write_all(&server_hello(verdict)).unwrap();
+            }
+        });
+        let identity = Identity::create(None).unwrap();
+        let error = connect(&identity, &server).err().unwrap();
+        assert!(!matches!(error, RemoteError::Busy), "{error}");
+        serving.join().unwrap();
     }
 }

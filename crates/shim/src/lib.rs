@@ -9,7 +9,8 @@
 //!           ── cuStreamWaitEvent ─► jmp *slot ─────────► real driver
 //! ```
 //!
-//! The library writes nothing to stdout or stderr, takes no signal and lets no panic out.
+//! The library writes nothing of its own to stdout or stderr but one warning ([`isolated`], `memory/copied.rs`), takes no
+//! signal and lets no panic out.
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -6,7 +6,8 @@
 //! own survives, also if both write at the same time.
 
 use mica_wire::session::{
-    GraphLaunch, GraphUpload, Launch, LaunchWith, Region, Request, StreamWaitValue,
+    ContextSynchronize, EventQuery, EventSynchronize, GraphLaunch, GraphUpload, Launch, LaunchWith,
+    Region, Request, StreamQuery, StreamSynchronize, StreamWaitValue,
 };
 
 /// Calls whose work reads and writes host memory that it was given by its address.
@@ -16,6 +17,15 @@ pub(crate) const WORK: &[u16] = &[
     GraphLaunch::NUMBER,
     GraphUpload::NUMBER,
     StreamWaitValue::NUMBER,
+];
+
+/// Calls that wait for work, or ask whether it is done: it may be waiting for what the program has written.
+pub(crate) const WAITS: &[u16] = &[
+    ContextSynchronize::NUMBER,
+    StreamSynchronize::NUMBER,
+    StreamQuery::NUMBER,
+    EventSynchronize::NUMBER,
+    EventQuery::NUMBER,
 ];
 
 /// The unit that is compared.

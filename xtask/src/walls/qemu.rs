@@ -27,7 +27,7 @@ const MODULES: [&str; 8] = [
     "net/vmw_vsock/vmw_vsock_virtio_transport",
 ];
 /// Programs that run in the guest, where no others are chosen: its processor is emulated and slow.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     "callbacks",
     "graph_capture",
     "malloc_async",
@@ -36,6 +36,7 @@ const PROGRAMS: [&str; 8] = [
     "streams_events",
     "texture_2d",
     "vector_add",
+    "zero_copy",
 ];
 /// Tools of busybox in the guest.
 const APPLETS: [&str; 8] = [
@@ -113,11 +114,7 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let scratch = Scratch::new("qemu")?;
     let at = |name: &str| scratch.0.join(name);
     let mut programs = super::containers::programs(options.programs)?;
-    let chosen = |program: &PathBuf| {
-        // Talks with a running kernel through host memory: it would not end over the stream.
-        let is_shared = regions > 0 && program.ends_with("zero_copy");
-        is_shared || PROGRAMS.iter().any(|name| program.ends_with(name))
-    };
+    let chosen = |program: &PathBuf| PROGRAMS.iter().any(|name| program.ends_with(name));
     programs.retain(|program| !options.programs.is_empty() || chosen(program));
     let image = image(parts, options, &scratch.0, &programs)?;
     let mica = Mica::new(options, &scratch.0);

@@ -8,11 +8,13 @@ use std::sync::{Mutex, OnceLock};
 use mica_cuda_abi::{CuResult, DeviceAttribute};
 use mica_limits::{Environment, connect_session};
 use mica_wire::session::client::{SessionClient, WindowCopy, observe_window_copies};
+use mica_wire::session::transport::ClientTransport;
 
 use crate::isolated::check;
 use crate::isolated::context::Context;
 use crate::isolated::device::attributes;
 use crate::isolated::memory::MemoryMap;
+use crate::isolated::memory::copied::Copied;
 use crate::isolated::support::{Answer, Code, FORKED, lock};
 use crate::{cancel, log};
 
@@ -30,6 +32,7 @@ pub(crate) struct State {
     next: AtomicU64,
     /// Values the program has set, by what they belong to.
     pub(crate) loose: Mutex<HashMap<(u64, u32), u64>>,
+    pub(crate) copied: Copied,
 }
 
 static STATE: OnceLock<State> = OnceLock::new();
@@ -66,7 +69,8 @@ pub(crate) fn start() -> Answer {
     attributes[DeviceAttribute::PciDomainId as usize] = Some(pci[0]);
     attributes[DeviceAttribute::PciBusId as usize] = Some(pci[1]);
     attributes[DeviceAttribute::PciDeviceId as usize] = Some(pci[2]);
-    attributes::answer(&mut attributes, snapshot.has_driver);
+    let copies_host_memory = client.transport().copies_host_memory();
+    attributes::answer(&mut attributes, snapshot.has_driver, copies_host_memory);
     let state = State {
         client,
         attributes,
@@ -75,6 +79,7 @@ pub(crate) fn start() -> Answer {
         memory: MemoryMap::default(),
         next: AtomicU64::new(1),
         loose: Mutex::default(),
+        copied: Copied::new(copies_host_memory),
     };
     // SAFETY: the handlers store to atomics and write what kernels have printed.
     unsafe {
@@ -194,6 +199,11 @@ impl State {
             pieces.into_iter().for_each(pass_on);
         }
     }
+}
+
+/// Writes a line to the program's standard error. For what a program would otherwise wait for in vain, and nothing else.
+pub(crate) fn warn(text: &str) {
+    pass_on((1, format!("mica: {text}\n").into_bytes()));
 }
 
 /// Passes on one piece of output, through the C library so that it comes in order with the program's own.

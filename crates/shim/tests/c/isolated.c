@@ -343,6 +343,47 @@ static void host_memory(void) {
     OK(cuMemFree_v2(d));
 }
 
+/* What the device says of host memory, and the same program where it is shared and where it is copied. */
+static void memory_is(int shared) {
+    int value = -1;
+    start();
+    OK(cuDeviceGetAttribute(&value, 19, 0)); /* CAN_MAP_HOST_MEMORY */
+    IS(value, shared);
+    OK(cuDeviceGetAttribute(&value, 89, 0)); /* CONCURRENT_MANAGED_ACCESS */
+    IS(value, shared);
+    OK(cuDeviceGetAttribute(&value, 83, 0)); /* MANAGED_MEMORY */
+    IS(value, 1);
+    /* Pinned memory that is only copied, and managed memory, are as everywhere. */
+    unsigned *h;
+    Ptr d, m;
+    OK(cuMemHostAlloc((void **)&h, 4096, 0));
+    OK(cuMemAlloc_v2(&d, 4096));
+    h[0] = 7;
+    OK(cuMemcpyHtoD_v2(d, h, 4096));
+    OK(launch_add(d, 1, 1, 0));
+    OK(cuMemcpyDtoH_v2(h, d, 4096));
+    IS(h[0], 13);
+    OK(cuMemAllocManaged(&m, 4096, 1));
+    *(volatile unsigned *)(uintptr_t)m = 1;
+    OK(launch_add(m, 1, 1, 0));
+    OK(cuCtxSynchronize());
+    IS(*(volatile unsigned *)(uintptr_t)m, 7);
+}
+static void shared_memory(void) { memory_is(1); }
+static void copied_memory(void) { memory_is(0); }
+
+/* A kernel is given pinned memory that nobody has asked to be mapped. */
+static void pinned_kernel(void) {
+    start();
+    unsigned *h;
+    OK(cuMemHostAlloc((void **)&h, 4096, 0));
+    for (int i = 1; i < 4; i++) {
+        OK(launch_add((Ptr)(uintptr_t)h, 1, 1, 0));
+        OK(cuCtxSynchronize());
+        IS(h[0], 6 * i);
+    }
+}
+
 static void graphs(void) {
     start();
     Ptr p;
@@ -710,6 +751,7 @@ int main(int argc, char **argv) {
         {"nulls", nulls}, {"copies", copies}, {"copying", copying}, {"cancelled", cancelled},
         {"cancelled_thread", cancelled_thread}, {"exact_bounds", exact_bounds},
         {"no_allocations", no_allocations}, {"stream_values", stream_values},
+        {"shared_memory", shared_memory}, {"copied_memory", copied_memory}, {"pinned_kernel", pinned_kernel},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (argc > 1 && !strcmp(all[i].name, argv[1])) {

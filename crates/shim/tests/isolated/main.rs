@@ -5,12 +5,14 @@
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use mica_limits::{LocalQuota, Quota};
+use mica_tunnel::{RecordPort, SocketCarrier, far, near};
 use mica_vgpu::{Vgpu, VgpuSpec};
 use mica_wire::host::message::{ClientMessage, DaemonMessage};
 use mica_wire::host::socket::HostSocket;
@@ -33,6 +35,8 @@ struct Host {
     ended: (Mutex<usize>, std::sync::Condvar),
     /// Programs whose sessions nobody will serve.
     deaf: Mutex<usize>,
+    /// Sessions pass through a tunnel, as if the worker were on another machine.
+    is_afar: bool,
 }
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -42,6 +46,10 @@ fn pair() -> (OwnedFd, OwnedFd) {
 
 impl Host {
     fn start() -> Arc<Self> {
+        Self::start_at(false)
+    }
+
+    fn start_at(is_afar: bool) -> Arc<Self> {
         let quota = Arc::new(LocalQuota::new(LIMIT));
         let devices = SoftwareDevices::new(0, None, None);
         let gpu = devices.open(Arc::default()).unwrap();
@@ -54,6 +62,7 @@ impl Host {
             sessions: Mutex::default(),
             ended: Default::default(),
             deaf: Mutex::default(),
+            is_afar,
         });
         let flags = SocketFlags::CLOEXEC;
         let listener =
@@ -94,6 +103,10 @@ impl Host {
         }
         let mut sessions = self.sessions.lock().unwrap();
         sessions.push(ours.try_clone().unwrap());
+        let ours = match self.is_afar {
+            true => through_tunnel(ours),
+            false => ours,
+        };
         let host = Arc::clone(self);
         std::thread::spawn(move || {
             let output = Arc::new(OutputBuffer::default());
@@ -143,6 +156,22 @@ impl Host {
     fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
+}
+
+/// Both ends of a tunnel for a program; the worker's end of it.
+fn through_tunnel(program: OwnedFd) -> OwnedFd {
+    let (worker, far_end) = pair();
+    let (near_wire, far_wire) = UnixStream::pair().unwrap();
+    std::thread::spawn(move || {
+        let worker = RecordPort::connect(far_end).unwrap();
+        let carrier = Arc::new(SocketCarrier::new(far_wire));
+        let _ = far::serve(worker, carrier, None, &Default::default());
+    });
+    std::thread::spawn(move || {
+        let carrier = Arc::new(SocketCarrier::new(near_wire));
+        let _ = near::serve(program, None, carrier, Default::default());
+    });
+    worker
 }
 
 struct Built {
@@ -198,15 +227,20 @@ fn run(part: &str) -> Arc<Host> {
 
 fn run_with(part: &str, set: impl FnOnce(&Host, &mut Command)) -> Arc<Host> {
     let host = Host::start();
+    assert_eq!(run_on(&host, part, set), "");
+    host
+}
+
+/// What the program said on standard error.
+fn run_on(host: &Host, part: &str, set: impl FnOnce(&Host, &mut Command)) -> String {
     let mut command = host.program(part);
-    set(&host, &mut command);
+    set(host, &mut command);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(said.trim(), "ok", "{:?}; {}", output.status, host.log());
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(output.status.success());
     host.assert_clean(1);
-    host
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
@@ -251,6 +285,28 @@ fn streams_wait_for_words_in_memory() {
 #[test]
 fn host_memory_is_used_in_place() {
     run("host_memory");
+}
+
+#[test]
+fn memory_that_is_shared_is_said_to_be() {
+    run("shared_memory");
+}
+
+#[test]
+fn memory_that_is_copied_to_another_machine_is_not_said_to_be_shared() {
+    let said = run_on(&Host::start_at(true), "copied_memory", |_, _| {});
+    assert_eq!(said, "", "nothing was mapped");
+}
+
+/// A program that maps memory without asking is told once that it is copied: by the flag, by the device's address, by a kernel
+/// that is given it, by a stream that waits for a word in it. That word arrives with the wait.
+#[test]
+fn a_program_that_maps_memory_of_another_machine_is_told_once() {
+    for part in ["host_memory", "pinned_kernel", "stream_values"] {
+        let said = run_on(&Host::start_at(true), part, |_, _| {});
+        assert!(said.starts_with("mica: memory that is mapped"), "{said:?}");
+        assert_eq!(said.lines().count(), 1, "{part}: {said}");
+    }
 }
 
 #[test]

@@ -95,7 +95,7 @@ pub fn serve(
     carrier: Arc<dyn Carrier>,
     stats: Arc<LinkStats>,
 ) -> Result<(), TunnelError> {
-    let port = Greeting::receive(program)?.welcome(None)?;
+    let port = Greeting::receive(program)?.welcome_from_afar()?;
     let near = Near {
         port,
         carrier,

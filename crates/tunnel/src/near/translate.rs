@@ -12,7 +12,7 @@ use super::host::PIECE;
 use super::receive::After;
 use super::{Near, blobs};
 use crate::frame::{Header, Kind, NO_SLOT};
-use crate::shadow::WORK;
+use crate::shadow::{WAITS, WORK};
 use crate::{TunnelError, lock};
 
 /// What is left to do for a record.
@@ -69,6 +69,8 @@ impl Near {
             let mut host = lock(&self.host);
             host.map_mentioned(body, out);
             host.send_changes(0, out);
+        } else if WAITS.contains(&header.call) {
+            lock(&self.host).send_changes(0, out);
         }
         if !FIRST_LOOKED_AT.contains(&header.call) {
             record(header.call, slot, position, body, out);

@@ -37,7 +37,9 @@ pub(crate) const NOTICES: usize = 256;
 /// Bytes of text that say why a session ended.
 pub(crate) const REASON_BYTES: usize = 512;
 
-const CHUNK_STATES_AT: usize = 8 << 10;
+/// Bytes of the control block, with the reason after it.
+pub const CONTROL_BYTES: usize = 8 << 10;
+const CHUNK_STATES_AT: usize = CONTROL_BYTES;
 const RING_AT: usize = 16 << 10;
 const SLOTS_AT: usize = RING_AT + RING_BYTES;
 const STAGING_AT: usize = SLOTS_AT + SLOTS * SLOT_BYTES;
@@ -87,7 +89,8 @@ pub(crate) struct WorkerLine {
     pub(crate) room: AtomicU32,
     /// Late errors that nobody has taken.
     pub(crate) late: AtomicU32,
-    /// Length of the reason plus one, once the session has ended.
+    /// Length of the reason plus one, once the session has ended. In a region the host, or the agent in the machine, says
+    /// it too: the worker may be gone.
     pub(crate) ended: AtomicU32,
     /// 1 while kernels' output waits to be taken.
     pub(crate) output: AtomicU32,
@@ -181,6 +184,17 @@ impl SessionArea {
         Ok(Self {
             mapping: Mapping::new(fd, AREA_AT, AREA_BYTES)?,
             bell: Some(bell),
+        })
+    }
+
+    /// The area in a region, as the agent in a virtual machine sees it, to say that the session has ended.
+    ///
+    /// # Errors
+    /// The system cannot map it.
+    pub fn beside_wall(fd: OwnedFd) -> Result<Self, Errno> {
+        Ok(Self {
+            mapping: Mapping::new(fd, AREA_AT, AREA_BYTES)?,
+            bell: None,
         })
     }
 
@@ -361,5 +375,20 @@ impl SessionArea {
 
     pub(crate) fn reason_at(&self) -> usize {
         REASON_AT
+    }
+
+    /// Says that the session has ended and why, unless that is said already: the first reason is the cause, later ones are
+    /// its consequences. Every later call of the program fails; nobody is woken.
+    pub fn mark_ended(&self, reason: &str) {
+        let mut end = reason.len().min(REASON_BYTES);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        let ended = &self.control().worker.ended;
+        if ended.load(Relaxed) == 0 {
+            self.mapping.write(REASON_AT, &reason.as_bytes()[..end]);
+            // Before whatever the caller does to the memory: a program that sees a change of that sees this too.
+            ended.store(end as u32 + 1, SeqCst);
+        }
     }
 }

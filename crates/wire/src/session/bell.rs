@@ -28,6 +28,8 @@ const BELL_BYTES: u64 = 4096;
 pub const RING_BYTE: u8 = b'r';
 /// The byte that says nothing but that its sender lives.
 pub const LIFE_BYTE: u8 = b'l';
+/// The machine's last byte if the program has ended: nobody uses its memory any more.
+pub const END_BYTE: u8 = b'e';
 
 /// A word of this machine that a program sleeps on.
 #[derive(Debug)]

@@ -14,6 +14,8 @@ messages! {
         65 Welcome {
             /// The version I speak.
             version: u64,
+            /// Whether host memory of the program is copied to another machine instead of being the device's, too.
+            copies_host_memory: bool,
         }
         /// Worker: refused.
         66 Refused {

@@ -42,8 +42,10 @@ pub mod transport;
 mod types;
 
 pub use crate::codec::{Field, FixedBuffer, Malformed, Reader, Sink};
-pub use area::{CHUNK_BYTES, CHUNKS, RING_BYTES, SLOT_BYTES, SLOTS, SessionArea, chunk_state};
-pub use bell::{BellWord, LIFE_BYTE, RING_BYTE};
+pub use area::{
+    CHUNK_BYTES, CHUNKS, CONTROL_BYTES, RING_BYTES, SLOT_BYTES, SLOTS, SessionArea, chunk_state,
+};
+pub use bell::{BellWord, END_BYTE, LIFE_BYTE, RING_BYTE};
 pub use calls::*;
 pub use handshake::Handshake;
 pub use host_memory::SharedHostMemory;

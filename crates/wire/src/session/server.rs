@@ -14,7 +14,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::area::{NOTICES, REASON_BYTES, SLOT_ROOM};
+use super::area::{NOTICES, SLOT_ROOM};
 use super::patience::Patience;
 use super::region::{RegionLayout, check_region};
 use super::ring::{RecordHeader, RingReader, Violation, ring_doorbell};
@@ -171,8 +171,27 @@ impl Greeting {
     /// # Errors
     /// If there is no shared memory to be had, or the program is gone.
     pub fn welcome(self, windows: Option<OwnedFd>) -> Result<Arc<SessionPort>, SessionError> {
+        self.welcome_with(windows, false)
+    }
+
+    /// Answers it for a device of another machine, to which host memory is copied.
+    ///
+    /// # Errors
+    /// As [`Greeting::welcome`].
+    pub fn welcome_from_afar(self) -> Result<Arc<SessionPort>, SessionError> {
+        self.welcome_with(None, true)
+    }
+
+    fn welcome_with(
+        self,
+        windows: Option<OwnedFd>,
+        copies_host_memory: bool,
+    ) -> Result<Arc<SessionPort>, SessionError> {
         let area = SessionArea::create().map_err(SessionError::system("memfd_create"))?;
-        let answer = Handshake::Welcome { version: VERSION };
+        let answer = Handshake::Welcome {
+            version: VERSION,
+            copies_host_memory,
+        };
         let mut fds = vec![area.fd()];
         fds.extend(windows.as_ref().map(AsFd::as_fd));
         self.socket.send(&answer, &fds).map_err(no_handshake)?;
@@ -451,22 +470,16 @@ impl SessionPort {
         self.progress();
     }
 
+    /// Has every later call of the program fail. What the program sees of device memory goes after this, not before.
+    pub fn mark_ended(&self, reason: &str) {
+        let _one = lock(&self.notices);
+        self.area.mark_ended(reason);
+    }
+
     /// Tells the program why there will be no more answers, and wakes whoever of it waits.
     pub fn end(&self, reason: &str) {
-        let mut end = reason.len().min(REASON_BYTES);
-        while !reason.is_char_boundary(end) {
-            end -= 1;
-        }
-        let area = &self.area;
-        let control = area.control();
-        let first = lock(&self.notices);
-        // The first reason is the cause; later ones are its consequences.
-        if control.worker.ended.load(Relaxed) == 0 {
-            area.mapping()
-                .write(area.reason_at(), &reason.as_bytes()[..end]);
-            control.worker.ended.store(end as u32 + 1, Release);
-        }
-        drop(first);
+        self.mark_ended(reason);
+        let control = self.area.control();
         let flags = futex::Flags::empty();
         let all = i32::MAX as u32;
         let _ = futex::wake(&control.worker.room, flags, all);

@@ -53,6 +53,11 @@ pub trait ClientTransport: Send + Sync {
     fn heap(&self) -> Option<&Arc<RegionHeap>> {
         None
     }
+    /// Whether the device has a copy of host memory instead of the memory itself: both sides are made equal at launches and
+    /// waits, and neither sees what the other writes in between.
+    fn copies_host_memory(&self) -> bool {
+        false
+    }
     /// Keeps work for a stream, and for those that wait for it, out until [`ClientTransport::end_turn`].
     /// Waits for other turns. For carriers with windows.
     fn begin_turn(&self, _stream: u64) -> Result<(), SessionError> {
@@ -66,6 +71,10 @@ pub trait ClientTransport: Send + Sync {
     /// the worker is gone.
     fn is_quiet(&self) -> Result<bool, SessionError> {
         Ok(false)
+    }
+    /// After a copy that the program has done itself: fails if the memory may have been emptied meanwhile.
+    fn check_copied(&self) -> Result<(), SessionError> {
+        Ok(())
     }
     /// Says that answers come from a GPU's driver: worth a longer look before a sleep.
     fn expect_gpu_work(&self) {}

@@ -56,6 +56,8 @@ impl SessionThreads {
     pub(super) fn close(&self) -> Option<String> {
         let dispatcher = &self.dispatcher;
         self.over.store(true, Release);
+        // A program that can still copy through windows must not take emptied memory for its own.
+        dispatcher.port.mark_ended("its session was closed");
         dispatcher.callbacks.end(&dispatcher.port);
         dispatcher.port.wake_readers();
         if let Some(gated) = &self.gated {

@@ -71,8 +71,21 @@ const TABLE: &[Row] = &[
     Row(Any, A::GenericCompressionSupported, 0),
 ];
 
+/// Answers where the device is another machine's and has copies of the program's host memory: neither side sees what the
+/// other writes before a launch or a wait. Programs that ask take another way; mapped memory works all the same for those
+/// that wait before they look.
+const COPIED: &[(DeviceAttribute, i32)] = &[
+    (A::ConcurrentManagedAccess, 0),
+    (A::CanMapHostMemory, 0),
+    (A::HostNativeAtomicSupported, 0),
+];
+
 /// The device's attributes with this library's answers.
-pub(crate) fn answer(attributes: &mut [Option<i32>; 256], has_driver: bool) {
+pub(crate) fn answer(
+    attributes: &mut [Option<i32>; 256],
+    has_driver: bool,
+    copies_host_memory: bool,
+) {
     for Row(device, number, value) in TABLE {
         let applies = match device {
             Any => true,
@@ -82,6 +95,9 @@ pub(crate) fn answer(attributes: &mut [Option<i32>; 256], has_driver: bool) {
         if applies {
             attributes[*number as usize] = Some(*value);
         }
+    }
+    for (number, value) in COPIED.iter().filter(|_| copies_host_memory) {
+        attributes[*number as usize] = Some(*value);
     }
 }
 
@@ -106,7 +122,7 @@ mod tests {
     #[test]
     fn what_this_library_does_not_do_is_masked_and_the_rest_is_the_devices() {
         let mut attributes = [Some(7); 256];
-        answer(&mut attributes, true);
+        answer(&mut attributes, true, false);
         for number in [88, 89, 100, 110, 116, 124, 128, 132] {
             assert_eq!(attributes[number], Some(0), "{number}");
         }
@@ -115,7 +131,19 @@ mod tests {
         }
         assert_eq!(attributes[16], Some(7));
         let mut attributes = [Some(7); 256];
-        answer(&mut attributes, false);
+        answer(&mut attributes, false, false);
         assert_eq!((attributes[89], attributes[91]), (Some(1), Some(7)));
+    }
+
+    #[test]
+    fn memory_that_is_copied_to_another_machine_is_not_said_to_be_mapped() {
+        for has_driver in [true, false] {
+            let mut attributes = [Some(7); 256];
+            answer(&mut attributes, has_driver, true);
+            for number in [19, 86, 89] {
+                assert_eq!(attributes[number], Some(0), "{number}");
+            }
+            assert_eq!(attributes[83], Some(1), "managed memory is there");
+        }
     }
 }

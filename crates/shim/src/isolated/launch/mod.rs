@@ -215,6 +215,7 @@ unsafe fn launch<const PT: bool>(
             attributes: attributes.len() as u32,
         };
         let post = |block: &[u8]| {
+            state.copied.given(state, block);
             let tail = attributes::encode(attributes, block);
             context.checked(state.client.post(&request, &tail))
         };
@@ -230,7 +231,10 @@ unsafe fn launch<const PT: bool>(
         dynamic_shared: shape.shared,
         cooperative: shape.is_cooperative,
     };
-    let post = |block: &[u8]| context.checked(state.client.launch(&request, block));
+    let post = |block: &[u8]| {
+        state.copied.given(state, block);
+        context.checked(state.client.launch(&request, block))
+    };
     // SAFETY: the program's parameters.
     unsafe { with_params(layout, params, extra, post) }
 }

@@ -123,6 +123,9 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
     made.host = pointer;
     made.flags = flags;
     state.memory.insert(made);
+    if flags & host_register_flags::DEVICEMAP != 0 {
+        state.copied.mapped();
+    }
     Ok(())
 }
 
@@ -132,7 +135,11 @@ driver! {
             return invalid();
         }
         let (state, context) = current()?;
-        put(out, allocate(state, context, bytes, AllocationKind::Pinned, flags)?)
+        put(out, allocate(state, context, bytes, AllocationKind::Pinned, flags)?)?;
+        if flags & host_alloc_flags::DEVICEMAP != 0 {
+            state.copied.mapped();
+        }
+        Ok(())
     }
 
     fn alloc_host(out: *mut u64, bytes: usize) {
@@ -160,7 +167,11 @@ driver! {
             return invalid();
         }
         match state.memory.find_host(pointer) {
-            Some(found) => put(out, pointer - found.host + found.device),
+            Some(found) => {
+                put(out, pointer - found.host + found.device)?;
+                state.copied.mapped();
+                Ok(())
+            }
             None => invalid(),
         }
     }

@@ -5,6 +5,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod arrays;
+pub(crate) mod copied;
 pub(crate) mod host_memory;
 pub(crate) mod ipc;
 pub(crate) mod registered;
@@ -136,6 +137,17 @@ impl MemoryMap {
     /// The allocation that holds an address of this process.
     pub(crate) fn find_host(&self, address: u64) -> Option<Arc<Allocation>> {
         holding(&self.by_host, address, |found| found.host)
+    }
+
+    /// Whether there is memory that the host can follow pointers to.
+    pub(crate) fn has_host(&self) -> bool {
+        !read(&self.by_host).is_empty()
+    }
+
+    /// What holds a device address, if the host has it too.
+    pub(crate) fn find_host_of_device(&self, address: u64) -> Option<AllocationKind> {
+        let found = self.find_device(address)?;
+        found.is_host().then_some(found.kind)
     }
 
     /// What of these bytes of this process is the device's already.

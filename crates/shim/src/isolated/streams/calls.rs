@@ -237,6 +237,7 @@ fn wait_value(
         value,
         flags,
     };
+    state.copied.given(state, &address.to_le_bytes());
     context.checked(state.client.post(&request, &[]))
 }
 

@@ -1,7 +1,8 @@
 //! The host's end of a session that a virtual machine's program has in a region.
 //!
 //! [`RegionPort`] gives the region to a worker and then only wakes: the worker when the machine asks for it, and the
-//! machine when the worker shows progress. It reads nothing that the machine writes but words to sleep on.
+//! machine when the worker shows progress, and says that the session has ended. It reads nothing that the machine writes but
+//! words to sleep on and whether the end is said already.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
@@ -67,6 +68,12 @@ impl RegionPort {
         let program = &self.area.control().program;
         self.area.wake_peer(&program.doorbell, 1);
         (self.area).wake_peer(&program.notices_done, i32::MAX as u32);
+    }
+
+    /// Has every later call of the program fail, also that of a machine that stands still now. The worker, if it lives,
+    /// has said why before.
+    pub fn mark_ended(&self, reason: &str) {
+        self.area.mark_ended(reason);
     }
 
     /// Number to pass to [`RegionPort::wait`].

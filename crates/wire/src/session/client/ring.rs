@@ -47,6 +47,7 @@ pub struct RingTransport {
     window_file: Option<OwnedFd>,
     /// Host memory in the region that the session lies in.
     heap: Option<Arc<RegionHeap>>,
+    copies_host_memory: bool,
     entrance: Mutex<Entrance>,
     /// A turn has ended.
     turn_ended: Condvar,
@@ -75,7 +76,7 @@ impl RingTransport {
         (socket.send(&Handshake::Hello { version }, &[])).map_err(unanswered)?;
         let (answer, fds) = socket.receive().map_err(unanswered)?;
         let theirs = match answer.read() {
-            Ok(Handshake::Welcome { version } | Handshake::Region { version, .. }) => version,
+            Ok(Handshake::Welcome { version, .. } | Handshake::Region { version, .. }) => version,
             Ok(Handshake::Refused { text, .. }) => {
                 let (code, message) = (UNAVAILABLE, text.into());
                 return Err(SessionError::Refused { code, message });
@@ -100,7 +101,18 @@ impl RingTransport {
         }) = answer.read()
         else {
             let area = SessionArea::adopt(fd).map_err(failed)?;
-            return Ok(Self::over(area, socket, fds.next(), None));
+            let copies_host_memory = matches!(
+                answer.read(),
+                Ok(Handshake::Welcome {
+                    copies_host_memory: true,
+                    ..
+                })
+            );
+            let transport = Self::over(area, socket, fds.next(), None);
+            return Ok(Self {
+                copies_host_memory,
+                ..transport
+            });
         };
         let (Some(word), Some(stream)) = (fds.next(), fds.next()) else {
             return Err(none());
@@ -132,6 +144,7 @@ impl RingTransport {
             socket,
             window_file,
             heap,
+            copies_host_memory: false,
             entrance: Mutex::default(),
             turn_ended: Condvar::new(),
             slots: AtomicU64::new(0),
@@ -227,6 +240,19 @@ impl RingTransport {
     pub(super) fn check_alive(&self) -> Result<(), SessionError> {
         if self.area.control().worker.ended.load(Acquire) != 0 || self.socket_is_dead() {
             return Err(self.why_ended());
+        }
+        Ok(())
+    }
+
+    /// Fails if what was just read may not be what the worker wrote: a region is emptied after the session's end has been
+    /// marked, so zeros that were read in vain are seen together with the mark. Elsewhere nobody empties the area.
+    #[inline]
+    fn check_kept(&self) -> Result<(), SessionError> {
+        if self.heap.is_some() {
+            fence(Acquire);
+            if self.area.control().worker.ended.load(Relaxed) != 0 {
+                return Err(self.why_ended());
+            }
         }
         Ok(())
     }
@@ -355,6 +381,7 @@ impl ClientTransport for RingTransport {
             let start = bytes.len();
             bytes.resize(start + part, 0);
             self.area.mapping().read(data_at, &mut bytes[start..]);
+            self.check_kept()?;
             if bytes.len() >= total || part == 0 {
                 return Ok((code, bytes));
             }
@@ -385,6 +412,7 @@ impl ClientTransport for RingTransport {
             let given = control.worker.notices_given.load(Acquire);
             if given != taken {
                 let notice = control.notices[taken as usize % NOTICES].load(Acquire);
+                self.check_kept()?;
                 let next = taken.wrapping_add(1);
                 control.program.notices_taken.store(next, SeqCst);
                 return Ok(Some(notice));
@@ -425,6 +453,10 @@ impl ClientTransport for RingTransport {
         self.heap.as_ref()
     }
 
+    fn copies_host_memory(&self) -> bool {
+        self.copies_host_memory
+    }
+
     fn begin_turn(&self, stream: u64) -> Result<(), SessionError> {
         let mut entrance = self.wait_for_turn(self.entrance(), Some(stream))?;
         entrance.turns.begin(stream);
@@ -449,6 +481,10 @@ impl ClientTransport for RingTransport {
         }
         self.check_alive()?;
         Ok(true)
+    }
+
+    fn check_copied(&self) -> Result<(), SessionError> {
+        self.check_kept()
     }
 
     fn expect_gpu_work(&self) {

@@ -133,7 +133,9 @@ impl<T: ClientTransport> SessionClient<T> {
             return Ok(false);
         };
         // SAFETY: the caller vouches for `host`; the window holds the rows (asked for above).
-        Ok(unsafe { window.copy(area.control(), host, address, device.pitch, into_host) })
+        let copied = unsafe { window.copy(area.control(), host, address, device.pitch, into_host) };
+        self.transport.check_copied()?;
+        Ok(copied)
     }
 
     /// A turn on a stream that has nothing to do; `None` if it has and that is not to be waited for, or
