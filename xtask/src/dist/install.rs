@@ -213,7 +213,7 @@ impl Root {
         if !version.starts_with("mica-guest ") {
             bail!("{package}: mica-guest --version says {said:?}");
         }
-        let mut relay = host.mica(&["vm", "serve", "machine", "--regions", "0", "--socket"]);
+        let mut relay = host.mica(&["vm", "serve", "machine", "--ivshmem", "0", "--socket"]);
         let stream = self.0.join("run/stream");
         let _relay = Running::start(relay.arg(&stream).stderr(Stdio::null()))?;
         wait_for(&stream)?;

@@ -121,7 +121,7 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     text(&mut mica.command(&["create", "machine", "-m", "256MiB", "-s", "50"]))?;
     let mut relay = mica.command(&["vm", "serve", "machine", "--socket"]);
     relay.arg(at("vm.vsock_9350")).stderr(Stdio::null());
-    relay.args(["--region-size", "64MiB", "--regions", &regions.to_string()]);
+    relay.args(["--ivshmem-size", "64MiB", "--ivshmem", &regions.to_string()]);
     let _relay = Running(relay.spawn()?);
     let mut vsock = Command::new(&parts.vsock);
     let (socket, streams) = (at("vhost.sock"), at("vm.vsock"));

@@ -50,8 +50,8 @@ impl<'a> Host<'a> {
             vgpu,
             server: None,
         };
-        let mut command = mica(daemon, &["vm", "serve", &host.vgpu, "--regions", "1"])?;
-        command.args(["--region-size", SHARED_MEMORY, "--socket"]);
+        let mut command = mica(daemon, &["vm", "serve", &host.vgpu, "--ivshmem", "1"])?;
+        command.args(["--ivshmem-size", SHARED_MEMORY, "--socket"]);
         command.arg(stream);
         let (server, said) = Server::start(command)?;
         ensure!(said.contains("serving"), "no guest is served: {said}");

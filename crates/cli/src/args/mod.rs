@@ -20,7 +20,7 @@ pub(crate) use remote::{InviteArgs, PairArgs, RemoteAddArgs, RemoteCommand, Serv
 pub(crate) use values::{
     ModeArg, OutputArg, PlacementArg, PrecisionArg, PriorityArg, ProfileArg, ShellArg,
 };
-pub(crate) use vm::{RegionArgs, VmArgs, VmAttachArgs, VmCommand, VmServeArgs};
+pub(crate) use vm::{IvshmemArgs, VmArgs, VmAttachArgs, VmCommand, VmServeArgs};
 
 use crate::check::CheckEnvironment;
 

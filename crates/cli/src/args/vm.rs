@@ -19,7 +19,7 @@ pub(crate) enum VmCommand {
     Attach(VmAttachArgs),
     /// Remove the shared memory of a virtual machine that has ended
     ///
-    /// The files that `mica vm serve --regions` made stay, almost empty, so that a running machine survives a restart of
+    /// The files that `mica vm serve --ivshmem` made stay, almost empty, so that a running machine survives a restart of
     /// the command. Refused while a program uses one of them.
     Detach(VmDetachArgs),
     /// Serve a virtual machine's programs in a virtual GPU, until ended
@@ -41,7 +41,7 @@ pub(crate) struct VmAttachArgs {
     #[arg(long, default_value_t = mica_guest::PORT)]
     pub(crate) port: u32,
     #[command(flatten)]
-    pub(crate) memory: RegionArgs,
+    pub(crate) memory: IvshmemArgs,
 }
 
 /// `mica vm detach`.
@@ -53,14 +53,14 @@ pub(crate) struct VmDetachArgs {
 
 /// The memory that a virtual machine shares with its host.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct RegionArgs {
+pub(crate) struct IvshmemArgs {
     /// Programs of the guest that share memory with their workers (ivshmem) at a time; others' data travels over vsock
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=32))]
-    pub(crate) regions: u32,
+    pub(crate) ivshmem: u32,
     /// Memory that each of them can share, a power of two from 32MiB up: pinned memory, and on the software GPU windows on
     /// device memory. Costs only what is used
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
-    pub(crate) region_size: String,
+    pub(crate) ivshmem_size: String,
 }
 
 /// `mica vm serve`.
@@ -80,8 +80,8 @@ pub(crate) struct VmServeArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) memory: RegionArgs,
+    pub(crate) memory: IvshmemArgs,
     /// User that the machine runs as (libvirt-qemu), who is given the files of its shared memory
     #[arg(long, value_name = "USER")]
-    pub(crate) region_owner: Option<String>,
+    pub(crate) ivshmem_owner: Option<String>,
 }

@@ -97,7 +97,7 @@ fn serve(args: &VmServeArgs) -> Result<()> {
     let streams = Streams {
         exe: own_path()?,
         socket: folder.join("host.sock"),
-        regions: regions::prepare(&args.name, &args.memory, args.region_owner.as_deref())?.into(),
+        regions: regions::prepare(&args.name, &args.memory, args.ivshmem_owner.as_deref())?.into(),
         open: Arc::default(),
     };
     match (&args.socket, args.cid) {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use mica_command::size::Size;
 use mica_command::users::user_number;
 
-use crate::args::RegionArgs;
+use crate::args::IvshmemArgs;
 
 /// Where the files are: libvirt takes them from here, by their names.
 const FOLDER: &str = "/dev/shm";
@@ -22,27 +22,27 @@ fn path(vgpu: &str, number: u32) -> PathBuf {
     Path::new(FOLDER).join(file_name(vgpu, number))
 }
 
-fn bytes_each(args: &RegionArgs) -> Result<u64> {
-    let text = &args.region_size;
+fn bytes_each(args: &IvshmemArgs) -> Result<u64> {
+    let text = &args.ivshmem_size;
     match text.parse::<Size>() {
         Ok(Size(bytes)) if bytes.is_power_of_two() && bytes >= 32 << 20 => Ok(bytes),
         _ => bail!(
-            "--region-size {text}: the memory of a PCI device is a power of two, here from 32MiB up\n  \
+            "--ivshmem-size {text}: the memory of a PCI device is a power of two, here from 32MiB up\n  \
              hint: write 256MiB or 1GiB"
         ),
     }
 }
 
 /// Makes the files of a machine's regions, or takes those of an earlier run.
-pub(super) fn prepare(vgpu: &str, args: &RegionArgs, owner: Option<&str>) -> Result<Vec<PathBuf>> {
+pub(super) fn prepare(vgpu: &str, args: &IvshmemArgs, owner: Option<&str>) -> Result<Vec<PathBuf>> {
     let bytes = bytes_each(args)?;
     let owner = match owner {
         Some(name) => Some(
-            user_number(name).with_context(|| format!("--region-owner {name}: no such user"))?,
+            user_number(name).with_context(|| format!("--ivshmem-owner {name}: no such user"))?,
         ),
         None => None,
     };
-    let paths: Vec<PathBuf> = (0..args.regions).map(|number| path(vgpu, number)).collect();
+    let paths: Vec<PathBuf> = (0..args.ivshmem).map(|number| path(vgpu, number)).collect();
     for path in &paths {
         mica_guest::prepare_region(path, bytes, owner)?;
     }
@@ -68,19 +68,19 @@ pub(super) fn detach(vgpu: &str) -> Result<()> {
         std::fs::remove_file(path)
             .with_context(|| format!("{} cannot be removed", path.display()))?;
     }
-    outln!("{vgpu}: {} regions removed", paths.len());
+    outln!("{vgpu}: {} shared-memory devices removed", paths.len());
     Ok(())
 }
 
 /// What the commands and configurations of a machine say of its regions.
 pub(super) struct Snippets<'a> {
     vgpu: &'a str,
-    args: &'a RegionArgs,
+    args: &'a IvshmemArgs,
     mebibytes: u64,
 }
 
 impl<'a> Snippets<'a> {
-    pub(super) fn new(vgpu: &'a str, args: &'a RegionArgs) -> Result<Self> {
+    pub(super) fn new(vgpu: &'a str, args: &'a IvshmemArgs) -> Result<Self> {
         let mebibytes = bytes_each(args)? >> 20;
         Ok(Self {
             vgpu,
@@ -94,15 +94,15 @@ impl<'a> Snippets<'a> {
         let Self {
             args, mebibytes, ..
         } = self;
-        match args.regions {
-            0 => " --regions 0".into(),
-            count => format!(" --regions {count} --region-size {mebibytes}MiB"),
+        match args.ivshmem {
+            0 => " --ivshmem 0".into(),
+            count => format!(" --ivshmem {count} --ivshmem-size {mebibytes}MiB"),
         }
     }
 
     /// For QEMU: one device a region.
     pub(super) fn qemu(&self) -> String {
-        (0..self.args.regions)
+        (0..self.args.ivshmem)
             .map(|number| {
                 format!(
                     " \\\n        -object memory-backend-file,id=mica{number},mem-path={},size={}M,share=on \
@@ -116,7 +116,7 @@ impl<'a> Snippets<'a> {
 
     /// For libvirt.
     pub(super) fn libvirt(&self) -> String {
-        (0..self.args.regions)
+        (0..self.args.ivshmem)
             .map(|number| {
                 format!(
                     "\n    <shmem name='{}'>\n      <model type='ivshmem-plain'/>\n      <size unit='M'>{}</size>\n    </shmem>",
