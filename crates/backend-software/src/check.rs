@@ -9,7 +9,7 @@ use mica_check::{
     Place, Record, Severity, Tool, WatchedBlock,
 };
 use mica_gpu::GpuError;
-use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Order};
+use mica_kernel::{BlockContext, Dim3, Fault, FaultKind};
 use mica_ptx::names::readable;
 
 use crate::config::OutputKind;
@@ -30,25 +30,9 @@ pub(crate) struct GridCheck {
     /// The fault of the lowest block, and its error.
     fault: Mutex<Option<(u64, GpuError)>>,
     faults: AtomicU32,
-    /// Which block is next.
-    order: Option<Order>,
-    /// Chooses the order of threads too; 0 for the usual one.
-    seed: u64,
 }
 
 impl GridCheck {
-    /// The block to run in place of the one with this number, and the order of its threads.
-    pub(crate) fn scheduled(&self, number: u64) -> (u64, u64) {
-        let block = self.order.map_or(number, |order| order.at(number));
-        match self.seed {
-            0 => (block, 0),
-            seed => (
-                block,
-                seed.wrapping_add(block.wrapping_mul(0x9e37_79b9)).max(1),
-            ),
-        }
-    }
-
     /// A block has faulted. Whether further blocks should run.
     pub(crate) fn fault(&self, block: u64, error: GpuError) -> bool {
         let mut first = lock(&self.fault);
@@ -65,12 +49,7 @@ impl Core {
         if self.check.is_none() {
             return;
         }
-        let seed = self.check.and_then(|c| c.schedule).unwrap_or(0);
-        let check = GridCheck {
-            order: (seed != 0 && !grid.cooperative).then(|| Order::new(seed, grid.total)),
-            seed,
-            ..GridCheck::default()
-        };
+        let check = GridCheck::default();
         if !grid.module.executable.tells_monitor(grid.kernel) {
             let message = "the kernel is interpreted: only its addresses are checked".to_owned();
             check.findings.add(0, 0, note(grid, "interpreted", message));

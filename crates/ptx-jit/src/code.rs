@@ -261,6 +261,7 @@ mod tests {
             plan,
             memcheck: false,
             monitor: false,
+            coverage: false,
             recheck: false,
             quick: false,
             checks: true,

@@ -7,6 +7,7 @@ use mica_ptx_ops::layout::ModuleLayout;
 use std::sync::Arc;
 
 use crate::code::Code;
+use crate::coverage::Coverage;
 use crate::emit::{Source, is_wide};
 use crate::plan::{Plan, Spread};
 use crate::scratch;
@@ -23,6 +24,7 @@ pub(crate) struct Kernel {
     pub(crate) monitor: bool,
     recheck: bool,
     pub(crate) checks: bool,
+    pub(crate) coverage: Coverage,
     /// By diverge site.
     pub(crate) spreads: Vec<Spread>,
     isa: Arc<OwnedTargetIsa>,
@@ -49,6 +51,7 @@ impl Kernel {
         most_lanes: u32,
         (memcheck, monitor): (bool, bool),
         recheck: bool,
+        coverage: bool,
         checks: bool,
         code_cache: Option<(Arc<dyn CodeCache>, String)>,
     ) -> Result<Kernel, CompileError> {
@@ -65,6 +68,10 @@ impl Kernel {
         } else {
             lanes
         };
+        let coverage = match coverage {
+            true => Coverage::of(&plan.unit),
+            false => Coverage::default(),
+        };
         Ok(Kernel {
             module,
             layout,
@@ -73,6 +80,7 @@ impl Kernel {
             monitor,
             recheck,
             checks,
+            coverage,
             spreads,
             isa,
             has_fma,
@@ -115,6 +123,7 @@ impl Kernel {
                 memcheck: self.memcheck,
                 monitor: self.monitor,
                 recheck: self.recheck,
+                coverage: self.coverage.is_on(),
                 checks: self.checks,
                 has_fma: self.has_fma,
                 proven,

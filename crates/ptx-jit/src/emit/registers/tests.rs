@@ -36,6 +36,7 @@ fn refused(register: &str, uniformity: Uniformity) -> Option<String> {
         plan: &plan,
         memcheck: false,
         monitor: false,
+        coverage: false,
         recheck: false,
         quick: false,
         checks: true,
