@@ -47,6 +47,16 @@ pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
     if kind == GpuKind::Software {
         return all;
     }
+    let mut software = |what: &str| all.push(format!("{what} needs the software GPU"));
+    if spec.coverage {
+        software("coverage of kernels");
+    }
+    if spec.seed.is_some() {
+        software("a fixed order of blocks (seed)");
+    }
+    if spec.cores.is_some() {
+        software("a number of cores");
+    }
     // A worker counts streams, and gives the driver no code but PTX that it has judged.
     if mode_on(spec.mode, kind) == Mode::Isolated {
         return all;
