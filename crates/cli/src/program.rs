@@ -274,6 +274,9 @@ fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<
     if let Some(profile) = &watch.profile {
         child.env(mica_limits::PROFILE, profile);
     }
+    if watch.loads_all && std::env::var_os(MODULE_LOADING).is_none() {
+        child.env(MODULE_LOADING, "EAGER");
+    }
     if let Some(trace) = &watch.trace {
         // The library in the program says nothing, so what would fail there fails here.
         (OpenOptions::new().append(true).create(true).open(trace))
@@ -295,6 +298,8 @@ fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<
     Ok(child)
 }
 
+/// Has CUDA's runtime load all modules of a program when it starts, not each when it is first used.
+const MODULE_LOADING: &str = "CUDA_MODULE_LOADING";
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// What the environment says of devices, if that may be another one than the virtual GPU's. Numbers are told by CUDA's

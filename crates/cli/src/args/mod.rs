@@ -316,6 +316,9 @@ pub(crate) struct WatchArgs {
     /// The file that `mica profile` reads.
     #[arg(skip)]
     pub(crate) profile: Option<PathBuf>,
+    /// Load all modules of the program, for `mica cov`: what is never used is part of its report.
+    #[arg(skip)]
+    pub(crate) loads_all: bool,
     /// List the memory that the program has not freed when it ends, and who allocated it (isolated mode)
     #[arg(long)]
     pub(crate) leaks: bool,

@@ -76,6 +76,7 @@ fn run_program(args: &CovArgs) -> Result<(i32, Report)> {
     let follower = follow::start(file)?;
     let watch = WatchArgs {
         profile: Some(PathBuf::from(format!("/proc/{own}/fd/{number}"))),
+        loads_all: true,
         ..WatchArgs::default()
     };
     let code = program::run_covered(args, &watch);
