@@ -145,8 +145,7 @@ fn printed(seed: u64) -> String {
     };
     gpu.launch(stream, &launch).unwrap();
     gpu.stream_synchronize(stream).unwrap();
-    let told = told.lock().unwrap().clone();
-    told
+    std::mem::take(&mut *told.lock().unwrap())
 }
 
 #[test]
