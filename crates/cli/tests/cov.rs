@@ -14,7 +14,7 @@ use mica_wire::session::*;
 
 const PTX: &str = include_str!("../../../tests/coverage/half.ptx");
 /// Names the launches of the program, such as `half:3 also:9`; without it this is no program.
-const LAUNCHES: &str = "MICA_COV_TEST_LAUNCHES";
+const LAUNCHES: &str = "COV_TEST_LAUNCHES";
 
 /// Runs `mica` with these words in front of a program that makes these launches, once for each element.
 fn mica(home: &Home, words: &str, processes: &[&str]) -> Output {
