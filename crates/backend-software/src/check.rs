@@ -21,7 +21,7 @@ use crate::recover::outside;
 /// Blocks of a launch that may fault before the rest is cancelled: their reports are alike by then.
 const MOST_FAULTS: u32 = 256;
 /// Ranges of live memory that a block remembers, so that most accesses ask nobody.
-const REMEMBERED: usize = 16;
+const REMEMBERED: usize = 8;
 
 /// What was found in one launch.
 #[derive(Debug, Default)]
@@ -117,16 +117,25 @@ pub(crate) fn note(grid: &Grid, kind: &str, message: String) -> Finding {
 pub(crate) struct GridMemory {
     core: Arc<Core>,
     grid: Arc<Grid>,
-    /// Base, size, whether it may be written.
+    /// Base, size, whether it may be written. Searched from the one that was found last: a hash of the address would put
+    /// arrays of the same size into one place, and each access would forget the one before.
     known: [(u64, u64, bool); REMEMBERED],
+    last: usize,
+    /// The next to be replaced.
+    oldest: usize,
 }
 
 impl LiveMemory for GridMemory {
     fn allows(&mut self, address: u64, bytes: u64, write: bool) -> bool {
-        let slot = (address >> 12) as usize % REMEMBERED;
-        let (base, len, writable) = self.known[slot];
-        let offset = address.wrapping_sub(base);
-        if offset < len && bytes <= len - offset && (writable || !write) {
+        let fits = |(base, len, writable): (u64, u64, bool)| {
+            let offset = address.wrapping_sub(base);
+            offset < len && bytes <= len - offset && (writable || !write)
+        };
+        if fits(self.known[self.last]) {
+            return true;
+        }
+        if let Some(at) = self.known.iter().position(|range| fits(*range)) {
+            self.last = at;
             return true;
         }
         outside(|| {
@@ -134,7 +143,9 @@ impl LiveMemory for GridMemory {
                 return live;
             }
             if let Some(range) = self.core.memory.live_range(address) {
-                self.known[slot] = range;
+                self.known[self.oldest] = range;
+                self.last = self.oldest;
+                self.oldest = (self.oldest + 1) % REMEMBERED;
             }
             self.core.memory.is_live(address, bytes, write)
         })
@@ -170,6 +181,8 @@ pub(crate) fn watcher(core: &Arc<Core>, grid: &Arc<Grid>) -> Option<Box<BlockWat
         core: Arc::clone(core),
         grid: Arc::clone(grid),
         known: [(0, 0, false); REMEMBERED],
+        last: 0,
+        oldest: 0,
     };
     let launch = (
         grid.id,

@@ -261,6 +261,7 @@ mod tests {
             plan,
             memcheck: false,
             monitor: false,
+            monitor_own: true,
             coverage: false,
             recheck: false,
             quick: false,

@@ -74,6 +74,8 @@ pub struct Options {
     /// Tells [`mica_kernel::BlockContext::monitor`] of every access, fence and synchronization; all threads
     /// run one by one then.
     pub monitor: bool,
+    /// Tells the monitor of accesses to shared and local memory too, whose bounds compiled code checks itself.
+    pub monitor_own: bool,
     /// Records which instructions are reached ([`Executable::take_reached`]).
     pub coverage: bool,
     /// Checks once more, right before the access, every address that is used without a check, and ends the
@@ -96,6 +98,7 @@ impl Default for Options {
             lanes: 16,
             memcheck: false,
             monitor: false,
+            monitor_own: true,
             coverage: false,
             recheck: std::env::var_os("MICA_JIT_RECHECK").is_some_and(|v| v == "1"),
             optimize: false,
@@ -203,7 +206,11 @@ impl JitModule {
                     self.has_fma,
                     self.width(),
                     self.options.lanes,
-                    (self.options.memcheck, self.options.monitor),
+                    (
+                        self.options.memcheck,
+                        self.options.monitor,
+                        self.options.monitor_own,
+                    ),
                     self.options.recheck,
                     self.options.coverage,
                     self.checks,
@@ -278,7 +285,7 @@ impl JitModule {
     pub fn cache_key(&self) -> String {
         let flags: Vec<String> = self.isa.isa_flags().iter().map(|f| f.to_string()).collect();
         format!(
-            "{} {} {} {} lanes={} memcheck={} monitor={} coverage={} recheck={} optimize={}",
+            "{} {} {} {} lanes={} memcheck={} monitor={} own={} coverage={} recheck={} optimize={}",
             env!("CARGO_PKG_VERSION"),
             env!("MICA_JIT_SOURCES"),
             self.isa.triple(),
@@ -286,6 +293,7 @@ impl JitModule {
             self.options.lanes,
             self.options.memcheck,
             self.options.monitor,
+            self.options.monitor_own,
             self.options.coverage,
             self.options.recheck,
             self.options.optimize,

@@ -100,6 +100,8 @@ pub(crate) struct Source<'m> {
     pub(crate) memcheck: bool,
     /// Tells the block's monitor of every access and fence; scalar code only.
     pub(crate) monitor: bool,
+    /// Of accesses to shared and local memory too.
+    pub(crate) monitor_own: bool,
     /// Notes which blocks are entered ([`crate::coverage`]).
     pub(crate) coverage: bool,
     /// Checks addresses once more that need no check ([`inside`]).
