@@ -39,7 +39,7 @@ struct Pipeline {
     engine: Engine,
     check: Option<mica_check::CheckSettings>,
     coverage: bool,
-    /// Makes the same code everywhere.
+    /// Leaves nothing to what was measured.
     exact: bool,
     /// Opened by the first module, so that an idle device touches no files.
     code_cache: OnceLock<Option<Arc<dyn CodeCache>>>,
