@@ -14,7 +14,7 @@ use mica_kernel::{
 use mica_ptx::names::readable;
 
 use crate::area::Area;
-use crate::check::{self, GridMemory};
+use crate::check::{self, GridCheck, GridMemory};
 use crate::config::OutputKind;
 use crate::context::lock;
 use crate::core::Core;
@@ -109,15 +109,18 @@ impl BlockRunner {
     /// further blocks run after a fault. Only the thread that made the runner may call it.
     pub(crate) fn run(&mut self, blocks: Range<u64>) -> std::result::Result<(), GpuError> {
         let grid = Arc::clone(&self.services.grid);
-        let Some(check) = &grid.check else {
+        let (check, schedule) = (&grid.check, &grid.schedule);
+        if check.is_none() && schedule.is_none() {
             return self.run_range(blocks);
-        };
+        }
         for block in blocks {
-            let (block, schedule) = check.scheduled(block);
-            self.context.schedule = schedule;
-            if let Err(error) = self.run_range(block..block + 1)
-                && !check.fault(block, error.clone())
-            {
+            let (block, threads) = schedule.as_ref().map_or((block, 0), |s| s.at(block));
+            self.context.schedule = threads;
+            let Err(error) = self.run_range(block..block + 1) else {
+                continue;
+            };
+            let goes_on = |check: &GridCheck| check.fault(block, error.clone());
+            if !check.as_ref().is_some_and(goes_on) {
                 return Err(error);
             }
         }

@@ -9,7 +9,7 @@ use mica_check::{
     Place, Record, Severity, Tool, WatchedBlock,
 };
 use mica_gpu::GpuError;
-use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Order};
+use mica_kernel::{BlockContext, Dim3, Fault, FaultKind};
 use mica_ptx::names::readable;
 
 use crate::config::OutputKind;
@@ -21,7 +21,7 @@ use crate::recover::outside;
 /// Blocks of a launch that may fault before the rest is cancelled: their reports are alike by then.
 const MOST_FAULTS: u32 = 256;
 /// Ranges of live memory that a block remembers, so that most accesses ask nobody.
-const REMEMBERED: usize = 16;
+const REMEMBERED: usize = 8;
 
 /// What was found in one launch.
 #[derive(Debug, Default)]
@@ -30,25 +30,9 @@ pub(crate) struct GridCheck {
     /// The fault of the lowest block, and its error.
     fault: Mutex<Option<(u64, GpuError)>>,
     faults: AtomicU32,
-    /// Which block is next.
-    order: Option<Order>,
-    /// Chooses the order of threads too; 0 for the usual one.
-    seed: u64,
 }
 
 impl GridCheck {
-    /// The block to run in place of the one with this number, and the order of its threads.
-    pub(crate) fn scheduled(&self, number: u64) -> (u64, u64) {
-        let block = self.order.map_or(number, |order| order.at(number));
-        match self.seed {
-            0 => (block, 0),
-            seed => (
-                block,
-                seed.wrapping_add(block.wrapping_mul(0x9e37_79b9)).max(1),
-            ),
-        }
-    }
-
     /// A block has faulted. Whether further blocks should run.
     pub(crate) fn fault(&self, block: u64, error: GpuError) -> bool {
         let mut first = lock(&self.fault);
@@ -65,12 +49,7 @@ impl Core {
         if self.check.is_none() {
             return;
         }
-        let seed = self.check.and_then(|c| c.schedule).unwrap_or(0);
-        let check = GridCheck {
-            order: (seed != 0 && !grid.cooperative).then(|| Order::new(seed, grid.total)),
-            seed,
-            ..GridCheck::default()
-        };
+        let check = GridCheck::default();
         if !grid.module.executable.tells_monitor(grid.kernel) {
             let message = "the kernel is interpreted: only its addresses are checked".to_owned();
             check.findings.add(0, 0, note(grid, "interpreted", message));
@@ -138,16 +117,25 @@ pub(crate) fn note(grid: &Grid, kind: &str, message: String) -> Finding {
 pub(crate) struct GridMemory {
     core: Arc<Core>,
     grid: Arc<Grid>,
-    /// Base, size, whether it may be written.
+    /// Base, size, whether it may be written. Searched from the one that was found last: a hash of the address would put
+    /// arrays of the same size into one place, and each access would forget the one before.
     known: [(u64, u64, bool); REMEMBERED],
+    last: usize,
+    /// The next to be replaced.
+    oldest: usize,
 }
 
 impl LiveMemory for GridMemory {
     fn allows(&mut self, address: u64, bytes: u64, write: bool) -> bool {
-        let slot = (address >> 12) as usize % REMEMBERED;
-        let (base, len, writable) = self.known[slot];
-        let offset = address.wrapping_sub(base);
-        if offset < len && bytes <= len - offset && (writable || !write) {
+        let fits = |(base, len, writable): (u64, u64, bool)| {
+            let offset = address.wrapping_sub(base);
+            offset < len && bytes <= len - offset && (writable || !write)
+        };
+        if fits(self.known[self.last]) {
+            return true;
+        }
+        if let Some(at) = self.known.iter().position(|range| fits(*range)) {
+            self.last = at;
             return true;
         }
         outside(|| {
@@ -155,7 +143,9 @@ impl LiveMemory for GridMemory {
                 return live;
             }
             if let Some(range) = self.core.memory.live_range(address) {
-                self.known[slot] = range;
+                self.known[self.oldest] = range;
+                self.last = self.oldest;
+                self.oldest = (self.oldest + 1) % REMEMBERED;
             }
             self.core.memory.is_live(address, bytes, write)
         })
@@ -191,6 +181,8 @@ pub(crate) fn watcher(core: &Arc<Core>, grid: &Arc<Grid>) -> Option<Box<BlockWat
         core: Arc::clone(core),
         grid: Arc::clone(grid),
         known: [(0, 0, false); REMEMBERED],
+        last: 0,
+        oldest: 0,
     };
     let launch = (
         grid.id,

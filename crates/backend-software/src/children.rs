@@ -140,6 +140,7 @@ impl BlockServices {
             params,
         );
         child.charge = charge;
+        core.begin_schedule(&mut child);
         core.begin_check(&mut child);
         core.begin_record(&mut child);
         child.family = family.into();

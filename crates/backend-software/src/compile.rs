@@ -37,4 +37,6 @@ pub struct Compiled {
     pub ptx_version: u32,
     /// The `.target`'s number × 1, as `sm_80` is 80.
     pub target: u32,
+    /// The lines of its code, where it is recorded which of them are reached.
+    pub coverage: Option<Arc<mica_coverage::ModuleMap>>,
 }

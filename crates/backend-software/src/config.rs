@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use mica_check::CheckSettings;
+use mica_coverage::CoverageLog;
 
 use crate::compile::Compiler;
 use crate::gate::ExecutionGate;
@@ -64,6 +65,11 @@ pub struct Config {
     pub max_resident_blocks: Option<u32>,
     /// Look for mistakes of kernels.
     pub check: Option<CheckSettings>,
+    /// Record which lines of kernels are reached.
+    pub coverage: Option<Arc<CoverageLog>>,
+    /// Chooses the order of blocks and threads; time decides nothing then. 0 is the usual order. One worker unless
+    /// `workers` says more.
+    pub seed: Option<u64>,
 }
 
 impl std::fmt::Debug for Config {
@@ -88,7 +94,8 @@ impl Config {
 
     pub(crate) fn worker_count(&self) -> usize {
         let cores = crate::attributes::host_cores;
-        let workers = crate::check::workers(self.check, self.workers);
+        let usual = self.workers.or(self.seed.map(|_| 1));
+        let workers = crate::check::workers(self.check, usual);
         workers.unwrap_or_else(cores).clamp(1, 1024)
     }
 

@@ -44,6 +44,10 @@ pub(crate) struct Core {
     pub(crate) output: Option<OutputSink>,
     /// What is looked for in kernels.
     pub(crate) check: Option<mica_check::CheckSettings>,
+    /// Who is told which lines of kernels were reached.
+    pub(crate) coverage: Option<Arc<mica_coverage::CoverageLog>>,
+    /// Chooses the order of blocks and threads.
+    pub(crate) seed: Option<u64>,
     /// Who is told what the device did.
     pub(crate) recording: crate::record::Recording,
     /// What is queued, in a form that needs no lock.
@@ -216,6 +220,8 @@ impl Core {
             executing: AtomicUsize::new(0),
             output: config.output.clone(),
             check: config.check,
+            coverage: config.coverage.clone(),
+            seed: config.seed,
             recording: crate::record::Recording::default(),
             queue_level: QueueLevel::default(),
             meter: Meter::new(config.worker_count() as u64),

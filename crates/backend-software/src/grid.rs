@@ -60,6 +60,8 @@ pub(crate) struct Grid {
     pub(crate) times: Option<crate::record::GridTimes>,
     /// What was found in it, where the device is checked.
     pub(crate) check: Option<crate::check::GridCheck>,
+    /// The order of its blocks and threads, where it is not the usual one.
+    pub(crate) schedule: Option<crate::schedule::Schedule>,
 }
 
 /// What [`Grid::new`] starts from.
@@ -125,6 +127,7 @@ impl Grid {
             charge: None,
             times: None,
             check: None,
+            schedule: None,
         }
     }
 

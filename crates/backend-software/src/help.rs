@@ -59,7 +59,7 @@ fn is_short(grid: &Grid) -> bool {
 impl Core {
     /// Finds threads for a grid that may run.
     pub(crate) fn find_hands(self: &Arc<Self>, state: &mut State, grid: Arc<Grid>) {
-        let short = is_short(&grid);
+        let short = !self.is_exact() && is_short(&grid);
         if short && is_lent() && !state.helped.contains(&grid.stream) {
             // Not even shown to a worker that looks for work: it would keep a core that the program,
             // which will want its answer in a moment, can use.
@@ -110,7 +110,7 @@ impl Core {
     /// Runs short grids of streams that this thread waits for until `reached`, or until there are
     /// none it may run.
     pub(crate) fn help(self: &Arc<Self>, streams: &[u64], reached: impl Fn() -> bool) {
-        if !is_lent() {
+        if !is_lent() || self.is_exact() {
             self.settle();
             return;
         }

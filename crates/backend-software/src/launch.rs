@@ -151,6 +151,7 @@ impl SoftwareGpu {
             },
             params,
         );
+        self.core.begin_schedule(&mut grid);
         self.core.begin_check(&mut grid);
         self.core.begin_record(&mut grid);
         let op = OpKind::Launch(Arc::new(grid));

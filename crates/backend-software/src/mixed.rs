@@ -17,6 +17,7 @@ pub(crate) struct MixedModule {
     jit: JitModule,
     module: Arc<Module>,
     memcheck: bool,
+    coverage: bool,
     interpreter: OnceLock<Result<InterpModule, String>>,
     /// For each kernel, whether the compiler refused it.
     interpreted: Vec<AtomicBool>,
@@ -28,12 +29,17 @@ thread_local! {
 }
 
 impl MixedModule {
-    pub(crate) fn new(jit: JitModule, module: Arc<Module>, memcheck: bool) -> Self {
+    pub(crate) fn new(
+        jit: JitModule,
+        module: Arc<Module>,
+        (memcheck, coverage): (bool, bool),
+    ) -> Self {
         let kernels = jit.kernels().len();
         Self {
             jit,
             module,
             memcheck,
+            coverage,
             interpreter: OnceLock::new(),
             interpreted: (0..kernels).map(|_| AtomicBool::new(false)).collect(),
         }
@@ -52,7 +58,9 @@ impl MixedModule {
                 return Err("its module keeps function pointers in memory".to_owned());
             }
             match InterpModule::new(Arc::clone(&self.module)) {
-                Ok(module) => Ok(module.with_memcheck(self.memcheck)),
+                Ok(module) => Ok(module
+                    .with_memcheck(self.memcheck)
+                    .with_coverage(self.coverage)),
                 Err(error) => Err(error.to_string()),
             }
         });
@@ -148,6 +156,13 @@ impl Executable for MixedModule {
 
     fn source_file(&self, ptx_line: u32) -> Option<&str> {
         self.module.source_file(ptx_line)
+    }
+
+    fn take_reached(&self, kernel: usize, tell: &mut dyn FnMut(u32, u32)) {
+        self.jit.take_reached(kernel, tell);
+        if let Some(Ok(interpreter)) = self.interpreter.get() {
+            interpreter.take_reached(kernel, tell);
+        }
     }
 
     fn faulting_thread(&self, pc: u64, context: &BlockContext) -> Option<Dim3> {

@@ -29,6 +29,8 @@ pub(crate) struct Module {
     /// Memory that is its own for them.
     owned: Vec<u64>,
     pub(crate) memory: Arc<DeviceMemory>,
+    /// The lines of its code, where it is recorded which of them are reached.
+    pub(crate) coverage: Option<Arc<mica_coverage::ModuleMap>>,
     /// What the compiled code of each kernel is charged as, from its first launch on.
     code: Vec<OnceLock<Option<Share>>>,
     /// What the module itself is charged as.
@@ -60,6 +62,7 @@ impl Module {
                 .map(|_| OnceLock::new())
                 .collect(),
             memory,
+            coverage: compiled.coverage.clone(),
             _share: Arc::clone(&charged.share),
         };
         for global in infos {

@@ -14,12 +14,13 @@ use mica_fatbin::Image;
 use mica_gpu::{GpuError, ModuleOptions, Result, SessionBudget, Share};
 use mica_ptx::ast::Module;
 use mica_ptx_interp::InterpModule;
-use mica_ptx_jit::{CodeCache, DiskCodeCache, JitModule};
+use mica_ptx_jit::{CodeCache, DiskCodeCache, JitModule, Width};
 use mica_ptx_ops::device_runtime;
 use sha2::{Digest, Sha256};
 
 use crate::compile::{Compiled, Compiler};
 use crate::config::{Config, Engine};
+use crate::coverage;
 use crate::mixed::MixedModule;
 use crate::module_cost::ReadingShare;
 
@@ -28,6 +29,8 @@ pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
     Arc::new(Pipeline {
         engine: config.engine,
         check: config.check,
+        coverage: config.coverage.is_some(),
+        exact: config.seed.is_some(),
         code_cache: OnceLock::new(),
     })
 }
@@ -35,6 +38,9 @@ pub(crate) fn compiler(config: &Config) -> Arc<dyn Compiler> {
 struct Pipeline {
     engine: Engine,
     check: Option<mica_check::CheckSettings>,
+    coverage: bool,
+    /// Leaves nothing to what was measured.
+    exact: bool,
     /// Opened by the first module, so that an idle device touches no files.
     code_cache: OnceLock<Option<Arc<dyn CodeCache>>>,
 }
@@ -120,13 +126,26 @@ impl Compiler for Pipeline {
             u32::from(module.version.0) * 10 + u32::from(module.version.1),
             module.target.sm,
         );
-        let executable = self.executable(Arc::new(module), &text, options)?;
+        let module = Arc::new(module);
+        let mut kept = cost;
+        let coverage = match self.coverage {
+            true => {
+                let name = format!("{}.ptx", &name_of(&text)[..16]);
+                share.add(budget, coverage::most_bytes(&module))?;
+                let map = coverage::map_of(&module, &name);
+                kept += map.bytes();
+                Some(Arc::new(map))
+            }
+            false => None,
+        };
+        let executable = self.executable(module, &text, options)?;
         let compiled = Compiled {
             executable,
             ptx_version,
             target,
+            coverage,
         };
-        Ok((compiled, share.keep(cost)))
+        Ok((compiled, share.keep(kept)))
     }
 }
 
@@ -138,7 +157,7 @@ impl Pipeline {
         options: &ModuleOptions,
     ) -> Result<Arc<dyn mica_kernel::Executable>> {
         if self.engine == Engine::Interpreter {
-            return interpreter(module, options);
+            return interpreter(module, options, self.coverage);
         }
         let cache = self.code_cache.get_or_init(open_code_cache).clone();
         let options = &ModuleOptions {
@@ -148,14 +167,25 @@ impl Pipeline {
         let native = mica_ptx_jit::Options {
             memcheck: options.memcheck && self.check.is_none(),
             monitor: self.check.is_some(),
+            monitor_own: (self.check).is_none_or(|check| check.tools.watch_every_access()),
+            coverage: self.coverage,
+            // How wide code is decides how many threads run together, and that the order of atomics; how wide it
+            // should be is measured.
+            width: match self.exact {
+                true => Width::Bits128,
+                false => Width::Auto,
+            },
             code_cache: cache.map(|cache| (cache, name_of(text))),
             ..mica_ptx_jit::Options::default()
         };
         match JitModule::compile(Arc::clone(&module), native) {
-            Ok(jit) => Ok(Arc::new(MixedModule::new(jit, module, options.memcheck))),
+            Ok(jit) => {
+                let watched = (options.memcheck, self.coverage);
+                Ok(Arc::new(MixedModule::new(jit, module, watched)))
+            }
             Err(reason) => {
                 tracing::warn!(%reason, "the module is interpreted: the compiler refuses it");
-                interpreter(module, options)
+                interpreter(module, options, self.coverage)
             }
         }
     }
@@ -170,9 +200,13 @@ fn name_of(text: &[u8]) -> String {
 fn interpreter(
     module: Arc<Module>,
     options: &ModuleOptions,
+    coverage: bool,
 ) -> Result<Arc<dyn mica_kernel::Executable>> {
     match InterpModule::new(module) {
-        Ok(module) => Ok(Arc::new(module.with_memcheck(options.memcheck))),
+        Ok(module) => {
+            let module = module.with_memcheck(options.memcheck);
+            Ok(Arc::new(module.with_coverage(coverage)))
+        }
         Err(error) => Err(GpuError::new(
             CuResult::InvalidPtx,
             format!("the module cannot run here: {error}"),

@@ -121,6 +121,7 @@ impl Core {
         self.leave(&grid.context);
         if grid.finish(1) {
             self.end_check(grid);
+            self.end_coverage(grid);
             self.end_record(grid);
             let mut state = self.state();
             self.finish_grid(&mut state, grid);

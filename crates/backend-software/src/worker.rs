@@ -194,8 +194,16 @@ impl Core {
             .ready
             .iter()
             .filter(|grid| !grid.context.is_suspended())
-            .min_by_key(|grid| (grid.priority, grid.attached.load(Ordering::SeqCst), grid.id))
+            .min_by_key(|grid| (grid.priority, self.attached_to(grid), grid.id))
             .cloned()
+    }
+
+    /// Workers on a grid, which free ones keep away from unless launches go one after the other.
+    fn attached_to(&self, grid: &Grid) -> usize {
+        match self.is_exact() {
+            true => 0,
+            false => grid.attached.load(Ordering::SeqCst),
+        }
     }
 
     /// Whether the gate is open now; notes it if that changed.
@@ -239,6 +247,7 @@ impl Core {
         self.leave(&grid.context);
         if grid.finish(finished) {
             self.end_check(grid);
+            self.end_coverage(grid);
             self.end_record(grid);
             let mut state = self.state();
             self.finish_grid(&mut state, grid);
@@ -268,7 +277,8 @@ impl Core {
             let block_ns = (now - before) / blocks;
             run_len = (RUN_NS / block_ns.max(1)).clamp(1, (run_len * 4).min(LONGEST_RUN));
             before = now;
-            if self.ready_count.load(Ordering::Relaxed) > 1 && now - start > VISIT_NS {
+            let others_wait = self.ready_count.load(Ordering::Relaxed) > 1;
+            if others_wait && now - start > VISIT_NS && !self.is_exact() {
                 break;
             }
         }

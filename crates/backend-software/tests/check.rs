@@ -255,3 +255,43 @@ fn the_suite_has_at_least_sixty_mistakes() {
     let mistakes = all.iter().filter(|case| case.expect != "none").count();
     assert!(mistakes >= 60, "{mistakes}");
 }
+
+/// With memcheck alone fewer accesses are told to the monitor: what it finds is the same.
+#[test]
+fn memcheck_alone_finds_every_wrong_address() {
+    let (source, ptx) = (
+        include_str!("../../../tests/check/memory.cu"),
+        include_str!("../../../tests/check/memory.ptx"),
+    );
+    let mut looked_at = 0;
+    for case in cases(source) {
+        if case.expect.starts_with("memcheck/") || case.expect == "none" {
+            looked_at += 1;
+            let found = Rig::new("memcheck").run(ptx, &case);
+            assert_eq!(judge(&case, &found, "memory.cu"), None);
+        }
+    }
+    assert!(looked_at > 20, "{looked_at}");
+}
+
+/// Arrays of one size, next to each other in step: each is remembered, and an access behind one of them is found.
+#[test]
+fn many_arrays_of_one_size_do_not_hide_an_access_behind_one() {
+    let source = "// expect: none\nKERNEL walk(";
+    let case = &cases(source)[0];
+    let body = |last: u32| {
+        format!(
+            ".version 7.0\n.target sm_75\n.address_size 64\n\
+             .visible .entry walk(.param .u64 a, .param .u64 b, .param .u64 f, .param .u32 n)\n{{\n\
+             .reg .b64 %d<6>; .reg .b32 %r<4>;\n\
+             ld.param.u64 %d1, [a];\nld.param.u64 %d2, [b];\nmov.u32 %r1, %tid.x;\n\
+             mul.wide.u32 %d3, %r1, 4;\nadd.u64 %d4, %d1, %d3;\nadd.u64 %d5, %d2, %d3;\n\
+             ld.global.u32 %r2, [%d4];\nst.global.u32 [%d5], %r2;\n\
+             ld.global.u32 %r3, [%d4+{last}];\nst.global.u32 [%d5], %r3;\nret;\n}}\n"
+        )
+    };
+    let found = |last| Rig::new("memcheck").run(&body(last), case);
+    assert_eq!(found(4 * (N as u32 - 64)), []);
+    let wrong = found(4 * N as u32);
+    assert!(wrong.iter().any(|f| f.kind == "out-of-bounds"), "{wrong:?}");
+}

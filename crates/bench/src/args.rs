@@ -41,6 +41,8 @@ pub enum BenchArg {
     Walls,
     /// Memory that leaves the GPU and returns: moves, allocations, kernels, tenants in turns
     Memory,
+    /// What looking for mistakes of kernels and recording their coverage cost
+    Check,
 }
 
 /// GPUs that `mica bench gpu` and `mica bench memory` measure.

@@ -9,6 +9,7 @@ extern crate mica_command;
 
 mod args;
 
+mod check;
 mod confined;
 mod decision;
 pub mod demo;
@@ -75,6 +76,7 @@ pub fn run(args: &BenchArgs, libraries: Libraries) -> Result<bool> {
         BenchArg::Views => views::run(args, libraries),
         BenchArg::Walls => walls::run(args, libraries),
         BenchArg::Memory => memory::run(args),
+        BenchArg::Check => check::run(args),
     }?;
     let others = processor().others_percent_since(&before);
     if others >= DISTURBED_PERCENT {

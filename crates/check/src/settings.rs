@@ -23,7 +23,7 @@ impl Tools {
         self.0 >> tool as u8 & 1 == 1
     }
 
-    /// Whether every access has to be watched thread by thread: more than bounds of allocations are asked for.
+    /// Whether accesses to shared and local memory are watched too: more than bounds are asked for, which engines check there.
     pub fn watch_every_access(self) -> bool {
         [Tool::Racecheck, Tool::Initcheck, Tool::Synccheck]
             .into_iter()

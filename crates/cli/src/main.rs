@@ -10,6 +10,7 @@ mod cdi;
 mod check;
 mod complete;
 mod control;
+mod cov;
 mod escape;
 mod examine;
 mod exit_report;
@@ -54,7 +55,11 @@ fn main() -> ExitCode {
 /// The exit code of a failure. Where a program's own code is returned, Mica's failures have codes of their own.
 fn failure_code(command: &Command, error: &anyhow::Error) -> i32 {
     match command {
-        Command::Run(_) | Command::Exec(_) | Command::Check(_) | Command::Profile(_) => {
+        Command::Run(_)
+        | Command::Exec(_)
+        | Command::Check(_)
+        | Command::Cov(_)
+        | Command::Profile(_) => {
             let not_started = error.downcast_ref::<NotStarted>();
             not_started.map_or(OWN_FAILURE, |failure| failure.code)
         }
@@ -75,6 +80,7 @@ fn dispatch(command: &Command) -> Result<i32> {
         Command::Run(args) => program::run(args),
         Command::Exec(args) => program::exec(args),
         Command::Check(args) => check::run(args),
+        Command::Cov(args) => cov::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Create(args) => done(manage::create(args)),
         Command::Ls(args) => done(listing::list(args)),

@@ -19,11 +19,15 @@ use anyhow::{Context, Result, bail};
 use mica_check::CheckSettings;
 use mica_command::child::{ends_with_us, own_path};
 use mica_command::refusal::explain;
-use mica_control::api::{Created, GpuKind, Mode, ProfileLevel, ProgramReport, SetProfile};
+use mica_control::api::{
+    Created, GpuInfo, GpuKind, Mode, ProfileLevel, ProgramReport, SetProfile, VgpuSpec,
+};
 use mica_control::client::ControlClient;
 use mica_wire::host::printable::printable;
 
-use crate::args::{CheckArgs, ExecArgs, ProfileArgs, RunArgs, WatchArgs};
+use crate::args::{
+    CheckArgs, CovArgs, ExecArgs, ModeArg, ProfileArgs, RunArgs, SpecArgs, WatchArgs,
+};
 use crate::check::leaks;
 use crate::control;
 use crate::escape;
@@ -33,7 +37,7 @@ use crate::manage;
 use crate::not_started::{NotStarted, find};
 use crate::region;
 use crate::signals;
-use crate::spec::specification;
+use crate::spec::{gpu_index, specification};
 
 /// How long the daemon's answer to a report of a program is waited for.
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
@@ -53,11 +57,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<i32> {
         if !args.region.is_empty() {
             bail!("a region is memory of this machine's GPU: --region cannot be used with --on");
         }
+        if args.seed.is_some() || args.cores.is_some() {
+            bail!(
+                "--seed and --cores are for the software GPU of this machine: they cannot be used with --on"
+            );
+        }
         return crate::remote::run::run(args, on);
     }
     let client = control::connect()?;
     let since = SystemTime::now();
-    let mut spec = specification(&args.spec, &client)?;
+    let mut spec = match (args.seed, args.cores) {
+        (None, None) => specification(&args.spec, &client)?,
+        (Some(_), _) => on_software(&args.spec, &client, "--seed")?,
+        (None, Some(_)) => on_software(&args.spec, &client, "--cores")?,
+    };
+    (spec.seed, spec.cores) = (args.seed, args.cores);
     spec.name = args.name.clone();
     spec.ephemeral = true;
     spec.note = Some(command_line(&args.command));
@@ -90,12 +104,7 @@ pub(crate) fn run_checked(
 ) -> Result<i32> {
     let client = control::connect()?;
     let since = SystemTime::now();
-    let mut wanted = args.spec.clone();
-    match wanted.gpu.as_deref() {
-        None | Some("software") => wanted.gpu = Some("software".to_owned()),
-        Some(other) => bail!("mica check runs on the software GPU, not on GPU {other}"),
-    }
-    let mut spec = specification(&wanted, &client)?;
+    let mut spec = on_software(&args.spec, &client, "mica check")?;
     spec.ephemeral = true;
     spec.check = Some(settings.to_string());
     spec.note = Some(command_line(&args.command));
@@ -105,6 +114,44 @@ pub(crate) fn run_checked(
     let code = result.map(|ended| ended.tell(&client, &created, since));
     remove(&client, &created.name);
     code
+}
+
+/// Runs a program in a virtual GPU of its own that records which lines of kernels are reached; returns the program's exit
+/// code.
+pub(crate) fn run_covered(args: &CovArgs, watch: &WatchArgs) -> Result<i32> {
+    let client = control::connect()?;
+    let since = SystemTime::now();
+    let mut spec = on_software(&args.spec, &client, "mica cov")?;
+    spec.ephemeral = true;
+    spec.coverage = true;
+    spec.note = Some(command_line(&args.command));
+    let created = client.create(&spec).map_err(explain)?;
+    let result = start(&created, &args.command, watch)
+        .and_then(|child| wait(child, &client, &created, &args.command));
+    let code = result.map(|ended| ended.tell(&client, &created, since));
+    remove(&client, &created.name);
+    code
+}
+
+/// The specification of a virtual GPU that must be on the software GPU; `what` needs it.
+fn on_software(args: &SpecArgs, client: &ControlClient, what: &str) -> Result<VgpuSpec> {
+    let mut wanted = args.clone();
+    match wanted.gpu.as_deref() {
+        None => wanted.gpu = Some("software".to_owned()),
+        Some("software") => {}
+        Some(other) => {
+            let index = gpu_index(other, client)?;
+            let gpus = client.gpus().context("the daemon does not list its GPUs")?;
+            let is_software = |gpu: &&GpuInfo| gpu.index == index && gpu.kind == GpuKind::Software;
+            if gpus.iter().find(is_software).is_none() {
+                bail!("{what} needs the software GPU (--gpu software), not GPU {other}");
+            }
+        }
+    }
+    if wanted.mode == Some(ModeArg::Direct) {
+        bail!("{what} needs the software GPU, which has no direct mode");
+    }
+    specification(&wanted, client)
 }
 
 /// Runs a program in a virtual GPU of its own that is profiled; returns the program's exit code.
@@ -227,6 +274,9 @@ fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<
     if let Some(profile) = &watch.profile {
         child.env(mica_limits::PROFILE, profile);
     }
+    if watch.loads_all && std::env::var_os(MODULE_LOADING).is_none() {
+        child.env(MODULE_LOADING, "EAGER");
+    }
     if let Some(trace) = &watch.trace {
         // The library in the program says nothing, so what would fail there fails here.
         (OpenOptions::new().append(true).create(true).open(trace))
@@ -248,6 +298,8 @@ fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<
     Ok(child)
 }
 
+/// Has CUDA's runtime load all modules of a program when it starts, not each when it is first used.
+const MODULE_LOADING: &str = "CUDA_MODULE_LOADING";
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// What the environment says of devices, if that may be another one than the virtual GPU's. Numbers are told by CUDA's

@@ -47,6 +47,16 @@ pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
     if kind == GpuKind::Software {
         return all;
     }
+    let mut software = |what: &str| all.push(format!("{what} needs the software GPU"));
+    if spec.coverage {
+        software("coverage of kernels");
+    }
+    if spec.seed.is_some() {
+        software("a fixed order of blocks (seed)");
+    }
+    if spec.cores.is_some() {
+        software("a number of cores");
+    }
     // A worker counts streams, and gives the driver no code but PTX that it has judged.
     if mode_on(spec.mode, kind) == Mode::Isolated {
         return all;
@@ -65,6 +75,14 @@ pub(crate) fn unenforceable(spec: &VgpuSpec, kind: GpuKind) -> Vec<String> {
         add("full precision");
     }
     all
+}
+
+/// What to do about limits that [`unenforceable`] names.
+pub(crate) fn remedy(spec: &VgpuSpec) -> &'static str {
+    match spec.coverage || spec.seed.is_some() || spec.cores.is_some() {
+        true => "use the software GPU",
+        false => "use isolated mode, or allow it to be degraded",
+    }
 }
 
 /// Why a process's share is not in force, if it has a context and no mechanism reaches it.
@@ -367,6 +385,24 @@ mod tests {
         // Workers pass the gate as programs in direct mode do.
         spec.cap = true;
         assert!(unenforceable(&spec, GpuKind::Nvidia).is_empty());
+    }
+
+    #[test]
+    fn what_only_the_software_gpu_can_do_is_refused_on_a_card_in_both_modes() {
+        for mode in [Mode::Direct, Mode::Isolated] {
+            let spec = VgpuSpec {
+                mode: Some(mode),
+                coverage: true,
+                seed: Some(0),
+                cores: Some(2),
+                ..VgpuSpec::default()
+            };
+            let reasons = unenforceable(&spec, GpuKind::Nvidia);
+            assert_eq!(reasons.len(), 3, "{reasons:?}");
+            assert!(reasons[0].ends_with("needs the software GPU"));
+            assert!(unenforceable(&spec, GpuKind::Software).is_empty());
+            assert_eq!(remedy(&spec), "use the software GPU");
+        }
     }
 
     #[test]

@@ -238,6 +238,9 @@ impl Daemon {
                 worker_variables::CHECK,
                 spec.check.as_deref().unwrap_or_default(),
             )
+            .env(worker_variables::COVERAGE, flag(spec.coverage))
+            .envs(spec.seed.map(|n| (worker_variables::SEED, n.to_string())))
+            .envs(spec.cores.map(|n| (worker_variables::CORES, n.to_string())))
             .env(worker_variables::SWAP, flag(spec.swap == Some(true)))
             .current_dir("/")
             .stdin(Stdio::null())

@@ -25,7 +25,7 @@ pub use interrupt::{Interrupt, PrepareError};
 pub use monitor::{Monitor, MonitorRef};
 pub use wide_atomic::update_128;
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU8, AtomicU32};
 
 /// A three-dimensional extent or index.
 #[repr(C)]
@@ -182,6 +182,9 @@ pub struct BlockContext {
     pub monitor: *mut MonitorRef,
     /// Chooses the order in which threads run one by one; 0 for the usual one. Engines may ignore it.
     pub schedule: u64,
+    /// One byte for each basic block of the kernel, set to 1 when it is entered; for engines that record coverage,
+    /// which fill it in themselves.
+    pub entered: *const AtomicU8,
 }
 
 impl BlockContext {
@@ -224,6 +227,7 @@ impl BlockContext {
             proven: 0,
             monitor: std::ptr::null_mut(),
             schedule: 0,
+            entered: std::ptr::null(),
         }
     }
 }
@@ -576,6 +580,11 @@ pub trait Executable: Send + Sync {
     fn tells_monitor(&self, kernel: usize) -> bool {
         let _ = kernel;
         false
+    }
+    /// Tells which instructions were reached by launches of `kernel` and not told before: the index of the function
+    /// in the text, and of the instruction in its body. Nothing where the module was not made to record it.
+    fn take_reached(&self, kernel: usize, tell: &mut dyn FnMut(u32, u32)) {
+        let _ = (kernel, tell);
     }
     /// The thread that was running when the code at `pc` faulted, where the code keeps track of it
     /// in `context.scratch` or elsewhere. Called after recovery on the faulted thread.

@@ -12,6 +12,12 @@ pub const TENSOR_CORES: &str = "MICA_WORKER_TENSOR_CORES";
 pub const TF32: &str = "MICA_WORKER_TF32";
 /// What is looked for in kernels, as `mica check` says it.
 pub const CHECK: &str = "MICA_WORKER_CHECK";
+/// 1 where it is recorded which lines of kernels are reached.
+pub const COVERAGE: &str = "MICA_WORKER_COVERAGE";
+/// Chooses the order of blocks; unset lets time decide.
+pub const SEED: &str = "MICA_WORKER_SEED";
+/// Threads that run blocks; unset for the cores of the machine.
+pub const CORES: &str = "MICA_WORKER_CORES";
 /// Niceness that a worker gives itself.
 pub const NICE: &str = "MICA_WORKER_NICE";
 /// 1 for a worker on an NVIDIA GPU.

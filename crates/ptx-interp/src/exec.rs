@@ -15,9 +15,11 @@ impl Machine<'_> {
         if let Some(guard) = inst.guard {
             let truth = self.register(t, guard.reg) & 1 == 1;
             if truth == guard.negated {
+                self.reached.note(self.frame(t), &inst.op, false);
                 return Ok(Flow::Next);
             }
         }
+        self.reached.note(self.frame(t), &inst.op, true);
         self.state.location = mica_kernel::CodeLocation {
             ptx_line: inst.line,
             source_line: inst.loc.map_or(0, |l| l.line),

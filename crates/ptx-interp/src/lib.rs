@@ -28,6 +28,7 @@ mod copies;
 mod exec;
 mod machine;
 mod matrices;
+mod reached;
 mod schedule;
 mod special;
 mod state;
@@ -43,6 +44,7 @@ use mica_kernel::{
 };
 use mica_ptx::ast::Module;
 use mica_ptx_ops::layout::ModuleLayout;
+use reached::Reached;
 use std::sync::Arc;
 
 /// A module ready to be interpreted.
@@ -52,6 +54,7 @@ pub struct InterpModule {
     layout: ModuleLayout,
     plans: Plans,
     memcheck: bool,
+    reached: Reached,
 }
 
 impl InterpModule {
@@ -67,6 +70,7 @@ impl InterpModule {
             layout,
             plans,
             memcheck: false,
+            reached: Reached::default(),
         })
     }
 
@@ -74,6 +78,15 @@ impl InterpModule {
     /// accesses between allocations fault too.
     pub fn with_memcheck(mut self, memcheck: bool) -> Self {
         self.memcheck = memcheck;
+        self
+    }
+
+    /// Records which instructions are reached ([`Executable::take_reached`]).
+    pub fn with_coverage(mut self, coverage: bool) -> Self {
+        self.reached = match coverage {
+            true => Reached::of(&self.module),
+            false => Reached::default(),
+        };
         self
     }
 
@@ -113,6 +126,10 @@ impl Executable for InterpModule {
         self.module.source_file(ptx_line)
     }
 
+    fn take_reached(&self, _kernel: usize, tell: &mut dyn FnMut(u32, u32)) {
+        self.reached.take(tell);
+    }
+
     fn faulting_thread(&self, _pc: u64, _context: &BlockContext) -> Option<Dim3> {
         state::with_current(|state| state.threads.get(state.current).map(|t| t.tid))?
     }
@@ -131,6 +148,7 @@ impl Executable for InterpModule {
             module: &self.module,
             layout: &self.layout,
             plans: &self.plans,
+            reached: &self.reached,
             kernel: function,
             env,
             state,

@@ -1,6 +1,7 @@
 //! One block being run: the module, the environment, the state, and access to registers.
 
 use crate::check::Plans;
+use crate::reached::Reached;
 use crate::state::{Frame, State, Thread};
 use mica_kernel::{BlockContext, Dim3, Fault, FaultKind, Services};
 use mica_ptx::ast::{FuncId, Function, Inst, Module, Operand, PredSrc, RegId, ScalarType};
@@ -96,6 +97,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) module: &'a Module,
     pub(crate) layout: &'a ModuleLayout,
     pub(crate) plans: &'a Plans,
+    pub(crate) reached: &'a Reached,
     pub(crate) kernel: FuncId,
     pub(crate) env: Env<'a>,
     pub(crate) state: &'a mut State,

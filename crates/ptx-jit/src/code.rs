@@ -261,6 +261,8 @@ mod tests {
             plan,
             memcheck: false,
             monitor: false,
+            monitor_own: true,
+            coverage: false,
             recheck: false,
             quick: false,
             checks: true,

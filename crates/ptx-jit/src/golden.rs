@@ -158,6 +158,8 @@ fn code(out: &mut String, module: &Module, layout: &ModuleLayout, plan: &Plan) {
         plan,
         memcheck: false,
         monitor: false,
+        monitor_own: true,
+        coverage: false,
         recheck: false,
         quick: false,
         checks: true,

@@ -7,6 +7,7 @@ use mica_ptx_ops::layout::ModuleLayout;
 use std::sync::Arc;
 
 use crate::code::Code;
+use crate::coverage::Coverage;
 use crate::emit::{Source, is_wide};
 use crate::plan::{Plan, Spread};
 use crate::scratch;
@@ -21,8 +22,10 @@ pub(crate) struct Kernel {
     pub(crate) plan: Plan,
     pub(crate) memcheck: bool,
     pub(crate) monitor: bool,
+    monitor_own: bool,
     recheck: bool,
     pub(crate) checks: bool,
+    pub(crate) coverage: Coverage,
     /// By diverge site.
     pub(crate) spreads: Vec<Spread>,
     isa: Arc<OwnedTargetIsa>,
@@ -47,8 +50,9 @@ impl Kernel {
         has_fma: bool,
         width: Width,
         most_lanes: u32,
-        (memcheck, monitor): (bool, bool),
+        (memcheck, monitor, monitor_own): (bool, bool, bool),
         recheck: bool,
+        coverage: bool,
         checks: bool,
         code_cache: Option<(Arc<dyn CodeCache>, String)>,
     ) -> Result<Kernel, CompileError> {
@@ -65,14 +69,20 @@ impl Kernel {
         } else {
             lanes
         };
+        let coverage = match coverage {
+            true => Coverage::of(&plan.unit),
+            false => Coverage::default(),
+        };
         Ok(Kernel {
             module,
             layout,
             plan,
             memcheck,
             monitor,
+            monitor_own,
             recheck,
             checks,
+            coverage,
             spreads,
             isa,
             has_fma,
@@ -114,7 +124,9 @@ impl Kernel {
                 plan: &self.plan,
                 memcheck: self.memcheck,
                 monitor: self.monitor,
+                monitor_own: self.monitor_own,
                 recheck: self.recheck,
+                coverage: self.coverage.is_on(),
                 checks: self.checks,
                 has_fma: self.has_fma,
                 proven,

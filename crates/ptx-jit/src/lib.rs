@@ -14,6 +14,7 @@
 //!          plan                  entries, spill slots, sites: what all versions agree on
 //!          emit                  Cranelift IR, scalar or for 4, 8 or 16 lanes
 //!          code                  machine code, mapped; code_cache keeps it on disk
+//!          coverage              which blocks were entered
 //!          run                   dispatcher, collectives, everything without inline code
 //! ```
 //!
@@ -27,6 +28,7 @@ mod bounds;
 pub mod bounds_cost;
 mod code;
 mod code_cache;
+mod coverage;
 mod emit;
 mod executable;
 #[cfg(test)]
@@ -72,6 +74,10 @@ pub struct Options {
     /// Tells [`mica_kernel::BlockContext::monitor`] of every access, fence and synchronization; all threads
     /// run one by one then.
     pub monitor: bool,
+    /// Tells the monitor of accesses to shared and local memory too, whose bounds compiled code checks itself.
+    pub monitor_own: bool,
+    /// Records which instructions are reached ([`Executable::take_reached`]).
+    pub coverage: bool,
     /// Checks once more, right before the access, every address that is used without a check, and ends the
     /// process at one that is outside. For tests and fuzzing; on by default where `MICA_JIT_RECHECK` is `1`.
     pub recheck: bool,
@@ -92,6 +98,8 @@ impl Default for Options {
             lanes: 16,
             memcheck: false,
             monitor: false,
+            monitor_own: true,
+            coverage: false,
             recheck: std::env::var_os("MICA_JIT_RECHECK").is_some_and(|v| v == "1"),
             optimize: false,
             width: Width::Auto,
@@ -198,8 +206,13 @@ impl JitModule {
                     self.has_fma,
                     self.width(),
                     self.options.lanes,
-                    (self.options.memcheck, self.options.monitor),
+                    (
+                        self.options.memcheck,
+                        self.options.monitor,
+                        self.options.monitor_own,
+                    ),
                     self.options.recheck,
+                    self.options.coverage,
                     self.checks,
                     self.options.code_cache.as_ref().map(|(cache, name)| {
                         (cache.clone(), format!("{name} {}", self.cache_key()))
@@ -272,7 +285,7 @@ impl JitModule {
     pub fn cache_key(&self) -> String {
         let flags: Vec<String> = self.isa.isa_flags().iter().map(|f| f.to_string()).collect();
         format!(
-            "{} {} {} {} lanes={} memcheck={} monitor={} recheck={} optimize={}",
+            "{} {} {} {} lanes={} memcheck={} monitor={} own={} coverage={} recheck={} optimize={}",
             env!("CARGO_PKG_VERSION"),
             env!("MICA_JIT_SOURCES"),
             self.isa.triple(),
@@ -280,6 +293,8 @@ impl JitModule {
             self.options.lanes,
             self.options.memcheck,
             self.options.monitor,
+            self.options.monitor_own,
+            self.options.coverage,
             self.options.recheck,
             self.options.optimize,
         )
@@ -385,6 +400,13 @@ impl Executable for JitModule {
 
     fn source_file(&self, ptx_line: u32) -> Option<&str> {
         self.module.source_file(ptx_line)
+    }
+
+    fn take_reached(&self, kernel: usize, tell: &mut dyn FnMut(u32, u32)) {
+        let known = self.kernels.get(kernel).and_then(|k| k.get());
+        if let Some(Ok(k)) = known {
+            k.coverage.take(&k.plan.unit, tell);
+        }
     }
 
     fn faulting_thread(&self, pc: u64, context: &BlockContext) -> Option<Dim3> {

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 /// The text; it defines every function of the runtime that is served.
 pub const TEXT: &str = include_str!("device_runtime.ptx");
 /// How the names of its functions begin.
-const PREFIX: &[u8] = b"__cudaCDP2";
+pub const PREFIX: &str = "__cudaCDP2";
 /// How the names of what is in it beside them begin.
 pub const INTERNAL: &str = "__mica_";
 
@@ -26,7 +26,7 @@ pub fn is_nvidias(text: &[u8]) -> bool {
 
 /// Whether a text calls the runtime.
 pub fn is_called(text: &[u8]) -> bool {
-    mentions(text, PREFIX) && !is_nvidias(text)
+    mentions(text, PREFIX.as_bytes()) && !is_nvidias(text)
 }
 
 /// A text of PTX with the device runtime, if it calls that.

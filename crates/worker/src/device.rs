@@ -23,12 +23,24 @@ pub trait DeviceSource: Send + Sync {
     fn open(&self, output: Arc<OutputBuffer>) -> Result<Arc<dyn Gpu>, WorkerError>;
 }
 
+/// How the software GPU runs kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelSettings {
+    /// Record which lines are reached.
+    pub coverage: bool,
+    /// Chooses the order of blocks; `None` lets time decide.
+    pub seed: Option<u64>,
+    /// Threads that run blocks; `None` for the cores of the machine.
+    pub cores: Option<usize>,
+}
+
 /// Software GPUs that share a gate.
 pub struct SoftwareDevices {
     ordinal: u32,
     memory_bytes: Option<u64>,
     gate: Option<Arc<LeaseGate>>,
     check: Option<CheckSettings>,
+    kernels: KernelSettings,
     open: Arc<AtomicUsize>,
 }
 
@@ -55,6 +67,7 @@ impl SoftwareDevices {
             memory_bytes,
             gate,
             check: None,
+            kernels: KernelSettings::default(),
             open: Arc::default(),
         }
     }
@@ -65,6 +78,11 @@ impl SoftwareDevices {
     pub fn checked(self, check: Option<CheckSettings>) -> Self {
         Self { check, ..self }
     }
+
+    /// Runs kernels as the settings say.
+    pub fn with_kernels(self, kernels: KernelSettings) -> Self {
+        Self { kernels, ..self }
+    }
 }
 
 impl DeviceSource for SoftwareDevices {
@@ -73,6 +91,8 @@ impl DeviceSource for SoftwareDevices {
         if let Some(gate) = &gate {
             let _ = gate.recorder.set(Arc::clone(&recorder));
         }
+        let kernels = self.kernels;
+        let coverage = (kernels.coverage).then(|| Arc::clone(output.coverage()));
         let before = self.open.fetch_add(1, SeqCst);
         // Held by the sink, which the device holds.
         let open = Open(Arc::clone(&self.open));
@@ -104,6 +124,9 @@ impl DeviceSource for SoftwareDevices {
             // through a window, a check does not see.
             windows: self.check.is_none(),
             check: self.check,
+            coverage,
+            seed: kernels.seed,
+            workers: kernels.cores,
             ..Config::default()
         };
         let gpu =

@@ -49,7 +49,7 @@ use mica_wire::session::SessionError;
 
 pub use confine::{Confinement, confine};
 pub use control::TICK_TIME;
-pub use device::{DeviceSource, LeaseGate, SharedDevice, SoftwareDevices};
+pub use device::{DeviceSource, KernelSettings, LeaseGate, SharedDevice, SoftwareDevices};
 pub use output::OutputBuffer;
 pub use serve::{serve_session, serve_sharing};
 pub use shared_files::SharedFiles;
@@ -76,6 +76,8 @@ pub struct WorkerConfig {
     pub nvidia: bool,
     /// What is looked for in kernels, on the software GPU.
     pub check: Option<CheckSettings>,
+    /// How kernels run, on the software GPU.
+    pub kernels: KernelSettings,
     /// Whether its memory can leave the device.
     pub swap: bool,
     /// Niceness of all its threads; `None` to leave it.
@@ -108,6 +110,11 @@ impl WorkerConfig {
             tf32: number::<u64>(worker_variables::TF32)? != Some(0),
             nvidia: number::<u64>(worker_variables::NVIDIA)? == Some(1),
             check: check_settings()?,
+            kernels: KernelSettings {
+                coverage: number::<u64>(worker_variables::COVERAGE)? == Some(1),
+                seed: number(worker_variables::SEED)?,
+                cores: number(worker_variables::CORES)?,
+            },
             swap: number::<u64>(worker_variables::SWAP)? == Some(1),
             nice: number(worker_variables::NICE)?,
             confinement: Confinement::from_environment()?,
@@ -237,7 +244,8 @@ fn serve_device(config: &WorkerConfig, link: &Arc<HostLink>) -> Result<(), Worke
         Some(welcome.device_total_bytes).filter(|bytes| *bytes > 0),
         Some(gate),
     );
-    let devices: Arc<dyn DeviceSource> = Arc::new(devices.checked(config.check));
+    let devices: Arc<dyn DeviceSource> =
+        Arc::new(devices.checked(config.check).with_kernels(config.kernels));
     run_with(config, link, devices)
 }
 

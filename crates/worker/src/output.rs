@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use mica_coverage::CoverageLog;
 use mica_gpu::profile::Recorder;
 use mica_wire::session::server::SessionPort;
 
@@ -10,8 +11,10 @@ use crate::profile;
 /// Bytes kept; the oldest go first, as in the driver's own ring.
 const KEPT: usize = 1 << 20;
 
-/// The kind of output that is lines of a profile.
-const PROFILE: u8 = 3;
+/// The kind of output that is lines for the command which started the program: of a profile, or of its coverage.
+const LINES: u8 = 3;
+/// Bytes of coverage that are taken at once; the rest waits.
+const MOST_COVERAGE: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 struct Held {
@@ -25,6 +28,7 @@ pub struct OutputBuffer {
     held: Mutex<Held>,
     port: OnceLock<Arc<SessionPort>>,
     recorder: Arc<Recorder>,
+    coverage: Arc<CoverageLog>,
 }
 
 impl OutputBuffer {
@@ -41,9 +45,14 @@ impl OutputBuffer {
         &self.recorder
     }
 
-    /// Shows the program that there are spans to take. Called before answers.
-    pub(crate) fn show_spans(&self) {
-        if self.recorder.waiting() > 0
+    /// Where the device notes which lines of kernels were reached.
+    pub fn coverage(&self) -> &Arc<CoverageLog> {
+        &self.coverage
+    }
+
+    /// Shows the program that there are lines to take. Called before answers.
+    pub(crate) fn show_lines(&self) {
+        if (self.recorder.waiting() > 0 || self.coverage.is_waiting())
             && let Some(port) = self.port.get()
         {
             port.show_output(true);
@@ -86,9 +95,15 @@ impl OutputBuffer {
         let mut pieces = std::mem::take(&mut guard.pieces);
         drop(guard);
         if self.recorder.waiting() > 0 {
-            pieces.push((PROFILE, profile::lines(&self.recorder)));
-            self.show_spans();
+            pieces.push((LINES, profile::lines(&self.recorder)));
         }
+        if self.coverage.is_waiting() {
+            let lines = self.coverage.take(MOST_COVERAGE);
+            if !lines.is_empty() {
+                pieces.push((LINES, lines));
+            }
+        }
+        self.show_lines();
         pieces
     }
 }

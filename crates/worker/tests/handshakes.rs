@@ -29,6 +29,7 @@ fn worker() -> Host {
         tf32: true,
         nvidia: false,
         check: None,
+        kernels: Default::default(),
         swap: false,
         nice: None,
         confinement: None,

@@ -36,6 +36,7 @@ impl Bench {
             tf32: true,
             nvidia: true,
             check: None,
+            kernels: Default::default(),
             swap: false,
             nice: None,
             confinement: None,

@@ -111,6 +111,7 @@ pub(super) const FAMILIES: &[Family] = &[
             whole("worker", "handshakes"),
             whole("cli", "hostile"),
             whole("cli", "neighbours"),
+            only("cli", "cov", &["what_a_program_writes_itself"]),
         ],
     },
     Family {

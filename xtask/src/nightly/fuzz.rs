@@ -67,6 +67,10 @@ pub(super) const TARGETS: &[Target] = &[
     plain("history", &["history"]),
     plain("kernel_log", &["kernel_log"]),
     plain("profile", &["profile"]),
+    Target {
+        max_len: 8192,
+        ..plain("coverage", &["coverage"])
+    },
     plain("containers", &["containers"]),
     plain("guest_hello", &["guest_hello"]),
     Target {

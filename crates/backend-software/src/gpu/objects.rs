@@ -45,6 +45,7 @@ impl SoftwareGpu {
             self.core.write(OutputKind::Refused, text);
         })?;
         let module = Arc::new(Module::new(memory, context.id, &compiled)?);
+        self.core.begin_coverage(&module);
         let mut state = self.core.state();
         // The context may have gone while the compiler ran.
         state.healthy_context(context.id)?;

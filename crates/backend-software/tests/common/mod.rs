@@ -249,6 +249,7 @@ impl Compiler for RustCompiler {
             visible: true,
         };
         Ok(Compiled {
+            coverage: None,
             executable: Arc::new(RustModule {
                 kernels: kernels.collect(),
                 globals: vec![global],

@@ -246,7 +246,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn milliseconds(ns: f64) -> String {
+pub(crate) fn milliseconds(ns: f64) -> String {
     format!("{:.2} ms", ns / 1e6)
 }
 

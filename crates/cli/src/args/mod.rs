@@ -47,7 +47,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a program in a virtual GPU of its own
-    #[command(after_help = "Example: mica run --memory 8GiB --share 30 -- python train.py")]
+    #[command(
+        after_help = "Examples: mica run --memory 8GiB --share 30 -- python train.py\n          mica run --seed 7 -- ./test\nWith --seed (software GPU) kernels run one after the other in the order of their launches, and blocks in the order that the\nnumber chooses. On one core the same program with the same input then computes the same bits every time: sums of\nfloating-point atomics, the order of printf, who wins a race. Clocks, and launches from several threads or processes of the\nprogram at once, stay as they are. With --cores above 1, blocks only begin in that order."
+    )]
     Run(RunArgs),
     /// Run a program in an existing virtual GPU
     Exec(ExecArgs),
@@ -60,6 +62,15 @@ pub(crate) enum Command {
         after_help = "Examples: mica check -- ./program\n          mica check --tool memcheck,racecheck --sarif report.sarif -- ./tests\nBuild with -lineinfo for source lines. Exit code: the program's own, or --error-exitcode if mistakes were found."
     )]
     Check(CheckArgs),
+    /// Which lines of a program's kernels were reached, without a GPU
+    ///
+    /// Runs the program, and all processes that it starts, on a software GPU that records which lines of device code are
+    /// reached: source lines of code that was built with -lineinfo, else lines of the PTX text. A line is reached if any copy
+    /// of it is. Kernels of a module that was loaded and never launched count as not reached.
+    #[command(
+        after_help = "Examples: mica cov -- ./tests\n          mica cov --lcov cov.info --fail-under 80 -- ctest\n          mica cov -a one.info -a two.info --lcov all.info      (adds up, runs nothing)\n          genhtml cov.info -o html\nBuild with -lineinfo for source lines. The count of a line is the number of processes that reached it, that of a kernel\nits launches. Exit code: the program's own, or 1 if it is 0 and less than --fail-under was reached."
+    )]
+    Cov(CovArgs),
     /// Which kernels, copies and waits take a program's time
     ///
     /// Runs the program in an isolated virtual GPU that records every kernel, copy and wait: exact times on the
@@ -305,6 +316,9 @@ pub(crate) struct WatchArgs {
     /// The file that `mica profile` reads.
     #[arg(skip)]
     pub(crate) profile: Option<PathBuf>,
+    /// Load all modules of the program, for `mica cov`: what is never used is part of its report.
+    #[arg(skip)]
+    pub(crate) loads_all: bool,
     /// List the memory that the program has not freed when it ends, and who allocated it (isolated mode)
     #[arg(long)]
     pub(crate) leaks: bool,
@@ -349,6 +363,45 @@ pub(crate) struct CheckArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// `mica cov`.
+#[derive(Debug, Args)]
+pub(crate) struct CovArgs {
+    /// Write the report to this file as a tracefile of lcov, which genhtml, Codecov and others read
+    #[arg(long, value_name = "FILE")]
+    pub(crate) lcov: Option<PathBuf>,
+    /// Add the results in this tracefile of lcov; can be given again, and can be the file of --lcov
+    #[arg(long, short = 'a', value_name = "FILE", visible_alias = "append")]
+    pub(crate) add_tracefile: Vec<PathBuf>,
+    /// Fail if less than this part of the lines was reached
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub(crate) fail_under: Option<f64>,
+    /// Report only files whose path is like this, where * stands for any text; can be given again
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) include: Vec<String>,
+    /// Leave out files whose path is like this; can be given again
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) exclude: Vec<String>,
+    /// Print the report as JSON on standard output when the program has ended
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    /// The program and its arguments
+    #[arg(
+        required_unless_present = "add_tracefile",
+        trailing_var_arg = true,
+        value_name = "CMD"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(part) if (0.0..=100.0).contains(&part) => Ok(part),
+        _ => Err("write a percentage from 0 to 100".to_owned()),
+    }
 }
 
 /// `mica profile`.
@@ -406,6 +459,12 @@ pub(crate) struct RunArgs {
     /// Attach a region, to be read, or with :rw also written; can be given again
     #[arg(long, value_name = "REGION[:rw]")]
     pub(crate) region: Vec<RegionUse>,
+    /// Run blocks in the order that this number chooses, the same every time; 0 is the usual order (software GPU)
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Cores that kernels run on: multiprocessors of the GPU (software GPU; default: all, or 1 with --seed)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) cores: Option<u32>,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
     /// The program and its arguments

@@ -9,6 +9,9 @@ fn help_names_every_command_and_hides_what_is_not_for_people() {
     for word in [
         "run",
         "exec",
+        "check",
+        "cov",
+        "profile",
         "create",
         "ls",
         "show",

@@ -117,6 +117,16 @@ pub struct VgpuSpec {
     /// `;schedule=SEED`. Software GPU only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
+    /// Record which lines of kernels are reached, for `mica cov`. Software GPU only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub coverage: bool,
+    /// Run kernels one after the other and their blocks in an order that this number chooses, so that a program computes
+    /// the same every time. Software GPU only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Cores that kernels run on, 1 to 1024. Absent: all of the machine, or 1 with `seed`. Software GPU only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
     /// Free text shown in listings (the command line, for `mica run`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -143,6 +153,9 @@ impl Default for VgpuSpec {
             swap: None,
             allow_degraded: false,
             check: None,
+            coverage: false,
+            seed: None,
+            cores: None,
             note: None,
         }
     }

@@ -213,6 +213,9 @@ pub(super) fn check_spec(spec: &VgpuSpec) -> Result<(), ApiError> {
     if spec.memory_limit_bytes.is_some_and(|bytes| bytes < 1 << 20) {
         return invalid("a memory limit is at least 1 MiB");
     }
+    if spec.cores.is_some_and(|cores| !(1..=1024).contains(&cores)) {
+        return invalid("kernels run on 1 to 1024 cores");
+    }
     if spec.max_streams == Some(0) {
         return invalid("a virtual GPU needs at least one stream");
     }

@@ -10,7 +10,7 @@ use mica_wire::host::page::Account;
 use super::admission::{check_name, check_spec, random_token};
 use super::names::full_name;
 use super::{Registry, Traffic, Vgpu};
-use crate::enforce::{mode_on, unenforceable};
+use crate::enforce::{mode_on, remedy, unenforceable};
 use crate::journal::Entry;
 use crate::ledger::Ledger;
 use crate::placement::{choose, error};
@@ -71,7 +71,7 @@ impl Registry {
             return Err(error(
                 "enforcement",
                 reasons.join("; "),
-                Some("use isolated mode, or allow it to be degraded".into()),
+                Some(remedy(&spec).into()),
             ));
         }
         spec.mode = Some(mode_on(spec.mode, self.gpus[gpu as usize].facts.kind));

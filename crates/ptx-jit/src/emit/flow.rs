@@ -194,6 +194,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         if self.lanes == 1 {
             self.stop_here(id);
         }
+        self.note_entered(id);
         if self.plan.graph.is_header[id as usize] {
             self.header(id);
         }

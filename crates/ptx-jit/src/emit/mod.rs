@@ -16,6 +16,7 @@ mod calls;
 mod check;
 mod compare;
 mod convert;
+mod coverage;
 mod directed;
 mod dot;
 mod exp;
@@ -99,6 +100,10 @@ pub(crate) struct Source<'m> {
     pub(crate) memcheck: bool,
     /// Tells the block's monitor of every access and fence; scalar code only.
     pub(crate) monitor: bool,
+    /// Of accesses to shared and local memory too.
+    pub(crate) monitor_own: bool,
+    /// Notes which blocks are entered ([`crate::coverage`]).
+    pub(crate) coverage: bool,
     /// Checks addresses once more that need no check ([`inside`]).
     pub(crate) recheck: bool,
     /// Allocates registers in one pass ([`crate::limit`]).

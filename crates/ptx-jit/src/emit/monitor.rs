@@ -73,7 +73,12 @@ impl Emit<'_, '_> {
         (kind, order): (AccessKind, u32),
         value: Option<(&V, Class)>,
     ) {
-        if !self.src.monitor || window == Window::Params {
+        let is_told = match window {
+            Window::Arena => true,
+            Window::Shared | Window::Local => self.src.monitor_own,
+            Window::Params => false,
+        };
+        if !self.src.monitor || !is_told {
             return;
         }
         let at = match host {

@@ -33,6 +33,8 @@ fn patched(text: &str, kernel: &str, proven: bool) -> Option<Patched> {
         plan: &plan,
         memcheck: false,
         monitor: false,
+        monitor_own: true,
+        coverage: false,
         recheck: false,
         quick: false,
         checks: true,

@@ -42,6 +42,7 @@ pub(crate) fn add_preheaders(
             instance,
             steps: Vec::new(),
             term: Term::Jump(h),
+            covers: Vec::new(),
         });
         for p in outside {
             unit.blocks[p as usize].retarget(h, new);
@@ -106,6 +107,7 @@ pub(crate) fn split(
                 instance,
                 steps,
                 term,
+                covers: Vec::new(),
             });
             if let Some(g) = guard {
                 guards.entry(new).or_default().push(g);

@@ -54,6 +54,7 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
         return BlockOutcome::Faulted;
     }
     let threads = threads as u32;
+    c.entered = k.coverage.entered();
     let s = c.scratch;
     // SAFETY: the header is inside scratch memory, which is aligned.
     unsafe {

@@ -88,6 +88,7 @@ impl Builder<'_> {
             instance,
             steps: Vec::new(),
             term: Term::Exit,
+            covers: Vec::new(),
         });
         self.unit.blocks.len() as u32 - 1
     }
@@ -173,6 +174,10 @@ impl Builder<'_> {
             let i32_ = i as u32;
             // A guarded instruction runs in a block of its own.
             let mut join = None;
+            let decides = matches!(&inst.op, Op::Bra { .. } | Op::BrxIdx { .. });
+            if decides {
+                self.unit.blocks[at as usize].covers.push(i32_);
+            }
             if let Some(g) = inst.guard {
                 let body = self.new_block(id);
                 let after = self.new_block(id);
@@ -184,6 +189,9 @@ impl Builder<'_> {
                 };
                 at = body;
                 join = Some(after);
+            }
+            if !decides {
+                self.unit.blocks[at as usize].covers.push(i32_);
             }
             match &inst.op {
                 Op::Bra { target, .. } => {

@@ -121,6 +121,9 @@ pub(crate) struct Block {
     pub(crate) instance: u32,
     pub(crate) steps: Vec<Step>,
     pub(crate) term: Term,
+    /// Instructions that a thread which enters the block reaches. Where a block was cut, those of the whole block;
+    /// a guarded branch belongs to the block that decides it.
+    pub(crate) covers: Vec<u32>,
 }
 
 impl Block {

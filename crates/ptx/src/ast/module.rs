@@ -393,7 +393,7 @@ impl Function {
 }
 
 /// Whether a file is one of the toolkit's headers whose functions are instructions.
-fn is_toolkit_header(path: &str) -> bool {
+pub fn is_toolkit_header(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let (stem, is_header) = match name.strip_suffix(".hpp") {
         Some(stem) => (stem, true),

@@ -50,7 +50,7 @@ impl SessionThreads {
             Some(handle) => waiting(recorder, Activity::Wait, name, handle, perform),
             None => perform(),
         };
-        dispatcher.output.show_spans();
+        dispatcher.output.show_lines();
         before_answer();
         let outcome = match performed {
             Err(Failure::Violation(violation)) => return Err(violation),

@@ -36,6 +36,8 @@ fn refused(register: &str, uniformity: Uniformity) -> Option<String> {
         plan: &plan,
         memcheck: false,
         monitor: false,
+        monitor_own: true,
+        coverage: false,
         recheck: false,
         quick: false,
         checks: true,

@@ -199,7 +199,9 @@ driver! {
 
     fn loading_mode(out: *mut u32) {
         state()?;
-        put(out, 2)
+        // As the driver reads it; a runtime that hears 1 loads all modules of the program at once.
+        let is_eager = std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|mode| mode == "EAGER");
+        put(out, if is_eager { 1 } else { 2 })
     }
 
     fn flush_rdma(target: u32, scope: u32) {
