@@ -2,6 +2,7 @@
 
 use mica_control::api::{Priority, Resize};
 use mica_control::client::{ControlClient, ControlError};
+use mica_wire::host::peer::peer_of;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use mica_command::size::{Memory, Share, show_bytes};
@@ -73,6 +74,10 @@ impl Action {
 
 fn end(client: &ControlClient, vgpu: &str, pids: &[u32], kill: bool) -> Result<String, String> {
     let signal = if kill { Signal::KILL } else { Signal::TERM };
+    let daemon = client.stats().map_err(|error| error.to_string())?.daemon;
+    if !is_here(client, daemon.pid) {
+        return Err("its programs run on another host or in another container: end them there, with mica top".into());
+    }
     for pid in pids {
         let number = i32::try_from(*pid).ok().and_then(Pid::from_raw);
         let number = number.ok_or_else(|| format!("process {pid} cannot be ended from here"))?;
@@ -89,6 +94,14 @@ fn end(client: &ControlClient, vgpu: &str, pids: &[u32], kill: bool) -> Result<S
         [pid] => Ok(format!("process {pid} was told to end")),
         pids => Ok(format!("{} programs were told to end", pids.len())),
     }
+}
+
+/// Whether the daemon of this number is the process that listens, so that its process numbers mean here what they mean
+/// there. Behind `ssh -L` another process listens; in another process namespace the number is another one, or none.
+fn is_here(client: &ControlClient, daemon: u32) -> bool {
+    let stream = std::os::unix::net::UnixStream::connect(client.socket());
+    let peer = stream.ok().and_then(|stream| peer_of(&stream).ok());
+    peer.is_some_and(|peer| peer.pid == Some(daemon))
 }
 
 /// Reads `memory=8GiB share=30 cap high`.
@@ -148,4 +161,21 @@ fn change_words(change: &Resize) -> String {
             .map(|p| format!("{p:?} priority").to_lowercase()),
     );
     words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_ended_only_where_the_daemon_itself_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("control.sock");
+        let client = ControlClient::new(&socket);
+        let own = std::process::id();
+        assert!(!is_here(&client, own), "nobody listens");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert!(is_here(&client, own));
+        assert!(!is_here(&client, own + 1), "a forwarded socket");
+    }
 }
