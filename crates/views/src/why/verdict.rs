@@ -192,6 +192,18 @@ fn waiting(figures: &Figures) -> Option<Finding> {
     if waits < WORTH_PERCENT {
         return None;
     }
+    if figures.cap && others < WORTH_PERCENT {
+        // A cap counts whole turns, also the parts in which the GPU does not compute.
+        let wanted = (asked * 1.5).min(100.0);
+        return Some(finding(
+            Cause::Capped,
+            waits,
+            format!(
+                "its cap of {asked:.0} % holds it: its threads wait {waits:.0} % of the time, and nobody else uses the GPU"
+            ),
+            format!("mica resize {name} --share {wanted:.0}, or --no-cap to use what is idle"),
+        ));
+    }
     if !figures.more_urgent.is_empty() {
         let urgent = figures.more_urgent.join(", ");
         return Some(finding(
@@ -413,6 +425,26 @@ mod tests {
             ..starved
         };
         assert_eq!(first(&unreserved), Cause::WaitingForTurns);
+    }
+
+    #[test]
+    fn one_that_waits_alone_on_the_gpu_is_held_by_its_cap() {
+        let alone = Figures {
+            cap: true,
+            share_asked_percent: 10.0,
+            share_got_percent: 4.0,
+            gpu_busy_percent: 5.0,
+            waiting_percent: 89.0,
+            ..busy()
+        };
+        assert_eq!(first(&alone), Cause::Capped);
+        let advice = &findings(&alone)[0].advice;
+        assert!(advice.contains("--no-cap"), "{advice}");
+        let crowded = Figures {
+            gpu_busy_percent: 90.0,
+            ..alone
+        };
+        assert_eq!(first(&crowded), Cause::BelowShare);
     }
 
     #[test]
