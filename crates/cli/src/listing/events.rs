@@ -1,7 +1,8 @@
 //! `mica events`: what happened, and what happens.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use mica_control::api::{Event, Severity};
+use mica_control::client::ControlError;
 use mica_wire::host::printable::{printable, printable_json};
 
 use crate::args::EventsArgs;
@@ -31,8 +32,14 @@ pub(crate) fn events(args: &EventsArgs) -> Result<()> {
         // Nothing that came between is missed; without a past, all that is remembered is new.
         let after = last.or(Some(0));
         for event in client.events_of(after, name).map_err(explain)? {
-            print_event(&event.map_err(explain)?, args.json)?;
+            match event {
+                Ok(event) => print_event(&event, args.json)?,
+                // A daemon that ends may cut its last answer.
+                Err(ControlError::Broken(_)) => break,
+                Err(error) => return Err(explain(error)),
+            }
         }
+        bail!("the daemon has ended, and with it what is followed");
     }
     Ok(())
 }

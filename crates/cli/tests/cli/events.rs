@@ -85,6 +85,27 @@ fn followed_events_are_of_the_name_that_was_given() {
 }
 
 #[test]
+fn who_follows_events_is_told_that_the_daemon_has_ended() {
+    let home = Home::new();
+    home.ok("create a -m 64MiB");
+    let mut follow = home
+        .command(&["events", "-f"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().ends_with("a was created"));
+    home.ok("suspend a");
+    assert!(lines.next().unwrap().is_ok(), "it follows");
+    home.ok("daemon --stop");
+    let ended = follow.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("the daemon has ended"), "{said}");
+}
+
+#[test]
 fn the_doctors_tests_are_no_events_of_the_tenant() {
     let home = Home::new();
     home.ok("create a -m 64MiB -s 30");
