@@ -37,7 +37,7 @@ fn since(text: &str, now: f64) -> Option<f64> {
     };
     if let Some(date) = date {
         let [year, month, day] = numbers(date, '-')?;
-        if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        if !(1..=days_of(year, month)?).contains(&day) {
             return None;
         }
         (parts.tm_year, parts.tm_mon, parts.tm_mday) = (year - 1900, month - 1, day);
@@ -48,6 +48,17 @@ fn since(text: &str, now: f64) -> Option<f64> {
     match unsafe { libc::mktime(&raw mut parts) } {
         -1 => None,
         seconds => Some(seconds as f64),
+    }
+}
+
+/// Days of a month, which `mktime` does not check: it takes the 30th of February for one of March.
+fn days_of(year: i32, month: i32) -> Option<i32> {
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month {
+        2 => Some(28 + i32::from(is_leap)),
+        4 | 6 | 9 | 11 => Some(30),
+        1..=12 => Some(31),
+        _ => None,
     }
 }
 
@@ -137,6 +148,7 @@ mod tests {
         assert_eq!(since("10m", now), Some(now - 600.0));
         assert_eq!(since("1.5h", now), Some(now - 5400.0));
         assert_eq!(since("2d", now), Some(now - 172_800.0));
+        assert!(since("2024-02-29", now).is_some(), "a leap year");
     }
 
     #[test]
@@ -155,6 +167,10 @@ mod tests {
             "-5m",
             "25:00",
             "2026-13-01",
+            "2026-00-10",
+            "2026-02-30",
+            "2026-04-31 10:00",
+            "2025-02-29",
             "2026-01",
             "1é",
         ] {
