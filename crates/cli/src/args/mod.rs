@@ -625,7 +625,7 @@ pub(crate) struct EventsArgs {
     /// Only the last N events
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) last: Option<usize>,
-    /// Only events since then: 10m, 2h, 3d, 14:30, 2026-01-31 or \"2026-01-31 14:30\"
+    /// Only events since then: 10m, 2h, 3d, 14:30, 2026-01-31 or "2026-01-31 14:30"
     #[arg(long, value_name = "WHEN")]
     pub(crate) since: Option<Since>,
     /// Print one JSON object a line
