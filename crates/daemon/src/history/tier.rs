@@ -39,7 +39,8 @@ pub(crate) const FINE: Resolution = Resolution {
 /// A minute for a month, for 100 busy virtual GPUs: 8.8 bytes a record.
 pub(crate) const COARSE: Resolution = Resolution {
     step_seconds: 60,
-    longest_idle_seconds: 3600.0,
+    // As long as a crash may cost: an account counts shares in force also while nothing runs.
+    longest_idle_seconds: 600.0,
     shape: Shape {
         block_bytes: BLOCK_BYTES,
         blocks: 645,
