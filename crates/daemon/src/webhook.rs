@@ -81,13 +81,26 @@ impl Target {
         stream.write_all(body.as_bytes())?;
         // `HTTP/1.1 200`: the rest says nothing that matters here.
         let mut status = [0; 12];
-        stream.read_exact(&mut status)?;
-        match &status[9..] {
-            [b'2', ..] => Ok(()),
-            code => {
-                let code = String::from_utf8_lossy(code).into_owned();
-                Err(std::io::Error::other(format!("the server answered {code}")))
+        stream
+            .read_exact(&mut status)
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => {
+                    std::io::Error::other("the server hung up without an answer")
+                }
+                std::io::ErrorKind::WouldBlock => {
+                    std::io::Error::other("the server did not answer in time")
+                }
+                _ => error,
+            })?;
+        // What it says goes to the log: nothing but a number.
+        let code = std::str::from_utf8(&status[9..]).unwrap_or_default();
+        let is_http = status.starts_with(b"HTTP/1.") && code.bytes().all(|b| b.is_ascii_digit());
+        match code {
+            _ if !is_http || code.is_empty() => {
+                Err(std::io::Error::other("the server's answer is not HTTP"))
             }
+            code if code.starts_with('2') => Ok(()),
+            code => Err(std::io::Error::other(format!("the server answered {code}"))),
         }
     }
 }
@@ -175,7 +188,14 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let server = std::thread::spawn(move || {
             let mut heads = Vec::new();
-            for answer in ["HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.1 500 x\r\n\r\n"] {
+            let answers = [
+                "HTTP/1.1 204 No Content\r\n\r\n",
+                "HTTP/1.1 500 x\r\n\r\n",
+                "HTTP/1.1 \u{1b}[m\r\n\r\n",
+                "SSH-2.0-2222",
+                "HTTP",
+            ];
+            for answer in answers {
                 let (stream, _) = listener.accept().unwrap();
                 let mut reader = std::io::BufReader::new(stream);
                 let mut head = String::new();
@@ -195,6 +215,10 @@ mod tests {
         target.post("{\"kind\":\"memory_high\"}").unwrap();
         let refused = target.post("{}").unwrap_err();
         assert!(refused.to_string().contains("500"), "{refused}");
+        for words in ["is not HTTP", "is not HTTP", "hung up"] {
+            let refused = target.post("{}").unwrap_err().to_string();
+            assert!(refused.contains(words), "{refused}");
+        }
         let heads = server.join().unwrap();
         assert!(
             heads[0].0.starts_with("POST /hook HTTP/1.1\r\n"),
