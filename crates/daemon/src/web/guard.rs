@@ -277,7 +277,9 @@ pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 fn host_name(host: &str) -> &str {
     match host.rfind(':') {
         // In an IPv6 address without a port the last colon is inside the brackets.
-        Some(colon) if !host[colon..].contains(']') => &host[..colon],
+        Some(colon) if host[colon + 1..].bytes().all(|byte| byte.is_ascii_digit()) => {
+            &host[..colon]
+        }
         _ => host,
     }
 }
@@ -294,6 +296,8 @@ mod unit {
             ("[::1]:7411", "[::1]"),
             ("[::1]", "[::1]"),
             ("", ""),
+            ("127.0.0.1:7411@a.example", "127.0.0.1:7411@a.example"),
+            ("127.0.0.1:a.example", "127.0.0.1:a.example"),
         ] {
             assert_eq!(host_name(host), name);
         }
