@@ -190,6 +190,8 @@ impl Frame<'_> {
     fn nothing(&self) -> String {
         match (self.state.stats.vgpus.is_empty(), &self.state.link) {
             (_, Link::Waiting) => String::new(),
+            // None has answered yet.
+            _ if self.state.stats.daemon.version.is_empty() => String::new(),
             (true, _) => "no virtual GPUs; `mica run -- CMD` makes one".to_owned(),
             (false, _) => format!("nothing contains {:?}", self.state.filter),
         }
@@ -332,7 +334,11 @@ impl Frame<'_> {
         }
         if let Link::Down(since, why) = &state.link {
             let seconds = (state.now - since).max(0.0);
-            let text = format!("no daemon for {seconds:.0} s, this is the last picture: {why}");
+            let picture = match state.stats.daemon.version.is_empty() {
+                true => "",
+                false => ", this is the last picture",
+            };
+            let text = format!("no daemon for {seconds:.0} s{picture}: {why}");
             return self.text(place, &text, Tone::Bad);
         }
         if let Some((text, is_bad)) = &state.message {
