@@ -73,9 +73,9 @@ fn gpu_lines(gpu: &GpuInfo) -> String {
         _ => "",
     };
     let second = cells([
-        format!("     {} {state}", super::uuid(gpu)),
+        format!("     {}", super::uuid(gpu)),
         memory,
-        format!("{:>8}", gpu.vgpus),
+        format!("{:>5}  {state}", gpu.vgpus),
     ]);
     first + &second
 }
@@ -114,7 +114,8 @@ fn memory(used: u64, total: u64) -> String {
 }
 
 /// Columns of the three cells, without the space before each and the bars.
-const CELLS: [usize; 3] = [37, 23, 21];
+/// The last one has room for `suspended` after a share, and for `cannot be shared` after a number.
+const CELLS: [usize; 3] = [35, 23, 23];
 
 fn cells(texts: [String; 3]) -> String {
     let mut text = "|".to_owned();
@@ -194,6 +195,18 @@ mod tests {
             }],
             ..Stats::default()
         };
+        let mut lost = stats.clone();
+        lost.gpus[0].lost = Some("gone".into());
+        let mut unshareable = stats.clone();
+        unshareable.gpus[0].unshareable = Some("MIG".into());
+        for (stats, word) in [
+            (&stats, "suspended |"),
+            (&lost, "LOST "),
+            (&unshareable, "cannot be shared |"),
+        ] {
+            let text = render(stats, "");
+            assert!(text.contains(word), "{text}");
+        }
         for stats in [stats, Stats::default()] {
             let text = render(&stats, "2026-01-31 14:30:00");
             for line in text.lines().skip(1).filter(|line| !line.is_empty()) {
