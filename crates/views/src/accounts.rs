@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use mica_command::output::print_json;
 use mica_command::refusal::explain;
 use mica_command::size::show_bytes;
@@ -31,7 +31,8 @@ fn now() -> u64 {
 /// The daemon does not answer, or refuses.
 pub fn past(client: &ControlClient, since: f64, vgpu: Option<&str>, json: bool) -> Result<()> {
     let now = now();
-    let since = (since.max(0.0) as u64).min(now);
+    let since = since.max(0.0) as u64;
+    check_span(since, None, now)?;
     let step = match json {
         true => None,
         false => Some(step(now - since)),
@@ -55,6 +56,19 @@ pub fn past(client: &ControlClient, since: f64, vgpu: Option<&str>, json: bool) 
         return Ok(());
     }
     out!("{}", past_table(&answer).render());
+    Ok(())
+}
+
+/// Refuses a span in which nothing can have been measured, with times as people read them.
+fn check_span(since: u64, until: Option<u64>, now: u64) -> Result<()> {
+    let time = |seconds: u64| date_and_time(seconds as f64);
+    if since > now {
+        bail!("{} is yet to come: nothing is measured ahead", time(since));
+    }
+    if let Some(until) = until.filter(|until| *until <= since) {
+        let (begin, end) = (time(since), time(until));
+        bail!("the time from {begin} until {end} is empty: --until must be later than the begin");
+    }
     Ok(())
 }
 
@@ -118,6 +132,7 @@ pub fn report(client: &ControlClient, args: &ReportArgs) -> Result<()> {
         until_seconds: args.until.map(|until| until.0.max(0.0) as u64),
         step_seconds: None,
     };
+    check_span(span.since_seconds, span.until_seconds, now)?;
     let report = client.usage(&span, by).map_err(explain)?;
     if args.json {
         return print_json(&report);
@@ -302,6 +317,27 @@ mod tests {
         assert!(columns.into_iter().all(|n| n == 13), "{text}");
         assert_eq!(quoted("a,b"), "\"a,b\"");
         assert_eq!(quoted("=1+1"), "\"'=1+1\"");
+    }
+
+    #[test]
+    fn a_span_that_can_hold_nothing_is_refused_in_readable_times() {
+        let now = 1_790_000_000;
+        let refusal = |since, until| check_span(since, until, now).unwrap_err().to_string();
+        assert!(check_span(now, None, now).is_ok());
+        assert!(check_span(now - 60, Some(now), now).is_ok());
+        assert!(check_span(now - 60, Some(now + 60), now).is_ok());
+        let ahead = refusal(now + 86_400, None);
+        assert!(
+            ahead.contains("2026-09-2") && ahead.contains("yet to come"),
+            "{ahead}"
+        );
+        for until in [now - 60, now - 120] {
+            let empty = refusal(now - 60, Some(until));
+            assert!(
+                empty.contains("2026-09-2") && empty.contains("--until"),
+                "{empty}"
+            );
+        }
     }
 
     #[test]

@@ -35,12 +35,12 @@ fn scripts_that_know_nvidia_smi_get_what_they_parse() {
     assert_eq!(titled, "index, memory.reserved [MiB]\n0, 64 MiB\n");
     let picture = home.ok("smi");
     assert!(picture.contains("MICA-SMI") && picture.contains("No running processes found"));
-    let wrong = home.fails(1, "smi --query-gpu=indx --format=csv");
+    let wrong = home.fails(2, "smi --query-gpu=indx --format=csv");
     assert!(
         wrong.contains("did you mean index?") && wrong.contains("memory.total"),
         "{wrong}"
     );
-    let unformatted = home.fails(1, "smi --query-gpu=index");
+    let unformatted = home.fails(2, "smi --query-gpu=index");
     assert!(unformatted.contains("--format=csv"), "{unformatted}");
 }
 
@@ -72,6 +72,15 @@ fn what_was_measured_is_listed_and_charged() {
     assert!(home.ok("report --by vgpu --csv").contains("\na,"));
     let wrong = home.fails(2, "report --since yesterday");
     assert!(wrong.contains("is not a time"), "{wrong}");
+    for ahead in ["report --since 2099-01-01", "stats --since 2099-01-01"] {
+        let said = home.fails(1, ahead);
+        assert!(
+            said.contains("2099-01-01 00:00:00 is yet to come"),
+            "{said}"
+        );
+    }
+    let empty = home.fails(1, "report --since 1h --until 2h");
+    assert!(empty.contains("--until must be later"), "{empty}");
     let alone = home.fails(2, "stats --vgpu a");
     assert!(alone.contains("--since"), "{alone}");
 }
