@@ -63,6 +63,7 @@ fn failure_code(command: &Command, error: &anyhow::Error) -> i32 {
             let not_started = error.downcast_ref::<NotStarted>();
             not_started.map_or(OWN_FAILURE, |failure| failure.code)
         }
+        _ if error.is::<mica_views::smi::WrongQuery>() => 2,
         _ => 1,
     }
 }

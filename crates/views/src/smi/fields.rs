@@ -130,32 +130,36 @@ fn yes(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
 }
 
-/// The fields that a list names; an unknown one is refused with those there are.
+/// The fields that a list names; unknown ones are refused, all of them, with those there are.
 pub(super) fn fields<T>(
     option: &str,
     names: &str,
     known: &'static [Field<T>],
 ) -> Result<Vec<&'static Field<T>>> {
-    let find = |name: &str| {
-        let field = known.iter().find(|field| field.name == name);
-        match field {
-            Some(field) => Ok(field),
-            None => {
-                let list = known
-                    .iter()
-                    .map(|field| field.name)
-                    .collect::<Vec<_>>()
-                    .join(", ");
-                let near = known.iter().min_by_key(|field| distance(field.name, name));
-                let near = near.filter(|field| distance(field.name, name) <= 3);
-                let near = near.map_or_else(String::new, |field| {
-                    format!("; did you mean {}?", field.name)
-                });
-                bail!("{option}: {name:?} is no field{near}\n  fields: {list}")
-            }
+    let mut found = Vec::new();
+    let mut unknown = Vec::new();
+    for name in names.split(',').map(str::trim) {
+        match known.iter().find(|field| field.name == name) {
+            Some(field) => found.push(field),
+            None => unknown.push(format!("{name:?} is no field{}", meant(name, known))),
         }
-    };
-    names.split(',').map(|name| find(name.trim())).collect()
+    }
+    if unknown.is_empty() {
+        return Ok(found);
+    }
+    let list: Vec<&str> = known.iter().map(|field| field.name).collect();
+    let (unknown, list) = (unknown.join(", "), list.join(", "));
+    bail!("{option}: {unknown}\n  fields: {list}")
+}
+
+/// The field that somebody may have meant: a short word has little in common with everything.
+fn meant<T>(name: &str, known: &[Field<T>]) -> String {
+    let near = known.iter().min_by_key(|field| distance(field.name, name));
+    let most = 3.min(name.chars().count() / 2);
+    let near = near.filter(|field| distance(field.name, name) <= most);
+    near.map_or_else(String::new, |field| {
+        format!("; did you mean {}?", field.name)
+    })
 }
 
 /// Letters to change, add or remove to get from one word to another.

@@ -13,12 +13,26 @@ use mica_wire::host::printable::printable_lines;
 use crate::args::SmiArgs;
 use fields::{Field, GPU_FIELDS, OfVgpu, VGPU_FIELDS, fields};
 
-/// Prints what was asked for.
-///
-/// # Errors
-/// A field or a format is unknown, or the daemon does not answer.
-pub fn run(client: &ControlClient, args: &SmiArgs) -> Result<()> {
-    // Checked before the daemon is asked.
+/// A query that cannot be understood: wrong usage, as nvidia-smi has it, and no failure.
+#[derive(Debug)]
+pub struct WrongQuery(String);
+
+impl std::fmt::Display for WrongQuery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongQuery {}
+
+/// What a query asks for: fields of GPUs or of virtual GPUs, and how they are printed.
+struct Query {
+    gpu_fields: Option<Vec<&'static Field<GpuInfo>>>,
+    vgpu_fields: Option<Vec<&'static Field<OfVgpu>>>,
+    format: Format,
+}
+
+fn query(args: &SmiArgs) -> Result<Query> {
     let format = format(args.format.as_deref())?;
     let gpu_fields = args.query_gpu.as_deref();
     let gpu_fields = gpu_fields
@@ -36,8 +50,25 @@ pub fn run(client: &ControlClient, args: &SmiArgs) -> Result<()> {
         (false, Some(_)) => bail!("--format is for --query-gpu and --query-vgpu"),
         _ => {}
     }
+    Ok(Query {
+        gpu_fields,
+        vgpu_fields,
+        format: format.unwrap_or_default(),
+    })
+}
+
+/// Prints what was asked for.
+///
+/// # Errors
+/// [`WrongQuery`] where a field or a format is unknown; or the daemon does not answer.
+pub fn run(client: &ControlClient, args: &SmiArgs) -> Result<()> {
+    // Checked before the daemon is asked.
+    let Query {
+        gpu_fields,
+        vgpu_fields,
+        format,
+    } = query(args).map_err(|error| WrongQuery(error.to_string()))?;
     let stats = client.stats().map_err(explain)?;
-    let format = format.unwrap_or_default();
     let text = if args.list {
         list(&stats)
     } else if let Some(fields) = gpu_fields {
@@ -167,7 +198,7 @@ mod tests {
         }
     }
 
-    fn query(names: &str, format: Format) -> String {
+    fn answer(names: &str, format: Format) -> String {
         let fields = fields("--query-gpu", names, GPU_FIELDS).unwrap();
         csv(&fields, &stats().gpus, format)
     }
@@ -176,7 +207,7 @@ mod tests {
     fn queries_print_what_scripts_that_know_nvidia_smi_expect() {
         let names = "index,name,memory.used,utilization.gpu,temperature.gpu";
         assert_eq!(
-            query(names, Format::default()),
+            answer(names, Format::default()),
             "index, name, memory.used [MiB], utilization.gpu [%], temperature.gpu\n\
              0, NVIDIA H200, 3072 MiB, 42 %, [N/A]\n"
         );
@@ -184,7 +215,7 @@ mod tests {
             noheader: true,
             nounits: true,
         };
-        assert_eq!(query(names, bare), "0, NVIDIA H200, 3072, 42, [N/A]\n");
+        assert_eq!(answer(names, bare), "0, NVIDIA H200, 3072, 42, [N/A]\n");
     }
 
     #[test]
@@ -196,6 +227,12 @@ mod tests {
         assert!(text.contains("\"memory.usd\""), "{text}");
         assert!(text.contains("did you mean memory.used"), "{text}");
         assert!(text.contains("utilization.gpu"), "{text}");
+        let error = fields("--query-gpu", "foo,index,xx", GPU_FIELDS).err();
+        let text = error.unwrap().to_string();
+        assert!(
+            text.contains("\"foo\" is no field, \"xx\" is no field\n"),
+            "{text}"
+        );
         assert!(fields("--query-gpu", "", GPU_FIELDS).is_err());
         assert!(format(Some("xml")).is_err());
         assert!(
