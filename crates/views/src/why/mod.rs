@@ -16,6 +16,9 @@ use serde::Serialize;
 use crate::args::WhyArgs;
 pub use verdict::{Cause, Figures, Finding, findings};
 
+/// Seconds for which the exchanges of a swappable virtual GPU are watched at most.
+const EXCHANGE_SECONDS: u32 = 5;
+
 /// The answer as JSON.
 #[derive(Debug, Serialize)]
 struct Explanation<'a> {
@@ -25,14 +28,19 @@ struct Explanation<'a> {
     figures: &'a Figures,
 }
 
-/// Measures for a second, reads the history, and prints what was found.
+/// Measures for a second or a few, reads the history, and prints what was found.
 ///
 /// # Errors
 /// There is no such virtual GPU, or the daemon does not answer.
 pub fn run(client: &ControlClient, args: &WhyArgs) -> Result<()> {
     let before = client.get(&args.name).map_err(explain)?;
     let began = Instant::now();
-    std::thread::sleep(Duration::from_secs(1));
+    // Memory is exchanged in turns of seconds: one of them alone would say all or nothing.
+    let wait = match before.residency {
+        Some(_) => u64::from(args.seconds.min(EXCHANGE_SECONDS)),
+        None => 1,
+    };
+    std::thread::sleep(Duration::from_secs(wait));
     let stats = client.stats().map_err(explain)?;
     let seconds = began.elapsed().as_secs_f64();
     let after = client.get(&before.name).map_err(explain)?;
@@ -112,6 +120,7 @@ fn figures(
     let of_gpu = lines(Subject::Gpu).filter(|line| line.gpu == after.gpu);
     let gpu = Sums::of(of_gpu.flat_map(|line| &line.points));
     let copied = |vgpu: &VgpuInfo| vgpu.to_device_bytes_total + vgpu.from_device_bytes_total;
+    let away = |vgpu: &VgpuInfo| vgpu.residency.map_or(0.0, |r| r.away_seconds);
     let neighbours = stats.vgpus.iter().filter(|other| other.gpu == after.gpu);
     let more_urgent = neighbours.filter(|other| {
         let urgent = other.priority > after.priority;
@@ -137,6 +146,7 @@ fn figures(
         memory_limit_bytes: after.memory_limit_bytes,
         alloc_denied: own.denied,
         undrained: after.processes.iter().filter(|p| p.does_not_drain).count(),
+        away_percent: (away(after) - away(before)).max(0.0) / seconds * 100.0,
     }
 }
 
@@ -220,6 +230,7 @@ fn headline(findings: &[Finding]) -> &'static str {
         Some(Cause::OthersPriority) => "more urgent virtual GPUs go first",
         Some(Cause::WaitingForTurns) => "it waits for its turn",
         Some(Cause::MemoryShort) => "it is short of memory",
+        Some(Cause::MemoryAway) => "its memory is not on the GPU",
         Some(Cause::DoesNotDrain) => "its work runs on after its turns",
         Some(Cause::CopyBound) => "it copies more than it computes",
         Some(Cause::SmallKernels) => "its kernels are too small to keep the GPU busy",

@@ -47,6 +47,8 @@ pub struct Figures {
     pub alloc_denied: u64,
     /// Programs whose work does not end when their turn does.
     pub undrained: usize,
+    /// Percent of the time for which its memory was not on the GPU as a whole; of one that is swappable.
+    pub away_percent: f64,
 }
 
 /// A cause of slowness.
@@ -71,6 +73,8 @@ pub enum Cause {
     WaitingForTurns,
     /// Memory was refused, or is almost full.
     MemoryShort,
+    /// Its memory is in host memory while others have the GPU.
+    MemoryAway,
     /// Its work runs on after its turns.
     DoesNotDrain,
     /// Most time goes into copies.
@@ -113,6 +117,7 @@ pub fn findings(figures: &Figures) -> Vec<Finding> {
     let mut all: Vec<Finding> = [
         degraded(figures),
         waiting(figures),
+        away(figures),
         memory(figures),
         undrained(figures),
         host(figures),
@@ -213,6 +218,10 @@ fn waiting(figures: &Figures) -> Option<Finding> {
             format!("mica resize {name} --priority high, or lower that of {urgent}"),
         ));
     }
+    if !has_share && figures.share_reserved && is_exchanged(figures) {
+        // It cannot run while its memory is away: that is told of.
+        return None;
+    }
     if !has_share && figures.share_reserved {
         return Some(finding(
             Cause::BelowShare,
@@ -236,6 +245,25 @@ fn waiting(figures: &Figures) -> Option<Finding> {
         ),
         reserve,
     ))
+}
+
+fn is_exchanged(figures: &Figures) -> bool {
+    figures.away_percent >= WORTH_PERCENT
+}
+
+/// The time in which its memory was not on the GPU, because the memory of others was.
+fn away(figures: &Figures) -> Option<Finding> {
+    is_exchanged(figures).then(|| {
+        let (name, away) = (&figures.name, figures.away_percent.min(100.0));
+        finding(
+            Cause::MemoryAway,
+            away,
+            format!("its memory is not on the GPU {away:.0} % of the time: that of others is"),
+            format!(
+                "less memory in use on this GPU, another GPU, or mica resize {name} --priority high"
+            ),
+        )
+    })
 }
 
 fn memory(figures: &Figures) -> Option<Finding> {
@@ -286,7 +314,9 @@ fn undrained(figures: &Figures) -> Option<Finding> {
 fn host(figures: &Figures) -> Option<Finding> {
     let waits = figures.waiting_percent.min(100.0);
     let capped = figures.cap && figures.share_got_percent >= figures.share_asked_percent * HELD;
-    let idle = 100.0 - figures.share_got_percent - waits;
+    // Threads may wait for a turn while the memory is away.
+    let held = waits.max(figures.away_percent);
+    let idle = 100.0 - figures.share_got_percent - held;
     if capped || idle < 20.0 {
         return None;
     }
@@ -316,9 +346,11 @@ fn host(figures: &Figures) -> Option<Finding> {
             "CUDA graphs, larger batches, fused kernels (torch.compile)".to_owned(),
         ));
     }
-    let sentence = match rate < 1.0 {
-        true => format!("its programs submit no work {idle:.0} % of the time"),
-        false => format!(
+    let sentence = match (rate < 1.0, figures.share_got_percent < 1.0) {
+        (true, true) => format!("its programs submit no work {idle:.0} % of the time"),
+        // What sets or copies memory is no kernel.
+        (true, false) => format!("the GPU waits for the program {idle:.0} % of the time"),
+        (false, _) => format!(
             "the GPU waits for the program {idle:.0} % of the time: it submits {rate:.0} times a second and waits for no turn"
         ),
     };
@@ -425,6 +457,20 @@ mod tests {
             ..starved
         };
         assert_eq!(first(&unreserved), Cause::WaitingForTurns);
+    }
+
+    #[test]
+    fn memory_that_is_away_is_named_and_not_the_program_or_the_share() {
+        let exchanged = Figures {
+            share_got_percent: 7.0,
+            gpu_busy_percent: 13.0,
+            waiting_percent: 36.0,
+            away_percent: 60.0,
+            ..busy()
+        };
+        assert_eq!(first(&exchanged), Cause::MemoryAway);
+        let causes: Vec<Cause> = findings(&exchanged).iter().map(|f| f.cause).collect();
+        assert!(!causes.contains(&Cause::BelowShare), "{causes:?}");
     }
 
     #[test]
