@@ -99,3 +99,19 @@ fn a_question_that_makes_no_sense_is_refused_with_what_would() {
     };
     assert_eq!(refused(nothing).reason(), Some("invalid"));
 }
+
+#[test]
+fn words_where_a_number_should_be_are_refused_as_json() {
+    use std::io::{Read, Write};
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path());
+    let socket = control(dir.path()).socket().to_owned();
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    let request = "GET /v1/history?since=soon HTTP/1.1\r\nHost: mica\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(answer.contains("\"reason\":\"invalid\""), "{answer}");
+    assert!(answer.contains("since"), "{answer}");
+}

@@ -1,11 +1,11 @@
 //! The calls about sockets for containers.
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::extract::{ConnectInfo, Path, State};
 use mica_control::api::{ApiError, ContainerSocket, ContainerSocketSpec, Done};
 use serde::Deserialize;
 
-use super::peer::{Body, Peer};
+use super::peer::{Body, Peer, Query};
 use super::vgpus::save;
 use super::{Answer, Shared};
 use crate::placement::error;

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use axum::extract::{ConnectInfo, Query, State};
+use axum::extract::{ConnectInfo, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -10,7 +10,7 @@ use mica_control::api::Event;
 use serde::Deserialize;
 
 use super::Shared;
-use super::peer::Peer;
+use super::peer::{Peer, Query};
 use crate::registry::may_mean;
 use crate::web::Credentials;
 

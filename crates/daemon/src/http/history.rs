@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Query, State};
+use axum::extract::{ConnectInfo, State};
 use mica_control::api::{AccountBy, ApiError, Subject, Timelines, UsageReport};
 use serde::Deserialize;
 
-use super::peer::Peer;
+use super::peer::{Peer, Query};
 use super::{Answer, Shared};
 use crate::daemon::Daemon;
 use crate::events::now_seconds;

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Query, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
@@ -28,7 +28,7 @@ use crate::metrics::{Format, Page};
 use crate::placement::error;
 use crate::registry::Vgpu;
 use crate::users::UserNames;
-pub(crate) use peer::{Body, Peer, Refusal};
+pub(crate) use peer::{Body, Peer, Query, Refusal};
 pub(crate) use serve::{Impatient, answer_on};
 
 pub(crate) type Shared = State<Arc<Daemon>>;

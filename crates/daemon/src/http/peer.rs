@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use mica_control::api::ApiError;
 use tokio::net::UnixStream;
@@ -75,6 +76,20 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Daemon>> for Body<T> {
             Ok(Ok(Json(body))) => Ok(Self(body)),
             Ok(Err(rejection)) => Err(error("invalid", rejection.body_text(), None).into()),
             Err(_) => Err(error("invalid", "the body did not come".into(), None).into()),
+        }
+    }
+}
+
+/// What stands after the `?`, whose refusal is an [`ApiError`] too.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: serde::de::DeserializeOwned> FromRequestParts<Arc<Daemon>> for Query<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Daemon>) -> Result<Self, Refusal> {
+        match axum::extract::Query::<T>::try_from_uri(&parts.uri) {
+            Ok(query) => Ok(Self(query.0)),
+            Err(rejection) => Err(error("invalid", rejection.body_text(), None).into()),
         }
     }
 }

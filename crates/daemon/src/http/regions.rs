@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::extract::{ConnectInfo, Path, State};
 use mica_control::api::{ApiError, AttachRegion, Done, GpuKind, RegionInfo, RegionSpec, Severity};
 use serde::Deserialize;
 
-use super::peer::{Body, Peer};
+use super::peer::{Body, Peer, Query};
 use super::vgpus::save;
 use super::{Answer, Shared};
 use crate::cgroups::GroupLimits;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::extract::{ConnectInfo, Path, State};
 use mica_control::api::{
     ApiError, Created, Done, GpuInfo, GpuKind, History, Resize, Severity, VgpuInfo, VgpuSpec,
 };
 use serde::Deserialize;
 
-use super::peer::{Body, Peer};
+use super::peer::{Body, Peer, Query};
 use super::{Answer, Shared};
 use crate::cgroups::GroupLimits;
 use crate::daemon::Daemon;
