@@ -68,7 +68,7 @@ function shareOf(input) {
 
 /** The dialog that makes a virtual GPU. */
 export function create() {
-  const name = h("input", { required: true, autocomplete: "off", spellcheck: "false", maxlength: "63" });
+  const name = h("input", { required: true, autocomplete: "off", spellcheck: "false", maxlength: "64" });
   const memory = h("input", { placeholder: "the share's part", autocomplete: "off" });
   const share = h("input", { type: "number", min: "1", max: "100", step: "0.01", placeholder: "an even part" });
   const cap = h("input", { type: "checkbox" });
