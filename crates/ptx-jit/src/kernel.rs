@@ -12,7 +12,7 @@ use crate::plan::{Plan, Spread};
 use crate::scratch;
 use crate::slot::Slot;
 use crate::uniformity::Uniformity;
-use crate::unit::{BlockId, Class, Place, Reg, Step, Term};
+use crate::unit::{BlockId, Class, Place, Reg, Step, Term, WARP};
 use crate::{CodeCache, CompileError, Width};
 
 pub(crate) struct Kernel {
@@ -33,8 +33,10 @@ pub(crate) struct Kernel {
     code_cache: Option<(Arc<dyn CodeCache>, String)>,
     /// Threads per group that suit the kernel.
     lanes: u32,
-    /// For 1, 4, 8 and 16 lanes; then for 4, 8 and 16 where the proof holds.
-    versions: [Slot<Result<Code, CompileError>>; 7],
+    /// Whether groups are whole warps where blocks have such.
+    warps: bool,
+    /// For 1, 4, 8, 16 and 32 lanes; then for 4 to 32 where the proof holds.
+    versions: [Slot<Result<Code, CompileError>>; 9],
 }
 
 impl Kernel {
@@ -59,12 +61,14 @@ impl Kernel {
         let wide = width != Width::Bits128
             && plan.graph.rpo.iter().any(|b| is_wide(&module, &plan, *b))
             && width.is_wide(code_cache.as_ref().map(|s| &*s.0));
-        let lanes = suitable_lanes(&module, &plan, wide).min(most_lanes);
+        let costs = LaneCosts::of(&module, &plan, wide);
+        let lanes = suitable_lanes(&plan, &costs).min(most_lanes).min(16);
         let lanes = if memcheck || monitor || quick {
             1
         } else {
             lanes
         };
+        let warps = lanes > 1 && most_lanes as usize == WARP && costs.suits_warps();
         Ok(Kernel {
             module,
             layout,
@@ -80,6 +84,7 @@ impl Kernel {
             quick,
             code_cache,
             lanes,
+            warps,
             versions: Default::default(),
         })
     }
@@ -104,9 +109,10 @@ impl Kernel {
             1 => 0,
             4 => 1,
             8 => 2,
-            _ => 3,
+            16 => 3,
+            _ => 4,
         };
-        let i = if proven { i + 3 } else { i };
+        let i = if proven { i + 4 } else { i };
         self.versions[i].get_or_init(|| {
             let src = Source {
                 module: &self.module,
@@ -149,7 +155,7 @@ impl Kernel {
 
     /// Versions that exist now, with the lanes that each one has.
     pub(crate) fn with_lanes(&self) -> impl Iterator<Item = (u32, &Code)> {
-        let lanes = [1, 4, 8, 16, 4, 8, 16];
+        let lanes = [1, 4, 8, 16, 32, 4, 8, 16, 32];
         let versions = self.versions.iter().zip(lanes);
         versions.filter_map(|(v, lanes)| Some((lanes, v.get()?.as_ref().ok()?)))
     }
@@ -167,7 +173,7 @@ impl Kernel {
 
     /// How many threads run together in blocks of this shape: groups must lie in one row.
     pub(crate) fn choose_lanes(&self, block: Dim3, proven: bool) -> u32 {
-        let mut lanes = self.lanes;
+        let mut lanes = if self.warps { WARP as u32 } else { self.lanes };
         while lanes > 1 {
             let one_row = block.y * block.z == 1;
             let fits = if one_row {
@@ -178,7 +184,11 @@ impl Kernel {
             if fits && self.code(lanes, proven).is_some() {
                 return lanes;
             }
-            lanes = if lanes > 4 { lanes / 2 } else { 1 };
+            lanes = match lanes {
+                32 => self.lanes,
+                8.. => lanes / 2,
+                _ => 1,
+            };
         }
         1
     }
@@ -200,6 +210,9 @@ impl Kernel {
     }
 }
 
+/// Most steps of a kernel that is compiled for whole warps.
+const MOST_WARP_STEPS: u32 = 1500;
+
 /// What decides how many lanes run together.
 #[derive(Default)]
 struct LaneCosts {
@@ -211,6 +224,8 @@ struct LaneCosts {
     vector: u32,
     /// Those of them that run lane by lane.
     scalarized: u32,
+    /// Collectives of a warp.
+    collectives: u32,
     /// Whether a loop divides vectors.
     divides: bool,
 }
@@ -245,8 +260,15 @@ impl LaneCosts {
                 }
             }
             costs.steps += u32::from(matches!(block.term, Term::Sync { .. }));
+            costs.collectives += u32::from(plan.inline[b as usize]);
         }
         costs
+    }
+
+    /// Whether a group should be a warp: its collectives are done on the spot then, while elsewhere each costs as
+    /// much as a hundred instructions. More than eight vectors of a value would not fit beside it anyway.
+    fn suits_warps(&self) -> bool {
+        self.collectives > 0 && self.steps <= MOST_WARP_STEPS
     }
 }
 
@@ -265,11 +287,10 @@ fn register_pressure(plan: &Plan) -> u32 {
 
 /// How many lanes to run together: more hide latency and share scalar work, until registers run
 /// out or the code grows too long.
-fn suitable_lanes(module: &Module, plan: &Plan, wide: bool) -> u32 {
+fn suitable_lanes(plan: &Plan, costs: &LaneCosts) -> u32 {
     if plan.unit.has_calls() || plan.unit.regs.contains(&Class::B128) {
         return 1;
     }
-    let costs = LaneCosts::of(module, plan, wide);
     if costs.steps > 6000 {
         return 1;
     }

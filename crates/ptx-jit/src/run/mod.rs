@@ -60,3 +60,4 @@ pub(crate) const SLOW_ROW: usize = 14;
 pub(crate) const RECHECK: usize = 15;
 pub(crate) const MONITOR: usize = 16;
 pub(crate) const MONITOR_FENCE: usize = 17;
+pub(crate) const COLLECTIVE: usize = 18;

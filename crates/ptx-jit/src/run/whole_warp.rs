@@ -11,9 +11,10 @@ use mica_ptx_ops::warp;
 use super::coherence::slot;
 use super::dispatch::{Dispatch, conts};
 use super::env;
+use super::helpers::{Ctx, kernel, set_fault};
 use super::members;
 use crate::plan::SyncSite;
-use crate::scratch::{COHERENT, EXITED, WAITING};
+use crate::scratch::{COHERENT, EXITED, WAITING, status};
 use crate::unit::Class;
 
 /// Does the collective that all lanes of a warp wait at. `None` when that is not so.
@@ -63,6 +64,29 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
         at += step(c);
     }
     Some(Ok(()))
+}
+
+/// Does a collective for a warp whose lanes have stored their operands; called by code that runs whole warps.
+pub(super) extern "C" fn collective(ctx: Ctx, index: u64, t: u64) -> u64 {
+    let d = Dispatch::of(ctx, kernel(ctx));
+    let site = &d.k.plan.syncs[index as usize];
+    let op = &d.k.plan.unit.inst(&d.k.module, site.place).op;
+    let row = Row {
+        d: &d,
+        site,
+        first: t as u32,
+        lanes: 32,
+    };
+    if row.simple(op).is_some() {
+        return status::OK as u64;
+    }
+    match members::execute(&d, t as u32 >> 5, site, op, u32::MAX) {
+        Ok(()) => status::OK as u64,
+        Err(fault) => {
+            set_fault(ctx, fault);
+            status::FAULT as u64
+        }
+    }
 }
 
 /// The slots of one warp at one site.
