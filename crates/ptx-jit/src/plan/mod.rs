@@ -22,7 +22,9 @@ use cut::{add_preheaders, split};
 use mica_ptx::ast::{MbarrierOp, Module, Op, Operand, Order, RegId, Space};
 use mica_ptx::visit::Access;
 use mica_ptx_ops::layout::ModuleLayout;
+use mica_ptx_ops::matrix::MmaPlan;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::CompileError;
 use crate::bits::BitSet;
@@ -51,6 +53,8 @@ pub(crate) struct SyncSite {
     pub(crate) defs: Vec<(RegId, Class, Option<u32>)>,
     /// The entry to go on at.
     pub(crate) next: u32,
+    /// Where the elements of a matrix product are, worked out once.
+    pub(crate) product: Option<Arc<MmaPlan>>,
 }
 
 /// Where a group can leave vector code.

@@ -1,8 +1,10 @@
 //! Slots and sites: where registers are kept, what is saved and loaded where.
 
-use mica_ptx::ast::{Module, RegId};
+use mica_ptx::ast::{Module, Op, RegId};
 use mica_ptx::visit::Access;
+use mica_ptx_ops::matrix::MmaPlan;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::{Plan, Saved, Slot, SlowSite, SyncSite, Tracking};
 use crate::bits::BitSet;
@@ -64,12 +66,18 @@ impl Plan {
                         (r, c, live.then(|| self.slots[&reg].offset))
                     })
                     .collect();
+                let product = match &self.unit.inst(module, place).op {
+                    Op::Mma(x) => MmaPlan::mma(x),
+                    Op::WmmaMma(x) => MmaPlan::wmma(x),
+                    _ => None,
+                };
                 self.sync_of.insert(b, self.syncs.len() as u32);
                 self.syncs.push(SyncSite {
                     place,
                     uses,
                     defs,
                     next: next_entry,
+                    product: product.map(Arc::new),
                 });
             }
             for s in &block.steps {

@@ -5,8 +5,9 @@
 //! warp, or arrives in pieces, is [`super::collective`]'s.
 
 use mica_kernel::Fault;
-use mica_ptx::ast::{Op, Operand, RegId, ScalarType, VoteMode};
-use mica_ptx_ops::warp;
+use mica_ptx::ast::{Mma, Op, Operand, RegId, ScalarType, VoteMode};
+use mica_ptx_ops::matrix::WarpRegister;
+use mica_ptx_ops::{typed, warp};
 
 use super::coherence::slot;
 use super::dispatch::{Dispatch, conts};
@@ -119,6 +120,11 @@ impl Row<'_, '_> {
             class,
             self.first,
         ) as u64;
+        if (self.lanes, class) == (32, Class::B32) {
+            // SAFETY: a whole row of the warp's frame, one host thread runs the block.
+            let row = unsafe { &*(base as *const [u32; 32]) };
+            return Some(row.map(u64::from));
+        }
         Some(std::array::from_fn(|l| {
             if l >= self.lanes {
                 return 0;
@@ -215,7 +221,47 @@ impl Row<'_, '_> {
                     self.store(*pred, |l| u64::from(from[l].1));
                 }
             }
+            Op::Match {
+                all: false,
+                ty,
+                dst,
+                pred: None,
+                a,
+                ..
+            } => {
+                let mask = typed::mask(ty.bits());
+                let values = self.load(*a)?.map(|v| v & mask);
+                let found = warp::match_any_of_all(self.members(), &values);
+                self.store((*dst)?, |l| u64::from(found[l]));
+            }
+            // A partial warp is looked at lane by lane.
+            Op::Mma(x) | Op::WmmaMma(x) if self.lanes == 32 => self.multiply(x)?,
             _ => return None,
+        }
+        Some(())
+    }
+
+    /// `mma` in its usual shapes has ten registers of operands and four of results, `wmma` up to eight of each.
+    fn multiply(&self, x: &Mma) -> Option<()> {
+        match (x.a.len() + x.b.len() + x.c.len(), x.d.len()) {
+            (..=10, ..=4) => self.multiply_rows::<10, 4>(x),
+            (..=24, ..=8) => self.multiply_rows::<24, 8>(x),
+            _ => None,
+        }
+    }
+
+    fn multiply_rows<const FROM: usize, const TO: usize>(&self, x: &Mma) -> Option<()> {
+        let plan = self.site.product.as_ref()?;
+        let mut rows: [WarpRegister; FROM] = [[0; 32]; FROM];
+        for (row, o) in rows.iter_mut().zip(x.a.iter().chain(&x.b).chain(&x.c)) {
+            *row = self.load(*o)?;
+        }
+        let (a, rest) = rows.split_at(x.a.len());
+        let (b, c) = rest.split_at(x.b.len());
+        let mut out: [WarpRegister; TO] = [[0; 32]; TO];
+        plan.run_rows(a, b, c, &mut out);
+        for (r, row) in x.d.iter().zip(&out) {
+            self.store(*r, |l| row[l]);
         }
         Some(())
     }
