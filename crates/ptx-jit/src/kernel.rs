@@ -21,7 +21,7 @@ pub(crate) struct Kernel {
     pub(crate) plan: Plan,
     pub(crate) memcheck: bool,
     pub(crate) monitor: bool,
-    recheck: bool,
+    pub(crate) recheck: bool,
     pub(crate) checks: bool,
     /// By diverge site.
     pub(crate) spreads: Vec<Spread>,
@@ -340,7 +340,7 @@ fn is_scalarized(op: &Op) -> bool {
         Op::FloatBin { ty, .. } | Op::Fma { ty, .. } | Op::FloatDiv { ty, .. } => {
             !matches!(ty, ScalarType::F32 | ScalarType::F64)
         }
-        Op::Tex(_) | Op::Prmt { .. } | Op::Call { .. } => true,
+        Op::Prmt { .. } | Op::Call { .. } => true,
         _ => false,
     }
 }

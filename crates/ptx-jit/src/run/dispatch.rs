@@ -62,6 +62,7 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
         *header(s, scratch::THREADS) = threads;
         *header(s, super::SPIN_COUNT) = 0;
         *header(s, scratch::SLEEP) = 0;
+        *header(s, scratch::TEXTURE) = 0;
         *header(s, scratch::ACCESS) = scratch::NOBODY;
         *header(s, scratch::ONE) = 1f32.to_bits();
         *s.add(scratch::HELPERS as usize).cast::<*const usize>() = table().as_ptr();

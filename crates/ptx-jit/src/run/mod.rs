@@ -19,6 +19,7 @@ mod recheck;
 mod row;
 mod scalar_ops;
 mod texture_ops;
+mod texture_row;
 mod whole_warp;
 
 pub(crate) use dispatch::run_block;
