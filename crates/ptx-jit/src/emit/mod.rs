@@ -39,6 +39,7 @@ mod slots;
 mod slow;
 mod special;
 mod store;
+mod trig;
 mod value;
 mod warp;
 mod wide;
