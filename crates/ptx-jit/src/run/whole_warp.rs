@@ -104,10 +104,20 @@ impl Row<'_, '_> {
     }
 
     /// An operand of all lanes; `None` for what is no register or number.
-    fn load(&self, o: Operand) -> Option<[u64; 32]> {
+    fn load(&self, o: Operand) -> Option<WarpRegister> {
+        let mut row = [0; 32];
+        self.load_into(o, &mut row)?;
+        Some(row)
+    }
+
+    /// The same into a row that exists.
+    fn load_into(&self, o: Operand, out: &mut WarpRegister) -> Option<()> {
         let r = match o {
             Operand::Reg(r) => r,
-            Operand::Imm(bits) => return Some([bits; 32]),
+            Operand::Imm(bits) => {
+                out.fill(bits);
+                return Some(());
+            }
             _ => return None,
         };
         let at = self.site.uses.iter().position(|u| u.0 == r)?;
@@ -121,21 +131,21 @@ impl Row<'_, '_> {
             self.first,
         ) as u64;
         if (self.lanes, class) == (32, Class::B32) {
-            // SAFETY: a whole row of the warp's frame, one host thread runs the block.
+            // SAFETY: a whole row of the warp's frame, aligned; one host thread runs the block.
             let row = unsafe { &*(base as *const [u32; 32]) };
-            return Some(row.map(u64::from));
+            for (to, word) in out.iter_mut().zip(row) {
+                *to = u64::from(*word);
+            }
+            return Some(());
         }
-        Some(std::array::from_fn(|l| {
-            if l >= self.lanes {
-                return 0;
-            }
+        for (l, to) in out.iter_mut().enumerate().take(self.lanes) {
             let v = env::load(base + l as u64 * u64::from(bytes), bytes);
-            if class == Class::Pred {
-                u64::from(v != 0)
-            } else {
-                v
-            }
-        }))
+            *to = match class {
+                Class::Pred => u64::from(v != 0),
+                _ => v,
+            };
+        }
+        Some(())
     }
 
     fn store(&self, r: RegId, values: impl Fn(usize) -> u64) {
@@ -254,7 +264,7 @@ impl Row<'_, '_> {
         let plan = self.site.product.as_ref()?;
         let mut rows: [WarpRegister; FROM] = [[0; 32]; FROM];
         for (row, o) in rows.iter_mut().zip(x.a.iter().chain(&x.b).chain(&x.c)) {
-            *row = self.load(*o)?;
+            self.load_into(*o, row)?;
         }
         let (a, rest) = rows.split_at(x.a.len());
         let (b, c) = rest.split_at(x.b.len());

@@ -295,21 +295,25 @@ fn gather<T: Copy + Default>(
     out
 }
 
-/// With `PER` elements of `WIDTH` bits in a register.
-fn scatter<T: Copy, const PER: usize, const WIDTH: u32>(
+/// With `PER` elements of `WIDTH` bits in a register. A row of lanes is decoded at once, then put where it belongs.
+fn scatter<T: Copy + Default, const PER: usize, const WIDTH: u32>(
     fragment: &Fragment,
     rows: &[WarpRegister],
     decode: impl Fn(u64) -> T,
     out: &mut [T],
 ) {
     let count = fragment.registers as usize;
-    // Duplicates hold the same value.
-    for (lane, places) in fragment.places.chunks_exact(count * PER).enumerate() {
-        for (row, places) in rows.iter().zip(places.as_chunks::<PER>().0) {
-            let word = row[lane & 31];
-            for (i, &place) in places.iter().enumerate() {
-                let bits = word >> (i as u32 * WIDTH) & element_mask(WIDTH);
-                out[place as usize] = decode(bits);
+    for (r, row) in rows.iter().enumerate().take(count) {
+        for i in 0..PER {
+            let shift = i as u32 * WIDTH;
+            let mut values = [T::default(); 32];
+            for (value, word) in values.iter_mut().zip(row) {
+                *value = decode(word >> shift & element_mask(WIDTH));
+            }
+            // Duplicates hold the same value.
+            let places = fragment.places[r * PER + i..].iter().step_by(count * PER);
+            for (value, &place) in values.iter().zip(places) {
+                out[place as usize] = *value;
             }
         }
     }

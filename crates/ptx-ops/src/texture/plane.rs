@@ -132,25 +132,23 @@ impl Simple {
             let x = if x < 1.0e9 { x } else { 1.0e9 };
             // Rounded to 8 bits of fraction; a share of 256 is the next index with a share of 0.
             let steps = whole((x - 0.5) * 256.0 + 0.5);
-            (steps >> 8, (steps & 255) as i32)
+            (steps >> 8, f64::from((steps & 255) as i32))
         };
         let end = |i: usize, index: i64| index.min(self.last[i]).max(0);
         let texel = |column, row| f64::from(f32::from_bits(read(column, row)));
         // Shares are whole numbers, so that products and sums are as exact as with fractions. A corner without a share
         // counts for nothing, whatever its texel is.
-        let add = |sum: f64, share: i32, texel: f64| {
-            let part = f64::from(share) * texel;
-            sum + if share == 0 { 0.0 } else { part }
-        };
+        let add =
+            |sum: f64, share: f64, texel: f64| sum + if share == 0.0 { 0.0 } else { share * texel };
         let (x, right) = split(0);
-        let (left, columns) = (256 - right, [end(0, x), end(0, x + 1)]);
+        let (left, columns) = (256.0 - right, [end(0, x), end(0, x + 1)]);
         if self.dims == 1 {
             let sum = add(0.0, left, texel(columns[0], 0));
             let sum = add(sum, right, texel(columns[1], 0));
             return ((sum / 256.0) as f32).to_bits();
         }
         let (y, down) = split(1);
-        let (up, rows) = (256 - down, [end(1, y), end(1, y + 1)]);
+        let (up, rows) = (256.0 - down, [end(1, y), end(1, y + 1)]);
         let sum = add(0.0, left * up, texel(columns[0], rows[0]));
         let sum = add(sum, right * up, texel(columns[1], rows[0]));
         let sum = add(sum, left * down, texel(columns[0], rows[1]));
