@@ -46,37 +46,48 @@ impl Unit {
     }
 }
 
-/// What, the kernel, the filter of its texture, for whom, the most nanoseconds.
-const OPERATIONS: [(&str, &str, Option<usize>, Unit, Option<f64>); 8] = [
-    (
-        "texture fetch, point",
-        "texture",
-        Some(0),
-        Unit::Thread,
-        Some(4.0),
-    ),
-    (
-        "texture fetch, linear",
-        "texture",
-        Some(1),
-        Unit::Thread,
-        Some(10.0),
-    ),
-    ("shfl", "shuffle", None, Unit::Thread, Some(1.0)),
-    ("ballot", "ballot", None, Unit::Thread, Some(0.5)),
-    ("match_any", "match_any", None, Unit::Thread, Some(10.0)),
-    ("redux", "redux", None, Unit::Thread, None),
-    (
-        "mma.m16n8k16 of halves",
-        "mma",
-        None,
-        Unit::Warp,
-        Some(1000.0),
-    ),
-    (
+/// An operation that is timed.
+struct Operation {
+    what: &'static str,
+    kernel: &'static str,
+    /// The filter of its texture.
+    texture: Option<usize>,
+    unit: Unit,
+    most_ns: Option<f64>,
+}
+
+const fn operation(
+    what: &'static str,
+    kernel: &'static str,
+    unit: Unit,
+    most_ns: Option<f64>,
+) -> Operation {
+    Operation {
+        what,
+        kernel,
+        texture: None,
+        unit,
+        most_ns,
+    }
+}
+
+const OPERATIONS: [Operation; 8] = [
+    Operation {
+        texture: Some(0),
+        ..operation("texture fetch, point", "texture", Unit::Thread, Some(4.0))
+    },
+    Operation {
+        texture: Some(1),
+        ..operation("texture fetch, linear", "texture", Unit::Thread, Some(10.0))
+    },
+    operation("shfl", "shuffle", Unit::Thread, Some(1.0)),
+    operation("ballot", "ballot", Unit::Thread, Some(0.5)),
+    operation("match_any", "match_any", Unit::Thread, Some(10.0)),
+    operation("redux", "redux", Unit::Thread, None),
+    operation("mma.m16n8k16 of halves", "mma", Unit::Warp, Some(1000.0)),
+    operation(
         "cuda::barrier arrive_and_wait",
         "arrive_and_wait",
-        None,
         Unit::Block,
         Some(30_000.0),
     ),
@@ -85,15 +96,21 @@ const OPERATIONS: [(&str, &str, Option<usize>, Unit, Option<f64>); 8] = [
 /// Measures the operations, then the stencil against gcc where there is one.
 pub(super) fn run(gcc: Option<&mut Rival>, report: &mut Report) -> Result<()> {
     let rig = Rig::new(Some(1))?;
-    for (what, kernel, texture, unit, most) in OPERATIONS {
-        let ns = rig.time(kernel, BLOCKS, texture)?;
+    for operation in OPERATIONS {
+        let Operation {
+            what,
+            unit,
+            most_ns,
+            ..
+        } = operation;
+        let ns = rig.time(operation.kernel, BLOCKS, operation.texture)?;
         let ns = ns / (f64::from(BLOCKS) * STEPS * unit.per_block());
         report.add(Line {
             what: format!("corners: {what}, a {}", unit.name()),
             native: "-".into(),
             mica: nanoseconds(ns),
-            goal: most.map_or_else(|| "-".into(), |most| format!("≤ {}", nanoseconds(most))),
-            reached: most.map(|most| ns <= most),
+            goal: most_ns.map_or_else(|| "-".into(), |most| format!("≤ {}", nanoseconds(most))),
+            reached: most_ns.map(|most| ns <= most),
         });
     }
     report.add(fast_math(&rig)?);
@@ -144,7 +161,8 @@ fn jacobi(gcc: &mut Rival) -> Result<Line> {
 fn nanoseconds(ns: f64) -> String {
     match ns {
         1000.0.. => format!("{:.1} µs", ns / 1e3),
-        10.0.. => format!("{ns:.0} ns"),
+        100.0.. => format!("{ns:.0} ns"),
+        10.0.. => format!("{ns:.1} ns"),
         _ => format!("{ns:.2} ns"),
     }
 }
@@ -156,7 +174,8 @@ mod tests {
     #[test]
     fn times_are_shown_with_three_digits_at_most() {
         assert_eq!(nanoseconds(0.5), "0.50 ns");
-        assert_eq!(nanoseconds(96.2), "96 ns");
+        assert_eq!(nanoseconds(10.2), "10.2 ns");
+        assert_eq!(nanoseconds(896.2), "896 ns");
         assert_eq!(nanoseconds(30_000.0), "30.0 µs");
     }
 }
