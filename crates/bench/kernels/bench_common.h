@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { N = 1 << 24, BODIES = 16384, ORDER = 1024, SIDE = 4096, IMAGE = 512, LIMIT = 500 };
+enum { N = 1 << 24, BODIES = 16384, ORDER = 1024, SIDE = 4096, IMAGE = 512, LIMIT = 500, JACOBI = 4096 };
 #define SOFTENING 0.01f
 
 static double now_ns(void)

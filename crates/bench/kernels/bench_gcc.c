@@ -131,6 +131,15 @@ static void stencil(const float *in, float *out, int n)
             out[y * n + x] = .25f * (in[y * n + x - 1] + in[y * n + x + 1] + in[(y - 1) * n + x] + in[(y + 1) * n + x]);
 }
 
+// Too short for a second thread.
+static void jacobi(float *restrict a, float *restrict b, int n, int steps)
+{
+    for (int t = 0; t < steps; ++t) {
+        for (int i = 1; i < n - 1; ++i) b[i] = .33333f * (a[i - 1] + a[i] + a[i + 1]);
+        for (int i = 1; i < n - 1; ++i) a[i] = b[i];
+    }
+}
+
 int main(void)
 {
     float *a = malloc(N * 4L), *b = malloc(N * 4L), *c = calloc(N, 4);
@@ -157,6 +166,9 @@ int main(void)
         } else if (!strcmp(name, "stencil")) {
             memset(c, 0, N * 4L), begin = now_ns();
             stencil(a, c, SIDE), end = now_ns(), check = sum_floats(c, N, 997);
+        } else if (!strcmp(name, "jacobi")) {
+            for (int i = 0; i < JACOBI; ++i) c[i] = (i * 7 % 101) / 50.f;
+            begin = now_ns(), jacobi(c, c + JACOBI, JACOBI, 500), end = now_ns(), check = sum_floats(c, JACOBI, 1);
         } else {
             return 2;
         }

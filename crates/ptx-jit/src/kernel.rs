@@ -13,7 +13,7 @@ use crate::plan::{Plan, Spread};
 use crate::scratch;
 use crate::slot::Slot;
 use crate::uniformity::Uniformity;
-use crate::unit::{BlockId, Class, Place, Reg, Step, Term};
+use crate::unit::{BlockId, Class, Place, Reg, Step, Term, WARP};
 use crate::{CodeCache, CompileError, Width};
 
 pub(crate) struct Kernel {
@@ -23,7 +23,7 @@ pub(crate) struct Kernel {
     pub(crate) memcheck: bool,
     pub(crate) monitor: bool,
     monitor_own: bool,
-    recheck: bool,
+    pub(crate) recheck: bool,
     pub(crate) checks: bool,
     pub(crate) coverage: Coverage,
     /// By diverge site.
@@ -36,8 +36,10 @@ pub(crate) struct Kernel {
     code_cache: Option<(Arc<dyn CodeCache>, String)>,
     /// Threads per group that suit the kernel.
     lanes: u32,
-    /// For 1, 4, 8 and 16 lanes; then for 4, 8 and 16 where the proof holds.
-    versions: [Slot<Result<Code, CompileError>>; 7],
+    /// Whether groups are whole warps where blocks have such.
+    warps: bool,
+    /// For 1, 4, 8, 16 and 32 lanes; then for 4 to 32 where the proof holds.
+    versions: [Slot<Result<Code, CompileError>>; 9],
 }
 
 impl Kernel {
@@ -63,7 +65,8 @@ impl Kernel {
         let wide = width != Width::Bits128
             && plan.graph.rpo.iter().any(|b| is_wide(&module, &plan, *b))
             && width.is_wide(code_cache.as_ref().map(|s| &*s.0));
-        let lanes = suitable_lanes(&module, &plan, wide).min(most_lanes);
+        let costs = LaneCosts::of(&module, &plan, wide);
+        let lanes = suitable_lanes(&plan, &costs).min(most_lanes).min(16);
         let lanes = if memcheck || monitor || quick {
             1
         } else {
@@ -73,6 +76,7 @@ impl Kernel {
             true => Coverage::of(&plan.unit),
             false => Coverage::default(),
         };
+        let warps = lanes > 1 && most_lanes as usize == WARP && costs.suits_warps();
         Ok(Kernel {
             module,
             layout,
@@ -90,6 +94,7 @@ impl Kernel {
             quick,
             code_cache,
             lanes,
+            warps,
             versions: Default::default(),
         })
     }
@@ -114,9 +119,10 @@ impl Kernel {
             1 => 0,
             4 => 1,
             8 => 2,
-            _ => 3,
+            16 => 3,
+            _ => 4,
         };
-        let i = if proven { i + 3 } else { i };
+        let i = if proven { i + 4 } else { i };
         self.versions[i].get_or_init(|| {
             let src = Source {
                 module: &self.module,
@@ -161,7 +167,7 @@ impl Kernel {
 
     /// Versions that exist now, with the lanes that each one has.
     pub(crate) fn with_lanes(&self) -> impl Iterator<Item = (u32, &Code)> {
-        let lanes = [1, 4, 8, 16, 4, 8, 16];
+        let lanes = [1, 4, 8, 16, 32, 4, 8, 16, 32];
         let versions = self.versions.iter().zip(lanes);
         versions.filter_map(|(v, lanes)| Some((lanes, v.get()?.as_ref().ok()?)))
     }
@@ -179,7 +185,7 @@ impl Kernel {
 
     /// How many threads run together in blocks of this shape: groups must lie in one row.
     pub(crate) fn choose_lanes(&self, block: Dim3, proven: bool) -> u32 {
-        let mut lanes = self.lanes;
+        let mut lanes = if self.warps { WARP as u32 } else { self.lanes };
         while lanes > 1 {
             let one_row = block.y * block.z == 1;
             let fits = if one_row {
@@ -190,7 +196,11 @@ impl Kernel {
             if fits && self.code(lanes, proven).is_some() {
                 return lanes;
             }
-            lanes = if lanes > 4 { lanes / 2 } else { 1 };
+            lanes = match lanes {
+                32 => self.lanes,
+                8.. => lanes / 2,
+                _ => 1,
+            };
         }
         1
     }
@@ -212,6 +222,9 @@ impl Kernel {
     }
 }
 
+/// Most steps of a kernel that is compiled for whole warps.
+const MOST_WARP_STEPS: u32 = 1500;
+
 /// What decides how many lanes run together.
 #[derive(Default)]
 struct LaneCosts {
@@ -223,6 +236,8 @@ struct LaneCosts {
     vector: u32,
     /// Those of them that run lane by lane.
     scalarized: u32,
+    /// Collectives of a warp.
+    collectives: u32,
     /// Whether a loop divides vectors.
     divides: bool,
 }
@@ -257,8 +272,15 @@ impl LaneCosts {
                 }
             }
             costs.steps += u32::from(matches!(block.term, Term::Sync { .. }));
+            costs.collectives += u32::from(plan.inline[b as usize]);
         }
         costs
+    }
+
+    /// Whether a group should be a warp: its collectives are done on the spot then, while elsewhere each costs as
+    /// much as a hundred instructions. More than eight vectors of a value would not fit beside it anyway.
+    fn suits_warps(&self) -> bool {
+        self.collectives > 0 && self.steps <= MOST_WARP_STEPS
     }
 }
 
@@ -277,11 +299,10 @@ fn register_pressure(plan: &Plan) -> u32 {
 
 /// How many lanes to run together: more hide latency and share scalar work, until registers run
 /// out or the code grows too long.
-fn suitable_lanes(module: &Module, plan: &Plan, wide: bool) -> u32 {
+fn suitable_lanes(plan: &Plan, costs: &LaneCosts) -> u32 {
     if plan.unit.has_calls() || plan.unit.regs.contains(&Class::B128) {
         return 1;
     }
-    let costs = LaneCosts::of(module, plan, wide);
     if costs.steps > 6000 {
         return 1;
     }
@@ -331,7 +352,7 @@ fn is_scalarized(op: &Op) -> bool {
         Op::FloatBin { ty, .. } | Op::Fma { ty, .. } | Op::FloatDiv { ty, .. } => {
             !matches!(ty, ScalarType::F32 | ScalarType::F64)
         }
-        Op::Tex(_) | Op::Prmt { .. } | Op::Call { .. } => true,
+        Op::Prmt { .. } | Op::Call { .. } => true,
         _ => false,
     }
 }

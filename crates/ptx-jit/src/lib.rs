@@ -12,7 +12,7 @@
 //!          nan_canonicalisation  registers that may hold the processor's NaN
 //!          bounds                addresses that a launch's parameters show to be in memory
 //!          plan                  entries, spill slots, sites: what all versions agree on
-//!          emit                  Cranelift IR, scalar or for 4, 8 or 16 lanes
+//!          emit                  Cranelift IR, scalar or for 4, 8, 16 or 32 lanes
 //!          code                  machine code, mapped; code_cache keeps it on disk
 //!          coverage              which blocks were entered
 //!          run                   dispatcher, collectives, everything without inline code
@@ -67,7 +67,7 @@ pub use width::Width;
 /// How to compile.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Most threads that run together in vector code: 1, 4, 8 or 16.
+    /// Most threads that run together in vector code: 1, 4, 8, 16 or 32.
     pub lanes: u32,
     /// Asks the device about every access ([`mica_kernel::Services::check_access`]), at a cost.
     pub memcheck: bool,
@@ -95,7 +95,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            lanes: 16,
+            lanes: 32,
             memcheck: false,
             monitor: false,
             monitor_own: true,
@@ -165,7 +165,8 @@ impl JitModule {
             0..=3 => 1,
             4..=7 => 4,
             8..=15 => 8,
-            _ => 16,
+            16..=31 => 16,
+            _ => 32,
         };
         let options = Options { lanes, ..options };
         let mut layout = ModuleLayout::new(&module)?;

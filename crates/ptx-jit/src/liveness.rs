@@ -108,28 +108,30 @@ fn term_defs(unit: &Unit, module: &Module, b: u32) -> Vec<Reg> {
 /// Registers live at the start of each block.
 pub(crate) fn live_in(unit: &Unit, module: &Module, graph: &Graph) -> Vec<BitSet> {
     let none = HashMap::new();
-    solve(unit, module, graph, &none, &none, false)
+    solve(unit, module, graph, (&none, &none), &|_| false)
 }
 
 /// Registers that a thread which resumes at a block must load: those that are read, or listed as
-/// saved, before it waits again.
+/// saved (at the start and at the end of blocks), before it waits again at the end of one that `stops`.
 pub(crate) fn region_live(
     unit: &Unit,
     module: &Module,
     graph: &Graph,
-    at_start: &HashMap<u32, Vec<Reg>>,
-    at_end: &HashMap<u32, Vec<Reg>>,
+    saved: (&SavedAt, &SavedAt),
+    stops: &dyn Fn(u32) -> bool,
 ) -> Vec<BitSet> {
-    solve(unit, module, graph, at_start, at_end, true)
+    solve(unit, module, graph, saved, stops)
 }
+
+/// By block.
+type SavedAt = HashMap<u32, Vec<Reg>>;
 
 fn solve(
     unit: &Unit,
     module: &Module,
     graph: &Graph,
-    at_start: &HashMap<u32, Vec<Reg>>,
-    at_end: &HashMap<u32, Vec<Reg>>,
-    cut: bool,
+    (at_start, at_end): (&SavedAt, &SavedAt),
+    stops: &dyn Fn(u32) -> bool,
 ) -> Vec<BitSet> {
     let n = unit.regs.len();
     let mut gen_: Vec<BitSet> = Vec::new();
@@ -169,7 +171,7 @@ fn solve(
         for &b in graph.rpo.iter().rev() {
             crate::interrupt::tick();
             let mut out = BitSet::new(n);
-            if cut && matches!(unit.blocks[b as usize].term, Term::Sync { .. }) {
+            if stops(b) {
                 continue;
             }
             for &s in &graph.succs[b as usize] {

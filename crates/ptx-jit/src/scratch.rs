@@ -22,6 +22,8 @@ pub(crate) const ACCESS: i32 = 44;
 pub(crate) const ACCESS_PLACE: i32 = 48;
 /// `u32`: nanoseconds that a thread of the block asked to sleep since the dispatcher last looked, the most of them.
 pub(crate) const SLEEP: i32 = 56;
+/// `u32`: dimensions of the texture in [`TEXTURE_ROOM`], 0 for none.
+pub(crate) const TEXTURE: i32 = 60;
 /// No thread.
 pub(crate) const NOBODY: u32 = u32::MAX;
 /// `u32` per thread: see the constants below.
@@ -30,8 +32,12 @@ pub(crate) const CONT: i32 = 64;
 pub(crate) const MAX_THREADS: u32 = 1024;
 /// Sixteen named barriers of 16 bytes.
 pub(crate) const BARRIERS: i32 = CONT + 4 * MAX_THREADS as i32;
+/// What the runtime knows of the texture that was sampled last.
+pub(crate) const TEXTURE_ROOM: i32 = BARRIERS + 16 * 16;
+/// Bytes of it.
+pub(crate) const TEXTURE_BYTES: usize = 320;
 /// Frames of warps.
-pub(crate) const FRAMES: i32 = BARRIERS + 16 * 16;
+pub(crate) const FRAMES: i32 = TEXTURE_ROOM + TEXTURE_BYTES as i32;
 
 /// A continuation: the group goes on together (stored for its first thread only).
 pub(crate) const COHERENT: u32 = 1 << 31;

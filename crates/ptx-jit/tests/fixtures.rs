@@ -137,7 +137,7 @@ fn kernels_do_to_noise_what_the_interpreter_does() {
                 continue;
             }
             let want = outcome(Device::interpreter(&text), &name, 7);
-            for lanes in [1, 16] {
+            for lanes in [1, 16, 32] {
                 let got = outcome(common::compiled(&text, lanes), &name, 7);
                 if (got.0, got.1) != (want.0, want.1) {
                     wrong.push(format!(

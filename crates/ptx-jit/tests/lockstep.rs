@@ -43,7 +43,7 @@ LOOP:
 
 #[test]
 fn warps_move_together_over_volatile_shared_memory() {
-    let devices = [1, 4, 8, 16].map(|lanes| (lanes, common::compiled(TEXT, lanes)));
+    let devices = [1, 4, 8, 16, 32].map(|lanes| (lanes, common::compiled(TEXT, lanes)));
     for (lanes, mut d) in devices.into_iter().chain([(0, Device::interpreter(TEXT))]) {
         let out = d.upload(&[0; 64]);
         d.run("sums", 1, 64, Params::default().u64(out));

@@ -49,7 +49,7 @@ fn kernel(offset: i64) -> String {
 /// All kinds of code: the interpreter, one lane and several, exact bounds.
 fn devices(text: &str) -> Vec<(String, Device)> {
     let mut devices = vec![("interpreter".to_owned(), Device::interpreter(text))];
-    for lanes in [1, 4, 16] {
+    for lanes in [1, 4, 16, 32] {
         devices.push((format!("{lanes} lanes"), compiled(text, lanes)));
         let parsed = Arc::new(mica_ptx::parse(text.as_bytes()).unwrap());
         let memcheck = true;

@@ -63,7 +63,7 @@ fn products_of_16_bits_are_exact_in_every_lane() {
         d.read(out, want.len())
     };
     assert_eq!(run(Device::interpreter(KERNEL)), want, "interpreter");
-    for lanes in [1, 4, 8, 16] {
+    for lanes in [1, 4, 8, 16, 32] {
         assert_eq!(run(compiled(KERNEL, lanes)), want, "{lanes} lanes");
     }
 }

@@ -121,7 +121,7 @@ fn compare(lines: &[&str], width: usize, input: &[u32]) {
             .collect()
     };
     let want = run(Device::interpreter(&text));
-    for lanes in [1, 4, 16] {
+    for lanes in [1, 4, 16, 32] {
         let got = run(compiled(&text, lanes));
         for (i, line) in lines.iter().enumerate() {
             let wrong = (0..words).find(|w| got[i][*w] != want[i][*w]);

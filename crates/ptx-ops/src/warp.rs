@@ -44,6 +44,32 @@ pub fn match_any(members: u32, values: &[u64; 32], lane: u32) -> u32 {
         .fold(0, |mask, l| mask | 1 << l)
 }
 
+/// `match.any` for every lane at once; 0 for lanes that are no members.
+pub fn match_any_of_all(members: u32, values: &[u64; 32]) -> [u32; 32] {
+    let mut found = [0; 32];
+    let mut open = members;
+    while open != 0 {
+        let leader = open.trailing_zeros() as usize;
+        let equal = equal_lanes(values, values[leader]) & members;
+        for (lane, mask) in found.iter_mut().enumerate() {
+            // All ones where the lane is one of them.
+            *mask |= equal & (equal >> lane & 1).wrapping_neg();
+        }
+        open &= !equal;
+    }
+    found
+}
+
+/// The lanes that have this value. Eight bits at a time, which compilers turn into vectors.
+fn equal_lanes(values: &[u64; 32], value: u64) -> u32 {
+    let mut mask = 0;
+    for (i, eight) in values.chunks_exact(8).enumerate() {
+        let bits = (eight.iter().enumerate()).map(|(l, v)| u32::from(*v == value) << l);
+        mask |= bits.fold(0, |a, b| a | b) << (8 * i);
+    }
+    mask
+}
+
 /// `match.all`: the members and true when all values are equal, else 0 and false.
 pub fn match_all(members: u32, values: &[u64; 32]) -> (u32, bool) {
     let mut all = lanes(members).map(|l| values[l as usize]);
@@ -130,6 +156,12 @@ mod tests {
     fn matches_and_reductions() {
         let values: [u64; 32] = std::array::from_fn(|i| i as u64 % 4);
         assert_eq!(match_any(u32::MAX, &values, 5), 0x2222_2222);
+        for members in [u32::MAX, 0x0001_80f7, 1 << 31] {
+            let all = match_any_of_all(members, &values);
+            for l in lanes(members) {
+                assert_eq!(all[l as usize], match_any(members, &values, l));
+            }
+        }
         assert_eq!(match_all(0x1111, &values), (0x1111, true));
         assert_eq!(match_all(0x3, &values), (0, false));
         let words: [u32; 32] = std::array::from_fn(|i| (i as i32 - 16) as u32);

@@ -112,7 +112,7 @@ impl Device {
         let module = Arc::new(module);
         // Which code is made depends on the text, so that one text always does the same.
         let options = Options {
-            lanes: [1, 4, 16][bytes.len() % 3],
+            lanes: [1, 4, 16, 32][bytes.len() % 4],
             memcheck: bytes.len().is_multiple_of(7),
             ..Options::default()
         };

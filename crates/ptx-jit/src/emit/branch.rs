@@ -66,22 +66,7 @@ impl Emit<'_, '_> {
                 let s = self.i64(status::FAULT);
                 self.b.ins().return_(&[s]);
             }
-            Term::Sync { next, .. } => {
-                let index = self.plan.sync_of[&id];
-                let site = self.plan.syncs[index as usize].clone();
-                for (i, (r, class)) in site.uses.iter().enumerate() {
-                    let v = self.read(self.reg(*r));
-                    self.save_operand(i, &v, *class);
-                }
-                let defs: Vec<Reg> = site.defs.iter().map(|d| self.reg(d.0)).collect();
-                for r in self.plan.save_at_end(id, &[next]) {
-                    if !defs.contains(&r) {
-                        self.save_slot(r);
-                    }
-                }
-                self.set_cont(scratch::WAITING | index);
-                self.b.ins().jump(self.leave, &[]);
-            }
+            Term::Sync { inst, next } => self.sync(id, inst, next)?,
             Term::Call { inst, next } => self.call_out(inst, next)?,
             Term::Ret => self.return_out(),
         }
@@ -124,7 +109,7 @@ impl Emit<'_, '_> {
                 } else {
                     wide
                 };
-                let saved = self.plan.save_at_end(id, &[then, els]);
+                let saved = self.plan.save_at_end(self.lanes, id, &[then, els]);
                 self.diverge(self.plan.diverge_of[&id], &saved, m);
             }
         }
@@ -139,6 +124,12 @@ impl Emit<'_, '_> {
             let hi = self.b.ins().snarrow(*c, *d);
             let all = self.b.ins().snarrow(lo, hi);
             return self.b.ins().vhigh_bits(ty, all);
+        }
+        if vs.len() == 8 {
+            let (low, high) = (self.movemask(&vs[..4]), self.movemask(&vs[4..]));
+            let n = self.imm(ty, 16);
+            let high = self.b.ins().ishl(high, n);
+            return self.b.ins().bor(low, high);
         }
         if let [a, b] = vs {
             let lo = self.b.ins().snarrow(*a, *b);
@@ -164,7 +155,7 @@ impl Emit<'_, '_> {
             V::U(i) => self.int(i),
             _ => {
                 let all = self.i64(-1);
-                let saved = self.plan.save_at_start(id);
+                let saved = self.plan.save_at_start(self.lanes, id);
                 self.diverge(self.plan.bail_of[&id], &saved, all);
                 return Ok(());
             }

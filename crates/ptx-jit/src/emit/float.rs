@@ -160,6 +160,10 @@ impl Emit<'_, '_> {
         };
         let Precision::Ieee(round) = *prec else {
             // Approximate division has its own rules for large divisors.
+            if *ty == ScalarType::F32 {
+                let full = *prec == Precision::Full;
+                return self.near_quotient((*ftz, full), *dst, a, b).map(|()| true);
+            }
             return self.pure(run::DIV_APPROX, &[a, b], *dst, *ty, *prec, *ftz);
         };
         let finish = Finish {
@@ -271,6 +275,10 @@ impl Emit<'_, '_> {
             return Ok(false);
         }
         let helper = match op {
+            FloatUnOp::Sin | FloatUnOp::Cos if self.src.has_fma => {
+                let quarters = u32::from(op == FloatUnOp::Cos);
+                return self.sine(ftz, quarters, dst, a).map(|()| true);
+            }
             FloatUnOp::Sin => run::SIN,
             FloatUnOp::Cos => run::COS,
             FloatUnOp::Lg2 => run::LG2,

@@ -163,7 +163,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             let live = if e == 0 {
                 Vec::new()
             } else {
-                self.plan.load_at(block)
+                self.plan.load_at(self.lanes, block)
             };
             for r in live {
                 let v = self.load_slot(r);
@@ -201,7 +201,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         if self.lanes > 1 {
             self.guard(id);
         }
-        self.save_all(&self.plan.presave(id));
+        self.save_all(&self.plan.presave(self.lanes, id));
         self.plan_checks(id);
         self.begin_wide(id);
         for (at, step) in block.steps.iter().enumerate() {
@@ -241,7 +241,7 @@ impl<'e, 'm> Emit<'e, 'm> {
         let (out, on) = (self.cold(), self.b.create_block());
         self.b.ins().brif(hit, out, &[], on, &[]);
         self.b.switch_to_block(out);
-        self.save_all(&self.plan.save_at_start(id));
+        self.save_all(&self.plan.save_at_start(self.lanes, id));
         self.set_cont(e);
         self.b.ins().jump(self.leave, &[]);
         self.b.switch_to_block(on);
@@ -300,7 +300,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.b
                 .ins()
                 .store(flags(), zero, self.scratch, run::SPIN_COUNT);
-            self.save_all(&self.plan.save_at_start(id));
+            self.save_all(&self.plan.save_at_start(self.lanes, id));
             self.set_cont(e);
             let one = self.imm(types::I32, 1);
             self.b
@@ -329,7 +329,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             let span = stride.wrapping_mul(self.lanes as i64 - 1);
             let Some(ok) = self.no_lane_wraps(base, span, g.signed) else {
                 let all = self.i64(-1);
-                let saved = self.plan.save_at_start(id);
+                let saved = self.plan.save_at_start(self.lanes, id);
                 self.diverge(self.plan.bail_of[&id], &saved, all);
                 let unreached = self.b.create_block();
                 self.b.switch_to_block(unreached);
@@ -339,7 +339,7 @@ impl<'e, 'm> Emit<'e, 'm> {
             self.b.ins().brif(ok, on, &[], out, &[]);
             self.b.switch_to_block(out);
             let all = self.i64(-1);
-            let saved = self.plan.save_at_start(id);
+            let saved = self.plan.save_at_start(self.lanes, id);
             self.diverge(self.plan.bail_of[&id], &saved, all);
             self.b.switch_to_block(on);
         }

@@ -268,9 +268,17 @@ impl Emit<'_, '_> {
 
     /// A byte for each lane.
     fn load_bytes(&mut self, p: Value, off: i32, signed: bool, class: Class) -> Vec<Value> {
+        let groups = self.lanes.div_ceil(16);
+        (0..groups)
+            .flat_map(|i| self.load_some_bytes(p, off + 16 * i as i32, signed, class))
+            .collect()
+    }
+
+    /// A byte for each of the first sixteen lanes.
+    fn load_some_bytes(&mut self, p: Value, off: i32, signed: bool, class: Class) -> Vec<Value> {
         // Sixteen lanes fill a vector of bytes; fewer come as one scalar.
         let bytes = match self.lanes {
-            16 => self.b.ins().load(types::I8X16, flags(), p, off),
+            16.. => self.b.ins().load(types::I8X16, flags(), p, off),
             n => {
                 let (ty, vty) = if n == 8 {
                     (types::I64, types::I64X2)
@@ -289,7 +297,7 @@ impl Emit<'_, '_> {
             (false, true) => e.b.ins().uwiden_high(v),
         };
         let mut out = Vec::new();
-        for i in 0..self.lanes / 4 {
+        for i in 0..(self.lanes / 4).min(4) {
             let half = widen(self, bytes, i >= 2);
             let mut v = widen(self, half, i % 2 == 1);
             if signed && class == Class::B16 {

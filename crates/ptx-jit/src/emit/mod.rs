@@ -1,7 +1,7 @@
 //! Cranelift IR for one version of a kernel.
 //!
 //! The same code emits the scalar version (one lane, every register uniform) and the vector
-//! versions (4, 8 or 16 lanes). A vector version runs groups of threads while every branch goes the
+//! versions (4, 8, 16 or 32 lanes). A vector version runs groups of threads while every branch goes the
 //! same way for the whole group; when one does not, the group's registers are saved and the runtime
 //! runs each thread through the scalar version up to where the paths meet. So there are no masks,
 //! and divergent code costs what scalar code costs.
@@ -40,7 +40,9 @@ mod slots;
 mod slow;
 mod special;
 mod store;
+mod trig;
 mod value;
+mod warp;
 mod wide;
 
 use cranelift_codegen::cursor::{Cursor, CursorPosition, FuncCursor};

@@ -214,8 +214,10 @@ impl Emit<'_, '_> {
         let all: Vec<Value> = if size == 2 {
             pairs
         } else {
-            let last = pairs[pairs.len() - 1];
-            vec![self.b.ins().unarrow(pairs[0], last)]
+            pairs
+                .chunks(2)
+                .map(|c| self.b.ins().unarrow(c[0], c[c.len() - 1]))
+                .collect()
         };
         for (i, v) in all.into_iter().enumerate() {
             let off = off + 16 * i as i32;

@@ -19,10 +19,12 @@ pub(crate) use spread::Spread;
 pub(crate) use stack::{LINK, Stack};
 
 use cut::{add_preheaders, split};
-use mica_ptx::ast::{MbarrierOp, Module, Op, Order, RegId};
+use mica_ptx::ast::{MbarrierOp, Module, Op, Operand, Order, RegId, Space};
 use mica_ptx::visit::Access;
 use mica_ptx_ops::layout::ModuleLayout;
+use mica_ptx_ops::matrix::MmaPlan;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::CompileError;
 use crate::bits::BitSet;
@@ -32,7 +34,7 @@ use crate::grid_stride::has_grid_stride;
 use crate::liveness::live_in;
 use crate::nan_canonicalisation::raw_nan_registers;
 use crate::uniformity::{Guard, Uniformities, Uniformity, solve};
-use crate::unit::{BlockId, Class, Place, Reg, Step, Term, Unit};
+use crate::unit::{Block, BlockId, Class, Place, Reg, Step, Term, Unit, is_warp_collective};
 
 /// A register's place in a frame.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,8 @@ pub(crate) struct SyncSite {
     pub(crate) defs: Vec<(RegId, Class, Option<u32>)>,
     /// The entry to go on at.
     pub(crate) next: u32,
+    /// Where the elements of a matrix product are, worked out once.
+    pub(crate) product: Option<Arc<MmaPlan>>,
 }
 
 /// Where a group can leave vector code.
@@ -75,6 +79,18 @@ pub(crate) struct SlowSite {
 pub(crate) struct Saved {
     pub(crate) slot: Slot,
     pub(crate) uniformity: Uniformity,
+}
+
+/// Which registers differ from their slots.
+#[derive(Debug, Default)]
+struct Tracking {
+    /// Registers that may differ from their slots at the start of each block.
+    dirty_in: Vec<BitSet>,
+    /// The same at its end.
+    dirty_out: Vec<BitSet>,
+    /// Registers that must be loaded when a thread resumes at a block: those that are used, or
+    /// saved because they may be dirty, before it stops again.
+    region_live: Vec<BitSet>,
 }
 
 pub(crate) struct Plan {
@@ -112,13 +128,13 @@ pub(crate) struct Plan {
     pub(crate) saved: Vec<Vec<Saved>>,
     pub(crate) slow: Vec<SlowSite>,
     pub(crate) slow_of: HashMap<Place, u32>,
-    /// Registers that may differ from their slots at the start of each block.
-    dirty_in: Vec<BitSet>,
-    /// The same at its end.
-    dirty_out: Vec<BitSet>,
-    /// Registers that must be loaded when a thread resumes at a block: those that are used, or
-    /// saved because they may be dirty, before it stops again.
-    region_live: Vec<BitSet>,
+    /// What differs from the slots where: with every sync point a stop, and with collectives inline
+    /// ([`Plan::inline`]).
+    tracking: [Tracking; 2],
+    /// Registers that are written once, with a number.
+    pub(crate) constants: HashMap<Reg, u64>,
+    /// By block: ends with a collective that code for whole warps does without stopping.
+    pub(crate) inline: Vec<bool>,
     /// What can be proven of a launch.
     pub(crate) proof: BoundsProof,
     /// Local memory.
@@ -174,20 +190,22 @@ impl Plan {
             saved: Vec::new(),
             slow: Vec::new(),
             slow_of: HashMap::new(),
-            dirty_in: Vec::new(),
-            dirty_out: Vec::new(),
-            region_live: Vec::new(),
+            tracking: Default::default(),
+            constants: HashMap::new(),
+            inline: Vec::new(),
             proof,
             stack: Stack::default(),
         };
         crate::interrupt::poll();
+        plan.inline = plan.inline_blocks(module);
+        plan.constants = plan.find_constants(module);
         plan.find_entries(module);
         crate::interrupt::poll();
         plan.place_slots();
         crate::interrupt::poll();
         plan.sp_slot = plan.slots.get(&plan.unit.sp).copied();
         plan.list_sites(module);
-        plan.track_slots(module);
+        plan.tracking = [false, true].map(|inline| plan.track_slots(module, inline));
         plan.measure_stack(module);
         Ok(plan)
     }
@@ -243,7 +261,7 @@ impl Plan {
             if !self.graph.is_header[b as usize] {
                 continue;
             }
-            if self.waits(module, b, &read) {
+            if self.waits(module, b, &read) || self.waits_in_warps(module, b) {
                 self.grid_stride.retain(|s| *s != b);
             } else if !self.grid_stride.contains(&b) {
                 continue;
@@ -288,6 +306,64 @@ impl Plan {
                 }
             })
         })
+    }
+
+    /// Registers that are written once, with a number. What is read before it is written is undefined.
+    fn find_constants(&self, module: &Module) -> HashMap<Reg, u64> {
+        let mut written = vec![0u32; self.unit.regs.len()];
+        let mut found = HashMap::new();
+        for &b in &self.graph.rpo {
+            let block = &self.unit.blocks[b as usize];
+            let mut count = |r: Reg, a: Access| written[r as usize] += u32::from(a == Access::Def);
+            for s in &block.steps {
+                crate::liveness::visit_step(&self.unit, module, block.instance, *s, &mut count);
+                let Step::Inst(i) = s else { continue };
+                let op = &self.unit.func(module, block.instance).body[*i as usize].op;
+                if let Op::Mov {
+                    dst,
+                    src: Operand::Imm(bits),
+                    ..
+                } = op
+                {
+                    found.insert(self.unit.reg(block.instance, *dst), *bits);
+                }
+            }
+            crate::liveness::visit_term(&self.unit, module, b, &mut count);
+        }
+        found.retain(|r, _| written[*r as usize] == 1);
+        found
+    }
+
+    /// Blocks that end with a collective of a warp that needs no other warp.
+    fn inline_blocks(&self, module: &Module) -> Vec<bool> {
+        let inline = |block: &Block| match block.term {
+            Term::Sync { inst, .. } => {
+                is_warp_collective(&self.unit.func(module, block.instance).body[inst as usize].op)
+            }
+            _ => false,
+        };
+        self.unit.blocks.iter().map(inline).collect()
+    }
+
+    /// Whether code for whole warps could wait in a loop for another warp. Such code does not stop at
+    /// collectives, which order memory: a plain load beside one may be of what another warp writes.
+    fn waits_in_warps(&self, module: &Module, header: BlockId) -> bool {
+        let body = self.graph.loop_body(header);
+        body.iter().any(|b| self.inline[*b as usize])
+            && body.iter().any(|b| {
+                let block = &self.unit.blocks[*b as usize];
+                block.steps.iter().any(|s| {
+                    let Step::Inst(i) = s else { return false };
+                    let op = &self.unit.func(module, block.instance).body[*i as usize].op;
+                    matches!(
+                        op,
+                        Op::Ld {
+                            space: Space::Generic | Space::Global | Space::Shared,
+                            ..
+                        }
+                    )
+                })
+            })
     }
 
     /// Registers that any instruction reads.

@@ -1,13 +1,15 @@
 //! Slots and sites: where registers are kept, what is saved and loaded where.
 
-use mica_ptx::ast::{Module, RegId};
+use mica_ptx::ast::{Module, Op, RegId};
 use mica_ptx::visit::Access;
+use mica_ptx_ops::matrix::MmaPlan;
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::{Plan, Saved, Slot, SlowSite, SyncSite};
+use super::{Plan, Saved, Slot, SlowSite, SyncSite, Tracking};
 use crate::bits::BitSet;
 use crate::liveness::visit_inst;
-use crate::unit::{BlockId, Class, Place, Reg, Step, Term, is_lockstep};
+use crate::unit::{BlockId, Class, Place, Reg, Step, Term, WARP, is_lockstep};
 
 impl Plan {
     pub(crate) fn place_slots(&mut self) {
@@ -64,12 +66,18 @@ impl Plan {
                         (r, c, live.then(|| self.slots[&reg].offset))
                     })
                     .collect();
+                let product = match &self.unit.inst(module, place).op {
+                    Op::Mma(x) => MmaPlan::mma(x),
+                    Op::WmmaMma(x) => MmaPlan::wmma(x),
+                    _ => None,
+                };
                 self.sync_of.insert(b, self.syncs.len() as u32);
                 self.syncs.push(SyncSite {
                     place,
                     uses,
                     defs,
                     next: next_entry,
+                    product: product.map(Arc::new),
                 });
             }
             for s in &block.steps {
@@ -129,18 +137,19 @@ impl Plan {
     }
 
     /// Finds what has to be saved and loaded where, given that a slot stays good until its register
-    /// is written again.
-    pub(crate) fn track_slots(&mut self, module: &Module) {
+    /// is written again. With `inline`, as code for whole warps does it.
+    pub(super) fn track_slots(&self, module: &Module, inline: bool) -> Tracking {
         let n = self.unit.regs.len();
         let blocks = self.unit.blocks.len();
         if self.unit.has_calls() {
             // Registers cross calls by the stack, which this does not follow.
             let mut all = BitSet::new(n);
             (0..n as u32).for_each(|r| all.insert(r));
-            self.dirty_in = vec![all.clone(); blocks];
-            self.dirty_out = vec![all; blocks];
-            self.region_live = self.live_in.clone();
-            return;
+            return Tracking {
+                dirty_in: vec![all.clone(); blocks],
+                dirty_out: vec![all; blocks],
+                region_live: self.live_in.clone(),
+            };
         }
         let defs = crate::uniformity::block_defs(&self.unit, module);
         let slotted: Vec<Reg> = self.slots.keys().copied().collect();
@@ -152,7 +161,7 @@ impl Plan {
             for &b in &self.graph.rpo {
                 for &p in &self.graph.preds[b as usize] {
                     // A thread that waited starts from its slots.
-                    if !matches!(self.unit.blocks[p as usize].term, Term::Sync { .. }) {
+                    if !self.stops(p, inline) {
                         changed |= dirty_in[b as usize].union(&dirty_out[p as usize]);
                     }
                 }
@@ -167,8 +176,11 @@ impl Plan {
                 }
             }
         }
-        self.dirty_in = dirty_in;
-        self.dirty_out = dirty_out;
+        let mut tracking = Tracking {
+            dirty_in,
+            dirty_out,
+            region_live: Vec::new(),
+        };
         let mut at_start: HashMap<BlockId, Vec<Reg>> = HashMap::new();
         let mut at_end: HashMap<BlockId, Vec<Reg>> = HashMap::new();
         for &b in &self.graph.rpo {
@@ -177,28 +189,50 @@ impl Plan {
                 .get(&b)
                 .is_some_and(|e| self.diverges.iter().any(|d| d.join == Some(*e)));
             if self.preheaders.contains(&b) {
-                at_start.insert(b, self.presave(b));
+                at_start.insert(b, self.before_loop(&tracking, b));
             }
             if stops || self.bail_of.contains_key(&b) || self.parks.contains_key(&b) {
-                at_start.insert(b, self.save_at_start(b));
+                at_start.insert(b, self.dirty_at_start(&tracking, b));
             }
             match &self.unit.blocks[b as usize].term {
                 Term::Sync { next, .. } => {
-                    at_end.insert(b, self.save_at_end(b, &[*next]));
+                    at_end.insert(b, self.dirty_at_end(&tracking, b, &[*next]));
                 }
                 Term::Br { then, els, .. } if self.diverge_of.contains_key(&b) => {
-                    at_end.insert(b, self.save_at_end(b, &[*then, *els]));
+                    at_end.insert(b, self.dirty_at_end(&tracking, b, &[*then, *els]));
                 }
                 _ => {}
             }
         }
-        self.region_live =
-            crate::liveness::region_live(&self.unit, module, &self.graph, &at_start, &at_end);
+        let stops = |b: BlockId| self.stops(b, inline);
+        tracking.region_live = crate::liveness::region_live(
+            &self.unit,
+            module,
+            &self.graph,
+            (&at_start, &at_end),
+            &stops,
+        );
+        tracking
+    }
+
+    /// Whether threads always stop at the end of `b`.
+    fn stops(&self, b: BlockId, inline: bool) -> bool {
+        matches!(self.unit.blocks[b as usize].term, Term::Sync { .. })
+            && !(inline && self.inline[b as usize])
+    }
+
+    /// What code of so many lanes keeps in slots.
+    fn tracking(&self, lanes: usize) -> &Tracking {
+        &self.tracking[usize::from(lanes == WARP)]
     }
 
     /// What must be saved for threads that stop at the start of `b`.
-    pub(crate) fn save_at_start(&self, b: BlockId) -> Vec<Reg> {
-        let dirty = &self.dirty_in[b as usize];
+    pub(crate) fn save_at_start(&self, lanes: usize, b: BlockId) -> Vec<Reg> {
+        self.dirty_at_start(self.tracking(lanes), b)
+    }
+
+    fn dirty_at_start(&self, tracking: &Tracking, b: BlockId) -> Vec<Reg> {
+        let dirty = &tracking.dirty_in[b as usize];
         self.live_at(&[b])
             .into_iter()
             .filter(|r| dirty.has(*r))
@@ -206,18 +240,26 @@ impl Plan {
     }
 
     /// What a block before a loop saves.
-    pub(crate) fn presave(&self, b: BlockId) -> Vec<Reg> {
+    pub(crate) fn presave(&self, lanes: usize, b: BlockId) -> Vec<Reg> {
+        self.before_loop(self.tracking(lanes), b)
+    }
+
+    fn before_loop(&self, tracking: &Tracking, b: BlockId) -> Vec<Reg> {
         if !self.preheaders.contains(&b) {
             return Vec::new();
         }
-        let mut regs = self.save_at_start(b);
+        let mut regs = self.dirty_at_start(tracking, b);
         regs.retain(|r| self.slots.contains_key(r));
         regs
     }
 
     /// What must be saved at the end of `b` for threads that go on at one of `targets`.
-    pub(crate) fn save_at_end(&self, b: BlockId, targets: &[BlockId]) -> Vec<Reg> {
-        let dirty = &self.dirty_out[b as usize];
+    pub(crate) fn save_at_end(&self, lanes: usize, b: BlockId, targets: &[BlockId]) -> Vec<Reg> {
+        self.dirty_at_end(self.tracking(lanes), b, targets)
+    }
+
+    fn dirty_at_end(&self, tracking: &Tracking, b: BlockId, targets: &[BlockId]) -> Vec<Reg> {
+        let dirty = &tracking.dirty_out[b as usize];
         self.live_at(targets)
             .into_iter()
             .filter(|r| dirty.has(*r))
@@ -225,8 +267,8 @@ impl Plan {
     }
 
     /// What must be loaded when a thread resumes at `b`.
-    pub(crate) fn load_at(&self, b: BlockId) -> Vec<Reg> {
-        let mut live = self.region_live[b as usize].clone();
+    pub(crate) fn load_at(&self, lanes: usize, b: BlockId) -> Vec<Reg> {
+        let mut live = self.tracking(lanes).region_live[b as usize].clone();
         if self.unit.has_calls() {
             live.insert(self.unit.sp);
         }

@@ -63,6 +63,7 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
         *header(s, scratch::THREADS) = threads;
         *header(s, super::SPIN_COUNT) = 0;
         *header(s, scratch::SLEEP) = 0;
+        *header(s, scratch::TEXTURE) = 0;
         *header(s, scratch::ACCESS) = scratch::NOBODY;
         *header(s, scratch::ONE) = 1f32.to_bits();
         *s.add(scratch::HELPERS as usize).cast::<*const usize>() = table().as_ptr();
@@ -75,15 +76,7 @@ pub(crate) unsafe fn run_block(k: &Kernel, lanes: u32, ctx: *mut BlockContext) -
     if unsafe { (*c.stop).load(Ordering::Relaxed) } != 0 && poll(ctx) != 0 {
         return BlockOutcome::Cancelled;
     }
-    let d = Dispatch {
-        k,
-        ctx,
-        scratch: s,
-        threads,
-        lanes,
-        proven: c.proven != 0,
-        order: Order::new(c.schedule, u64::from(threads)),
-    };
+    let d = Dispatch::of(ctx, k);
     let whole = threads / lanes * lanes;
     let mut st = 0;
     if lanes > 1 {
@@ -129,6 +122,30 @@ pub(crate) struct Dispatch<'a> {
     proven: bool,
     /// Which thread is next, where threads run one by one.
     order: Order,
+}
+
+impl<'a> Dispatch<'a> {
+    /// For a block whose header is filled.
+    pub(crate) fn of(ctx: *mut BlockContext, k: &'a Kernel) -> Dispatch<'a> {
+        // SAFETY: the context is valid for the block, and `run_block` filled the header.
+        let (c, threads, lanes) = unsafe {
+            let s = (*ctx).scratch;
+            (
+                &*ctx,
+                *header(s, scratch::THREADS),
+                *header(s, scratch::LANES),
+            )
+        };
+        Dispatch {
+            k,
+            ctx,
+            scratch: c.scratch,
+            threads,
+            lanes,
+            proven: c.proven != 0,
+            order: Order::new(c.schedule, u64::from(threads)),
+        }
+    }
 }
 
 impl Dispatch<'_> {

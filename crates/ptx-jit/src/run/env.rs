@@ -309,10 +309,16 @@ impl Env<'_> {
 
     /// Leaves word of who accesses memory and where: what lies inside the arena may still be a hole.
     fn note_access(&self) {
+        self.note_access_of(self.thread);
+    }
+
+    /// The same for another thread at this instruction.
+    #[inline]
+    pub(super) fn note_access_of(&self, thread: u32) {
         let header = self.context().scratch;
         // SAFETY: the header is inside scratch memory, which is aligned and this block's own.
         unsafe {
-            *header.add(scratch::ACCESS as usize).cast::<u32>() = self.thread;
+            *header.add(scratch::ACCESS as usize).cast::<u32>() = thread;
             let place = [self.place.instance, self.place.inst];
             *header
                 .add(scratch::ACCESS_PLACE as usize)

@@ -19,6 +19,7 @@ mod recheck;
 mod row;
 mod scalar_ops;
 mod texture_ops;
+mod texture_row;
 mod whole_warp;
 
 pub(crate) use dispatch::run_block;
@@ -60,3 +61,4 @@ pub(crate) const SLOW_ROW: usize = 14;
 pub(crate) const RECHECK: usize = 15;
 pub(crate) const MONITOR: usize = 16;
 pub(crate) const MONITOR_FENCE: usize = 17;
+pub(crate) const COLLECTIVE: usize = 18;

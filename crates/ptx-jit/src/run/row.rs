@@ -3,9 +3,12 @@
 //! Compiled code stores each register that the instruction reads as a row of lanes, and finds each result
 //! as such a row after them. One call for a group costs it far less than one for each lane.
 
+use mica_ptx::ast::{Op, RegId};
+
 use super::env::Env;
 use super::helpers::{Ctx, kernel, set_fault};
-use super::scalar_ops;
+use super::{scalar_ops, texture_row};
+use crate::plan::SlowSite;
 use crate::scratch::status;
 use crate::unit::Class;
 
@@ -18,6 +21,33 @@ fn step(class: Class) -> usize {
         Class::B128 => 16,
         Class::B64 => 8,
         _ => 4,
+    }
+}
+
+/// The rows of a call.
+pub(super) struct Rows<'s> {
+    pub(super) site: u64,
+    slow: &'s SlowSite,
+    rows: *mut u8,
+    pub(super) lanes: usize,
+}
+
+impl Rows<'_> {
+    fn at(&self, row: usize) -> *mut u8 {
+        // SAFETY: compiled code made room for a row for each register and each result.
+        unsafe { self.rows.add(row * self.lanes * CELL) }
+    }
+
+    /// The row of a register of this class.
+    pub(super) fn operand(&self, r: RegId, class: Class) -> Option<*const u8> {
+        let found = self.slow.uses.iter().position(|u| *u == (r, class));
+        found.map(|row| self.at(row).cast_const())
+    }
+
+    /// The row of a result of this class.
+    pub(super) fn result(&self, r: RegId, class: Class) -> Option<*mut u8> {
+        let found = self.slow.defs.iter().position(|d| *d == (r, class));
+        found.map(|row| self.at(self.slow.uses.len() + row))
     }
 }
 
@@ -34,6 +64,17 @@ pub(super) extern "C" fn slow_row(
     let s = &k.plan.slow[site as usize];
     let lanes = lanes as usize;
     let mut env = Env::at(k, ctx, s, t as u32, sp);
+    if let Op::Tex(x) = &k.plan.unit.inst(&k.module, s.place).op {
+        let rows = Rows {
+            site,
+            slow: s,
+            rows,
+            lanes,
+        };
+        if texture_row::sample(&env, x, &rows).is_some() {
+            return status::OK as u64;
+        }
+    }
     let at = |row: usize, lane: usize, class: Class| row * lanes * CELL + lane * step(class);
     for lane in 0..lanes {
         env.thread = t as u32 + lane as u32;

@@ -5,15 +5,17 @@
 //! warp, or arrives in pieces, is [`super::collective`]'s.
 
 use mica_kernel::Fault;
-use mica_ptx::ast::{Op, Operand, RegId, ScalarType, VoteMode};
-use mica_ptx_ops::warp;
+use mica_ptx::ast::{Mma, Op, Operand, RegId, ScalarType, VoteMode};
+use mica_ptx_ops::matrix::WarpRegister;
+use mica_ptx_ops::{typed, warp};
 
 use super::coherence::slot;
 use super::dispatch::{Dispatch, conts};
 use super::env;
+use super::helpers::{Ctx, kernel, set_fault};
 use super::members;
 use crate::plan::SyncSite;
-use crate::scratch::{COHERENT, EXITED, WAITING};
+use crate::scratch::{COHERENT, EXITED, WAITING, status};
 use crate::unit::Class;
 
 /// Does the collective that all lanes of a warp wait at. `None` when that is not so.
@@ -65,6 +67,29 @@ pub(crate) fn resolve(d: &Dispatch<'_>, w: u32) -> Option<Result<(), Fault>> {
     Some(Ok(()))
 }
 
+/// Does a collective for a warp whose lanes have stored their operands; called by code that runs whole warps.
+pub(super) extern "C" fn collective(ctx: Ctx, index: u64, t: u64) -> u64 {
+    let d = Dispatch::of(ctx, kernel(ctx));
+    let site = &d.k.plan.syncs[index as usize];
+    let op = &d.k.plan.unit.inst(&d.k.module, site.place).op;
+    let row = Row {
+        d: &d,
+        site,
+        first: t as u32,
+        lanes: 32,
+    };
+    if row.simple(op).is_some() {
+        return status::OK as u64;
+    }
+    match members::execute(&d, t as u32 >> 5, site, op, u32::MAX) {
+        Ok(()) => status::OK as u64,
+        Err(fault) => {
+            set_fault(ctx, fault);
+            status::FAULT as u64
+        }
+    }
+}
+
 /// The slots of one warp at one site.
 struct Row<'d, 'k> {
     d: &'d Dispatch<'k>,
@@ -79,10 +104,20 @@ impl Row<'_, '_> {
     }
 
     /// An operand of all lanes; `None` for what is no register or number.
-    fn load(&self, o: Operand) -> Option<[u64; 32]> {
+    fn load(&self, o: Operand) -> Option<WarpRegister> {
+        let mut row = [0; 32];
+        self.load_into(o, &mut row)?;
+        Some(row)
+    }
+
+    /// The same into a row that exists.
+    fn load_into(&self, o: Operand, out: &mut WarpRegister) -> Option<()> {
         let r = match o {
             Operand::Reg(r) => r,
-            Operand::Imm(bits) => return Some([bits; 32]),
+            Operand::Imm(bits) => {
+                out.fill(bits);
+                return Some(());
+            }
             _ => return None,
         };
         let at = self.site.uses.iter().position(|u| u.0 == r)?;
@@ -95,17 +130,22 @@ impl Row<'_, '_> {
             class,
             self.first,
         ) as u64;
-        Some(std::array::from_fn(|l| {
-            if l >= self.lanes {
-                return 0;
+        if (self.lanes, class) == (32, Class::B32) {
+            // SAFETY: a whole row of the warp's frame, aligned; one host thread runs the block.
+            let row = unsafe { &*(base as *const [u32; 32]) };
+            for (to, word) in out.iter_mut().zip(row) {
+                *to = u64::from(*word);
             }
+            return Some(());
+        }
+        for (l, to) in out.iter_mut().enumerate().take(self.lanes) {
             let v = env::load(base + l as u64 * u64::from(bytes), bytes);
-            if class == Class::Pred {
-                u64::from(v != 0)
-            } else {
-                v
-            }
-        }))
+            *to = match class {
+                Class::Pred => u64::from(v != 0),
+                _ => v,
+            };
+        }
+        Some(())
     }
 
     fn store(&self, r: RegId, values: impl Fn(usize) -> u64) {
@@ -191,7 +231,47 @@ impl Row<'_, '_> {
                     self.store(*pred, |l| u64::from(from[l].1));
                 }
             }
+            Op::Match {
+                all: false,
+                ty,
+                dst,
+                pred: None,
+                a,
+                ..
+            } => {
+                let mask = typed::mask(ty.bits());
+                let values = self.load(*a)?.map(|v| v & mask);
+                let found = warp::match_any_of_all(self.members(), &values);
+                self.store((*dst)?, |l| u64::from(found[l]));
+            }
+            // A partial warp is looked at lane by lane.
+            Op::Mma(x) | Op::WmmaMma(x) if self.lanes == 32 => self.multiply(x)?,
             _ => return None,
+        }
+        Some(())
+    }
+
+    /// `mma` in its usual shapes has ten registers of operands and four of results, `wmma` up to eight of each.
+    fn multiply(&self, x: &Mma) -> Option<()> {
+        match (x.a.len() + x.b.len() + x.c.len(), x.d.len()) {
+            (..=10, ..=4) => self.multiply_rows::<10, 4>(x),
+            (..=24, ..=8) => self.multiply_rows::<24, 8>(x),
+            _ => None,
+        }
+    }
+
+    fn multiply_rows<const FROM: usize, const TO: usize>(&self, x: &Mma) -> Option<()> {
+        let plan = self.site.product.as_ref()?;
+        let mut rows: [WarpRegister; FROM] = [[0; 32]; FROM];
+        for (row, o) in rows.iter_mut().zip(x.a.iter().chain(&x.b).chain(&x.c)) {
+            self.load_into(*o, row)?;
+        }
+        let (a, rest) = rows.split_at(x.a.len());
+        let (b, c) = rest.split_at(x.b.len());
+        let mut out: [WarpRegister; TO] = [[0; 32]; TO];
+        plan.run_rows(a, b, c, &mut out);
+        for (r, row) in x.d.iter().zip(&out) {
+            self.store(*r, |l| row[l]);
         }
         Some(())
     }

@@ -214,6 +214,19 @@ pub(crate) fn is_lockstep(op: &Op) -> bool {
     }
 }
 
+/// Threads of a warp. Code for so many lanes runs whole warps.
+pub(crate) const WARP: usize = 32;
+
+/// Whether the threads of one warp do this together, and need nobody else: code that runs whole warps
+/// does it on the spot. Not what [`is_lockstep`] says, as a loop may wait with it for another warp.
+pub(crate) fn is_warp_collective(op: &Op) -> bool {
+    is_sync(op)
+        && !matches!(
+            op,
+            Op::Bar { .. } | Op::BarRed { .. } | Op::BarCluster { .. }
+        )
+}
+
 /// Whether a thread waits for others at this instruction.
 pub(crate) fn is_sync(op: &Op) -> bool {
     match op {

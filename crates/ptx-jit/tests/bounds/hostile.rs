@@ -55,7 +55,7 @@ fn never_runs(text: &str, evil: impl Fn(u64) -> u64) {
 }
 
 fn never_compiled_runs(text: &str, evil: impl Fn(u64) -> u64) {
-    for lanes in [1, 4, 16] {
+    for lanes in [1, 4, 16, 32] {
         let (outcome, result) = run(compiled(text, lanes), &evil);
         assert_eq!(outcome, BlockOutcome::Faulted, "lanes={lanes}:\n{text}");
         assert!(!result.contains(&SECRET), "lanes={lanes}:\n{text}");
@@ -66,7 +66,7 @@ fn never_compiled_runs(text: &str, evil: impl Fn(u64) -> u64) {
 fn runs(text: &str) {
     let want = run(Device::interpreter(text), |e| e);
     assert_eq!(want.0, BlockOutcome::Done, "interpreted:\n{text}");
-    for lanes in [1, 4, 8, 16] {
+    for lanes in [1, 4, 8, 16, 32] {
         assert_eq!(
             run(compiled(text, lanes), |e| e),
             want,

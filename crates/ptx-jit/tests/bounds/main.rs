@@ -52,7 +52,7 @@ fn run(mut d: Device, kernel: &str, at_end: bool, from: i64, n: u32, k: u32) -> 
 /// Compares with the interpreter. `tight` kernels are proven wherever they do not fault.
 fn compare(kernel: &str, tight: bool, at_end: bool, from: i64, n: u32, k: u32) -> BlockOutcome {
     let want = run(Device::interpreter(PTX), kernel, at_end, from, n, k);
-    for lanes in [1, 4, 8, 16] {
+    for lanes in [1, 4, 8, 16, 32] {
         let got = run(compiled(PTX, lanes), kernel, at_end, from, n, k);
         let what = format!("{kernel} at_end={at_end} from={from} n={n} k={k} lanes={lanes}");
         assert_eq!(got.outcome, want.outcome, "{what}: {:?}", got.fault);

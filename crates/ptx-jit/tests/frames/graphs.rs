@@ -33,7 +33,7 @@ fn random_call_graphs_stay_in_their_memory() {
         let out = oracle.upload(&[9; THREADS as usize]);
         oracle.run("k", 1, THREADS, Params::default().u64(out));
         let want = (oracle.read(out, THREADS as usize), printed(&oracle));
-        for lanes in [1, 4, 16] {
+        for lanes in [1, 4, 16, 32] {
             let mut d = compiled(&text, lanes);
             reserve(&mut d);
             if d.module.kernels()[d.kernel("k")].recursive {

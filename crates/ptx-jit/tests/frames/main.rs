@@ -118,7 +118,7 @@ fn a_kernel_without_a_frame_reserves_its_callee_s() {
         "call f; mov.u64 %d1, sums; mul.wide.u32 %d2, %r1, 4; add.s64 %d1, %d1, %d2;
 	ld.global.u32 %r2, [%d1];",
     );
-    for lanes in [1, 4, 16] {
+    for lanes in [1, 4, 16, 32] {
         let (d, words, others) = stored(&text, lanes, 1024);
         let want: Vec<u32> = (0..1024).map(|t| 2 * t).collect();
         assert_eq!(words, want, "lanes={lanes}");
@@ -156,7 +156,7 @@ ld.local.u32 %r2, [array+65532]; add.u32 %r2, %r2, %r1; st.param.u32 [sum], %r2;
     let before = format!("{}{by_name}", thicket(40));
     let dead = format!("bra over;\n\tcall t0;\nover:\n\t{}", call("f"));
     let text = kernel(&before, &dead);
-    for lanes in [1, 16] {
+    for lanes in [1, 16, 32] {
         let (_, words, others) = stored(&text, lanes, 16);
         assert_eq!(words, (0..16).map(|t| 2 * t).collect::<Vec<u32>>());
         assert_eq!(others, [], "lanes={lanes}");
@@ -166,7 +166,7 @@ ld.local.u32 %r2, [array+65532]; add.u32 %r2, %r2, %r1; st.param.u32 [sum], %r2;
 #[test]
 fn a_launch_without_room_for_its_frames_does_not_run() {
     let text = kernel(&filler("f", 1024), &call("f"));
-    for lanes in [1, 16] {
+    for lanes in [1, 16, 32] {
         let mut d = compiled(&text, lanes);
         for stride in [0, 16, 512, 1024] {
             d.local_stride = stride;

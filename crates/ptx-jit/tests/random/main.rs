@@ -144,6 +144,7 @@ fn program(seed: u64) -> String {
   mov.u32 %sb, tile;
   shl.b32 %t0, %tx, 2; add.s32 %t0, %t0, %sb; st.shared.u32 [%t0], %tx; st.shared.u32 [%t0+1024], %tx;
   bar.sync 0;
+  bar.warp.sync 0xffffffff;
   mul.wide.u32 %tl, %tx, 256; add.s64 %own, %own, %tl; add.s64 %out, %out, %tl;
 {body}
   exit;
@@ -201,7 +202,7 @@ fn random_programs_agree_with_the_interpreter() {
     for seed in only.map_or(1..=count, |seed| seed..=seed) {
         let text = program(seed);
         let want = run(Device::interpreter(&text), seed);
-        for lanes in [1, 4, 16] {
+        for lanes in [1, 4, 16, 32] {
             let got = run(common::compiled(&text, lanes), seed);
             if (got.0, got.1) != (want.0, want.1) {
                 let (g, w) = ((got.0, got.1), (want.0, want.1));

@@ -179,7 +179,7 @@ fn what_a_wide_block_ends_with_reads_its_results() {
     ));
     let want = run_around(&mut Device::interpreter(&text), 64, 0);
     assert_eq!(want.0, BlockOutcome::Done);
-    for lanes in [1, 4, 8, 16] {
+    for lanes in [1, 4, 8, 16, 32] {
         let got = run_around(&mut compiled(&text, lanes), 64, 0);
         assert_eq!(got, want, "{lanes} lanes");
     }

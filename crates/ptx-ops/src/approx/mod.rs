@@ -1,13 +1,15 @@
 //! The approximate instructions: `rcp`, `rsqrt`, `sqrt`, `sin`, `cos`, `lg2`, `ex2`, `tanh`, `div`.
 //!
 //! Each is computed in `f64` and rounded to its type, which is at least as near as PTX's error bounds ask;
-//! `ex2` of `f32` in `f32`, step by step as compiled code does it for many lanes at once ([`ex2`]).
+//! `ex2`, `sin` and `cos` of `f32` in `f32`, step by step as compiled code does it for many lanes at once ([`ex2`],
+//! [`trig`]).
 //! The special cases (infinities, zeros, subnormals under `.ftz`) are those of the PTX tables; the
 //! last bits may differ from a GPU's, as they may between two GPUs.
 
 use crate::float::{BF16, F16, F32, Format, from_f64, to_f64};
 
 pub mod ex2;
+pub mod trig;
 
 fn unary(ftz: bool, x: u32, f: impl Fn(f64) -> f64) -> u32 {
     let bits = if ftz {
@@ -49,12 +51,25 @@ fn rsqrt(v: f64) -> f64 {
 
 /// `sin.approx.f32`.
 pub fn sin_f32(ftz: bool, x: u32) -> u32 {
-    unary(ftz, x, f64::sin)
+    near(ftz, x, 0).unwrap_or_else(|| unary(ftz, x, f64::sin))
+}
+
+/// The sine of a small number and so many quarter turns.
+fn near(ftz: bool, x: u32, quarters: u32) -> Option<u32> {
+    let flush = |x: u32| {
+        if ftz {
+            F32.flush(u64::from(x)) as u32
+        } else {
+            x
+        }
+    };
+    let result = trig::single(f32::from_bits(flush(x)), quarters)?;
+    Some(flush(result.to_bits()))
 }
 
 /// `cos.approx.f32`.
 pub fn cos_f32(ftz: bool, x: u32) -> u32 {
-    unary(ftz, x, f64::cos)
+    near(ftz, x, 1).unwrap_or_else(|| unary(ftz, x, f64::cos))
 }
 
 /// `lg2.approx.f32`.

@@ -392,6 +392,7 @@ pub fn to_f64(format: Format, bits: u64) -> f64 {
 }
 
 /// An `f64` rounded to nearest even into any format.
+#[inline]
 pub fn from_f64(format: Format, value: f64) -> u64 {
     match format {
         F64 => value.to_bits(),

@@ -20,6 +20,9 @@ use mica_ptx::ast::{Mma, MmaOp, ScalarType, WmmaMatrix};
 /// Registers that one lane gives to or gets from a matrix instruction.
 pub type LaneRegisters = [u64; 8];
 
+/// One register in all lanes of a warp.
+pub type WarpRegister = [u64; 32];
+
 /// The operands of one lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaneOperands {
@@ -133,58 +136,95 @@ impl MmaPlan {
 
     /// Computes `D = A * B + C` for a whole warp.
     pub fn run(&self, lanes: &[LaneOperands; 32]) -> [LaneRegisters; 32] {
-        let d = match Format::of(self.a.ty) {
-            Some(F64) => self.doubles(lanes),
-            Some(_) => self.floats(lanes),
-            None => self.integers(lanes),
+        let rows = |get: fn(&LaneOperands) -> &LaneRegisters| -> [WarpRegister; 8] {
+            std::array::from_fn(|i| std::array::from_fn(|lane| get(&lanes[lane])[i]))
         };
-        let mut out = [[0; 8]; 32];
+        let mut out = [[0; 32]; 8];
+        self.run_rows(&rows(|l| &l.a), &rows(|l| &l.b), &rows(|l| &l.c), &mut out);
+        std::array::from_fn(|lane| std::array::from_fn(|i| out[i][lane]))
+    }
+
+    /// The same with one row of lanes for each register.
+    pub fn run_rows(
+        &self,
+        a: &[WarpRegister],
+        b: &[WarpRegister],
+        c: &[WarpRegister],
+        out: &mut [WarpRegister],
+    ) {
+        let operands = [a, b, c];
+        let d = match Format::of(self.a.ty) {
+            Some(F64) => self.doubles(operands),
+            Some(_) => self.floats(operands),
+            None => self.integers(operands),
+        };
         let (width, count) = (self.d.ty.bits(), self.d.registers as usize);
         let per = (register_bits(self.d.ty) / width) as usize;
-        for (registers, places) in out.iter_mut().zip(self.d.places.chunks_exact(count * per)) {
-            for (word, places) in registers.iter_mut().zip(places.chunks_exact(per)) {
-                for (i, &place) in places.iter().enumerate() {
-                    *word |= d[place as usize] << (i as u32 * width);
-                }
+        for (lane, places) in self.d.places.chunks_exact(count * per).enumerate() {
+            for (row, places) in out.iter_mut().zip(places.chunks_exact(per)) {
+                let word = places.iter().rev().fold(0, |word: u64, &place| {
+                    word.checked_shl(width).unwrap_or(0) | d[place as usize]
+                });
+                row[lane & 31] = word;
             }
         }
-        out
     }
 
     fn matrices<T: Copy + Default>(
         &self,
-        lanes: &[LaneOperands; 32],
+        [a, b, c]: [&[WarpRegister]; 3],
         decode: impl Fn(ScalarType, u64) -> T,
     ) -> [Vec<T>; 3] {
-        let part = |f: &Fragment, get: fn(&LaneOperands) -> &LaneRegisters| {
-            gather(
-                f,
-                self.groups,
-                |lane| get(&lanes[lane]),
-                |bits| decode(f.ty, bits),
-            )
+        let part = |f: &Fragment, rows: &[WarpRegister]| {
+            gather(f, self.groups, rows, |bits| decode(f.ty, bits))
         };
-        [
-            part(&self.a, |l| &l.a),
-            part(&self.b, |l| &l.b),
-            part(&self.c, |l| &l.c),
-        ]
+        [part(&self.a, a), part(&self.b, b), part(&self.c, c)]
+    }
+
+    /// Narrow floats, each part decoded by code for its own type.
+    fn decoded(&self, fragment: &Fragment, rows: &[WarpRegister]) -> Vec<f64> {
+        match fragment.ty {
+            ScalarType::F16 => gather(fragment, self.groups, rows, half),
+            ScalarType::Bf16 => gather(fragment, self.groups, rows, |bits| {
+                f64::from(f32::from_bits((bits as u32) << 16))
+            }),
+            ScalarType::F32 => gather(fragment, self.groups, rows, |bits| {
+                f64::from(f32::from_bits(bits as u32))
+            }),
+            // Only the bits that tf32 has count.
+            ScalarType::Tf32 => gather(fragment, self.groups, rows, |bits| {
+                f64::from(f32::from_bits(bits as u32 & 0xffff_e000))
+            }),
+            ty => gather(fragment, self.groups, rows, |bits| {
+                Format::of(ty).map_or(0.0, |format| to_f64(format, bits))
+            }),
+        }
     }
 
     /// `finish` of each element of C after `step(sum, a, b)` along `k`. A row of D at a time, so that
     /// the sums of a row go side by side.
     fn product<T: Copy>(
         &self,
-        [a, b, c]: &[Vec<T>; 3],
+        [a, b, mut sums]: [Vec<T>; 3],
         step: impl Fn(T, T, T) -> T,
         finish: impl Fn(T) -> u64,
     ) -> Vec<u64> {
         let (m, n, k) = (self.a.rows as usize, self.b.cols as usize, self.k as usize);
-        let mut sums = c.clone();
         for (row, sums) in sums.chunks_exact_mut(n).enumerate() {
             let left = &a[row * k..][..k];
-            let right = b[row / m * k * n..][..k * n].chunks_exact(n);
-            for (&x, right) in left.iter().zip(right) {
+            let right = &b[row / m * k * n..][..k * n];
+            // Of the usual width, so that the sums of a row stay in registers.
+            if let Ok(sums) = <&mut [T; 8]>::try_from(&mut *sums) {
+                let mut row = *sums;
+                for (&x, right) in left.iter().zip(right.as_chunks::<8>().0) {
+                    for (sum, &y) in row.iter_mut().zip(right) {
+                        *sum = step(*sum, x, y);
+                    }
+                }
+                *sums = row;
+                continue;
+            }
+            for (&x, right) in left.iter().zip(right.chunks_exact(n)) {
                 for (sum, &y) in sums.iter_mut().zip(right) {
                     *sum = step(*sum, x, y);
                 }
@@ -193,28 +233,31 @@ impl MmaPlan {
         sums.into_iter().map(finish).collect()
     }
 
-    fn doubles(&self, lanes: &[LaneOperands; 32]) -> Vec<u64> {
+    fn doubles(&self, operands: [&[WarpRegister]; 3]) -> Vec<u64> {
         let modes = Modes::rounded(self.rounding);
-        let matrices = self.matrices(lanes, |_, bits| bits);
+        let matrices = self.matrices(operands, |_, bits| bits);
         self.product(
-            &matrices,
+            matrices,
             |sum, x, y| float::fma(F64, modes, x, y, sum),
             |sum| sum,
         )
     }
 
-    fn floats(&self, lanes: &[LaneOperands; 32]) -> Vec<u64> {
-        let matrices = self.matrices(lanes, |ty, bits| match ty {
-            // Only the bits that tf32 has count.
-            ScalarType::Tf32 => f64::from(f32::from_bits(bits as u32 & 0xffff_e000)),
-            ty => Format::of(ty).map_or(0.0, |format| to_f64(format, bits)),
-        });
-        let to = Format::of(self.d.ty).unwrap_or(float::F32);
-        self.product(&matrices, |sum, x, y| sum + x * y, |sum| from_f64(to, sum))
+    fn floats(&self, [a, b, c]: [&[WarpRegister]; 3]) -> Vec<u64> {
+        let matrices = [
+            self.decoded(&self.a, a),
+            self.decoded(&self.b, b),
+            self.decoded(&self.c, c),
+        ];
+        let step = |sum, x, y| sum + x * y;
+        match Format::of(self.d.ty) {
+            Some(to) if to != float::F32 => self.product(matrices, step, |sum| from_f64(to, sum)),
+            _ => self.product(matrices, step, |sum| from_f64(float::F32, sum)),
+        }
     }
 
-    fn integers(&self, lanes: &[LaneOperands; 32]) -> Vec<u64> {
-        let matrices = self.matrices(lanes, |ty, bits| {
+    fn integers(&self, operands: [&[WarpRegister]; 3]) -> Vec<u64> {
+        let matrices = self.matrices(operands, |ty, bits| {
             Int::of(ty).map_or(0, |t| t.value(bits) as i64)
         });
         let step = |sum: i64, x: i64, y: i64| match self.op {
@@ -222,7 +265,7 @@ impl MmaPlan {
             MmaOp::XorPopc => sum + ((x ^ y) & 1),
             MmaOp::AndPopc => sum + (x & y & 1),
         };
-        self.product(&matrices, step, |sum| {
+        self.product(matrices, step, |sum| {
             if self.sat {
                 crate::int::S32.clamp(i128::from(sum))
             } else {
@@ -233,30 +276,60 @@ impl MmaPlan {
 }
 
 /// The elements of a matrix by flat index, decoded.
-fn gather<'a, T: Copy + Default>(
+fn gather<T: Copy + Default>(
     fragment: &Fragment,
     groups: u32,
-    registers: impl Fn(usize) -> &'a LaneRegisters,
+    rows: &[WarpRegister],
     decode: impl Fn(u64) -> T,
 ) -> Vec<T> {
     let mut out = vec![T::default(); (groups * fragment.rows * fragment.cols) as usize];
-    let (width, count) = (fragment.ty.bits(), fragment.registers as usize);
-    let (per, mask) = (
-        (register_bits(fragment.ty) / width) as usize,
-        element_mask(width),
-    );
-    // Duplicates hold the same value.
-    for (lane, places) in fragment.places.chunks_exact(count * per).enumerate() {
-        for (word, places) in registers(lane).iter().zip(places.chunks_exact(per)) {
-            for (i, &place) in places.iter().enumerate() {
-                out[place as usize] = decode(word >> (i as u32 * width) & mask);
-            }
-        }
+    // The usual widths by code of their own.
+    match fragment.ty.bits() {
+        16 => scatter::<T, 2, 16>(fragment, rows, decode, &mut out),
+        32 => scatter::<T, 1, 32>(fragment, rows, decode, &mut out),
+        64 => scatter::<T, 1, 64>(fragment, rows, decode, &mut out),
+        8 => scatter::<T, 4, 8>(fragment, rows, decode, &mut out),
+        4 => scatter::<T, 8, 4>(fragment, rows, decode, &mut out),
+        _ => scatter::<T, 32, 1>(fragment, rows, decode, &mut out),
     }
     out
 }
 
-fn element_mask(width: u32) -> u64 {
+/// With `PER` elements of `WIDTH` bits in a register. A row of lanes is decoded at once, then put where it belongs.
+fn scatter<T: Copy + Default, const PER: usize, const WIDTH: u32>(
+    fragment: &Fragment,
+    rows: &[WarpRegister],
+    decode: impl Fn(u64) -> T,
+    out: &mut [T],
+) {
+    let count = fragment.registers as usize;
+    for (r, row) in rows.iter().enumerate().take(count) {
+        for i in 0..PER {
+            let shift = i as u32 * WIDTH;
+            let mut values = [T::default(); 32];
+            for (value, word) in values.iter_mut().zip(row) {
+                *value = decode(word >> shift & element_mask(WIDTH));
+            }
+            // Duplicates hold the same value.
+            let places = fragment.places[r * PER + i..].iter().step_by(count * PER);
+            for (value, &place) in values.iter().zip(places) {
+                out[place as usize] = *value;
+            }
+        }
+    }
+}
+
+/// An `f16`, as [`to_f64`] has it but for the bits of a NaN, without branches.
+fn half(bits: u64) -> f64 {
+    // 2^(1023 - 15): moves the exponent to where doubles have it, for subnormals too.
+    const SCALE: f64 = f64::from_bits((1023 + 1008) << 52);
+    let magnitude = f64::from_bits((bits & 0x7fff) << 42) * SCALE;
+    // Infinities and NaN: all bits of the exponent.
+    let largest = u64::from(bits & 0x7c00 == 0x7c00).wrapping_neg() & 0x7ff << 52;
+    f64::from_bits(magnitude.to_bits() | largest | (bits & 0x8000) << 48)
+}
+
+const fn element_mask(width: u32) -> u64 {
     if width == 64 {
         u64::MAX
     } else {

@@ -233,3 +233,14 @@ fn tiles_transpose() {
         (2 * 20 + 3) * 16
     );
 }
+
+#[test]
+fn halves_are_widened_as_everywhere() {
+    for bits in 0..=0xffffu64 {
+        let (got, want) = (super::half(bits), to_f64(crate::float::F16, bits));
+        assert!(
+            got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),
+            "{bits:#x} is {got}, not {want}"
+        );
+    }
+}

@@ -135,3 +135,64 @@ fn surfaces_clamp_zero_or_trap() {
     assert_eq!(go(Clamp::Zero, 14, 1), SurfaceAddress::Nothing);
     assert_eq!(go(Clamp::Clamp, 100, -3), SurfaceAddress::At(12));
 }
+
+#[test]
+fn a_plane_gives_what_sample_gives() {
+    let mut seed = 1u32;
+    let mut random = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        seed >> 8
+    };
+    let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-30];
+    // Every address has other bits, those of infinities and NaN among them.
+    let noise = |address: u64, bytes: u32| {
+        let word = (address as u32).wrapping_mul(2_654_435_761) ^ 0x3f80_0000;
+        u64::from(word) & crate::typed::mask(8 * bytes)
+    };
+    let mut compared = 0;
+    for _ in 0..40_000 {
+        let format = [1, 2, 3, 8, 9, 10, 16, 32][random() as usize % 8];
+        let channels = [1, 2, 4][random() as usize % 3];
+        let v = TextureView {
+            format,
+            channels,
+            row_pitch: 256,
+            address_mode: [random() % 4, random() % 4, 1],
+            filter: random() % 2,
+            normalized_coords: random() % 2 == 0,
+            read_as_integer: random() % 2 == 0,
+            border: [0.25, 1.0, -3.0, 0.5],
+            ..view(random() % 9 + 1, random() % 9 + 1)
+        };
+        let geom = [Geometry::D1, Geometry::D2][random() as usize % 2];
+        let Some(plane) = Plane::new(&v, geom) else {
+            continue;
+        };
+        let (_, limit) = plane.bytes().expect("small");
+        let read = |at: u64, bytes: u32| {
+            assert!(at + u64::from(bytes) <= limit, "outside");
+            noise(at, bytes)
+        };
+        let mut read_any = |at: u64, bytes: u32| Ok::<_, ()>(noise(at, bytes));
+        let coords: [f32; 2] = std::array::from_fn(|_| match random() % 16 {
+            0 => special[random() as usize % special.len()],
+            1 => f32::from_bits(random() << 8 | random() & 255),
+            _ if v.normalized_coords => random() as f32 / 4_000_000.0 - 2.0,
+            _ => random() as f32 / 1_000_000.0 - 4.0,
+        });
+        let [x, y] = coords;
+        let float = Coordinates::Float([x, y, 0.0]);
+        let want = sample(&v, geom, float, 0, [0; 3], &mut read_any).expect("readable");
+        assert_eq!(
+            plane.sample(coords, read),
+            want,
+            "{v:?} {geom:?} {coords:?}"
+        );
+        let index: [i32; 2] = std::array::from_fn(|_| (random() % 16) as i32 - 4);
+        let whole = Coordinates::Integer([index[0], index[1], 0]);
+        let want = sample(&v, geom, whole, 0, [0; 3], &mut read_any).expect("readable");
+        assert_eq!(plane.texel(index, read), want, "{v:?} {geom:?} {index:?}");
+        compared += 1;
+    }
+    assert!(compared > 20_000, "only {compared} compared");
+}

@@ -4,6 +4,10 @@
 //! follows CUDA's programming guide: texel centres at `i + 0.5`, weights with 8 fractional bits.
 //! Refuses nothing: coordinates of any value, NaN included, land by the address mode.
 
+mod plane;
+
+pub use plane::{Plane, Simple};
+
 use crate::float::{F16, from_f64, to_f64};
 use mica_kernel::TextureView;
 use mica_ptx::ast::Geometry;
@@ -366,5 +370,4 @@ pub fn gather<E>(
 }
 
 #[cfg(test)]
-#[path = "texture_tests.rs"]
 mod tests;
