@@ -91,7 +91,7 @@ fn verdict(empty: &[Look], page: &[Look]) -> bool {
 }
 
 /// A release build of `mica`.
-fn binary() -> Result<PathBuf> {
+pub(super) fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("MICA_BINARY") {
         return Ok(path.into());
     }

@@ -46,7 +46,11 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
             other.join(" ")
         ),
     };
-    let mica = build()?;
+    // Pictures show what users have, so they are taken of a release build.
+    let mica = match pictures {
+        true => cost::binary()?,
+        false => build()?,
+    };
     let folder = target().join("views");
     std::fs::create_dir_all(&folder)?;
     let chromium = (page || pictures)
