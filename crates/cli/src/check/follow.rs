@@ -1,14 +1,16 @@
 //! Reads records while the program writes them.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use anyhow::Result;
 use mica_check::report::Suppressions;
 use mica_check::{Finding, Record};
 
 use super::frames::Stacks;
-use crate::follower::Follower;
+use crate::follower::{Follower, Lines};
+
+/// The longest line that makes sense.
+const LONGEST_LINE: usize = 1 << 20;
 
 /// What the records said.
 #[derive(Debug, Default)]
@@ -33,40 +35,24 @@ pub(super) fn start(
     show: impl Fn(&Finding) + Send + 'static,
 ) -> Result<Follower<Seen>> {
     let reader = Reader {
-        file,
-        at: 0,
-        rest: Vec::new(),
         stacks: Stacks::default(),
         suppressions,
         seen: Seen::default(),
     };
-    let read = move |reader: &mut Reader| reader.read(&show);
-    Follower::start("check-report", reader, read, |reader| reader.seen)
+    let reader = (Lines::new(file, LONGEST_LINE), reader);
+    let read = move |(lines, reader): &mut (Lines, Reader)| {
+        lines.read(|line| reader.take(line, &show));
+    };
+    Follower::start("check-report", reader, read, |(_, reader)| reader.seen)
 }
 
 struct Reader {
-    file: File,
-    at: u64,
-    /// The beginning of a line whose end was not written yet.
-    rest: Vec<u8>,
     stacks: Stacks,
     suppressions: Suppressions,
     seen: Seen,
 }
 
 impl Reader {
-    fn read(&mut self, show: &impl Fn(&Finding)) {
-        let mut buffer = vec![0; 64 << 10];
-        while let Ok(n @ 1..) = self.file.read_at(&mut buffer, self.at) {
-            self.at += n as u64;
-            self.rest.extend_from_slice(&buffer[..n]);
-            while let Some(end) = self.rest.iter().position(|b| *b == b'\n') {
-                let line: Vec<u8> = self.rest.drain(..=end).collect();
-                self.take(&line, show);
-            }
-        }
-    }
-
     fn take(&mut self, line: &[u8], show: &impl Fn(&Finding)) {
         let Ok(record) = serde_json::from_slice(line) else {
             self.seen.unreadable += 1;
