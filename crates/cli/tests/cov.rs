@@ -50,7 +50,7 @@ fn read(home: &Home, name: &str) -> String {
 }
 
 #[test]
-#[ignore = "not a test: the program that the others start"]
+#[ignore = "no test: the tests below run this (--exact this_is_the_program --ignored) as a program of a virtual GPU"]
 fn this_is_the_program() {
     let Ok(launches) = std::env::var(LAUNCHES) else {
         return;
