@@ -9,7 +9,8 @@ use mica_check::BlockWatcher;
 use mica_cuda_abi::CuResult;
 use mica_gpu::{GpuError, Result};
 use mica_kernel::{
-    BlockContext, BlockOutcome, Fault, FaultKind, Monitor, MonitorRef, Services, ServicesRef,
+    BlockContext, BlockOutcome, Fault, FaultKind, LiveSlot, Monitor, MonitorRef, Services,
+    ServicesRef,
 };
 use mica_ptx::names::readable;
 
@@ -28,6 +29,10 @@ pub(crate) struct BlockRunner {
     context: BlockContext,
     /// Told of what blocks do, where the device is checked.
     watcher: Option<Box<BlockWatcher<GridMemory>>>,
+    /// What `context.live` points to.
+    live: Vec<LiveSlot>,
+    /// The block that ran last.
+    reached: u64,
 }
 
 impl BlockRunner {
@@ -93,10 +98,16 @@ impl BlockRunner {
             ..BlockContext::empty()
         };
         let watcher = check::watcher(core, grid);
+        let slots = match watcher {
+            Some(_) => executable.live_slots(grid.kernel),
+            None => 0,
+        };
         Ok(Self {
             services,
             context,
             watcher,
+            live: vec![LiveSlot::default(); slots],
+            reached: 0,
         })
     }
 
@@ -113,12 +124,29 @@ impl BlockRunner {
         if check.is_none() && schedule.is_none() {
             return self.run_range(blocks);
         }
-        for block in blocks {
-            let (block, threads) = schedule.as_ref().map_or((block, 0), |s| s.at(block));
-            self.context.schedule = threads;
-            let Err(error) = self.run_range(block..block + 1) else {
-                continue;
+        let mut next = blocks.start;
+        while next < blocks.end {
+            let (range, threads) = match schedule {
+                None => (next..blocks.end, 0),
+                Some(schedule) => {
+                    let (block, threads) = schedule.at(next);
+                    (block..block + 1, threads)
+                }
             };
+            self.context.schedule = threads;
+            let ended = self.run_range(range);
+            next = match schedule {
+                None => self.reached + 1,
+                Some(_) => next + 1,
+            };
+            let Err(error) = ended else {
+                // Without a schedule all blocks have run, or the grid is cancelled.
+                match schedule {
+                    None => break,
+                    Some(_) => continue,
+                }
+            };
+            let block = self.reached;
             let goes_on = |check: &GridCheck| check.fault(block, error.clone());
             if !check.as_ref().is_some_and(goes_on) {
                 return Err(error);
@@ -132,6 +160,8 @@ impl BlockRunner {
             services,
             context,
             watcher,
+            live,
+            reached,
         } = self;
         // Borrowed, not cloned: a count shared by all workers would cost more than a small block.
         let grid = &*services.grid;
@@ -144,11 +174,9 @@ impl BlockRunner {
             executable: Some(executable),
         };
         let kernel = grid.kernel;
-        let mut monitor = watcher.as_deref_mut().map(|watcher| {
-            context.ctaid = grid.block_index(blocks.start);
-            watcher.begin(check::watched(context, blocks.start));
-            MonitorRef(watcher as *mut dyn Monitor)
-        });
+        let watching = watcher.as_deref_mut().map(|watcher| &raw mut *watcher);
+        let mut monitor = watching.map(|watcher| MonitorRef(watcher as *mut dyn Monitor));
+        (context.live, context.live_len) = (live.as_mut_ptr(), live.len() as u64);
         context.monitor = (monitor.as_mut()).map_or(std::ptr::null_mut(), |m| &raw mut *m);
         let lent = &mut *context;
         let attempt = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -163,6 +191,11 @@ impl BlockRunner {
                             break;
                         }
                         lent.ctaid = grid.block_index(index);
+                        *reached = index;
+                        if let Some(watcher) = watching {
+                            // The watcher outlives the loop, and no block runs now that could use it.
+                            (*watcher).begin(check::watched(lent, index));
+                        }
                         match executable.run_block(kernel, lent) {
                             BlockOutcome::Done => services.block_ended(),
                             ended => return ended,
@@ -174,6 +207,8 @@ impl BlockRunner {
         }));
         context.services = std::ptr::null();
         context.monitor = std::ptr::null_mut();
+        context.live = std::ptr::null_mut();
+        context.live_len = 0;
         services.block_ended();
         let suspects = match attempt {
             Ok(Ok(BlockOutcome::Done | BlockOutcome::Cancelled)) => return Ok(()),

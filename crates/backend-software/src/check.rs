@@ -151,6 +151,13 @@ impl LiveMemory for GridMemory {
         })
     }
 
+    fn range(&self, address: u64, write: bool) -> Option<(u64, u64)> {
+        // Memory of the device's heap is never among the known ranges.
+        let (base, len, writable) = self.known[self.last];
+        let holds = address.wrapping_sub(base) < len && (writable || !write);
+        holds.then_some((base, len))
+    }
+
     fn place(&self, ptx_line: u32) -> Place {
         place(&self.grid, ptx_line)
     }

@@ -154,6 +154,13 @@ impl Executable for MixedModule {
         !self.is_interpreted(kernel) && self.jit.tells_monitor(kernel)
     }
 
+    fn live_slots(&self, kernel: usize) -> usize {
+        match self.is_interpreted(kernel) {
+            true => 0,
+            false => self.jit.live_slots(kernel),
+        }
+    }
+
     fn source_file(&self, ptx_line: u32) -> Option<&str> {
         self.module.source_file(ptx_line)
     }

@@ -19,6 +19,9 @@ const MOST_SHARED_SYNC: u64 = 64 << 20;
 pub trait LiveMemory {
     /// Whether the bytes lie in one live allocation that may be accessed like that. Called for every access to global memory.
     fn allows(&mut self, address: u64, bytes: u64, write: bool) -> bool;
+    /// First address and bytes of the live allocation with an access that was allowed just now; `None` for memory of which
+    /// every access must be looked at.
+    fn range(&self, address: u64, write: bool) -> Option<(u64, u64)>;
     /// The source file and line that a line of the PTX text stands for.
     fn place(&self, ptx_line: u32) -> Place;
     /// Up to eight bytes of memory that was found live.
@@ -461,6 +464,14 @@ impl<M: LiveMemory> Monitor for BlockWatcher<M> {
             self.racecheck(access, place);
         }
         true
+    }
+
+    fn live_range(&mut self, access: &Access) -> Option<(u64, u64)> {
+        // Memory of the block itself is somewhere else in the next block.
+        let is_global = self.locate(access) == Where::Global;
+        let write = access.kind != AccessKind::Read;
+        (is_global && !self.tools.watch_every_access())
+            .then(|| self.memory.range(access.address, write))?
     }
 
     fn fence(&mut self, thread: u32) {

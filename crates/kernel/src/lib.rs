@@ -22,7 +22,7 @@ pub mod monitor;
 mod wide_atomic;
 
 pub use interrupt::{Interrupt, PrepareError};
-pub use monitor::{Monitor, MonitorRef};
+pub use monitor::{LiveSlot, Monitor, MonitorRef};
 pub use wide_atomic::update_128;
 
 use std::sync::atomic::{AtomicU8, AtomicU32};
@@ -180,6 +180,11 @@ pub struct BlockContext {
     pub proven: u32,
     /// Told of every access, by code that was made for it; null for none.
     pub monitor: *mut MonitorRef,
+    /// What each access of the kernel is known to be allowed to touch ([`LiveSlot`]), as many as
+    /// [`Executable::live_slots`] says; null where that says 0.
+    pub live: *mut LiveSlot,
+    /// Slots at `live`.
+    pub live_len: u64,
     /// Chooses the order in which threads run one by one; 0 for the usual one. Engines may ignore it.
     pub schedule: u64,
     /// One byte for each basic block of the kernel, set to 1 when it is entered; for engines that record coverage,
@@ -226,6 +231,8 @@ impl BlockContext {
             grid_workspace: 0,
             proven: 0,
             monitor: std::ptr::null_mut(),
+            live: std::ptr::null_mut(),
+            live_len: 0,
             schedule: 0,
             entered: std::ptr::null(),
         }
@@ -580,6 +587,12 @@ pub trait Executable: Send + Sync {
     fn tells_monitor(&self, kernel: usize) -> bool {
         let _ = kernel;
         false
+    }
+    /// How many [`LiveSlot`]s blocks of a kernel want at [`BlockContext::live`]: not 0 where compiled code compares
+    /// addresses with live memory by itself and tells the monitor only of the others.
+    fn live_slots(&self, kernel: usize) -> usize {
+        let _ = kernel;
+        0
     }
     /// Tells which instructions were reached by launches of `kernel` and not told before: the index of the function
     /// in the text, and of the instruction in its body. Nothing where the module was not made to record it.

@@ -143,10 +143,30 @@ pub enum Misuse {
     NeverCompletes,
 }
 
+/// Addresses that one instruction of a kernel may access without telling the monitor, because the monitor has allowed
+/// an access of this instruction inside the same allocation before.
+///
+/// An access that begins at `address` is allowed when `address - base`, computed modulo 2⁶⁴, is below `starts`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveSlot {
+    /// The first address of the allocation.
+    pub base: u64,
+    /// How many addresses an access may begin at: the allocation's bytes less the access's bytes, plus one. 0 while
+    /// nothing is known.
+    pub starts: u64,
+}
+
 /// Told of everything that a block does to memory, before it is done.
 pub trait Monitor {
     /// An access. `false` ends the block: the address is not the program's to touch.
     fn access(&mut self, access: &Access) -> bool;
+    /// The allocation in which [`Monitor::access`] has just allowed an access, as its first address and its bytes.
+    /// `None` where the next access of the same instruction must be told too.
+    fn live_range(&mut self, access: &Access) -> Option<(u64, u64)> {
+        let _ = access;
+        None
+    }
     /// A fence of one thread.
     fn fence(&mut self, thread: u32);
     /// A thread arrives at a barrier of the block and goes on.

@@ -67,7 +67,7 @@ impl Kernel {
             && width.is_wide(code_cache.as_ref().map(|s| &*s.0));
         let costs = LaneCosts::of(&module, &plan, wide);
         let lanes = suitable_lanes(&plan, &costs).min(most_lanes).min(16);
-        let lanes = if memcheck || monitor || quick {
+        let lanes = if memcheck || (monitor && monitor_own) || quick {
             1
         } else {
             lanes
@@ -102,6 +102,14 @@ impl Kernel {
     /// Whether a launch needs no checks for the accesses that the proof speaks of.
     pub(crate) fn proves(&self, launch: &LaunchFacts<'_>) -> bool {
         self.lanes > 1 && self.plan.proof.is_useful() && self.plan.proof.holds(launch)
+    }
+
+    /// Slots of live memory that its blocks need: one for each instruction that can fault.
+    pub(crate) fn live_slots(&self) -> usize {
+        match self.monitor && !self.monitor_own {
+            true => self.plan.slow.len(),
+            false => 0,
+        }
     }
 
     /// Compiles what blocks of this shape need.

@@ -71,10 +71,11 @@ pub struct Options {
     pub lanes: u32,
     /// Asks the device about every access ([`mica_kernel::Services::check_access`]), at a cost.
     pub memcheck: bool,
-    /// Tells [`mica_kernel::BlockContext::monitor`] of every access, fence and synchronization; all threads
-    /// run one by one then.
+    /// Tells [`mica_kernel::BlockContext::monitor`] of accesses, fences and synchronization.
     pub monitor: bool,
-    /// Tells the monitor of accesses to shared and local memory too, whose bounds compiled code checks itself.
+    /// Tells the monitor of every access, those to shared and local memory too; all threads run one by one then.
+    /// Otherwise compiled code checks bounds of those itself, and compares the others with
+    /// [`mica_kernel::BlockContext::live`] before it tells.
     pub monitor_own: bool,
     /// Records which instructions are reached ([`Executable::take_reached`]).
     pub coverage: bool,
@@ -399,6 +400,10 @@ impl Executable for JitModule {
         self.options.monitor
     }
 
+    fn live_slots(&self, kernel: usize) -> usize {
+        self.kernel(kernel).map_or(0, Kernel::live_slots)
+    }
+
     fn source_file(&self, ptx_line: u32) -> Option<&str> {
         self.module.source_file(ptx_line)
     }
@@ -434,7 +439,9 @@ impl Executable for JitModule {
             .kernel(kernel)
             .ok()
             .map(|k| (k, k.choose_lanes(context.block, proven)));
-        let Some((k, lanes)) = lanes.filter(|(k, lanes)| k.code(*lanes, proven).is_some()) else {
+        let has_slots = |k: &Kernel| k.live_slots() as u64 <= context.live_len;
+        let runs = |k: &Kernel, lanes: u32| has_slots(k) && k.code(lanes, proven).is_some();
+        let Some((k, lanes)) = lanes.filter(|(k, lanes)| runs(k, *lanes)) else {
             context.fault = Fault {
                 kind: FaultKind::IllegalInstruction as u32,
                 ..Fault::default()

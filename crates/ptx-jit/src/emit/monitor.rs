@@ -1,13 +1,17 @@
-//! Calls that tell a monitor of accesses and fences, in scalar code that was made for one.
+//! Calls that tell a monitor of accesses and fences, in code that was made for one.
 //!
-//! Owns where the calls stand: after the address was found inside its window, before the access.
+//! Owns where the calls stand: after the address was found inside its window, before the access. Where only bounds are
+//! asked for, vector code compares addresses with live memory itself and calls where it knows too little.
 
-use cranelift_codegen::ir::{InstBuilder, Value};
-use mica_kernel::monitor::{AccessKind, AccessSpace, order};
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{InstBuilder, Value, types};
+use mica_kernel::BlockContext;
+use mica_kernel::monitor::{AccessKind, AccessSpace, LiveSlot, order};
 use mica_ptx::ast::{Op, Order, Sem};
+use std::mem::offset_of;
 
 use super::memory::{Host, Window};
-use super::{Emit, V};
+use super::{Emit, V, flags};
 use crate::run;
 use crate::scratch::status;
 use crate::unit::Class;
@@ -81,6 +85,9 @@ impl Emit<'_, '_> {
         if !self.src.monitor || !is_told {
             return;
         }
+        if !self.src.monitor_own {
+            return self.tell_unless_live(host, bytes, (kind, order));
+        }
         let at = match host {
             Host::One(p, off) | Host::Affine(p, off, _) => self.add_imm(*p, i64::from(*off)),
             Host::Lanes(lanes) => self.add_imm(lanes[0].0, i64::from(lanes[0].1)),
@@ -109,6 +116,74 @@ impl Emit<'_, '_> {
         let s = self.i64(status::FAULT);
         self.b.ins().return_(&[s]);
         self.b.switch_to_block(on);
+    }
+
+    /// Tells the monitor of an access to the arena, unless all lanes stay in the allocation that the monitor allowed
+    /// this instruction to access before ([`LiveSlot`]).
+    fn tell_unless_live(&mut self, host: &Host, bytes: u32, (kind, order): (AccessKind, u32)) {
+        // The first and the last lane of an affine access are its ends; an allocation has no holes between them.
+        let ends: Vec<Value> = match host {
+            Host::Affine(p, off, stride) if self.lanes > 1 => [0, self.lanes as i64 - 1]
+                .map(|lane| self.add_imm(*p, i64::from(*off).wrapping_add(stride * lane)))
+                .to_vec(),
+            _ => self.told_addresses(host),
+        };
+        let slot = self.site as i32 * size_of::<LiveSlot>() as i32;
+        let live = self.field(types::I64, offset_of!(BlockContext, live));
+        // Not `fixed`: the monitor fills slots while the block runs.
+        let load = |e: &mut Self, field: usize| {
+            e.b.ins()
+                .load(types::I64, flags(), live, slot + field as i32)
+        };
+        let base = load(self, offset_of!(LiveSlot, base));
+        let starts = load(self, offset_of!(LiveSlot, starts));
+        let offsets: Vec<Value> = (ends.iter())
+            .map(|at| self.b.ins().isub(*at, base))
+            .collect();
+        let farthest = offsets
+            .into_iter()
+            .reduce(|a, b| self.b.ins().umax(a, b))
+            .unwrap_or(base);
+        let unknown = self
+            .b
+            .ins()
+            .icmp(IntCC::UnsignedGreaterThanOrEqual, farthest, starts);
+
+        let from = self.b.current_block();
+        let (cold, on) = (self.cold(), self.b.create_block());
+        let t = self.thread();
+        self.b.ins().brif(unknown, cold, &[], on, &[]);
+        let made = std::mem::take(&mut self.made);
+        self.b.switch_to_block(cold);
+        let addresses = self.told_addresses(host);
+        let p = self.buffer(addresses.len());
+        for (i, at) in addresses.iter().enumerate() {
+            self.b.ins().store(flags(), *at, p, 8 * i as i32);
+        }
+        let meta = pack(bytes, kind, order, AccessSpace::Arena, false);
+        let meta = self.i64(meta | (addresses.len() as i64) << 40);
+        let (lines, site) = (self.site_lines(), self.i64(i64::from(self.site)));
+        let bad = self.call(run::MONITOR_LIVE, &[self.ctx, site, t, p, meta, lines]);
+        let out = self.cold();
+        self.b.ins().brif(bad, out, &[], on, &[]);
+        self.b.switch_to_block(out);
+        let s = self.i64(status::FAULT);
+        self.b.ins().return_(&[s]);
+        self.made = made;
+        self.go_on(on, from);
+    }
+
+    /// The address that each lane accesses, one where all lanes access the same.
+    fn told_addresses(&mut self, host: &Host) -> Vec<Value> {
+        match host {
+            Host::One(p, off) => vec![self.add_imm(*p, i64::from(*off))],
+            Host::Affine(p, off, stride) => (0..self.lanes as i64)
+                .map(|lane| self.add_imm(*p, i64::from(*off).wrapping_add(stride * lane)))
+                .collect(),
+            Host::Lanes(lanes) => (lanes.iter())
+                .map(|(p, off)| self.add_imm(*p, i64::from(*off)))
+                .collect(),
+        }
     }
 
     /// Tells the monitor of a fence.

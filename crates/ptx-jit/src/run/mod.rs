@@ -62,3 +62,4 @@ pub(crate) const RECHECK: usize = 15;
 pub(crate) const MONITOR: usize = 16;
 pub(crate) const MONITOR_FENCE: usize = 17;
 pub(crate) const COLLECTIVE: usize = 18;
+pub(crate) const MONITOR_LIVE: usize = 19;

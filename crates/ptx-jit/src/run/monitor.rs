@@ -1,6 +1,8 @@
 //! What compiled code and the runtime tell the monitor of a block ([`mica_kernel::Monitor`]).
 
-use mica_kernel::monitor::{Access, AccessKind, AccessSpace, Line, Misuse, ThreadSet, order};
+use mica_kernel::monitor::{
+    Access, AccessKind, AccessSpace, Line, LiveSlot, Misuse, ThreadSet, order,
+};
 use mica_kernel::{Fault, FaultKind, Monitor};
 use mica_ptx::ast::Space;
 
@@ -64,6 +66,54 @@ pub(super) extern "C" fn monitor(
     let block = unsafe { (*ctx).block };
     set_fault(ctx, refused(&access, block));
     1
+}
+
+/// Accesses of a group to memory that the instruction's [`LiveSlot`] does not hold: each is told, and the slot takes the
+/// allocation of the last one. Not 0 ends the block.
+pub(super) extern "C" fn monitor_live(
+    ctx: Ctx,
+    site: u64,
+    t: u64,
+    addresses: *const u64,
+    meta: u64,
+    lines: u64,
+) -> u64 {
+    let Some(monitor) = of(ctx) else { return 0 };
+    let (bytes, kind, order, space) = unpack(meta);
+    for lane in 0..meta >> 40 & 0xff {
+        let access = Access {
+            thread: (t + lane) as u32,
+            bytes,
+            // SAFETY: compiled code stored one address for each lane that it names.
+            address: unsafe { *addresses.add(lane as usize) },
+            kind,
+            order,
+            space,
+            line: Line {
+                ptx: lines as u32,
+                source: (lines >> 32) as u32,
+            },
+            value: None,
+        };
+        if !monitor.access(&access) {
+            // SAFETY: the context is valid for the block.
+            let block = unsafe { (*ctx).block };
+            set_fault(ctx, refused(&access, block));
+            return 1;
+        }
+        let range = monitor.live_range(&access);
+        if let Some((base, len)) = range.filter(|(_, len)| *len >= u64::from(bytes)) {
+            // SAFETY: `run_block` has compared the number of slots with the number of sites, and only this thread of the
+            // host runs the block.
+            unsafe {
+                *(*ctx).live.add(site as usize) = LiveSlot {
+                    base,
+                    starts: len - u64::from(bytes) + 1,
+                }
+            };
+        }
+    }
+    0
 }
 
 /// A fence of scalar code.
