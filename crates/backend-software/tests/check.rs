@@ -295,3 +295,74 @@ fn many_arrays_of_one_size_do_not_hide_an_access_behind_one() {
     let wrong = found(4 * N as u32);
     assert!(wrong.iter().any(|f| f.kind == "out-of-bounds"), "{wrong:?}");
 }
+
+/// A kernel that loads and stores one word; `address` leaves the load's address in `%d4`, `%d1` being the array and
+/// `%r1` the thread.
+fn one_load(address: &str) -> String {
+    format!(
+        ".version 7.0\n.target sm_75\n.address_size 64\n\
+         .visible .entry walk(.param .u64 a, .param .u64 b, .param .u64 f, .param .u32 n)\n{{\n\
+         .reg .b64 %d<8>; .reg .b32 %r<8>; .reg .pred %p;\n\
+         ld.param.u64 %d1, [a];\nld.param.u64 %d2, [b];\nmov.u32 %r1, %tid.x;\n\
+         mul.wide.u32 %d3, %r1, 4;\nadd.u64 %d5, %d2, %d3;\n{address}\n\
+         ld.global.u32 %r2, [%d4];\nst.global.u32 [%d5], %r2;\nret;\n}}\n"
+    )
+}
+
+/// Vector code compares the addresses of a whole group with live memory: the lane that leaves it is named, whichever
+/// it is, with memcheck alone as with all tools.
+#[test]
+fn memcheck_names_the_lane_of_a_group_that_leaves_its_allocation() {
+    let case = &cases("// expect: none\nKERNEL walk(")[0];
+    for bad in 0..64 {
+        let ptx = one_load(&format!(
+            "setp.eq.u32 %p, %r1, {bad};\nselp.u32 %r3, {N}, %r1, %p;\n\
+             mul.wide.u32 %d6, %r3, 4;\nadd.u64 %d4, %d1, %d6;"
+        ));
+        for tools in ["memcheck", "all"] {
+            let found = Rig::new(tools).run(&ptx, case);
+            let wrong: Vec<_> = found.iter().filter(|f| f.kind == "out-of-bounds").collect();
+            let [wrong] = wrong[..] else {
+                panic!("thread {bad} with {tools}: {found:?}");
+            };
+            assert_eq!(wrong.parties[0].thread, [bad, 0, 0], "{tools}");
+        }
+    }
+}
+
+/// The ends of a row of addresses are compared: rows that begin before an allocation or end behind it are found, in
+/// either direction, and those that touch its first and last word are not.
+#[test]
+fn memcheck_finds_rows_that_cross_the_end_of_an_allocation() {
+    let case = &cases("// expect: none\nKERNEL walk(")[0];
+    let row = |stride: i32, offset: i32| {
+        one_load(&format!(
+            "mul.wide.s32 %d6, %r1, {stride};\nadd.s64 %d6, %d6, {offset};\nadd.s64 %d4, %d1, %d6;"
+        ))
+    };
+    let last = 4 * N as i32 - 4;
+    for (stride, offset, thread) in [
+        (4, 0, None),
+        (4, last - 4 * 63, None),
+        (4, last - 4 * 62, Some(63)),
+        (4, last - 4 * 30, Some(31)),
+        (4, -4, Some(0)),
+        (16, 0, None),
+        (16, 16, Some(63)),
+        (-4, 4 * 63, None),
+        (-4, 4 * 62, Some(63)),
+        (-4, last + 4, Some(0)),
+        (0, last, None),
+    ] {
+        let found = Rig::new("memcheck").run(&row(stride, offset), case);
+        let named: Vec<u32> = (found.iter())
+            .filter(|f| f.kind == "out-of-bounds")
+            .map(|f| f.parties[0].thread[0])
+            .collect();
+        assert_eq!(
+            named,
+            Vec::from_iter(thread),
+            "stride {stride}, offset {offset}"
+        );
+    }
+}
