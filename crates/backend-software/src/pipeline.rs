@@ -168,9 +168,8 @@ impl Pipeline {
             memcheck: options.memcheck && self.check.is_none(),
             monitor: self.check.is_some(),
             // Another order of threads is only to be had where they run one by one.
-            monitor_own: (self.check).is_none_or(|check| {
-                check.tools.watch_every_access() || check.schedule.is_some()
-            }),
+            monitor_own: (self.check)
+                .is_none_or(|check| check.tools.watch_every_access() || check.schedule.is_some()),
             coverage: self.coverage,
             // How wide code is decides how many threads run together, and that the order of atomics; how wide it
             // should be is measured.
