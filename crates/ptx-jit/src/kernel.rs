@@ -76,7 +76,8 @@ impl Kernel {
             true => Coverage::of(&plan.unit),
             false => Coverage::default(),
         };
-        let warps = lanes > 1 && most_lanes as usize == WARP && costs.suits_warps();
+        let one_by_one = memcheck || monitor || quick || !has_vector_code(&plan);
+        let warps = !one_by_one && most_lanes as usize == WARP && costs.suits_warps();
         Ok(Kernel {
             module,
             layout,
@@ -101,7 +102,9 @@ impl Kernel {
 
     /// Whether a launch needs no checks for the accesses that the proof speaks of.
     pub(crate) fn proves(&self, launch: &LaunchFacts<'_>) -> bool {
-        self.lanes > 1 && self.plan.proof.is_useful() && self.plan.proof.holds(launch)
+        (self.lanes > 1 || self.warps)
+            && self.plan.proof.is_useful()
+            && self.plan.proof.holds(launch)
     }
 
     /// Slots of live memory that its blocks need: one for each instruction that can fault.
@@ -230,8 +233,9 @@ impl Kernel {
     }
 }
 
-/// Most steps of a kernel that is compiled for whole warps.
-const MOST_WARP_STEPS: u32 = 1500;
+/// Most steps of a kernel that is compiled for whole warps. CUB's onesweep radix sort has over 6000, 600 of them collectives:
+/// thread by thread each of those costs 32 turns of the dispatcher.
+const MOST_WARP_STEPS: u32 = 12_000;
 
 /// What decides how many lanes run together.
 #[derive(Default)]
@@ -305,13 +309,15 @@ fn register_pressure(plan: &Plan) -> u32 {
     plan.graph.rpo.iter().map(alive).max().unwrap_or(0)
 }
 
+/// Whether there is vector code for everything in the kernel.
+fn has_vector_code(plan: &Plan) -> bool {
+    !plan.unit.has_calls() && !plan.unit.regs.contains(&Class::B128)
+}
+
 /// How many lanes to run together: more hide latency and share scalar work, until registers run
 /// out or the code grows too long.
 fn suitable_lanes(plan: &Plan, costs: &LaneCosts) -> u32 {
-    if plan.unit.has_calls() || plan.unit.regs.contains(&Class::B128) {
-        return 1;
-    }
-    if costs.steps > 6000 {
+    if !has_vector_code(plan) || costs.steps > 6000 {
         return 1;
     }
     if costs.scalarized * 2 > costs.vector || costs.pairs * 2 > costs.vector || costs.steps > 1500 {
