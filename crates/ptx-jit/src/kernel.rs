@@ -76,7 +76,7 @@ impl Kernel {
             true => Coverage::of(&plan.unit),
             false => Coverage::default(),
         };
-        let one_by_one = memcheck || monitor || quick || !has_vector_code(&plan);
+        let one_by_one = memcheck || (monitor && monitor_own) || quick || !has_vector_code(&plan);
         let warps = !one_by_one && most_lanes as usize == WARP && costs.suits_warps();
         Ok(Kernel {
             module,
@@ -126,15 +126,7 @@ impl Kernel {
     /// Compiles the scalar version or a vector version, once.
     pub(crate) fn version(&self, lanes: u32, proven: bool) -> &Result<Code, CompileError> {
         let proven = proven && lanes > 1;
-        let i = match lanes {
-            1 => 0,
-            4 => 1,
-            8 => 2,
-            16 => 3,
-            _ => 4,
-        };
-        let i = if proven { i + 4 } else { i };
-        self.versions[i].get_or_init(|| {
+        self.versions[slot(lanes, proven)].get_or_init(|| {
             let src = Source {
                 module: &self.module,
                 layout: &self.layout,
@@ -172,8 +164,13 @@ impl Kernel {
         })
     }
 
+    /// Asked for before every call of compiled code, so what exists is found without more ado.
+    #[inline]
     pub(crate) fn code(&self, lanes: u32, proven: bool) -> Option<&Code> {
-        self.version(lanes, proven).as_ref().ok()
+        let made = self.versions[slot(lanes, proven)].get();
+        made.unwrap_or_else(|| self.version(lanes, proven))
+            .as_ref()
+            .ok()
     }
 
     /// Versions that exist now, with the lanes that each one has.
@@ -231,6 +228,18 @@ impl Kernel {
             _ => 0,
         }
     }
+}
+
+/// The place of a version among a kernel's versions.
+fn slot(lanes: u32, proven: bool) -> usize {
+    let i = match lanes {
+        1 => return 0,
+        4 => 1,
+        8 => 2,
+        16 => 3,
+        _ => 4,
+    };
+    if proven { i + 4 } else { i }
 }
 
 /// Most steps of a kernel that is compiled for whole warps. CUB's onesweep radix sort has over 6000, 600 of them collectives:
