@@ -16,6 +16,7 @@ mod dist;
 mod docs;
 mod executables;
 mod gpu_test;
+mod header;
 mod kernels;
 mod licences;
 mod measurements;
@@ -73,6 +74,7 @@ cargo xtask <task>
                        network with TLS; --debug: with a debug build of mica
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
+  header               write the C header of libmica anew; installs cbindgen into target/tools
   kernels [FILTER]     compile the kernels of crates/ops/kernels that have changed to the PTX beside them
   toolkit              install the CUDA compiler (from PyPI, into target/tools) and print its path
 ";
@@ -100,6 +102,7 @@ fn main() -> Result<()> {
         ["walls", rest @ ..] => walls::run(rest),
         ["support"] => support::write(),
         ["gpu-test", rest @ ..] => gpu_test::run(rest),
+        ["header"] => header::run(),
         ["kernels"] => kernels::run(""),
         ["kernels", filter] => kernels::run(filter),
         ["toolkit"] => {

@@ -220,6 +220,15 @@ impl Vgpu {
         self.backend.read(stream.handle(), address, bytes)
     }
 
+    /// Copies bytes from one address of this virtual GPU to another in the order of a stream. For parts of buffers; a
+    /// whole one has [`DeviceBuffer::copy_from_buffer`].
+    ///
+    /// # Errors
+    /// If not all of both ranges is memory of this virtual GPU.
+    pub fn copy_bytes(&self, stream: &Stream, to: u64, from: u64, bytes: u64) -> Result<()> {
+        self.backend.copy(stream.handle(), to, from, bytes)
+    }
+
     /// A tensor map, by which kernels for compute capability 9.0 and later copy boxes of a tensor; given to a kernel as
     /// [`crate::ByValue`].
     ///
