@@ -20,11 +20,13 @@ const SOFTENING: f32 = 0.01;
 /// A software GPU with the benchmark's data on it.
 pub(super) struct Bench {
     vgpu: Vgpu,
-    stream: Stream,
+    pub(super) stream: Stream,
     module: Module,
-    a: DeviceBuffer<f32>,
-    b: DeviceBuffer<f32>,
-    c: DeviceBuffer<u32>,
+    /// The kernels of `kernels.rs`.
+    pub(super) more: Module,
+    pub(super) a: DeviceBuffer<f32>,
+    pub(super) b: DeviceBuffer<f32>,
+    pub(super) c: DeviceBuffer<u32>,
     bytes: DeviceBuffer<u8>,
 }
 
@@ -50,6 +52,7 @@ impl Bench {
         Ok(Self {
             stream: vgpu.default_stream(),
             module: vgpu.load_ptx(KERNELS)?,
+            more: vgpu.load_ptx(super::kernels::PTX)?,
             a: vgpu.upload(&a)?,
             b: vgpu.upload(&b)?,
             c: vgpu.alloc(N)?,
@@ -64,6 +67,7 @@ impl Bench {
         let fresh = Self {
             stream: vgpu.default_stream(),
             module: vgpu.load_ptx(KERNELS)?,
+            more: vgpu.load_ptx(super::kernels::PTX)?,
             a: vgpu.alloc(1)?,
             b: vgpu.alloc(1)?,
             c: vgpu.alloc(64)?,

@@ -5,6 +5,7 @@
 
 mod corners;
 mod device;
+mod kernels;
 mod rival;
 
 use anyhow::{Result, bail, ensure};
@@ -49,6 +50,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let mut gcc = available("gcc", Rival::gcc(folder.path())?);
     let mut opencl = available("PoCL", Rival::opencl(folder.path())?);
     let mut bench = Bench::new(None)?;
+    let (mut ratios, mut slower) = (Vec::new(), 0);
     for (name, what, gcc_most, pocl_most) in KERNELS {
         if !name.contains(&only) {
             continue;
@@ -77,9 +79,32 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             ("PoCL", pocl_times, pocl_most),
         ] {
             if !times.is_empty() {
-                report.add(compared(name, what, rival, ours, median(times), most));
+                let theirs = median(times);
+                match rival {
+                    "gcc" => ratios.push(ours / theirs),
+                    _ => slower += usize::from(ours > theirs),
+                }
+                report.add(compared(name, what, rival, ours, theirs, most));
             }
         }
+    }
+    if let Some(gcc) = gcc.as_mut() {
+        further(&only, gcc, &mut bench, &mut ratios, &mut report)?;
+    }
+    if "all kernels".contains(&only) && !ratios.is_empty() {
+        report.add(mean(&ratios));
+        report.add(Line {
+            what: format!(
+                "all kernels: slower than PoCL, of the {} with one",
+                KERNELS.len()
+            ),
+            native: "-".into(),
+            mica: opencl
+                .as_ref()
+                .map_or_else(|| "-".into(), |_| slower.to_string()),
+            goal: "0".into(),
+            reached: opencl.as_ref().map(|_| slower == 0),
+        });
     }
     if "corners".contains(&only) {
         corners::run(gcc.as_mut(), &mut report)?;
@@ -94,6 +119,57 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         launches(&bench, &mut report)?;
     }
     report.finish()
+}
+
+/// The kernels that have no PoCL side yet: in turns with gcc, no more than four times its time.
+fn further(
+    only: &str,
+    gcc: &mut Rival,
+    bench: &mut Bench,
+    ratios: &mut Vec<f64>,
+    report: &mut Report,
+) -> Result<()> {
+    for more in &kernels::MORE {
+        if !more.name.contains(only) {
+            continue;
+        }
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for round in 0..=ROUNDS {
+            let (run, other) = (bench.run_more(more)?, gcc.run(more.name)?);
+            agree(more.name, run.checksum, other.checksum)?;
+            // The first round only warms up.
+            if round > 0 {
+                ours.push(run.ns);
+                theirs.push(other.ns);
+            }
+        }
+        let (ours, theirs) = (median(ours), median(theirs));
+        ratios.push(ours / theirs);
+        report.add(compared(
+            more.name,
+            more.what,
+            "gcc",
+            ours,
+            theirs,
+            Some(4.0),
+        ));
+    }
+    Ok(())
+}
+
+/// The geometric mean of the ratios to gcc.
+fn mean(ratios: &[f64]) -> Line {
+    let mean = (ratios.iter().map(|r| r.ln()).sum::<f64>() / ratios.len() as f64).exp();
+    Line {
+        what: format!(
+            "all kernels: geometric mean of {} ratios to gcc",
+            ratios.len()
+        ),
+        native: "-".into(),
+        mica: format!("×{mean:.2}"),
+        goal: "≤ ×1.5".into(),
+        reached: Some(mean <= 1.5),
+    }
 }
 
 fn available(name: &str, rival: Result<Rival, String>) -> Option<Rival> {
@@ -263,6 +339,12 @@ mod tests {
         assert!(agree("vadd", 1000.0, 1000.4).is_ok());
         assert!(agree("vadd", 1000.0, 1002.0).is_err());
         assert!(agree("vadd", f64::NAN, 1.0).is_err());
+    }
+
+    #[test]
+    fn the_mean_of_ratios_is_geometric() {
+        assert_eq!(mean(&[0.5, 2.0]).mica, "×1.00");
+        assert_eq!(mean(&[4.0, 1.0]).reached, Some(false));
     }
 
     #[test]

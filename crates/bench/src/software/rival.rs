@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 const COMMON: &str = include_str!("../../kernels/bench_common.h");
 const GCC: &str = include_str!("../../kernels/bench_gcc.c");
 const POCL: &str = include_str!("../../kernels/bench_pocl.c");
+const MORE: &str = include_str!("../../kernels/more_gcc.h");
 
 /// A run: how long, and what came out.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ impl Rival {
     /// `gcc -O3 -march=native -fopenmp`; `Ok(Err)` says why there is none.
     pub(super) fn gcc(folder: &Path) -> Result<Result<Self, String>> {
         let flags = ["-O3", "-march=native", "-fopenmp"];
-        match compile(folder, "gcc", GCC, &flags, &["-lm"])? {
+        match compile(folder, "gcc", GCC, &flags, &["-lmvec", "-lm"])? {
             Ok(program) => Self::start(&program, false).map(Ok),
             Err(why) => Ok(Err(why)),
         }
@@ -109,6 +110,7 @@ fn compile(
     let file = folder.join(format!("{name}.c"));
     std::fs::write(&file, source)?;
     std::fs::write(folder.join("bench_common.h"), COMMON)?;
+    std::fs::write(folder.join("more_gcc.h"), MORE)?;
     let program = folder.join(name);
     let output = Command::new("gcc")
         .args(flags)
