@@ -292,11 +292,12 @@ mod tests {
 
     #[test]
     fn pages_are_shared_given_back_and_never_taken_from_others() {
-        // SAFETY: no address is given; the test owns the four pages.
+        // SAFETY: the address is a wish; the test owns the four pages. Far from where the system puts other mappings, so that
+        // no other thread of the tests gets the pages that are freed here.
         let base = unsafe {
             let len = 4 * PAGE as usize;
             let base = mmap_anonymous(
-                std::ptr::null_mut(),
+                std::ptr::without_provenance_mut(0x1000_0000_0000),
                 len,
                 ProtFlags::empty(),
                 MapFlags::PRIVATE,
