@@ -107,6 +107,11 @@ impl Core {
         };
         self.enter(context);
         let mut is_over = context.is_over();
+        // The context may have been suspended since the transfer was taken: the visit would charge for nothing.
+        if is_over || !may_run() {
+            self.leave(context);
+            return is_over;
+        }
         self.metered_visit(context, || {
             while !is_over && may_run() {
                 is_over = match moving.transfer.step(&self.memory, &mut moving.progress) {
