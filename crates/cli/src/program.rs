@@ -45,7 +45,7 @@ const REPORT_WITHIN: Duration = Duration::from_secs(2);
 /// Runs a program in a virtual GPU of its own; returns its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<i32> {
     if args.watch.leaks && args.watch.check.is_none() {
-        return leaks::around(|check| {
+        return leaks::around(&args.watch, |check| {
             let watch = args.watch.with_check(check);
             run(&RunArgs {
                 watch,
@@ -181,7 +181,7 @@ pub(crate) fn run_profiled(args: &ProfileArgs, watch: &WatchArgs) -> Result<i32>
 /// Runs a program in an existing virtual GPU; returns its exit code.
 pub(crate) fn exec(args: &ExecArgs) -> Result<i32> {
     if args.watch.leaks && args.watch.check.is_none() {
-        return leaks::around(|check| {
+        return leaks::around(&args.watch, |check| {
             let watch = args.watch.with_check(check);
             exec(&ExecArgs {
                 watch,
@@ -262,6 +262,9 @@ fn prepare(joined: &Created, command: &[OsString], watch: &WatchArgs) -> Result<
             );
         }
         child.env(mica_limits::MEMCHECK, "1");
+    }
+    if joined.guard {
+        child.env(mica_limits::GUARD, "1");
     }
     if watch.leaks && joined.mode != Mode::Isolated {
         bail!("--leaks is for isolated virtual GPUs (--mode isolated), and this one is direct");
@@ -412,6 +415,7 @@ mod tests {
             memory_limit_bytes: 1,
             share_percent: 1.into(),
             share_reserved: true,
+            guard: false,
             regions: Vec::new(),
         };
         let spoken_of = |wanted: &str, gpu| other_device_wanted(Some(wanted.into()), &joined(gpu));

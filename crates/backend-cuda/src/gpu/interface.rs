@@ -357,6 +357,10 @@ impl Gpu for CudaGpu {
         self.reserve(bytes, align)
     }
 
+    fn address_reserve_at(&self, address: DevicePtr, bytes: u64) -> Result<()> {
+        self.reserve_at(address, bytes)
+    }
+
     fn address_free(&self, address: DevicePtr, bytes: u64) -> Result<()> {
         self.unreserve(address, bytes)
     }

@@ -183,13 +183,33 @@ impl CudaGpu {
     }
 
     pub(super) fn reserve(&self, bytes: u64, align: u64) -> Result<DevicePtr> {
+        self.reserve_near(bytes, align, 0)
+    }
+
+    /// With an address that the driver takes as a hint; 0 for none.
+    fn reserve_near(&self, bytes: u64, align: u64, hint: u64) -> Result<DevicePtr> {
         let mut address = 0;
         // SAFETY: writes one address.
         self.without_context("cuMemAddressReserve", || unsafe {
             let reserve = self.driver.functions.address_reserve;
-            reserve(&mut address, bytes as usize, align as usize, 0, 0)
+            reserve(&mut address, bytes as usize, align as usize, hint, 0)
         })?;
         Ok(DevicePtr(address))
+    }
+
+    pub(super) fn reserve_at(&self, wanted: DevicePtr, bytes: u64) -> Result<()> {
+        let given = self.reserve_near(bytes, 0, wanted.0)?;
+        if given == wanted {
+            return Ok(());
+        }
+        self.unreserve(given, bytes)?;
+        Err(mica_gpu::GpuError::new(
+            CuResult::OutOfMemory,
+            format!(
+                "{bytes} bytes of address space at {:#x} are not free",
+                wanted.0
+            ),
+        ))
     }
 
     pub(super) fn unreserve(&self, address: DevicePtr, bytes: u64) -> Result<()> {

@@ -38,6 +38,22 @@ fn resolve_swap(spec: &mut VgpuSpec, default: bool) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Guarded allocations are made by a worker.
+fn resolve_guard(spec: &mut VgpuSpec) -> Result<(), ApiError> {
+    if spec.guard && spec.mode == Some(Mode::Direct) {
+        return Err(error(
+            "enforcement",
+            "memory of a direct virtual GPU is its program's driver's own and cannot be guarded"
+                .into(),
+            Some("leave --mode out, or use --mode isolated with --guard".into()),
+        ));
+    }
+    if spec.guard {
+        spec.mode = Some(Mode::Isolated);
+    }
+    Ok(())
+}
+
 impl Registry {
     /// Makes a virtual GPU for a user.
     pub(crate) fn create(
@@ -62,6 +78,7 @@ impl Registry {
         }
         let name = given;
         let config = self.config.clone();
+        resolve_guard(&mut spec)?;
         resolve_swap(&mut spec, config.swap.default)?;
         let swap = spec.swap == Some(true);
         let (gpu, limit) = choose(&self.candidates(uid, swap), &self.wish(&spec))?;
