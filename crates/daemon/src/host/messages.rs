@@ -28,18 +28,18 @@ pub(super) fn refusal(reason: Refusal, text: &str) -> DaemonMessage {
 }
 
 /// The way back to the sender of a message.
-struct Reply {
+pub(super) struct Reply {
     socket: Arc<HostSocket>,
     /// Number of the message.
     id: u32,
 }
 
 impl Reply {
-    fn send(&self, answer: &DaemonMessage) -> Flow {
+    pub(super) fn send(&self, answer: &DaemonMessage) -> Flow {
         self.send_with(answer, &[])
     }
 
-    fn send_with(&self, answer: &DaemonMessage, fds: &[BorrowedFd<'_>]) -> Flow {
+    pub(super) fn send_with(&self, answer: &DaemonMessage, fds: &[BorrowedFd<'_>]) -> Flow {
         // A peer that does not read fills its buffer and is cut off; its death frees its memory.
         match self.socket.send_frame(&answer.frame(self.id), fds) {
             Ok(()) => Flow::Keep,
@@ -47,7 +47,7 @@ impl Reply {
         }
     }
 
-    fn refuse(&self, reason: Refusal, text: &str) -> Flow {
+    pub(super) fn refuse(&self, reason: Refusal, text: &str) -> Flow {
         self.send(&refusal(reason, text));
         Flow::Close
     }
@@ -67,9 +67,7 @@ impl HostServer {
             (Ok(ClientMessage::Hello { introduction }), None) => {
                 self.hello(number, &reply, &introduction, fds)
             }
-            (Ok(message), Some(client)) => {
-                self.client_message((number, client), &reply, message, fds)
-            }
+            (Ok(message), Some(client)) => self.client_message(client, &reply, message, fds),
             (Ok(_), None) => reply.refuse(Refusal::Protocol, "say Hello first"),
             (Err(error), _) => match version_of_hello(frame).map_or(Ok(()), check_version) {
                 Ok(()) => reply.refuse(Refusal::Protocol, &error.to_string()),
@@ -81,7 +79,7 @@ impl HostServer {
     /// Does what a client says that has been welcomed.
     fn client_message(
         &mut self,
-        (number, client): (u64, u64),
+        client: u64,
         reply: &Reply,
         message: ClientMessage,
         fds: Vec<OwnedFd>,
@@ -117,13 +115,13 @@ impl HostServer {
             }
             ClientMessage::ShareFile { name, bytes, what } => {
                 let request = FileRequest::Share { bytes, what };
-                return self.share(number, reply.id, (client, name), request, fds);
+                return self.share(reply, (client, name), request, fds);
             }
             ClientMessage::OpenFile { name } => {
-                return self.share(number, reply.id, (client, name), FileRequest::Open, fds);
+                return self.share(reply, (client, name), FileRequest::Open, fds);
             }
             ClientMessage::DropFile { name } => {
-                return self.share(number, reply.id, (client, name), FileRequest::Drop, fds);
+                return self.share(reply, (client, name), FileRequest::Drop, fds);
             }
             ClientMessage::Hello { .. } => {
                 return reply.refuse(Refusal::Protocol, "a client says Hello once");
