@@ -94,6 +94,20 @@ impl<T: serde::de::DeserializeOwned> FromRequestParts<Arc<Daemon>> for Query<T> 
     }
 }
 
+/// What a path names, whose refusal is an [`ApiError`] too.
+pub(crate) struct Path<T>(pub(crate) T);
+
+impl<T: serde::de::DeserializeOwned + Send> FromRequestParts<Arc<Daemon>> for Path<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<Daemon>) -> Result<Self, Refusal> {
+        match axum::extract::Path::<T>::from_request_parts(parts, state).await {
+            Ok(path) => Ok(Self(path.0)),
+            Err(rejection) => Err(error("invalid", rejection.body_text(), None).into()),
+        }
+    }
+}
+
 impl Daemon {
     pub(crate) fn is_admin(&self, registry: &Registry, peer: Peer) -> bool {
         peer.uid == 0
