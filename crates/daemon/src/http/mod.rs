@@ -169,10 +169,8 @@ async fn openapi() -> Response {
 }
 
 pub(crate) async fn unknown(uri: Uri) -> Refusal {
-    // `/v1/vgpus/` is the virtual GPU without a name, and `/v1/vgpus` all of them.
-    if uri.path().starts_with("/v1/") && uri.path().split('/').skip(1).any(str::is_empty) {
-        let text = format!("a name is missing in {}", uri.path());
-        return error("invalid", text, None).into();
+    if let Some(missing) = peer::missing_name(uri.path()) {
+        return missing.into();
     }
     error(
         "not_found",
