@@ -13,6 +13,7 @@ mod answers;
 mod area;
 mod arena;
 mod attributes;
+mod batch;
 mod block;
 mod cache;
 mod check;
