@@ -50,15 +50,15 @@ impl CudaGpu {
             Place::Device(address) => self.host_at(context, address, copy.width_bytes),
             Place::Host(_) | Place::Array(_) => None,
         };
+        let (Place::Device(_), Place::Device(_)) = (copy.dst, copy.src) else {
+            return *copy;
+        };
         let mut named = *copy;
-        match (copy.dst, copy.src) {
-            (Place::Device(_), Place::Device(_)) => match (host(copy.dst), host(copy.src)) {
-                (Some(dst), None) => named.dst = Place::Host(dst),
-                (None, Some(src)) => named.src = Place::Host(src),
-                // Between two pieces of host memory the device copies as between any two.
-                (Some(_), Some(_)) | (None, None) => {}
-            },
-            _ => {}
+        match (host(copy.dst), host(copy.src)) {
+            (Some(dst), None) => named.dst = Place::Host(dst),
+            (None, Some(src)) => named.src = Place::Host(src),
+            // Between two pieces of host memory the device copies as between any two.
+            (Some(_), Some(_)) | (None, None) => {}
         }
         named
     }

@@ -53,8 +53,8 @@ impl Gpu for CudaGpu {
 
     fn context_synchronize(&self, context: ContextId) -> Result<()> {
         let context = self.context(context)?;
-        // SAFETY: takes nothing; waits for the current context.
         let mark = context.submitted.mark();
+        // SAFETY: takes nothing; waits for the current context.
         let waited = self.call(&context, "cuCtxSynchronize", || unsafe {
             (self.driver.functions.context_synchronize)()
         });
