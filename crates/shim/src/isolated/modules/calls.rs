@@ -158,6 +158,7 @@ driver! {
         let (state, context) = current()?;
         let function = function_of(kernel)?;
         function.resolve(state, context)?;
+        function.load_early(state);
         put(out, function.handle())
     }
 
@@ -272,7 +273,9 @@ driver! {
         let (state, module) = module_of(module)?;
         room_for(out)?;
         let name = string(name)?;
-        put(out, module.library.function(state, module.context, &name)?.handle())
+        let function = module.library.function(state, module.context, &name)?;
+        function.load_early(state);
+        put(out, function.handle())
     }
 
     fn module_function_count(out: *mut u32, module: Handle) {
