@@ -3,6 +3,7 @@
 mod chaos;
 #[path = "../common/mod.rs"]
 mod common;
+mod liar;
 mod program;
 #[path = "../../../daemon/tests/support/mod.rs"]
 mod support;
@@ -38,10 +39,15 @@ fn worker() {
 }
 
 fn start(dir: &Path) -> (Running, ControlClient) {
+    start_with(dir, "worker")
+}
+
+/// A daemon whose workers are this entry.
+fn start_with(dir: &Path, worker: &str) -> (Running, ControlClient) {
     let exe = std::env::current_exe().unwrap();
     let text = format!(
         "[software_gpu]\nmemory_bytes = {}\n[workers]\nconfine = false\n[daemon]\nworker_command = [{:?}, \"--exact\", \
-         \"worker\", \"--ignored\"]\n[swap]\nturn_multiple = 1\nleast_turn_ms = 40\nidle_ms = 30\narena_bytes = {}\n",
+         {worker:?}, \"--ignored\"]\n[swap]\nturn_multiple = 1\nleast_turn_ms = 40\nidle_ms = 30\narena_bytes = {}\n",
         CARD_MIB * MIB,
         exe.display(),
         3 * LIMIT_MIB * MIB
