@@ -72,7 +72,7 @@ cargo xtask <task>
                        programs behind real walls: containers with a device of `mica cdi` (needs root,
                        podman, runc), a guest's agent and its relay (needs root), a QEMU guest, the
                        network with TLS; --debug: with a debug build of mica; --all: every CUDA program in the QEMU
-                       guest, whose processor is emulated (half an hour)
+                       guest, whose processor is emulated (at most two hours)
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   header               write the C header of libmica anew; installs cbindgen into target/tools
