@@ -68,10 +68,11 @@ cargo xtask <task>
                        a container image (--test: install each into an empty root directory and run
                        a CUDA program there; needs dpkg, and root or user namespaces)
   alone                a copy of the release mica, alone in a folder, runs a CUDA program
-  walls [--only podman|guest|qemu|tls] [--debug] [--programs FILTER]
+  walls [--only podman|guest|qemu|tls|demo|chaos] [--debug] [--all] [--programs FILTER]
                        programs behind real walls: containers with a device of `mica cdi` (needs root,
                        podman, runc), a guest's agent and its relay (needs root), a QEMU guest, the
-                       network with TLS; --debug: with a debug build of mica
+                       network with TLS; --debug: with a debug build of mica; --all: every CUDA program in the QEMU
+                       guest, whose processor is emulated (at most two hours)
   support              write docs/SUPPORT.md, the list of driver functions and how each is served
   gpu-test             the real GPU: builds the programs in tests/gpu and checks the limits on it
   header               write the C header of libmica anew; installs cbindgen into target/tools

@@ -44,13 +44,29 @@ const KNOWN_ELSEWHERE: [(&[&str], &str); 8] = [
     ),
 ];
 
+/// Options that people try, and what Mica has instead.
+const OTHER_OPTIONS: [(&[&str], &str); 2] = [
+    (
+        &["--regions", "--region", "--shmem"],
+        "--ivshmem N is the number of shared-memory devices of a machine",
+    ),
+    (
+        &["-f"],
+        "-f follows (`mica events -f`); write --force to end what runs",
+    ),
+];
+
 /// Prints what clap has to say (help, or what is wrong), with hints; returns the exit code.
 pub(crate) fn report(mut error: clap::Error) -> ExitCode {
     if let Some(tip) = tip(&error) {
         // What sounds alike is not what was meant.
         error.remove(ContextKind::SuggestedSubcommand);
+        drop_option(&mut error);
         let tips = ContextValue::StyledStrs(vec![tip.into()]);
         error.insert(ContextKind::Suggested, tips);
+    }
+    if suggests_what_every_command_has(&error) {
+        drop_option(&mut error);
     }
     let is_help = !error.use_stderr();
     if let Err(failure) = error.print()
@@ -71,6 +87,27 @@ pub(crate) fn report(mut error: clap::Error) -> ExitCode {
     })
 }
 
+/// Whether the option that sounds alike is one that every command has: nobody who types `--regions` means `--version`.
+fn suggests_what_every_command_has(error: &clap::Error) -> bool {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    let typed = text(ContextKind::InvalidArg).unwrap_or_default();
+    match text(ContextKind::SuggestedArg) {
+        Some("--version") => !typed.starts_with("--v"),
+        Some("--help") => !typed.starts_with("--h"),
+        _ => false,
+    }
+}
+
+/// Takes back the option that clap suggests, in the usage too.
+fn drop_option(error: &mut clap::Error) {
+    if error.remove(ContextKind::SuggestedArg).is_some() {
+        error.remove(ContextKind::Usage);
+    }
+}
+
 /// A hint that clap does not have.
 fn tip(error: &clap::Error) -> Option<String> {
     let context = |kind| match error.get(kind) {
@@ -84,8 +121,11 @@ fn tip(error: &clap::Error) -> Option<String> {
             let (_, tip) = known.find(|(words, _)| words.contains(&word))?;
             Some((*tip).to_owned())
         }
-        ErrorKind::UnknownArgument if context(ContextKind::InvalidArg)? == "-f" => {
-            Some("-f follows (`mica events -f`); write --force to end what runs".to_owned())
+        ErrorKind::UnknownArgument => {
+            let word = context(ContextKind::InvalidArg)?;
+            let mut known = OTHER_OPTIONS.iter();
+            let (_, tip) = known.find(|(words, _)| words.contains(&word))?;
+            Some((*tip).to_owned())
         }
         _ => None,
     }

@@ -30,7 +30,7 @@ pub use names::{
     event_use_flags, host_alloc_flags, host_register_flags, mem_attach_flags, stream_flags,
 };
 pub use pci::{PciAddress, SOFTWARE_PCI_DOMAIN};
-pub use places::library_files;
+pub use places::{CONTAINER_DRIVER_DIR, library_files};
 pub use result::CuResult;
 pub use service::{Direct, Isolated};
 pub use signatures::function;

@@ -6,8 +6,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+/// Where a container that may use the card itself has the driver's libraries: in no folder that a loader searches, for Mica's
+/// have these names. `mica cdi generate --mode direct` has them mounted there.
+pub const CONTAINER_DRIVER_DIR: &str = "/usr/local/nvidia/mica-driver";
+
 /// Where distributions, containers and WSL put the driver's libraries.
-const USUAL_PLACES: [&str; 9] = [
+const USUAL_PLACES: [&str; 10] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
@@ -17,6 +21,7 @@ const USUAL_PLACES: [&str; 9] = [
     "/usr/local/nvidia/lib",
     "/run/opengl-driver/lib",
     "/usr/lib/wsl/lib",
+    CONTAINER_DRIVER_DIR,
 ];
 
 /// Existing files of this name, best first, each real file once: by the library path that programs were given, by the

@@ -40,8 +40,9 @@ pub(crate) fn apply(allowance: &Allowance, spec: &mut VgpuSpec) -> Result<(), St
     if let Some(most) = allowance.memory_bytes {
         match spec.memory_limit_bytes {
             Some(asked) if asked > most => {
+                let (asked, most) = (asked.div_ceil(1 << 20), most >> 20);
                 return Err(format!(
-                    "{asked} bytes of memory were asked for; this client may have {most}"
+                    "{asked} MiB of memory were asked for; this client may have {most} MiB"
                 ));
             }
             Some(_) => {}

@@ -1,11 +1,12 @@
-//! Accepts connections: reads 32 bytes of each, limits how many there are and how often they come.
+//! Accepts connections: reads 32 bytes of each, limits how many there are, how often they come and how much is said of those
+//! that are refused.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::handover::Sessions;
@@ -15,6 +16,8 @@ use crate::hello::{self, HELLO_BYTES, Purpose, Verdict};
 const HELLO_WITHIN: Duration = Duration::from_secs(3);
 /// Connections at once.
 const MOST_CONNECTIONS: usize = 512;
+/// Connections of one address at once: no address keeps all others out.
+const MOST_OF_ADDRESS: usize = 256;
 /// Connections that have not said hello.
 const MOST_GREETING: usize = 64;
 /// Connections of one address: so many at once, and so many a second after that.
@@ -22,6 +25,8 @@ const BURST: f64 = 40.0;
 const PER_SECOND: f64 = 10.0;
 /// Addresses that are remembered.
 const MOST_ADDRESSES: usize = 4096;
+/// Sentences a second about refused connections: a flood of those must not fill the disk.
+const MOST_SENTENCES: u32 = 20;
 
 /// How often addresses come.
 #[derive(Debug, Default)]
@@ -50,6 +55,90 @@ impl Rates {
     }
 }
 
+/// What stands for a machine: one that has an IPv6 address usually has all of its network's 64 bits.
+fn machine_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = address.to_bits() & !u128::from(u64::MAX);
+            Ipv6Addr::from_bits(network).into()
+        }
+        v4 => v4,
+    }
+}
+
+/// How many connections each machine has.
+#[derive(Debug, Default)]
+struct Places(Mutex<HashMap<IpAddr, usize>>);
+
+/// A connection of a machine, while it lives.
+struct Place {
+    places: Arc<Places>,
+    machine: IpAddr,
+}
+
+impl Places {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more connection of a machine, if there is one for it.
+    fn take(self: &Arc<Self>, machine: IpAddr) -> Option<Place> {
+        let mut open = self.lock();
+        let count = open.get(&machine).copied().unwrap_or(0);
+        if count >= MOST_OF_ADDRESS || open.values().sum::<usize>() >= MOST_CONNECTIONS {
+            return None;
+        }
+        open.insert(machine, count + 1);
+        let places = Arc::clone(self);
+        Some(Place { places, machine })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.places.lock();
+        if let Some(count) = open.get_mut(&self.machine) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.machine);
+            }
+        }
+    }
+}
+
+/// What is said of refused connections: so much a second, and then how many were left out.
+struct Refusals {
+    since: Instant,
+    said: u32,
+    left_out: u32,
+}
+
+impl Refusals {
+    fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            said: 0,
+            left_out: 0,
+        }
+    }
+
+    /// Says a sentence, or counts it.
+    fn say(&mut self, now: Instant, sentence: String, log: &impl Fn(String)) {
+        if now.duration_since(self.since) >= Duration::from_secs(1) {
+            if self.left_out > 0 {
+                log(format!("{} more connections were refused", self.left_out));
+            }
+            *self = Self::new(now);
+        }
+        if self.said < MOST_SENTENCES {
+            self.said += 1;
+            log(sentence);
+        } else {
+            self.left_out = self.left_out.saturating_add(1);
+        }
+    }
+}
+
 /// Counts while it lives.
 struct Counted(Arc<AtomicUsize>);
 
@@ -74,8 +163,13 @@ pub fn run(
     serve: impl Fn(TcpStream, Purpose) + Send + Sync + 'static,
     log: impl Fn(String) + Send + Sync + 'static,
 ) {
+    let refusals = Mutex::new(Refusals::new(Instant::now()));
+    let log = move |sentence| {
+        let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.say(Instant::now(), sentence, &log);
+    };
     let (serve, log) = (Arc::new(serve), Arc::new(log));
-    let (all, greeting) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let (all, greeting) = (Arc::<Places>::default(), Arc::<AtomicUsize>::default());
     let rates = Mutex::new(Rates::default());
     loop {
         let Ok((stream, from)) = listener.accept() else {
@@ -83,14 +177,12 @@ pub fn run(
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
+        let machine = machine_of(from.ip());
         let admitted = {
             let mut rates = rates.lock().unwrap_or_else(PoisonError::into_inner);
-            rates.admit(from.ip(), Instant::now())
+            rates.admit(machine, Instant::now())
         };
-        let places = (
-            Counted::new(&all, MOST_CONNECTIONS),
-            Counted::new(&greeting, MOST_GREETING),
-        );
+        let places = (all.take(machine), Counted::new(&greeting, MOST_GREETING));
         let (Some(place), Some(greets), true) = (places.0, places.1, admitted) else {
             let mut stream = stream;
             let _ = stream.set_nonblocking(true);
@@ -174,5 +266,41 @@ mod tests {
             rates.admit(IpAddr::from(n.to_be_bytes()), later);
         }
         assert!(rates.0.len() <= MOST_ADDRESSES);
+    }
+
+    #[test]
+    fn one_machine_leaves_places_for_others() {
+        let places = Arc::<Places>::default();
+        let address = |text: &str| machine_of(text.parse().unwrap());
+        // Two addresses of one network, which one machine may have both.
+        let one = [address("2001:db8::1"), address("2001:db8::ffff:2")];
+        assert_eq!(one[0], one[1]);
+        let mut taken: Vec<_> = (0..2 * MOST_OF_ADDRESS)
+            .filter_map(|n| places.take(one[n % 2]))
+            .collect();
+        assert_eq!(taken.len(), MOST_OF_ADDRESS);
+        let other = address("10.0.0.2");
+        assert_eq!(other, address("::ffff:10.0.0.2"));
+        taken.extend((0..MOST_CONNECTIONS).filter_map(|_| places.take(other)));
+        assert_eq!(taken.len(), MOST_CONNECTIONS);
+        assert!(places.take(address("10.0.0.3")).is_none());
+        taken.clear();
+        assert!(places.lock().is_empty());
+        assert!(places.take(other).is_some());
+    }
+
+    #[test]
+    fn a_flood_of_refusals_is_counted_and_not_told() {
+        let start = Instant::now();
+        let (mut refusals, said) = (Refusals::new(start), Mutex::new(Vec::new()));
+        let log = |sentence| said.lock().unwrap().push(sentence);
+        for _ in 0..1000 {
+            refusals.say(start, "no".into(), &log);
+        }
+        assert_eq!(said.lock().unwrap().len(), MOST_SENTENCES as usize);
+        refusals.say(start + Duration::from_secs(1), "no".into(), &log);
+        let said = said.lock().unwrap();
+        let last: Vec<_> = said.iter().rev().take(2).collect();
+        assert_eq!(last, ["no", "980 more connections were refused"]);
     }
 }

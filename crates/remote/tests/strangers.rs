@@ -14,6 +14,7 @@ use mica_remote::identity::Identity;
 use mica_remote::invite::{Invite, secret};
 use mica_remote::message::{self, Answer, Request};
 use mica_remote::server::Server;
+use mica_remote::tls::{Peer, TlsCarrier};
 use mica_remote::{RemoteError, listener};
 use mica_tunnel::Carrier;
 
@@ -338,4 +339,24 @@ fn a_peer_without_a_certificate_is_refused() {
         assert!(stream.read_to_end(&mut answer).is_err() && answer.is_empty());
     }
     world.logged("showed no certificate");
+}
+
+#[test]
+fn who_asks_a_byte_at_a_time_is_not_waited_for() {
+    let world = World::new();
+    let (stranger, server) = (world.client("stranger"), world.server());
+    let pinned = Peer::Pinned(server.identity().unwrap().fingerprint());
+    let identity = stranger.identity().unwrap();
+    let carrier = TlsCarrier::connect(&world.address, Purpose::Pair, &identity, &pinned).unwrap();
+    carrier.send(&16_000_u32.to_le_bytes()).unwrap();
+    // Each byte comes long before the server takes the connection for silent.
+    let bytes = (0..16_000).take_while(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        carrier.send(b" ").is_ok()
+    });
+    assert!(
+        bytes.count() < 16_000 / 2,
+        "the server has listened to the end"
+    );
+    world.logged("refused: ");
 }

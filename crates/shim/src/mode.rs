@@ -1,7 +1,10 @@
 //! Decides once, at the first call of any entry point, what stands behind the symbols.
 
 use std::ffi::{CStr, c_void};
+use std::path::Path;
 use std::sync::Once;
+
+use mica_cuda_abi::CONTAINER_DRIVER_DIR;
 
 use crate::{direct, exports, isolated, trace};
 
@@ -30,11 +33,12 @@ pub(crate) fn resolve_once() {
     });
 }
 
-/// A container has no device files unless it was given them together with the variable that says `direct`.
+/// A container has no device files unless it was given them together with the variable that says `direct` and the driver. A
+/// program that was started without the variable (`su -`, `ssh`, `env -i`) finds the driver.
 fn is_isolated() -> bool {
     match mica_limits::variable(MODE) {
         Some(mode) => mode == "isolated",
-        None => mica_limits::in_container(),
+        None => mica_limits::in_container() && !Path::new(CONTAINER_DRIVER_DIR).is_dir(),
     }
 }
 

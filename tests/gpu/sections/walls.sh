@@ -3,7 +3,9 @@
 if ! python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
   skip "PyTorch behind walls: no PyTorch with CUDA here"
 else
-  mkdir -p "$work/bin" "$work/box"; cp "$bin/libmica_shim.so" "$bin/libmica_nvml_shim.so" "$bin/mica" "$work/bin" 2>/dev/null
+  mkdir -p "$work/bin" "$work/box"; cp "$bin/mica" "$work/bin"
+  # A mica that carries its libraries needs none beside it.
+  own_libraries=(); cp "$bin/libmica_shim.so" "$bin/libmica_nvml_shim.so" "$work/bin" 2>/dev/null && own_libraries=("MICA_LIB_DIR=$work/bin")
   # A root that shows all of this one, but no device file besides those that every program has.
   cat >"$work/no_devices.sh" <<'INSIDE'
 set -e
@@ -37,7 +39,7 @@ INSIDE
     case $1 in
       host) timeout 150 "$mica" run --mode isolated -m 60GiB -- python3 "$gpu/frameworks/speed.py" ;;
       tls) MICA_REMOTE_DIR="$work/client-keys" timeout 300 "$mica" run --on card -m 60GiB -- python3 "$gpu/frameworks/speed.py" ;;
-      root) MICA_LIB_DIR="$work/bin" timeout 150 "$work/bin/mica" run --mode isolated -m 60GiB -- \
+      root) timeout 150 env "${own_libraries[@]}" "$work/bin/mica" run --mode isolated -m 60GiB -- \
         unshare -m -p -f --kill-child bash "$work/no_devices.sh" "$work/box" "$(command -v python3)" "$gpu/frameworks/speed.py" ;;
     esac >>"$work/wall.$1" 2>"$work/wall.$1.err"; code=$?
     [ $code = 0 ] || fail "PyTorch behind walls, a process of side $1" "exit $code; $(tail -n 3 "$work/wall.$1.err" | tr '\n' ' ')"

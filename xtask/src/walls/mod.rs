@@ -12,6 +12,7 @@ mod machines;
 mod mica;
 mod podman;
 mod qemu;
+mod qemu_programs;
 mod root_folders;
 mod tls;
 
@@ -80,15 +81,18 @@ struct Options<'a> {
     profile: &'a str,
     /// Only CUDA programs whose name contains this.
     programs: &'a str,
+    /// All programs in the QEMU guest, whose processor is emulated, not a few.
+    all: bool,
     /// Kills and cuts over each transport.
     rounds: u32,
 }
 
-/// `cargo xtask walls [--only WALL] [--debug] [--programs FILTER] [--rounds N]`.
+/// `cargo xtask walls [--only WALL] [--debug] [--all] [--programs FILTER] [--rounds N]`.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     let mut options = Options {
         profile: "release",
         programs: "",
+        all: false,
         rounds: 50,
     };
     let mut only = None;
@@ -96,6 +100,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     while let Some(word) = words.next() {
         match (*word, words.as_slice().first()) {
             ("--debug", _) => options.profile = "debug",
+            ("--all", _) => options.all = true,
             ("--only", Some(wall)) => {
                 only = Some(*wall);
                 words.next();
@@ -111,7 +116,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
             }
             (other, _) => {
                 bail!(
-                    "{other}: write --only podman, guest, qemu, tls, demo or chaos, --debug, --programs FILTER or --rounds N"
+                    "{other}: write --only podman, guest, qemu, tls, demo or chaos, --debug, --all, --programs FILTER or --rounds N"
                 )
             }
         }

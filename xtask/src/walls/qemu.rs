@@ -1,6 +1,7 @@
 //! A real virtual machine: QEMU without acceleration, a vsock device, once with and once without shared-memory devices, and a guest that has
 //! nothing but busybox, the agent, Mica's libraries and CUDA programs.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,12 +11,12 @@ use anyhow::{Context, Result, bail, ensure};
 use super::machines::{Running, wait_for};
 use super::mica::Mica;
 use super::podman::text;
+use super::qemu_programs::{Said, chosen};
 use super::{Options, Rows, root_folders};
 use crate::bounded::Scratch;
 use crate::command::target;
-use crate::suite::tail;
 
-/// Modules of the guest's kernel, in the order in which they are loaded.
+/// Modules of the guest's kernel. Which of them needs which others differs by version, so all are tried several times.
 const MODULES: [&str; 8] = [
     "drivers/virtio/virtio",
     "drivers/virtio/virtio_ring",
@@ -26,36 +27,25 @@ const MODULES: [&str; 8] = [
     "net/vmw_vsock/vmw_vsock_virtio_transport_common",
     "net/vmw_vsock/vmw_vsock_virtio_transport",
 ];
-/// Programs that run in the guest, where no others are chosen: its processor is emulated and slow.
-const PROGRAMS: [&str; 9] = [
-    "callbacks",
-    "graph_capture",
-    "malloc_async",
-    "matmul_tiled",
-    "printf_device",
-    "streams_events",
-    "texture_2d",
-    "vector_add",
-    "zero_copy",
-];
 /// Tools of busybox in the guest.
-const APPLETS: [&str; 8] = [
-    "sh", "mount", "insmod", "poweroff", "sleep", "env", "grep", "wc",
+const APPLETS: [&str; 9] = [
+    "sh", "mount", "insmod", "poweroff", "sleep", "env", "grep", "wc", "timeout",
 ];
 /// Shared-memory devices of the machine.
-const REGIONS: u32 = 2;
+const REGIONS: u32 = 4;
 const INIT: &str = "#!/bin/sh
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
-for m in /mod/*.ko; do insmod $m; done
+for round in 1 2 3; do for m in /mod/*.ko; do insmod $m 2>/dev/null; done; done
+[ -e /dev/vsock ] || echo 'no vsock: a module is missing'
 mica-guest serve &
 sleep 1
-echo \"regions: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
-for p in '/bin/probe 256' /programs/*; do echo; echo \"== $p\"; env -i $p 2>&1; echo \"=> $?\"; done
+echo \"shared-memory devices: $(grep -l 0x1110 /sys/bus/pci/devices/*/device | wc -l)\"
+for p in '/bin/probe 1024' /programs/*; do echo; echo \"== $p\"; timeout -s KILL 900 env -i $p 2>&1; code=$?; echo; echo \"=> $code\"; done
 echo '== end'
 poweroff -f
 ";
-/// Longest life of the guest.
-const SECONDS: &str = "400";
+/// Longest life of the guest: with some programs, and with all.
+const SECONDS: [&str; 2] = ["400", "3600"];
 
 /// What a machine is made of.
 struct Parts {
@@ -113,15 +103,18 @@ pub(super) fn run(rows: &mut Rows, options: Options) -> Result<()> {
 fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
     let scratch = Scratch::new("qemu")?;
     let at = |name: &str| scratch.0.join(name);
-    let mut programs = super::containers::programs(options.programs)?;
-    let chosen = |program: &PathBuf| PROGRAMS.iter().any(|name| program.ends_with(name));
-    programs.retain(|program| !options.programs.is_empty() || chosen(program));
+    let programs = chosen(options)?;
     let image = image(parts, options, &scratch.0, &programs)?;
     let mica = Mica::new(options, &scratch.0);
-    text(&mut mica.command(&["create", "machine", "-m", "256MiB", "-s", "50"]))?;
+    text(&mut mica.command(&["create", "machine", "-m", "1GiB", "-s", "50"]))?;
     let mut relay = mica.command(&["vm", "serve", "machine", "--socket"]);
     relay.arg(at("vm.vsock_9350")).stderr(Stdio::null());
-    relay.args(["--ivshmem-size", "64MiB", "--ivshmem", &regions.to_string()]);
+    relay.args([
+        "--ivshmem-size",
+        "256MiB",
+        "--ivshmem",
+        &regions.to_string(),
+    ]);
     let _relay = Running(relay.spawn()?);
     let mut vsock = Command::new(&parts.vsock);
     let (socket, streams) = (at("vhost.sock"), at("vm.vsock"));
@@ -141,75 +134,58 @@ fn guest(parts: &Parts, options: Options, regions: u32) -> Result<String> {
         let file = format!("/dev/shm/mica-machine-{number}");
         [
             "-object".to_owned(),
-            format!("memory-backend-file,id=mica{number},mem-path={file},size=64M,share=on"),
+            format!("memory-backend-file,id=mica{number},mem-path={file},size=256M,share=on"),
             "-device".to_owned(),
             format!("ivshmem-plain,memdev=mica{number}"),
         ]
     });
-    let printed = text(
-        Command::new("timeout")
-            .arg(SECONDS)
-            .arg("qemu-system-x86_64")
-            .args([
-                "-accel",
-                "tcg",
-                "-cpu",
-                "max",
-                "-m",
-                "768",
-                "-M",
-                "q35,memory-backend=mem0",
-                "-object",
-                "memory-backend-memfd,id=mem0,size=768M,share=on",
-                "-chardev",
-                &format!("socket,id=vs0,path={}", socket.display()),
-                "-device",
-                "vhost-user-vsock-pci,chardev=vs0",
-                "-nographic",
-                "-no-reboot",
-                "-nodefaults",
-                "-serial",
-                "stdio",
-                "-append",
-                "console=ttyS0 panic=-1 quiet",
-            ])
-            .args(devices)
-            .arg("-kernel")
-            .arg(&parts.kernel)
-            .arg("-initrd")
-            .arg(&image)
-            .stdin(Stdio::null()),
-    )?;
-    let printed = printed.replace('\r', "");
+    let mut machine = Command::new("timeout");
+    machine
+        .arg(SECONDS[usize::from(options.all)])
+        .arg("qemu-system-x86_64")
+        .args(["-accel", "tcg", "-cpu", "max", "-m", "1536"])
+        .args(["-M", "q35,memory-backend=mem0", "-object"])
+        .arg("memory-backend-memfd,id=mem0,size=1536M,share=on")
+        .args([
+            "-chardev",
+            &format!("socket,id=vs0,path={}", socket.display()),
+        ])
+        .args(["-device", "vhost-user-vsock-pci,chardev=vs0", "-nographic"])
+        .args(["-no-reboot", "-nodefaults", "-serial", "stdio"])
+        .args(["-append", "console=ttyS0 panic=-1 quiet"])
+        .args(devices)
+        .arg("-kernel")
+        .arg(&parts.kernel)
+        .arg("-initrd")
+        .arg(&image);
+    let said = watched(machine, programs.len() + 1, options.all)?;
     ensure!(
-        printed.contains("== end"),
-        "the guest did not end: {:?}",
-        tail(&printed)
+        said.devices == Some(regions),
+        "the guest has {:?} shared-memory devices, not {regions}",
+        said.devices
     );
-    let seen = format!("regions: {regions}");
-    ensure!(printed.contains(&seen), "the guest has not {seen}");
-    let mut count = 0;
-    for (program, said) in printed
-        .split("\n== ")
-        .skip(1)
-        .filter_map(|p| p.split_once('\n'))
-    {
-        if program == "end" {
-            continue;
-        }
-        let is_ok = said.lines().any(|l| l == "ok") && said.lines().any(|l| l == "=> 0");
-        ensure!(is_ok, "{program}: {}", tail(said));
-        count += 1;
-    }
-    ensure!(
-        count == programs.len() + 1,
-        "{count} of {} ran",
-        programs.len() + 1
-    );
+    let passed = said.verdict(&programs, regions > 0)?;
     let shown = mica.json(&["show", "machine", "--json"])?;
     ensure!(shown["memory_used_bytes"] == 0, "{shown}");
     text(&mut mica.command(&["vm", "detach", "machine"]))?;
-    Ok(format!("{count} programs, nothing left"))
+    Ok(format!("{passed} programs, nothing left"))
+}
+
+/// Runs the machine to its end and keeps what its console says; each program is told as it ends, if all run.
+fn watched(mut machine: Command, programs: usize, is_told: bool) -> Result<Said> {
+    machine.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut machine = Running(machine.spawn()?);
+    let console = machine.0.stdout.take().context("no console")?;
+    let mut said = Said::default();
+    for line in BufReader::new(console).split(b'\n') {
+        let line = line?;
+        let ended = said.line(String::from_utf8_lossy(&line).trim_end_matches('\r'));
+        if let (Some(ended), true) = (ended, is_told) {
+            let at = said.count();
+            println!("      {at} of {programs}: {ended}");
+        }
+    }
+    Ok(said)
 }
 
 /// The guest's root folder as an image that the kernel unpacks.

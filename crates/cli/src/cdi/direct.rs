@@ -5,12 +5,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use mica_cuda_abi::{library_files, nodes_of};
+use mica_cuda_abi::{CONTAINER_DRIVER_DIR, library_files, nodes_of};
 
 use super::document::{DeviceNode, Edits, Mount};
 
-/// Where the driver's own `libcuda.so.1` and NVML are: in no folder that a loader searches, for Mica's have these names.
-const DRIVER_DIR: &str = "/usr/local/nvidia/mica-driver";
 /// Folders that a loader searches, for what the driver loads by name.
 const SEARCHED: [&str; 2] = ["/usr/lib64", "/usr/lib/x86_64-linux-gnu"];
 /// What the driver loads by name.
@@ -29,12 +27,13 @@ pub(super) fn edits(uuids: &[String]) -> Result<Edits> {
     if nodes.is_empty() {
         bail!("direct mode needs a card, and this host has no device file of one (/dev/nvidia0)");
     }
-    let cuda = real("libcuda.so.1").context("direct mode needs the driver's libcuda.so.1")?;
+    let cuda = real("libcuda.so.1", "MICA_LIBCUDA")
+        .context("direct mode needs the driver's libcuda.so.1")?;
     let folder = cuda.parent().unwrap_or(Path::new("/")).to_owned();
     let mut edits = Edits {
         env: vec![
             "MICA_MODE=direct".into(),
-            format!("MICA_LIBCUDA={DRIVER_DIR}/libcuda.so.1"),
+            format!("MICA_LIBCUDA={CONTAINER_DRIVER_DIR}/libcuda.so.1"),
         ],
         device_nodes: nodes
             .iter()
@@ -42,14 +41,14 @@ pub(super) fn edits(uuids: &[String]) -> Result<Edits> {
             .collect::<Result<_>>()?,
         mounts: vec![Mount::library(
             &text(&cuda)?,
-            &format!("{DRIVER_DIR}/libcuda.so.1"),
+            &format!("{CONTAINER_DRIVER_DIR}/libcuda.so.1"),
         )],
     };
-    if let Some(nvml) = real("libnvidia-ml.so.1") {
-        edits
-            .env
-            .push(format!("MICA_LIBNVML={DRIVER_DIR}/libnvidia-ml.so.1"));
-        let target = format!("{DRIVER_DIR}/libnvidia-ml.so.1");
+    if let Some(nvml) = real("libnvidia-ml.so.1", "MICA_LIBNVML") {
+        edits.env.push(format!(
+            "MICA_LIBNVML={CONTAINER_DRIVER_DIR}/libnvidia-ml.so.1"
+        ));
+        let target = format!("{CONTAINER_DRIVER_DIR}/libnvidia-ml.so.1");
         edits.mounts.push(Mount::library(&text(&nvml)?, &target));
     }
     for (name, file) in beside(&folder) {
@@ -62,10 +61,12 @@ pub(super) fn edits(uuids: &[String]) -> Result<Edits> {
     Ok(edits)
 }
 
-/// NVIDIA's own library of this name, by the version in its file's name. Mica's has none.
-fn real(name: &str) -> Option<PathBuf> {
+/// NVIDIA's own library of this name, by the version in its file's name. Mica's has none. The variable names it where it lies
+/// elsewhere.
+fn real(name: &str, variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let files = library_files(name, &path).into_iter();
+    let given = std::env::var_os(variable).map(PathBuf::from);
+    let files = given.into_iter().chain(library_files(name, &path));
     let files = files.filter_map(|file| file.canonicalize().ok());
     files.into_iter().find(|file| version(file).is_some())
 }

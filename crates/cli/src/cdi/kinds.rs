@@ -51,6 +51,11 @@ impl Kind {
         &self.name
     }
 
+    /// Its memory limit.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
     /// What is made for each container.
     pub(crate) fn spec(&self, mode: Mode) -> VgpuSpec {
         VgpuSpec {

@@ -8,10 +8,10 @@ mod document;
 mod kinds;
 mod libraries;
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use mica_control::api::{ContainerSocket, ContainerSocketSpec, GpuKind, Mode};
 use mica_control::client::ControlClient;
 use mica_limits::CONTAINER_DIR;
@@ -22,6 +22,7 @@ use crate::control::connect;
 use crate::listing::print_json;
 use document::{Device, Document, Edits, Mount, device_name};
 use mica_command::refusal::explain;
+use mica_command::size::show_bytes;
 use mica_command::table::Table;
 
 pub(crate) use kinds::Kind;
@@ -83,6 +84,7 @@ fn generate(args: &CdiGenerateArgs) -> Result<()> {
         }
     }
     let written = write(&client, folder_of(args.output.as_deref()))?;
+    warn_of_large(&client, &args.new)?;
     if args.json {
         return print_json(&written);
     }
@@ -173,8 +175,7 @@ fn write(client: &ControlClient, folder: &Path) -> Result<Written> {
     // Root also writes the devices of others: an engine reads root's folder only.
     let own = sockets.iter().filter(|s| uid == 0 || s.owner_uid == uid);
     let own: Vec<&ContainerSocket> = own.collect();
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("{} cannot be made", folder.display()))?;
+    make_folder(folder)?;
     let mut written = Written {
         files: Vec::new(),
         devices: own.iter().map(|socket| device_of(socket)).collect(),
@@ -203,6 +204,37 @@ fn write(client: &ControlClient, folder: &Path) -> Result<Written> {
         written.files.push(file);
     }
     Ok(written)
+}
+
+/// The folder of the files; what a person can do if there cannot be one is said.
+fn make_folder(folder: &Path) -> Result<()> {
+    let shown = folder.display();
+    std::fs::create_dir_all(folder).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+            anyhow!("--output {shown}: this is not a folder")
+        }
+        ErrorKind::PermissionDenied => anyhow!(
+            "{shown} cannot be made: {error}\n  hint: engines read {USUAL_FOLDER}, which is root's: \
+             sudo mica cdi generate --vgpu NAME@UID; --output writes the files elsewhere"
+        ),
+        _ => anyhow!("{shown} cannot be made: {error}"),
+    })
+}
+
+/// Tells of kinds that no GPU of this host can hold: their containers would be refused, one after the other.
+fn warn_of_large(client: &ControlClient, kinds: &[Kind]) -> Result<()> {
+    let gpus = client.gpus().map_err(explain)?;
+    let most = gpus.iter().map(|gpu| gpu.memory_total_bytes).max();
+    for kind in kinds {
+        if let Some(most) = most.filter(|most| kind.memory_bytes() > *most) {
+            errln!(
+                "mica: no GPU of this host has the memory of {}: the largest has {}",
+                kind.name(),
+                show_bytes(most)
+            );
+        }
+    }
+    Ok(())
 }
 
 fn device(client: &ControlClient, socket: &ContainerSocket) -> Result<Device> {

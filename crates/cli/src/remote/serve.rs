@@ -1,5 +1,6 @@
 //! `mica serve`: a listener that starts a process for each connection.
 
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -12,6 +13,7 @@ use mica_limits::Environment;
 use mica_remote::folder::Folder;
 use mica_remote::handover::{Arrivals, Sessions};
 use mica_remote::hello::Purpose;
+use mica_remote::invite::with_port;
 use mica_remote::server::Server;
 use mica_remote::{listener, ticket};
 use mica_wire::host::printable::printable;
@@ -30,8 +32,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
             let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
             TcpListener::from(socket)
         }
-        false => TcpListener::bind(&args.listen)
-            .with_context(|| format!("--listen {}: cannot listen there", args.listen))?,
+        false => listen(&args.listen)?,
     };
     if let (Some(user), false) = (&args.user, args.inherited) {
         return serve_as(user, args.resume, listener);
@@ -64,6 +65,27 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         errln!("mica: {}", printable(&line))
     });
     Ok(())
+}
+
+/// Listens at an address, which has the usual port if it names none.
+fn listen(address: &str) -> Result<TcpListener> {
+    // A free port is asked for with number 0, which is no address of a server.
+    let with_port = match address.ends_with(":0") {
+        true => address.to_owned(),
+        false => with_port(address).with_context(|| format!("--listen {address}"))?,
+    };
+    TcpListener::bind(&with_port).map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::AddrInUse => {
+                "\n  hint: another program, perhaps another `mica serve`, listens there"
+            }
+            ErrorKind::AddrNotAvailable => {
+                "\n  hint: this machine has no such address; 0.0.0.0 is all that it has"
+            }
+            _ => "",
+        };
+        anyhow!("--listen {address}: cannot listen there: {error}{hint}")
+    })
 }
 
 /// Starts a process for a connection and waits for its end.

@@ -3,6 +3,7 @@
 //! The relay holds nothing: for each stream of the guest it starts a process, which joins the virtual GPU through its
 //! container socket, as a program in a container does.
 
+mod rate;
 mod regions;
 
 use std::io::ErrorKind;
@@ -14,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use mica_command::child::{ends_with_us, own_path};
@@ -23,6 +25,7 @@ use mica_guest::VsockListener;
 use mica_limits::Environment;
 use mica_wire::host::printable::printable;
 
+use self::rate::Rate;
 use crate::args::{VmArgs, VmAttachArgs, VmCommand, VmServeArgs};
 use crate::control::connect;
 
@@ -100,11 +103,13 @@ fn serve(args: &VmServeArgs) -> Result<()> {
         regions: regions::prepare(&args.name, &args.memory, args.ivshmem_owner.as_deref())?.into(),
         open: Arc::default(),
     };
+    let mut rate = Rate::new(Instant::now());
     match (&args.socket, args.cid) {
         (Some(path), _) => {
             let listener = listen(path)?;
             errln!("mica: serving {} at {}", args.name, path.display());
             loop {
+                rate.wait();
                 streams.serve(OwnedFd::from(listener.accept()?.0));
             }
         }
@@ -118,7 +123,10 @@ fn serve(args: &VmServeArgs) -> Result<()> {
             );
             loop {
                 match listener.accept()? {
-                    (stream, from) if from == cid => streams.serve(stream),
+                    (stream, from) if from == cid => {
+                        rate.wait();
+                        streams.serve(stream);
+                    }
                     (_, from) => errln!("mica: machine {from} was refused: it is not {cid}"),
                 }
             }

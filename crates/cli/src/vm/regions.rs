@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use mica_command::size::Size;
+use mica_command::size::{Size, show_bytes};
 use mica_command::users::user_number;
+use mica_control::client::ControlError;
 
 use crate::args::IvshmemArgs;
+use crate::control::connect;
 
 /// Where the files are: libvirt takes them from here, by their names.
 const FOLDER: &str = "/dev/shm";
@@ -47,7 +49,26 @@ pub(super) fn prepare(vgpu: &str, args: &IvshmemArgs, owner: Option<&str>) -> Re
         mica_guest::prepare_region(path, bytes, owner)?;
     }
     mica_guest::clear_unused_regions(&paths);
+    if let Ok(system) = rustix::fs::statvfs(FOLDER) {
+        let room = system.f_bavail.saturating_mul(system.f_frsize);
+        if let Some(text) = short_of_room(bytes.saturating_mul(u64::from(args.ivshmem)), room) {
+            errln!("mica: {text}");
+        }
+    }
     Ok(paths)
+}
+
+/// What a person is told where programs cannot have all of the memory that they see. Emptied files take no room.
+fn short_of_room(wanted: u64, room: u64) -> Option<String> {
+    (wanted > room).then(|| {
+        format!(
+            "{FOLDER} has room for {}, less than the {} of shared memory: programs of the machine will be refused memory\n  \
+             hint: mount -o remount,size={}M {FOLDER}, or a smaller --ivshmem or --ivshmem-size",
+            show_bytes(room),
+            show_bytes(wanted),
+            wanted.saturating_mul(2) >> 20
+        )
+    })
 }
 
 /// Removes the files of a machine's regions.
@@ -59,6 +80,11 @@ pub(super) fn detach(vgpu: &str) -> Result<()> {
         .map(|number| path(vgpu, number))
         .filter(|path| path.exists())
         .collect();
+    if paths.is_empty() && is_unknown(vgpu) {
+        bail!(
+            "there is neither a virtual GPU nor shared memory of the name {vgpu}\n  hint: `mica ls` shows those there are"
+        );
+    }
     if mica_guest::clear_unused_regions(&paths) < paths.len() {
         bail!(
             "a program of the machine uses its shared memory: end the program or the machine first"
@@ -70,6 +96,12 @@ pub(super) fn detach(vgpu: &str) -> Result<()> {
     }
     outln!("{vgpu}: {} shared-memory devices removed", paths.len());
     Ok(())
+}
+
+/// Whether a daemon says that there is no such virtual GPU; without a daemon nobody knows.
+fn is_unknown(vgpu: &str) -> bool {
+    let answer = connect().map(|client| client.get(vgpu));
+    matches!(answer, Ok(Err(ControlError::Refused(_))))
 }
 
 /// What the commands and configurations of a machine say of its regions.
@@ -125,5 +157,21 @@ impl<'a> Snippets<'a> {
                 )
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_folder_is_told_before_a_program_finds_out() {
+        assert_eq!(short_of_room(512 << 20, 512 << 20), None);
+        let text = short_of_room(512 << 20, 64 << 20).unwrap();
+        assert!(
+            text.contains("has room for 64 MiB, less than the 512 MiB"),
+            "{text}"
+        );
+        assert!(text.contains("size=1024M"), "{text}");
     }
 }

@@ -80,4 +80,12 @@ fn what_cannot_be_a_device_is_named() {
     assert!(nothing.contains("name what to remove"), "{nothing}");
     let none = home.ok(&format!("cdi generate --output {output}"));
     assert!(none.contains("no devices"), "{none}");
+    let file = home.write("file", "");
+    let no_folder = home.fails(1, &format!("cdi generate --output {file} --new 16MiB"));
+    assert!(no_folder.contains("this is not a folder"), "{no_folder}");
+    let mut command = home.command(&["cdi", "generate", "--output", &output, "--new", "999TiB"]);
+    let answer = command.output().unwrap();
+    let said = String::from_utf8_lossy(&answer.stderr);
+    assert!(answer.status.success(), "{said}");
+    assert!(said.contains("has the memory of 999TiB"), "{said}");
 }

@@ -150,3 +150,16 @@ fn shares_may_be_fractions_and_limits_parts_of_the_gpu() {
     );
     assert_eq!(home.json("resize half --no-cap --json")["cap"], false);
 }
+
+#[test]
+fn a_machine_that_nobody_knows_is_not_detached() {
+    let home = Home::new();
+    let unknown = home.fails(1, "vm detach mica-test-nobody");
+    assert!(
+        unknown.contains("neither a virtual GPU nor shared memory"),
+        "{unknown}"
+    );
+    home.ok("create mica-test-known -m 16MiB --mode isolated");
+    let known = home.ok("vm detach mica-test-known");
+    assert!(known.contains("0 shared-memory devices removed"), "{known}");
+}

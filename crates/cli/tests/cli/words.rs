@@ -90,6 +90,22 @@ fn wrong_words_are_usage_errors_that_say_what_to_write() {
         bare.contains("\"8\" is a number of bytes; did you mean 8GiB?"),
         "{bare}"
     );
+    // What only sounds alike is no hint.
+    let regions = home.fails(2, "vm serve a --regions 2 --socket b");
+    assert!(
+        regions.contains("--ivshmem N") && !regions.contains("--version"),
+        "{regions}"
+    );
+    let unknown = home.fails(2, "vm attach a --persons");
+    assert!(!unknown.contains("--version"), "{unknown}");
+    for (address, why) in [
+        ("nonsense:port", "its port is not a number"),
+        (":9731", "it has no host"),
+        ("192.0.2.1:9731", "this machine has no such address"),
+    ] {
+        let refused = home.fails(1, &format!("serve --listen {address}"));
+        assert!(refused.contains(why), "{refused}");
+    }
     assert!(
         !home.path().join("run").exists(),
         "wrong words start no daemon"

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use mica_control::api::{Created, Mode, VgpuSpec};
@@ -25,6 +26,8 @@ use crate::ticket::{self, ServeKey};
 use crate::tls::{Peer, TlsCarrier};
 use crate::{RemoteError, hex, unhex};
 
+/// How long a client may take for its first request.
+const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// New connections of one session that are greeted at once.
 const MOST_GREETING: usize = 8;
 /// Modules of one client on disk.
@@ -52,6 +55,22 @@ struct Visitor {
     allowance: Allowance,
     fingerprint: Fingerprint,
     from: String,
+}
+
+/// What a client asks first. It has so long for all of it: one that says a byte now and then would keep a place from others, and
+/// nobody has to be paired to ask for that.
+fn first_request(carrier: &TlsCarrier) -> Result<Request, RemoteError> {
+    let (done, is_done) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(REQUEST_WITHIN) == Err(RecvTimeoutError::Timeout) {
+                carrier.close();
+            }
+        });
+        let request = message::receive(carrier, MOST_REQUEST_BYTES);
+        drop(done);
+        request
+    })
 }
 
 impl Server<'_> {
@@ -155,14 +174,14 @@ impl Server<'_> {
             let _ = message::send(&carrier, &Answer::Refused { why: why.into() });
             return Err(RemoteError::Refused(why.into()));
         }
-        match message::receive(&carrier, MOST_REQUEST_BYTES)? {
+        match first_request(&carrier)? {
             Request::Resume { received } => Ok((carrier, received)),
             _ => Err(RemoteError::Protocol("it asks for something else".into())),
         }
     }
 
     fn pair(&self, carrier: &TlsCarrier, from: &str) -> Result<(), RemoteError> {
-        let request = message::receive(carrier, MOST_REQUEST_BYTES)?;
+        let request = first_request(carrier)?;
         let invitation = match request {
             Request::Pair { secret } => match unhex(&secret) {
                 Some(secret) => self.folder.take_invitation(&secret)?,
@@ -194,7 +213,7 @@ impl Server<'_> {
             let _ = message::send(&carrier, &Answer::Refused { why: why.clone() });
             Err(RemoteError::Refused(why))
         };
-        match message::receive(&carrier, MOST_REQUEST_BYTES)? {
+        match first_request(&carrier)? {
             Request::Run { spec, gpu, command } => {
                 match self.make(visitor, *spec, gpu.as_deref(), &command) {
                     Ok((control, created)) => self.run(carrier, visitor, &control, created),

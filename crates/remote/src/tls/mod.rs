@@ -85,7 +85,16 @@ impl TlsCarrier {
         identity: &Identity,
         server: &Peer,
     ) -> Result<Self, RemoteError> {
-        let unreachable = || RemoteError::network(format!("{address} cannot be reached"));
+        let unreachable = || {
+            |error: io::Error| {
+                // What a person can do about it, where the reason tells.
+                let hint = match error.kind() {
+                    io::ErrorKind::ConnectionRefused => ": `mica serve` does not run there",
+                    _ => "",
+                };
+                RemoteError::network(format!("{address} cannot be reached{hint}"))(error)
+            }
+        };
         let mut tcp = connect_tcp(address, step).map_err(unreachable())?;
         prepare(&tcp, step).map_err(unreachable())?;
         hello::shake(&mut tcp, purpose)?;
