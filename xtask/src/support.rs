@@ -220,7 +220,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
     (
         "Profiling",
         &["cuProfiler"],
-        "In isolated mode NVIDIA's profiler library (CUPTI: `torch.profiler`, JAX's profiler, Nsight) records no kernels and says nothing of it; `mica profile` does.",
+        "In isolated mode NVIDIA's profiler library (CUPTI: `torch.profiler`, JAX's profiler, Nsight) records no kernels; `mica profile` does.",
     ),
     (
         "Checkpoints, core dumps, logs",
