@@ -217,11 +217,7 @@ const FAMILIES: &[(&str, &[&str], &str)] = &[
         ],
         "Memory of another process would pass the session's handles and its limit.",
     ),
-    (
-        "Profiling",
-        &["cuProfiler"],
-        "In isolated mode NVIDIA's profiler library (CUPTI: `torch.profiler`, JAX's profiler, Nsight) records no kernels and says nothing of it; `mica profile` does.",
-    ),
+    ("Profiling", &["cuProfiler"], ""),
     (
         "Checkpoints, core dumps, logs",
         &["cuCheckpoint", "cuCoredump", "cuLogs"],
