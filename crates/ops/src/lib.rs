@@ -48,7 +48,7 @@ pub use conv::Conv;
 pub use dtype::{DType, bf16_from_f32, f16_from_f32, f32_from_f16};
 pub use error::{Error, Result};
 pub use expr::Expr;
-pub use gemm::{Activation, Gemm, Precision};
+pub use gemm::{Activation, Gemm, Precision, Provider};
 pub use rows::{Norm, NormGradients, NormStatistics, Reduction};
 pub use tensor::Tensor;
 pub use train::{AdamW, LossScale, Parameter};
@@ -66,7 +66,11 @@ pub struct Ops {
     pool: Arc<Pool>,
     tuner: Arc<Tuner>,
     tensor_maps: Arc<gemm::TensorMaps>,
+    library: Arc<gemm::Library>,
     is_software: bool,
+    /// Whether the virtual GPU allows them.
+    allows_tensor_cores: bool,
+    /// Whether kernels of this crate use them.
     tensor_cores: bool,
     capability: (u32, u32),
 }
@@ -97,15 +101,19 @@ impl Ops {
         let info = vgpu.info();
         let kernels = Kernels::new(vgpu);
         let is_software = info.is_software();
-        // The software GPU computes faster without them.
         let (major, minor) = info.compute_capability;
-        let tensor_cores = !is_software && major >= 8 && kernels.allows_tensor_cores()?;
+        let library = gemm::Library::find(vgpu)?;
+        let is_asked = major >= 8 && (!is_software || library.is_found());
+        let allows_tensor_cores = is_asked && kernels.allows_tensor_cores()?;
+        // The software GPU computes faster without them.
+        let tensor_cores = !is_software && allows_tensor_cores;
         let setting = format!(
-            "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}",
+            "{} sm_{major}{minor} {} multiprocessors, tensor cores {}, kernels {}{}",
             info.name,
             info.multiprocessors,
             if tensor_cores { "on" } else { "off" },
             kernels::all_hash(),
+            library.setting(),
         );
         Ok(Self {
             vgpu: vgpu.clone(),
@@ -114,7 +122,9 @@ impl Ops {
             pool: Pool::new(vgpu)?,
             tuner: Arc::new(Tuner::new(tune::default_file(), setting)),
             tensor_maps: Arc::default(),
+            library: Arc::new(library),
             is_software,
+            allows_tensor_cores,
             tensor_cores,
             capability: (major, minor),
         })
