@@ -39,6 +39,7 @@ mod tensor;
 mod train;
 mod tune;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use mica::{Stream, Vgpu};
@@ -208,6 +209,31 @@ impl Ops {
                 .write_bytes(&self.stream, tensor.address(), bytes)?;
         }
         Ok(tensor)
+    }
+
+    /// A tensor in device memory of another library of this process, for which nothing is copied; `keeps` is dropped when
+    /// the tensor and its views are. The other library's work on it must be over, or precede in the stream.
+    ///
+    /// # Errors
+    /// If there are not as many strides as axes, or the elements could not be counted.
+    pub fn adopt(
+        &self,
+        address: u64,
+        dtype: DType,
+        shape: &[usize],
+        strides: Option<&[usize]>,
+        keeps: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Tensor> {
+        tensor::count("a tensor", shape)?;
+        let dense = tensor::dense_strides(shape);
+        let strides = strides.unwrap_or(&dense);
+        let most = 1_usize << 48;
+        if strides.len() != shape.len() || strides.iter().any(|stride| *stride > most) {
+            let message = format!("strides {strides:?} for shape {shape:?}");
+            return Err(Error::argument("a tensor", message));
+        }
+        let storage = storage::Storage::adopted(address, keeps);
+        Ok(Tensor::strided(storage, dtype, shape, strides))
     }
 
     /// The values of a tensor in the order of its axes; waits for earlier work of the stream.
