@@ -9,13 +9,13 @@ use mica_control::api::{Sample, Severity};
 use mica_wire::host::message::Role;
 
 use crate::daemon::Daemon;
-use crate::devices::{Devices, ProcessReading};
+use crate::devices::{DeviceReading, Devices, ProcessReading};
 use crate::enforce::{Family, check_drains, check_shares, check_slices, mark_strays};
 use crate::foreign_processes::{ForeignProcess, stayed};
 use crate::kernel_caches::KernelCaches;
 use crate::ledger::Ledger;
 use crate::recorder::Recorder;
-use crate::registry::Registry;
+use crate::registry::{Client, Registry};
 use crate::store::Outlives;
 use crate::web::Textfile;
 
@@ -26,8 +26,7 @@ const HISTORY: usize = 120;
 /// The monitor's thread.
 pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
     let mut last = Instant::now();
-    let mut seen = HashMap::new();
-    let mut outside = HashMap::new();
+    let mut seen = Seen::default();
     let mut looks = 0;
     let mut last_save = Instant::now();
     let mut caches = KernelCaches::new();
@@ -45,8 +44,7 @@ pub(crate) fn run(daemon: &Arc<Daemon>, mut devices: Box<dyn Devices>) {
         let wanted = looks_wanted(&daemon.registry());
         if elapsed >= EVERY {
             last = Instant::now();
-            let looks = (&mut seen, &mut outside);
-            observe(daemon, devices.as_mut(), looks, elapsed.as_secs_f64());
+            observe(daemon, devices.as_mut(), &mut seen, elapsed.as_secs_f64());
             recorder.record(daemon, elapsed.as_secs_f64());
             daemon.registry().end_profiles();
             caches.check(daemon);
@@ -110,68 +108,99 @@ fn begin_look(daemon: &Daemon) -> Vec<(usize, usize)> {
         .collect()
 }
 
-fn observe(
-    daemon: &Daemon,
-    devices: &mut dyn Devices,
-    (seen, outside): (&mut HashMap<u32, String>, &mut HashMap<u32, ForeignProcess>),
-    seconds: f64,
-) {
-    // The driver is asked without the lock: a slow answer may not hold up a program.
-    let mut readings = Vec::new();
-    for (index, driver_index) in begin_look(daemon) {
-        readings.push((
-            index,
-            devices.read(driver_index),
-            devices.processes(driver_index),
-            (
-                devices.lost(driver_index),
-                devices.unshareable(driver_index),
-            ),
-        ));
+/// What the driver told of one GPU at a look.
+struct Reading {
+    gpu: usize,
+    device: Option<DeviceReading>,
+    processes: Vec<ProcessReading>,
+    lost: Option<String>,
+    unshareable: Option<String>,
+}
+
+impl Reading {
+    fn take(devices: &mut dyn Devices, gpu: usize, driver_index: usize) -> Self {
+        Self {
+            gpu,
+            device: devices.read(driver_index),
+            processes: devices.processes(driver_index),
+            lost: devices.lost(driver_index),
+            unshareable: devices.unshareable(driver_index),
+        }
     }
+}
+
+/// Processes on a GPU that Mica does not know, with the bytes they hold.
+struct Outsiders {
+    gpu: usize,
+    held: Vec<(u32, u64)>,
+}
+
+impl Outsiders {
+    fn of(reading: &Reading, family: &Family) -> Self {
+        let outside = (reading.processes.iter()).filter(|p| family.is_outsider(p.pid));
+        let held = outside.map(|p| (p.pid, p.memory_used_bytes.unwrap_or(0)));
+        Self {
+            gpu: reading.gpu,
+            held: held.collect(),
+        }
+    }
+
+    /// Those that hold memory.
+    fn holders(&self) -> impl Iterator<Item = ForeignProcess> {
+        let holders = self.held.iter().filter(|(_, bytes)| *bytes > 0);
+        holders.filter_map(|(pid, _)| ForeignProcess::of(self.gpu, *pid))
+    }
+}
+
+/// What the last look saw, so that a process is reported only when two looks see it.
+#[derive(Default)]
+struct Seen {
+    /// Processes of virtual GPUs that are on a GPU where they do not belong, and why they are thought so.
+    strays: HashMap<u32, String>,
+    outside: HashMap<u32, ForeignProcess>,
+}
+
+impl Seen {
+    /// The strays of this look that the last one saw too.
+    fn strays_twice(&mut self, strays: HashMap<u32, String>) -> HashMap<u32, String> {
+        let earlier = std::mem::replace(&mut self.strays, strays.clone());
+        let twice = strays.into_iter();
+        twice.filter(|(pid, _)| earlier.contains_key(pid)).collect()
+    }
+}
+
+fn observe(daemon: &Daemon, devices: &mut dyn Devices, seen: &mut Seen, seconds: f64) {
+    // The driver is asked without the lock: a slow answer may not hold up a program.
+    let gpus = begin_look(daemon).into_iter();
+    let readings: Vec<Reading> = gpus
+        .map(|(gpu, driver_index)| Reading::take(devices, gpu, driver_index))
+        .collect();
     // A second look before anybody is told: a process may be between two states.
     let family = Family::of(&daemon.registry());
-    let on_gpus = readings.iter().flat_map(|(_, _, processes, _)| processes);
-    let strays: HashMap<u32, String> = on_gpus
+    let on_gpus = readings.iter().flat_map(|reading| &reading.processes);
+    let strays = on_gpus
         .filter_map(|process| Some((process.pid, family.strays_from(process.pid)?)))
         .collect();
-    let outsiders: Vec<(usize, Vec<(u32, u64)>)> = readings
-        .iter()
-        .map(|(index, _, processes, _)| {
-            let outside = processes.iter().filter(|p| family.is_outsider(p.pid));
-            let held = outside.map(|p| (p.pid, p.memory_used_bytes.unwrap_or(0)));
-            (*index, held.collect())
-        })
-        .collect();
-    let holders = outsiders.iter().flat_map(|(index, held)| {
-        let holders = held.iter().filter(|(_, bytes)| *bytes > 0);
-        holders.filter_map(|(pid, _)| ForeignProcess::of(*index, *pid))
+    let readings_and_outsiders = readings.into_iter().map(|reading| {
+        let outsiders = Outsiders::of(&reading, &family);
+        (reading, outsiders)
     });
-    let stayed = stayed(outside, holders.collect());
-    let earlier = std::mem::replace(seen, strays.clone());
-    let strays = strays
-        .into_iter()
-        .filter(|(pid, _)| earlier.contains_key(pid));
-    let strays = strays.collect();
+    let (readings, outsiders): (Vec<_>, Vec<_>) = readings_and_outsiders.unzip();
+    let holders = outsiders.iter().flat_map(Outsiders::holders);
+    let stayed = stayed(&mut seen.outside, holders.collect());
+    let strays = seen.strays_twice(strays);
     let hung = crate::faults::hung(daemon);
     let mut news = Vec::new();
     {
         let mut registry = daemon.registry();
-        for (index, why) in hung {
-            note_trouble(daemon, index, &HUNG, &mut registry.gpus[index].hung, why);
+        for (gpu, why) in hung {
+            note_trouble(daemon, gpu, &HUNG, &mut registry.gpus[gpu].hung, why);
         }
-        for (index, reading, processes, (lost, unshareable)) in readings {
-            let gpu = &mut registry.gpus[index];
-            note_trouble(daemon, index, &LOST, &mut gpu.lost, lost);
-            let known = &mut gpu.unshareable;
-            note_trouble(daemon, index, &UNSHAREABLE, known, unshareable);
-            if let Some(reading) = reading {
-                registry.gpus[index].reading = reading;
-            }
-            book_processes(&mut registry, index, &processes, seconds);
+        for reading in readings {
+            note_reading(daemon, &mut registry, reading, seconds);
         }
-        for (index, outsiders) in outsiders {
-            registry.gpus[index].outsiders = outsiders;
+        for Outsiders { gpu, held } in outsiders {
+            registry.gpus[gpu].outsiders = held;
         }
         // What the driver has taken cannot be granted to anybody.
         registry.vgpus.values_mut().for_each(|v| v.ledger.trim());
@@ -187,6 +216,19 @@ fn observe(
             .events
             .add(severity, kind, Some(&vgpu), Some(pid), text);
     }
+}
+
+/// Puts what the driver told of a GPU into the tables.
+fn note_reading(daemon: &Daemon, registry: &mut Registry, reading: Reading, seconds: f64) {
+    let index = reading.gpu;
+    let gpu = &mut registry.gpus[index];
+    note_trouble(daemon, index, &LOST, &mut gpu.lost, reading.lost);
+    let known = &mut gpu.unshareable;
+    note_trouble(daemon, index, &UNSHAREABLE, known, reading.unshareable);
+    if let Some(device) = reading.device {
+        gpu.reading = device;
+    }
+    book_processes(registry, index, &reading.processes, seconds);
 }
 
 /// What can be wrong with a GPU: the event that tells so and its words, and the event and words when it is over.
@@ -260,6 +302,46 @@ fn book_processes(registry: &mut Registry, gpu: usize, processes: &[ProcessReadi
     }
 }
 
+/// What the processes of a virtual GPU have done since the last look.
+#[derive(Default)]
+struct Done {
+    worker_seconds: f64,
+    driver_seconds: f64,
+    launches: u64,
+    gate_wait_ns: u64,
+}
+
+impl Done {
+    /// Adds what one process has done, and remembers how far its counters are.
+    fn add(&mut self, client: &mut Client, seconds: f64) {
+        let step = |last: &mut u64, now: u64| {
+            let grown = now.saturating_sub(*last);
+            *last = now;
+            grown
+        };
+        let gpu_time_ns = client.gpu_time_ns();
+        let counters = &client.governed.page.counters;
+        let (launches, waited_ns) = (&counters.launches, &counters.gate_wait_ns);
+        let launches = step(&mut client.last_launches, launches.load(Relaxed));
+        let waited_ns = step(&mut client.last_gate_wait_ns, waited_ns.load(Relaxed));
+        self.worker_seconds += step(&mut client.last_gpu_time_ns, gpu_time_ns) as f64 / 1e9;
+        self.driver_seconds += client.sm_percent / 100.0 * seconds;
+        // Any value may stand in a page.
+        self.launches = self.launches.saturating_add(launches);
+        self.gate_wait_ns = self.gate_wait_ns.saturating_add(waited_ns);
+    }
+
+    /// GPU time by the most direct measurement there is: the worker's own, the driver's, the leases'.
+    fn gpu_seconds(&self, lease_seconds: f64) -> Option<(f64, &'static str)> {
+        let sources = [
+            (self.worker_seconds, "worker"),
+            (self.driver_seconds, "driver"),
+            (lease_seconds, "leases"),
+        ];
+        sources.into_iter().find(|(seconds, _)| *seconds > 0.0)
+    }
+}
+
 /// GPU time and shares over the last second.
 fn measure(registry: &mut Registry, seconds: f64) {
     let now = crate::events::now_seconds() as u64;
@@ -270,38 +352,14 @@ fn measure(registry: &mut Registry, seconds: f64) {
         let charged_ns = vgpu.tenant.charged_ns.load(Relaxed);
         let lease_seconds = charged_ns.saturating_sub(vgpu.last_charged_ns) as f64 / 1e9;
         vgpu.last_charged_ns = charged_ns;
-        let (mut worker_seconds, mut driver_seconds) = (0.0, 0.0);
-        let (mut launches, mut gate_wait_ns) = (0, 0);
+        let mut done = Done::default();
         for id in &vgpu.clients {
-            let Some(client) = clients.get_mut(id) else {
-                continue;
-            };
-            let counters = &client.governed.page.counters;
-            let step = |last: &mut u64, now: u64| {
-                let grown = now.saturating_sub(*last);
-                *last = now;
-                grown
-            };
-            let gpu_time_ns = client.gpu_time_ns();
-            worker_seconds += step(&mut client.last_gpu_time_ns, gpu_time_ns) as f64 / 1e9;
-            let new_launches = step(&mut client.last_launches, counters.launches.load(Relaxed));
-            let waited_ns = counters.gate_wait_ns.load(Relaxed);
-            let waited_ns = step(&mut client.last_gate_wait_ns, waited_ns);
-            // Any value may stand in a page.
-            launches = u64::saturating_add(launches, new_launches);
-            gate_wait_ns = u64::saturating_add(gate_wait_ns, waited_ns);
-            driver_seconds += client.sm_percent / 100.0 * seconds;
+            if let Some(client) = clients.get_mut(id) {
+                done.add(client, seconds);
+            }
         }
-        // The most direct measurement there is: the worker's own, the driver's, the leases'.
-        let (used, source) = if worker_seconds > 0.0 {
-            (worker_seconds, "worker")
-        } else if driver_seconds > 0.0 {
-            (driver_seconds, "driver")
-        } else if lease_seconds > 0.0 {
-            (lease_seconds, "leases")
-        } else {
-            (0.0, vgpu.time_source)
-        };
+        let unused = (0.0, vgpu.time_source);
+        let (used, source) = done.gpu_seconds(lease_seconds).unwrap_or(unused);
         vgpu.time_source = source;
         vgpu.gpu_seconds += used;
         vgpu.measured_percent = (used / seconds * 100.0).min(100.0);
@@ -313,8 +371,8 @@ fn measure(registry: &mut Registry, seconds: f64) {
             time_seconds: now,
             memory_used_bytes: vgpu.ledger.used_bytes(),
             share_measured_percent: vgpu.measured_percent as f32,
-            launches: u32::try_from(launches).unwrap_or(u32::MAX),
-            gate_wait_percent: (gate_wait_ns as f64 / 1e7 / seconds) as f32,
+            launches: u32::try_from(done.launches).unwrap_or(u32::MAX),
+            gate_wait_percent: (done.gate_wait_ns as f64 / 1e7 / seconds) as f32,
             processes: u16::try_from(vgpu.clients.len()).unwrap_or(u16::MAX),
         });
     }

@@ -78,50 +78,47 @@ impl Candidate {
                 Some("leave --mode out, or choose another GPU with --gpu".into()),
             ));
         }
+        self.lacks_memory(wish).or_else(|| self.lacks_share(wish))
+    }
+
+    fn lacks_memory(&self, wish: &PlacementRequest) -> Option<ApiError> {
         let limit = self.limit_bytes(wish);
-        let room = if wish.overcommit_memory {
-            self.total_bytes
-        } else {
-            self.unreserved_bytes()
+        let room = match wish.overcommit_memory {
+            true => self.total_bytes,
+            false => self.unreserved_bytes(),
         };
-        if limit == 0 || limit > room {
-            let largest = match &self.largest {
-                Some((name, bytes)) => format!("; largest virtual GPU: {name} {}", size(*bytes)),
-                None => String::new(),
-            };
-            let bound = self
-                .bound
-                .as_ref()
-                .map_or(String::new(), |why| format!("; {why}"));
-            return Some(error(
-                "no_memory",
-                format!(
-                    "only {} of {} is unreserved on gpu {}, {} asked{largest}{bound}",
-                    size(room),
-                    size(self.total_bytes),
-                    self.index,
-                    size(limit),
-                ),
-                Some("ask for less with --memory, resize or remove a virtual GPU".into()),
-            ));
+        if (1..=room).contains(&limit) {
+            return None;
         }
-        let shares = self.share_reserved_percent + wish.share_percent.unwrap_or_default();
-        if shares > Percent::WHOLE && !wish.overcommit_share {
-            return Some(error(
-                "no_share",
-                format!(
-                    "only {} % of gpu {} is unreserved, {} % asked",
-                    Percent::WHOLE.saturating_sub(self.share_reserved_percent),
-                    self.index,
-                    wish.share_percent.unwrap_or_default(),
-                ),
-                Some(
-                    "ask for less with --share, or set overcommit_share in the configuration"
-                        .into(),
-                ),
-            ));
+        let largest = match &self.largest {
+            Some((name, bytes)) => format!("; largest virtual GPU: {name} {}", size(*bytes)),
+            None => String::new(),
+        };
+        let bound = self.bound.as_ref();
+        let bound = bound.map_or(String::new(), |why| format!("; {why}"));
+        let text = format!(
+            "only {} of {} is unreserved on gpu {}, {} asked{largest}{bound}",
+            size(room),
+            size(self.total_bytes),
+            self.index,
+            size(limit),
+        );
+        let hint = "ask for less with --memory, resize or remove a virtual GPU";
+        Some(error("no_memory", text, Some(hint.into())))
+    }
+
+    fn lacks_share(&self, wish: &PlacementRequest) -> Option<ApiError> {
+        let asked = wish.share_percent.unwrap_or_default();
+        if self.share_reserved_percent + asked <= Percent::WHOLE || wish.overcommit_share {
+            return None;
         }
-        None
+        let text = format!(
+            "only {} % of gpu {} is unreserved, {asked} % asked",
+            Percent::WHOLE.saturating_sub(self.share_reserved_percent),
+            self.index,
+        );
+        let hint = "ask for less with --share, or set overcommit_share in the configuration";
+        Some(error("no_share", text, Some(hint.into())))
     }
 }
 

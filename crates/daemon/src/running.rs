@@ -24,7 +24,7 @@ use crate::history::History;
 use crate::host::HostServer;
 use crate::journal::Journal;
 use crate::registry::{Gpu, Registry, Vgpu};
-use crate::store::{self, Outlives};
+use crate::store::{self, Outlives, Stored};
 
 /// A running daemon. Dropping it stops the daemon.
 #[derive(Debug)]
@@ -59,28 +59,9 @@ impl Running {
         raise_descriptor_limit();
         let config = Arc::new(config);
         let gpus = start_gpus(devices.as_mut(), &config)?;
-        let (journal, entries) = Journal::open(&paths.journal_file())
-            .map_err(system("opening the journal of grants"))?;
-        let mut registry = Registry::new(config, gpus, Arc::new(journal));
-        for vgpu in stored.vgpus {
-            registry.restore(vgpu);
-        }
-        for region in stored.regions {
-            registry.restore_region(region);
-        }
-        registry.expect(entries);
-        let mut unopened = Vec::new();
-        for socket in stored.sockets {
-            let name = socket.name.clone();
-            if let Err(failure) = registry.sockets.open(&paths, socket) {
-                unopened.push(format!(
-                    "the container socket {name} cannot be opened: {failure}: {}",
-                    source_text(&failure)
-                ));
-            }
-        }
+        let (registry, unopened) = restore(&paths, config, gpus, stored)?;
         let (history, damage) = History::open(&paths.state_dir);
-        let daemon = Daemon::new(paths.clone(), config_file, on_demand, registry, history)
+        let daemon = Daemon::new(paths, config_file, on_demand, registry, history)
             .map_err(system("eventfd"))?;
         let daemon = Arc::new(daemon);
         if let Some(damage) = damage {
@@ -93,36 +74,7 @@ impl Running {
         // What only the dead used is gone before anybody can ask for its name.
         daemon.collect_abandoned();
         daemon.find_containers_again();
-        let mut threads = Vec::new();
-        let mode = if paths.shared { 0o666 } else { 0o600 };
-        let host = listener(&paths.host_socket(), SocketType::SEQPACKET, mode)?;
-        // Workers of a privileged daemon are other users; their folder lets nobody else through who is not let
-        // through to the sockets.
-        let worker_mode = if mica_control::uid() == 0 {
-            0o666
-        } else {
-            0o600
-        };
-        let workers = listener(&paths.worker_socket(), SocketType::SEQPACKET, worker_mode)?;
-        let server = HostServer::new(daemon.clone(), host, workers).map_err(system("epoll"))?;
-        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new()
-                .name(name.into())
-                .spawn(body)
-                .map_err(system("thread"))
-        };
-        threads.push(spawn("host", Box::new(move || server.run()))?);
-        let monitor = daemon.clone();
-        threads.push(spawn(
-            "monitor",
-            Box::new(move || crate::monitor::run(&monitor, devices)),
-        )?);
-        let control = listener(&paths.control_socket(), SocketType::STREAM, mode)?;
-        let http = daemon.clone();
-        threads.push(spawn(
-            "http",
-            Box::new(move || crate::http::run(http, control)),
-        )?);
+        let threads = start_threads(&daemon, devices)?;
         Ok(Self {
             daemon,
             threads,
@@ -209,6 +161,68 @@ impl Drop for Running {
         drop(registry);
         self.daemon.save(Outlives::Machine);
     }
+}
+
+/// The tables as an earlier daemon left them, and why container sockets could not be opened again.
+fn restore(
+    paths: &Paths,
+    config: Arc<Config>,
+    gpus: Vec<Gpu>,
+    stored: Stored,
+) -> Result<(Registry, Vec<String>), DaemonError> {
+    let (journal, entries) =
+        Journal::open(&paths.journal_file()).map_err(system("opening the journal of grants"))?;
+    let mut registry = Registry::new(config, gpus, Arc::new(journal));
+    for vgpu in stored.vgpus {
+        registry.restore(vgpu);
+    }
+    for region in stored.regions {
+        registry.restore_region(region);
+    }
+    registry.expect(entries);
+    let mut unopened = Vec::new();
+    for socket in stored.sockets {
+        let name = socket.name.clone();
+        if let Err(failure) = registry.sockets.open(paths, socket) {
+            let why = source_text(&failure);
+            unopened.push(format!(
+                "the container socket {name} cannot be opened: {failure}: {why}"
+            ));
+        }
+    }
+    Ok((registry, unopened))
+}
+
+/// Opens the sockets and starts the threads that serve them, and the monitor.
+fn start_threads(
+    daemon: &Arc<Daemon>,
+    devices: Box<dyn Devices>,
+) -> Result<Vec<JoinHandle<()>>, DaemonError> {
+    let paths = &daemon.paths;
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new()
+            .name(name.into())
+            .spawn(body)
+            .map_err(system("thread"))
+    };
+    let mode = if paths.shared { 0o666 } else { 0o600 };
+    // Workers of a privileged daemon are other users; their folder lets nobody else through who is not let
+    // through to the sockets.
+    let worker_mode = match mica_control::uid() {
+        0 => 0o666,
+        _ => 0o600,
+    };
+    let host = listener(&paths.host_socket(), SocketType::SEQPACKET, mode)?;
+    let workers = listener(&paths.worker_socket(), SocketType::SEQPACKET, worker_mode)?;
+    let server = HostServer::new(daemon.clone(), host, workers).map_err(system("epoll"))?;
+    let host = spawn("host", Box::new(move || server.run()))?;
+    let monitored = daemon.clone();
+    let monitor = Box::new(move || crate::monitor::run(&monitored, devices));
+    let monitor = spawn("monitor", monitor)?;
+    let control = listener(&paths.control_socket(), SocketType::STREAM, mode)?;
+    let served = daemon.clone();
+    let http = spawn("http", Box::new(move || crate::http::run(served, control)))?;
+    Ok(vec![host, monitor, http])
 }
 
 pub(crate) fn start_gpus(

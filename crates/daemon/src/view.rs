@@ -1,5 +1,6 @@
 //! What the API shows, built from the registry.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mica_control::api::{Created, GpuInfo, GpuKind, ProcessInfo, VgpuInfo};
@@ -9,46 +10,69 @@ use mica_wire::host::printable::printable;
 use crate::registry::{Client, Confinement, Registry, Traffic, Vgpu};
 use crate::tenant::Mechanism;
 
+/// What all processes of a virtual GPU have done, those that have ended included.
+struct Totals {
+    launches: u64,
+    gate_wait_ns: u64,
+    traffic: Traffic,
+}
+
+impl Totals {
+    fn of(vgpu: &Vgpu, members: &[(u64, &Client)]) -> Self {
+        let ended = Self {
+            launches: vgpu.dead_launches,
+            gate_wait_ns: vgpu.dead_gate_wait_ns,
+            traffic: vgpu.dead_traffic,
+        };
+        members.iter().fold(ended, |sum, (_, client)| {
+            let counters = &client.governed.page.counters;
+            // Any value may stand in a page.
+            let add = |sum: u64, more: &AtomicU64| sum.saturating_add(more.load(Relaxed));
+            Self {
+                launches: add(sum.launches, &counters.launches),
+                gate_wait_ns: add(sum.gate_wait_ns, &counters.gate_wait_ns),
+                traffic: sum.traffic.plus(Traffic::of(client)),
+            }
+        })
+    }
+}
+
+/// The processes of a virtual GPU as the API shows them; a program that no worker serves yet is one.
+fn process_infos(vgpu: &Vgpu, members: &[(u64, &Client)]) -> Vec<ProcessInfo> {
+    let shown = members.iter().filter(|(id, _)| !vgpu.is_spare(*id));
+    let joined = shown.map(|(id, client)| process_info(vgpu, *id, client));
+    let is_served = |pid: u32| {
+        let mut served = members.iter().filter_map(|(_, client)| client.serves);
+        served.any(|(program, _)| program == pid)
+    };
+    let unserved = vgpu.programs.iter().filter(|p| !is_served(p.pid));
+    let unserved = unserved.map(|program| ProcessInfo {
+        pid: program.pid,
+        name: process_name(program.pid),
+        command: vgpu.command_of((program.pid, program.start)),
+        container: vgpu.container_of((program.pid, program.start)),
+        role: role_name(Role::Program).into(),
+        uid: process_user(program.pid),
+        mechanism: Mechanism::Alone.name().into(),
+        ..ProcessInfo::default()
+    });
+    joined.chain(unserved).collect()
+}
+
 impl Registry {
-    /// A virtual GPU as the API shows it.
-    pub(crate) fn vgpu_info(&self, vgpu: &Vgpu) -> VgpuInfo {
-        let members: Vec<(u64, &Client)> = vgpu
-            .clients
-            .iter()
+    /// The processes of a virtual GPU that use it, with their numbers in the daemon.
+    pub(crate) fn members(&self, vgpu: &Vgpu) -> Vec<(u64, &Client)> {
+        let clients = vgpu.clients.iter();
+        clients
             .filter_map(|id| Some((*id, self.clients.get(id)?)))
             .filter(|(_, client)| client.role != Role::Monitor)
-            .collect();
-        let mut processes: Vec<ProcessInfo> = members
-            .iter()
-            .filter(|(id, _)| !vgpu.is_spare(*id))
-            .map(|(id, client)| process_info(vgpu, *id, client))
-            .collect();
-        let served = |pid: u32| {
-            members
-                .iter()
-                .any(|(_, c)| c.serves.is_some_and(|p| p.0 == pid))
-        };
-        let unserved = vgpu.programs.iter().filter(|p| !served(p.pid));
-        processes.extend(unserved.map(|program| ProcessInfo {
-            pid: program.pid,
-            name: process_name(program.pid),
-            command: vgpu.command_of((program.pid, program.start)),
-            container: vgpu.container_of((program.pid, program.start)),
-            role: role_name(Role::Program).into(),
-            uid: process_user(program.pid),
-            mechanism: Mechanism::Alone.name().into(),
-            ..ProcessInfo::default()
-        }));
-        // Any value may stand in a page.
-        let wait_ns = members.iter().fold(vgpu.dead_gate_wait_ns, |sum, (_, c)| {
-            sum.saturating_add(c.governed.page.counters.gate_wait_ns.load(Relaxed))
-        });
-        let launches = members.iter().fold(vgpu.dead_launches, |sum, (_, c)| {
-            sum.saturating_add(c.governed.page.counters.launches.load(Relaxed))
-        });
-        let traffic = members.iter().fold(vgpu.dead_traffic, |sum, (_, client)| {
-            sum.plus(Traffic::of(client))
-        });
+            .collect()
+    }
+
+    /// A virtual GPU as the API shows it.
+    pub(crate) fn vgpu_info(&self, vgpu: &Vgpu) -> VgpuInfo {
+        let members = self.members(vgpu);
+        let totals = Totals::of(vgpu, &members);
         VgpuInfo {
             name: vgpu.name.clone(),
             state: self.state(vgpu),
@@ -70,12 +94,12 @@ impl Registry {
             cap: vgpu.spec.cap,
             priority: vgpu.spec.priority,
             gpu_seconds: vgpu.gpu_seconds,
-            throttled_seconds: wait_ns as f64 / 1e9,
+            throttled_seconds: totals.gate_wait_ns as f64 / 1e9,
             alloc_denied_total: self.denied_total(vgpu),
-            launches_total: launches,
-            to_device_bytes_total: traffic.to_device_bytes,
-            from_device_bytes_total: traffic.from_device_bytes,
-            faults_total: traffic.faults,
+            launches_total: totals.launches,
+            to_device_bytes_total: totals.traffic.to_device_bytes,
+            from_device_bytes_total: totals.traffic.from_device_bytes,
+            faults_total: totals.traffic.faults,
             mechanism: self.mechanism(vgpu).into(),
             time_source: vgpu.time_source.into(),
             ephemeral: vgpu.spec.ephemeral,
@@ -89,7 +113,7 @@ impl Registry {
             note: vgpu.spec.note.clone(),
             made_for: vgpu.made_for.as_ref().map(|made| made.info.clone()),
             link: vgpu.link.clone(),
-            processes,
+            processes: process_infos(vgpu, &members),
         }
     }
 

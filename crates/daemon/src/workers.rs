@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::confinement;
 use crate::daemon::Daemon;
 use crate::enforce::parent_of;
-use crate::host::session_pair;
+use crate::host::{Rejection, session_pair};
 use crate::registry::{Vgpu, WorkerSlot};
 use crate::watched::Watched;
 
@@ -75,7 +75,7 @@ impl Daemon {
         name: &str,
         pid: u32,
         uid: u32,
-    ) -> Result<OwnedFd, (Refusal, String)> {
+    ) -> Result<OwnedFd, Rejection> {
         let (program_end, worker_end) = session_pair()
             .map_err(|error| (Refusal::Busy, format!("no session can be made: {error}")))?;
         let mut registry = self.registry();
@@ -148,7 +148,7 @@ impl Daemon {
     }
 
     /// Sees to it that the sessions that wait in a slot are served: by its worker, or by a new one.
-    fn serve_pending(self: &Arc<Self>, name: &str, slot: u64) -> Result<(), (Refusal, String)> {
+    fn serve_pending(self: &Arc<Self>, name: &str, slot: u64) -> Result<(), Rejection> {
         let mut registry = self.registry();
         let config = registry.config.clone();
         let nvidia = registry.vgpus.get(name).and_then(|vgpu| {
@@ -356,11 +356,7 @@ impl Vgpu {
 }
 
 /// The slot of the worker that serves this program already, or a new one.
-fn slot_of_program(
-    vgpu: &Vgpu,
-    program: Option<(u32, u64)>,
-    fresh: u64,
-) -> Result<u64, (Refusal, String)> {
+fn slot_of_program(vgpu: &Vgpu, program: Option<(u32, u64)>, fresh: u64) -> Result<u64, Rejection> {
     let serves = |slot: &WorkerSlot| program.is_some() && slot.program == program;
     if let Some((number, _)) = vgpu.workers.iter().find(|(_, slot)| serves(slot)) {
         return Ok(*number);

@@ -132,8 +132,10 @@ fn descriptors_that_nobody_asked_for_are_closed() {
         let (answer, _) = socket.receive().unwrap();
         assert!(matches!(answer.read(), Ok(DaemonMessage::Memory { .. })));
     }
-    let now = open_descriptors(daemon.id());
-    assert!(now <= before + 2, "{before} descriptors became {now}");
+    // The daemon's other threads open files for a moment.
+    eventually("the daemon has closed them", || {
+        open_descriptors(daemon.id()) <= before + 2
+    });
     PageQuota::new(program.link.clone()).charge(MIB).unwrap();
 }
 

@@ -3,6 +3,7 @@
 //! A key that is not known, a value out of range or a type that does not fit is refused with its line.
 //! Every key has a default, so no file is needed. `mica config` prints [`EXAMPLE`].
 
+mod ranges;
 mod schema;
 mod views;
 
@@ -79,121 +80,6 @@ impl Config {
                 message,
             })?;
         Ok(config)
-    }
-
-    fn check(&self) -> Result<(), (&'static str, String)> {
-        let range = |key, value: u64, low: u64, high: u64| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err((key, format!("{value} is not between {low} and {high}")))
-            }
-        };
-        range("sharing.lease_us", self.sharing.lease_us, 500, 1_000_000)?;
-        range(
-            "sharing.drain_limit_us",
-            self.sharing.drain_limit_us,
-            1_000,
-            10_000_000,
-        )?;
-        range(
-            "sharing.bursty_drains_per_second",
-            self.sharing.bursty_drains_per_second.into(),
-            1,
-            1_000_000,
-        )?;
-        let daemon = &self.daemon;
-        range("daemon.request_seconds", daemon.request_seconds, 1, 3_600)?;
-        for (key, value, low) in [
-            ("daemon.max_connections", daemon.max_connections, 8),
-            (
-                "daemon.max_connections_per_user",
-                daemon.max_connections_per_user,
-                1,
-            ),
-            (
-                "daemon.max_control_connections",
-                daemon.max_control_connections,
-                8,
-            ),
-            (
-                "daemon.max_control_connections_per_user",
-                daemon.max_control_connections_per_user,
-                1,
-            ),
-        ] {
-            range(key, value.into(), low, 1 << 20)?;
-        }
-        if self.software_gpu.memory_bytes != 0 {
-            range(
-                "software_gpu.memory_bytes",
-                self.software_gpu.memory_bytes,
-                1 << 20,
-                1 << 50,
-            )?;
-        }
-        let swap = &self.swap;
-        if !(1.0..=64.0).contains(&swap.overcommit) {
-            let message = format!("{} is not between 1 and 64", swap.overcommit);
-            return Err(("swap.overcommit", message));
-        }
-        range("swap.turn_multiple", swap.turn_multiple, 1, 10_000)?;
-        range("swap.least_turn_ms", swap.least_turn_ms, 1, 3_600_000)?;
-        range("swap.idle_ms", swap.idle_ms, 1, 3_600_000)?;
-        range("swap.wait_seconds", swap.wait_seconds, 1, 86_400)?;
-        let workers = &self.workers;
-        range("workers.uid_count", workers.uid_count.into(), 1, 1 << 31)?;
-        // The last numbers mean "nobody" and "no change" to the kernel.
-        let highest = u64::from(u32::MAX) - 1 - u64::from(workers.uid_count);
-        range(
-            "workers.first_uid",
-            workers.first_uid.into(),
-            1_000,
-            highest,
-        )?;
-        for (key, names) in [
-            ("workers.require", &workers.require),
-            ("workers.without", &workers.without),
-        ] {
-            mica_jail::Layer::parse_list(&names.join(",")).map_err(|e| (key, e.to_string()))?;
-        }
-        let warnings = &self.warnings;
-        range(
-            "warnings.memory_percent",
-            warnings.memory_percent.into(),
-            0,
-            100,
-        )?;
-        range(
-            "warnings.idle_share_percent",
-            warnings.idle_share_percent.into(),
-            0,
-            100,
-        )?;
-        range("warnings.gpu_percent", warnings.gpu_percent.into(), 0, 100)?;
-        range("warnings.for_seconds", warnings.for_seconds, 1, 86_400)?;
-        if !warnings.webhook.is_empty() {
-            crate::webhook::Target::parse(&warnings.webhook)
-                .map_err(|e| ("warnings.webhook", e))?;
-        }
-        self.dashboard.check()?;
-        self.metrics.check()?;
-        self.otel.check()?;
-        range(
-            "otel.interval_seconds",
-            self.otel.interval_seconds,
-            1,
-            3_600,
-        )?;
-        for user in self.quota.keys() {
-            if user != "default" && user.parse::<u32>().is_err() {
-                return Err((
-                    "quota",
-                    format!("{user:?} is neither a user number nor \"default\""),
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// What this user may have.

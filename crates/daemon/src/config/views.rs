@@ -140,7 +140,7 @@ impl Default for OtelSection {
     }
 }
 
-type Wrong = (&'static str, String);
+pub(super) type Wrong = (&'static str, String);
 
 impl OtelSection {
     /// Where the metrics go.

@@ -11,7 +11,7 @@ use mica_control::api::Severity;
 use mica_wire::host::message::{Refusal, Role};
 use rustix::event::epoll;
 
-use super::{CONTAINER_LISTENERS, HostServer};
+use super::{CONTAINER_LISTENERS, HostServer, Rejection};
 use crate::containers::{Container, key_of, look_up};
 use crate::daemon::Daemon;
 use crate::registry::Behind;
@@ -25,7 +25,7 @@ pub(super) fn enter(
     socket: u64,
     role: Role,
     container: Option<&Arc<Container>>,
-) -> Result<String, (Refusal, String)> {
+) -> Result<String, Rejection> {
     if role == Role::Worker {
         let text = "a worker does not come through the socket of a container";
         return Err((Refusal::Permission, text.into()));

@@ -1,13 +1,16 @@
 //! Requests for memory: granted, refused, or kept until there is room.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mica_control::api::{OnFull, Severity};
-use mica_wire::host::frame::Packet;
+use mica_wire::host::frame::{Frame, Packet};
 use mica_wire::host::message::{DaemonMessage, Role};
+use mica_wire::host::socket::HostSocket;
 
 use super::HostServer;
 use crate::config::Config;
+use crate::ledger::Full;
 use crate::registry::{Registry, Waiter};
 use crate::swap::Shortage;
 
@@ -141,82 +144,108 @@ impl HostServer {
         }
     }
 
+    /// Tries the waiting requests again, and refuses those that have waited long enough.
     pub(super) fn retry_waiters(&mut self) {
-        let mut answers = Vec::new();
-        let mut in_vain = Vec::new();
-        {
+        let (answers, denied) = {
             let mut registry = self.daemon.registry();
             if registry.waiters.is_empty() {
                 return;
             }
             let waiters = std::mem::take(&mut registry.waiters);
-            let now = Instant::now();
-            // In order of arrival within a virtual GPU: a small request may not starve a large one.
-            let mut blocked = Vec::new();
+            let mut round = Round::at(Instant::now());
             for waiter in waiters {
-                let registry = &mut *registry;
-                let (Some(vgpu), Some(client)) = (
-                    registry.vgpus.get_mut(&waiter.vgpu),
-                    registry.clients.get(&waiter.client),
-                ) else {
-                    continue;
-                };
-                // Room on the card is given out by the plan.
-                let result = if blocked.contains(&waiter.vgpu) || waiter.for_room {
-                    None
-                } else if vgpu.is_swappable() {
-                    match vgpu.ledger.check(waiter.client, waiter.bytes) {
-                        Ok(()) => {
-                            // The limit allows it; what is left is to wait for the card.
-                            let deadline = room_deadline(&registry.config);
-                            registry.waiters.push(Waiter {
-                                for_room: true,
-                                deadline,
-                                ..waiter
-                            });
-                            continue;
-                        }
-                        Err(full) => Some(Err(full)),
-                    }
-                } else {
-                    Some(
-                        vgpu.ledger
-                            .grant_beyond(waiter.client, waiter.bytes, waiter.had_bytes),
-                    )
-                };
-                match result {
-                    Some(Ok(bytes)) => {
-                        let reply = DaemonMessage::Credit { bytes }.frame(waiter.message_id);
-                        answers.push((client.socket.clone(), reply));
-                    }
-                    refused if now >= waiter.deadline => {
-                        let text = match refused {
-                            Some(Err(full)) => format!("waited in vain: {full}"),
-                            None if waiter.for_room => {
-                                "waited in vain for room on the GPU: what is on it does not leave"
-                                    .to_owned()
-                            }
-                            _ => "waited in vain behind an earlier request".to_owned(),
-                        };
-                        let reply = no_credit(text.as_str()).frame(waiter.message_id);
-                        answers.push((client.socket.clone(), reply));
-                        in_vain.push((waiter.vgpu, client.pid, text));
-                    }
-                    _ => {
-                        blocked.push(waiter.vgpu.clone());
-                        registry.waiters.push(waiter);
-                    }
-                }
+                round.retry(&mut registry, waiter);
             }
-        }
+            (round.answers, round.denied)
+        };
         for (socket, reply) in answers {
             let _ = socket.send_frame(&reply, &[]);
         }
-        for (vgpu, pid, text) in in_vain {
+        for (vgpu, pid, text) in denied {
             let (severity, kind) = (Severity::Warning, "memory_denied");
             self.daemon
                 .events
                 .add(severity, kind, Some(&vgpu), Some(pid), text);
         }
+    }
+}
+
+/// One round over the waiting requests: what to do when the lock is free.
+struct Round {
+    now: Instant,
+    /// Virtual GPUs with a request that goes on waiting. Requests wait in order of arrival: a small one may not starve a
+    /// large one before it.
+    blocked: Vec<String>,
+    answers: Vec<(Arc<HostSocket>, Frame)>,
+    /// Requests that have waited in vain: virtual GPU, process, and why.
+    denied: Vec<(String, u32, String)>,
+}
+
+impl Round {
+    fn at(now: Instant) -> Self {
+        Self {
+            now,
+            blocked: Vec::new(),
+            answers: Vec::new(),
+            denied: Vec::new(),
+        }
+    }
+
+    fn retry(&mut self, registry: &mut Registry, waiter: Waiter) {
+        let (Some(vgpu), Some(client)) = (
+            registry.vgpus.get_mut(&waiter.vgpu),
+            registry.clients.get(&waiter.client),
+        ) else {
+            return;
+        };
+        // Room on the card is given out by the plan.
+        let result = if self.blocked.contains(&waiter.vgpu) || waiter.for_room {
+            None
+        } else if vgpu.is_swappable() {
+            match vgpu.ledger.check(waiter.client, waiter.bytes) {
+                // The limit allows it; what is left is to wait for the card.
+                Ok(()) => {
+                    let deadline = room_deadline(&registry.config);
+                    registry.waiters.push(Waiter {
+                        for_room: true,
+                        deadline,
+                        ..waiter
+                    });
+                    return;
+                }
+                Err(full) => Some(Err(full)),
+            }
+        } else {
+            let (bytes, had_bytes) = (waiter.bytes, waiter.had_bytes);
+            Some(vgpu.ledger.grant_beyond(waiter.client, bytes, had_bytes))
+        };
+        let (answer, denied) = match result {
+            Some(Ok(bytes)) => (DaemonMessage::Credit { bytes }, None),
+            refused if self.now >= waiter.deadline => {
+                let text = in_vain(&waiter, refused.and_then(Result::err));
+                (no_credit(text.as_str()), Some(text))
+            }
+            _ => {
+                self.blocked.push(waiter.vgpu.clone());
+                registry.waiters.push(waiter);
+                return;
+            }
+        };
+        let reply = answer.frame(waiter.message_id);
+        self.answers.push((client.socket.clone(), reply));
+        if let Some(text) = denied {
+            self.denied.push((waiter.vgpu, client.pid, text));
+        }
+    }
+}
+
+/// Why a request was not granted in time; `full` is what its virtual GPU lacks.
+fn in_vain(waiter: &Waiter, full: Option<Full>) -> String {
+    match full {
+        Some(full) => format!("waited in vain: {full}"),
+        None if waiter.for_room => {
+            "waited in vain for room on the GPU: what is on it does not leave".to_owned()
+        }
+        None => "waited in vain behind an earlier request".to_owned(),
     }
 }

@@ -1,28 +1,21 @@
 //! Hello: who a peer is, and whether it may have what it asks for.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
-use mica_control::api::{GpuKind, Severity};
-use mica_limits::SharedPage;
+use mica_control::api::GpuKind;
 use mica_wire::host::message::{Introduction, PROTOCOL_VERSION, Refusal, Role};
-use mica_wire::host::page::Account;
 use mica_wire::host::socket::HostSocket;
 
-use super::PeerSocket;
-use crate::cgroups::GroupLimits;
+use super::newcomer::Newcomer;
+use super::{PeerSocket, Rejection};
 use crate::confinement::worker_user;
 use crate::daemon::Daemon;
-use crate::enforce::{unenforceable, without_mechanism};
-use crate::gpu_thread::Change;
-use crate::journal::Entry;
-use crate::registry::{Client, WorkerSlot};
-use crate::tenant::Governed;
+use crate::enforce::unenforceable;
+use crate::gpu_thread::GpuThread;
+use crate::registry::{Registry, Vgpu};
+use crate::tenant::{Governed, Tenant};
 use crate::view::{process_name, role_name};
-use crate::watched::Watched;
 
 /// A hello that was accepted.
 pub(super) enum Joined {
@@ -40,294 +33,161 @@ pub(super) enum Joined {
     },
 }
 
+/// A hello and what the kernel says about its sender.
+pub(super) struct Hello<'a> {
+    pub(super) introduction: &'a Introduction,
+    /// It was a client of an earlier daemon and brings the page that it kept.
+    pub(super) resumes: bool,
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) door: PeerSocket,
+    pub(super) socket: &'a Arc<HostSocket>,
+}
+
+/// The virtual GPU that a client joins, as it was when the client was let in.
+pub(super) struct Place {
+    pub(super) name: String,
+    /// Number of the GPU.
+    pub(super) gpu: usize,
+    pub(super) thread: Arc<GpuThread>,
+    pub(super) on_card: bool,
+    pub(super) tenant: Arc<Tenant>,
+    pub(super) allow_degraded: bool,
+    pub(super) available_bytes: u64,
+    /// The slot of a worker, unless it was started by an earlier daemon.
+    pub(super) slot: Option<u64>,
+    /// The program that the slot is for.
+    pub(super) program: Option<(u32, u64)>,
+    /// Whether the worker was started ahead of its program.
+    pub(super) is_spare: bool,
+}
+
+/// Lets a process into the virtual GPU that it asks for, or says why not.
 pub(super) fn join(
     daemon: &Arc<Daemon>,
-    introduction: &Introduction,
-    fds: Vec<OwnedFd>,
-    pid: u32,
-    uid: u32,
-    door: PeerSocket,
-    socket: &Arc<HostSocket>,
-) -> Result<Joined, (Refusal, String)> {
-    check_version(introduction.version)?;
-    let role = introduction.role;
+    hello: &Hello<'_>,
+    kept_page: Option<OwnedFd>,
+) -> Result<Joined, Rejection> {
+    check_version(hello.introduction.version)?;
+    let role = hello.role();
     // Before the lock: this reads files.
     let container = match role {
         Role::Worker => None,
-        Role::Direct | Role::Program | Role::Monitor => daemon.container_of(pid),
+        Role::Direct | Role::Program | Role::Monitor => daemon.container_of(hello.pid),
     };
-    let name = match door {
+    let name = match hello.door {
         PeerSocket::Container(socket) => {
             super::containers::enter(daemon, socket, role, container.as_ref())?
         }
-        PeerSocket::Programs | PeerSocket::Workers => {
-            admit_by_token(daemon, introduction, uid, door)?
-        }
+        PeerSocket::Programs | PeerSocket::Workers => hello.admit_by_token(daemon)?,
     };
     let mut registry = daemon.registry();
     if let (false, Ok(vgpu)) = (role == Role::Worker, registry.vgpu_mut(&name)) {
-        vgpu.note_container(pid, role, container.as_ref());
+        vgpu.note_container(hello.pid, role, container.as_ref());
     }
-    let vgpu = registry
-        .vgpus
-        .get(&name)
-        .ok_or((Refusal::State, format!("{name} is gone")))?;
-    let Some(gpu) = registry.gpus.get(vgpu.gpu).filter(|gpu| gpu.lost.is_none()) else {
-        let why = registry.reasons(vgpu).join("; ");
-        return Err((Refusal::State, format!("{name} is lost: {why}")));
-    };
-    // Those that are there already may end their work; so may their workers, which return after a restart.
-    if let (Some(why), Role::Program | Role::Direct) = (gpu.closed(), role)
-        && fds.is_empty()
-    {
-        let text = format!("GPU {} takes no new programs: {why}", vgpu.gpu);
-        return Err((Refusal::State, text));
-    }
-    let (thread, gpu) = (gpu.thread.clone(), vgpu.gpu);
-    super::roles::check(&registry, vgpu, role, pid)?;
+    hello.check_gpu(&registry, &name)?;
+    let vgpu = registry.vgpus.get(&name).ok_or_else(|| gone(&name))?;
+    super::roles::check(&registry, vgpu, role, hello.pid)?;
     if role == Role::Program {
         drop(registry);
-        let session = daemon.open_session(&name, pid, uid)?;
-        return Ok(Joined::Program {
-            vgpu: name,
-            session,
-        });
+        let session = daemon.open_session(&name, hello.pid, hello.uid)?;
+        let vgpu = name;
+        return Ok(Joined::Program { vgpu, session });
     }
-    let slot = vgpu.slot_of_worker(pid);
-    let served = slot.and_then(|slot| vgpu.workers.get(&slot)?.program);
-    let is_spare = slot.is_some_and(|slot| vgpu.workers.get(&slot).is_some_and(|s| s.is_spare));
-    if role == Role::Worker && slot.is_none() && fds.is_empty() {
-        let text = format!("process {pid} was not started as a worker of {name}");
-        return Err((Refusal::State, text));
-    }
-    let allow_degraded = vgpu.spec.allow_degraded;
-    let on_card = registry.kind(vgpu) == GpuKind::Nvidia;
-    if role == Role::Direct && !allow_degraded {
-        let reasons = unenforceable(&vgpu.spec, registry.kind(vgpu));
-        if !reasons.is_empty() {
-            return Err((Refusal::Enforcement, reasons.join("; ")));
-        }
-    }
-    let tenant = vgpu.tenant.clone();
-    let available_bytes = vgpu.ledger.available_bytes();
-    let internal = |what: &str, error: rustix::io::Errno| {
-        (Refusal::Busy, format!("{what} cannot be made: {error}"))
-    };
-    let (page, resumed) = match fds.into_iter().next() {
-        Some(fd) => (
-            SharedPage::adopt(fd).map_err(|_| {
-                (
-                    Refusal::Protocol,
-                    "the page offered is none of ours".to_owned(),
-                )
-            })?,
-            true,
-        ),
-        None => (
-            SharedPage::create().map_err(|error| internal("a page", error))?,
-            false,
-        ),
-    };
-    if role != Role::Monitor
-        && !allow_degraded
-        && let Some(why) = without_mechanism(&page)
-    {
-        return Err((
-            Refusal::Enforcement,
-            format!("its share cannot be enforced: {why}"),
-        ));
-    }
-    let process = Watched::open(pid);
-    let start = process.as_ref().map_or(0, |p| p.start);
-    let mut entry = Entry {
-        client: introduction.client_id,
-        pid,
-        role: role as u32,
-        start,
-        token: [0; 16],
-        granted_bytes: 0,
-        uid: Some(uid),
-        account: Account::Device,
-    };
-    let serves = match registry.vgpu_mut(&name) {
-        Ok(vgpu) if role == Role::Worker => served.or(vgpu.served_before.remove(&(pid, start))),
-        _ => None,
-    };
-    let is_probe = registry
-        .vgpu(&name)
-        .is_ok_and(|vgpu| vgpu.is_probe(serves.unwrap_or((pid, start))));
-    let (expected, host_expected, falsely) = match registry.vgpu_mut(&name) {
-        Ok(vgpu) if resumed => {
-            let falsely = vgpu.ledger.belongs_to_another(&entry);
-            let host = vgpu.host_ledger.returned(&entry);
-            (vgpu.ledger.returned(&entry), host, falsely)
-        }
-        _ => (None, None, None),
-    };
-    // One that returns keeps its number, by which the next daemon would know it again.
-    let id = match expected {
-        Some(_) => introduction.client_id,
-        None => registry.fresh_id(),
-    };
-    let (doorbell, bell) = super::doorbell().map_err(|error| internal("a doorbell", error))?;
-    let governed = Arc::new(Governed {
-        id,
-        role,
-        tenant,
-        page: Arc::new(page),
-        doorbell,
-        mechanism: AtomicU8::new(0),
-        charged_ns: AtomicU64::new(0),
-        leases: AtomicU64::new(0),
-        overruns: AtomicU64::new(0),
-        undrained: AtomicBool::new(false),
-        held_by_stops: AtomicBool::new(false),
-    });
-    // The claim is the client's own word: the earlier daemon's journal bounds it, else what is left, for
-    // many who claim the same may not have more than the limit together.
-    let granted = match (resumed, expected) {
-        (true, Some(most_bytes)) => introduction.claimed_bytes.min(most_bytes),
-        (true, None) => introduction.claimed_bytes.min(available_bytes),
-        (false, _) => 0,
-    };
-    let counters = &governed.page.counters;
-    let client = Client {
-        vgpu: name.clone(),
-        gpu,
-        role,
-        pid,
-        name: process_name(pid),
-        process,
-        serves,
-        is_probe,
-        socket: socket.clone(),
-        sm_percent: 0.0,
-        without_mechanism: false,
-        told_unsliced: false,
-        undrained: false,
-        confinement: None,
-        moved: crate::swap::Moved::new(resumed),
-        opened_regions: BTreeMap::new(),
-        told_profile: crate::profiles::ToldProfile::default(),
-        unknown_names: BTreeSet::new(),
-        refused_requests: BTreeSet::new(),
-        driver_seconds: 0.0,
-        last_launches: counters.launches.load(Relaxed),
-        last_gate_wait_ns: counters.gate_wait_ns.load(Relaxed),
-        last_gpu_time_ns: match role {
-            Role::Worker => counters.gpu_time_ns.load(Relaxed),
-            _ => 0,
-        },
-        governed: governed.clone(),
-    };
-    registry.clients.insert(id, client);
-    let region_bytes = registry.attached_bytes(&name);
-    let Some(vgpu) = registry.vgpus.get_mut(&name) else {
-        return Err((Refusal::State, format!("{name} is gone")));
-    };
-    vgpu.clients.insert(id);
-    vgpu.ever_joined = true;
-    if role != Role::Monitor {
-        (entry.client, entry.token, entry.granted_bytes) = (id, vgpu.token, granted);
-        vgpu.ledger.open(entry, governed.page.clone());
-        thread.send(Change::Client(governed.clone()));
-    }
-    if role == Role::Worker {
-        daemon.dirty.store(true, Relaxed);
-        let ledger = &mut vgpu.host_ledger;
-        let most_bytes = host_expected.unwrap_or(ledger.available_bytes());
-        let claimed = governed.page.granted_of(Account::Host).load(Acquire);
-        entry.granted_bytes = match resumed {
-            true => claimed.min(most_bytes),
-            false => 0,
-        };
-        ledger.open(entry, governed.page.clone());
-        // One from before a restart comes without a slot.
-        let slot = slot.unwrap_or(id);
-        let worker = (vgpu.workers.entry(slot)).or_insert_with(|| WorkerSlot::of(None));
-        worker.client = Some(id);
-    }
-    let limits = GroupLimits::of(vgpu, on_card, region_bytes);
+    let place = hello.place_in(&registry, vgpu)?;
+    let newcomer = Newcomer::new(hello, place, kept_page, &mut registry)?;
+    let entered = newcomer.enter(daemon, &mut registry)?;
     drop(registry);
-    if resumed && role == Role::Worker {
-        // The service manager may have switched the limits off meanwhile.
-        daemon.cgroups.limit(&name, &limits);
-    }
-    if let Some(other) = falsely {
-        daemon.events.add(
-            Severity::Warning,
-            "false_claim",
-            Some(&name),
-            Some(pid),
-            format!(
-                "process {pid} of user {uid} claimed what process {other} was granted; it was granted what was left"
-            ),
-        );
-    }
-    // Nobody asked for a worker that was started ahead, and no program has joined yet.
-    if is_probe || is_spare {
-        return Ok(Joined::Client {
-            id,
-            governed,
-            bell,
-            resumed,
-        });
-    }
-    daemon.events.add(
-        Severity::Info,
-        if resumed {
-            "process_returned"
-        } else {
-            "process_joined"
-        },
-        Some(&name),
-        Some(serves.map_or(pid, |(program, _)| program)),
-        joined_words(role, pid, serves, &name, resumed),
-    );
-    Ok(Joined::Client {
-        id,
-        governed,
-        bell,
-        resumed,
-    })
+    entered.announce(daemon);
+    Ok(entered.joined())
 }
 
-/// The virtual GPU that a process may join with its token and as its user.
-fn admit_by_token(
-    daemon: &Daemon,
-    introduction: &Introduction,
-    uid: u32,
-    door: PeerSocket,
-) -> Result<String, (Refusal, String)> {
-    let role = introduction.role;
-    let registry = daemon.registry();
-    let (vgpu, is_worker_token) = match registry.by_token(&introduction.token) {
-        Some(found) => found,
-        None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
-    };
-    if is_worker_token != (role == Role::Worker) || (door == PeerSocket::Workers) != is_worker_token
-    {
-        return Err((
-            Refusal::Permission,
-            format!("this token is not for a {}", role_name(role)),
-        ));
+impl Hello<'_> {
+    pub(super) fn role(&self) -> Role {
+        self.introduction.role
     }
-    let (own, owner) = (mica_control::uid(), vgpu.owner_uid);
-    let allowed = match role {
-        Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
-        Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,
-    };
-    if !allowed {
-        return Err((
-            Refusal::Permission,
-            format!("user {uid} may not use the virtual GPU of this token"),
-        ));
+
+    /// The virtual GPU that the process may join with its token and as its user.
+    fn admit_by_token(&self, daemon: &Daemon) -> Result<String, Rejection> {
+        let (role, uid) = (self.role(), self.uid);
+        let registry = daemon.registry();
+        let (vgpu, is_worker_token) = match registry.by_token(&self.introduction.token) {
+            Some(found) => found,
+            None => return Err((Refusal::Token, "no virtual GPU has this token".into())),
+        };
+        let through_workers = self.door == PeerSocket::Workers;
+        if is_worker_token != (role == Role::Worker) || through_workers != is_worker_token {
+            let text = format!("this token is not for a {}", role_name(role));
+            return Err((Refusal::Permission, text));
+        }
+        let (own, owner) = (mica_control::uid(), vgpu.owner_uid);
+        let allowed = match role {
+            Role::Worker => uid == own || Some(uid) == worker_user(&registry.config.workers, owner),
+            Role::Direct | Role::Program | Role::Monitor => uid == 0 || uid == owner,
+        };
+        if !allowed {
+            let text = format!("user {uid} may not use the virtual GPU of this token");
+            return Err((Refusal::Permission, text));
+        }
+        Ok(vgpu.name.clone())
     }
-    Ok(vgpu.name.clone())
+
+    /// Refuses a process whose GPU is lost, and new programs on a GPU that takes none.
+    fn check_gpu(&self, registry: &Registry, name: &str) -> Result<(), Rejection> {
+        let vgpu = registry.vgpus.get(name).ok_or_else(|| gone(name))?;
+        let Some(gpu) = registry.gpus.get(vgpu.gpu).filter(|gpu| gpu.lost.is_none()) else {
+            let why = registry.reasons(vgpu).join("; ");
+            return Err((Refusal::State, format!("{name} is lost: {why}")));
+        };
+        // Programs that are there already may end their work. So may their workers, which return after a restart.
+        if let (Some(why), Role::Program | Role::Direct) = (gpu.closed(), self.role())
+            && !self.resumes
+        {
+            let text = format!("GPU {} takes no new programs: {why}", vgpu.gpu);
+            return Err((Refusal::State, text));
+        }
+        Ok(())
+    }
+
+    /// Where a client joins; refuses a worker that nobody started and a program whose limits cannot be enforced.
+    fn place_in(&self, registry: &Registry, vgpu: &Vgpu) -> Result<Place, Rejection> {
+        let gpu = registry.gpus.get(vgpu.gpu);
+        let thread = gpu.ok_or_else(|| gone(&vgpu.name))?.thread.clone();
+        let slot = vgpu.slot_of_worker(self.pid);
+        let worker = slot.and_then(|slot| vgpu.workers.get(&slot));
+        if self.role() == Role::Worker && slot.is_none() && !self.resumes {
+            let (pid, name) = (self.pid, &vgpu.name);
+            let text = format!("process {pid} was not started as a worker of {name}");
+            return Err((Refusal::State, text));
+        }
+        if self.role() == Role::Direct && !vgpu.spec.allow_degraded {
+            let reasons = unenforceable(&vgpu.spec, registry.kind(vgpu));
+            if !reasons.is_empty() {
+                return Err((Refusal::Enforcement, reasons.join("; ")));
+            }
+        }
+        Ok(Place {
+            name: vgpu.name.clone(),
+            gpu: vgpu.gpu,
+            thread,
+            on_card: registry.kind(vgpu) == GpuKind::Nvidia,
+            tenant: vgpu.tenant.clone(),
+            allow_degraded: vgpu.spec.allow_degraded,
+            available_bytes: vgpu.ledger.available_bytes(),
+            slot,
+            program: worker.and_then(|worker| worker.program),
+            is_spare: worker.is_some_and(|worker| worker.is_spare),
+        })
+    }
+}
+
+/// The refusal of a process whose virtual GPU was removed meanwhile.
+pub(super) fn gone(name: &str) -> Rejection {
+    (Refusal::State, format!("{name} is gone"))
 }
 
 /// Refuses a program that speaks another version.
-pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
+pub(super) fn check_version(theirs: u64) -> Result<(), Rejection> {
     match theirs {
         PROTOCOL_VERSION => Ok(()),
         theirs => Err((
@@ -339,6 +199,7 @@ pub(super) fn check_version(theirs: u64) -> Result<(), (Refusal, String)> {
     }
 }
 
+/// What the event log says about a process that joined.
 pub(crate) fn joined_words(
     role: Role,
     pid: u32,

@@ -1,7 +1,8 @@
 //! What is done with a message.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use mica_control::api::{Severity, VgpuInfo};
 use mica_wire::host::frame::{Frame, Packet};
@@ -9,12 +10,13 @@ use mica_wire::host::message::{
     self as wire, ClientMessage, DaemonMessage, Introduction, Refusal, Role, Topic,
     version_of_hello,
 };
+use mica_wire::host::socket::HostSocket;
 
 use super::answers::{memory_answer, send_pieces, welcome};
 use super::credit::CreditRequest;
-use super::join::{Joined, check_version, join};
+use super::join::{Hello, Joined, check_version, join};
 use super::shared_files::FileRequest;
-use super::{Flow, HostServer, PeerSocket};
+use super::{Flow, HostServer, PeerSocket, Rejection};
 use crate::namespaces::seen_by;
 
 /// Entry points remembered for a process at most.
@@ -25,37 +27,64 @@ pub(super) fn refusal(reason: Refusal, text: &str) -> DaemonMessage {
     DaemonMessage::Refused { reason, text }
 }
 
+/// The way back to the sender of a message.
+pub(super) struct Reply {
+    socket: Arc<HostSocket>,
+    /// Number of the message.
+    id: u32,
+}
+
+impl Reply {
+    pub(super) fn send(&self, answer: &DaemonMessage) -> Flow {
+        self.send_with(answer, &[])
+    }
+
+    pub(super) fn send_with(&self, answer: &DaemonMessage, fds: &[BorrowedFd<'_>]) -> Flow {
+        // A peer that does not read fills its buffer and is cut off; its death frees its memory.
+        match self.socket.send_frame(&answer.frame(self.id), fds) {
+            Ok(()) => Flow::Keep,
+            Err(_) => Flow::Close,
+        }
+    }
+
+    pub(super) fn refuse(&self, reason: Refusal, text: &str) -> Flow {
+        self.send(&refusal(reason, text));
+        Flow::Close
+    }
+}
+
 impl HostServer {
+    /// Does what the message of a connection says.
     pub(super) fn handle(&mut self, number: u64, frame: &Frame, fds: Vec<OwnedFd>) -> Flow {
         let Some(connection) = self.connections.get(&number) else {
             return Flow::Close;
         };
-        let socket = connection.socket.clone();
-        let answer = |answer: DaemonMessage| -> Flow {
-            // A peer that does not read fills its buffer and is cut off; its death frees its memory.
-            match socket.send_frame(&answer.frame(frame.id()), &[]) {
-                Ok(()) => Flow::Keep,
-                Err(_) => Flow::Close,
-            }
+        let reply = Reply {
+            socket: connection.socket.clone(),
+            id: frame.id(),
         };
-        let message = match (frame.read(), connection.client) {
+        match (frame.read(), connection.client) {
             (Ok(ClientMessage::Hello { introduction }), None) => {
-                return self.hello(number, frame.id(), &introduction, fds);
+                self.hello(number, &reply, &introduction, fds)
             }
-            (Ok(message), Some(client)) => Ok((message, client)),
-            (Ok(_), None) => Err((Refusal::Protocol, "say Hello first".to_owned())),
-            (Err(error), _) => {
-                let version = version_of_hello(frame).map_or(Ok(()), check_version);
-                version.and(Err((Refusal::Protocol, error.to_string())))
-            }
-        };
-        let (message, client) = match message {
-            Ok(message) => message,
-            Err((reason, text)) => {
-                answer(refusal(reason, &text));
-                return Flow::Close;
-            }
-        };
+            (Ok(message), Some(client)) => self.client_message(client, &reply, message, fds),
+            (Ok(_), None) => reply.refuse(Refusal::Protocol, "say Hello first"),
+            (Err(error), _) => match version_of_hello(frame).map_or(Ok(()), check_version) {
+                Ok(()) => reply.refuse(Refusal::Protocol, &error.to_string()),
+                Err((reason, text)) => reply.refuse(reason, &text),
+            },
+        }
+    }
+
+    /// Does what a client says that has been welcomed.
+    fn client_message(
+        &mut self,
+        client: u64,
+        reply: &Reply,
+        message: ClientMessage,
+        fds: Vec<OwnedFd>,
+    ) -> Flow {
+        let daemon = &self.daemon;
         match message {
             ClientMessage::NeedCredit {
                 bytes,
@@ -63,83 +92,73 @@ impl HostServer {
                 now,
             } => {
                 let request = CreditRequest {
-                    id: frame.id(),
+                    id: reply.id,
                     bytes,
                     have_bytes,
                     now,
                 };
-                (self.need_credit(client, request)).map_or(Flow::Keep, answer)
+                return match self.need_credit(client, request) {
+                    Some(answer) => reply.send(&answer),
+                    None => Flow::Keep,
+                };
             }
-            ClientMessage::NeedHostBytes { bytes } => answer(self.need_host_bytes(client, bytes)),
+            ClientMessage::NeedHostBytes { bytes } => {
+                return reply.send(&self.need_host_bytes(client, bytes));
+            }
             ClientMessage::AskMemory {} => {
-                let reply = memory_answer(&self.daemon.registry(), client);
-                reply.map_or(Flow::Close, answer)
+                let answer = memory_answer(&daemon.registry(), client);
+                return answer.map_or(Flow::Close, |answer| reply.send(&answer));
             }
             ClientMessage::AskStats {} => {
                 let text = serde_json::to_string(&self.stats_for(client)).unwrap_or_default();
-                send_pieces(&text, answer)
+                return send_pieces(&text, |piece| reply.send(&piece));
+            }
+            ClientMessage::ShareFile { name, bytes, what } => {
+                let request = FileRequest::Share { bytes, what };
+                return self.share(reply, (client, name), request, fds);
+            }
+            ClientMessage::OpenFile { name } => {
+                return self.share(reply, (client, name), FileRequest::Open, fds);
+            }
+            ClientMessage::DropFile { name } => {
+                return self.share(reply, (client, name), FileRequest::Drop, fds);
+            }
+            ClientMessage::Hello { .. } => {
+                return reply.refuse(Refusal::Protocol, "a client says Hello once");
             }
             ClientMessage::Note {
                 severity,
                 topic,
                 text,
-            } => {
-                self.note(client, severity, topic, text.into());
-                Flow::Keep
-            }
-            ClientMessage::ShareFile { name, bytes, what } => {
-                let request = FileRequest::Share { bytes, what };
-                self.share(number, frame.id(), (client, name), request, fds)
-            }
-            ClientMessage::OpenFile { name } => {
-                self.share(number, frame.id(), (client, name), FileRequest::Open, fds)
-            }
-            ClientMessage::DropFile { name } => {
-                self.share(number, frame.id(), (client, name), FileRequest::Drop, fds)
-            }
+            } => self.note(client, severity, topic, text.into()),
             ClientMessage::Cancelled {
                 request,
                 kernels,
                 copies,
-            } => {
-                let ended = (kernels, copies);
-                self.daemon.cancels.answered(client, request, ended);
-                Flow::Keep
-            }
+            } => daemon.cancels.answered(client, request, (kernels, copies)),
             ClientMessage::MapPiece { request, piece } => {
-                self.daemon.maps.piece(client, request, piece);
-                Flow::Keep
+                daemon.maps.piece(client, request, piece);
             }
-            ClientMessage::MapEnd { request, sums } => {
-                self.daemon.maps.ended(client, request, sums);
-                Flow::Keep
-            }
-            ClientMessage::Profiled { row } => {
-                self.daemon.worker_profiled(client, row);
-                Flow::Keep
-            }
-            ClientMessage::Moved { residency } => {
-                self.worker_moved(client, &residency);
-                Flow::Keep
-            }
+            ClientMessage::MapEnd { request, sums } => daemon.maps.ended(client, request, sums),
+            ClientMessage::Profiled { row } => daemon.worker_profiled(client, row),
+            ClientMessage::Moved { residency } => self.worker_moved(client, &residency),
             ClientMessage::Confined {
                 applied,
                 missing,
                 why,
-            } => {
-                let mut registry = self.daemon.registry();
-                if let Some(client) = registry.clients.get_mut(&client)
-                    && client.role == Role::Worker
-                {
-                    let confinement = client.confinement.get_or_insert_default();
-                    confinement.note(applied, missing, why.into());
-                }
-                Flow::Keep
-            }
-            ClientMessage::Hello { .. } => {
-                answer(refusal(Refusal::Protocol, "a client says Hello once"));
-                Flow::Close
-            }
+            } => self.worker_confined(client, applied, missing, why.into()),
+        }
+        Flow::Keep
+    }
+
+    /// Remembers which layers of a worker's confinement are in force.
+    fn worker_confined(&self, client: u64, applied: u64, missing: u64, why: String) {
+        let mut registry = self.daemon.registry();
+        if let Some(client) = registry.clients.get_mut(&client)
+            && client.role == Role::Worker
+        {
+            let confinement = client.confinement.get_or_insert_default();
+            confinement.note(applied, missing, why);
         }
     }
 
@@ -192,88 +211,97 @@ impl HostServer {
         Some(info)
     }
 
+    /// Answers a process that says Hello.
     fn hello(
         &mut self,
         number: u64,
-        message_id: u32,
+        reply: &Reply,
         introduction: &Introduction,
         fds: Vec<OwnedFd>,
     ) -> Flow {
         let Some(connection) = self.connections.get_mut(&number) else {
             return Flow::Close;
         };
-        let (pid, uid, door) = (connection.pid, connection.uid, connection.door);
-        let (socket, began) = (connection.socket.clone(), connection.start);
+        let kept_page = fds.into_iter().next();
+        let hello = Hello {
+            introduction,
+            resumes: kept_page.is_some(),
+            pid: connection.pid,
+            uid: connection.uid,
+            door: connection.door,
+            socket: &reply.socket,
+        };
+        let began = connection.start;
         let ended = (connection.process.take()).is_some_and(|process| !process.alive());
         // The socket may have been passed on. A process that came later must not be taken for the one that connected:
         // it would be watched, and killed when the virtual GPU is removed by force.
-        let joined = match !ended && self.start_of(pid) == began {
-            true => join(&self.daemon, introduction, fds, pid, uid, door, &socket),
-            false => {
-                let text = format!("process {pid}, which connected, has ended");
-                Err((Refusal::Permission, text))
+        if ended || self.start_of(hello.pid) != began {
+            let text = format!("process {}, which connected, has ended", hello.pid);
+            return self.refuse_hello(&hello, reply, (Refusal::Permission, text));
+        }
+        match join(&self.daemon, &hello, kept_page) {
+            Ok(joined) => self.welcome_process(number, reply, &joined),
+            Err(rejection) => self.refuse_hello(&hello, reply, rejection),
+        }
+    }
+
+    /// Sends a process that was let in its descriptors and what it must know.
+    fn welcome_process(&mut self, number: u64, reply: &Reply, joined: &Joined) -> Flow {
+        let (id, governed, bell, resumed) = match joined {
+            Joined::Program { vgpu, session } => {
+                let welcome = welcome(&self.daemon.registry(), vgpu, 0);
+                return reply.send_with(&welcome, &[session.as_fd()]);
             }
+            Joined::Client {
+                id,
+                governed,
+                bell,
+                resumed,
+            } => (*id, governed, bell, *resumed),
         };
-        match joined {
-            Ok(joined) => {
-                let mut fds = Vec::new();
-                match &joined {
-                    Joined::Client {
-                        id,
-                        governed,
-                        bell,
-                        resumed,
-                    } => {
-                        if let Some(connection) = self.connections.get_mut(&number) {
-                            connection.client = Some(*id);
-                        }
-                        self.greeting = self.greeting.saturating_sub(1);
-                        // One that resumes has its page already and takes the last descriptor.
-                        if !resumed {
-                            fds.push(governed.page.fd());
-                        }
-                        fds.push(bell.as_fd());
-                    }
-                    Joined::Program { session, .. } => fds.push(session.as_fd()),
-                }
-                let welcome = match &joined {
-                    Joined::Client { id, .. } => self.welcome_for(*id),
-                    Joined::Program { vgpu, .. } => welcome(&self.daemon.registry(), vgpu, 0),
-                };
-                if socket.send_frame(&welcome.frame(message_id), &fds).is_err() {
-                    return Flow::Close;
-                }
-                if let Joined::Client { id, .. } = joined {
-                    self.daemon.deliver_sessions(id);
-                }
-                Flow::Keep
+        if let Some(connection) = self.connections.get_mut(&number) {
+            connection.client = Some(id);
+        }
+        self.greeting = self.greeting.saturating_sub(1);
+        // A process that resumes has its page already. The doorbell is the last descriptor in both cases.
+        let mut fds = Vec::new();
+        if !resumed {
+            fds.push(governed.page.fd());
+        }
+        fds.push(bell.as_fd());
+        let sent = reply.send_with(&self.welcome_for(id), &fds);
+        if let Flow::Keep = sent {
+            self.daemon.deliver_sessions(id);
+        }
+        sent
+    }
+
+    /// Tells a process, and the event log, why it may not join.
+    fn refuse_hello(&self, hello: &Hello<'_>, reply: &Reply, (reason, text): Rejection) -> Flow {
+        // `mica run` shows the event of its virtual GPU. The program itself hears a number at most.
+        let vgpu = self.vgpu_meant(hello);
+        let (pid, uid) = (hello.pid, hello.uid);
+        self.daemon.events.add(
+            Severity::Warning,
+            "process_refused",
+            vgpu.as_deref(),
+            Some(pid),
+            format!("process {pid} of user {uid} was refused: {text}"),
+        );
+        reply.refuse(reason, &text)
+    }
+
+    /// The virtual GPU that a hello names, whether or not its sender may use it.
+    fn vgpu_meant(&self, hello: &Hello<'_>) -> Option<String> {
+        let registry = self.daemon.registry();
+        match hello.door {
+            PeerSocket::Container(socket) => {
+                let stored = &registry.sockets.get(socket)?.stored;
+                stored.new.is_none().then(|| stored.name.clone())
             }
-            Err((kind, text)) => {
-                // Whoever has the token is told, by `mica run` too: the program itself hears a number at most.
-                let registry = self.daemon.registry();
-                let vgpu = match door {
-                    PeerSocket::Container(socket) => {
-                        registry.sockets.get(socket).and_then(|socket| {
-                            let named = socket.stored.new.is_none();
-                            named.then(|| socket.stored.name.clone())
-                        })
-                    }
-                    PeerSocket::Programs | PeerSocket::Workers => {
-                        let vgpu = registry.by_token(&introduction.token);
-                        vgpu.map(|(vgpu, _)| vgpu.name.clone())
-                    }
-                };
-                drop(registry);
-                self.daemon.events.add(
-                    Severity::Warning,
-                    "process_refused",
-                    vgpu.as_deref(),
-                    Some(pid),
-                    format!("process {pid} of user {uid} was refused: {text}"),
-                );
-                let reply = refusal(kind, &text).frame(message_id);
-                let _ = socket.send_frame(&reply, &[]);
-                Flow::Close
+            PeerSocket::Programs | PeerSocket::Workers => {
+                let (vgpu, _) = registry.by_token(&hello.introduction.token)?;
+                Some(vgpu.name.clone())
             }
         }
     }

@@ -8,6 +8,7 @@ mod containers;
 mod credit;
 pub(crate) mod join;
 mod messages;
+mod newcomer;
 mod roles;
 mod shared_files;
 mod swaps;
@@ -74,6 +75,9 @@ impl HostThread {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
+
+/// Why a process may not join: for the program, and in words.
+pub(crate) type Rejection = (Refusal, String);
 
 /// Which socket a peer came through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

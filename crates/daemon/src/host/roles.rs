@@ -7,6 +7,7 @@
 use mica_control::api::Mode;
 use mica_wire::host::message::{Refusal, Role};
 
+use super::Rejection;
 use crate::registry::{Registry, Vgpu};
 use crate::watched::start_time;
 
@@ -16,7 +17,7 @@ pub(super) fn check(
     vgpu: &Vgpu,
     role: Role,
     pid: u32,
-) -> Result<(), (Refusal, String)> {
+) -> Result<(), Rejection> {
     let name = &vgpu.name;
     match (role, registry.mode(vgpu)) {
         (Role::Direct, Mode::Isolated) => Err((

@@ -7,10 +7,9 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use mica_control::api::RegionAccess;
-use mica_wire::host::frame::Packet;
 use mica_wire::host::message::{DaemonMessage, Refusal, Role, file_kinds};
 
-use super::messages::refusal;
+use super::messages::Reply;
 use super::{Flow, HostServer};
 use crate::registry::OpenedRegion;
 
@@ -89,16 +88,11 @@ impl HostServer {
     /// Serves a client's request about the file with a name.
     pub(super) fn share(
         &mut self,
-        number: u64,
-        id: u32,
+        reply: &Reply,
         (client, name): (u64, Name),
         request: FileRequest,
         fds: Vec<OwnedFd>,
     ) -> Flow {
-        let Some(connection) = self.connections.get(&number) else {
-            return Flow::Close;
-        };
-        let socket = connection.socket.clone();
         let vgpu = {
             let registry = self.daemon.registry();
             let client = registry.clients.get(&client);
@@ -106,18 +100,12 @@ impl HostServer {
             worker.map(|client| client.vgpu.clone())
         };
         let Some(vgpu) = vgpu else {
-            let answer = refusal(Refusal::Permission, "only workers share memory");
-            let _ = socket.send_frame(&answer.frame(id), &[]);
-            return Flow::Close;
+            return reply.refuse(Refusal::Permission, "only workers share memory");
         };
-        let mut fds = fds.into_iter();
-        let file = fds.next();
+        let file = fds.into_iter().next();
         if let Some((answer, file)) = self.serve_region(client, &vgpu, &name, &request, &file) {
             let given: Vec<_> = file.iter().map(AsFd::as_fd).collect();
-            return match socket.send_frame(&answer.frame(id), &given) {
-                Ok(()) => Flow::Keep,
-                Err(_) => Flow::Close,
-            };
+            return reply.send_with(&answer, &given);
         }
         let files = &mut self.shared_files;
         let served = match (request, file) {
@@ -139,21 +127,16 @@ impl HostServer {
                 Err("a file to share must come with its descriptor".into())
             }
         };
-        let mut fds = Vec::new();
-        let answer = match &served {
-            Ok(None) => DaemonMessage::FileShared {},
+        match served {
+            Ok(None) => reply.send(&DaemonMessage::FileShared {}),
             Ok(Some(shared)) => {
-                fds.push(shared.file.as_fd());
                 let (bytes, what) = (shared.bytes, shared.what);
-                DaemonMessage::File { bytes, what }
+                reply.send_with(&DaemonMessage::File { bytes, what }, &[shared.file.as_fd()])
             }
-            Err(why) => DaemonMessage::NoFile {
-                why: why.as_str().into(),
-            },
-        };
-        match socket.send_frame(&answer.frame(id), &fds) {
-            Ok(()) => Flow::Keep,
-            Err(_) => Flow::Close,
+            Err(why) => {
+                let why = why.as_str().into();
+                reply.send(&DaemonMessage::NoFile { why })
+            }
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The calls about sockets for containers.
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{ConnectInfo, State};
 use mica_control::api::{ApiError, ContainerSocket, ContainerSocketSpec, Done};
 use serde::Deserialize;
 
 use super::peer::{Body, Peer, Query};
 use super::vgpus::save;
-use super::{Answer, Shared};
+use super::{Answer, Path, Shared};
 use crate::placement::error;
 use crate::store::Outlives;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{ConnectInfo, State};
 use mica_control::api::{
     ApiError, MemoryMap, MemoryPiece, Mode, PieceKind, PoolFigures, ProgramMemory,
 };
@@ -11,7 +11,7 @@ use mica_memory::{FRAME_BYTES, Figures};
 use mica_wire::host::message::{DaemonMessage, MemorySums, Piece, PieceKind as WireKind, Role};
 use tokio::sync::oneshot::Receiver;
 
-use super::{Answer, Peer, Shared};
+use super::{Answer, Path, Peer, Shared};
 use crate::daemon::Daemon;
 use crate::maps::Told;
 use crate::placement::error;

@@ -1,11 +1,11 @@
 //! Profiles of virtual GPUs.
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{ConnectInfo, State};
 use mica_control::api::{ApiError, SetProfile, VgpuProfile};
 
 use super::peer::{Body, Peer};
-use super::{Answer, Shared};
+use super::{Answer, Path, Shared};
 
 /// What ran in a virtual GPU for how long, since its profile began.
 #[utoipa::path(get, tag = "vgpus", path = "/v1/vgpus/{name}/profile", params(("name" = String, Path)),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{ConnectInfo, State};
 use mica_control::api::{
     ApiError, Cancelled, Done, GpuKind, LinkInfo, LinkReport, Mode, ProgramEnd, ProgramReport,
     Severity, signal_name,
@@ -13,7 +13,7 @@ use mica_wire::host::message::{DaemonMessage, Role};
 use tokio::sync::oneshot::Receiver;
 
 use super::peer::{Body, Peer};
-use super::{Answer, Shared};
+use super::{Answer, Path, Shared};
 use crate::daemon::Daemon;
 use crate::placement::{count, error};
 use crate::registry::{Registry, Vgpu, not_found};

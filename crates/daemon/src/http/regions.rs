@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{ConnectInfo, State};
 use mica_control::api::{ApiError, AttachRegion, Done, GpuKind, RegionInfo, RegionSpec, Severity};
 use serde::Deserialize;
 
 use super::peer::{Body, Peer, Query};
 use super::vgpus::save;
-use super::{Answer, Shared};
+use super::{Answer, Path, Shared};
 use crate::cgroups::GroupLimits;
 use crate::daemon::Daemon;
 use crate::placement::size;

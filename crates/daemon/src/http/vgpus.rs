@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{ConnectInfo, State};
 use mica_control::api::{
     ApiError, Created, Done, GpuInfo, GpuKind, History, Resize, Severity, VgpuInfo, VgpuSpec,
 };
 use serde::Deserialize;
 
 use super::peer::{Body, Peer, Query};
-use super::{Answer, Shared};
+use super::{Answer, Path, Shared};
 use crate::cgroups::GroupLimits;
 use crate::daemon::Daemon;
 use crate::placement::size;

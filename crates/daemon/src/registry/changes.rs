@@ -11,28 +11,46 @@ use super::admission::check_spec;
 use super::{Client, Registry, Traffic, Vgpu, not_found};
 use crate::gpu_thread::Change;
 use crate::host::join::joined_words;
-use crate::placement::{error, size};
+use crate::placement::{Candidate, error, size};
 use crate::watched::Watched;
 
 /// How long a virtual GPU without a known creator waits for its first process.
 const FIRST_PROCESS_WITHIN: Duration = Duration::from_secs(60);
 
+impl Vgpu {
+    /// Sets the limit of device memory, and of the host memory that its workers may hold.
+    fn set_memory_limit(&mut self, limit: u64, drain: bool) -> Result<(), ApiError> {
+        self.ledger.resize(limit, drain).map_err(|full| {
+            let text = format!(
+                "{} are in use in {}, more than a limit of {}",
+                size(full.used_bytes),
+                self.name,
+                size(limit)
+            );
+            let hint = "free memory first, or let it drain with --drain";
+            error("busy", text, Some(hint.into()))
+        })?;
+        self.host_ledger.follow(limit);
+        self.spec.memory_limit_bytes = Some(limit);
+        self.spec.memory_limit_percent = None;
+        Ok(())
+    }
+}
+
 impl Registry {
     /// Changes limits while processes run.
     pub(crate) fn resize(&mut self, name: &str, change: &Resize) -> Result<(), ApiError> {
-        let overcommit_share = self.config.sharing.overcommit_share;
         let vgpu = self.vgpu(name)?;
-        let overcommit = self.config.sharing.overcommit_memory && !vgpu.is_swappable();
-        let gpu = vgpu.gpu;
-        let swap = vgpu.is_swappable();
-        let candidate = self.candidates(vgpu.owner_uid, swap).into_iter().nth(gpu);
+        let (gpu, owner) = (vgpu.gpu, vgpu.owner_uid);
+        let old_limit = vgpu.ledger.limit_bytes();
+        let old_share = vgpu.spec.share_percent.unwrap_or_default();
+        let candidates = self.candidates(owner, vgpu.is_swappable());
+        let candidate = candidates.into_iter().nth(gpu);
         let asked_bytes = match (change.memory_limit_bytes, change.memory_limit_percent) {
             (None, Some(part)) => (candidate.as_ref()).map(|gpu| part.of_bytes(gpu.total_bytes)),
             (bytes, _) => bytes,
         };
-        let old_limit = self.vgpu(name)?.ledger.limit_bytes();
-        let old_share = self.vgpu(name)?.spec.share_percent.unwrap_or_default();
-        let mut checked = self.vgpu(name)?.spec.clone();
+        let mut checked = vgpu.spec.clone();
         checked.memory_limit_bytes = change.memory_limit_bytes;
         checked.memory_limit_percent = change.memory_limit_percent;
         checked.share_percent = change.share_percent.or(checked.share_percent);
@@ -40,69 +58,71 @@ impl Registry {
         // What grows must fit into its owner's quota; what shrinks may always.
         let limit = asked_bytes.unwrap_or(old_limit);
         if limit > old_limit || change.share_percent.is_some_and(|share| share > old_share) {
-            let owner = self.vgpu(name)?.owner_uid;
             self.check_quota(owner, limit, checked.share_percent, Some(name))?;
         }
-        if let (Some(candidate), Some(limit)) = (&candidate, asked_bytes) {
-            let room = if overcommit {
-                candidate.total_bytes
-            } else {
-                let room = candidate.total_bytes + old_limit;
-                let room = room.saturating_sub(candidate.reserved_bytes);
-                // One that can leave must still fit as a whole beside those that cannot.
-                match swap {
-                    true => room.min(
-                        self.swap_capacity_bytes(gpu)
-                            .saturating_sub(self.fixed_bytes(gpu)),
-                    ),
-                    false => room,
-                }
-            };
-            if limit > room || limit == 0 {
-                return Err(error(
-                    "no_memory",
-                    format!(
-                        "{name} can have at most {} on gpu {gpu}, {} asked",
-                        size(room),
-                        size(limit)
-                    ),
-                    None,
-                ));
+        if let Some(candidate) = &candidate {
+            if let Some(limit) = asked_bytes {
+                self.check_room(vgpu, candidate, limit)?;
             }
-        }
-        if let (Some(candidate), Some(share)) = (&candidate, change.share_percent) {
-            let room =
-                (Percent::WHOLE + old_share).saturating_sub(candidate.share_reserved_percent);
-            if share > room && !overcommit_share {
-                return Err(error(
-                    "no_share",
-                    format!("{name} can have at most {room} % of gpu {gpu}, {share} % asked"),
-                    None,
-                ));
+            if let Some(share) = change.share_percent {
+                self.check_share_room(vgpu, candidate, share)?;
             }
         }
         let vgpu = self.vgpu_mut(name)?;
         if let Some(limit) = asked_bytes {
-            vgpu.ledger.resize(limit, change.drain).map_err(|full| {
-                error(
-                    "busy",
-                    format!(
-                        "{} are in use in {name}, more than a limit of {}",
-                        size(full.used_bytes),
-                        size(limit)
-                    ),
-                    Some("free memory first, or let it drain with --drain".into()),
-                )
-            })?;
-            vgpu.host_ledger.follow(limit);
-            vgpu.spec.memory_limit_bytes = Some(limit);
-            vgpu.spec.memory_limit_percent = None;
+            vgpu.set_memory_limit(limit, change.drain)?;
         }
         vgpu.spec.share_percent = change.share_percent.or(vgpu.spec.share_percent);
         vgpu.spec.cap = change.cap.unwrap_or(vgpu.spec.cap);
         vgpu.spec.priority = change.priority.unwrap_or(vgpu.spec.priority);
         self.publish_entitlements(gpu);
         Ok(())
+    }
+
+    /// Whether a GPU has room for another memory limit of a virtual GPU that is on it.
+    fn check_room(&self, vgpu: &Vgpu, gpu: &Candidate, limit: u64) -> Result<(), ApiError> {
+        let overcommit = self.config.sharing.overcommit_memory && !vgpu.is_swappable();
+        let unreserved =
+            (gpu.total_bytes + vgpu.ledger.limit_bytes()).saturating_sub(gpu.reserved_bytes);
+        let room = match (overcommit, vgpu.is_swappable()) {
+            (true, _) => gpu.total_bytes,
+            (false, false) => unreserved,
+            // A swappable virtual GPU must still fit as a whole beside the memory that never leaves.
+            (false, true) => {
+                let capacity = self.swap_capacity_bytes(vgpu.gpu);
+                unreserved.min(capacity.saturating_sub(self.fixed_bytes(vgpu.gpu)))
+            }
+        };
+        if limit <= room && limit != 0 {
+            return Ok(());
+        }
+        let text = format!(
+            "{} can have at most {} on gpu {}, {} asked",
+            vgpu.name,
+            size(room),
+            vgpu.gpu,
+            size(limit)
+        );
+        Err(error("no_memory", text, None))
+    }
+
+    /// Whether a GPU has room for another share of a virtual GPU that is on it.
+    fn check_share_room(
+        &self,
+        vgpu: &Vgpu,
+        gpu: &Candidate,
+        share: Percent,
+    ) -> Result<(), ApiError> {
+        let old_share = vgpu.spec.share_percent.unwrap_or_default();
+        let room = (Percent::WHOLE + old_share).saturating_sub(gpu.share_reserved_percent);
+        if share <= room || self.config.sharing.overcommit_share {
+            return Ok(());
+        }
+        let text = format!(
+            "{} can have at most {room} % of gpu {}, {share} % asked",
+            vgpu.name, vgpu.gpu
+        );
+        Err(error("no_share", text, None))
     }
 
     /// Holds or releases a virtual GPU's processes.

@@ -11,6 +11,7 @@ use super::admission::{check_name, check_spec};
 use super::{Registry, Vgpu};
 use crate::containers::{Container, ContainerSocketEntry, StoredSocket};
 use crate::daemon::source_text;
+use crate::host::Rejection;
 use crate::placement::error;
 use crate::watched::Watched;
 
@@ -108,7 +109,7 @@ impl Registry {
         &mut self,
         socket: u64,
         container: Option<&Arc<Container>>,
-    ) -> Result<Behind, (Refusal, String)> {
+    ) -> Result<Behind, Rejection> {
         let gone = || (Refusal::State, "this container socket was removed".into());
         let stored = self.sockets.get(socket).ok_or_else(gone)?.stored.clone();
         let Some(spec) = stored.new else {

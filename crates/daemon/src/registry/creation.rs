@@ -38,6 +38,16 @@ fn resolve_swap(spec: &mut VgpuSpec, default: bool) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// What tells a virtual GPU from all others, and outlives a daemon.
+struct Identity {
+    name: String,
+    gpu_key: String,
+    token: [u8; 16],
+    worker_token: [u8; 16],
+    owner_uid: u32,
+    created_at_seconds: u64,
+}
+
 impl Registry {
     /// Makes a virtual GPU for a user.
     pub(crate) fn create(
@@ -60,13 +70,13 @@ impl Registry {
                 Some("choose another name, or remove it".into()),
             ));
         }
-        let name = given;
         let config = self.config.clone();
         resolve_swap(&mut spec, config.swap.default)?;
         let swap = spec.swap == Some(true);
         let (gpu, limit) = choose(&self.candidates(uid, swap), &self.wish(&spec))?;
+        let gpu = gpu as usize;
         self.check_quota(uid, limit, spec.share_percent, None)?;
-        let reasons = unenforceable(&spec, self.gpus[gpu as usize].facts.kind);
+        let reasons = unenforceable(&spec, self.gpus[gpu].facts.kind);
         if !reasons.is_empty() && !spec.allow_degraded {
             return Err(error(
                 "enforcement",
@@ -74,31 +84,91 @@ impl Registry {
                 Some(remedy(&spec).into()),
             ));
         }
-        spec.mode = Some(mode_on(spec.mode, self.gpus[gpu as usize].facts.kind));
-        let tokens = (random_token()?, random_token()?);
-        let id = self.fresh_id();
-        let gpu_key = self.gpus[gpu as usize].facts.key();
-        let vgpu = Vgpu {
-            id,
-            name: name.clone(),
-            gpu: gpu as usize,
-            gpu_key,
-            token: tokens.0,
-            worker_token: tokens.1,
+        spec.mode = Some(mode_on(spec.mode, self.gpus[gpu].facts.kind));
+        let identity = Identity {
+            name: given.clone(),
+            gpu_key: self.gpus[gpu].facts.key(),
+            token: random_token()?,
+            worker_token: random_token()?,
             owner_uid: uid,
-            ledger: Ledger::new(
-                limit,
-                config.sharing.charge_unattributed,
-                self.journal.clone(),
-            ),
-            host_ledger: Ledger::of_host(limit, self.journal.clone()),
+            created_at_seconds: crate::events::now_seconds() as u64,
+        };
+        let holder = creator_pid.filter(|_| spec.ephemeral);
+        let mut vgpu = self.new_vgpu(identity, spec, gpu, limit);
+        vgpu.holder = holder.and_then(Watched::open);
+        vgpu.reasons = reasons.into_iter().collect();
+        self.vgpus.insert(given.clone(), vgpu);
+        self.publish_entitlements(gpu);
+        Ok(&self.vgpus[&given])
+    }
+
+    /// Puts back what an earlier daemon kept.
+    pub(crate) fn restore(&mut self, stored: StoredVgpu) {
+        let mut gpus = self.gpus.iter();
+        let gpu = gpus.position(|gpu| gpu.facts.key() == stored.gpu_key);
+        let reasons = match gpu {
+            Some(gpu) => unenforceable(&stored.spec, self.gpus[gpu].facts.kind),
+            None => vec![format!(
+                "its GPU {} is not on this host now",
+                stored.gpu_key
+            )],
+        };
+        let identity = Identity {
+            name: stored.name.clone(),
+            gpu_key: stored.gpu_key,
+            token: stored.token,
+            worker_token: stored.worker_token,
+            owner_uid: stored.owner_uid,
+            created_at_seconds: stored.created_at_seconds,
+        };
+        let (number, limit) = (gpu.unwrap_or(usize::MAX), stored.memory_limit_bytes);
+        let alive = |(pid, start)| Watched::open(pid).filter(|process| process.start == start);
+        let vgpu = Vgpu {
+            suspended: stored.suspended,
+            holder: stored.holder.and_then(alive),
+            // Its processes may still be there and are about to return.
+            ever_joined: true,
+            programs: stored.programs.into_iter().filter_map(alive).collect(),
+            made_for: stored.made_for,
+            served_before: stored.served.into_iter().collect(),
+            has_unseen: true,
+            reasons: reasons.into_iter().collect(),
+            gpu_seconds: stored.gpu_seconds,
+            ..self.new_vgpu(identity, stored.spec, number, limit)
+        };
+        self.vgpus.insert(stored.name, vgpu);
+        if let Some(gpu) = gpu {
+            self.publish_entitlements(gpu);
+        }
+    }
+
+    /// A virtual GPU that nothing has used.
+    fn new_vgpu(
+        &mut self,
+        identity: Identity,
+        spec: VgpuSpec,
+        gpu: usize,
+        limit_bytes: u64,
+    ) -> Vgpu {
+        let id = self.fresh_id();
+        let charges_unattributed = self.config.sharing.charge_unattributed;
+        Vgpu {
+            id,
+            name: identity.name,
+            spec,
+            gpu,
+            gpu_key: identity.gpu_key,
+            token: identity.token,
+            worker_token: identity.worker_token,
+            owner_uid: identity.owner_uid,
+            ledger: Ledger::new(limit_bytes, charges_unattributed, self.journal.clone()),
+            host_ledger: Ledger::of_host(limit_bytes, self.journal.clone()),
             suspended: false,
             turns: Turns::default(),
-            created_at_seconds: crate::events::now_seconds() as u64,
+            profiled: crate::profiles::Profiled::default(),
+            created_at_seconds: identity.created_at_seconds,
             made: Instant::now(),
-            holder: creator_pid
-                .filter(|_| spec.ephemeral)
-                .and_then(Watched::open),
+            holder: None,
             ever_joined: false,
             clients: BTreeSet::new(),
             programs: Vec::new(),
@@ -114,7 +184,7 @@ impl Registry {
                 id,
                 ..Tenant::default()
             }),
-            reasons: reasons.into_iter().collect(),
+            reasons: BTreeSet::new(),
             dead_launches: 0,
             dead_gate_wait_ns: 0,
             dead_traffic: Traffic::default(),
@@ -124,84 +194,6 @@ impl Registry {
             measured_percent: 0.0,
             history: VecDeque::new(),
             container: None,
-            profiled: crate::profiles::Profiled::default(),
-            spec,
-        };
-        self.vgpus.insert(name.clone(), vgpu);
-        self.publish_entitlements(gpu as usize);
-        Ok(&self.vgpus[&name])
-    }
-
-    /// Puts back what an earlier daemon kept.
-    pub(crate) fn restore(&mut self, stored: StoredVgpu) {
-        let gpu = self
-            .gpus
-            .iter()
-            .position(|gpu| gpu.facts.key() == stored.gpu_key);
-        let id = self.fresh_id();
-        let alive = |(pid, start)| Watched::open(pid).filter(|process| process.start == start);
-        let holder = stored.holder.and_then(alive);
-        let mut reasons = BTreeSet::new();
-        if gpu.is_none() {
-            reasons.insert(format!(
-                "its GPU {} is not on this host now",
-                stored.gpu_key
-            ));
-        }
-        if let Some(gpu) = gpu {
-            reasons.extend(unenforceable(&stored.spec, self.gpus[gpu].facts.kind));
-        }
-        let vgpu = Vgpu {
-            id,
-            name: stored.name.clone(),
-            spec: stored.spec,
-            gpu: gpu.unwrap_or(usize::MAX),
-            gpu_key: stored.gpu_key,
-            token: stored.token,
-            worker_token: stored.worker_token,
-            owner_uid: stored.owner_uid,
-            ledger: Ledger::new(
-                stored.memory_limit_bytes,
-                self.config.sharing.charge_unattributed,
-                self.journal.clone(),
-            ),
-            host_ledger: Ledger::of_host(stored.memory_limit_bytes, self.journal.clone()),
-            suspended: stored.suspended,
-            turns: Turns::default(),
-            created_at_seconds: stored.created_at_seconds,
-            made: Instant::now(),
-            holder,
-            // Its processes may still be there and are about to return.
-            ever_joined: true,
-            clients: BTreeSet::new(),
-            programs: stored.programs.into_iter().filter_map(alive).collect(),
-            made_for: stored.made_for,
-            link: None,
-            in_containers: Vec::new(),
-            probes: Vec::new(),
-            commands: Vec::new(),
-            served_before: stored.served.into_iter().collect(),
-            has_unseen: true,
-            workers: BTreeMap::new(),
-            tenant: Arc::new(Tenant {
-                id,
-                ..Tenant::default()
-            }),
-            reasons,
-            dead_launches: 0,
-            dead_gate_wait_ns: 0,
-            dead_traffic: Traffic::default(),
-            gpu_seconds: stored.gpu_seconds,
-            last_charged_ns: 0,
-            time_source: "none",
-            measured_percent: 0.0,
-            history: VecDeque::new(),
-            container: None,
-            profiled: crate::profiles::Profiled::default(),
-        };
-        self.vgpus.insert(stored.name, vgpu);
-        if let Some(gpu) = gpu {
-            self.publish_entitlements(gpu);
         }
     }
 

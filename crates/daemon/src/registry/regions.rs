@@ -135,6 +135,28 @@ fn reopened(file: impl AsFd, access: RegionAccess) -> rustix::io::Result<OwnedFd
     )
 }
 
+/// Bytes of a region, which has whole frames.
+fn whole_frames(bytes: u64) -> Result<u64, ApiError> {
+    let whole = bytes.checked_next_multiple_of(FRAME_BYTES);
+    let empty = || error("invalid", "a region has at least one byte".into(), None);
+    whole.filter(|bytes| *bytes > 0).ok_or_else(empty)
+}
+
+/// Room for a region, which has no share and cannot be larger than what is unreserved.
+fn wish(bytes: u64, gpu: Option<u32>) -> PlacementRequest {
+    PlacementRequest {
+        memory_bytes: Some(bytes),
+        memory_percent: None,
+        share_percent: None,
+        gpu,
+        placement: Placement::Fit,
+        mode: None,
+        overcommit_memory: false,
+        overcommit_share: false,
+        default_memory_bytes: 0,
+    }
+}
+
 fn no_such_region(name: &str) -> ApiError {
     error(
         "not_found",
@@ -215,35 +237,13 @@ impl Registry {
                 Some("choose another name, or remove it with `mica region rm`".into()),
             ));
         }
-        let own = self
-            .regions
-            .values()
-            .filter(|region| region.owner_uid() == uid);
+        let own = (self.regions.values()).filter(|region| region.owner_uid() == uid);
         if own.count() >= MOST_OF_ONE_USER {
             let what = format!("user {uid} has {MOST_OF_ONE_USER} regions, and may have no more");
             return Err(error("quota", what, None));
         }
-        let bytes = match spec.bytes.checked_next_multiple_of(FRAME_BYTES) {
-            Some(bytes) if bytes > 0 => bytes,
-            _ => {
-                return Err(error(
-                    "invalid",
-                    "a region has at least one byte".into(),
-                    None,
-                ));
-            }
-        };
-        let wish = PlacementRequest {
-            memory_bytes: Some(bytes),
-            memory_percent: None,
-            share_percent: None,
-            gpu: spec.gpu,
-            placement: Placement::Fit,
-            mode: None,
-            overcommit_memory: false,
-            overcommit_share: false,
-            default_memory_bytes: 0,
-        };
+        let bytes = whole_frames(spec.bytes)?;
+        let wish = wish(bytes, spec.gpu);
         let (gpu, _) = choose(&self.candidates(uid, false), &wish)?;
         self.check_memory_quota(uid, bytes, None)?;
         let facts = &self.gpus[gpu as usize].facts;
